@@ -65,8 +65,19 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
 
 void ShardTensorImpl::share_block(const ShardTensorImpl& other) const {
   if (!spec_->has_partial()) return;
-  if (!sharers_) sharers_ = other.sharers_ ? other.sharers_ : std::make_shared<const bool>(true);
+  if (!sharers_) sharers_ = other.sharers_ ? other.sharers_ : std::make_shared<Sharers>();
   other.sharers_ = sharers_;
+  sharers_->collected |= collected_ || other.collected_;
+}
+
+void ShardTensorImpl::live_until_collected() {
+  collected_ = true;
+  if (!sharers_) return;
+  if (shares_block()) {
+    sharers_->collected = true;
+  } else {
+    sharers_.reset();
+  }
 }
 
 void ShardTensorImpl::take_mode_of(const ShardTensorImpl& base) {

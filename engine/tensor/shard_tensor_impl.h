@@ -23,9 +23,12 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   /// A view is an inference tensor exactly when what it was made from is one, whatever mode is on now.
   void take_mode_of(const ShardTensorImpl& base);
   /// True if another ShardTensor has this block too (detach, set_data): then a Partial must not be summed up in place.
-  /// Plain tensors that alias the block do not count, since one rank alone may hold them.
-  bool shares_block() const { return sharers_.use_count() > 1; }
+  /// Plain tensors that alias the block do not count, since one rank alone may hold them. The same on all ranks.
+  bool shares_block() const { return sharers_ && (sharers_->collected || sharers_.use_count() > 1); }
   void share_block(const ShardTensorImpl& other) const;
+  /// Tensors of a script live until its garbage is collected, on each rank at another time: tensors that one of them
+  /// has shared a block with count as sharing it from then on.
+  void live_until_collected();
   /// The gradient hook of a leaf is in place (engine/tensor/gradient_hooks.h).
   bool guarded = false;
   /// The calls that made the value, as a tag (engine/comm/call_tag.h): equal on all ranks that made the same calls.
@@ -44,7 +47,11 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   void set_geometry();
   at::Tensor local_;
   SpecPtr spec_;
-  mutable std::shared_ptr<const bool> sharers_;  // held by all that were made with this block
+  struct Sharers {
+    bool collected = false;  // some of them as garbage
+  };
+  mutable std::shared_ptr<Sharers> sharers_;  // held by all that were made with this block
+  bool collected_ = false;
 };
 
 /// A tensor that has the key but not the type: `plain.set_data(shard)`. Throws TypeError.

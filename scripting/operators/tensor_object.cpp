@@ -231,6 +231,7 @@ void push(lua_State* lua, const at::Tensor& tensor) {
     return;
   }
   luaL_checkstack(lua, 4, "tensor");
+  if (ShardTensorImpl* impl = shard_impl(tensor)) impl->live_until_collected();
   new (lua_newuserdatauv(lua, sizeof(at::Tensor), 0)) at::Tensor(tensor);
   push_registry_table(lua, &kMetatableKey);
   lua_setmetatable(lua, -2);

@@ -1,0 +1,42 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Ranks collect their garbage when they like. What a call moves must not depend on it.
+local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
+
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local kF64 = {dtype = "float64"}
+local tests = {}
+
+-- A sum that others share the addends of is not summed up in place. Rank 1 alone has let go of the other by then.
+local function sum_with(share)
+  local full = mh.arange(6, kF64):reshape{2, 3} - 2
+  local x = mh.from_local(full * (mh.rank() + 1) / 6, mesh, {mh.Partial("sum")})
+  collectgarbage("stop")
+  share(x)
+  if mh.rank() == 1 then collectgarbage("collect") end
+  testing.assert_close(x:relu():full_tensor(), full:relu())
+  testing.assert_close(x:exp():full_tensor(), full:exp())
+  local written, problem = pcall(function() x:add_(1) end)
+  collectgarbage("restart")
+  return written, problem
+end
+
+function tests.test_S26_a_dropped_detached_sum()
+  local written, problem = sum_with(function(x) local _ = x:detach() end)
+  testing.assert_equal(written, false)
+  testing.assert_equal(tostring(problem):find("shares memory with another", 1, true) ~= nil, true)
+end
+
+function tests.test_S26_a_dropped_transposed_sum()
+  testing.assert_equal(sum_with(function(x) local _ = x:t():t() end), false)
+end
+
+function tests.test_S26_a_dropped_checkpoint()
+  sum_with(function(x) local _ = mh.checkpoint(function(y) return y * 2 end, x:requires_grad_()):sum() end)
+end
+
+function tests.test_S26_a_sum_alone_is_summed_up_once()
+  testing.assert_equal(sum_with(function() end), true)
+end
+
+return tests
