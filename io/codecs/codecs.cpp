@@ -10,6 +10,7 @@
 
 #include "moonhalo/io/codecs/crc32c.h"
 #include "moonhalo/io/codecs/decompressor.h"
+#include "moonhalo/io/codecs/deflater.h"
 #include "moonhalo/io/codecs/lzf.h"
 #include "moonhalo/io/codecs/number_codecs.h"
 
@@ -289,9 +290,8 @@ void ChunkDecoder::unshuffle(size_t element_size) {
   std::swap(data_, other_);
 }
 
-void ChunkEncoder::Closer::operator()(libdeflate_compressor* compressor) const {
-  libdeflate_free_compressor(compressor);
-}
+ChunkEncoder::ChunkEncoder() = default;
+ChunkEncoder::~ChunkEncoder() = default;
 
 uint32_t ChunkEncoder::encode(const std::vector<Codec>& codecs) {
   uint32_t skipped = 0;
@@ -314,9 +314,8 @@ uint32_t ChunkEncoder::encode(const std::vector<Codec>& codecs) {
 }
 
 bool ChunkEncoder::deflate(int level) {
-  if (!deflater_ || level_ != level) deflater_.reset(libdeflate_alloc_compressor(level_ = level));
-  const size_t got =
-      libdeflate_zlib_compress(deflater_.get(), data_.bytes.get(), data_.size, other_.resize(data_.size), data_.size);
+  if (!deflater_ || deflater_->level() != level) deflater_ = std::make_unique<Deflater>(level);
+  const size_t got = deflater_->deflate(data_.bytes.get(), data_.size, other_.resize(data_.size), data_.size);
   if (got == 0) return false;
   other_.size = got;
   std::swap(data_, other_);

@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-struct libdeflate_compressor;
-
 namespace moonhalo::io {
 
 class Decompressor;
+class Deflater;
 
 /// One filter that a chunk went through when it was written.
 struct Codec {
@@ -80,6 +79,8 @@ class ChunkDecoder {
 /// Applies codecs to one chunk after the other. Holds the buffers and the compressor of one thread.
 class ChunkEncoder {
  public:
+  ChunkEncoder();
+  ~ChunkEncoder();
   /// Room for the bytes of the next chunk.
   char* chunk(size_t bytes) { return data_.resize(bytes); }
 
@@ -89,16 +90,12 @@ class ChunkEncoder {
   std::string encoded() const { return {data_.bytes.get(), data_.size}; }
 
  private:
-  struct Closer {
-    void operator()(libdeflate_compressor* compressor) const;
-  };
   bool deflate(int level);
   void add_sum();
   void shuffle(size_t element_size);
 
   ChunkBuffer data_, other_;
-  std::unique_ptr<libdeflate_compressor, Closer> deflater_;
-  int level_ = -1;
+  std::unique_ptr<Deflater> deflater_;
 };
 
 /// Reverses the bytes of `count` numbers of 1, 2, 4 or 8 bytes.
