@@ -3,10 +3,8 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -62,36 +60,15 @@ void PositionedFile::write_at(const void* data, int64_t bytes, int64_t offset) {
 }
 
 void PositionedFile::read_at(void* data, int64_t bytes, int64_t offset) const {
-  auto* next = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t got = ::pread(descriptor_, next, static_cast<size_t>(bytes), offset);
-    if (got < 0 && errno == EINTR) continue;
-    check(got >= 0);
-    TORCH_CHECK_VALUE(got > 0, who_, ": '", path_, "' is cut short");
-    next += got;
-    offset += got;
-    bytes -= got;
-  }
+  read_at({{static_cast<char*>(data), bytes}}, offset);
 }
 
-void PositionedFile::read_at(const std::vector<ReadInto>& parts, int64_t offset) const {
-  constexpr size_t kMost = 1024;  // IOV_MAX of Linux
-  std::vector<iovec> places;
-  for (const ReadInto& part : parts) places.push_back({part.place, static_cast<size_t>(part.bytes)});
-  for (size_t first = 0; first < places.size();) {
-    ssize_t got =
-        ::preadv(descriptor_, &places[first], static_cast<int>(std::min(places.size() - first, kMost)), offset);
-    if (got < 0 && errno == EINTR) continue;
-    check(got >= 0);
-    TORCH_CHECK_VALUE(got > 0, who_, ": '", path_, "' is cut short");
-    offset += got;
-    for (; first < places.size() && static_cast<size_t>(got) >= places[first].iov_len; ++first)
-      got -= static_cast<ssize_t>(places[first].iov_len);
-    if (got > 0) {
-      places[first].iov_base = static_cast<char*>(places[first].iov_base) + got;
-      places[first].iov_len -= static_cast<size_t>(got);
-    }
-  }
+void PositionedFile::read_at(at::ArrayRef<ReadInto> parts, int64_t offset) const {
+  const int64_t got = read_into(descriptor_, parts, static_cast<uint64_t>(offset));
+  check(got >= 0);
+  int64_t wanted = 0;
+  for (const ReadInto& part : parts) wanted += part.bytes;
+  TORCH_CHECK_VALUE(got == wanted, who_, ": '", path_, "' is cut short");
 }
 
 void PositionedFile::sync() { check(::fsync(descriptor_) == 0 || errno == EINVAL || errno == ENOTSUP); }

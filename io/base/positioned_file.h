@@ -3,15 +3,10 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "moonhalo/io/base/read_into.h"
 
 namespace moonhalo::io {
-
-/// A place in memory that bytes of a file go to.
-struct ReadInto {
-  char* place;
-  int64_t bytes;
-};
 
 /// A file that several ranks read or write at once, each where its own bytes are. `who` begins the messages. Errors
 /// that the disk is the reason of are RuntimeError, others ValueError; both say why and what to do.
@@ -27,7 +22,7 @@ class PositionedFile {
   void write_at(const void* data, int64_t bytes, int64_t offset);
   void read_at(void* data, int64_t bytes, int64_t offset) const;
   /// Bytes that lie one behind the other in the file, each straight to its place.
-  void read_at(const std::vector<ReadInto>& parts, int64_t offset) const;
+  void read_at(at::ArrayRef<ReadInto> parts, int64_t offset) const;
   /// fsync: returns when what this file was given is on the disk.
   void sync();
 

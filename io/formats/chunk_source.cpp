@@ -3,12 +3,12 @@
 
 #include <c10/util/Exception.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/io/base/read_into.h"
 
 namespace moonhalo::io {
 
@@ -33,15 +33,11 @@ std::string beyond_the_end(uint64_t file_size, const StoredChunk& stored) {
 std::string read_stored_bytes(int descriptor, uint64_t file_size, const StoredChunk& stored, char* out,
                               const h5::Where& where) {
   if (std::string damage = beyond_the_end(file_size, stored); !damage.empty()) return damage;
-  for (uint64_t done = 0; done < stored.bytes;) {
-    const ssize_t got = pread(descriptor, out + done, stored.bytes - done, static_cast<off_t>(stored.offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    TORCH_CHECK(got >= 0, where.to_string(), ": cannot read a chunk\n  have  ", std::strerror(errno),
-                "\n  fix   check the disk, or copy the file again");
-    if (got == 0) return "the file became shorter while its " + std::to_string(stored.bytes) + " bytes were read";
-    done += static_cast<uint64_t>(got);
-  }
-  return "";
+  const int64_t got = read_into(descriptor, {{out, static_cast<int64_t>(stored.bytes)}}, stored.offset);
+  TORCH_CHECK(got >= 0, where.to_string(), ": cannot read a chunk\n  have  ", std::strerror(errno),
+              "\n  fix   check the disk, or copy the file again");
+  if (static_cast<uint64_t>(got) == stored.bytes) return "";
+  return "the file became shorter while its " + std::to_string(stored.bytes) + " bytes were read";
 }
 
 H5Chunks::H5Chunks(const ArrayMap& map, hid_t dataset, int descriptor, const h5::Where& where)

@@ -15,6 +15,7 @@
 
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/pwrite_all.h"
+#include "moonhalo/io/base/read_into.h"
 #include "moonhalo/io/formats/heap_check.h"
 
 namespace moonhalo::io::h5 {
@@ -112,20 +113,12 @@ herr_t get_handle(H5FD_t* file, hid_t, void** handle) {
 
 herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
   auto* const begin = static_cast<char*>(buffer);
-  size_t done = 0;
-  while (done < size) {
-    const ssize_t got = pread(self(file)->descriptor, begin + done, size - done, static_cast<off_t>(address + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      report_errno("unable to read file");
-      return -1;
-    }
-    if (got == 0) {  // past the end of the file stand zeros
-      std::memset(begin + done, 0, size - done);
-      break;
-    }
-    done += static_cast<size_t>(got);
+  const int64_t got = read_into(self(file)->descriptor, {{begin, static_cast<int64_t>(size)}}, address);
+  if (got < 0) {
+    report_errno("unable to read file");
+    return -1;
   }
+  std::memset(begin + got, 0, size - static_cast<size_t>(got));  // past the end of the file stand zeros
   const std::string problem = self(file)->heaps.problem(self(file)->descriptor, address, buffer, size);
   if (problem.empty()) return 0;
   report(problem);

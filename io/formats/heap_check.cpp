@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/io/formats/heap_check.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>
+
+#include "moonhalo/io/base/read_into.h"
 
 namespace moonhalo::io::h5 {
 namespace {
@@ -33,8 +33,9 @@ class Headers {
     if (offset + kHeader <= size_) return data_ + offset;
     if (offset < begin_ || offset + kHeader > begin_ + count_) {
       begin_ = offset;
-      const ssize_t got = pread(descriptor_, ahead_.data(), ahead_.size(), static_cast<off_t>(address_ + offset));
-      count_ = static_cast<uint64_t>(std::max<ssize_t>(got, 0));
+      const int64_t got =
+          read_into(descriptor_, {{ahead_.data(), static_cast<int64_t>(ahead_.size())}}, address_ + offset);
+      count_ = static_cast<uint64_t>(std::max<int64_t>(got, 0));
     }
     return count_ < offset - begin_ + kHeader ? nullptr : ahead_.data() + (offset - begin_);
   }

@@ -14,6 +14,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/base/h5_types.h"
+#include "moonhalo/io/base/read_into.h"
 
 namespace moonhalo::io {
 namespace {
@@ -86,15 +87,11 @@ class HeadReader {
     begin_ = at_;
     buffered_ = 0;
     const size_t wanted = std::min<uint64_t>(buffer_.size(), size_ - begin_);
-    while (buffered_ < wanted) {
-      const ssize_t got =
-          pread(file_, buffer_.data() + buffered_, wanted - buffered_, static_cast<off_t>(begin_ + buffered_));
-      if (got < 0 && errno == EINTR) continue;
-      TORCH_CHECK(got >= 0, "open: file \"", path_, "\": cannot read it\n  have  ", std::strerror(errno),
-                  "\n  fix   check the disk, or copy the file again");
-      check(got > 0, "it ends too early");
-      buffered_ += static_cast<size_t>(got);
-    }
+    const int64_t got = read_into(file_, {{buffer_.data(), static_cast<int64_t>(wanted)}}, begin_);
+    TORCH_CHECK(got >= 0, "open: file \"", path_, "\": cannot read it\n  have  ", std::strerror(errno),
+                "\n  fix   check the disk, or copy the file again");
+    check(static_cast<size_t>(got) == wanted, "it ends too early");
+    buffered_ = wanted;
   }
 
   const std::string& path_;

@@ -2,36 +2,29 @@
 #include "moonhalo/io/formats/plain_reader.h"
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "moonhalo/io/base/io_stats.h"
+#include "moonhalo/io/base/read_into.h"
 
 namespace moonhalo::io {
 namespace {
 
-constexpr size_t kLargestRead = size_t{64} << 20;
 // A positioned read costs about as much as copying this many bytes.
 constexpr size_t kReadCost = size_t{8} << 10;
 constexpr size_t kBounce = size_t{256} << 10;  // stays in a core's cache
 
 void read_run(int file, char* out, uint64_t offset, size_t bytes, const h5::Where& where) {
   io_stats().stored += static_cast<int64_t>(bytes);
-  while (bytes > 0) {
-    const ssize_t got = pread(file, out, std::min(bytes, kLargestRead), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    TORCH_CHECK(got >= 0, where.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
-                "\n  fix   check the disk, or copy the file again");
-    TORCH_CHECK_VALUE(got > 0, where.to_string(),
-                      ": the file is cut short\n  have  it ends at byte ", offset,
-                      ", the selection needs ", bytes, " more\n  fix   copy or download it again");
-    out += got;
-    offset += static_cast<uint64_t>(got);
-    bytes -= static_cast<size_t>(got);
-  }
+  const int64_t got = read_into(file, {{out, static_cast<int64_t>(bytes)}}, offset);
+  TORCH_CHECK(got >= 0, where.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
+              "\n  fix   check the disk, or copy the file again");
+  const auto done = static_cast<uint64_t>(got);
+  TORCH_CHECK_VALUE(done == bytes, where.to_string(), ": the file is cut short\n  have  it ends at byte ", offset + done,
+                    ", the selection needs ", bytes - done, " more\n  fix   copy or download it again");
 }
 
 void read_rows(int file, char* out, uint64_t offset, size_t bytes, size_t stride, int64_t count,
