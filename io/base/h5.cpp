@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 #include <vector>
 
 namespace moonhalo::io::h5 {
@@ -43,6 +42,7 @@ herr_t collect(unsigned, const H5E_error2_t* error, void* data) {
 }
 
 thread_local std::string refusal;
+thread_local int scopes = 0;  // that live on this thread
 
 }  // namespace
 
@@ -52,11 +52,14 @@ std::string Where::to_string() const {
 
 Scope::Scope() {
   if (!library_is_threadsafe()) lock_ = std::unique_lock(library_mutex());
+  if (scopes++ > 0) return;
   H5Eget_auto2(H5E_DEFAULT, &print_, &data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
 
-Scope::~Scope() { H5Eset_auto2(H5E_DEFAULT, print_, data_); }
+Scope::~Scope() {
+  if (--scopes == 0) H5Eset_auto2(H5E_DEFAULT, print_, data_);
+}
 
 std::string failure_text() {
   std::vector<std::string> lines;
@@ -196,13 +199,12 @@ bool lies_in(hid_t file, hid_t object, const Where& where) {
 }
 
 bool link_exists(hid_t file, const std::string& path, hid_t links) {
-  std::istringstream parts(path);
-  std::string part, so_far;
-  while (std::getline(parts, part, '/')) {
-    if (part.empty()) continue;
-    so_far += "/" + part;
+  const Scope scope;
+  for (size_t begin = 0, end = 0; begin < path.size(); begin = end + 1) {
+    end = std::min(path.find('/', begin), path.size());
+    if (end == begin) continue;
+    const std::string so_far = "/" + path.substr(0, end);
     // Negative where the part before is no group; a soft or external link may lead nowhere.
-    const Scope scope;
     if (H5Lexists(file, so_far.c_str(), links) > 0 && H5Oexists_by_name(file, so_far.c_str(), links) > 0) continue;
     throw_refusal();
     return false;

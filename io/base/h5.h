@@ -23,7 +23,7 @@ struct Where {
 
 /// While it lives, HDF5 prints nothing on this thread's stderr (the setting is per thread); the
 /// host program's own handler is put back afterwards. An HDF5 library built without thread safety
-/// is locked for as long.
+/// is locked for as long. Within another one it costs nothing.
 class Scope {
  public:
   Scope();

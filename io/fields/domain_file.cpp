@@ -96,6 +96,7 @@ void add_datasets(const FileState::Access& file, const std::string& group, std::
 
 std::vector<std::string> all_datasets(const FileState::Access& file, const h5::Where& where) {
   if (file.catalog) return file.catalog->paths();
+  const h5::Scope scope;
   std::vector<std::string> found;
   std::vector<Place> above;
   if (const auto root = info_of(file, "")) above.push_back(place_of(*root));
@@ -223,21 +224,21 @@ Attributes Dataset::attrs() const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
   if (access.catalog) return plain(attributes_in(*access.catalog, name(), where));
-  return h5::read_attributes(open_object(access, name(), where).get(), where);
+  return h5::read_attributes(file_->dataset(access.id, "/" + name(), 0, where)->get(), where);
 }
 
 AttributeValue Dataset::attr(const std::string& name) const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
   if (access.catalog) return attribute_in(*access.catalog, this->name(), name, where);
-  return attribute_or_throw(open_object(access, this->name(), where).get(), name, where);
+  return attribute_or_throw(file_->dataset(access.id, "/" + this->name(), 0, where)->get(), name, where);
 }
 
 std::vector<std::string> Dataset::dims() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
   if (access.catalog) return access.catalog->find(name())->dims;
-  return h5::dimension_names(open_object(access, name(), where).get(), name(), shape().size(), where);
+  return h5::dimension_names(file_->dataset(access.id, "/" + name(), 0, where)->get(), name(), shape().size(), where);
 }
 
 std::string Dataset::units() const {
@@ -248,7 +249,7 @@ std::string Dataset::units() const {
     const auto found = attributes.find("units");
     return found == attributes.end() ? "" : to_string(found->second.value);
   }
-  const auto value = h5::find_attribute(open_object(access, name(), where).get(), "units", where);
+  const auto value = h5::find_attribute(file_->dataset(access.id, "/" + name(), 0, where)->get(), "units", where);
   return value ? to_string(*value) : "";
 }
 
@@ -256,7 +257,7 @@ bool Dataset::is_bare_dimension() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
   if (access.catalog) return false;
-  return io::is_bare_dimension(open_object(access, name(), where).get(), where);
+  return io::is_bare_dimension(file_->dataset(access.id, "/" + name(), 0, where)->get(), where);
 }
 
 Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }

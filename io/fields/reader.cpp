@@ -17,6 +17,7 @@
 namespace moonhalo::io {
 namespace {
 
+constexpr size_t kConversionBytes = size_t{1} << 20;  // of HDF5's own buffer
 constexpr size_t kChunkCacheLimit = size_t{64} << 20;
 
 int64_t element_count(const std::vector<Slice>& slices) {
@@ -101,6 +102,7 @@ std::string damage_of(const DatasetInfo& info, hid_t dataset, hid_t space, hid_t
 }  // namespace
 
 DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const h5::Where& where) {
+  const h5::Scope scope;
   DatasetInfo info;
   info.name = name;
   const h5::Handle type = h5::type_of(dataset, where);
@@ -134,7 +136,6 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
     const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where);
     info.map = read_map(dataset, list.get(), memory.get(), where);
   }
-  const h5::Scope scope;
   if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0 && h5::lies_in(file, dataset, where)) {
     const haddr_t offset = H5Dget_offset(dataset);  // undefined until something was written
     if (offset != HADDR_UNDEF) info.offset = offset;
@@ -276,6 +277,10 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   const bool checks = at::isIntegralType(dtype, false) && dtype != info_.dtype;
   const h5::Handle transfer = checks ? h5::unclipped_transfer(where_) : h5::property_list(H5P_DATASET_XFER, where_);
   const h5::Scope scope;
+  // HDF5 fills the whole buffer of a conversion with zeros first, a MiB for the shortest list of coordinates.
+  const size_t converted = static_cast<size_t>(element_count(slices)) *
+                           std::max({H5Tget_size(file_type.get()), H5Tget_size(memory.get()), size_t{8}});
+  if (converted < kConversionBytes) H5Pset_buffer(transfer.get(), converted, nullptr, nullptr);
   const herr_t status = H5Dread(id, memory.get(), selected.memory.get(), selected.file.get(), transfer.get(), out);
   if (status >= 0) return;
   if (checks) h5::refuse_clipped(dtype, info_.type_name, where_);

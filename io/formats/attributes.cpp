@@ -194,6 +194,7 @@ std::vector<std::string> attribute_names(hid_t object, const Where& where) {
 }
 
 std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name, const Where& where) {
+  const Scope scope;
   if (!has(object, name.c_str(), where)) return std::nullopt;
   const Attribute attribute = open_attribute(object, name, where);
   auto value = read_value(attribute, where);
@@ -205,6 +206,7 @@ std::optional<AttributeValue> find_attribute(hid_t object, const std::string& na
 }
 
 Attributes read_attributes(hid_t object, const Where& where) {
+  const Scope scope;
   Attributes result;
   for (const auto& name : attribute_names(object, where)) {
     auto value = read_value(open_attribute(object, name, where), where);
@@ -259,6 +261,7 @@ void write_attribute(hid_t object, const std::string& name, const AttributeValue
 
 std::vector<std::string> dimension_names(hid_t dataset, const std::string& name, size_t ndim, const Where& where) {
   if (ndim == 0) return {};
+  const Scope scope;
   if (has(dataset, "DIMENSION_LIST", where)) return scale_names(dataset, ndim, where);
   if (has(dataset, "DIMENSION_LABELS", where)) {
     auto labels = read_strings(open_attribute(dataset, "DIMENSION_LABELS", where), where);
