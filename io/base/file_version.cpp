@@ -50,16 +50,6 @@ class Hash {
   uint64_t hash_ = 14695981039346656037ull;
 };
 
-std::string text_of(const timespec& time) {
-  tm parts{};
-  gmtime_r(&time.tv_sec, &parts);
-  std::array<char, 32> day{};
-  std::strftime(day.data(), day.size(), "%Y-%m-%d %H:%M:%S", &parts);
-  std::array<char, 64> all{};
-  std::snprintf(all.data(), all.size(), "%s.%09ld UTC", day.data(), static_cast<long>(time.tv_nsec));
-  return all.data();
-}
-
 using Note = std::function<void(const std::string& path, const struct stat& found)>;
 
 /// Notes a folder, the files in it that describe it, and its folder of chunks. False where no file describes it.
@@ -108,15 +98,25 @@ std::string folder_version(const std::string& path) {
   });
   std::array<char, 24> digits{};
   std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(hash.value()));
-  return "a folder of " + std::to_string(heads) + " heads, last written " + text_of(last) + ", " + digits.data();
+  return "a folder of " + std::to_string(heads) + " heads, last written " + time_text(last) + ", " + digits.data();
 }
 
 }  // namespace
 
+std::string time_text(const timespec& time) {
+  tm parts{};
+  gmtime_r(&time.tv_sec, &parts);
+  std::array<char, 32> day{};
+  std::strftime(day.data(), day.size(), "%Y-%m-%d %H:%M:%S", &parts);
+  std::array<char, 64> all{};
+  std::snprintf(all.data(), all.size(), "%s.%09ld UTC", day.data(), static_cast<long>(time.tv_nsec));
+  return all.data();
+}
+
 std::string file_version(const std::string& path) {
   const struct stat file = found_at(path);
   if (S_ISDIR(file.st_mode)) return folder_version(path);
-  return std::to_string(file.st_size) + " bytes, written " + text_of(file.st_mtim);
+  return std::to_string(file.st_size) + " bytes, written " + time_text(file.st_mtim);
 }
 
 uint64_t file_identity(const std::string& path, const std::string& dataset) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <string>
 
 namespace moonhalo::io {
@@ -16,5 +17,8 @@ std::string file_version(const std::string& path);
 /// another number once it was changed or replaced. Of a Zarr folder: for what reading `dataset` depends on; cheap
 /// however many arrays there are. RuntimeError where there is nothing.
 uint64_t file_identity(const std::string& path, const std::string& dataset);
+
+/// "2026-11-23 05:30:11.123456789 UTC".
+std::string time_text(const timespec& time);
 
 }  // namespace moonhalo::io

@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "moonhalo/io/base/file_descriptor.h"
+#include "moonhalo/io/base/file_version.h"
 #include "moonhalo/io/base/threads.h"
 #include "moonhalo/io/codecs/crc32c.h"
 
@@ -27,14 +29,36 @@ FileDescriptor open_chunk(const std::string& path, const h5::Where& where) {
   return file;
 }
 
-uint64_t size_of(int file, const std::string& path, const h5::Where& where) {
-  struct stat found {};
-  TORCH_CHECK(fstat(file, &found) == 0 && S_ISREG(found.st_mode), where.to_string(), ": cannot read a chunk\n  have  \"", path,
-              "\", which is no file\n  fix   copy or download the array again");
-  return static_cast<uint64_t>(found.st_size);
+/// Times that a file system here gives are never later, but up to ten milliseconds earlier.
+timespec time_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now;
+}
+
+bool is_before(const timespec& a, const timespec& b) {
+  return std::pair(a.tv_sec, a.tv_nsec) < std::pair(b.tv_sec, b.tv_nsec);
 }
 
 }  // namespace
+
+ZarrChunks::ZarrChunks(Layout layout) : layout_(std::move(layout)), made_(time_now()) {}
+
+/// Times that are still to come say nothing.
+void ZarrChunks::check_older(const std::string& path, const struct stat& found, const h5::Where& where) const {
+  const bool newer = is_before(made_, found.st_mtim) && !is_before(time_now(), found.st_mtim);
+  TORCH_CHECK_VALUE(!newer, where.to_string(), ": it has changed since it was opened\n  have  chunk file \"", path, "\", written ",
+                    time_text(found.st_mtim), ", opened ", time_text(made_),
+                    "\n  fix   leave files alone while they are read, and open them again");
+}
+
+uint64_t ZarrChunks::size_of(int file, const std::string& path, const h5::Where& where) const {
+  struct stat found {};
+  TORCH_CHECK(fstat(file, &found) == 0 && S_ISREG(found.st_mode), where.to_string(), ": cannot read a chunk\n  have  \"", path,
+              "\", which is no file\n  fix   copy or download the array again");
+  check_older(path, found, where);
+  return static_cast<uint64_t>(found.st_size);
+}
 
 std::string ZarrChunks::file_of(const Number& number) const {
   std::string name = layout_.prefix;
@@ -62,6 +86,7 @@ StoredChunk ZarrChunks::find_file(const Number& chunk, const h5::Where& where) c
     return {};
   }
   if (!S_ISREG(found.st_mode)) refuse_damaged_chunk(chunk, "\"" + path + "\", which is no file", where);
+  check_older(path, found, where);
   const auto bytes = static_cast<uint64_t>(found.st_size);
   if (bytes == 0 || bytes > layout_.largest)
     refuse_damaged_chunk(chunk, "its file \"" + path + "\" of " + std::to_string(bytes) + " bytes", where);

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/stat.h>
+
+#include <ctime>
 #include <optional>
 
 #include "moonhalo/io/formats/chunk_source.h"
 
 namespace moonhalo::io {
 
-/// Chunks of a Zarr array: a file each, or parts of files that have an index of them (shards).
+/// Chunks of a Zarr array: a file each, or parts of files that have an index of them (shards). One that was written
+/// after this object was made is refused: it is none of the array that was opened.
 class ZarrChunks final : public ChunkSource {
  public:
   struct Shards {
@@ -23,7 +27,7 @@ class ZarrChunks final : public ChunkSource {
     uint64_t largest = 0;  ///< no chunk is stored in more bytes than this
     std::optional<Shards> shards = {};
   };
-  explicit ZarrChunks(Layout layout) : layout_(std::move(layout)) {}
+  explicit ZarrChunks(Layout layout);
 
   std::vector<StoredChunk> find(const std::vector<std::vector<int64_t>>& chunks, const h5::Where& where) const override;
   std::string load(const std::vector<int64_t>& chunk, const StoredChunk& stored, char* out,
@@ -36,9 +40,12 @@ class ZarrChunks final : public ChunkSource {
   StoredChunk find_file(const Number& chunk, const h5::Where& where) const;
   std::vector<StoredChunk> find_in_shard(const Number& shard, const std::vector<Number>& chunks,
                                          const h5::Where& where) const;
+  void check_older(const std::string& path, const struct stat& found, const h5::Where& where) const;
+  uint64_t size_of(int file, const std::string& path, const h5::Where& where) const;
   std::string read_index(int descriptor, uint64_t file_size, std::string& index, const h5::Where& where) const;
 
   const Layout layout_;
+  const timespec made_;
 };
 
 }  // namespace moonhalo::io

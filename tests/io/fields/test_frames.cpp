@@ -6,9 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <limits>
+#include <thread>
 
 #include "moonhalo/io/base/file_version.h"
 #include "moonhalo/io/base/io_stats.h"
@@ -237,6 +240,47 @@ TEST_F(Frames, X21_AFolderThatIsReplacedIsNoticed) {
       });
       expect_change([&] { write(path, y, version3, in_group); });
     }
+  }
+}
+
+/// Neither a folder nor a head says so.
+TEST_F(Frames, X21_AChunkThatIsWrittenAnewInItsPlaceIsNoticed) {
+  const Folder folder;
+  const at::Tensor x = numbers({6, 8}), y = x + 100;
+  for (const std::string kind : {"version 2", "version 3", "shards"}) {
+    SCOPED_TRACE(kind);
+    const std::string path = folder / "x.zarr";
+    const auto files_of = [&](const at::Tensor& values) {
+      ZarrFolder zarr;
+      zarr.files[kind == "version 2" ? ".zgroup" : "zarr.json"] =
+          kind == "version 2" ? R"({"zarr_format": 2})" : kGroup3;
+      if (kind == "version 2") zarr.add2("x", values, 1, 4, "null", plain_bytes);
+      if (kind == "version 3") zarr.add3("x", values, 1, 4, "", plain_bytes);
+      if (kind == "shards") zarr.add_shards("x", values, 1, 4, "", plain_bytes);
+      return zarr.files;
+    };
+    std::filesystem::remove_all(path);
+    ZarrFolder whole;
+    whole.files = files_of(x);
+    whole.write(path);
+    FrameReader reader(
+        {{.path = path, .dataset = "x", .step_dim = 0, .space_dims = {1}, .version = file_version(path)}}, Box{{0, 8}},
+        at::kFloat, 0);
+    EXPECT_TRUE(at::equal(frame_of(reader, {0, 0, 0}, {1, 8}), x.narrow(0, 0, 1)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // file systems count time in steps
+    const std::string chunk = kind == "version 2" ? "x/4.1" : kind == "version 3" ? "x/c/4/1" : "x/c/2/0";
+    std::ofstream(path + "/" + chunk, std::ios::binary) << files_of(y).at(chunk);
+
+    EXPECT_TRUE(at::equal(frame_of(reader, {0, 0, 1}, {1, 8}), x.narrow(0, 1, 1)));
+    EXPECT_THAT(
+        message_of([&] {
+          frame_of(reader, {0, 0, 4}, {1, 8});
+        }),
+        HasSubstr("has changed since it was opened\n  have  chunk file \"" + path + "/" + chunk + "\", written "));
+
+    std::filesystem::last_write_time(path + "/" + chunk,
+                                     std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+    EXPECT_EQ(message_of([&] { frame_of(reader, {0, 0, 4}, {1, 8}); }), "");  // a clock that was wrong
   }
 }
 
