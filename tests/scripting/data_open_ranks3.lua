@@ -128,6 +128,14 @@ function tests.test_X18_calendars()
   testing.assert_equal(round("days since 1500-02-28", "standard", 1), "1500-02-29 00:00:00")
   testing.assert_equal(round("days since 1850-01-01", "standard", -341972), "0913-09-13 00:00:00")
   testing.assert_equal(round("days since 1900-02-28", "julian", 1), "1900-02-29 00:00:00")
+  -- Years before Christ, zones and letters of any size mean what cftime makes of them.
+  testing.assert_equal(round("days since -4713-01-01 12:00:00", "standard", 2440587.5), "1970-01-01 00:00:00")
+  testing.assert_equal(round("days since -0050-01-01", "julian", 295000), "0758-09-01 00:00:00")
+  testing.assert_equal(round("days since -0050-01-01", "proleptic_gregorian", 295000), "0757-09-07 00:00:00")
+  testing.assert_equal(round("days since -0001-12-31", "standard", 1), "0001-01-01 00:00:00")
+  testing.assert_equal(round("day since 2000-03-01 00:00 +01:00", nil, 0), "2000-02-29 23:00:00")
+  testing.assert_equal(round("days since 1980-01-06 00:00:00 -5:30", nil, 0.5), "1980-01-06 17:30:00")
+  testing.assert_equal(round("Days Since 2000-01-01T06:00:00+0530", nil, 1), "2000-01-02 00:30:00")
   local first, after = calendar.span("1582", "standard")
   testing.assert_equal((after - first) / 86400, 355.0)
   for _, name in ipairs{"standard", "proleptic_gregorian", "julian"} do
@@ -138,6 +146,10 @@ function tests.test_X18_calendars()
   for name, text in pairs{standard = "1582-10-10", noleap = "2000-02-29", ["360_day"] = "2000-01-31", proleptic_gregorian = "1900-02-29"} do
     testing.assert_equal(calendar.span(text, name), nil)
     testing.assert_error(function() calendar.reader("days since " .. text, name, "x") end, "x: no date in the units 'days since " .. text)
+  end
+  for _, text in ipairs{"0000-01-01", "2000-01-01 24:00:00", "2000-01-01 00:60", "2000-01-01 00:00:60", "2000-01-01 00:00:0.0.0", "2000-01-01 00:00 CET",
+      "2000-01-01 00:00 01:00"} do
+    testing.assert_error(function() calendar.reader("days since " .. text, nil, "x") end, "x: no date in the units 'days since " .. text)
   end
   testing.assert_equal(calendar.reader("months since 2000-01-01", nil, "x"), nil)
   for day = -200000, 200000, 997 do

@@ -98,6 +98,14 @@ function calendar.names()
   return names
 end
 
+--- Seconds that a zone is ahead of UTC: "Z", "+01:00", "-5:30", "+0530". Nil for another text.
+local function seconds_east(zone)
+  if zone == "" or zone == "Z" or zone == "UTC" or zone == "GMT" then return 0 end
+  local sign, hours, minutes = zone:match("^([+-]?)(%d%d?):?(%d?%d?)$")
+  if not hours or (sign == "" and tonumber(hours .. minutes) ~= 0) then return nil end
+  return (sign == "-" and -1 or 1) * (tonumber(hours) * 3600 + (tonumber(minutes) or 0) * 60)
+end
+
 --- Year, month, day and seconds of "1900-01-01", "1900-1-1 6:0:0.0", "1900-01-01T06:00:00Z"; "1979" and "1979-03" are their
 --- first moments. Returns nil for another text, and how many of the six numbers were given last.
 function calendar.parse(text)
@@ -109,19 +117,28 @@ function calendar.parse(text)
     return tonumber(year), tonumber(month or 1), 1, 0, month and 2 or 1
   end
   local hour, minute, second, zone = rest:match("^[T%s]+(%d+):?(%d*):?([%d.]*)%s*(.*)$")
+  local given = minute == "" and 4 or second == "" and 5 or 6
   if not hour then
     if not rest:match("^%s*Z?$") and not rest:match("^%s*UTC$") then return nil end
     return tonumber(year), tonumber(month), tonumber(day), 0, 3
   end
-  if zone ~= "" and zone ~= "Z" and zone ~= "UTC" and zone ~= "GMT" and not zone:match("^[+-]?0?0:?0?0$") then return nil end
-  local seconds = tonumber(hour) * 3600 + (tonumber(minute) or 0) * 60 + (tonumber(second) or 0)
-  return tonumber(year), tonumber(month), tonumber(day), seconds, minute == "" and 4 or second == "" and 5 or 6
+  local east = seconds_east(zone)
+  hour, minute, second = tonumber(hour), tonumber(minute) or minute == "" and 0, tonumber(second) or second == "" and 0
+  if not east or not minute or not second or hour > 23 or minute > 59 or second >= 60 then return nil end
+  return tonumber(year), tonumber(month), tonumber(day), hour * 3600 + minute * 60 + second - east, given
 end
+
+--- Calendars with years before Christ count them by -1, -2, ... and have no year 0; the others have one.
+local kNoYearZero = {standard = true, julian = true}
 
 --- Nil too for a day that the calendar does not have, as 1582-10-10 of the standard one.
 local function moment(name, text)
   local year, month, day, seconds, given = calendar.parse(text)
   if not year or month < 1 or month > 12 then return nil end
+  if kNoYearZero[name] and year <= 0 then
+    if year == 0 then return nil end
+    year = year + 1
+  end
   local days = days_of(name, year, month, day)
   local y, m, d = date_of(name, days)
   if y ~= year or m ~= month or d ~= day then return nil end
@@ -131,7 +148,7 @@ end
 --- Returns a function from values in `units` to seconds. Nil for units that are no "UNIT since DATE" of fixed
 --- length (months and years are not): then values are numbers without dates. `where` begins errors.
 function calendar.reader(units, name, where)
-  local unit, since = (units or ""):match("^%s*(%a+)%s+since%s+(.+)$")
+  local unit, since = (units or ""):match("^%s*(%a+)%s+[Ss][Ii][Nn][Cc][Ee]%s+(.+)$")
   local length = unit and kUnits[unit:lower()]
   if not length then return nil end
   local known = calendar.name(name)
@@ -153,6 +170,7 @@ function calendar.text(seconds, name)
   local whole = math.floor(seconds + 0.5)
   local year, month, day = date_of(name, whole // kDay)
   local rest = whole % kDay
+  if kNoYearZero[name] and year <= 0 then year = year - 1 end
   return ("%04d-%02d-%02d %02d:%02d:%02d"):format(year, month, day, rest // 3600, rest % 3600 // 60, rest % 60)
 end
 

@@ -33,7 +33,7 @@ local function role_of(attrs)
   local units = text "units"
   if kOfNames[text "standard_name"] then return kOfNames[text "standard_name"] end
   if text("axis"):upper():match("^[TXYZ]$") then return text("axis"):upper() end
-  if units:find(" since ", 1, true) then return "T" end
+  if units:lower():find(" since ", 1, true) then return "T" end
   return kNorth[units] and "Y" or kEast[units] and "X" or text "positive" ~= "" and "Z" or nil
 end
 
