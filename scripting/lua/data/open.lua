@@ -45,7 +45,10 @@ local function check_head(head, path, layout)
       local wanted = dim == head.axis and head.steps or dim == "sample" and head.join == "trajectories" and head.trajectories
         or head.coordinates[dim] and #head.coordinates[dim]
       if wanted and wanted ~= field.shape[i] then
-        refuse(("'%s' has %d along '%s', which has %d"):format(name, field.shape[i], dim, wanted), "mend the file, or leave it out")
+        -- NetCDF-4 keeps what was written of a variable; its own programs show fill values behind that.
+        local short = dim == head.axis and field.shape[i] < wanted
+        refuse(("'%s' has %d along '%s', which has %d"):format(name, field.shape[i], dim, wanted),
+          short and "write its last steps too, missing values if there are none, or leave the file out" or "mend the file, or leave it out")
       end
     end
   end
