@@ -85,7 +85,9 @@ TEST(ReadInto, AFileThatEndsBeforeAllPartsIsRefused) {
 
   file.read_at({{a.data(), 60}, {b.data(), 40}}, 0);
   EXPECT_EQ(a + b.substr(0, 40), count_up(100));
-  EXPECT_EQ(testing::message_of([&] { file.read_at({{a.data(), 60}, {b.data(), 41}}, 0); }),
+  EXPECT_EQ(testing::message_of([&] {
+              file.read_at({{a.data(), 60}, {b.data(), 41}}, 0);
+            }),
             "test: '" + path + "' is cut short");
 }
 
