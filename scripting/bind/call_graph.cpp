@@ -111,16 +111,12 @@ class TensorNames {
     const auto* key = tensor.unsafeGetTensorImpl();
     const auto [number, added] = numbers_.try_emplace(key, static_cast<int64_t>(numbers_.size()) + 1);
     lua_createtable(lua, 0, 4);
-    push(lua, number->second);
-    lua_setfield(lua, -2, "value");
-    push(lua, tensor.sizes().vec());
-    lua_setfield(lua, -2, "shape");
-    push(lua, tensor.scalar_type());
-    lua_setfield(lua, -2, "dtype");
+    set_field(lua, "value", number->second);
+    set_field(lua, "shape", tensor.sizes().vec());
+    set_field(lua, "dtype", tensor.scalar_type());
     const auto named = parameters_.find(key);
     if (named == parameters_.end()) return;
-    push(lua, named->second);
-    lua_setfield(lua, -2, "parameter");
+    set_field(lua, "parameter", named->second);
   }
 
   void push_tensors(lua_State* lua, const char* field, const std::vector<at::Tensor>& tensors) {
@@ -175,12 +171,9 @@ int record(lua_State* lua) {
   for (size_t i = 0; i < seen.nodes.size(); ++i) {
     const Node& node = seen.nodes[i];
     lua_createtable(lua, 0, 5);
-    push(lua, node.op);
-    lua_setfield(lua, -2, "op");
-    push(lua, node.module.value_or(""));
-    lua_setfield(lua, -2, "module");
-    push(lua, node.macs);
-    lua_setfield(lua, -2, "macs");
+    set_field(lua, "op", node.op);
+    set_field(lua, "module", node.module.value_or(""));
+    set_field(lua, "macs", node.macs);
     names.push_tensors(lua, "inputs", node.inputs);
     names.push_tensors(lua, "outputs", node.outputs);
     lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);

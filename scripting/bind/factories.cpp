@@ -167,8 +167,7 @@ int generator_set_state(lua_State* lua) {
 /// The same functions as modules and optimizers have, so that mh.checkpoint saves and restores a generator.
 int generator_state_dict(lua_State* lua) {
   lua_createtable(lua, 0, 1);
-  push(lua, generator_state(*check_object<at::Generator>(lua, 1)));
-  lua_setfield(lua, -2, "state");
+  set_field(lua, "state", generator_state(*check_object<at::Generator>(lua, 1)));
   return 1;
 }
 
@@ -215,19 +214,16 @@ int set_default_dtype(lua_State* lua) {
 /// thing.
 void add_constants(lua_State* lua) {
   for (const std::string& name : dtype_names()) {
-    push(lua, dtype_name(*parse_dtype(name)));
-    lua_setfield(lua, -2, name.c_str());
+    set_field(lua, name.c_str(), dtype_name(*parse_dtype(name)));
   }
   for (const char* name :
        {"strided", "sparse_coo", "contiguous_format", "preserve_format", "channels_last", "channels_last_3d"}) {
-    push(lua, name);
-    lua_setfield(lua, -2, name);
+    set_field(lua, name, name);
   }
   lua_pushlightuserdata(lua, nullptr);
   lua_setfield(lua, -2, "none");
   for (const auto& [name, value] : {std::pair{"pi", M_PI}, {"e", M_E}, {"inf", INFINITY}, {"nan", NAN}}) {
-    push(lua, value);
-    lua_setfield(lua, -2, name);
+    set_field(lua, name, value);
   }
 }
 

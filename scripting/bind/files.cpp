@@ -187,8 +187,7 @@ int load_safetensors(lua_State* lua) {
   }
   lua_newtable(lua);
   for (const auto& [key, text] : file.metadata) {
-    push(lua, text);
-    lua_setfield(lua, -2, key.c_str());
+    set_field(lua, key.c_str(), text);
   }
   return 2;
 }

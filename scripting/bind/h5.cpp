@@ -83,8 +83,7 @@ void push_files(lua_State* lua) {
   lua_pop(lua, 1);
   lua_newtable(lua);
   lua_createtable(lua, 0, 1);
-  push(lua, "k");
-  lua_setfield(lua, -2, "__mode");
+  set_field(lua, "__mode", "k");
   lua_setmetatable(lua, -2);
   lua_pushvalue(lua, -1);
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kFilesKey);
@@ -334,8 +333,7 @@ int io_stats(lua_State* lua) {
                                     {"inflated", stats.inflated},
                                     {"exchanged", stats.exchanged},
                                     {"library", stats.library}}) {
-    push(lua, value);
-    lua_setfield(lua, -2, name);
+    set_field(lua, name, value);
   }
   if (options.get_bool("reset", false)) stats = {};
   return 1;

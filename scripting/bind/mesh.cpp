@@ -266,10 +266,7 @@ int barrier(lua_State* lua) {
   return 0;
 }
 
-void set_count(lua_State* lua, const char* name, int64_t count) {
-  push(lua, count);
-  lua_setfield(lua, -2, name);
-}
+void set_count(lua_State* lua, const char* name, int64_t count) { set_field(lua, name, count); }
 
 void push_counts(lua_State* lua, const CommStats::Count& count) {
   lua_createtable(lua, 0, 3);
@@ -293,12 +290,9 @@ void push_operator_counts(lua_State* lua) {
 void push_halo_times(lua_State* lua, const HaloTimes& times) {
   lua_createtable(lua, 0, 4);
   set_count(lua, "exchanges", times.exchanges);
-  push(lua, times.under_way);
-  lua_setfield(lua, -2, "seconds");
-  push(lua, times.waited);
-  lua_setfield(lua, -2, "waited");
-  push(lua, times.hidden());
-  lua_setfield(lua, -2, "hidden");
+  set_field(lua, "seconds", times.under_way);
+  set_field(lua, "waited", times.waited);
+  set_field(lua, "hidden", times.hidden());
 }
 
 /// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}, by_operator =

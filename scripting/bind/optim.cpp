@@ -300,8 +300,7 @@ int state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   optim::Optimizer& optimizer = *bound->optimizer;
   lua_createtable(lua, 0, 3);
-  push(lua, bound->kind->name);
-  lua_setfield(lua, -2, "name");
+  set_field(lua, "name", bound->kind->name);
   lua_newtable(lua);
   lua_newtable(lua);
   lua_Integer position = 0, group_position = 0;
@@ -318,8 +317,7 @@ int state_dict(lua_State* lua) {
       positions.push_back(position);
     }
     bound->kind->push_options(lua, group.options());
-    push(lua, positions);
-    lua_setfield(lua, -2, "params");
+    set_field(lua, "params", positions);
     lua_rawseti(lua, -2, ++group_position);
   }
   lua_setfield(lua, -3, "param_groups");

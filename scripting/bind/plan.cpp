@@ -122,8 +122,7 @@ int plan_resolve(lua_State* lua) {
       lua_createtable(lua, 0, 2);
       push_placements(lua, tensor.placements);
       lua_setfield(lua, -2, "placements");
-      push(lua, tensor.listed);
-      lua_setfield(lua, -2, "listed");
+      set_field(lua, "listed", tensor.listed);
       if (tensor.gradient) {
         push_placements(lua, *tensor.gradient);
         lua_setfield(lua, -2, "gradient");
@@ -135,8 +134,7 @@ int plan_resolve(lua_State* lua) {
     lua_setfield(lua, -2, "inputs");
     push_arguments(lua, module.outputs);
     lua_setfield(lua, -2, "outputs");
-    push(lua, module.custom);
-    lua_setfield(lua, -2, "custom");
+    set_field(lua, "custom", module.custom);
     lua_rawseti(lua, -2, ++position);
   }
   push_object(lua, std::make_shared<ParallelPlan>(spelt_out(resolved, modules)));

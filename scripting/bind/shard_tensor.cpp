@@ -161,12 +161,9 @@ int set_fallback_function(lua_State* lua) {
 /// {overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}
 void push_halo(lua_State* lua, const HaloOptions& options) {
   lua_createtable(lua, 0, 3);
-  push(lua, options.overlap);
-  lua_setfield(lua, -2, "overlap");
-  push(lua, name(options.backend));
-  lua_setfield(lua, -2, "exchange");
-  push(lua, options.keep);
-  lua_setfield(lua, -2, "keep");
+  set_field(lua, "overlap", options.overlap);
+  set_field(lua, "exchange", name(options.backend));
+  set_field(lua, "keep", options.keep);
 }
 
 /// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}: whether operators compute their
@@ -195,27 +192,17 @@ int set_halo_function(lua_State* lua) {
 /// {"start", "interior", "finish", "edges"}, halo_seconds, halo_waited, module = "blocks.0.fc1"}.
 void push_record(lua_State* lua, const TraceRecord& record, const std::optional<std::string>& module) {
   lua_createtable(lua, 0, 10);
-  push(lua, record.op);
-  lua_setfield(lua, -2, "op");
-  push(lua, record.inputs);
-  lua_setfield(lua, -2, "inputs");
-  push(lua, record.outputs);
-  lua_setfield(lua, -2, "outputs");
-  push(lua, record.bytes);
-  lua_setfield(lua, -2, "bytes");
-  push(lua, to_string(record.traffic));
-  lua_setfield(lua, -2, "traffic");
-  push(lua, record.gathered);
-  lua_setfield(lua, -2, "gathered");
-  push(lua, record.halo);
-  lua_setfield(lua, -2, "halo");
-  push(lua, record.times.under_way);
-  lua_setfield(lua, -2, "halo_seconds");
-  push(lua, record.times.waited);
-  lua_setfield(lua, -2, "halo_waited");
+  set_field(lua, "op", record.op);
+  set_field(lua, "inputs", record.inputs);
+  set_field(lua, "outputs", record.outputs);
+  set_field(lua, "bytes", record.bytes);
+  set_field(lua, "traffic", to_string(record.traffic));
+  set_field(lua, "gathered", record.gathered);
+  set_field(lua, "halo", record.halo);
+  set_field(lua, "halo_seconds", record.times.under_way);
+  set_field(lua, "halo_waited", record.times.waited);
   if (module) {
-    push(lua, *module);
-    lua_setfield(lua, -2, "module");
+    set_field(lua, "module", *module);
   }
 }
 

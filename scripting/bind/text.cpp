@@ -39,10 +39,7 @@ int run_info(lua_State* lua) {
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
   lua_newtable(lua);
-  const auto set = [lua](const char* key, const auto& value) {
-    push(lua, value);
-    lua_setfield(lua, -2, key);
-  };
+  const auto set = [lua](const char* key, const auto& value) { set_field(lua, key, value); };
   const auto set_text = [&](const char* key, const std::string& text) {
     if (!text.empty()) set(key, text);
   };

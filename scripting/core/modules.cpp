@@ -113,8 +113,7 @@ void open_module_table(lua_State* lua) {
   lua_createtable(lua, 0, 2);
   lua_pushcfunction(lua, guard<module_index>);
   lua_setfield(lua, -2, "__index");
-  push(lua, "moonhalo");
-  lua_setfield(lua, -2, "__name");
+  set_field(lua, "__name", "moonhalo");
   lua_setmetatable(lua, -2);
 
   luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);

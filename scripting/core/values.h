@@ -44,6 +44,13 @@ requires requires(const Range& range) {
   }
 }
 
+/// Sets a field of the table on top of the stack.
+template <class Value>
+void set_field(lua_State* lua, const char* name, const Value& value) {
+  push(lua, value);
+  lua_setfield(lua, -2, name);
+}
+
 const at::Tensor* to_tensor(lua_State* lua,
                             int index);  ///< null when it is no tensor or a freed one
 const at::Tensor& check_tensor(lua_State* lua, int index);

@@ -189,8 +189,7 @@ void open_tensor_object(lua_State* lua) {
                                          {"__close", guard<tensor_free>},
                                          {nullptr, nullptr}};
   add_functions(lua, metamethods);
-  push(lua, "Tensor");
-  lua_setfield(lua, -2, "__name");
+  set_field(lua, "__name", "Tensor");
   push_tensor_getters(lua);
   push_tensor_methods(lua);
   lua_createtable(lua, 0, 1);
