@@ -145,6 +145,7 @@ include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")\n")
 endforeach()
 
 # The tests of operators once more on make-believe devices, but for those that the table skips.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${device_table}")
 file(STRINGS tests/support/device_table.txt skipped REGEX "^skip ")
 list(TRANSFORM skipped REPLACE "^skip ([^:]+):.*$" "\\1")
 list(JOIN skipped ":" skipped)
