@@ -9,12 +9,11 @@
 //   peak       bytes of a rank in a step / (parameters, gradients and Adam's states, over P) + the two largest units,
 //              gradients of one, and the activations of its samples, as a plain module keeps them
 //   own        the same / what the way itself says that it keeps, which a line of its own spells out
-//   state      bytes of parameters, gradients and Adam's states on the rank that has most / mean; torch.chunk's blocks
-//   of
-//              dim 0 beside it
-//   clip       messages of the joint norm / those of one all-reduce; processor time / that of the norm of this rank's
-//   blocks, each after a barrier, so that both find the caches as other ranks have left them; the floor: that norm and
-//   one all-reduce of a number
+//   state      bytes of parameters, gradients and Adam's states on the rank that has most / mean; blocks as torch.chunk
+//              makes them beside it
+//   clip       messages of the joint norm / those of one all-reduce; processor time / that of the norm of the blocks
+//              that this rank has, each after a barrier, so that both find the caches as other ranks have left them;
+//              the floor: that norm and one all-reduce of a number
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
