@@ -134,12 +134,9 @@ SpecPtr written_spec(const OpCall& call, int64_t dim, Arg at_source) {
   if (call.writes("self") || !source || source->ndim() != self->ndim()) return self;
   Layout layout = self->layout();
   for (int64_t d = 0; d < self->ndim(); ++d) {
-    const auto& ranks = source->cut(d).mesh_dims;
     const bool alike = source->global_shape()[d] == self->global_shape()[d] &&
                        (index->ndim() != self->ndim() || index->global_shape()[d] == self->global_shape()[d]);
-    const bool free =
-        !layout.cuts[d] && std::none_of(ranks.begin(), ranks.end(), [&](int64_t m) { return layout.uses(m); });
-    if (d != dim && alike && free) layout.cuts[d] = source->cut(d);
+    if (d != dim && alike && !layout.cuts[d] && is_free(source->cut(d), layout)) layout.cuts[d] = source->cut(d);
   }
   return intern(std::move(layout));
 }

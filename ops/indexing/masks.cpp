@@ -270,8 +270,7 @@ SpecPtr written_by_mask(const OpCall& call, const MaskIndex& mask) {
   if (!of_gradient || call.tensor("self").plain || !self->is_replicate()) return self;
   Layout layout = self->layout();
   const auto take = [&layout](int64_t dim, const Cut& cut) {
-    const auto& ranks = cut.mesh_dims;
-    if (std::none_of(ranks.begin(), ranks.end(), [&](int64_t m) { return layout.uses(m); })) layout.cuts[dim] = cut;
+    if (is_free(cut, layout)) layout.cuts[dim] = cut;
   };
   for (int64_t d = mask.first; d < mask.last; ++d) take(d, picker->cut(d - mask.first));
   const SpecPtr& values = call.spec("values");
@@ -291,10 +290,7 @@ SpecPtr written_by_mask(const OpCall& call, const MaskIndex& mask) {
 // Values for x[mask]: `spec`, and cut along `dim` as they are given, if those mesh dims are not needed otherwise.
 SpecPtr keeping_cut(const SpecPtr& spec, const SpecPtr& given, int64_t dim) {
   const Cut& cut = given->cut(dim);
-  for (const int64_t m : cut.mesh_dims) {
-    if (spec->layout().uses(m)) return spec;
-  }
-  return with_cut(spec, dim, cut, given->global_shape()[dim]);
+  return is_free(cut, spec->layout()) ? with_cut(spec, dim, cut, given->global_shape()[dim]) : spec;
 }
 
 }  // namespace

@@ -53,6 +53,10 @@ Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> 
   return plan;
 }
 
+bool is_free(const Cut& cut, const Layout& layout) {
+  return std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(), [&](int64_t m) { return layout.uses(m); });
+}
+
 bool intersects(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   return std::any_of(a.begin(), a.end(), [&](int64_t m) { return std::find(b.begin(), b.end(), m) != b.end(); });
 }

@@ -25,6 +25,9 @@ SpecPtr resolve_nonlinear(const SpecPtr& spec);
 /// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
 Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
 
+/// True if `layout` uses none of the mesh dims of a cut, so that one of its dims may take the cut.
+bool is_free(const Cut& cut, const Layout& layout);
+
 /// True if two lists, of mesh dims for example, have an item in common.
 bool intersects(const std::vector<int64_t>& a, const std::vector<int64_t>& b);
 

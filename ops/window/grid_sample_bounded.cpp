@@ -184,10 +184,6 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 // On blocks
 
-bool is_free(const Cut& cut, const Layout& layout) {
-  return std::none_of(cut.mesh_dims.begin(), cut.mesh_dims.end(), [&](int64_t m) { return layout.uses(m); });
-}
-
 struct Division {
   Sampler sampler;
   SpecPtr input, grid, output;
