@@ -2,8 +2,8 @@
 // Training a transformer on thread ranks: copies and fully sharded parameters against data parallelism written by hand
 // in plain LibTorch (every rank its own module, one flat all-reduce of the gradients), which is 1.00.
 //   bench_train [ROUNDS [WIDTH]]      0 rounds: counts alone
-// "processor": time of all ranks in milliseconds, the least of the rounds; other work on the machine does not count in
-// it. "wall" does. The rest are counts: they are the same in every run.
+// "processor": time of all ranks / that of the way by hand, run next to it: the median of the rounds and the quartiles;
+// other work on the machine does not count in it. "wall" does. The rest are counts: they are the same in every run.
 //   bytes      that a rank sends in a step / the fewest: 3 or 2 times (P-1)/P of the parameters
 //   messages   of a step / one for every pair of ranks, unit, gather and sum
 //   peak       bytes of a rank in a step / (parameters, gradients and Adam's states, over P) + the two largest units,
@@ -26,8 +26,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -192,28 +190,45 @@ void times(mh::Communicator& world, int64_t width, int rounds) {
       std::printf("%.1f M parameters, %lld tokens a rank, %d thread ranks\n", models[0]->numel() / 1e6,
                   static_cast<long long>(tokens), world.size());
     }
-    std::vector<double> processor(models.size(), std::numeric_limits<double>::max()), wall = processor;
-    std::vector<size_t> order(models.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::mt19937 random(1);  // the same on all ranks
+    // A way and the way by hand by turns, whichever first: what a machine does slowly (its clock, its neighbours) is
+    // in both.
+    struct Step {
+      double processor, wall;
+    };
+    std::vector<std::vector<Step>> steps(models.size()), hands(models.size());
+    const auto measured = [&](size_t w) {
+      const at::Tensor x = samples(mesh, ways()[w], tokens, width);
+      world.barrier();
+      const double begun = mh::bench::processor_time();
+      const auto clock = std::chrono::steady_clock::now();
+      models[w]->step(x);
+      world.barrier();
+      return Step{mh::bench::processor_time() - begun,
+                  std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - clock).count()};
+    };
     for (int round = 0; round <= rounds; ++round) {
-      std::shuffle(order.begin(), order.end(), random);  // what runs first finds other caches
-      for (const size_t w : order) {
-        const at::Tensor x = samples(mesh, ways()[w], tokens, width);
-        world.barrier();
-        const double begun = mh::bench::processor_time();
-        const auto clock = std::chrono::steady_clock::now();
-        models[w]->step(x);
-        world.barrier();
+      for (size_t w = 1; w < models.size(); ++w) {
+        const bool way_first = (static_cast<size_t>(round) + w) % 2 == 0;
+        const Step first = measured(way_first ? w : 0), second = measured(way_first ? 0 : w);
         if (round == 0) continue;  // plans, states
-        processor[w] = std::min(processor[w], mh::bench::processor_time() - begun);
-        wall[w] = std::min(wall[w],
-                           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - clock).count());
+        steps[w].push_back(way_first ? first : second);
+        hands[w].push_back(way_first ? second : first);
       }
     }
-    for (size_t w = 0; world.rank() == 0 && w < models.size(); ++w) {
-      std::printf("  %-13s processor %8.1f ms  %5.3f    wall %8.1f ms  %5.3f\n", ways()[w].name, processor[w],
-                  processor[w] / processor[0], wall[w], wall[w] / wall[0]);
+    for (size_t w = 1; world.rank() == 0 && w < models.size(); ++w) {
+      std::printf("  %-13s", ways()[w].name);
+      const auto print = [&](const char* what, double Step::*of) {
+        std::vector<double> ratios, times;
+        for (size_t i = 0; i < steps[w].size(); ++i) {
+          ratios.push_back(steps[w][i].*of / (hands[w][i].*of));
+          times.push_back(steps[w][i].*of);
+        }
+        std::printf("  %s %8.1f ms %.3f (%.2f to %.2f)", what, mh::bench::median(times), mh::bench::median(ratios),
+                    mh::bench::quartile(ratios, 1), mh::bench::quartile(ratios, 3));
+      };
+      print("processor", &Step::processor);
+      print("wall", &Step::wall);
+      std::printf("\n");
     }
   }
 }
@@ -348,7 +363,7 @@ void states(mh::Communicator& world, int64_t width) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 9;
   const int64_t width = argc > 2 ? std::atoll(argv[2]) : 512;
   if (rounds > 0)
     mh::run_ranks(

@@ -30,6 +30,12 @@ inline double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
+/// The value below which `quarters` quarters of the values lie.
+inline double quartile(std::vector<double> values, size_t quarters) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[(values.size() - 1) * quarters / 4];
+}
+
 /// Runs what rank 0 asks for: the unsharded step belongs into the program's main thread, whose memory is reused from
 /// step to step, as it would be without ranks.
 class MainThread {
