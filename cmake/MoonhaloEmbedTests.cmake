@@ -114,7 +114,7 @@ if(MOONHALO_HAS_ASAN)
   add_executable(embed_host_asan ${host_files} ${embed_files})
   set_target_properties(embed_host_asan PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
   target_compile_options(embed_host_asan PRIVATE -O1 -g1 -fsanitize=address)
-  target_precompile_headers(embed_host_asan PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/cmake/pch.h>")
+  moonhalo_unite(embed_host_asan)  # one file, for which a precompiled header would not pay
   target_link_options(embed_host_asan PRIVATE -fsanitize=address)
   target_link_libraries(embed_host_asan PRIVATE moonhalo PkgConfig::MOONHALO_LUA PkgConfig::MOONHALO_HDF5 MPI::MPI_C m)
   # Ranks that look for each other by PMIx lose a few bytes. A request for 8 TB is to be refused, not to end the host.

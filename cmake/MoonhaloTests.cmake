@@ -475,3 +475,11 @@ if(MOONHALO_INSTALL AND NOT MOONHALO_SANITIZE)
       "${PROJECT_SOURCE_DIR}/tests/package/build_and_run.cmake")
   set_tests_properties(package PROPERTIES TIMEOUT 600 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
+
+# The longest first, where no run before has told: those that faults wait for one after the other, and those that compile.
+foreach(name faults.part_1 faults.part_2 faults.part_3 faults.part_4 faults.part_5 faults.part_6 faults.kills embed.solvers embed.python
+             embed.package package lua.mistakes examples.climate_float64 examples.climate_dropout)
+  if(TEST ${name})
+    set_tests_properties(${name} PROPERTIES COST 100)
+  endif()
+endforeach()

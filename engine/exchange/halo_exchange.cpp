@@ -92,8 +92,7 @@ at::Tensor HaloExchange::outgoing(const Part& part) const {
                       : IntervalMap::source_part(request.given, *part.copy);
 }
 
-template <typename Give>
-void HaloExchange::each_part(const PeerBuffer& buffer, const Give& give) {
+void HaloExchange::each_part(const PeerBuffer& buffer, c10::function_ref<void(const Part&, const at::Tensor&)> give) {
   const at::Tensor flat = buffer.data.view({-1});
   int64_t at = 0;
   for (const Part& part : buffer.parts) {
@@ -210,38 +209,6 @@ void HaloExchange::start(bool asynchronous) {
     for (const Copy& copy : request.map->local_) {
       IntervalMap::target_part(request.result, copy).copy_(IntervalMap::source_part(request.given, copy));
     }
-  }
-}
-
-void HaloExchange::take_kept() {
-  bool any = false;
-  for (const Request& request : requests_) {
-    if (!request.kept) continue;
-    any = true;
-    auto part = request.kept->parts.begin();
-    for (const IntervalMap::Transfer& transfer : request.map->receives_) {
-      for (const Copy& copy : transfer.copies) IntervalMap::target_part(request.result, copy).copy_(*part++);
-    }
-  }
-  if (any) note_halo("kept");
-}
-
-// Copies: what arrived may lie in the operator's own tensors, or beside what is not kept.
-void HaloExchange::keep_arrived() {
-  for (const PeerBuffer& buffer : incoming_) {
-    const auto keep = [&](const Part& part, const at::Tensor& data) {
-      if (requests_[part.request].keeps)
-        requests_[part.request].keeps->parts.push_back(data.clone(at::MemoryFormat::Contiguous));
-    };
-    if (buffer.data.defined()) {
-      each_part(buffer, keep);
-    } else {
-      const Part& lone = buffer.parts[0];
-      keep(lone, IntervalMap::target_part(requests_[lone.request].result, *lone.copy));
-    }
-  }
-  for (Request& request : requests_) {
-    if (request.keeps) request.keeps->arrived = true;
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <chrono>
 #include <vector>
@@ -85,8 +86,7 @@ class HaloExchange {
   void pack(const std::vector<PeerBuffer>& peers) const;
   Message outgoing_message(PeerBuffer& buffer, const Communicator& group) const;
   Message incoming_message(PeerBuffer& buffer, const Communicator& group) const;
-  template <typename Give>
-  static void each_part(const PeerBuffer& buffer, const Give& give);
+  static void each_part(const PeerBuffer& buffer, c10::function_ref<void(const Part&, const at::Tensor&)> give);
   void send_p2p(Communicator& group);
   void send_all_to_all(Communicator& group);
   void take_kept();

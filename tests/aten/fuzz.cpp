@@ -171,6 +171,33 @@ std::vector<Sample> samples_to_try(const Operator& op, std::string* problem) {
   return samples;
 }
 
+std::vector<Trial> trials_of_all(const Operator& op, const std::vector<Sample>& samples, const Options& options,
+                                 const std::string& seed) {
+  std::vector<Trial> trials;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    // Every dim of the first sample's tensors is cut once.
+    const bool first = i == 0, written = op.in_place || op.out;
+    const size_t ways = written ? (first ? 5 : 2) : first ? 10 : 5;
+    const std::vector<Trial> more = options.empty < 0
+                                        ? trials_of(samples[i], ways, seed, first)
+                                        : trials_with_empty_blocks(samples[i], i + 1, first ? options.empty : 1);
+    trials.insert(trials.end(), more.begin(), more.end());
+  }
+  return trials;
+}
+
+constexpr size_t kTurns = 16;  // tried in one process: a fork costs as much as several trials
+
+// An operator's trials and what came of them.
+struct Turn {
+  const Operator* op;
+  const std::vector<Sample>* samples;
+  std::string problem;  // where there are no samples
+  size_t trials = 0;
+  Tally tally = {};
+  std::set<TensorDim> answered = {};
+};
+
 int fuzz(const Options& options) {
   const std::vector<Operator> operators = chosen(options);
   if (operators.empty()) return 2;
@@ -185,43 +212,57 @@ int fuzz(const Options& options) {
   const auto note = [&](std::string what) {
     if (!what.empty()) surprises.push_back(std::move(what));
   };
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.minutes * 60);
-  for (size_t turn = 0; options.once ? turn < operators.size() : std::chrono::steady_clock::now() < end; ++turn) {
-    const Operator& op = operators[options.once ? turn : random() % operators.size()];
-    auto& known = samples[op.name];
-    std::string problem = "no arguments fit";
-    if (known.empty()) known = samples_to_try(op, &problem);
-    if (known.empty()) {
-      if (options.check) note(unexpected(op, {}));
+  const auto see = [&](Turn& turn, const Trial& trial, const Verdict& verdict) {
+    turn.tally.add(verdict);
+    total.add(verdict);
+    const std::string& name = turn.op->name;
+    if (verdict.kind() == Verdict::Kind::kWrong && failures[name]++ < 2) report(trial, verdict, options.shrink);
+    if (verdict.kind() == Verdict::Kind::kRight && trial.sample.text == turn.samples->front().text)
+      turn.answered.merge(dims_cut(trial));
+  };
+  const auto finish = [&](Turn& turn) {
+    if (turn.samples->empty()) {
+      if (options.check) note(unexpected(*turn.op, {}));
       if (options.once)
-        std::printf("%-44s no sample: %s\n", op.name.c_str(), problem.substr(0, problem.find('\n')).c_str());
-      continue;
+        std::printf("%-44s no sample: %s\n", turn.op->name.c_str(),
+                    turn.problem.substr(0, turn.problem.find('\n')).c_str());
+      return;
     }
     ++tried;
-    Tally tally;
-    std::string seed = options.once ? "" : std::to_string(random());
-    std::vector<Trial> trials;
-    for (const Sample& sample : known) {
-      // Every dim of the first sample's tensors is cut once.
-      const bool first = ++tally.samples == 1, written = op.in_place || op.out;
-      const size_t ways = written ? (first ? 5 : 2) : first ? 10 : 5;
-      const std::vector<Trial> more = options.empty < 0
-                                          ? trials_of(sample, ways, seed, first)
-                                          : trials_with_empty_blocks(sample, tally.samples, first ? options.empty : 1);
-      trials.insert(trials.end(), more.begin(), more.end());
+    if (options.check) {
+      const std::string missing =
+          dims_missing(turn.samples->front(), turn.answered,
+                       [&](const Trial& trial, const Verdict& verdict) { see(turn, trial, verdict); });
+      note(unexpected(*turn.op, turn.tally, missing));
     }
-    std::set<TensorDim> answered;
-    const auto seen = [&](const Trial& trial, const Verdict& verdict) {
-      tally.add(verdict);
-      total.add(verdict);
-      if (verdict.kind() == Verdict::Kind::kWrong && failures[op.name]++ < 2) report(trial, verdict, options.shrink);
-      if (verdict.kind() == Verdict::Kind::kRight && trial.sample.text == known.front().text)
-        answered.merge(dims_cut(trial));
+    if (options.once) std::printf("%s\n", turn.tally.to_string(turn.op->name).c_str());
+  };
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.minutes * 60);
+  for (size_t next = 0; options.once ? next < operators.size() : std::chrono::steady_clock::now() < end;) {
+    std::vector<Turn> turns;
+    std::vector<Trial> trials;
+    for (; turns.size() < kTurns && (!options.once || next < operators.size()); ++next) {
+      const Operator& op = operators[options.once ? next : random() % operators.size()];
+      auto& known = samples[op.name];
+      Turn turn{&op, &known, "no arguments fit"};
+      if (known.empty()) known = samples_to_try(op, &turn.problem);
+      const std::vector<Trial> more = trials_of_all(op, known, options, options.once ? "" : std::to_string(random()));
+      turn.trials = more.size();
+      turn.tally.samples = static_cast<int>(known.size());
+      trials.insert(trials.end(), more.begin(), more.end());
+      turns.push_back(std::move(turn));
+    }
+    size_t done = 0, at = 0;  // trials of turns[at] that were seen
+    const auto finish_done = [&] {
+      for (; at < turns.size() && done == turns[at].trials; ++at, done = 0) finish(turns[at]);
+      std::fflush(stdout);
     };
-    run_trials_apart(trials, seen);
-    if (options.check) note(unexpected(op, tally, dims_missing(known.front(), answered, seen)));
-    if (options.once) std::printf("%s\n", tally.to_string(op.name).c_str());
-    std::fflush(stdout);
+    finish_done();
+    run_trials_apart(trials, [&](const Trial& trial, const Verdict& verdict) {
+      see(turns[at], trial, verdict);
+      ++done;
+      finish_done();
+    });
   }
   std::printf("fuzz: %zu operators tried; ways: %d on blocks, %d gathered, %d refused, %d wrong\n", tried, total.right,
               total.gathered, total.refused, total.wrong);

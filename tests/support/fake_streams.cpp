@@ -162,6 +162,12 @@ void finish_device(int device) {
   for (int stream = 0; stream < kStreams; ++stream) finish(stream_at(device, stream));
 }
 
+void finish_all_devices() {
+  for (Place& place : places()) {
+    if (Queue* const made = place.queue) made->run_until(made->added());
+  }
+}
+
 bool finished(const c10::Stream& stream) {
   Queue& all = queue(stream);
   return all.done(all.added());

@@ -23,6 +23,8 @@ void hurry(const c10::Stream& stream);
 /// Until all that was given to the stream so far has run.
 void finish(const c10::Stream& stream);
 void finish_device(int device);
+/// Of all streams that were ever used.
+void finish_all_devices();
 bool finished(const c10::Stream& stream);
 
 /// The device of this thread, and its current stream on each device. Stream 0 is the default one, which threads share.
