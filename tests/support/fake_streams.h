@@ -23,7 +23,7 @@ void hurry(const c10::Stream& stream);
 /// Until all that was given to the stream so far has run.
 void finish(const c10::Stream& stream);
 void finish_device(int device);
-/// Of all streams that were ever used.
+/// The same for every stream that was used.
 void finish_all_devices();
 bool finished(const c10::Stream& stream);
 

@@ -38,7 +38,8 @@ class FakeDevice : public ::testing::Test {
   void TearDown() override {
     fake::lose({});
     fake::set_lateness(before_);
-    fake::finish_all_devices();  // what programs without waits left behind writes into memory that others are given next
+    fake::finish_all_devices();  // what programs without waits left behind writes into memory that others are given
+                                 // next
   }
 
  private:
