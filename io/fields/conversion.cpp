@@ -30,7 +30,7 @@ std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions
   const Dataset& dataset = selection.dataset();
   const auto access = dataset.file()->read(where);
   if (access.catalog) return Decoder::read(lookup_in(*access.catalog, dataset.name()), dataset.dtype(), where);
-  const auto handle = dataset.file()->dataset(access.id, "/" + dataset.name(), 0, where);
+  const auto handle = dataset.file()->dataset(access.id, dataset.name(), where);
   return Decoder::read(attributes_of(handle->get(), where), dataset.dtype(), where);
 }
 

@@ -216,7 +216,7 @@ Dataset Dataset::member(const std::string& name) const {
   const auto access = file_->read(where);
   TORCH_CHECK_VALUE(!access.catalog, where.to_string(), ": no member \"", name, "\"\n  have  ", type_name(),
                     " of a file that is not HDF5\n  fix   select rows, as \"0:100, ::2\"");
-  const auto handle = file_->dataset(access.id, "/" + this->name(), 0, where);
+  const auto handle = file_->dataset(access.id, this->name(), where);
   return {file_, std::make_shared<DatasetInfo>(member_info(handle->get(), info(), name, where))};
 }
 
@@ -224,21 +224,21 @@ Attributes Dataset::attrs() const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
   if (access.catalog) return plain(attributes_in(*access.catalog, name(), where));
-  return h5::read_attributes(file_->dataset(access.id, "/" + name(), 0, where)->get(), where);
+  return h5::read_attributes(file_->dataset(access.id, name(), where)->get(), where);
 }
 
 AttributeValue Dataset::attr(const std::string& name) const {
   const auto where = about("attrs", *this);
   const auto access = file_->read(where);
   if (access.catalog) return attribute_in(*access.catalog, this->name(), name, where);
-  return attribute_or_throw(file_->dataset(access.id, "/" + this->name(), 0, where)->get(), name, where);
+  return attribute_or_throw(file_->dataset(access.id, this->name(), where)->get(), name, where);
 }
 
 std::vector<std::string> Dataset::dims() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
   if (access.catalog) return access.catalog->find(name())->dims;
-  return h5::dimension_names(file_->dataset(access.id, "/" + name(), 0, where)->get(), name(), shape().size(), where);
+  return h5::dimension_names(file_->dataset(access.id, name(), where)->get(), name(), shape().size(), where);
 }
 
 std::string Dataset::units() const {
@@ -249,7 +249,7 @@ std::string Dataset::units() const {
     const auto found = attributes.find("units");
     return found == attributes.end() ? "" : to_string(found->second.value);
   }
-  const auto value = h5::find_attribute(file_->dataset(access.id, "/" + name(), 0, where)->get(), "units", where);
+  const auto value = h5::find_attribute(file_->dataset(access.id, name(), where)->get(), "units", where);
   return value ? to_string(*value) : "";
 }
 
@@ -257,7 +257,7 @@ bool Dataset::is_bare_dimension() const {
   const auto where = about("dims", *this);
   const auto access = file_->read(where);
   if (access.catalog) return false;
-  return io::is_bare_dimension(file_->dataset(access.id, "/" + name(), 0, where)->get(), where);
+  return io::is_bare_dimension(file_->dataset(access.id, name(), where)->get(), where);
 }
 
 Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }
@@ -388,7 +388,7 @@ Dataset File::operator[](const std::string& name) const {
     TORCH_CHECK_VALUE(broken == access.catalog->broken.end(), where.to_string(), ": ", broken->second);
     return {state_, access.catalog->find(path)->info};
   }
-  const auto handle = state_->dataset(access.id, "/" + path, 0, where);
+  const auto handle = state_->dataset(access.id, path, where);
   state_->reach().check_storage(handle->get(), where);
   return {state_, std::make_shared<DatasetInfo>(read_info(access.id, handle->get(), path, where))};
 }

@@ -182,7 +182,7 @@ Reader::Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice
 }
 
 std::shared_ptr<h5::Handle> Reader::dataset(size_t cache_bytes) {
-  return file_.dataset(access_.id, "/" + info_.name, cache_bytes, where_);
+  return file_.dataset(access_.id, info_.name, where_, cache_bytes);
 }
 
 bool Reader::is_plain(const FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices) {

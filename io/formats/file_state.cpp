@@ -208,16 +208,17 @@ void FileState::begin(const h5::Where& where) {
   }
 }
 
-std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name, size_t cache_bytes,
-                                               const h5::Where& where) {
-  if (for_writing()) {
-    return std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, &reach_, where));
-  }
+std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name, const h5::Where& where,
+                                               size_t cache_bytes) {
+  const auto opened = [&] {
+    return std::make_shared<h5::Handle>(h5::open_dataset(file, "/" + name, cache_bytes, &reach_, where));
+  };
+  if (for_writing()) return opened();
   const std::lock_guard lock(datasets_mutex_);
   OpenDataset& open = datasets_[name];
   if (!open.handle || open.cache_bytes < cache_bytes) {
     open.handle.reset();  // HDF5 would share the old cache with the new identifier
-    open.handle = std::make_shared<h5::Handle>(h5::open_dataset(file, name, cache_bytes, &reach_, where));
+    open.handle = opened();
     open.cache_bytes = cache_bytes;
   }
   return open.handle;

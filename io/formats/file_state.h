@@ -66,7 +66,8 @@ class FileState {
 
   /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a
   /// larger one is wanted. Call with a read Access held.
-  std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, size_t cache_bytes, const h5::Where& where);
+  std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, const h5::Where& where,
+                                      size_t cache_bytes = 0);
   const h5::Reach& reach() const { return reach_; }
   /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another
   /// driver, a file being written).
