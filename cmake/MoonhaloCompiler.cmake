@@ -60,9 +60,10 @@ function(moonhalo_use_common target)
   target_precompile_headers(${target} REUSE_FROM ${ARGN})
 endfunction()
 
-# moonhalo_unite(TARGET): compiles files of one folder together, a few at a time in the order of their names, so names in
-# anonymous namespaces are unique within a folder. Files with options of their own stay alone.
-set(MOONHALO_UNITED_FILES 6)
+# moonhalo_unite(TARGET [ACROSS]): compiles files of one folder together, some at a time in the order of their names, so
+# names in anonymous namespaces are unique within a folder. ACROSS folders where each file has a namespace of its own.
+# Files with options of their own stay alone.
+set(MOONHALO_UNITED_FILES 10)
 function(moonhalo_unite target)
   if(NOT MOONHALO_UNITY)
     return()
@@ -76,14 +77,17 @@ function(moonhalo_unite target)
     if(options)
       continue()
     endif()
-    get_filename_component(folder "${source}" DIRECTORY)
+    set(folder "${target}")
+    if(NOT ARGN)
+      get_filename_component(folder "${source}" DIRECTORY)
+      cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    endif()
     if(NOT folder STREQUAL last_folder)
       set(last_folder "${folder}")
       set(count 0)
     endif()
     math(EXPR number "${count} / ${MOONHALO_UNITED_FILES}")
     math(EXPR count "${count} + 1")
-    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
     string(MAKE_C_IDENTIFIER "${folder}_${number}" group)
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${group}")
   endforeach()

@@ -41,7 +41,7 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
 }
 
 // From any strides to any strides: what one rank thread does with the memory of another.
-void copy_data(const at::Tensor& to, const at::Tensor& from) {
+void copy_message(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_contiguous() && from.is_contiguous()) {
     return copy_bytes(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
   }
@@ -144,7 +144,7 @@ class ThreadExchange final : public Work, public Pollable {
     const bool fits = mark.tag == call_.mark.tag && envelope->data.scalar_type() == receive.data.scalar_type() &&
                       envelope->data.numel() == receive.data.numel() &&
                       (packed || envelope->data.sizes() == receive.data.sizes());
-    if (fits) copy_data(receive.data, envelope->data);
+    if (fits) copy_message(receive.data, envelope->data);
     const int64_t sent = envelope->data.numel();
     const at::ScalarType sent_type = envelope->data.scalar_type();
     envelope->data.reset();
@@ -223,7 +223,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
       auto envelope = std::make_shared<Envelope>();
       if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
         envelope->data = at::empty(message.data.sizes(), message.data.options().requires_grad(false));
-        copy_data(envelope->data, message.data);
+        copy_message(envelope->data, message.data);
       } else {
         envelope->data = std::move(message.data);
         waiting.push_back({message.peer, envelope});

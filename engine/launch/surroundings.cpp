@@ -16,7 +16,7 @@ namespace {
 
 using GetEnv = std::function<const char*(const char*)>;
 
-std::string first_line(const c10::Error& error) {
+std::string first_line_of(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   return text.substr(0, text.find('\n'));
 }
@@ -32,7 +32,7 @@ std::string control_of(const Launch& launch, const GetEnv& getenv) {
     return "tcp, store at " + place->host + ":" + std::to_string(place->port) + " (" +
            (place->serves ? "served by this process" : "served by another") + ")";
   } catch (const c10::ValueError& error) {
-    return first_line(error);
+    return first_line_of(error);
   }
 }
 

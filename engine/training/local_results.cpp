@@ -19,7 +19,7 @@ namespace {
 const RankLocal<std::vector<std::weak_ptr<DeviceMesh>>> meshes;
 
 // The gradients one behind the other, and for each whether this rank has it.
-at::Tensor pack(const std::vector<at::Tensor>& leaves) {
+at::Tensor pack_leaves(const std::vector<at::Tensor>& leaves) {
   std::vector<at::Tensor> parts;
   at::Tensor has = at::zeros({static_cast<int64_t>(leaves.size())}, leaves[0].options().requires_grad(false));
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -34,7 +34,7 @@ at::Tensor pack(const std::vector<at::Tensor>& leaves) {
 void average(const std::vector<at::Tensor>& leaves, Communicator& group) {
   const auto describe = [&] { return std::to_string(leaves.size()) + " plain parameters"; };
   const CallScope scope(leaves.size(), "average_gradients", describe);
-  at::Tensor flat = pack(leaves);
+  at::Tensor flat = pack_leaves(leaves);
   group.all_reduce(flat, ReduceOp::kAvg);
   const at::Tensor has = flat.narrow(0, flat.numel() - static_cast<int64_t>(leaves.size()), leaves.size()).cpu();
   int64_t start = 0;

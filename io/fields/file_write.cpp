@@ -11,7 +11,7 @@
 namespace moonhalo::io {
 namespace {
 
-h5::Where about(const char* op, const std::string& path, const std::string& dataset) {
+h5::Where about_write(const char* op, const std::string& path, const std::string& dataset) {
   return {op, path, "dataset \"" + dataset + "\""};
 }
 
@@ -29,13 +29,13 @@ void refuse_follower(const FileState& file, const h5::Where& where) {
 }  // namespace
 
 void File::write(const std::string& name, const at::Tensor& tensor, const WriteOptions& options) {
-  const auto where = about("write", path(), name);
+  const auto where = about_write("write", path(), name);
   check_tensor(tensor, where);
   write_together(*state_, normalized(name), tensor, options, /*grows=*/false, where);
 }
 
 void File::append(const std::string& name, const at::Tensor& rows, const WriteOptions& options) {
-  const auto where = about("append", path(), name);
+  const auto where = about_write("append", path(), name);
   check_tensor(rows, where);
   write_together(*state_, normalized(name), rows, options, /*grows=*/true, where);
 }
@@ -54,7 +54,7 @@ std::string File::flush() {
 
 Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype,
                              const WriteOptions& options) {
-  const auto where = about("create_dataset", path(), name);
+  const auto where = about_write("create_dataset", path(), name);
   refuse_follower(*state_, where);
   const std::string path = normalized(name);
   std::shared_ptr<DatasetInfo> info;
@@ -95,7 +95,7 @@ void File::close() {
 }
 
 void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) const {
-  const auto where = about("write_block", path(), name());
+  const auto where = about_write("write_block", path(), name());
   TORCH_CHECK_TYPE(!is_shard_tensor(block), where.to_string(),
                    ": a ShardTensor has no single place\n  have  a ShardTensor"
                    "\n  fix   use file:write, or write to_local() at its offsets");

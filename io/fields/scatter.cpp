@@ -62,7 +62,7 @@ at::Tensor as_scattered(const at::Tensor& block, const SpecPtr& spec, const io::
   return result;
 }
 
-io::h5::Where about(const io::Selection& source) {
+io::h5::Where about_scatter(const io::Selection& source) {
   return {"scatter_tensor", source.dataset().path(), "dataset \"" + source.dataset().name() + "\""};
 }
 
@@ -70,7 +70,7 @@ io::h5::Where about(const io::Selection& source) {
 
 at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           const ScatterOptions& options) {
-  const io::h5::Where where = about(source);
+  const io::h5::Where where = about_scatter(source);
   TORCH_CHECK_NOT_IMPLEMENTED(options.halo == 0, where.to_string(), ": halo ", options.halo,
                               " is not 0\n  have  a ShardTensor, which holds owned rows only"
                               "\n  fix   leave halo out (operators exchange what they need), or "
@@ -82,7 +82,7 @@ at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, cons
 
 ScatteredHalo scatter_with_halo(const io::Selection& source, const MeshPtr& mesh,
                                 const std::vector<Placement>& placements, const ScatterOptions& options) {
-  const io::h5::Where where = about(source);
+  const io::h5::Where where = about_scatter(source);
   TORCH_CHECK_VALUE(options.halo >= 0, where.to_string(), ": halo ", options.halo,
                     " is below 0\n  have  rows to read beyond each side of a block\n  fix   give 0 or more");
   const SpecPtr spec = spec_of(source, mesh, placements, where);

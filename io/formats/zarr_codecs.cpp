@@ -141,7 +141,7 @@ const Json& settings_of(const Json& codec) {
   return *found;
 }
 
-std::string name_of(const Json& codec) {
+std::string codec_name(const Json& codec) {
   if (codec.is_string()) return codec.get<std::string>();
   const std::string name = need_text(codec, "name");
   const std::string others = "numcodecs.";
@@ -184,7 +184,7 @@ ZarrChunks::Shards index_of(const Json& settings) {
   const Json& codecs = need(settings, "index_codecs");
   bool ordered = false;
   for (size_t i = 0; codecs.is_array() && i < codecs.size(); ++i) {
-    const std::string name = name_of(codecs[i]);
+    const std::string name = codec_name(codecs[i]);
     if (name == "bytes" && i == 0) {
       shards.index_swapped = is_big_endian(settings_of(codecs[i]), sizeof(uint64_t));
       ordered = true;
@@ -234,7 +234,7 @@ ZarrCodecs zarr3_codecs(const Json& codecs, const ZarrType& type, const std::vec
   const bool complex = type.dtype && c10::isComplexType(*type.dtype);
   bool as_bytes = false;
   for (const Json& codec : codecs) {
-    const std::string name = name_of(codec);
+    const std::string name = codec_name(codec);
     const Json& settings = settings_of(codec);
     if (all.shards) throw UnknownZarr("codec \"" + name + "\" follows shards", kKnown, "write it again without it");
     if (name == "transpose" && !as_bytes) {

@@ -47,7 +47,7 @@ void want(const OpCall& call, Plan& plan, const char* name, const SpecPtr& spec)
   if (slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = spec;
 }
 
-uint64_t number_of(const at::Tensor& number) {
+uint64_t seed_number(const at::Tensor& number) {
   return number.defined() ? static_cast<uint64_t>(number.item<int64_t>()) : 0;
 }
 
@@ -78,7 +78,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.run = [ring, at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value"),
               at_attn_mask = call.arg("attn_mask"), at_number = call.arg("dropout_key")](LocalCall& call) {
     auto [output, logsumexp] = ring->forward(call.tensor(at_query), call.tensor(at_key), call.tensor(at_value),
-                                             call.tensor(at_attn_mask), number_of(call.tensor(at_number)));
+                                             call.tensor(at_attn_mask), seed_number(call.tensor(at_number)));
     call.give(std::move(output), std::move(logsumexp));
   };
   return plan;
@@ -100,7 +100,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
               at_number = call.arg("dropout_key")](LocalCall& call) {
     auto gradients = ring->backward(call.tensor(at_grad_output), call.tensor(at_query), call.tensor(at_key),
                                     call.tensor(at_value), call.tensor(at_attn_mask), call.tensor(at_output),
-                                    call.tensor(at_logsumexp), number_of(call.tensor(at_number)), wants_mask);
+                                    call.tensor(at_logsumexp), seed_number(call.tensor(at_number)), wants_mask);
     call.give(std::move(gradients.query), std::move(gradients.key), std::move(gradients.value),
               std::move(gradients.mask));
   };

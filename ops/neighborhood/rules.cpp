@@ -53,35 +53,35 @@ struct Division {
   NeighborhoodCall local;           // of this rank, where none does
 };
 
-NeighborhoodOperand operand(const OpCall& call, const char* name) {
+NeighborhoodOperand operand_of(const OpCall& call, const char* name) {
   const TensorArgument& slot = call.tensor(name);
   return {slot.spec->global_shape(), slot.dtype, c10::Device(call.mesh()->device_type())};
 }
 
-NeighborhoodCall checked(const OpCall& call) {
+NeighborhoodCall checked_call(const OpCall& call) {
   const SpecPtr query = call.spec("query");
   std::string blocks;
   for (int64_t d = 1; d + 2 < query->ndim(); ++d) {
     if (query->is_cut(d)) blocks += ", blocks of dim " + std::to_string(d) + ": " + shape_string(query->block_sizes(d));
   }
-  return checked_neighborhood(operand(call, "query"), operand(call, "key"), operand(call, "value"),
+  return checked_neighborhood(operand_of(call, "query"), operand_of(call, "key"), operand_of(call, "value"),
                               call.integers("window"), call.integers("stride"), call.integers("dilation"),
                               call.value("is_causal").toBoolList(), call.value("scale").toOptional<double>(), blocks);
 }
 
-void check_extras(const char* op, const OpCall& call, std::initializer_list<std::pair<const char*, Like>> names) {
+void check_extra_specs(const char* op, const OpCall& call, std::initializer_list<std::pair<const char*, Like>> names) {
   std::vector<NeighborhoodExtra> extras;
   for (const auto& [name, like] : names) {
     const int slot = call.slot(name);
     if (slot >= 0 && call.slots()[slot].spec) {
-      extras.push_back({name, like, operand(call, name)});
+      extras.push_back({name, like, operand_of(call, name)});
       continue;
     }
     const auto& type = call.op.schema().arguments()[call.arg(name).index].type();
     TORCH_CHECK_VALUE(type->kind() == c10::TypeKind::OptionalType, op, ": ", name, " is undefined",
                       "\n  have  ", call.describe(), "\n  fix   give zeros");
   }
-  check_neighborhood_extras(op, operand(call, "query"), operand(call, "value"), extras);
+  check_neighborhood_extras(op, operand_of(call, "query"), operand_of(call, "value"), extras);
 }
 
 Division divide(const NeighborhoodCall& whole, const SpecPtr& query, int64_t value_dim) {
@@ -113,7 +113,7 @@ SpecPtr choose(const OpCall& call) {
 }
 
 std::optional<Plan> plan_forward(const OpCall& call) {
-  const NeighborhoodCall whole = checked(call);
+  const NeighborhoodCall whole = checked_call(call);
   auto division =
       std::make_shared<const Division>(divide(whole, choose(call), call.spec("value")->global_shape().back()));
   Plan plan;
@@ -132,12 +132,12 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 }
 
 std::optional<Plan> plan_backward(const OpCall& call) {
-  const NeighborhoodCall whole = checked(call);
-  check_extras("neighborhood_attention_backward", call,
-               {{"grad_output", Like::kValue},
-                {"output", Like::kValue},
-                {"logsumexp", Like::kLogsumexp},
-                {"grad_logsumexp", Like::kLogsumexp}});
+  const NeighborhoodCall whole = checked_call(call);
+  check_extra_specs("neighborhood_attention_backward", call,
+                    {{"grad_output", Like::kValue},
+                     {"output", Like::kValue},
+                     {"logsumexp", Like::kLogsumexp},
+                     {"grad_logsumexp", Like::kLogsumexp}});
   const SpecPtr query = with_features(call.spec("output"), call.spec("query")->global_shape().back());
   auto division = std::make_shared<const Division>(divide(whole, query, call.spec("value")->global_shape().back()));
   const Division& d = *division;
@@ -183,13 +183,13 @@ std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const
 
 // Keys, values and their cotangents are borrowed in one exchange, before the work; second derivatives are rare.
 std::optional<Plan> plan_second(const OpCall& call) {
-  const NeighborhoodCall whole = checked(call);
-  check_extras("neighborhood_attention_double_backward", call,
-               {{"cotangent_query", Like::kQuery},
-                {"cotangent_key", Like::kQuery},
-                {"cotangent_value", Like::kValue},
-                {"grad_output", Like::kValue},
-                {"grad_logsumexp", Like::kLogsumexp}});
+  const NeighborhoodCall whole = checked_call(call);
+  check_extra_specs("neighborhood_attention_double_backward", call,
+                    {{"cotangent_query", Like::kQuery},
+                     {"cotangent_key", Like::kQuery},
+                     {"cotangent_value", Like::kValue},
+                     {"grad_output", Like::kValue},
+                     {"grad_logsumexp", Like::kLogsumexp}});
   const int64_t features = call.spec("query")->global_shape().back(),
                 value_dim = call.spec("value")->global_shape().back();
   const SpecPtr query = with_features(call.spec("query"), features), value = with_features(query, value_dim),

@@ -41,7 +41,7 @@ Found find_unique(const at::Tensor& x, const Unique& how) {
 }
 
 // The answer for no rows.
-Found nothing(const at::Tensor& x, const Unique& how) {
+Found found_nothing(const at::Tensor& x, const Unique& how) {
   const at::Tensor none = at::empty({0}, x.options().dtype(at::kLong));
   if (how.dim >= 0) return {x, none, none};
   return {at::empty({0}, x.options()), at::empty(x.sizes(), none.options()), none};
@@ -50,7 +50,7 @@ Found nothing(const at::Tensor& x, const Unique& how) {
 // The set of this block, joined with those of the other ranks along `mesh_dims`.
 Found join(const at::Tensor& x, const Unique& how, const MeshPtr& mesh, const Dims& mesh_dims) {
   const bool empty = how.dim >= 0 ? x.size(how.dim) == 0 : x.numel() == 0;
-  const Found mine = empty ? nothing(x, how) : find_unique(x, how);
+  const Found mine = empty ? found_nothing(x, how) : find_unique(x, how);
   const int64_t dim = std::max<int64_t>(how.dim, 0);
   const GatheredLists values = all_gather_lists(mine.values.movedim(dim, 0), mesh, mesh_dims);
   const GatheredLists counts = all_gather_lists(mine.counts, mesh, mesh_dims);

@@ -43,7 +43,7 @@ at::Tensor unshuffle(const at::Tensor& local, int64_t r) {
 }
 
 template <at::Tensor (*rearrange)(const at::Tensor&, int64_t)>
-Plan rearranged(const OpCall& call, const SpecPtr& wanted, Layout result, int64_t factor) {
+Plan pixels_moved(const OpCall& call, const SpecPtr& wanted, Layout result, int64_t factor) {
   result.partials = wanted->layout().partials;
   Plan plan = unary_plan(call, wanted, {intern(std::move(result))});
   plan.run = [factor, at_self = call.arg("self")](LocalCall& call) {
@@ -63,7 +63,7 @@ std::optional<Plan> plan_shuffle(const OpCall& call) {
     result.cuts[d] = wanted->cut(d);
     for (int64_t& size : result.cuts[d].sizes) size *= d >= n - 2 ? factor : 1;
   }
-  return rearranged<shuffle>(call, wanted, std::move(result), factor);
+  return pixels_moved<shuffle>(call, wanted, std::move(result), factor);
 }
 
 std::optional<Plan> plan_unshuffle(const OpCall& call) {
@@ -83,7 +83,7 @@ std::optional<Plan> plan_unshuffle(const OpCall& call) {
       begin = end;
     }
   }
-  return rearranged<unshuffle>(call, intern(std::move(wanted)), std::move(result), factor);
+  return pixels_moved<unshuffle>(call, intern(std::move(wanted)), std::move(result), factor);
 }
 
 // Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made

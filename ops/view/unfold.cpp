@@ -42,7 +42,7 @@ SpecPtr windows_spec(const SpecPtr& self, at::IntArrayRef shape, const Windows& 
 }
 
 // The rows that every rank's windows need.
-std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& result, const Windows& windows) {
+std::shared_ptr<const IntervalMap> windows_map(const SpecPtr& self, const SpecPtr& result, const Windows& windows) {
   return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
     Box box = block_box(*self, rank);
     box[windows.dim] = windows.rows(result->block_range(windows.dim, rank));
@@ -76,7 +76,7 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   Plan plan = unary_plan(call, self, {result});
   if (!self->is_cut(windows.dim)) return plan;
   plan.breaks_alias = true;
-  plan.run = [map = map_of(self, result, windows), windows, shape = result->local_shape(),
+  plan.run = [map = windows_map(self, result, windows), windows, shape = result->local_shape(),
               at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor rows = gather(*map, call.tensor(at_self), 0, halo_cache_of_argument(at_self.index));
     if (windows.step >= windows.size) return call.give(own_windows(map, windows, shape, call.tensor(at_self), rows));
@@ -118,7 +118,7 @@ std::optional<Plan> plan_unfold_backward(const OpCall& call) {
   plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   if (!grad->is_cut(windows.dim)) return plan;
   plan.argument_overrides.clear();
-  plan.run = [map = map_of(result, grad, windows), windows, at_grad_in = call.arg("grad_in")](LocalCall& call) {
+  plan.run = [map = windows_map(result, grad, windows), windows, at_grad_in = call.arg("grad_in")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_grad_in);
     const auto& rows = map->needed_shape();
     const at::Tensor own = local.size(windows.dim) == 0

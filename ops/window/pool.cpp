@@ -199,7 +199,7 @@ double lowest(at::ScalarType dtype) {
 }
 
 // True if on every rank the owned rows give exactly its outputs with a padding that LibTorch allows.
-bool gives_outputs(const Pooling& p) {
+bool pooling_gives_outputs(const Pooling& p) {
   for (size_t i = 0; i < p.local.windows.size(); ++i) {
     const auto dim = p.local.first_dim() + static_cast<int64_t>(i);
     for (int64_t rank = 0; spans_ranks(p.input, dim) && rank < p.input->mesh()->size(); ++rank) {
@@ -220,7 +220,7 @@ bool gives_outputs(const Pooling& p) {
 LocalPool divided(const Pooling& p) {
   LocalPool local = p.local;
   HaloSplit split = undivided(local.block, local.needed);
-  if (gives_outputs(p)) {
+  if (pooling_gives_outputs(p)) {
     const HaloReach reach = reach_of(p.input, p.output, local.windows);
     split = split_outputs(reach, p.input->mesh()->rank());
     local.interior = local.call_of({local.block, split.interior->input});

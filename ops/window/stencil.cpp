@@ -45,7 +45,7 @@ at::Tensor run_meta(const at::Tensor& x, int64_t dim, int64_t derivative, int64_
   return at::empty(x.sizes(), x.options());
 }
 
-at::Tensor call(bool adjoint, const at::Tensor& x, const Stencil& options) {
+at::Tensor stencil_call(bool adjoint, const at::Tensor& x, const Stencil& options) {
   static const auto forward =
       c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::stencil", "").typed<decltype(run_meta)>();
   static const auto backward =
@@ -68,12 +68,12 @@ at::Tensor record(const at::Tensor& x, int64_t dim, int64_t derivative, int64_t 
   at::Tensor result;
   {
     const at::AutoDispatchBelowADInplaceOrView below;
-    result = call(adjoint, x, options);
+    result = stencil_call(adjoint, x, options);
   }
   if (c10::GradMode::is_enabled() && x.requires_grad()) install_gradient_hook(x);
   attach_backward(
-      x, result, [options](const at::Tensor& grad) { return call(!adjoint, grad, options); },
-      [options](const at::Tensor& tangent) { return call(adjoint, tangent, options); });
+      x, result, [options](const at::Tensor& grad) { return stencil_call(!adjoint, grad, options); },
+      [options](const at::Tensor& tangent) { return stencil_call(adjoint, tangent, options); });
   return result;
 }
 
@@ -133,7 +133,7 @@ std::vector<at::Tensor> derivatives(const char* op, const at::Tensor& x, at::Int
   TORCH_CHECK_VALUE(!dims.empty(), op, ": no dims\n  have  dims = {}\n  fix   name the dims of space");
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < dims.size(); ++i)
-    results.push_back(call(
+    results.push_back(stencil_call(
         false, x, stencil_of(dims[i], derivative, order, spacing_of(op, spacing, dims.size(), i), boundary, {}, {})));
   return results;
 }
@@ -160,9 +160,9 @@ at::Tensor divergence_op(at::TensorList fields, at::IntArrayRef dims, int64_t or
                     " dims\n  have  dims ", dims, "\n  fix   give one field for each dim");
   std::vector<at::Tensor> terms;
   for (size_t i = 0; i < dims.size(); ++i)
-    terms.push_back(
-        call(false, fields[i],
-             stencil_of(dims[i], 1, order, spacing_of("divergence", spacing, dims.size(), i), boundary, {}, {})));
+    terms.push_back(stencil_call(
+        false, fields[i],
+        stencil_of(dims[i], 1, order, spacing_of("divergence", spacing, dims.size(), i), boundary, {}, {})));
   return sum_of(terms);
 }
 
@@ -203,7 +203,7 @@ const Register stencil_rules{
 
 }  // namespace
 
-at::Tensor stencil(const at::Tensor& x, const Stencil& options) { return call(false, x, options); }
+at::Tensor stencil(const at::Tensor& x, const Stencil& options) { return stencil_call(false, x, options); }
 
 std::vector<at::Tensor> stencil_gradient(const at::Tensor& x, at::IntArrayRef dims, int64_t order,
                                          at::ArrayRef<double> spacing, const std::optional<std::string>& boundary) {

@@ -378,7 +378,7 @@ Resampling resampling_of(const OpCall& call, bool backward) {
   return r;
 }
 
-bool covered(const OpCall& call) {
+bool covered_upsample(const OpCall& call) {
   if (call.has("scale_factors")) return false;
   const Interpolation mode = mode_of(call.name());
   return mode == Interpolation::kNearest || mode == Interpolation::kNearestExact ||
@@ -387,7 +387,7 @@ bool covered(const OpCall& call) {
 
 template <bool kBackward>
 std::optional<Plan> plan_upsample(const OpCall& call) {
-  if (!covered(call)) return std::nullopt;
+  if (!covered_upsample(call)) return std::nullopt;
   Resampling r = resampling_of(call, kBackward);
   return Plan{.inputs = {kBackward ? r.output : r.input},
               .outputs = {kBackward ? r.input : r.output},

@@ -39,7 +39,7 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
 }
 
 template <class Values>
-std::vector<at::Tensor> tensors_of(const Values& values) {
+std::vector<at::Tensor> tensors_in(const Values& values) {
   std::vector<at::Tensor> tensors;
   for (const c10::IValue& value : values) collect(value, tensors);
   return tensors;
@@ -77,7 +77,7 @@ int64_t macs_of_convolution(const Entered& call, const at::Tensor& field, const 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
   const std::string_view op = call.name();
   auto entered = std::make_unique<Entered>();
-  entered->inputs = tensors_of(call.inputs());
+  entered->inputs = tensors_in(call.inputs());
   if (op == "aten::convolution") entered->transposed = call.inputs().at(6).toBool();
   if (op == "aten::convolution_backward") entered->transposed = call.inputs().at(7).toBool();
   entered->outermost = graph->depth++ == 0;
@@ -89,7 +89,7 @@ void leave(const at::RecordFunction& call, at::ObserverContext* context) {
   --graph->depth;
   const auto& entered = *static_cast<Entered*>(context);
   const std::vector<at::Tensor>& in = entered.inputs;
-  const std::vector<at::Tensor> out = tensors_of(call.outputs());
+  const std::vector<at::Tensor> out = tensors_in(call.outputs());
   if (entered.outermost) graph->nodes.back().outputs = out;
   if (out.empty() || std::any_of(in.begin(), in.end(), is_shard_tensor)) return;
   const std::string_view op = call.name();

@@ -193,7 +193,7 @@ void push_loop(lua_State* lua, size_t keys) {
 constexpr int kFew = 200;
 
 /// The key on top of the stack and its value; pops the key of an entry that is gone.
-bool push_value(lua_State* lua, int table) {
+bool push_next(lua_State* lua, int table) {
   lua_pushvalue(lua, -1);
   if (lua_rawget(lua, table) != LUA_TNIL) return true;
   lua_pop(lua, 2);
@@ -205,7 +205,7 @@ int next_of_few(lua_State* lua) {
   const auto count = static_cast<int>(lua_tointeger(lua, lua_upvalueindex(2)));
   for (auto visited = static_cast<int>(lua_tointeger(lua, lua_upvalueindex(1))); visited < count;) {
     lua_pushvalue(lua, lua_upvalueindex(4 + visited++));
-    if (!push_value(lua, lua_upvalueindex(3))) continue;
+    if (!push_next(lua, lua_upvalueindex(3))) continue;
     lua_pushinteger(lua, visited);
     lua_replace(lua, lua_upvalueindex(1));
     return 2;
@@ -225,7 +225,7 @@ int next_of_many(lua_State* lua) {
   auto* walk = static_cast<Walk*>(lua_touserdata(lua, lua_upvalueindex(1)));
   while (walk->visited < walk->count) {
     lua_rawgeti(lua, lua_upvalueindex(2), walk->order[walk->visited++]);
-    if (push_value(lua, lua_upvalueindex(3))) return 2;
+    if (push_next(lua, lua_upvalueindex(3))) return 2;
   }
   lua_pushnil(lua);
   return 1;

@@ -19,7 +19,8 @@ using Tensors = Pipeline::Tensors;
 std::shared_ptr<Pipeline> this_pipeline(lua_State* lua) { return check_object<Pipeline>(lua, 1); }
 
 /// Calls `function` with `first`, which pushes and counts, and tensors; gives its results, which are tensors.
-Tensors call(const Reference& function, const Tensors& tensors, const char* what, std::optional<int64_t> first = {}) {
+Tensors call_stage(const Reference& function, const Tensors& tensors, const char* what,
+                   std::optional<int64_t> first = {}) {
   function.push();
   lua_State* lua = function.lua();
   const int before = lua_gettop(lua) - 1;
@@ -41,7 +42,7 @@ Tensors call(const Reference& function, const Tensors& tensors, const char* what
 
 at::Tensor call_for_one(const Reference& function, const Tensors& tensors, const char* what,
                         std::optional<int64_t> first = {}) {
-  const Tensors results = call(function, tensors, what, first);
+  const Tensors results = call_stage(function, tensors, what, first);
   TORCH_CHECK_VALUE(results.size() == 1, "pipeline: ", what, " gives one tensor, got ", results.size());
   return results[0];
 }
@@ -69,8 +70,9 @@ int make_pipeline(lua_State* lua) {
   for (lua_Integer i = 1; i <= luaL_len(lua, 3); ++i) {
     lua_geti(lua, 3, i);
     const std::string what = "stage " + std::to_string(i - 1);
-    stages.push_back(
-        [function = Reference(lua, -1), what](const Tensors& inputs) { return call(function, inputs, what.c_str()); });
+    stages.push_back([function = Reference(lua, -1), what](const Tensors& inputs) {
+      return call_stage(function, inputs, what.c_str());
+    });
     lua_pop(lua, 1);
   }
   const Options options(lua, 4, "pipeline", {"schedule", "micros"});

@@ -44,11 +44,11 @@ int plan_text(lua_State* lua) {
 }
 
 /// Pushes table[key] of the table on top.
-void push_field(lua_State* lua, const char* key) { lua_getfield(lua, -1, key); }
+void plan_field(lua_State* lua, const char* key) { lua_getfield(lua, -1, key); }
 
 template <class Read>
-auto read_field(lua_State* lua, const char* key, Read read) {
-  push_field(lua, key);
+auto read_plan_field(lua_State* lua, const char* key, Read read) {
+  plan_field(lua, key);
   auto value = read(lua, -1);
   lua_pop(lua, 1);
   return value;
@@ -69,11 +69,12 @@ std::vector<ModuleFacts> check_modules(lua_State* lua, int index) {
   std::vector<ModuleFacts> modules;
   each(lua, index, [&] {
     ModuleFacts facts;
-    facts.name = read_field(lua, "name", check_string);
-    facts.kinds = read_field(lua, "kinds", check_string_list);
-    push_field(lua, "tensors");
+    facts.name = read_plan_field(lua, "name", check_string);
+    facts.kinds = read_plan_field(lua, "kinds", check_string_list);
+    plan_field(lua, "tensors");
     each(lua, lua_gettop(lua), [&] {
-      facts.tensors.push_back({read_field(lua, "name", check_string), read_field(lua, "shape", check_int_list)});
+      facts.tensors.push_back(
+          {read_plan_field(lua, "name", check_string), read_plan_field(lua, "shape", check_int_list)});
     });
     lua_pop(lua, 1);
     modules.push_back(std::move(facts));
@@ -173,11 +174,11 @@ int move_all(lua_State* lua) {
 int distribute_all(lua_State* lua) {
   std::vector<PlannedTensor> tensors;
   each(lua, 1, [&] {
-    PlannedTensor one{read_field(lua, "name", check_string), read_field(lua, "tensor", check_tensor), {}};
-    push_field(lua, "plan");
-    one.plan.placements = read_field(lua, "placements", check_placements);
-    one.plan.listed = read_field(lua, "listed", check_bool);
-    push_field(lua, "gradient");
+    PlannedTensor one{read_plan_field(lua, "name", check_string), read_plan_field(lua, "tensor", check_tensor), {}};
+    plan_field(lua, "plan");
+    one.plan.placements = read_plan_field(lua, "placements", check_placements);
+    one.plan.listed = read_plan_field(lua, "listed", check_bool);
+    plan_field(lua, "gradient");
     if (!is_nil(lua, -1)) one.plan.gradient = check_placements(lua, -1);
     lua_pop(lua, 2);
     tensors.push_back(std::move(one));

@@ -67,6 +67,8 @@ THREAD_LOCAL = {
 }
 # Tests are full of cases, kCuts and check(): each file has a namespace of its own.
 OWN_NAMESPACE = re.compile(r"tests/(?:engine|io|ops|scripting)/(?:\w+/)*test_\w+\.cpp")
+# A function of an unnamed namespace, at the start of its line.
+OWN_FUNCTION = re.compile(r"(?!return|namespace|using|template|else)[A-Za-z_][\w:<>,&*\s\[\]]*?[\s&*](\w+)\(")
 # The umbrella header collects every folder's interface for users; only users and tests include it.
 UMBRELLA = "engine/moonhalo.h"
 
@@ -137,6 +139,19 @@ def rule_ops(text):
     return set(names)
 
 
+def check_own_functions(root, problems):
+    """Files of a folder are compiled together: a function of one would be an overload of another's, and could be called instead."""
+    seen = {}
+    for path in sorted(path for folder in ("engine", "io", "ops", "scripting") for path in (root / folder).rglob("*.cpp")):
+        own = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            own = (own or line == "namespace {") and line != "}  // namespace"
+            match = OWN_FUNCTION.match(line) if own else None
+            if match and seen.setdefault((path.parent, match[1]), path) != path:
+                problems.append(f"{path.relative_to(root).as_posix()}:{number}: {seen[path.parent, match[1]].name} has a function "
+                                f"'{match[1]}', too; files of a folder are compiled together")
+
+
 def check_rules_have_tests(root, problems):
     """ops/ROOM/FILE.cpp with rules is tested by tests/ops/ROOM/test_FILE.cpp, or by the file that SHARED_TESTS names."""
     shared, path = {}, root / SHARED_TESTS
@@ -162,6 +177,7 @@ def check(root):
     problems = []
     for path in sources(root):
         check_text(root, path, problems)
+    check_own_functions(root, problems)
     check_rules_have_tests(root, problems)
     check_lines(root, problems, LUA_FOLDERS, ".lua", OWN_ORDER, OWN_ORDER_ALLOWED,
                 "goes through a table in an order that ranks do not share; use pairs")
@@ -201,12 +217,15 @@ def self_test():
                            '(void)fsync(one); // 6\nint failed = std::fflush(file);\nstd::fflush(stdout);\nH5Fclose(file);\n'
                            'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
                            'else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n',
+        "io/a/b.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n}\n}  // namespace\nint shown(int a) {\n",
+        "io/a/c.cpp": LICENSE + "\nnamespace {\nconst Box& own() {\n  return own(1);\n}\nint shown(int a) {\n",
+        "io/d.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n",
         "scripting/g.h": LICENSE + '\nat::parallel_for(0, n, 1, f);\nparallel_for(0, n, 1, f);  // at::parallel_for\n',
         "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
     }
     found = problems_in(files, check)
     wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
-    wanted += ["ops/b.cpp"]
+    wanted += ["io/a/c.cpp:3", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]
     wanted += [f"ops/e/p.cpp:{line}" for line in (2, 3, 4, 7, 8, 9, 10, 11, 12)]

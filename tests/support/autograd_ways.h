@@ -18,8 +18,7 @@ using X = const at::Tensor&;
 inline const at::Tensor kField = make_tensor({3, 4, 7, 5}, 1);
 
 /// Ways to hold it: uneven, with an empty block, on a grid.
-using Way = Held;
-inline const std::vector<Way> kFieldWays = {
+inline const std::vector<Held> kFieldWays = {
     {"rows_2_5", {2}, {shard(2, {2, 5})}},
     {"rows_with_an_empty_block", {3}, {shard(2, {4, 0, 3})}},
     {"columns_over_4", {4}, {shard(3, {2, 1, 1, 1})}},
@@ -38,10 +37,10 @@ struct ProgramN {
 
 /// Every program on every way to hold the field; `inputs(way)` are its tensors.
 inline void expect_on_ways(const std::vector<ProgramN>& programs,
-                           const std::function<std::vector<Input>(const Way&)>& inputs, const Oracle& options = {},
-                           const std::vector<Way>& ways = kFieldWays) {
+                           const std::function<std::vector<Input>(const Held&)>& inputs, const Oracle& options = {},
+                           const std::vector<Held>& ways = kFieldWays) {
   for (const ProgramN& program : programs) {
-    for (const Way& way : ways) {
+    for (const Held& way : ways) {
       SCOPED_TRACE(std::string(program.name) + " " + way.name);
       const std::string thrown = message_of([&] { expect_same_as_plain(way.mesh, inputs(way), program.run, options); });
       if (!thrown.empty()) ADD_FAILURE() << thrown;

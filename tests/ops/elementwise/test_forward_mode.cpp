@@ -141,7 +141,7 @@ TEST(ForwardMode, DerivativesAlongATangent) {
   for (const Program1& row : kDualPrograms) {
     expect_on_ways(
         {{row.name, [&](const List& t) { return derivatives(row.run, t, level.index()); }}},
-        [](const Way& way) {
+        [](const Held& way) {
           return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
         },
         {.backward = false});
@@ -172,7 +172,7 @@ TEST(ForwardMode, ThroughMovesOfBlocks) {
           const at::Tensor again = from_local(whole, replicated(own->mesh(), own->global_shape()));
           return List{std::get<1>(at::_unpack_dual(redistribute(again, without_partial(own)).square(), level.index()))};
         }}},
-      [](const Way& way) {
+      [](const Held& way) {
         return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
       },
       {.backward = false});
@@ -189,7 +189,7 @@ TEST(ForwardMode, OverReverse) {
                      const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
                      return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
                    }}},
-                 [](const Way& way) {
+                 [](const Held& way) {
                    return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
                  },
                  {.backward = false});
@@ -208,7 +208,7 @@ TEST(ForwardMode, OverReverseOfProductsAndCircularPadding) {
                      const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
                      return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
                    }}},
-                 [](const Way& way) {
+                 [](const Held& way) {
                    return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
                  },
                  {.backward = false});

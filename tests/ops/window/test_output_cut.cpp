@@ -155,7 +155,7 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
                          return run(t);
                        }});
     }
-    expect_on_ways(under, [&](const Way& way) {
+    expect_on_ways(under, [&](const Held& way) {
       return std::vector<Input>{{.full = kField, .placements = way.placements}, {.full = weight}, {.full = up}};
     });
   }
