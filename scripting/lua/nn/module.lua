@@ -458,17 +458,21 @@ local function name_below(module, wanted)
   end
 end
 
---- "blocks.0.fc (Linear) of Net" and "blocks.0.fc" for the modules that are running, innermost first; one that is registered nowhere below
---- its caller begins a path of its own.
+--- "blocks.0.fc (Linear) of Net" and "blocks.0.fc" for the modules that are running, innermost first; one that is
+--- registered nowhere below its caller or the outermost begins a path of its own, "Sequential:0.fc".
 mh._set_module_namer(function(running)
   local function class_name(module) return getmetatable(module).__name end
-  local root, path, at, callers = running[#running], "", running[#running], ""
+  local outermost = running[#running]
+  local root, path, at, callers = outermost, "", outermost, ""
   local function here()
     return path == "" and class_name(root) or ("%s (%s) of %s"):format(path, class_name(at), class_name(root))
   end
   for i = #running - 1, 1, -1 do
-    local name = name_below(at, running[i])
-    if not name then
+    local name, of_outermost = name_below(at, running[i]), nil
+    if root ~= outermost then of_outermost = name_below(outermost, running[i]) end
+    if of_outermost then
+      root, path, callers = outermost, of_outermost, ""
+    elseif not name then
       callers = ", called by " .. here() .. callers
       root, path = running[i], ""
     elseif name ~= "" then
@@ -476,7 +480,7 @@ mh._set_module_namer(function(running)
     end
     at = running[i]
   end
-  return here() .. callers, path
+  return here() .. callers, root == outermost and path or class_name(root) .. ":" .. path
 end)
 
 local kOfClasses = {extend = true, show = true, call = true}

@@ -102,8 +102,10 @@ local function count_stages(module, nodes)
     for _, one in stage:named_modules() do stage_of[one] = stage_of[one] or i end
     for _, parameter in ipairs(stage:parameters()) do elements[i] = elements[i] + parameter:numel() end
   end
+  local registered = module:named_modules()
   for _, node in ipairs(nodes) do
-    local i = stage_of[module:get_submodule(node.module)]
+    local one = registered[node.module]  -- nil where a forward makes a module anew
+    local i = one and stage_of[one]
     if i then macs[i] = macs[i] + node.macs end
     node.stage = i
   end
@@ -161,8 +163,8 @@ end
 local function check_stages_are_forward(module, dummy)
   local values, names = policy_graph.arguments(module, dummy)
   if #names ~= 1 then
-    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage"):format(
-      table.concat(names, ", ")))
+    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage\n  fix   function "
+      .. "%s:forward(sample) ... end, for samples such as {x, target = y}"):format(table.concat(names, ", "), module:class_name()))
   end
   if not module:has("loss") then
     fail(("parallelize: a pipeline wants to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(

@@ -49,6 +49,21 @@ function Wide:init()
 end
 Wide.stages, Wide.loss, Wide.forward = Trained.stages, Trained.loss, Trained.forward
 
+--- The same with stages that are made anew by each call.
+local Anew = nn.Module:extend("Anew")
+function Anew:init()
+  self.a, self.b, self.c, self.d = nn.Linear(6, 8), nn.Linear(8, 9), nn.Linear(9, 7), nn.Linear(7, 3)
+end
+function Anew:stages()
+  return {nn.Sequential(self.a, nn.GELU()), nn.Sequential(self.b, nn.Tanh()), nn.Sequential(self.c, nn.Tanh()), self.d}
+end
+function Anew:forward(sample)
+  local y = sample[1]
+  for _, stage in ipairs(self:stages()) do y = stage(y) end
+  return self:loss(y, sample)
+end
+Anew.loss = Trained.loss
+
 local function seeded(make)
   mh.manual_seed(5)
   return make():double()
@@ -290,6 +305,7 @@ tests["test_N08_N17_N18_pipelines_and_N05_their_units"] = function()
     end
     if size % 2 == 0 then check_steps("hybrid", end2end(size, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})) end
   end
+  if ranks <= 4 then check_steps("pp", end2end(ranks, {pas_config = {pipeline_nmicros = 3}}), nil, Anew) end
 end
 
 -- V10, N08: pipelines among the candidates, with stages that are even in multiplications, and carried out when they are cheapest.
