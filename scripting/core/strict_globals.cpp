@@ -64,6 +64,7 @@ int undefined_global(lua_State* lua) {
   const std::string hint = did_you_mean(name, names);
   TORCH_CHECK_VALUE(name != "self", "no variable 'self'\n  have  a function without a colon in its name",
                     "\n  fix   write function Class:method(...), which has self, for function Class.method(...)");
+  TORCH_CHECK_VALUE(name != "mh", "no variable 'mh'\n  fix   begin the script with local mh = require \"moonhalo\"");
   TORCH_CHECK_VALUE(false, "no variable '", name, "'", hint, "\n  have  a global that nothing was assigned to",
                     "\n  fix   assign it first (nil will do), or ask for it by rawget(_G, \"", name, "\")");
 }

@@ -15,6 +15,7 @@ function tests.test_undefined_globals()
   t.assert_error(function() return tostrin(3) end, "did you mean 'tostring'?")
   t.assert_error(function() return entirely_unknown end, "no variable 'entirely_unknown'\n")
   t.assert_error(load "return lenght", "no variable 'lenght'")
+  t.assert_error(load "return mh.ones{2}", "no variable 'mh'\n  fix   begin the script with local mh = require \"moonhalo\"")
   t.assert_equal(rawget(_G, "paddin"), nil)
 end
 
