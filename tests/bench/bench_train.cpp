@@ -3,7 +3,9 @@
 // in plain LibTorch (every rank its own module, one flat all-reduce of the gradients), which is 1.00.
 //   bench_train [ROUNDS [WIDTH]]      0 rounds: counts alone
 // "processor": time of all ranks / that of the way by hand, run next to it: the median of the rounds and the quartiles;
-// other work on the machine does not count in it. "wall" does. The rest are counts: they are the same in every run.
+// other work on the machine does not count in it. "wall" does. Where a model's memory happens to lie makes its products
+// up to half slower in all rounds of a process, so take the median of several processes. The rest are counts: they are
+// the same in every run.
 //   bytes      that a rank sends in a step / the fewest: 3 or 2 times (P-1)/P of the parameters
 //   messages   of a step / one for every pair of ranks, unit, gather and sum
 //   peak       bytes of a rank in a step / (parameters, gradients and Adam's states, over P) + the two largest units,
