@@ -102,10 +102,10 @@ local function count_stages(module, nodes)
     for _, one in stage:named_modules() do stage_of[one] = stage_of[one] or i end
     for _, parameter in ipairs(stage:parameters()) do elements[i] = elements[i] + parameter:numel() end
   end
-  local registered = module:named_modules()
   for _, node in ipairs(nodes) do
-    local one = registered[node.module]  -- nil where a forward makes a module anew
-    local i = one and stage_of[one]
+    local one = module
+    for part in node.module:gmatch("[^.]+") do one = one and one._modules[part] end
+    local i = one and stage_of[one]  -- no module where a forward made it anew
     if i then macs[i] = macs[i] + node.macs end
     node.stage = i
   end

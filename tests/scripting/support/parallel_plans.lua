@@ -158,6 +158,28 @@ end
 
 -- ---- Policies of users -------------------------------------------------------------------------------------------------
 
+-- Stages that are made anew, of modules that are registered under two names.
+function tests.test_N08_nodes_know_their_stages()
+  local Twice = nn.Module:extend("Twice")
+  function Twice:init()
+    self.all = nn.ModuleList{nn.Linear(6, 9), nn.Linear(9, 5)}
+    self.first, self.second = self.all[0], self.all[1]
+  end
+  function Twice:stages() return {nn.Sequential(self.first, nn.Tanh()), self.second} end
+  function Twice:forward(x) return self:stages()[2](self:stages()[1](x)) end
+  local graph
+  local function replicated(seen, config)
+    graph = seen
+    return {mesh = {{config.plan_ngpus}, {"tp"}}, parameter = {}}
+  end
+  mh.parallelize(seeded(Twice), {x = x}, replicated, config_of(ranks, ranks))
+
+  local nodes = {}
+  for i, node in ipairs(graph.nodes) do nodes[i] = ("%s in %q: %s"):format(node.op, node.module, node.stage) end
+  testing.assert_equal(nodes, {"linear in \"first\": 1", "tanh in \"Sequential:1\": nil", "linear in \"second\": 2"})
+  testing.assert_equal(graph.stage_macs, {4 * 6 * 9, 4 * 9 * 5})
+end
+
 function tests.test_N06_N09_a_policy_of_the_users_reads_the_graph()
   local seen
   local function by_columns(graph, config)
