@@ -15,6 +15,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/before_collective.h"
+#include "moonhalo/engine/comm/packed_parts.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/comm/traffic.h"
@@ -42,7 +43,7 @@ void check_same_dtype(const char* verb, const at::Tensor& in, const at::Tensor& 
 }
 
 // Raw bytes where possible: autograd has no business here, and `in` may be `out`.
-void copy_data(const at::Tensor& from, at::Tensor& to) {
+void copy_data(const at::Tensor& from, const at::Tensor& to) {
   if (from.numel() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
   if (from.device().is_cpu() && to.device().is_cpu() && from.is_contiguous() && to.is_contiguous()) {
     std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
@@ -56,7 +57,7 @@ class Finished final : public Work {
   void wait() override {}
 };
 
-// Parts between this rank and itself never leave it: each send meets the receive in the same place.
+// Messages between this rank and itself never leave it: each send meets the receive in the same place.
 void deliver_to_self(int rank, std::vector<Message>& sends, std::vector<Message>& receives) {
   const auto is_self = [rank](const Message& m) { return m.peer == rank; };
   std::vector<Message> from, to;
@@ -66,13 +67,20 @@ void deliver_to_self(int rank, std::vector<Message>& sends, std::vector<Message>
                     " messages to itself and receives ", to.size(),
                     "\n  have  lists that do not match\n  fix   give one receive for each send");
   for (size_t i = 0; i < from.size(); ++i) {
-    TORCH_CHECK_VALUE(from[i].data.numel() == to[i].data.numel() &&
-                          from[i].data.scalar_type() == to[i].data.scalar_type(),
-                      "exchange: message ", i, " of rank ", rank, " to itself does not fit its receive\n  have  ",
-                      from[i].data.numel(), " x ", from[i].data.scalar_type(), " sent, ", to[i].data.numel(), " x ",
-                      to[i].data.scalar_type(), " expected\n  fix   give both the same size and dtype");
+    const at::TensorList sent = from[i].tensors(), expected = to[i].tensors();
+    TORCH_CHECK_VALUE(sent.size() == expected.size(), "exchange: message ", i, " of rank ", rank,
+                      " to itself does not fit its receive\n  have  ", sent.size(), " parts sent, ", expected.size(),
+                      " expected\n  fix   give both the same parts");
+    for (size_t k = 0; k < sent.size(); ++k) {
+      TORCH_CHECK_VALUE(sent[k].numel() == expected[k].numel() && sent[k].scalar_type() == expected[k].scalar_type(),
+                        "exchange: message ", i, " of rank ", rank, " to itself does not fit its receive\n  have  ",
+                        sent[k].numel(), " x ", sent[k].scalar_type(), " sent, ", expected[k].numel(), " x ",
+                        expected[k].scalar_type(), " expected\n  fix   give both the same size and dtype");
+    }
   }
-  for (size_t i = 0; i < from.size(); ++i) copy_data(from[i].data, to[i].data);
+  for (size_t i = 0; i < from.size(); ++i) {
+    for (size_t k = 0; k < from[i].tensors().size(); ++k) copy_data(from[i].tensors()[k], to[i].tensors()[k]);
+  }
   if (from.empty()) return;
   sends.erase(std::remove_if(sends.begin(), sends.end(), is_self), sends.end());
   receives.erase(std::remove_if(receives.begin(), receives.end(), is_self), receives.end());
@@ -181,15 +189,21 @@ WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Mes
       TORCH_CHECK_VALUE(message.peer >= 0 && message.peer < size_, "exchange: rank ", message.peer,
                         " is not in this group of ", size_, "\n  have  peer ", message.peer, " in the list of rank ",
                         rank_, "\n  fix   peers are ranks of the group that the call is made on");
-      check_tensor("exchange", list == &sends ? "send" : "receive", message.data, takes_strided());
+      const bool parts = !message.parts.empty();
+      for (const at::Tensor& tensor : message.tensors()) {
+        check_tensor("exchange", list == &sends ? "send" : "receive", tensor, parts || takes_strided());
+        check_same_dtype("exchange", message.tensors()[0], tensor);
+      }
     }
   }
   deliver_to_self(rank_, sends, receives);
   if (size_ == 1) return std::make_unique<Finished>();
   int64_t bytes = 0;
-  for (const Message& message : sends) bytes += static_cast<int64_t>(message.data.nbytes());
+  for (const Message& message : sends) bytes += message.nbytes();
   count(CommStats::kExchange, static_cast<int64_t>(sends.size()), bytes);
-  return do_exchange(std::move(sends), std::move(receives));
+  if (takes_parts()) return do_exchange(std::move(sends), std::move(receives));
+  PackedParts packed(sends, receives);
+  return std::move(packed).unpacking(do_exchange(std::move(sends), std::move(receives)));
 }
 
 void Communicator::exchange(std::vector<Message> sends, std::vector<Message> receives) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <sstream>
 #include <tuple>
 
 #include "moonhalo/engine/comm/away.h"
@@ -49,12 +48,24 @@ void copy_message(const at::Tensor& to, const at::Tensor& from) {
   to.copy_(from);
 }
 
+bool fits_receive(const at::Tensor& sent, const at::Tensor& expected) {
+  return sent.scalar_type() == expected.scalar_type() && sent.numel() == expected.numel() &&
+         (sent.sizes() == expected.sizes() || (sent.is_contiguous() && expected.is_contiguous()));
+}
+
+// "12 x Float", of several parts "12 + 3 x Float".
+std::string sizes_of(at::TensorList tensors) {
+  std::string text;
+  for (const at::Tensor& tensor : tensors) text += (text.empty() ? "" : " + ") + std::to_string(tensor.numel());
+  return text + " x " + c10::toString(tensors[0].scalar_type());
+}
+
 class ThreadExchange final : public Work, public Pollable {
  public:
   struct Receive {
     int peer;
     uint64_t number;
-    at::Tensor data;
+    Message message;
   };
   struct Send {
     int peer;
@@ -138,27 +149,23 @@ class ThreadExchange final : public Work, public Pollable {
       hub_->check(rank_, "exchange");
       TORCH_INTERNAL_ASSERT(false, "exchange: a message was withdrawn from a sound group");
     }
-    const bool packed = envelope->data.is_contiguous() && receive.data.is_contiguous();
     const CallMark mark = envelope->mark;
     const uint64_t call = envelope->call;
-    const bool fits = mark.tag == call_.mark.tag && envelope->data.scalar_type() == receive.data.scalar_type() &&
-                      envelope->data.numel() == receive.data.numel() &&
-                      (packed || envelope->data.sizes() == receive.data.sizes());
-    if (fits) copy_message(receive.data, envelope->data);
-    const int64_t sent = envelope->data.numel();
-    const at::ScalarType sent_type = envelope->data.scalar_type();
-    envelope->data.reset();
+    const at::TensorList sent = envelope->tensors, expected = receive.message.tensors();
+    const bool fits = mark.tag == call_.mark.tag && sent.size() == expected.size() &&
+                      std::equal(sent.begin(), sent.end(), expected.begin(), fits_receive);
+    for (size_t i = 0; fits && i < sent.size(); ++i) copy_message(expected[i], sent[i]);
+    const std::string misfit = fits ? "" : sizes_of(sent) + " sent, " + sizes_of(expected) + " expected";
+    envelope->tensors.clear();
     envelope->state.store(Envelope::kDelivered);
     hub_->wake(receive.peer);
     if (fits) return;
     if (mark.tag != call_.mark.tag) return refuse_call(receive.peer, mark, call);
-    std::ostringstream text;
-    text << "exchange: a message from rank " << receive.peer << " does not fit its receive on rank " << rank_
-         << "\n  have  " << sent << " x " << sent_type << " sent, " << receive.data.numel() << " x "
-         << receive.data.scalar_type()
-         << " expected\n  fix   messages of one pair of ranks match in the order of the lists";
-    hub_->fail(text.str(), true);
-    TORCH_CHECK_VALUE(false, text.str());
+    const std::string text =
+        c10::str("exchange: a message from rank ", receive.peer, " does not fit its receive on rank ", rank_,
+                 "\n  have  ", misfit, "\n  fix   messages of one pair of ranks match in the order of the lists");
+    hub_->fail(text, true);
+    TORCH_CHECK_VALUE(false, text);
   }
 
   void refuse_call(int peer, const CallMark& mark, uint64_t number) {
@@ -204,6 +211,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
   const char* backend() const override { return "threads"; }
   void set_time_limit(std::chrono::milliseconds limit) override { groups().set_timeout(limit); }
   bool takes_strided() const override { return true; }
+  bool takes_parts() const override { return true; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
   void tell_failure(const std::string& reason) override { abort(reason); }
   std::string heard_failure() override { return hub_->heard_failure(); }
@@ -221,11 +229,14 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
     for (Message& message : sends) {
       Channel& channel = hub_->channel(rank(), message.peer);
       auto envelope = std::make_shared<Envelope>();
-      if (message.data.nbytes() <= kEagerBytes && channel.waiting() < kEagerMessages) {
-        envelope->data = at::empty(message.data.sizes(), message.data.options().requires_grad(false));
-        copy_message(envelope->data, message.data);
+      const at::TensorList tensors = message.tensors();
+      if (message.nbytes() <= static_cast<int64_t>(kEagerBytes) && channel.waiting() < kEagerMessages) {
+        for (const at::Tensor& tensor : tensors) {
+          envelope->tensors.push_back(at::empty(tensor.sizes(), tensor.options().requires_grad(false)));
+          copy_message(envelope->tensors.back(), tensor);
+        }
       } else {
-        envelope->data = std::move(message.data);
+        envelope->tensors.append(tensors.begin(), tensors.end());
         waiting.push_back({message.peer, envelope});
       }
       envelope->mark = mark_;
@@ -235,7 +246,7 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
     }
     std::vector<ThreadExchange::Receive> expected;
     for (Message& message : receives) {
-      expected.push_back({message.peer, next_receive_[message.peer]++, std::move(message.data)});
+      expected.push_back({message.peer, next_receive_[message.peer]++, std::move(message)});
     }
     const VerbCall call{.kind = CommStats::kExchange, .number = call_, .mark = mark_};
     return std::make_unique<ThreadExchange>(hub_, rank(), call, timeout(), std::move(expected), std::move(waiting));

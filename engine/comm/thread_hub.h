@@ -66,7 +66,7 @@ struct ThreadWorld {
 /// copying or the sender by withdrawing (after an error), decides.
 struct Envelope {
   enum State { kPosted, kClaimed, kDelivered, kWithdrawn };
-  at::Tensor data;
+  c10::SmallVector<at::Tensor, 1> tensors;
   CallMark mark;
   uint64_t call = 0;
   std::atomic<int> state{kPosted};

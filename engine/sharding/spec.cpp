@@ -224,6 +224,12 @@ SpecPtr without_partial(const SpecPtr& spec) {
   return intern(std::move(layout));
 }
 
+SpecPtr with_partials_of(const SpecPtr& spec, const SpecPtr& sums) {
+  Layout layout = spec->layout();
+  for (int64_t m = 0; m < sums->mesh()->ndim(); ++m) layout.partials[m] = sums->partial(m);
+  return intern(std::move(layout));
+}
+
 SpecPtr fetched_for(const SpecPtr& spec, const ShardSpec& to) {
   if (!spec->has_stored()) return spec;
   Layout layout = spec->layout();

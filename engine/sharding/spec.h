@@ -115,6 +115,8 @@ SpecPtr make_spec(const MeshPtr& mesh, at::IntArrayRef global_shape, const std::
 SpecPtr replicated(const MeshPtr& mesh, at::IntArrayRef global_shape);
 /// The same spec with every Partial resolved to Replicate.
 SpecPtr without_partial(const SpecPtr& spec);
+/// `spec` with the Partials of `sums`, to which it is added: then one rank's addend counts, not each rank's.
+SpecPtr with_partials_of(const SpecPtr& spec, const SpecPtr& sums);
 /// The same spec with every dim whole that a stored placement cuts and `to` does not cut alike.
 SpecPtr fetched_for(const SpecPtr& spec, const ShardSpec& to);
 

@@ -22,8 +22,8 @@ std::optional<StoredCut> stored_cut(const ShardSpec& spec);
 SpecPtr whole_spec(const SpecPtr& spec);
 
 /// Stored ShardTensors on their way to every rank, all in one message per pair of ranks (of one mesh dim and dtype). It
-/// is posted at once, collective over the mesh, and may travel while the ranks compute; `finish` waits. Blocks are
-/// copied before they are sent, so they may be written meanwhile.
+/// is posted at once, collective over the mesh, and may travel while the ranks compute; `finish` waits. Of blocks that
+/// are written meanwhile what arrives is of no use, on all ranks alike.
 class UnitGather {
  public:
   /// Each has a stored_cut. All ranks give the same tensors in the same order.
@@ -37,17 +37,16 @@ class UnitGather {
     SpecPtr spec;
     StoredCut cut;
   };
-  struct Message {
+  // All of one mesh dim and dtype.
+  struct Group {
     std::vector<Part> parts;
-    std::vector<at::Tensor> blocks;   // this rank's, by part
-    std::vector<at::Tensor> by_rank;  // all blocks of a rank, one behind the other
+    std::vector<at::Tensor> blocks;  // this rank's, by part
     WorkPtr work;
   };
-  static void post(Message& message);
-  static at::Tensor joined(const Message& message, const Part& part, std::vector<int64_t>& begins);
+  void post(Group& group);
 
-  std::vector<Message> messages_;
-  size_t count_;
+  std::vector<Group> groups_;
+  std::vector<at::Tensor> whole_;
 };
 
 }  // namespace moonhalo

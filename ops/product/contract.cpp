@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -21,21 +22,26 @@ namespace moonhalo {
 namespace {
 
 using Ints = std::vector<int64_t>;
+using Bias = std::optional<at::Tensor>;
 
 at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
-                         at::IntArrayRef o) {
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef);
+                         at::IntArrayRef o, const Bias& bias) {
+  using Signature =
+      at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, const Bias&);
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("moonhalo::contract", "").typed<Signature>();
-  return op.call(left, right, l, r, o);
+  return op.call(left, right, l, r, o, bias);
+}
+
+// True if LibTorch's linear is this contraction: the last axis of the left operand meets the second of a matrix.
+bool is_linear(at::IntArrayRef l, at::IntArrayRef r, at::IntArrayRef o) {
+  return r.size() == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] && o.back() == r[0] &&
+         std::equal(l.begin(), l.end() - 1, o.begin());
 }
 
 // On plain tensors. The equation's letters are the axes.
 at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
-                          at::IntArrayRef o) {
-  const size_t n = r.size();
-  const bool linear = n == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] && o.back() == r[0] &&
-                      std::equal(l.begin(), l.end() - 1, o.begin());
-  if (linear) return at::linear(left, right);
+                          at::IntArrayRef o, const Bias& bias) {
+  if (is_linear(l, r, o)) return at::linear(left, right, bias);
   std::string equation;
   const auto append = [&](at::IntArrayRef axes) {
     for (const int64_t axis : axes) equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
@@ -69,6 +75,11 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   axes.inputs = {numbered(l), numbered(r)};
   axes.outputs = {numbered(o)};
   axes.linear = {PartialUse::kOneFactor, PartialUse::kOneFactor};
+  const int bias = call.slot("bias");
+  if (bias >= 0) {
+    axes.inputs.push_back({axes.outputs[0].back()});
+    axes.linear.push_back(PartialUse::kResolve);
+  }
   Ints shape;
   for (const int64_t axis : o) {
     const auto in_left = std::find(l.begin(), l.end(), axis);
@@ -77,8 +88,12 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   }
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);
-  plan.run = [l, r, o, at_left = call.arg("left"), at_right = call.arg("right")](LocalCall& call) {
-    at::Tensor out = contract_plain(call.tensor(at_left), call.tensor(at_right), l, r, o);
+  if (bias >= 0 && plan.outputs[0]->has_partial())
+    plan.inputs[bias] = with_partials_of(plan.inputs[bias], plan.outputs[0]);
+  plan.run = [l, r, o, at_left = call.arg("left"), at_right = call.arg("right"),
+              at_bias = call.arg("bias")](LocalCall& call) {
+    const Bias bias = call.value(at_bias).toOptional<at::Tensor>();
+    at::Tensor out = contract_plain(call.tensor(at_left), call.tensor(at_right), l, r, o, bias);
     call.give(std::move(out));
   };
   return plan;
@@ -89,13 +104,15 @@ struct Operands {
 };
 
 // The gradient of either operand is a contraction of the other with the gradient of the result. What is saved for that
-// is `whole`, the operands with their tangents: the gradient has a tangent too.
+// is `whole`, the operands with their tangents: the gradient has a tangent too. That of a bias is no view, as
+// LibTorch's is: a view of sums makes them over the ranks at once, one message for each bias.
 struct Contract : torch::autograd::Function<Contract> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left, const at::Tensor& right,
-                            const Operands& whole, Ints l, Ints r, Ints o) {
+                            const Bias& bias, const Operands& whole, Ints l, Ints r, Ints o) {
     context->save_for_backward({whole.left, whole.right});
     const at::AutoDispatchBelowADInplaceOrView below;
-    at::Tensor out = call_operator(left, right, l, r, o);
+    at::Tensor out = call_operator(left, right, l, r, o, bias);
+    context->saved_data["bias"] = bias.has_value();
     context->saved_data["left"] = std::move(l);
     context->saved_data["right"] = std::move(r);
     context->saved_data["out"] = std::move(o);
@@ -107,7 +124,7 @@ struct Contract : torch::autograd::Function<Contract> {
     const auto saved = context->get_saved_variables();
     const Ints l = context->saved_data["left"].toIntVector(), r = context->saved_data["right"].toIntVector(),
                o = context->saved_data["out"].toIntVector();
-    at::Tensor left, right;
+    at::Tensor left, right, bias;
     // A product without a sum takes operands of two types; a gradient has the type of its own.
     const auto gradient = [&](int own, const Ints& other_axes, const Ints& own_axes) {
       const at::Tensor& other = saved[1 - own];
@@ -117,33 +134,40 @@ struct Contract : torch::autograd::Function<Contract> {
     };
     if (grads[0].defined() && context->needs_input_grad(0)) left = gradient(0, r, l);
     if (grads[0].defined() && context->needs_input_grad(1)) right = gradient(1, l, r);
-    return {left, right, {}, {}, {}, {}};
+    if (grads[0].defined() && context->saved_data["bias"].toBool() && context->needs_input_grad(2)) {
+      Ints rows(grads[0].dim() - 1);
+      std::iota(rows.begin(), rows.end(), 0);
+      bias = grads[0].sum(rows);
+    }
+    return {left, right, bias, {}, {}, {}, {}};
   }
 };
 
 at::Tensor contract_autograd(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
-                             at::IntArrayRef o) {
+                             at::IntArrayRef o, const Bias& bias) {
   const auto recorded = [](const at::Tensor& tensor) { return c10::GradMode::is_enabled() && tensor.requires_grad(); };
-  const at::Tensor &left_tangent = left._fw_grad(/*level=*/0), &right_tangent = right._fw_grad(0);
-  const bool dual = left_tangent.defined() || right_tangent.defined();
-  if (!dual && !recorded(left) && !recorded(right)) {
+  const auto tangent_of = [](const at::Tensor& tensor) { return tensor._fw_grad(/*level=*/0); };
+  const auto primal_of = [](const at::Tensor& tensor, bool dual) { return dual ? tensor._fw_primal(0) : tensor; };
+  const at::Tensor left_tangent = tangent_of(left), right_tangent = tangent_of(right),
+                   bias_tangent = bias ? tangent_of(*bias) : at::Tensor();
+  const bool dual = left_tangent.defined() || right_tangent.defined() || bias_tangent.defined();
+  if (!dual && !recorded(left) && !recorded(right) && !(bias && recorded(*bias))) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    return call_operator(left, right, l, r, o);
+    return call_operator(left, right, l, r, o, bias);
   }
   // The function below runs without recording, so the boundary is guarded here.
-  for (const at::Tensor* tensor : {&left, &right}) {
-    if (recorded(*tensor)) install_gradient_hook(*tensor);
+  for (const at::Tensor* tensor : {&left, &right, bias ? &*bias : nullptr}) {
+    if (tensor != nullptr && recorded(*tensor)) install_gradient_hook(*tensor);
   }
-  const at::Tensor a = left_tangent.defined() ? left._fw_primal(/*level=*/0) : left;
-  const at::Tensor b = right_tangent.defined() ? right._fw_primal(/*level=*/0) : right;
-  const at::Tensor out = Contract::apply(a, b, Operands{left, right}, l.vec(), r.vec(), o.vec());
+  const at::Tensor a = primal_of(left, left_tangent.defined()), b = primal_of(right, right_tangent.defined());
+  const Bias c = bias ? Bias(primal_of(*bias, bias_tangent.defined())) : std::nullopt;
+  const at::Tensor out = Contract::apply(a, b, c, Operands{left, right}, l.vec(), r.vec(), o.vec());
   if (!dual) return out;
   at::Tensor tangent;
-  if (left_tangent.defined()) tangent = call_operator(left_tangent, b, l, r, o);
-  if (right_tangent.defined()) {
-    const at::Tensor addend = call_operator(a, right_tangent, l, r, o);
-    tangent = tangent.defined() ? tangent + addend : addend;
-  }
+  const auto add = [&tangent](const at::Tensor& addend) { tangent = tangent.defined() ? tangent + addend : addend; };
+  if (left_tangent.defined()) add(call_operator(left_tangent, b, l, r, o, std::nullopt));
+  if (right_tangent.defined()) add(call_operator(a, right_tangent, l, r, o, std::nullopt));
+  if (bias_tangent.defined()) add(at::zeros_like(out) + bias_tangent);
   out._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
   return out;
 }
@@ -157,7 +181,7 @@ const Register contract_rules{
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def(
-      "contract(Tensor left, Tensor right, int[] left_axes, int[] right_axes, int[] out_axes) -> "
+      "contract(Tensor left, Tensor right, int[] left_axes, int[] right_axes, int[] out_axes, Tensor? bias=None) -> "
       "Tensor");
   library.impl("contract", c10::DispatchKey::CPU, &contract_plain);
   library.impl("contract", c10::DispatchKey::CUDA, &contract_plain);
@@ -166,7 +190,8 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 
 }  // namespace
 
-at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes, Ints right_axes, Ints out_axes) {
+at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes, Ints right_axes, Ints out_axes,
+                    const Bias& bias) {
   const auto extent = [](const at::Tensor& tensor, const Ints& axes, int64_t axis) {
     return tensor.size(std::find(axes.begin(), axes.end(), axis) - axes.begin());
   };
@@ -181,7 +206,8 @@ at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_a
         "\n  have  tensors of shapes ", shape_string(left.sizes()), " and ",
         shape_string(right.sizes()));
   }
-  return call_operator(left, right, left_axes, right_axes, out_axes);
+  TORCH_INTERNAL_ASSERT(!bias || is_linear(left_axes, right_axes, out_axes));
+  return call_operator(left, right, left_axes, right_axes, out_axes, bias);
 }
 
 at::Tensor cast_as_factor(const at::Tensor& tensor) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace moonhalo {
@@ -18,11 +19,14 @@ inline bool contains(const std::vector<int64_t>& axes, int64_t axis) {
 ///
 ///     contract(x, w, {0, 1, 2}, {3, 2}, {0, 1, 3})     linear of [batch, rows, features], no bias
 ///
+/// `bias`, one number for each entry of the last axis of `out`, is added to the product; with it the contraction is a
+/// linear layer as above, and LibTorch's own kernel adds it.
 /// Unlike LibTorch's matmul and einsum it merges no dims, so a cut of any of them survives.
 /// Differentiable any number of times, backward and forward. ValueError when extents differ. With ShardTensors among
 /// its operands: collective as their placements need.
 at::Tensor contract(const at::Tensor& left, const at::Tensor& right, std::vector<int64_t> left_axes,
-                    std::vector<int64_t> right_axes, std::vector<int64_t> out_axes);
+                    std::vector<int64_t> right_axes, std::vector<int64_t> out_axes,
+                    const std::optional<at::Tensor>& bias = std::nullopt);
 
 /// Returns what LibTorch's mm and bmm multiply under autocast: `tensor` in the lower precision, if autocast is on
 /// for its device and the tensor one that it casts. contract() does not cast by itself.

@@ -15,7 +15,6 @@
 #include <ATen/ops/max_pool1d_native.h>
 #include <ATen/ops/tensordot_native.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <functional>
@@ -29,7 +28,6 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
-#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/ops/product/contract.h"
@@ -66,24 +64,10 @@ const at::Tensor& plain_if_replicated(const at::Tensor& weight, const at::Tensor
   return whole && held->mesh() == spec(input)->mesh() ? fresh_block(weight, "linear") : weight;
 }
 
-// LibTorch's sum of a bias's gradient keeps the dims and views the result without them, and a view makes the sum over
-// the ranks at once, one message for each bias. This one leaves it to the sum of the others.
-struct AddBias : torch::autograd::Function<AddBias> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& rows, const at::Tensor& bias) {
-    context->mark_dirty({rows});
-    return at::Tensor(rows).add_(bias);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list grads) {
-    const at::Tensor& grad = grads[0];
-    const bool wanted = grad.defined() && context->needs_input_grad(1);
-    return {grad, wanted ? grad.sum(axes_from(0, grad.dim() - 1)) : at::Tensor()};
-  }
-};
-
-bool takes_sums(const std::optional<at::Tensor>& bias) {
-  return bias && is_shard_tensor(*bias) && bias->dim() == 1 && bias->requires_grad() && c10::GradMode::is_enabled() &&
-         !bias->_fw_grad(/*level=*/0).defined();
+// Returns true if LibTorch's kernel of a linear layer adds this bias by itself.
+bool is_row_of(const at::Tensor& bias, const at::Tensor& input, const at::Tensor& weight) {
+  return bias.dim() == 1 && bias.size(0) == weight.size(0) && bias.scalar_type() == weight.scalar_type() &&
+         bias.scalar_type() == input.scalar_type();
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::optional<at::Tensor>& bias) {
@@ -91,17 +75,10 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::o
   const bool has_bias = bias && bias->defined();
   const bool sharded = is_shard_tensor(input) || is_shard_tensor(weight) || (has_bias && is_shard_tensor(*bias));
   if (sharded) check_dense("linear", {input, weight});
-  if (is_shard_tensor(input) && input.dim() >= 2 && weight.dim() == 2 && takes_sums(bias)) {
-    const at::Tensor rows = at::linear(input, weight);
-    const bool fits = rows.scalar_type() == bias->scalar_type() && rows.size(-1) == bias->size(0);
-    if (fits && !rows._fw_grad(/*level=*/0).defined()) {
-      install_gradient_hook(*bias);  // nothing is recorded in there
-      return AddBias::apply(rows, *bias);
-    }
-    return rows + *bias;
-  }
-  // With two dims nothing is merged, and LibTorch's addmm is one operator instead of two.
-  if (!sharded || (input.dim() == 2 && weight.dim() == 2)) return at::native::linear(input, weight, bias);
+  // With two dims nothing is merged, and LibTorch's addmm is one operator; but it views a bias's gradient, and a view
+  // makes the sum over the ranks at once, one message for each bias.
+  const bool sums_bias = has_bias && is_shard_tensor(*bias) && bias->requires_grad() && c10::GradMode::is_enabled();
+  if (!sharded || (input.dim() == 2 && weight.dim() == 2 && !sums_bias)) return at::native::linear(input, weight, bias);
   TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) &&
                         input.size(-1) == weight.size(-1),
                     "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0,
@@ -110,14 +87,12 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::o
                     shape_string(weight.sizes()));
   const int64_t ndim = input.dim();
   const Ints l = axes_from(0, ndim), o = axes_from(0, ndim - 1);
-  at::Tensor out;
-  if (weight.dim() == 1) {
-    out = contract(input, weight, l, {ndim - 1}, o);
-  } else {
-    Ints with_features = o;
-    with_features.push_back(ndim);
-    out = contract(input, weight, l, {ndim, ndim - 1}, with_features);
-  }
+  Ints with_features = o;
+  if (weight.dim() == 2) with_features.push_back(ndim);
+  if (has_bias && weight.dim() == 2 && ndim >= 2 && is_row_of(*bias, input, weight))
+    return contract(input, weight, l, {ndim, ndim - 1}, with_features, bias);
+  const at::Tensor out = weight.dim() == 1 ? contract(input, weight, l, {ndim - 1}, o)
+                                           : contract(input, weight, l, {ndim, ndim - 1}, with_features);
   return has_bias ? out + *bias : out;
 }
 

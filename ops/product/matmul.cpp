@@ -76,12 +76,7 @@ std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool a
       if (number.isFloatingPoint()) plan.argument_overrides.emplace_back(call.arg(factor), number.to<int64_t>());
     }
   }
-  if (adds && plan.outputs[0]->has_partial()) {
-    // Every rank adds its share of the product, but only one of them the added tensor.
-    Layout added = plan.inputs[0]->layout();
-    for (int64_t m = 0; m < call.mesh()->ndim(); ++m) added.partials[m] = plan.outputs[0]->partial(m);
-    plan.inputs[0] = intern(std::move(added));
-  }
+  if (adds && plan.outputs[0]->has_partial()) plan.inputs[0] = with_partials_of(plan.inputs[0], plan.outputs[0]);
   if (adds && call.spec("self")->global_shape() != output_shape) {
     // Kernels disagree about what broadcasts to a block without rows.
     plan.run = [shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {

@@ -230,6 +230,43 @@ void exchange(Communicator& comm) {
   }
 }
 
+// Parts of any strides and sizes, none included, to every rank, itself included: one message for each pair.
+void exchange_of_parts(Communicator& comm) {
+  const std::vector<std::vector<int64_t>> shapes = {{3, 4}, {0, 2}, {200, 150}, {1, 1}};
+  const auto part = [&](int from, int to, size_t i) {
+    return values(from, shapes[i][0] * shapes[i][1], at::kFloat, to + static_cast<int>(i)).view(shapes[i]);
+  };
+  for (const bool strided : {false, true}) {
+    std::vector<Message> sends, receives;
+    for (int peer = 0; peer < comm.size(); ++peer) {
+      Message send{peer, {}}, receive{peer, {}};
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        send.parts.push_back(part(comm.rank(), peer, i).to(place(comm)));
+        if (strided && i % 2 == 0) send.parts[i] = send.parts[i].t().contiguous().t();
+        const Tensor columns = at::zeros({shapes[i][1], shapes[i][0]}, place(comm));
+        receive.parts.push_back(strided ? columns.t() : columns.view(shapes[i]));
+      }
+      sends.push_back(send);
+      receives.push_back(receive);
+    }
+    comm.reset_stats();
+
+    WorkPtr work = comm.exchange_async(sends, receives);
+    if (strided) work->wait();
+    work.reset();  // waits, unless it was waited for
+
+    const CommStats::Count sent = comm.stats().total();
+    EXPECT_EQ(sent.messages, comm.size() - 1);
+    EXPECT_EQ(sent.bytes, (comm.size() - 1) * int64_t{4} * (12 + 30000 + 1));
+    for (int peer = 0; peer < comm.size(); ++peer) {
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        EXPECT_TRUE(same_values(receives[peer].parts[i], part(peer, comm.rank(), i)))
+            << "part " << i << " from " << peer;
+      }
+    }
+  }
+}
+
 // Halos of a ring, two exchanges and a reduction under way at the same time, waited for in the other order.
 void exchange_overlaps_other_work(Communicator& comm) {
   const int right = (comm.rank() + 1) % comm.size();
@@ -394,6 +431,7 @@ const std::vector<VerbCase>& verb_cases() {
       {"all_to_all", all_to_all},
       {"broadcast", broadcast},
       {"exchange", exchange},
+      {"exchange_of_parts", exchange_of_parts},
       {"exchange_overlaps_other_work", exchange_overlaps_other_work},
       {"exchange_with_silent_ranks", exchange_with_silent_ranks},
       {"split_by_parity_and_reversed", split_by_parity_and_reversed},

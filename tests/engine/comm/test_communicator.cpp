@@ -77,6 +77,11 @@ void receive_from_0(Communicator& comm, int64_t n) {
 }
 
 const Mismatch kMismatches[] = {
+    {"parts",
+     [](Communicator& c) {
+       c.exchange({{1, {}, {at::ones({4}), at::ones({2})}}}, {});
+     },
+     [](Communicator& c) { receive_from_0(c, 6); }, "have  4 + 2 x Float sent, 6 x Float expected"},
     {"barrier_and_all_reduce", [](Communicator& c) { c.barrier(); }, [](Communicator& c) { reduce(c, 3); },
      "ranks 0 and 1 of this group make different calls"},
     {"sizes", [](Communicator& c) { reduce(c, 3); }, [](Communicator& c) { reduce(c, 4); }, "3 elements"},

@@ -184,50 +184,8 @@ TEST(Matmul, InPlaceKeepsItsOwnCut) {
 
 // A cut dim that LibTorch would merge with others stays cut, forward and backward, with plain and
 // cut weights.
-TEST(Linear, KeepsTheCutOfAnyDim) {
-  struct Case {
-    std::vector<int64_t> mesh;
-    Placements x, w;
-    bool plain = false;
-  };
-  const Case cases[] = {
-      {{2}, {shard(1, {3, 2})}, {kUncut}},
-      {{2}, {shard(2, {1, 3})}, {kUncut}, true},
-      {{2}, {shard(0)}, {kUncut}, true},
-      {{2}, {shard(3, {4, 2})}, {kUncut}},
-      {{2}, {shard(3, {4, 2})}, {shard(1)}},
-      {{2}, {kUncut}, {shard(0, {1, 2})}},
-      {{2}, {partial()}, {kUncut}},
-      {{2}, {shard(1)}, {shard(0)}},
-      {{3}, {shard(1, {4, 0, 1})}, {kUncut}, true},
-      {{2, 2}, {shard(1), shard(2)}, {kUncut, kUncut}, true},
-      {{2, 2}, {shard(1), kUncut}, {kUncut, shard(0)}},
-  };
-  for (const Case& c : cases) {
-    for (const bool inner : {false, true}) {
-      const auto program = [&](const Tensors& t) {
-        return Tensors{inner ? at::matmul(t[0], t[1].t()) : at::linear(t[0], t[1], t[2])};
-      };
-      expect_same_as_plain(c.mesh,
-                           {{.full = make_tensor({2, 5, 4, 6}, 1), .placements = c.x},
-                            {.full = make_tensor({3, 6}, 2), .placements = c.w, .plain = c.plain},
-                            {.full = make_tensor({3}, 3), .plain = c.plain}},
-                           program, {.double_backward = true});
-    }
-  }
-  on_mesh({2}, [](const MeshPtr& mesh) {
-    const at::Tensor x = shard_of(make_tensor({2, 5, 4, 6}, 1), mesh, {shard(2, {1, 3})});
-    mesh->group().reset_stats();
-    const at::Tensor y = at::linear(x, make_tensor({3, 6}, 2), make_tensor({3}, 3));
-    EXPECT_EQ(sharding_sizes(y).at(0), (std::vector<int64_t>{1, 3}));
-    EXPECT_EQ(mesh->group().stats().total().bytes, 0);
-    const c10::InferenceMode inference;
-    EXPECT_EQ(
-        sharding_sizes(at::linear(shard_of(make_tensor({2, 5, 6}, 1), mesh, {shard(1)}), make_tensor({3, 6}, 2))).at(0),
-        (std::vector<int64_t>{3, 2}));
-  });
-}
-
+// LibTorch's kernel of a linear layer adds the bias, so the numbers are those of one device to the last bit, and the
+// sum of a bias's gradient waits for the others.
 TEST(Einsum, KeepsCutsAndSumsOverThem) {
   struct Case {
     const char* equation;
@@ -296,29 +254,6 @@ TEST(Einsum, RepeatedLettersAndBroadcast) {
                        program, {.fallback = Fallback::kReplicate});
 }
 
-TEST(Linear, WithoutGradientsAWeightIsPlainOnEveryRankOrOnNone) {
-  const at::Tensor x = make_tensor({5, 6}, 1), w = make_tensor({3, 6}, 2), b = make_tensor({3}, 3);
-  const Placements of_weights[] = {{kUncut}, {shard(0, {3, 0})}, {shard(0, {0, 3})}, {shard(1, {6, 0})}, {partial()}};
-  on_mesh({2}, [&](const MeshPtr& mesh) {
-    const at::NoGradGuard no_grad;
-    for (const Placements& held : of_weights) {
-      for (const Placements& field : {Placements{shard(0, {4, 1})}, {kUncut}, {shard(1, {0, 6})}}) {
-        const at::Tensor y = at::linear(shard_of(x, mesh, field), shard_of(w, mesh, held), b);
-
-        EXPECT_EQ(difference(full_tensor(y), at::linear(x, w, b), 1e-12), "")
-            << field[0].to_string() << " " << held[0].to_string();
-      }
-    }
-  });
-}
-
-TEST(Linear, PlainTensorsTakeTheirOwnWay) {
-  const at::Tensor x = make_tensor({2, 3, 4}, 1), w = make_tensor({5, 4}, 2).requires_grad_(), b = make_tensor({5}, 3);
-  EXPECT_EQ(difference(at::linear(x, w, b), (x.unsqueeze(2) * w).sum(-1) + b, 1e-12), "");
-  EXPECT_EQ(difference(at::matmul(x, w.t()), at::einsum("abc,dc->abd", {x, w}), 1e-12), "");
-  EXPECT_EQ(at::matmul(x.select(0, 0).to_sparse(), w.t()).sizes(), (at::IntArrayRef{3, 5}));
-}
-
 TEST(Tensordot, KeepsCutsAndSumsOverThem) {
   const auto program = [](const Tensors& t) {
     return Tensors{at::tensordot(t[0], t[1], {-1, 1}, {0, 1}), at::tensordot(t[0], t[1], {3}, {0}),
@@ -331,26 +266,6 @@ TEST(Tensordot, KeepsCutsAndSumsOverThem) {
                           {.full = make_tensor({7, 4}, 3)}},
                          program);
   }
-}
-
-TEST(Linear, RefusesShapesThatDoNotFit) {
-  const auto message = [](auto call) {
-    return message_of([&] {
-      on_mesh({2}, [&](const MeshPtr& mesh) { call(shard_of(make_tensor({4, 3, 6}, 1), mesh, {shard(1)})); });
-    });
-  };
-  EXPECT_THAT(message([](const at::Tensor& x) {
-                return at::linear(x, make_tensor({3, 5}, 2));
-              }),
-              ::testing::HasSubstr("linear: the input has 6 features, the weight takes 5"));
-  EXPECT_THAT(message([](const at::Tensor& x) {
-                return at::matmul(x, make_tensor({5, 2}, 2));
-              }),
-              ::testing::HasSubstr("matmul: 6 columns meet 5 rows"));
-  EXPECT_THAT(message([](const at::Tensor& x) {
-                return at::matmul(x, make_tensor({3, 6, 2}, 2));
-              }),
-              ::testing::HasSubstr("matmul: batch dims of 4 and 3 do not broadcast"));
 }
 
 // LibTorch's own addmv reads the memory of such a tensor as if it were of the matrix's type.
