@@ -15,7 +15,6 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/before_collective.h"
-#include "moonhalo/engine/comm/packed_parts.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/comm/traffic.h"
@@ -190,6 +189,9 @@ WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Mes
                         " is not in this group of ", size_, "\n  have  peer ", message.peer, " in the list of rank ",
                         rank_, "\n  fix   peers are ranks of the group that the call is made on");
       const bool parts = !message.parts.empty();
+      TORCH_CHECK_NOT_IMPLEMENTED(!parts || takes_parts(), "exchange: the ", backend(),
+                                  " communicator sends no messages of several parts\n  have  ", message.parts.size(),
+                                  " parts for rank ", message.peer, "\n  fix   ask takes_parts(), or pack them");
       for (const at::Tensor& tensor : message.tensors()) {
         check_tensor("exchange", list == &sends ? "send" : "receive", tensor, parts || takes_strided());
         check_same_dtype("exchange", message.tensors()[0], tensor);
@@ -201,9 +203,7 @@ WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Mes
   int64_t bytes = 0;
   for (const Message& message : sends) bytes += message.nbytes();
   count(CommStats::kExchange, static_cast<int64_t>(sends.size()), bytes);
-  if (takes_parts()) return do_exchange(std::move(sends), std::move(receives));
-  PackedParts packed(sends, receives);
-  return std::move(packed).unpacking(do_exchange(std::move(sends), std::move(receives)));
+  return do_exchange(std::move(sends), std::move(receives));
 }
 
 void Communicator::exchange(std::vector<Message> sends, std::vector<Message> receives) {

@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "moonhalo/engine/comm/message.h"
-
 namespace moonhalo {
 
 /// The ways in which values of several ranks become one. `avg` divides the sum by the number of ranks.
@@ -21,6 +19,23 @@ enum class ReduceOp : uint8_t { kSum, kAvg, kMax, kMin, kProduct };
 const char* name(ReduceOp op);
 /// "sum" | "avg" | "max" | "min" | "product"; ValueError otherwise.
 ReduceOp parse_reduce_op(const std::string& text);
+
+/// One direction of a point-to-point message. `data` has any dtype and is contiguous unless the communicator
+/// takes_strided; then both ends give the same shape, if either is not. The receiver knows the size.
+struct Message {
+  int peer;
+  at::Tensor data;
+  /// Or, where the communicator takes_parts, tensors of one dtype and any strides, which travel together; then `data`
+  /// is undefined. Both ends give as many, of the same shapes.
+  std::vector<at::Tensor> parts = {};
+
+  at::TensorList tensors() const { return parts.empty() ? at::TensorList(data) : at::TensorList(parts); }
+  int64_t nbytes() const {
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : tensors()) bytes += static_cast<int64_t>(tensor.nbytes());
+    return bytes;
+  }
+};
 
 /// Counts what a communicator has moved so far. Bytes and messages are what left this rank, counted as if every part
 /// went straight to the rank that needs it (all_reduce: reduce-scatter, then all-gather), so they are the same for
@@ -39,6 +54,15 @@ struct CommStats {
 
 /// Bytes that this thread has given to any communicator so far, as CommStats counts them.
 int64_t bytes_sent_by_this_thread();
+
+/// A collective under way. The tensors handed in stay alive until it ends.
+class Work {
+ public:
+  virtual ~Work() = default;
+  /// Returns when the data has arrived and the caller's send buffers may be reused. Throws on timeout or abort.
+  virtual void wait() = 0;
+};
+using WorkPtr = std::unique_ptr<Work>;
 
 /// A group of ranks and the verbs among them: one interface for ranks as threads, MPI, NCCL, or none (fake).
 ///
@@ -61,7 +85,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// True if exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous,
   /// unpacked.
   virtual bool takes_strided() const { return false; }
-  /// True if a message's parts are copied from where they lie to where they belong. They are packed otherwise.
+  /// True if exchange takes messages of several parts, which are copied from where they lie to where they belong.
   virtual bool takes_parts() const { return false; }
 
   /// Posts every receive, then every send; messages between one pair of ranks match in order.

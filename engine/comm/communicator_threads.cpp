@@ -62,10 +62,8 @@ std::string sizes_of(at::TensorList tensors) {
 
 class ThreadExchange final : public Work, public Pollable {
  public:
-  struct Receive {
-    int peer;
+  struct Receive : Message {
     uint64_t number;
-    Message message;
   };
   struct Send {
     int peer;
@@ -151,7 +149,7 @@ class ThreadExchange final : public Work, public Pollable {
     }
     const CallMark mark = envelope->mark;
     const uint64_t call = envelope->call;
-    const at::TensorList sent = envelope->tensors, expected = receive.message.tensors();
+    const at::TensorList sent = envelope->tensors, expected = receive.tensors();
     const bool fits = mark.tag == call_.mark.tag && sent.size() == expected.size() &&
                       std::equal(sent.begin(), sent.end(), expected.begin(), fits_receive);
     for (size_t i = 0; fits && i < sent.size(); ++i) copy_message(expected[i], sent[i]);
@@ -246,7 +244,8 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
     }
     std::vector<ThreadExchange::Receive> expected;
     for (Message& message : receives) {
-      expected.push_back({message.peer, next_receive_[message.peer]++, std::move(message)});
+      const uint64_t number = next_receive_[message.peer]++;
+      expected.push_back({std::move(message), number});
     }
     const VerbCall call{.kind = CommStats::kExchange, .number = call_, .mark = mark_};
     return std::make_unique<ThreadExchange>(hub_, rank(), call, timeout(), std::move(expected), std::move(waiting));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "moonhalo/engine/comm/message.h"
+#include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo {
 

@@ -19,6 +19,30 @@ namespace {
 
 Communicator& group_of(const ShardSpec& spec, const StoredCut& cut) { return spec.mesh()->group(cut.mesh_dim); }
 
+// Returns how many elements a rank of the group holds.
+int64_t elements_of(const ShardSpec& spec, const StoredCut& cut, int rank) {
+  std::vector<int64_t> shape = spec.local_shape();
+  shape[cut.dim] = spec.cut(cut.dim).sizes[rank];
+  return c10::multiply_integers(shape);
+}
+
+WorkPtr exchange(Communicator& ranks, std::vector<Message> sends, std::vector<Message> receives) {
+  const auto moves_nothing = [](const Message& message) { return message.nbytes() == 0; };
+  std::erase_if(sends, moves_nothing);
+  std::erase_if(receives, moves_nothing);
+  return ranks.exchange_async(std::move(sends), std::move(receives));
+}
+
+// Calls visit(tensor, its place in `flat`).
+template <typename Visit>
+void each_part(const at::Tensor& flat, const std::vector<at::Tensor>& tensors, const Visit& visit) {
+  int64_t start = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const int64_t count = tensor.numel();
+    visit(tensor, flat.narrow(0, std::exchange(start, start + count), count).view(tensor.sizes()));
+  }
+}
+
 }  // namespace
 
 std::optional<StoredCut> stored_cut(const ShardSpec& spec) {
@@ -55,44 +79,71 @@ UnitGather::UnitGather(const std::vector<at::Tensor>& tensors) : whole_(tensors.
   }
   const auto describe = [&tensors] { return specs_of(tensors); };
   const CallScope scope(tag_of(tensors), "gather_parameters", describe);
-  for (Group& group : groups_) post(group);
+  for (Group& group : groups_) {
+    Communicator& ranks = group_of(*group.parts[0].spec, group.parts[0].cut);
+    ranks.takes_parts() ? post_in_place(group, ranks) : post_packed(group, ranks);
+  }
 }
 
-// Blocks go straight to their rows of the whole tensors, where the communicator can do that.
-void UnitGather::post(Group& group) {
-  Communicator& ranks = group_of(*group.parts[0].spec, group.parts[0].cut);
-  std::vector<Message> sends, receives;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    if (rank == ranks.rank()) continue;
-    sends.push_back({rank, {}, group.blocks});
-    receives.push_back({rank, {}});
-  }
+void UnitGather::make_whole(const Group& group) {
   for (size_t i = 0; i < group.parts.size(); ++i) {
     const Part& part = group.parts[i];
-    at::Tensor& whole = whole_[part.index];
-    whole = empty_block(whole_spec(part.spec)->local_shape(), group.blocks[i].options());
-    int64_t row = 0;
-    auto receive = receives.begin();
-    for (int rank = 0; rank < ranks.size(); ++rank) {
-      const int64_t rows = part.spec->cut(part.cut.dim).sizes[rank];
-      const at::Tensor place = whole.narrow(part.cut.dim, std::exchange(row, row + rows), rows);
-      if (rank == ranks.rank()) {
-        place.copy_(group.blocks[i]);
-      } else {
-        (receive++)->parts.push_back(place);
-      }
+    whole_[part.index] = empty_block(whole_spec(part.spec)->local_shape(), group.blocks[i].options());
+  }
+}
+
+// Returns where the rank's blocks belong.
+std::vector<at::Tensor> UnitGather::rows_of(const Group& group, int rank) const {
+  std::vector<at::Tensor> rows;
+  for (const Part& part : group.parts) {
+    const at::IntArrayRef sizes = part.spec->cut(part.cut.dim).sizes;
+    rows.push_back(whole_[part.index].narrow(part.cut.dim, c10::sum_integers(sizes.slice(0, rank)), sizes[rank]));
+  }
+  return rows;
+}
+
+// Blocks go straight to their rows.
+void UnitGather::post_in_place(Group& group, Communicator& ranks) {
+  make_whole(group);
+  std::vector<Message> sends, receives;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const std::vector<at::Tensor> rows = rows_of(group, rank);
+    if (rank == ranks.rank()) {
+      for (size_t i = 0; i < rows.size(); ++i) rows[i].copy_(group.blocks[i]);
+    } else {
+      sends.push_back({rank, {}, group.blocks});
+      receives.push_back({rank, {}, rows});
     }
   }
-  group.blocks.clear();
-  const auto moves_nothing = [](const Message& message) { return message.nbytes() == 0; };
-  std::erase_if(sends, moves_nothing);
-  std::erase_if(receives, moves_nothing);
-  group.work = ranks.exchange_async(std::move(sends), std::move(receives));
+  group.work = exchange(ranks, std::move(sends), std::move(receives));
+}
+
+// The whole tensors are made when what travels has come, so that no more is held meanwhile than one of both.
+void UnitGather::post_packed(Group& group, Communicator& ranks) {
+  std::vector<Message> sends, receives;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    int64_t count = 0;
+    for (const Part& part : group.parts) count += elements_of(*part.spec, part.cut, rank);
+    group.packed.push_back(empty_block({count}, group.blocks[0].options()));
+    if (rank != ranks.rank()) receives.push_back({rank, group.packed.back()});
+  }
+  const at::Tensor& mine = group.packed[ranks.rank()];
+  each_part(mine, group.blocks, [](const at::Tensor& block, const at::Tensor& place) { place.copy_(block); });
+  for (const Message& receive : receives) sends.push_back({receive.peer, mine});
+  group.work = exchange(ranks, std::move(sends), std::move(receives));
 }
 
 std::vector<at::Tensor> UnitGather::finish() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (Group& group : groups_) group.work->wait();
+  for (Group& group : groups_) {
+    group.work->wait();
+    if (!group.packed.empty()) make_whole(group);
+    for (size_t rank = 0; rank < group.packed.size(); ++rank) {
+      each_part(group.packed[rank], rows_of(group, static_cast<int>(rank)),
+                [](const at::Tensor& rows, const at::Tensor& block) { rows.copy_(block); });
+    }
+    group.packed.clear();
+  }
   return std::move(whole_);
 }
 

@@ -41,9 +41,13 @@ class UnitGather {
   struct Group {
     std::vector<Part> parts;
     std::vector<at::Tensor> blocks;  // this rank's, by part
+    std::vector<at::Tensor> packed;  // all blocks of a rank, one behind the other, if they are sent so
     WorkPtr work;
   };
-  void post(Group& group);
+  void post_in_place(Group& group, Communicator& ranks);
+  void post_packed(Group& group, Communicator& ranks);
+  void make_whole(const Group& group);
+  std::vector<at::Tensor> rows_of(const Group& group, int rank) const;
 
   std::vector<Group> groups_;
   std::vector<at::Tensor> whole_;

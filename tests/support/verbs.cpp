@@ -230,8 +230,14 @@ void exchange(Communicator& comm) {
   }
 }
 
-// Parts of any strides and sizes, none included, to every rank, itself included: one message for each pair.
+// Parts of any strides and sizes, none included, to every rank, itself included: one message for each pair. Where they
+// are not taken, all ranks are told.
 void exchange_of_parts(Communicator& comm) {
+  if (!comm.takes_parts()) {
+    const std::vector<Message> parts = {{comm.rank(), {}, {at::ones({2}, place(comm))}}};
+    EXPECT_THROW(comm.exchange(parts, parts), c10::NotImplementedError);
+    return;
+  }
   const std::vector<std::vector<int64_t>> shapes = {{3, 4}, {0, 2}, {200, 150}, {1, 1}};
   const auto part = [&](int from, int to, size_t i) {
     return values(from, shapes[i][0] * shapes[i][1], at::kFloat, to + static_cast<int>(i)).view(shapes[i]);
