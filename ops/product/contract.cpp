@@ -42,6 +42,7 @@ bool is_linear(at::IntArrayRef l, at::IntArrayRef r, at::IntArrayRef o) {
 at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
                           at::IntArrayRef o, const Bias& bias) {
   if (is_linear(l, r, o)) return at::linear(left, right, bias);
+  TORCH_INTERNAL_ASSERT(!bias);
   std::string equation;
   const auto append = [&](at::IntArrayRef axes) {
     for (const int64_t axis : axes) equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
@@ -206,7 +207,6 @@ at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_a
         "\n  have  tensors of shapes ", shape_string(left.sizes()), " and ",
         shape_string(right.sizes()));
   }
-  TORCH_INTERNAL_ASSERT(!bias || is_linear(left_axes, right_axes, out_axes));
   return call_operator(left, right, left_axes, right_axes, out_axes, bias);
 }
 
