@@ -421,7 +421,7 @@ void states(mh::Communicator& world, int64_t width) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 3;
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 2;
   const int64_t width = argc > 2 ? std::atoll(argv[2]) : 512;
   if (rounds > 0) times(width, rounds, argc > 3 ? argv[3] : "");
   std::printf("counts, %lld tokens a rank, width %lld\n", 256LL, static_cast<long long>(width / 2));
