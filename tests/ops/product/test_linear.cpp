@@ -90,7 +90,8 @@ TEST(Linear, AddsTheBiasAsOneDeviceDoes) {
         at::linear(cut, weight, bias).square().sum().backward();
         EXPECT_EQ(mesh->group().stats().total().calls, 0);
         const at::Tensor y = at::linear(cut, weight, bias);
-        EXPECT_TRUE(at::equal(to_local(y.detach()), at::linear(to_local(cut), w, b)));
+        EXPECT_TRUE(at::equal(to_local(y.detach()),
+                              at::linear(to_local(cut), to_local(weight.detach()), to_local(bias.detach()))));
       });
     }
   }
