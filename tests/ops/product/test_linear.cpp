@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers on cuts against the whole tensors: cuts of any dim, biases, gradients.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
