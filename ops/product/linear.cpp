@@ -87,13 +87,15 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::o
                     shape_string(weight.sizes()));
   const int64_t ndim = input.dim();
   const Ints l = axes_from(0, ndim), o = axes_from(0, ndim - 1);
+  if (weight.dim() == 1) {
+    const at::Tensor out = contract(input, weight, l, {ndim - 1}, o);
+    return has_bias ? out + *bias : out;
+  }
   Ints with_features = o;
-  if (weight.dim() == 2) with_features.push_back(ndim);
-  if (has_bias && weight.dim() == 2 && ndim >= 2 && is_row_of(*bias, input, weight))
-    return contract(input, weight, l, {ndim, ndim - 1}, with_features, bias);
-  const at::Tensor out = weight.dim() == 1 ? contract(input, weight, l, {ndim - 1}, o)
-                                           : contract(input, weight, l, {ndim, ndim - 1}, with_features);
-  return has_bias ? out + *bias : out;
+  with_features.push_back(ndim);
+  const bool fused = has_bias && ndim >= 2 && is_row_of(*bias, input, weight);
+  const at::Tensor out = contract(input, weight, l, {ndim, ndim - 1}, with_features, fused ? bias : std::nullopt);
+  return has_bias && !fused ? out + *bias : out;
 }
 
 // Axes of matmul's operands: dims of size one that meet a larger one are dropped, since they
