@@ -51,19 +51,29 @@ void average(const std::vector<at::Tensor>& leaves, Communicator& group) {
   }
 }
 
+// The meshes noted so far that live, one of each set of ranks.
+std::vector<MeshPtr> noted_groups() {
+  std::vector<MeshPtr> groups;
+  for (const auto& weak : *meshes) {
+    const MeshPtr mesh = weak.lock();
+    const auto same = [&](const MeshPtr& other) { return !mesh->ranks_of(*other).empty(); };
+    if (mesh && std::none_of(groups.begin(), groups.end(), same)) groups.push_back(mesh);
+  }
+  return groups;
+}
+
 }  // namespace
 
 void note_local_results(const MeshPtr& data) {
-  std::erase_if(*meshes, [](const auto& mesh) { return mesh.expired(); });
-  const auto same = [&](const auto& mesh) { return mesh.lock() == data; };
-  if (std::none_of(meshes->begin(), meshes->end(), same)) meshes->push_back(data);
+  data->ranks_of(*data);  // asked while all its ranks are here; nothing travels for it in noted_groups
+  std::erase_if(*meshes, [&](const auto& mesh) { return mesh.expired() || mesh.lock() == data; });
+  meshes->push_back(data);
 }
 
 void average_local_gradients(const std::vector<at::Tensor>& parameters) {
   const c10::AutoGradMode no_grad(false);
-  for (const auto& weak : *meshes) {
-    const MeshPtr mesh = weak.lock();
-    if (!mesh || mesh->size() == 1) continue;
+  for (const MeshPtr& mesh : noted_groups()) {
+    if (mesh->size() == 1) continue;
     std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
     for (const at::Tensor& leaf : parameters) {
       if (leaf.requires_grad() && !is_shard_tensor(leaf) && !has_gradient_hook(leaf))

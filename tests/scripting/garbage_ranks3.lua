@@ -39,4 +39,24 @@ function tests.test_S26_a_sum_alone_is_summed_up_once()
   testing.assert_equal(sum_with(function() end), true)
 end
 
+-- Plain parameters get the mean of their gradients over the ranks of a mesh that is dropped by then, on all or on none.
+function tests.test_N36_a_dropped_mesh_of_local_results()
+  local ranks = mh.world_size()
+  local function divide()
+    local own = mh.init_device_mesh("cpu", {ranks}, {"dp"})
+    mh.replicate(mh.nn.Linear(2, 2), {mesh = own, output = "local"})
+  end
+  divide()
+  collectgarbage("stop")
+  divide = nil
+  mh.set_fallback("replicate")  -- plans of operators, which hold on to the mesh, are dropped
+  if mh.rank() == 1 then collectgarbage("collect") end
+  local head = mh.zeros({2}, kF64):requires_grad_()
+  local opt = mh.optim.SGD({head}, {lr = 1})
+  ;(head * mh.rank()):sum():backward()
+  opt:step()
+  collectgarbage("restart")
+  testing.assert_close(head:detach(), mh.full({2}, -(ranks - 1) / 2, kF64))
+end
+
 return tests

@@ -13,6 +13,9 @@ local training = mh._training
 local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the outermost}
 local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; what was made -> itself
 
+-- Meshes of local results, kept: a script may drop them, and the collector frees them at other steps on other ranks.
+local kLocal = {}
+
 local kOptions = {
   fully_shard = {"mesh", "min_numel", "unit_rows", "input", "reshard_after_forward", "reshard_after_backward", "prefetch", "mp_policy",
                  "output", "bucket_cap_mb"},
@@ -211,6 +214,7 @@ local function make_unit(op, module, given)
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
   if options.output == "local" then
+    kLocal[#kLocal + 1] = options.mesh
     training.note_local_results(options.mesh)
     hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh))
   end

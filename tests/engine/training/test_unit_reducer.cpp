@@ -69,8 +69,13 @@ TEST(LocalResults, N36_PlainParametersGetTheMeanOfTheirGradients) {
     finish_grad_sync(all);
     EXPECT_EQ(head.grad().cpu()[0][0].item<double>(), 3.0 * static_cast<double>(mesh->rank()));  // nothing was noted
     note_local_results(mesh);
+    const MeshPtr same = init_device_mesh(mesh->group(), device.is_cuda() ? "cuda" : "cpu", {3}, {"again"});
+    note_local_results(same);
+    const auto sums = [&] { return mesh->group().stats().by_kind[CommStats::kAllReduce].calls; };
+    const int64_t before_sync = sums();
     finish_grad_sync(all);
 
+    EXPECT_EQ(sums() - before_sync, 2);  // one for each dtype
     EXPECT_TRUE(at::equal(head.grad().cpu(), at::full({3, 2}, 3.0, at::kDouble)));
     EXPECT_EQ(difference(part.grad().cpu(), at::full({3, 2}, 1.0 / 3, at::kFloat), 1e-6), "");
     EXPECT_FALSE(unused.grad().defined());
