@@ -11,8 +11,8 @@ namespace moonhalo {
 
 /// Says that every rank of `data` makes a loss of its own of this rank's block of a module's results, and that the mean
 /// of their gradients is wanted. Then plain parameters, which such results may meet where no ShardTensor does (a head
-/// that is an ordinary module), have other gradients on every rank. A note is
-/// forgotten with its mesh, which all ranks must keep until the same step. Collective over `data`.
+/// that is an ordinary module), have other gradients on every rank. A note is forgotten with its mesh, which all ranks
+/// must keep until the same step. Collective over `data`.
 void note_local_results(const MeshPtr& data);
 
 /// Gives plain parameters that have met no ShardTensor the mean of their gradients over the ranks that
