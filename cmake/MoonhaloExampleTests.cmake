@@ -57,16 +57,17 @@ if(TARGET moonhalo_cli)
     moonhalo_add_losses_test(one_script_${name} tests/examples/one_script.lua 5 ${tolerance} 1,2,3,4
                              "dtype=${dtype},dropout=${dropout}" PLAIN MPI)
   endforeach()
-  foreach(case "float64;10;1e-10;0;float64" "float32;10;1e-5;0;float32" "float64;10;1e-10;0.2;dropout")
+  # The transports are another matter than dtypes and masks: one of the three runs over TCP.
+  foreach(case "float64;1e-10;0;float64;TCP" "float32;1e-5;0;float32;" "float64;1e-10;0.2;dropout;")
     list(GET case 0 dtype)
-    list(GET case 1 steps)
-    list(GET case 2 tolerance)
-    list(GET case 3 dropout)
-    list(GET case 4 name)
+    list(GET case 1 tolerance)
+    list(GET case 2 dropout)
+    list(GET case 3 name)
+    list(GET case 4 tcp)
     set(output "${PROJECT_BINARY_DIR}/climate_${name}/output")
     moonhalo_add_losses_test(
-      climate_${name} examples/climate/train.lua ${steps} ${tolerance} 1,2,3,4,8
-      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI TCP)
+      climate_${name} examples/climate/train.lua 10 ${tolerance} 1,2,3,4,8
+      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI ${tcp})
   endforeach()
   moonhalo_add_losses_test(diffusion examples/climate/diffusion.lua 3 1e-10 1,3,4
                            "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")

@@ -15,7 +15,7 @@ from own_python import check, finish, lacking
 
 def run(what, *command, **variables):
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-                          env={**os.environ, **variables})
+                          env={**os.environ, **kept_code, **variables})
     check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
     return done.stdout
 
@@ -24,6 +24,8 @@ python, build, source, missing, mpiexec = sys.argv[1:]
 if missing:
     lacking(missing)
 program = Path(source) / "tests/python/ranks.py"
+# PyTorch is compiled once, not by each of eight processes, also where the environment is not written to.
+kept_code = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(build) / "python_code")}
 run("threads", python, program, Path(build) / "python")
 if mpiexec:
     run("mpi", mpiexec, "-n", 3, python, program, Path(build) / "python", "mpi")
