@@ -2,7 +2,9 @@
 -- N01-N10, N13-N20, N28: mh.parallelize on all ranks of a run, against the same model on one plain rank.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local runs = require "support.parallel_runs"
 local nn, optim = mh.nn, mh.optim
+local seeded, plain, config_of = runs.seeded, runs.plain, runs.config_of
 
 local ranks = mh.world_size()
 local kF64 = {dtype = "float64"}
@@ -64,23 +66,9 @@ function Anew:forward(sample)
 end
 Anew.loss = Trained.loss
 
-local function seeded(make)
-  mh.manual_seed(5)
-  return make():double()
-end
-local function plain(x)
-  x = x:detach()
-  return x:is_shard_tensor() and x:full_tensor() or x
-end
 local function close(actual, expected, what)
   local done, problem = pcall(testing.assert_close, actual, expected)
   if not done then error(what .. ": " .. tostring(problem), 0) end
-end
-
-local function config_of(plan, runtime, more)
-  local fields = {plan_ngpus = plan, runtime_ngpus = runtime}
-  for key, value in pairs(more or {}) do fields[key] = value end
-  return mh.ComputeConfig(fields)
 end
 
 --- This unit's rows of `x`; units have different numbers of them.

@@ -2,7 +2,9 @@
 -- V10, N04, N06-N09, N12, N15, N16, N11, N20-N29, N31, N36: what mh.parallelize takes and refuses, the plans that it keeps, and weights.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local runs = require "support.parallel_runs"
 local nn, optim = mh.nn, mh.optim
+local seeded, plain, config_of = runs.seeded, runs.plain, runs.config_of
 
 local ranks = mh.world_size()
 local kF64 = {dtype = "float64"}
@@ -16,19 +18,6 @@ function Mlp:init(width)
 end
 function Mlp:forward(x) return self.fc2(self.fc1(x):gelu()) * self.scale end
 
-local function seeded(make, ...)
-  mh.manual_seed(5)
-  return make(...):double()
-end
-local function plain(x)
-  x = x:detach()
-  return x:is_shard_tensor() and x:full_tensor() or x
-end
-local function config_of(plan, runtime, more)
-  local fields = {plan_ngpus = plan, runtime_ngpus = runtime}
-  for key, value in pairs(more or {}) do fields[key] = value end
-  return mh.ComputeConfig(fields)
-end
 local whole_unit = config_of(ranks, ranks)
 local x = (function()
   mh.manual_seed(6)

@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What parallel_models.lua and parallel_plans.lua share.
+local mh = require "moonhalo"
+
+local runs = {}
+
+--- A module of float64 whose weights are the same in every call and on every rank.
+function runs.seeded(make, ...)
+  mh.manual_seed(5)
+  return make(...):double()
+end
+
+--- `x` without its graph, whole.
+function runs.plain(x)
+  x = x:detach()
+  return x:is_shard_tensor() and x:full_tensor() or x
+end
+
+--- A ComputeConfig for plans of `plan` ranks on `runtime`, with the fields of `more`.
+function runs.config_of(plan, runtime, more)
+  local fields = {plan_ngpus = plan, runtime_ngpus = runtime}
+  for key, value in pairs(more or {}) do fields[key] = value end
+  return mh.ComputeConfig(fields)
+end
+
+return runs
