@@ -71,9 +71,10 @@ class MpiCommunicator final : public Communicator,
   }
   // A rank's own thread tells the others, by MPI_Abort or a note.
   void tell_failure(const std::string&) override {}
-  std::string heard_failure() override {
+  void note_device_call(uint64_t number) override { group_->note_device_call(number); }
+  std::string heard_failure(uint64_t number) override {
     if (!any_thread()) return "";
-    const int rank = group_->world().leaving->heard(group_->world().absence);
+    const int rank = group_->heard(number);
     return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or ended";
   }
   void come_back() override {

@@ -21,6 +21,7 @@
 #include "moonhalo/engine/comm/communicator_device.h"
 #include "moonhalo/engine/comm/device_communicator.h"
 #include "moonhalo/engine/comm/device_watch.h"
+#include "moonhalo/engine/comm/failures.h"
 #include "moonhalo/engine/comm/nccl_comm.h"
 #include "moonhalo/engine/comm/ordered_reduction.h"
 #include "moonhalo/engine/comm/pollable.h"
@@ -145,7 +146,11 @@ class NcclExchange final : public Work, public Pollable {
 class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
  public:
   NcclCommunicator(CommunicatorPtr host, c10::Device device, std::shared_ptr<NcclRank> rank)
-      : DeviceCommunicator(std::move(host), device), rank_(std::move(rank)) {}
+      : DeviceCommunicator(std::move(host), device),
+        tells_(dynamic_cast<TellsFailures*>(this->host().get())),
+        rank_(std::move(rank)) {
+    if (tells_ != nullptr) tells_->note_device_call(0);
+  }
   // The device's library is not to be called at the end of the process, nor from there to wait for others.
   ~NcclCommunicator() override { close(); }
 
@@ -179,7 +184,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     const auto moves = [](const Message& message) { return message.data.nbytes() > 0; };
     EventPtr done;
     VerbCall call{.kind = CommStats::kExchange};
-    compare(call, sends, receives);
+    begin(call, sends, receives);
     if (std::any_of(sends.begin(), sends.end(), moves) || std::any_of(receives.begin(), receives.end(), moves)) {
       done = post(call, [&](NcclApi::Comm comm) {
         int result = NcclApi::kSuccess;
@@ -201,7 +206,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     if (data.is_cpu()) return on_host([&](Communicator& host) { host.all_reduce(data, op); });
     VerbCall call = call_of(CommStats::kAllReduce, data, op);
-    compare(call);
+    begin(call);
     if (data.numel() == 0) return;
     if (!*ordered_reductions && op_of(op) && summable(data.scalar_type())) {
       return finish(post(call, [&](NcclApi::Comm comm) {
@@ -226,7 +231,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     VerbCall call = call_of(CommStats::kAllGather, in, ReduceOp::kSum);
     call.elements = 0;
     call.counts = counts;
-    compare(call);
+    begin(call);
     into(out, [&](at::Tensor& to) { gather(call, there(in), counts, to); });
   }
 
@@ -235,7 +240,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
       return on_host([&](Communicator& host) { host.reduce_scatter(in, counts, out, op); });
     VerbCall call = call_of(CommStats::kReduceScatter, in, op);
     call.counts = counts;
-    compare(call);
+    begin(call);
     const bool even = std::all_of(counts.begin(), counts.end(), [&](int64_t n) { return n == counts[0]; });
     into(out, [&](at::Tensor& to) {
       const at::Tensor from = there(in);
@@ -257,7 +262,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     call.elements = 0;
     call.send_counts = send_counts;
     call.receive_counts = receive_counts;
-    compare(call);
+    begin(call);
     into(out, [&](at::Tensor& to) { swap(call, there(in), send_counts, to, receive_counts); });
   }
 
@@ -265,7 +270,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     if (data.is_cpu()) return on_host([&](Communicator& host) { host.broadcast(data, root); });
     VerbCall call = call_of(CommStats::kBroadcast, data, ReduceOp::kSum);
     call.root = root;
-    compare(call);
+    begin(call);
     if (data.numel() == 0) return;
     finish(post(call, [&](NcclApi::Comm comm) {
       void* const at = data.mutable_data_ptr();
@@ -348,11 +353,10 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
   // `calls` on the stream beside, after what has been computed so far.
   EventPtr post(VerbCall& call, c10::function_ref<int(NcclApi::Comm)> calls) {
     NcclComm& group = comm();
-    call.number = ++calls_;
     call.mark = CallMark::now();
     const EventPtr ready = mark(current_stream(device()));
     ready->block(rank_->stream);
-    const DeviceWatch::OperationPtr operation = rank_->watch.begin(call, ready, timeout());
+    const DeviceWatch::OperationPtr operation = rank_->watch.begin(host(), call, ready, timeout());
     try {
       group.post(call.verb(), rank_->watch, calls);
     } catch (const CommError& error) {
@@ -412,12 +416,15 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     return reduced_in_order(op, all.unbind(0));
   }
 
-  // Only where it is asked for (MOONHALO_CHECK_CALLS=1, set_check_calls), since the host waits for it.
-  void compare(const VerbCall& call, const std::vector<Message>& sends = {},
-               const std::vector<Message>& receives = {}) {
+  // Numbers the call, also where this rank moves nothing. Calls are compared only where it is asked for
+  // (MOONHALO_CHECK_CALLS=1, set_check_calls), since the host waits for it.
+  void begin(VerbCall& call, const std::vector<Message>& sends = {}, const std::vector<Message>& receives = {}) {
+    call.number = ++calls_;
+    if (tells_ != nullptr) tells_->note_device_call(call.number);
     if (check_calls_) compare_calls(*host(), call, sends, receives);
   }
 
+  TellsFailures* tells_;  // the host's; null where ranks that end are not heard of
   std::shared_ptr<NcclRank> rank_;
   std::shared_ptr<NcclComm> comm_;
   uint64_t calls_ = 0;

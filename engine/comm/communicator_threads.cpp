@@ -212,7 +212,8 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
   bool takes_parts() const override { return true; }
   void abort(const std::string& reason) override { hub_->world().abort(reason); }
   void tell_failure(const std::string& reason) override { abort(reason); }
-  std::string heard_failure() override { return hub_->heard_failure(); }
+  void note_device_call(uint64_t number) override { hub_->note_device_call(rank(), number); }
+  std::string heard_failure(uint64_t number) override { return hub_->heard_failure(number); }
   ThreadHub& hub() { return *hub_; }
 
  protected:

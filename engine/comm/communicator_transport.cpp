@@ -49,7 +49,9 @@ class TransportCommunicator final : public Communicator,
   void tell_failure(const std::string&) override {
     if (any_thread()) part();
   }
-  std::string heard_failure() override {
+  // A rank that ends closes its connections, as one that is lost.
+  void note_device_call(uint64_t) override {}
+  std::string heard_failure(uint64_t) override {
     const int rank = any_thread() ? group_->hub->parted(*group_->world) : -1;
     return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or was lost";
   }

@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kQueryEvery{5};
-// A rank that has ended well has ended its part of what is under way as well, so this is over in a moment.
+// A rank that has failed may have done its part of what is under way before, so this may be over in a moment.
 constexpr std::chrono::milliseconds kHeardFor{250};
 constexpr std::chrono::seconds kAbortWithin{5};
 
@@ -96,10 +96,10 @@ void tell(Communicator& host, const std::string& reason) {
   }
 }
 
-std::string heard_of(Communicator& host) {
+std::string heard_of(Communicator& host, uint64_t call) {
   auto* const tells = dynamic_cast<TellsFailures*>(&host);
   try {
-    return tells != nullptr ? tells->heard_failure() : "";
+    return tells != nullptr ? tells->heard_failure(call) : "";
   } catch (const CommError& error) {  // the host's own messages fail
     return error.what();
   }
@@ -118,10 +118,11 @@ void DeviceWatch::add(const std::shared_ptr<WatchedComm>& comm) {
   comms_.push_back(comm);
 }
 
-DeviceWatch::OperationPtr DeviceWatch::begin(const VerbCall& call, std::shared_ptr<const c10::Event> ready,
-                                             std::chrono::milliseconds limit) {
+DeviceWatch::OperationPtr DeviceWatch::begin(CommunicatorPtr group, const VerbCall& call,
+                                             std::shared_ptr<const c10::Event> ready, std::chrono::milliseconds limit) {
   const bool limited = WaitingTime().left(limit) != Clock::duration::max();
   auto operation = std::make_shared<Operation>();
+  operation->group = std::move(group);
   operation->call = call;
   operation->call.counts = operation->call.send_counts = operation->call.receive_counts = {};
   if (limited) operation->limit = limit;
@@ -203,7 +204,7 @@ std::string DeviceWatch::found_in_operations() {
     return std::string(first.call.verb()) + " timed out after " + seconds_text(*first.limit) + " on the device of " +
            who + what + "\n  fix   see what the other ranks say; MOONHALO_TIMEOUT_S or --timeout sets the limit";
   }
-  const std::string heard = heard_of(*host_);
+  const std::string heard = heard_of(*first.group, first.call.number);
   if (heard.empty()) {
     heard_since_.reset();
     return "";

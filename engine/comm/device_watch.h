@@ -37,7 +37,8 @@ class DeviceWatch {
  public:
   /// An operation that was begun and is not known to have ended.
   struct Operation {
-    VerbCall call;  // without counts
+    CommunicatorPtr group;  // of the host
+    VerbCall call;          // without counts
     std::optional<std::chrono::milliseconds> limit;
     std::shared_ptr<const c10::Event> ready, done;  // done: null until it is posted
     WaitingTime time;
@@ -51,8 +52,9 @@ class DeviceWatch {
 
   void add(const std::shared_ptr<WatchedComm>& comm);
   /// Messages that the device waits for may be missing from now on; their time counts from when the device comes to
-  /// `ready`.
-  OperationPtr begin(const VerbCall& call, std::shared_ptr<const c10::Event> ready, std::chrono::milliseconds limit);
+  /// `ready`. `group`: the host's communicator of the ranks whose devices make the call.
+  OperationPtr begin(CommunicatorPtr group, const VerbCall& call, std::shared_ptr<const c10::Event> ready,
+                     std::chrono::milliseconds limit);
   void posted(const OperationPtr& operation, std::shared_ptr<const c10::Event> done);
   void drop(const OperationPtr& operation);
   /// Returns when nothing is under way, or all has failed.

@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTellTag = 3, kAnswerTag = 4;
+constexpr uint64_t kDeviceCalls = 0xd;
 // The time that ranks which found calls to differ wait to hear each other's.
 constexpr std::chrono::seconds kAnswerWithin{5};
 
@@ -96,10 +97,19 @@ void MpiTraffic::receive(int from, int to, uint64_t bytes, at::ScalarType dtype)
 }
 
 MpiGroup::MpiGroup(CommHandle comm, std::shared_ptr<MpiWorld> world, uint64_t id)
-    : comm_(std::move(comm)), world_(std::move(world)), id_(id), calls_(world_->leaving->calls(id)) {
+    : comm_(std::move(comm)),
+      world_(std::move(world)),
+      id_(id),
+      device_id_(combine_tag(id, kDeviceCalls)),
+      calls_(world_->leaving->calls(id)) {
   MPI_Comm_rank(handle(), &rank_);
   MPI_Comm_size(handle(), &size_);
   world_->group_ids.push_back(id_);
+}
+
+void MpiGroup::note_device_call(uint64_t number) {
+  if (number == 0) world_->group_ids.push_back(device_id_);
+  world_->leaving->set_calls(device_id_, number);
 }
 
 // MPI may still write to the words of a check that never ended. Messages that were not taken would be taken for those

@@ -75,6 +75,10 @@ class MpiGroup {
   bool broken() const { return !broken_.empty(); }
   /// CommError when a rank has ended that will never make call `number`.
   void check_left(uint64_t number, const char* verb);
+  /// See TellsFailures. A rank that has failed anywhere, or that never comes to call `number` of the devices; -1 if
+  /// there is none.
+  void note_device_call(uint64_t number);
+  int heard(uint64_t device_call) { return world_->leaving->heard(device_id_, device_call, world_->absence); }
   /// ValueError when this rank, which has waited for the others to begin call `number` for so long, and all others wait
   /// for each other.
   void check_stuck(uint64_t number, std::chrono::steady_clock::duration waited);
@@ -101,6 +105,7 @@ class MpiGroup {
   CommHandle comm_;
   std::shared_ptr<MpiWorld> world_;
   uint64_t id_;
+  uint64_t device_id_;  // of the counter of calls that devices make among themselves
   uint64_t& calls_;
   uint64_t splits_ = 0;
   int rank_ = 0, size_ = 1;

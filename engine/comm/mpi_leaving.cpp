@@ -172,14 +172,19 @@ void MpiLeaving::poll() {
   sent_.erase(std::remove_if(sent_.begin(), sent_.end(), finished), sent_.end());
 }
 
-int MpiLeaving::heard(uint64_t absence) {
+int MpiLeaving::heard(uint64_t group, uint64_t call, uint64_t absence) {
   const UsesMpi mpi;
   if (!mpi.may()) return -1;
   poll();
-  const std::lock_guard lock(mutex_);
-  if (!ended_.empty()) return ended_.begin()->first;
-  const auto parted = parted_.find(absence);
-  return parted == parted_.end() || parted->second.empty() ? -1 : parted->second.begin()->first;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [rank, ended] : ended_) {
+      if (ended.status != 0) return rank;
+    }
+    const auto parted = parted_.find(absence);
+    if (parted != parted_.end() && !parted->second.empty()) return parted->second.begin()->first;
+  }
+  return gone(group, call, absence);
 }
 
 int MpiLeaving::gone(uint64_t group, uint64_t call, uint64_t absence) const {

@@ -35,6 +35,11 @@ class MpiLeaving {
     return calls_[group];
   }
 
+  void set_calls(uint64_t group, uint64_t count) {
+    const std::lock_guard lock(mutex_);
+    calls_[group] = count;
+  }
+
   /// Takes and passes on what has come. Cheap.
   void poll();
   /// This rank makes no more calls of `groups` in what `absence` stands for: a world and how often its ranks have
@@ -51,8 +56,9 @@ class MpiLeaving {
   /// The status of a rank that has ended, else 0; the status of the first rank that ended with another than 0.
   int status(int rank) const;
   int status() const;
-  /// A rank that has ended, or has parted in this `absence`; -1 as far as is known. Any thread, where MPI allows it.
-  int heard(uint64_t absence);
+  /// As gone(), or a rank that has failed: that has parted, or has ended with a status other than 0; -1 as far as is
+  /// known. Any thread, where MPI allows it.
+  int heard(uint64_t group, uint64_t call, uint64_t absence);
   MpiStuck& stuck() { return *stuck_; }
   void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
 

@@ -134,6 +134,7 @@ ThreadHub::ThreadHub(std::shared_ptr<ThreadWorld> world, std::vector<int> world_
       channels_(world_ranks_.size() * world_ranks_.size()),
       announced_(world_ranks_.size()),
       phases_(world_ranks_.size()),
+      device_calls_(world_ranks_.size()),
       told_(world_ranks_.size()) {}
 
 void ThreadHub::wake_all() {
@@ -215,10 +216,11 @@ void ThreadHub::fail(const std::string& reason, bool mismatch) {
   wake_all();
 }
 
-std::string ThreadHub::heard_failure() {
+std::string ThreadHub::heard_failure(uint64_t device_call) {
   if (world_->aborted.load()) return world_->abort_reason();
   for (int rank = 0; rank < size(); ++rank) {
-    if (world_->ended[world_ranks_[rank]].load()) return "rank " + std::to_string(rank) + " ended without joining";
+    if (world_->ended[world_ranks_[rank]].load() && device_calls_[rank] < device_call)
+      return "rank " + std::to_string(rank) + " ended without joining";
   }
   return "";
 }

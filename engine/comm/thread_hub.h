@@ -158,8 +158,9 @@ class ThreadHub {
 
   /// Throws if the group is broken.
   void check(int rank, const char* verb);
-  /// Says why a rank of this group makes no more calls; "" if all go on. Any thread.
-  std::string heard_failure();
+  /// See TellsFailures.
+  void note_device_call(int rank, uint64_t number) { device_calls_[rank] = number; }
+  std::string heard_failure(uint64_t device_call);
   bool broken() const { return (arrivals_.load() & kBroken) != 0; }
 
  private:
@@ -182,6 +183,7 @@ class ThreadHub {
   /// call number * 16 + kind
   std::vector<std::atomic<uint64_t>> announced_;
   std::vector<std::atomic<uint64_t>> phases_;
+  std::vector<std::atomic<uint64_t>> device_calls_;
   /// Ranks that have entered a phase, over all phases so far; the top bit says broken.
   alignas(64) std::atomic<uint64_t> arrivals_{0};
   std::mutex reason_mutex_;

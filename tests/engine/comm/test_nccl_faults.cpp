@@ -17,6 +17,7 @@
 #include "moonhalo/engine/sharding/mesh.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_nccl.h"
+#include "tests/support/fake_streams.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 #include "tests/support/socket_ranks.h"
@@ -224,6 +225,32 @@ TEST_F(NcclFaults, X16_ARankThatEndsEarlyIsMissedWhereItIsWaitedFor) {
   EXPECT_THAT(texts[0], HasSubstr("rank 2 ended without joining"));
   EXPECT_THAT(texts[1], HasSubstr("rank 2 ended without joining"));
   EXPECT_EQ(texts[2], "");
+}
+
+// Rank 0 has nothing to send or to wait for; the device of rank 2 is behind for longer than it takes to hear of an end.
+TEST_F(NcclFaults, X16_ARankThatHasDoneItsPartMayEndWhileOthersWaitForEachOther) {
+  double sum = 0;
+  const auto texts = errors(4, {}, [&](Communicator& group) {
+    const int rank = group.rank();
+    const auto part = group.split(rank == 3, rank);
+    train(*part, 2);
+    if (rank == 3) return;  // in another group
+    const at::Tensor mine = at::ones({5}, *device_of(group));
+    at::Tensor theirs = at::zeros_like(mine);
+    if (rank == 2) {
+      fake::enqueue(fake::current_stream(device_of(group)->index()),
+                    [] { std::this_thread::sleep_for(std::chrono::seconds(1)); });
+    }
+    std::vector<Message> sends, receives;
+    if (rank == 2) sends.push_back({1, mine});
+    if (rank == 1) receives.push_back({2, theirs});
+    part->exchange(std::move(sends), std::move(receives));
+    if (rank == 1) sum = theirs.sum().item<double>();
+    if (rank > 0) check_arrived(*part);
+  });
+
+  EXPECT_THAT(texts, Each(""));
+  EXPECT_EQ(sum, 5);
 }
 
 TEST_F(NcclFaults, X16_RanksInDifferentVerbsAreNamedWhereCallsAreCompared) {
