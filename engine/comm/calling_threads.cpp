@@ -21,6 +21,7 @@ struct ThisThread {
   }
   ~ThisThread() { count -= counts(); }
 };
+// Not a RankLocal, since a thread may work as one rank after another (AsRank), and each as several threads.
 thread_local ThisThread this_thread;
 
 }  // namespace
