@@ -75,7 +75,7 @@ class MpiCommunicator final : public Communicator,
   std::string heard_failure(uint64_t number) override {
     if (!any_thread()) return "";
     const int rank = group_->heard(number);
-    return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or ended";
+    return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or has ended";
   }
   void come_back() override {
     MpiWorld& world = group_->world();

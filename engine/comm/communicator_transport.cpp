@@ -49,11 +49,10 @@ class TransportCommunicator final : public Communicator,
   void tell_failure(const std::string&) override {
     if (any_thread()) part();
   }
-  // A rank that ends closes its connections, as one that is lost.
-  void note_device_call(uint64_t) override {}
-  std::string heard_failure(uint64_t) override {
-    const int rank = any_thread() ? group_->hub->parted(*group_->world) : -1;
-    return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed or was lost";
+  void note_device_call(uint64_t number) override { group_->hub->note_device_call(group_->tag, number); }
+  std::string heard_failure(uint64_t number) override {
+    const int rank = any_thread() ? group_->hub->missing(*group_->world, group_->tag, group_->members, number) : -1;
+    return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed, has ended or was lost";
   }
   void come_back() override { ++group_->world->absence; }
   bool any_thread() const override { return group_->hub->transport().any_thread(); }

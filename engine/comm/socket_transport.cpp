@@ -16,12 +16,14 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace moonhalo {
 namespace {
 
 constexpr std::chrono::milliseconds kLinger{500};
+constexpr int kLastWordsTag = -1;
 
 struct Head {
   uint64_t bytes;
@@ -84,9 +86,24 @@ class Connection {
     if (open()) read();
   }
 
-  /// The last messages are on their way: lets the other end know that no more come.
-  void say_goodbye() {
-    if (open()) shutdown(socket_, SHUT_WR);
+  /// The last messages are on their way: lets the other end know that no more come, and why.
+  void say_goodbye(const std::optional<std::vector<uint64_t>>& words) {
+    if (!open()) return;
+    if (words) {
+      std::vector<uint64_t> copy = *words;
+      Request last{0, kLastWordsTag, reinterpret_cast<char*>(copy.data()), copy.size() * sizeof(uint64_t), true};
+      send(&last);
+      std::erase(sends_, &last);  // what has no room now is never said
+    }
+    shutdown(socket_, SHUT_WR);
+  }
+  std::optional<std::vector<uint64_t>> last_words() const {
+    const auto found = early_.find(kLastWordsTag);
+    if (found == early_.end()) return std::nullopt;
+    const std::vector<char>& bytes = found->second.front();
+    std::vector<uint64_t> words(bytes.size() / sizeof(uint64_t));
+    std::memcpy(words.data(), bytes.data(), words.size() * sizeof(uint64_t));
+    return words;
   }
   /// Throws away what still comes. A socket that is closed with bytes unread takes back what it sent last.
   void drain() {
@@ -216,7 +233,7 @@ class SocketTransport final : public Transport {
   }
 
   ~SocketTransport() override {
-    for (const auto& one : connections_) one->say_goodbye();
+    for (const auto& one : connections_) one->say_goodbye(last_words_);
     const auto until = std::chrono::steady_clock::now() + kLinger;
     for (;;) {
       std::vector<pollfd> ready;
@@ -270,13 +287,18 @@ class SocketTransport final : public Transport {
     return false;
   }
 
-  int lost() override {
+  std::vector<Gone> gone() override {
     const std::lock_guard lock(mutex_);
     progress_ready();
+    std::vector<Gone> all;
     for (int rank = 0; rank < size(); ++rank) {
-      if (rank != rank_ && !connections_[rank]->gone().empty()) return rank;
+      if (rank != rank_ && !connections_[rank]->gone().empty()) all.push_back({rank, connections_[rank]->last_words()});
     }
-    return -1;
+    return all;
+  }
+  void give_last_words(std::vector<uint64_t> words) override {
+    const std::lock_guard lock(mutex_);
+    last_words_ = std::move(words);
   }
 
   void cancel(void*& request) override {
@@ -303,6 +325,7 @@ class SocketTransport final : public Transport {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Connection>> connections_;  // that of this rank itself has no socket
   std::vector<pollfd> ready_;
+  std::optional<std::vector<uint64_t>> last_words_;
 };
 
 }  // namespace

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -21,9 +23,15 @@ class Transport {
   virtual int size() const = 0;
   /// True if other threads of the program may send and receive meanwhile.
   virtual bool any_thread() const = 0;
-  /// A rank that sends nothing more, as far as is known; -1 if there is none. Does not wait. Called by any thread where
-  /// any_thread says so.
-  virtual int lost() { return -1; }
+  /// A rank that sends nothing more, and its last words; none if it was lost.
+  struct Gone {
+    int rank;
+    std::optional<std::vector<uint64_t>> words;
+  };
+  /// As far as is known. Does not wait. Called by any thread where any_thread says so.
+  virtual std::vector<Gone> gone() { return {}; }
+  /// What the others are told when this transport ends.
+  virtual void give_last_words(std::vector<uint64_t>) {}
   /// Begins to send, or to receive at most, `bytes` (0 to kPieceBytes). The memory is in use until test says so.
   virtual void* send(const void* data, size_t bytes, int peer, int tag) = 0;
   virtual void* receive(void* data, size_t bytes, int peer, int tag) = 0;

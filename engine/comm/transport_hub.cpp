@@ -20,6 +20,9 @@ TransportHub::TransportHub(TransportPtr transport) : transport_(std::move(transp
 
 // Notes that no rank takes any more stay where the transport may still read them.
 TransportHub::~TransportHub() {
+  std::vector<uint64_t> words;
+  for (const auto& [tag, calls] : device_calls_) words.insert(words.end(), {static_cast<uint64_t>(tag), calls});
+  transport_->give_last_words(std::move(words));
   try {
     for (Neighbour& neighbour : neighbours_) transport_->cancel(neighbour.request);
   } catch (const CommError&) {  // the program has ended its MPI: nothing is written any more
@@ -71,14 +74,26 @@ void TransportHub::poll() {
   std::erase_if(sending_, [this](Sending& one) { return transport_->test(one.request); });
 }
 
-int TransportHub::parted(const TransportWorld& world) {
+void TransportHub::note_device_call(int tag, uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  device_calls_[tag] = number;
+}
+
+int TransportHub::missing(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number) {
   poll();
   {
     const std::lock_guard lock(mutex_);
     const auto parted = parted_.find({world.id, world.absence});
     if (parted != parted_.end() && !parted->second.empty()) return static_cast<int>(parted->second.begin()->first);
   }
-  return transport_->lost();
+  for (const auto& [rank, words] : transport_->gone()) {
+    if (!words) return rank;
+    if (std::find(members.begin(), members.end(), rank) == members.end()) continue;
+    for (size_t i = 0; i + 1 < words->size(); i += 2) {
+      if ((*words)[i] == static_cast<uint64_t>(tag) && (*words)[i + 1] < number) return rank;
+    }
+  }
+  return -1;
 }
 
 int TransportHub::gone(const TransportWorld& world, int tag, uint64_t number) {

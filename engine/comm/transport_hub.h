@@ -49,8 +49,10 @@ class TransportHub {
   void poll();
   /// A rank that has parted and never makes call `number` of the group; -1 if there is none.
   int gone(const TransportWorld& world, int tag, uint64_t number);
-  /// A rank that has parted from this world, or was lost; -1 if there is none. Any thread.
-  int parted(const TransportWorld& world);
+  /// See TellsFailures: of the group of `members` with this tag. `missing`: a rank that has parted from this world or
+  /// was lost, or a member that has ended before call `number` of the devices; -1 if there is none. Any thread.
+  void note_device_call(int tag, uint64_t number);
+  int missing(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number);
 
  private:
   static constexpr size_t kGroups = 60;
@@ -77,6 +79,7 @@ class TransportHub {
   std::mutex mutex_;  // of notes
   // By world, absence and rank: calls of groups by tag.
   std::map<std::array<uint64_t, 2>, std::map<uint64_t, std::map<uint64_t, uint64_t>>> parted_;
+  std::map<int, uint64_t> device_calls_;  // by tag
 };
 
 }  // namespace moonhalo

@@ -209,8 +209,8 @@ TEST_F(NcclFaults, B4_ARankThatFailsAloneEndsThoseWhoseDevicesWaitOverSockets) {
     });
 
     // A rank that had heard of it before may be named.
-    EXPECT_THAT(texts[0], HasSubstr("of the world has failed or was lost"));
-    EXPECT_THAT(texts[1], HasSubstr("of the world has failed or was lost"));
+    EXPECT_THAT(texts[0], HasSubstr("of the world has failed, has ended or was lost"));
+    EXPECT_THAT(texts[1], HasSubstr("of the world has failed, has ended or was lost"));
   }
 }
 
@@ -228,25 +228,43 @@ TEST_F(NcclFaults, X16_ARankThatEndsEarlyIsMissedWhereItIsWaitedFor) {
 }
 
 // Rank 0 has nothing to send or to wait for; the device of rank 2 is behind for longer than it takes to hear of an end.
+void end_one_by_one(Communicator& group, double& sum) {
+  const int rank = group.rank();
+  const auto part = group.split(rank == 3, rank);
+  train(*part, 2);
+  if (rank == 3) return;  // in another group
+  const at::Tensor mine = at::ones({5}, *device_of(group));
+  at::Tensor theirs = at::zeros_like(mine);
+  if (rank == 2) {
+    fake::enqueue(fake::current_stream(device_of(group)->index()),
+                  [] { std::this_thread::sleep_for(std::chrono::seconds(1)); });
+  }
+  std::vector<Message> sends, receives;
+  if (rank == 2) sends.push_back({1, mine});
+  if (rank == 1) receives.push_back({2, theirs});
+  part->exchange(std::move(sends), std::move(receives));
+  if (rank == 1) sum = theirs.sum().item<double>();
+  if (rank > 0) check_arrived(*part);
+}
+
 TEST_F(NcclFaults, X16_ARankThatHasDoneItsPartMayEndWhileOthersWaitForEachOther) {
   double sum = 0;
-  const auto texts = errors(4, {}, [&](Communicator& group) {
-    const int rank = group.rank();
-    const auto part = group.split(rank == 3, rank);
-    train(*part, 2);
-    if (rank == 3) return;  // in another group
-    const at::Tensor mine = at::ones({5}, *device_of(group));
-    at::Tensor theirs = at::zeros_like(mine);
-    if (rank == 2) {
-      fake::enqueue(fake::current_stream(device_of(group)->index()),
-                    [] { std::this_thread::sleep_for(std::chrono::seconds(1)); });
-    }
-    std::vector<Message> sends, receives;
-    if (rank == 2) sends.push_back({1, mine});
-    if (rank == 1) receives.push_back({2, theirs});
-    part->exchange(std::move(sends), std::move(receives));
-    if (rank == 1) sum = theirs.sum().item<double>();
-    if (rank > 0) check_arrived(*part);
+  const auto texts = errors(4, {}, [&](Communicator& group) { end_one_by_one(group, sum); });
+
+  EXPECT_THAT(texts, Each(""));
+  EXPECT_EQ(sum, 5);
+}
+
+TEST_F(NcclFaults, X16_TheSameOverSocketsWhoseLastWordsSayWhatARankHasDone) {
+  const fake::WithNccl here;
+  std::vector<std::string> texts(4);
+  double sum = 0;
+  testing::on_socket_ranks(4, [&](Communicator&, CommunicatorPtr& world) {
+    fake::exchange_device(world->rank());
+    auto group = make_device_communicator(world, fake::device(world->rank()), DeviceLink::kNccl);
+    texts[world->rank()] = message_of([&] { end_one_by_one(*group, sum); });
+    group.reset();
+    world.reset();
   });
 
   EXPECT_THAT(texts, Each(""));
