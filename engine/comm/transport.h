@@ -30,7 +30,7 @@ class Transport {
   };
   /// As far as is known. Does not wait. Called by any thread where any_thread says so.
   virtual std::vector<Gone> gone() { return {}; }
-  /// What the others are told when this transport ends.
+  /// Keeps the words for when this transport ends: then all others are told.
   virtual void give_last_words(std::vector<uint64_t>) {}
   /// Begins to send, or to receive at most, `bytes` (0 to kPieceBytes). The memory is in use until test says so.
   virtual void* send(const void* data, size_t bytes, int peer, int tag) = 0;

@@ -150,7 +150,8 @@ TEST(MpiErrors, X16_ARankThatPartsIsHeardOfWhereDevicesAreWaitedFor) {
     const auto begin = std::chrono::steady_clock::now();
     while (!watch.failed() && std::chrono::steady_clock::now() - begin < 10s) std::this_thread::sleep_for(1ms);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
-    EXPECT_THAT(message_of([&] { watch.check("all_reduce"); }), HasSubstr("rank 1 of the world has failed or has ended"));
+    EXPECT_THAT(message_of([&] { watch.check("all_reduce"); }),
+                HasSubstr("rank 1 of the world has failed or has ended"));
   }
   world->barrier();
   parts.come_back();
