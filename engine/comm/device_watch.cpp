@@ -118,11 +118,11 @@ void DeviceWatch::add(const std::shared_ptr<WatchedComm>& comm) {
   comms_.push_back(comm);
 }
 
-DeviceWatch::OperationPtr DeviceWatch::begin(CommunicatorPtr group, const VerbCall& call,
+DeviceWatch::OperationPtr DeviceWatch::begin(const CommunicatorPtr& group, const VerbCall& call,
                                              std::shared_ptr<const c10::Event> ready, std::chrono::milliseconds limit) {
   const bool limited = WaitingTime().left(limit) != Clock::duration::max();
   auto operation = std::make_shared<Operation>();
-  operation->group = std::move(group);
+  operation->group = group;
   operation->call = call;
   operation->call.counts = operation->call.send_counts = operation->call.receive_counts = {};
   if (limited) operation->limit = limit;
@@ -204,7 +204,9 @@ std::string DeviceWatch::found_in_operations() {
     return std::string(first.call.verb()) + " timed out after " + seconds_text(*first.limit) + " on the device of " +
            who + what + "\n  fix   see what the other ranks say; MOONHALO_TIMEOUT_S or --timeout sets the limit";
   }
-  const std::string heard = heard_of(*first.group, first.call.number);
+  const CommunicatorPtr group = first.group.lock();
+  // A group that is given up while it waits is of a rank that fails: any end is a reason then.
+  const std::string heard = heard_of(group ? *group : *host_, first.call.number);
   if (heard.empty()) {
     heard_since_.reset();
     return "";

@@ -37,8 +37,8 @@ class DeviceWatch {
  public:
   /// An operation that was begun and is not known to have ended.
   struct Operation {
-    CommunicatorPtr group;  // of the host
-    VerbCall call;          // without counts
+    std::weak_ptr<Communicator> group;  // of the host; whoever waits for the operation holds it
+    VerbCall call;                      // without counts
     std::optional<std::chrono::milliseconds> limit;
     std::shared_ptr<const c10::Event> ready, done;  // done: null until it is posted
     WaitingTime time;
@@ -53,7 +53,7 @@ class DeviceWatch {
   void add(const std::shared_ptr<WatchedComm>& comm);
   /// Messages that the device waits for may be missing from now on; their time counts from when the device comes to
   /// `ready`. `group`: the host's communicator of the ranks whose devices make the call.
-  OperationPtr begin(CommunicatorPtr group, const VerbCall& call, std::shared_ptr<const c10::Event> ready,
+  OperationPtr begin(const CommunicatorPtr& group, const VerbCall& call, std::shared_ptr<const c10::Event> ready,
                      std::chrono::milliseconds limit);
   void posted(const OperationPtr& operation, std::shared_ptr<const c10::Event> done);
   void drop(const OperationPtr& operation);
