@@ -214,7 +214,7 @@ local function make_unit(op, module, given)
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
   if options.output == "local" then
-    kLocal[#kLocal + 1] = options.mesh
+    kLocal[options.mesh] = true
     training.note_local_results(options.mesh)
     hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh))
   end
