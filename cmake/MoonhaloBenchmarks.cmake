@@ -26,19 +26,19 @@ if(TARGET bench_dispatch)
 endif()
 # The price of a cached call, in instructions: recorded with the flags of the default preset.
 if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND NOT MOONHALO_SANITIZE)
-  add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(bench.dispatch_instructions PROPERTIES TIMEOUT ${test_timeout} LABELS quick SKIP_RETURN_CODE 77
+  moonhalo_add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(bench.dispatch_instructions PROPERTIES LABELS quick SKIP_RETURN_CODE 77
                                                               ENVIRONMENT "${test_environment}")
 endif()
 
 # Counts of launches, copies, waits of the host.
 if(TARGET bench_device)
-  add_test(NAME bench.device_counts COMMAND bench_device --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(bench.device_counts PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(NAME bench.device_counts COMMAND bench_device --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(bench.device_counts PROPERTIES LABELS device ENVIRONMENT "${test_environment}")
 endif()
 
 # Four thread ranks need at most 1.25 of the memory of one process.
 if(TARGET bench_memory AND MOONHALO_TCMALLOC)
-  add_test(NAME bench.memory_of_thread_ranks COMMAND bench_memory --check 64 16)
-  set_tests_properties(bench.memory_of_thread_ranks PROPERTIES TIMEOUT ${test_timeout} ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(NAME bench.memory_of_thread_ranks COMMAND bench_memory --check 64 16)
+  set_tests_properties(bench.memory_of_thread_ranks PROPERTIES ENVIRONMENT "${test_environment}")
 endif()

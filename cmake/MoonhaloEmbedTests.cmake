@@ -35,15 +35,15 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
     if(case MATCHES trainers)
       set(script trainers)
     endif()
-    add_test(NAME embed.${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${program}> ${case}
+    moonhalo_add_test(NAME embed.${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:${program}> ${case}
                                         "${PROJECT_SOURCE_DIR}/tests/embed/${script}.lua" ${ARGN})
-    set_tests_properties(embed.${name} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(embed.${name} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                   "${mpi_environment}")
   endfunction()
   foreach(ranks 1 2 3 4)
     moonhalo_add_host_test(fields_${ranks} ${ranks} fields)
     moonhalo_add_host_test(errors_${ranks} ${ranks} errors)
-    moonhalo_add_host_test(state_${ranks} ${ranks} state "${PROJECT_BINARY_DIR}/embed_state_${ranks}")
+    moonhalo_add_host_test(state_${ranks} ${ranks} state)
   endforeach()
   foreach(ranks 2 4)
     moonhalo_add_host_test(faults_${ranks} ${ranks} faults)
@@ -71,10 +71,10 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_host_test(finalised 2 finalised)
   moonhalo_add_host_test(early 2 early)
   moonhalo_add_host_test(patient 2 patient)
-  add_test(NAME embed.cxx COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_host_cxx> fields
+  moonhalo_add_test(NAME embed.cxx COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_host_cxx> fields
                                   "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
-  add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session> "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
-  set_tests_properties(embed.cxx embed.session PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  moonhalo_add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session> "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
+  set_tests_properties(embed.cxx embed.session PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
 # moonhalo_add_own_host(NAME FILE LIBRARIES [ARGUMENTS...]): a program in C99 that runs alone, on the hosts' script.
@@ -83,8 +83,8 @@ function(moonhalo_add_own_host name file libraries)
   set_target_properties(embed_${name} PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON)
   target_compile_options(embed_${name} PRIVATE ${host_warnings})
   target_link_libraries(embed_${name} PRIVATE ${libraries} moonhalo::c)
-  add_test(NAME embed.${name} COMMAND embed_${name} "${PROJECT_SOURCE_DIR}/tests/embed/host.lua" ${ARGN})
-  set_tests_properties(embed.${name} PROPERTIES TIMEOUT 60 ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(NAME embed.${name} COMMAND embed_${name} "${PROJECT_SOURCE_DIR}/tests/embed/host.lua" ${ARGN})
+  set_tests_properties(embed.${name} PROPERTIES ENVIRONMENT "${test_environment}")
 endfunction()
 if(TARGET embed_host)
   # A host with a Lua of its own: compiled as C it is refused, as C++ both use it.
@@ -128,14 +128,14 @@ if(MOONHALO_HAS_ASAN)
     list(GET case 0 name)
     list(GET case 1 ranks)
     moonhalo_add_host_test(asan_${name}_${ranks} ${ranks} ${name})
-    set_tests_properties(embed.asan_${name}_${ranks} PROPERTIES TIMEOUT 300 ENVIRONMENT "${mpi_environment};${asan_options}")
+    set_tests_properties(embed.asan_${name}_${ranks} PROPERTIES ENVIRONMENT "${mpi_environment};${asan_options}")
   endforeach()
 endif()
 
 # Scripts of hosts without the hosts (moonhalo check).
 function(moonhalo_add_check_test name expected)
-  add_test(NAME embed.check_${name} COMMAND moonhalo_cli check ${ARGN})
-  set_tests_properties(embed.check_${name} PROPERTIES TIMEOUT 60 PASS_REGULAR_EXPRESSION "${expected}" ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(NAME embed.check_${name} COMMAND moonhalo_cli check ${ARGN})
+  set_tests_properties(embed.check_${name} PROPERTIES PASS_REGULAR_EXPRESSION "${expected}" ENVIRONMENT "${test_environment}")
 endfunction()
 set(host_script "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
 moonhalo_add_check_test(example "ok     learn\\(\\) -> 0\nok     leap\\(\\)\nok     measure\\(\\) -> 0.981586, 0"
@@ -174,15 +174,15 @@ if(TARGET embed_host AND MOONHALO_MPICH_CC AND MOONHALO_MPICH_RUN)
     VERBATIM)
   add_custom_target(embed_host_mpich ALL DEPENDS "${mpich_host}")
   foreach(case transport_fields transport_errors transport_faults transport_sessions transport_beside transport_finalised foreign)
-    add_test(NAME embed.mpich_${case} COMMAND ${MOONHALO_MPICH_RUN} -n 3 "${mpich_host}" ${case}
+    moonhalo_add_test(NAME embed.mpich_${case} COMMAND ${MOONHALO_MPICH_RUN} -n 3 "${mpich_host}" ${case}
                                               "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
-    set_tests_properties(embed.mpich_${case} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(embed.mpich_${case} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                         "${test_environment}")
   endforeach()
 elseif(TARGET embed_host)
   set(no_mpich "MPICH is not installed (Debian: mpich, libmpich-dev)")
-  add_test(NAME embed.mpich COMMAND sh -c "test -z \"$MOONHALO_REQUIRE_TEST_PACKAGES\" && echo 'skipped: ${no_mpich}'")
-  set_tests_properties(embed.mpich PROPERTIES TIMEOUT 10 LABELS ranks SKIP_REGULAR_EXPRESSION "skipped: ")
+  moonhalo_add_test(NAME embed.mpich COMMAND sh -c "test -z \"$MOONHALO_REQUIRE_TEST_PACKAGES\" && echo 'skipped: ${no_mpich}'")
+  set_tests_properties(embed.mpich PROPERTIES LABELS ranks SKIP_REGULAR_EXPRESSION "skipped: ")
 endif()
 
 # Programs in C, C++ and Fortran against the installed package; those of examples/embed with MPICH too.
@@ -190,22 +190,21 @@ if(MOONHALO_INSTALL AND MPI_CXX_FOUND AND Python3_Interpreter_FOUND AND NOT MOON
   set(script_of_package check_embed)
   set(script_of_solvers check_solvers)
   foreach(name package solvers)
-    add_test(NAME embed.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/${script_of_${name}}.py" "${CMAKE_COMMAND}"
+    moonhalo_add_test(LONG NAME embed.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/${script_of_${name}}.py" "${CMAKE_COMMAND}"
                                         "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}")
-    set_tests_properties(embed.${name} PROPERTIES TIMEOUT 1200 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+    set_tests_properties(embed.${name} PROPERTIES LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()
 
 if(Python3_Interpreter_FOUND)
-  add_test(NAME embed.wheel COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_wheel.py" "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(embed.wheel PROPERTIES TIMEOUT 60)
+  moonhalo_add_test(NAME embed.wheel COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_wheel.py" "${PROJECT_SOURCE_DIR}")
 endif()
 
 # The Python package, in the environment of LibTorch's wheel (docs/python.md).
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  add_test(NAME embed.python COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
+  moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
                                      "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${moonhalo_no_python}"
                                      "$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
-  set_tests_properties(embed.python PROPERTIES TIMEOUT 600 LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
+  set_tests_properties(embed.python PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
                                                "${mpi_environment}")
 endif()

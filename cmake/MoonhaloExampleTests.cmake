@@ -5,18 +5,18 @@ if(TARGET moonhalo_cli)
   find_program(MOONHALO_TORCHRUN torchrun PATHS "${MOONHALO_TORCH_DIR}/../../../../bin" NO_DEFAULT_PATH)
   mark_as_advanced(MOONHALO_TORCHRUN)
   # X16, X22: ranks over TCP of which one fails, ends, is killed or stopped, or never comes.
-  add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh" "$<TARGET_FILE:moonhalo_cli>"
+  moonhalo_add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh" "$<TARGET_FILE:moonhalo_cli>"
                                        "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(launch.parting PROPERTIES TIMEOUT 120 LABELS ranks ENVIRONMENT "${test_environment}")
+  set_tests_properties(launch.parting PROPERTIES LABELS ranks ENVIRONMENT "${test_environment}")
   # X16: eight processes on how few cores there are, so with four times what an idle machine is to need: 3 s and 0.5 s.
   set(times_launchers variables)
   if(MOONHALO_TORCHRUN)
     list(APPEND times_launchers torchrun)
   endif()
   foreach(launcher IN LISTS times_launchers)
-    add_test(NAME launch.times_${launcher} COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/times.sh" "$<TARGET_FILE:moonhalo_cli>"
+    moonhalo_add_test(NAME launch.times_${launcher} COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/times.sh" "$<TARGET_FILE:moonhalo_cli>"
                                                    "${PROJECT_SOURCE_DIR}" ${launcher} 12 2)
-    set_tests_properties(launch.times_${launcher} PROPERTIES TIMEOUT 120 LABELS ranks RUN_SERIAL ON
+    set_tests_properties(launch.times_${launcher} PROPERTIES LABELS ranks RUN_SERIAL ON
                                                              ENVIRONMENT "${test_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
   endforeach()
   # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [TCP] [PLAIN]): lists with commas; PLAIN: the script
@@ -40,12 +40,12 @@ if(TARGET moonhalo_cli)
     if("PLAIN" IN_LIST ARGN)
       set(reference "plain=true")
     endif()
-    add_test(NAME examples.${name}
+    moonhalo_add_test(LONG NAME examples.${name}
              COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                     "-DOUTPUT=${PROJECT_BINARY_DIR}/${name}" "-DSCRIPT=${script}" -DSTEPS=${steps} -DTOLERANCE=${tolerance}
+                     "-DSCRIPT=${script}" -DSTEPS=${steps} -DTOLERANCE=${tolerance}
                      "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" "-DLAUNCHERS=${launchers}" "-DREFERENCE=${reference}" -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/losses.cmake")
-    set_tests_properties(examples.${name} PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(examples.${name} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT
                                                      "${mpi_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
   endfunction()
   # V01: the reference is the script on plain tensors.
@@ -64,10 +64,9 @@ if(TARGET moonhalo_cli)
     list(GET case 2 dropout)
     list(GET case 3 name)
     list(GET case 4 tcp)
-    set(output "${PROJECT_BINARY_DIR}/climate_${name}/output")
     moonhalo_add_losses_test(
       climate_${name} examples/climate/train.lua 10 ${tolerance} 1,2,3,4,8
-      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=${output}" MPI ${tcp})
+      "dtype=${dtype},batch=8,width=8,dropout=${dropout},plot=false,output=@OUTPUT@/climate" MPI ${tcp})
   endforeach()
   moonhalo_add_losses_test(diffusion examples/climate/diffusion.lua 3 1e-10 1,3,4
                            "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")
@@ -75,27 +74,27 @@ if(TARGET moonhalo_cli)
                            "dtype=float64,batch=4,width=8,trains=2,pictures=16")
   # Saved on some ranks, continued on others: X12, S11, N39 with other cuts of data and weights; X12, X20, X21 on data in files.
   foreach(name resume data_resume)
-    add_test(NAME examples.${name}
+    moonhalo_add_test(NAME examples.${name}
              COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/examples/${name}.lua"
-                     "-DOUTPUT=${PROJECT_BINARY_DIR}/${name}" "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
+                     "-DMPIEXEC=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
-    set_tests_properties(examples.${name} PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+    set_tests_properties(examples.${name} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
   # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other ranks.
-  add_test(NAME examples.train_at_scale
+  moonhalo_add_test(LONG NAME examples.train_at_scale
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                   "-DOUTPUT=${PROJECT_BINARY_DIR}/train_at_scale" -P "${PROJECT_SOURCE_DIR}/tests/examples/scale.cmake")
-  set_tests_properties(examples.train_at_scale PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+                   -P "${PROJECT_SOURCE_DIR}/tests/examples/scale.cmake")
+  set_tests_properties(examples.train_at_scale PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT
                                                           "${test_environment}")
   # X12, X13, X17, X21: a run on data that stops and goes on with other ranks.
-  add_test(NAME examples.sst
+  moonhalo_add_test(NAME examples.sst
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
-                   "-DOUTPUT=${PROJECT_BINARY_DIR}/sst" -P "${PROJECT_SOURCE_DIR}/tests/examples/sst.cmake")
-  set_tests_properties(examples.sst PROPERTIES TIMEOUT 120 LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
+                   -P "${PROJECT_SOURCE_DIR}/tests/examples/sst.cmake")
+  set_tests_properties(examples.sst PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
   # X18, X19, X21: on files that Python makes.
-  add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py" $<TARGET_FILE:moonhalo_cli>
+  moonhalo_add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py" $<TARGET_FILE:moonhalo_cli>
                                       "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(examples.well PROPERTIES TIMEOUT 120 LABELS examples SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
+  set_tests_properties(examples.well PROPERTIES LABELS examples SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
                                                 "${test_environment}")
   # X16: a rank that fails or is killed, and disks that are full.
   set(failing_error "error\\(\"the pressure is negative\"\\)")
@@ -117,21 +116,20 @@ if(TARGET moonhalo_cli)
     if(on STREQUAL mpi)
       set(launcher "${MPIEXEC_EXECUTABLE}")
     endif()
-    add_test(NAME examples.failing_${how}_${on}
+    moonhalo_add_test(NAME examples.failing_${how}_${on}
              COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}" -DHOW=${how}
-                     "-DTEXT=${failing_${how}}" "-DLAUNCHER=${launcher}" -DRANKS=3
-                     "-DOUTPUT=${PROJECT_BINARY_DIR}/failing_${how}_${on}" -P
+                     "-DTEXT=${failing_${how}}" "-DLAUNCHER=${launcher}" -DRANKS=3 -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/failures.cmake")
-    set_tests_properties(examples.failing_${how}_${on} PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(examples.failing_${how}_${on} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT
                                                                   "${mpi_environment}")
   endforeach()
-  add_test(NAME examples.embed_threads COMMAND embed_heat 3)
-  set_tests_properties(examples.embed_threads PROPERTIES TIMEOUT 60 LABELS examples PROCESSORS 2)
+  moonhalo_add_test(NAME examples.embed_threads COMMAND embed_heat 3)
+  set_tests_properties(examples.embed_threads PROPERTIES LABELS examples PROCESSORS 2)
   if(MPI_CXX_FOUND)
-    add_test(NAME examples.embed_mpi COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_heat>)
+    moonhalo_add_test(NAME examples.embed_mpi COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_heat>)
     # No more ranks than cores, which wait for each other 25,000 times: beside other work each yield of Open MPI costs a
     # slice of time (60 s instead of 8 beside two busy loops), where Moonhalo's own waits give way by themselves.
-    set_tests_properties(examples.embed_mpi PROPERTIES TIMEOUT 300 LABELS examples PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(examples.embed_mpi PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT
                                                        "${mpi_environment};OMPI_MCA_mpi_yield_when_idle=0")
   endif()
 endif()

@@ -1,17 +1,17 @@
 # Files in the hands of netCDF4, xarray and h5py, which `./dev test` installs; skipped without them.
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py" $<TARGET_FILE:moonhalo_cli>
+  moonhalo_add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py" $<TARGET_FILE:moonhalo_cli>
                                   "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/write.lua")
-  set_tests_properties(io.netcdf PROPERTIES TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
-  add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py" $<TARGET_FILE:moonhalo_cli>
+  set_tests_properties(io.netcdf PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py" $<TARGET_FILE:moonhalo_cli>
                                 "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/load.lua")
-  set_tests_properties(io.data PROPERTIES TIMEOUT ${test_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  set_tests_properties(io.data PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
   # Files as other programs write them, also under the launcher of MPI, whose processes spin where cores are few.
   foreach(kind classic archives filters)
-    add_test(NAME io.formats_${kind}
+    moonhalo_add_test(LONG NAME io.formats_${kind}
              COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/formats/check_formats.py" ${kind} $<TARGET_FILE:moonhalo_cli>
                      "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/formats/read.lua"
                      $<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}> COMMAND_EXPAND_LISTS)
-    set_tests_properties(io.formats_${kind} PROPERTIES TIMEOUT ${sweep_timeout} SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+    set_tests_properties(io.formats_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()

@@ -2,10 +2,10 @@
 
 find_package(GTest REQUIRED)
 find_package(Python3 COMPONENTS Interpreter)
+include(cmake/MoonhaloAddTest.cmake)
 
 # One thread per rank: the ranks of a test are threads themselves.
 set(test_environment OMP_NUM_THREADS=1)
-set(in_folder "${PROJECT_SOURCE_DIR}/tests/support/in_folder.sh")
 if(MOONHALO_SANITIZE)
   set(suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
   list(APPEND test_environment "ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1"
@@ -16,10 +16,8 @@ endif()
 # They compile in half the time of -O1, and what they test is the library.
 set(test_options -Wno-dangling-else)
 set(unoptimized $<$<CONFIG:Release>:-O0>)
-set(test_timeout 240)  # collectives end by themselves long before
 if(MOONHALO_SANITIZE)
   set(unoptimized "")
-  set(test_timeout 600)
 endif()
 
 moonhalo_add_precompiled_header(moonhalo_test_pch pch_tests.h GTest::gtest GTest::gmock)
@@ -138,7 +136,7 @@ foreach(folder IN LISTS test_folders)
       OUTPUT "${include_file}"
       CONTENT
         "set(program \"$<TARGET_FILE:test_${folder}>\")\nset(folder ${folder})\nset(labels ${label})
-set(timeout ${test_timeout})\nset(environment \"${test_environment}\")
+set(timeout ${hang_limit})\nset(in_folder \"${in_folder}\")\nset(environment \"${test_environment}\")
 include(\"${PROJECT_SOURCE_DIR}/cmake/gtest_suites.cmake\")\n")
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include_file}")
   endif()
@@ -155,17 +153,16 @@ list(JOIN long ":" long)
 set(device_parts 10)
 foreach(part RANGE 1 ${device_parts})
   math(EXPR index "${part} - 1")
-  add_test(NAME device.ops_${part} COMMAND test_ops "--gtest_filter=-${skipped}:${long}" --gtest_brief=1)
+  moonhalo_add_test(LONG NAME device.ops_${part} COMMAND test_ops "--gtest_filter=-${skipped}:${long}" --gtest_brief=1)
   set_tests_properties(
-    device.ops_${part} PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
+    device.ops_${part} PROPERTIES LABELS device ENVIRONMENT
     "${test_environment};MOONHALO_TEST_DEVICE=fake;GTEST_TOTAL_SHARDS=${device_parts};GTEST_SHARD_INDEX=${index};TORCH_SHOW_CPP_STACKTRACES=0")
 endforeach()
 set(device_engine HaloExchange.*:Autograd.*:Rows.*:FullyShard.*:LevelSizes.*:UnitReducer.*:LocalResults.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*)
-add_test(NAME device.engine COMMAND test_engine "--gtest_filter=${device_engine}"
+moonhalo_add_test(NAME device.engine COMMAND test_engine "--gtest_filter=${device_engine}"
                                     --gtest_brief=1)
 # And with the double of NCCL between the ranks.
-math(EXPR device_timeout "${test_timeout} * 2")
-add_test(NAME device.engine_nccl COMMAND test_engine "--gtest_filter=${device_engine}"
+moonhalo_add_test(LONG NAME device.engine_nccl COMMAND test_engine "--gtest_filter=${device_engine}"
                                          --gtest_brief=1)
 set(include_file "${PROJECT_BINARY_DIR}/generated/device_suites.cmake")
 file(
@@ -173,12 +170,12 @@ file(
   OUTPUT "${include_file}"
   CONTENT
     "set(ops_program \"$<TARGET_FILE:test_ops>\")\nset(fuzz_program \"$<TARGET_FILE:moonhalo_fuzz>\")\nset(skipped \"${skipped}\")\nset(long \"${long}\")
-set(timeout ${device_timeout})\nset(environment \"${test_environment}\")
+set(timeout ${long_hang_limit})\nset(in_folder \"${in_folder}\")\nset(environment \"${test_environment}\")
 include(\"${PROJECT_SOURCE_DIR}/cmake/device_suites.cmake\")\n")
 set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include_file}")
-set_tests_properties(device.engine_nccl PROPERTIES TIMEOUT ${device_timeout} LABELS device ENVIRONMENT
+set_tests_properties(device.engine_nccl PROPERTIES LABELS device ENVIRONMENT
                                               "${test_environment};MOONHALO_TEST_DEVICE=fake_nccl;TORCH_SHOW_CPP_STACKTRACES=0")
-set_tests_properties(device.engine PROPERTIES TIMEOUT ${test_timeout} LABELS device ENVIRONMENT
+set_tests_properties(device.engine PROPERTIES LABELS device ENVIRONMENT
                                               "${test_environment};MOONHALO_TEST_DEVICE=fake")
 
 # Convolutions of 2-byte types with the kernels of other processors: what this one lacks is the same as its best.
@@ -187,8 +184,8 @@ set(processors "ONEDNN_MAX_CPU_ISA=AVX2" "ONEDNN_MAX_CPU_ISA=AVX512_CORE" "ONEDN
 foreach(processor IN LISTS processors)
   string(REGEX REPLACE "_.*=" "_" name "${processor}")
   string(TOLOWER "${name}" name)
-  add_test(NAME ops.ThinConvolutions_${name} COMMAND test_ops --gtest_filter=ThinConvolutions.Of*:Convolution.OtherTypes)
-  set_tests_properties(ops.ThinConvolutions_${name} PROPERTIES TIMEOUT ${test_timeout} LABELS processors ENVIRONMENT
+  moonhalo_add_test(NAME ops.ThinConvolutions_${name} COMMAND test_ops --gtest_filter=ThinConvolutions.Of*:Convolution.OtherTypes)
+  set_tests_properties(ops.ThinConvolutions_${name} PROPERTIES LABELS processors ENVIRONMENT
                                                                "${test_environment};${processor}")
 endforeach()
 
@@ -196,33 +193,32 @@ moonhalo_add_test_program(aten tests/aten/fuzz.cpp $<TARGET_OBJECTS:moonhalo_ate
 # Every operator of ATen on blocks (X09), in parts.
 set(sweep_parts 8)
 foreach(part RANGE 1 ${sweep_parts})
-  add_test(NAME aten.sweep_${part} COMMAND moonhalo_fuzz --once --check --no-shrink --part ${part}/${sweep_parts})
-  math(EXPR sweep_timeout "${test_timeout} * 4")
-  set_tests_properties(aten.sweep_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(LONG NAME aten.sweep_${part} COMMAND moonhalo_fuzz --once --check --no-shrink --part ${part}/${sweep_parts})
+  set_tests_properties(aten.sweep_${part} PROPERTIES LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
 # Every operator with one rank left without rows.
 set(empty_parts 4)
 foreach(part RANGE 1 ${empty_parts})
-  add_test(NAME aten.empty_blocks_${part} COMMAND moonhalo_fuzz --once --empty 1 --no-shrink --part ${part}/${empty_parts})
-  set_tests_properties(aten.empty_blocks_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT
+  moonhalo_add_test(LONG NAME aten.empty_blocks_${part} COMMAND moonhalo_fuzz --once --empty 1 --no-shrink --part ${part}/${empty_parts})
+  set_tests_properties(aten.empty_blocks_${part} PROPERTIES LABELS sweep ENVIRONMENT
                                                             "${test_environment}")
 endforeach()
 
 # Calls of one operator that differ in what decisions must not confuse, one after the other in one process.
 set(pairs_parts 4)
 foreach(part RANGE 1 ${pairs_parts})
-  add_test(NAME aten.pairs_${part} COMMAND moonhalo_fuzz --pairs --part ${part}/${pairs_parts})
-  set_tests_properties(aten.pairs_${part} PROPERTIES TIMEOUT ${sweep_timeout} LABELS sweep ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(LONG NAME aten.pairs_${part} COMMAND moonhalo_fuzz --pairs --part ${part}/${pairs_parts})
+  set_tests_properties(aten.pairs_${part} PROPERTIES LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
 # Damaged files, plans, settings and checkpoints: what was found once, then for a quarter of a minute the same drawn ones in every run.
 file(GLOB fuzz_files CONFIGURE_DEPENDS tests/fuzz/*.cpp)
 moonhalo_add_test_program(fuzz ${fuzz_files} PROGRAM moonhalo_fuzz_input)
 foreach(kind files plans configs checkpoints)
-  add_test(NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.25 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
+  moonhalo_add_test(LONG NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.25 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
                                      "${PROJECT_BINARY_DIR}/fuzz")
-  set_tests_properties(fuzz.${kind} PROPERTIES TIMEOUT ${sweep_timeout} LABELS fuzz ENVIRONMENT "${test_environment}")
+  set_tests_properties(fuzz.${kind} PROPERTIES LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()
 
 # The readers of files alone under the sanitizers, all else as it is (`./dev fuzz --files --sanitize`): built in minutes,
@@ -243,11 +239,11 @@ if(mpi_tests AND MPI_CXX_FOUND)
   set(mpi_environment "${test_environment};OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
       OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1)
   foreach(ranks 2 3 4)
-    add_test(NAME mpi.ranks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_mpi>)
+    moonhalo_add_test(NAME mpi.ranks_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_mpi>)
     set_tests_properties(
       mpi.ranks_${ranks}
       PROPERTIES
-        TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+        LABELS ranks PROCESSORS 2 ENVIRONMENT
         "${mpi_environment}"
     )
   endforeach()
@@ -258,10 +254,10 @@ if(mpi_tests AND MPI_CXX_FOUND)
     set(text_abort "rank 1 stops all ranks: the disk is full")
     set(text_exception "nobody catches this")
     set(text_returns "rank 1 ended without joining all_reduce")
-    add_test(NAME mpi.${how}_rank
+    moonhalo_add_test(NAME mpi.${how}_rank
              COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=3
                      -DHOW=${how} "-DTEXT=${text_${how}}" -P "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
-    set_tests_properties(mpi.${how}_rank PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2
+    set_tests_properties(mpi.${how}_rank PROPERTIES LABELS ranks PROCESSORS 2
                                                     ENVIRONMENT "${mpi_environment}")
   endforeach()
   # Ranks that come too late, or never: a limit of a second, ten times that for the start and the end of MPI (X16).
@@ -274,11 +270,11 @@ if(mpi_tests AND MPI_CXX_FOUND)
   set(late_text_exit_alone "rank 1 stops all ranks: it ends with exit status 5")
   set(late_status_exit_alone 5)
   foreach(how late_init late_dup late_end exit_alone)
-    add_test(NAME mpi.${how}
+    moonhalo_add_test(NAME mpi.${how}
              COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=2
                      -DHOW=${how} "-DTEXT=${late_text_${how}}" -DSTATUS=${late_status_${how}} -P
                      "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
-    set_tests_properties(mpi.${how} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks ENVIRONMENT
+    set_tests_properties(mpi.${how} PROPERTIES LABELS ranks ENVIRONMENT
                                                "${mpi_environment};MOONHALO_TIMEOUT_S=1")
   endforeach()
 endif()
@@ -295,16 +291,16 @@ list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3)
 if(MPI_CXX_FOUND)
   foreach(folder engine ops aten)
     list(JOIN mpi_part_${folder} ":" filter)
-    add_test(NAME mpi.part_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}> "--gtest_filter=${filter}"
+    moonhalo_add_test(LONG NAME mpi.part_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}> "--gtest_filter=${filter}"
                                              --gtest_brief=1 --gtest_color=no)
-    set_tests_properties(mpi.part_${folder} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(mpi.part_${folder} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                        "${mpi_environment};MOONHALO_TEST_RANKS=mpi")
   endforeach()
   foreach(name IN LISTS mpi_part_lua)
     if(TARGET moonhalo_cli)
-      add_test(NAME mpi.lua_${name} COMMAND ${in_folder} ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> test
+      moonhalo_add_test(NAME mpi.lua_${name} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> test
                                             tests/scripting/${name}.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-      set_tests_properties(mpi.lua_${name} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+      set_tests_properties(mpi.lua_${name} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                       "${mpi_environment}")
     endif()
   endforeach()
@@ -315,15 +311,15 @@ set(device_process_engine ${device_engine})
 set(device_process_ops Convolution.*:Reduce.*:Matmul.*:Slice.*:-*RefusesShapes*:*BytesAreTheFewest*:*ThinStrips*:Reduce.S13*)
 foreach(folder engine ops)
   if(MPI_CXX_FOUND)
-    add_test(NAME device.mpi_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}>
+    moonhalo_add_test(LONG NAME device.mpi_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}>
                                                "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
-    set_tests_properties(device.mpi_${folder} PROPERTIES TIMEOUT ${device_timeout} LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(device.mpi_${folder} PROPERTIES LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
                                                          "${mpi_environment};MOONHALO_TEST_RANKS=mpi;MOONHALO_TEST_DEVICE=fake")
   endif()
-  add_test(NAME device.tcp_${folder}
+  moonhalo_add_test(LONG NAME device.tcp_${folder}
            COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables 3 $<TARGET_FILE:test_${folder}>
                    "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
-  set_tests_properties(device.tcp_${folder} PROPERTIES TIMEOUT ${device_timeout} LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
+  set_tests_properties(device.tcp_${folder} PROPERTIES LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
                                                        "${test_environment};MOONHALO_TEST_RANKS=tcp;MOONHALO_TEST_DEVICE=fake")
 endforeach()
 
@@ -337,11 +333,11 @@ if(TARGET moonhalo_cli AND TARGET test_mpi)
   set(parting_texts_order "aten::mul|aten::add|order.lua:7")
   set(parting_texts_throws "the disk of rank 1 is full")
   foreach(script sum_and_mean left order throws)
-    add_test(NAME mpi.parting_${script}
+    moonhalo_add_test(NAME mpi.parting_${script}
              COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" -DRANKS=3
                      "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/parting/${script}.lua" "-DTEXTS=${parting_texts_${script}}" -P
                      "${PROJECT_SOURCE_DIR}/tests/mpi/parting_script.cmake")
-    set_tests_properties(mpi.parting_${script} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2
+    set_tests_properties(mpi.parting_${script} PROPERTIES LABELS ranks PROCESSORS 2
                                                           ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()
@@ -378,12 +374,12 @@ if(TARGET moonhalo_cli)
         set(launch "${MPIEXEC_EXECUTABLE} -n 3")
         set(rank_options "")
       endif()
-      add_test(NAME endings.${name}_${backend}
-               COMMAND ${in_folder} "${CMAKE_COMMAND}" "-DLAUNCH=${launch}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
+      moonhalo_add_test(NAME endings.${name}_${backend}
+               COMMAND "${CMAKE_COMMAND}" "-DLAUNCH=${launch}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
                        "-DOPTIONS=${rank_options} ${options}" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/endings/${script}.lua"
                        "-DARGUMENTS=${arguments}" -DSTATUS=${status} -DSECONDS=${seconds} "-DTEXT=${text}" -P
                        "${PROJECT_SOURCE_DIR}/tests/mpi/ending_script.cmake")
-      set_tests_properties(endings.${name}_${backend} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks ENVIRONMENT
+      set_tests_properties(endings.${name}_${backend} PROPERTIES LABELS ranks ENVIRONMENT
                                                                  "${mpi_environment}")
     endforeach()
   endforeach()
@@ -398,24 +394,24 @@ if(TARGET moonhalo_cli)
     if(name MATCHES "_ranks([0-9]+)$")
       set(rank_options --ranks ${CMAKE_MATCH_1})
     endif()
-    add_test(NAME lua.${name} COMMAND ${in_folder} $<TARGET_FILE:moonhalo_cli> test ${path} ${rank_options}
+    moonhalo_add_test(NAME lua.${name} COMMAND $<TARGET_FILE:moonhalo_cli> test ${path} ${rank_options}
              WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    set_tests_properties(lua.${name} PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")
+    set_tests_properties(lua.${name} PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
   endforeach()
   # V10: ranks that are pretended.
-  add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake --ranks 64
+  moonhalo_add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake --ranks 64
                             WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(lua.dry_run PROPERTIES TIMEOUT ${test_timeout} LABELS quick ENVIRONMENT "${test_environment}")
+  set_tests_properties(lua.dry_run PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
 endif()
 
 # Scripts whose ranks are processes.
 if(TARGET moonhalo_cli AND mpi_tests AND MPI_CXX_FOUND)
   foreach(module shared_order)
-    add_test(NAME mpi.lua_${module}
+    moonhalo_add_test(NAME mpi.lua_${module}
              COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> run tests/scripting/support/run_all.lua --
                      support.${module}
              WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    set_tests_properties(mpi.lua_${module} PROPERTIES TIMEOUT ${test_timeout} LABELS ranks PROCESSORS 2 ENVIRONMENT
+    set_tests_properties(mpi.lua_${module} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                       "${mpi_environment}")
   endforeach()
 endif()
@@ -426,18 +422,18 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   if(MPI_CXX_FOUND)
     set(mpiexec_option --mpiexec "${MPIEXEC_EXECUTABLE}")
   endif()
-  add_test(NAME lua.mistakes COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
+  moonhalo_add_test(LONG NAME lua.mistakes COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
                                      $<TARGET_FILE:moonhalo_cli> ${mpiexec_option})
-  set_tests_properties(lua.mistakes PROPERTIES TIMEOUT 600 LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  set_tests_properties(lua.mistakes PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
 # What the program does when it is killed, starved or given damaged files. Sanitizers need the memory that some cases take away.
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   # moonhalo_add_faults_test(NAME OPTIONS...)
   function(moonhalo_add_faults_test name)
-    add_test(NAME faults.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
+    moonhalo_add_test(LONG NAME faults.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
                                          $<TARGET_FILE:moonhalo_cli> --mpiexec "${MPIEXEC_EXECUTABLE}" ${ARGN})
-    set_tests_properties(faults.${name} PROPERTIES TIMEOUT 600 LABELS faults PROCESSORS 2 RESOURCE_LOCK faults)
+    set_tests_properties(faults.${name} PROPERTIES LABELS faults PROCESSORS 2 RESOURCE_LOCK faults)
   endfunction()
 
   set(faults_parts 6)
@@ -452,28 +448,28 @@ include(cmake/MoonhaloExampleTests.cmake)
 include(cmake/MoonhaloBenchmarks.cmake)
 
 if(Python3_Interpreter_FOUND)
-  add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
+  moonhalo_add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
                               "${PROJECT_SOURCE_DIR}")
-  add_test(NAME style.features COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_features.py"
+  moonhalo_add_test(NAME style.features COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_features.py"
                                        "${PROJECT_SOURCE_DIR}")
   # The version that formatted the sources (./dev installs it); without it their format is not checked.
   find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
   set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
-  add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
+  moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
            COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(style style.features style.rooms PROPERTIES TIMEOUT 60 LABELS quick)
+  set_tests_properties(style style.features style.rooms PROPERTIES LABELS quick)
 endif()
 
 # A program of somebody else's, built against the installed package. Not with the sanitizers: it would need their flags.
 if(MOONHALO_INSTALL AND NOT MOONHALO_SANITIZE)
   string(REGEX MATCH "openmpi|mpich|$" mpi_name "${MPI_CXX_INCLUDE_DIRS}")
-  add_test(
-    NAME package
+  moonhalo_add_test(
+    LONG NAME package
     COMMAND
       "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}/tests/package"
       "-DGENERATOR=${CMAKE_GENERATOR}" "-DCXX=${CMAKE_CXX_COMPILER}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DMPI_NAME=${mpi_name}" -P
       "${PROJECT_SOURCE_DIR}/tests/package/build_and_run.cmake")
-  set_tests_properties(package PROPERTIES TIMEOUT 600 LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  set_tests_properties(package PROPERTIES LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
 # The longest first, where no run before has told: those that faults wait for one after the other, and those that compile.

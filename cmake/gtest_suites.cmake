@@ -1,20 +1,23 @@
 # Read by ctest: makes tests of the GoogleTest program `program`: one of each suite, named FOLDER.Suite or
 # FOLDER.Cases/Suite; or with MOONHALO_TEST_ROOMS in the environment one of each room below tests/FOLDER, named FOLDER.room,
 # or FOLDER.room_N where it has many. Loading LibTorch costs half a second per process, and there are 300 suites.
-# In: program, folder, labels, environment, timeout. The list is kept beside the program until the program changes.
+# In: program, folder, labels, environment, timeout, in_folder. The list is kept beside the program until the program changes.
 if(NOT EXISTS "${program}")
   add_test("${folder}.not_built" "${program}")
   return()
 endif()
 set(list_file "${program}.tests")
 if("${program}" IS_NEWER_THAN "${list_file}")
-  execute_process(COMMAND "${program}" --gtest_list_tests "--gtest_output=json:${list_file}.json" OUTPUT_QUIET ERROR_VARIABLE error
-                  RESULT_VARIABLE status TIMEOUT 120)
+  # Under a name of this run until it is whole: another may read it meanwhile.
+  string(RANDOM LENGTH 8 run)
+  set(new_list "${list_file}.${run}")
+  execute_process(COMMAND "${program}" --gtest_list_tests "--gtest_output=json:${new_list}.json" OUTPUT_QUIET ERROR_VARIABLE error
+                  RESULT_VARIABLE status TIMEOUT "${timeout}")
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${program} --gtest_list_tests: ${status}\n${error}")
   endif()
   # By lines, which are indented: CMake's own reader of JSON reads all anew for each member.
-  file(STRINGS "${list_file}.json" lines REGEX "^      \"name\"|^      \"tests\"|^          \"file\"")
+  file(STRINGS "${new_list}.json" lines REGEX "^      \"name\"|^      \"tests\"|^          \"file\"")
   set(suites "")
   foreach(line IN LISTS lines)
     string(REPLACE "\\/" "/" line "${line}")
@@ -31,12 +34,14 @@ if("${program}" IS_NEWER_THAN "${list_file}")
       set(suite "")
     endif()
   endforeach()
-  file(WRITE "${list_file}" "${suites}")
+  file(WRITE "${new_list}" "${suites}")
+  file(RENAME "${new_list}" "${list_file}")
+  file(REMOVE "${new_list}.json")
 endif()
 file(READ "${list_file}" suites)
 
 function(add_gtest name filter limit suite_labels variables)
-  add_test("${name}" "${program}" "--gtest_filter=${filter}")
+  add_test("${name}" "${in_folder}" "${program}" "--gtest_filter=${filter}")
   set_tests_properties("${name}" PROPERTIES TIMEOUT "${limit}" LABELS "${suite_labels}" ENVIRONMENT "${variables}")
 endfunction()
 

@@ -42,6 +42,9 @@ padded make_padded(const host* h, int rows, int columns);
 double* at(const padded* p, int64_t i, int64_t j); /* owned element */
 int64_t changed_outside(const padded* p);          /* elements of ghosts and padding that are not -7 */
 
+/* The path of a file in this test's folder (tests/support/in_folder.sh), the same on all ranks. */
+void own_path(char* path, size_t size, const char* name);
+
 void test_fields(const host* h);
 void test_errors(const host* h);
 void test_faults(const host* h);
@@ -50,7 +53,7 @@ void test_finalised(const host* h);
 void test_early(void);
 void test_patient(const host* h);
 void test_sessions(const host* h);
-void test_state(const host* h, const char* folder);
+void test_state(const host* h);
 void test_beside(const host* h);
 void test_ensemble(const host* h);
 void test_trainers(const host* h);

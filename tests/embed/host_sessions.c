@@ -107,13 +107,14 @@ void test_sessions(const host* h) {
   many_times(h);
 }
 
-/* Saved and restored: the same weights as without the interruption. `folder` is shared by runs of several numbers of
-   ranks: what one saved the next one loads. */
-void test_state(const host* h, const char* folder) {
+/* Saved and restored: the same weights as without the interruption. */
+void test_state(const host* h) {
+  char folder[300];
   padded p = make_padded(h, 13, 11);
   mh_session *session = open_session(h, NULL), *again;
   double before[2], after[2], loss = 0, resumed = 0;
   int i;
+  own_path(folder, sizeof(folder), "state");
   EXPECT(mh_field(session, "u", &p.block) == MH_OK);
   for (i = 0; i < 3; ++i) EXPECT(mh_call(session, "train", 0, NULL, 0, NULL) == MH_OK);
   EXPECT(mh_save(session, folder) == MH_OK);

@@ -121,12 +121,10 @@ static void learns_alike(const host* h) {
 
 /* The trainers go on only when the solvers, which have called several times meanwhile, tell them to by a file. */
 static void solvers_do_not_wait(const host* h) {
-  char path[60], settings[100];
+  char path[300], settings[320];
   divided d;
-  int i, id = 0;
-  if (h->rank == 0) id = (int)((size_t)&d % 1000000);
-  MPI_Bcast(&id, 1, MPI_INT, 0, h->comm);
-  snprintf(path, sizeof(path), "/tmp/moonhalo_trainers_%d_%d", id, h->ranks);
+  int i;
+  own_path(path, sizeof(path), "trainers_go_on");
   snprintf(settings, sizeof(settings), "waits_for=%s", path);
   if (h->rank == 0) remove(path);
   MPI_Barrier(h->comm);

@@ -1,10 +1,9 @@
 # X16: runs failing_rank.lua as HOW says. It must end soon, on every rank, with a status that tells and with TEXT once on stderr, and the
 # checkpoint that it had finished must be whole.
-#   PROGRAM moonhalo   SOURCE the repository   OUTPUT a folder   HOW, TEXT (words that no other line has)
+#   PROGRAM moonhalo   SOURCE the repository   HOW, TEXT (words that no other line has)
 #   LAUNCHER "" for thread ranks, else mpirun and its options   RANKS a number
 set(script "${SOURCE}/tests/examples/failing_rank.lua")
-file(REMOVE_RECURSE "${OUTPUT}")
-file(MAKE_DIRECTORY "${OUTPUT}")
+include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
 set(run "${PROGRAM}" run "${script}" --set "folder=${OUTPUT}" --set "how=${HOW}" --quiet)
 if(LAUNCHER)
   string(REPLACE "," ";" launcher "${LAUNCHER}")

@@ -1,9 +1,10 @@
 # Runs an example with several numbers of ranks and compares the losses of every step with those of one rank.
-#   PROGRAM moonhalo   SOURCE the repository   SCRIPT its path in there   SETTINGS key=value,...   OUTPUT a folder
+#   PROGRAM moonhalo   SOURCE the repository   SCRIPT its path in there   SETTINGS key=value,..., with @OUTPUT@ for a folder
 #   RANKS list of numbers of thread ranks   STEPS, TOLERANCE   MPIEXEC empty: not under MPI
 #   LAUNCHERS list of names that tests/launch/start_ranks.sh knows: 3 ranks of each over TCP
 #   REFERENCE a setting with which the script uses plain tensors: compared with that first; empty: there is none
 include("${CMAKE_CURRENT_LIST_DIR}/run_example.cmake")
+string(REPLACE "@OUTPUT@" "${OUTPUT}" SETTINGS "${SETTINGS}")
 foreach(list SETTINGS RANKS LAUNCHERS)
   string(REPLACE "," ";" ${list} "${${list}}")
 endforeach()

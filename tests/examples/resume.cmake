@@ -1,5 +1,7 @@
 # A script that saves on 4 ranks (2 x 2), and on 3, continues on 1, 2, 3 and 4; it compares with one rank by itself.
-#   PROGRAM moonhalo   SCRIPT has the settings folder and resume   OUTPUT a folder   MPIEXEC empty: not under MPI
+#   PROGRAM moonhalo   SCRIPT has the settings folder and resume   MPIEXEC empty: not under MPI
+include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
+
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
   if(NOT status EQUAL 0)
@@ -9,7 +11,6 @@ endfunction()
 
 foreach(saved 4 3)
   set(folder "${OUTPUT}/from_${saved}")
-  file(REMOVE_RECURSE "${folder}")
   file(MAKE_DIRECTORY "${folder}")
   set(settings --set "folder=${folder}")
   run("${PROGRAM}" run "${SCRIPT}" --ranks ${saved} ${settings})

@@ -1,7 +1,7 @@
 # For the tests of examples that compare losses over ranks: run_example and compare_losses.
-#   PROGRAM moonhalo   SOURCE the repository   OUTPUT a folder, made anew
-file(REMOVE_RECURSE "${OUTPUT}")
-file(MAKE_DIRECTORY "${OUTPUT}")
+#   PROGRAM moonhalo   SOURCE the repository
+# Sets OUTPUT to an empty folder.
+include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
 set(logs "")
 
 # run_example(LOG SCRIPT COMMAND...): COMMAND runs the repository's SCRIPT with the `options`; `logs` grows, `said` is what it printed

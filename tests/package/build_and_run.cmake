@@ -1,6 +1,6 @@
 # Installs Moonhalo into a new folder, then configures, builds and runs the project beside this file against it.
-set(work "${BUILD_DIR}/package test é")
-file(REMOVE_RECURSE "${work}")
+string(RANDOM LENGTH 8 run)
+set(work "${BUILD_DIR}/package test é ${run}")
 
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)

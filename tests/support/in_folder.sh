@@ -1,8 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs the given command with a TMPDIR of its own: no test meets the files of one beside it, or of a run that failed.
-folder=$(mktemp -d) || exit
+folder=$(mktemp -d "${TMPDIR:-/tmp}/moonhalo.XXXXXXXX") || exit
 TMPDIR=$folder "$@"
 status=$?
 rm -rf "$folder"
+# Ends by the signal that ended the command, so that CTest tells a crash from a test that failed.
+if [ $status -gt 128 ] && [ $status -lt 160 ]; then
+  ulimit -c 0
+  kill -$((status - 128)) $$
+fi
 exit $status
