@@ -163,6 +163,51 @@ static void errors_of_shapes(const host* h, mh_session* session) {
   EXPECT(mh_sync(session) == MH_OK);
 }
 
+/* Numbers of a block that was not initialised, and blocks whose elements share memory or lie between addresses: an
+   error on all ranks, of fields and of boxes, and the session goes on. */
+static void errors_of_memory(const host* h, mh_session* session) {
+  double memory[64] = {0};
+  mh_block good, bad;
+  const int last = h->rank == h->ranks - 1;
+  int i;
+  memset(&good, 0, sizeof(good));
+  good.size = sizeof(good);
+  good.data = memory;
+  good.dtype = MH_FLOAT64;
+  good.ndim = 2;
+  good.extent[0] = 4;
+  good.extent[1] = 10;
+  good.begin[0] = 4 * h->rank;
+  for (i = 0; i < 8; ++i) {
+    const char* text = "block: its memory would reach beyond all addresses";
+    bad = good;
+    if (i == 0) bad.extent[0] = (int64_t)1 << 62;
+    if (i == 1) bad.extent[0] = bad.extent[1] = (int64_t)1 << 40;
+    if (i == 2) bad.stride[0] = (int64_t)1 << 62, bad.stride[1] = 1;
+    if (i == 3) bad.begin[0] = INT64_MAX;
+    if (i == 3) text = "block: dim 0 ends beyond all numbers";
+    if (i == 4) bad.ghost_low[0] = bad.ghost_high[0] = INT64_MAX;
+    if (i == 4) text = "block: the ghosts of dim 0 do not fit into its extent";
+    if (i == 5) bad.stride[0] = bad.stride[1] = 1;
+    if (i == 6) bad.stride[0] = 9, bad.stride[1] = 1, bad.ghost_low[1] = 1; /* rows reach into the next one's ghost */
+    if (i == 5 || i == 6) text = "block: elements share memory\n  have  extents [4, 10] with strides [";
+    if (i == 7) bad.data = (char*)memory + 4;
+    if (i == 7) text = "block: its address is no multiple of 8 bytes";
+    EXPECT_ERROR(mh_field(session, "m", last ? &bad : &good), MH_USAGE, text);
+    expect_alike(h);
+    EXPECT_ERROR(mh_boxes(session, "m", 1, last ? &bad : &good), MH_USAGE, text);
+    expect_alike(h);
+  }
+  /* Complex numbers are pairs; rows may be any elements apart. */
+  good.dtype = MH_COMPLEX64;
+  good.data = (char*)memory + 4;
+  good.extent[0] = 2;
+  good.begin[0] = 2 * h->rank;
+  good.stride[0] = 13;
+  good.stride[1] = 1;
+  EXPECT(mh_field(session, "m", &good) == MH_OK && mh_field(session, "m", NULL) == MH_OK);
+}
+
 static void errors_of_fields(const host* h, mh_session* session) {
   padded p = make_padded(h, 13, 11);
   mh_block bad = p.block;
@@ -252,6 +297,7 @@ void test_errors(const host* h) {
   session = open_session(h, NULL);
   errors_of_fields(h, session);
   errors_of_shapes(h, session);
+  errors_of_memory(h, session);
   errors_of_calls(h, session);
   EXPECT(mh_close(session) == MH_OK);
 }
