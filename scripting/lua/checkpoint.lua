@@ -285,13 +285,17 @@ local function plan_object(object, value, names, key, reader)
   end
 end
 
-local function check_wanted(source, into)
+--- `others`: names of entries that are wanted among the results.
+local function check_wanted(source, into, others)
   local names = sorted(source.entries)
+  local function check(key)
+    if source.entries[key] ~= nil then return end
+    fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s\n  fix   load before you add what was not saved, then add it")
+      :format(source.folder, tostring(key), mh.did_you_mean(tostring(key), names), table.concat(names, ", ")))
+  end
+  for _, key in ipairs(others or {}) do check(key) end
   for _, key in ipairs(sorted(into)) do
-    if source.entries[key] == nil then
-      fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s"):format(source.folder, key, mh.did_you_mean(key, names),
-        table.concat(names, ", ")))
-    end
+    check(key)
     if not has_state(into[key]) then fail("checkpoint.load: entry '" .. key .. "' has no load_state_dict; it is among the results") end
   end
 end
@@ -300,13 +304,14 @@ end
 --- on every rank. An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files
 --- cut short or altered) is found before the first module or optimizer changes; verify = false leaves out the reading of all
 --- data beforehand, by which altered ones are found. Options: strict = false lets modules lack tensors, or
---- have others than the file, and casts; device: of the tensors returned. Collective.
+--- have others than the file, and casts; device: of the tensors returned; entries: names of those that must be among
+--- the results. Collective.
 function checkpoint.load(path, into, options)
-  options, into = check_options("load", options, {strict = true, device = true, verify = true}), into or {}
+  options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into or {}
   wait_for_background()
   local source = open(path)
   local reader, modules = source.reader, modules_of(into)
-  check_wanted(source, into)
+  check_wanted(source, into, options.entries)
   local objects, steps, rest = {}, {}, {}
   for _, key in ipairs(sorted(source.entries)) do
     local place = ("checkpoint.load: '%s', entry '%s': "):format(source.folder, key)

@@ -172,3 +172,49 @@ function verify_failing()
     return fields.u.mesh:size()
   end)
 end
+
+-- ---- Numbers that are no numbers, tiny ones, and rounding -----------------------------------------------------------
+
+--- Operators whose numbers raise every flag, on enough elements for all threads.
+function not_finite()
+  local zeros = mh.zeros({1 << 20}, {dtype = "float64"})
+  local nan, inf = zeros / zeros, (zeros + 1) / zeros
+  local tiny = (zeros + 1e-200) * 1e-110
+  return nan:isnan():sum(), (inf:isinf() + (zeros + 1e300):float():isinf()):sum(), tiny:gt(0):sum()
+end
+
+--- Sums of rounded quotients, in Lua and in tensors.
+function thirds(one)
+  local sum = 0
+  for i = 1, 1000 do sum = sum + one / (3 * i) end
+  return sum, (mh.arange(1 << 18, {dtype = "float64"}) / 3):cos():sum()
+end
+
+-- ---- Without an end --------------------------------------------------------------------------------------------------
+
+function loops() while true do end end
+
+function loops_protected()
+  while true do pcall(loops) end
+end
+
+function loops_in_coroutine()
+  local inner = coroutine.create(function() coroutine.wrap(loops)() end)
+  while true do coroutine.resume(inner) end
+end
+
+function loops_in_handler()
+  xpcall(error, function() loops() end)
+  return loops()
+end
+
+function loops_on_rank_1()
+  if mh.rank() == 1 then loops() end
+  return fields.u:sum()
+end
+
+-- ---- What a checkpoint may lack ----------------------------------------------------------------------------------------
+
+function remembers_more() mh.host.state.mean = mh.ones{3} end
+
+function counts_more() mh.host.state.mean, mh.host.state.counter = nil, 3 end

@@ -107,6 +107,20 @@ void test_sessions(const host* h) {
   many_times(h);
 }
 
+/* A tensor, or a number, that the checkpoint lacks is an error as a model is, and nothing has changed. */
+static void state_that_was_not_saved(mh_session* session, const char* folder) {
+  double before[2], after[2];
+  EXPECT(mh_call(session, "train", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_call(session, "learned", 0, NULL, 2, before) == MH_OK);
+  EXPECT(mh_call(session, "remembers_more", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT_ERROR(mh_load(session, folder), MH_SCRIPT, "has no entry 'mean'");
+  EXPECT(strstr(mh_error(), "\n  fix   load before you add what was not saved") != NULL);
+  EXPECT(mh_call(session, "counts_more", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT_ERROR(mh_load(session, folder), MH_SCRIPT, "has no entry 'counter'");
+  EXPECT(mh_call(session, "learned", 0, NULL, 2, after) == MH_OK);
+  EXPECT(before[0] == after[0] && before[1] == after[1]);
+}
+
 /* Saved and restored: the same weights as without the interruption. */
 void test_state(const host* h) {
   char folder[300];
@@ -127,6 +141,7 @@ void test_state(const host* h) {
   EXPECT(mh_call(again, "learned", 0, NULL, 2, after) == MH_OK);
   EXPECT(before[0] == after[0] && after[1] == 3);
   EXPECT(mh_call(again, "train", 0, NULL, 1, &resumed) == MH_OK && fabs(resumed - loss) <= 1e-13 * loss);
+  state_that_was_not_saved(again, folder);
   EXPECT(mh_close(session) == MH_OK && mh_close(again) == MH_OK);
   free(p.memory);
 }

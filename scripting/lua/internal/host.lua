@@ -61,13 +61,14 @@ local function restore_tensor(key, tensor, value)
   mh.no_grad(function() tensor:copy_(value) end)
 end
 
---- Values with load_state_dict, and tensors, are restored in place; other entries are replaced.
+--- Values with load_state_dict, and tensors, are restored in place; other entries are replaced. An entry that the
+--- checkpoint lacks is an error, before anything changes.
 function host.load(path)
-  local state, into = state_of("mh_load"), {}
+  local state, into, wanted = state_of("mh_load"), {}, {}
   for key, value in pairs(state) do
-    if has_state(value) then into[key] = value end
+    if has_state(value) then into[key] = value else wanted[#wanted + 1] = key end
   end
-  for key, value in pairs(mh.checkpoint.load(path, into)) do
+  for key, value in pairs(mh.checkpoint.load(path, into, {entries = wanted})) do
     if mh.is_tensor(state[key]) then
       restore_tensor(key, state[key], value)
     else
