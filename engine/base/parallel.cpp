@@ -8,7 +8,7 @@
 #include <atomic>
 #include <exception>
 
-extern "C" void moonhalo_openmp_region(void (*work)(void* context, int thread, int threads), void* context);
+extern "C" void moonhalo_openmp_region(int most, void (*work)(void* context, int thread, int threads), void* context);
 
 namespace moonhalo {
 namespace {
@@ -53,8 +53,14 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<v
     run_part(loop, 0, begin, end);
     return;
   }
-  moonhalo_openmp_region(run_thread, &loop);
+  moonhalo_openmp_region(at::get_num_threads(), run_thread, &loop);
   if (loop.error) std::rethrow_exception(loop.error);
+}
+
+void on_each_thread(int threads, c10::function_ref<void(int)> body) {
+  moonhalo_openmp_region(
+      threads, [](void* context, int thread, int) { (*static_cast<c10::function_ref<void(int)>*>(context))(thread); },
+      &body);
 }
 
 }  // namespace moonhalo

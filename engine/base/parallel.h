@@ -13,4 +13,8 @@ namespace moonhalo {
 /// that one is code in a header, and a plain loop where the including file is compiled without OpenMP.
 void parallel_for(int64_t begin, int64_t end, int64_t grain, c10::function_ref<void(int64_t, int64_t)> body);
 
+/// Calls body(number) on this thread (0) and on those of LibTorch that work for it, `threads` in all at most. It throws
+/// nothing.
+void on_each_thread(int threads, c10::function_ref<void(int)> body);
+
 }  // namespace moonhalo

@@ -17,11 +17,13 @@
 
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/scripting/embed/c_transport.h"
+#include "moonhalo/scripting/embed/float_environment.h"
 #include "moonhalo/scripting/embed/host_session.h"
 #include "moonhalo/version.h"
 
 using moonhalo::Block;
 using moonhalo::scripting::attempt;
+using moonhalo::scripting::DefaultFloatEnvironment;
 using moonhalo::scripting::HostSession;
 using moonhalo::scripting::Outcome;
 
@@ -58,6 +60,7 @@ mh_status guarded(const Work& work) noexcept {
   instead_of_text = nullptr;
   error_repeats = false;
   try {
+    const DefaultFloatEnvironment numbers;
     Outcome outcome;
     const Outcome local = attempt([&] { outcome = work(); });
     const Outcome& result = local.status != MH_OK ? local : outcome;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "moonhalo/scripting/embed/float_environment.h"
 #include "moonhalo/scripting/embed/outcome.h"
 
 namespace moonhalo::scripting {
@@ -24,27 +25,34 @@ void check(int status, const char* function, int peer) {
                   "whether its MPI has been finalised");
 }
 
+/// Calls a function of the program's.
+template <typename... Given, typename... Values>
+int ask(int (*function)(Given...), Values... values) {
+  const CallersFloatEnvironment as_the_caller;
+  return function(values...);
+}
+
 class CallersTransport final : public Transport {
  public:
   explicit CallersTransport(const mh_transport& given)
-      : given_(given), rank_(given.rank(given.context)), size_(given.ranks(given.context)) {}
+      : given_(given), rank_(ask(given.rank, given.context)), size_(ask(given.ranks, given.context)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool any_thread() const override { return given_.any_thread != 0; }
   void* send(const void* data, size_t bytes, int peer, int tag) override {
     auto pending = std::make_unique<Pending>(Pending{nullptr, peer});
-    check(given_.isend(given_.context, data, bytes, peer, tag, &pending->request), "isend", peer);
+    check(ask(given_.isend, given_.context, data, bytes, peer, tag, &pending->request), "isend", peer);
     return pending.release();
   }
   void* receive(void* data, size_t bytes, int peer, int tag) override {
     auto pending = std::make_unique<Pending>(Pending{nullptr, peer});
-    check(given_.irecv(given_.context, data, bytes, peer, tag, &pending->request), "irecv", peer);
+    check(ask(given_.irecv, given_.context, data, bytes, peer, tag, &pending->request), "irecv", peer);
     return pending.release();
   }
   bool test(void*& request) override {
     auto* const pending = static_cast<Pending*>(request);
     int done = 0;
-    check(given_.test(given_.context, &pending->request, &done), "test", pending->peer);
+    check(ask(given_.test, given_.context, &pending->request, &done), "test", pending->peer);
     if (done == 0) return false;
     delete pending;
     request = nullptr;
@@ -53,7 +61,7 @@ class CallersTransport final : public Transport {
   void cancel(void*& request) override {
     const std::unique_ptr<Pending> pending(static_cast<Pending*>(std::exchange(request, nullptr)));
     if (!pending) return;  // its receive could not begin
-    check(given_.cancel(given_.context, &pending->request), "cancel", pending->peer);
+    check(ask(given_.cancel, given_.context, &pending->request), "cancel", pending->peer);
   }
 
  private:

@@ -16,7 +16,11 @@
    No function ends the process, throws, or prints; only the script and warnings of its operators do. Each returns a
    status, and mh_error() says more. Those marked collective are called by all ranks of the session in one order, and
    return the same status with the same message on all of them. A session is used by the thread that opened it. Several
-   may be open beside one another. */
+   may be open beside one another.
+
+   Each runs with the default floating-point environment, also in threads that work for it: what the caller has set
+   (traps, rounding, flushing of subnormal numbers) changes no number and is given back at the end, as are raised flags.
+ */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -74,7 +78,7 @@ typedef struct {
   const mh_transport* transport; /* in place of a communicator; none of the three: one rank */
 } mh_options;
 #define MH_OPTIONS \
-  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL }
+  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL, 0 }
 
 typedef struct {
   size_t size; /* sizeof(mh_block) */
