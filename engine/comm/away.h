@@ -25,6 +25,8 @@ class PartsForAWhile {
   virtual void part() = 0;
   /// Every rank calls it, after all of them have met elsewhere.
   virtual void come_back() = 0;
+  /// A rank of this communicator that has parted and is not back, as far as this one has heard; else -1. Does not wait.
+  virtual int parted() = 0;
 };
 
 }  // namespace moonhalo

@@ -83,6 +83,11 @@ class MpiCommunicator final : public Communicator,
     world.absence = combine_tag(world.absence, 1);
   }
 
+  int parted() override {
+    const UsesMpi mpi("communicator");
+    return group_->parted();
+  }
+
   bool any_thread() const override { return thread_level_ == MPI_THREAD_MULTIPLE; }
 
   bool set_check_calls(bool on) override {

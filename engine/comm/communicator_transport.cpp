@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "moonhalo/engine/comm/away.h"
@@ -55,6 +56,11 @@ class TransportCommunicator final : public Communicator,
     return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed, has ended or was lost";
   }
   void come_back() override { ++group_->world->absence; }
+  int parted() override {
+    constexpr uint64_t kAnyCall = std::numeric_limits<uint64_t>::max();
+    group_->hub->poll();
+    return group_->hub->gone(*group_->world, group_->tag, group_->members, kAnyCall);
+  }
   bool any_thread() const override { return group_->hub->transport().any_thread(); }
 
  protected:

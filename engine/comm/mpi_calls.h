@@ -79,6 +79,8 @@ class MpiGroup {
   /// there is none.
   void note_device_call(uint64_t number);
   int heard(uint64_t device_call) { return world_->leaving->heard(device_id_, device_call, world_->absence); }
+  /// A rank of this group that has ended or parted; -1 as far as is known.
+  int parted() { return world_->leaving->parted(id_, world_->absence); }
   /// ValueError when this rank, which has waited for the others to begin call `number` for so long, and all others wait
   /// for each other.
   void check_stuck(uint64_t number, std::chrono::steady_clock::duration waited);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <thread>
 
 #include "moonhalo/engine/comm/ending.h"
@@ -202,6 +203,12 @@ int MpiLeaving::gone(uint64_t group, uint64_t call, uint64_t absence) const {
     if (never_comes(calls)) return rank;
   }
   return -1;
+}
+
+int MpiLeaving::parted(uint64_t group, uint64_t absence) {
+  poll();
+  constexpr uint64_t kAnyCall = std::numeric_limits<uint64_t>::max();
+  return gone(group, kAnyCall, absence);
 }
 
 int MpiLeaving::status(int rank) const {

@@ -53,6 +53,8 @@ class MpiLeaving {
   /// A rank that has ended, or has parted in this `absence`, and never makes call number `call` of `group`; -1 if there
   /// is none.
   int gone(uint64_t group, uint64_t call, uint64_t absence) const;
+  /// A rank that has made calls of `group` and has ended, or has parted in this `absence`; -1 if there is none.
+  int parted(uint64_t group, uint64_t absence);
   /// The status of a rank that has ended, else 0; the status of the first rank that ended with another than 0.
   int status(int rank) const;
   int status() const;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <sstream>
+#include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
@@ -18,6 +20,7 @@ constexpr std::chrono::seconds kMostPerLook{1};
 
 const RankLocal<std::optional<std::chrono::milliseconds>> default_of_rank;
 const RankLocal<int> without_limit_of_rank;
+const RankLocal<std::chrono::steady_clock::duration> in_vain_of_rank;
 
 }  // namespace
 
@@ -71,6 +74,22 @@ void GroupList::set_timeout(std::chrono::milliseconds limit) {
 
 WithoutTimeLimit::WithoutTimeLimit() { ++*without_limit_of_rank; }
 WithoutTimeLimit::~WithoutTimeLimit() { --*without_limit_of_rank; }
+
+WaitingTime::WaitingTime() : exceptions_(std::uncaught_exceptions()) {}
+
+WaitingTime::~WaitingTime() {
+  if (std::uncaught_exceptions() > exceptions_) *in_vain_of_rank += waited_;
+}
+
+WaitsInVain::WaitsInVain() : before_(std::exchange(*in_vain_of_rank, {})) {}
+WaitsInVain::~WaitsInVain() { *in_vain_of_rank += before_; }
+
+std::chrono::milliseconds WaitsInVain::left(std::chrono::milliseconds limit) const {
+  using std::chrono::milliseconds;
+  const auto waited = std::chrono::duration_cast<milliseconds>(*in_vain_of_rank);
+  const milliseconds least = std::clamp<milliseconds>(limit / 10, milliseconds(1), std::chrono::seconds(1));
+  return std::max(limit - waited, least);
+}
 
 std::chrono::steady_clock::duration WaitingTime::look() {
   const auto now = std::chrono::steady_clock::now();

@@ -64,6 +64,8 @@ class WithoutTimeLimit {
 /// whole lives on.
 class WaitingTime {
  public:
+  WaitingTime();
+  ~WaitingTime();
   std::chrono::steady_clock::duration look();
   /// The part of the limit that was left at the last look; 0 or less when it is over.
   std::chrono::steady_clock::duration left(std::chrono::milliseconds limit) const;
@@ -71,6 +73,22 @@ class WaitingTime {
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::duration waited_{};
+  int exceptions_;  // under way when it began
+};
+
+/// While it lives, it adds up how long this rank has waited in vain: in waits that ended with an exception. So what is
+/// left of a limit can be given to the next wait for the same rank, and a lost rank costs one limit, not two.
+class WaitsInVain {
+ public:
+  WaitsInVain();
+  ~WaitsInVain();
+  WaitsInVain(const WaitsInVain&) = delete;
+  /// Returns what is left of `limit`, but at least a tenth of it or a second, so that ranks that noticed one loss can
+  /// still agree.
+  std::chrono::milliseconds left(std::chrono::milliseconds limit) const;
+
+ private:
+  std::chrono::steady_clock::duration before_;
 };
 
 }  // namespace moonhalo

@@ -192,7 +192,7 @@ bool TransportCall::done(Part& part) {
 /// A rank that has parted, as notes say that have come by now, and never makes this call; -1 if there is none.
 int TransportCall::gone() {
   group_->hub->poll();
-  return group_->hub->gone(*group_->world, group_->tag, call_.number);
+  return group_->hub->gone(*group_->world, group_->tag, group_->members, call_.number);
 }
 
 bool TransportCall::ready() {

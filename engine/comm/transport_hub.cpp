@@ -96,11 +96,12 @@ int TransportHub::missing(const TransportWorld& world, int tag, const std::vecto
   return -1;
 }
 
-int TransportHub::gone(const TransportWorld& world, int tag, uint64_t number) {
+int TransportHub::gone(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto parted = parted_.find({world.id, world.absence});
   if (parted == parted_.end()) return -1;
   for (const auto& [rank, calls] : parted->second) {
+    if (std::find(members.begin(), members.end(), static_cast<int>(rank)) == members.end()) continue;
     const auto found = calls.find(static_cast<uint64_t>(tag));
     if (found != calls.end() && found->second < number) return static_cast<int>(rank);
   }

@@ -47,8 +47,9 @@ class TransportHub {
   void part(TransportWorld& world);
   /// Takes notes that have come, and passes them on. Any thread.
   void poll();
-  /// A rank that has parted and never makes call `number` of the group; -1 if there is none.
-  int gone(const TransportWorld& world, int tag, uint64_t number);
+  /// A rank of the group of `members` with this tag that has parted and never makes its call `number`; -1 if there is
+  /// none. (Two groups of different ranks may have one tag.)
+  int gone(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number);
   /// See TellsFailures: of the group of `members` with this tag. `missing`: a rank that has parted from this world or
   /// was lost, or a member that has ended before call `number` of the devices; -1 if there is none. Any thread.
   void note_device_call(int tag, uint64_t number);

@@ -70,6 +70,8 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
     return results;
   } catch (const ScriptExit& exit) {
     push_exit(lua, exit);
+  } catch (const ScriptStop& stop) {
+    push_exit(lua, stop);
   } catch (const LuaError& error) {
     push(lua, std::string_view(error.what()));
   } catch (const CommError& error) {
@@ -92,7 +94,7 @@ void call_traced(lua_State* lua, int arguments, int results) {
   if (status == LUA_OK) return;
   if (is_exit(lua, -1)) {
     lua_pop(lua, 1);
-    throw to_exit(lua);
+    throw_exit(lua);
   }
   std::string message, trace;
   if (lua_istable(lua, -1)) {

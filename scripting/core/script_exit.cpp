@@ -58,15 +58,25 @@ void push_exit(lua_State* lua, const ScriptExit& exit) {
   lua_pushlightuserdata(lua, const_cast<char*>(&kExitKey));
 }
 
+void push_exit(lua_State* lua, const ScriptStop& stop) {
+  push(lua, std::string_view(stop.what()));
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kExitKey);
+  lua_pushlightuserdata(lua, const_cast<char*>(&kExitKey));
+}
+
 bool is_exit(lua_State* lua, int index) {
   return lua_islightuserdata(lua, index) && lua_touserdata(lua, index) == &kExitKey;
 }
 
-ScriptExit to_exit(lua_State* lua) {
-  lua_rawgetp(lua, LUA_REGISTRYINDEX, &kExitKey);
+void throw_exit(lua_State* lua) {
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kExitKey) == LUA_TSTRING) {
+    const ScriptStop stop(lua_tostring(lua, -1));
+    lua_pop(lua, 1);
+    throw stop;
+  }
   const int status = static_cast<int>(lua_tointeger(lua, -1));
   lua_pop(lua, 1);
-  return ScriptExit(status);
+  throw ScriptExit(status);
 }
 
 void replace_os_exit(lua_State* lua) {

@@ -18,11 +18,18 @@ class ScriptExit : public LuaError {
   int status_;
 };
 
+/// Ends a script from outside, for example after the budget of its call. It is passed on as ScriptExit is.
+class ScriptStop : public LuaError {
+ public:
+  using LuaError::LuaError;
+};
+
 /// Pushes the error value that stands for `exit`.
 void push_exit(lua_State* lua, const ScriptExit& exit);
+void push_exit(lua_State* lua, const ScriptStop& stop);
 bool is_exit(lua_State* lua, int index);
-/// The status of a value that is_exit.
-ScriptExit to_exit(lua_State* lua);
+/// Throws the exception that a value that is_exit stands for.
+[[noreturn]] void throw_exit(lua_State* lua);
 
 /// Makes os.exit throw ScriptExit instead of ending the process, which has other ranks.
 void replace_os_exit(lua_State* lua);

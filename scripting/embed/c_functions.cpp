@@ -155,8 +155,11 @@ std::string problem_of_open(const mh_options& options, mh_session** session) {
     return std::to_string(given) +
            " communicators\n  have  more than one of mpi_comm, mpi_fcomm and transport\n  fix   give one of them";
   }
-  if (options.timeout_s != 0 && !(options.timeout_s >= 0.001 && options.timeout_s <= 1e9))
-    return "timeout_s " + std::to_string(options.timeout_s) + " is no number of seconds from 0.001 to 1e9";
+  for (const auto& [name, seconds] :
+       {std::pair{"timeout_s", options.timeout_s}, {"call_budget_s", options.call_budget_s}}) {
+    if (seconds != 0 && !(seconds >= 0.001 && seconds <= 1e9))
+      return std::string(name) + " " + std::to_string(seconds) + " is no number of seconds from 0.001 to 1e9";
+  }
   if (options.script == nullptr) return "no script\n  have  a null pointer";
   return "";
 }
@@ -255,7 +258,7 @@ mh_status mh_open(const mh_options* options, mh_session** session) {
     const Outcome made = attempt([&] { worlds = make_worlds(*options); });
     if (made.status != MH_OK && !problem.empty()) usage("mh_open: " + problem);
     if (made.status != MH_OK) return made;
-    auto opened = std::make_unique<HostSession>(worlds[0], worlds[1]);
+    auto opened = std::make_unique<HostSession>(worlds[0], worlds[1], time_limit(options->call_budget_s));
     if (!problem.empty()) return opened->refuse("mh_open", problem);
     const Outcome outcome = opened->open(options->script, options->settings == nullptr ? "" : options->settings);
     if (outcome.status == MH_OK) *session = handles().add(std::move(opened));

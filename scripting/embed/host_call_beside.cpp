@@ -22,8 +22,9 @@ struct HostSession::Beside {
 };
 
 // Here, where the types are complete.
-HostSession::HostSession(CommunicatorPtr world, CommunicatorPtr control)
-    : world_(std::move(world)), control_(std::move(control)), state_(nullptr, lua_close) {}
+HostSession::HostSession(CommunicatorPtr world, CommunicatorPtr control,
+                         std::optional<std::chrono::milliseconds> budget)
+    : world_(std::move(world)), control_(std::move(control)), budget_(budget), state_(nullptr, lua_close) {}
 
 HostSession::~HostSession() {
   side_.reset();
@@ -64,7 +65,9 @@ Outcome HostSession::call_begin(const std::string& function, std::span<const dou
   beside_ = std::make_unique<Beside>(Beside{what, function, {in.begin(), in.end()}, {}, {}});
   side_->start([this, call = beside_.get()] {
     adopt_state();
-    call->outcome = together_here("mh_call('" + call->function + "')", [&] {
+    const std::string name = "mh_call('" + call->function + "')";
+    call->outcome = together_here(name, [&] {
+      const auto limited = limit_call(name);
       run_in_lua([&](lua_State* lua) { call->results = call_function(lua, call->function, call->in, INT_MAX); });
     });
   });

@@ -123,14 +123,27 @@ Outcome HostSession::together_here(const std::string& what, const std::function<
   if (!ended_.empty())
     return {MH_RANK_LOST,
             what + ": the session has ended before\n  have  " + ended_ + "\n  fix   close it and open another"};
+  const WaitsInVain waits;
   const Outcome mine = attempt(work);
   auto* processes = world_->size() > 1 ? dynamic_cast<PartsForAWhile*>(world_.get()) : nullptr;
   if (mine.status != MH_OK && processes != nullptr) processes->part();
-  const Outcome all = agree(*control_, what, mine);
+  const Outcome all = agree_within(waits, what, mine);
   if (all.status == MH_OK) return all;
   if (state_ != nullptr) attempt([&] { run_in_lua(discard_files); });
   if (processes != nullptr && all.alike) processes->come_back();
   if (!all.alike || all.status == MH_RANK_LOST) ended_ = all.text.substr(0, all.text.find('\n'));
+  return all;
+}
+
+/// A rank that was waited for in vain is not waited for as long again. Where the ranks cannot meet, this one has given
+/// the session up, which those hear that still run the script.
+Outcome HostSession::agree_within(const WaitsInVain& waits, const std::string& what, const Outcome& mine) {
+  const std::chrono::milliseconds limit = control_->timeout();
+  control_->set_timeout(waits.left(limit));
+  const Outcome all = agree(*control_, what, mine);
+  control_->set_timeout(limit);
+  if (auto* processes = dynamic_cast<PartsForAWhile*>(control_.get()); processes != nullptr && !all.agreed)
+    processes->part();
   return all;
 }
 
@@ -177,6 +190,7 @@ void HostSession::open_state(const std::string& script, const std::string& setti
                           script + ", contents " + std::to_string(tag_of(contents(script))));
   state_ = new_state(std::move(context));
   lua_State* lua = state_.get();
+  if (budget_ || world_->size() > 1) watch_ = std::make_unique<CallWatch>(lua, control_);
   replace_os_exit(lua);
   RunStart::draw().agreed(*world_).enter(lua, world_->size());
   run_in_lua([&](lua_State* lua) {
@@ -302,17 +316,24 @@ MeshPtr HostSession::mesh_for(const BoxGrid& grid) {
 }
 
 Outcome HostSession::call(const std::string& function, std::span<const double> in, std::span<double> out) {
-  return together("mh_call('" + function + "')", [&] {
+  const std::string what = "mh_call('" + function + "')";
+  return together(what, [&] {
     std::vector<FilledGhosts> filled;
     for (const auto& [name, field] : fields_) {
       if (field.ghosts) filled.push_back(*field.ghosts);
     }
     read_boxes();
     const UseFilledGhosts ghosts(filled);
+    const auto limited = limit_call(what);
     run_in_lua(
         [&](lua_State* lua) { call_function(lua, function, in, static_cast<int>(out.size())).give(function, out); });
     write_boxes();
   });
+}
+
+std::optional<CallWatch::Limited> HostSession::limit_call(const std::string& what) {
+  if (!budget_) return std::nullopt;
+  return std::optional<CallWatch::Limited>(std::in_place, *watch_, what, budget_);
 }
 
 HostSession::Results HostSession::call_function(lua_State* lua, const std::string& name, std::span<const double> in,

@@ -17,9 +17,11 @@
 
 #include "moonhalo/engine/base/as_rank.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/tensor/box_set.h"
 #include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/host_block.h"
+#include "moonhalo/scripting/embed/call_watch.h"
 #include "moonhalo/scripting/embed/outcome.h"
 
 namespace moonhalo::scripting {
@@ -31,7 +33,8 @@ class TrainerLink;
 class HostSession {
  public:
   /// `world` serves the script; on `control`, another world of the same ranks, these agree on how a call ended.
-  HostSession(CommunicatorPtr world, CommunicatorPtr control);
+  /// `budget`: how long a function of the script may run.
+  HostSession(CommunicatorPtr world, CommunicatorPtr control, std::optional<std::chrono::milliseconds> budget);
   ~HostSession();
 
   /// Opens the Lua state and runs the script. Once, first. Collective, as all that return an Outcome.
@@ -82,6 +85,8 @@ class HostSession {
 
   Outcome together(const std::string& what, const std::function<void()>& work);
   Outcome together_here(const std::string& what, const std::function<void()>& work);
+  Outcome agree_within(const WaitsInVain& waits, const std::string& what, const Outcome& mine);
+  std::optional<CallWatch::Limited> limit_call(const std::string& what);
   void adopt_state();
   void show_fields(bool as_they_were);
   void read_boxes();
@@ -101,6 +106,8 @@ class HostSession {
   CommunicatorPtr part_, part_control_;  // these after mh_open, where the script has divided its ranks
   std::unique_ptr<TrainerLink> link_;
   std::unique_ptr<RankContext> context_ = std::make_unique<RankContext>();  // what the engine remembers for the session
+  const std::optional<std::chrono::milliseconds> budget_;
+  std::unique_ptr<CallWatch> watch_;
   std::unique_ptr<lua_State, void (*)(lua_State*)> state_;
   std::thread::id thread_ = std::this_thread::get_id();
   std::set<std::string> known_globals_;                                              // before the script ran

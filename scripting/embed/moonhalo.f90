@@ -59,11 +59,11 @@ module moonhalo
   end interface
 
   interface
-    integer(c_int) function c_open(script, comm, transport, settings, timeout, session) bind(c, name='moonhalo_open')
+    integer(c_int) function c_open(script, comm, transport, settings, timeout, budget, session) bind(c, name='moonhalo_open')
       import
       character(kind=c_char), intent(in) :: script(*)
       type(c_ptr), value :: comm, transport, settings
-      real(c_double), value :: timeout
+      real(c_double), value :: timeout, budget
       type(c_ptr), intent(out) :: session
     end function c_open
     integer(c_int) function c_field(session, name, array, ghost_low, ghost_high, begin, global, filled) &
@@ -163,7 +163,7 @@ module moonhalo
 contains
 
   !> Runs the script. Collective over `comm`: an integer handle, or a type(MPI_Comm) of mpi_f08, which holds one.
-  subroutine mh_open(session, script, comm, settings, timeout, transport, stat)
+  subroutine mh_open(session, script, comm, settings, timeout, transport, stat, call_budget)
     type(mh_session), intent(out) :: session
     character(*), intent(in) :: script
     type(*), intent(in), optional, target :: comm
@@ -171,9 +171,10 @@ contains
     real(c_double), intent(in), optional :: timeout     !< longest silence of a rank in seconds
     type(c_ptr), intent(in), optional :: transport      !< in place of comm: c_loc of an mh_transport, there until mh_close
     integer, intent(out), optional :: stat
+    real(c_double), intent(in), optional :: call_budget !< longest time of a function of the script in seconds
     character(kind=c_char, len=:), allocatable, target :: text
     type(c_ptr) :: where_comm, where_transport, where_settings
-    real(c_double) :: limit
+    real(c_double) :: limit, budget
 
     where_comm = c_null_ptr
     if (present(comm)) where_comm = c_loc(comm)
@@ -186,7 +187,9 @@ contains
     end if
     limit = 0
     if (present(timeout)) limit = timeout
-    call finish(c_open(script // c_null_char, where_comm, where_transport, where_settings, limit, session%handle), stat)
+    budget = 0
+    if (present(call_budget)) budget = call_budget
+    call finish(c_open(script // c_null_char, where_comm, where_transport, where_settings, limit, budget, session%handle), stat)
   end subroutine mh_open
 
   !> Ends the session; before MPI_Finalize. Collective.

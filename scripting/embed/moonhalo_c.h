@@ -76,6 +76,7 @@ typedef struct {
   const char* settings;          /* "lr=1e-3 width=16", for mh.config in the script; may be NULL */
   double timeout_s;              /* longest silence of a rank in seconds; 0: MOONHALO_TIMEOUT_S, else 600 */
   const mh_transport* transport; /* in place of a communicator; none of the three: one rank */
+  double call_budget_s;          /* longest time that mh_call gives a function of the script; 0: any */
 } mh_options;
 #define MH_OPTIONS \
   { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL, 0 }
@@ -116,7 +117,9 @@ mh_status mh_boxes(mh_session* session, const char* name, int count, const mh_bl
 
 /* Calls the global function of the script with `n` numbers, and takes `m` numbers (or tensors of one element) of what
    it returns. `in` may be NULL where n is 0, `out` where m is 0. An error that is alike on all ranks leaves the session
-   as it was; after any other it is of no further use, and only mh_close works. Collective. */
+   as it was; after any other it is of no further use, and only mh_close works. Lua code that runs longer than
+   call_budget_s is ended with MH_SCRIPT, and with MH_RANK_LOST where the other ranks have given up waiting for it; no
+   pcall of the script keeps that. Collective. */
 mh_status mh_call(mh_session* session, const char* function, int n, const double* in, int m, double* out);
 /* The same beside the solver: begin returns at once, and a thread of the session's makes the call; end waits for it and
    takes the numbers. Meanwhile mh.host.fields are copies of what they were, so the solver goes on in its memory, and

@@ -96,8 +96,9 @@ Outcome agree(Communicator& control, const std::string& what, const Outcome& min
   verdict.repeats = verdict.status != MH_OK && control.rank() > 0;
   if (met.status == MH_OK) return verdict;
   // The ranks could not even meet: each says what it knows.
-  Outcome alone = mine.status != MH_OK && !mine.secondary ? mine : met;
+  Outcome alone = mine.status != MH_OK ? mine : met;
   alone.alike = false;
+  alone.agreed = false;
   return alone;
 }
 

@@ -27,6 +27,7 @@ struct Outcome {
   bool secondary = false;  ///< the rank only noticed that another one had failed
   bool alike = true;       ///< all ranks ended in the same way
   bool repeats = false;    ///< a rank before this one returns the same text
+  bool agreed = true;      ///< the ranks met and know of each other's outcome
 };
 
 /// Runs `work`; every exception becomes an outcome.

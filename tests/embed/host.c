@@ -194,6 +194,10 @@ int main(int argc, char** argv) {
     test_ensemble(&h);
   } else if (strcmp(name, "trainers") == 0) {
     test_trainers(&h);
+  } else if (strcmp(name, "float") == 0) {
+    test_float(&h);
+  } else if (strcmp(name, "budget") == 0) {
+    test_budget(&h);
   } else {
     EXPECT(!"the case is known");
   }

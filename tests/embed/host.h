@@ -57,5 +57,7 @@ void test_state(const host* h);
 void test_beside(const host* h);
 void test_ensemble(const host* h);
 void test_trainers(const host* h);
+void test_float(const host* h);
+void test_budget(const host* h);
 
 #endif

@@ -5,6 +5,7 @@ program consumer
   use mpi
   use moonhalo
   use, intrinsic :: iso_fortran_env, only: real32, real64, int64
+  use, intrinsic :: ieee_exceptions
   implicit none
   type(mh_session) :: session, unused
   character(0), target, asynchronous :: words(4)
@@ -18,6 +19,7 @@ program consumer
   character(4000) :: report
   real(real64) :: out(4), wanted
   integer :: error, rank, ranks, stat, i, j, k
+  logical :: halts
 
   call MPI_Init_thread(MPI_THREAD_MULTIPLE, i, error)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
@@ -25,7 +27,11 @@ program consumer
   call get_command_argument(1, script)
   call mh_open(session, 'no_such_file.lua', MPI_COMM_WORLD, stat=stat)
   call expect(stat == MH_USAGE .and. index(mh_error(), 'cannot read the script') > 0, 'a missing script')
-  call mh_open(session, trim(script), MPI_COMM_WORLD, settings='lr=0.5', timeout=30.0_real64)
+  ! As -ffpe-trap=invalid,zero,overflow: the program stops at such operations, the script does not.
+  call ieee_set_halting_mode([ieee_invalid, ieee_divide_by_zero, ieee_overflow], .true.)
+  call mh_open(session, trim(script), MPI_COMM_WORLD, settings='lr=0.5', timeout=30.0_real64, call_budget=20.0_real64)
+  call mh_call(session, 'not_finite', out=out(1:3))
+  call expect(all(out(1:3) > 0), 'numbers that are none')
 
   ! Cut over the last dim; ghosts around the first. u(i, j, k) is [k][j][i] in the script.
   u = -1
@@ -133,6 +139,10 @@ program consumer
   call mh_call(session, 'train', stat=stat)
   call expect(stat == MH_SCRIPT .and. index(mh_error(), "no field 'u' was registered") > 0, 'an unregistered field')
   call mh_sync(session)
+  call mh_call(session, 'fails', stat=stat)
+  call expect(stat == MH_SCRIPT, 'an error of the script')
+  call ieee_get_halting_mode(ieee_overflow, halts)
+  call expect(halts, 'the program stops at overflows again')
   if (command_argument_count() > 1) call mh_call(session, 'fails')
   call mh_close(session)
   call MPI_Finalize(error)
