@@ -2,6 +2,7 @@
 // Everything that arrives with a ShardTensor is intercepted here, at load. ops/support/interceptions.cpp lists this and
 // all else that is intercepted.
 #include <ATen/Functions.h>
+#include <ATen/Operators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -54,6 +55,32 @@ at::Tensor squeeze_one(const at::Tensor& self, int64_t dim) { return at::squeeze
 at::Tensor squeeze_some(const at::Tensor& self, at::IntArrayRef dims) { return at::squeeze(self, dims); }
 at::Tensor transpose_two(const at::Tensor& self, int64_t dim0, int64_t dim1) { return at::transpose(self, dim0, dim1); }
 
+bool keeps_places(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride, int64_t offset) {
+  if (self.sizes() != size || stride.size() != size.size() || offset != 0) return false;
+  for (size_t d = 0; d < size.size(); ++d) {
+    if (size[d] > 1 && stride[d] != self.stride(static_cast<int64_t>(d)) && self.numel() > 0) return false;
+  }
+  return true;
+}
+
+// LibTorch does this to the result of a pooling to one element, so that it is channels last as its input is: every
+// element stays in its place. Met above autograd, which need not know of it; its formula would read memory.
+const at::Tensor& as_strided_in_place(c10::DispatchKeySet keys, const at::Tensor& self, at::SymIntArrayRef size,
+                                      at::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
+  if (!is_shard_tensor(self))
+    return at::_ops::as_strided_::redispatch(
+        keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kSparseCheckKey), self, size, stride, offset);
+  const at::IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size), strides = C10_AS_INTARRAYREF_SLOW(stride);
+  const int64_t from = offset ? offset->guard_int(__FILE__, __LINE__) : 0;
+  TORCH_CHECK_NOT_IMPLEMENTED(keeps_places(self, sizes, strides, from),
+                              "as_strided_: the elements of a ShardTensor cannot change their places\n  have  ",
+                              spec(self)->to_string(), ", strides ", self.strides(), ", to become size ", sizes,
+                              ", stride ", strides, ", offset ", from,
+                              "\n  fix   use view, slice, select, transpose or expand, which make a new tensor");
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return self;
+}
+
 // Before the operators are claimed below, which leaves these out.
 TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
   library.impl("unsqueeze_", &in_place<&at::unsqueeze, int64_t>);
@@ -62,6 +89,12 @@ TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
   library.impl("squeeze_.dims", &in_place<&squeeze_some, at::IntArrayRef>);
   library.impl("t_", &in_place<&at::t>);
   library.impl("transpose_", &in_place<&transpose_two, int64_t, int64_t>);
+  library.impl("as_strided_", TORCH_FN(as_strided_in_place));
+}
+
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
+  static_assert(kSparseCheckKey == c10::DispatchKey::TESTING_ONLY_GenericWrapper, "registered for another key");
+  library.impl("as_strided_", TORCH_FN(as_strided_in_place));
 }
 
 // The operators to look at: those that were registered since the last look, and those that it was the first to see, as

@@ -105,16 +105,10 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
   return plan;
 }
 
-std::optional<Plan> refuse(const OpCall& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "as_strided_: a ShardTensor's dims cannot be changed in place\n  have  ",
-                              call.describe(), "\n  fix   use view, slice, select, transpose or expand");
-}
-
 const Register as_strided_rules{
     {.op = {"aten::as_strided", "aten::as_strided_copy"},
      .plan = plan_as_strided,
      .supports = "strides that step along dims; whole dims keep their cut"},
-    {.op = "aten::as_strided_", .plan = refuse, .supports = "refused"},
 };
 
 }  // namespace

@@ -20,7 +20,6 @@ const std::vector<Exception>& never_on_blocks() {
        "its derivative is refused: LibTorch writes it into storage; the operator itself is on blocks"},
       {"aten::as_strided_copy", "as as_strided"},
       {"as_strided_scatter", "gathered: writes into storage; slice_scatter and select_scatter are on blocks"},
-      {"aten::as_strided_", "refused: changes the dims of its tensor in place"},
       {"batch_norm_update_stats",
        "gathered: a step of LibTorch's own SyncBatchNorm; batch_norm itself is exact on blocks"},
       {"hash_tensor", "gathered: a number over the bytes of all elements"},

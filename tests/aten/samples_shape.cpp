@@ -17,7 +17,7 @@ const std::vector<SampleLine>& shape_samples() {
       {"expand expand_copy broadcast_to", "d[4,3], [2,4,3]"},
       {"sum_to_size", "d[5,4,3], [1,4,3]"},
       {"sum_to_size", "d[5,4,3], [4,1]"},
-      {"as_strided as_strided_copy", "d[5,4], [5,4], [4,1]"},
+      {"as_strided as_strided_copy as_strided_", "d[5,4], [5,4], [4,1]"},
       {"as_strided as_strided_copy", "d[5,4], [3,4], [4,1], 4"},
       {"as_strided_scatter", "d[5,4], d[3,4], [3,4], [4,1], 4"},
       {"permute permute_copy", "d[5,4,3], [2,0,1]"},

@@ -210,11 +210,49 @@ TEST(View, AsStridedStepsAlongDims) {
     const std::string shape = message_of([&] { x.view({5, 5}); });
     EXPECT_NE(shape.find("shape '[5, 5]' is invalid for input of size 126"), std::string::npos) << shape;
     const std::string name = message_of([&] { Tensor(x).as_strided_({3, 3}, {1, 1}); });
-    EXPECT_EQ(name.rfind("as_strided_: a ShardTensor's dims cannot be changed in place", 0), 0u) << name;
+    EXPECT_EQ(name.rfind("as_strided_: the elements of a ShardTensor cannot change their places", 0), 0u) << name;
     Tensor wide = x.clone();
     EXPECT_EQ(wide.unsqueeze_(-1).sizes(), at::IntArrayRef({9, 7, 2, 1}));
     EXPECT_EQ(difference(full_tensor(wide * 2), make_tensor({9, 7, 2, 1}, 6) * 2, 0), "");
   });
+}
+
+// LibTorch gives such results the strides of their input in place, by as_strided_.
+TEST(View, PoolingToOneElementKeepsTheMemoryFormat) {
+  const auto channels_last = [](const at::Tensor& x) { return bent(x).permute({0, 3, 1, 2}); };
+  const std::vector<Case> images = {
+      {"2d",
+       [&](const Tensor& x) {
+         return List{bent(at::adaptive_avg_pool2d(channels_last(x), {1, 1}))};
+       }},
+      {"2d_strides",
+       [&](const Tensor& x) {
+         const Tensor y = at::adaptive_avg_pool2d(channels_last(x), {1, 1});
+         return List{at::tensor(y.strides()), at::scalar_tensor(y.is_contiguous(at::MemoryFormat::ChannelsLast))};
+       },
+       kForward},
+      {"2d_in_place",
+       [&](const Tensor& x) {
+         Tensor y = at::adaptive_avg_pool2d(channels_last(x), {1, 1});
+         y.mul_(3);
+         return List{y.flatten(1), y.contiguous() * 2};
+       },
+       kTwice},
+      {"1d",
+       [](const Tensor& x) { return List{bent(at::adaptive_avg_pool1d(bent(x).flatten(1, 2).transpose(1, 2), 1))}; }},
+  };
+  const std::vector<Held> ways = {
+      {"samples", {3}, {shard(0, {2, 0, 1})}},        {"rows", {2}, {shard(1, {5, 2})}},
+      {"columns", {4}, {shard(2, {1, 0, 2, 1})}},     {"channels", {2}, {shard(3, {2, 3})}},
+      {"grid", {2, 2}, {shard(0), shard(1, {3, 4})}}, {"partial", {2}, {partial()}},
+  };
+  check(images, make_tensor({3, 7, 4, 5}, 7), ways);
+  check_in_inference_mode(images, make_tensor({3, 7, 4, 5}, 7), ways);
+  check({{"3d",
+          [](const Tensor& x) {
+            return List{bent(at::adaptive_avg_pool3d(bent(x).permute({0, 4, 1, 2, 3}), {1, 1, 1}))};
+          }}},
+        make_tensor({3, 7, 4, 5, 2}, 7), ways);
 }
 
 // Views that keep what each rank owns: writing through them is writing to the tensor.
