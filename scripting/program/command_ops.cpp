@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <map>
 
+#include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
 #include "moonhalo/engine/dispatch/rules.h"
@@ -47,6 +48,13 @@ std::string made_of(const c10::OperatorHandle& op) {
   return std::string("made of other operators") + (found == parts.end() ? "" : std::string(": ") + found->second);
 }
 
+/// True if this project makes the operator of others, by a kernel for ShardTensors.
+bool made_of_others(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  return op.hasKernelForDispatchKey(kShardKey) && !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
 /// Overloads of one operator, with the rule that serves each.
 int show_operator(const std::string& name) {
   const OperatorSet* set = find_operator(name.starts_with("aten::") ? name.substr(6) : name);
@@ -66,7 +74,7 @@ int show_operator(const std::string& name) {
       std::printf("    moves:  %s, once its tensors are cut as it needs\n", to_string(rule->traffic).c_str());
       std::printf("    source: %s\n", std::string(rule->source).c_str());
     } else {
-      std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes ? made_of(op)
+      std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes || made_of_others(op) ? made_of(op)
                                        : facts.random ? "refused: no rule for this random operator"
                                                       : "no rule: gathered, or refused (mh.set_fallback)")
                                           .c_str());
