@@ -51,7 +51,9 @@ std::optional<Plan> plan_lines(const OpCall& call) {
   return plan;
 }
 
-// The k greatest of all are among the k greatest of every block, so only these travel.
+// The k greatest of all are among the k greatest of every block, so only these travel. LibTorch's order of
+// sorted = false is what is left of its search through the whole line, which no rank holds: here it is that of sorted =
+// true, on any blocks.
 std::optional<Plan> plan_topk(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim()), k = call.integer("k");
@@ -68,11 +70,11 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   const SpecPtr candidates = with_cut(from, dim, offered, extent);
   const auto gather = std::make_shared<Redistribution>(candidates, without_cuts(candidates, dim));
   plan.run = [=, offset = from->offsets()[dim], mine = candidates->local_shape()[dim], largest = call.flag("largest"),
-              sorted = call.flag("sorted"), at_self = call.arg("self")](LocalCall& call) {
+              at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);
     const auto [values, indices] = at::topk(x, mine, dim, largest, /*sorted=*/false);
     const at::Tensor every = gather->apply(values), where = gather->apply(indices + offset);
-    const auto [best, place] = at::topk(every, k, dim, largest, sorted);
+    const auto [best, place] = at::topk(every, k, dim, largest, /*sorted=*/true);
     call.give(best, where.gather(dim, place));
   };
   return plan;
@@ -81,7 +83,10 @@ std::optional<Plan> plan_topk(const OpCall& call) {
 constexpr auto* kLines = "any cut";
 
 const Register sort_rules{
-    {.op = "aten::topk", .plan = plan_topk, .supports = "any cut", .traffic = Traffic::kRedistribute},
+    {.op = "aten::topk",
+     .plan = plan_topk,
+     .supports = "any cut; sorted = false is free to give any order: along a cut dim it gives the sorted one",
+     .traffic = Traffic::kRedistribute},
     {.op = {"aten::sort", "aten::cummax", "aten::cummin"},
      .plan = plan_lines<false>,
      .supports = kLines,

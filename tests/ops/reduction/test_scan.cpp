@@ -62,6 +62,22 @@ TEST(Sort, TopkMovesCandidatesOnly) {
          {"topk_2", [](const Tensor& x) { return pair(x.topk(1)); }}},
         make_tensor({9, 7, 2}, 4));
 
+  // PyTorch leaves the order free, so it may not depend on the blocks.
+  const Tensor full = make_tensor({40, 2}, 4);
+  const auto wanted = full.topk(9, 0);
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{40}, {13, 0, 27}, {1, 38, 1}, {10, 10, 10, 10}}) {
+    on_mesh({static_cast<int64_t>(sizes.size())}, [&](const MeshPtr& mesh) {
+      const auto found = shard_of(full, mesh, {shard(0, sizes)}).topk(9, 0, /*largest=*/true, /*sorted=*/false);
+      Tensor values = full_tensor(std::get<0>(found)), places = full_tensor(std::get<1>(found));
+      if (sizes.size() == 1) {  // one device's own order
+        places = places.gather(0, values.argsort(0, /*descending=*/true));
+        values = std::get<0>(values.sort(0, /*descending=*/true));
+      }
+      EXPECT_EQ(difference(values, std::get<0>(wanted), 0), "");
+      EXPECT_TRUE(at::equal(places, std::get<1>(wanted)));
+    });
+  }
+
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({1000}, 1), mesh, {shard(0, {300, 700})});
     mesh->group().reset_stats();
