@@ -206,6 +206,27 @@ function tests.test_wrong_calls_name_the_option()
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
 end
 
+-- As PyTorch refuses it: the result would be zeros, and the running variance NaN.
+function tests.test_one_value_is_not_normalized()
+  local batch = nn.BatchNorm1d(2)
+  local cases = {
+    {batch, {1, 2}, "BatchNorm1d: expected more than 1 value per channel when training\n  have  an input {1, 2}"},
+    {nn.BatchNorm2d(2), {1, 2, 1, 1}, "BatchNorm2d: expected more than 1 value per channel"},
+    {nn.BatchNorm1d(2, {track_running_stats = false}):eval(), {1, 2, 1}, "BatchNorm1d: expected more than 1 value per channel"},
+    {nn.InstanceNorm1d(2), {3, 2, 1}, "InstanceNorm1d: expected more than 1 value per channel of a sample"},
+    {nn.InstanceNorm2d(2), {2, 1, 1}, "InstanceNorm2d: expected more than 1 value per channel of a sample"},
+    {nn.GroupNorm(2, 2), {1, 2, 1}, "GroupNorm: expected more than 1 value per group"},
+  }
+  for _, case in ipairs(cases) do testing.assert_error(function() case[1](mh.ones(case[2])) end, case[3]) end
+  testing.assert_equal(batch.running_var:tolist(), {1, 1})
+  testing.assert_equal(batch.num_batches_tracked:item(), 0)
+  batch:eval()(mh.ones{1, 2})
+  for module, shape in pairs{[nn.BatchNorm1d(2)] = {2, 2}, [nn.BatchNorm2d(2)] = {1, 2, 1, 2}, [nn.BatchNorm3d(2)] = {0, 2, 1, 1, 1},
+    [nn.InstanceNorm1d(2, {track_running_stats = true}):eval()] = {1, 2, 1}, [nn.GroupNorm(1, 2)] = {1, 2, 1}, [nn.GroupNorm(2, 2)] = {2, 2}} do
+    testing.assert_equal(module(mh.ones(shape)).shape, shape)
+  end
+end
+
 -- A window as large as the domain is plain attention, causal or not.
 function tests.test_X04_neighborhood_attention_of_the_whole_domain()
   for _, causal in ipairs{false, true} do

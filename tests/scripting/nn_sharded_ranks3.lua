@@ -126,6 +126,16 @@ for _, case in ipairs(cases) do
   end
 end
 
+-- The whole counts: one row on each rank is a batch of three, one row of all is refused by all.
+function tests.test_batch_norm_counts_the_values_of_all_ranks()
+  local norm = nn.BatchNorm1d(2):double()
+  local full = mh.tensor({{1, 2}, {3, 5}, {8, 1}}, {dtype = "float64"})
+  local found = norm(mh.distribute_tensor(full, mesh, {mh.Shard(0)}))
+  testing.assert_close(found:full_tensor(), nn.BatchNorm1d(2):double()(full))
+  local one = mh.distribute_tensor(full["0:1"], mesh, {mh.Shard(1)})
+  testing.assert_error(function() norm(one) end, "BatchNorm1d: expected more than 1 value per channel when training")
+end
+
 -- ---- Optimizers on ShardTensor parameters ---------------------------------------------------------------------------
 
 local optimizers = {

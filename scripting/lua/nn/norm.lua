@@ -33,6 +33,21 @@ local function check_dims(name, x, low, high)
   end
 end
 
+--- One value has no variance. It would become zero, and the running variance NaN. Sizes are those of the whole tensor,
+--- so a rank with one row of a larger batch is fine.
+local function check_count(name, x, count, of, remedy)
+  if count ~= 1 then return end
+  fail(("%s: expected more than 1 value per %s when training\n  have  an input {%s}\n  fix   %s"):format(name, of,
+    table.concat(x.shape, ", "), remedy))
+end
+
+--- Counts the places of `x` in the dims after the channels.
+local function positions(x)
+  local count = 1
+  for d = 3, #x.shape do count = count * x.shape[d] end
+  return count
+end
+
 local Running = Module:extend("RunningNorm")
 
 function Running:set(values)
@@ -72,11 +87,14 @@ local function batch_norm(dims, low, high)
   function class:forward(x)
     check_dims(name, x, low, high)
     local momentum = self.momentum or 0
+    local statistics_of_batch = self.training or not self.track_running_stats
+    if statistics_of_batch then
+      check_count(name, x, x.shape[1] * positions(x), "channel", "give a larger batch, or call eval() first")
+    end
     if self.training and self.track_running_stats then
       self.num_batches_tracked:add_(1)
       if not self.momentum then momentum = 1 / self.num_batches_tracked:item() end
     end
-    local statistics_of_batch = self.training or not self.track_running_stats
     return mh.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, statistics_of_batch, momentum,
       self.eps, true)
   end
@@ -93,8 +111,11 @@ local function instance_norm(dims)
     check_dims(name, x, dims + 1, dims + 2)
     local alone = #x.shape == dims + 1
     if alone then x = x:unsqueeze(0) end
-    local y = mh.instance_norm(x, self.weight, self.bias, self.running_mean, self.running_var,
-      self.training or not self.track_running_stats, self.momentum or 0, self.eps, true)
+    local statistics_of_batch = self.training or not self.track_running_stats
+    if statistics_of_batch then
+      check_count(name, x, positions(x), "channel of a sample", "give a larger field")
+    end
+    local y = mh.instance_norm(x, self.weight, self.bias, self.running_mean, self.running_var, statistics_of_batch, self.momentum or 0, self.eps, true)
     return alone and y:squeeze(0) or y
   end
   norm[name] = class
@@ -121,7 +142,13 @@ function norm.GroupNorm:init(...)
   add_weights(self, {values.num_channels}, values.affine, values.affine, values)
 end
 norm.GroupNorm.reset_parameters = reset_weights
-function norm.GroupNorm:forward(x) return mh.group_norm(x, self.num_groups, self.weight, self.bias, self.eps) end
+function norm.GroupNorm:forward(x)
+  if #x.shape >= 2 then
+    check_count("GroupNorm", x, x.shape[1] * (x.shape[2] // self.num_groups) * positions(x), "group",
+      "use fewer groups, or a larger field")
+  end
+  return mh.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+end
 function norm.GroupNorm:extra_repr()
   return ("%d, %d, eps=%g, affine=%s"):format(self.num_groups, self.num_channels, self.eps, show(self.affine))
 end
