@@ -75,6 +75,18 @@ void virtual_dataset(RawFile& file, const std::string& name, const std::string& 
   H5Sclose(space);
 }
 
+/// Blocks of four floats, as many as there are sources ("part-%b.h5").
+void numbered_dataset(RawFile& file, const std::string& name, const std::string& target, const std::string& object) {
+  const hsize_t size = 4, none = 0, unlimited = H5S_UNLIMITED;
+  const hid_t list = H5Pcreate(H5P_DATASET_CREATE), block = H5Screate_simple(1, &size, nullptr),
+              space = H5Screate_simple(1, &none, &unlimited);
+  ASSERT_GE(H5Sselect_hyperslab(space, H5S_SELECT_SET, &none, &size, &unlimited, &size), 0);
+  ASSERT_GE(H5Pset_virtual(list, space, target.c_str(), object.c_str(), block), 0);
+  H5Dclose(H5Dcreate2(file.id(), name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT));
+  for (const hid_t id : {block, space}) H5Sclose(id);
+  H5Pclose(list);
+}
+
 /// A folder with x.h5, which leads to files in its folder and to secret.h5 and secret.raw outside, in every way there
 /// is.
 struct Leading {
@@ -161,6 +173,113 @@ TEST(OtherFiles, X16_FromElsewhereAreRefusedUnlessAllowed) {
     EXPECT_EQ(message_of([&] { file["own"].read(); }), "");
   }
   EXPECT_EQ(file.datasets().size(), allowed.datasets().size());
+}
+
+/// In names of sources "%%" is one percent sign and "%b" the number of a block.
+TEST(OtherFiles, Y21_PercentSignsOfSourcesHideNothing) {
+  const Folder outside;
+  const at::Tensor values = at::tensor({1.f, 2.f, 3.f, 4.f});
+  const std::string in = outside / "in/", raw = outside / "secret.raw", path = in + "x.h5";
+  std::filesystem::create_directories(in + "below");
+  std::ofstream(raw, std::ios::binary).write(static_cast<const char*>(values.const_data_ptr()), 16);
+  RawFile(outside / "far0.h5").floats("t", values);
+  for (const char* name : {"a%b.h5", "good0.h5", "good1.h5", "raw1.h5", "raw0x.h5", "below/0.h5"}) {
+    RawFile file(in + name);
+    file.floats("t", values);
+    raw_storage(file, "raw", raw);
+    raw_storage(file, "raw%b", raw);
+    raw_storage(file, "raw7", raw);
+    raw_storage(file, "late12", raw);
+    file.floats("late3", values);
+    external_link(file, "link0", "../far0.h5", "/t");
+    virtual_dataset(file, "v0", ".", "/raw7");
+  }
+  std::filesystem::create_symlink(outside / "far0.h5", in + "sym0.h5");
+  struct Hidden {
+    std::string target, object;
+    void (*add)(RawFile&, const std::string&, const std::string&, const std::string&);
+  };
+  const std::vector<Hidden> hidden = {
+      {"good0.h5", "/raw%%b", virtual_dataset},   {"a%%b.h5", "/raw", virtual_dataset},
+      {"a%%b.h5", "/raw%%b", virtual_dataset},    {"good%b.h5", "/raw", numbered_dataset},
+      {"good%b.h5", "/raw%%b", numbered_dataset}, {"below/%b.h5", "/raw", numbered_dataset},
+      {"good0.h5", "/raw%b", numbered_dataset},   {"good0.h5", "/late%b", numbered_dataset},
+      {"good0.h5", "link%b", numbered_dataset},   {"good0.h5", "v%b", numbered_dataset},
+      {".", "/own%b", numbered_dataset},          {"sym%b.h5", "/t", numbered_dataset},
+      {"../far%b.h5", "/t", numbered_dataset},    {outside / "far%b.h5", "/t", numbered_dataset},
+      {"%b/0.h5", "/t", numbered_dataset},        {"good0.h5", "/%b/t", numbered_dataset}};
+  {
+    RawFile file(path);
+    raw_storage(file, "own0", raw);
+    for (size_t i = 0; i < hidden.size(); ++i)
+      hidden[i].add(file, "hidden" + std::to_string(i), hidden[i].target, hidden[i].object);
+    virtual_dataset(file, "good_percent", "a%%b.h5", "/t");
+    numbered_dataset(file, "good_files", "good%b.h5", "/t");
+    numbered_dataset(file, "good_gap", "raw%b.h5", "/t");  // it has no block 0, and raw0x.h5 is none
+  }
+  const File file = open(path), allowed = open(path, "r", {.allow_external = true});
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    SCOPED_TRACE("source " + hidden[i].target + ", dataset " + hidden[i].object);
+    const std::string name = "hidden" + std::to_string(i), message = message_of([&] { file[name].read(); });
+    EXPECT_NE(message.find("\n  fix   if you trust the file, open it with allow_external = true"), std::string::npos)
+        << message;
+    EXPECT_EQ(message_of([&] { allowed[name].read(); }), "");
+  }
+  EXPECT_TRUE(at::equal(file["good_percent"].read(), values));
+  EXPECT_TRUE(at::equal(file["good_files"].read(), at::cat({values, values})));
+  EXPECT_EQ(file["good_gap"].read().numel(), 0);
+}
+
+/// HDF5 looks for a block in the current folder, too.
+TEST(OtherFiles, Y21_BlocksOfTheCurrentFolderAreNoSources) {
+  const Folder folder, current;
+  RawFile(folder / "part0.h5").floats("t", at::ones({4}));
+  {
+    RawFile file(folder / "x.h5");
+    numbered_dataset(file, "v", "part%b.h5", "/t");
+  }
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(current / "");
+  EXPECT_TRUE(at::equal(open(folder / "x.h5")["v"].read(), at::ones({4})));
+  RawFile("part1.h5").floats("t", at::ones({4}));
+  const std::string message = message_of([&] { open(folder / "x.h5")["v"].read(); });
+  std::filesystem::current_path(before);
+  EXPECT_NE(message.find("a source is outside the file's folder\n  have  source \"part1.h5\""), std::string::npos)
+      << message;
+}
+
+/// Ten datasets on each of seven floors, each made of the ten below it: ten million ways, seventy datasets.
+TEST(OtherFiles, Y21_SourcesInCommonAreLookedAtOnce) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  constexpr hsize_t kWidth = 10, kFloors = 7, kOne = 1;
+  {
+    RawFile file(path);
+    for (hsize_t i = 0; i < kWidth; ++i) file.floats("0_" + std::to_string(i), at::full({10}, static_cast<float>(i)));
+    for (hsize_t floor = 1; floor <= kFloors; ++floor) {
+      const hid_t list = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &kWidth, nullptr);
+      for (hsize_t i = 0; i < kWidth; ++i) {
+        ASSERT_GE(H5Sselect_hyperslab(space, H5S_SELECT_SET, &i, nullptr, &kOne, nullptr), 0);
+        const std::string below = "/" + std::to_string(floor - 1) + "_" + std::to_string(i);
+        ASSERT_GE(H5Pset_virtual(list, space, ".", below.c_str(), space), 0);
+      }
+      for (hsize_t i = 0; i < kWidth; ++i) {
+        const std::string name = std::to_string(floor) + "_" + std::to_string(i);
+        H5Dclose(H5Dcreate2(file.id(), name.c_str(), H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT));
+      }
+      H5Sclose(space);
+      H5Pclose(list);
+    }
+    virtual_dataset(file, "a", ".", "/b");
+    virtual_dataset(file, "b", ".", "/a");
+    numbered_dataset(file, "c0", ".", "/c%b");
+  }
+  const File file = open(path);
+  EXPECT_TRUE(at::equal(file["7_3"].read(), at::arange(10, at::kFloat)));
+  for (const char* name : {"a", "c0"}) {
+    const std::string message = message_of([&] { file[name]; });
+    EXPECT_NE(message.find("may lead in a circle"), std::string::npos) << message;
+  }
 }
 
 // A file is written as a copy that takes its place at the end; what it leads to has none.
