@@ -73,7 +73,7 @@ FileState::FileState(std::string path, Mode mode, bool allow_external)
   links_ = h5::property_list(H5P_LINK_ACCESS, where);
   reach_.watch(links_.get(), where);
   if (mode_ == Mode::kRead) {
-    catalog_ = open_catalog(path_);
+    catalog_ = open_catalog(path_, allow_external);
     if (catalog_) {
       descriptor_ = catalog_->file.get();
       return;

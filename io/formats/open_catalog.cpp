@@ -6,9 +6,9 @@
 
 namespace moonhalo::io {
 
-std::unique_ptr<Catalog> open_catalog(const std::string& path) {
+std::unique_ptr<Catalog> open_catalog(const std::string& path, bool allow_external) {
   if (is_netcdf3(path)) return read_netcdf3(path);
-  if (is_zarr(path)) return read_zarr(path);
+  if (is_zarr(path)) return read_zarr(path, allow_external);
   return nullptr;
 }
 

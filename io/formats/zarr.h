@@ -17,6 +17,9 @@ bool is_zarr(const std::string& path);
 /// An array that is opened by itself bears the name of its folder. Consolidated metadata only tell which arrays should
 /// be there: files of the arrays themselves are what counts. ValueError, naming the folder, for damaged metadata of the
 /// group that is opened; an array that is damaged is one of Catalog::broken, one of an unknown codec can be looked at.
-std::unique_ptr<Catalog> read_zarr(const std::string& path);
+///
+/// Symbolic links are followed where they stay in the folder (anywhere with `allow_external`), those to groups where
+/// the group is not read by another name already; else what they name is one of Catalog::broken.
+std::unique_ptr<Catalog> read_zarr(const std::string& path, bool allow_external = false);
 
 }  // namespace moonhalo::io

@@ -95,20 +95,20 @@ std::vector<std::string> dims_of(const Json& names, size_t ndim) {
 
 }  // namespace
 
-Catalog::Array read_zarr2_array(const std::string& folder, const std::string& path, const Json& array,
-                                const Json& attributes) {
+Catalog::Array read_zarr2_array(const ZarrPlace& place, const Json& array, const Json& attributes) {
   Words words;
   words.type = zarr2_type(need(array, "dtype"));
   words.shape = need_sizes(array, "shape", 0);
   words.chunk = need_sizes(array, "chunks", 1);
   const Json& fill = need(array, "fill_value");
   words.fill = fill_bytes(fill, words.type);
-  words.layout.folder = folder;
+  words.layout.folder = place.folder;
+  words.layout.reach = place.reach;
   words.layout.separator = separator(array, "dimension_separator", ".")[0];
   const std::string order = need_text(array, "order");
   if (order != "C" && order != "F") throw BrokenZarr("order \"" + order.substr(0, 20) + "\" of elements");
 
-  const auto info = bare_info(path, words.type, words.shape, words.chunk);
+  const auto info = bare_info(place.path, words.type, words.shape, words.chunk);
   const auto type = words.type;
   const auto fill_stored = words.fill;
   const size_t ndim = words.shape.size();
@@ -126,12 +126,13 @@ Catalog::Array read_zarr2_array(const std::string& folder, const std::string& pa
   return result;
 }
 
-Catalog::Array read_zarr3_array(const std::string& folder, const std::string& path, const Json& node) {
+Catalog::Array read_zarr3_array(const ZarrPlace& place, const Json& node) {
   Words words;
   words.type = zarr3_type(need(node, "data_type"));
   words.shape = need_sizes(node, "shape", 0);
   words.fill = fill_bytes(need(node, "fill_value"), words.type);
-  words.layout.folder = folder;
+  words.layout.folder = place.folder;
+  words.layout.reach = place.reach;
   const Json& grid = need(node, "chunk_grid");
   const bool regular = need_text(grid, "name") == "regular";
   words.chunk =
@@ -143,7 +144,7 @@ Catalog::Array read_zarr3_array(const std::string& folder, const std::string& pa
   words.layout.separator = between[0];
   if (encoding != "v2") words.layout.prefix = "c" + between;
 
-  const auto info = bare_info(path, words.type, words.shape, words.chunk);
+  const auto info = bare_info(place.path, words.type, words.shape, words.chunk);
   const auto type = words.type;
   const size_t ndim = words.shape.size();
   add_map(*info, words, [&] {

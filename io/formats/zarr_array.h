@@ -5,10 +5,16 @@
 
 namespace moonhalo::io {
 
-/// An array in `folder` by its metadata (.zarray and .zattrs of version 2, zarr.json of version 3). `path`: in the
-/// catalog. BrokenZarr for what cannot be right; what this version does not read is DatasetInfo::refusal.
-Catalog::Array read_zarr2_array(const std::string& folder, const std::string& path, const Json& array,
-                                const Json& attributes);
-Catalog::Array read_zarr3_array(const std::string& folder, const std::string& path, const Json& node);
+/// Where an array lies: its folder, what links in it may lead to, and its path in the catalog.
+struct ZarrPlace {
+  std::string folder;
+  std::shared_ptr<const FolderReach> reach;
+  std::string path;
+};
+
+/// An array by its metadata (.zarray and .zattrs of version 2, zarr.json of version 3). BrokenZarr for what cannot be
+/// right; what this version does not read is DatasetInfo::refusal.
+Catalog::Array read_zarr2_array(const ZarrPlace& place, const Json& array, const Json& attributes);
+Catalog::Array read_zarr3_array(const ZarrPlace& place, const Json& node);
 
 }  // namespace moonhalo::io

@@ -10,7 +10,6 @@
 #include <map>
 #include <utility>
 
-#include "moonhalo/io/base/file_descriptor.h"
 #include "moonhalo/io/base/file_version.h"
 #include "moonhalo/io/base/threads.h"
 #include "moonhalo/io/codecs/crc32c.h"
@@ -20,14 +19,6 @@ namespace {
 
 constexpr uint64_t kNone = ~uint64_t{0};
 constexpr uint64_t kEntryBytes = 16, kSumBytes = 4;
-
-/// -1 where there is no such file, which is what a chunk means that was never written.
-FileDescriptor open_chunk(const std::string& path, const h5::Where& where) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  TORCH_CHECK(file.get() >= 0 || errno == ENOENT, where.to_string(), ": cannot open a chunk\n  have  file \"", path, "\": ",
-              std::strerror(errno), "\n  fix   check the disk and its permissions");
-  return file;
-}
 
 /// Times that a file system here gives are never later, but up to ten milliseconds earlier.
 timespec time_now() {
@@ -43,6 +34,21 @@ bool is_before(const timespec& a, const timespec& b) {
 }  // namespace
 
 ZarrChunks::ZarrChunks(Layout layout) : layout_(std::move(layout)), made_(time_now()) {}
+
+void ZarrChunks::check_inside(const std::string& path, const h5::Where& where) const {
+  const auto target = layout_.reach->outside(path);
+  TORCH_CHECK_VALUE(!target, where.to_string(), ": a link leads outside the Zarr folder\n  have  chunk file \"", path,
+                    "\", which leads to \"", target.value_or(""), "\"\n  fix   ", FolderReach::kFix);
+}
+
+/// -1 where there is no such file, which is what a chunk means that was never written.
+FileDescriptor ZarrChunks::open_chunk(const std::string& path, const h5::Where& where) const {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  TORCH_CHECK(file.get() >= 0 || errno == ENOENT, where.to_string(), ": cannot open a chunk\n  have  file \"", path, "\": ",
+              std::strerror(errno), "\n  fix   check the disk and its permissions");
+  if (file.get() >= 0) check_inside(path, where);
+  return file;
+}
 
 /// Times that are still to come say nothing.
 void ZarrChunks::check_older(const std::string& path, const struct stat& found, const h5::Where& where) const {
@@ -85,6 +91,7 @@ StoredChunk ZarrChunks::find_file(const Number& chunk, const h5::Where& where) c
                 std::strerror(errno), "\n  fix   check the disk and its permissions");
     return {};
   }
+  check_inside(path, where);
   if (!S_ISREG(found.st_mode)) refuse_damaged_chunk(chunk, "\"" + path + "\", which is no file", where);
   check_older(path, found, where);
   const auto bytes = static_cast<uint64_t>(found.st_size);

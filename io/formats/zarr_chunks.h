@@ -4,9 +4,12 @@
 #include <sys/stat.h>
 
 #include <ctime>
+#include <memory>
 #include <optional>
 
+#include "moonhalo/io/base/file_descriptor.h"
 #include "moonhalo/io/formats/chunk_source.h"
+#include "moonhalo/io/formats/folder_reach.h"
 
 namespace moonhalo::io {
 
@@ -25,6 +28,7 @@ class ZarrChunks final : public ChunkSource {
     std::string prefix;    ///< of names: "c/" of version 3
     char separator = '.';  ///< between numbers
     uint64_t largest = 0;  ///< no chunk is stored in more bytes than this
+    std::shared_ptr<const FolderReach> reach;
     std::optional<Shards> shards = {};
   };
   explicit ZarrChunks(Layout layout);
@@ -37,6 +41,8 @@ class ZarrChunks final : public ChunkSource {
   using Number = std::vector<int64_t>;  // of a chunk, or a shard, along each dim
   std::string file_of(const Number& number) const;
   Number shard_of(const Number& chunk) const;
+  FileDescriptor open_chunk(const std::string& path, const h5::Where& where) const;
+  void check_inside(const std::string& path, const h5::Where& where) const;
   StoredChunk find_file(const Number& chunk, const h5::Where& where) const;
   std::vector<StoredChunk> find_in_shard(const Number& shard, const std::vector<Number>& chunks,
                                          const h5::Where& where) const;

@@ -72,12 +72,20 @@ Catalog::Attribute list_attribute(const Json& list) {
 
 }  // namespace
 
-Json read_json(const std::string& path) {
+void check_inside(const FolderReach& reach, const std::string& path) {
+  const auto target = reach.outside(path);
+  if (target)
+    throw BrokenZarr("a link leads outside the Zarr folder", "\"" + path + "\", which leads to \"" + *target + "\"",
+                     FolderReach::kFix);
+}
+
+Json read_json(const std::string& path, const FolderReach& reach) {
   struct stat found {};
   if (stat(path.c_str(), &found) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return nullptr;
     throw BrokenZarr("file \"" + path + "\": " + std::strerror(errno), "check the disk and its permissions");
   }
+  check_inside(reach, path);
   const std::string name = "file \"" + path + "\"";
   if (!S_ISREG(found.st_mode) || found.st_size > kLargestFile)
     throw BrokenZarr(name + ", which is no file of metadata");

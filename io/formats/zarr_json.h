@@ -6,20 +6,25 @@
 #include <string>
 
 #include "moonhalo/io/formats/catalog.h"
+#include "moonhalo/io/formats/folder_reach.h"
 
 namespace moonhalo::io {
 
 using Json = nlohmann::json;
 
-/// Metadata that are damaged, or none of Zarr. Says what is the case, and the remedy where there is another than to
-/// copy the files again.
+/// Metadata that are damaged, or none of Zarr, or not to be read. Says what is the case, and the remedy where there is
+/// another than to copy the files again.
 struct BrokenZarr : std::runtime_error {
   explicit BrokenZarr(const std::string& have, const std::string& fix = "copy or download it again")
-      : std::runtime_error("damaged, cannot be opened\n  have  " + have + "\n  fix   " + fix) {}
+      : BrokenZarr("damaged, cannot be opened", have, fix) {}
+  BrokenZarr(const std::string& what, const std::string& have, const std::string& fix)
+      : std::runtime_error(what + "\n  have  " + have + "\n  fix   " + fix) {}
 };
 
+/// BrokenZarr where a link leads `path` outside.
+void check_inside(const FolderReach& reach, const std::string& path);
 /// The object that a metadata file holds; null where there is no file.
-Json read_json(const std::string& path);
+Json read_json(const std::string& path, const FolderReach& reach);
 /// The value of a key, which must be there.
 const Json& need(const Json& object, const char* key);
 /// As above, as a text, or as sizes that are no less than `least`.

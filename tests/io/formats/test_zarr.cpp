@@ -241,11 +241,77 @@ TEST_F(Zarr, AnArrayByItselfBearsItsFoldersName) {
             "open: Zarr folder \"" + path + "\": damaged, cannot be opened");
 }
 
+/// Links may stay within the folder: a chunk, a folder of chunks, an array, its metadata.
+TEST_F(Zarr, Y21LinksThatLeadOutsideAreRefusedUnlessAllowed) {
+  namespace fs = std::filesystem;
+  zarr.files["zarr.json"] = zarr.files["group/zarr.json"] = kGroup3;
+  for (const char* name : {"chunk", "row", "chunks", "meta", "inside", "group/deep"})
+    zarr.add3(name, full, 4, 5, kZstd3, with_zstd);
+  zarr.add_shards("shard", full, 2, 3, kZstd3, with_zstd);
+  zarr.add2("old", full, 4, 5, "null", plain_bytes);
+  written();
+  auto move_out = [&, count = 0](const std::string& name) mutable {
+    const std::string there = folder / ("outside" + std::to_string(count++));
+    fs::rename(path + "/" + name, there);
+    fs::create_symlink(there, path + "/" + name);
+  };
+  for (const char* name :
+       {"chunk/c/1/1", "row/c/0", "chunks/c", "meta/zarr.json", "shard/c/1/2", "old/0.0", "group/deep"})
+    move_out(name);
+  fs::create_symlink("inside", path + "/array");
+  fs::rename(path + "/inside/c/0/1", path + "/inside/c/moved");
+  fs::create_symlink("../moved", path + "/inside/c/0/1");
+  fs::create_symlink(folder / "nowhere", path + "/nothing");
+  fs::create_symlink(path, folder / "link.zarr");
+  const File allowed = open(path, "r", {.allow_external = true});
+  for (const std::string name : {"chunk", "row", "chunks", "meta", "shard", "old", "group/deep"}) {
+    SCOPED_TRACE(name);
+    const bool at_open = name == "meta" || name == "group/deep";
+    const std::string message = reading(name);
+    EXPECT_EQ(first_line(message), where(name, at_open ? "open" : "read") + "a link leads outside the Zarr folder");
+    EXPECT_THAT(message, HasSubstr("\", which leads to \"" + (folder / "outside")));
+    EXPECT_THAT(message, HasSubstr("\n  fix   if you trust the folder, open it with allow_external = true"));
+    EXPECT_TRUE(at::equal(allowed[name].read(), full));
+  }
+  for (const char* name : {"inside", "array"}) {
+    EXPECT_TRUE(at::equal(open(path)[name].read(), full)) << name;
+    EXPECT_TRUE(at::equal(open(folder / "link.zarr")[name].read(), full)) << name;
+  }
+  move_out("zarr.json");
+  EXPECT_EQ(first_line(message_of([&] { open(path); })),
+            "open: Zarr folder \"" + path + "\": a link leads outside the Zarr folder");
+}
+
+/// Four links to itself are 4^16 groups for whoever follows them.
+TEST_F(Zarr, Y21AGroupIsReadUnderOneName) {
+  namespace fs = std::filesystem;
+  zarr.files["zarr.json"] = zarr.files["z/zarr.json"] = zarr.files["z/below/zarr.json"] = kGroup3;
+  zarr.add3("z/x", full, 4, 5, kZstd3, with_zstd);
+  written();
+  for (const std::string number : {"0", "1", "2", "3"}) {
+    fs::create_symlink(".", path + "/self" + number);
+    fs::create_symlink("../..", path + "/z/below/up" + number);
+  }
+  fs::create_symlink("z", path + "/a");
+  fs::create_symlink(path, folder / "whole");
+  for (const std::string& place : {path, folder / "whole"}) {
+    for (const bool allow : {false, true}) {
+      const File file = open(place, "r", {.allow_external = allow});
+      EXPECT_EQ(file.datasets().size(), 1 + 4 + 4 + 1);
+      EXPECT_TRUE(at::equal(file["z/x"].read(), full));
+      EXPECT_THAT(message_of([&] { file["self2"]; }), HasSubstr("self2\", which leads to the group \"/\""));
+      EXPECT_THAT(message_of([&] { file["a"]; }),
+                  HasSubstr("a link to a group that has another name, too\n  have  \"" + place +
+                            "/a\", which leads to the group \"/z\"\n  fix   use that name"));
+    }
+  }
+}
+
 TEST(ZarrJson, NumbersThatJsonDoesNotHaveAreRead) {
   const Folder folder;
   std::ofstream(folder / "a.json")
       << R"({"a": NaN, "b": [1, -Infinity, Infinity], "c": "NaN", "d": "say \"NaN\"", "e": true, "f": {"g": null}})";
-  const auto attributes = plain(attributes_of(read_json(folder / "a.json")));
+  const auto attributes = plain(attributes_of(read_json(folder / "a.json", FolderReach(folder / "", false))));
 
   EXPECT_TRUE(std::isnan(std::get<double>(attributes.at("a"))));
   EXPECT_EQ(to_string(attributes.at("b")), to_string(AttributeValue(std::vector<double>{1, -HUGE_VAL, HUGE_VAL})));
