@@ -55,17 +55,14 @@ std::string disk_remedy(int error) {
   return std::string("\n  fix   ") + fix();
 }
 
-NewFile::NewFile(std::string who, std::string path)
-    : who_(std::move(who)), path_(std::move(path)), partial_(path_ + ".partial") {
-  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+NewFile::NewFile(std::string who, std::string path) : who_(std::move(who)), path_(std::move(path)) {
+  unfinished_ = try_unfinished(path_);
   const int error = errno;
-  TORCH_CHECK_VALUE(descriptor_ >= 0, who_, ": cannot write '", path_, "': ", std::strerror(error), disk_remedy(error));
+  TORCH_CHECK_VALUE(unfinished_.lock.descriptor() >= 0, who_, ": cannot write '", path_, "': ", std::strerror(error), disk_remedy(error));
 }
 
 NewFile::~NewFile() {
-  if (finished_) return;
-  if (descriptor_ >= 0) ::close(descriptor_);
-  std::remove(partial_.c_str());
+  if (!finished_) std::remove(unfinished_.path.c_str());
 }
 
 void NewFile::check(bool good) const {
@@ -76,7 +73,7 @@ void NewFile::check(bool good) const {
 void NewFile::write(const void* data, size_t bytes) {
   const auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(descriptor_, next, bytes);
+    const ssize_t written = ::write(unfinished_.lock.descriptor(), next, bytes);
     if (written < 0 && errno == EINTR) continue;
     check(written >= 0);
     next += written;
@@ -85,10 +82,10 @@ void NewFile::write(const void* data, size_t bytes) {
 }
 
 void NewFile::finish() {
-  check(sync(descriptor_));
-  check(::close(std::exchange(descriptor_, -1)) == 0);
-  give_name(who_, partial_, path_);
+  check(sync(unfinished_.lock.descriptor()));
+  give_name(who_, unfinished_.path, path_);
   finished_ = true;
+  check(unfinished_.lock.close() == 0);
 }
 
 void store_on_disk(const std::string& who, const std::string& path) {

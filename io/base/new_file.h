@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <string>
 
+#include "moonhalo/io/base/unfinished_file.h"
+
 namespace moonhalo::io {
 
 // Files whose writing either succeeds or leaves what was there. `who` begins the messages ("safetensors",
 // "checkpoint.save").
 
-/// A file that appears under its name only when it is complete and on disk: until finish() it is PATH.partial.
+/// A file that appears under its name only when it is complete and on disk: until finish() it is an UnfinishedFile. Of
+/// several that write one path at a time the last to finish counts, whole.
 class NewFile {
  public:
   /// ValueError when it cannot be made, with the reason.
@@ -27,8 +30,8 @@ class NewFile {
  private:
   void check(bool good) const;
 
-  const std::string who_, path_, partial_;
-  int descriptor_ = -1;
+  const std::string who_, path_;
+  UnfinishedFile unfinished_;
   bool finished_ = false;
 };
 

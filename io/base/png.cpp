@@ -4,15 +4,13 @@
 #include <ATen/ATen.h>
 #include <png.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <string>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/h5_types.h"
+#include "moonhalo/io/base/new_file.h"
 
 namespace moonhalo::io {
 void write_png(const std::string& path, const at::Tensor& image) {
@@ -30,26 +28,20 @@ void write_png(const std::string& path, const at::Tensor& image) {
                     "\n  fix   make the folder first");
   const at::Tensor pixels = image.to(at::kCPU).contiguous();
 
-  const std::string unfinished = path + ".unfinished";
-  std::FILE* file = std::fopen(unfinished.c_str(), "wb");
-  std::string problem = file ? "" : std::strerror(errno);
-  if (file) {
-    png_image header{};
-    header.version = PNG_IMAGE_VERSION;
-    header.width = static_cast<png_uint_32>(image.size(1));
-    header.height = static_cast<png_uint_32>(image.size(0));
-    header.format = PNG_FORMAT_RGB;
-    if (!png_image_write_to_stdio(&header, file, 0, pixels.const_data_ptr(), 0, nullptr)) {
-      problem = header.message;
-    }
-    if (std::fclose(file) != 0 && problem.empty()) problem = std::strerror(errno);
-    if (problem.empty() && std::rename(unfinished.c_str(), path.c_str()) != 0) {
-      problem = std::strerror(errno);
-    }
-    if (!problem.empty()) std::remove(unfinished.c_str());
-  }
-  TORCH_CHECK(problem.empty(), "write_png: file \"", path, "\": cannot write it\n  have  ", problem,
+  png_image header{};
+  header.version = PNG_IMAGE_VERSION;
+  header.width = static_cast<png_uint_32>(image.size(1));
+  header.height = static_cast<png_uint_32>(image.size(0));
+  header.format = PNG_FORMAT_RGB;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(header);
+  std::string text(bytes, '\0');
+  const bool done =
+      png_image_write_to_memory(&header, text.data(), &bytes, 0, pixels.const_data_ptr(), 0, nullptr) != 0;
+  TORCH_CHECK(done, "write_png: file \"", path, "\": cannot write it\n  have  ", header.message,
               "\n  fix   free space or choose another folder");
+  NewFile file("write_png", path);
+  file.write(text.data(), bytes);
+  file.finish();
 }
 
 }  // namespace moonhalo::io

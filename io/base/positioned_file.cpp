@@ -22,7 +22,8 @@ PositionedFile::PositionedFile(std::string who, std::string path, int flags)
 }
 
 PositionedFile PositionedFile::create(const std::string& who, const std::string& path, int64_t bytes) {
-  PositionedFile file(who, path, O_WRONLY | O_CREAT | O_TRUNC);
+  ::unlink(path.c_str());  // whatever was left there, a link too, is not written through
+  PositionedFile file(who, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (bytes == 0) return file;
   const bool reserved = fallocate(file.descriptor_, 0, 0, bytes) == 0;
   if (!reserved && (errno == EOPNOTSUPP || errno == ENOSYS)) {

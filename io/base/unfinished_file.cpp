@@ -45,8 +45,8 @@ void remove_dead(const fs::path& target) {
   const std::string start = target.filename().string() + suffix();
   std::vector<fs::path> found;
   std::error_code ignored;
-  for (fs::directory_iterator entry(target.parent_path(), ignored), end; !ignored && entry != end;
-       entry.increment(ignored)) {
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
+  for (fs::directory_iterator entry(folder, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
     const std::string name = entry->path().filename().string();
     if (name.size() == start.size() + kRandomDigits && name.starts_with(start)) found.push_back(entry->path());
   }
@@ -58,26 +58,30 @@ void remove_dead(const fs::path& target) {
 
 }  // namespace
 
-void FileLock::release() noexcept {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-}
+int FileLock::close() noexcept { return descriptor_ < 0 ? 0 : ::close(std::exchange(descriptor_, -1)); }
 
-UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where) {
+UnfinishedFile try_unfinished(const std::string& path) {
   remove_dead(path);
   std::random_device random;
   for (;;) {
     const std::string name = path + suffix() + hex(random());
-    FileLock file(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    const int error = errno;
-    TORCH_CHECK(file.descriptor() >= 0 || error == EEXIST, where.to_string(), ": cannot create \"", name, "\"\n  have  ",
-                std::strerror(error), disk_remedy(error));
-    if (file.descriptor() < 0) continue;
+    FileLock file(::open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (file.descriptor() < 0 && errno == EEXIST) continue;
+    if (file.descriptor() < 0) return {name, std::move(file)};
     // Where the file system has no locks, no process can take ours for dead either.
     while (flock(file.descriptor(), LOCK_SH) != 0 && errno == EINTR) continue;
     struct stat now {};
     const bool removed = fstat(file.descriptor(), &now) == 0 && now.st_nlink == 0;  // before it was locked
     if (!removed) return {name, std::move(file)};
   }
+}
+
+UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where) {
+  UnfinishedFile file = try_unfinished(path);
+  const int error = errno;
+  TORCH_CHECK(file.lock.descriptor() >= 0, where.to_string(), ": cannot create \"", file.path, "\"\n  have  ",
+              std::strerror(error), disk_remedy(error));
+  return file;
 }
 
 }  // namespace moonhalo::io

@@ -19,7 +19,9 @@ class FileLock {
     return *this;
   }
   ~FileLock() { release(); }
-  void release() noexcept;
+  void release() noexcept { close(); }
+  /// As close(2), of nothing too.
+  int close() noexcept;
   int descriptor() const { return descriptor_; }
 
  private:
@@ -33,6 +35,9 @@ struct UnfinishedFile {
 
 /// Makes PATH.unfinished-HOST-RANDOM, empty and locked, and removes those of PATH that dead writers of this host left:
 /// no process holds their lock. Those of other hosts stay, since some network file systems lock within a host only.
+/// Never follows a link, nor opens what another has made.
 UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where);
+/// The same without an error: where the system refuses, the lock has no descriptor and errno says why.
+UnfinishedFile try_unfinished(const std::string& path);
 
 }  // namespace moonhalo::io

@@ -40,11 +40,9 @@ CPP_FILE_CALLS = re.compile(r"(?:^|[;{})]|\belse)\s*(?:\(void\)\s*)?(?!.*\) [=!<
                             r"(?:::(?:close|write|rename)|(?:::)?(?:pwrite|fsync|ftruncate)|(?:std::)?fclose|std::rename"
                             r"|(?:std::)?f(?:flush|write|puts)(?!\(.*\b(?:stdout|stderr|nullptr)\))|H5(?:[A-Z]|[A-Z]+_?)close|H5[FD]flush)\s*\(")
 CPP_FILE_CALLS_ALLOWED = {
-    ("io/base/new_file.cpp", "if (descriptor_ >= 0) ::close(descriptor_);"): "what is not finished is dropped",
     ("io/base/positioned_file.cpp", "if (descriptor_ >= 0) ::close(descriptor_);"): "sync() has said whether it was written",
     ("io/base/new_file.cpp", "if (descriptor >= 0) ::close(descriptor);"): "opened for reading",
     ("io/base/new_file.cpp", "std::fclose(file);"): "opened for reading",
-    ("io/base/unfinished_file.cpp", "if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));"): "nothing was written through it",
     ("io/formats/file_driver.cpp", "::close(descriptor);"): "nothing was written through it",
     ("scripting/program/session.cpp", "if (file) std::fclose(file);"): "nothing was written through it",
 }
