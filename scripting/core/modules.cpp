@@ -126,8 +126,13 @@ void open_module_table(lua_State* lua) {
                     "moonhalo: the Lua state has no standard library 'package'",
                     "\n  fix   call luaL_openlibs(lua) before open_moonhalo(lua)");
   lua_getfield(lua, -1, "searchers");
+  // Right behind package.preload: no file can take the place of an embedded one, and none is looked for.
+  for (auto last = static_cast<lua_Integer>(lua_rawlen(lua, -1)); last >= 2; --last) {
+    lua_rawgeti(lua, -1, last);
+    lua_rawseti(lua, -2, last + 1);
+  }
   lua_pushcfunction(lua, guard<search_embedded>);
-  lua_rawseti(lua, -2, static_cast<lua_Integer>(lua_rawlen(lua, -2)) + 1);
+  lua_rawseti(lua, -2, 2);
   lua_pop(lua, 2);
 }
 

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,30 @@ void check_errors_are_exceptions(lua_State* lua) {
                               "\n  fix   link the program with liblua5.4-c++ in its place, which has the same functions");
 }
 
+/// Leaves out the templates of the current folder ("./?.so"): a job may start where strangers can write.
+std::string without_current_folder(const std::string& templates) {
+  std::istringstream all(templates);
+  std::string result, one;
+  while (std::getline(all, one, ';')) {
+    if (one.starts_with('/')) result += (result.empty() ? "" : ";") + one;
+  }
+  return result;
+}
+
+/// `require` looks for Lua files in the script's folder first, for libraries in the system's alone.
+void set_module_paths(lua_State* lua, const std::string& script) {
+  const std::string folder = std::filesystem::path(script).parent_path().string();
+  const std::string prefix = folder.empty() ? "" : folder + "/";
+  lua_getglobal(lua, "package");
+  lua_getfield(lua, -1, "path");
+  lua_getfield(lua, -2, "cpath");
+  push(lua, prefix + "?.lua;" + prefix + "?/init.lua;" + lua_tostring(lua, -2));
+  lua_setfield(lua, -4, "path");
+  push(lua, without_current_folder(lua_tostring(lua, -1)));
+  lua_setfield(lua, -4, "cpath");
+  lua_pop(lua, 3);
+}
+
 }  // namespace
 
 void open_moonhalo(lua_State* lua, Context context) {
@@ -80,16 +105,8 @@ std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context) {
   mend_coroutines(lua);
   const std::string script = context.script;
   const std::vector<std::string> arguments = context.arguments;
+  set_module_paths(lua, script);
   open_moonhalo(lua, std::move(context));
-
-  const std::string folder = std::filesystem::path(script).parent_path().string();
-  const std::string prefix = folder.empty() ? "" : folder + "/";
-  lua_getglobal(lua, "package");
-  lua_getfield(lua, -1, "path");
-  const std::string path = prefix + "?.lua;" + prefix + "?/init.lua;" + lua_tostring(lua, -1);
-  push(lua, path);
-  lua_setfield(lua, -3, "path");
-  lua_pop(lua, 2);
 
   push(lua, arguments);
   push(lua, script);

@@ -8,7 +8,7 @@ from pathlib import Path
 from checked import main, problems_in
 
 LIST = "tests/FEATURES.md"
-GROUPS = "VPNDSX"
+GROUPS = "VPNDSXY"
 # In names ids may be glued: test_V02_V05_..., V17TwoMeshDims, P05P06Styles.
 ID = re.compile(rf"(?:(?<![A-Za-z0-9])|(?<=[{GROUPS}]\d\d))([{GROUPS}]\d\d)(?![0-9a-z])")
 ROW = re.compile(rf"^\| ([{GROUPS}]\d\d) \|(.*)\|(.*)\|(.*)\|$")
