@@ -7,6 +7,13 @@ install(TARGETS moonhalo EXPORT moonhaloTargets)
 if(TARGET moonhalo_cli)
   install(TARGETS moonhalo_cli)
 endif()
+# CMake ends the path of what it builds and then installs with ":", by which the system's loader takes libraries that
+# lie in the current folder. One path that serves both places has no such end.
+foreach(target moonhalo moonhalo_cli)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+  endif()
+endforeach()
 # Headers: these with all that they include, nothing else.
 include(cmake/header_closure.cmake)
 set(include "${PROJECT_BINARY_DIR}/include")

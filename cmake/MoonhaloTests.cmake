@@ -458,6 +458,10 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
            COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(style style.features style.rooms PROPERTIES LABELS quick)
+  moonhalo_add_test(NAME package.Y21_library_paths COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/check_library_paths.py"
+                    $<TARGET_FILE:moonhalo_cli> $<TARGET_FILE:moonhalo> $<$<TARGET_EXISTS:moonhalo_python>:$<TARGET_FILE:moonhalo_python>>
+                    COMMAND_EXPAND_LISTS)
+  set_tests_properties(package.Y21_library_paths PROPERTIES LABELS quick)
 endif()
 
 # A program of somebody else's, built against the installed package. Not with the sanitizers: it would need their flags.
