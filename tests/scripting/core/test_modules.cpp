@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that `require` runs, and those that it never does. Programs and embedded sessions open their states in the same way.
+// The files that `require` runs, and those that it never does. Programs and embedded sessions open their states in the
+// same way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
