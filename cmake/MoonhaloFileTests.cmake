@@ -6,6 +6,12 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py" $<TARGET_FILE:moonhalo_cli>
                                 "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/load.lua")
   set_tests_properties(io.data PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  foreach(kind missing)
+    moonhalo_add_test(NAME io.judges_${kind}
+             COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_judges.py" ${kind} $<TARGET_FILE:moonhalo_cli>
+                     "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/judged.lua")
+    set_tests_properties(io.judges_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  endforeach()
   # Files as other programs write them, also under the launcher of MPI, whose processes spin where cores are few.
   foreach(kind classic archives filters)
     moonhalo_add_test(LONG NAME io.formats_${kind}

@@ -22,7 +22,8 @@ AttributeLookup lookup_in(const Catalog& catalog, const std::string& dataset) {
           [find](const std::string& name) {
             const auto* found = find(name);
             return found ? found->float_bytes : 0;
-          }};
+          },
+          [&catalog] { return catalog.has_default_fills; }};
 }
 
 std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions& options, const h5::Where& where) {

@@ -31,6 +31,7 @@ struct Catalog {
   std::map<std::string, Array> arrays;         ///< by path
   std::map<std::string, std::string> broken;   ///< paths that are named and cannot be opened, and why: what, have, fix
   FileDescriptor file;                         ///< that arrays with an offset lie in
+  bool has_default_fills = false;  ///< NetCDF: values that nobody wrote are known by its default fill values
 
   const Array* find(const std::string& path) const;
   /// Null where nothing has that path.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/io/formats/decode.h"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -30,9 +31,35 @@ struct DecoderReader {
     if (const auto* list = std::get_if<std::vector<double>>(&*value)) {
       return {list->begin(), list->end()};
     }
-    TORCH_CHECK_TYPE(false, where.to_string(), ": attribute \"", name,
-                     "\" is text and cannot be decoded\n  have  ", to_string(*value),
-                     "\n  fix   read without decode, or store the attribute as a number");
+    return numbers_in_text(name, *value);
+  }
+
+  /// Text that is a number is one. Another text says of no number that it is missing or out of range, but not how to
+  /// scale.
+  std::vector<Number> numbers_in_text(const std::string& name, const AttributeValue& value) const {
+    const auto* text = std::get_if<std::string>(&value);
+    const auto texts = text ? std::vector<std::string>{*text} : std::get<std::vector<std::string>>(value);
+    std::vector<Number> found;
+    for (const std::string& one : texts) {
+      if (const auto number = number_of_text(one)) found.push_back(*number);
+    }
+    TORCH_CHECK_TYPE(found.size() == texts.size() || (name != "scale_factor" && name != "add_offset"),
+                     where.to_string(), ": attribute \"", name, "\" is text and cannot be decoded\n  have  \"",
+                     to_string(value), "\"\n  fix   store the attribute as a number, or read without decode");
+    return found;
+  }
+
+  /// Not for "NaN", which nothing equals.
+  static std::optional<Number> number_of_text(const std::string& text) {
+    const char* const space = " \t\r\n";
+    const size_t first = text.find_first_not_of(space), last = text.find_last_not_of(space);
+    if (first == std::string::npos) return std::nullopt;
+    const char* begin = text.data() + first + (text[first] == '+' ? 1 : 0);
+    const char* const end = text.data() + last + 1;
+    Number number = 0;
+    const auto read = std::from_chars(begin, end, number);
+    if (read.ec != std::errc() || read.ptr != end || std::isnan(number)) return std::nullopt;
+    return number;
   }
 
   std::optional<Number> number(const char* name) {
@@ -49,6 +76,53 @@ struct DecoderReader {
   bool is_double(const char* name) const { return attributes.float_bytes(name) > 4; }
 };
 
+namespace {
+
+/// The value of cells that were never written (netcdf.h: NC_FILL_SHORT, ...). Bytes have none, as each of their few
+/// values may be a number; nor have types that NetCDF does not know.
+std::optional<long double> default_fill(at::ScalarType stored) {
+  switch (stored) {
+    case at::kShort:
+      return -32767;
+    case at::kUInt16:
+      return 65535;
+    case at::kInt:
+      return -2147483647;
+    case at::kUInt32:
+      return 4294967295;
+    case at::kLong:
+      return -9223372036854775806LL;
+    case at::kUInt64:
+      return 18446744073709551614ULL;
+    case at::kFloat:
+    case at::kDouble:
+      return 9.9692099683868690e+36;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// True for a dataset that NetCDF's library has made: it notes so in the file, since 4.4.1, and as the dataset's fill
+/// value in HDF5. Other programs' HDF5 may hold 65535, and mean it.
+bool is_of_netcdf(hid_t dataset, const h5::Where& where) {
+  const h5::Scope scope;
+  const h5::Handle type = h5::type_of(dataset, where);
+  const H5T_class_t kind = H5Tget_class(type.get());
+  if (kind != H5T_INTEGER && kind != H5T_FLOAT) return false;
+  if (H5Aexists_by_name(dataset, "/", "_NCProperties", H5P_DEFAULT) > 0) return true;
+  const h5::Handle list = h5::creation_list_of(dataset, where);
+  H5D_fill_value_t defined{};
+  h5::checked(where, "read its fill value", [&] { return H5Pfill_value_defined(list.get(), &defined); });
+  const auto dtype = h5::scalar_type(type.get(), where);
+  const auto usual = dtype ? default_fill(*dtype) : std::nullopt;
+  if (defined != H5D_FILL_VALUE_USER_DEFINED || !usual) return false;
+  long double fill = 0;
+  h5::checked(where, "read its fill value", [&] { return H5Pget_fill_value(list.get(), H5T_NATIVE_LDOUBLE, &fill); });
+  return fill == *usual;
+}
+
+}  // namespace
+
 AttributeLookup attributes_of(hid_t dataset, const h5::Where& where) {
   const auto value = [dataset, &where](const std::string& name) { return h5::find_attribute(dataset, name, where); };
   const auto float_bytes = [dataset](const std::string& name) -> size_t {
@@ -58,7 +132,7 @@ AttributeLookup attributes_of(hid_t dataset, const h5::Where& where) {
     const h5::Handle type(H5Aget_type(attribute.get()), H5Tclose);
     return H5Tget_class(type.get()) == H5T_FLOAT ? H5Tget_size(type.get()) : 0;
   };
-  return {value, float_bytes};
+  return {value, float_bytes, [dataset, &where] { return is_of_netcdf(dataset, where); }};
 }
 
 std::optional<Decoder> Decoder::read(const AttributeLookup& attributes, at::ScalarType stored, const h5::Where& where) {
@@ -74,6 +148,11 @@ std::optional<Decoder> Decoder::read(const AttributeLookup& attributes, at::Scal
     for (const Number value : reader.numbers(name)) {
       if (!std::isnan(value)) decoder.missing_.push_back(value);
     }
+  }
+  if (const auto fill = default_fill(stored);
+      fill && !attributes.value("_FillValue") && attributes.has_default_fill()) {
+    decoder.missing_.push_back(*fill);
+    reader.found = true;
   }
 
   const auto range = reader.numbers("valid_range");

@@ -17,18 +17,22 @@ struct AttributeLookup {
   std::function<std::optional<AttributeValue>(const std::string& name)> value;
   /// Bytes of one number where they are floating-point numbers; 0 for all others.
   std::function<size_t(const std::string& name)> float_bytes;
+  /// True where the format is NetCDF, whose default fill value of a type is missing unless _FillValue says another.
+  std::function<bool()> has_default_fill;
 };
 AttributeLookup attributes_of(hid_t dataset, const h5::Where& where);
 
 /// Says how stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the
 /// NetCDF users' guide: value = stored * scale_factor + add_offset; NaN where stored equals
-/// _FillValue or any missing_value, or lies outside valid_min .. valid_max or valid_range. Those
-/// attributes speak of stored numbers, except a floating-point valid_range of packed integers,
-/// which speaks of values. _Unsigned = "true" reads signed integers as unsigned.
+/// _FillValue (without one NetCDF's default fill value, which bytes do not have) or any
+/// missing_value, or lies outside valid_min .. valid_max or valid_range. Those attributes speak of
+/// stored numbers, except a floating-point valid_range of packed integers, which speaks of values.
+/// Text among them counts where it is a number, and says nothing where it is none, as "NaN" and
+/// "none". _Unsigned = "true" reads signed integers as unsigned.
 class Decoder {
  public:
-  /// From a dataset's attributes. Nothing where none of them is there: stored numbers are the
-  /// values.
+  /// From a dataset's attributes. Nothing where none of them is there, nor a default fill value:
+  /// stored numbers are the values.
   static std::optional<Decoder> read(const AttributeLookup& attributes, at::ScalarType stored, const h5::Where& where);
 
   /// float32 or float64: the type of scale_factor and add_offset for packed integers (without those

@@ -131,6 +131,7 @@ class Head {
     catalog->format = version_ == 1   ? "NetCDF-3 (classic)"
                       : version_ == 2 ? "NetCDF-3 (64-bit offsets)"
                                       : "NetCDF-3 (64-bit data)";
+    catalog->has_default_fills = true;
     catalog->groups[""] = read_attributes();
     const uint64_t count = list(0xb, "variables");
     for (uint64_t i = 0; i < count; ++i) variables_.push_back(read_variable());

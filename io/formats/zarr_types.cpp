@@ -9,6 +9,8 @@
 #include <cctype>
 #include <charconv>
 #include <cstring>
+#include <limits>
+#include <map>
 
 #include "moonhalo/io/base/h5_types.h"
 
@@ -95,6 +97,35 @@ std::string integer_bytes(const Json& value, const ZarrType& type) {
   return as_bytes(number).substr(0, type.bytes);
 }
 
+/// `unit` is numpy's: "ns", "D", ...
+ZarrType time_type(const std::string& unit, int64_t factor, bool is_duration, bool swapped) {
+  static const std::map<std::string, std::pair<const char*, int64_t>> known = {
+      {"W", {"days", 7}},          {"D", {"days", 1}},
+      {"h", {"hours", 1}},         {"m", {"minutes", 1}},
+      {"s", {"seconds", 1}},       {"ms", {"milliseconds", 1}},
+      {"us", {"microseconds", 1}}, {"\u03bcs", {"microseconds", 1}},
+      {"ns", {"nanoseconds", 1}},  {"ps", {"picoseconds", 1}},
+      {"fs", {"femtoseconds", 1}}, {"as", {"attoseconds", 1}},
+  };
+  ZarrType type = type_of(at::kLong, swapped);
+  type.time = ZarrTime{.is_duration = is_duration};
+  const auto found = known.find(unit);
+  if (found != known.end() && !__builtin_mul_overflow(factor, found->second.second, &type.time->factor))
+    type.time->units = found->second.first;
+  return type;
+}
+
+/// "<M8[10s]" or "<m8".
+ZarrType zarr2_time_type(const std::string& text) {
+  const size_t bracket = text.find('[');
+  std::string unit =
+      bracket == std::string::npos || !text.ends_with(']') ? "" : text.substr(bracket + 1, text.size() - bracket - 2);
+  int64_t factor = 1;
+  const auto parsed = std::from_chars(unit.data(), unit.data() + unit.size(), factor);
+  if (parsed.ec == std::errc()) unit.erase(0, static_cast<size_t>(parsed.ptr - unit.data()));
+  return time_type(unit, factor, text[1] == 'm', text[0] == '>');
+}
+
 }  // namespace
 
 ZarrType zarr2_type(const Json& name) {
@@ -110,7 +141,7 @@ ZarrType zarr2_type(const Json& name) {
                     bytes < (1 << 20);
   if (!good) throw BrokenZarr("dtype " + name.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80));
   const bool swapped = text[0] == '>';
-  if (timed && bytes == 8) return type_of(at::kLong, swapped);
+  if (timed && bytes == 8) return zarr2_time_type(text);
   if (const auto dtype = numpy_dtype(text[1], bytes)) return type_of(*dtype, swapped);
   if (text[1] == 'S' && bytes > 0) return {std::nullopt, "string", bytes};
   return {std::nullopt, text[1] == 'O' ? "object" : text[1] == 'U' ? "unicode string" : text, 0};
@@ -121,6 +152,12 @@ ZarrType zarr3_type(const Json& name) {
   if (text.empty()) throw BrokenZarr("a data_type that is no name");
   for (const auto dtype : kDtypes) {
     if (text == h5::dtype_name(dtype)) return type_of(dtype, false);
+  }
+  if (name.is_object() && (text == "numpy.datetime64" || text == "numpy.timedelta64")) {
+    const Json& settings = need(name, "configuration");
+    const Json& factor = need(settings, "scale_factor");
+    if (!factor.is_number_integer()) throw BrokenZarr("a scale_factor of " + text + " that is no whole number");
+    return time_type(need_text(settings, "unit"), factor.get<int64_t>(), text == "numpy.timedelta64", false);
   }
   return {std::nullopt, text == "string" ? "unicode string" : text, 0};
 }
@@ -135,6 +172,7 @@ std::string fill_bytes(const Json& value, const ZarrType& type) {
     return text;
   }
   const at::ScalarType dtype = *type.dtype;
+  if (type.time && value == "NaT") return as_bytes(std::numeric_limits<int64_t>::min());
   if (dtype == at::kBool) {
     if (value.is_boolean()) return as_bytes(static_cast<char>(value.get<bool>()));
     if (value == 0 || value == 1) return as_bytes(static_cast<char>(value == 1));

@@ -5,11 +5,19 @@
 
 namespace moonhalo::io {
 
+/// The unit of numpy's datetime64 or timedelta64, which are stored as int64; the least one is no time ("NaT").
+struct ZarrTime {
+  std::string units;         ///< as CF has them: "days"; empty for months and years, which differ in length
+  int64_t factor = 1;        ///< how many of them a stored 1 is
+  bool is_duration = false;  ///< timedelta64; else a time counts from 1970
+};
+
 struct ZarrType {
   std::optional<at::ScalarType> dtype;  ///< nothing where no tensor holds it
   std::string name;
   size_t bytes = 0;  ///< of an element; 0 where they differ
   bool swapped = false;
+  std::optional<ZarrTime> time = {};
 };
 
 /// As numpy writes them: "<f4". A list is a compound.

@@ -9,10 +9,13 @@ local calendar = {}
 
 local kNames = {standard = "standard", gregorian = "standard", proleptic_gregorian = "proleptic_gregorian", noleap = "noleap",
   ["365_day"] = "noleap", all_leap = "all_leap", ["366_day"] = "all_leap", ["360_day"] = "360_day", julian = "julian"}
-local kUnits = {}
-for seconds, names in pairs {[1] = "s sec secs second seconds", [60] = "min mins minute minutes", [3600] = "h hr hrs hour hours",
-    [86400] = "d day days", [0.001] = "msec msecs millisecond milliseconds", [1e-6] = "microsecond microseconds"} do
-  for name in names:gmatch("%S+") do kUnits[name] = seconds end
+local kUnits = {}  -- {seconds, parts of them}: a millisecond is one part of the thousand that a second has
+for names, length in pairs {["s sec secs second seconds"] = {1, 1}, ["min mins minute minutes"] = {60, 1},
+    ["h hr hrs hour hours"] = {3600, 1}, ["d day days"] = {86400, 1}, ["week weeks"] = {7 * 86400, 1},
+    ["msec msecs millisec millisecs millisecond milliseconds"] = {1, 1e3}, ["microsec microsecs microsecond microseconds"] = {1, 1e6},
+    ["nanosec nanosecs nanosecond nanoseconds"] = {1, 1e9}, ["picosecond picoseconds"] = {1, 1e12},
+    ["femtosecond femtoseconds"] = {1, 1e15}, ["attosecond attoseconds"] = {1, 1e18}} do
+  for name in names:gmatch("%S+") do kUnits[name] = length end
 end
 local kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334}  -- days of a year before its months
 local kDay = 86400
@@ -162,7 +165,7 @@ function calendar.reader(units, name, where)
       where, units, since, known))
   end
   -- Days of such units are exact in double precision.
-  return function(value) return origin + value * length end
+  return function(value) return origin + value * length[1] / length[2] end
 end
 
 --- "1979-01-01 06:00:00".

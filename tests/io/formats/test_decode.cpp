@@ -196,7 +196,34 @@ TEST(Decode, InPiecesOfEverySecondRow) {
   EXPECT_TRUE(at::equal(read, raw_values.slice(0, 3, 160, 2).to(at::kFloat).mul(0.5)));
 }
 
-TEST(Decode, RefusesIntegersAndTextualMissingValues) {
+/// Only what NetCDF's library has made has its default fill values: HDF5 of other programs may hold 65535.
+TEST(Decode, DefaultFillValuesAreThoseOfNetCdf) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  const std::vector<int> values = {1, 65535, 3};
+  {
+    RawFile raw(path);
+    raw.dataset("plain", H5T_STD_U16LE, H5T_NATIVE_INT, {3}, values.data());
+  }
+  EXPECT_TRUE(at::equal(open(path)["plain"].read({.decode = true}).to(at::kInt), at::tensor(values, at::kInt)));
+  {
+    RawFile raw(path);
+    raw.dataset("x", H5T_STD_U16LE, H5T_NATIVE_INT, {3}, values.data());
+    raw.dataset("bytes", H5T_STD_U8LE, H5T_NATIVE_INT, {3}, std::vector<int>{1, 255, 3}.data());
+    raw.dataset("own", H5T_STD_U16LE, H5T_NATIVE_INT, {3}, values.data());
+    put<long long>(raw, "own", "_FillValue", H5T_STD_U16LE, {3});
+    raw.text("/", "_NCProperties", "version=2,netcdf=4.9.0");
+  }
+  const File file = open(path);
+  const at::Tensor x = file["x"].read({.decode = true});
+  EXPECT_EQ(x.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::allclose(x, at::tensor({1., kNan, 3.}, at::kFloat), 0, 0, true)) << x;
+  EXPECT_EQ(file["bytes"].read({.decode = true}).scalar_type(), at::kByte);
+  EXPECT_TRUE(at::allclose(file["own"].read({.decode = true}), at::tensor({1., 65535., kNan}, at::kFloat), 0, 0, true));
+  EXPECT_TRUE(at::equal(file["x"].read().to(at::kInt), at::tensor(values, at::kInt)));
+}
+
+TEST(Decode, RefusesIntegersAndTextualScales) {
   const Folder folder;
   const std::string path = folder / "x.nc";
   {
@@ -205,14 +232,14 @@ TEST(Decode, RefusesIntegersAndTextualMissingValues) {
     raw.text("x", "units", "K");
     put<double>(raw, "x", "_FillValue", H5T_IEEE_F32LE, {1});
     raw.floats("y", at::ones({3}));
-    raw.text("y", "missing_value", "-99");
+    raw.text("y", "scale_factor", "half");
   }
   const File file = open(path);
 
   EXPECT_EQ(first_line(message_of([&] { file["x"].read({.dtype = at::kInt, .decode = true}); })),
             "read: dataset \"x\" of file \"" + path + "\": decoded values cannot be int32");
   EXPECT_EQ(first_line(message_of([&] { file["y"].read({.decode = true}); })),
-            "read: dataset \"y\" of file \"" + path + "\": attribute \"missing_value\" is text and cannot be decoded");
+            "read: dataset \"y\" of file \"" + path + "\": attribute \"scale_factor\" is text and cannot be decoded");
 }
 
 }  // namespace
