@@ -62,9 +62,9 @@ end
 
 local function full(x) return x:is_shard_tensor() and x:full_tensor() or x end
 
-local function order_of(loader)
+local function order_of(loader, options)
   local list = {}
-  for batch in loader:batches() do
+  for batch in loader:batches(options) do
     local index = batch.index:tolist()
     table.move(index, 1, #index, #list + 1, list)
   end
@@ -289,6 +289,28 @@ function tests.test_X12_X21_goes_on_at_any_place_with_other_batches_and_cuts()
         testing.assert_equal(order_of(after), second)
       end
     end
+  end)
+end
+
+function tests.test_X21_a_loop_that_was_left_goes_on_or_begins_anew()
+  with_cf(function(data)
+    local set = data:windows(kWindows)
+    local function loader() return set:loader{batch = 4, shuffle = true, seed = 8, prefetch = 1} end
+    local first = order_of(loader())
+    local function left(options)
+      local one = loader()
+      for batch in one:batches(options) do
+        if one.next == 8 then break end
+      end
+      return one
+    end
+    testing.assert_equal(order_of(left()), {table.unpack(first, 9)})
+    local anew = left{resume = false}
+    testing.assert_equal(order_of(anew, {resume = false}), first)
+    testing.assert_equal({anew.epoch, anew.next}, {1, 0})
+    testing.assert_error(function() anew:batches{resum = false} end, "unknown option 'resum'; did you mean 'resume'")
+    testing.assert_error(function() anew:batches{resume = 0} end, "loader: batches: resume is 0")
+    testing.assert_error(function() anew:batches(false) end, "fix   call loader:batches(), or loader:batches{resume = false}")
   end)
 end
 

@@ -136,10 +136,20 @@ local function read_ahead(self)
   end
 end
 
---- Iterates over what is left of this epoch; then a new epoch begins. A batch is {inputs, targets, static, index, times} and,
+--- Iterates over what is left of this epoch, also after a loop that was left by `break`; then a new epoch begins.
+--- {resume = false} begins this epoch anew, with the same order of samples. A batch is {inputs, targets, static, index, times} and,
 --- where missing = {mask = true}, mask (of the targets: true where there is a value) and input_mask. Tensors are [batch, channel,
 --- space...]; index and times are those of all ranks. An error of any rank's reading is one on every rank. Collective.
-function Loader:batches()
+function Loader:batches(options)
+  if options ~= nil and type(options) ~= "table" then
+    fail(("loader: batches got %s\n  have  no table of options\n  fix   call loader:batches(), or loader:batches{resume = false}"):format(text.of(options)))
+  end
+  for key in pairs(options or {}) do arguments.choice("loader: batches", "option", key, {"resume"}) end
+  local resume = options and options.resume
+  if resume ~= nil and type(resume) ~= "boolean" then
+    fail(("loader: batches: resume is %s\n  have  no boolean\n  fix   give resume = false, or nothing"):format(text.of(resume)))
+  end
+  if resume == false then self.next = 0 end
   local done
   return function()
     if done then return nil end
