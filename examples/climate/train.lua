@@ -144,12 +144,12 @@ if cfg.plot then
     -- 15 to 60 degrees north, 225 to 315 degrees east
     local function panel(data, title, more)
       local one = {data = data, title = title, unit = "K", x = {225, 315}, y = {15, 60}}
-      for key, value in pairs(more) do one[key] = value end
+      for key, value in pairs(more or {}) do one[key] = value end
       return one
     end
     mh.plot.maps(cfg.output .. "/maps.png", {
-      panel(t, "truth", {range = "temperature"}),
-      panel(p, "prediction", {range = "temperature"}),
+      panel(t, "truth"),
+      panel(p, "prediction"),
       panel(p - t, "error", {colormap = "diverging"}),
     }, {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year)})
   end

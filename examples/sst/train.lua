@@ -146,11 +146,11 @@ if cfg.plot then
   if rank == 0 then
     local function panel(field, title, more)
       local one = {data = field, title = title, unit = "°C", x = {0, 358}, y = {-88, 88}}
-      for key, value in pairs(more) do one[key] = value end
+      for key, value in pairs(more or {}) do one[key] = value end
       return one
     end
     mh.plot.maps(cfg.output .. "/maps.png", {
-      panel(truth:flip{0}, "truth", {range = "temperature"}), panel(last:flip{0}, "prediction", {range = "temperature"}),
+      panel(truth:flip{0}, "truth"), panel(last:flip{0}, "prediction", {range = "temperature"}),
       panel((last - truth):flip{0}, "error", {colormap = "diverging"}),
     }, {title = "Sea surface temperature, August 2020"})
   end

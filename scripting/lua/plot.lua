@@ -2,12 +2,15 @@
 -- Pictures of a run, as PNG. All ranks call, rank 0 writes; ShardTensors are gathered.
 --   mh.plot.lines("loss.png", {{y = losses, label = "train"}}, {yscale = "log", xlabel = "step", ylabel = "loss"})
 --   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
--- A series: y, x, label, color, points (a dot at each), smooth (the mean over so many neighbours is drawn, the values
--- stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or "log"),
+-- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), smooth (the mean over so many neighbours
+-- is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or "log"),
 -- xrange, yrange, size {width, height}.
--- A panel: data, title, colormap, range ({low, high}, or a name: panels of one name share a range), unit, x and y (the
--- coordinates {first, last} of the columns and rows). Maps: title, columns, colormap, range, unit, aspect (height of a
--- cell over its width), origin ("lower" or "upper": where row 0 is), size {width}.
+-- A panel: data, title, colormap, range, unit, x and y (the coordinates {first, last} of the columns and rows). Maps: title,
+-- columns, colormap, range, unit, aspect (height of a cell over its width), origin ("lower" or "upper": where row 0 is),
+-- size {width}.
+-- A range, of a panel or of all, says which values the colours span: "row" (the default: those of all panels of the row
+-- that have the same colormap and unit, so that equal colours are equal values), "own" (the panel's), {low, high}, or
+-- another name: all panels of that name share a range.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -78,7 +81,7 @@ local function read_series(series)
     local x = one.x and numbers("plot", one.x)
     if not x then
       x = {}
-      for k = 1, #y do x[k] = k end
+      for k = 1, #y do x[k] = k - 1 end
     end
     if #x ~= #y then fail(("plot: series %d has %d x and %d y"):format(i, #x, #y)) end
     all[i] = {x = x, y = y, label = one.label, color = one.color or kSeries[(i - 1) % #kSeries + 1], points = one.points,
@@ -270,16 +273,39 @@ local function value_range(fields, centred)
   return low, high
 end
 
---- The range of panel i: a given one, that of all panels with the same name of a range, or that of its own values.
-local function panel_range(panels, fields, i, range, map)
-  if type(range) == "table" then return range[1], range[2] end
-  local together = {fields[i]}
-  if type(range) == "string" then
-    for k, other in ipairs(panels) do
-      if k ~= i and other.range == range then together[#together + 1] = fields[k] end
+local function is_number(value) return math.type(value) ~= nil end
+
+--- Colormap, unit, range and row of each panel; its own, else those of all.
+local function panel_styles(panels, options, columns)
+  local styles = {}
+  for i, panel in ipairs(panels) do
+    local range = panel.range or options.range or "row"
+    if type(range) ~= "string" and not (type(range) == "table" and #range == 2 and is_number(range[1]) and is_number(range[2])) then
+      fail(("plot: panel %d has a range of another kind\n  have  %s\n  fix   give {low, high}, \"row\", \"own\", or a name that panels share")
+        :format(i, type(range) == "table" and "a table" or tostring(range)))
     end
+    styles[i] = {colormap = panel.colormap or options.colormap or "viridis", unit = panel.unit or options.unit, range = range,
+      row = (i - 1) // columns}
+    axis.colormap(styles[i].colormap)
   end
-  return value_range(together, map == "diverging")
+  return styles
+end
+
+--- True for panels that have one range. Another colormap or unit is another quantity, unless a name says otherwise.
+local function share(one, other)
+  if one.range ~= other.range or one.range == "own" then return false end
+  return one.range ~= "row" or (one.row == other.row and one.colormap == other.colormap and one.unit == other.unit)
+end
+
+--- The values that the colours of panel i span.
+local function panel_range(styles, fields, i)
+  local style = styles[i]
+  if type(style.range) == "table" then return style.range[1], style.range[2] end
+  local together = {fields[i]}
+  for k, other in ipairs(styles) do
+    if k ~= i and share(style, other) then together[#together + 1] = fields[k] end
+  end
+  return value_range(together, style.colormap == "diverging")
 end
 
 local function draw_bar(canvas, x, y, width, height, low, high, map, unit)
@@ -326,8 +352,9 @@ local function draw_maps(path, panels, options)
   local origin = arguments.choice("plot", "origin", options.origin or "lower", {"lower", "upper"})
   local fields = {}
   for i, one in ipairs(panels) do fields[i] = read_panel(one, i, origin) end
-  if mh.run_info().rank ~= 0 then return end
   local columns = math.min(options.columns or math.min(#fields, 3), #fields)
+  local styles = panel_styles(panels, options, columns)
+  if mh.run_info().rank ~= 0 then return end
   local rows = math.ceil(#fields / columns)
   local width = options.size and options.size[1] or math.min(1600, 90 + 500 * columns)
   local with_x, with_y = panels[1].x ~= nil, panels[1].y ~= nil
@@ -345,18 +372,16 @@ local function draw_maps(path, panels, options)
   if options.title then canvas:text(gap + left, 42, options.title, kTitle, kInk) end
 
   for i, field in ipairs(fields) do
-    local panel = panels[i]
-    local map = panel.colormap or options.colormap or "viridis"
-    axis.colormap(map)
-    local low, high = panel_range(panels, fields, i, panel.range or options.range, map)
+    local panel, style = panels[i], styles[i]
+    local low, high = panel_range(styles, fields, i)
     local x = gap + ((i - 1) % columns) * (cell_width + gap) + left
     local y = head + ((i - 1) // columns) * (cell_height + 14) + top
     local height = field:size(0) / field:size(1) * (options.aspect or 1) * field_width
     local box = {x0 = math.floor(x), y0 = math.floor(y), x1 = math.floor(x + field_width), y1 = math.floor(y + height)}
-    canvas:image(axis.colored(field, low, high, map, kBad), box.x0, box.y0, box.x1, box.y1)
+    canvas:image(axis.colored(field, low, high, style.colormap, kBad), box.x0, box.y0, box.x1, box.y1)
     canvas:line({box.x0, box.y0, box.x1, box.y0, box.x1, box.y1, box.x0, box.y1, box.x0, box.y0}, 1.2, kSoft)
     if panel.title then canvas:text(box.x0, box.y0 - 13, panel.title, kLabel, kInk) end
-    draw_bar(canvas, box.x1 + 16, box.y0, 16, box.y1 - box.y0, low, high, map, panel.unit or options.unit)
+    draw_bar(canvas, box.x1 + 16, box.y0, 16, box.y1 - box.y0, low, high, style.colormap, style.unit)
     draw_coordinates(canvas, panel, box, field:size(0), field:size(1), origin)
   end
   save(canvas, path)

@@ -67,6 +67,56 @@ function tests.test_lines_and_maps_are_written()
   testing.assert_equal(png_size(path "empty"), {1280, 760})
 end
 
+--- The pictures of two calls, as the bytes of their files.
+local function drawn(name, draw)
+  draw(path(name))
+  local file <close> = assert(io.open(path(name), "rb"))
+  return file:read("a")
+end
+
+function tests.test_panels_of_a_row_have_one_range_of_colours()
+  local low, high = mh.tensor{{0.0, 1.0}}, mh.tensor{{2.0, 4.0}}
+  local function maps(first, second, options)
+    return drawn("ranges", function(file)
+      mh.plot.maps(file, {{data = low, range = first, unit = "K"}, {data = high, range = second, unit = "K"}}, options)
+    end)
+  end
+  local together = maps({0, 4}, {0, 4})
+  testing.assert_equal(maps() == together, true)
+  testing.assert_equal(maps("one", "one") == together, true)
+  testing.assert_equal(maps(nil, nil, {range = "row"}) == together, true)
+  testing.assert_equal(maps(nil, nil, {range = "one"}) == together, true)
+  testing.assert_equal(maps({0, 4}) == maps({0, 4}, {2, 4}), true)
+
+  local apart = maps({0, 1}, {2, 4})
+  testing.assert_equal(maps("own", "own") == apart, true)
+  testing.assert_equal(maps(nil, nil, {range = "own"}) == apart, true)
+  testing.assert_equal(maps(nil, nil, {columns = 1}) == maps({0, 1}, {2, 4}, {columns = 1}), true)
+  testing.assert_equal(together == apart, false)
+end
+
+function tests.test_other_colours_or_units_have_a_range_of_their_own()
+  local truth, error = mh.tensor{{280.0, 300.0}}, mh.tensor{{-1.0, 3.0}}
+  local function maps(more, ranges)
+    return drawn("kinds", function(file)
+      local second = {data = error, range = ranges and ranges[2]}
+      for key, value in pairs(more) do second[key] = value end
+      mh.plot.maps(file, {{data = truth, unit = "K", range = ranges and ranges[1]}, second})
+    end)
+  end
+  local diverging = {colormap = "diverging", unit = "K"}
+  testing.assert_equal(maps(diverging) == maps(diverging, {{280, 300}, {-3, 3}}), true)
+  testing.assert_equal(maps{unit = "m"} == maps({unit = "m"}, {{280, 300}, {-1, 3}}), true)
+  testing.assert_equal(maps{unit = "K"} == maps({unit = "K"}, {{-1, 300}, {-1, 300}}), true)
+end
+
+function tests.test_values_without_x_count_from_0()
+  local function lines(x) return drawn("count", function(file) mh.plot.lines(file, {{y = {3, 1, 2}, x = x, points = true}}) end) end
+
+  testing.assert_equal(lines() == lines{0, 1, 2}, true)
+  testing.assert_equal(lines() == lines{1, 2, 3}, false)
+end
+
 function tests.test_wrong_calls_are_refused()
   local refused = {
     {function() mh.plot.lines(path "x", {1, 2}) end, "plot.lines: the second argument is a list"},
@@ -76,6 +126,8 @@ function tests.test_wrong_calls_are_refused()
     {function() mh.plot.lines(path "x", {{y = {1}}}, {yscale = "logarithmic"}) end, "plot: unknown yscale 'logarithmic'"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3, 4}}}) end, "plot: panel 1 has 3 dimensions, wanted 2"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, colormap = "virdis"}}) end, "unknown colormap 'virdis'; did you mean 'viridis'?"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, range = {1}}}) end, "plot: panel 1 has a range of another kind"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}}}, {range = 3}) end, "plot: panel 1 has a range of another kind"},
     {function() mh.canvas(4, 4, "red") end, "a color such as \"#1f77b4\""},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
