@@ -22,9 +22,19 @@ void warn_of_unread_settings(lua_State* lua) {
   std::fprintf(stderr, "moonhalo: --set and --config had no effect: %s does not call mh.config\n", run.script.c_str());
 }
 
+/// A word that is no option would have no effect: nothing says whether it is a setting or the script's.
+void refuse_words(const std::vector<std::string>& words) {
+  if (words.empty()) return;
+  const std::string& word = words.front();
+  const bool setting = word.find('=') != std::string::npos;
+  throw UsageError("run: '" + word + "' is neither an option nor behind --\n  have  " + word + "\n  fix   " +
+                   (setting ? "give --set " + word + " to mh.config, or put -- before it: arg[1] of the script"
+                            : "put -- before it: arg[1] of the script"));
+}
+
 }  // namespace
 
-void add_run_command(CLI::App& app, Action& action) {
+void add_run_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes) {
   CLI::App* command = app.add_subcommand("run", "Run a Lua script on one or several ranks");
   const auto options = std::make_shared<SessionOptions>();
   command->add_option("script", options->script, "The Lua script")->required()->check(CLI::ExistingFile);
@@ -37,14 +47,17 @@ void add_run_command(CLI::App& app, Action& action) {
       ->check(CLI::ExistingFile);
   command->add_option("--log", options->log_file, "Write what mh.log is given, one JSON object a line");
   command->add_flag("--quiet", options->quiet, "No progress output");
-  command->add_option("arguments", options->arguments, "After --: the script's own arguments, arg[1] ...");
+  const auto words = std::make_shared<std::vector<std::string>>();
+  command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
   command->footer(
       "Ends with status 0; 1 when the script failed; 2 for wrong usage; 3 when a rank was lost or silent for too long; "
       "or with\n"
       "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
       "signal.\n");
-  command->callback([options, &action] {
-    action = [options] {
+  command->callback([options, words, &action, &after_dashes] {
+    action = [options, words, &after_dashes] {
+      refuse_words(*words);
+      options->arguments = after_dashes;
       return run_session(*options, [](lua_State* lua) {
         forbid_undefined_globals(lua);
         run_script(lua, 0);

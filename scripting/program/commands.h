@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -12,8 +14,9 @@ namespace moonhalo::scripting {
 /// The work of the chosen subcommand, done once the command line was read; returns the exit status.
 using Action = std::function<int()>;
 
-/// Each adds one subcommand to `app` (command_<name>.cpp), which sets `action` when it is chosen.
-void add_run_command(CLI::App& app, Action& action);
+/// Each adds one subcommand to `app` (command_<name>.cpp), which sets `action` when it is chosen. `after_dashes`: the
+/// words after "--", which are the script's own.
+void add_run_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes);
 void add_test_command(CLI::App& app, Action& action);
 void add_repl_command(CLI::App& app, Action& action);
 void add_info_command(CLI::App& app, Action& action);

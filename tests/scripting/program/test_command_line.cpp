@@ -48,6 +48,26 @@ TEST_F(CommandLine, RunPassesTheScriptItsArguments) {
   EXPECT_EQ(result.out, script + "\tone\t--two\t2\tone\t--two\n");
 }
 
+TEST_F(CommandLine, RunRefusesWordsWithoutDashes) {
+  const std::string script = write("a.lua", "print('ran', ...)");
+
+  const Result setting = run({"run", script, "lr=1"});
+  EXPECT_EQ(setting.status, kWrongUsage);
+  EXPECT_EQ(setting.out, "");
+  EXPECT_EQ(setting.err,
+            "moonhalo: run: 'lr=1' is neither an option nor behind --\n  have  lr=1\n"
+            "  fix   give --set lr=1 to mh.config, or put -- before it: arg[1] of the script\n");
+  const Result word = run({"run", script, "--ranks", "2", "data.h5", "--", "more"});
+  EXPECT_EQ(word.status, kWrongUsage);
+  EXPECT_EQ(word.out, "");
+  EXPECT_EQ(word.err,
+            "moonhalo: run: 'data.h5' is neither an option nor behind --\n  have  data.h5\n"
+            "  fix   put -- before it: arg[1] of the script\n");
+  EXPECT_EQ(run({"run", script, "--"}).out, "ran\n");
+  EXPECT_EQ(run({"run", script, "--", "--", "lr=1"}).out, "ran\t--\tlr=1\n");
+  EXPECT_EQ(run({"env", "--", "lr=1"}).status, kWrongUsage);
+}
+
 TEST_F(CommandLine, RequireLooksInTheScriptsFolder) {
   write("lib/init.lua", "return {answer = 42}");
   const std::string script = write("a.lua", "print(require('lib').answer)");
