@@ -62,12 +62,24 @@ end
 
 function tests.test_what_would_not_be_trained_is_refused()
   testing.assert_error(function() Block(2).blocks = {nn.ReLU()} end, "fix   self.blocks = nn.ModuleList(list)")
+  testing.assert_error(function() Block(2).offset = mh.zeros({2}, {requires_grad = true}) end, "fix   self.offset = mh.nn.Parameter(tensor)")
   testing.assert_error(function() Block(2).train = nn.ReLU() end, "'train' is a method of every module")
   testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but number")
   testing.assert_error(function() return nn.Sequential(nn.ReLU())[1] end, "no module 1 in a list of 1")
   testing.assert_error(function() nn.Module:extend("Empty")()(1) end, "Empty: has no forward function")
   testing.assert_error(function() network():get_parameter("1.conv.wieght") end, "get_parameter: no '1.conv.wieght'; did you mean 'weight'?")
   testing.assert_error(function() network():get_submodule("1.cnv") end, "no submodule 'cnv' in '1'; did you mean 'conv'?")
+end
+
+function tests.test_tensors_that_are_no_parameters_are_plain_fields()
+  local block = Block(2)
+  local before = keys(block:named_parameters())
+  local w = mh.ones({2}, {requires_grad = true})
+  block.activation, block.constant, block.held = w * 2, mh.ones{2}, {w}
+  testing.assert_equal(keys(block:named_parameters()), before)
+  testing.assert_equal(block.held[1].requires_grad, true)
+  block.scale = mh.ones({2, 1, 1}, {requires_grad = true})  -- takes the place of a Parameter
+  testing.assert_equal(keys(block:named_parameters()), before)
 end
 
 function tests.test_printed_as_in_pytorch()

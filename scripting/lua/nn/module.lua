@@ -28,9 +28,7 @@ local function Parameter(tensor, requires_grad)
   return as_parameter(parameter)
 end
 
-local function is_parameter(value)
-  return is_tensor(value) and (kParameters[value] == true or (value.requires_grad and value.is_leaf))
-end
+local function is_parameter(value) return is_tensor(value) and kParameters[value] == true end
 
 -- ---- Fields -------------------------------------------------------------------------------------------------------
 
@@ -57,6 +55,15 @@ local function refuse_hidden_modules(self, name, value)
   end
 end
 
+--- As in torch.nn, only a Parameter is trained. A leaf that requires a gradient is more often a forgotten Parameter than
+--- anything else, and would be left out of parameters() and state_dict() without a word.
+local function refuse_forgotten_parameter(self, name, value)
+  if not (is_tensor(value) and value.requires_grad and value.is_leaf) then return end
+  fail(("%s: '%s' is a tensor that requires a gradient but no Parameter, so it would be neither trained nor saved\n  have  shape {%s}\n"
+    .. "  fix   self.%s = mh.nn.Parameter(tensor), or hold it in a list, self.%s = {tensor}, if it is none of the module's weights"):format(
+    self:class_name(), name, table.concat(value.shape, ", "), name, name))
+end
+
 local function assign(self, name, value)
   if is_module(value) then
     self:register_module(name, value)
@@ -66,6 +73,7 @@ local function assign(self, name, value)
     rawget(self, "_buffers")[name] = value
   else
     if type(value) == "table" and getmetatable(value) == nil then refuse_hidden_modules(self, name, value) end
+    refuse_forgotten_parameter(self, name, value)
     forget(self, name)
     rawget(self, "_known")[name] = true
     rawset(self, name, value)
