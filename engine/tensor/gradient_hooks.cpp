@@ -7,8 +7,11 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 #include "moonhalo/engine/base/autograd_compat.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
@@ -103,6 +106,7 @@ struct LambdaNode final : torch::autograd::Node {
   }
   std::string name() const override { return "MoonhaloBackward"; }
   std::function<at::Tensor(const at::Tensor&)> backward;
+  bool leaves_shard_tensor = false;  // the input is one, the output is plain
 };
 
 }  // namespace
@@ -118,6 +122,7 @@ void install_gradient_hook(const at::Tensor& tensor) {
   } else if (node) {
     const size_t index = tensor.output_nr();
     if (!has_boundary_hook(node->tensor_pre_hooks(), index)) {
+      check_not_in_front(tensor);
       node->add_tensor_pre_hook(std::make_unique<BoundaryHook>(index));
     }
   } else if (!has_boundary_hook(torch::autograd::impl::hooks(tensor), 0)) {
@@ -128,6 +133,17 @@ void install_gradient_hook(const at::Tensor& tensor) {
 bool has_gradient_hook(const at::Tensor& leaf) {
   return torch::autograd::impl::get_autograd_meta(leaf) != nullptr &&
          has_boundary_hook(torch::autograd::impl::hooks(leaf), 0);
+}
+
+bool has_gradient_hook(torch::autograd::Node& node) {
+  const auto& hooks = node.tensor_pre_hooks();
+  return std::any_of(hooks.begin(), hooks.end(),
+                     [](const auto& hook) { return dynamic_cast<const BoundaryHook*>(hook.get()) != nullptr; });
+}
+
+bool comes_from_shard_tensor(const torch::autograd::Node& node) {
+  const auto* lambda = dynamic_cast<const LambdaNode*>(&node);
+  return lambda != nullptr && lambda->leaves_shard_tensor;
 }
 
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
@@ -160,6 +176,7 @@ void attach_backward(const at::Tensor& input, const at::Tensor& output,
   }
   if (!c10::GradMode::is_enabled() || !input.requires_grad()) return;
   const NodePointer node = make_node<LambdaNode>(std::move(backward));
+  static_cast<LambdaNode&>(*node).leaves_shard_tensor = is_shard_tensor(input) && !is_shard_tensor(output);
   node->set_next_edges(torch::autograd::collect_next_edges(input));
   torch::autograd::set_history(output, node);
 }

@@ -7,6 +7,10 @@
 
 #include "moonhalo/engine/sharding/spec.h"
 
+namespace torch::autograd {
+struct Node;
+}  // namespace torch::autograd
+
 namespace moonhalo {
 
 /// Gradients must come back to a leaf in the form the leaf has. Called for the tensors that enter an operator with
@@ -16,6 +20,8 @@ namespace moonhalo {
 void install_gradient_hook(const at::Tensor& tensor);
 /// True if this leaf has met a ShardTensor, so that such a hook brings its gradient into form.
 bool has_gradient_hook(const at::Tensor& leaf);
+/// The same for a result of this node.
+bool has_gradient_hook(torch::autograd::Node& node);
 /// The gradient of this ShardTensor leaf, which requires one, comes back as `spec` says instead of in the leaf's own
 /// cut.
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);
@@ -30,6 +36,9 @@ void keep_gradient_sums(const at::Tensor& leaf, bool keep);
 void attach_backward(const at::Tensor& input, const at::Tensor& output,
                      std::function<at::Tensor(const at::Tensor&)> backward,
                      const std::function<at::Tensor(const at::Tensor&)>& forward = {});
+
+/// True if attach_backward made the node for a plain output of a ShardTensor.
+bool comes_from_shard_tensor(const torch::autograd::Node& node);
 
 /// Like `attach_backward`, for an output whose input another rank has: the backward pass stops here, but takes part.
 void attach_backward_sink(const at::Tensor& output, std::function<void(const at::Tensor&)> backward);

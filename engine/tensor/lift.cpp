@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -87,7 +89,11 @@ at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data) {
     for (const int64_t m : dims_of_slice(*mesh, *data)) placements[m] = shard(0);
   }
   if (!is_shard_tensor(tensor)) {
-    return tensor.dim() == 0 ? from_local(tensor, replicated(mesh, {})) : from_local(tensor, mesh, placements);
+    if (tensor.dim() == 0) return from_local(tensor, replicated(mesh, {}));
+    TORCH_CHECK_VALUE(data->size() == 1 || !is_noted_parameter(tensor) || !tensor.requires_grad(),
+                      "local_batch: this is a parameter, the same on all ranks, and no batch of samples\n  have  a parameter of shape ",
+                      shape_string(tensor.sizes()), "\n  fix   give it to a module as mh.constant(t), or make each rank's samples of it first");
+    return sum_gradients_in_front(from_local(tensor, mesh, placements));
   }
   const DeviceMesh& own = *spec(tensor)->mesh();
   const std::vector<int64_t> has = dims_of_slice(*mesh, own);

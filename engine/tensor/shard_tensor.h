@@ -29,7 +29,8 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 /// scatter_tensor.
 at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
                              int64_t src = 0);
-/// Like distribute_tensor; gradients flow back to `source` on rank `src`.
+/// Like distribute_tensor; gradients flow back to `source` on rank `src`. ValueError where it was computed from plain
+/// parameters of modules, which all ranks have.
 at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           int64_t src = 0);
 

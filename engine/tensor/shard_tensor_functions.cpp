@@ -20,6 +20,7 @@
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
@@ -258,7 +259,8 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
     header.defined() = source.layout() == at::kStrided ? 1 : 2 + static_cast<int64_t>(source.layout());
     header.ndim() = source.dim();
     header.dtype() = static_cast<int64_t>(source.scalar_type());
-    header.requires_grad() = source.requires_grad() && c10::GradMode::is_enabled();
+    const bool recorded = source.requires_grad() && c10::GradMode::is_enabled();
+    header.requires_grad() = recorded ? (computed_from_parameters(source) ? 2 : 1) : 0;
     std::copy(source.sizes().begin(), source.sizes().end(), header.sizes());
   }
   at::Tensor words = at::from_blob(header.words.data(), {static_cast<int64_t>(header.words.size())}, at::kLong);
@@ -267,6 +269,9 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
   const at::IntArrayRef shape(header.sizes(), header.ndim());
   if (header.defined() != 1) refuse_layout(static_cast<at::Layout>(header.defined() - 2), shape, "scatter_tensor");
+  TORCH_CHECK_VALUE(header.requires_grad() != 2 || mesh->size() == 1, "scatter_tensor: the source was computed from plain parameters of "
+                    "modules, and rank ", src, " alone would have their gradients\n  have  a tensor of shape ", shape_string(shape),
+                    "\n  fix   from_local(t, mesh, {Replicate()}), which all ranks have, and then redistribute");
   const SpecPtr spec = make_spec(mesh, shape, placements);
   TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: Partial is no way to cut a tensor\n  fix   use Shard or Replicate");
   at::Tensor local;

@@ -17,6 +17,7 @@
 #include "moonhalo/engine/comm/ordered_reduction.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/tensor/call_origin.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/training/local_results.h"
 #include "moonhalo/engine/training/unit_reducer.h"
@@ -318,6 +319,7 @@ void PendingGradientSync::finish() {
 
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options) {
   check_in_use(parameters);
+  check_no_own_data(parameters);
   average_local_gradients(parameters);
   std::vector<PartialGrad> waiting = find_partials(parameters, options);
   for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes))

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data parallelism: batches of ranks, meshes and their slices, stored parameters.
+#include "moonhalo/engine/sharding/whole_mesh.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
 #include "moonhalo/engine/training/local_results.h"
 #include "moonhalo/engine/training/parameter_unit.h"
+#include "moonhalo/engine/training/sample_arguments.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -17,8 +20,7 @@ inline constexpr const char* kObjectName<ParameterUnit> = "ParameterUnit";
 
 namespace {
 
-/// mh.local_batch(tensor, mesh["dp"]): every rank's own samples as one tensor, cut along dim 0. Collective over the
-/// whole mesh.
+/// local_batch(tensor, mesh["dp"]): mh.local_batch without marks (sample_arguments.lua).
 int batch_of_ranks(lua_State* lua) {
   push(lua, local_batch(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2)));
   return 1;
@@ -113,6 +115,52 @@ int finish_sync(lua_State* lua) {
   return 0;
 }
 
+/// note_parameter(tensor): a module trains it.
+int parameter_of_module(lua_State* lua) {
+  note_parameter(check_tensor(lua, 1));
+  return 0;
+}
+
+/// computed_from_parameters(tensor)
+int has_parameters_behind(lua_State* lua) {
+  push(lua, computed_from_parameters(check_tensor(lua, 1)));
+  return 1;
+}
+
+/// constant_of_samples(tensor, mesh["dp"])
+int constant(lua_State* lua) {
+  push(lua, constant_of_samples(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2)));
+  return 1;
+}
+
+/// is_slice_of(tensor, mesh["dp"]): whether its mesh is a slice of the whole one, so that samples may be joined.
+int lies_on_slice(lua_State* lua) {
+  const at::Tensor& tensor = check_tensor(lua, 1);
+  const MeshPtr mesh = whole_mesh(check_object<DeviceMesh>(lua, 2));
+  const bool shard = is_shard_tensor(tensor) && spec(tensor)->mesh() != mesh;
+  push(lua, shard && !dims_of_slice(*mesh, *spec(tensor)->mesh()).empty());
+  return 1;
+}
+
+/// check_samples(tensors, names, marks, mesh["dp"], who): collective over the whole mesh. Marks are "none", "own" or
+/// "constant".
+int check_arguments(lua_State* lua) {
+  const std::vector<at::Tensor> tensors = check_tensor_list(lua, 1);
+  std::vector<SampleArgument> arguments;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    lua_rawgeti(lua, 2, static_cast<lua_Integer>(i) + 1);
+    lua_rawgeti(lua, 3, static_cast<lua_Integer>(i) + 1);
+    const std::string mark = check_string(lua, -1);
+    arguments.push_back({.tensor = tensors[i],
+                         .name = check_string(lua, -2),
+                         .kind = mark == "constant" ? SampleArgument::Kind::kConstant : SampleArgument::Kind::kSamples,
+                         .marked = mark != "none"});
+    lua_pop(lua, 2);
+  }
+  push(lua, check_sample_arguments(arguments, check_object<DeviceMesh>(lua, 4), check_string(lua, 5)));
+  return 1;
+}
+
 /// note_local_results(mesh["dp"])
 int local_results(lua_State* lua) {
   note_local_results(check_object<DeviceMesh>(lua, 1));
@@ -131,15 +179,20 @@ int clip_parameters(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kTrainingFunctions[] = {
-    {"local_batch", guard<batch_of_ranks>}, {"lift", guard<lift_to>}, {nullptr, nullptr}};
+const luaL_Reg kTrainingFunctions[] = {{"lift", guard<lift_to>}, {nullptr, nullptr}};
 // Functions that only the embedded Lua files call are kept out of `mh`.
-const luaL_Reg kTrainingInternals[] = {{"store_parameter", guard<store>},
+const luaL_Reg kTrainingInternals[] = {{"local_batch", guard<batch_of_ranks>},
+                                       {"constant_of_samples", guard<constant>},
+                                       {"is_slice_of", guard<lies_on_slice>},
+                                       {"check_samples", guard<check_arguments>},
+                                       {"store_parameter", guard<store>},
                                        {"copy_tensor", guard<copy>},
                                        {"finish_grad_sync", guard<finish_sync>},
                                        {"requires_gradient_sync", guard<requires_sync>},
                                        {"clip_grad_norm", guard<clip_parameters>},
                                        {"note_local_results", guard<local_results>},
+                                       {"note_parameter", guard<parameter_of_module>},
+                                       {"computed_from_parameters", guard<has_parameters_behind>},
                                        {"unit", guard<unit>},
                                        {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},

@@ -255,7 +255,7 @@ end
 function tests.test_half_gradients_are_summed_in_the_type_asked_for()
   local net = mh.replicate(nn.Linear(4, 4):to("bfloat16"), {mesh = mesh})
   local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
-  net(mh.ones({64, 4}, {dtype = "bfloat16"})):sum():backward()
+  net(mh.local_batch(mh.ones({64, 4}, {dtype = "bfloat16"}))):sum():backward()
   local dtypes = {}
   opt:register_reducer_pre_hook(function(flat) dtypes[flat.dtype] = true end)
   opt:sync_shard_grad{reduce_dtype = "float32"}

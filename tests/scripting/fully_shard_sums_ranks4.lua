@@ -10,7 +10,7 @@ function tests.test_N35_sums_over_copies_of_blocks_are_made_in_the_type_asked_fo
   local net = mh.fully_shard(mh.nn.Linear(6, 8), {mesh = mesh, min_numel = 1, mp_policy = policy})
   local opt, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), {}
   opt:register_reducer_pre_hook(function(flat) seen[#seen + 1] = flat.dtype end)
-  net(mh.ones{2, 6}):float():square():mean():backward()
+  net(mh.local_batch(mh.ones{2, 6})):float():square():mean():backward()
   opt:step()
   testing.assert_equal(seen, {"bfloat16", "bfloat16"})
 end

@@ -56,7 +56,7 @@ end
 function tests.test_D10_V15_units_beside_tensor_parallelism()
   local mesh = mh.init_device_mesh("cpu", {2, 2}, {"dp", "tp"})
   mh.manual_seed(3)
-  local x = mh.randn({2, 5, 6}, kF64)
+  local x = mh.local_batch(mh.randn({2, 5, 6}, kF64))  -- the same on all ranks
   local function divided(net)
     return mh.parallelize_module(net, mesh["tp"], {["*.fc1"] = mh.ColwiseParallel(), ["*.fc2"] = mh.RowwiseParallel()})
   end

@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local forward = require "moonhalo.internal.forward"
+local sample_arguments = require "moonhalo.internal.sample_arguments"
 local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
@@ -105,15 +106,11 @@ end
 -- ---- Inputs ---------------------------------------------------------------------------------------------------------
 
 local function input_hook(op, mesh)
+  local check
   return function(module, args)
-    return arguments.map_tensors(args, function(tensor)
-      if tensor.requires_grad and not tensor.is_leaf and not tensor:is_shard_tensor() then
-        fail(("%s: an argument of %s was computed from plain parameters, and nobody would sum their gradients over the ranks"
-          .. "\n  fix   give mh.local_batch(x, mesh) to the first module, or call %s for what holds them, too"):format(
-          op, module:class_name(), op))
-      end
-      return mh.local_batch(tensor, mesh)
-    end)
+    check = check or sample_arguments.checker(("%s: %s"):format(op, module:class_name()), mesh)
+    check(args)
+    return sample_arguments.map(args, mesh, function(tensor) return mh.local_batch(tensor, mesh) end)
   end
 end
 
@@ -228,8 +225,8 @@ local units = {}
 --- per mesh; make optimizers afterwards. Collective over the whole mesh. Returns the module.
 --- Options: mesh; min_numel (1024: parameters of fewer elements are copied); unit_rows (1: blocks begin at
 --- multiples of so many rows); input (true: plain tensors that the outermost
---- such module is called with are this rank's own samples, as mh.local_batch makes of labels; false: plain tensors count as
---- replicated, as everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the
+--- such module is called with are this rank's own samples, as mh.local_batch makes of labels, unless mh.constant marks them,
+--- and the first call refuses what may be meant otherwise; false: plain tensors count as replicated, as everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the
 --- gradient of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several; so
 --- plain parameters, of an ordinary module that such results go through, get the mean of their gradients, too, before an
 --- optimizer or clip_grad_norm looks at them).

@@ -177,6 +177,24 @@ local function inputs_of(op, samples)
   return inputs
 end
 
+local function each_tensor(value, visit)
+  if is_tensor(value) then return visit(value) end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return end
+  for _, one in pairs(value) do each_tensor(one, visit) end
+end
+
+--- Gradients end at the first stage, and only its ranks would have them.
+local function check_not_computed(samples)
+  for i, sample in ipairs(samples) do
+    each_tensor(sample, function(x)
+      if not x.requires_grad or x.is_leaf then return end
+      fail(("train_step: sample %d was computed from tensors that require gradients, which would not come back from the pipeline"
+        .. "\n  have  a tensor of shape [%s]\n  fix   put the layers before it into the first stage, or give x:detach()"):format(
+        i, table.concat(x.shape, ", ")))
+    end)
+  end
+end
+
 --- The engine calls it with the number of a micro-batch and the last stage's results.
 local function loss_of_sample(samples, loss)
   return function(micro, ...)
@@ -191,6 +209,7 @@ end
 --- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). Collective over the mesh.
 function Pipeline:train_step(samples, loss, options)
   local inputs = inputs_of("train_step", samples)
+  check_not_computed(samples)
   for _, parameter in ipairs(self:parameters()) do parameter.grad = nil end
   return self._engine:train_step(inputs, loss_of_sample(samples, loss), options)
 end

@@ -17,6 +17,7 @@ local function is_module(value) return type(value) == "table" and kInstances[val
 --- Has modules take this very tensor for a parameter, whether it requires a gradient or not.
 local function as_parameter(tensor)
   kParameters[tensor] = true
+  mh._training.note_parameter(tensor)
   return tensor
 end
 
@@ -95,6 +96,7 @@ function Module:register_parameter(name, tensor)
   check_name(self, name, "parameter")
   local registered = rawget(self, "_parameters")
   rawget(self, "_known")[name] = true
+  if is_tensor(tensor) then mh._training.note_parameter(tensor) end
   if registered[name] ~= nil and tensor ~= nil then
     registered[name] = tensor
     return

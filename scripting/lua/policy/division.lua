@@ -118,8 +118,7 @@ function division.apply(module, placed, config, names, src, per_byte)
   else
     divide(module, placed, config, mesh, src)
     module:register_forward_pre_hook(function(_, args)
-      for i = 1, args.n do args[i] = steps.place(args[i], state) end
-      return args
+      return steps.place(args, state)
     end, {prepend = true})
   end
   rawset(module, "parallel", {mesh = mesh, config = config, plan = placed, pipeline = state.pipe})

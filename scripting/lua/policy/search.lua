@@ -12,6 +12,7 @@ local arguments = require "moonhalo.internal.arguments"
 local compute_config = require "moonhalo.policy.compute_config"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
+local sample_arguments = require "moonhalo.internal.sample_arguments"
 local steps = require "moonhalo.policy.steps"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -119,10 +120,12 @@ end
 local function zero_batch(values, mesh)
   return arguments.map_tensors(values, function(x)
     if x.ndim == 0 then return x end
-    local shape, placements = x.shape, {mh.Shard(0)}
-    shape[1] = shape[1] * mesh:size("unit")
-    for i = 2, mesh.ndim do placements[i] = mh.Replicate() end
-    return mh.zeros(shape, {dtype = x.dtype, mesh = mesh, placements = placements})
+    local shape, placements = x.shape, {}
+    for i = 1, mesh.ndim do placements[i] = mh.Replicate() end
+    if not sample_arguments.is_constant(x) then
+      shape[1], placements[1] = shape[1] * mesh:size("unit"), mh.Shard(0)
+    end
+    return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype, mesh = mesh, placements = placements}))
   end)
 end
 
@@ -218,7 +221,7 @@ local function count(candidate, module, values, graph, run)
   mesh:set_macs_per_byte(run.per_byte)
   for name, parameter in module:named_parameters() do name_of[parameter] = name end
   local numbers = policy_graph.with_tensors(module, zeros_on(mesh, candidate, name_of), function()
-    return step_of(module, values, {mesh = mesh, inputs = candidate.placed.inputs})
+    return step_of(module, values, {module = module, mesh = mesh, inputs = candidate.placed.inputs})
   end)
   local found = largest(numbers, mesh)
   candidate.bytes, candidate.messages, candidate.macs = found[1], found[2], found[3]

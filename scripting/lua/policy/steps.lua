@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local sample_arguments = require "moonhalo.internal.sample_arguments"
 local replaced = require "moonhalo.internal.forward"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -34,14 +35,21 @@ local function place_tensor(x, where)
   return cut and x:redistribute(placements) or x
 end
 
---- `value` with all tensors in it placed on where.mesh; `where.inputs`: the dims that mesh dims cut.
+--- `value`, arguments of forward or samples, with all tensors in it placed on where.mesh; `where.inputs`: the dims that mesh
+--- dims cut. What the units would join is checked at first.
 function steps.place(value, where)
-  return arguments.map_tensors(value, function(x) return place_tensor(x, where) end)
+  local unit = where.mesh["unit"]
+  where.check = where.check or sample_arguments.checker("parallelize: " .. where.module:class_name(), unit)
+  where.check(value)
+  return sample_arguments.map(value, unit, function(x) return place_tensor(x, where) end)
 end
 
 --- A sample that counts nothing: of no rows.
 local function emptied(value)
-  return arguments.map_tensors(value, function(x) return x.ndim > 0 and x:narrow(0, 0, 0) or x end)
+  return arguments.map_tensors(value, function(x)
+    if x.ndim == 0 or sample_arguments.is_constant(x) then return x end
+    return sample_arguments.with_mark_of(x, x:narrow(0, 0, 0))
+  end)
 end
 
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
@@ -138,12 +146,14 @@ local function pipeline_steps(state)
   local function train(samples, all, here, scale_fn)
     local placed = {}
     for i, sample in ipairs(samples) do
-      placed[i] = steps.place(here[i] and not all[i] and emptied(sample) or sample, state)
+      placed[i] = steps.place({here[i] and not all[i] and emptied(sample) or sample}, state)[1]
     end
     return pipe:train_step(placed, loss, {is_dummy_batch = next(all) ~= nil and all or nil, scale_fn = scale_fn})
   end
   local function infer(samples)
-    return pipe:infer_step(steps.place(samples, state), loss)
+    local placed = {}
+    for i, sample in ipairs(samples) do placed[i] = steps.place({sample}, state)[1] end
+    return pipe:infer_step(placed, loss)
   end
   return train, infer
 end

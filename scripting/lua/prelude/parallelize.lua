@@ -6,6 +6,7 @@ local mh = ...
 local kHomes = {
   {"internal.parallelize", "parallelize_module", "distribute_module", "finish_grad_sync", "expert_parallel"},
   {"policy.parallelize", "parallelize", "ComputeConfig", "broadcast_weights"},
+  {"internal.sample_arguments", "constant", "local_batch"},
   {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
   {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"},

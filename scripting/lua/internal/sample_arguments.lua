@@ -1,0 +1,81 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What plain tensors mean that a data parallel module is called with: rows that are this rank's own samples, or, marked
+-- by mh.constant, one tensor for all samples.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+
+local training, is_tensor = mh._training, mh.is_tensor
+local samples = {}
+
+local kMarks = setmetatable({}, {__mode = "k"})  -- tensor -> "constant" or "own"
+
+local function marked(op, tensor, mark)
+  if not is_tensor(tensor) then
+    mh.fail(("%s: wanted a tensor, got %s\n  fix   mh.%s(t), for every tensor of a table"):format(op,
+      tensor == nil and "nil" or "a " .. type(tensor), op))
+  end
+  kMarks[tensor] = mark
+  return tensor
+end
+
+--- Returns `t`, which from now on is one tensor for all samples: a table of classes, a grid, a mask. A data parallel module
+--- (mh.replicate, mh.fully_shard, units of mh.parallelize, pipelines of units) that is called with it copies it instead of
+--- joining the ranks' along dim 0. It must be the same on all ranks, which the first call checks. The mark is this
+--- tensor's alone: what is computed from it has none. `t`: a tensor of any shape and dtype. Not collective.
+function samples.constant(t) return marked("constant", t, "constant") end
+
+--- `mh.local_batch(t, mesh["dp"])`: every rank's own samples as one tensor, cut along dim 0; ranks may have different numbers
+--- of rows. Collective over the whole mesh. Plain parameters of modules that `t` was computed from get the sum of their
+--- gradients over the ranks. `mh.local_batch(t)` returns t and marks it: its rows are this rank's own samples, even if the
+--- other ranks have the same ones. Not collective.
+function samples.local_batch(t, ...)
+  if select("#", ...) == 0 then return marked("local_batch", t, "own") end
+  return training.local_batch(t, ...)
+end
+
+--- Is `tensor` one for all samples?
+function samples.is_constant(tensor) return kMarks[tensor] == "constant" end
+
+--- `new` is marked as `old` is.
+function samples.with_mark_of(old, new)
+  kMarks[new] = kMarks[old]
+  return new
+end
+
+--- Calls visit(path, tensor) for each tensor in `value`, in one order on all ranks.
+local function each(path, value, visit)
+  if is_tensor(value) then return visit(path, value) end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return end
+  for key, one in pairs(value) do
+    if not (path == "" and key == "n") then each(path == "" and tostring(key) or path .. "." .. tostring(key), one, visit) end
+  end
+end
+
+--- Returns check(args): errors for arguments whose meaning is in doubt (engine/training/sample_arguments.h), at the first
+--- call with tensors at these places. `who` begins messages. Collective over the whole mesh of `data`.
+function samples.checker(who, data)
+  local checked = {}
+  if data:size() == 1 then return function() end end
+  return function(args)
+    local tensors, names, marks, signature = {}, {}, {}, {}
+    each("", args, function(path, tensor)
+      if tensor:is_shard_tensor() and not training.is_slice_of(tensor, data) then return end
+      tensors[#tensors + 1], names[#names + 1], marks[#marks + 1] = tensor, "argument " .. path, kMarks[tensor] or "none"
+      signature[#signature + 1] = path .. ":" .. marks[#marks]
+    end)
+    local key = table.concat(signature, " ")
+    if checked[key] then return end
+    checked[key] = training.check_samples(tensors, names, marks, data, who)
+  end
+end
+
+--- `value` with all tensors in it as tensors of all ranks along `data`: constants copied, others as `place(tensor)` says.
+function samples.map(value, data, place)
+  return arguments.map_tensors(value, function(tensor)
+    if kMarks[tensor] == "constant" then return training.constant_of_samples(tensor, data) end
+    return place(tensor)
+  end)
+end
+
+return samples
