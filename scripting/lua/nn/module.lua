@@ -97,11 +97,7 @@ function Module:register_parameter(name, tensor)
   local registered = rawget(self, "_parameters")
   rawget(self, "_known")[name] = true
   if is_tensor(tensor) then mh._training.note_parameter(tensor) end
-  if registered[name] ~= nil and tensor ~= nil then
-    registered[name] = tensor
-    return
-  end
-  forget(self, name)
+  if registered[name] == nil or tensor == nil then forget(self, name) end
   registered[name] = tensor
 end
 
