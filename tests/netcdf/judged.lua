@@ -43,7 +43,7 @@ local function read(case, name)
   local rows = data.fields[case.fields[1]].space_shape[#data.space]
   for _, ahead in ipairs {0, 2} do
     local parts, static = {}, nil
-    local loader = set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(rows)}}, batch = 2, missing = "keep", prefetch = ahead, dtype = "float64"}
+    local loader = set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(rows)}}, batch = math.min(2, #set), missing = "keep", prefetch = ahead, dtype = "float64"}
     for batch in loader:batches() do
       parts[#parts + 1] = batch.inputs:full_tensor()
       static = batch.static and batch.static:full_tensor()

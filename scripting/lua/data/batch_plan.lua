@@ -65,7 +65,7 @@ local function by_chunk(self, field, frames)
   local chunks, known = {}, {}
   for _, frame in ipairs(frames) do
     local run, step = table.unpack(frame)
-    local _, _, at = self.set.data:locate(run, field.varies and step or 0)
+    local _, _, at = self.set.data:locate(run, field.varies and step or 0, field)
     local key = run << 40 | step - at % field.chunk_steps
     if not known[key] then
       known[key] = {key = key}

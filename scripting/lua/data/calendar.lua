@@ -17,6 +17,7 @@ for names, length in pairs {["s sec secs second seconds"] = {1, 1}, ["min mins m
     ["femtosecond femtoseconds"] = {1, 1e15}, ["attosecond attoseconds"] = {1, 1e18}} do
   for name in names:gmatch("%S+") do kUnits[name] = length end
 end
+local kAlike = {month = {["360_day"] = 30}, months = {["360_day"] = 30}, common_year = {noleap = 365}, common_years = {noleap = 365}}  -- days
 local kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334}  -- days of a year before its months
 local kDay = 86400
 
@@ -109,10 +110,14 @@ local function seconds_east(zone)
   return (sign == "-" and -1 or 1) * (tonumber(hours) * 3600 + (tonumber(minutes) or 0) * 60)
 end
 
---- Year, month, day and seconds of "1900-01-01", "1900-1-1 6:0:0.0", "1900-01-01T06:00:00Z"; "1979" and "1979-03" are their
+--- Year, month, day and seconds of "1900-01-01", "1900-1-1 6:0:0.0", "1900-01-01T06:00:00Z", "1900/01/01", "19000101"; "1979" and "1979-03" are their
 --- first moments. Returns nil for another text, and how many of the six numbers were given last.
 function calendar.parse(text)
   local year, month, day, rest = text:match("^%s*(%-?%d+)%-(%d+)%-(%d+)(.*)$")
+  if not year then year, month, day, rest = text:match("^%s*(%d%d%d%d)(%d%d)(%d%d)(.*)$") end
+  for _, between in ipairs {"/", "%."} do
+    if not year then year, month, day, rest = text:match(("^%%s*(%%d%%d%%d%%d)%s(%%d%%d?)%s(%%d%%d?)(.*)$"):format(between, between)) end
+  end
   if not year then
     year, month = text:match("^%s*(%-?%d+)%-(%d+)%s*$")
     if not year then year = text:match("^%s*(%-?%d%d%d%d)%s*$") end
@@ -148,24 +153,45 @@ local function moment(name, text)
   return days * kDay + seconds, given, year, month, day
 end
 
---- Returns a function from values in `units` to seconds. Nil for units that are no "UNIT since DATE" of fixed
---- length (months and years are not): then values are numbers without dates. `where` begins errors.
+--- Returns a function from values in `units` to seconds. Nil where values are numbers without dates: units that are no "UNIT
+--- since DATE" of fixed length (months are that of a year of 360 days alone), calendar "none", and year 0 of a calendar that has
+--- none, which stands for no year at all. `where` begins errors.
 function calendar.reader(units, name, where)
-  local unit, since = (units or ""):match("^%s*(%a+)%s+[Ss][Ii][Nn][Cc][Ee]%s+(.+)$")
-  local length = unit and kUnits[unit:lower()]
-  if not length then return nil end
+  local unit, since = (units or ""):match("^%s*([%a_]+)%s+[Ss][Ii][Nn][Cc][Ee]%s+(.+)$")
+  unit = unit and unit:lower()
+  if not kUnits[unit] and not kAlike[unit] or (name or ""):lower() == "none" then return nil end
   local known = calendar.name(name)
   if not known then
-    fail(("%s: unknown calendar '%s'%s\n  have  units '%s'\n  fix   these are read: %s"):format(where, name,
-      mh.did_you_mean(name, calendar.names()), units, table.concat(calendar.names(), ", ")))
+    fail(("%s: unknown calendar '%s'%s\n  have  units '%s'\n  fix   these are read: %s; or give dates = false, for times that are numbers"):format(
+      where, name, mh.did_you_mean(name, calendar.names()), units, table.concat(calendar.names(), ", ")))
   end
+  local days = kAlike[unit] and kAlike[unit][known]
+  local length = kUnits[unit] or days and {days * kDay, 1}
+  if not length or (kNoYearZero[known] and calendar.parse(since) == 0) then return nil end
   local origin = moment(known, since)
   if not origin then
-    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since', calendar '%s'\n  fix   write it as 1900-01-01 or 1900-01-01 00:00:00, a day of the calendar"):format(
-      where, units, since, known))
+    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since', calendar '%s'\n  fix   write it as 1900-01-01 or 1900-01-01 00:00:00, a day "
+      .. "of the calendar; or give dates = false, for times that are numbers"):format(where, units, since, known))
   end
   -- Days of such units are exact in double precision.
   return function(value) return origin + value * length[1] / length[2] end
+end
+
+--- True where two calendars say the same of every time from `seconds` on.
+function calendar.agree(a, b, seconds)
+  if a == b then return true end
+  local modern = {standard = true, proleptic_gregorian = true}
+  return modern[a] and modern[b] and seconds >= kReform * kDay or false
+end
+
+--- The seconds, in calendar `to`, of the date that `seconds` is in calendar `from`; nil where `to` has no such day.
+function calendar.same_date(seconds, from, to)
+  local day = math.floor(seconds / kDay)
+  local year, month, date = date_of(from, day)
+  local days = days_of(to, year, month, date)
+  local y, m, d = date_of(to, days)
+  if y ~= year or m ~= month or d ~= date then return nil end
+  return days * kDay + (seconds - day * kDay)
 end
 
 --- "1979-01-01 06:00:00".

@@ -3,6 +3,7 @@
 -- A collection is the same on all ranks; making it reads nothing.
 
 local mh = require "moonhalo"
+local alike = require "moonhalo.data.alike"
 local calendar = require "moonhalo.data.calendar"
 local Field = require "moonhalo.data.field"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -12,75 +13,16 @@ local fail = mh.fail
 local Collection = {}
 local meta = {__index = Collection, __name = "Collection"}
 
-local function differ(what, a, b, of_a, of_b, fix)
-  fail(("data.open: two files differ in %s\n  have  %s in '%s'\n  have  %s in '%s'\n  fix   %s"):format(what, of_a, a, of_b, b,
-    fix or "open them apart"))
-end
-
-local function listed(list) return "(" .. table.concat(list, ", ") .. ")" end
-
-local function check_coordinates(a, b, of_a, of_b)
-  if of_a == of_b then return end  -- the same table, as those of many files are
-  for _, dim in ipairs(sorted(of_a)) do
-    local x, y = of_a[dim], of_b[dim]
-    if y and #x ~= #y then differ(("the length of '%s'"):format(dim), a, b, tostring(#x), tostring(#y)) end
-    for i = 1, y and #x or 0 do
-      if math.abs(x[i] - y[i]) > 1e-6 * math.max(math.abs(x[i]), math.abs(y[i])) then
-        differ(("coordinates of '%s', element %d"):format(dim, i - 1), a, b, tostring(x[i]), tostring(y[i]))
-      end
-    end
-  end
-end
-
---- Shapes along all dims but those that files and trajectories share out.
-local function check_fields(head, a, b, of_a, of_b)
-  if of_a == of_b then return end
-  for _, name in ipairs(sorted(of_a)) do
-    local x, y = of_a[name], of_b[name]
-    if y then
-      local what = function(of) return ("%s of '%s'"):format(of, name) end
-      if listed(x.dims) ~= listed(y.dims) then differ(what "the dims", a, b, listed(x.dims), listed(y.dims)) end
-      for i, dim in ipairs(x.dims) do
-        if dim ~= "sample" and dim ~= head.axis and x.shape[i] ~= y.shape[i] then
-          differ(what("the shape"), a, b, "[" .. table.concat(x.shape, ", ") .. "]", "[" .. table.concat(y.shape, ", ") .. "]")
-        end
-      end
-      if listed(x.channel_names or {}) ~= listed(y.channel_names or {}) then
-        differ(what "the channels", a, b, listed(x.channel_names or {}), listed(y.channel_names or {}))
-      end
-      if (x.units or "") ~= (y.units or "") then differ(what "the units", a, b, "'" .. (x.units or "") .. "'", "'" .. (y.units or "") .. "'") end
-    end
-  end
-end
-
-local function check_alike(files, heads)
-  local first = heads[1]
-  for i = 2, #heads do
-    local head = heads[i]
-    local function compare(what, of_a, of_b)
-      if of_a ~= of_b then differ(what, files[1], files[i], tostring(of_a), tostring(of_b)) end
-    end
-    compare("the name of the axis", first.axis, head.axis)
-    compare("the calendar", first.calendar, head.calendar)
-    compare("whether they have dates", first.dates or false, head.dates or false)
-    compare("whether steps have times", first.times ~= nil, head.times ~= nil)
-    compare("the dims of space", listed(first.space), listed(head.space))
-    check_coordinates(files[1], files[i], first.coordinates, head.coordinates)
-    check_fields(first, files[1], files[i], first.fields, head.fields)
-  end
-end
-
---- One run of steps over all files, those with times by time.
-local function join_axis(self, heads)
-  local order = {}
-  for i = 1, #heads do order[i] = i end
-  if heads[1].times then
+--- One run of steps over the files of these numbers, those with times by time.
+local function join_files(self, heads, numbers)
+  local order = {table.unpack(numbers)}
+  if heads[order[1]].times then
     table.sort(order, function(a, b) return heads[a].times[1] < heads[b].times[1] end)
-  elseif not heads[1].axis and #heads > 1 then
+  elseif not self.axis and #order > 1 then
     fail(("data.open: %d files and no axis along which they follow each other\n  have  '%s' first\n  fix   give axis = NAME, a dim of the fields")
-      :format(#heads, self.files[1]))
+      :format(#order, self.files[1]))
   end
-  local run = {steps = 0, parts = {}, times = heads[1].times and {} or nil}
+  local run = {steps = 0, parts = {}, times = heads[order[1]].times and {} or nil}
   for _, i in ipairs(order) do
     local head, last = heads[i], run.parts[#run.parts]
     if last and run.times and head.times[1] <= run.times[#run.times] then
@@ -91,13 +33,98 @@ local function join_axis(self, heads)
     if run.times then table.move(head.times, 1, head.steps, #run.times + 1, run.times) end
     run.steps = run.steps + head.steps
   end
+  return run
+end
+
+local function is_static(field, head)
+  if head.scalar_axis then return false end
+  for _, dim in ipairs(field.dims) do
+    if dim == head.axis then return false end
+  end
+  return true
+end
+
+--- Lists of numbers of files, each with `fields`: those that change along the axis and are in just these files.
+local function lists_of(heads, static)
+  local files_of, lists, by_key, all = {}, {}, {}, {fields = {}}
+  for i, head in ipairs(heads) do
+    if not static[i] then all[#all + 1] = i end
+    for name, field in pairs(not static[i] and head.fields or {}) do
+      if not is_static(field, head) then
+        files_of[name] = files_of[name] or {}
+        table.insert(files_of[name], i)
+      end
+    end
+  end
+  for _, name in ipairs(sorted(files_of)) do
+    local key = table.concat(files_of[name], ",")
+    if not by_key[key] then
+      by_key[key], files_of[name].fields = files_of[name], {}
+      lists[#lists + 1] = files_of[name]
+    end
+    table.insert(by_key[key].fields, name)
+  end
+  if #lists == 0 then lists[1] = all end
+  table.sort(lists, function(a, b) return a[1] < b[1] or a[1] == b[1] and a.fields[1] < b.fields[1] end)
+  return lists
+end
+
+--- A file of list `a` that list `b` lacks, if they have another in common.
+local function lacking(a, b)
+  local of_b, shared, found = {}, false, nil
+  for _, file in ipairs(b) do of_b[file] = true end
+  for _, file in ipairs(a) do
+    shared = shared or of_b[file]
+    if not of_b[file] then found = found or file end
+  end
+  return shared and found
+end
+
+--- True where two runs have the same steps; else which differs first, from 1, if there are as many.
+local function same_steps(a, b)
+  if a.steps ~= b.steps then return false end
+  for i = 1, a.times and a.steps or 0 do
+    if math.abs(a.times[i] - b.times[i]) > 1e-9 * math.max(math.abs(a.times[i]), 1) then return false, i end
+  end
+  return true
+end
+
+local function refuse_steps(self, a, b, step)
+  local function words(run)
+    local times = run.times and (", %s to %s"):format(self:time_text(run.times[1]), self:time_text(run.times[run.steps])) or ""
+    return ("%d steps%s from '%s'"):format(run.steps, times, self.files[run.parts[1].file])
+  end
+  fail(("data.open: files of other fields differ in their steps along '%s'\n  have  %s\n  have  %s%s\n  fix   give files of the same steps, or "
+    .. "open them apart"):format(tostring(self.axis), words(a), words(b),
+    step and (", of which step %d differs: %s and %s"):format(step - 1, self:time_text(a.times[step]), self:time_text(b.times[step])) or ""))
+end
+
+--- One run of steps over all files. Files of one field follow each other, files of other fields lie beside them, over the same
+--- steps. A field that lacks some of the files it shares with others is known, and an error where it is used.
+local function join_axis(self, heads, static)
+  local lists, runs, main = lists_of(heads, static), {}, 1
+  for i, list in ipairs(lists) do
+    runs[i] = join_files(self, heads, list)
+    if runs[i].steps > runs[main].steps then main = i end
+  end
+  local run = {steps = runs[main].steps, times = runs[main].times, parts = runs[main].parts, layers = {}}
+  self.layer_of_field, self.lacking = {}, {}
+  for i, list in ipairs(lists) do
+    local same, step = same_steps(runs[main], runs[i])
+    local lacks = not same and lacking(lists[main], list)
+    if not same and not lacks then refuse_steps(self, runs[main], runs[i], step) end
+    run.layers[i] = runs[i].parts
+    for _, name in ipairs(list.fields) do
+      self.layer_of_field[name], self.lacking[name] = i, lacks and self.files[lacks] or nil
+    end
+  end
   return {run}
 end
 
-local function join_trajectories(heads)
+local function join_trajectories(heads, static)
   local runs = {}
   for i, head in ipairs(heads) do
-    for sample = 0, head.trajectories - 1 do
+    for sample = 0, static[i] and -1 or head.trajectories - 1 do
       runs[#runs + 1] = {steps = head.steps, times = head.times, parts = {{file = i, sample = sample, first = 0, steps = head.steps}}}
     end
   end
@@ -139,13 +166,17 @@ local function find_stretches(self)
   return gaps
 end
 
---- Makes a collection of what data.open found: {layout, files, versions, heads}.
-function Collection.join(found)
-  local heads, first = found.heads, found.heads[1]
+--- Makes a collection of what data.open found: {layout, files, versions, heads}. `may_differ`: {units = true, ...}.
+function Collection.join(found, may_differ)
+  local heads, static, number = alike(found.files, found.heads, may_differ or {})
+  local first = heads[number]
   local self = setmetatable({layout = found.layout, files = found.files, versions = found.versions, axis = first.axis, space = first.space, calendar = first.calendar,
-    dates = first.dates or false, coordinates = first.coordinates, boundary = first.boundary, fields = {}}, meta)
-  check_alike(found.files, heads)
-  self.runs = first.join == "axis" and join_axis(self, heads) or join_trajectories(heads)
+    dates = first.dates or false, coordinates = {}, boundary = first.boundary, fields = {}, static_file = static}, meta)
+  for _, head in ipairs(heads) do
+    for dim, values in pairs(head.coordinates) do self.coordinates[dim] = self.coordinates[dim] or values end
+  end
+  for dim, values in pairs(first.coordinates) do self.coordinates[dim] = values end
+  self.runs = first.join == "axis" and join_axis(self, heads, static) or join_trajectories(heads, static)
   self.step = usual_step(self.runs)
   self.gaps = find_stretches(self)
   for i, head in ipairs(heads) do
@@ -178,9 +209,12 @@ function Collection:field(name, who)
   return field
 end
 
---- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too).
-function Collection:locate(run, step)
-  local parts = self.runs[run + 1].parts
+--- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may lie in files
+--- of their own. Without a field: in the first file's list.
+function Collection:locate(run, step, field)
+  if field and field.static_file then return field.static_file, 0, 0 end
+  local of = self.runs[run + 1]
+  local parts = of.layers and field and field.layer and of.layers[field.layer] or of.parts
   local low, high = 1, #parts
   while low < high do
     local middle = (low + high + 1) // 2
@@ -206,7 +240,8 @@ end
 function meta.__tostring(self)
   local lines = {("Collection of %d file%s, layout '%s'"):format(#self.files, #self.files == 1 and "" or "s", self.layout)}
   for _, name in ipairs(sorted(self.fields)) do lines[#lines + 1] = "  " .. tostring(self.fields[name]) end
-  local times = self.times and (", %s to %s"):format(self:time_text(self.times[1]), self:time_text(self.times[#self.times])) or ""
+  local times = self.times and (", %s to %s%s"):format(self:time_text(self.times[1]), self:time_text(self.times[#self.times]),
+    self.dates and "" or " (numbers, no dates)") or ""
   local runs = #self.runs > 1 and (" in %d trajectories"):format(#self.runs) or ""
   lines[#lines + 1] = ("  %d steps%s along '%s'%s, %d gap%s"):format(self.steps, runs, tostring(self.axis), times, #self.gaps, #self.gaps == 1 and "" or "s")
   return table.concat(lines, "\n")

@@ -12,16 +12,25 @@ local meta = {__index = Field, __name = "Field"}
 --- From the heads of all files; of those that have it, the first says what it is.
 function Field.new(collection, name, files, heads)
   local self = setmetatable({name = name, collection = collection}, meta)
-  local head
+  local head, number, scalar
   for i, one in ipairs(heads) do
-    if not one.fields[name] then
-      self.missing_in = self.missing_in or files[i]
-    elseif not head then
-      head, self.found_in = one.fields[name], files[i]
+    if one.fields[name] and not head then head, number, scalar, self.found_in = one.fields[name], i, one.scalar_axis, files[i] end
+  end
+  self.layer = collection.layer_of_field and collection.layer_of_field[name]
+  self.missing_in = collection.lacking and collection.lacking[name]
+  for i, one in ipairs(heads) do
+    -- A field that does not change is read from the first file that has it, if not all have.
+    if not one.fields[name] and not self.layer then
+      if collection.layer_of_field then
+        self.static_file = number
+      elseif not collection.static_file[i] then
+        self.missing_in = self.missing_in or files[i]
+      end
     end
   end
+  if collection.static_file[number] then self.static_file = number end
   self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name, head.channel_names
-  self.varies, self.channels, self.channel_dims, self.space_shape = false, 1, {}, {}
+  self.varies, self.channels, self.channel_dims, self.space_shape = scalar or false, 1, {}, {}
   local space = {}
   for i, dim in ipairs(collection.space) do space[dim] = i end
   for i, dim in ipairs(head.dims) do
@@ -61,7 +70,7 @@ end
 
 --- The dataset's selection of a step of a run, from 0, and what it is called.
 local function selection(self, run, step)
-  local file, sample, at = self.collection:locate(run, step)
+  local file, sample, at = self.collection:locate(run, step, self)
   local datasets = self.datasets[file]
   local path = self.collection.files[file]
   local parts = {}

@@ -7,7 +7,7 @@ local mh = require "moonhalo"
 local fail = mh.fail
 local heads = {}
 
-local kFormat = 1
+local kFormat = 2
 local kCommon = {"coordinates", "fields"}
 
 --- {first, step, count} that gives the very same numbers, or the list itself.

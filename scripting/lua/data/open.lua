@@ -11,7 +11,8 @@ local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space", optional "join",
-  optional "index"})
+  optional "index", optional "dates", optional "may_differ"})
+local kMayDiffer = {"calendar", "coordinates", "units"}
 
 local function find_files(source)
   local list = type(source) == "table" and source or {source}
@@ -55,6 +56,12 @@ local function check_head(head, path, layout)
   if head.steps == 0 then refuse(("'%s' has length zero"):format(tostring(head.axis)), "leave the file out") end
   if head.times and #head.times ~= head.steps then
     refuse(("'%s' has %d steps and %d times"):format(head.axis, head.steps, #head.times), "mend the file, or the layout's describe")
+  end
+  for i, time in ipairs(head.times or {}) do
+    if time ~= time then
+      refuse(("'%s' has no value at step %d"):format(head.axis, i - 1), layout.name == "cf" and "write the time that is missing; or give dates = false, which counts steps then"
+        or "write the time that is missing, or mend the layout's describe")
+    end
   end
   for i = 2, #(head.times or {}) do
     if not (head.times[i] > head.times[i - 1]) then
@@ -110,7 +117,7 @@ end
 
 --- {layout, files, versions, heads} of all files. Collective.
 local function find_heads(options)
-  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or ""}
+  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "", options.dates ~= false}
   local known
   local start = mh.json.decode(mh._files.on_first_rank(function()
     local paths = find_files(options.files)
@@ -152,13 +159,24 @@ end
 --- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.
 --- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims of
 --- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a path where
---- heads are kept, so that only files that are new or have changed are opened again; for the layouts that come with Moonhalo).
+--- heads are kept, so that only files that are new or have changed are opened again; for the layouts that come with Moonhalo),
+--- dates (false: times are numbers as they are stored, and steps are counted where one is missing), may_differ (a list of "units",
+--- "coordinates" and "calendar": files that differ in these are taken together, and what the first says holds for all).
 --- Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
 return function(...)
   local options = arguments.read(kOpen, ...)
   mh._data.check_same("data.open", "arguments",
-    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "", options.index or ""})
+    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "", options.index or "",
+      options.dates == nil and "" or options.dates, options.may_differ or {}})
   if options.join ~= nil then arguments.choice("data.open", "join", options.join, {"trajectories"}) end
+  if options.dates ~= nil and type(options.dates) ~= "boolean" then
+    fail(("data.open: dates is %s\n  have  times that are dates where the file says so\n  fix   give false for times that are numbers"):format(
+      text.of(options.dates)))
+  end
+  local may_differ = {}
+  for _, one in ipairs(type(options.may_differ) == "table" and options.may_differ or {options.may_differ}) do
+    may_differ[arguments.choice("data.open", "may_differ", one, kMayDiffer)] = true
+  end
   if options.index ~= nil and type(options.index) ~= "string" then
     fail(("data.open: index is %s\n  have  heads that a file shall keep\n  fix   give the path of that file"):format(text.of(options.index)))
   end
@@ -166,5 +184,5 @@ return function(...)
     fail(("data.open: an index does not know of layouts of one's own\n  have  %s\n  fix   leave index out, or give layout = the name of another"):format(
       options.layout and "layout '" .. options.layout .. "'" or table.concat(layouts.names(), ", ")))
   end
-  return require("moonhalo.data.collection").join(find_heads(options))
+  return require("moonhalo.data.collection").join(find_heads(options), may_differ)
 end

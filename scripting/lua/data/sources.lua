@@ -14,9 +14,9 @@ function Sources.new(collection, names)
     local field, of_files = collection.fields[name], {}
     local channel_dims = {}
     for i, dim in ipairs(field.channel_dims) do channel_dims[i] = dim.at end
-    for file, datasets in ipairs(field.datasets) do
+    for file in ipairs(collection.files) do
       of_files[file] = #self.list
-      for _, dataset in ipairs(datasets) do
+      for _, dataset in ipairs(field.datasets[file] or {}) do
         self.list[#self.list + 1] = {path = collection.files[file], dataset = dataset, step_dim = field.axis_at or -1,
           sample_dim = field.sample_at or -1, channel_dims = channel_dims, space_dims = field.space_at,
           version = collection.versions[file]}
@@ -30,7 +30,7 @@ end
 --- Place of a field's frame of a step of a run (from 0).
 function Sources:place(name, run, step)
   local field = self.collection.fields[name]
-  local file, sample, at = self.collection:locate(run, field.varies and step or 0)
+  local file, sample, at = self.collection:locate(run, field.varies and step or 0, field)
   local source = self.number[name][file]
   if #field.datasets[file] > 1 then source = source + sample end
   return source, field.sample_at and sample or 0, field.varies and at or 0

@@ -26,7 +26,7 @@ local function frames_of(set, name)
     -- A field that does not change counts once: for every file where files are runs of their own.
     local frames, seen = {}, {}
     for _, piece in ipairs(set.pieces) do
-      local file, sample = set.data:locate(piece.run, 0)
+      local file, sample = set.data:locate(piece.run, 0, field)
       local key = field.sample_at and file .. ":" .. sample or #field.datasets[file] > 1 and file .. ":" .. sample or file
       if not seen[key] then
         seen[key], frames[#frames + 1] = true, {piece.run, 0}

@@ -64,6 +64,18 @@ local function read_coordinates(file, datasets)
   return coordinates, roles, bounds
 end
 
+--- A time that is one number: the file is of one step (as xarray writes what isel(time = i) took).
+local function scalar_times(datasets)
+  local found = {}
+  for _, dataset in ipairs(datasets) do
+    if #dataset.dims == 0 and dataset.has_values and dataset.is_numeric then
+      local units = dataset.attrs.units
+      if role_of(dataset.attrs) == "T" and type(units) == "string" and units:lower():find(" since ", 1, true) then found[dataset.name] = dataset end
+    end
+  end
+  return found
+end
+
 local function find_axis(roles, coordinates, wanted, file)
   if wanted then
     if not coordinates[wanted] then
@@ -105,8 +117,17 @@ function cf.describe(file, options)
   local datasets = {}
   for i, path in ipairs(file:datasets()) do datasets[i] = remembered(file[path]) end
   local coordinates, roles, bounds = read_coordinates(file, datasets)
+  local scalars = scalar_times(datasets)
+  local of_steps = coordinates[options.axis or find_axis(roles, coordinates, nil, file)] and true or false
+  if not of_steps and (options.axis == nil or scalars[options.axis]) then
+    for name, dataset in pairs(scalars) do coordinates[name], roles[name] = dataset, "T" end
+  end
   local axis = find_axis(roles, coordinates, options.axis, file)
-  local head = {axis = axis, trajectories = 1, join = "axis", coordinates = {}, fields = {}, steps = 1}
+  local head = {axis = axis, scalar_axis = axis and scalars[axis] and true or nil, trajectories = 1, join = "axis", coordinates = {}, fields = {},
+    steps = 1, roles = {}}
+  for name, role in pairs(roles) do
+    if role ~= "T" or name == axis then head.roles[name] = role end
+  end
   for _, dataset in ipairs(datasets) do
     local dims, name = dataset.dims, dataset.name
     local named = #dims > 0
@@ -120,15 +141,26 @@ function cf.describe(file, options)
   end
   head.space = options.space or find_space(head.fields, roles, axis)
   for name, dataset in pairs(coordinates) do
-    if name ~= axis then head.coordinates[name] = numbers(dataset) end
+    if name ~= axis and not scalars[name] then head.coordinates[name] = numbers(dataset) end
   end
   if axis then
     local attrs = coordinates[axis].attrs
-    local read = calendar.reader(text_of(attrs.units), text_of(attrs.calendar), ("data.open: '%s', '%s'"):format(file.path, axis))
-    head.times = numbers(coordinates[axis])
+    local read = options.dates ~= false
+      and calendar.reader(text_of(attrs.units), text_of(attrs.calendar), ("data.open: '%s', '%s'"):format(file.path, axis)) or nil
+    local times = numbers(coordinates[axis])
+    head.times = type(times) == "table" and times or {times}
     head.steps, head.dates = #head.times, read ~= nil
     head.calendar = read and calendar.name(text_of(attrs.calendar)) or nil
-    for i, value in ipairs(read and head.times or {}) do head.times[i] = read(value) end
+    head.time_units = not read and text_of(attrs.units) or nil
+    for i, value in ipairs(head.times) do
+      if read then head.times[i] = read(value) end
+    end
+    for _, value in ipairs(head.times) do
+      if value ~= value and options.dates == false then
+        head.times = nil
+        break
+      end
+    end
   end
   return head
 end
