@@ -5,12 +5,25 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/values.h"
 
 namespace moonhalo::scripting {
+namespace {
+
+// The name of an object, whose fields are no options; those of settings (mh.config) are.
+std::optional<std::string> object_name(lua_State* lua, int index) {
+  if (lua_getmetatable(lua, index) == 0) return std::nullopt;
+  lua_getfield(lua, -1, "__name");
+  const std::string name = lua_type(lua, -1) == LUA_TSTRING ? lua_tostring(lua, -1) : "an object";
+  lua_pop(lua, 2);
+  return name == "config" ? std::nullopt : std::optional(name);
+}
+
+}  // namespace
 
 Options::Options(lua_State* lua, int index, std::string op, std::vector<std::string> known)
     : lua_(lua), op_(std::move(op)) {
@@ -19,6 +32,9 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
   const bool one_value = !known.empty() && (lua_isnumber(lua, index_) || lua_isboolean(lua, index_));
   TORCH_CHECK_TYPE(lua_istable(lua, index_), op_, ": the options are a table, got ", describe(lua, index_),
                    one_value ? "\n  fix   name it, as in {" + known.front() + " = " + describe(lua, index_) + "}" : "");
+  const auto object = object_name(lua, index_);
+  TORCH_CHECK_TYPE(!object, op_, ": the options are a plain table, got ", object.value_or(""), "\n  fix   write {",
+                   known.empty() ? "name" : known.front(), " = value}");
   std::vector<std::string> unknown;
   for (lua_pushnil(lua); lua_next(lua, index_); lua_pop(lua, 1)) {
     TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_,

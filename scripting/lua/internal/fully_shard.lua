@@ -245,14 +245,26 @@ function units.fully_shard(module, options) return make_unit("fully_shard", modu
 function units.replicate(module, options) return make_unit("replicate", module, options) end
 
 --- `class(module:parameters(), options)`, as in `mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})`: for modules of
---- which fully_shard, replicate or parallelize_module has placed the parameters.
-function units.build_optimizer(module, class, options)
+--- which all or parts are divided by fully_shard, replicate, parallelize or parallelize_module. What is plain trains as on
+--- one rank, too. A ComputeConfig, or nil, may stand before the options, as in nnScaler; it must be one of this run.
+function units.build_optimizer(module, class, ...)
   if not is_module(module) then
     fail(("build_optimizer: wanted an nn.Module, got a %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(type(module)))
   end
   if type(class) ~= "function" then
     fail(("build_optimizer: wanted a class of optimizers, got %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(
       class == nil and "nil" or "a " .. type(class)))
+  end
+  local given, compute_config = table.pack(...), require "moonhalo.policy.compute_config"
+  local leads = compute_config.is_config(given[1]) or (given.n > 1 and given[1] == nil)
+  local config, options = leads and given[1] or nil, given[leads and 2 or 1]
+  if given.n > (leads and 2 or 1) then
+    fail(("build_optimizer: too many arguments\n  have  %d after the class\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3}), "
+      .. "or a ComputeConfig before the options"):format(given.n))
+  end
+  if config and config.runtime_ngpus ~= mh.world_size() then
+    fail(("build_optimizer: the ComputeConfig is of another run\n  have  runtime_ngpus = %d, %d ranks\n  fix   give the one of "
+      .. "mh.parallelize, or leave it out"):format(config.runtime_ngpus, mh.world_size()))
   end
   return class(module:parameters(), options)
 end

@@ -83,9 +83,15 @@ end
 
 -- ---- Modules whose output is a prediction -----------------------------------------------------------------------------
 
---- Losses and, in the end, parameters and buffers of three steps; `labels` makes the labels of what the net is given.
+--- Losses and, in the end, parameters and buffers of three steps; `labels` makes the labels of what the net is given. The
+--- optimizer of the whole net is made without build_optimizer.
 local function train(net, x, y, labels)
-  local opt, seen = mh.build_optimizer(net, optim.AdamW, {lr = 0.05}), {}
+  local opt, seen = nil, {}
+  if labels then
+    opt = mh.build_optimizer(net, optim.AdamW, {lr = 0.05})
+  else
+    opt = optim.AdamW(net:parameters(), {lr = 0.05})
+  end
   for step = 1, 3 do
     opt:zero_grad()
     local loss = mh.mse_loss(net(x), labels and labels(y) or y)
