@@ -2,7 +2,6 @@
 -- The graph that a policy reads: the operators of one forward of dummy arguments, as plain data.
 
 local mh = require "moonhalo"
-local arguments = require "moonhalo.internal.arguments"
 local parallelize = require "moonhalo.internal.parallelize"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -76,7 +75,7 @@ end
 
 -- ---- Tracing --------------------------------------------------------------------------------------------------------
 
---- Runs `fn` with other tensors in the place of the module's: `make(tensor)`.
+--- Runs `fn` with other tensors in the place of the module's: `make(tensor, registry)`.
 function policy_graph.with_tensors(module, make, fn)
   local before, made = {}, {}
   for _, one in module:named_modules() do
@@ -84,7 +83,7 @@ function policy_graph.with_tensors(module, make, fn)
       local tensors = rawget(one, registry)
       for name, tensor in tensors do
         before[#before + 1] = {tensors, name, tensor}
-        made[tensor] = made[tensor] or make(tensor)
+        made[tensor] = made[tensor] or make(tensor, registry)
         tensors[name] = made[tensor]
       end
     end
@@ -95,8 +94,13 @@ function policy_graph.with_tensors(module, make, fn)
   return table.unpack(results, 2, results.n)
 end
 
-local function on_meta(value)
-  return arguments.map_tensors(value, function(x) return x:to("meta") end)
+--- In the place of a deferred tensor: zeros. Parameters are one number, repeated, so that they take no memory; LibTorch has no
+--- kernels of convolutions and norms for tensors without values. Forward may write buffers.
+local function zeros_for(tensor, registry)
+  if not tensor:is_deferred() then return tensor end
+  local options = {dtype = tensor.dtype, device = tensor.device}
+  if registry == "_buffers" then return mh.zeros(tensor.shape, options) end
+  return mh.zeros({}, options):expand(tensor.shape)
 end
 
 --- Runs `fn` as in inference: nothing is recorded, no buffer changes and no random number is drawn by layers that train
@@ -120,8 +124,8 @@ local function has_deferred(module)
   return false
 end
 
---- One forward of the dummy arguments in eval mode, on plain tensors, on this rank alone; of a deferred module on
---- shapes without values. Returns {nodes = list of {op, module, inputs, outputs, macs}, arguments = {name = "float32[4,
+--- One forward of the dummy arguments in eval mode, on plain tensors, on this rank alone; of a deferred module with
+--- zeros. Returns {nodes = list of {op, module, inputs, outputs, macs}, arguments = {name = "float32[4,
 --- 16]"}, tensors = likewise, of parameters and buffers, names = of the arguments, in order}; tensors of nodes are
 --- {value, shape, dtype, parameter}, where equal values are one tensor.
 function policy_graph.trace(module, dummy)
@@ -137,10 +141,7 @@ function policy_graph.trace(module, dummy)
   end
   local nodes = policy_graph.evaluated(module, function()
     if not has_deferred(module) then return run() end
-    for i = 1, values.n do values[i] = on_meta(values[i]) end
-    return policy_graph.with_tensors(module, function(tensor)
-      return mh.empty(tensor.shape, {dtype = tensor.dtype, device = "meta"})
-    end, run)
+    return policy_graph.with_tensors(module, zeros_for, run)
   end)
   return {
     nodes = nodes, names = names, arguments = policy_graph.describe_arguments(dummy),
