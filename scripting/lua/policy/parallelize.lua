@@ -155,6 +155,7 @@ local function plan_for(module, dummy, policy, config, options)
   if found.plan then return found.plan, false end
   local plan, graph, report = make_plan(module, dummy, policy, config, found.graph)
   if shared then plan = mh.json.decode(mh._files.on_first_rank(function() return mh.json.encode(plan) end)) end
+  cache.forget_written(key, policy)
   if path then cache.write(path, key, plan, graph) end
   return plan, true, report
 end
@@ -216,7 +217,7 @@ end
 --- returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units theirs.
 --- `module.parallel` then is {mesh, config, plan, planned, report (of autodist), pipeline}.
 --- Options: gen_savedir: a folder where plans are kept. reuse: "match" (of what is there: an error where it was made
---- from something else), "moo" (another plan then), "override" (always), "graph" (another plan, from the graph that is
+--- from something else, of a policy with other upvalues, say), "moo" (another plan then), "override" (always), "graph" (another plan, from the graph that is
 --- there). instance_name: for several plans of one class. load_module = false: plans only, on any number of ranks, and
 --- returns the plan. module_dtype. module_fn: makes the module. init_module_params = false: parameters are NaN until
 --- they are loaded. broadcast_strategy: "all" (rank 0's plan and weights count), "code" or "no_weights" (its plan;

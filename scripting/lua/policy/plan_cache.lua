@@ -10,6 +10,12 @@ local kFormat = 1
 plan_cache.modes = {"graph", "match", "moo", "override"}
 
 function plan_cache.path(folder, class, instance)
+  for what, name in pairs {instance_name = instance, ["the name of the class"] = class} do
+    if name:find("[/\\%c]") or name == "." or name == ".." then
+      fail(("parallelize: %s is the name of a folder below gen_savedir, without separators\n  have  '%s'\n  fix   letters, digits and _"):format(
+        what, name))
+    end
+  end
   return folder .. "/" .. class .. (instance and "/" .. instance or "") .. "/plan.json"
 end
 
@@ -20,10 +26,76 @@ local function fingerprint(fn)
   return ("%08x"):format(hash)
 end
 
---- The name of a policy; of a function, one that changes with its code.
+local add_upvalues
+
+--- A value, as texts and numbers by path in `found`. Objects and modules are left out: their fields are no data.
+local function add_value(path, value, found, seen)
+  if mh.is_tensor(value) then
+    found[path] = ("%s[%s]"):format(value.dtype, table.concat(value.shape, ", "))
+    if not value:is_shard_tensor() then found[path] = found[path] .. fingerprint(mh.json.encode(value:tolist())) end
+  elseif type(value) == "function" then
+    local of_lua = debug.getinfo(value, "S").what ~= "C"
+    found[path] = of_lua and "function " .. fingerprint(string.dump(value, true)) or "function"
+    if of_lua then add_upvalues(path .. ".", value, found, seen) end
+  elseif type(value) == "table" then
+    if seen[value] or getmetatable(value) ~= nil or rawget(value, "instance_meta") ~= nil then return end
+    seen[value] = true
+    for key, one in pairs(value) do
+      if type(key) == "string" or math.type(key) == "integer" then add_value(path .. "." .. key, one, found, seen) end
+    end
+  elseif type(value) == "number" then
+    found[path] = ("%.17g"):format(value)
+  elseif type(value) == "userdata" then
+    found[path] = tostring(value):gsub("0x%x+", "")
+  else
+    found[path] = tostring(value)
+  end
+end
+
+function add_upvalues(path, fn, found, seen)
+  if seen[fn] then return end
+  seen[fn] = true
+  for _, library in pairs(package.loaded) do seen[library] = true end
+  for i = 1, 255 do
+    local name, value = debug.getupvalue(fn, i)
+    if not name then return end
+    if name ~= "_ENV" then add_value(path .. name, value, found, seen) end
+  end
+end
+
+local function upvalues_of(policy)
+  local found = {}
+  add_upvalues("", policy, found, {})
+  return found
+end
+
+--- The name of a policy; of a function its code and the values of its upvalues, and of theirs, on which its plan may depend.
+--- (Globals are not looked at.)
 function plan_cache.name_of(policy)
   if type(policy) == "string" then return policy end
-  return "function " .. fingerprint(string.dump(policy, true))
+  return {code = fingerprint(string.dump(policy, true)), upvalues = upvalues_of(policy)}
+end
+
+--- After `policy` has made a plan for `key`: upvalues that it has written itself are no reason for another plan.
+function plan_cache.forget_written(key, policy)
+  if type(policy) == "string" then return end
+  local before, now, written = key.policy.upvalues, upvalues_of(policy), {}
+  for _, values in ipairs {before, now} do
+    for name in pairs(values) do
+      if before[name] ~= now[name] then written[name] = true end
+    end
+  end
+  for name in pairs(written) do before[name] = nil end
+  key.policy.written = written
+end
+
+--- `now`, the key that is wanted, without upvalues that the policy wrote when it made the plan of `before`.
+local function without_written(now, before)
+  local written = type(before.policy) == "table" and before.policy.written
+  if not written or type(now.policy) ~= "table" then return now end
+  for name in pairs(written) do now.policy.upvalues[name] = nil end
+  now.policy.written = written
+  return now
 end
 
 --- Paths at which two tables of plain data differ: {{path, before, now}, ...}.
@@ -94,6 +166,7 @@ function plan_cache.find(path, key, mode, shared)
     local saved = read_file(path)
     if not saved then return nil end
     local entry = decoded(path, saved)
+    now = without_written(now, entry.key)
     local difference = changed(entry.key, now)
     if difference and mode == "match" then
       fail(("parallelize: '%s' holds a plan of something else: %s\n  fix   reuse = \"moo\" makes another plan where something "
