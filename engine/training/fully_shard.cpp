@@ -83,17 +83,23 @@ std::string checked_name(const char* op, const std::string& name, const at::Tens
 
 }  // namespace
 
-std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows) {
-  if (spec.global_numel() < min_numel) return std::nullopt;
-  const auto fits = [&](int64_t d) {
-    return !spec.is_cut(d) && (spec.global_shape()[d] + unit_rows - 1) / unit_rows >= ranks;
-  };
+std::optional<int64_t> storage_dim(at::IntArrayRef shape, const std::vector<bool>& is_cut, int64_t ranks,
+                                   int64_t min_numel, int64_t unit_rows) {
+  if (c10::multiply_integers(shape) < min_numel) return std::nullopt;
+  const auto ndim = static_cast<int64_t>(shape.size());
+  const auto fits = [&](int64_t d) { return !is_cut[d] && (shape[d] + unit_rows - 1) / unit_rows >= ranks; };
   std::optional<int64_t> longest;
-  for (int64_t d = 0; d < spec.ndim(); ++d) {
-    if (fits(d) && (d == 0 || !longest || spec.global_shape()[d] > spec.global_shape()[*longest])) longest = d;
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (fits(d) && (d == 0 || !longest || shape[d] > shape[*longest])) longest = d;
     if (longest == 0) break;
   }
   return longest;
+}
+
+std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows) {
+  std::vector<bool> is_cut;
+  for (int64_t d = 0; d < spec.ndim(); ++d) is_cut.push_back(spec.is_cut(d));
+  return storage_dim(spec.global_shape(), is_cut, ranks, min_numel, unit_rows);
 }
 
 std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held, int64_t unit_rows) {

@@ -46,7 +46,9 @@ ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, con
 /// gather.
 ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data);
 
-/// The dim that a tensor's blocks are rows of, if any: see store_parameter.
+/// The dim that a tensor's blocks are rows of, if any: see store_parameter. `is_cut`: by dim.
+std::optional<int64_t> storage_dim(at::IntArrayRef shape, const std::vector<bool>& is_cut, int64_t ranks,
+                                   int64_t min_numel, int64_t unit_rows = 1);
 std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows = 1);
 
 /// `rows` in blocks that differ by at most one unit of rows; the longer ones go to the ranks that hold least. All

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data parallelism: batches of ranks, meshes and their slices, stored parameters.
+#include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
@@ -45,6 +47,26 @@ int store(lua_State* lua) {
     lua_pushvalue(lua, 1);
   } else {
     push(lua, stored);
+  }
+  return 1;
+}
+
+/// storage_dim(shape, placements, ranks): the dim along which fully_shard would keep blocks of a parameter that these
+/// cut already (a list of placements or of their texts), or nil.
+int dim_of_storage(lua_State* lua) {
+  const std::vector<int64_t> shape = check_int_list(lua, 1);
+  std::vector<bool> is_cut(shape.size(), false);
+  for (lua_Integer i = 1; i <= static_cast<lua_Integer>(lua_rawlen(lua, 2)); ++i) {
+    lua_rawgeti(lua, 2, i);
+    const auto given = to_object<Placement>(lua, -1);
+    const Placement one = given ? *given : parse_placement(check_string(lua, -1));
+    lua_pop(lua, 1);
+    if (one.is_shard()) is_cut.at(one.dim < 0 ? one.dim + shape.size() : one.dim) = true;
+  }
+  if (const auto dim = storage_dim(shape, is_cut, check_int(lua, 3), FullyShardOptions().min_numel)) {
+    push(lua, *dim);
+  } else {
+    lua_pushnil(lua);
   }
   return 1;
 }
@@ -187,6 +209,7 @@ const luaL_Reg kTrainingInternals[] = {{"local_batch", guard<batch_of_ranks>},
                                        {"check_samples", guard<check_arguments>},
                                        {"store_parameter", guard<store>},
                                        {"copy_tensor", guard<copy>},
+                                       {"storage_dim", guard<dim_of_storage>},
                                        {"finish_grad_sync", guard<finish_sync>},
                                        {"requires_gradient_sync", guard<requires_sync>},
                                        {"clip_grad_norm", guard<clip_parameters>},

@@ -4,7 +4,6 @@
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
 local containers = require "moonhalo.nn.containers"
-local policies = require "moonhalo.policy.policies"
 local steps = require "moonhalo.policy.steps"
 
 local fail = mh.fail
@@ -40,7 +39,7 @@ local function plan_of_stage(stage, names_in_model, placed, config)
     local list = (placed.parameter or {})[names_in_model[tensor]] or {}
     local full = {"Replicate()"}
     for i = 1, #dims do full[i + 1] = list[i] or "Replicate()" end
-    local dim = config.use_zero and config.units > 1 and policies.storage_dim(tensor.shape, list, config.units)
+    local dim = config.use_zero and config.units > 1 and mh._training.storage_dim(tensor.shape, list, config.units)
     if dim then full[1] = ("Stored(%d)"):format(dim) end
     parameter[name] = full
   end

@@ -2,7 +2,7 @@
 -- Policies: functions from a graph and a configuration to placements, which are plain data:
 --   mesh       {{2, 2}, {"dp", "tp"}}: the ranks of a unit; the mesh dim "pp" holds the stages of a pipeline
 --   parameter  {["fc1.weight"] = {mh.Replicate(), mh.Shard(0)}}: one placement for each mesh dim but "pp"; others Replicate
---   inputs     {dp = 0}: mesh dims, and the dim of forward's tensors that each cuts
+--   inputs     {dp = 0}: mesh dims, and the dim of forward's tensors that each cuts (those of fewer dims, and constants, stay whole)
 --   stored     "dp": the mesh dim over which parameters are kept in blocks besides
 --   forward    as of parallelize_module, for the mesh of a unit; not with stages
 --   stages     {2, 1}: how many of module:stages() make a stage of the pipeline
@@ -98,19 +98,6 @@ local function along(names, dim, placement)
     if name ~= "pp" then list[#list + 1] = name == dim and placement or mh.Replicate() end
   end
   return list
-end
-
-local kMinNumel = 1024  -- as in fully_shard
-
---- The dim of a parameter of which blocks are kept on `ranks` ranks: the first that `placements` do not cut and that has
---- rows for all; nil for few elements.
-function policies.storage_dim(shape, placements, ranks)
-  local numel, cut = 1, {}
-  for _, size in ipairs(shape) do numel = numel * size end
-  for _, placement in ipairs(placements) do cut[tonumber(tostring(placement):match("^%a+%((%d+)") or -1)] = true end
-  for dim = 0, numel < kMinNumel and -1 or #shape - 1 do
-    if not cut[dim] and shape[dim + 1] >= ranks then return dim end
-  end
 end
 
 local function bias_of(node) return node.inputs[3] and node.inputs[3].parameter end

@@ -77,7 +77,7 @@ local function zeros_on(mesh, candidate, names)
       placements[i + 1] = name ~= "pp" and list[number] or mh.Replicate()
     end
     if candidate.stored and tensor.requires_grad then
-      local dim = policies.storage_dim(tensor.shape, list, candidate.sizes.dp)
+      local dim = mh._training.storage_dim(tensor.shape, list, candidate.sizes.dp)
       if dim then placements[2] = mh.Stored(dim) end
     end
     local zeros = mh.zeros(tensor.shape, {dtype = tensor.dtype, mesh = mesh, placements = placements})
