@@ -164,6 +164,8 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                           bool error_if_nonfinite, const CommunicatorPtr& stages) {
   const c10::AutoGradMode no_grad(false);
+  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm: max_norm is no norm: it would turn the gradients round or make them NaN",
+                    "\n  have  max_norm = ", max_norm, "\n  fix   a number that is not negative");
   const at::Tensor norm = grad_norm(parameters, norm_type, stages);
   TORCH_CHECK_VALUE(!error_if_nonfinite || norm.isfinite().item<bool>(), "clip_grad_norm: the norm of the gradients is ",
                     norm.item<double>(), ", and error_if_nonfinite is set");

@@ -215,6 +215,7 @@ void push_record(lua_State* lua, const TraceRecord& record, const std::optional<
 /// computed and edges arrived, and the path of the module whose forward called it ("" is the one that the script
 /// called; nil outside of modules, as in a backward).
 int op_trace(lua_State* lua) {
+  if (!is_callable(lua, 1)) argument_error(lua, 1, "a function");
   std::vector<TraceRecord> records;
   Dispatch& dispatch = Dispatch::of_this_thread();
   struct Restore {

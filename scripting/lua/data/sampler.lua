@@ -105,6 +105,11 @@ local kDistributed = signature("DistributedSampler", {"dataset", optional "num_r
 function samplers.DistributedSampler(...)
   local self = setmetatable(arguments.read(kDistributed, ...), distributed_meta)
   local name = "DistributedSampler"
+  local meta = type(self.dataset) ~= "table" and getmetatable(self.dataset)
+  if type(self.dataset) ~= "number" and type(self.dataset) ~= "table" and (type(meta) ~= "table" or meta.__len == nil) then
+    fail(("%s: dataset is a number of samples, or what has a length\n  have  %s\n  fix   %s(1000), or %s(files)"):format(name,
+      tostring(self.dataset), name, name))
+  end
   self.size = type(self.dataset) == "number" and self.dataset or #self.dataset
   self.num_replicas, self.rank, self.epoch = self.num_replicas or mh.world_size(), self.rank or mh.rank(), 0
   check_count(name, "size of the data set", self.size, 1)

@@ -6,6 +6,7 @@ local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local replaced = require "moonhalo.internal.forward"
 local styles = require "moonhalo.internal.parallel_styles"
+local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local plans = mh._plans
@@ -256,6 +257,10 @@ end
 --- result, mesh)` run around the root's forward, and may return what takes their place. Returns `module`.
 function parallelize.distribute_module(module, mesh, partition, input, output)
   check_module("distribute_module", module)
+  if not is_mesh(mesh) then
+    fail(("distribute_module: wanted a mesh\n  have  %s\n  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
+      mh.is_tensor(mesh) and "a tensor" or type(mesh), mh.world_size()))
+  end
   local modules = {}
   for name, one in module:named_modules() do modules[#modules + 1] = {name = name, module = one} end
   if partition then

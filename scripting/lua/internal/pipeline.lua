@@ -6,6 +6,7 @@ local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local containers = require "moonhalo.nn.containers"
 local ordered_map = require "moonhalo.internal.ordered_map"
+local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local state = require "moonhalo.nn.state"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
@@ -354,6 +355,10 @@ local kSignature = arguments.signature("pipeline", {
 --- that several stages have is one: its gradients are added up. Fields of the result: mesh, stages (all modules).
 local function pipeline(...)
   local given = arguments.read(kSignature, ...)
+  if not is_mesh(given.mesh) then
+    fail(("pipeline: mesh is no mesh but a %s\n  have  %s\n  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(type(given.mesh),
+      tostring(given.mesh)))
+  end
   local model, stages = stages_of(given.model, given, given.mesh:size(given.dim))
   for i, stage in ipairs(stages) do
     if not is_module(stage) then fail(("pipeline: stage %d is no module but a %s"):format(i - 1, type(stage))) end

@@ -3,6 +3,8 @@
 -- A note of a tensor is {dtype, shape, begin, size}: the block that begins there; without begin the rank has none.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
 local values = require "moonhalo.internal.checkpoint_values"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
@@ -142,6 +144,29 @@ local function refuse_pipelines(who, module)
   end
 end
 
+--- Checks what a load is given: a module, an optimizer, {device = d}. Tensors are loaded where the module has them.
+local function check_targets(who, module, optimizer, options)
+  if not base.is_module(module) then
+    refuse_pipelines(who, module)
+    fail(("%s: wanted an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, mh.is_tensor(module) and "a tensor" or type(module), who))
+  end
+  refuse_pipelines(who, module)
+  if optimizer ~= nil and not mh._is_optimizer(optimizer) then
+    fail(("%s: wanted an optimizer\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
+      mh.is_tensor(optimizer) and "a tensor" or type(optimizer), who))
+  end
+  if options == nil then return end
+  if type(options) ~= "table" or getmetatable(options) ~= nil then fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options))) end
+  for key in pairs(options) do arguments.choice(who, "option", key, {"device"}) end
+  for name, tensor in options.device ~= nil and module:state_dict() or function() end do
+    local device = tostring(tensor.device)
+    if options.device ~= device and options.device ~= device:match("^%a+") then
+      fail(("%s: tensors are loaded where the module has them\n  have  device = %s, '%s' on %s\n  fix   leave device out, or net:to(device) "
+        .. "first"):format(who, tostring(options.device), name, device))
+    end
+  end
+end
+
 local function as_list(part)
   local list = {}
   for name, block in pairs(part.blocks) do list[#list + 1] = {name, block} end
@@ -214,10 +239,22 @@ function parts.merge_state_dicts(models, optimizers)
   return model, optimizers and merged(optimizers) or nil
 end
 
+local function check_merged(who, what, given)
+  local tensors = type(given) == "table" and not mh.is_tensor(given) and (what == "model's" or type(given.state) == "table")
+  if not tensors then
+    fail(("%s: wanted the %s state that mh.merge_state_dicts gave\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, what,
+      mh.is_tensor(given) and "a tensor" or given == false and "nil" or "a " .. type(given), who))
+  end
+end
+
 --- Loads what merge_state_dicts gave, the same on every rank, into a module that is divided in any way, and its optimizer.
---- Collective over all ranks.
-function parts.load_merged_state_dict(module, model, optimizer, optimizer_state)
-  refuse_pipelines("load_merged_state_dict", module)
+--- `options`: {device = d}, which must be where the module is. Collective over all ranks.
+function parts.load_merged_state_dict(module, model, optimizer, optimizer_state, options)
+  local who = "load_merged_state_dict"
+  check_targets(who, module, optimizer, options)
+  for what, one in pairs {["model's"] = model or false, ["optimizer's"] = optimizer and (optimizer_state or false)} do
+    if optimizer or what == "model's" then check_merged(who, what, one) end
+  end
   local by_name = require "moonhalo.internal.checkpoint_optimizers"
   local state = optimizer and by_name.by_position(optimizer, {{"model", module}}, optimizer_state, {})
   if optimizer then optimizer:_check_state_dict(by_name.described(state)) end
@@ -263,10 +300,10 @@ local function load_parts(who, part, targets)
 end
 
 --- Loads the parts that deduped_state_dict gave, each rank its own, on as many ranks; the module may be divided in another way.
---- Collective over all ranks.
-function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state)
+--- `options`: {device = d}, which must be where the module is. Collective over all ranks.
+function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state, options)
   local who, by_name = "load_deduped_state_dict", require "moonhalo.internal.checkpoint_optimizers"
-  refuse_pipelines(who, module)
+  check_targets(who, module, optimizer, options)
   check_own(who, model)
   if optimizer then check_own(who, optimizer_state) end
   local function described(part)

@@ -47,6 +47,19 @@ local function check_dim(who, what, name, names)
     mh.did_you_mean(tostring(name), names), table.concat(names, ", ")))
 end
 
+--- The dim of forward's tensors that a mesh dim cuts; tensors of fewer dims stay whole.
+local function check_input_dim(who, name, dim, graph)
+  local most = 0
+  for _, text in pairs(graph.arguments) do
+    local _, numbers = text:match("%[(.*)%]"):gsub("%d+", "")
+    most = math.max(most, numbers)
+  end
+  if math.type(dim) ~= "integer" or dim < 0 or dim >= most then
+    fail(("%s: inputs cuts a dim that no argument of forward has\n  have  %s = %s, tensors of at most %d dims\n  fix   dims count from 0"):format(
+      who, name, tostring(dim), most))
+  end
+end
+
 local function check_stages(who, stages, graph)
   local total = 0
   for i, size in ipairs(stages) do
@@ -82,7 +95,10 @@ local function checked(name, placed, graph, config)
   local names = check_mesh(who, placed.mesh, config.plan_ngpus)
   local pipelined = false
   for _, one in ipairs(names) do pipelined = pipelined or one == "pp" end
-  for dim in pairs(placed.inputs or {}) do check_dim(who, "inputs", dim, names) end
+  for name, dim in pairs(placed.inputs or {}) do
+    check_dim(who, "inputs", name, names)
+    check_input_dim(who, name, dim, graph)
+  end
   for parameter, list in pairs(placed.parameter or {}) do
     local wanted = #names - (pipelined and 1 or 0)
     if type(list) ~= "table" or #list ~= wanted then

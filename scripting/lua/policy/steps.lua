@@ -55,8 +55,9 @@ end
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
 
 local function check_samples(op, samples)
-  if type(samples) ~= "table" or is_tensor(samples) then
-    fail(op .. ": wanted a list of samples, one for each micro-batch")
+  if type(samples) ~= "table" or is_tensor(samples) or #samples == 0 then
+    fail(("%s: wanted a list of samples, one for each micro-batch\n  have  %s\n  fix   %s{sample}"):format(op,
+      is_tensor(samples) and "a tensor" or type(samples) == "table" and "a table without a list" or "a " .. type(samples), op))
   end
 end
 
@@ -84,6 +85,14 @@ local function checked_loss(module, loss)
       is_tensor(loss) and "a tensor [" .. table.concat(loss.shape, ", ") .. "]" or type(loss)))
   end
   return loss
+end
+
+local function scaled_loss(scale_fn, loss)
+  if not scale_fn then return loss end
+  local scaled = scale_fn(loss)
+  if is_tensor(scaled) and scaled:numel() == 1 then return scaled end
+  fail(("train_step: scale_fn returns the loss that backward starts from, one number\n  have  %s\n  fix   function(loss) return loss * "
+    .. "factor end"):format(is_tensor(scaled) and "a tensor [" .. table.concat(scaled.shape, ", ") .. "]" or "a " .. type(scaled)))
 end
 
 --- forward(sample), or forward's arguments by their names in the sample.
@@ -122,8 +131,7 @@ local function eager_steps(state)
         losses[i] = mh.zeros{}
       else
         local loss = checked_loss(module, (called(here[i] and emptied(sample) or sample)))
-        local scaled = scale_fn and scale_fn(loss) or loss
-        scaled:backward()
+        scaled_loss(scale_fn, loss):backward()
         losses[i] = whole(loss:detach())
       end
     end
