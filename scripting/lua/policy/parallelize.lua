@@ -214,11 +214,12 @@ end
 --- a module, which is divided in place and returned; or a class or constructor: a function is returned that makes such
 --- modules (a module, where module_fn makes it). `dummy`: arguments of forward by name; one forward of them on plain
 --- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", "autodist", or a function(graph, config) that
---- returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units theirs.
+--- returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units theirs;
+--- what is the same for all samples is marked by mh.constant.
 --- `module.parallel` then is {mesh, config, plan, planned, report (of autodist), pipeline}.
 --- Options: gen_savedir: a folder where plans are kept. reuse: "match" (of what is there: an error where it was made
---- from something else, of a policy with other upvalues, say), "moo" (another plan then), "override" (always), "graph" (another plan, from the graph that is
---- there). instance_name: for several plans of one class. load_module = false: plans only, on any number of ranks, and
+--- from something else, of a policy with other upvalues, say), "moo" (another plan then), "override" (always), "graph"
+--- (another plan, from the graph that is there). instance_name: for several plans of one class. load_module = false: plans only, on any number of ranks, and
 --- returns the plan. module_dtype. module_fn: makes the module. init_module_params = false: parameters are NaN until
 --- they are loaded. broadcast_strategy: "all" (rank 0's plan and weights count), "code" or "no_weights" (its plan;
 --- weights are equal in a unit already), "none" (every rank finds the files or plans alike).
