@@ -3,6 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/moonhalo")
+install(FILES docs/data.md docs/layouts.md DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo/docs")
 install(TARGETS moonhalo EXPORT moonhaloTargets)
 if(TARGET moonhalo_cli)
   install(TARGETS moonhalo_cli)

@@ -108,6 +108,44 @@ function tests.test_X18_plain_arrays_and_a_layout_of_ones_own()
   files.remove{path}
 end
 
+--- [trajectory, time, y, x] without names: what is what is said by dims, or axis; groups of one kind are trajectories too.
+function tests.test_X18_plain_trajectories()
+  local x = mh.arange(3 * 6 * 4 * 5, {dtype = "float32"}):reshape{3, 6, 4, 5}
+  local path = files.make("turb.h5", function(out)
+    out:write("vorticity", x)
+    out:write("mask", mh.ones{4, 5})
+  end)
+  local groups = files.make("turb_groups.h5", function(out)
+    for i, number in ipairs{0, 2, 10} do out:write(("run_%d/vorticity"):format(number), x[tostring(i - 1)]:contiguous()) end
+  end)
+
+  local guess = mh.data.open(path)
+  testing.assert_equal({#guess.runs, guess.steps, guess.fields.vorticity.channels}, {1, 3, 6})
+  assert(tostring(guess):find("vorticity [sample, channel 6, height 4, width 5]", 1, true), tostring(guess))
+  assert(tostring(guess):find("names of dims are a guess: dims = ", 1, true), tostring(guess))
+  local by_name = {vorticity = {"sample", "time", "y", "x"}, mask = {"y", "x"}}
+  for _, data in ipairs{mh.data.open(path, {dims = {"sample", "time", "y", "x"}}), mh.data.open(path, {dims = by_name}),
+      mh.data.open(path, {axis = "channel"}), mh.data.open(groups), mh.data.open(groups, {dims = {"time", "y", "x"}})} do
+    testing.assert_equal({#data.runs, data.steps, data.fields.vorticity.channels}, {3, 18, 1})
+    testing.assert_equal(data.fields.vorticity:read(4, {trajectory = 2}), x["2, 4:5"])
+    local set = data:windows{inputs = {fields = {"vorticity"}, steps = {0}}, targets = {fields = {"vorticity"}, steps = {1}}}
+    testing.assert_equal(#set, 15)
+    for batch in set:loader{batch = 15}:batches() do
+      testing.assert_equal(batch.inputs, x[":, :5"]:reshape{15, 1, 4, 5})
+      testing.assert_equal(batch.targets, x[":, 1:"]:reshape{15, 1, 4, 5})
+    end
+  end
+  local with_mask = mh.data.open(path, {dims = by_name}):windows{inputs = {"vorticity"}, static = {"mask"}}
+  for batch in with_mask:loader{batch = 18}:batches() do testing.assert_equal(batch.static, mh.ones{18, 1, 4, 5}) end
+  assert(not tostring(mh.data.open(path, {dims = by_name})):find("guess", 1, true))
+  testing.assert_equal(#mh.data.open(path, {dims = {"sample", "channel", "y", "x"}}).runs, 1)
+  refused(function() mh.data.open(path, {dims = {"time", "y", "x"}}) end, "data.open: dims has 3 names, 'vorticity' in '" .. path .. "' has 4 dims\n  have  ")
+  refused(function() mh.data.open(path, {dims = {"sample", 2}}) end, "data.open: dims is a table\n  have  layout nil\n  fix   give the names of all dims")
+  refused(function() mh.data.open(path, {dims = {"sample", "time", "y", "x"}, layout = "cf"}) end, "data.open: dims is a table\n  have  layout 'cf'")
+  refused(function() mh.data.open(path, {layout = "pdebench"}) end, "data.open: '" .. path .. "' is no file of layout 'pdebench'\n  have  mask, vorticity")
+  files.remove{path, groups}
+end
+
 function tests.test_X18_calendars()
   local function round(units, name, value)
     return calendar.text(calendar.reader(units, name, "x")(value), calendar.name(name))

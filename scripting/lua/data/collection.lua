@@ -171,7 +171,7 @@ function Collection.join(found, may_differ)
   local heads, static, number = alike(found.files, found.heads, may_differ or {})
   local first = heads[number]
   local self = setmetatable({layout = found.layout, files = found.files, versions = found.versions, axis = first.axis, space = first.space, calendar = first.calendar,
-    dates = first.dates or false, coordinates = {}, boundary = first.boundary, fields = {}, static_file = static}, meta)
+    dates = first.dates or false, coordinates = {}, boundary = first.boundary, fields = {}, static_file = static, guessed = first.guessed or false}, meta)
   for _, head in ipairs(heads) do
     for dim, values in pairs(head.coordinates) do self.coordinates[dim] = self.coordinates[dim] or values end
   end
@@ -244,6 +244,7 @@ function meta.__tostring(self)
     self.dates and "" or " (numbers, no dates)") or ""
   local runs = #self.runs > 1 and (" in %d trajectories"):format(#self.runs) or ""
   lines[#lines + 1] = ("  %d steps%s along '%s'%s, %d gap%s"):format(self.steps, runs, tostring(self.axis), times, #self.gaps, #self.gaps == 1 and "" or "s")
+  if self.guessed then lines[#lines + 1] = '  names of dims are a guess: dims = {"sample", "time", "y", "x"} says others' end
   return table.concat(lines, "\n")
 end
 

@@ -1,23 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.data.layouts: how files say what they hold. A layout is a table
---
---     {name = "mine",
---      matches = function(file) return file:has("magic") end,          -- cheap; the last one added is asked first
---      describe = function(file, options) return head end}
---
--- that looks at an open file (keys, datasets, has, attrs, ["name"] with shape, dims, attrs, type_name, read; nothing else of
--- its format) and returns, as plain tables:
---
---     axis, space      name of the dim that steps follow (nil without one), names of the dims of space, in order
---     steps, times     number of steps; their times in seconds, or numbers; nil without
---     dates            true where times are seconds of `calendar`
---     trajectories     how many runs of steps the file has, each of its own
---     join             "axis": the steps of several files follow each other; "trajectories": they are other runs
---     coordinates      name of a dim -> list of numbers
---     boundary         name of a dim -> text, as "periodic"; may be left out
---     fields           name -> {datasets = {path, or one a trajectory}, dims = {names}, shape, units, standard_name, channel_names}
---
--- In `dims` of a field, "sample" is the dim of trajectories, and what is neither axis nor space counts channels.
+-- mh.data.layouts: how files say what they hold. docs/layouts.md is the contract: what a layout is, and what its `describe` returns.
 
 local mh = require "moonhalo"
 
@@ -27,6 +9,7 @@ local layouts = {}
 local known = {}
 for _, name in ipairs {"plain", "pdebench", "well", "cf", "makani"} do known[#known + 1] = require("moonhalo.data.layouts." .. name) end
 
+local kOnlyTheirs = {pdebench = true, well = true, makani = true}  -- they describe nothing but what they know
 local own = {}  -- names of layouts that were added
 
 --- True where `name`, or without a name any file's layout, is one of those above.
@@ -46,7 +29,7 @@ function layouts.add(layout)
   if type(layout) ~= "table" or type(layout.name) ~= "string" or type(layout.matches) ~= "function"
       or type(layout.describe) ~= "function" then
     fail("data.layouts.add: wanted {name = text, matches = function(file), describe = function(file, options)}\n  have  "
-      .. require("moonhalo.data.text").of(layout) .. "\n  fix   see layouts.lua, or docs/data.md")
+      .. require("moonhalo.data.text").of(layout) .. "\n  fix   see docs/layouts.md")
   end
   for i, one in ipairs(known) do
     if one.name == layout.name then
@@ -62,7 +45,13 @@ layouts.names = names
 --- The layout named `name`, or without a name the first that knows `file`.
 function layouts.choose(file, name)
   for i = #known, 1, -1 do
-    if name == known[i].name or (name == nil and known[i].matches(file)) then return known[i] end
+    if name == known[i].name or (name == nil and known[i].matches(file)) then
+      if kOnlyTheirs[name] and not own[name] and not known[i].matches(file) then
+        fail(("data.open: '%s' is no file of layout '%s'\n  have  %s\n  fix   leave layout out; dims = {names} says what the dims of a plain file are"):format(
+          file.path, name, table.concat(file:keys(), ", ")))
+      end
+      return known[i]
+    end
   end
   fail(("data.open: unknown layout '%s'%s\n  have  %s\n  fix   add one by mh.data.layouts.add"):format(tostring(name),
     mh.did_you_mean(tostring(name), names()), table.concat(names(), ", ")))

@@ -11,7 +11,7 @@ local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space", optional "join",
-  optional "index", optional "dates", optional "may_differ"})
+  optional "index", optional "dates", optional "may_differ", optional "dims"})
 local kMayDiffer = {"calendar", "coordinates", "units"}
 
 local function find_files(source)
@@ -117,7 +117,7 @@ end
 
 --- {layout, files, versions, heads} of all files. Collective.
 local function find_heads(options)
-  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "", options.dates ~= false}
+  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "", options.dates ~= false, options.dims or {}}
   local known
   local start = mh.json.decode(mh._files.on_first_rank(function()
     local paths = find_files(options.files)
@@ -156,22 +156,47 @@ local function find_heads(options)
   return found
 end
 
+--- Names of dims are a list of texts, or one such list a dataset, for the layout "plain".
+local function check_dims(options)
+  local function is_list(list)
+    for _, name in ipairs(type(list) == "table" and list or {}) do
+      if type(name) ~= "string" then return false end
+    end
+    return type(list) == "table" and #list > 0
+  end
+  local good = type(options.dims) == "table" and next(options.dims) ~= nil and is_list(options.dims)
+  if type(options.dims) == "table" and #options.dims == 0 and next(options.dims) ~= nil then
+    good = true
+    for _, list in pairs(options.dims) do good = good and is_list(list) end
+  end
+  if not good or options.layout and options.layout ~= "plain" then
+    fail(("data.open: dims is %s\n  have  layout %s\n  fix   give the names of all dims, as {\"sample\", \"time\", \"y\", \"x\"}, of a file of layout 'plain'")
+      :format(text.of(options.dims), text.of(options.layout)))
+  end
+end
+
 --- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.
 --- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims of
 --- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a path where
 --- heads are kept, so that only files that are new or have changed are opened again; for the layouts that come with Moonhalo),
 --- dates (false: times are numbers as they are stored, and steps are counted where one is missing), may_differ (a list of "units",
---- "coordinates" and "calendar": files that differ in these are taken together, and what the first says holds for all).
+--- "coordinates" and "calendar": files that differ in these are taken together, and what the first says holds for all),
+--- dims (names of the dims of a file that does not name them, {"sample", "time", "y", "x"}: "sample" counts trajectories, "time" is
+--- the axis, "channel" counts channels, the others are space; or by dataset, {u = {...}, mask = {...}}; layout "plain").
 --- Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
 return function(...)
   local options = arguments.read(kOpen, ...)
   mh._data.check_same("data.open", "arguments",
     mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "", options.index or "",
-      options.dates == nil and "" or options.dates, options.may_differ or {}})
+      options.dates == nil and "" or options.dates, options.may_differ or {}, options.dims or {}})
   if options.join ~= nil then arguments.choice("data.open", "join", options.join, {"trajectories"}) end
   if options.dates ~= nil and type(options.dates) ~= "boolean" then
     fail(("data.open: dates is %s\n  have  times that are dates where the file says so\n  fix   give false for times that are numbers"):format(
       text.of(options.dates)))
+  end
+  if options.dims ~= nil then
+    check_dims(options)
+    options.layout = "plain"
   end
   local may_differ = {}
   for _, one in ipairs(type(options.may_differ) == "table" and options.may_differ or {options.may_differ}) do
