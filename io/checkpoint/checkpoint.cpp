@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char *kSave = "checkpoint.save", *kLoad = "checkpoint.load";
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 
 /// Gives every rank what rank 0 makes; its error is one on all.
 std::string on_first_rank(Communicator& world, const std::function<std::string()>& work) {

@@ -19,11 +19,14 @@ local check_saved = require("moonhalo.nn.state").check_saved
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
 local checkpoint = {}
 
-local kFormat = 2  -- 1: written by rank 0, states of optimizers by position
+local kFormat = 3  -- 1: written by rank 0, states of optimizers by position; 2: no tables but lists and objects
 
 local function has_state(value)
   local kind = type(value)
-  if kind == "userdata" then return not mh.is_tensor(value) and value ~= mh.none end
+  if kind == "userdata" then
+    local known, method = pcall(function() return value.load_state_dict end)
+    return not mh.is_tensor(value) and known and method ~= nil
+  end
   return kind == "table" and type(value.state_dict) == "function" and type(value.load_state_dict) == "function"
 end
 
@@ -39,6 +42,13 @@ local function modules_of(state)
     if is_module(state[key]) then found[#found + 1] = {key, state[key]} end
   end
   return found
+end
+
+--- An error unless `state` is a table of entries. `call`: how that is written for a module.
+local function check_entries(what, state, call)
+  if type(state) == "table" and not has_state(state) then return end
+  local given = mh.is_tensor(state) and "a tensor" or type(state) == "table" and "one object that has a state" or type(state)
+  fail(("checkpoint.%s: wanted a table of entries by name, got %s\n  fix   %s"):format(what, given, call))
 end
 
 local function check_options(what, options, known)
@@ -63,9 +73,10 @@ local function pack_all(state)
   local entries, tensors, modules = {}, {}, modules_of(state)
   for _, key in ipairs(sorted(state)) do
     if not values.is_entry_name(key) then
-      fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are")
+      fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are\n  fix   give what "
+        .. "belongs together one name: {model = net, history = {...}}")
     end
-    local value, own = state[key], {}
+    local value, own = state[key], {entry = key}
     local pipe = stages.pipeline_of(value)
     if mh._is_optimizer(value) then
       entries[key] = optimizers.pack(value, modules, own)
@@ -158,7 +169,7 @@ end
 
 --- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
 --- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables of
---- them. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
+--- them, with any keys but tensors and tables; metatables are not saved. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
 --- the disk, all but the n newest checkpoints beside it whose names differ from its name in digits only; async = true copies
 --- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too;
 --- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging Face's
@@ -166,7 +177,7 @@ end
 --- likes: as many ranks with the same cuts load them, without messages, and moonhalo merge makes whole tensors of them.
 --- Collective.
 function checkpoint.save(path, state, options)
-  if type(state) ~= "table" then fail("checkpoint.save: wanted a table of entries, got " .. type(state)) end
+  check_entries("save", state, "mh.checkpoint.save(path, {model = net})")
   options = check_options("save", options, {keep = true, async = true, max_file_bytes = true, layout = true})
   check_count("keep", options.keep, "a number of checkpoints")
   check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
@@ -296,18 +307,19 @@ local function check_wanted(source, into, others)
   for _, key in ipairs(others or {}) do check(key) end
   for _, key in ipairs(sorted(into)) do
     check(key)
-    if not has_state(into[key]) then fail("checkpoint.load: entry '" .. key .. "' has no load_state_dict; it is among the results") end
   end
 end
 
 --- Restores the entries of `into` that have load_state_dict and returns all others as they were saved, their tensors plain
---- on every rank. An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files
+--- on every rank. Others of `into` become what was saved: numbers and texts are replaced, tables filled, tensors written into
+--- where shape and dtype are the same, and replaced elsewhere; so the table that was saved can be loaded. An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files
 --- cut short or altered) is found before the first module or optimizer changes; verify = false leaves out the reading of all
 --- data beforehand, by which altered ones are found. Options: strict = false lets modules lack tensors, or
 --- have others than the file, and casts; device: of the tensors returned; entries: names of those that must be among
 --- the results. Collective.
 function checkpoint.load(path, into, options)
   options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into or {}
+  check_entries("load", into, "mh.checkpoint.load(path, {model = net})")
   wait_for_background()
   local source = open(path)
   local reader, modules = source.reader, modules_of(into)
@@ -334,10 +346,10 @@ function checkpoint.load(path, into, options)
         return ""
       end)
       steps[#steps + 1] = {place, step}
-    elseif object ~= nil then
+    elseif has_state(object) then
       objects[#objects + 1] = {place, plan_object(object, value, names, key, reader)}
     else
-      for _, name in pairs(per_rank.checks(reader) and names or {}) do reader:check_whole(key, name) end
+      for _, name in pairs(object == nil and per_rank.checks(reader) and names or {}) do reader:check_whole(key, name) end
       rest[key] = {optimizers.as_state_dict(value), names}
     end
   end
@@ -347,13 +359,17 @@ function checkpoint.load(path, into, options)
     for _, step in ipairs(list) do at_place(step[1], step[2]) end
   end
   for key, entry in pairs(rest) do
-    rest[key] = values.replace_tensors(entry[1], nil, function(saved)
-      local tensor = reader:read(key, entry[2][saved])
+    rest[key] = values.replace_tensors(entry[1], into[key], function(saved, like)
+      local tensor = reader:read(key, entry[2][saved], like)
       return options.device and tensor:to(options.device) or tensor
     end, entry[2])
   end
   reader:finish()
   mh.barrier()  -- rank 0 may save again when all have read
+  for _, key in ipairs(sorted(rest)) do
+    if into[key] ~= nil then rest[key] = values.fill(into[key], rest[key]) end
+    if into[key] ~= nil then into[key] = rest[key] end
+  end
   return rest
 end
 

@@ -73,10 +73,8 @@ function tests.test_wrong_checkpoints_are_refused()
     {function() mh.checkpoint.load("/nowhere/run") end, "checkpoint.load: '/nowhere/run' is no checkpoint"},
     {function() mh.checkpoint.load(path, {modle = model()}) end, "has no entry 'modle'; did you mean 'model'?"},
     {function() mh.checkpoint.load(path, {model = nn.Linear(2, 2)}) end, "Linear: load_state_dict: missing keys: 'weight', 'bias'"},
-    {function() mh.checkpoint.load(path, {step = 2}) end, "entry 'step' has no load_state_dict"},
     {function() mh.checkpoint.save(path, {fn = print}) end, "is a function, which cannot be saved"},
     {function() mh.checkpoint.save(path, {["a/b"] = 1}) end, "'a/b' cannot be the name of an entry"},
-    {function() mh.checkpoint.save(path, {a = {["$tensor"] = "x"}}) end, "has the key '$tensor', but $ is the checkpoint's own"},
     {function() local t = {} t.t = t mh.checkpoint.save(path, {a = t}) end, "is nested deeper than 90 levels, or holds itself"},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
