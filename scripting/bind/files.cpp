@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/png.h"
 #include "moonhalo/io/checkpoint/safetensors.h"
@@ -165,10 +166,64 @@ std::map<std::string, std::string> check_texts(lua_State* lua, int index) {
 
 namespace {
 
-/// safetensors.save(path, {{name, tensor}, ...}, metadata)
+constexpr const char* kSave = "safetensors.save";
+
+bool is_method(lua_State* lua, int index, const char* name) {
+  lua_getfield(lua, index, name);
+  const bool result = lua_isfunction(lua, -1);
+  lua_pop(lua, 1);
+  return result;
+}
+
+/// The tensor on top of the stack, which this rank has as a whole.
+at::Tensor check_whole_tensor(lua_State* lua, const std::string& name) {
+  TORCH_CHECK_TYPE(to_tensor(lua, -1) != nullptr, kSave, ": '", name, "' is no tensor but ", describe(lua, -1),
+                   "\n  fix   give {name = tensor}, as state_dict() does; mh.checkpoint.save writes tables of other values");
+  const at::Tensor tensor = check_tensor(lua, -1);
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), kSave, ": '", name, "' is a ShardTensor, of which this rank has a block",
+                    "\n  fix   mh.checkpoint.save(path, {model = net}) writes whole tensors into path/model.safetensors; or call "
+                    "full_tensor() of each on all ranks and save on one");
+  return tensor;
+}
+
+/// The tensors of {{name, tensor}, ...} or of {name = tensor}, the latter in the order of names.
+std::vector<std::pair<std::string, at::Tensor>> check_either(lua_State* lua, int index) {
+  TORCH_CHECK_TYPE(lua_istable(lua, index), kSave, ": wanted a table of tensors by name, got ", describe(lua, index));
+  TORCH_CHECK_TYPE(!is_method(lua, index, "state_dict"), kSave, ": a module or the like is no table of tensors",
+                   "\n  fix   give its state_dict()");
+  std::map<std::string, at::Tensor> named;
+  std::map<lua_Integer, std::pair<std::string, at::Tensor>> listed;
+  for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
+    if (lua_type(lua, -2) == LUA_TSTRING) {
+      const std::string name = check_string(lua, -2);
+      named.emplace(name, check_whole_tensor(lua, name));
+      continue;
+    }
+    const std::string place = "element " + std::string(luaL_tolstring(lua, -2, nullptr));
+    lua_pop(lua, 1);
+    TORCH_CHECK_TYPE(lua_isinteger(lua, -2) && lua_istable(lua, -1), kSave, ": ", place, " is no {name, tensor} but ",
+                     describe(lua, -1), "\n  fix   give {{name, tensor}, ...} or {name = tensor}");
+    lua_rawgeti(lua, -1, 1);
+    TORCH_CHECK_TYPE(lua_type(lua, -1) == LUA_TSTRING, kSave, ": ", place, " has no name first but ", describe(lua, -1),
+                     "\n  fix   give {{name, tensor}, ...} or {name = tensor}");
+    const std::string name = check_string(lua, -1);
+    lua_rawgeti(lua, -2, 2);
+    listed.emplace(lua_tointeger(lua, -4), std::pair(name, check_whole_tensor(lua, name)));
+    lua_pop(lua, 2);
+  }
+  TORCH_CHECK_TYPE(named.empty() || listed.empty(), kSave, ": '", named.begin()->first,
+                   "' stands beside a list\n  fix   give {{name, tensor}, ...} or {name = tensor}");
+  std::vector<std::pair<std::string, at::Tensor>> tensors(named.begin(), named.end());
+  for (auto& [position, pair] : listed) tensors.push_back(std::move(pair));
+  return tensors;
+}
+
+/// safetensors.save(path, {name = tensor} or {{name, tensor}, ...}, metadata): what state_dict() gives, too. Not
+/// collective: of ranks that write one path the last one counts, so call it on one rank. Errors: a ShardTensor, and all
+/// that is no tensor, before anything is written.
 int save_safetensors(lua_State* lua) {
   const std::string path = check_string(lua, 1);
-  io::save_safetensors(path, check_named_tensors(lua, 2), check_texts(lua, 3));
+  io::save_safetensors(path, check_either(lua, 2), check_texts(lua, 3));
   return 0;
 }
 
