@@ -132,10 +132,52 @@ class LuaReader : public nlohmann::json_sax<Json> {
   std::vector<Level> levels_;
 };
 
-Json to_json(lua_State* lua, int index, int depth) {
-  luaL_checkstack(lua, 4, "json");
+/// A place in the table that is written, for messages: "run.history.3".
+struct JsonPlace {
+  const JsonPlace* above;
+  std::string name;
+  int depth;
+
+  std::string text() const {
+    return above == nullptr ? name : (above->text().empty() ? "" : above->text() + ".") + name;
+  }
+  std::string quoted() const { return above == nullptr ? "the table" : "'" + text() + "'"; }
+};
+
+Json to_json(lua_State* lua, int index, const JsonPlace& place);
+
+/// The last index of a list, where nil may stand between elements; nothing for a table of texts. JSON has no others.
+std::optional<lua_Integer> length_of(lua_State* lua, int index, const JsonPlace& place) {
+  lua_Integer last = 0, elements = 0, texts = 0;
+  for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
+    const bool is_text = lua_type(lua, -2) == LUA_TSTRING;
+    TORCH_CHECK_TYPE(is_text || (lua_isinteger(lua, -2) && lua_tointeger(lua, -2) > 0), "json: ", place.quoted(),
+                     " has a key that is no string: ", describe(lua, -2), "\n  fix   use a list, or strings as keys");
+    ++(is_text ? texts : elements);
+    if (!is_text) last = std::max(last, lua_tointeger(lua, -2));
+  }
+  if (elements == 0) return std::nullopt;
+  TORCH_CHECK_TYPE(texts == 0, "json: ", place.quoted(), " is a list with ", texts, " other keys beside it, which JSON does not have",
+                   "\n  fix   give the list a name of its own in the table");
+  TORCH_CHECK_TYPE(last / 2 <= elements, "json: ", place.quoted(), " is a list of ", elements, " elements, the last of which is number ",
+                   last, "\n  fix   use strings as keys, or a list without holes");
+  return last;
+}
+
+Json list_to_json(lua_State* lua, int index, lua_Integer length, const JsonPlace& place) {
+  Json list = Json::array();
+  for (lua_Integer i = 1; i <= length; ++i) {
+    lua_rawgeti(lua, index, i);
+    list.push_back(to_json(lua, -1, {&place, std::to_string(i), place.depth + 1}));
+    lua_pop(lua, 1);
+  }
+  return list;
+}
+
+Json to_json(lua_State* lua, int index, const JsonPlace& place) {
+  luaL_checkstack(lua, 6, "json");
   index = lua_absindex(lua, index);
-  TORCH_CHECK_VALUE(depth < kDeepest, "json: a table is nested deeper than ", kDeepest, " levels, or holds itself");
+  TORCH_CHECK_VALUE(place.depth < kDeepest, "json: a table is nested deeper than ", kDeepest, " levels, or holds itself");
   if (is_nil(lua, index)) return nullptr;
   switch (lua_type(lua, index)) {
     case LUA_TBOOLEAN:
@@ -145,30 +187,20 @@ Json to_json(lua_State* lua, int index, int depth) {
     case LUA_TNUMBER: {
       if (lua_isinteger(lua, index)) return static_cast<int64_t>(lua_tointeger(lua, index));
       const double number = lua_tonumber(lua, index);
-      if (std::isnan(number)) return "nan";
-      if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-      return number;
+      return std::isfinite(number) ? Json(number) : Json(nullptr);
     }
     case LUA_TTABLE:
       break;
     default:
-      TORCH_CHECK_TYPE(false, "json: cannot write ", describe(lua, index));
+      TORCH_CHECK_TYPE(false, "json: cannot write ", describe(lua, index), place.above ? ", which is " + place.quoted() : "");
   }
-  const auto length = static_cast<lua_Integer>(lua_rawlen(lua, index));
-  if (length > 0) {
-    Json list = Json::array();
-    for (lua_Integer i = 1; i <= length; ++i) {
-      lua_rawgeti(lua, index, i);
-      list.push_back(to_json(lua, -1, depth + 1));
-      lua_pop(lua, 1);
-    }
-    return list;
-  }
+  if (const auto length = length_of(lua, index, place)) return list_to_json(lua, index, *length, place);
   std::map<std::string, Json> sorted;
   for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
-    TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, "json: a table has a key that is no string: ",
-                     describe(lua, -2), "\n  fix   use a list, or strings as keys");
-    sorted.emplace(lua_tostring(lua, -2), to_json(lua, -1, depth + 1));
+    size_t bytes = 0;
+    const char* text = lua_tolstring(lua, -2, &bytes);
+    const std::string key(text, bytes);
+    sorted.emplace(key, to_json(lua, -1, {&place, key, place.depth + 1}));
   }
   Json object = Json::object();
   for (const char* first : {"step", "epoch"}) {
@@ -196,10 +228,16 @@ int load(lua_State* lua) {
   return 1;
 }
 
-/// json.encode(value, [indent]): keys are sorted ("step" and "epoch" come first); NaN and infinities become strings.
+/// json.encode(value, [indent]): keys are sorted ("step" and "epoch" come first). NaN and infinities, which JSON lacks,
+/// become null, and so does nil between the elements of a list. Errors: a table with a list and other keys, keys that
+/// are neither texts nor counted from 1, functions and tensors, text that is no UTF-8; with the place in the table.
 int encode(lua_State* lua) {
   const int indent = is_nil(lua, 2) ? -1 : static_cast<int>(check_int(lua, 2));
-  push(lua, to_json(lua, 1, 0).dump(indent));
+  try {
+    push(lua, to_json(lua, 1, {nullptr, "", 0}).dump(indent));
+  } catch (const Json::type_error&) {
+    TORCH_CHECK_VALUE(false, "json: a text is no UTF-8, which JSON is written in\n  fix   leave it out, or write its bytes as numbers");
+  }
   return 1;
 }
 

@@ -159,8 +159,24 @@ local function from_table(given)
   return self
 end
 
---- Writes them as JSON. Collective.
+--- An error for a number that JSON lacks: of a field without one value, say.
+local function check_finite(fields)
+  for _, name in ipairs(sorted(fields)) do
+    for _, column in ipairs(sorted(fields[name])) do
+      local list = fields[name][column]
+      for _, number in ipairs(type(list) == "table" and list or {}) do
+        if type(number) == "number" and (number ~= number or math.abs(number) == math.huge) then
+          fail(("statistics: %s of '%s' is %s, which the file cannot hold\n  fix   leave out the field, or the samples, that have no "
+            .. "values"):format(column, name, number))
+        end
+      end
+    end
+  end
+end
+
+--- Writes them as JSON. Collective. Error for a field whose statistics are no finite numbers.
 function Statistics:save(path)
+  check_finite(self.fields)
   local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights}, 1) .. "\n"
   mh._files.on_first_rank(function()
     local folder = path:match("^(.*)/[^/]*$")

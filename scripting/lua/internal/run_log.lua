@@ -27,8 +27,34 @@ local function open()
   return opened
 end
 
---- Appends one line to the log file. Nothing without --log or on other ranks.
+local warned = {}  -- names
+
+--- Calls visit(name, text) for every number that is not finite.
+local function each_not_finite(value, name, depth, visit)
+  if type(value) == "number" and (value ~= value or value == math.huge or value == -math.huge) then
+    visit(name, value ~= value and "nan" or value > 0 and "inf" or "-inf")
+  end
+  if type(value) ~= "table" or depth > 20 then return end
+  for key, element in pairs(value) do
+    each_not_finite(element, name == "" and tostring(key) or name .. "." .. tostring(key), depth + 1, visit)
+  end
+end
+
+--- Warns once for each name, on rank 0: a null in a file may go unseen.
+local function warn_not_finite(record)
+  if info.rank ~= 0 then return end
+  each_not_finite(record, "", 0, function(name, number)
+    if warned[name] then return end
+    warned[name] = true
+    local step = record.step ~= nil and (" at step %s"):format(record.step) or record.epoch ~= nil and (" at epoch %s"):format(record.epoch) or ""
+    mh._plans.warn(("log: '%s' is %s%s, for which --log has null\n  fix   look at the steps before: a smaller learning rate, "
+      .. "opt:clip_gnorm, or data without missing values"):format(name, number, step))
+  end)
+end
+
+--- Appends one line to the log file. Nothing without --log or on other ranks, but a warning for numbers that are not finite.
 function run_log.write(record)
+  warn_not_finite(record)
   if not info.log_file or info.rank ~= 0 then return end
   file = file or open()
   append(file, mh.json.encode(record), "\n")
