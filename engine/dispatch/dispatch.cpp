@@ -18,6 +18,7 @@
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/dispatch/foreign_call.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/dispatch/out_of_memory.h"
 #include "moonhalo/engine/dispatch/undivided.h"
@@ -25,6 +26,7 @@
 #include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/kept_gather.h"
+#include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/engine/tensor/tensor_notes.h"
@@ -50,13 +52,6 @@ struct Carried : Sharing {
 
 void set_origin(const at::Tensor& tensor, uint64_t tag) {
   if (ShardTensorImpl* impl = shard_impl(tensor)) impl->origin = tag;
-}
-
-// A stored matrix that was fetched, laid out as the whole of it: then kernels add up in the order in which they do for
-// a replicated one, whose transpose is a view.
-at::Tensor laid_out_as(const at::Tensor& whole, at::Tensor fetched) {
-  const bool transposed = whole.dim() == 2 && whole.stride(0) == 1 && whole.stride(1) == whole.size(0);
-  return transposed && !whole.is_contiguous() ? fetched.t().contiguous().t() : fetched;
 }
 
 // The block that the local call is given for one tensor.
@@ -102,9 +97,10 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     if (stored && !sharing.views) moved = kept_block(tensor, move.wanted);
     if (!moved.defined()) {
       moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
-      if (stored) moved = laid_out_as(tensor, std::move(moved));
     }
     if (move.resolves && impl->spec()->is_replicate()) moved = moved.clone();  // a part shall not hold the whole
+    // Kernels add up in the order of memory, so a stored matrix is fetched as it would lie whole.
+    if ((stored || move.resolves) && !tensor.is_contiguous()) moved = laid_as(moved, tensor.strides());
     if (move.resolves && !shared) impl->replace(moved, move.wanted);
   }
   if (sharing.views) {
@@ -177,8 +173,7 @@ CurrentCall::Arguments own_blocks(const Decision& decision, const Stack& stack, 
 }
 
 const MeshPtr& mesh_of(const Decision& decision) {
-  const auto defined =
-      std::find_if(decision.moves.begin(), decision.moves.end(), [](const auto& move) { return move.given; });
+  const auto defined = std::ranges::find_if(decision.moves, [](const auto& move) { return move.given != nullptr; });
   return defined->given->mesh();
 }
 
@@ -207,14 +202,6 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
   throw_with_blocks(error, op.operator_name().name, tensors);
 }
 
-// LibTorch multiplies strides of empty tensors up to 0, which would read as dims that were expanded, on this rank
-// alone.
-// (A division keeps what its input expanded, here too.)
-at::Tensor without_false_expansion(const at::Tensor& empty, const c10::OperatorHandle& op) {
-  if (op.operator_name().name == "aten::div") return empty;
-  return empty.has_storage() ? at::empty_like(empty, at::MemoryFormat::Contiguous) : empty;
-}
-
 // One block of the results as a ShardTensor; `index` counts results, lists flattened.
 at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op,
                        Carried& call) {
@@ -223,12 +210,16 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
   if (!outputs.empty() && !outputs[index]) return local;
   if (!call.views && local.numel() == 0) [[unlikely]]
-    local = without_false_expansion(local, op);
+    local = without_false_expansion(local, op.operator_name().name);
   at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
                                       : wrap(std::move(local), outputs[index]);
   auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
   impl.origin = index == 0 ? call.tag : combine_tag(call.tag, index);
-  if (call.views) call.views->mark(impl, decision.plan.breaks_alias);
+  if (call.views) {
+    call.views->mark(impl, decision.plan.breaks_alias);
+  } else if (!decision.strides.empty() || !impl.local().is_contiguous()) [[unlikely]] {
+    lay_as_declared(decision.strides, index, decision.any_order, impl);
+  }
   if (decision.any_order) [[unlikely]]
     make_notes(impl).any_order = true;
   return result;
@@ -413,7 +404,9 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
     decision->moves.push_back(std::move(move));
   }
   decision->may_send |= static_cast<bool>(made.run);
-  decision->strides = result_strides(op, stack, facts, made.outputs);
+  const std::string& name = op.operator_name().name;
+  decision->foreign = made.gathered || !(name.starts_with("aten::") || name.starts_with("moonhalo::"));
+  decision->strides = result_strides(op, stack, facts, made);
   decision->any_order = may_lie_anyhow(op, stack, facts, decision->strides);
   return decision;
 }
@@ -470,7 +463,12 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   if (decision.plan.run && (halo_options().keep || ghosts_are_filled())) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
   const bool in_rows = !facts.reads_order || stack[base].toTensor().is_contiguous();
+  std::optional<ForeignCall> foreign;
+  if (decision.foreign) [[unlikely]]
+    foreign.emplace(decision, stack, base);
   move_inputs(decision, op, stack, base, sharing);
+  if (foreign) [[unlikely]]
+    foreign->lay(stack, base);
   if (facts.reads_order) [[unlikely]]
     stack[base] = lying_alike(stack[base].toTensor(), in_rows);
   for (const auto& [arg, value] : decision.plan.argument_overrides) stack[base + arg.index] = value;
@@ -482,6 +480,8 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     run_locally(decision, op, stack);
   }
+  if (foreign) [[unlikely]]
+    foreign->put_back();
   sharing.after_writing();
   if (facts.random && last_draw().count != draws) draws_beside_others(mesh_of(decision), op);
   if (scope != nullptr) {

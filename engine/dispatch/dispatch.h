@@ -44,6 +44,7 @@ struct Decision {
   uint64_t tag = 0;          // operator, specs and the key's other arguments by content: alike on all ranks
   ResultStrides strides;     // of results that are not row-major
   bool any_order = false;    // of the results on a plain tensor, as far as is known
+  bool foreign = false;      // carried out by a kernel that may read memory as the tensors' strides say
   bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 

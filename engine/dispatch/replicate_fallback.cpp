@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that no rule covers: every rank gets the whole of every tensor and does the same work, or the call is refused.
 #include "moonhalo/engine/dispatch/dispatch.h"
+#include "moonhalo/engine/tensor/memory_order.h"
 
 namespace moonhalo {
 namespace {
@@ -13,7 +14,7 @@ Run write_back(std::vector<std::pair<Arg, SpecPtr>> targets) {
       c10::IValue& value = call.value(arg);
       at::Tensor block = value.toTensor();
       at::Tensor full = redistribute_local(block, spec, replicated(spec->mesh(), spec->global_shape()));
-      if (full.is_alias_of(block)) full = full.clone();
+      full = full.is_alias_of(block) ? full.clone() : laid_as(full, block.strides());
       value = full;
       written.emplace_back(std::move(block), std::move(full));
     }

@@ -15,7 +15,10 @@
 #include <exception>
 #include <string_view>
 
-#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/tensor/memory_order.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/tensor_notes.h"
 
 namespace moonhalo {
 namespace {
@@ -108,10 +111,26 @@ bool copies(const std::string& name, const at::Tensor& base, const c10::IValue& 
   return !at::detail::computeStride(base.sizes(), base.strides(), at::infer_size(shape.toIntVector(), base.numel()));
 }
 
+ResultStrides planned_strides(const Plan& plan) {
+  ResultStrides found(plan.memory_order.size());
+  bool any = false;
+  for (size_t r = 0; r < found.size(); ++r) {
+    const std::vector<int64_t>& order = plan.memory_order[r];
+    if (std::is_sorted(order.begin(), order.end())) continue;
+    const auto& shape = plan.outputs[r]->global_shape();
+    at::DimVector ranks(order.size());
+    for (size_t i = 0; i < order.size(); ++i) ranks[order[i]] = static_cast<int64_t>(order.size() - i);
+    found[r] = dense_strides(shape, ranks);
+    any = true;
+  }
+  return any ? found : ResultStrides();
+}
+
 }  // namespace
 
 ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
-                             const std::vector<SpecPtr>& outputs) {
+                             const Plan& plan) {
+  if (!plan.memory_order.empty()) return planned_strides(plan);
   const std::string& name = op.operator_name().name;
   const c10::IValue* given = &stack[stack.size() - facts.arguments];
   if (facts.view && given[0].isTensor() && is_shard_tensor(given[0].toTensor())) {
@@ -125,8 +144,11 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
     if (copies(name, base, given[1])) return {};
   }
   torch::jit::Stack results;
-  if (name == "aten::convolution" && !outputs.empty()) {
-    results = convolution_without_memory(given[0].toTensor(), given[1].toTensor(), outputs[0]);
+  if (name == "aten::convolution" && !plan.outputs.empty()) {
+    results = convolution_without_memory(given[0].toTensor(), given[1].toTensor(), plan.outputs[0]);
+  } else if (name == "aten::convolution_backward" && plan.outputs.size() == 3 && plan.outputs[0]) {
+    results = convolution_without_memory(given[1].toTensor(), given[2].toTensor(), plan.outputs[0]);
+    if (!results.empty()) results.insert(results.end(), 2, at::Tensor());
   } else {
     results = results_without_memory(op, stack, facts.arguments);
     const bool one = facts.returns_argument.size() == 1;
@@ -164,6 +186,20 @@ bool may_lie_anyhow(const c10::OperatorHandle& op, const torch::jit::Stack& stac
 at::Tensor lying_alike(const at::Tensor& block, bool in_rows) {
   if (block.is_contiguous() == in_rows) return block;
   return in_rows ? block.contiguous() : block.mT().contiguous().mT();
+}
+
+void lay_as_declared(const ResultStrides& strides, size_t index, bool any_order, ShardTensorImpl& impl) {
+  if (!strides.empty() && strides.at(index)) {
+    if (!lies_as(impl.local(), *strides[index])) impl.replace(laid_as(impl.local(), *strides[index]), impl.spec());
+  } else if (!impl.local().is_contiguous() && impl.is_contiguous()) {  // else its dims are declared as expanded
+    impl.replace(copied_block(impl.local()), impl.spec());
+    if (any_order) make_notes(impl).laid_anew = true;
+  }
+}
+
+at::Tensor without_false_expansion(const at::Tensor& empty, const std::string& op) {
+  if (op == "aten::div") return empty;
+  return empty.has_storage() ? at::empty_like(empty, at::MemoryFormat::Contiguous) : empty;
 }
 
 void declare_strides(const ResultStrides& strides, const torch::jit::Stack& stack, size_t base) {

@@ -146,7 +146,10 @@ struct Plan {
   Run run = {};               ///< default: the operator itself on the local tensors
   bool breaks_alias = false;  ///< a view operator whose result does not alias its input (writes to either are carried
                               ///< over: view_tracking.h)
-  bool gathered = false;      ///< made by the fallback, because no rule covers the call
+  /// By result: its dims from the outermost to the innermost in memory, where `run` gives blocks that do not lie row by
+  /// row. Whether one does is the same on all ranks. A block that lies otherwise than its tensor says is copied.
+  std::vector<std::vector<int64_t>> memory_order = {};
+  bool gathered = false;  ///< made by the fallback, because no rule covers the call
 };
 
 /// The operators of a rule: one name, or a list of them.

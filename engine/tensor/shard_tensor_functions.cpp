@@ -22,6 +22,7 @@
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 
@@ -75,6 +76,66 @@ struct Header {
   int64_t* sizes() { return words.data() + 4; }
 };
 
+// The facts of every rank's block are known to all, so that all reach the same verdict. Making it is collective.
+class BlockFacts {
+ public:
+  BlockFacts(const at::Tensor& local, const DeviceMesh& mesh) : ranks_(mesh.size()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= kMaxDims, "from_local: more than ", kMaxDims, " dims");
+    std::vector<int64_t> words(kWords, -1);
+    words[0] = local.dim();
+    words[1] = static_cast<int64_t>(local.scalar_type());
+    words[2] = !lies_on(mesh, local);
+    std::copy(local.sizes().begin(), local.sizes().end(), words.begin() + kSizes);
+    std::copy(local.strides().begin(), local.strides().end(), words.begin() + kStrides);
+    all_ = at::empty({kWords * ranks_}, at::kLong);
+    const at::Tensor mine = at::from_blob(words.data(), {kWords}, at::kLong);
+    mesh.group().all_gather(mine, std::vector<int64_t>(ranks_, kWords), all_);
+  }
+
+  int64_t ndim(int64_t rank) const { return of(rank)[0]; }
+  at::ScalarType dtype(int64_t rank) const { return static_cast<at::ScalarType>(of(rank)[1]); }
+  bool elsewhere(int64_t rank) const { return of(rank)[2] != 0; }
+  at::IntArrayRef sizes(int64_t rank) const { return {of(rank) + kSizes, static_cast<size_t>(ndim(rank))}; }
+  at::IntArrayRef strides(int64_t rank) const { return {of(rank) + kStrides, static_cast<size_t>(ndim(rank))}; }
+
+  /// Strides of a tensor of blocks that do not all lie row by row: those of their common order, and twice as great
+  /// where there are gaps or no common order, so that contiguous() copies on all ranks or on none. Nullopt where all
+  /// lie row by row, and where dims are expanded, which every ShardTensor declares by itself.
+  std::optional<at::DimVector> strides_of_whole(at::IntArrayRef shape) const {
+    const at::DimVector rows = dense_strides(shape, at::DimVector(shape.size(), 1));
+    const auto all_lie_as = [this](at::IntArrayRef like) {
+      for (int64_t rank = 0; rank < ranks_; ++rank) {
+        if (!lies_as(sizes(rank), strides(rank), like)) return false;
+      }
+      return true;
+    };
+    int64_t chosen = -1, most = -1;  // the rank with the most dims of more than one row
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      const at::IntArrayRef size = sizes(rank), stride = strides(rank);
+      for (size_t d = 0; d < size.size(); ++d) {
+        if (size[d] > 1 && stride[d] == 0) return std::nullopt;
+      }
+      const auto long_dims = std::count_if(size.begin(), size.end(), [](int64_t n) { return n > 1; });
+      if (lies_as(size, stride, rows) || long_dims <= most) continue;
+      most = long_dims;
+      chosen = rank;
+    }
+    if (chosen < 0) return std::nullopt;
+    at::DimVector found = dense_strides(shape, strides(chosen));
+    if (!all_lie_as(strides(chosen))) {
+      for (int64_t& stride : found) stride *= 2;
+    }
+    return found;
+  }
+
+ private:
+  static constexpr int64_t kMaxDims = Header::kMaxDims, kSizes = 3, kStrides = kSizes + kMaxDims,
+                           kWords = kStrides + kMaxDims;
+  const int64_t* of(int64_t rank) const { return all_.const_data_ptr<int64_t>() + rank * kWords; }
+  int64_t ranks_;
+  at::Tensor all_;
+};
+
 at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank) {
   at::Tensor block = full;
   for (int64_t d = 0; d < spec.ndim(); ++d) {
@@ -98,7 +159,7 @@ void check_target(const ShardSpec& from, const ShardSpec& to) {
 
 // A redistributed tensor, which is no view of the one with the block `source`.
 at::Tensor wrap_moved(at::Tensor local, const at::Tensor& source, const SpecPtr& to) {
-  return wrap(local.is_alias_of(source) ? copied_block(local) : std::move(local), to);
+  return wrap_new(local.is_alias_of(source) ? copied_block(local) : std::move(local), to);
 }
 
 void connect_moved(const at::Tensor& tensor, const at::Tensor& result) {
@@ -178,29 +239,20 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const std::string placed = placed_text(mesh, placements);
   const auto describe = [&placed] { return placed; };
   const CallScope scope(tag_of(placed), "from_local", describe);
-  // Every rank learns every block's shape, and all reach the same verdict.
-  constexpr int64_t kWords = Header::kMaxDims + 3, kElsewhere = kWords - 1;
-  TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= Header::kMaxDims, "from_local: more than ", Header::kMaxDims, " dims");
-  at::Tensor mine = at::full({kWords}, -1, at::kLong), all = at::empty({kWords * mesh->size()}, at::kLong);
-  mine[0] = local.dim();
-  mine[1] = static_cast<int64_t>(local.scalar_type());
-  mine[kElsewhere] = !lies_on(*mesh, local);
-  for (int64_t d = 0; d < local.dim(); ++d) mine[2 + d] = local.size(d);
-  mesh->group().all_gather(mine, std::vector<int64_t>(mesh->size(), kWords), all);
-  const auto* facts = all.const_data_ptr<int64_t>();
-  const int64_t ndim = facts[0];
-  const auto size_of = [&](int64_t rank, int64_t d) { return facts[rank * kWords + 2 + d]; };
+  const BlockFacts facts(local, *mesh);
+  const int64_t ndim = facts.ndim(0);
+  const auto size_of = [&](int64_t rank, int64_t d) { return facts.sizes(rank)[d]; };
   for (int64_t rank = 0; rank < mesh->size(); ++rank) {
-    TORCH_CHECK_VALUE(!facts[rank * kWords + kElsewhere], "from_local: the block of rank ", rank,
+    TORCH_CHECK_VALUE(!facts.elsewhere(rank), "from_local: the block of rank ", rank,
                       " is not on the mesh's device\n  have  a block on ", local.device(), " on rank ", mesh->rank(), ", ",
                       mesh->to_string(), " on ", device_of(*mesh),
                       "\n  fix   move it there first, or use a mesh of its device");
   }
   for (int64_t rank = 1; rank < mesh->size(); ++rank) {
-    TORCH_CHECK_VALUE(facts[rank * kWords] == ndim && facts[rank * kWords + 1] == facts[1],
+    TORCH_CHECK_VALUE(facts.ndim(rank) == ndim && facts.dtype(rank) == facts.dtype(0),
                       "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims\n  have  ",
-                      c10::toString(static_cast<at::ScalarType>(facts[1])), " of ", ndim, " dims; ",
-                      c10::toString(static_cast<at::ScalarType>(facts[rank * kWords + 1])), " of ", facts[rank * kWords],
+                      c10::toString(facts.dtype(0)), " of ", ndim, " dims; ",
+                      c10::toString(facts.dtype(rank)), " of ", facts.ndim(rank),
                       "\n  fix   give blocks of one dtype and number of dims on all ranks; a batch may have no rows on some");
   }
   std::vector<int64_t> global;
@@ -240,6 +292,8 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
     }
   }
   at::Tensor result = from_local(local, made);
+  if (const auto strides = facts.strides_of_whole(global))
+    result.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), *strides);
   set_new_origin(result, scope.tag());
   return result;
 }

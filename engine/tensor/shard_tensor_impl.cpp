@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
@@ -141,6 +142,10 @@ at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
     local = carried_out(local);
   check_strided(local, "ShardTensor");
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), spec);
+}
+
+at::Tensor wrap_new(at::Tensor local, const SpecPtr& spec) {
+  return wrap(local.is_contiguous() ? std::move(local) : copied_block(local), spec);
 }
 
 bool is_shard_tensor(const at::Tensor& tensor) { return tensor.defined() && shard_impl(tensor) != nullptr; }

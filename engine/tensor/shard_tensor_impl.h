@@ -65,5 +65,7 @@ inline ShardTensorImpl* shard_impl(const at::Tensor& tensor) {
 }
 /// Wraps a local block whose shape must be the spec's local shape. No autograd.
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec);
+/// The same for a block that is no view. It is copied unless it lies row by row, as the tensor says.
+at::Tensor wrap_new(at::Tensor local, const SpecPtr& spec);
 
 }  // namespace moonhalo

@@ -17,6 +17,7 @@ struct TensorNotes final : c10::BackendMeta {
   std::shared_ptr<GatherNote> gathered;  ///< of this object alone (kept_gather.cpp)
   std::shared_ptr<CopiedMemory> copied;  ///< of all that have this block: it is a copy (view_copies.h)
   bool any_order = false;  ///< of this object alone: a plain tensor's strides are not known (result_strides.h)
+  bool laid_anew = false;  ///< of this object alone, of any order: its block lay otherwise than row by row
 
   /// A tensor that takes over another's metadata (detach, set_data) has its block too.
   c10::intrusive_ptr<c10::BackendMeta> clone(const c10::intrusive_ptr<c10::BackendMeta>&) const override {

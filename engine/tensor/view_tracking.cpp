@@ -35,7 +35,7 @@ bool on_any_rank(const at::Tensor& tensor, bool here) {
 bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;
   const TensorNotes* notes = notes_of(*shard_impl(tensor));
-  return notes == nullptr || !notes->any_order || !on_any_rank(tensor, gaps);
+  return notes == nullptr || !notes->any_order || !on_any_rank(tensor, gaps || notes->laid_anew);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ std::optional<Plan> plan_flash_forward(const OpCall& call) {
   axes->output_shapes = {{query[0], query[1], query[2], call.spec("value")->global_shape()[3]},
                          {query[0], query[1], query[2]}};
   Plan plan = solve(call, *axes);
+  plan.memory_order = {{}, {0, 2, 1}};
   plan.run = [at_query = call.arg("query"), at_value = call.arg("value")](LocalCall& call) {
     if (!nothing_here(call, at_query)) return run_on_rows(call);
     const at::Tensor query = call.tensor(at_query), value = call.tensor(at_value);
@@ -84,6 +85,7 @@ std::optional<Plan> plan_flash_backward(const OpCall& call) {
     axes->output_shapes.push_back(call.spec(input)->global_shape());
   }
   Plan plan = solve(call, *axes);
+  plan.memory_order.assign(3, {0, 2, 1, 3});
   plan.run = [at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value")](LocalCall& call) {
     if (!nothing_here(call, at_query)) return run_on_rows(call);
     const auto empty_like = [&](Arg arg) { return at::empty_like(call.tensor(arg)); };

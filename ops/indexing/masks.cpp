@@ -39,7 +39,7 @@ at::Tensor wrap_picked(const at::Tensor& local, Layout layout, int64_t dim, cons
     layout.cuts[dim] = {};
     layout.global_shape[dim] = local.size(dim);
   }
-  return wrap(local, intern(std::move(layout)));
+  return wrap_new(local, intern(std::move(layout)));
 }
 
 // `spec`'s cuts on a tensor of shape `shape` that broadcasts with it, aligned at the last dim; Partial dropped.

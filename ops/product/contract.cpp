@@ -55,6 +55,23 @@ at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::I
   return at::einsum(equation, {left, right});
 }
 
+// LibTorch's einsum multiplies matrices [shared axes, left axes, right axes] and permutes the product. Without a sum it
+// multiplies elements, whose order in memory depends on the operands'.
+Ints order_of_product(const Ints& l, const Ints& r, const Ints& o) {
+  const bool sums = std::any_of(l.begin(), l.end(), [&](int64_t axis) { return !contains(o, axis); });
+  Ints order;
+  if (!sums || is_linear(l, r, o)) return order;
+  const auto append = [&](bool in_left, bool in_right) {
+    for (size_t d = 0; d < o.size(); ++d) {
+      if (contains(l, o[d]) == in_left && contains(r, o[d]) == in_right) order.push_back(static_cast<int64_t>(d));
+    }
+  };
+  append(true, true);
+  append(true, false);
+  append(false, true);
+  return order;
+}
+
 std::optional<Plan> plan_contract(const OpCall& call) {
   const Ints l = call.integers("left_axes"), r = call.integers("right_axes"), o = call.integers("out_axes");
   const auto& left = call.spec("left")->global_shape();
@@ -89,6 +106,7 @@ std::optional<Plan> plan_contract(const OpCall& call) {
   }
   axes.output_shapes = {std::move(shape)};
   Plan plan = solve(call, axes);
+  plan.memory_order = {order_of_product(l, r, o)};
   if (bias >= 0 && plan.outputs[0]->has_partial())
     plan.inputs[bias] = with_partials_of(plan.inputs[bias], plan.outputs[0]);
   plan.run = [l, r, o, at_left = call.arg("left"), at_right = call.arg("right"),
@@ -130,8 +148,14 @@ struct Contract : torch::autograd::Function<Contract> {
     const auto gradient = [&](int own, const Ints& other_axes, const Ints& own_axes) {
       const at::Tensor& other = saved[1 - own];
       const at::ScalarType wide = at::result_type(grads[0], other), type = saved[own].scalar_type();
-      const at::Tensor whole = contract(grads[0].to(wide), other.conj().to(wide), o, other_axes, own_axes);
-      return (whole.is_complex() && !c10::isComplexType(type) ? at::real(whole) : whole).to(type);
+      const at::Tensor grad = grads[0].to(wide), factor = other.conj().to(wide);
+      // The operand that has the outer rows first, so that they lie row by row as parameters do.
+      const auto alone = std::find_if(own_axes.begin(), own_axes.end(),
+                                      [&](int64_t axis) { return !contains(o, axis) || !contains(other_axes, axis); });
+      const bool turned = alone != own_axes.end() && !contains(o, *alone);
+      const at::Tensor whole =
+          turned ? contract(factor, grad, other_axes, o, own_axes) : contract(grad, factor, o, other_axes, own_axes);
+      return (whole.is_complex() && !c10::isComplexType(type) ? at::real(whole) : whole).to(type).contiguous();
     };
     if (grads[0].defined() && context->needs_input_grad(0)) left = gradient(0, r, l);
     if (grads[0].defined() && context->needs_input_grad(1)) right = gradient(1, l, r);

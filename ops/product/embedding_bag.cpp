@@ -48,7 +48,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     for (size_t r = 0; r < 4; ++r) {
       const at::Tensor t = results[r].toTensor();
       const bool columns = r == 0 || (r == 3 && max);
-      results[r] = wrap(t, columns ? result : replicated(result->mesh(), t.sizes()));
+      results[r] = wrap_new(t, columns ? result : replicated(result->mesh(), t.sizes()));
     }
   };
   return plan;

@@ -170,7 +170,7 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
     const at::Tensor counts = call.result().to(dtype);  // an empty block counts in integers
     Layout layout(from->mesh(), counts.sizes());
     layout.partials = sums->layout().partials;
-    call.give(wrap(counts, intern(std::move(layout))));
+    call.give(wrap_new(counts, intern(std::move(layout))));
   };
   return plan;
 }

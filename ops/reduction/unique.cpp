@@ -100,10 +100,10 @@ Plan plan_set(const OpCall& call, const Unique& how) {
   plan.run = [=, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_self);
     const Found found = join(x, how, places->mesh(), mesh_dims);
-    const auto whole = [&](const at::Tensor& t) { return wrap(t, replicated(places->mesh(), t.sizes())); };
+    const auto whole = [&](const at::Tensor& t) { return wrap_new(t, replicated(places->mesh(), t.sizes())); };
     const at::Tensor none = at::empty({0}, x.options().dtype(at::kLong));
     const size_t results = call.op.schema().returns().size();
-    call.give(whole(found.values), how.inverse ? wrap(found.inverse, places) : whole(none));
+    call.give(whole(found.values), how.inverse ? wrap_new(found.inverse, places) : whole(none));
     if (results == 3) call.add(whole(how.counts ? found.counts : none));
   };
   return plan;
