@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/held_values.h"
 #include "moonhalo/scripting/core/lua_random.h"
 
 namespace moonhalo::scripting {
@@ -87,7 +88,7 @@ int retain_grad(lua_State* lua) {
 }
 
 /// A Lua error in a hook travels through LibTorch as a C++ exception, not as Lua's own kind.
-at::Tensor run_hook(const Reference& function, const at::Tensor& gradient) {
+at::Tensor run_hook(const HeldValue& function, const at::Tensor& gradient) {
   function.push();
   lua_State* lua = function.lua();
   push(lua, gradient);
@@ -112,7 +113,7 @@ int remove_hook(lua_State* lua) {
 int register_hook(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
-  const Reference function(lua, 2);
+  const HeldValue function(lua, {1}, 2);
   const unsigned number =
       tensor.register_hook([function](const at::Tensor& gradient) { return run_hook(function, gradient); });
   lua_createtable(lua, 0, 1);

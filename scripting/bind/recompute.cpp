@@ -4,31 +4,40 @@
 
 #include "moonhalo/engine/model/recompute.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/held_values.h"
 
 namespace moonhalo::scripting {
 namespace {
 
-/// The arguments of a call, in which tensors are replaced by those of each run.
+/// A call, in which tensors are replaced by those of each run.
 struct Call {
-  Reference function;
-  std::vector<Reference> arguments;  // empty for tensors, which the segment's node keeps
-  std::vector<size_t> tensors;       // which of them are tensors
+  Reference at_first;           // a list of the function and its arguments, while it runs for the first time
+  HeldValue held;               // the same beside the results, which the function may refer to
+  size_t arguments = 0;         // with tensors, which the segment's node keeps
+  std::vector<size_t> tensors;  // which of them are tensors
 };
 
 std::vector<at::Tensor> run(const Call& call, const std::vector<at::Tensor>& inputs) {
-  call.function.push();
-  lua_State* lua = call.function.lua();
-  const int before = lua_gettop(lua) - 1;
-  luaL_checkstack(lua, static_cast<int>(call.arguments.size()), "checkpoint: too many arguments");
+  lua_State* lua = call.held ? call.held.lua() : call.at_first.lua();
+  const int before = lua_gettop(lua);
+  luaL_checkstack(lua, static_cast<int>(call.arguments) + 2, "checkpoint: too many arguments");
+  if (call.held) {
+    call.held.push();
+  } else {
+    call.at_first.push();
+  }
+  const int list = lua_gettop(lua);
+  lua_rawgeti(lua, list, 1);
   size_t next = 0;
-  for (size_t i = 0; i < call.arguments.size(); ++i) {
+  for (size_t i = 0; i < call.arguments; ++i) {
     if (next < call.tensors.size() && call.tensors[next] == i) {
       push(lua, inputs[next++]);
     } else {
-      call.arguments[i].push();
+      lua_rawgeti(lua, list, static_cast<lua_Integer>(i) + 2);
     }
   }
-  call_traced(lua, static_cast<int>(call.arguments.size()), LUA_MULTRET);
+  lua_remove(lua, list);
+  call_traced(lua, static_cast<int>(call.arguments), LUA_MULTRET);
   std::vector<at::Tensor> results;
   for (int i = before + 1; i <= lua_gettop(lua); ++i) {
     if (!to_tensor(lua, i)) {
@@ -46,18 +55,30 @@ std::vector<at::Tensor> run(const Call& call, const std::vector<at::Tensor>& inp
 int checkpoint_call(lua_State* lua) {
   if (!is_callable(lua, 1)) argument_error(lua, 1, "a function");
   auto call = std::make_shared<Call>();
-  call->function = Reference(lua, 1);
+  call->arguments = static_cast<size_t>(lua_gettop(lua)) - 1;
+  lua_createtable(lua, static_cast<int>(call->arguments) + 1, 0);
+  const int list = lua_gettop(lua);
   std::vector<at::Tensor> inputs;
-  for (int i = 2; i <= lua_gettop(lua); ++i) {
-    call->arguments.push_back(to_tensor(lua, i) ? Reference() : Reference(lua, i));
-    if (!to_tensor(lua, i)) continue;
-    call->tensors.push_back(static_cast<size_t>(i) - 2);
-    inputs.push_back(check_tensor(lua, i));
+  for (int i = 1; i < list; ++i) {
+    if (i > 1 && to_tensor(lua, i)) {
+      call->tensors.push_back(static_cast<size_t>(i) - 2);
+      inputs.push_back(check_tensor(lua, i));
+    } else {
+      lua_pushvalue(lua, i);
+      lua_rawseti(lua, list, i);
+    }
   }
+  call->at_first = Reference(lua, list);
   const std::vector<at::Tensor> results =
       checkpoint([call](const std::vector<at::Tensor>& given) { return run(*call, given); }, inputs);
   luaL_checkstack(lua, static_cast<int>(results.size()), "checkpoint: too many results");
-  for (const at::Tensor& result : results) push(lua, result);
+  std::vector<int> recorded;
+  for (const at::Tensor& result : results) {
+    push(lua, result);
+    if (result.defined() && result.grad_fn()) recorded.push_back(lua_gettop(lua));
+  }
+  if (!recorded.empty()) call->held = HeldValue(lua, recorded, list);
+  call->at_first = Reference();
   return static_cast<int>(results.size());
 }
 

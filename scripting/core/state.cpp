@@ -20,6 +20,7 @@ using StatePtr = std::shared_ptr<StateData>;
 int collect_state(lua_State* lua) {
   auto* state = static_cast<StatePtr*>(lua_touserdata(lua, 1));
   (*state)->lua = nullptr;
+  for (at::Tensor* tensor : std::exchange((*state)->kept, {})) tensor->reset();
   clear_program_position(state->get());
   state->~StatePtr();
   return 0;
@@ -77,6 +78,13 @@ void push_registry_table(lua_State* lua, const void* key) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, key);
 }
 
+lua_State* open_state(const StateData& state) {
+  if (!state.lua) throw LuaError("a Lua function was called after its state had been closed");
+  if (state.thread != std::this_thread::get_id())
+    throw LuaError("a Lua function was called on another thread than its state's");
+  return state.lua;
+}
+
 struct Reference::Slot {
   std::shared_ptr<StateData> state;
   int slot;
@@ -104,11 +112,7 @@ Reference::Reference(lua_State* lua, int index) {
 
 lua_State* Reference::lua() const {
   TORCH_INTERNAL_ASSERT(slot_, "empty Lua reference");
-  if (!slot_->state->lua) throw LuaError("a Lua function was called after its state had been closed");
-  if (slot_->state->thread != std::this_thread::get_id()) {
-    throw LuaError("a Lua function was called on another thread than its state's");
-  }
-  return slot_->state->lua;
+  return open_state(*slot_->state);
 }
 
 void Reference::push() const {

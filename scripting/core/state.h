@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 
 #include <lua.hpp>
 
@@ -10,6 +11,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -61,7 +64,17 @@ struct StateData {
   /// Registry slots whose References died on other threads; freed by the state's own thread.
   std::mutex dead_mutex;
   std::vector<int> dead_slots;
+
+  /// Values that are held beside tensors (held_values.h): by number; userdata that are kept for autograd.
+  std::unordered_map<int64_t, std::weak_ptr<void>> held = {};
+  std::unordered_set<at::Tensor*> kept = {};
+  std::vector<int64_t> dead_held = {};  ///< as dead_slots
+  int64_t held_so_far = 0;
+  bool watches_collections = false;
 };
+
+/// The state. LuaError when it is closed or belongs to another thread.
+lua_State* open_state(const StateData& state);
 
 const std::shared_ptr<StateData>& state_data(lua_State* lua);
 /// Enters the state's data in the registry, which keeps it until lua_close.

@@ -7,6 +7,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/held_values.h"
 #include "moonhalo/scripting/core/python_names.h"
 #include "moonhalo/scripting/operators/indexing.h"
 #include "moonhalo/scripting/operators/operators.h"
@@ -45,6 +46,7 @@ at::Tensor& self(lua_State* lua) {
 }
 
 int collect_tensor(lua_State* lua) {
+  if (keep_for_autograd(lua)) return 0;
   static_cast<at::Tensor*>(lua_touserdata(lua, 1))->reset();
   return 0;
 }
@@ -170,7 +172,10 @@ int tensor_rows(lua_State* lua) {
 }
 
 int tensor_free(lua_State* lua) {
-  if (auto* tensor = test_tensor(lua, 1)) tensor->reset();
+  at::Tensor* tensor = test_tensor(lua, 1);
+  if (tensor == nullptr || !tensor->defined()) return 0;
+  forget_handle(lua, 1);
+  tensor->reset();
   return 0;
 }
 
@@ -231,7 +236,7 @@ void push(lua_State* lua, const at::Tensor& tensor) {
   }
   luaL_checkstack(lua, 4, "tensor");
   if (ShardTensorImpl* impl = shard_impl(tensor)) impl->live_until_collected();
-  new (lua_newuserdatauv(lua, sizeof(at::Tensor), 0)) at::Tensor(tensor);
+  new (lua_newuserdatauv(lua, sizeof(at::Tensor), 1)) at::Tensor(tensor);
   push_registry_table(lua, &kMetatableKey);
   lua_setmetatable(lua, -2);
   count_memory(lua, tensor);
