@@ -127,7 +127,14 @@ at::Tensor transformer_encoder_layer(const at::Tensor& src, int64_t embed_dim, i
   return second_norm(x + feed_forward(x));
 }
 
+at::Tensor refuse_nested(const at::Tensor& tensor, const at::Tensor& mask, bool /*mask_check*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "_nested_tensor_from_mask: a ShardTensor cannot become a nested tensor\n  have  a tensor ",
+                              shape_string(tensor.sizes()), ", a mask ", shape_string(mask.sizes()),
+                              "\n  fix   make the encoder without: nn.TransformerEncoder(layer, n, enable_nested_tensor=False)");
+}
+
 TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {
+  library.impl("_nested_tensor_from_mask", &refuse_nested);
   library.impl("_native_multi_head_attention", &multi_head_attention);
   library.impl("_transformer_encoder_layer_fwd", &transformer_encoder_layer);
 }

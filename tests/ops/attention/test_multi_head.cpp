@@ -108,6 +108,15 @@ TEST(MultiHead, TheWholeEncoderLayerEqualsTheFusedKernel) {
   check_in_inference_mode(cases, make_tensor({kBatch, kLength, kEmbedding}, 5), kWays);
 }
 
+// nn.TransformerEncoder makes one first where it is given a mask of padding.
+TEST(MultiHead, NestedTensorsAreRefused) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensor x = shard_of(make_tensor({kBatch, kLength, kEmbedding}, 5), mesh, {shard(1)});
+    EXPECT_THAT(message_of([&] { at::_nested_tensor_from_mask(x, *mask_of(1)); }),
+                ::testing::HasSubstr("_nested_tensor_from_mask: a ShardTensor cannot become a nested tensor"));
+  });
+}
+
 TEST(MultiHead, RefusesWhatDoesNotFit) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({kBatch, kLength, kEmbedding}, 5), mesh, {shard(1)});
