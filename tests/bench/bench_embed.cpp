@@ -17,6 +17,7 @@
 #include <functional>
 #include <lua.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -142,7 +143,7 @@ void bench_exchange(const std::string& script, int64_t rows) {
     moonhalo::Block block{memory.data(), at::kDouble, {rows + 2, rows + 2}};
     block.ghost_low = block.ghost_high = {1, 1};
     block.begin = {rows * world.rank(), 0};
-    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()));
+    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()), std::nullopt);
     auto outcome = session.open(script, "");
     TORCH_CHECK(outcome.status == MH_OK, outcome.text);
     outcome = session.field(
