@@ -185,4 +185,46 @@ function tests.test_X20_a_damaged_file_is_one_error_on_all_ranks()
   files.remove{path}
 end
 
+--- Normalized values are given back in the units of the files: parts of batches, cut or plain, by kept statistics too.
+function tests.test_X20_denormalized_by_part()
+  local paths, cache = {files.cf("n_a.nc", 0, 9), files.cf("n_b.nc", 9, 5, {scale = 0.02})}, files.path("denormalize.json")
+  local function full(part) return part:is_shard_tensor() and part:full_tensor() or part end
+  do
+    local set = mh.data.open(paths):windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {2}},
+      static = {"orography"}}
+    files.remove{cache}
+    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    for _, stats in ipairs{set:statistics{cache = cache}, set:statistics{cache = cache}, mh.data.load_statistics(cache)} do
+      local options = {mesh = mesh, cut = {latitude = "domain"}, batch = 7, dtype = "float64"}
+      local raw = set:loader(options):batches()
+      options.normalize = stats
+      for batch in set:loader(options):batches() do
+        local as_stored = raw()
+        for _, part in ipairs{"inputs", "targets", "static"} do
+          local wanted = full(as_stored[part])
+          assert(full(batch[part]):sub(wanted):abs():max():item() > 0.1)
+          local back = stats:denormalize(batch[part], part)
+          assert(back:is_shard_tensor())
+          assert(mh.allclose(full(back), wanted, {rtol = 1e-12, atol = 1e-9}), part)
+          assert(mh.allclose(stats:denormalize(full(batch[part]), part), wanted, {rtol = 1e-12, atol = 1e-9}), part)
+          assert(mh.allclose(full(stats:normalize(back, part)), full(batch[part]), {rtol = 1e-9, atol = 1e-9}), part)
+        end
+      end
+    end
+    local stats = set:statistics()
+    local x = mh.zeros{1, 1, 2, 2}:requires_grad_(true)
+    stats:denormalize(x, {"t2m"}):sum():backward()
+    testing.assert_equal(x.grad["0, 0, 0, 0"]:item(), mh.tensor(stats.fields.t2m.std[1], {dtype = "float32"}):item())
+    local function bad(text, ...)
+      local arguments = table.pack(...)
+      testing.assert_error(function() stats:denormalize(table.unpack(arguments)) end, "Statistics:denormalize: " .. text)
+    end
+    bad("no part 'target'\n  have  inputs, static, targets\n  fix   ", x, "target")
+    bad("no field 't2n'; did you mean 't2m'?", x, {"t2n"})
+    bad("3 channels, the tensor has 1\n  have  shape [1, 1, 2, 2]", x, {"t2m", "z"})
+    bad("wanted a tensor [batch, channels, space...]\n  have  3\n", 3, "targets")
+    files.remove{cache, paths[1], paths[2]}
+  end
+end
+
 return tests

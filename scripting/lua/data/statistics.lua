@@ -155,8 +155,7 @@ local function differences_of(set, name, weights)
 end
 
 local function from_table(given)
-  local self = setmetatable({fields = given.fields, of = given.of, weights = given.weights}, meta)
-  return self
+  return setmetatable({fields = given.fields, of = given.of, weights = given.weights, parts = given.parts}, meta)
 end
 
 --- An error for a number that JSON lacks: of a field without one value, say.
@@ -177,12 +176,64 @@ end
 --- Writes them as JSON. Collective. Error for a field whose statistics are no finite numbers.
 function Statistics:save(path)
   check_finite(self.fields)
-  local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights}, 1) .. "\n"
+  local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights, parts = self.parts}, 1) .. "\n"
   mh._files.on_first_rank(function()
     local folder = path:match("^(.*)/[^/]*$")
     if folder and folder ~= "" then mh.files.make_folder(folder) end
     mh._files.write("statistics", path, content)
   end)
+end
+
+--- Fields by step, as the channels of a part of the windows come, or of a list of names.
+local function fields_of(self, call, part)
+  if type(part) == "table" and #part > 0 then return part end
+  local known = self.parts and self.parts[part]
+  if not known then
+    fail(("Statistics:%s: no part %s\n  have  %s\n  fix   give one of them, or a list of names of fields in the order of the channels"):format(call, text.of(part),
+      self.parts and table.concat(sorted(self.parts), ", ") or "statistics that were saved without parts"))
+  end
+  local names = {}
+  for _ = 1, known.steps do table.move(known.fields, 1, #known.fields, #names + 1, names) end
+  return names
+end
+
+--- mean and std of each channel of `x` [batch, channels, ...], as plain tensors [channels, 1, ...].
+local function scales_of(self, call, x, part)
+  if not mh.is_tensor(x) or x.ndim < 2 then
+    fail(("Statistics:%s: wanted a tensor [batch, channels, space...]\n  have  %s\n  fix   give a batch's part, or what a network makes of it"):format(call,
+      mh.is_tensor(x) and "shape [" .. table.concat(x.shape, ", ") .. "]" or text.of(x)))
+  end
+  local mean, std = {}, {}
+  for _, name in ipairs(fields_of(self, call, part)) do
+    local of = self.fields[name]
+    if not of then
+      fail(("Statistics:%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(call, text.of(name),
+        mh.did_you_mean(tostring(name), sorted(self.fields)), table.concat(sorted(self.fields), ", ")))
+    end
+    table.move(of.mean, 1, #of.mean, #mean + 1, mean)
+    table.move(of.std, 1, #of.std, #std + 1, std)
+  end
+  if #mean ~= x.shape[2] then
+    fail(("Statistics:%s: %d channels, the tensor has %d\n  have  shape [%s]\n  fix   give the part, or the fields, that the channels are of"):format(call, #mean,
+      x.shape[2], table.concat(x.shape, ", ")))
+  end
+  local shape, kind = {#mean}, {dtype = x.dtype, device = x.device}
+  for i = 3, x.ndim do shape[i - 1] = 1 end
+  return mh.tensor(mean, kind):reshape(shape), mh.tensor(std, kind):reshape(shape)
+end
+
+--- x * std + mean of each channel: values as the files have them, of what a loader with normalize = these statistics gave, or a
+--- network in its place. `x` is [batch, channels, space...], plain or cut; `part` is "inputs", "targets" or "static" of the windows, or a list of
+--- names of fields. Gradients flow. Not collective for plain tensors.
+function Statistics:denormalize(x, part)
+  local mean, std = scales_of(self, "denormalize", x, part)
+  return x * std + mean
+end
+
+--- (x - mean) / std of each channel, as a loader does it. Arguments as those of denormalize.
+function Statistics:normalize(x, part)
+  local mean, std = scales_of(self, "normalize", x, part)
+  return (x - mean) / std
 end
 
 function meta.__tostring(self)
@@ -231,6 +282,15 @@ local function facts_of(set, options, weights)
     differences = tostring(options.differences)}
 end
 
+--- The fields of each part of windows, and how many steps it has.
+local function parts_of(set)
+  local parts = {}
+  for _, name in ipairs {"inputs", "targets", "static"} do
+    if #set[name].fields > 0 then parts[name] = {fields = set[name].fields, steps = #set[name].steps} end
+  end
+  return parts
+end
+
 --- Kept statistics are those of this set only where all facts are alike.
 local function check_kept(path, kept, facts)
   for _, fact in ipairs(kFacts) do
@@ -261,6 +321,7 @@ function statistics.of(set, ...)
   if options.cache and mh._files.on_first_rank(function() return mh.files.exists(options.cache) and "there" or nil end) then
     local found = statistics.load(options.cache)
     check_kept(options.cache, found.of, facts)
+    found.parts = parts_of(set)
     return found
   end
   local fields = {}
@@ -268,7 +329,7 @@ function statistics.of(set, ...)
     fields[name] = summary(name, moments_of(set.data, name, frames_of(set, name), weights[name]))
     fields[name].differences = options.differences and differences_of(set, name, weights[name]) or nil
   end
-  local self = from_table {fields = fields, of = facts, weights = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"}
+  local self = from_table {fields = fields, of = facts, parts = parts_of(set), weights = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"}
   if options.cache then self:save(options.cache) end
   return self
 end
