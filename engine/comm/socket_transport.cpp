@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every message is a head and its bytes. A message whose receive is posted goes straight to its place; one that comes
-// earlier is kept, because a message that is waited for may come behind it.
+// earlier is kept, because a message that is waited for may come behind it. A head is believed as far as bytes follow:
+// memory grows with what has come, never by what is said.
 #include "moonhalo/engine/comm/socket_transport.h"
 
 #include <fcntl.h>
@@ -24,6 +25,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLinger{500};
 constexpr int kLastWordsTag = -1;
+constexpr size_t kMostLastWords = size_t{1} << 20;
+constexpr size_t kLeastGrowth = size_t{1} << 16;
 
 struct Head {
   uint64_t bytes;
@@ -76,7 +79,6 @@ class Connection {
     if (into_ != request) return;
     // Its message is half here.
     aside_.assign(request->data, request->data + got_ - sizeof(Head));
-    aside_.resize(head_.bytes);
     into_ = nullptr;
   }
 
@@ -169,6 +171,7 @@ class Connection {
 
   void read() {
     for (;;) {
+      if (!open()) return;
       if (got_ >= sizeof(Head) && got_ == sizeof(Head) + head_.bytes) end_message();
       const auto [place, room] = next_place();
       const ssize_t moved = ::recv(socket_, place, room, 0);
@@ -184,22 +187,45 @@ class Connection {
   std::pair<char*, size_t> next_place() {
     if (got_ < sizeof(Head)) return {reinterpret_cast<char*>(&head_) + got_, sizeof(Head) - got_};
     const size_t begin = got_ - sizeof(Head);
-    return {(into_ ? into_->data : aside_.data()) + begin, head_.bytes - begin};
+    if (into_) return {into_->data + begin, head_.bytes - begin};
+    if (drops_) {
+      aside_.resize(kLeastGrowth);
+      return {aside_.data(), std::min<size_t>(kLeastGrowth, head_.bytes - begin)};
+    }
+    if (aside_.size() <= begin) aside_.resize(std::min<size_t>(head_.bytes, begin + std::max(begin, kLeastGrowth)));
+    return {aside_.data() + begin, aside_.size() - begin};
+  }
+
+  /// True for what a rank may send.
+  static bool believable(const Head& head) {
+    if (head.tag == kLastWordsTag) return head.bytes <= kMostLastWords;
+    return head.tag >= 0 && head.tag <= Transport::kLastTag && head.bytes <= Transport::kPieceBytes;
   }
 
   void begin_message() {
     into_ = nullptr;
+    drops_ = false;
+    aside_.clear();
+    if (!believable(head_)) {
+      gone_ = "it has sent a message of " + std::to_string(head_.bytes) + " bytes with tag " +
+              std::to_string(head_.tag) + ", which no rank does";
+      return;
+    }
     const auto posted = posted_.find(static_cast<int>(head_.tag));
-    if (posted != posted_.end() && !posted->second.empty() && head_.bytes <= posted->second.front()->bytes) {
-      into_ = posted->second.front();
-      posted->second.pop_front();
+    if (posted == posted_.end() || posted->second.empty()) return;
+    Request* const request = posted->second.front();
+    posted->second.pop_front();
+    if (head_.bytes <= request->bytes) {
+      into_ = request;
     } else {
-      aside_.resize(head_.bytes);
+      drops_ = true;  // the receive has failed, and what comes has no place
+      finish(*request, head_.bytes);
     }
   }
 
   void end_message() {
     got_ = 0;
+    if (drops_) return;
     if (into_) {
       finish(*std::exchange(into_, nullptr), head_.bytes);
       return;
@@ -221,6 +247,7 @@ class Connection {
   Head head_{};
   size_t got_ = 0;           // of the message that comes in, its head included
   Request* into_ = nullptr;  // its place; null: aside_
+  bool drops_ = false;       // its receive has failed
   std::vector<char> aside_;
   std::map<int, std::deque<Request*>> posted_;
   std::map<int, std::deque<std::vector<char>>> early_;

@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
+#include "tests/support/process_memory.h"
 #include "tests/support/ranks.h"
 #include "tests/support/socket_ranks.h"
 #include "tests/support/verbs.h"
@@ -111,6 +113,73 @@ TEST(SocketTransport, MessagesThatAreTooLongAreErrors) {
     }
     threads.barrier();
   });
+}
+
+/// A transport of rank 0, and the other end of its socket, which is no rank's.
+struct Strange {
+  Strange() {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    transport = make_socket_transport(0, {-1, ends[0]});
+    other = ends[1];
+  }
+  ~Strange() { ::close(other); }
+  void say(uint64_t bytes, int64_t tag, size_t follow = 0) const {
+    const uint64_t head[2] = {bytes, static_cast<uint64_t>(tag)};
+    EXPECT_EQ(::send(other, head, sizeof(head), MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(head)));
+    const std::string text(follow, 'x');
+    EXPECT_EQ(::send(other, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(follow));
+  }
+  TransportPtr transport;
+  int other;
+};
+
+// Sizes and tags that no rank sends, of messages that are waited for and of others: an error, and no memory.
+TEST(SocketTransport, Y21_HeadsThatNoRankSendsEndTheConnection) {
+  for (const auto& [bytes, tag] : {std::pair{uint64_t{1} << 60, int64_t{2}},
+                                   {uint64_t{8} << 30, int64_t{2}},
+                                   {~uint64_t{0}, int64_t{-1}},
+                                   {uint64_t{8}, int64_t{-2}},
+                                   {uint64_t{8}, int64_t{1} << 40},
+                                   {uint64_t{2} << 20, int64_t{-1}}}) {
+    const Strange strange;
+    int64_t number = 0;
+    void* receive = strange.transport->receive(&number, sizeof(number), 1, 1);
+    strange.say(bytes, tag);
+    EXPECT_THAT(finish(*strange.transport, receive),
+                HasSubstr("rank 1 has ended or was lost\n  have  it has sent a message of " + std::to_string(bytes) +
+                          " bytes with tag " + std::to_string(tag) + ", which no rank does"));
+    strange.transport->cancel(receive);
+  }
+}
+
+// A message longer than its receive fails it as soon as its head is there, and what follows has no place; the next one
+// is right.
+TEST(SocketTransport, Y21_ALongMessageFailsItsReceiveAlone) {
+  const Strange strange;
+  int64_t first = 0, second = 0;
+  void* receive = strange.transport->receive(&first, sizeof(first), 1, 1);
+  void* next = strange.transport->receive(&second, sizeof(second), 1, 1);
+  strange.say(100000, 1, 70000);
+  EXPECT_THAT(finish(*strange.transport, receive), HasSubstr("a message of 100000 bytes came where 8 were expected"));
+  const std::string rest(30000, 'y');
+  EXPECT_EQ(::send(strange.other, rest.data(), rest.size(), MSG_NOSIGNAL), 30000);
+  strange.say(8, 1, 8);
+  EXPECT_EQ(finish(*strange.transport, next), "");
+  EXPECT_EQ(second, 0x7878787878787878);
+  EXPECT_EQ(first, 0);
+}
+
+// The size is one that a rank may send, but the bytes do not come, and no receive waits for them.
+TEST(SocketTransport, Y21_MemoryGrowsWithWhatHasCome) {
+  const Strange strange;
+  strange.say(Transport::kPieceBytes, 7, 1000);
+  const int64_t before = testing::process_memory("VmRSS");
+  int64_t number = 0;
+  void* receive = strange.transport->receive(&number, sizeof(number), 1, 1);
+  EXPECT_FALSE(strange.transport->test(receive));
+  EXPECT_LT(testing::process_memory("VmRSS") - before, int64_t{100} << 20);
+  strange.transport->cancel(receive);
 }
 
 // The last message of such a rank still arrives.
