@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/launch/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <c10/util/Exception.h>
-#include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <random>
 #include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -28,47 +22,19 @@
 #include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/socket_transport.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/launch/handshake.h"
+#include "moonhalo/engine/launch/job_key.h"
 #include "moonhalo/engine/launch/late_note.h"
+#include "moonhalo/engine/launch/sockets.h"
 
 namespace moonhalo {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = MeetingClock;
 using std::chrono::milliseconds;
-
-milliseconds left(Clock::time_point deadline) {
-  return std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()), milliseconds(1));
-}
-
-class Socket {
- public:
-  explicit Socket(int descriptor = -1) : descriptor_(descriptor) {}
-  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Socket() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
 
 [[noreturn]] void fail(const std::string& what, const std::string& have, const std::string& fix) {
   throw CommError("launch: " + what + "\n  have  " + have + "\n  fix   " + fix);
-}
-
-sockaddr_in address_of(uint32_t ip, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = ip;
-  address.sin_port = htons(port);
-  return address;
 }
 
 /// Says how other processes reach this one.
@@ -76,16 +42,20 @@ struct Contact {
   std::string machine;  ///< name and boot of its system
   std::vector<std::string> ips;
   uint16_t port = 0;
+  bool everywhere = false;  ///< it listens on all interfaces of its machine
 
   std::string text() const {
     std::string all;
     for (const std::string& ip : ips) all += " " + ip;
-    return machine + " " + std::to_string(port) + all;
+    return machine + " " + std::to_string(port) + (everywhere ? " everywhere" : " at") + all;
   }
+  /// Reads any text: what is no contact has port 0.
   static Contact of(const std::string& text) {
     std::istringstream words(text);
     Contact contact;
-    words >> contact.machine >> contact.port;
+    std::string where;
+    words >> contact.machine >> contact.port >> where;
+    contact.everywhere = where == "everywhere";
     for (std::string ip; words >> ip;) contact.ips.push_back(ip);
     return contact;
   }
@@ -98,90 +68,6 @@ std::string this_machine() {
   return this_host() + "/" + boot;
 }
 
-/// The addresses of this machine, or the one that MOONHALO_ADDRESS gives.
-std::vector<std::string> own_ips() {
-  if (const char* given = std::getenv("MOONHALO_ADDRESS"); given != nullptr && *given != '\0') return {given};
-  std::vector<std::string> ips;
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return ips;
-  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
-    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
-    char text[INET_ADDRSTRLEN] = {};
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof(text));
-    ips.emplace_back(text);
-  }
-  freeifaddrs(all);
-  return ips;
-}
-
-bool is_loopback(const std::string& host) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_family = AF_INET;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
-  const uint32_t ip = ntohl(reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr.s_addr);
-  freeaddrinfo(found);
-  return ip == INADDR_LOOPBACK;
-}
-
-Socket listen_on(bool only_here, int size, uint16_t& port) {
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = address_of(htonl(only_here ? INADDR_LOOPBACK : INADDR_ANY), 0);
-  socklen_t length = sizeof(address);
-  if (!socket || ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::listen(socket.get(), size) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    fail("cannot wait for the other processes", std::strerror(errno), "look at the limits of this process (ulimit -n)");
-  }
-  port = ntohs(address.sin_port);
-  return socket;
-}
-
-bool wait_for(int socket, short events, Clock::time_point deadline) {
-  pollfd one{socket, events, 0};
-  for (;;) {
-    const int ready = ::poll(&one, 1, static_cast<int>(left(deadline).count()));
-    if (ready > 0) return true;
-    if (ready == 0 || errno != EINTR) return false;
-  }
-}
-
-bool read_all(int socket, void* data, size_t bytes, Clock::time_point deadline) {
-  auto* place = static_cast<char*>(data);
-  while (bytes > 0) {
-    if (!wait_for(socket, POLLIN, deadline)) return false;
-    const ssize_t got = ::recv(socket, place, bytes, 0);
-    if (got <= 0) return false;
-    place += got;
-    bytes -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
-/// The first words of whoever calls: another program that finds the port does not know the secret.
-struct Hello {
-  uint64_t secret;
-  int64_t rank;
-};
-
-/// Empty when no rank answers there.
-Socket connect_to(const std::string& ip, uint16_t port, const Hello& hello, Clock::time_point deadline) {
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address = address_of(0, port);
-  if (!socket || inet_pton(AF_INET, ip.c_str(), &address.sin_addr) != 1) return Socket();
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 && errno != EINPROGRESS)
-    return Socket();
-  int error = 0;
-  socklen_t length = sizeof(error);
-  if (!wait_for(socket.get(), POLLOUT, deadline)) return Socket();
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) return Socket();
-  Hello answer{};
-  const bool sent = ::send(socket.get(), &hello, sizeof(hello), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(hello));
-  if (!sent || !read_all(socket.get(), &answer, sizeof(answer), deadline) || answer.secret != hello.secret)
-    return Socket();
-  return socket;
-}
-
 /// Calls the ranks before this one and is called by those behind it.
 class Meeting {
  public:
@@ -191,20 +77,26 @@ class Meeting {
         limit_(limit),
         note_after_(note_after),
         deadline_(Clock::now() + limit),
+        seal_(place.key, place.run),
+        me_{place.key, place.run, launch.rank, launch.size},
         sockets_(launch.size) {}
 
   std::vector<int> hold() {
     allow_many_files();
+    if (const std::string warning = open_meeting(place_); launch_.rank == 0 && !warning.empty()) note(warning);
     open_store();
+    if (seal_.has_key()) set_plainly(keyed(), "yes");
+    check_key();
     claim();
-    Contact mine{this_machine(), own_ips(), 0};
-    const Socket listening = listen_on(is_loopback(place_.host), launch_.size, mine.port);
-    if (launch_.rank == 0) set("secret", std::to_string(draw_secret()));
+    const Listener listening = listen_for_ranks(place_.host, place_.port);
+    const Contact mine{this_machine(), listening.ips, listening.port, listening.everywhere};
+    if (launch_.rank == 0 && !seal_.has_key()) set("secret", hex(random_digest()));
     set("rank" + std::to_string(launch_.rank), mine.text());
     const std::vector<std::string> contacts = get_of_all("rank");
-    secret_ = std::stoull(store_->get_to_str(key("secret")));
+    if (!seal_.has_key()) me_.key = secret();
     for (int rank = 0; rank < launch_.rank; ++rank) call(rank, contacts[rank], mine.machine);
-    while (missing() >= 0) answer(listening);
+    Callers callers(listening.socket.get(), me_);
+    while (missing() >= 0) answer(callers);
     set("done" + std::to_string(launch_.rank), "yes");
     if (place_.serves) get_of_all("done");  // then no rank needs the store
     std::vector<int> sockets;
@@ -213,15 +105,10 @@ class Meeting {
   }
 
  private:
-  static uint64_t draw_secret() {
-    std::random_device device;
-    return static_cast<uint64_t>(device()) << 32 | device();
-  }
-
   void allow_many_files() const {
     rlimit files{};
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-    const auto wanted = static_cast<rlim_t>(launch_.size) + 256;
+    const auto wanted = 2 * static_cast<rlim_t>(launch_.size) + 512;  // ranks, and strangers for a while
     if (files.rlim_cur >= wanted || files.rlim_cur == files.rlim_max) return;
     files.rlim_cur = std::min(files.rlim_max, wanted);
     setrlimit(RLIMIT_NOFILE, &files);
@@ -233,11 +120,15 @@ class Meeting {
     options.isServer = place_.serves;
     options.waitWorkers = false;
     options.timeout = limit_;
+    Socket listening = place_.serves ? listen_at(place_.host, place_.port) : Socket();
+    const std::string problem = place_.serves && !listening ? std::strerror(errno) : "";
+    if (listening) options.masterListenFd = listening.release();  // the store's from now on
     const LateNote late(note_after_, rank_text(launch_.rank) + " has not reached the store at " + address() +
                                          " within " + seconds_text(note_after_) + ", and goes on trying for " +
                                          seconds_text(limit_ - note_after_) +
                                          "; rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
     try {
+      if (!problem.empty()) throw CommError(problem);
       store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
     } catch (const std::exception& error) {
       if (place_.serves) warn_the_other(options);
@@ -249,9 +140,10 @@ class Meeting {
   /// own.
   void warn_the_other(c10d::TCPStoreOptions options) {
     options.isServer = false;
+    options.masterListenFd.reset();
     options.timeout = std::min<milliseconds>(limit_, std::chrono::seconds(3));
     try {
-      store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+      store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
     } catch (const std::exception&) {  // another program's
       return;
     }
@@ -267,8 +159,7 @@ class Meeting {
   /// have one store, or ranks wrong numbers; none of them may go on.
   void claim() {
     const std::string me = this_host() + ", process " + std::to_string(::getpid());
-    const std::string mark =
-        "\n" + std::to_string(draw_secret());  // processes of two machines' containers may look alike
+    const std::string mark = "\n" + hex(random_digest());  // processes of two machines' containers may look alike
     const std::string fix =
         "\n  fix   give every job a MASTER_PORT of its own, and its processes each a RANK and all one WORLD_SIZE";
     const std::string job = std::to_string(launch_.size) + " ranks" + place_.job;
@@ -289,20 +180,22 @@ class Meeting {
 
   /// The value that was there before, else this one.
   std::string set_once(const std::string& name, const std::string& value) {
+    std::vector<uint8_t> now;
     try {
-      const std::vector<uint8_t> now =
-          store_->compareSet(key(name), std::vector<uint8_t>(), std::vector<uint8_t>(value.begin(), value.end()));
-      return {now.begin(), now.end()};
+      const std::string closed = seal_.close(name, value);
+      now = store_->compareSet(seal_.name(name), std::vector<uint8_t>(), {closed.begin(), closed.end()});
     } catch (const std::exception& error) {
       unreachable(error);
     }
+    return seal_.open(name, {now.begin(), now.end()}, address());
   }
 
   static constexpr std::chrono::seconds kHear{1};  // before the store goes, which others are about to ask
   static constexpr char kStops = '!';              // begins what is no contact, but the reason for which all ranks stop
 
   /// In place of the contacts that others wait for.
-  [[noreturn]] void stop_all(int ranks, const std::string& text) {
+  [[noreturn]] void stop_all(int ranks, const std::string& said) {
+    const std::string text = printable(said);
     for (int rank = 0; rank < ranks; ++rank) set("rank" + std::to_string(rank), kStops + text);
     if (place_.serves) std::this_thread::sleep_for(kHear);
     throw CommError(text);
@@ -315,30 +208,55 @@ class Meeting {
          "MASTER_PORT name another");
   }
 
-  std::string key(const std::string& name) const { return "moonhalo/" + place_.run + "/" + name; }
-
-  void set(const std::string& name, const std::string& value) {
+  /// Stands for a key where there is none: anybody can read it who reaches the store.
+  std::string secret() {
     try {
-      store_->set(key(name), std::vector<uint8_t>(value.begin(), value.end()));
+      return store_->get_to_str(seal_.name("secret"));
     } catch (const std::exception& error) {
       unreachable(error);
     }
   }
 
+  void set(const std::string& name, const std::string& value) {
+    set_plainly(seal_.name(name), seal_.close(name, value));
+  }
+  void set_plainly(const std::string& name, const std::string& value) {
+    try {
+      store_->set(name, std::vector<uint8_t>(value.begin(), value.end()));
+    } catch (const std::exception& error) {
+      unreachable(error);
+    }
+  }
+
+  /// Says that there are ranks with a key.
+  std::string keyed() const { return "moonhalo/" + place_.run + "/keyed"; }
+
+  /// Others have a key, and this rank has none: neither side can find the other.
+  void check_key() {
+    bool others_do = false;
+    try {
+      others_do = !seal_.has_key() && store_->check({keyed()});
+    } catch (const std::exception&) {  // rank 0 has given up, and the store with it
+    }
+    if (!others_do) return;
+    fail("ranks at " + address() + " have a job key, and " + rank_text(launch_.rank) + " has none", launch_.why,
+         "give all ranks the same MOONHALO_JOB_KEY (mpirun -x, srun --export) or MOONHALO_JOB_KEY_FILE");
+  }
+
   /// Gives what each rank has said under NAME and its number. When all have, all are there.
   std::vector<std::string> get_of_all(const std::string& name) {
     std::vector<std::string> keys, values;
-    for (int rank = 0; rank < launch_.size; ++rank) keys.push_back(key(name + std::to_string(rank)));
+    for (int rank = 0; rank < launch_.size; ++rank) keys.push_back(seal_.name(name + std::to_string(rank)));
     try {
       await(keys);
-      for (const auto& value : store_->multiGet(keys)) values.emplace_back(value.begin(), value.end());
-      for (const std::string& value : values) {
-        if (value[0] != kStops) continue;
-        if (place_.serves) std::this_thread::sleep_for(kHear);
-        throw CommError(value.substr(1));
+      for (const auto& value : store_->multiGet(keys)) {
+        const std::string entry = name + std::to_string(values.size());
+        values.push_back(printable(seal_.open(entry, {value.begin(), value.end()}, address())));
+        if (values.back().starts_with(kStops)) throw CommError(values.back().substr(1));
       }
       return values;
     } catch (const CommError&) {
+      if (place_.serves) std::this_thread::sleep_for(kHear);
       throw;
     } catch (const std::exception& error) {
       if (Clock::now() < deadline_) unreachable(error);
@@ -350,16 +268,17 @@ class Meeting {
 
   void await(const std::vector<std::string>& keys) {
     try {
-      return store_->wait(keys, std::min(note_after_, left(deadline_)));
+      return store_->wait(keys, std::min(note_after_, left_until(deadline_)));
     } catch (const std::exception&) {
-      if (left(deadline_) <= milliseconds(1)) throw;
+      check_key();
+      if (left_until(deadline_) <= milliseconds(1)) throw;
     }
     const int rank = first_without(keys);
     if (place_.serves && rank >= 0) {
       note(rank_text(rank) + " has not come to " + address() + " within " + seconds_text(note_after_) +
-           "; it is waited for " + seconds_text(left(deadline_)) + " longer");
+           "; it is waited for " + seconds_text(left_until(deadline_)) + " longer" + key_hint());
     }
-    store_->wait(keys, left(deadline_));
+    store_->wait(keys, left_until(deadline_));
   }
 
   /// The first rank whose key the store does not have; -1 when that cannot be asked any more.
@@ -375,35 +294,30 @@ class Meeting {
 
   [[noreturn]] void late(int rank) const {
     fail((rank < 0 ? "one of the ranks" : rank_text(rank)) + " has not come within " + seconds_text(limit_),
-         launch_.why, "look at what that process said; MOONHALO_TIMEOUT_S gives it more time");
+         launch_.why, "look at what that process said; MOONHALO_TIMEOUT_S gives it more time" + key_hint());
   }
+  std::string key_hint() const { return seal_.has_key() ? "; all ranks need the same job key (MOONHALO_JOB_KEY)" : ""; }
 
   void call(int rank, const std::string& text, const std::string& machine) {
     const Contact contact = Contact::of(text);
-    const std::vector<std::string> ips =
-        contact.machine == machine ? std::vector<std::string>{"127.0.0.1"} : contact.ips;
+    const bool beside = contact.machine == machine && contact.everywhere;
+    const std::vector<std::string> ips = beside ? std::vector<std::string>{"127.0.0.1"} : contact.ips;
     constexpr milliseconds kEach{30000};
     for (const std::string& ip : ips) {
       const auto until = std::min(deadline_, Clock::now() + kEach);
-      sockets_[rank] = connect_to(ip, contact.port, {secret_, launch_.rank}, until);
+      sockets_[rank] = connect_to_rank(ip, contact.port, me_, rank, until);
       if (sockets_[rank]) return prepare(sockets_[rank].get());
     }
     fail("cannot connect to rank " + std::to_string(rank), "it can be called at " + text,
          "see that no firewall is between the nodes; MOONHALO_ADDRESS gives the address of a node that others reach");
   }
 
-  void answer(const Socket& listening) {
-    if (!wait_for(listening.get(), POLLIN, deadline_)) late(missing());
-    Socket caller(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    Hello hello{};
-    constexpr milliseconds kSaysHelloWithin{2000};
-    const auto until = std::min(deadline_, Clock::now() + kSaysHelloWithin);
-    if (!caller || !read_all(caller.get(), &hello, sizeof(hello), until) || hello.secret != secret_) return;
-    if (hello.rank <= launch_.rank || hello.rank >= launch_.size || sockets_[hello.rank]) return;
-    const Hello mine{secret_, launch_.rank};
-    if (::send(caller.get(), &mine, sizeof(mine), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(mine))) return;
-    prepare(caller.get());
-    sockets_[hello.rank] = std::move(caller);
+  void answer(Callers& callers) {
+    const auto wanted = [this](int rank) { return rank > launch_.rank && !sockets_[rank]; };
+    auto caller = callers.next(wanted, deadline_);
+    if (!caller) late(missing());
+    prepare(caller->second.get());
+    sockets_[caller->first] = std::move(caller->second);
   }
 
   static void prepare(int socket) {
@@ -425,7 +339,8 @@ class Meeting {
   milliseconds limit_, note_after_;
   Clock::time_point deadline_;
   c10::intrusive_ptr<c10d::Store> store_;
-  uint64_t secret_ = 0;
+  Seal seal_;
+  Member me_;
   std::vector<Socket> sockets_;
 };
 
@@ -453,6 +368,7 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536, "launch: MASTER_PORT is no port\n  have  MASTER_PORT=",
                       given, "\n  fix   give a free port, 1 to 65535");
     place = {text("MASTER_ADDR"), static_cast<uint16_t>(port), launch.rank == 0, ""};
+    place.key = job_key(getenv);
     // torchrun serves a store itself, one for each attempt.
     if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") place.serves = false;
     place.run = text("TORCHELASTIC_RUN_ID") + "/" + text("TORCHELASTIC_RESTART_COUNT");
@@ -470,7 +386,15 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
   constexpr uint64_t kFirstPort = 20000, kPorts = 10000;
   const uint64_t number = std::strtoull(job.c_str(), nullptr, 10) * 31 + std::strtoull(step.c_str(), nullptr, 10);
   place = {first_node(nodes), static_cast<uint16_t>(kFirstPort + number % kPorts), launch.rank == 0, job + "." + step};
+  place.key = job_key(getenv);
   return place;
+}
+
+std::string open_meeting(const MeetingPlace& place) {
+  if (!place.key.empty() || is_loopback(place.host)) return "";
+  return "the ranks come to " + place.host + ":" + std::to_string(place.port) +
+         " without a job key: whoever reaches that port can read, change and end the job; give all ranks one "
+         "MOONHALO_JOB_KEY (openssl rand -hex 32), or MOONHALO_JOB_KEY_FILE";
 }
 
 TransportPtr meet(const Launch& launch, const MeetingPlace& place, milliseconds limit, milliseconds note_after) {

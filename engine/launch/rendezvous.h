@@ -16,14 +16,18 @@ namespace moonhalo {
 struct MeetingPlace {
   std::string host;
   uint16_t port = 0;
-  bool serves = false;  ///< this process does, for the others
-  std::string run;      ///< tells runs apart that use one store
-  std::string job;      ///< what the machine calls the job, for ranks that have come to the wrong place
+  bool serves = false;   ///< this process does, for the others
+  std::string run;       ///< tells runs apart that use one store
+  std::string job = {};  ///< what the machine calls the job, for ranks that have come to the wrong place
+  std::string key = {};  ///< that all ranks have, and strangers do not (job_key.h); "": anybody may come
 };
 
 /// From MASTER_ADDR and MASTER_PORT, or for a step of Slurm from its first node and its number; nothing where neither
-/// is known. ValueError for a port that is none.
+/// is known. ValueError for a port or a job key that is none.
 std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::function<const char*(const char*)>& getenv);
+
+/// A warning for ranks that meet without a key where other machines may come; "" otherwise.
+std::string open_meeting(const MeetingPlace& place);
 
 /// Connects the processes of a launch to each other by TCP. Collective over them. CommError, which names the ranks that
 /// did not come, when that takes longer than `limit`, and at once on all ranks where two say that they are the same, or

@@ -21,6 +21,12 @@ std::string first_line_of(const c10::Error& error) {
   return text.substr(0, text.find('\n'));
 }
 
+std::string access_of(const MeetingPlace& place) {
+  if (!place.key.empty()) return ", with a job key";
+  return open_meeting(place).empty() ? ", open to this machine"
+                                     : ", open: without MOONHALO_JOB_KEY to whoever reaches that port";
+}
+
 std::string control_of(const Launch& launch, const GetEnv& getenv) {
   const std::string backend = fitting_backend(launch);
   if (backend == "threads") return "threads: one process; --ranks N makes N ranks of it";
@@ -30,7 +36,7 @@ std::string control_of(const Launch& launch, const GetEnv& getenv) {
     const auto place = meeting_place(launch, getenv);
     if (!place) return "tcp, but not where the processes meet: set MASTER_ADDR (a host that all reach) and MASTER_PORT";
     return "tcp, store at " + place->host + ":" + std::to_string(place->port) + " (" +
-           (place->serves ? "served by this process" : "served by another") + ")";
+           (place->serves ? "served by this process" : "served by another") + ")" + access_of(*place);
   } catch (const c10::ValueError& error) {
     return first_line_of(error);
   }

@@ -44,7 +44,7 @@ Variables step(const char* rank, const char* local, const char* tasks) {
           {"SLURM_NODEID", "0"}};
 }
 
-TEST(Surroundings, LauncherAndControl) {
+TEST(Surroundings, Y21_LauncherAndControl) {
   EXPECT_THAT(env({}),
               AllOf(HasSubstr("launcher      single (no launcher's variables are set)"),
                     HasSubstr("control       threads"), HasSubstr("device        cpu"), Not(HasSubstr("believed"))));
@@ -56,6 +56,17 @@ TEST(Surroundings, LauncherAndControl) {
                    {"LOCAL_WORLD_SIZE", "2"}}),
               AllOf(HasSubstr("launcher      torchrun (RANK=1"), HasSubstr("rank          1 of 4, 1 of 2 on "),
                     HasSubstr("control       tcp, store at n1:29500 (served by another)")));
+  std::map<std::string, std::string> torchrun = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "192.0.2.1"}, {"MASTER_PORT", "29500"}};
+  EXPECT_THAT(env(torchrun), HasSubstr("192.0.2.1:29500 (served by another), open: without MOONHALO_JOB_KEY"));
+  torchrun["MOONHALO_JOB_KEY"] = "0123456789abcdef";
+  EXPECT_THAT(env(torchrun),
+              AllOf(HasSubstr("(served by another), with a job key"), Not(HasSubstr("0123456789abcdef"))));
+  torchrun["MOONHALO_JOB_KEY"] = "short";
+  EXPECT_THAT(env(torchrun), HasSubstr("control       launch: the job key can be guessed"));
+  torchrun["MOONHALO_JOB_KEY"] = "";
+  torchrun["MASTER_ADDR"] = "127.0.0.1";
+  EXPECT_THAT(env(torchrun), HasSubstr("(served by another), open to this machine"));
   EXPECT_THAT(env(step("0", "0", "4")), AllOf(HasSubstr("launcher      slurm"), HasSubstr("tcp, store at n03:"),
                                               HasSubstr("served by this process")));
   EXPECT_THAT(env({{"OMPI_COMM_WORLD_RANK", "0"},

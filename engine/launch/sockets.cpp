@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/launch/sockets.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
+namespace {
+
+using std::chrono::milliseconds;
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+/// Returns the addresses of `host` for streams; null where it has none.
+Addresses addresses_of(const std::string& host, int family, uint16_t port = 0) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_family = family;
+  hints.ai_socktype = SOCK_STREAM;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) found = nullptr;
+  return {found, freeaddrinfo};
+}
+
+bool begins_with_127(uint32_t network_order) { return ntohl(network_order) >> 24 == 127; }
+
+/// 127.0.1.1 does not count: Debian gives it to a machine's own name, which has another address elsewhere.
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  return address->sa_family == AF_INET &&
+         ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) == INADDR_LOOPBACK;
+}
+
+std::string text_of(uint32_t network_order) {
+  char text[INET_ADDRSTRLEN] = {};
+  in_addr address{network_order};
+  inet_ntop(AF_INET, &address, text, sizeof(text));
+  return text;
+}
+
+/// The addresses of this machine that others may reach.
+std::vector<std::string> own_ips() {
+  std::vector<std::string> ips;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return ips;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
+    ips.push_back(text_of(reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr));
+  }
+  freeifaddrs(all);
+  return ips;
+}
+
+/// This machine's address on the way to `host`; "" where that cannot be told. A datagram socket asks the routes and
+/// sends nothing.
+std::string address_towards(const std::string& host, uint16_t port) {
+  const Addresses found = addresses_of(host, AF_INET, port);
+  if (!found) return "";
+  const Socket socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  socklen_t length = sizeof(own);
+  if (!socket || ::connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
+    return "";
+  return begins_with_127(own.sin_addr.s_addr) ? "" : text_of(own.sin_addr.s_addr);
+}
+
+/// Empty when it cannot be; errno says why.
+Socket listening_socket(const sockaddr* address, socklen_t length) {
+  Socket socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(socket.get(), address, length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
+    return Socket();
+  return socket;
+}
+
+Socket listening_socket(const std::string& ip, uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  if (inet_pton(AF_INET, ip.c_str(), &address.sin_addr) != 1) return Socket();
+  return listening_socket(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+}
+
+}  // namespace
+
+milliseconds left_until(MeetingClock::time_point deadline) {
+  return std::max(std::chrono::duration_cast<milliseconds>(deadline - MeetingClock::now()), milliseconds(1));
+}
+
+Socket::~Socket() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+bool wait_for(int socket, short events, MeetingClock::time_point deadline) {
+  pollfd one{socket, events, 0};
+  for (;;) {
+    const int ready = ::poll(&one, 1, static_cast<int>(left_until(deadline).count()));
+    if (ready > 0) return true;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+bool read_all(int socket, void* data, size_t bytes, MeetingClock::time_point deadline) {
+  auto* place = static_cast<char*>(data);
+  while (bytes > 0) {
+    if (MeetingClock::now() > deadline || !wait_for(socket, POLLIN, deadline)) return false;
+    const ssize_t got = ::recv(socket, place, bytes, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    place += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool send_all(int socket, const void* data, size_t bytes) {
+  return ::send(socket, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
+bool is_loopback(const std::string& host) {
+  const Addresses found = addresses_of(host, AF_UNSPEC);
+  if (!found) return false;
+  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
+    if (!is_loopback(one->ai_addr)) return false;
+  }
+  return true;
+}
+
+Listener listen_for_ranks(const std::string& host, uint16_t port) {
+  Listener listener;
+  const char* const given = std::getenv("MOONHALO_ADDRESS");
+  const bool is_given = given != nullptr && *given != '\0';
+  const std::string ip = is_given ? given : is_loopback(host) ? "127.0.0.1" : address_towards(host, port);
+  if (!ip.empty()) {
+    listener.socket = listening_socket(ip, 0);
+    listener.ips = {ip};
+  }
+  if (!listener.socket) {
+    listener.socket = listening_socket("0.0.0.0", 0);
+    listener.everywhere = true;
+    if (!is_given) listener.ips = own_ips();
+  }
+  sockaddr_in address{};
+  socklen_t length = sizeof(address);
+  if (!listener.socket || ::getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    throw CommError(std::string("launch: cannot wait for the other processes\n  have  ") + std::strerror(errno) +
+                    "\n  fix   look at the limits of this process (ulimit -n)");
+  }
+  listener.port = ntohs(address.sin_port);
+  return listener;
+}
+
+Socket listen_at(const std::string& host, uint16_t port) {
+  const bool here = is_loopback(host);
+  for (const int family : {AF_INET, AF_INET6}) {
+    const Addresses found = addresses_of(host, family, port);
+    for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
+      // A name of this machine's own that means loopback here means something else to others.
+      const bool own_name = family == AF_INET && !here &&
+                            begins_with_127(reinterpret_cast<const sockaddr_in*>(one->ai_addr)->sin_addr.s_addr);
+      if (own_name) continue;
+      Socket socket = listening_socket(one->ai_addr, one->ai_addrlen);
+      if (socket || errno == EADDRINUSE || errno == EACCES) return socket;
+    }
+  }
+  return listening_socket("0.0.0.0", port);
+}
+
+}  // namespace moonhalo
