@@ -65,7 +65,7 @@ MODELS = [
        patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=8, num_labels=4),
     hf("PoolFormer", image(2, 3, 64, 68), (2,), hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], drop_path_rate=0.1),
     hf("Pvt", image(1, 3, 64, 64), (2,), image_size=64, num_encoder_blocks=4, depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 3, 4]),
-    hf("DPT", SQUARE, (2,), "ForDepthEstimation", backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8, is_hybrid=False,
+    hf("DPT", SQUARE, (2,), "ForSemanticSegmentation", num_labels=4, backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8, is_hybrid=False,
        reassemble_factors=[4, 2, 1, 0.5], **{**VISION, "num_hidden_layers": 4}),
     hf("Hiera", SQUARE, (2,), image_size=[32, 32], patch_size=[3, 3], patch_stride=[2, 2], patch_padding=[1, 1], embed_dim=8, depths=[1, 1, 1, 1],
        num_heads=[1, 2, 2, 2], query_stride=[2, 2], num_query_pool=2, masked_unit_size=[8, 8]),
