@@ -8,6 +8,11 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "moonhalo/engine/base/autograd_compat.h"
 #include "moonhalo/engine/base/text.h"
@@ -76,26 +81,42 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
   SpecPtr last_own, last_grad, last;
 };
 
-bool has_boundary_hook(const std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& hooks, size_t index) {
+using Hooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;
+
+const BoundaryHook* boundary_hook(const Hooks& hooks, size_t index) {
   for (const auto& hook : hooks) {
     const auto* boundary = dynamic_cast<const BoundaryHook*>(hook.get());
-    if (boundary != nullptr && boundary->index == index) return true;
+    if (boundary != nullptr && boundary->index == index) return boundary;
   }
-  return false;
+  return nullptr;
 }
 
 // Hooks of the user's stand in between: they see what the leaf will get, and what they return is brought into that
 // form.
-// Their list must exist before, or the first one to come would throw ours away.
-template <typename Make>
-void add_around(const at::Tensor& leaf, const Make& make) {
-  if (!torch::autograd::impl::materialize_autograd_meta(leaf)->cpp_hooks_list_) {
+void add_around(const at::Tensor& leaf, const BoundaryHook& made) {
+  torch::autograd::AutogradMeta& meta = *torch::autograd::impl::materialize_autograd_meta(leaf);
+  Hooks users = std::move(meta.hooks_);
+  meta.hooks_.clear();
+  std::erase_if(users, [](const auto& hook) { return dynamic_cast<const BoundaryHook*>(hook.get()) != nullptr; });
+  // The hook that calls those of C++ must exist, or the first of them to come would throw away all others, Python's
+  // too. It holds their list; where only the tensor and this function do, Python has thrown it away.
+  if (const auto list = meta.cpp_hooks_list_; list == nullptr || list.use_count() == 2) {
     torch::autograd::impl::create_cpp_hook(leaf);
+    if (list != nullptr) *meta.cpp_hooks_list_ = std::move(*list);
+    users.push_back(std::move(meta.hooks_.front()));
+    meta.hooks_.clear();
   }
-  auto& hooks = torch::autograd::impl::hooks(leaf);
-  std::erase_if(hooks, [](const auto& hook) { return dynamic_cast<const BoundaryHook*>(hook.get()) != nullptr; });
-  hooks.insert(hooks.begin(), make());
-  hooks.push_back(make());
+  meta.hooks_.push_back(std::make_unique<BoundaryHook>(made));
+  std::move(users.begin(), users.end(), std::back_inserter(meta.hooks_));
+  meta.hooks_.push_back(std::make_unique<BoundaryHook>(made));
+}
+
+// The gradient of this result of `node` is to be plain before hooks of the user's see it, and after them.
+void add_around(torch::autograd::Node& node, size_t index) {
+  Hooks& hooks = node.tensor_pre_hooks();
+  const bool others = !hooks.empty();
+  hooks.insert(hooks.begin(), std::make_unique<BoundaryHook>(index));
+  if (others) hooks.push_back(std::make_unique<BoundaryHook>(index));
 }
 
 struct LambdaNode final : torch::autograd::Node {
@@ -118,21 +139,28 @@ void install_gradient_hook(const at::Tensor& tensor) {
   if (impl != nullptr) {
     impl->guarded = true;
     if (node) return;
-    add_around(tensor, [&] { return std::make_unique<BoundaryHook>(0, tensor, SpecPtr()); });
+    add_around(tensor, BoundaryHook(0, tensor, SpecPtr()));
   } else if (node) {
     const size_t index = tensor.output_nr();
-    if (!has_boundary_hook(node->tensor_pre_hooks(), index)) {
+    if (boundary_hook(node->tensor_pre_hooks(), index) == nullptr) {
       check_not_in_front(tensor);
-      node->add_tensor_pre_hook(std::make_unique<BoundaryHook>(index));
+      add_around(*node, index);
     }
-  } else if (!has_boundary_hook(torch::autograd::impl::hooks(tensor), 0)) {
-    add_around(tensor, [] { return std::make_unique<BoundaryHook>(0); });
+  } else if (!has_gradient_hook(tensor)) {
+    add_around(tensor, BoundaryHook(0));
   }
 }
 
 bool has_gradient_hook(const at::Tensor& leaf) {
   return torch::autograd::impl::get_autograd_meta(leaf) != nullptr &&
-         has_boundary_hook(torch::autograd::impl::hooks(leaf), 0);
+         boundary_hook(torch::autograd::impl::hooks(leaf), 0) != nullptr;
+}
+
+void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace) {
+  std::optional<BoundaryHook> kept;
+  if (has_gradient_hook(leaf)) kept = *boundary_hook(torch::autograd::impl::hooks(leaf), 0);
+  replace();
+  if (kept) add_around(leaf, *kept);
 }
 
 bool has_gradient_hook(torch::autograd::Node& node) {
@@ -151,7 +179,7 @@ void place_gradient(const at::Tensor& leaf, const SpecPtr& spec) {
   TORCH_INTERNAL_ASSERT(impl != nullptr && leaf.is_leaf() && leaf.requires_grad());
   TORCH_INTERNAL_ASSERT(spec->global_shape() == impl->spec()->global_shape());
   impl->guarded = true;
-  add_around(leaf, [&] { return std::make_unique<BoundaryHook>(0, leaf, spec); });
+  add_around(leaf, BoundaryHook(0, leaf, spec));
 }
 
 void keep_gradient_sums(const at::Tensor& leaf, bool keep) {

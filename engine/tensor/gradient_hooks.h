@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <functional>
 
@@ -22,6 +23,9 @@ void install_gradient_hook(const at::Tensor& tensor);
 bool has_gradient_hook(const at::Tensor& leaf);
 /// The same for a result of this node.
 bool has_gradient_hook(torch::autograd::Node& node);
+/// Calls `replace`, which replaces all hooks of `leaf` as PyTorch's Python does when the first of its own comes, and
+/// puts the engine's back.
+void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace);
 /// The gradient of this ShardTensor leaf, which requires one, comes back as `spec` says instead of in the leaf's own
 /// cut.
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/autograd_ways.h"
 
@@ -172,6 +173,12 @@ struct NegatesGrads final : torch::autograd::FunctionPreHook {
   }
 };
 
+// As PyTorch's Python does when the first of its own hooks comes.
+void replace_by_negation(const at::Tensor& leaf) {
+  torch::autograd::impl::clear_hooks(leaf);
+  torch::autograd::impl::add_hook(leaf, std::make_unique<NegatesGrads>());
+}
+
 const std::vector<ProgramN> kAsked = {
     {"unused_inputs_have_no_gradient",
      [](const List& t) {
@@ -276,6 +283,39 @@ const std::vector<ProgramN> kAsked = {
        seen.insert(seen.end(), {x.grad(), w.grad(), r.grad()});
        return seen;
      }},
+    {"hooks_of_plain_results",
+     [](const List& t) {
+       const at::Tensor x = leaf(t[0]), w = leaf(t[1]), r = leaf(t[2]);
+       List seen;
+       const auto sees = [&seen](double factor) {
+         return [&seen, factor](const at::Tensor& g) {
+           EXPECT_FALSE(is_shard_tensor(g));
+           seen.push_back(g.clone());
+           return g.clamp(-0.5, 0.5) * factor;
+         };
+       };
+       const at::Tensor doubled = w * 2;
+       const List halves = w.split(3);  // two results of one node
+       doubled.register_hook(sees(3));
+       halves[1].register_hook(sees(5));
+       halves[0].register_hook(sees(7));
+       const at::Tensor y = at::linear(at::linear(x, doubled).tanh().sum(3, true), r.unsqueeze(1));
+       doubled.register_hook(sees(2));
+       (y + at::linear(x, at::cat({halves[1], halves[0]}))).square().sum().backward();
+       seen.insert(seen.end(), {x.grad(), w.grad()});
+       return seen;
+     }},
+    {"hooks_that_replace_all_others",
+     [](const List& t) {
+       const at::Tensor x = leaf(t[0]), w = leaf(t[1]), r = leaf(t[2]);
+       const at::Tensor loss = model(x, w, r).sum();
+       for (const at::Tensor& one : {x, w, r}) {
+         replace_hooks(one, [&one] { replace_by_negation(one); });
+       }
+       loss.backward();
+       EXPECT_FALSE(is_shard_tensor(w.grad()));
+       return List{x.grad(), w.grad(), r.grad()};
+     }},
     {"hooks_after_accumulation",
      [](const List& t) {
        const at::Tensor x = leaf(t[0]), w = leaf(t[1]), r = leaf(t[2]);
@@ -316,6 +356,40 @@ TEST(Autograd, GradAndBackwardAndHooks) {  // S14, S27
                        {kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true}, {make_tensor({6}, 3)}};
                  },
                  {.backward = false});
+}
+
+TEST(Autograd, HooksOfTwoLanguagesOnOneWeight) {  // S27
+  run_ranks(2, [](Communicator& world) {
+    const at::Tensor x = distribute_tensor(make_tensor({5, 3}, 1), init_device_mesh(world, "cpu", {2}), {shard(0)});
+    const at::Tensor w = leaf(make_tensor({3}, 2));
+    const at::Tensor plain = full_tensor(x).sum(0);
+    const auto doubles = [](const at::Tensor& g) { return g * 2; };
+    const auto adds_one = [](const at::Tensor& g) {
+      EXPECT_FALSE(is_shard_tensor(g));
+      return g + 1;
+    };
+    at::Tensor loss = (x * w).sum();
+    w.register_hook(doubles);
+    replace_hooks(w, [&w] { replace_by_negation(w); });
+    w.register_hook(adds_one);
+    loss.backward();
+    EXPECT_TRUE(at::allclose(w.grad(), -2 * plain + 1)) << w.grad();
+    w.mutable_grad() = at::Tensor();
+    loss = (x * w).sum();
+    replace_hooks(w, [&w] { torch::autograd::impl::clear_hooks(w); });
+    loss.backward();
+    EXPECT_TRUE(at::allclose(w.grad(), 2 * plain + 1)) << w.grad();
+  });
+}
+
+TEST(Autograd, AHookBeforeTheFirstUseIsKept) {  // S27
+  run_ranks(2, [](Communicator& world) {
+    const at::Tensor x = distribute_tensor(make_tensor({5, 3}, 1), init_device_mesh(world, "cpu", {2}), {shard(0)});
+    const at::Tensor w = leaf(make_tensor({3}, 2));
+    replace_by_negation(w);
+    (x * w).sum().backward();
+    EXPECT_TRUE(at::allclose(w.grad(), -full_tensor(x).sum(0))) << w.grad();
+  });
 }
 
 }  // namespace
