@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "moonhalo/engine/comm/failures.h"
+#include "moonhalo/engine/comm/interpreter_lock.h"
 
 namespace moonhalo {
 namespace {
@@ -151,6 +152,7 @@ void DeviceWatch::finish() {
       const std::lock_guard lock(mutex_);
       if (under_way_.empty()) return;
     }
+    const InterpreterGivenUp given_up;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }

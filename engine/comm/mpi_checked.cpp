@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/interpreter_lock.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo {
@@ -92,6 +93,7 @@ void UsesMpi::end() {
 void finish(MPI_Request& request, const char* maker, const char* call) {
   const std::chrono::milliseconds limit = default_time_limit();
   WaitingTime time;
+  const InterpreterGivenUp given_up;
   for (int done = 0;;) {
     UsesMpi::check_still(maker);
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), maker, call);

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/interpreter_lock.h"
 
 namespace moonhalo {
 namespace {
@@ -70,7 +72,11 @@ void MpiRequests::settle() {
   const UsesMpi mpi(verb_);
   WaitingTime time;
   const GoesOn goes_on{*group_};
-  while (!group_->settled(number_)) pause(time, /*begins=*/true);
+  std::optional<InterpreterGivenUp> given_up;
+  while (!group_->settled(number_)) {
+    if (!given_up) given_up.emplace();
+    pause(time, /*begins=*/true);
+  }
 }
 
 // Asks without taking: wait() still finds the sizes of what has come.
@@ -93,11 +99,13 @@ void MpiRequests::wait() {
   if (requests_.empty()) return;
   std::vector<MPI_Status> statuses(requests_.size());
   WaitingTime time;
+  std::optional<InterpreterGivenUp> given_up;
   for (;;) {
     int done = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data());
     if (code != MPI_SUCCESS) throw_failure(code, statuses);
     if (done != 0) break;
+    if (!given_up) given_up.emplace();
     pause(time, /*begins=*/false);
   }
   requests_.clear();

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "moonhalo/engine/comm/interpreter_lock.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/comm/uncounted.h"
 
@@ -80,6 +81,7 @@ std::shared_ptr<NcclComm> NcclComm::make(const NcclApi& api, Communicator& host,
       refuse(host, problem);
     }
     if (!in_progress) return made;
+    const InterpreterGivenUp given_up;
     std::this_thread::sleep_for(pause);
   }
 }
@@ -117,7 +119,9 @@ void NcclComm::post(const char* verb, const DeviceWatch& watch, c10::function_re
        pause = std::min(pause * 2, std::chrono::microseconds(1000))) {
     result = state();
     watch.check(verb);
-    if (result == NcclApi::kInProgress) std::this_thread::sleep_for(pause);
+    if (result != NcclApi::kInProgress) break;
+    const InterpreterGivenUp given_up;
+    std::this_thread::sleep_for(pause);
   }
   watch.check(verb);
   if (result != NcclApi::kSuccess) throw CommError(std::string(verb) + ": " + text_of(result));

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/interpreter_lock.h"
 
 namespace moonhalo {
 namespace {
@@ -53,6 +54,7 @@ void Parker::wake() {
 
 bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, bool spin) {
   if (ready()) return true;
+  const InterpreterGivenUp given_up;
   if (spin) {
     const Clock::time_point begin = Clock::now();
     for (Clock::duration time{}; time < kSpinTime; time = Clock::now() - begin) {

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
+
+#include "moonhalo/engine/comm/interpreter_lock.h"
 
 namespace moonhalo {
 namespace {
@@ -201,11 +204,13 @@ bool TransportCall::ready() {
 
 void TransportCall::wait() {
   WaitingTime time;
+  std::optional<InterpreterGivenUp> given_up;
   std::vector<Part*> open;
   for (Part& part : parts_) open.push_back(&part);
   for (;;) {
     std::erase_if(open, [this](Part* part) { return done(*part); });
     if (open.empty()) break;
+    if (!given_up) given_up.emplace();
     pause(time);
   }
   parts_.clear();

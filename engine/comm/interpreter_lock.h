@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace moonhalo {
+
+/// The lock of an interpreter that all threads of this process share, such as Python's.
+struct InterpreterLock {
+  /// Gives the lock up if the calling thread holds it, and returns what `take` needs; else null.
+  void* (*give_up)();
+  void (*take)(void* given_up);
+};
+/// Set once, before any rank waits; lives as long as the process.
+void set_interpreter_lock(const InterpreterLock& lock);
+
+/// A thread that waits for another rank makes one first: the other may need the interpreter to come. Neither made nor
+/// destroyed while the thread holds a mutex that others take while they hold the interpreter.
+class InterpreterGivenUp {
+ public:
+  InterpreterGivenUp();
+  ~InterpreterGivenUp();
+  InterpreterGivenUp(const InterpreterGivenUp&) = delete;
+  InterpreterGivenUp& operator=(const InterpreterGivenUp&) = delete;
+
+ private:
+  void* given_up_ = nullptr;
+};
+
+}  // namespace moonhalo
