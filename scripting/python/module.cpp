@@ -6,6 +6,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -13,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/comm/interpreter_lock.h"
 #include "moonhalo/engine/moonhalo.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/version.h"
 
 namespace py = pybind11;
@@ -26,9 +30,35 @@ using moonhalo::Placement;
 
 namespace {
 
-// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter.
+// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter. The wait
+// gives it up by itself (use_interpreter_lock), as it must in PyTorch's own functions; here others run meanwhile, too.
 using Released = py::call_guard<py::gil_scoped_release>;
 using Placements = std::vector<Placement>;
+
+bool interpreter_ends() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+void use_interpreter_lock() {
+  static const moonhalo::InterpreterLock lock{
+      .give_up = []() -> void* {
+        // After the interpreter's end PyGILState_Check is always true. While it ends, the thread that ends it has it.
+        const bool runs = Py_IsInitialized() != 0 && !interpreter_ends();
+        return runs && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
+      },
+      .take =
+          [](void* given_up) {
+            // Python would unwind this thread now, through functions that cannot be unwound.
+            while (interpreter_ends()) ::pause();
+            PyEval_RestoreThread(static_cast<PyThreadState*>(given_up));
+          },
+  };
+  moonhalo::set_interpreter_lock(lock);
+}
 
 /// LibTorch's errors as PyTorch raises them.
 void translate(std::exception_ptr error) {
@@ -149,6 +179,8 @@ void define_tensors(py::module_& m) {
       "placements", [](const Tensor& tensor) { return moonhalo::spec(tensor)->placements(); }, py::arg("tensor"));
   m.def(
       "mesh_of", [](const Tensor& tensor) { return moonhalo::spec(tensor)->mesh(); }, py::arg("tensor"));
+  m.def("_replace_hooks",
+        [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
   m.def("manual_seed", &moonhalo::manual_seed, py::arg("seed"));
 }
 
@@ -156,6 +188,7 @@ void define_tensors(py::module_& m) {
 
 PYBIND11_MODULE(_moonhalo, m) {
   m.attr("__version__") = moonhalo::kVersion;
+  use_interpreter_lock();
   py::register_local_exception_translator(&translate);
   py::register_exception<CommError>(m, "CommError", PyExc_RuntimeError).attr("__module__") = "moonhalo";
   define_communicator(m);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs ranks.py with the module of the build folder, over threads and under mpirun; then installs the package from that build into a
-new folder and runs it from there.  usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER MISSING MPIEXEC"""
+new folder and runs it from there. Then the ways in which its ranks wait, and how its processes are launched.
+usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER MISSING MPIEXEC"""
 import os
 import shutil
 import subprocess
@@ -26,13 +27,18 @@ if missing:
 program = Path(source) / "tests/python/ranks.py"
 # PyTorch is compiled once, not by each of eight processes, also where the environment is not written to.
 kept_code = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(build) / "python_code")}
-run("threads", python, program, Path(build) / "python")
+module = Path(build) / "python"
+run("threads", python, program, module)
 if mpiexec:
-    run("mpi", mpiexec, "-n", 3, python, program, Path(build) / "python", "mpi")
+    run("mpi", mpiexec, "-n", 3, python, program, module, "mpi")
+# The limit ends a wait that nothing else would end; the longest takes two seconds.
+run("late ranks", python, program.with_name("late_rank.py"), module, MOONHALO_TIMEOUT_S="60")
+said = run("the interpreter ends", python, program.with_name("interpreter_ends.py"), module, MOONHALO_TIMEOUT_S="1")
+check(f"said: {said}", said.endswith("the interpreter ends"))
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 # The program of the page: three ranks print one loss, the first also the shape of its block.
 (work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])
-said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(Path(build) / "python"))
+said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(module))
 losses = [word for word in said.split() if word.startswith("0.") or word.startswith("1.")]
 check(f"the page prints\n{said}", len(losses) == 3 and len(set(losses)) == 1 and "torch.Size([1, 3, 22, 64])" in said)
 run("pip install", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target",

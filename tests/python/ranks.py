@@ -5,6 +5,7 @@ import sys
 import threading
 
 sys.path.insert(0, sys.argv[1])
+import hooks
 import moonhalo as mh
 import torch
 import torch.nn.functional as F
@@ -147,6 +148,7 @@ def rank(world):
     values_in_python(mesh)
     text(world, mesh)
     errors(world, mesh)
+    hooks.rank(mesh, expect)
     world.barrier()
 
 

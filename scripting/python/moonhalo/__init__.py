@@ -19,7 +19,7 @@ import torch as _torch  # first: its libraries are those that Moonhalo works wit
 
 from ._moonhalo import (CommError, Communicator, DeviceMesh, Partial, Placement, Replicate, Shard, distribute_tensor, from_local,
                         full_tensor, init_device_mesh, is_shard_tensor, manual_seed, mesh_of, mpi_world, placements, redistribute,
-                        run_ranks, scatter_tensor, self_world, to_local, __version__)
+                        run_ranks, scatter_tensor, self_world, to_local, _replace_hooks, __version__)
 
 ops = _torch.ops.moonhalo
 _repr_of_torch = _torch.Tensor.__repr__
@@ -41,6 +41,16 @@ def _repr(self, *, tensor_contents=None):
 
 
 _torch.Tensor.__repr__ = _repr
+
+_hooks_of_torch = _torch.Tensor._backward_hooks
+
+
+def _set_backward_hooks(self, hooks):
+    """The first hook that is registered here replaces all others in the tensor: those that bring gradients into form stay."""
+    _replace_hooks(self, lambda: _hooks_of_torch.__set__(self, hooks))
+
+
+_torch.Tensor._backward_hooks = property(_hooks_of_torch.__get__, _set_backward_hooks)
 
 __all__ = ["CommError", "Communicator", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_tensor", "from_local",
            "full_tensor", "init_device_mesh", "is_shard_tensor", "manual_seed", "mesh_of", "mpi_world", "ops", "placements",
