@@ -280,7 +280,7 @@ CommunicatorPtr make_whole_mpi_world(const Launch& launch) {
   CommunicatorPtr world = make_mpi_world();
   TORCH_CHECK_VALUE(launch.size == 1 || world->size() == launch.size, "world: the launcher started ", launch.size,
                     " processes, but MPI finds ", world->size(), "\n  have  ", launch.why,
-                    "\n  fix   use the mpirun of the MPI that Moonhalo was built with, or --backend tcp");
+                    "\n  fix   use the mpirun of the MPI that Moonhalo was built with, or backend \"tcp\"");
   return world;
 }
 

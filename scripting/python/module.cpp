@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/interpreter_lock.h"
+#include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/moonhalo.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/version.h"
@@ -118,7 +119,11 @@ void define_communicator(py::module_& m) {
       .def("split", &Communicator::split, py::arg("color"), py::arg("key") = 0, Released())
       .def("bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; });
   m.def("run_ranks", &run_ranks, py::arg("ranks"), py::arg("fn"), py::arg("threads_per_rank") = 0);
-  m.def("mpi_world", &moonhalo::make_mpi_world, Released());
+  m.def(
+      "world", [](const std::string& backend) { return moonhalo::make_world(backend, moonhalo::detect_launch()); },
+      py::arg("backend") = "", Released());
+  m.def(
+      "mpi_world", [] { return moonhalo::make_world("mpi", moonhalo::detect_launch()); }, Released());
   m.def("self_world", &moonhalo::make_self_communicator);
 }
 

@@ -35,6 +35,8 @@ if mpiexec:
 run("late ranks", python, program.with_name("late_rank.py"), module, MOONHALO_TIMEOUT_S="60")
 said = run("the interpreter ends", python, program.with_name("interpreter_ends.py"), module, MOONHALO_TIMEOUT_S="1")
 check(f"said: {said}", said.endswith("the interpreter ends"))
+torchrun = Path(python).with_name("torchrun")
+run("torchrun", torchrun, "--standalone", "--nproc-per-node", 2, program.with_name("launched.py"), module)
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 # The program of the page: three ranks print one loss, the first also the shape of its block.
 (work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])

@@ -9,7 +9,7 @@
         loss = torch.nn.functional.conv2d(x, weight, padding=1).square().mean()
         loss.backward()
 
-    mh.run_ranks(4, train)                             # ranks as threads; or train(mh.mpi_world()) under mpirun
+    mh.run_ranks(4, train)                             # ranks as threads; or train(mh.world()) under mpirun, torchrun
 
 Collective functions are called by all ranks of a mesh in one order: those that make or leave a ShardTensor, and every
 operator on one. See docs/python.md."""
@@ -19,7 +19,7 @@ import torch as _torch  # first: its libraries are those that Moonhalo works wit
 
 from ._moonhalo import (CommError, Communicator, DeviceMesh, Partial, Placement, Replicate, Shard, distribute_tensor, from_local,
                         full_tensor, init_device_mesh, is_shard_tensor, manual_seed, mesh_of, mpi_world, placements, redistribute,
-                        run_ranks, scatter_tensor, self_world, to_local, _replace_hooks, __version__)
+                        run_ranks, scatter_tensor, self_world, to_local, world, _replace_hooks, __version__)
 
 ops = _torch.ops.moonhalo
 _repr_of_torch = _torch.Tensor.__repr__
@@ -54,4 +54,4 @@ _torch.Tensor._backward_hooks = property(_hooks_of_torch.__get__, _set_backward_
 
 __all__ = ["CommError", "Communicator", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_tensor", "from_local",
            "full_tensor", "init_device_mesh", "is_shard_tensor", "manual_seed", "mesh_of", "mpi_world", "ops", "placements",
-           "redistribute", "run_ranks", "scatter_tensor", "self_world", "to_local"]
+           "redistribute", "run_ranks", "scatter_tensor", "self_world", "to_local", "world"]

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world of processes that a launcher without MPI has started (X15): messages by TCP, and MPI is refused, since each process would be
+alone in it.  usage: torchrun --nproc-per-node 2 launched.py FOLDER_OF_THE_MODULE"""
+import os
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import moonhalo as mh
+import torch
+
+try:
+    mh.mpi_world()
+    sys.exit("mpi_world: no error")
+except (ValueError, mh.CommError) as error:
+    print(f"mpi_world: {error}")
+    if "started 2 processes" not in str(error) and "without MPI" not in str(error):
+        sys.exit("mpi_world: another error")
+world = mh.world()
+mesh = mh.init_device_mesh(world, "cpu", [world.size])
+full = torch.arange(10, dtype=torch.float64).reshape(5, 2)
+x = mh.distribute_tensor(full, mesh, [mh.Shard(0)])
+w = torch.ones(2, dtype=torch.float64, requires_grad=True)
+(x * w).square().sum().backward()
+good = [world.backend == "tcp", world.size == 2, world.rank == int(os.environ["RANK"]), torch.equal(mh.full_tensor(x), full),
+        torch.allclose(w.grad, 2 * full.square().sum(0)), torch.equal(mh.full_tensor(x[:, 0]), full[:, 0])]
+print(f"rank {world.rank}: {good}")
+world.barrier()
+sys.exit(not all(good))
