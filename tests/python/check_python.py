@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs ranks.py with the module of the build folder, over threads and under mpirun; then installs the package from that build into a
 new folder and runs it from there. Then the ways in which its ranks wait, and how its processes are launched.
-usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER MISSING MPIEXEC"""
+usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
 import os
 import shutil
 import subprocess
@@ -21,7 +21,8 @@ def run(what, *command, **variables):
     return done.stdout
 
 
-python, build, source, missing, mpiexec = sys.argv[1:]
+python, build, source = sys.argv[1:4]
+missing, mpiexec = (word.split("=", 1)[1] for word in sys.argv[4:])  # either may be empty
 if missing:
     lacking(missing)
 program = Path(source) / "tests/python/ranks.py"
