@@ -252,7 +252,7 @@ void solve(moonhalo::scripting::HostSession& session, int every) {
 
 void bench_trainers(const std::string& script, int every) {
   moonhalo::run_ranks(2, [&](moonhalo::Communicator& world) {
-    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()));
+    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()), std::nullopt);
     const auto outcome = session.open(script, "every=" + std::to_string(every));
     TORCH_CHECK(outcome.status == MH_OK, outcome.text);
     if (world.rank() == 0) {
