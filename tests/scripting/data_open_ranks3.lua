@@ -208,6 +208,9 @@ function tests.test_X18_calendars()
   testing.assert_equal({calendar.span("2015", "standard")}, {1420070400, 1451606400})
   testing.assert_equal({calendar.span("2016-02", "standard")}, {1454284800, 1456790400})
   testing.assert_equal({calendar.span("2015-12-31", "standard")}, {1451520000, 1451606400})
+  testing.assert_equal({calendar.span("2015-12-31 06", "standard")}, {1451541600, 1451545200})
+  testing.assert_equal({calendar.span("2015-12-31 06:30", "standard")}, {1451543400, 1451543460})
+  testing.assert_equal({calendar.span("2015-12-31 06:30:15", "standard")}, {1451543415, 1451543416})
 end
 
 function tests.test_X18_bad_files_are_one_error_on_all_ranks()

@@ -211,6 +211,33 @@ TEST(CheckReplicated, WhatPartsLaterIsFound) {
   }
 }
 
+// Each of the first sixteen: a tensor that is made anew is wrong at this one call only.
+TEST(CheckReplicated, EachOfTheFirstMeetingsIsCompared) {
+  for (int wrong = 0; wrong < 16; ++wrong) {
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      const at::Tensor x = block(mesh, {6, 4}), p = make_tensor({4}, 2);
+      for (int call = 0; call <= wrong; ++call) {
+        const at::Tensor own = of_rank(p, call == wrong && mesh->rank() == 1);
+        EXPECT_EQ(message_of([&] { x* own; }).empty(), call != wrong) << call << " of " << wrong;
+      }
+    });
+  }
+}
+
+// One that was caught is looked for at every call, also where calls are compared seldom by then.
+TEST(CheckReplicated, ADifferenceThatWasCaughtIsCaughtAgain) {
+  for (const int after : {0, 5, 100, 700}) {
+    on_mesh({2}, [&](const MeshPtr& mesh) {
+      const at::Tensor x = block(mesh, {6, 4}), p = make_tensor({4}, 2), other = of_rank(p, mesh->rank() == 1);
+      for (int call = 0; call < after; ++call) x* p;
+      int calls = 0;
+      while (calls < 3000 && message_of([&] { x* other; }).empty()) ++calls;
+      ASSERT_LT(calls, 3000);
+      for (int again = 0; again < 70; ++again) EXPECT_NE(message_of([&] { x* other; }), "") << again;
+    });
+  }
+}
+
 // Tensors made anew for every call are known by their kind alone: of 12 equal layers each is found, whichever it is.
 TEST(CheckReplicated, LayersOfOneKindAllHaveTheirTurn) {
   constexpr int kLayers = 12, kSteps = 4000;

@@ -92,6 +92,7 @@ TEST(StorageDim, IsTheFirstOrTheLongestUncut) {
     EXPECT_EQ(dim({16}, shard(0), 2), std::nullopt);
     EXPECT_EQ(dim({3, 3}, replicate(), 4), std::nullopt);
     EXPECT_EQ(dim({7}, replicate(), 2), std::nullopt);  // few elements
+    EXPECT_EQ(dim({8}, replicate(), 2), 0);
   });
 }
 

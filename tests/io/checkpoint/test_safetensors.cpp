@@ -134,6 +134,20 @@ TEST(Crc32c, IsThatOfTheRfcWholeOrInParts) {
   EXPECT_EQ(crc32c_of_parts(0, 0), crc32c("", 0));
 }
 
+// An addend before n more bytes is the addend of its four bytes before n - 4: so any distance is that of shorter ones.
+TEST(Crc32c, PartsMayLieBeforeMoreBytesThan32BitsCount) {
+  const uint64_t far = (uint64_t{5} << 32) + 12345;
+  for (const uint64_t behind : {far, uint64_t{1} << 32, (uint64_t{1} << 32) - 1}) {
+    uint32_t in_steps = crc32c_addend("moonhalo", 8, 0);
+    for (uint64_t left = behind; left > 0;) {
+      const uint64_t step = std::min<uint64_t>(left, uint64_t{1} << 30);
+      in_steps = crc32c_addend(reinterpret_cast<const char*>(&in_steps), 4, step - 4);
+      left -= step;
+    }
+    EXPECT_EQ(crc32c_addend("moonhalo", 8, behind), in_steps) << behind;
+  }
+}
+
 TEST(Safetensors, X16FindsDataThatWereAltered) {
   const Folder folder;
   const std::string path = folder / "x.safetensors";

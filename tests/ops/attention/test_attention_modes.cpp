@@ -294,6 +294,9 @@ TEST(AttentionModes, X07_WhatTravels) {
   const std::vector<Case> cases = {
       {"ring", {2}, {shard(2)}, {shard(2)}, 8, 8, false, 8 * 48, 8 * 84},
       {"keys are many: queries travel", {2}, {shard(2)}, {shard(2)}, 4, 40, false, 4 * 54, 4 * 84},
+      {"few queries, many keys", {2}, {shard(2, {5, 1})}, {shard(2, {100, 200})}, 6, 300, false, 6 * 54, 6 * 84},
+      {"many queries, few keys", {2}, {shard(2, {100, 200})}, {shard(2, {5, 1})}, 300, 6, false, 6 * 48, 6 * 96},
+      {"each as few", {2}, {shard(2, {1, 20})}, {shard(2, {3, 4})}, 21, 7, false, 54 + 3 * 48, 84 + 3 * 96},
       {"queries cut, keys everywhere", {2}, {shard(2)}, {replicate()}, 8, 8, false, 0, 0},
       {"causal: two rows lent, keys for two",
        {2},

@@ -228,7 +228,13 @@ TEST(Reduce, S12_VariancesUseTrueCounts) {
           [](const Tensor& x) {
             return List{(x + 1e6).var(0), (x + 1e6).std()};
           },
-          {.tolerance = 1e-10, .backward = false}}},
+          {.tolerance = 1e-10, .backward = false}},
+         {"correction_of_the_count_and_above",
+          [](const Tensor& x) {
+            return List{x.var(at::OptionalIntArrayRef(kRows), 9, true), x.var(at::OptionalIntArrayRef(kRows), 12),
+                        x.std(at::OptionalIntArrayRef(), 200)};
+          },
+          kForward}},
         make_tensor({9, 7, 2}, 10));
   check({{"complex",
           [](const Tensor& x) {
