@@ -220,7 +220,8 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, dou
       }
       return text.str();
     };
-    out << "element " << at << " of " << expected.sizes() << " is " << value(actual) << " instead of "
+    // tests/support/second_tries.py looks for these words.
+    out << "element " << at << " of " << expected.sizes() << " differs from plain: " << value(actual) << " instead of "
         << value(expected) << " (" << error.gt(tolerance).sum().item<int64_t>() << " differ)";
   }
   return out.str();
@@ -314,7 +315,7 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
       last = at.first;
       ++reported;
       ADD_FAILURE() << cases[at.first].name << (cases[at.first].name.empty() ? "" : ": ") << "rank " << at.second
-                    << " of mesh " << at::IntArrayRef(mesh_shape) << " differs from one device:\n"
+                    << " of mesh " << at::IntArrayRef(mesh_shape) << " differs from plain tensors:\n"
                     << text;
     }
   };
