@@ -12,8 +12,7 @@ class Case:
     acts: str = ""                  # "KILL 1, wait 2": see Run.act
     how: str = "threads mpi"
     ranks: int = 3
-    limit: float = 0                # MOONHALO_TIMEOUT_S of a case that must reach it (0: 60 s, which no case may)
-    work: float = 0                 # seconds that the script may go on after the fault, beside whatever else the machine does
+    limit: float = 0                # MOONHALO_TIMEOUT_S of a case that must reach it (0: none may)
     options: tuple = ()             # of moonhalo run
     watch: str = ""                 # final names, there in their old version when the run starts
     before: typing.Callable = None  # before(work): breaks files

@@ -42,6 +42,6 @@ CASES = [
     Case("abort_rank", SAVING, "ABRT 1", "mpi", watch="field.h5"),
     Case("hangup_all", SAVING, "HUP all", watch="field.h5", any_rank=True),
     Case("suspend_rank", SAVING, "STOP 1", "mpi", limit=3, watch="field.h5", any_rank=True),
-    Case("suspend_rank_and_resume", GOES_ON, "STOP 1, wait 1, CONT 1", "mpi", limit=10, work=60, watch="field.h5"),
-    Case("suspend_all_and_resume", GOES_ON, "STOP all, wait 5, CONT all", limit=3, work=60, watch="field.h5"),
+    Case("suspend_rank_and_resume", GOES_ON, "STOP 1, wait 1, CONT 1", "mpi", limit=10, watch="field.h5"),
+    Case("suspend_all_and_resume", GOES_ON, "STOP all, wait 5, CONT all", limit=3, watch="field.h5"),
 ]

@@ -57,8 +57,8 @@ def one_kill(faults, folder, at_least, draw):
         if run.process.poll() is not None:
             return kind, newest, "ended by itself: " + run.said()
         run.act(f"KILL {victim}")
-        if run.end(5) is None:
-            return kind, newest, "still there 5 s after the kill"
+        if run.end(running.START_LIMIT_S) is None:
+            return kind, newest, "still there after the kill"
         # The three are saved in turn.
         return kind, newest, "" if newest - oldest <= 1 else f"versions {oldest} to {newest} side by side"
     finally:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-START_LIMIT_S = 90
+START_LIMIT_S = 300
 STEP_S = 0.02
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
                "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -104,7 +104,7 @@ class Run:
                     return True
                 except OSError:
                     return self.process.poll() is not None
-            self.wait_until(reading, 10)
+            self.wait_until(reading, START_LIMIT_S)
 
     def end(self, limit_s):
         """Seconds until all processes were gone, or None: then they are killed."""
