@@ -260,7 +260,7 @@ if(mpi_tests AND MPI_CXX_FOUND)
     set_tests_properties(mpi.${how}_rank PROPERTIES LABELS ranks PROCESSORS 2
                                                     ENVIRONMENT "${mpi_environment}")
   endforeach()
-  # Ranks that come too late, or never: a limit of a second, ten times that for the start and the end of MPI (X16).
+  # Ranks that come too late, or never, of which a limit of a second tells, or ten times that at the start and the end of MPI (X16).
   set(late_text_late_init "MPI_Init_thread did not end within 10 s")
   set(late_status_late_init 3)
   set(late_text_late_dup "make_mpi_communicator timed out after 1 s on rank 0")
@@ -275,7 +275,7 @@ if(mpi_tests AND MPI_CXX_FOUND)
                      -DHOW=${how} "-DTEXT=${late_text_${how}}" -DSTATUS=${late_status_${how}} -P
                      "${PROJECT_SOURCE_DIR}/tests/mpi/killed_rank.cmake")
     set_tests_properties(mpi.${how} PROPERTIES LABELS ranks ENVIRONMENT
-                                               "${mpi_environment};MOONHALO_TIMEOUT_S=1")
+                                               "${mpi_environment}")
   endforeach()
 endif()
 
@@ -342,27 +342,25 @@ if(TARGET moonhalo_cli AND TARGET test_mpi)
   endforeach()
 endif()
 
-# How runs end, and how long ranks wait (X16), most of the time idle: NAME;SCRIPT;OPTIONS;ARGUMENTS;STATUS;SECONDS;TEXT;BACKENDS
+# How runs end, and how long ranks wait (X16), most of the time idle: NAME;SCRIPT;ARGUMENTS;STATUS;TEXT;BACKENDS
 if(TARGET moonhalo_cli)
   foreach(
     case
-      "exit_is_waited_for;exit;;5 wait;5;15;rank 1 ended without joining barrier;threads,mpi"
-      "exit_zero_is_waited_for;exit;;0 wait;3;15;rank 1 ended without joining barrier;threads,mpi"
-      "exit_beside_loops;exit;;5 loop;5;15;;threads,mpi"
-      "exit_of_one;exit;;5 end;5;15;;threads,mpi"
-      "suspended;suspended;--timeout 4;6;0;30;went on;threads,mpi"
-      "stopped;stopped;--timeout 3;;3;20;barrier timed out after 3 s;mpi"
-      "failing_stage;failing_stage;;;1;15;the valve is stuck;threads,mpi"
-      "slow_save;slow_save;--timeout 2;2;0;20;saved.*3;threads,mpi"
-      "short_of_memory;short_of_memory;;;1;15;the valve is stuck;threads,mpi")
+      "exit_is_waited_for;exit;5 wait;5;rank 1 ended without joining barrier;threads,mpi"
+      "exit_zero_is_waited_for;exit;0 wait;3;rank 1 ended without joining barrier;threads,mpi"
+      "exit_beside_loops;exit;5 loop;5;;threads,mpi"
+      "exit_of_one;exit;5 end;5;;threads,mpi"
+      "suspended;suspended;10;0;went on;threads,mpi"
+      "stopped;stopped;3;3;barrier timed out after 3 s;mpi"
+      "failing_stage;failing_stage;;1;the valve is stuck;threads,mpi"
+      "slow_save;slow_save;3;0;saved.*3;threads,mpi"
+      "short_of_memory;short_of_memory;;1;the valve is stuck;threads,mpi")
     list(GET case 0 name)
     list(GET case 1 script)
-    list(GET case 2 options)
-    list(GET case 3 arguments)
-    list(GET case 4 status)
-    list(GET case 5 seconds)
-    list(GET case 6 text)
-    list(GET case 7 backends)
+    list(GET case 2 arguments)
+    list(GET case 3 status)
+    list(GET case 4 text)
+    list(GET case 5 backends)
     string(REPLACE "," ";" backends "${backends}")
     foreach(backend IN LISTS backends)
       set(launch "")
@@ -376,8 +374,8 @@ if(TARGET moonhalo_cli)
       endif()
       moonhalo_add_test(NAME endings.${name}_${backend}
                COMMAND "${CMAKE_COMMAND}" "-DLAUNCH=${launch}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
-                       "-DOPTIONS=${rank_options} ${options}" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/endings/${script}.lua"
-                       "-DARGUMENTS=${arguments}" -DSTATUS=${status} -DSECONDS=${seconds} "-DTEXT=${text}" -P
+                       "-DOPTIONS=${rank_options}" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/endings/${script}.lua"
+                       "-DARGUMENTS=${arguments}" -DSTATUS=${status} "-DTEXT=${text}" -P
                        "${PROJECT_SOURCE_DIR}/tests/mpi/ending_script.cmake")
       set_tests_properties(endings.${name}_${backend} PROPERTIES LABELS ranks ENVIRONMENT
                                                                  "${mpi_environment}")
@@ -455,11 +453,13 @@ if(Python3_Interpreter_FOUND)
   # The version that formatted the sources (./dev installs it); without it their format is not checked.
   find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
   set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
+  moonhalo_add_test(NAME style.tests COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_tests.py"
+                                             "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
            COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(style style.features style.rooms style.second_tries PROPERTIES LABELS quick)
+  set_tests_properties(style style.features style.rooms style.tests style.second_tries PROPERTIES LABELS quick)
   moonhalo_add_test(NAME package.Y21_library_paths COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/check_library_paths.py"
                     $<TARGET_FILE:moonhalo_cli> $<TARGET_FILE:moonhalo> $<$<TARGET_EXISTS:moonhalo_python>:$<TARGET_FILE:moonhalo_python>>
                     COMMAND_EXPAND_LISTS)

@@ -62,7 +62,7 @@ mh_session* open_session(const host* h, const char* settings) {
   mh_session* session = NULL;
   mh_options options = options_for(h);
   options.settings = settings;
-  options.timeout_s = 20;
+  options.timeout_s = 300; /* for hangs */
   EXPECT(mh_open(&options, &session) == MH_OK);
   EXPECT(session != NULL && strcmp(mh_error(), "") == 0);
   return session;

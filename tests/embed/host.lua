@@ -129,6 +129,8 @@ end
 
 -- ---- Waiting ------------------------------------------------------------------------------------------------------
 
+function limit(seconds) mh.set_timeout(seconds) end
+
 --- Until a rank is lost.
 function endless() while true do fields.u:sum():item() end end
 

@@ -77,14 +77,12 @@ static void waits_in_two(const host* h) {
   free(p.memory);
 }
 
-/* But where the ranks wait for each other in two sessions, they are told, well before the limit. */
+/* But where the ranks wait for each other in two sessions, they are told, and not by the limit. */
 static void stuck_in_two(const host* h) {
   mh_session *a = open_session(h, NULL), *b = open_session(h, NULL);
-  const double begin = MPI_Wtime();
   mh_call_begin(a, "nothing", 0, NULL);
   mh_call_end(a, 0, NULL);
   EXPECT_ERROR(mh_sync(h->rank == 0 ? a : b), MH_USAGE, "all ranks wait for each other");
-  EXPECT(MPI_Wtime() - begin < 15);
   EXPECT(mh_close(a) == MH_OK && mh_close(b) == MH_OK);
 }
 

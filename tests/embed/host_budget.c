@@ -76,14 +76,12 @@ static void a_budget_is_of_one_call(const host* h) {
 }
 
 /* A rank that is silent costs the others their limit once: the wait in the call and the wait for its agreement are one.
- */
-static void a_limit_counts_once(const host* h) {
-  const double limit = 5;
+   Whether it did; a busy machine may be late, but not by a limit that is long enough. */
+static int counts_once(const host* h, double limit) {
   padded p = make_padded(h, 13, 11);
   mh_session* session;
   double out = 0, seconds;
-  int go = 0;
-  if (h->ranks == 1) return;
+  int go = 0, once;
   session = open_limited(h, limit, 0);
   EXPECT(mh_field(session, "u", &p.block) == MH_OK);
   if (h->rank == 1) MPI_Recv(&go, 1, MPI_INT, 0, 5, h->comm, MPI_STATUS_IGNORE);
@@ -91,10 +89,18 @@ static void a_limit_counts_once(const host* h) {
   EXPECT_ERROR(mh_call(session, "train", 0, NULL, 1, &out), MH_RANK_LOST, "");
   seconds = MPI_Wtime() - seconds;
   if (h->rank == 0) MPI_Send(&go, 1, MPI_INT, 1, 5, h->comm);
-  EXPECT(h->rank == 1 || (seconds >= limit && seconds < 2 * limit));
+  EXPECT(h->rank == 1 || seconds >= limit);
+  once = h->rank == 1 || seconds < 2 * limit;
   EXPECT(mh_close(session) == MH_OK);
   expect_mpi_goes_on(h);
   free(p.memory);
+  MPI_Allreduce(MPI_IN_PLACE, &once, 1, MPI_INT, MPI_MIN, h->comm);
+  return once;
+}
+
+static void a_limit_counts_once(const host* h) {
+  if (h->ranks == 1) return;
+  EXPECT(counts_once(h, 5) || counts_once(h, 30));
 }
 
 void test_budget(const host* h) {

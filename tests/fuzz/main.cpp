@@ -23,6 +23,7 @@
 #include "tests/fuzz/kinds.h"
 #include "tests/fuzz/plain_hdf5.h"
 #include "tests/support/apart.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -37,7 +38,7 @@ constexpr bool kSanitized = __has_feature(address_sanitizer);
 constexpr bool kSanitized = false;
 #endif
 constexpr rlim_t kMemory = kSanitized ? RLIM_INFINITY : rlim_t{8} << 30;
-constexpr int kPatienceMs = 20000;
+constexpr int kPatienceMs = 120000;
 constexpr size_t kBatch = 500;
 
 struct Options {
@@ -63,14 +64,9 @@ int usage() {
 
 class Fuzzer {
  public:
-  explicit Fuzzer(const Options& options)
-      : options_(options),
-        kind_(*options.kind),
-        work_(fs::temp_directory_path() / ("moonhalo-fuzz-" + std::to_string(getpid()))) {}
-  ~Fuzzer() { fs::remove_all(work_); }
+  explicit Fuzzer(const Options& options) : options_(options), kind_(*options.kind), work_(folder_.path()) {}
 
   int run() {
-    fs::create_directories(work_);
     valid_ = kind_.valid(work_ / "valid");
     for (size_t i = 0; i < valid_.size(); ++i) {
       judge(
@@ -199,7 +195,7 @@ class Fuzzer {
       for (const char* tool : {"h5dump", "h5ls -rvd"}) {
         for (const char* memory : {"", "MALLOC_PERTURB_=165 "}) {
           const int status = std::system(
-              (std::string(memory) + "timeout -s KILL 20 " + tool + " '" + path + "' > /dev/null 2>&1").c_str());
+              (std::string(memory) + "timeout -s KILL 120 " + tool + " '" + path + "' > /dev/null 2>&1").c_str());
           if (WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) > 128)) return true;
         }
       }
@@ -211,6 +207,7 @@ class Fuzzer {
 
   const Options& options_;
   const InputKind& kind_;
+  const Folder folder_;
   const fs::path work_;
   std::vector<InputFiles> valid_;
   size_t read_ = 0, refused_ = 0, shared_ = 0, wrong_ = 0;

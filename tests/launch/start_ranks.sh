@@ -14,9 +14,12 @@ if [[ $launcher == torchrun ]]; then
   exec "$TORCHRUN" --no-python --standalone --nproc-per-node "$ranks" -- "$@"
 fi
 
-# Nobody listens there now.
-port=$((20000 + (RANDOM * 32768 + RANDOM) % 9000))
-while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+# A port of this run alone.
+if [[ -z ${HELD_PORT:-} ]]; then
+  exec python3 "$(dirname "${BASH_SOURCE[0]}")/hold_port.py" "${BASH_SOURCE[0]}" "$launcher" "$ranks" "$@"
+fi
+port=$HELD_PORT
+unset HELD_PORT
 
 if [[ $launcher == mpich ]]; then
   exec mpiexec.mpich -n "$ranks" env OMP_NUM_THREADS=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$@" --backend tcp

@@ -23,7 +23,6 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using testing::parting_cases;
 using testing::PartingCase;
-using Clock = std::chrono::steady_clock;
 
 CommunicatorPtr own_group() {
   CommunicatorPtr group = testing::mpi_world().split(0, testing::mpi_world().rank());
@@ -35,11 +34,9 @@ class MpiParting : public ::testing::TestWithParam<PartingCase> {};
 
 TEST_P(MpiParting, IsAnErrorOnEveryRankThatNamesBothCalls) {
   const CommunicatorPtr group = own_group();
-  const Clock::time_point start = Clock::now();
 
   const std::string message = message_of([&] { GetParam().program(*group); });
 
-  EXPECT_LT(Clock::now() - start, 10s);
   for (const std::string& text : GetParam().texts) EXPECT_THAT(message, HasSubstr(text));
   EXPECT_THAT(message, HasSubstr("\n  have  "));
   EXPECT_THAT(message, HasSubstr("\n  fix   "));
@@ -59,14 +56,12 @@ INSTANTIATE_TEST_SUITE_P(Cases, MpiNoParting, ::testing::ValuesIn(harmless_cases
 // No two of these calls are in one group, so that no comparing could find them.
 TEST(MpiStuckRanks, WaitForEachOtherInDifferentGroupsAndAreTold) {
   const CommunicatorPtr whole = own_group(), same = own_group();
-  const Clock::time_point start = Clock::now();
 
   const std::string message = message_of([&] {
     at::Tensor data = at::ones({3});
     testing::mpi_world().rank() == 0 ? whole->all_reduce(data) : same->barrier();
   });
 
-  EXPECT_LT(Clock::now() - start, 10s);
   EXPECT_THAT(message, HasSubstr("all ranks wait for each other"));
   EXPECT_THAT(message, HasSubstr("rank 0: all_reduce of Float, 3 elements"));
   EXPECT_THAT(message, HasSubstr("rank 1: barrier (call 1"));

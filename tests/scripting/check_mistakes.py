@@ -24,7 +24,7 @@ import sys
 FOLDER = pathlib.Path(__file__).parent / "mistakes"
 BEGIN, END = "--[==[\n", "]==]\n"
 RANKS = re.compile(r"^ranks? [0-9, -]+: ", re.MULTILINE)
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 class Mistake:

@@ -4,8 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
 
---- A folder that all ranks agree on.
-local function folder(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_" .. name end
+local folder = require "support.own_path"
 
 local function model() return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2)) end
 

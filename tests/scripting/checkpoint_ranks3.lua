@@ -2,10 +2,11 @@
 -- Checkpoints of several ranks: what fails on the one that writes fails on all alike, and they go on.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()})
 -- Threads and processes run this at once.
-local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_ranks3_" .. (os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
+local path = own_path("checkpoint")
 
 local tests = {}
 

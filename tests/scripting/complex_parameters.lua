@@ -4,6 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local optim = mh.optim
 local runs = require "support.complex_runs"
+local own_path = require "support.own_path"
 
 local tests = runs.tests{plain = function(x) return x:clone() end}
 
@@ -34,7 +35,7 @@ function tests.test_the_numbers_of_a_hand_made_Adam()
   testing.assert_close(mh.view_as_real(w:detach()), expected, {rtol = 1e-10})
 end
 
-local function file(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_complex_" .. name .. ".safetensors" end
+local function file(name) return own_path(name .. ".safetensors") end
 
 function tests.test_files_hold_pairs_and_give_complex_back()
   local path = file("pairs")

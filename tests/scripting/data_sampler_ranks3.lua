@@ -3,6 +3,7 @@
 -- 4 ranks, and alone.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 
 local Sampler, DistributedSampler = mh.data.Sampler, mh.data.DistributedSampler
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"all"})
@@ -118,7 +119,7 @@ function tests.test_X12_goes_on_after_any_batch()
 end
 
 function tests.test_X12_a_checkpoint_keeps_the_place()
-  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_sampler_" .. mh.world_size()
+  local path = own_path("sampler")
   local before = Sampler{size = 40, batch = 6, seed = 5}
   take(before, 3)
   mh.checkpoint.save(path, {data = before})

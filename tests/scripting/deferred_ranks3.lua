@@ -121,7 +121,7 @@ function tests.test_X02_generator_states()
   testing.assert_error(function() own:load_state_dict{} end, "the state is missing")
 end
 
-local function folder(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_deferred_" .. name end
+local folder = require "support.own_path"
 
 -- A run with dropout that is saved and resumed is the run that was not: on the same ranks, another cut, and plain.
 function tests.test_X12_a_checkpoint_holds_the_generator()

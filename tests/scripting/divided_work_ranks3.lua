@@ -3,6 +3,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local compute_config = require "moonhalo.policy.compute_config"
+local own_path = require "support.own_path"
 local nn, S, R = mh.nn, mh.Shard, mh.Replicate
 
 local ranks = mh.world_size()
@@ -103,7 +104,7 @@ function tests.test_V10_autodist_counts_what_it_is_told()
 end
 
 function tests.test_N24_plans_from_before_work_counted_still_fit()
-  local folder = ("%s/moonhalo_test_divided_work_%s"):format(os.getenv("TMPDIR") or "/tmp", os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
+  local folder = own_path("divided_work")
   mh._files.on_first_rank(function() mh._checkpoint_files.discard("test", folder) end)
   local function divided(per_byte)
     local config = mh.ComputeConfig{plan_ngpus = ranks, macs_per_byte = per_byte}

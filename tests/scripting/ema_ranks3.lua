@@ -2,6 +2,7 @@
 -- Averages of parameters (mh.EMA) against the recurrence, on blocks too; saved on a cut and loaded on another.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 local nn, optim = mh.nn, mh.optim
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"tp"})
@@ -115,7 +116,7 @@ function tests.test_swap_and_apply_to()
 end
 
 function tests.test_a_checkpoint_is_loaded_on_another_cut()
-  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_ema_" .. mh.world_size()
+  local path = own_path("ema")
   local model = divided()
   local ema = mh.EMA(model, {decay = 0.5})
   train(model, 3, function() ema:update() end)

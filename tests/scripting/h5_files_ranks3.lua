@@ -1,15 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- HDF5 files from Lua on three ranks: written by all, read by each, scattered; what a failing script leaves behind.
 local mh = require "moonhalo"
+local own_path = require "support.own_path"
 local t = mh.testing
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
 local tests = {}
 
---- A path that is the same on every rank.
-local function path_of(name)
-  return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_" .. name .. ".h5"
-end
+local function path_of(name) return own_path(name .. ".h5") end
 
 local function field() return mh.arange(9 * 7, {dtype = "float32"}):reshape{9, 7} * 0.5 end
 

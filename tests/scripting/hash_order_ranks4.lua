@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
 local same = require "support.same_on_all_ranks"
+local own_path = require "support.own_path"
 
 local nn, optim = mh.nn, mh.optim
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"x"})
@@ -86,8 +87,7 @@ function tests.test_operators_of_a_training_step()
 end
 
 function tests.test_files()
-  local folder = os.getenv("TMPDIR") or "/tmp"
-  local stem = ("%s/moonhalo_hash_order_%d_"):format(folder, math.random(1 << 40))
+  local stem = own_path("")
   local net = network()
   local opt = optim.SGD(net:parameters(), {lr = 0.1, momentum = 0.9})
   local notes = named(function(i) return {value = i, half = i / 2, x = mh.ones(2) * i} end)

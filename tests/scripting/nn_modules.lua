@@ -2,6 +2,7 @@
 -- The class of modules: registration, walking, state, hooks and text.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 local nn = mh.nn
 
 local Block = nn.Module:extend("Block")
@@ -151,7 +152,7 @@ function tests.test_a_module_under_two_names_is_in_the_state_under_both()
 end
 
 function tests.test_state_of_shared_modules_goes_through_a_file()
-  local path = os.tmpname()
+  local path = own_path("shared_modules")
   local a, b, x = Shared(), Shared(), mh.randn{4, 2}
   a(x)
   local pairs_of_a = {}

@@ -2,6 +2,7 @@
 -- Layers, losses, optimizers and checkpoints on ShardTensors equal the same on one plain tensor (float64, 1e-10).
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 local nn, optim, F = mh.nn, mh.optim, mh.functional
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
@@ -205,7 +206,7 @@ end
 
 --- Saved from one placement, loaded into another: the run goes on as if nothing had happened.
 function tests.test_a_checkpoint_moves_between_placements()
-  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_checkpoint_sharded_" .. (os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
+  local path = own_path("checkpoint")
   mh.manual_seed(2)
   local x, y = mh.randn({9, 5}, kF64), mh.randn({9, 3}, kF64)
   local _, net, opt = train(optimizers.AdamW, placements.Shard, x, y)

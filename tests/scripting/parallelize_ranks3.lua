@@ -4,6 +4,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local parallelize = require "moonhalo.internal.parallelize"
+local own_path = require "support.own_path"
 local nn, optim = mh.nn, mh.optim
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"tp"})
@@ -185,7 +186,7 @@ function tests.test_the_exact_name_wins_over_a_pattern()
 end
 
 function tests.test_V09_json_and_lua_say_the_same()
-  local path = ("%s/moonhalo_plan_%d_%d.json"):format(os.getenv("TMPDIR") or "/tmp", mh.world_size(), mesh.rank)
+  local path = own_path(("plan_%d.json"):format(mesh.rank))
   local tables = {mlp_plan(S(0)), styles({use_local_output = false}, {output_layouts = S(0)})}
   local texts = {
     [=[{"parameter": {"fc1.weight": ["S(0)"], "fc1.bias": "Shard(0)", "fc2.weight": ["S(1)"], "fc2.bias": ["Replicate()"]},

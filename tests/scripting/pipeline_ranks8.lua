@@ -2,6 +2,7 @@
 -- N05: pipeline, data and tensor or domain parallelism together, 2 x 2 x 2 ranks.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 local nn, optim = mh.nn, mh.optim
 
 local kF64 = {dtype = "float64"}
@@ -48,7 +49,7 @@ local kCases = {
 
 --- N41, X12: what stages have in blocks goes on after a checkpoint, and fits the whole model.
 local function goes_on(case, mesh, pipe, opt, cut)
-  local path = ("%s/moonhalo_test_pipeline8_%s"):format(os.getenv("TMPDIR") or "/tmp", table.concat(case.names, "_"))
+  local path = own_path(table.concat(case.names, "_"))
   mh.checkpoint.save(path, {model = pipe, opt = opt})
   local expected = pipe:train_step(cut, loss_of)
   opt:step()

@@ -2,6 +2,7 @@
 -- Texts about divided modules, the same on every rank (V16): compared with the files of golden/.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local own_path = require "support.own_path"
 local nn = mh.nn
 
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"tp"})
@@ -75,7 +76,7 @@ function tests.test_V16_a_dumped_plan_is_a_plan()
   local styles = {fc1 = mh.ColwiseParallel(), fc2 = mh.RowwiseParallel()}
   local net = mh.parallelize_module(MLP():double(), mesh, styles)
   local json = mh.plan.dump(net):match("\n({.*})$")
-  local path = (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_plan_dump_" .. mh.world_size() .. ".json"
+  local path = own_path("plan_dump.json")
   if mh.rank() == 0 then
     local file = assert(io.open(path, "w"))
     file:write(json)

@@ -4,8 +4,9 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
 local axis = require "moonhalo.plot.axis"
+local own_path = require "support.own_path"
 
-local function path(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_" .. name .. ".png" end
+local function path(name) return own_path(name .. ".png") end
 
 --- Width and height that a PNG file states.
 local function png_size(file_name)

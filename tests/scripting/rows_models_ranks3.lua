@@ -103,10 +103,7 @@ end
 
 -- ---- Checkpoints -----------------------------------------------------------------------------------------------------
 
-local function folder(name)
-  local ranks = os.getenv("OMPI_COMM_WORLD_SIZE") and "processes" or "threads"
-  return ("%s/moonhalo_rows_models_%d_%s_%s"):format(os.getenv("TMPDIR") or "/tmp", mh.world_size(), ranks, name)
-end
+local folder = require "support.own_path"
 
 function tests.test_S10_N38_the_file_of_a_divided_model_is_the_plain_model()
   local path, net = folder("plain"), divided()

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -16,7 +15,6 @@ namespace moonhalo::scripting {
 struct Result {
   int status;
   std::string out, err;
-  std::chrono::steady_clock::duration time;
 };
 
 /// Runs the program with `arguments` in this process.
@@ -26,12 +24,10 @@ inline Result run(std::vector<std::string> arguments) {
   for (std::string& argument : arguments) argv.push_back(argument.data());
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
-  const auto start = std::chrono::steady_clock::now();
   const int status = command_line(static_cast<int>(argv.size()), argv.data());
-  const auto time = std::chrono::steady_clock::now() - start;
   std::fflush(stdout);
   const std::string err = ::testing::internal::GetCapturedStderr();
-  return {status, ::testing::internal::GetCapturedStdout(), err, time};
+  return {status, ::testing::internal::GetCapturedStdout(), err};
 }
 
 }  // namespace moonhalo::scripting

@@ -61,9 +61,7 @@ function tests.test_N31_cuts_that_two_calls_want()
   refused("block sizes add up to 5, the tensor has 4", function() mh.distribute_tensor(mh.zeros{4, 4}, mesh, {mh.Stored(0, {1, 1, 3})}) end)
 end
 
-local function folder(name)
-  return ("%s/moonhalo_test_mistakes_%s_%s"):format(os.getenv("TMPDIR") or "/tmp", name, os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
-end
+local folder = require "support.own_path"
 
 function tests.test_X16_checkpoints_from_the_future_and_what_cannot_be_saved()
   local path = folder("future")

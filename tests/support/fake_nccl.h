@@ -6,6 +6,7 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/nccl_api.h"
+#include "tests/support/patience.h"
 
 namespace moonhalo::testing::fake {
 
@@ -47,7 +48,6 @@ class WithNccl {
 };
 
 /// on_ranks (support/ranks.h) with a device for each rank and a communicator of it whose messages go by the double.
-void on_nccl_ranks(int ranks, const std::function<void(Communicator&)>& body,
-                   std::chrono::milliseconds limit = std::chrono::seconds(60));
+void on_nccl_ranks(int ranks, const std::function<void(Communicator&)>& body, std::chrono::milliseconds limit = kHang);
 
 }  // namespace moonhalo::testing::fake

@@ -39,7 +39,7 @@ std::string asked() {
 class AsProcesses : public ::testing::Environment {
   void SetUp() override {
     processes = new Processes{.world = make_world(asked(), detect_launch())};
-    processes->world->set_timeout(std::chrono::seconds(60));
+    processes->world->set_timeout(kHang);
     if (processes->world->rank() == 0) return;
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());

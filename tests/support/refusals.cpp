@@ -24,7 +24,7 @@ void Refusals::meet(int64_t rank, int64_t ranks) {
   all->refused_.insert(rank);
   all->ranks_ = ranks;
   all->changed_.notify_all();
-  all->changed_.wait_for(lock, std::chrono::seconds(3),
+  all->changed_.wait_for(lock, std::chrono::seconds(60),
                          [&] { return static_cast<int64_t>(all->refused_.size()) == ranks; });
 }
 

@@ -34,7 +34,7 @@ void on_socket_transports(int ranks, const std::function<void(Communicator& thre
 void on_socket_ranks(int ranks, const std::function<void(Communicator& threads, CommunicatorPtr& world)>& body) {
   on_socket_transports(ranks, [&](Communicator& threads, TransportPtr& mine) {
     CommunicatorPtr world = make_transport_communicators(std::move(mine), 1)[0];
-    world->set_timeout(std::chrono::seconds(20));
+    world->set_timeout(kHang);
     body(threads, world);
   });
 }

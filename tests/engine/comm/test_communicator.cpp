@@ -14,7 +14,9 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/time_limit.h"
 #include "tests/support/oracle.h"
+#include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
@@ -28,7 +30,6 @@ using testing::message_of;
 using testing::on_ranks;
 using ::testing::StartsWith;
 using testing::verb_cases;
-using Clock = std::chrono::steady_clock;
 
 // every verb on 1 to 4 (and, with uneven shares of small things, 7) thread ranks.
 
@@ -149,17 +150,14 @@ TEST_P(Mismatched, CallsThrowOnAllRanksThatWait) {
   std::atomic<int> threw{0};
 
   const std::string message = message_of([&, &mismatch = mismatch] {
-    on_ranks(
-        ranks,
-        [&](Communicator& comm) {
-          try {
-            (comm.rank() == 0 ? mismatch.rank_0 : mismatch.others)(comm);
-          } catch (const std::exception&) {
-            ++threw;
-            throw;
-          }
-        },
-        5s);
+    on_ranks(ranks, [&](Communicator& comm) {
+      try {
+        (comm.rank() == 0 ? mismatch.rank_0 : mismatch.others)(comm);
+      } catch (const std::exception&) {
+        ++threw;
+        throw;
+      }
+    });
   });
 
   EXPECT_THAT(message, HasSubstr(mismatch.text));
@@ -192,31 +190,32 @@ TEST(CommunicatorErrors, MismatchReachesEveryRankAsAValueErrorOnce) {
 
 TEST(CommunicatorErrors, TimeoutNamesTheVerbAndWhoDidNotCome) {
   for (const bool collective : {true, false}) {
-    std::atomic<int> late_threw{0};
-    const Clock::time_point start = Clock::now();
-
-    const std::string message = message_of([&] {
-      on_ranks(3, [&](Communicator& comm) {
-        comm.set_timeout(200ms);
-        if (comm.rank() == 2) {
-          std::this_thread::sleep_for(600ms);
-          EXPECT_THROW(comm.barrier(), CommError);
-          ++late_threw;
-          return;
-        }
-        if (collective) {
-          comm.barrier();
-        } else {
-          comm.exchange({}, {{2, at::ones({4})}});
-        }
+    const auto attempt = [&](std::chrono::milliseconds limit) {
+      std::atomic<bool> timed_out{false}, late_threw{false};
+      const std::string message = message_of([&] {
+        on_ranks(3, [&](Communicator& comm) {
+          comm.set_timeout(limit);
+          if (comm.rank() == 2) {
+            while (!timed_out) std::this_thread::sleep_for(1ms);
+            EXPECT_THROW(comm.barrier(), CommError);
+            late_threw = true;
+            return;
+          }
+          try {
+            collective ? comm.barrier() : comm.exchange({}, {{2, at::ones({4})}});
+          } catch (const CommError&) {
+            timed_out = true;
+            throw;
+          }
+        });
       });
-    });
-
-    EXPECT_THAT(message,
-                AllOf(HasSubstr(collective ? "barrier timed out after 0.2 s" : "exchange timed out after 0.2 s"),
-                      HasSubstr("rank 2 did not come"), HasSubstr("no call of this group yet")));
-    EXPECT_EQ(late_threw.load(), 1);
-    EXPECT_LT(Clock::now() - start, 3s);
+      EXPECT_TRUE(late_threw);
+      const std::string verb = collective ? "barrier" : "exchange";
+      const auto wanted = AllOf(HasSubstr(verb + " timed out after " + seconds_text(limit)),
+                                HasSubstr("rank 2 did not come"), HasSubstr("no call of this group yet"));
+      return ::testing::Matches(wanted)(message) ? "" : message;
+    };
+    EXPECT_EQ(testing::with_longer_limits(200ms, attempt), "");
   }
 }
 
@@ -233,23 +232,20 @@ TEST(CommunicatorErrors, TimeoutIsReadFromTheEnvironmentAndInherited) {
   });
 }
 
-TEST(CommunicatorErrors, AbortWakesEveryGroupWithinASecond) {
+TEST(CommunicatorErrors, AbortWakesEveryGroup) {
   std::atomic<int> stopped{0};
-  Clock::time_point aborted;
 
   on_ranks(4, [&](Communicator& comm) {
     const CommunicatorPtr pair = comm.split(comm.rank() / 2, comm.rank());
     const CommunicatorPtr alone = comm.split(comm.rank(), 0);
     if (comm.rank() == 3) {
       std::this_thread::sleep_for(100ms);
-      aborted = Clock::now();
       pair->abort("the disk is full");
     } else if (comm.rank() == 0) {
       EXPECT_THROW(pair->exchange({}, {{1, at::ones({4})}}), CommError);
     } else {
       EXPECT_THAT(message_of([&] { comm.barrier(); }), HasSubstr("the disk is full"));
     }
-    EXPECT_LT(Clock::now() - aborted, 1s);
     for (Communicator* group : {&comm, pair.get(), alone.get()}) {
       EXPECT_THAT(message_of([&] { reduce(*group, 2); }), HasSubstr("the disk is full"));
     }
@@ -266,7 +262,6 @@ struct Special : std::runtime_error {
 
 template <typename Error, typename Throw>
 void expect_rethrown(Throw throw_it, const std::string& text) {
-  const Clock::time_point start = Clock::now();
   std::atomic<int> stopped{0};
   try {
     on_ranks(3, [&](Communicator& comm) {
@@ -291,7 +286,6 @@ void expect_rethrown(Throw throw_it, const std::string& text) {
     EXPECT_THAT(error.what(), StartsWith(text));
   }
   EXPECT_EQ(stopped.load(), 2);
-  EXPECT_LT(Clock::now() - start, 5s);
 }
 
 TEST(CommunicatorErrors, AnExceptionOnOneRankStopsTheOthersAndKeepsItsType) {

@@ -30,16 +30,13 @@ class Parting : public ::testing::TestWithParam<PartingCase> {};
 TEST_P(Parting, IsAnErrorOnEveryRankThatNamesBothCalls) {
   for (const int ranks : {2, 3, 4}) {
     std::atomic<int> threw{0};
-    on_ranks(
-        ranks,
-        [&](Communicator& comm) {
-          const std::string message = message_of([&] { GetParam().program(comm); });
-          for (const std::string& text : GetParam().texts) EXPECT_THAT(message, HasSubstr(text));
-          EXPECT_THAT(message, HasSubstr("\n  have  ")) << message;
-          EXPECT_THAT(message, HasSubstr("\n  fix   ")) << message;
-          threw += !message.empty();
-        },
-        5s);
+    on_ranks(ranks, [&](Communicator& comm) {
+      const std::string message = message_of([&] { GetParam().program(comm); });
+      for (const std::string& text : GetParam().texts) EXPECT_THAT(message, HasSubstr(text));
+      EXPECT_THAT(message, HasSubstr("\n  have  ")) << message;
+      EXPECT_THAT(message, HasSubstr("\n  fix   ")) << message;
+      threw += !message.empty();
+    });
     EXPECT_EQ(threw.load(), ranks);
   }
 }
@@ -50,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Parting, ::testing::ValuesIn(parting_cases()),
 class NoParting : public ::testing::TestWithParam<PartingCase> {};
 
 TEST_P(NoParting, IsNoError) {
-  for (const int ranks : {2, 3, 4}) on_ranks(ranks, GetParam().program, 5s);
+  for (const int ranks : {2, 3, 4}) on_ranks(ranks, GetParam().program);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, NoParting, ::testing::ValuesIn(harmless_cases()),
@@ -59,21 +56,18 @@ INSTANTIATE_TEST_SUITE_P(Cases, NoParting, ::testing::ValuesIn(harmless_cases())
 // No two of these calls are in one group, so that no comparing could find them.
 TEST(StuckRanks, WaitForEachOtherInDifferentGroupsAndAreTold) {
   std::atomic<int> threw{0};
-  on_ranks(
-      4,
-      [&](Communicator& comm) {
-        const MeshPtr mesh = init_device_mesh(comm, "cpu", {2, 2});
-        at::Tensor data = at::ones({3});
-        const std::string message = message_of([&] {
-          mesh->group(comm.rank() == 0 ? 0 : 1).all_reduce(data);
-          comm.barrier();
-        });
-        EXPECT_THAT(message, HasSubstr("all ranks wait for each other"));
-        EXPECT_THAT(message, HasSubstr("rank 0: all_reduce of Float, 3 elements"));
-        EXPECT_THAT(message, HasSubstr("rank 3: barrier (call"));
-        threw += !message.empty();
-      },
-      5s);
+  on_ranks(4, [&](Communicator& comm) {
+    const MeshPtr mesh = init_device_mesh(comm, "cpu", {2, 2});
+    at::Tensor data = at::ones({3});
+    const std::string message = message_of([&] {
+      mesh->group(comm.rank() == 0 ? 0 : 1).all_reduce(data);
+      comm.barrier();
+    });
+    EXPECT_THAT(message, HasSubstr("all ranks wait for each other"));
+    EXPECT_THAT(message, HasSubstr("rank 0: all_reduce of Float, 3 elements"));
+    EXPECT_THAT(message, HasSubstr("rank 3: barrier (call"));
+    threw += !message.empty();
+  });
   EXPECT_EQ(threw.load(), 4);
 }
 

@@ -197,11 +197,9 @@ TEST(SocketTransport, ARankThatIsGoneFailsWhatWaitsForIt) {
     int64_t got = 0;
     EXPECT_EQ(finish(*mine, mine->receive(&got, sizeof(got), 2, 1)), "");
     EXPECT_EQ(got, 7);
-    const auto start = std::chrono::steady_clock::now();
     void* receive = mine->receive(&got, sizeof(got), 2, 1);
     EXPECT_THAT(finish(*mine, receive), HasSubstr("rank 2 has ended or was lost\n  have  its connection has closed"));
     mine->cancel(receive);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
     EXPECT_FALSE(mine->test(note));
     mine->cancel(note);
   });
@@ -217,10 +215,8 @@ TEST(SocketWorld, X22_EndsWithARankThatFails) {
       threads.barrier();
       return;
     }
-    const auto start = std::chrono::steady_clock::now();
     at::Tensor data = at::ones({4});
     EXPECT_THAT(message_of([&] { world->all_reduce(data); }), HasSubstr("rank 1"));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
     threads.barrier();
   });
 }

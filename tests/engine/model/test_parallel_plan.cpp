@@ -7,6 +7,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/model/name_pattern.h"
 #include "moonhalo/engine/model/parallel_plan.h"
+#include "tests/support/folder.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing::test_parallel_plan {
@@ -284,7 +285,8 @@ TEST(ParallelPlan, RegularExpressionsFitWholeNames) {
 }
 
 TEST(ParallelPlan, FilesAreRefusedByName) {
-  const std::string path = ::testing::TempDir() + "plan.json";
+  const Folder folder;
+  const std::string path = folder / "plan.json";
   const auto refused = [&](const std::string& text) {
     std::ofstream(path) << text;
     return message_of([&] { load_plan(path); });

@@ -428,7 +428,6 @@ TEST(Pipeline, AFailingStageEndsAllRanks) {
   };
   for (const Failure& failure : failures) {
     SCOPED_TRACE(failure.name);
-    const auto begun = std::chrono::steady_clock::now();
     const std::string said = message_of([&] {
       on_ranks(4, [&](Communicator& world) {
         const MeshPtr mesh = init_device_mesh(world, "cpu", {4}, {"pp"});
@@ -441,7 +440,6 @@ TEST(Pipeline, AFailingStageEndsAllRanks) {
       });
     });
     EXPECT_THAT(said, HasSubstr(failure.said));
-    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
   }
 }
 
@@ -458,7 +456,7 @@ TEST(Pipeline, AFailingStageWaitsForNobody) {
       };
       const Pipeline::Stage second = [&](const Tensors& in) {
         const auto begun = std::chrono::steady_clock::now();
-        while (!gone && std::chrono::steady_clock::now() - begun < std::chrono::seconds(10)) std::this_thread::yield();
+        while (!gone && std::chrono::steady_clock::now() - begun < kHang / 2) std::this_thread::yield();
         EXPECT_TRUE(gone);
         return in;
       };

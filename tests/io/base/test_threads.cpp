@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "tests/support/oracle.h"
+#include "tests/support/patience.h"
 
 namespace moonhalo::io::test_threads {
 namespace {
@@ -31,7 +32,7 @@ TEST_F(InThreads, ItemsAreWorkedOnAtOnce) {
     std::unique_lock lock(mutex);
     ++waiting;
     arrived.notify_all();
-    met += arrived.wait_for(lock, std::chrono::seconds(30), [&] { return waiting == 2; }) ? 1 : 0;
+    met += arrived.wait_for(lock, moonhalo::testing::kHang, [&] { return waiting == 2; }) ? 1 : 0;
   });
 
   EXPECT_EQ(met, 2);

@@ -31,23 +31,19 @@ using moonhalo::testing::plain_bytes;
 using moonhalo::testing::ZarrFolder;
 using ::testing::HasSubstr;
 
-/// Files of one dataset "x", removed in the end.
+/// Files of one dataset "x".
 class Frames : public ::testing::Test {
  protected:
   std::string write(const std::string& name, const at::Tensor& x, const WriteOptions& options = {}) {
-    std::string path = ::testing::TempDir() + "moonhalo_frames_" + name + ".h5";
+    std::string path = folder_ / (name + ".h5");
     File file = open(path, "w");
     file.write("x", x, options);
     file.close();
-    paths_.push_back(path);
     return path;
-  }
-  void TearDown() override {
-    for (const auto& path : paths_) std::filesystem::remove(path);
   }
 
  private:
-  std::vector<std::string> paths_;
+  const Folder folder_;
 };
 
 at::Tensor numbers(at::IntArrayRef shape) {

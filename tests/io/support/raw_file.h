@@ -12,32 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/folder.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing {
-
-/// A folder of this test, removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "moonhalo-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      found.push_back(entry.path().filename().string());
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline at::Tensor field(at::IntArrayRef shape, int64_t seed = 5) { return make_tensor(shape, seed, at::kFloat); }
 

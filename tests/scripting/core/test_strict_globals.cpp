@@ -11,6 +11,7 @@
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/several_states.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_strict_globals {
 namespace {
@@ -34,7 +35,8 @@ TEST(StrictGlobals, AreForStatesThatAskForThem) {
 }
 
 TEST(StrictGlobals, AScriptIsStoppedAtItsLineOnAllRanks) {
-  const std::string path = ::testing::TempDir() + "strict_globals.lua";
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "strict_globals.lua";
   std::ofstream(path)
       << "local mh = require 'moonhalo'\nlocal pad = 1\nprint(mh.ones(2):sum{dim = 0, keepdim = keepdims})\n";
   std::vector<std::string> words = {"moonhalo", "run", path, "--ranks", "2"};
@@ -48,7 +50,6 @@ TEST(StrictGlobals, AScriptIsStoppedAtItsLineOnAllRanks) {
   EXPECT_EQ(status, kScriptFailed);
   EXPECT_THAT(error, HasSubstr("ranks 0-1: "));
   EXPECT_THAT(error, HasSubstr("strict_globals.lua:3: no variable 'keepdims'"));
-  std::filesystem::remove(path);
 }
 
 }  // namespace

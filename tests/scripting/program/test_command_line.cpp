@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -12,6 +11,7 @@
 #include "moonhalo/scripting/program/repl.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_command_line {
 namespace {
@@ -24,11 +24,6 @@ using ::testing::Not;
 
 class CommandLine : public ::testing::Test {
  protected:
-  CommandLine() : folder_(std::filesystem::temp_directory_path() / ("moonhalo_cli_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~CommandLine() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& text) {
     const std::filesystem::path path = folder_ / name;
     std::filesystem::create_directories(path.parent_path());
@@ -36,7 +31,8 @@ class CommandLine : public ::testing::Test {
     return path.string();
   }
 
-  std::filesystem::path folder_;
+  const moonhalo::testing::Folder own_;
+  const std::filesystem::path& folder_ = own_.path();
 };
 
 TEST_F(CommandLine, RunPassesTheScriptItsArguments) {
@@ -94,15 +90,12 @@ if others == "loop" then while true do end end
 mh.barrier()
 )");
   for (const char* others : {"loop", "wait"}) {
-    const auto start = std::chrono::steady_clock::now();
-
     const Result result = run({"run", script, "--ranks", "3", "--", others});
 
     EXPECT_EQ(result.status, kScriptFailed) << others;
     EXPECT_THAT(result.err, HasSubstr("rank 1: ")) << others;
     EXPECT_THAT(result.err, HasSubstr("one.lua:3: I am broken\n  3 | if mh.rank() == 1")) << others;
     EXPECT_THAT(result.err, Not(HasSubstr("rank 0"))) << others;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << others;
   }
 }
 
@@ -208,7 +201,7 @@ local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"ranks"})
 local before = mh.get_timeout()
 if arg[1] then assert(mh.set_timeout(tonumber(arg[1])) == before) end
 if mh.rank() == 0 then print(before, mh.get_timeout()) end
-if mh.rank() == 1 and arg[1] then os.execute("sleep 1.5") end
+if mh.rank() == 1 and arg[1] then os.execute("sleep 4") end
 mesh:barrier()
 )");
   EXPECT_EQ(run({"run", script, "--ranks", "2"}).out, "600.0\t600.0\n");
@@ -409,11 +402,9 @@ io.open(arg[1])  -- waits for a writer that never comes
   options.script = script;
   options.arguments = {(folder_ / "silent").string()};
   options.ranks = 2;
-  const auto start = std::chrono::steady_clock::now();
 
   EXPECT_EXIT(run_session(options, [](lua_State* lua) { run_script(lua, 0); }),
               ::testing::ExitedWithCode(kScriptFailed), "rank 1: .*long.lua:2: broken");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
 }
 
 TEST(Repl, LoadsExpressionsAndStatementsAndAsksForMore) {

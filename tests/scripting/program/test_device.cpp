@@ -13,6 +13,7 @@
 #include "tests/scripting/run_program.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_nccl.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_device {
 namespace {
@@ -22,11 +23,10 @@ using ::testing::HasSubstr;
 
 Result run_on(const std::string& device, int ranks, const std::string& lines) {
   moonhalo::testing::fake::install();
-  const auto path = std::filesystem::temp_directory_path() / ("moonhalo_device_" + std::to_string(getpid()) + ".lua");
-  std::ofstream(path) << "local mh = require 'moonhalo'\n" << lines;
-  const Result result = run({"run", path.string(), "--ranks", std::to_string(ranks), "--device", device});
-  std::filesystem::remove(path);
-  return result;
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "device.lua";
+  std::ofstream(path) << "local mh, folder = require 'moonhalo', arg[1]\n" << lines;
+  return run({"run", path, "--ranks", std::to_string(ranks), "--device", device, "--", folder.path().string()});
 }
 
 // A step of training on rows of a field; the losses are those of the CPU.
@@ -112,8 +112,7 @@ TEST(ScriptOnDevices, ComputesWhatTheCpuComputes) {
 // Frames are read and normalised on the host; batches lie where their mesh does.
 TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
   const std::string script =
-      "local path = (os.getenv('TMPDIR') or '/tmp') .. '/moonhalo_device_' .. mh.backend() .. mh.world_size() .. "
-      "'.h5'\n"
+      "local path = folder .. '/frames.h5'\n"
       "local values = mh.arange(6 * 4 * 3, {dtype = 'float32', device = 'cpu'}):reshape{6, 4, 3}\n"
       "mh._files.on_first_rank(function()\n"
       "  local out <close> = mh.h5.open(path, 'w')\n"
@@ -138,9 +137,7 @@ TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
       "    sum = sum + batch.targets:double():sum():item()\n"
       "  end\n"
       "  if mh.rank() == 0 then print(('%.5f'):format(sum)) end\n"
-      "end\n"
-      "mh.barrier()\n"
-      "if mh.rank() == 0 then os.remove(path) end\n";
+      "end\n";
   const Result on_cpu = run_on("cpu", 1, script), on_devices = run_on("fake", 3, script);
 
   EXPECT_EQ(on_cpu.status, kDone) << on_cpu.err;
@@ -152,8 +149,8 @@ TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
 TEST(ScriptOnDevicesDeathTest, X16_ADeviceThatCannotBeAbortedEndsTheProgram) {
   namespace fake = moonhalo::testing::fake;
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // the program is started anew, up to the call that is to end it
-  const auto path = std::filesystem::temp_directory_path() / ("moonhalo_hung_" + std::to_string(getpid()) + ".lua");
-  setenv("MOONHALO_HUNG_SCRIPT", path.c_str(), /*overwrite=*/0);
+  const moonhalo::testing::Folder folder;
+  setenv("MOONHALO_HUNG_SCRIPT", (folder / "hung.lua").c_str(), /*overwrite=*/0);
   const std::string script = std::getenv("MOONHALO_HUNG_SCRIPT");
   std::ofstream(script) << "local mh = require 'moonhalo'\n"
                            "local mesh = mh.init_device_mesh(nil, {3}, {'rows'})\n"
@@ -168,14 +165,11 @@ TEST(ScriptOnDevicesDeathTest, X16_ADeviceThatCannotBeAbortedEndsTheProgram) {
     for (std::string& word : words) argv.push_back(word.data());
     std::_Exit(10 + command_line(static_cast<int>(argv.size()), argv.data()));
   };
-  const auto begin = std::chrono::steady_clock::now();
 
   EXPECT_EXIT(end_alone(), ::testing::ExitedWithCode(kRankLost),
               "the communicators of a device could not be aborted: rank 1: NCCL reports: remote process exited");
 
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   unsetenv("MOONHALO_HUNG_SCRIPT");
-  std::filesystem::remove(script);
 }
 
 TEST(ScriptOnDevices, MoreRanksThanDevicesEndBeforeTheScript) {

@@ -8,6 +8,7 @@
 
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_error_paths {
 namespace {
@@ -18,7 +19,6 @@ using ::testing::Not;
 class ErrorPaths : public ::testing::Test {
  protected:
   ErrorPaths() { std::filesystem::create_directories(folder_); }
-  ~ErrorPaths() override { std::filesystem::remove_all(folder_); }
 
   /// Returns what a script of these lines writes to stderr on two ranks.
   std::string error_of(const std::string& text) {
@@ -33,8 +33,9 @@ class ErrorPaths : public ::testing::Test {
     return error;
   }
 
-  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) /
-                                        "Übung mit Raum, in einem Ordner mit einem langen Namen" / "moonhalo";
+  const moonhalo::testing::Folder own_;
+  const std::filesystem::path folder_ =
+      own_.path() / "Übung mit Raum, in einem Ordner mit einem langen Namen" / "moonhalo";
   const std::string script_ = folder_ / "script.lua";
 };
 

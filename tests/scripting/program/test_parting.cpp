@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -14,15 +13,14 @@
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_parting {
 namespace {
 
-using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Clock = std::chrono::steady_clock;
 
 const std::string kSetUp =
     "local mh = require 'moonhalo'\n"
@@ -31,11 +29,10 @@ const std::string kSetUp =
     "local fields = {u = x * 2, v = x + 1}\n";
 
 Result run_script(const std::string& lines) {
-  const auto path = std::filesystem::temp_directory_path() / ("moonhalo_parting_" + std::to_string(getpid()) + ".lua");
+  const moonhalo::testing::Folder folder;
+  const std::string path = folder / "parting.lua";
   std::ofstream(path) << kSetUp << lines;
-  const Result result = run({"run", path.string(), "--ranks", "3"});
-  std::filesystem::remove(path);
-  return result;
+  return run({"run", path, "--ranks", "3"});
 }
 
 TEST(PartingScript, SumOnOneRankAndMeanOnTheOthersNamesBothAndTheirLines) {
@@ -50,7 +47,6 @@ TEST(PartingScript, SumOnOneRankAndMeanOnTheOthersNamesBothAndTheirLines) {
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, AllOf(HasSubstr("aten::sum"), HasSubstr("aten::mean"), HasSubstr(".lua:6"),
                                 HasSubstr(".lua:8"), HasSubstr("a branch on the rank")));
-  EXPECT_LT(result.time, 10s);
 }
 
 TEST(PartingScript, FieldsInAnotherOrderAreFoundThoughTheirCallsLookAlike) {
@@ -68,7 +64,6 @@ TEST(PartingScript, ARankThatEndsIsNamedByThoseThatWait) {
 
   EXPECT_NE(result.status, kDone);
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 ended without joining all_reduce"), HasSubstr(".lua:5")));
-  EXPECT_LT(result.time, 10s);
 }
 
 TEST(PartingScript, ARandomNumberThatDiffersIsFound) {
@@ -112,7 +107,6 @@ TEST(PartingRepl, AChunkThatEndsOnSomeRanksWhileOthersWaitIsReported) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0: "), HasSubstr("without joining all_reduce"), HasSubstr("at repl:1"),
                                 HasSubstr("the ranks have parted ways")));
   EXPECT_THAT(result.out, Not(HasSubstr("never")));
-  EXPECT_LT(result.time, 10s);
 }
 
 TEST(PartingRepl, AChunkThatTakesLongerOnOneRankIsNoParting) {

@@ -9,6 +9,7 @@
 
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/program/commands.h"
+#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_run_settings {
 namespace {
@@ -16,8 +17,14 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+/// Where these tests write `name`.
+std::string file_path(const std::string& name) {
+  static const moonhalo::testing::Folder folder;
+  return folder / name;
+}
+
 std::string write_file(const std::string& name, const std::string& text) {
-  const std::string path = ::testing::TempDir() + name;
+  const std::string path = file_path(name);
   std::ofstream(path) << text;
   return path;
 }
@@ -262,7 +269,7 @@ TEST(Settings, ThatTheScriptDoesNotReadAreReported) {
 
 TEST(Log, WritesOneObjectALineAfterTheConfig) {
   Context context;
-  context.log_file = ::testing::TempDir() + "run.jsonl";
+  context.log_file = file_path("run.jsonl");
   std::filesystem::remove(context.log_file);
 
   const std::string error = run(context,

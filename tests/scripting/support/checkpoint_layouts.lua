@@ -6,11 +6,7 @@ local testing = require "moonhalo.testing"
 
 local layouts = {}
 
---- A folder of a test that all ranks agree on; threads and processes run at once.
-function layouts.folder(name)
-  return ("%s/moonhalo_test_layouts_%s_%d_%s"):format(os.getenv("TMPDIR") or "/tmp", name, mh.world_size(),
-    os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
-end
+layouts.folder = require "support.own_path"
 
 local function numbers(shape, dtype)
   local count = 1

@@ -6,7 +6,7 @@ local nn, optim = mh.nn, mh.optim
 
 local runs = {}
 
-local function folder(name) return (os.getenv("TMPDIR") or "/tmp") .. "/moonhalo_test_complex_" .. name .. "_" .. mh.run_info().world_size end
+local folder = require "support.own_path"
 local function pairs_of(z) return mh.view_as_real(z) end
 local function energy(z) return pairs_of(z):square():sum() end
 local function wave(shape, step)

@@ -5,7 +5,7 @@ local mh = require "moonhalo"
 local files = {}
 
 --- A path of this run that is the same on every rank.
-function files.path(name) return ("%s/moonhalo_data_%d_%s"):format(os.getenv("TMPDIR") or "/tmp", mh.world_size(), name) end
+files.path = require "support.own_path"
 
 --- Runs write(file) on rank 0 for a new file; returns its path on all.
 function files.make(name, write)

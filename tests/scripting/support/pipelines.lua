@@ -320,7 +320,7 @@ function tests.test_N15_N16_N20_refusals()
   testing.assert_error(function() mh.pipeline(both, {mesh = line, micros = 2}) end, "share the buffer 'running_mean'")
 end
 
-local function folder(name) return ("%s/moonhalo_test_pipeline_%s_%d"):format(os.getenv("TMPDIR") or "/tmp", name, ranks) end
+local folder = require "support.own_path"
 
 function tests.test_checkpoints_hold_what_all_stages_have_trained()
   local path = folder("trained")

@@ -9,9 +9,7 @@ local ranks = mh.world_size()
 local mesh = mh.init_device_mesh("cpu", {ranks})
 local tests = {}
 
-local function folder(name)
-  return ("%s/moonhalo_test_rank_layouts_%s_%d_%s"):format(os.getenv("TMPDIR") or "/tmp", name, ranks, os.getenv("OMPI_COMM_WORLD_SIZE") or "threads")
-end
+local folder = require "support.own_path"
 
 --- When all ranks have come here.
 local function on_first(fn)
