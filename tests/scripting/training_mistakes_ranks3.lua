@@ -70,10 +70,10 @@ function tests.test_X16_checkpoints_from_the_future_and_what_cannot_be_saved()
   local before = net.weight:clone()
   mh._files.on_first_rank(function()
     local saved = mh.json.load(path .. "/checkpoint.json")
-    saved.format = 3
+    saved.format = 4
     mh._files.write("test", path .. "/checkpoint.json", mh.json.encode(saved))
   end)
-  refused("has format 3, this reads 1 to 2", function() mh.checkpoint.load(path, {model = net}) end)
+  refused("has format 4, this reads 1 to 3", function() mh.checkpoint.load(path, {model = net}) end)
   testing.assert_equal(mh.equal(net.weight, before), true)
   refused("the entry 'f' is a function, which cannot be saved", function() mh.checkpoint.save(folder("function"), {f = print}) end)
   mh._files.on_first_rank(function()

@@ -281,7 +281,7 @@ TEST(Log, WritesOneObjectALineAfterTheConfig) {
   EXPECT_EQ(read_file(context.log_file),
             "{\"config\":{\"lr\":0.1}}\n"
             "{\"step\":3,\"big\":1e+300,\"loss\":0.25,\"name\":\"a\"}\n"
-            "{\"step\":4,\"list\":[1,2],\"loss\":\"nan\",\"x\":2.5}\n");
+            "{\"step\":4,\"list\":[1,2],\"loss\":null,\"x\":2.5}\n");
 }
 
 TEST(Log, OfATensorIsTheLogarithm) {
