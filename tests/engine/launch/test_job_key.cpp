@@ -4,12 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <map>
 
 #include "moonhalo/engine/launch/rendezvous.h"
+#include "tests/support/folder.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::test_job_key {
@@ -31,14 +31,13 @@ const std::string kKey = "0123456789abcdef0123456789abcdef";
 
 class JobKey : public ::testing::Test {
  protected:
-  JobKey() : path_(::testing::TempDir() + "job_key_" + std::to_string(::getpid())) {}
-  ~JobKey() override { ::unlink(path_.c_str()); }
   std::string write(const std::string& text, mode_t mode) const {
     std::ofstream(path_, std::ios::binary) << text;
     ::chmod(path_.c_str(), mode);
     return path_;
   }
-  const std::string path_;
+  const testing::Folder folder_;
+  const std::string path_ = folder_ / "job_key";
 };
 
 TEST_F(JobKey, Y21_IsOfAVariableOrOfAFileOfThisUser) {
@@ -71,7 +70,7 @@ TEST_F(JobKey, Y21_IsRefusedWhereOthersKnowItOrMayGuessIt) {
               }),
               HasSubstr("launch: cannot read the job key\n  have  MOONHALO_JOB_KEY_FILE=" + path_ + "x: No such file"));
   EXPECT_THAT(message_of([&] {
-                key_of({{"MOONHALO_JOB_KEY_FILE", ::testing::TempDir()}});
+                key_of({{"MOONHALO_JOB_KEY_FILE", folder_.path().string()}});
               }),
               HasSubstr("launch: the job key is not in a file"));
 }
