@@ -218,9 +218,9 @@ void ParameterUnit::after_forward(at::TensorList results) {
   if (!within_backward && passes.under_way.empty()) passes.ended(UnitPasses::kForward);
   for (const at::Tensor& result : results) {
     if (!result.defined() || !result.requires_grad() || result.is_leaf()) continue;
-    result.register_hook([unit = weak_from_this()](const at::Tensor&) {
-      if (const ParameterUnitPtr alive = unit.lock()) alive->reach();
-    });
+    // The graph keeps the unit: a script may let go of its module before backward, and garbage is collected at other
+    // times on other ranks.
+    result.register_hook([unit = shared_from_this()](const at::Tensor&) { unit->reach(); });
   }
 }
 

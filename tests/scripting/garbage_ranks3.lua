@@ -59,4 +59,16 @@ function tests.test_N36_a_dropped_mesh_of_local_results()
   testing.assert_close(head:detach(), mh.full({2}, -(ranks - 1) / 2, kF64))
 end
 
+-- A script may let go of a module before backward: the graph still gathers its parameters on every rank.
+function tests.test_V15_a_dropped_module()
+  local table_of_classes = mh.nn.Linear(4, 4):double().weight
+  local x = mh.full({mh.rank() + 1, 4}, mh.rank() + 1, kF64)
+  collectgarbage("stop")
+  local loss = mh.fully_shard(mh.nn.Linear(4, 4):double(), {mesh = mesh, min_numel = 1})(x):matmul(table_of_classes * 2):sum()
+  if mh.rank() == 1 then collectgarbage("collect") end
+  loss:backward()
+  collectgarbage("restart")
+  testing.assert_equal(table_of_classes.grad.shape, {4, 4})
+end
+
 return tests
