@@ -93,7 +93,7 @@ def runs():
 with tempfile.TemporaryDirectory() as folder:
     files = {"classic": classic, "archives": archives, "filters": filters}[kind].make(folder)
     for ranks, command in runs():
-        subprocess.run([*command, folder, *files], check=True)
+        subprocess.run([*command, "--", folder, *files], check=True)
         for name, expected in files.items():
             check_file(folder + "/" + name, expected, ranks)
     for name in ("xarray2.zarr", "no-suffix") if kind == "archives" else ():

@@ -114,7 +114,7 @@ def check_like(folder):
 with tempfile.TemporaryDirectory() as folder:
     for ranks in (1, 3):
         make_theirs(folder + "/theirs.nc")
-        subprocess.run([program, "run", script, "--ranks", str(ranks), folder], check=True)
+        subprocess.run([program, "run", script, "--ranks", str(ranks), "--", folder], check=True)
         check_written(folder)
         check_grown(folder)
         check_like(folder)
