@@ -2,10 +2,10 @@
 -- X12, X20, X21: training from files through mh.data, saved within an epoch on some ranks and continued on others, with other
 -- cuts. With --set folder=PATH: `save` (the default) makes the files, trains, saves and writes down what follows; --set
 -- resume=true goes on from there and fails where a sample, a loss or a bit of the statistics differs.
-package.path = arg[0]:gsub("examples/data_resume%.lua$", "scripting/support/?.lua") .. ";" .. package.path
+package.path = arg[0]:gsub("examples/data_resume%.lua$", "scripting/?.lua") .. ";" .. package.path
 
 local mh = require "moonhalo"
-local files = require "data_files"
+local files = require "support.data_files"
 local nn = mh.nn
 
 local cfg = mh.config {folder = "", resume = false}
