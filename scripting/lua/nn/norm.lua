@@ -115,7 +115,8 @@ local function instance_norm(dims)
     if statistics_of_batch then
       check_count(name, x, positions(x), "channel of a sample", "give a larger field")
     end
-    local y = mh.instance_norm(x, self.weight, self.bias, self.running_mean, self.running_var, statistics_of_batch, self.momentum or 0, self.eps, true)
+    local y = mh.instance_norm(x, self.weight, self.bias, self.running_mean, self.running_var, statistics_of_batch,
+      self.momentum or 0, self.eps, true)
     return alone and y:squeeze(0) or y
   end
   norm[name] = class
