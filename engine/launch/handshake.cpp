@@ -38,26 +38,17 @@ Digest prove(const Member& me, const char* role, int64_t caller, int64_t called,
   return hmac_sha256(me.key, text);
 }
 
-Socket connected(const std::string& ip, uint16_t port, MeetingClock::time_point deadline) {
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  if (!socket || inet_pton(AF_INET, ip.c_str(), &address.sin_addr) != 1) return Socket();
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 && errno != EINPROGRESS)
-    return Socket();
-  int error = 0;
-  socklen_t length = sizeof(error);
-  if (!wait_for(socket.get(), POLLOUT, deadline)) return Socket();
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) return Socket();
-  return socket;
-}
-
 }  // namespace
 
 Socket connect_to_rank(const std::string& ip, uint16_t port, const Member& me, int peer,
                        MeetingClock::time_point deadline) {
-  Socket socket = connected(ip, port, deadline);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_port = htons(port);
+  if (inet_pton(AF_INET, ip.c_str(), &place.sin_addr) != 1) return Socket();
+  SocketAddress address{.length = sizeof(place)};
+  std::memcpy(&address.address, &place, sizeof(place));
+  Socket socket = connect_to(address, deadline);
   if (!socket) return Socket();
   const Call call{kMagic, me.rank, random_digest()};
   Answer answer{};

@@ -8,7 +8,8 @@
 #include <string>
 #include <system_error>
 #include <thread>
-#include <utility>
+
+#include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo {
 
@@ -18,12 +19,17 @@ inline void note(const std::string& text) {
   std::fflush(stderr);
 }
 
-/// Does the same after a time, unless this object is gone by then. Without a thread there is no note.
+/// Says that what is tried has not come about within `after`, and goes on until `limit`, unless this object is gone by
+/// then. An error comes sooner where the limit is no longer than that. Without a thread there is no note.
 class LateNote {
  public:
-  LateNote(std::chrono::milliseconds after, std::string text) {
+  LateNote(std::chrono::milliseconds after, std::chrono::milliseconds limit, const std::string& what,
+           const std::string& hint) {
+    if (limit <= after) return;
+    const std::string text = what + " within " + seconds_text(after) + ", and goes on trying for " +
+                             seconds_text(limit - after) + "; " + hint;
     try {
-      thread_ = std::thread([this, after, text = std::move(text)] {
+      thread_ = std::thread([this, after, text] {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_for(lock, after, [this] { return ended_; })) note(text);
       });

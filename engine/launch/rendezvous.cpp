@@ -26,6 +26,7 @@
 #include "moonhalo/engine/launch/job_key.h"
 #include "moonhalo/engine/launch/late_note.h"
 #include "moonhalo/engine/launch/sockets.h"
+#include "moonhalo/engine/launch/store_client.h"
 
 namespace moonhalo {
 namespace {
@@ -82,10 +83,19 @@ class Meeting {
         sockets_(launch.size) {}
 
   std::vector<int> hold() {
+    try {
+      return connect_all();
+    } catch (const StoreLost& lost) {
+      unreachable(lost.what());
+    }
+  }
+
+ private:
+  std::vector<int> connect_all() {
     allow_many_files();
     if (const std::string warning = open_meeting(place_); launch_.rank == 0 && !warning.empty()) note(warning);
     open_store();
-    if (seal_.has_key()) set_plainly(keyed(), "yes");
+    if (seal_.has_key()) store_->set(keyed(), "yes");
     check_key();
     claim();
     const Listener listening = listen_for_ranks(place_.host, place_.port);
@@ -104,7 +114,6 @@ class Meeting {
     return sockets;
   }
 
- private:
   void allow_many_files() const {
     rlimit files{};
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
@@ -115,39 +124,41 @@ class Meeting {
   }
 
   void open_store() {
-    c10d::TCPStoreOptions options;
-    options.port = place_.port;
-    options.isServer = place_.serves;
-    options.waitWorkers = false;
-    options.timeout = limit_;
-    Socket listening = place_.serves ? listen_at(place_.host, place_.port) : Socket();
-    const std::string problem = place_.serves && !listening ? std::strerror(errno) : "";
-    if (listening) options.masterListenFd = listening.release();  // the store's from now on
-    const LateNote late(note_after_, rank_text(launch_.rank) + " has not reached the store at " + address() +
-                                         " within " + seconds_text(note_after_) + ", and goes on trying for " +
-                                         seconds_text(limit_ - note_after_) +
-                                         "; rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
-    try {
-      if (!problem.empty()) throw CommError(problem);
-      store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
-    } catch (const std::exception& error) {
-      if (place_.serves) warn_the_other(options);
-      unreachable(error);
-    }
+    if (place_.serves && !serve_store()) port_is_taken(std::strerror(errno));
+    const LateNote late(note_after_, limit_, rank_text(launch_.rank) + " has not reached the store at " + address(),
+                        "rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
+    store_.emplace(place_.host, place_.port, deadline_);
   }
 
-  /// Where the port is taken, the store there may be another job's, whose rank 0 would take ranks of this one for its
-  /// own.
-  void warn_the_other(c10d::TCPStoreOptions options) {
-    options.isServer = false;
-    options.masterListenFd.reset();
-    options.timeout = std::min<milliseconds>(limit_, std::chrono::seconds(3));
+  /// False where the port is taken; errno says why.
+  bool serve_store() {
+    Socket listening = listen_at(place_.host, place_.port);
+    if (!listening) return false;
+    c10d::TCPStoreOptions options;
+    options.port = place_.port;
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.timeout = limit_;
+    const std::string here = way_to(listening.get());
+    options.masterListenFd = listening.release();  // the store's from now on
     try {
-      store_ = c10::make_intrusive<c10d::TCPStore>(place_.host, options);
-    } catch (const std::exception&) {  // another program's
-      return;
+      server_ = c10::make_intrusive<c10d::TCPStore>(here, options);
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      throw StoreLost(text.substr(0, text.find('\n')));
     }
-    claim();
+    return true;
+  }
+
+  /// The store there may be another job's, whose rank 0 would take ranks of this one for its own.
+  [[noreturn]] void port_is_taken(const std::string& why) {
+    try {
+      store_.emplace(place_.host, place_.port, std::min(deadline_, Clock::now() + std::chrono::seconds(3)));
+      claim();
+    } catch (const StoreLost&) {  // another program's
+    }
+    fail("rank 0 cannot serve the store at " + address(), why + ": another job or program has the port",
+         "give every job a MASTER_PORT of its own, and MASTER_ADDR");
   }
 
   std::string address() const { return place_.host + ":" + std::to_string(place_.port); }
@@ -180,14 +191,7 @@ class Meeting {
 
   /// The value that was there before, else this one.
   std::string set_once(const std::string& name, const std::string& value) {
-    std::vector<uint8_t> now;
-    try {
-      const std::string closed = seal_.close(name, value);
-      now = store_->compareSet(seal_.name(name), std::vector<uint8_t>(), {closed.begin(), closed.end()});
-    } catch (const std::exception& error) {
-      unreachable(error);
-    }
-    return seal_.open(name, {now.begin(), now.end()}, address());
+    return seal_.open(name, store_->set_once(seal_.name(name), seal_.close(name, value)), address());
   }
 
   static constexpr std::chrono::seconds kHear{1};  // before the store goes, which others are about to ask
@@ -201,31 +205,17 @@ class Meeting {
     throw CommError(text);
   }
 
-  [[noreturn]] void unreachable(const std::exception& error) const {
-    const std::string text = error.what();
-    fail("cannot reach the store at " + address(), text.substr(0, text.find('\n')),
+  [[noreturn]] void unreachable(const std::string& why) const {
+    fail("cannot reach the store at " + address(), why,
          "see that the node of rank 0 can be reached from all others and that its port is free; MASTER_ADDR and "
          "MASTER_PORT name another");
   }
 
   /// Stands for a key where there is none: anybody can read it who reaches the store.
-  std::string secret() {
-    try {
-      return store_->get_to_str(seal_.name("secret"));
-    } catch (const std::exception& error) {
-      unreachable(error);
-    }
-  }
+  std::string secret() { return store_->get({seal_.name("secret")})[0]; }
 
   void set(const std::string& name, const std::string& value) {
-    set_plainly(seal_.name(name), seal_.close(name, value));
-  }
-  void set_plainly(const std::string& name, const std::string& value) {
-    try {
-      store_->set(name, std::vector<uint8_t>(value.begin(), value.end()));
-    } catch (const std::exception& error) {
-      unreachable(error);
-    }
+    store_->set(seal_.name(name), seal_.close(name, value));
   }
 
   /// Says that there are ranks with a key.
@@ -235,8 +225,8 @@ class Meeting {
   void check_key() {
     bool others_do = false;
     try {
-      others_do = !seal_.has_key() && store_->check({keyed()});
-    } catch (const std::exception&) {  // rank 0 has given up, and the store with it
+      others_do = !seal_.has_key() && store_->has(keyed());
+    } catch (const StoreLost&) {  // rank 0 has given up, and the store with it
     }
     if (!others_do) return;
     fail("ranks at " + address() + " have a job key, and " + rank_text(launch_.rank) + " has none", launch_.why,
@@ -245,49 +235,50 @@ class Meeting {
 
   /// Gives what each rank has said under NAME and its number. When all have, all are there.
   std::vector<std::string> get_of_all(const std::string& name) {
-    std::vector<std::string> keys, values;
+    std::vector<std::string> keys;
     for (int rank = 0; rank < launch_.size; ++rank) keys.push_back(seal_.name(name + std::to_string(rank)));
     try {
-      await(keys);
-      for (const auto& value : store_->multiGet(keys)) {
-        const std::string entry = name + std::to_string(values.size());
-        values.push_back(printable(seal_.open(entry, {value.begin(), value.end()}, address())));
-        if (values.back().starts_with(kStops)) throw CommError(values.back().substr(1));
-      }
-      return values;
+      if (await(keys)) return opened(name, store_->get(keys));
     } catch (const CommError&) {
       if (place_.serves) std::this_thread::sleep_for(kHear);
       throw;
-    } catch (const std::exception& error) {
-      if (Clock::now() < deadline_) unreachable(error);
+    } catch (const StoreLost&) {
+      if (Clock::now() < deadline_) throw;
     }
     const int rank = first_without(keys);
     if (place_.serves) std::this_thread::sleep_for(kHear);
     late(rank);
   }
 
-  void await(const std::vector<std::string>& keys) {
-    try {
-      return store_->wait(keys, std::min(note_after_, left_until(deadline_)));
-    } catch (const std::exception&) {
-      check_key();
-      if (left_until(deadline_) <= milliseconds(1)) throw;
+  std::vector<std::string> opened(const std::string& name, const std::vector<std::string>& closed) const {
+    std::vector<std::string> values;
+    for (const std::string& value : closed) {
+      values.push_back(printable(seal_.open(name + std::to_string(values.size()), value, address())));
+      if (values.back().starts_with(kStops)) throw CommError(values.back().substr(1));
     }
+    return values;
+  }
+
+  /// False where one is missing at the deadline.
+  bool await(const std::vector<std::string>& keys) {
+    if (store_->wait(keys, std::min(Clock::now() + note_after_, deadline_))) return true;
+    check_key();
+    if (Clock::now() >= deadline_) return false;
     const int rank = first_without(keys);
     if (place_.serves && rank >= 0) {
       note(rank_text(rank) + " has not come to " + address() + " within " + seconds_text(note_after_) +
            "; it is waited for " + seconds_text(left_until(deadline_)) + " longer" + key_hint());
     }
-    store_->wait(keys, left_until(deadline_));
+    return store_->wait(keys, deadline_);
   }
 
   /// The first rank whose key the store does not have; -1 when that cannot be asked any more.
   int first_without(const std::vector<std::string>& keys) {
     try {
       for (int rank = 0; rank < launch_.size; ++rank) {
-        if (!store_->check({keys[rank]})) return rank;
+        if (!store_->has(keys[rank])) return rank;
       }
-    } catch (const std::exception&) {  // rank 0 has given up, and the store with it
+    } catch (const StoreLost&) {  // rank 0 has given up, and the store with it
     }
     return -1;
   }
@@ -338,7 +329,8 @@ class Meeting {
   const MeetingPlace& place_;
   milliseconds limit_, note_after_;
   Clock::time_point deadline_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::TCPStore> server_;  // of rank 0
+  std::optional<StoreClient> store_;
   Seal seal_;
   Member me_;
   std::vector<Socket> sockets_;

@@ -106,12 +106,37 @@ Socket::~Socket() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+std::vector<SocketAddress> stream_addresses(const std::string& host, uint16_t port) {
+  std::vector<SocketAddress> all;
+  for (const int family : {AF_INET, AF_INET6}) {
+    const Addresses found = addresses_of(host, family, port);
+    for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
+      all.push_back({.length = one->ai_addrlen});
+      std::memcpy(&all.back().address, one->ai_addr, one->ai_addrlen);
+    }
+  }
+  return all;
+}
+
+Socket connect_to(const SocketAddress& address, MeetingClock::time_point deadline) {
+  Socket socket(::socket(address.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto* place = reinterpret_cast<const sockaddr*>(&address.address);
+  if (!socket || (::connect(socket.get(), place, address.length) != 0 && errno != EINPROGRESS)) return Socket();
+  int error = ETIMEDOUT;
+  socklen_t length = sizeof(error);
+  if (wait_for(socket.get(), POLLOUT, deadline)) getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error == 0) return socket;
+  socket = Socket();
+  errno = error;
+  return socket;
+}
+
 bool wait_for(int socket, short events, MeetingClock::time_point deadline) {
   pollfd one{socket, events, 0};
   for (;;) {
     const int ready = ::poll(&one, 1, static_cast<int>(left_until(deadline).count()));
     if (ready > 0) return true;
-    if (ready == 0 || errno != EINTR) return false;
+    if (ready == 0 ? MeetingClock::now() >= deadline : errno != EINTR) return false;
   }
 }
 
@@ -120,10 +145,23 @@ bool read_all(int socket, void* data, size_t bytes, MeetingClock::time_point dea
   while (bytes > 0) {
     if (MeetingClock::now() > deadline || !wait_for(socket, POLLIN, deadline)) return false;
     const ssize_t got = ::recv(socket, place, bytes, 0);
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return false;
     place += got;
     bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+bool write_all(int socket, const void* data, size_t bytes, MeetingClock::time_point deadline) {
+  const auto* place = static_cast<const char*>(data);
+  while (bytes > 0) {
+    if (MeetingClock::now() > deadline || !wait_for(socket, POLLOUT, deadline)) return false;
+    const ssize_t sent = ::send(socket, place, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (sent <= 0) return false;
+    place += sent;
+    bytes -= static_cast<size_t>(sent);
   }
   return true;
 }
@@ -179,6 +217,19 @@ Socket listen_at(const std::string& host, uint16_t port) {
     }
   }
   return listening_socket("0.0.0.0", port);
+}
+
+std::string way_to(int listening) {
+  SocketAddress own{.length = sizeof(own.address)};
+  if (::getsockname(listening, reinterpret_cast<sockaddr*>(&own.address), &own.length) != 0) return "";
+  if (own.address.ss_family == AF_INET) {
+    const uint32_t ip = reinterpret_cast<const sockaddr_in*>(&own.address)->sin_addr.s_addr;
+    return ip == htonl(INADDR_ANY) ? "127.0.0.1" : text_of(ip);
+  }
+  char text[INET6_ADDRSTRLEN + IF_NAMESIZE] = {};
+  getnameinfo(reinterpret_cast<const sockaddr*>(&own.address), own.length, text, sizeof(text), nullptr, 0,
+              NI_NUMERICHOST);
+  return text;
 }
 
 }  // namespace moonhalo

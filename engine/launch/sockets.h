@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,11 +35,23 @@ class Socket {
   int descriptor_;
 };
 
+/// Where a program listens, or may.
+struct SocketAddress {
+  sockaddr_storage address = {};
+  socklen_t length = 0;
+};
+/// All that `host` stands for, those of IPv4 first, as rank 0 takes them (listen_at). Empty where it is unknown.
+std::vector<SocketAddress> stream_addresses(const std::string& host, uint16_t port);
+/// Empty where no program has accepted the connection by the deadline; errno says why.
+Socket connect_to(const SocketAddress& address, MeetingClock::time_point deadline);
+
 bool wait_for(int socket, short events, MeetingClock::time_point deadline);
 /// False when the other end has closed it, or at the deadline.
 bool read_all(int socket, void* data, size_t bytes, MeetingClock::time_point deadline);
 /// Sends few bytes, for which a socket has room.
 bool send_all(int socket, const void* data, size_t bytes);
+/// As read_all, for a connection that blocks nothing (connect_to).
+bool write_all(int socket, const void* data, size_t bytes, MeetingClock::time_point deadline);
 
 /// True for 127.0.0.1, ::1 and names of them, which other machines do not reach.
 bool is_loopback(const std::string& host);
@@ -56,5 +70,7 @@ Listener listen_for_ranks(const std::string& host, uint16_t port);
 /// Listens at `port` of the address that `host` stands for here; on all interfaces where it is none of this machine's
 /// (a name for others, or an address that is translated). Empty where the port is taken; errno says why.
 Socket listen_at(const std::string& host, uint16_t port);
+/// The address by which this process itself reaches what it listens at.
+std::string way_to(int listening);
 
 }  // namespace moonhalo

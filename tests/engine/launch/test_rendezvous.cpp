@@ -17,6 +17,7 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/launch/late_note.h"
 #include "tests/support/oracle.h"
 #include "tests/support/patience.h"
 
@@ -224,6 +225,18 @@ TEST(Meeting, TellsWhatItWaitsFor) {
       return said.find(one.said) == std::string::npos ? "not said: " + said : "";
     };
     EXPECT_EQ(testing::with_longer_limits(900ms, attempt), "") << one.said;
+  }
+}
+
+// Where the limit comes first, the error does.
+TEST(LateNote, SaysNothingWhereTheLimitComesFirst) {
+  for (const auto limit : {10ms, 20ms}) {
+    ::testing::internal::CaptureStderr();
+    {
+      const LateNote late(20ms, limit, "rank 1 has not come", "look");
+      std::this_thread::sleep_for(200ms);
+    }
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   }
 }
 
