@@ -120,9 +120,37 @@ void FrameReader::keep(const Key& key, const at::Tensor& frames) {
   kept_bytes_ += bytes;
 }
 
+/// The frame of a tensor, a view of it where its dims allow that.
+at::Tensor FrameReader::frame_of(const FrameSource& source, const FramePlace& place) const {
+  at::Tensor values = source.values;
+  std::vector<int64_t> order, shape = {1};
+  for (size_t i = 0; i < source.space_dims.size(); ++i) {
+    const Interval& rows = rows_[static_cast<int64_t>(i)];
+    values = values.narrow(source.space_dims[i], rows.begin, rows.size());
+  }
+  for (const auto& [dim, index] : {std::pair(source.step_dim, place.step), {source.sample_dim, place.sample}}) {
+    if (dim < 0) continue;
+    values = values.narrow(dim, index, 1);
+    order.push_back(dim);
+  }
+  for (const int64_t dim : source.channel_dims) {
+    order.push_back(dim);
+    shape[0] *= values.size(dim);
+  }
+  for (const int64_t dim : source.space_dims) {
+    order.push_back(dim);
+    shape.push_back(values.size(dim));
+  }
+  return values.permute(order).reshape(shape);
+}
+
 void FrameReader::read(const FramePlace& place, const at::Tensor& out) {
   if (rows_.empty()) return;
   const FrameSource& from = source(place.source);
+  if (from.values.defined()) {
+    out.copy_(frame_of(from, place));
+    return;
+  }
   check_same_file(from);
   const Dataset data = dataset(from);
   const Steps steps = steps_together(data, from, place.step);

@@ -16,14 +16,16 @@
 
 namespace moonhalo::io {
 
-/// One dataset of one file, seen as frames: a frame is a step of a trajectory, [channels, space...]. Numbers of dims
-/// are the dataset's; those that are neither of steps, of trajectories nor of space count channels, in their order.
+/// One dataset of one file, or a tensor, seen as frames: a frame is a step of a trajectory, [channels, space...].
+/// Numbers of dims are the dataset's; those that are neither of steps, of trajectories nor of space count channels, in
+/// their order.
 struct FrameSource {
   std::string path, dataset;
   int64_t step_dim = -1;    ///< -1: there is one step
   int64_t sample_dim = -1;  ///< of trajectories; -1: there is one
   std::vector<int64_t> channel_dims, space_dims;
   std::string version = {};  ///< what file_version said when the head was read; "": any
+  at::Tensor values = {};    ///< in place of a file: on the CPU, of any real dtype
 };
 
 /// A frame of a source.
@@ -57,6 +59,7 @@ class FrameReader {
   struct Steps {
     int64_t first, count;
   };
+  at::Tensor frame_of(const FrameSource& source, const FramePlace& place) const;
   void check_same_file(const FrameSource& source);
   Dataset dataset(const FrameSource& source);
   Steps steps_together(const Dataset& dataset, const FrameSource& source, int64_t step) const;

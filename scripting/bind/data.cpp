@@ -78,14 +78,15 @@ std::vector<io::FrameSource> check_sources(lua_State* lua, int index) {
   std::vector<io::FrameSource> sources;
   for_list(lua, index, [&] {
     const Options one(lua, lua_gettop(lua), "reader",
-                      {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims", "version"});
+                      {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims", "version", "values"});
     sources.push_back({.path = one.get_string("path", ""),
                        .dataset = one.get_string("dataset", ""),
                        .step_dim = one.get_int("step_dim", -1),
                        .sample_dim = one.get_int("sample_dim", -1),
                        .channel_dims = one.get_int_list("channel_dims", {}),
                        .space_dims = one.get_int_list("space_dims", {}),
-                       .version = one.get_string("version", "")});
+                       .version = one.get_string("version", ""),
+                       .values = one.get_tensor("values")});
   });
   return sources;
 }
@@ -129,6 +130,27 @@ int reader_moments(lua_State* lua) {
     }
     io::merge_moments(moments, io::frame_moments(frame, weights));
   }
+  push(lua, moments);
+  return 1;
+}
+
+/// reader:read(places, channels): [places, channels, rows...].
+int reader_frames(lua_State* lua) {
+  const auto reader = check_object<io::FrameReader>(lua, 1);
+  const auto places = check_places(lua, 2);
+  std::vector<int64_t> shape = {static_cast<int64_t>(places.size()), check_int(lua, 3)};
+  for (const Interval& rows : reader->rows()) shape.push_back(rows.size());
+  const at::Tensor frames = at::empty(shape, reader->dtype());
+  for (size_t i = 0; i < places.size(); ++i) reader->read(places[i], frames[static_cast<int64_t>(i)]);
+  push(lua, frames);
+  return 1;
+}
+
+/// _data.frame_moments(frames, weights): of [frames, channels, space...], in their order.
+int frame_moments(lua_State* lua) {
+  const at::Tensor frames = check_tensor(lua, 1).contiguous(), weights = opt_tensor(lua, 2);
+  at::Tensor moments = io::no_moments(frames.size(1));
+  for (int64_t i = 0; i < frames.size(0); ++i) io::merge_moments(moments, io::frame_moments(frames[i], weights));
   push(lua, moments);
   return 1;
 }
@@ -188,16 +210,13 @@ int tensor_of_block(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kDataFunctions[] = {{"find_files", guard<find_files>},
-                                   {"file_version", guard<file_version>},
-                                   {"check_same", guard<check_same>},
-                                   {"hash", guard<hash>},
-                                   {"reader", guard<make_field_reader>},
-                                   {"queue", guard<make_queue>},
-                                   {"merge_moments", guard<merge_moments>},
-                                   {"from_block", guard<tensor_of_block>},
-                                   {nullptr, nullptr}};
-const luaL_Reg kReaderMethods[] = {{"moments", guard<reader_moments>}, {nullptr, nullptr}};
+const luaL_Reg kDataFunctions[] = {{"find_files", guard<find_files>},       {"file_version", guard<file_version>},
+                                   {"check_same", guard<check_same>},       {"hash", guard<hash>},
+                                   {"reader", guard<make_field_reader>},    {"queue", guard<make_queue>},
+                                   {"merge_moments", guard<merge_moments>}, {"frame_moments", guard<frame_moments>},
+                                   {"from_block", guard<tensor_of_block>},  {nullptr, nullptr}};
+const luaL_Reg kReaderMethods[] = {
+    {"moments", guard<reader_moments>}, {"read", guard<reader_frames>}, {nullptr, nullptr}};
 const luaL_Reg kQueueMethods[] = {{"submit", guard<submit>}, {nullptr, nullptr}};
 const luaL_Reg kTicketMethods[] = {{"wait", guard<wait>}, {nullptr, nullptr}};
 

@@ -4,7 +4,7 @@
 
 local mh = require "moonhalo"
 
-local data = {open = mh._framed(require "moonhalo.data.open"), layouts = require "moonhalo.data.layouts",
+local data = {open = mh._framed(require "moonhalo.data.open"), from_tensors = mh._framed(require "moonhalo.data.from_tensors"), layouts = require "moonhalo.data.layouts",
   load_statistics = mh._framed(require("moonhalo.data.statistics").load)}
 for name, class in pairs(require "moonhalo.data.sampler") do data[name] = mh._framed(class) end
 

@@ -87,7 +87,7 @@ local kMore = 3  -- chunks
 --- as it reads all frames of a chunk.
 function BatchCut:beyond_share(set, dtype)
   local most = 0
-  for _, name in ipairs(set:fields()) do
+  for _, name in ipairs(set:leaves()) do
     local field = set.data.fields[name]
     if self:shares(field) then most = math.max(most, field.chunk_steps * self:frame_bytes(field, dtype)) end
   end
@@ -145,6 +145,24 @@ function BatchCut:assemble(block, batch_sizes)
   local shape = {0, block.shape[2], table.unpack(self.shape)}
   for _, size in ipairs(batch_sizes) do shape[1] = shape[1] + size end
   return mh._data.from_block(block, self.mesh, placements(self, self.mesh.names, batch_sizes), shape)
+end
+
+--- This rank's part of a batch that lies in any way, as assemble() takes it. Collective.
+function BatchCut:block_of(batch, batch_sizes)
+  if not self.mesh then return batch end
+  return batch:redistribute(placements(self, self.mesh.names, batch_sizes)):to_local()
+end
+
+--- A tensor [1, ..., rows of dim `i` of space, ..., 1] of which `block` has this rank's rows, as ShardTensor; or the block itself.
+function BatchCut:assemble_rows(block, i)
+  if not self.mesh then return block end
+  local list, shape = {}, {table.unpack(block.shape)}
+  for k, name in ipairs(self.mesh.names) do
+    local cut = self.cuts[i]
+    list[k] = cut and cut.mesh_dim == name and mh.Shard(i - 1, cut.sizes) or mh.Replicate()
+  end
+  shape[i] = self.shape[i]
+  return mh._data.from_block(block, self.mesh, list, shape)
 end
 
 --- Counts how often the members of a group decode compressed chunks of a field, all together, if each reads its own block.

@@ -4,14 +4,34 @@
 -- one rank of the group, and sent as blocks when the batch is put together.
 
 local mh = require "moonhalo"
+local made = require "moonhalo.data.made"
 local Sources = require "moonhalo.data.sources"
+local transformed = require "moonhalo.data.transformed"
 
 local BatchPlan = {}
 local meta = {__index = BatchPlan, __name = "BatchPlan"}
 
---- `options`: dtype, normalize (name -> {mean, std}: lists), missing (nil: an error), cache_bytes.
+--- Coordinates of space, cut as the batch, and this rank's rows, by dim.
+local function space_of(self)
+  local data, begins, ends = self.set.data, self.cut:rows()
+  local coordinates, rows = {}, {}
+  for i, dim in ipairs(data.space) do
+    local block = made.coordinates_of(data, i, begins[i], ends[i], {dtype = self.options.dtype, device = self.cut.mesh and self.cut.mesh.device or "cpu"})
+    coordinates[dim], rows[dim] = block and self.cut:assemble_rows(block, i), {begins[i], ends[i]}
+  end
+  return coordinates, rows
+end
+
+--- `options`: dtype, normalize (name -> {mean, std}: lists), missing (nil: an error), transform, seed, cache_bytes.
 function BatchPlan.new(set, cut, options)
-  local self = setmetatable({set = set, cut = cut, options = options, names = set:fields(), shared = {}, number = {}, owners = {}}, meta)
+  local self = setmetatable({set = set, cut = cut, options = options, names = set:leaves(), shared = {}, number = {}, owners = {}, reads = {}, late = {}}, meta)
+  for _, name in ipairs(set:fields()) do
+    self.reads[name] = {}
+    for _, leaf in ipairs(made.leaves(set.data, name)) do self.reads[name][leaf], self.late[leaf] = true, self.late[leaf] or set.data.fields[name].make ~= nil end
+    self.late[name] = self.late[name] or set.data.fields[name].make ~= nil
+    self.has_made = self.has_made or self.late[name]
+  end
+  if self.has_made or options.transform then self.coordinates, self.rows = space_of(self) end
   self.group = cut:group()
   self.more = cut:beyond_share(set, options.dtype)
   self.decoded = {}  -- chunks that each member was given to decode
@@ -27,7 +47,7 @@ function BatchPlan.new(set, cut, options)
     local kind = self.shared[name] and "whole" or "block"
     readers[kind] = readers[kind] or (self.shared[name] and self.sources:reader(zeros, cut.shape, options.dtype, options.cache_bytes // 2)
       or self.sources:reader(begins, ends, options.dtype, options.cache_bytes // 2))
-    local scale = options.normalize and options.normalize[name]
+    local scale = not self.late[name] and options.normalize and options.normalize[name] or nil
     fields[i] = {name = name, reader = readers[kind], channels = field.channels, may_be_missing = options.missing ~= nil,
       mean = scale and mh.tensor(scale.mean, on_host), std = scale and mh.tensor(scale.std, on_host)}
     self.number[name] = i - 1
@@ -41,7 +61,7 @@ local function frames_of(self, name, samples)
   local frames, seen = {}, {}
   for _, part in ipairs {self.set.inputs, self.set.targets, self.set.static} do
     for _, one in ipairs(part.fields) do
-      for _, sample in ipairs(one == name and samples or {}) do
+      for _, sample in ipairs(self.reads[one][name] and samples or {}) do
         for _, offset in ipairs(part.steps) do
           local step = self.set.data.fields[name].varies and sample[2] + offset or 0
           local key = sample[1] << 40 | step
@@ -135,18 +155,55 @@ function BatchPlan:begin(samples, under_way)
   return batch
 end
 
+--- The values of a field that is read, at `offset` steps from the anchors of this rank's samples.
+local function selected(self, batch, name, offset, frames)
+  local index, varies = {}, self.set.data.fields[name].varies
+  for i, anchor in ipairs(batch.anchors) do
+    index[i] = batch.position[name][anchor[1] << 40 | (varies and anchor[2] + offset or 0)]
+  end
+  local from = frames[name]
+  return from:index_select(0, mh.tensor(index, {dtype = "int64", device = from.device}))
+end
+
+--- The values of a field that a function makes, computed on the batch as it lies on the mesh. NaN is an error where it would be one of a file.
+local function computed(self, batch, name, offset, frames)
+  local data, all = self.set.data, {}
+  for i, sample in ipairs(batch.samples) do
+    local run, anchor = self.set:at(sample)
+    all[i] = {run, data.fields[name].varies and anchor + offset or 0}
+  end
+  local function leaf(one) return self.cut:assemble(selected(self, batch, one, offset, frames), batch.sizes) end
+  local block = self.cut:block_of(made.value(data, name, leaf, made.place(data, all, self.coordinates, self.rows)), batch.sizes)
+  if self.options.missing == nil then
+    local absent = block:isnan():any():item()
+    mh._files.on_every_rank(function()
+      if absent then
+        mh.fail(("loader: the function of '%s' made NaN\n  have  values of %s\n  fix   mend the function, or say what becomes of missing values by missing ="):format(name,
+          table.concat(data.fields[name].from, ", ")))
+      end
+      return "good"
+    end)
+  end
+  return block
+end
+
+--- (value - mean) / std of fields that the queue leaves as they are, since functions read them, or make them.
+local function normalized(self, name, piece)
+  local scale = self.late[name] and self.options.normalize and self.options.normalize[name]
+  if not scale then return piece end
+  local shape, kind = {#scale.mean}, {dtype = piece.dtype, device = piece.device}
+  for i = 3, piece.ndim do shape[i - 1] = 1 end
+  return (piece - mh.tensor(scale.mean, kind):reshape(shape)) / mh.tensor(scale.std, kind):reshape(shape)
+end
+
 --- One tensor [samples of this rank, channels, rows...] of a part of the windows, or nil for an empty part. A piece at a time,
 --- for the sake of the memory that was stated.
 local function part_of(self, batch, part, frames)
   local all, channel = nil, 0
   for _, offset in ipairs(part.steps) do
     for _, name in ipairs(part.fields) do
-      local index, varies = {}, self.set.data.fields[name].varies
-      for i, anchor in ipairs(batch.anchors) do
-        index[i] = batch.position[name][anchor[1] << 40 | (varies and anchor[2] + offset or 0)]
-      end
-      local from = frames[name]
-      local piece = from:index_select(0, mh.tensor(index, {dtype = "int64", device = from.device}))
+      local piece = self.set.data.fields[name].make and computed(self, batch, name, offset, frames) or selected(self, batch, name, offset, frames)
+      piece = normalized(self, name, piece)
       local channels = piece.shape[2]
       if channels == #part.channels then return piece end
       if not all then
@@ -201,6 +258,9 @@ function BatchPlan:finish(batch)
     for _, name in ipairs(self.names) do frames[name]:free() end
     result.index = mh.tensor(batch.samples, {dtype = "int64"})
     for i, sample in ipairs(batch.samples) do result.times[i] = self.set:time(sample) end
+    if self.options.transform then
+      return transformed(self.options.transform, result, {coordinates = self.coordinates, rows = self.rows, epoch = batch.epoch, seed = self.options.seed})
+    end
     return result
   end)
 end

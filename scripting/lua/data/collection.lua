@@ -212,7 +212,7 @@ end
 --- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may lie in files
 --- of their own. Without a field: in the first file's list.
 function Collection:locate(run, step, field)
-  if field and field.static_file then return field.static_file, 0, 0 end
+  if field and field.static_file then return field.static_file, field.sample_at and run or 0, field.varies and step or 0 end
   local of = self.runs[run + 1]
   local parts = of.layers and field and field.layer and of.layers[field.layer] or of.parts
   local low, high = 1, #parts
@@ -223,13 +223,16 @@ function Collection:locate(run, step, field)
   return parts[low].file, parts[low].sample, step - parts[low].first
 end
 
+--- A field more, of a tensor or of what a function makes of others; see added_fields.lua.
+function Collection:add_field(...) return require("moonhalo.data.added_fields").add(self, ...) end
+
 --- Samples of this collection; see windows.lua.
 function Collection:windows(...) return require("moonhalo.data.windows")(self, ...) end
 
 --- A text that differs where the collection is another one: names of files and fields, and the steps of all.
 function Collection:description()
   local fields = {}
-  for _, name in ipairs(sorted(self.fields)) do fields[#fields + 1] = tostring(self.fields[name]) end
+  for _, name in ipairs(sorted(self.fields)) do fields[#fields + 1] = tostring(self.fields[name]) .. (self.fields[name].version or "") end
   local names = {}
   for i, path in ipairs(self.files) do names[i] = path:match("[^/]*$") end
   local first, last = self.runs[1], self.runs[#self.runs]
@@ -239,6 +242,7 @@ end
 
 function meta.__tostring(self)
   local lines = {("Collection of %d file%s, layout '%s'"):format(#self.files, #self.files == 1 and "" or "s", self.layout)}
+  if self.layout == "tensors" then lines[1] = "Collection of tensors" end
   for _, name in ipairs(sorted(self.fields)) do lines[#lines + 1] = "  " .. tostring(self.fields[name]) end
   local times = self.times and (", %s to %s%s"):format(self:time_text(self.times[1]), self:time_text(self.times[#self.times]),
     self.dates and "" or " (numbers, no dates)") or ""

@@ -9,6 +9,29 @@ local fail = mh.fail
 local Field = {}
 local meta = {__index = Field, __name = "Field"}
 
+--- Dims of a head by what they are: of steps, of trajectories, of space, others count channels.
+local function take_dims(self, head, collection)
+  self.channels, self.channel_dims, self.space_shape = 1, {}, {}
+  local space = {}
+  for i, dim in ipairs(collection.space) do space[dim] = i end
+  for i, dim in ipairs(head.dims) do
+    if dim == collection.axis then
+      self.varies, self.axis_at = true, i - 1
+    elseif dim == "sample" then
+      self.sample_at = i - 1
+    elseif space[dim] then
+      self.space_shape[space[dim]] = head.shape[i]
+    else
+      self.channels = self.channels * head.shape[i]
+      self.channel_dims[#self.channel_dims + 1] = {name = dim, size = head.shape[i], at = i - 1}
+    end
+  end
+  self.space_at = {}
+  for i, dim in ipairs(head.dims) do
+    if space[dim] then self.space_at[space[dim]] = i - 1 end
+  end
+end
+
 --- From the heads of all files; of those that have it, the first says what it is.
 function Field.new(collection, name, files, heads)
   local self = setmetatable({name = name, collection = collection}, meta)
@@ -30,25 +53,8 @@ function Field.new(collection, name, files, heads)
   end
   if collection.static_file[number] then self.static_file = number end
   self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name, head.channel_names
-  self.varies, self.channels, self.channel_dims, self.space_shape = scalar or false, 1, {}, {}
-  local space = {}
-  for i, dim in ipairs(collection.space) do space[dim] = i end
-  for i, dim in ipairs(head.dims) do
-    if dim == collection.axis then
-      self.varies, self.axis_at = true, i - 1
-    elseif dim == "sample" then
-      self.sample_at = i - 1
-    elseif space[dim] then
-      self.space_shape[space[dim]] = head.shape[i]
-    else
-      self.channels = self.channels * head.shape[i]
-      self.channel_dims[#self.channel_dims + 1] = {name = dim, size = head.shape[i], at = i - 1}
-    end
-  end
-  self.space_at = {}
-  for i, dim in ipairs(head.dims) do
-    if space[dim] then self.space_at[space[dim]] = i - 1 end
-  end
+  self.varies, self.values = scalar or false, head.values
+  take_dims(self, head, collection)
   -- Chunks of compressed data are read whole: how many steps each holds, and its size along the dims of space.
   self.chunk_steps, self.chunk_space = head.chunks and self.axis_at and head.chunks[self.axis_at + 1] or 1, nil
   if head.chunks then
@@ -60,6 +66,23 @@ function Field.new(collection, name, files, heads)
   return self
 end
 
+--- A tensor as a field of a collection: in the place of a file, "tensor". See added_fields.lua.
+function Field.added(collection, name, head, version)
+  local of = head.fields[name]
+  local self = setmetatable({name = name, collection = collection, dims = of.dims, units = of.units, values = of.values, version = version, varies = false,
+    chunk_steps = 1, static_file = "tensor", datasets = {tensor = {name}}}, meta)
+  take_dims(self, of, collection)
+  return self
+end
+
+--- Makes a field of a function and what it reads: {from, make, channels, space_shape, varies, chunk_steps, units, version}.
+function Field.made(collection, name, parts)
+  local self = setmetatable({name = name, collection = collection, dims = {}, channel_dims = {}}, meta)
+  for key, value in pairs(parts) do self[key] = value end
+  if self.channels > 1 then self.channel_dims[1] = {name = "channel", size = self.channels} end
+  return self
+end
+
 --- True if it has all dims of space.
 function Field:is_full()
   for i in ipairs(self.collection.space) do
@@ -68,8 +91,11 @@ function Field:is_full()
   return true
 end
 
---- The dataset's selection of a step of a run, from 0, and what it is called.
+--- The dataset's selection of a step of a run, from 0.
 local function selection(self, run, step)
+  if self.make or self.values then
+    fail(("Field:select: '%s' lies in no file\n  have  %s\n  fix   take read(step), or give dims = {names} to file:write"):format(self.name, tostring(self)))
+  end
   local file, sample, at = self.collection:locate(run, step, self)
   local datasets = self.datasets[file]
   local path = self.collection.files[file]
@@ -100,6 +126,9 @@ function Field:read(step, options)
   local run
   run, step = check_step(self, "read", step, options)
   options = options or {}
+  if self.make or self.values then
+    return require("moonhalo.data.made").whole_reader(self.collection, self.name, options.dtype or "float32", 0){{run, self.varies and step or 0}}["0"]
+  end
   local values = selection(self, run, step):read{dtype = options.dtype or "float32", decode = true}
   local order, shape = {}, {self.channels}
   local function place(at)
@@ -128,7 +157,8 @@ function meta.__tostring(self)
   for i, dim in ipairs(self.collection.space) do
     if self.space_shape[i] then parts[#parts + 1] = dim .. " " .. self.space_shape[i] end
   end
-  return ("%s [%s]%s"):format(self.name, table.concat(parts, ", "), self.units and " " .. self.units or "")
+  local source = self.make and ", made of " .. table.concat(self.from, ", ") or self.values and ", a tensor" or ""
+  return ("%s [%s]%s%s"):format(self.name, table.concat(parts, ", "), self.units and " " .. self.units or "", source)
 end
 
 return Field

@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local BatchCut = require "moonhalo.data.batch_cut"
 local BatchPlan = require "moonhalo.data.batch_plan"
+local made = require "moonhalo.data.made"
 local Order = require "moonhalo.data.order"
 local text = require "moonhalo.data.text"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -14,7 +15,7 @@ local Loader = {}
 local meta = {__index = Loader, __name = "Loader"}
 
 local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0}, {"drop_last", false},
-  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}})
+  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}, optional "transform"})
 local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30, TiB = 1 << 40}
 
 -- ---- Options ------------------------------------------------------------------------------------------------------------
@@ -77,9 +78,22 @@ end
 
 local kTogether = 3  -- batches while one is put together: its frames, what is made of them, and that of the user
 
+--- Channels that a batch has beside its own for fields that functions make: what these are made of, and the results.
+local function made_channels(set)
+  local count = 0
+  for _, part in ipairs {set.inputs, set.targets, set.static} do
+    for _, name in ipairs(part.fields) do
+      local field = set.data.fields[name]
+      for _, leaf in ipairs(field.make and made.leaves(set.data, name) or {}) do count = count + #part.steps * set.data.fields[leaf].channels end
+      count = count + (field.make and #part.steps * field.channels or 0)
+    end
+  end
+  return count
+end
+
 --- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, and kTogether.
 local function check_memory(self)
-  local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels
+  local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels + made_channels(self.set)
   local _, _, sizes = self.cut:samples(self.batch)
   local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * BatchCut.kBytes[self.options.dtype]
   local chunks = self.cut:beyond_share(self.set, self.options.dtype)
@@ -245,6 +259,7 @@ local function check_same_options(set, options)
     parts[#parts + 1] = name .. " = " .. text.of(options[name])
   end
   parts[#parts + 1] = "cut = " .. mh.json.encode(options.cut)
+  parts[#parts + 1] = "transform = " .. text.of(options.transform)
   mh._data.check_same("loader", "samples or options", table.concat(parts, ", "))
 end
 
@@ -252,7 +267,11 @@ end
 --- batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of one compressed chunk stay
 --- near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) / std by channel), missing (nil: NaN is
 --- an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread reads ahead, at the end of an epoch those of the next), memory ("1GiB": what a rank
---- may hold at once; what batches leave of it keeps decoded chunks), dtype ("float32"). Collective over all ranks.
+--- may hold at once; what batches leave of it keeps decoded chunks), dtype ("float32"), transform (a function(batch, place) that returns the batch, or another
+--- table with its tensors changed; called with each batch as `batches` gives it, without gradients, so that operators see the whole
+--- domain). `place` has, by dim of space, `coordinates` (cut as the batch, [.., rows, ..] that broadcast) and `rows` ({first, end} of this rank's);
+--- `epoch`, and `seeds`, a whole number a sample that follows from seed, epoch and sample alone: draws that are the same on any ranks,
+--- and after a resume. Collective over all ranks.
 return function(set, ...)
   local options = arguments.read(kLoader, ...)
   check_same_options(set, options)
@@ -261,13 +280,17 @@ return function(set, ...)
   check_count("prefetch", options.prefetch, 0)
   if options.shuffle ~= false and options.shuffle ~= true then arguments.choice("loader", "shuffle", options.shuffle, {"chunks"}) end
   arguments.choice("loader", "dtype", options.dtype, sorted(BatchCut.kBytes))
+  if options.transform ~= nil and type(options.transform) ~= "function" then
+    fail(("loader: transform is %s\n  have  no function\n  fix   give function(batch, place) that returns the batch"):format(text.of(options.transform)))
+  end
   if options.batch > #set then
     fail(("loader: a batch of %d is larger than the set\n  have  %d samples\n  fix   give smaller batches, or more data"):format(options.batch, #set))
   end
   local self = setmetatable({set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed, drop_last = options.drop_last,
     prefetch = options.prefetch, memory = bytes_of(options.memory)}, meta)
   self.epoch, self.next = 0, 0
-  self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize), missing = check_missing(options.missing)}
+  self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize), missing = check_missing(options.missing),
+    transform = options.transform, seed = options.seed}
   self.order = Order.new(set, self.shuffle, self.seed)
   local shape = set.data.fields[set.inputs.fields[1]].space_shape
   for _, name in ipairs(set:fields()) do

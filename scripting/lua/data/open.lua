@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local check_head = require "moonhalo.data.check_head"
 local heads_of = require "moonhalo.data.heads"
 local layouts = require "moonhalo.data.layouts"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -30,47 +31,6 @@ local function find_files(source)
   return found
 end
 
-local function check_head(head, path, layout)
-  local function refuse(problem, fix)
-    fail(("data.open: '%s': %s\n  have  layout '%s'\n  fix   %s"):format(path, problem, layout.name, fix))
-  end
-  if #sorted(head.fields) == 0 then refuse("no field was found", "look with moonhalo inspect, and choose another by layout =") end
-  for _, name in ipairs(sorted(head.fields)) do
-    local field, seen = head.fields[name], {}
-    if #field.dims ~= #field.shape then
-      refuse(("'%s' has %d dims and %d names of dims"):format(name, #field.shape, #field.dims), "mend the layout's describe")
-    end
-    for i, dim in ipairs(field.dims) do
-      if seen[dim] then refuse(("'%s' has the dim '%s' twice"):format(name, dim), "name its dims differently, or leave it out of the file") end
-      seen[dim] = true
-      local wanted = dim == head.axis and head.steps or dim == "sample" and head.join == "trajectories" and head.trajectories
-        or head.coordinates[dim] and #head.coordinates[dim]
-      if wanted and wanted ~= field.shape[i] then
-        -- NetCDF-4 keeps what was written of a variable; its own programs show fill values behind that.
-        local short = dim == head.axis and field.shape[i] < wanted
-        refuse(("'%s' has %d along '%s', which has %d"):format(name, field.shape[i], dim, wanted),
-          short and "write its last steps too, missing values if there are none, or leave the file out" or "mend the file, or leave it out")
-      end
-    end
-  end
-  if head.steps == 0 then refuse(("'%s' has length zero"):format(tostring(head.axis)), "leave the file out") end
-  if head.times and #head.times ~= head.steps then
-    refuse(("'%s' has %d steps and %d times"):format(head.axis, head.steps, #head.times), "mend the file, or the layout's describe")
-  end
-  for i, time in ipairs(head.times or {}) do
-    if time ~= time then
-      refuse(("'%s' has no value at step %d"):format(head.axis, i - 1), layout.name == "cf" and "write the time that is missing; or give dates = false, which counts steps then"
-        or "write the time that is missing, or mend the layout's describe")
-    end
-  end
-  for i = 2, #(head.times or {}) do
-    if not (head.times[i] > head.times[i - 1]) then
-      refuse(("'%s' does not increase: step %d is not after step %d"):format(head.axis, i - 1, i - 2), "sort the file's steps, and leave out those that are there twice")
-    end
-  end
-  return head
-end
-
 --- {version, layout, head} of one file.
 local function read_head(path, options)
   local version = mh._data.file_version(path)
@@ -78,7 +38,7 @@ local function read_head(path, options)
   local layout = layouts.choose(file, options.layout)
   local head = layout.describe(file, options)
   head.join = options.join or head.join
-  check_head(head, path, layout)
+  check_head(head, path, layout.name)
   for _, field in pairs(head.fields) do
     local dataset = file[field.datasets[1]]
     if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Where frames lie: a frame is one step of a field, [channels, space...], and its place is {source, trajectory, step} as
--- io/fields/frames.h has it.
+-- io/fields/frames.h has it. Fields that functions make have none; those that they are made of do (made.leaves).
 
 local mh = require "moonhalo"
 
@@ -14,10 +14,13 @@ function Sources.new(collection, names)
     local field, of_files = collection.fields[name], {}
     local channel_dims = {}
     for i, dim in ipairs(field.channel_dims) do channel_dims[i] = dim.at end
-    for file in ipairs(collection.files) do
+    local files = {}
+    for file in ipairs(collection.files) do files[file] = file end
+    if field.values then files = {field.static_file or 1} end
+    for _, file in ipairs(files) do
       of_files[file] = #self.list
       for _, dataset in ipairs(field.datasets[file] or {}) do
-        self.list[#self.list + 1] = {path = collection.files[file], dataset = dataset, step_dim = field.axis_at or -1,
+        self.list[#self.list + 1] = {path = collection.files[file], values = field.values, dataset = dataset, step_dim = field.axis_at or -1,
           sample_dim = field.sample_at or -1, channel_dims = channel_dims, space_dims = field.space_at,
           version = collection.versions[file]}
       end

@@ -5,6 +5,8 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local added = require "moonhalo.data.added_fields"
+local made = require "moonhalo.data.made"
 local Sources = require "moonhalo.data.sources"
 local text = require "moonhalo.data.text"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -23,6 +25,7 @@ local kColumns = {"count", "weight", "mean", "squares", "min", "max"}
 local function frames_of(set, name)
   local field = set.data.fields[name]
   if not field.varies then
+    if field.make then field = set.data.fields[made.leaves(set.data, name)[1]] end
     -- A field that does not change counts once: for every file where files are runs of their own.
     local frames, seen = {}, {}
     for _, piece in ipairs(set.pieces) do
@@ -99,6 +102,34 @@ local function anchors_of(set, offset)
   return frames
 end
 
+--- Moments of groups [first, last) of frames of a field, a list.
+local function moments_of_read(data, name, first, last, frames, weights, before)
+  local field, sources, zeros, parts = data.fields[name], Sources.new(data, {name}), {}, {}
+  for i in ipairs(field.space_shape) do zeros[i] = 0 end
+  local reader = sources:reader(zeros, field.space_shape, "float32", kCache)
+  for group = first, last - 1 do
+    local function places(of)
+      return of and sources:places(name, {table.unpack(of, group * kGroup + 1, math.min((group + 1) * kGroup, #frames))})
+    end
+    parts[#parts + 1] = reader:moments(places(frames), field.channels, weights, places(before))
+  end
+  return parts
+end
+
+--- The same of a field that a function makes, a frame at a time.
+local function moments_of_made(data, name, first, last, frames, weights, before)
+  local read, parts = made.whole_reader(data, name, "float32", kCache), {}
+  for group = first, last - 1 do
+    local list = {}
+    for i = group * kGroup + 1, math.min((group + 1) * kGroup, #frames) do
+      local values = read{frames[i]}
+      list[#list + 1] = mh._data.frame_moments(before and values - read{before[i]} or values, weights)
+    end
+    parts[#parts + 1] = mh._data.merge_moments(mh.stack(list, 0))
+  end
+  return parts
+end
+
 --- Moments [channels, 6] of these frames of a field, or of their differences from those `before`; the same on all ranks.
 --- Collective.
 local function moments_of(data, name, frames, weights, before)
@@ -107,15 +138,7 @@ local function moments_of(data, name, frames, weights, before)
   local first, last = share(groups)
   local parts = {}
   mh._files.on_every_rank(function()
-    local sources, zeros = Sources.new(data, {name}), {}
-    for i in ipairs(field.space_shape) do zeros[i] = 0 end
-    local reader = sources:reader(zeros, field.space_shape, "float32", kCache)
-    for group = first, last - 1 do
-      local function places(of)
-        return of and sources:places(name, {table.unpack(of, group * kGroup + 1, math.min((group + 1) * kGroup, #frames))})
-      end
-      parts[#parts + 1] = reader:moments(places(frames), field.channels, weights, places(before))
-    end
+    if first < last then parts = (field.make and moments_of_made or moments_of_read)(data, name, first, last, frames, weights, before) end
     return "read"
   end)
   local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns}, {dtype = "float64", device = "cpu"})
@@ -278,7 +301,9 @@ local kFacts = {{"samples", "samples"}, {"files", "files"}, {"weights", "weights
 local function facts_of(set, options, weights)
   local hash, of_fields = mh._data.hash, {}
   for _, name in ipairs(sorted(weights)) do of_fields[#of_fields + 1] = name .. " " .. hash(weights[name]) end
-  return {samples = hash(set:description()), files = hash(table.concat(set.data.versions, "\n")), weights = hash(table.concat(of_fields, "\n")),
+  local versions = {table.unpack(set.data.versions)}
+  for _, one in ipairs(added.versions(set.data, set:fields())) do versions[#versions + 1] = one end
+  return {samples = hash(set:description()), files = hash(table.concat(versions, "\n")), weights = hash(table.concat(of_fields, "\n")),
     differences = tostring(options.differences)}
 end
 
@@ -314,6 +339,7 @@ function statistics.of(set, ...)
     fail(("statistics: of the part '%s', which training must not know\n  have  a split\n  fix   take those of 'train', or give of_any_split = true"):format(
       set.name))
   end
+  if options.cache then added.check_versions(set.data, set:fields()) end
   local weights = {}
   for _, name in ipairs(set:fields()) do weights[name] = weights_of(set.data, options.weights, set.data.fields[name].space_shape) end
   local facts = facts_of(set, options, weights)

@@ -170,6 +170,15 @@ function Windows:fields()
   return sorted(seen)
 end
 
+--- Names of all fields that are read for samples, each once: those that functions make are made of others.
+function Windows:leaves()
+  local made, seen = require "moonhalo.data.made", {}
+  for _, name in ipairs(self:fields()) do
+    for _, leaf in ipairs(made.leaves(self.data, name)) do seen[leaf] = true end
+  end
+  return sorted(seen)
+end
+
 --- A text that differs where the samples are others.
 function Windows:description()
   local parts = {self.data:description(), "every " .. self.every}
