@@ -13,8 +13,6 @@
 namespace moonhalo::io {
 namespace {
 
-// A positioned read costs about as much as copying this many bytes.
-constexpr size_t kReadCost = size_t{8} << 10;
 constexpr size_t kBounce = size_t{256} << 10;  // stays in a core's cache
 
 void read_run(int file, char* out, uint64_t offset, size_t bytes, const h5::Where& where) {
@@ -52,12 +50,18 @@ void read_rows(int file, char* out, uint64_t offset, size_t bytes, size_t stride
   }
 }
 
-std::vector<size_t> strides_of(const PlainArray& array) {
+std::vector<size_t> strides_of(const PlainArray& array, const std::vector<int64_t>& shape) {
   if (!array.strides.empty()) return {array.strides.begin(), array.strides.end()};
-  std::vector<size_t> strides(array.shape.size());
+  std::vector<size_t> strides(shape.size());
   size_t stride = array.element_size;
-  for (size_t dim = strides.size(); dim-- > 0; stride *= static_cast<size_t>(array.shape[dim])) strides[dim] = stride;
+  for (size_t dim = strides.size(); dim-- > 0; stride *= static_cast<size_t>(shape[dim])) strides[dim] = stride;
   return strides;
+}
+
+template <typename Element>
+std::vector<Element> as_in_file(const PlainArray& array, const std::vector<Element>& by_dim) {
+  if (!array.reversed) return by_dim;
+  return {by_dim.rbegin(), by_dim.rend()};
 }
 
 /// The innermost dims up to and including the first that is not taken whole make one run of bytes.
@@ -67,15 +71,17 @@ struct Runs {
   size_t dims = 0;              // before it, of which the last counts its rows
 };
 
+/// `slices`: as in the file, the innermost dim last.
 Runs runs_of(const PlainArray& array, const std::vector<Slice>& slices) {
-  Runs runs{strides_of(array), array.element_size, slices.size()};
+  const std::vector<int64_t> shape = as_in_file(array, array.shape);
+  Runs runs{strides_of(array, shape), array.element_size, slices.size()};
   bool whole = true;
   while (runs.dims > 0 && whole) {
     const Slice& slice = slices[runs.dims - 1];
     if (slice.count > 1 && (slice.step != 1 || runs.strides[runs.dims - 1] != runs.bytes)) break;
     --runs.dims;
     runs.bytes *= static_cast<size_t>(slice.count);
-    whole = slice.count == array.shape[runs.dims];
+    whole = slice.count == shape[runs.dims];
   }
   return runs;
 }
@@ -86,7 +92,20 @@ size_t row_stride(const Runs& runs, const std::vector<Slice>& slices) {
 
 }  // namespace
 
-double plain_read_cost(const PlainArray& array, const std::vector<Slice>& slices) {
+double plain_read_bytes(const PlainArray& array, const std::vector<Slice>& by_dim) {
+  const std::vector<Slice> slices = as_in_file(array, by_dim);
+  const Runs runs = runs_of(array, slices);
+  if (runs.dims == 0) return static_cast<double>(runs.bytes);
+  const auto rows = static_cast<double>(slices[runs.dims - 1].count);
+  double bytes = rows * static_cast<double>(runs.bytes);
+  if (rows > 1 && row_stride(runs, slices) <= kReadCost)
+    bytes += (rows - 1) * static_cast<double>(row_stride(runs, slices) - runs.bytes);
+  for (size_t dim = 0; dim + 1 < runs.dims; ++dim) bytes *= static_cast<double>(slices[dim].count);
+  return bytes;
+}
+
+double plain_read_cost(const PlainArray& array, const std::vector<Slice>& by_dim) {
+  const std::vector<Slice> slices = as_in_file(array, by_dim);
   const Runs runs = runs_of(array, slices);
   double count = 1;
   for (size_t dim = 0; dim < runs.dims; ++dim) count *= static_cast<double>(slices[dim].count);
@@ -94,7 +113,8 @@ double plain_read_cost(const PlainArray& array, const std::vector<Slice>& slices
   return count * static_cast<double>(runs.bytes + (picked ? row_stride(runs, slices) : kReadCost));
 }
 
-void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where) {
+void read_plain(const PlainArray& array, const std::vector<Slice>& by_dim, char* out, const h5::Where& where) {
+  const std::vector<Slice> slices = as_in_file(array, by_dim);
   const Runs runs = runs_of(array, slices);
   uint64_t offset = array.offset;
   for (size_t dim = 0; dim < slices.size(); ++dim)

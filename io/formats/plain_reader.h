@@ -9,6 +9,10 @@
 
 namespace moonhalo::io {
 
+/// A positioned read costs about as much as copying this many bytes. Rows that begin no farther apart are read
+/// together.
+constexpr size_t kReadCost = size_t{8} << 10;
+
 /// An array whose elements lie in a file as they are, at fixed distances.
 struct PlainArray {
   int descriptor;
@@ -16,11 +20,15 @@ struct PlainArray {
   size_t element_size;
   const std::vector<int64_t>& shape;
   const std::vector<int64_t>& strides;  ///< bytes between neighbours along each dim; empty: row-major without gaps
+  bool reversed = false;                ///< the first dim is the innermost, as Fortran has it; without strides
 };
 
-/// Fills `out` with positioned reads, which need no lock; elements that lie together are read together. ValueError
-/// where the file ends too early.
+/// Fills `out` with positioned reads, which need no lock; elements that lie together are read together. Those of a
+/// reversed array come with its first dim innermost. ValueError where the file ends too early.
 void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where);
+
+/// Bytes that read_plain takes from the file.
+double plain_read_bytes(const PlainArray& array, const std::vector<Slice>& slices);
 
 /// Returns the price of read_plain, in bytes that are copied in a row: short rows bring their neighbours with them, and
 /// each read costs as much as some bytes.

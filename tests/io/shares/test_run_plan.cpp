@@ -31,7 +31,12 @@ TEST(RunPlan, IsMadeWhereRunsAreShortAndThereIsMuchToRead) {
       {"short rows far apart", {4}, {4000, 64, 64}, {shard(1)}, true},
       {"long rows", {4}, {256, 1024, 1024}, {shard(1)}, false},
       {"outermost dim", {4}, {256, 1024, 1024}, {shard(0)}, false},
-      {"little to read", {4}, {8, 64, 64}, {shard(2)}, false},
+      {"little to read", {4}, {8, 64, 64}, {shard(2)}, true},
+      {"little to read in long rows", {4}, {8, 64, 64}, {shard(1)}, false},
+      {"little to read of many short rows", {4}, {8, 16, 64}, {shard(1)}, true},
+      {"little to read, whole", {4}, {8, 64, 64}, {replicate()}, false},
+      {"one row", {2}, {1, 3}, {shard(1)}, false},
+      {"twelve numbers", {2}, {4, 3}, {shard(1)}, true},
       {"one rank", {1}, {256, 1024, 1024}, {shard(2)}, false},
       {"a vector", {4}, {1 << 26}, {shard(0)}, false},
       {"nothing", {2}, {0, 4}, {shard(1)}, false},
@@ -50,6 +55,42 @@ TEST(RunPlan, IsMadeWhereRunsAreShortAndThereIsMuchToRead) {
       for (int64_t rank = 0; rank < ranks; ++rank) read += rows_of(plan->grid(), plan->cells_read(round, rank)).numel();
     }
     EXPECT_EQ(read, c10::multiply_integers(c.shape));
+  }
+}
+
+/// Row S18: of a small file, too, the ranks together read no more than 1.5 times what they need, and none more than 1.5
+/// times an equal share.
+TEST(RunPlan, S18SmallFilesAreNotReadWholeByEveryRank) {
+  const Folder folder;
+  const std::string path = folder / "x.h5";
+  const std::vector<std::pair<std::string, at::Tensor>> written = {{"a", make_tensor({24, 30, 20}, 3, at::kFloat)},
+                                                                   {"b", make_tensor({64, 48}, 4, at::kDouble)},
+                                                                   {"c", make_tensor({5, 40, 6, 8}, 5, at::kShort)}};
+  File out = open(path, "w");
+  for (const auto& [name, whole] : written) out.write(name, whole);
+  out.close();
+  for (const auto& [name, whole] : written) {
+    for (int64_t dim = 0; dim < whole.dim(); ++dim) {
+      for (const int ranks : {2, 3, 4}) {
+        SCOPED_TRACE(name + " " + std::to_string(dim) + " " + std::to_string(ranks));
+        std::atomic<int64_t> stored{0}, most{0};
+        on_mesh({ranks}, [&, &name = name, &whole = whole](const MeshPtr& mesh) {
+          const File file = open(path);
+          const int64_t before = io_stats().stored;
+          const at::Tensor x = scatter_tensor(file[name], mesh, {shard(dim)});
+          EXPECT_TRUE(at::equal(to_local(x), to_local(distribute_tensor(whole, mesh, {shard(dim)}))));
+          const int64_t mine = io_stats().stored - before;
+          stored += mine;
+          for (int64_t seen = most; seen < mine && !most.compare_exchange_weak(seen, mine);) {
+          }
+        });
+        const auto bytes = static_cast<double>(whole.nbytes());
+        const double largest =
+            static_cast<double>((whole.size(dim) + ranks - 1) / ranks) / static_cast<double>(whole.size(dim));
+        EXPECT_LE(static_cast<double>(stored), 1.5 * bytes);
+        EXPECT_LE(static_cast<double>(most), 1.5 * bytes * std::max(largest, 1.0 / ranks) + 4096);
+      }
+    }
   }
 }
 
