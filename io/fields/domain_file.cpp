@@ -203,6 +203,7 @@ const std::vector<std::string>& Dataset::filters() const { return info_->filters
 at::ScalarType Dataset::dtype() const {
   TORCH_CHECK_TYPE(info_->members.empty(), about("read", *this).to_string(), ": no tensor holds all of a compound\n  have  its members ",
                    c10::Join(", ", members()), "\n  fix   read one of them, as x[\"", members().front(), "\"]");
+  TORCH_CHECK_TYPE(info_->dtype || info_->refusal.empty(), about("read", *this).to_string(), ": ", info_->refusal);
   TORCH_CHECK_TYPE(info_->dtype.has_value(), about("read", *this).to_string(),
                    ": no tensor holds its type ", type_name(), "\n  have  ", type_name(),
                    "\n  fix   choose a dataset of numbers, or store it as one");

@@ -67,6 +67,13 @@ void check_same(int64_t mine, const Selection& source, Communicator& group, cons
                     "\n  fix   pass the same dataset and selection on every rank");
 }
 
+/// The dims the other way round.
+Box turned(const Box& box) {
+  Box result;
+  for (int64_t dim = box.ndim(); dim-- > 0;) result.push_back(box[dim]);
+  return result;
+}
+
 /// One rank's part in a shared plan.
 class SharedRead {
  public:
@@ -113,6 +120,16 @@ class SharedRead {
   }
 
   void put_in_place(Reader& reader, const Conversion& conversion, const at::Tensor& out);
+  /// Boxes of at most kPieceBytes that are long runs of the file.
+  std::vector<Box> run_pieces(const Box& rows) const {
+    const DatasetInfo& info = source_.dataset().info();
+    const auto element_size = static_cast<int64_t>(info.element_size);
+    if (!info.reversed) return pieces_of(rows, element_size, kPieceBytes);
+    std::vector<Box> pieces = pieces_of(turned(rows), element_size, kPieceBytes);
+    for (Box& piece : pieces) piece = turned(piece);
+    return pieces;
+  }
+
   void put_rows(const at::Tensor& data, const Box& rows, const Conversion& conversion, const LentBlocks& blocks);
 
   /// The chunks, or runs, that this rank reads, for all.
@@ -188,7 +205,7 @@ void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, cons
         put_rows(data, rows, conversion, blocks);
         continue;
       }
-      for (const Box& piece : pieces_of(rows, element_size, kPieceBytes)) {
+      for (const Box& piece : run_pieces(rows)) {
         const at::Tensor data = room(piece);
         read_runs(reader, piece, data);
         put_rows(data, piece, conversion, blocks);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/io/fields/reader.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/base/io_stats.h"
+#include "moonhalo/io/base/memory.h"
 #include "moonhalo/io/codecs/lzf.h"
 #include "moonhalo/io/fields/chunk_reader.h"
 
@@ -19,6 +20,13 @@ namespace {
 
 constexpr size_t kConversionBytes = size_t{1} << 20;  // of HDF5's own buffer
 constexpr size_t kChunkCacheLimit = size_t{64} << 20;
+
+constexpr int64_t kReversedBytes = int64_t{1} << 20;  // of an array that lies with its first dim innermost, at once
+
+/// Any byte may lie in a file.
+void make_truths(char* flags, size_t count) {
+  for (size_t i = 0; i < count; ++i) flags[i] = flags[i] != 0;
+}
 
 int64_t element_count(const std::vector<Slice>& slices) {
   int64_t count = 1;
@@ -192,7 +200,7 @@ bool Reader::is_plain(const FileState& file, const DatasetInfo& info, const std:
 }
 
 PlainArray Reader::plain_array(const FileState& file, const DatasetInfo& info) {
-  return {file.descriptor(), *info.offset, info.element_size, info.shape, info.strides};
+  return {file.descriptor(), *info.offset, info.element_size, info.shape, info.strides, info.reversed};
 }
 
 void Reader::read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out) {
@@ -236,8 +244,7 @@ void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
   if (info_.source) {
     ChunkReader(*info_.map, *info_.source, where_).read(grid, cells, static_cast<char*>(out));
     if (info_.dtype != at::kBool) return;
-    auto* const flags = static_cast<unsigned char*>(out);  // any byte may lie in a file
-    for (int64_t i = 0; i < rows_of(grid, cells).numel(); ++i) flags[i] = flags[i] != 0;
+    make_truths(static_cast<char*>(out), static_cast<size_t>(rows_of(grid, cells).numel()));
     return;
   }
   const auto handle = dataset(0);  // no chunk passes through HDF5's cache
@@ -246,8 +253,35 @@ void Reader::read_cells(const ChunkGrid& grid, const Box& cells, void* out) {
 }
 
 void Reader::read_plain(const std::vector<Slice>& slices, char* out) const {
-  io::read_plain(plain_array(file_, info_), slices, out, where_);
-  if (info_.swapped) swap_bytes(out, info_.element_size, static_cast<size_t>(element_count(slices)));
+  info_.reversed ? read_reversed(slices, out) : io::read_plain(plain_array(file_, info_), slices, out, where_);
+  const auto count = static_cast<size_t>(element_count(slices));
+  const size_t parts = info_.dtype && c10::isComplexType(*info_.dtype) ? 2 : 1;
+  if (info_.swapped) swap_bytes(out, info_.element_size / parts, parts * count);
+  if (file_.has_catalog() && info_.dtype == at::kBool) make_truths(out, count);
+}
+
+/// A piece of the last dim at a time, which is the outermost in the file.
+void Reader::read_reversed(const std::vector<Slice>& slices, char* out) const {
+  std::vector<int64_t> shape, turned;
+  for (size_t dim = 0; dim < slices.size(); ++dim) {
+    shape.push_back(slices[dim].count);
+    turned.push_back(static_cast<int64_t>(slices.size() - 1 - dim));
+  }
+  const auto element_size = static_cast<int64_t>(info_.element_size);
+  const int64_t rows = shape.back(), row_bytes = element_count(slices) / rows * element_size;
+  const int64_t at_once = std::clamp<int64_t>(kReversedBytes / std::max<int64_t>(row_bytes, 1), 1, rows);
+  const at::Tensor target = at::from_blob(out, shape, moved_as(info_.element_size)).permute(turned);
+  std::vector<int64_t> piece_shape(shape.rbegin(), shape.rend());
+  piece_shape[0] = at_once;
+  const at::Tensor room = at::empty(piece_shape, target.options());
+  for (int64_t row = 0; row < rows; row += at_once) {
+    std::vector<Slice> piece = slices;
+    piece.back().begin += row * piece.back().step;
+    piece.back().count = std::min(at_once, rows - row);
+    const at::Tensor read = room.narrow(0, 0, piece.back().count);
+    io::read_plain(plain_array(file_, info_), piece, static_cast<char*>(read.mutable_data_ptr()), where_);
+    target.narrow(0, row, piece.back().count).copy_(read);
+  }
 }
 
 Selected Reader::select(const std::vector<Slice>& slices) {

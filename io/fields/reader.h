@@ -64,6 +64,7 @@ class Reader {
  private:
   void read_elements(const std::vector<Slice>& slices, void* out);
   void read_plain(const std::vector<Slice>& slices, char* out) const;
+  void read_reversed(const std::vector<Slice>& slices, char* out) const;
   void read_library(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
 
   FileState& file_;

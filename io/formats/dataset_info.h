@@ -28,6 +28,7 @@ struct DatasetInfo {
   std::vector<std::string> filters;           ///< "gzip 4", "shuffle", ...; a filter the library lacks says so
   std::optional<uint64_t> offset;             ///< where its bytes begin in the opened file, if they lie there plainly
   std::vector<int64_t> strides;               ///< of those, in bytes; empty: one run
+  bool reversed = false;                      ///< those lie with the first dim innermost, as Fortran has it
   bool swapped = false;                       ///< those are in the other byte order
   std::optional<ArrayMap> map;                ///< of chunks whose codecs are known here; they lie in the opened file
   std::shared_ptr<const ChunkSource> source;  ///< of the map's chunks in files that are not HDF5

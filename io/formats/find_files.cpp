@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 7> kEndings = {".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".he5", ".zarr"};
+constexpr std::array<std::string_view, 8> kEndings = {".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".he5", ".zarr", ".npy"};
 
 bool has_known_ending(const std::string& path) {
   return std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) { return path.ends_with(ending); });

@@ -46,15 +46,18 @@ void explain_content(const std::string& path) {
   std::array<char, 4> head{};
   stream.read(head.data(), head.size());
   const std::string magic(head.data(), static_cast<size_t>(stream.gcount()));
+  const bool zip = magic.starts_with("PK");
   const bool classic = magic == "CDF\1" || magic == "CDF\2" || magic == "CDF\5";
   TORCH_CHECK_VALUE(
       false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
       magic.empty() ? "an empty file"
       : classic     ? "a NetCDF-3 (classic) file"
+      : zip         ? "a zip archive, as .npz and .pt files are"
                     : "other content",
       "\n  fix   ",
       classic ? "open it with mode \"r\", or make it NetCDF-4 to add to it: nccopy -k nc4 OLD.nc NEW.nc"
-              : "give an HDF5, NetCDF or Zarr file");
+      : zip   ? "save its arrays one by one with numpy.save, or in HDF5"
+              : "give an HDF5, NetCDF, Zarr or .npy file");
 }
 
 }  // namespace

@@ -94,17 +94,6 @@ std::vector<std::string> dims_of(const Json& names, size_t ndim) {
   return dims;
 }
 
-/// Adds what CF says of numpy's times by attributes.
-void add_time_attributes(Catalog::Array& array, const ZarrType& type) {
-  if (!type.time) return;
-  array.attrs.emplace("_FillValue", Catalog::Attribute{std::numeric_limits<int64_t>::min()});
-  const auto& [units, factor, is_duration] = *type.time;
-  if (units.empty() || array.attrs.contains("units")) return;
-  array.attrs["units"] = {is_duration ? units : units + " since 1970-01-01"};
-  if (!is_duration) array.attrs.emplace("calendar", Catalog::Attribute{std::string("proleptic_gregorian")});
-  if (factor != 1) array.attrs.emplace("scale_factor", Catalog::Attribute{factor});
-}
-
 }  // namespace
 
 Catalog::Array read_zarr2_array(const ZarrPlace& place, const Json& array, const Json& attributes) {
@@ -132,7 +121,7 @@ Catalog::Array read_zarr2_array(const ZarrPlace& place, const Json& array, const
   });
   Catalog::Array result{info, dims_of(attributes.value("_ARRAY_DIMENSIONS", Json()), ndim), attributes_of(attributes)};
   result.attrs.erase("_ARRAY_DIMENSIONS");
-  add_time_attributes(result, type);
+  add_time_attributes(result.attrs, type);
   // A fill_value is the content of chunks without a file, 0 by default, and no sign of a missing value. But xarray,
   // which names dims so, keeps _FillValue there.
   const bool of_xarray = attributes.contains("_ARRAY_DIMENSIONS") && !fill.is_null() && fill != 0;
@@ -175,7 +164,7 @@ Catalog::Array read_zarr3_array(const ZarrPlace& place, const Json& node) {
   const Json attributes = node.value("attributes", Json::object());
   if (!attributes.is_object()) throw BrokenZarr("attributes that are no object");
   Catalog::Array result{info, dims_of(node.value("dimension_names", Json()), ndim), attributes_of(attributes)};
-  add_time_attributes(result, type);
+  add_time_attributes(result.attrs, type);
   // xarray writes floats among them as base64 of a double.
   const auto missing = result.attrs.find("_FillValue");
   if (missing == result.attrs.end() || !type.dtype || !at::isFloatingType(*type.dtype)) return result;

@@ -162,6 +162,16 @@ ZarrType zarr3_type(const Json& name) {
   return {std::nullopt, text == "string" ? "unicode string" : text, 0};
 }
 
+void add_time_attributes(Catalog::AttributeMap& attrs, const ZarrType& type) {
+  if (!type.time) return;
+  attrs.emplace("_FillValue", Catalog::Attribute{std::numeric_limits<int64_t>::min()});
+  const auto& [units, factor, is_duration] = *type.time;
+  if (units.empty() || attrs.contains("units")) return;
+  attrs["units"] = {is_duration ? units : units + " since 1970-01-01"};
+  if (!is_duration) attrs.emplace("calendar", Catalog::Attribute{std::string("proleptic_gregorian")});
+  if (factor != 1) attrs.emplace("scale_factor", Catalog::Attribute{factor});
+}
+
 std::string fill_bytes(const Json& value, const ZarrType& type) {
   std::string zeros(type.bytes, '\0');
   if (value.is_null()) return zeros;

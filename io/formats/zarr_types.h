@@ -25,6 +25,9 @@ ZarrType zarr2_type(const Json& name);
 /// "float32", "bool", or an object with such a name. The codec "bytes" tells the order of bytes.
 ZarrType zarr3_type(const Json& name);
 
+/// Adds what CF says of numpy's times: units, calendar, and NaT as what is missing. Nothing for other types.
+void add_time_attributes(Catalog::AttributeMap& attrs, const ZarrType& type);
+
 /// One element as in memory: what stands in chunks that were never written.
 std::string fill_bytes(const Json& value, const ZarrType& type);
 /// The same as an attribute says it; nothing for types that no attribute holds.

@@ -12,6 +12,8 @@
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/png.h"
 #include "moonhalo/io/checkpoint/safetensors.h"
+#include "moonhalo/io/fields/domain_file.h"
+#include "moonhalo/io/formats/npy.h"
 #include "moonhalo/scripting/bind/named_tensors.h"
 #include "moonhalo/scripting/core/binding.h"
 
@@ -139,6 +141,27 @@ int write_png(lua_State* lua) {
   return 0;
 }
 
+/// files.read_npy(path): the whole array, plain, on the CPU.
+int read_npy(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  const io::File file = io::open(path);
+  TORCH_CHECK_VALUE(io::is_npy(path), "files.read_npy: '", path, "' is no .npy file\n  have  ", file.format(),
+                    "\n  fix   read it with mh.h5.open");
+  push(lua, file[io::kNpyDataset].read());
+  return 1;
+}
+
+/// files.write_npy(path, tensor): as numpy.save does. Not collective: of ranks that write one path the last one counts.
+int write_npy(lua_State* lua) {
+  const std::string path = check_string(lua, 1);
+  const at::Tensor tensor = check_tensor(lua, 2);
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), "files.write_npy: '", path, "': a ShardTensor, of which this rank has a block\n  have  ",
+                    describe(tensor), "\n  fix   call full_tensor() on all ranks and write on one; or write HDF5 by blocks: "
+                    "mh.h5.open(path, \"w\"):write(name, x)");
+  io::write_npy(path, tensor);
+  return 0;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, at::Tensor>> check_named_tensors(lua_State* lua, int index) {
@@ -248,10 +271,8 @@ int load_safetensors(lua_State* lua) {
 }
 
 const luaL_Reg file_functions[] = {
-    {"exists", guard<exists>},
-    {"make_folder", guard<make_folder>},
-    {"write_png", guard<write_png>},
-    {nullptr, nullptr},
+    {"exists", guard<exists>},     {"make_folder", guard<make_folder>}, {"write_png", guard<write_png>},
+    {"read_npy", guard<read_npy>}, {"write_npy", guard<write_npy>},     {nullptr, nullptr},
 };
 // Only the embedded Lua files call these.
 const luaL_Reg internals[] = {

@@ -137,7 +137,7 @@ return function(files, heads, may_differ)
       result[i] = head
     else
       head = renamed(head, first)
-      static[i] = with_axis ~= nil and head.axis == nil and head.join == "axis" or nil
+      static[i] = with_axis ~= nil and head.axis == nil or nil
       if not static[i] then
         compare("the name of the axis", first.axis, head.axis)
         compare("whether they have dates", first.dates or false, head.dates or false)

@@ -51,7 +51,7 @@ function Field.new(collection, name, files, heads)
       end
     end
   end
-  if collection.static_file[number] then self.static_file = number end
+  if collection.static_file[number] then self.static_file, self.missing_in = number, nil end
   self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name, head.channel_names
   self.varies, self.values = scalar or false, head.values
   take_dims(self, head, collection)

@@ -210,7 +210,7 @@ TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
     EXPECT_THAT(reading(name), HasSubstr("\n  fix   write it again"));
     EXPECT_EQ(file[name].shape(), (std::vector<int64_t>{11, 13}));
   }
-  EXPECT_EQ(first_line(reading("text")), where("text") + "no tensor holds its type object");
+  EXPECT_EQ(first_line(reading("text")), where("text") + "elements of type object are not read");
   const std::map<std::string, std::string> broken = {
       {"dtype", "dtype \"<f5x\""},
       {"shape", "chunks of another number of dims than the array"},

@@ -2,7 +2,7 @@
 -- Any file of arrays. The first dim counts samples; dims without names are called as PyTorch's layers would have them:
 -- [sample, width], [sample, height, width], [sample, channel, height, width], [sample, channel, depth, height, width]. That is a
 -- guess, which `dims` replaces: {"sample", "time", "y", "x"} are trajectories. Groups whose names differ in a number, with the
--- same datasets, are trajectories too.
+-- same datasets, are trajectories too. So are .npy files (run_0.npy, run_1.npy), each of one field that is named as the file is.
 
 local mh = require "moonhalo"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -22,9 +22,9 @@ local function place_of(name, list)
   end
 end
 
---- Names of a dataset's dims, and whether they are a guess.
-local function dims_of(dataset, options, first)
-  local given = options.dims and (options.dims[dataset.name:match("[^/]*$")] or #options.dims == #dataset.shape and options.dims)
+--- Names of the dims of a dataset, `name` as a field, and whether they are a guess.
+local function dims_of(dataset, name, options, first)
+  local given = options.dims and (options.dims[name:match("[^/]*$")] or #options.dims == #dataset.shape and options.dims)
   if given then return given, false end
   local dims, usual, guessed = {}, kLast[#dataset.shape] or {}, false
   for i, name in ipairs(dataset.dims) do
@@ -63,8 +63,19 @@ local function trajectories_of(datasets)
   return found, #groups
 end
 
+--- The name of the field in a .npy file, and whether that is one of several trajectories: "run", true for run_0.npy.
+local function name_of_npy(file)
+  local stem = file.path:match("([^/]*)%.npy$")
+  if not stem or table.concat(file:keys(), " ") ~= "data" then return nil end
+  local name = stem:match("^(.*[^_.-])[_.-]+%d+$")
+  if stem:match("^%d+$") then return "data", true end
+  return name or stem, name ~= nil
+end
+
 --- {name -> {dataset, paths}} of all arrays of numbers, and the number of groups that are trajectories (nil: there are none).
 local function arrays_of(file)
+  local npy, numbered = name_of_npy(file)
+  if npy then return {[npy] = {dataset = file["data"], paths = {"data"}}}, numbered and 1 or nil end
   local datasets = {}
   for _, path in ipairs(file:datasets()) do
     local dataset = file[path]
@@ -87,6 +98,14 @@ local function belongs(dims, shape, head, options)
   return place_of(head.axis, dims) ~= nil or options.dims ~= nil
 end
 
+--- True where dims were given by dataset, and time is the axis of another one.
+local function has_time(options)
+  for _, list in pairs(options.dims and #options.dims == 0 and options.dims or {}) do
+    if place_of("time", list) then return true end
+  end
+  return false
+end
+
 function plain.describe(file, options)
   local arrays, groups = arrays_of(file)
   local head = {trajectories = groups or 1, join = groups and "trajectories" or "axis", coordinates = {}, fields = {}, steps = 1, space = options.space or {}}
@@ -101,19 +120,21 @@ function plain.describe(file, options)
       #shape, table.concat(options.dims, ", "), table.concat(shape, ", ")))
   end
   local first = groups and "time" or "sample"
-  local dims, guessed = dims_of(arrays[largest].dataset, options, first)
-  head.axis = options.axis or options.dims and place_of("time", dims) and "time" or dims[1]
+  local dims, guessed = dims_of(arrays[largest].dataset, largest, options, first)
+  head.axis = options.axis or (options.dims and place_of("time", dims) or has_time(options)) and "time" or dims[1]
   local axis_at = place_of(head.axis, dims)
-  if not axis_at then
+  if not axis_at and not options.axis then  -- a file of fields that do not change
+    head.axis, head.join = nil, "axis"
+  elseif not axis_at then
     fail(("data.open: '%s' in '%s' has no dim '%s'\n  have  (%s)\n  fix   give axis the name of one"):format(largest, file.path, head.axis,
       table.concat(dims, ", ")))
   end
-  head.steps, head.guessed = shape[axis_at], guessed or nil
+  head.steps, head.guessed = axis_at and shape[axis_at] or 1, guessed or nil
   local sample_at = head.axis ~= "sample" and place_of("sample", dims)
   if sample_at then head.trajectories, head.join = shape[sample_at], "trajectories" end
   for _, name in ipairs(sorted(arrays)) do
     local array = arrays[name]
-    local its, units = dims_of(array.dataset, options, first), array.dataset.units
+    local its, units = dims_of(array.dataset, name, options, first), array.dataset.units
     if belongs(its, array.dataset.shape, head, options) then
       head.fields[name] = {datasets = array.paths, dims = its, shape = array.dataset.shape, units = units ~= "" and units or nil}
     end
