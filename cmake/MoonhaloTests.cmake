@@ -286,7 +286,7 @@ set(mpi_part_ops Convolution.* Reduce.* Slice.* UnevenBlocks.* Fft.* Loss.* Matm
     -*RefusesShapes* *BytesAreTheFewest* *AWrongClassNumber* *ThinStrips*)
 set(mpi_part_aten AtenTrials.X09*)
 set(mpi_part_lua checkpoint_ranks3 checkpoint_layouts_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3
-    unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 parallelize_config_ranks3 data_open_ranks3 rank_layouts_ranks3)
+    unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 pipeline_mistakes_ranks3 parallelize_config_ranks3 data_open_ranks3 rank_layouts_ranks3)
 list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3 data_own_ranks3)
 if(MPI_CXX_FOUND)
   foreach(folder engine ops aten)

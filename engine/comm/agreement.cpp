@@ -45,7 +45,7 @@ void check_same_on_all_ranks(Communicator& world, const char* op, const char* se
   }
 }
 
-void fail_together(Communicator& group, const std::function<void()>& work) {
+void fail_together(Communicator& group, const std::function<void()>& work, const std::string& rank) {
   const std::string mine = attempt(work);
   at::Tensor failed = at::full({1}, mine[0] == kNone ? 0 : 1, at::kLong);
   {
@@ -59,9 +59,9 @@ void fail_together(Communicator& group, const std::function<void()>& work) {
       std::find_if(all.begin(), all.end(), [](const auto& s) { return s[0] != kNone; }) - all.begin());
   const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& s) { return s == all[first]; });
   std::string text = all[first].substr(1);
-  if (!alike) {
-    text += "\n  rank  " + std::to_string(first) + " of " + std::to_string(group.size());
-  }
+  const std::string self = std::to_string(group.rank()) + " of " + std::to_string(group.size());
+  const auto names = group.all_gather_strings(rank.empty() ? self : rank);
+  if (!alike) text += "\n  rank  " + names[first];
   switch (all[first][0]) {
     case kValue:
       TORCH_CHECK_VALUE(false, text);

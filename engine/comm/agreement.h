@@ -14,7 +14,8 @@ void check_same_on_all_ranks(Communicator& world, const char* op, const char* se
 
 /// Runs `work` on this rank and throws on every rank alike when it failed on any: the message of the first failing
 /// rank, in its own type, naming the rank unless all failed in the same words. So no rank waits for one whose disk
-/// failed. Collective over `group`; `work` itself must not communicate.
-void fail_together(Communicator& group, const std::function<void()>& work);
+/// failed. `rank` says which one it is, "R of N"; "" stands for the rank in this group. Collective over `group`; `work`
+/// itself must not communicate.
+void fail_together(Communicator& group, const std::function<void()>& work, const std::string& rank = "");
 
 }  // namespace moonhalo

@@ -9,10 +9,14 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <set>
+#include <stdexcept>
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/random/random.h"
@@ -106,6 +110,8 @@ struct Pipeline::Step {
   std::map<std::pair<int64_t, int64_t>, Held> held = {};  // by stage and micro-batch
   std::map<std::string, Tensors> handed = {};             // to calls of this rank, where it is alone
   std::vector<Tensors> results = {};                      // by micro-batch, on the ranks of the last stage
+  bool failed = false;              // somewhere; this rank goes through its list, and calls nothing more
+  std::exception_ptr failure = {};  // of this rank
 };
 
 Pipeline::Pipeline(const MeshPtr& mesh, const std::string& dim, std::vector<Stage> stages,
@@ -175,29 +181,57 @@ Tensors Pipeline::from_stage(int64_t stage, const Tensors& tensors) const {
   return broadcast_tensors(group_, static_cast<int>(stage % ranks_), tensors, slice_);
 }
 
-void Pipeline::check_count(const char* step, size_t samples) const {
+void Pipeline::check_use(const char* step) const {
   TORCH_CHECK_VALUE(!failed_, step, ": a step of this pipeline has failed before\n  fix   make another pipeline");
-  TORCH_CHECK_VALUE(static_cast<int64_t>(samples) == micros_, step, ": ", samples, " samples for ", micros_,
-                    " micro-batches\n  have  a pipeline with micros = ", micros_, "\n  fix   give ", micros_,
-                    " samples, or make the pipeline with micros = ", samples);
+}
+
+void Pipeline::refuse_step(StepKind kind, const std::string& why) {
+  check_use(kind == StepKind::kTrain ? "train_step" : "infer_step");
+  const std::vector<Tensors> none(micros_);
+  Step step{none};
+  step.failed = true;
+  try {
+    TORCH_CHECK_VALUE(false, why);
+  } catch (const std::exception&) {
+    step.failure = std::current_exception();
+  }
+  run(kind == StepKind::kTrain ? schedule_[rank_] : forward_schedule_[rank_], step);
+  throw std::logic_error(why);  // run throws
+}
+
+void Pipeline::check_count(StepKind kind, size_t samples) {
+  const char* step = kind == StepKind::kTrain ? "train_step" : "infer_step";
+  check_use(step);
+  if (static_cast<int64_t>(samples) == micros_) return;
+  const std::string wanted = std::to_string(micros_), given = std::to_string(samples);
+  refuse_step(kind, std::string(step) + ": " + given + " samples for " + wanted +
+                        " micro-batches\n  have  a pipeline with micros = " + wanted + "\n  fix   give " + wanted +
+                        " samples, or make the pipeline with micros = " + given);
 }
 
 Tensors Pipeline::train_step(const std::vector<Tensors>& samples, const Loss& loss, const TrainOptions& options) {
-  check_count("train_step", samples.size());
-  TORCH_CHECK_VALUE(options.is_dummy_batch.empty() || options.is_dummy_batch.size() == samples.size(), "train_step: is_dummy_batch has ",
-                    options.is_dummy_batch.size(), " entries for ", micros_, " micro-batches");
+  check_count(StepKind::kTrain, samples.size());
+  if (const size_t given = options.is_dummy_batch.size(); given != 0 && given != samples.size()) {
+    refuse_step(StepKind::kTrain, "train_step: is_dummy_batch has " + std::to_string(given) + " entries for " +
+                                      std::to_string(micros_) + " micro-batches");
+  }
   const c10::AutoGradMode record(true);
   const BackwardOnThisThread here;
   std::vector<at::Tensor> before;
   for (const Tied& one : tied_) before.push_back(std::exchange(one.parameter.mutable_grad(), at::Tensor()));
   Step step{samples, &loss, &options};
-  run(schedule_[rank_], step);
+  try {
+    run(schedule_[rank_], step);
+  } catch (...) {
+    for (size_t i = 0; i < tied_.size(); ++i) tied_[i].parameter.mutable_grad() = before[i];
+    throw;
+  }
   add_tied_gradients(before);
   return share_losses(step.results);
 }
 
 std::vector<Tensors> Pipeline::infer_step(const std::vector<Tensors>& samples) {
-  check_count("infer_step", samples.size());
+  check_count(StepKind::kInfer, samples.size());
   const c10::AutoGradMode record(false);
   Step step{samples};
   run(forward_schedule_[rank_], step);
@@ -207,7 +241,7 @@ std::vector<Tensors> Pipeline::infer_step(const std::vector<Tensors>& samples) {
 }
 
 Tensors Pipeline::infer_step(const std::vector<Tensors>& samples, const Loss& loss) {
-  check_count("infer_step", samples.size());
+  check_count(StepKind::kInfer, samples.size());
   const c10::AutoGradMode record(false);
   Step step{samples, &loss};
   run(forward_schedule_[rank_], step);
@@ -222,18 +256,71 @@ void Pipeline::run(const std::vector<StageCall>& calls, Step& step) {
   } catch (...) {
     failed_ = true;
     for (const auto& [pass, link] : to_) link->abandon();
+    if (step.failure) std::rethrow_exception(step.failure);  // says more than that others have gone
+    throw;
+  }
+  settle(step);
+}
+
+/// Calls what users gave, and returns true, unless that fails or the step has failed. A rank that has failed goes
+/// through its list all the same, and sends marks in place of tensors: others wait for these in the order of the list.
+bool Pipeline::attempt(const StageCall& call, Step& step, const std::function<void()>& work) const {
+  if (step.failed) return false;
+  try {
+    work();
+    return true;
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception&) {
+    step.failure = std::current_exception();
+  }
+  step.failed = true;
+  check_slice_has_failed(call, step);
+  return false;
+}
+
+/// The other ranks of a slice may wait for this one in the midst of a stage. Where they have failed in the same call,
+/// all go on alike.
+void Pipeline::check_slice_has_failed(const StageCall& call, const Step& step) const {
+  std::vector<int64_t> dims;
+  for (int64_t dim = 0; dim < slice_->ndim(); ++dim) {
+    if (slice_->size(dim) > 1) dims.push_back(dim);
+  }
+  if (dims.empty()) return;
+  bool alike = dims.size() == 1;  // of several, they may wait in any
+  try {
+    const std::string mine = "failed in " + call.to_string();
+    const auto all = alike ? slice_->group(dims[0]).all_gather_strings(mine) : std::vector<std::string>();
+    for (const std::string& one : all) alike = alike && one == mine;
+  } catch (const std::exception&) {  // they are elsewhere
+    alike = false;
+  }
+  if (!alike) std::rethrow_exception(step.failure);
+}
+
+/// Makes one error on all ranks of those that some of them have.
+void Pipeline::settle(const Step& step) const {
+  const auto mine = [&step] {
+    if (step.failure) std::rethrow_exception(step.failure);
+  };
+  try {
+    fail_together(group_, mine, std::to_string(mesh_->rank()) + " of " + std::to_string(mesh_->size()));
+  } catch (const std::exception&) {
+    mine();  // with what belongs to it, a script's position say
     throw;
   }
 }
 
 void Pipeline::forward(const StageCall& call, Step& step) {
-  Tensors inputs = call.stage == 0 ? step.samples[call.micro] : take(call, step);
-  step.random.begin(call);
-  Tensors outputs = outputs_of(call, inputs);
+  Tensors inputs = call.stage == 0 ? step.samples[call.micro] : take(call, step), outputs;
   const bool last = call.stage == stages() - 1;
-  if (last && step.loss == nullptr) step.results[call.micro] = outputs;
-  if (last && step.loss != nullptr) outputs = {loss_of(call, step, outputs)};
-  if (!last) give(call, 1, step, copies_of(outputs));
+  attempt(call, step, [&] {
+    step.random.begin(call);
+    outputs = outputs_of(call, inputs);
+    if (last && step.loss == nullptr) step.results[call.micro] = outputs;
+    if (last && step.loss != nullptr) outputs = {loss_of(call, step, outputs)};
+  });
+  if (!last) give(call, 1, step, [&] { return copies_of(outputs); });
   if (step.options != nullptr) step.held[{call.stage, call.micro}] = {std::move(inputs), std::move(outputs)};
 }
 
@@ -255,43 +342,55 @@ at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& o
   if (step.options == nullptr) return loss;
   TORCH_CHECK_VALUE(loss.requires_grad(), "train_step: micro-batch ", call.micro, ": nothing to train: the loss requires no gradient\n  have  ",
                     describe(loss), "\n  fix   compute it from the last stage's outputs, and let some parameter require a gradient");
-  return step.options->scale_fn ? step.options->scale_fn(loss) : loss;
+  if (!step.options->scale_fn) return loss;
+  const at::Tensor scaled = step.options->scale_fn(loss);
+  TORCH_CHECK_VALUE(scaled.defined() && scaled.numel() == 1, "train_step: micro-batch ", call.micro,
+                    ": scale_fn gives no single number\n  have  ", scaled.defined() ? describe(scaled) : "no tensor",
+                    "\n  fix   return the loss, times a factor");
+  return scaled;
 }
 
 void Pipeline::backward(const StageCall& call, Step& step) {
   const auto held = step.held.extract({call.stage, call.micro});
-  const auto& [inputs, outputs] = held.mapped();
-  Tensors roots, gradients;
-  if (call.stage == stages() - 1) {
+  const bool last = call.stage == stages() - 1;
+  const Tensors taken = last ? Tensors() : take(call, step);
+  attempt(call, step, [&] {
+    const Tensors& outputs = held.mapped().outputs;
+    Tensors roots, gradients;
     const auto& dummy = step.options->is_dummy_batch;
-    if (dummy.empty() || !dummy[call.micro]) {  // a gradient of zeros would make NaN of values that are not finite
+    // A gradient of zeros would make NaN of values that are not finite.
+    if (last && (dummy.empty() || !dummy[call.micro])) {
       roots = outputs;
       gradients = {at::ones_like(outputs[0])};
     }
-  } else {
-    const Tensors taken = take(call, step);
-    for (size_t i = 0; i < outputs.size(); ++i) {
+    for (size_t i = 0; i < taken.size(); ++i) {
       if (!taken[i].defined()) continue;
       roots.push_back(outputs[i]);
       gradients.push_back(taken[i]);
     }
-  }
-  if (!roots.empty()) torch::autograd::backward(roots, gradients);
-  if (call.stage > 0) give(call, -1, step, gradients_of(inputs));
+    if (!roots.empty()) torch::autograd::backward(roots, gradients);
+  });
+  if (call.stage > 0) give(call, -1, step, [&] { return gradients_of(held.mapped().inputs); });
 }
 
+/// Nothing where the step has failed.
 Tensors Pipeline::take(const StageCall& call, Step& step) {
-  if (ranks_ == 1) return std::move(step.handed.extract(call.to_string()).mapped());
-  return from_.at(call.pass)->receive(slice_, call.to_string());
+  if (ranks_ == 1) return step.failed ? Tensors() : std::move(step.handed.extract(call.to_string()).mapped());
+  auto tensors = from_.at(call.pass)->receive(slice_, call.to_string());
+  step.failed = step.failed || !tensors;
+  return tensors ? std::move(*tensors) : Tensors();
 }
 
-void Pipeline::give(const StageCall& call, int64_t stages_on, Step& step, const Tensors& tensors) {
+void Pipeline::give(const StageCall& call, int64_t stages_on, Step& step, const std::function<Tensors()>& tensors) {
   const std::string to = StageCall{call.pass, call.stage + stages_on, call.micro}.to_string();
-  if (ranks_ == 1) {
-    step.handed[to] = leaves_of(tensors);
-  } else {
-    to_.at(call.pass)->send(tensors, to);
-  }
+  std::optional<TensorList> list;
+  attempt(call, step, [&] {
+    if (ranks_ == 1)
+      step.handed[to] = leaves_of(tensors());
+    else
+      list.emplace(tensors());
+  });
+  if (ranks_ > 1) to_.at(call.pass)->send(list ? *list : TensorList::failed(), to);
 }
 
 // Sends doubles, which hold every loss exactly.

@@ -36,8 +36,10 @@ struct PipelineOptions {
 /// Random operators of stage s in micro-batch m draw from a generator that is seeded by s, m and a number which each
 /// step draws from default_generator(): the same on any number of ranks, one included.
 ///
-/// All calls are collective over the mesh. An error in a stage reaches only the ranks that have it, as any other error
-/// of one rank does; after it the pipeline is of no further use.
+/// All calls are collective over the mesh. An error in a stage, in the loss or in scale_fn is one on all ranks, at the
+/// end of the step; gradients are then those of some micro-batches. Where a slice has several ranks, and not all of
+/// them fail in the same call, the error ends its own rank at once, as any other does, and the pipeline is of no
+/// further use.
 class Pipeline {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -80,6 +82,9 @@ class Pipeline {
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss) { return train_step(samples, loss, {}); }
   /// Returns on all ranks what the last stage gives for each sample. No gradients are recorded.
   std::vector<Tensors> infer_step(const std::vector<Tensors>& samples);
+  enum class StepKind { kTrain, kInfer };
+  /// In place of a step, on a rank that cannot begin it: a ValueError, also on the ranks that have begun it.
+  [[noreturn]] void refuse_step(StepKind kind, const std::string& why);
   /// The losses of train_step, without gradients.
   Tensors infer_step(const std::vector<Tensors>& samples, const Loss& loss);
 
@@ -93,14 +98,18 @@ class Pipeline {
     CommunicatorPtr group;
   };
   void make_links();
-  void check_count(const char* step, size_t samples) const;
+  void check_use(const char* step) const;
+  void check_count(StepKind kind, size_t samples);
   void run(const std::vector<StageCall>& calls, Step& step);
+  bool attempt(const StageCall& call, Step& step, const std::function<void()>& work) const;
+  void check_slice_has_failed(const StageCall& call, const Step& step) const;
+  void settle(const Step& step) const;
   void forward(const StageCall& call, Step& step);
   void backward(const StageCall& call, Step& step);
   Tensors outputs_of(const StageCall& call, const Tensors& inputs) const;
   at::Tensor loss_of(const StageCall& call, Step& step, const Tensors& outputs) const;
   Tensors take(const StageCall& call, Step& step);
-  void give(const StageCall& call, int64_t stages_on, Step& step, const Tensors& tensors);
+  void give(const StageCall& call, int64_t stages_on, Step& step, const std::function<Tensors()>& tensors);
   Tensors share_losses(const std::vector<Tensors>& losses) const;
   void add_tied_gradients(const std::vector<at::Tensor>& before);
 

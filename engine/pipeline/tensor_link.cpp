@@ -17,6 +17,7 @@ namespace {
 
 // Words in the first message, which is all that lists of a few tensors need. The first of them is the number of all.
 constexpr int64_t kHeaderWords = 128;
+constexpr int64_t kFailed = -1;  // in place of the number of tensors
 enum Kind : int64_t { kUndefined, kPlain, kSharded };
 
 class WordReader {
@@ -103,9 +104,19 @@ TensorList::TensorList(const std::vector<at::Tensor>& tensors) {
   }
 }
 
+TensorList TensorList::failed() {
+  TensorList list;
+  list.failed_ = true;
+  list.words_ = {kFailed};
+  return list;
+}
+
 TensorList::TensorList(const std::vector<int64_t>& words, const MeshPtr& mesh) : words_(words) {
   WordReader reader(words_);
-  entries_.resize(reader.next());
+  const int64_t count = reader.next();
+  failed_ = count == kFailed;
+  if (failed_) return;
+  entries_.resize(count);
   for (Entry& entry : entries_) {
     const int64_t kind = reader.next();
     if (kind == kUndefined) continue;
@@ -144,11 +155,10 @@ std::vector<at::Tensor> TensorList::tensors(uint64_t origin) const {
   return result;
 }
 
-void TensorLink::send(const std::vector<at::Tensor>& tensors, const std::string& what) {
+void TensorLink::send(const TensorList& list, const std::string& what) {
   wait_for_room(capacity_ - 1);
   const auto describe = [&what] { return what; };
   const CallScope scope(tag_of(what), "pipeline", describe);
-  TensorList list(tensors);
   under_way_.emplace_back();
   const auto post = [this](std::vector<Message> messages) {
     under_way_.back().push_back(pair_->exchange_async(std::move(messages), {}));
@@ -160,13 +170,14 @@ void TensorLink::send(const std::vector<at::Tensor>& tensors, const std::string&
   post(std::move(messages));
 }
 
-std::vector<at::Tensor> TensorLink::receive(const MeshPtr& mesh, const std::string& what) {
+std::optional<std::vector<at::Tensor>> TensorLink::receive(const MeshPtr& mesh, const std::string& what) {
   const auto describe = [&what] { return what; };
   const CallScope scope(tag_of(what), "pipeline", describe);
   TensorList list(receive_words([this](const at::Tensor& data) { pair_->exchange({}, {{peer_, data}}); }), mesh);
   std::vector<Message> messages;
   for (const at::Tensor& block : list.blocks()) messages.push_back({peer_, block});
   pair_->exchange({}, std::move(messages));
+  if (list.has_failed()) return std::nullopt;
   return list.tensors(scope.tag());
 }
 

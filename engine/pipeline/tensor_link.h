@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,14 @@ class TensorList {
  public:
   /// The tensors that leave a rank.
   explicit TensorList(const std::vector<at::Tensor>& tensors);
+  /// No tensors: the stage that makes them has failed, or one before it.
+  static TensorList failed();
   /// The tensors that come to a rank with slice `mesh`; `blocks` are to be filled.
   TensorList(const std::vector<int64_t>& words, const MeshPtr& mesh);
 
+  bool has_failed() const { return failed_; }
   const std::vector<int64_t>& words() const { return words_; }
+  const std::vector<at::Tensor>& blocks() const { return blocks_; }
   std::vector<at::Tensor>& blocks() { return blocks_; }
   /// The tensors, as leaves that require a gradient where the sent ones do.
   std::vector<at::Tensor> tensors(uint64_t origin) const;
@@ -32,6 +37,8 @@ class TensorList {
     bool defined = false, requires_grad = false;
     SpecPtr spec;  // null: plain
   };
+  TensorList() = default;
+  bool failed_ = false;
   std::vector<int64_t> words_;
   std::vector<Entry> entries_;
   std::vector<at::Tensor> blocks_;  // of the defined tensors
@@ -46,8 +53,9 @@ class TensorLink {
       : pair_(std::move(pair)), peer_(1 - pair_->rank()), capacity_(static_cast<size_t>(capacity)) {}
 
   /// Waits until there is room for this list, not until it is taken. The tensors must not be written until then.
-  void send(const std::vector<at::Tensor>& tensors, const std::string& what);
-  std::vector<at::Tensor> receive(const MeshPtr& mesh, const std::string& what);
+  void send(const TensorList& list, const std::string& what);
+  /// Nothing where the list has failed.
+  std::optional<std::vector<at::Tensor>> receive(const MeshPtr& mesh, const std::string& what);
   /// Returns when everything sent was taken.
   void finish();
   /// Forgets what was sent: the other rank may never take it.

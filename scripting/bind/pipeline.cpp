@@ -43,7 +43,8 @@ Tensors call_stage(const Reference& function, const Tensors& tensors, const char
 at::Tensor call_for_one(const Reference& function, const Tensors& tensors, const char* what,
                         std::optional<int64_t> first = {}) {
   const Tensors results = call_stage(function, tensors, what, first);
-  TORCH_CHECK_VALUE(results.size() == 1, "pipeline: ", what, " gives one tensor, got ", results.size());
+  TORCH_CHECK_VALUE(results.size() == 1, "pipeline: ", what, " returns one number\n  have  ", results.size(),
+                    " results\n  fix   end it with return, and one tensor");
   return results[0];
 }
 
@@ -112,6 +113,13 @@ int train_step(lua_State* lua) {
   return 1;
 }
 
+/// pipeline:refuse_step("train" | "infer", why)
+int refuse_step(lua_State* lua) {
+  const bool trains = check_string(lua, 2) == "train";
+  this_pipeline(lua)->refuse_step(trains ? Pipeline::StepKind::kTrain : Pipeline::StepKind::kInfer,
+                                  check_string(lua, 3));
+}
+
 /// pipeline:infer_step(samples[, loss]) -> a list of tensors for each sample; with loss(micro, outputs...): the losses.
 int infer_step(lua_State* lua) {
   const std::vector<Tensors> samples = check_samples(lua, 2);
@@ -168,6 +176,7 @@ int schedule(lua_State* lua) {
 void open_pipeline(lua_State* lua) {
   static const luaL_Reg methods[] = {{"train_step", guard<train_step>},
                                      {"infer_step", guard<infer_step>},
+                                     {"refuse_step", guard<refuse_step>},
                                      {"tie", guard<tie>},
                                      {"hold", guard<hold>},
                                      {"clip_grad_norm", guard<clip>},

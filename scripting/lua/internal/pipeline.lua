@@ -196,6 +196,17 @@ local function check_not_computed(samples)
   end
 end
 
+--- The engine's samples. What is wrong with them on one rank is an error on those, too, that have begun the step.
+local function checked_inputs(engine, kind, samples)
+  local right, inputs = pcall(function()
+    local inputs = inputs_of(kind .. "_step", samples)
+    if kind == "train" then check_not_computed(samples) end
+    return inputs
+  end)
+  if not right then engine:refuse_step(kind, inputs) end
+  return inputs
+end
+
 --- The engine calls it with the number of a micro-batch and the last stage's results.
 local function loss_of_sample(samples, loss)
   return function(micro, ...)
@@ -209,8 +220,7 @@ end
 --- micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options: is_dummy_batch (a
 --- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). Collective over the mesh.
 function Pipeline:train_step(samples, loss, options)
-  local inputs = inputs_of("train_step", samples)
-  check_not_computed(samples)
+  local inputs = checked_inputs(self._engine, "train", samples)
   for _, parameter in ipairs(self:parameters()) do parameter.grad = nil end
   return self._engine:train_step(inputs, loss_of_sample(samples, loss), options)
 end
@@ -218,7 +228,7 @@ end
 --- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several; with a loss, as
 --- of train_step, the losses instead. No gradients are recorded. Collective over the mesh.
 function Pipeline:infer_step(samples, loss)
-  local inputs = inputs_of("infer_step", samples)
+  local inputs = checked_inputs(self._engine, "infer", samples)
   if loss then return self._engine:infer_step(inputs, loss_of_sample(samples, loss)) end
   local results = self._engine:infer_step(inputs)
   for i, result in ipairs(results) do

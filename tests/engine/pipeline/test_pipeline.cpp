@@ -6,10 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
-#include <thread>
-
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
@@ -402,84 +398,6 @@ TEST(Pipeline, RefusesWhatAllRanksSee) {
   const MeshPtr fake = init_device_mesh(*make_fake_communicator(0, 2), "cpu", {2}, {"pp"});
   const Pipeline::Stage stage = [](const Tensors& in) { return in; };
   EXPECT_THAT(message_of([&] { Pipeline(fake, "pp", {stage, stage}, {}); }), HasSubstr("fake world"));
-}
-
-// An error that one stage alone finds ends all ranks, with that stage's message, whatever the others wait in.
-TEST(Pipeline, AFailingStageEndsAllRanks) {
-  struct Failure {
-    const char* name;
-    const char* said;
-    Pipeline::Stage stage;  // the third of four, in micro-batch 2
-    Pipeline::Loss loss;
-  };
-  const at::Tensor w = make_tensor({200, 200}, 1);
-  const Pipeline::Stage good = [&](const Tensors& in) { return Tensors{at::matmul(in[0], w)}; };
-  const Pipeline::Loss sum = [](const Tensors& out, int64_t) { return out[0].sum(); };
-  const Failure failures[] = {
-      {"throws", "the valve is stuck",
-       [](const Tensors&) -> Tensors { throw std::runtime_error("the valve is stuck"); }, sum},
-      {"gives_nothing", "stage 2, micro-batch 2: the stage gave no tensor", [](const Tensors&) { return Tensors{}; },
-       sum},
-      {"sparse", "tensor between stages", [](const Tensors& in) { return Tensors{in[0].to_sparse()}; }, sum},
-      {"loss_of_many", "micro-batch 2: the loss is no single number\n  have  Double [200, 200]", good,
-       [](const Tensors& out, int64_t micro) { return micro == 2 ? out[0] : out[0].sum(); }},
-      {"nothing_to_train", "micro-batch 2: nothing to train", good,
-       [](const Tensors& out, int64_t micro) { return micro == 2 ? out[0].detach().sum() : out[0].sum(); }},
-  };
-  for (const Failure& failure : failures) {
-    SCOPED_TRACE(failure.name);
-    const std::string said = message_of([&] {
-      on_ranks(4, [&](Communicator& world) {
-        const MeshPtr mesh = init_device_mesh(world, "cpu", {4}, {"pp"});
-        int64_t runs = 0;
-        const Pipeline::Stage third = [&](const Tensors& in) { return ++runs == 3 ? failure.stage(in) : good(in); };
-        const at::Tensor v = make_tensor({200, 200}, 2).requires_grad_();
-        const Pipeline::Stage first = [&](const Tensors& in) { return Tensors{at::matmul(in[0], v)}; };
-        Pipeline pipeline(mesh, "pp", {first, good, third, good}, {.micros = 8});
-        pipeline.train_step(std::vector<Tensors>(8, {make_tensor({200, 200}, 3)}), failure.loss);
-      });
-    });
-    EXPECT_THAT(said, HasSubstr(failure.said));
-  }
-}
-
-// The failing rank does not wait until others take what it has sent: here rank 1 takes no more before rank 0 has gone.
-TEST(Pipeline, AFailingStageWaitsForNobody) {
-  std::atomic<bool> gone = false;
-  const std::string said = message_of([&] {
-    on_ranks(2, [&](Communicator& world) {
-      const MeshPtr mesh = init_device_mesh(world, "cpu", {2}, {"pp"});
-      int64_t runs = 0;
-      const Pipeline::Stage first = [&](const Tensors& in) {
-        TORCH_CHECK_VALUE(++runs < 3, "the valve is stuck");
-        return in;
-      };
-      const Pipeline::Stage second = [&](const Tensors& in) {
-        const auto begun = std::chrono::steady_clock::now();
-        while (!gone && std::chrono::steady_clock::now() - begun < kHang / 2) std::this_thread::yield();
-        EXPECT_TRUE(gone);
-        return in;
-      };
-      try {
-        Pipeline pipeline(mesh, "pp", {first, second}, {.schedule = Schedule::kGPipe, .micros = 4});
-        pipeline.infer_step(std::vector<Tensors>(4, {make_tensor({100, 100}, 1)}));
-      } catch (const c10::ValueError&) {
-        gone = true;
-        throw;
-      }
-    });
-  });
-  EXPECT_THAT(said, HasSubstr("the valve is stuck"));
-}
-
-TEST(Pipeline, AfterAFailedStepItIsOfNoUse) {
-  on_ranks(1, [](Communicator& world) {
-    const MeshPtr mesh = init_device_mesh(world, "cpu", {1}, {"pp"});
-    const Pipeline::Stage stage = [](const Tensors&) { return Tensors{}; };
-    Pipeline pipeline(mesh, "pp", {stage}, {});
-    EXPECT_THAT(message_of([&] { pipeline.infer_step({{}}); }), HasSubstr("gave no tensor"));
-    EXPECT_THAT(message_of([&] { pipeline.infer_step({{}}); }), HasSubstr("a step of this pipeline has failed before"));
-  });
 }
 
 }  // namespace

@@ -21,13 +21,13 @@ TEST(Pipeline, LinksHaveRoomForTheirCapacity) {
       TensorLink link(world.split(0, world.rank()), capacity);
       for (int64_t i = 0; i < 8; ++i) {
         if (world.rank() == 0) {
-          link.send({make_tensor({100, 100}, i)}, "list");
+          link.send(TensorList({make_tensor({100, 100}, i)}), "list");
           ++sent;
           continue;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in which a link without limit sends all
         EXPECT_LE(sent, i + capacity);
-        EXPECT_EQ(difference(link.receive(nullptr, "list")[0], make_tensor({100, 100}, i), 0), "");
+        EXPECT_EQ(difference(link.receive(nullptr, "list")->at(0), make_tensor({100, 100}, i), 0), "");
       }
       if (world.rank() == 0) link.finish();
     });

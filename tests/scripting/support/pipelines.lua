@@ -472,7 +472,7 @@ function tests.test_N15_the_loss_is_one_number()
   local Nothing = nn.Module:extend("Nothing")
   function Nothing:forward() end
   testing.assert_error(step(function(x) return x end), "the loss is no single number\n  have  Double [2, 3]")
-  testing.assert_error(step(function() end), "the loss gives one tensor, got 0")
+  testing.assert_error(step(function() end), "pipeline: the loss returns one number\n  have  0 results")
   testing.assert_error(step(function() return 3.0 end), "the loss gives tensors, result 1 is 3.0")
   testing.assert_error(step(function(x) return x:detach():sum() end), "the loss requires no gradient")
   testing.assert_error(step(loss_of, Odd()), "stage 0 gives tensors, result 1 is 3")
