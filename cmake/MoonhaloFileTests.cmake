@@ -6,9 +6,11 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py" $<TARGET_FILE:moonhalo_cli>
                                 "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/load.lua")
   set_tests_properties(io.data PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
-  moonhalo_add_test(NAME io.npy COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_npy.py" $<TARGET_FILE:moonhalo_cli>
-                               "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/npy.lua")
-  set_tests_properties(io.npy PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  foreach(kind attributes npy)
+    moonhalo_add_test(NAME io.${kind} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_${kind}.py" $<TARGET_FILE:moonhalo_cli>
+                                 "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/${kind}.lua")
+    set_tests_properties(io.${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  endforeach()
   foreach(kind archives missing)
     moonhalo_add_test(NAME io.judges_${kind}
              COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_judges.py" ${kind} $<TARGET_FILE:moonhalo_cli>

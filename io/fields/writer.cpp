@@ -143,6 +143,9 @@ void name_conventions(hid_t file, const h5::Where& where) {
   if (h5::checked(where, "look for an attribute", [&] { return H5Aexists(file, "Conventions"); }) > 0) return;
   const h5::Handle root = h5::make(where, "open it", H5Gclose, [&] { return H5Gopen2(file, "/", H5P_DEFAULT); });
   h5::write_attribute(root.get(), "Conventions", std::string("CF-1.8"), where);
+  for (const auto& [name, value] : h5::read_attributes(root.get(), where)) {  // text as readers of NetCDF want it
+    if (std::holds_alternative<std::string>(value)) h5::write_attribute(root.get(), name, value, where);
+  }
 }
 
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
@@ -165,11 +168,11 @@ h5::Handle create_dataset_in(const FileState::Access& file, const std::string& n
   h5::Handle dataset = h5::make(where, "create it", H5Dclose, [&] {
     return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT);
   });
+  if (!options.dims.empty()) name_conventions(file.id, where);
   for (const auto& [key, value] : options.attrs) {
     h5::write_attribute(dataset.get(), key, value, where);
   }
   scales.attach(dataset.get());
-  if (!options.dims.empty()) name_conventions(file.id, where);
   return dataset;
 }
 
@@ -209,7 +212,7 @@ std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, co
                                                at::IntArrayRef rows, at::ScalarType dtype, const WriteOptions& options,
                                                const h5::Where& where) {
   TORCH_CHECK_VALUE(!rows.empty(), where.to_string(), ": a tensor without dimensions has no rows\n  have  a scalar"
-                    "\n  fix   append x:reshape{1}");
+                    "\n  fix   append x:reshape{1}, or {3} for the number 3");
   const bool there = h5::link_exists(file.id, name, file.links);
   h5::Handle dataset = there ? h5::open_dataset(file.id, "/" + name, 0, nullptr, where) : h5::Handle();
   if (!there || is_bare_dimension(dataset.get(), where)) {

@@ -90,7 +90,18 @@ bool is_internal(const std::string& name) {
   return std::find(internal.begin(), internal.end(), name) != internal.end();
 }
 
-/// Text of one length, as every reader of NetCDF knows it, or of any (H5T_VARIABLE).
+/// True in files with dims of NetCDF, whose readers in C and Fortran want text of one length. Readers of other HDF5
+/// files (h5py) take that for bytes, and text of any length for strings.
+bool wants_fixed_text(hid_t object, const std::string& name, const Where& where) {
+  if (name == "Conventions") return true;
+  for (const char* const sign : {"Conventions", "_NCProperties"}) {
+    if (checked(where, "look for an attribute", [&] { return H5Aexists_by_name(object, "/", sign, H5P_DEFAULT); }) > 0)
+      return true;
+  }
+  return false;
+}
+
+/// Text of one length, or of any (H5T_VARIABLE).
 Handle string_type(size_t length, const Where& where) {
   Handle type = make(where, "make a type", H5Tclose, [] { return H5Tcopy(H5T_C_S1); });
   checked(where, "make a type", [&] { return H5Tset_size(type.get(), length); });
@@ -247,7 +258,8 @@ void write_attribute(hid_t object, const std::string& name, const AttributeValue
     numbers(*integers, H5T_NATIVE_INT64, true);
   } else if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
     numbers(*reals, H5T_NATIVE_DOUBLE, true);
-  } else if (const auto* text = std::get_if<std::string>(&value); text && !text->empty()) {
+  } else if (const auto* text = std::get_if<std::string>(&value);
+             text && !text->empty() && wants_fixed_text(object, name, where)) {
     write_raw(object, name, string_type(text->size(), where).get(), std::nullopt, text->data(), where);
   } else {
     const auto* list = std::get_if<std::vector<std::string>>(&value);

@@ -7,97 +7,12 @@
 
 #include <mutex>
 
+#include "moonhalo/scripting/bind/nested_list.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
 
 namespace {
-
-/// Reads a nested Lua list, row by row. Every list of one depth must have one length.
-class NestedList {
- public:
-  explicit NestedList(lua_State* lua) : lua_(lua) {}
-
-  at::Tensor read(int index) {
-    take(lua_absindex(lua_, index), 0);
-    if (has_tensor_) return at::stack(tensors_).reshape(shape_);
-    at::Tensor values = kind_ == Kind::kFloat ? at::tensor(floats_, at::kDouble) : at::tensor(integers_, at::kLong);
-    if (kind_ == Kind::kFloat) values = values.reshape(shape_);
-    if (kind_ == Kind::kBool) values = values.to(at::kBool);
-    return values.reshape(shape_);
-  }
-  /// The dtype that PyTorch gives a list of such numbers.
-  at::ScalarType natural_dtype() const {
-    if (has_tensor_) return tensors_[0].scalar_type();
-    if (kind_ == Kind::kBool) return at::kBool;
-    return kind_ == Kind::kInteger ? at::kLong : at::get_default_dtype_as_scalartype();
-  }
-
- private:
-  enum class Kind { kNone, kBool, kInteger, kFloat };
-
-  void take(int index, size_t depth) {
-    if (!lua_istable(lua_, index)) {
-      TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(),
-                        "tensor: a number stands where a list was expected");
-      shape_known_ = true;
-      take_number(index);
-      return;
-    }
-    const auto size = static_cast<int64_t>(lua_rawlen(lua_, index));
-    if (depth == shape_.size()) {
-      TORCH_CHECK_VALUE(!shape_known_,
-                        "tensor: a list stands where a number was expected (dimension ", depth,
-                        ")");
-      shape_.push_back(size);
-    }
-    TORCH_CHECK_VALUE(shape_[depth] == size, "tensor: lists of dimension ", depth,
-                      " differ in length: ", shape_[depth], " and ", size);
-    if (size == 0) shape_known_ = true;
-    luaL_checkstack(lua_, 2, "tensor: too many dimensions");
-    for (int64_t i = 1; i <= size; ++i) {
-      lua_rawgeti(lua_, index, i);
-      take(lua_gettop(lua_), depth + 1);
-      lua_pop(lua_, 1);
-    }
-  }
-
-  void take_number(int index) {
-    if (const at::Tensor* tensor = to_tensor(lua_, index)) {
-      TORCH_CHECK_VALUE(tensor->numel() == 1, "tensor: an element is a tensor of ", tensor->numel(),
-                        " elements", "\n  fix   mh.stack joins tensors");
-      tensors_.push_back(tensor->detach().reshape({}));
-      has_tensor_ = true;
-      return;
-    }
-    const int type = lua_type(lua_, index);
-    TORCH_CHECK_TYPE(type == LUA_TNUMBER || type == LUA_TBOOLEAN,
-                     "tensor: elements are numbers or booleans, got ", describe(lua_, index));
-    TORCH_CHECK_TYPE(!has_tensor_, "tensor: elements are tensors and numbers mixed");
-    const bool is_float = type == LUA_TNUMBER && !lua_isinteger(lua_, index);
-    if (is_float && kind_ != Kind::kFloat) {
-      floats_.assign(integers_.begin(), integers_.end());
-      kind_ = Kind::kFloat;
-    }
-    if (kind_ == Kind::kNone) kind_ = type == LUA_TBOOLEAN ? Kind::kBool : Kind::kInteger;
-    if (kind_ == Kind::kBool && type == LUA_TNUMBER) kind_ = Kind::kInteger;
-    const bool truth = type == LUA_TBOOLEAN && lua_toboolean(lua_, index);
-    if (kind_ == Kind::kFloat) {
-      floats_.push_back(type == LUA_TBOOLEAN ? truth : lua_tonumber(lua_, index));
-    } else {
-      integers_.push_back(type == LUA_TBOOLEAN ? truth : lua_tointeger(lua_, index));
-    }
-  }
-
-  lua_State* lua_;
-  std::vector<int64_t> shape_;
-  bool shape_known_ = false;
-  bool has_tensor_ = false;
-  Kind kind_ = Kind::kNone;
-  std::vector<double> floats_;
-  std::vector<int64_t> integers_;
-  std::vector<at::Tensor> tensors_;
-};
 
 /// mh.tensor(number, nested list or tensor, {dtype =, device =, requires_grad =}); always a copy.
 int tensor(lua_State* lua) {

@@ -11,6 +11,7 @@
 #include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/fields/reader.h"
 #include "moonhalo/io/fields/strings.h"
+#include "moonhalo/scripting/bind/nested_list.h"
 
 namespace moonhalo::scripting {
 
@@ -36,6 +37,29 @@ void push_attributes(lua_State* lua, const io::Attributes& attributes) {
   }
 }
 
+/// A list of one kind: strings, integers, or numbers of which some are none.
+AttributeValue check_values(lua_State* lua, int index) {
+  bool strings = false, integers = true;
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    const int type = lua_rawgeti(lua, index, i);
+    const bool first_string = i == 1 && type == LUA_TSTRING;
+    TORCH_CHECK_TYPE(type == LUA_TSTRING ? first_string || strings : type == LUA_TNUMBER && !strings, "set_attr: element ", i,
+                     " of a list is ", describe(lua, -1), "\n  have  attributes that are lists of strings, or of numbers",
+                     "\n  fix   give one kind; 0 and 1 for booleans, and write() for tables of several dims");
+    strings = strings || first_string;
+    integers = integers && lua_isinteger(lua, -1) != 0;
+    lua_pop(lua, 1);
+  }
+  lua_Integer keys = 0;
+  for (lua_pushnil(lua); lua_next(lua, lua_absindex(lua, index)) != 0; lua_pop(lua, 1)) ++keys;
+  TORCH_CHECK_TYPE(keys == count, "set_attr: a table with keys is no attribute\n  have  ", describe(lua, index),
+                   "\n  fix   give each as an attribute of its own, or a list");
+  if (strings) return check_string_list(lua, index);
+  if (integers && count > 0) return check_int_list(lua, index);
+  return check_number_list(lua, index);
+}
+
 AttributeValue check_value(lua_State* lua, int index) {
   switch (lua_type(lua, index)) {
     case LUA_TBOOLEAN:
@@ -45,17 +69,10 @@ AttributeValue check_value(lua_State* lua, int index) {
     case LUA_TNUMBER:
       if (lua_isinteger(lua, index)) return check_int(lua, index);
       return check_number(lua, index);
-    case LUA_TTABLE: {
-      lua_rawgeti(lua, index, 1);
-      const bool strings = lua_type(lua, -1) == LUA_TSTRING;
-      const bool integers = lua_isinteger(lua, -1) != 0;
-      lua_pop(lua, 1);
-      if (strings) return check_string_list(lua, index);
-      if (integers) return check_int_list(lua, index);
-      return check_number_list(lua, index);
-    }
+    case LUA_TTABLE:
+      return check_values(lua, index);
     default:
-      argument_error(lua, index, "an attribute: a string, number, boolean, or a list of them");
+      argument_error(lua, index, "an attribute: a string, number, boolean, or a list of strings or of numbers");
   }
 }
 
@@ -143,18 +160,32 @@ io::WriteOptions check_write_options(lua_State* lua, int index, const char* call
   return write;
 }
 
-/// file:write(name, tensor[, {attrs, dims, like, chunks, compression, replace}]): collective over the mesh of a
-/// ShardTensor.
+/// Returns what write() and append() are given as data: a tensor; a number or boolean, which is a dataset without dims;
+/// a nested list. Numbers keep their 64 bits, where mh.tensor would round them to float32.
+at::Tensor check_data(lua_State* lua, int index, const char* call) {
+  const int type = lua_type(lua, index);
+  TORCH_CHECK_TYPE(type != LUA_TSTRING, call, ": the data are text\n  have  ", describe(lua, index),
+                   "\n  fix   file:set_attr(name, text) writes it as an attribute; datasets hold numbers");
+  if (type == LUA_TBOOLEAN) return at::scalar_tensor(check_scalar(lua, index), at::kBool);
+  if (type == LUA_TNUMBER)
+    return at::scalar_tensor(check_scalar(lua, index), lua_isinteger(lua, index) ? at::kLong : at::kDouble);
+  if (type == LUA_TTABLE && luaL_getmetafield(lua, index, "__name") == LUA_TNIL)
+    return NestedList(lua, call).read(index);
+  return check_tensor(lua, index);
+}
+
+/// file:write(name, data[, {attrs, dims, like, chunks, compression, replace}]): a tensor, or a number, boolean or
+/// nested list, which become int64, float64 or bool. Collective over the mesh of a ShardTensor.
 int file_write(lua_State* lua) {
   const io::WriteOptions options = check_write_options(lua, 4, "write");
-  file(lua)->write(check_string(lua, 2), check_tensor(lua, 3), options);
+  file(lua)->write(check_string(lua, 2), check_data(lua, 3, "write"), options);
   return 0;
 }
 
-/// file:append(name, tensor[, options of write]): rows behind those of a dataset that the first append makes.
+/// file:append(name, data[, options of write]): rows behind those of a dataset that the first append makes.
 int file_append(lua_State* lua) {
   const io::WriteOptions options = check_write_options(lua, 4, "append");
-  file(lua)->append(check_string(lua, 2), check_tensor(lua, 3), options);
+  file(lua)->append(check_string(lua, 2), check_data(lua, 3, "append"), options);
   return 0;
 }
 
