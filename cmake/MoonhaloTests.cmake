@@ -33,7 +33,7 @@ endfunction()
 file(GLOB support_files CONFIGURE_DEPENDS tests/support/*.cpp)
 moonhalo_add_optimized(moonhalo_test_support ${support_files})
 set(device_table "${PROJECT_SOURCE_DIR}/tests/support/device_table.txt")
-set_source_files_properties(tests/support/test_device.cpp PROPERTIES COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLE=\"${device_table}\"")
+set_source_files_properties(tests/support/test_device.cpp PROPERTIES COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLES=\"${PROJECT_SOURCE_DIR}/tests/support\"")
 
 # Calls of every operator of ATen, for the test program and for the fuzzer.
 file(GLOB aten_files CONFIGURE_DEPENDS tests/aten/*.cpp)
@@ -468,7 +468,7 @@ endif()
 
 # A program of somebody else's, built against the installed package. Not with the sanitizers: it would need their flags.
 if(MOONHALO_INSTALL AND NOT MOONHALO_SANITIZE)
-  string(REGEX MATCH "openmpi|mpich|$" mpi_name "${MPI_CXX_INCLUDE_DIRS}")
+  string(REGEX MATCH "openmpi|mpich" mpi_name "${MPI_CXX_INCLUDE_DIRS}")
   moonhalo_add_test(
     LONG NAME package
     COMMAND

@@ -7,7 +7,11 @@
 //   mesh of 1 / plain    what the engine costs where nothing is cut; wanted: at most 1.03 of processor time
 //   ranks / plain        what cutting costs; wanted: at most 1.00
 // Run again with OMP_WAIT_POLICY=passive, which this program sets: threads that wait would count as work.
-// usage: bench_models [rounds] [part of a case's name]
+// On a GPU (--device cuda:0) all three compute there, two thread ranks share it, wall times end when the GPU has
+// finished, and two more tables follow: the most memory that a step of each way takes, and the time of the host for one
+// call on tensors so small that the GPU waits for the host.
+// usage: bench_models [rounds] [part of a case's name] [--device cuda:0]
+#include <ATen/DeviceAccelerator.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/adamw.h>
 #include <unistd.h>
@@ -30,6 +34,12 @@ namespace mh = moonhalo;
 using Clock = std::chrono::steady_clock;
 using Step = std::function<void()>;
 
+c10::Device device(at::kCPU);  // set once by main
+
+void finish_device() {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
 struct Case {
   std::string name;
   std::vector<int64_t> shape;                   // of the input; its dim 2 is cut
@@ -42,6 +52,7 @@ std::function<Step(const at::Tensor&)> training(Arguments... arguments) {
   return [=](const at::Tensor& x) -> Step {
     Net net(arguments...);
     mh::bench::same_weights(*net);
+    net->to(device);
     const auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 1e-4);
     return [=]() mutable {
       optimizer->zero_grad();
@@ -74,7 +85,9 @@ const struct {
   Operator f;
 } kOperators[] = {
     {"group_norm",
-     [](const at::Tensor& x) { return at::group_norm(x, 4, at::ones({x.size(1)}), at::zeros({x.size(1)})); }},
+     [](const at::Tensor& x) {
+       return at::group_norm(x, 4, at::ones({x.size(1)}, device), at::zeros({x.size(1)}, device));
+     }},
     {"bilinear x 2", [](const at::Tensor& x) { return mh::bench::UNetImpl::twice(x); }},
     {"cat",
      [](const at::Tensor& x) {
@@ -119,9 +132,11 @@ struct Times {
 };
 
 void time_into(Times* times, int repeats, const std::function<void()>& step) {
+  finish_device();
   const double cpu = mh::bench::processor_time();
   const auto start = Clock::now();
   for (int i = 0; i < repeats; ++i) step();
+  finish_device();
   const double wall = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   if (times == nullptr) return;
   times->wall.push_back(wall / repeats);
@@ -138,15 +153,15 @@ double ratio(const std::vector<double>& mine, const std::vector<double>& plain) 
 void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int rounds,
          mh::bench::MainThread& main_thread) {
   const int64_t numel = c10::multiply_integers(c.shape);
-  const at::Tensor full = (at::arange(numel, at::kFloat) * 0.37).sin_().view(c.shape);
-  const auto mesh = mh::init_device_mesh(world, "cpu", {world.size()}, {"rows"});
+  const at::Tensor full = (at::arange(numel, at::kFloat) * 0.37).sin_().view(c.shape).to(device);
+  const auto mesh = mh::init_device_mesh(world, device.str(), {world.size()}, {"rows"});
   const int64_t rows = c.shape[2] / world.size();
   const Step cut = c.make(mh::from_local(full.narrow(2, world.rank() * rows, rows).contiguous(), mesh, {mh::shard(2)}));
   Step plain, whole;
   if (world.rank() == 0) {
     main_thread.run([&] {
       plain = c.make(full);
-      whole = c.make(mh::from_local(full, mh::init_device_mesh(alone, "cpu", {1}, {"rows"}), {mh::shard(2)}));
+      whole = c.make(mh::from_local(full, mh::init_device_mesh(alone, device.str(), {1}, {"rows"}), {mh::shard(2)}));
     });
   }
   Times times[3];
@@ -183,6 +198,76 @@ void run(const Case& c, mh::Communicator& world, mh::Communicator& alone, int ro
   }
 }
 
+double peak_megabytes(const Step& step) {
+  step();
+  finish_device();
+  const auto bytes = [] { return at::accelerator::getDeviceStats(device.index()).allocated_bytes[0]; };
+  at::accelerator::resetPeakStats(device.index());
+  const int64_t before = bytes().current;
+  step();
+  finish_device();
+  return static_cast<double>(bytes().peak - before) / 1e6;
+}
+
+// What one step of plain tensors and of a mesh of one rank adds at most to what it finds.
+void print_memory(mh::Communicator& alone, const std::string& only) {
+  std::printf("\nmost memory that a step adds, MB       plain   mesh of 1\n");
+  for (const Case& c : cases()) {
+    if (c.name.find(only) == std::string::npos) continue;
+    const at::Tensor full =
+        (at::arange(c10::multiply_integers(c.shape), at::kFloat) * 0.37).sin_().view(c.shape).to(device);
+    const auto mesh = mh::init_device_mesh(alone, device.str(), {1}, {"rows"});
+    const double plain = peak_megabytes(c.make(full));
+    const double whole = peak_megabytes(c.make(mh::from_local(full, mesh, {mh::shard(2)})));
+    std::printf("%-34s %9.1f   %9.1f\n", c.name.c_str(), plain, whole);
+    std::fflush(stdout);
+  }
+}
+
+// Microseconds of the host for one call, the median of five rounds of 2000 calls.
+double host_microseconds(const std::function<void()>& call) {
+  std::vector<double> rounds;
+  for (int round = -1; round < 5; ++round) {
+    finish_device();
+    const auto start = Clock::now();
+    for (int i = 0; i < 2000; ++i) call();
+    const double time = std::chrono::duration<double, std::micro>(Clock::now() - start).count() / 2000;
+    if (round >= 0) rounds.push_back(time);
+  }
+  finish_device();
+  return mh::bench::median(rounds);
+}
+
+void print_host_times(mh::Communicator& alone) {
+  const auto mesh = mh::init_device_mesh(alone, device.str(), {1}, {"rows"});
+  const at::Tensor plain = at::ones({1, 4, 8, 8}, device), whole = mh::from_local(plain, mesh, {mh::shard(2)});
+  const at::Tensor weight = at::ones({4, 4, 3, 3}, device);
+  const struct {
+    const char* name;
+    std::function<at::Tensor(const at::Tensor&)> f;
+  } calls[] = {{"relu", [](const at::Tensor& x) { return x.relu(); }},
+               {"x + x", [](const at::Tensor& x) { return x + x; }},
+               {"sum over channels", [](const at::Tensor& x) { return x.sum(1); }},
+               {"conv2d", [&](const at::Tensor& x) { return at::conv2d(x, weight, {}, 1, 1); }}};
+  const at::NoGradGuard no_grad;
+  std::printf("\ntime of the host per call, us           plain   mesh of 1   difference\n");
+  for (const auto& [name, f] : calls) {
+    const double alone_us = host_microseconds([&] { f(plain); }), whole_us = host_microseconds([&] { f(whole); });
+    std::printf("%-34s %9.2f   %9.2f   %9.2f\n", name, alone_us, whole_us, whole_us - alone_us);
+  }
+}
+
+// Takes "--device NAME" out of the arguments.
+std::vector<std::string> read_device(std::vector<std::string> arguments) {
+  for (size_t i = 0; i + 1 < arguments.size(); ++i) {
+    if (arguments[i] != "--device") continue;
+    device = c10::Device(arguments[i + 1]);
+    arguments.erase(arguments.begin() + i, arguments.begin() + i + 2);
+    break;
+  }
+  return arguments;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -190,9 +275,10 @@ int main(int argc, char** argv) {
     setenv("OMP_WAIT_POLICY", "passive", 1);
     execv("/proc/self/exe", argv);
   }
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
-  const std::string only = argc > 2 ? argv[2] : "";
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const std::vector<std::string> arguments = read_device({argv + 1, argv + argc});
+  const int rounds = !arguments.empty() ? std::atoi(arguments[0].c_str()) : 7;
+  const std::string only = arguments.size() > 1 ? arguments[1] : "";
+  const int cores = device.is_cpu() ? static_cast<int>(std::thread::hardware_concurrency()) : 2;
   std::printf(
       "medians of %d rounds, ms          plain: wall, processor   mesh of 1 rank      %d thread ranks      mesh of 1 / "
       "plain   ranks / plain\n",
@@ -212,5 +298,9 @@ int main(int argc, char** argv) {
   });
   main_thread.serve();
   others.join();
+  if (!device.is_cpu()) {
+    print_memory(*alone, only);
+    print_host_times(*alone);
+  }
   return 0;
 }

@@ -11,7 +11,7 @@
 #include "tests/support/neighborhood_cases.h"
 #include "tests/support/oracle.h"
 
-namespace moonhalo::testing {
+namespace moonhalo::testing::test_neighborhood_cuda {
 namespace {
 
 using Case = NeighborhoodCase;
@@ -92,4 +92,4 @@ TEST_F(NeighborhoodCuda, X04_RefusesMoreFeaturesThanFit) {
 }
 
 }  // namespace
-}  // namespace moonhalo::testing
+}  // namespace moonhalo::testing::test_neighborhood_cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/test_device.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
@@ -20,16 +21,30 @@
 namespace moonhalo::testing {
 namespace {
 
-// The operators of the lines that begin so.
-std::set<std::string> listed(const std::string& word) {
-  std::ifstream table(MOONHALO_DEVICE_TABLE);
-  TORCH_CHECK(table.good(), "no table of devices: ", MOONHALO_DEVICE_TABLE);
-  std::set<std::string> operators;
+std::string named_device() {
+  const char* const named = std::getenv("MOONHALO_TEST_DEVICE");
+  return named == nullptr || *named == 0 ? "cpu" : named;
+}
+
+bool is_cuda(const std::string& device) { return device.rfind("cuda", 0) == 0; }
+
+// Adds the names of the rows of one table that begin with `word`.
+void add_rows(const std::string& file, const std::string& word, std::set<std::string>& names) {
+  const char* const folder = std::getenv("MOONHALO_DEVICE_TABLES");
+  const std::string path = std::string(folder == nullptr ? MOONHALO_DEVICE_TABLES : folder) + "/" + file;
+  std::ifstream table(path);
+  TORCH_CHECK(table.good(), "no table of devices: ", path);
   for (std::string line; std::getline(table, line);) {
     const size_t begin = word.size() + 1, end = line.find(": ");
-    if (line.rfind(word + " ", 0) == 0 && end != std::string::npos) operators.insert(line.substr(begin, end - begin));
+    if (line.rfind(word + " ", 0) == 0 && end != std::string::npos) names.insert(line.substr(begin, end - begin));
   }
-  return operators;
+}
+
+std::set<std::string> listed(const std::string& word) {
+  std::set<std::string> names;
+  add_rows("device_table.txt", word, names);
+  if (is_cuda(named_device())) add_rows("cuda_table.txt", word, names);
+  return names;
 }
 
 // "rank 2: knn: no kernels" -> "knn: no kernels"
@@ -37,11 +52,6 @@ std::string without_rank(const std::string& error) {
   if (error.rfind("rank ", 0) != 0) return error;
   const size_t digits = error.find_first_not_of("0123456789", 5);
   return error.compare(digits, 2, ": ") == 0 ? error.substr(digits + 2) : error;
-}
-
-std::string named_device() {
-  const char* const named = std::getenv("MOONHALO_TEST_DEVICE");
-  return named == nullptr || *named == 0 ? "cpu" : named;
 }
 
 // Prints at the end of the program how often which errors were expected.
@@ -71,9 +81,10 @@ class Expected final : public ::testing::Environment {
 const std::string& test_device() {
   static const std::string device = [] {
     const std::string device = named_device();
-    TORCH_CHECK_VALUE(device == "cpu" || device == "fake" || device == "fake_nccl", "MOONHALO_TEST_DEVICE=", device,
-                      " is neither cpu, fake nor fake_nccl");
-    if (device == "cpu") return device;
+    TORCH_CHECK_VALUE(device == "cpu" || device == "fake" || device == "fake_nccl" || device == "cuda:0",
+                      "MOONHALO_TEST_DEVICE=", device, " is neither cpu, fake, fake_nccl nor cuda:0");
+    TORCH_CHECK_VALUE(!is_cuda(device) || at::hasCUDA(), "MOONHALO_TEST_DEVICE=", device, ": no CUDA device was found");
+    if (device == "cpu" || is_cuda(device)) return device;
     fake::install();
     if (device == "fake_nccl") set_nccl_api(&fake::nccl());
     return std::string("fake");

@@ -1,0 +1,428 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs Moonhalo's programs of a bundle on a GPU, stage by stage, in the order of what is learnt.
+
+    first.py [--device DEVICE] [--output FOLDER] [--jobs N] [--seconds S] [quick | STAGE...]
+
+Each check is a process with a limit of its own. Its line is written at once to OUTPUT/first.log and, as JSON, to OUTPUT/first.jsonl; what it
+printed goes to OUTPUT/outputs.log. A check that fails, crashes or hangs does not keep the others from running. Ends with status 0 if no check
+failed and at least one ran.
+
+DEVICE is cuda:0, or for trials without a GPU cpu (stages programs and examples) or fake (stages engine and operators)."""
+
+import argparse
+import concurrent.futures
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FAILED = ("failed", "crashed", "timed out")
+
+
+class Check:
+    """One process: a name, a command, seconds that it may take, and what its output has to hold (None: nothing more than status 0)."""
+
+    def __init__(self, name, command, limit, judge=None, environment=None):
+        self.name, self.command, self.limit = name, [str(word) for word in command], limit
+        self.judge, self.environment = judge, environment or {}
+
+
+# ---- Where LibTorch is -------------------------------------------------------------------------------------------------------------------
+
+
+def find_torch(manifest):
+    """The folders of libraries of the PyTorch that this Python has; ends with a clear error where it is another than the bundle's."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None:
+        sys.exit(f"first: this Python has no PyTorch\n  have  {sys.executable}\n  fix   set PYTHON to a Python with torch {manifest['torch']}")
+    torch = Path(list(spec.submodule_search_locations)[0])
+    found = re.search(r"__version__ = '([^']+)'", (torch / "version.py").read_text()).group(1)
+    if found != manifest["torch"]:
+        sys.exit(f"first: the bundle was built with another PyTorch\n  have  torch {found} in {torch}, bundle of torch {manifest['torch']}\n"
+                 f"  fix   set PYTHON to a Python with torch {manifest['torch']}, or make the bundle anew with that one")
+    folders = [torch / "lib"] + sorted(path for path in (torch.parent / "nvidia").glob("*/lib") if path.is_dir())
+    if not list((torch.parent / "nvidia").glob("cu1*/lib/libcudart.so.*")):
+        sys.exit(f"first: no CUDA runtime beside PyTorch\n  have  {torch.parent}/nvidia\n  fix   install the packages that torch {found} needs")
+    return [str(folder) for folder in folders]
+
+
+# ---- Running ----------------------------------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """Lines that are on the disk before the next check begins; a disk that is full keeps nothing from running."""
+
+    def __init__(self, folder):
+        self.folder, self.lock, self.records, self.unwritten = folder, threading.Lock(), [], 0
+        for name in ("first.log", "first.jsonl", "outputs.log"):
+            self.append(name, "", "w")
+
+    def append(self, name, text, mode="a"):
+        try:
+            with open(self.folder / name, mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            self.unwritten += 1
+            if self.unwritten == 1:
+                print(f"first: {self.folder / name} cannot be written ({error}); only what is printed here is left", flush=True)
+
+    def say(self, line):
+        with self.lock:
+            print(line, flush=True)
+            self.append("first.log", line + "\n")
+
+    def record(self, stage, check, status, seconds, detail, output):
+        line = f"{status:9} {stage:12} {check:44} {seconds:6.1f} s  {detail}".rstrip()
+        record = {"stage": stage, "check": check, "status": status, "seconds": round(seconds, 2), "detail": detail}
+        with self.lock:
+            self.records.append(record)
+            if status != "passed" or not check.startswith(("test_engine ", "test_ops ")):
+                print(line[:400], flush=True)
+            self.append("first.log", line + "\n")
+            self.append("first.jsonl", json.dumps(record) + "\n")
+            kept = output if len(output) < 60000 else output[:30000] + "\n[...]\n" + output[-30000:]
+            self.append("outputs.log", f"==== {stage}: {check}: {status} after {seconds:.1f} s\n{kept}\n")
+
+
+def run_process(command, limit, environment):
+    """Status text, seconds, output. The whole process group ends at the limit."""
+    begin = time.monotonic()
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env={**os.environ, **environment}, cwd=HERE)
+    except OSError as error:
+        return "failed", 0.0, str(error)
+    try:
+        output, _ = process.communicate(timeout=limit)
+        late = False
+    except subprocess.TimeoutExpired:
+        late = True
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    seconds, text = time.monotonic() - begin, output.decode("utf-8", "replace")
+    if late:
+        return "timed out", seconds, text
+    if process.returncode < 0 or process.returncode >= 128:
+        return "crashed", seconds, text + f"\n[status {process.returncode}]"
+    return ("passed" if process.returncode == 0 else "failed"), seconds, text
+
+
+def last_line(output):
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def first_error(output):
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not re.match(r"\s*(have|fix)  ", line)]
+    chosen = [line for line in lines if re.search(r"error|Error|FAILED|failed", line)] or lines[-1:]
+    return chosen[0] if chosen else ""
+
+
+def run_check(stage, check, log, environment, remaining):
+    limit = min(check.limit, remaining())
+    if limit <= 1:
+        log.record(stage, check.name, "timed out", 0, "its stage has no time left", "")
+        return
+    status, seconds, output = run_process(check.command, limit, {**environment, **check.environment})
+    detail = ""
+    if check.judge is not None and status in ("passed", "failed"):
+        status, detail = check.judge(status, output)
+    elif status == "timed out":
+        running = re.findall(r"^\[ RUN      \] (.*)$", output, re.M)
+        detail = f"limit {limit:.0f} s; last: {running[-1] if running else last_line(output)}"
+    elif status == "crashed":
+        running = re.findall(r"^\[ RUN      \] (.*)$", output, re.M)
+        detail = f"{last_line(output)} in {running[-1] if running else first_error(output)}"
+    elif status == "failed":
+        detail = first_error(output)
+    log.record(stage, check.name, status, seconds, detail, output)
+
+
+def run_stage(stage, checks, limit, jobs, log, environment):
+    end = time.monotonic() + limit
+    remaining = lambda: end - time.monotonic()  # noqa: E731
+    with concurrent.futures.ThreadPoolExecutor(max_workers=jobs) as pool:
+        done = [pool.submit(run_check, stage, check, log, environment, remaining) for check in checks]
+        for future in done:
+            future.result()
+
+
+# ---- Judges -----------------------------------------------------------------------------------------------------------------------------
+
+
+def judge_googletest(status, output):
+    ran = re.search(r"^\[==========\] (\d+) tests? from .* ran", output, re.M)
+    passed = re.search(r"^\[  PASSED  \] (\d+) test", output, re.M)
+    skipped = re.findall(r"^\[  SKIPPED \] (\S+) \(", output, re.M)
+    failures = sorted(set(re.findall(r"^\[  FAILED  \] ([^\s,(]+)(?:, where| \()", output, re.M)))
+    if ran is None:
+        return "failed", first_error(output)
+    count, good = int(ran.group(1)), int(passed.group(1)) if passed else 0
+    if failures or status == "failed":
+        first = re.search(r": Failure\n((?:.*\n){1,6})", output)
+        text = re.sub(r"\s+", " ", first.group(1)) if first else first_error(output)
+        return "failed", f"{len(failures)} of {count}: {' '.join(failures)[:160]}: {text[:220]}"
+    if count == 0 or len(skipped) == count:
+        return "failed", f"all {count} tests were skipped: {last_skip(output)}"
+    return "passed", f"{good} tests" + (f", {len(skipped)} skipped" if skipped else "")
+
+
+def last_skip(output):
+    found = re.findall(r"Skipped\n(.*)", output)
+    return found[-1] if found else ""
+
+
+def judge_words(*words):
+    def judge(status, output):
+        missing = [word for word in words if word not in output]
+        if status == "passed" and missing:
+            return "failed", f"its output lacks {missing[0]!r}: {last_line(output)}"
+        return status, first_error(output) if status == "failed" else ""
+    return judge
+
+
+def judge_losses(log_file, reference, tolerance):
+    """The losses of a run against those of the CPU with one rank."""
+    def losses(path):
+        found = []
+        for line in Path(path).read_text().splitlines():
+            entry = json.loads(line)
+            if "loss" in entry:
+                found.append(entry["loss"])
+        return found
+
+    def judge(status, output):
+        if status != "passed":
+            return status, first_error(output)
+        try:
+            mine, theirs = losses(log_file), losses(reference)
+        except OSError as error:
+            return "failed", str(error)
+        if not mine or len(mine) != len(theirs):
+            return "failed", f"{len(mine)} losses, the CPU has {len(theirs)}"
+        worst = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(mine, theirs))
+        detail = f"{len(mine)} losses, last {mine[-1]:.6g} (CPU {theirs[-1]:.6g}), largest relative difference {worst:.1e}, allowed {tolerance:.0e}"
+        return ("passed" if worst <= tolerance else "failed"), detail
+    return judge
+
+
+# ---- Stages -----------------------------------------------------------------------------------------------------------------------------
+
+
+def suites(program, pattern, environment):
+    """The suites of a GoogleTest program that a filter leaves."""
+    status, _, output = run_process([HERE / "bin" / program, "--gtest_list_tests", f"--gtest_filter={pattern}"], 60, environment)
+    if status != "passed":
+        return []
+    return [line.split()[0].rstrip(".") for line in output.splitlines() if line and not line.startswith((" ", "Running"))
+            and line.split()[0].endswith(".")]
+
+
+def skipped_tests(device):
+    """Rows of the tables of devices: tests that are left out there."""
+    names = []
+    for file in ("device_table.txt", "cuda_table.txt")[: 2 if device.startswith("cuda") else 1]:
+        for line in (HERE / "tables" / file).read_text().splitlines():
+            row = re.match(r"(skip|long) ([^:]+(?:::[^:]+)*): ", line)
+            if row:
+                names.append(row.group(2))
+    return names
+
+
+def googletest(stage_limit, program, run, skip, environment, more=None):
+    """A check for each suite, so that a crash ends only its own suite."""
+    checks = []
+    for suite in suites(program, ":".join(run) + ("-" + ":".join(skip) if skip else ""), environment):
+        command = [HERE / "bin" / program, f"--gtest_filter={suite}.*" + ("-" + ":".join(skip) if skip else "")]
+        checks.append(Check(f"{program} {suite}", command, min(60, stage_limit), judge_googletest, more))
+    return checks
+
+
+def stage_programs(o):
+    program = HERE / "bin" / "moonhalo"
+    gpu = o.device.startswith("cuda")
+    conv = [program, "run", "scripts/one_conv.lua", "--device", o.device]
+    checks = [
+        Check("moonhalo info", [program, "info"], 20, judge_words("devices    cuda" if gpu else "devices")),
+        Check("moonhalo env", [program, "env", "--device", o.device], 20),
+        Check("moonhalo env --try, 2 ranks", [program, "env", "--try", "--device", o.device, "--ranks", "2"], 25),
+        Check("one convolution, 1 rank", conv + ["--ranks", "1"], 25, judge_words("equal")),
+        Check("one convolution, 2 ranks", conv + ["--ranks", "2"], 25, judge_words("equal")),
+    ]
+    return checks + ([Check("nvidia-smi", ["nvidia-smi"], 10)] if gpu else [])
+
+
+def stage_kernels(o):
+    return googletest(60, "test_gpu", ["*"], ["*Nccl*"], o.environment)
+
+
+def stage_nccl(o):
+    return googletest(25, "test_gpu", ["*Nccl*"], [], o.environment, {"NCCL_DEBUG": "WARN"})
+
+
+ENGINE = "HaloExchange Autograd Rows FullyShard LevelSizes UnitReducer LocalResults".split()
+
+
+def stage_engine(o):
+    return googletest(60, "test_engine", [name + ".*" for name in ENGINE], ["Autograd.SecondDerivatives", "Rows.S13*", "Rows.S25*"], o.environment,
+                      {"MOONHALO_TEST_DEVICE": o.device})
+
+
+def stage_operators(o):
+    skip = skipped_tests(o.device)
+    checks = googletest(100, "test_ops", ["*"], skip, o.environment, {"MOONHALO_TEST_DEVICE": o.device})
+    # The largest suites first, so that no long one begins at the end.
+    return sorted(checks, key=lambda check: not check.name.split()[1].startswith(("Sweep", "Dims/", "Cases/")))
+
+
+SWEEP_PARTS = 56
+
+
+def judge_sweep(status, output):
+    return status, last_line(output) if status == "passed" else first_error(output)
+
+
+def stage_sweep(o):
+    fuzz = HERE / "bin" / "moonhalo_fuzz"
+    return [Check(f"moonhalo_fuzz {part}", [fuzz, "--once", "--check", "--no-shrink", "--part", f"{part}/{SWEEP_PARTS}"], 100, judge_sweep,
+                  {"MOONHALO_TEST_DEVICE": o.device}) for part in range(1, SWEEP_PARTS + 1)]
+
+
+def example(o, name, ranks, device, settings, tolerance):
+    run, reference = o.scratch / f"{name}_{device.replace(':', '')}_{ranks}", o.scratch / f"{name}_cpu_1.jsonl"
+    log = run.with_suffix(".jsonl")
+    command = [HERE / "bin" / "moonhalo", "run", f"examples/{name}/train.lua", "--ranks", ranks, "--device", device, "--quiet", "--log", log]
+    for setting in settings + [f"output={run}"]:
+        command += ["--set", setting]
+    judge = None if device == "cpu" and ranks == 1 else judge_losses(log, reference, tolerance)
+    return Check(f"{name}, {ranks} rank(s) on {device}", command, 60, judge)
+
+
+EXAMPLES = {"climate": ["steps=20", "plot=false"], "sst": ["epochs=1", "plot=false"]}
+
+
+def stage_references(o):
+    return [example(o, name, 1, "cpu", settings + ["dtype=" + o.dtype], 0) for name, settings in EXAMPLES.items()]
+
+
+def stage_examples(o):
+    tolerance = 1e-4 if o.dtype == "float32" else 1e-7
+    return [example(o, name, ranks, o.device, settings + ["dtype=" + o.dtype], tolerance)
+            for name, settings in EXAMPLES.items() for ranks in (1, 2) if o.device != "cpu" or ranks != 1]
+
+
+def stage_attention(o):
+    bench = HERE / "bin" / "bench_na"
+    checks = []
+    for dtype in ("bfloat16", "float32"):
+        for case in range(4):
+            dense = "all" if (dtype, case) == ("bfloat16", 0) else "quick"
+            checks.append(Check(f"bench_na {dtype} {case}", [bench, 5, dense, case, "--device", "cuda", "--dtype", dtype], 25))
+    return checks
+
+
+def stage_models(o):
+    bench = HERE / "bin" / "bench_models"
+    return [Check(f"bench_models {name}", [bench, 5, name, "--device", o.device], 40) for name in ("U-Net", "vision transformer")]
+
+
+def stage_flex(o):
+    return [Check("flex_attention of PyTorch", [sys.executable, "scripts/flex_attention.py"], 60, environment={"LD_LIBRARY_PATH": ""})]
+
+
+def stage_sanitizer(o):
+    tool = next((path for path in ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda-13.0/bin/compute-sanitizer") if os.path.exists(path)),
+                "compute-sanitizer")
+    small = "RegionsCuda.*:RandomCuda.X02_TheBitsOfTheCpu:NeighborhoodCuda.X04_AutogradOnAStream"
+    return [Check(f"compute-sanitizer {kind}", [tool, "--tool", kind, "--error-exitcode", "9", HERE / "bin" / "test_gpu", f"--gtest_filter={small}"],
+                  60, judge_googletest) for kind in ("memcheck", "racecheck")]
+
+
+# name: (what it shows, seconds it may take, processes side by side (0: one a core), checks)
+# The limits of all but the sanitizer add up to less than TOTAL; it runs where the others were quicker.
+STAGES = {
+    "programs": ("the programs find the device; one convolution", 30, 1, stage_programs),
+    "kernels": ("CUDA kernels against the CPU", 50, 0, stage_kernels),
+    "nccl": ("NCCL with one rank", 20, 1, stage_nccl),
+    "engine": ("the engine's device tests, ranks that share the GPU", 30, 0, stage_engine),
+    "references": ("losses of the examples on the CPU", 30, 0, stage_references),
+    "examples": ("losses of the examples on the device", 40, 0, stage_examples),
+    "operators": ("the operators' device tests, ranks that share the GPU", 80, 0, stage_operators),
+    "sweep": ("every operator of ATen on drawn blocks", 150, 0, stage_sweep),
+    "attention": ("times of neighbourhood attention", 45, 1, stage_attention),
+    "models": ("times of training steps", 35, 1, stage_models),
+    "flex": ("times of PyTorch's flex_attention", 40, 1, stage_flex),
+    "sanitizer": ("compute-sanitizer on small kernels", 90, 1, stage_sanitizer),
+}
+QUICK = ["programs", "kernels", "nccl", "engine"]
+TOTAL = 420
+ON_REQUEST = ["sweep"]  # only where it is named
+NEEDED = {"sanitizer": 90}  # seconds that have to be left
+MANIFEST = json.loads((HERE / "manifest.json").read_text()) if (HERE / "manifest.json").exists() else None
+
+
+def summary(log, device, seconds):
+    counts = {}
+    for record in log.records:
+        counts.setdefault(record["stage"], {}).setdefault(record["status"], 0)
+        counts[record["stage"]][record["status"]] += 1
+    log.say(f"---- {device}, {seconds:.0f} s")
+    for stage, statuses in counts.items():
+        log.say(f"{stage:12} " + ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())))
+    return any(record["status"] in FAILED for record in log.records)
+
+
+def main():
+    lines = [f"  {name:12} {what} ({limit} s)" for name, (what, limit, _, _) in STAGES.items()]
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__.split("\n")[0], epilog="stages:\n" + "\n".join(
+        lines) + f"\n  {'quick':12} " + ", ".join(QUICK) + f"\nwithout a stage: all but {', '.join(ON_REQUEST)}, in this order")
+    parser.add_argument("stages", nargs="*", metavar="STAGE")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--output", type=Path, default=Path("moonhalo-gpu-results"))
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) - 2))
+    parser.add_argument("--seconds", type=int, default=TOTAL, help="that all stages may take together (%(default)s)")
+    parser.add_argument("--dtype", default="float32", help="of the examples")
+    o = parser.parse_args()
+    chosen = QUICK if o.stages == ["quick"] else o.stages or [name for name in STAGES if name not in ON_REQUEST]
+    unknown = [name for name in chosen if name not in STAGES]
+    if unknown:
+        parser.error(f"no stage {unknown[0]!r}; there are quick, {', '.join(STAGES)}")
+    if MANIFEST is None:
+        sys.exit("first: this is no bundle\n  have  no manifest.json beside first.py\n  fix   make one with ./dev gpu bundle, and unpack it")
+    o.output = o.output.resolve()
+    o.output.mkdir(parents=True, exist_ok=True)
+    # TF32 rounds float32 products to 10 bits; the comparisons are without it. The times of the models are, too.
+    o.environment = {"LD_LIBRARY_PATH": ":".join(find_torch(MANIFEST)), "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "1",
+                     "MOONHALO_DEVICE_TABLES": str(HERE / "tables"), "TORCH_SHOW_CPP_STACKTRACES": "0"}
+    log = Log(o.output)
+    begin = time.monotonic()
+    o.scratch = Path(tempfile.mkdtemp())
+    log.say(f"bundle of {MANIFEST['commit']} ({MANIFEST['date']}), torch {MANIFEST['torch']}; device {o.device}; stages {' '.join(chosen)}")
+    for name in chosen:
+        what, limit, jobs, checks_of = STAGES[name]
+        left = o.seconds - (time.monotonic() - begin)
+        log.say(f"---- {name}: {what}")
+        if left < NEEDED.get(name, 1):
+            log.record(name, "(all)", "left out", 0, f"{max(0, left):.0f} of {o.seconds} s are left (--seconds)", "")
+            continue
+        checks = checks_of(o)
+        if not checks:
+            log.record(name, "(all)", "failed", 0, "its program lists no tests", "")
+        run_stage(name, checks, min(limit, left), jobs or o.jobs, log, o.environment)
+    shutil.rmtree(o.scratch)
+    failed = summary(log, o.device, time.monotonic() - begin)
+    sys.exit(1 if failed or not any(record["status"] == "passed" for record in log.records) else 0)
+
+
+if __name__ == "__main__":
+    main()
