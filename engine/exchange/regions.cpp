@@ -41,9 +41,11 @@ class Collected {
     all_.count = all_.dims = 0;
   }
 
-  void add(const at::Tensor& from, const at::Tensor& to, at::IntArrayRef begin = {}) {
+  void add(const at::Tensor& given, const at::Tensor& to, at::IntArrayRef begin = {}) {
     if (to.numel() == 0) return;
     if (to.dim() != all_.dims) launch();
+    const at::Tensor from = given.resolve_conj().resolve_neg();
+    if (!from.is_same(given)) written_out_.push_back(from);
     all_.dims = static_cast<int>(to.dim());
     Region& region = all_.regions[all_.count];
     region.from = from.const_data_ptr();
@@ -60,10 +62,12 @@ class Collected {
   void launch() {
     if (all_.count > 0) launch_(all_, of_, kernels_);
     all_.count = 0;
+    written_out_.clear();
   }
 
  private:
   Launch all_;
+  std::vector<at::Tensor> written_out_;  // until they are launched, so that none takes another's memory
   void (*launch_)(const Launch&, const at::Tensor&, const RegionKernels&);
   const at::Tensor& of_;
   const RegionKernels& kernels_;
@@ -90,7 +94,7 @@ void copy_regions(const std::vector<RegionCopy>& copies) {
     return;
   }
   Collected launch(launch_copy, copies[0].to, *kernels);
-  for (const RegionCopy& copy : copies) launch.add(copy.from.resolve_conj().resolve_neg(), copy.to);
+  for (const RegionCopy& copy : copies) launch.add(copy.from, copy.to);
   launch.launch();
 }
 
@@ -101,7 +105,7 @@ void add_regions(const at::Tensor& into, const std::vector<RegionSum>& sums) {
     return;
   }
   Collected launch(launch_add, into, *kernels);
-  for (const RegionSum& sum : sums) launch.add(sum.part.resolve_conj().resolve_neg(), part_of(into, sum), sum.begin);
+  for (const RegionSum& sum : sums) launch.add(sum.part, part_of(into, sum), sum.begin);
   launch.launch();
 }
 
