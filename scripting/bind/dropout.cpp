@@ -50,7 +50,7 @@ int dropout(lua_State* lua) {
     std::vector<int64_t> shape = input.sizes().vec();
     if (kKind.feature) std::fill(shape.begin() + 2, shape.end(), 1);
     at::Tensor kept = at::empty(shape, input.options());
-    kept.bernoulli_(1 - p, context(lua).generator(input.device()));
+    kept.bernoulli_(1 - p, default_generator());
     if (p == 1) {
       output = input * at::zeros({}, input.options());
     } else {

@@ -7,6 +7,7 @@
 
 #include <mutex>
 
+#include "moonhalo/engine/random/random.h"
 #include "moonhalo/scripting/bind/nested_list.h"
 #include "moonhalo/scripting/core/binding.h"
 
@@ -97,18 +98,18 @@ int generator_load_state_dict(lua_State* lua) {
 
 /// mh.default_generator(): the one that random operators of this rank draw from.
 int rank_generator(lua_State* lua) {
-  push_object(lua, std::make_shared<at::Generator>(context(lua).generator(c10::Device(c10::kCPU))));
+  push_object(lua, std::make_shared<at::Generator>(default_generator()));
   return 1;
 }
 
 /// mh.get_rng_state() and mh.set_rng_state(state): of mh.default_generator().
 int get_rng_state(lua_State* lua) {
-  push(lua, generator_state(context(lua).generator(c10::Device(c10::kCPU))));
+  push(lua, generator_state(default_generator()));
   return 1;
 }
 
 int set_rng_state(lua_State* lua) {
-  at::Generator generator = context(lua).generator(c10::Device(c10::kCPU));
+  at::Generator generator = default_generator();
   restore_generator(generator, check_tensor(lua, 1));
   return 0;
 }

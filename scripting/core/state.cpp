@@ -2,11 +2,9 @@
 #include "moonhalo/scripting/core/state.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/random/random.h"
-#include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/errors.h"
 
 namespace moonhalo::scripting {
@@ -28,25 +26,9 @@ int collect_state(lua_State* lua) {
 
 }  // namespace
 
-at::Generator Context::generator(c10::Device wanted) {
-  const c10::Device device = present(wanted);
-  if (device.is_cpu()) return default_generator();
-  c10::DeviceIndex index = device.index();
-  if (index < 0) {
-    index = at::globalContext().getAcceleratorHooksInterface(device.type()).getCurrentDevice();
-  }
-  at::Generator& generator = generators_[{device.type(), index}];
-  if (!generator.defined()) {
-    generator = at::globalContext().defaultGenerator(c10::Device(device.type(), index)).clone();
-    generator.set_current_seed(seed_);
-  }
-  return generator;
-}
-
 void Context::manual_seed(uint64_t seed) {
   seed_ = seed;
   moonhalo::manual_seed(seed);
-  for (auto& [device, generator] : generators_) generator.set_current_seed(seed);
 }
 
 const StatePtr& state_data(lua_State* lua) {

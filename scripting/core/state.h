@@ -37,18 +37,13 @@ struct Context {
   int64_t rank() const { return world->rank(); }
   int64_t world_size() const { return world->size(); }
 
-  /// The generator that random operators of this rank draw from on `device`: the engine's on the
-  /// CPU, so that plain tensors and ShardTensors draw alike; others are made on first use from the
-  /// seed.
-  at::Generator generator(c10::Device device);
-  /// Restarts all generators of this rank. The same seed on every rank gives the same numbers on
+  /// Restarts default_generator() of this rank. The same seed on every rank gives the same numbers on
   /// every rank.
   void manual_seed(uint64_t seed);
   uint64_t seed() const { return seed_; }
 
  private:
   uint64_t seed_ = 0;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, at::Generator> generators_;
 };
 
 Context& context(lua_State* lua);

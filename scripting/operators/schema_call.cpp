@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -82,7 +83,6 @@ class Trial {
   bool has_tensor() const;
   bool has_shard_tensor() const;
   bool is_factory() const { return schema_.argumentIndexWithName("pin_memory").has_value(); }
-  c10::Device device() const;
 
   const LuaCall& call_;
   lua_State* lua_;
@@ -232,7 +232,8 @@ bool Trial::fill_absent(size_t position) {
   // ShardTensors draw from the engine's counter generator, which knows the global position of every
   // element.
   if (is_kind(argument, TypeKind::GeneratorType) && !has_shard_tensor()) {
-    chosen_.stack[position] = context(lua_).generator(device());
+    // One of the host for tensors of any device: their numbers depend on its seed alone.
+    chosen_.stack[position] = default_generator();
     if (!argument.default_value()) chosen_.cost -= 1;
     return true;
   }
@@ -244,14 +245,6 @@ bool Trial::fill_absent(size_t position) {
   }
   ++defaults_;
   return true;
-}
-
-c10::Device Trial::device() const {
-  for (const c10::IValue& value : chosen_.stack) {
-    if (value.isDevice()) return value.toDevice();
-    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
-  }
-  return context(lua_).device;
 }
 
 [[noreturn]] void refuse(const OperatorSet& set, const LuaCall& call) {

@@ -80,10 +80,18 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
+// As those of real devices, it is not for kernels of the CPU: what asks for it by mistake ends in an error.
+struct DeviceGenerator final : at::CPUGeneratorImpl {
+  explicit DeviceGenerator(c10::DeviceIndex index) : at::CPUGeneratorImpl(1234) {
+    device_ = c10::Device(c10::DeviceType::PrivateUse1, index);
+  }
+};
+
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
   Hooks() {
-    for (int i = 0; i < kDevices; ++i) generators_.push_back(at::detail::createCPUGenerator(1234));
+    for (int i = 0; i < kDevices; ++i)
+      generators_.push_back(at::make_generator<DeviceGenerator>(static_cast<c10::DeviceIndex>(i)));
   }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -100,7 +108,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex of) const override {
     return generators_[of < 0 ? current_device() : of];
   }
-  at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(1234); }
+  at::Generator getNewGenerator(c10::DeviceIndex of) const override { return at::make_generator<DeviceGenerator>(of); }
 
  private:
   std::vector<at::Generator> generators_;

@@ -141,7 +141,6 @@ void refuse_host_tensors(const std::string& name, const torch::jit::Stack& stack
   }
 }
 
-// Generators of the devices are CPU generators, which CPU kernels take.
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   refuse_host_tensors(op.operator_name().name, *stack, op.schema().arguments().size());
   count_launch(op.operator_name().name);

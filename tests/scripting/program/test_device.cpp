@@ -47,6 +47,22 @@ void expect_done(const std::string& device, int ranks, const std::string& script
   EXPECT_EQ(result.status, kDone) << result.err;
 }
 
+// Also what draws without a mesh: layers, factories, dropout. A generator of the device would give other numbers.
+TEST(ScriptOnDevices, X02_PlainTensorsDrawTheNumbersOfTheCpu) {
+  const std::string script =
+      "mh.manual_seed(1)\n"
+      "local net = mh.nn.Sequential(mh.nn.Conv2d(1, 2, 3), mh.nn.Dropout(0.5))\n"
+      "local drawn = {mh.randn({3}), mh.rand({2, 2}), mh.randperm(5), mh.bernoulli(mh.full({6}, 0.5)), net[0].weight,\n"
+      "               net(mh.ones({1, 1, 4, 4})), mh.dropout(mh.ones({5}), 0.5), mh.empty({3}):uniform_(2, 3),\n"
+      "               mh.multinomial(mh.ones({4}), 2)}\n"
+      "for _, t in ipairs(drawn) do print(tostring(t:detach():cpu():flatten():tolist()[1]), "
+      "t:detach():cpu():sum():item()) end\n";
+  const Result on_host = run_on("cpu", 1, script), on_device = run_on("fake", 1, script);
+  EXPECT_EQ(on_host.status, kDone) << on_host.err;
+  EXPECT_EQ(on_device.status, kDone) << on_device.err;
+  EXPECT_EQ(on_device.out, on_host.out);
+}
+
 TEST(ScriptOnDevices, TheDeviceOfTheRunIsThatOfItsMeshes) {
   expect_done("fake", 3,
               "local mesh = mh.init_device_mesh(mh.device(), {3}, {'rows'})\n"
