@@ -4,10 +4,13 @@
 //
 //     gates [batch, 4 or 3 * hidden]    states [batch, hidden]    biases [4 or 3 * hidden]
 #include <ATen/ATen.h>
+#include <ATen/ops/cudnn_is_acceptable_native.h>
 
 #include <string_view>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/ops/support/above_autograd.h"
 #include "moonhalo/ops/support/reductions.h"
 
 namespace moonhalo {
@@ -148,6 +151,14 @@ const Register recurrent_cell_rules{
      .source = kRecurrentCellSource,
      .supports = kRecurrentCellSupports},
 };
+
+// LibTorch asks this before it takes cuDNN's kernel for whole recurrent layers, which knows nothing of blocks. Without it a
+// layer is made of the steps above.
+bool cudnn_is_acceptable(const Tensor& self) { return !is_shard_tensor(self) && at::native::cudnn_is_acceptable(self); }
+
+void meet_cudnn(torch::Library& library) { library.impl("cudnn_is_acceptable", &cudnn_is_acceptable); }
+
+const MeetAboveAutograd met_cudnn(&meet_cudnn);
 
 }  // namespace
 }  // namespace moonhalo

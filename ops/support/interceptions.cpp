@@ -22,6 +22,7 @@ const std::vector<Interception>& interceptions() {
        kAboveAutograd, kOneCheck, "reads ranks from memory"},
       {"stft stft.center _pad_circular fill_diagonal_", kAboveAutograd, kOneCheck,
        "made of reads and writes of memory by strides"},
+      {"cudnn_is_acceptable", kAboveAutograd, kOneCheck, "cuDNN's kernels of recurrent layers know nothing of blocks"},
       {"conv_tbc_backward", kAboveAutograd, kOneCheck, "its kernel reads the memory of whole tensors"},
       {"tensor_split.tensor_indices_or_sections _pad_packed_sequence lstm.data gru.data rnn_tanh.data rnn_relu.data "
        "ctc_loss.Tensor",
