@@ -86,6 +86,24 @@ Norm norm_of(const OpCall& call, Plan& plan, bool training) {
           .eps = number(call, {"eps", "epsilon"})};
 }
 
+// cuDNN's kernels want fields in the memory format of the input, and weights without gaps; a block may have others.
+// Running statistics are left alone: an update has to reach them.
+std::function<void(LocalCall&)> run_in_format(Arg at_input, Arg at_weight) {
+  return [=](LocalCall& call) {
+    const at::Tensor input = call.tensor(at_input);
+    const auto format = input.suggest_memory_format();
+    for (c10::IValue& value : call.values()) {
+      if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == input.dim())
+        value = value.toTensor().contiguous(format);
+    }
+    c10::IValue& weight = call.value(at_weight);
+    if (call.tensor(at_weight).defined()) weight = call.tensor(at_weight).contiguous();
+    call.run();
+  };
+}
+
+bool is_of_cudnn(const OpCall& call) { return call.name().rfind("aten::cudnn_", 0) == 0; }
+
 struct Statistics {
   at::Tensor mean, invstd;  // per owned channel
 };
@@ -128,7 +146,10 @@ std::optional<Plan> plan_batch_norm(const OpCall& call) {
   const SpecPtr saved = training ? norm.channels : replicated(call.mesh(), {0});
   plan.outputs = {norm.spec, saved, saved};
   plan.outputs.resize(results);  // the reserve, if there is one, stays plain
-  if (norm.is_local()) return plan;
+  if (norm.is_local()) {
+    if (is_of_cudnn(call)) plan.run = run_in_format(call.arg("input"), call.arg("weight"));
+    return plan;
+  }
   plan.run = [=, at_input = call.arg("input"), at_weight = call.arg("weight"), at_bias = call.arg("bias"),
               at_mean = call.find({"running_mean"}), at_var = call.find({"running_var"})](LocalCall& call) {
     const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight), bias = call.tensor(at_bias);
@@ -169,6 +190,7 @@ std::optional<Plan> plan_batch_norm_backward(const OpCall& call) {
     // nothing: with those of some views of channels-last blocks its gradients are wrong.
     const auto& block = norm.spec->local_shape();
     if (std::find(block.begin(), block.end(), 1) != block.end()) plan.run = run_contiguous;
+    else if (is_of_cudnn(call)) plan.run = run_in_format(call.arg("input"), call.arg("weight"));
     return plan;
   }
   const int64_t count = global_count(*norm.spec, dims);
