@@ -3,6 +3,8 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_inv_ex.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -14,6 +16,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -146,6 +149,11 @@ void use_device(c10::Device device) {
   if (device.is_cpu()) return;
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+void load_linear_algebra(c10::Device device) {
+  static std::once_flag loaded;
+  std::call_once(loaded, [&] { at::linalg_inv_ex(at::ones({1, 1}, device)); });
 }
 
 }  // namespace moonhalo
