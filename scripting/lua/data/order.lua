@@ -44,19 +44,21 @@ local function blocks_of(set)
   return blocks
 end
 
+local on_host = {dtype = "int64", device = "cpu"}
+
 --- The whole order of an epoch, int64 [samples].
 local function by_chunks(self, epoch)
   self.blocks = self.blocks or blocks_of(self.set)
   local blocks, parts, buffer = self.blocks, {}, kBuffer // chunks_of_block(self.set)
-  local permuted = mh._permuted(mh.arange(#blocks, {dtype = "int64"}), #blocks, self.seed, epoch):tolist()
+  local permuted = mh._permuted(mh.arange(#blocks, on_host), #blocks, self.seed, epoch):tolist()
   for first = 1, #permuted, buffer do
     local samples = {}
     for i = first, math.min(first + buffer - 1, #permuted) do
       local block = blocks[permuted[i] + 1]
       for k = 0, block[2] - 1 do samples[#samples + 1] = block[1] + k end
     end
-    local places = mh._permuted(mh.arange(#samples, {dtype = "int64"}), #samples, self.seed + first * kGolden, epoch)
-    parts[#parts + 1] = mh.tensor(samples, {dtype = "int64"}):index_select(0, places)
+    local places = mh._permuted(mh.arange(#samples, on_host), #samples, self.seed + first * kGolden, epoch)
+    parts[#parts + 1] = mh.tensor(samples, on_host):index_select(0, places)
   end
   return mh.cat(parts, 0)
 end
@@ -67,7 +69,7 @@ function Order:samples(epoch, first, last)
     if self.epoch ~= epoch then self.epoch, self.all = epoch, by_chunks(self, epoch) end
     return self.all:narrow(0, first, last - first):tolist()
   end
-  local places = mh.arange(first, last, {dtype = "int64"})
+  local places = mh.arange(first, last, on_host)
   return (self.shuffle and mh._permuted(places, self.set.count, self.seed, epoch) or places):tolist()
 end
 

@@ -47,6 +47,16 @@ void expect_done(const std::string& device, int ranks, const std::string& script
   EXPECT_EQ(result.status, kDone) << result.err;
 }
 
+// A whole example: files with missing values, a loader, training, files that are written.
+TEST(ScriptOnDevices, S16_AnExampleFromFileToFile) {
+  moonhalo::testing::fake::install();
+  const moonhalo::testing::Folder folder;
+  const std::string path = std::filesystem::path(__FILE__).parent_path() / "../../../examples/sst/train.lua";
+  const Result result = run({"run", path, "--ranks", "2", "--device", "fake:0", "--quiet", "--set", "epochs=1", "--set",
+                             "plot=false", "--set", "output=" + folder.path().string()});
+  EXPECT_EQ(result.status, kDone) << result.err << result.out;
+}
+
 // Also what draws without a mesh: layers, factories, dropout. A generator of the device would give other numbers.
 TEST(ScriptOnDevices, X02_PlainTensorsDrawTheNumbersOfTheCpu) {
   const std::string script =
