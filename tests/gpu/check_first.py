@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 SOURCE = Path(sys.argv.pop(1)) / "tests/gpu"
-GOOD = "echo 'devices    cuda (1)'; echo equal"
+GOOD = "echo 'devices    cpu, cuda (1)'; echo equal"
 # Lists two suites, and runs them as ONE and TWO say.
 TESTS = """case "$*" in
   *list_tests*) printf 'One.\\n  A\\nTwo.\\n  B\\n' ;;

@@ -219,13 +219,16 @@ def judge_losses(log_file, reference, tolerance):
 # ---- Stages -----------------------------------------------------------------------------------------------------------------------------
 
 
-def suites(program, pattern, environment):
-    """The suites of a GoogleTest program that a filter leaves."""
+def tests_of(program, pattern, environment):
+    """The tests of a GoogleTest program that a filter leaves, by suite."""
     status, _, output = run_process([HERE / "bin" / program, "--gtest_list_tests", f"--gtest_filter={pattern}"], 60, environment)
-    if status != "passed":
-        return []
-    return [line.split()[0].rstrip(".") for line in output.splitlines() if line and not line.startswith((" ", "Running"))
-            and line.split()[0].endswith(".")]
+    suites = {}
+    for line in output.splitlines() if status == "passed" else []:
+        if re.match(r"[^ ]+\.( |$)", line):
+            tests = suites.setdefault(line.split()[0].rstrip("."), [])
+        elif line.startswith("  "):
+            tests.append(line.split()[0])
+    return suites
 
 
 def skipped_tests(device):
@@ -239,12 +242,14 @@ def skipped_tests(device):
     return names
 
 
-def googletest(stage_limit, program, run, skip, environment, more=None):
-    """A check for each suite, so that a crash ends only its own suite."""
+def googletest(program, run, skip, environment, more=None, apart=()):
+    """A check for each suite, so that a crash ends only its own; for each test of the suites that begin as those of `apart`."""
     checks = []
-    for suite in suites(program, ":".join(run) + ("-" + ":".join(skip) if skip else ""), environment):
-        command = [HERE / "bin" / program, f"--gtest_filter={suite}.*" + ("-" + ":".join(skip) if skip else "")]
-        checks.append(Check(f"{program} {suite}", command, min(60, stage_limit), judge_googletest, more))
+    without = "-" + ":".join(skip) if skip else ""
+    for suite, tests in tests_of(program, ":".join(run) + without, environment).items():
+        for name in [f"{suite}.{test}" for test in tests] if suite.startswith(apart) else [f"{suite}.*"]:
+            command = [HERE / "bin" / program, f"--gtest_filter={name}{without}"]
+            checks.append(Check(f"{program} {name.removesuffix('.*')}", command, 120, judge_googletest, more))
     return checks
 
 
@@ -253,7 +258,7 @@ def stage_programs(o):
     gpu = o.device.startswith("cuda")
     conv = [program, "run", "scripts/one_conv.lua", "--device", o.device]
     checks = [
-        Check("moonhalo info", [program, "info"], 20, judge_words("devices    cuda" if gpu else "devices")),
+        Check("moonhalo info", [program, "info"], 20, judge_words("cuda (" if gpu else "devices")),
         Check("moonhalo env", [program, "env", "--device", o.device], 20),
         Check("moonhalo env --try, 2 ranks", [program, "env", "--try", "--device", o.device, "--ranks", "2"], 25),
         Check("one convolution, 1 rank", conv + ["--ranks", "1"], 25, judge_words("equal")),
@@ -263,26 +268,27 @@ def stage_programs(o):
 
 
 def stage_kernels(o):
-    return googletest(60, "test_gpu", ["*"], ["*Nccl*"], o.environment)
+    return googletest("test_gpu", ["*"], ["*Nccl*"], o.environment)
 
 
 def stage_nccl(o):
-    return googletest(25, "test_gpu", ["*Nccl*"], [], o.environment, {"NCCL_DEBUG": "WARN"})
+    return googletest("test_gpu", ["*Nccl*"], [], o.environment, {"NCCL_DEBUG": "WARN"})
 
 
 ENGINE = "HaloExchange Autograd Rows FullyShard LevelSizes UnitReducer LocalResults".split()
 
 
 def stage_engine(o):
-    return googletest(60, "test_engine", [name + ".*" for name in ENGINE], ["Autograd.SecondDerivatives", "Rows.S13*", "Rows.S25*"], o.environment,
+    return googletest("test_engine", [name + ".*" for name in ENGINE], ["Autograd.SecondDerivatives", "Rows.S13*", "Rows.S25*"], o.environment,
                       {"MOONHALO_TEST_DEVICE": o.device})
 
 
 def stage_operators(o):
     skip = skipped_tests(o.device)
-    checks = googletest(100, "test_ops", ["*"], skip, o.environment, {"MOONHALO_TEST_DEVICE": o.device})
-    # The largest suites first, so that no long one begins at the end.
-    return sorted(checks, key=lambda check: not check.name.split()[1].startswith(("Sweep", "Dims/", "Cases/")))
+    large = ("Dims/", "SweepReduce", "SweepShape", "SweepPointwise", "SweepLayers", "DegenerateCalls")
+    checks = googletest("test_ops", ["*"], skip, o.environment, {"MOONHALO_TEST_DEVICE": o.device}, large)
+    # Those first, so that no long one begins at the end.
+    return sorted(checks, key=lambda check: not check.name.split()[1].startswith(large))
 
 
 SWEEP_PARTS = 56
@@ -352,14 +358,14 @@ def stage_sanitizer(o):
 # The limits of all but the sanitizer add up to less than TOTAL; it runs where the others were quicker.
 STAGES = {
     "programs": ("the programs find the device; one convolution", 30, 1, stage_programs),
-    "kernels": ("CUDA kernels against the CPU", 50, 0, stage_kernels),
+    "kernels": ("CUDA kernels against the CPU", 40, 0, stage_kernels),
     "nccl": ("NCCL with one rank", 20, 1, stage_nccl),
-    "engine": ("the engine's device tests, ranks that share the GPU", 30, 0, stage_engine),
-    "references": ("losses of the examples on the CPU", 30, 0, stage_references),
-    "examples": ("losses of the examples on the device", 40, 0, stage_examples),
-    "operators": ("the operators' device tests, ranks that share the GPU", 80, 0, stage_operators),
+    "engine": ("the engine's device tests, ranks that share the GPU", 20, 0, stage_engine),
+    "references": ("losses of the examples on the CPU", 20, 0, stage_references),
+    "examples": ("losses of the examples on the device", 25, 0, stage_examples),
+    "operators": ("the operators' device tests, ranks that share the GPU", 140, 0, stage_operators),
     "sweep": ("every operator of ATen on drawn blocks", 150, 0, stage_sweep),
-    "attention": ("times of neighbourhood attention", 45, 1, stage_attention),
+    "attention": ("times of neighbourhood attention", 30, 1, stage_attention),
     "models": ("times of training steps", 35, 1, stage_models),
     "flex": ("times of PyTorch's flex_attention", 40, 1, stage_flex),
     "sanitizer": ("compute-sanitizer on small kernels", 90, 1, stage_sanitizer),

@@ -253,15 +253,21 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
 // Kernels of a GPU round otherwise than those of the CPU, so plain tensors lie on it, too. A program that ends in an
 // error there (it has tensors of the host, or no kernel) is compared with the CPU, if blocks do not end in the same
 // error.
-template <typename Program>
-static auto with_kernels_of_plain_tensors(const Program& program) {
+static Outcome outcome_of_plain_tensors(const std::function<Outcome(c10::Device)>& program) {
   const c10::Device device(test_device());
   if (!device.is_cuda()) return program(c10::Device(c10::kCPU));
+  Outcome outcome;
   try {
-    return program(device);
+    outcome = program(device);
   } catch (const c10::Error&) {
     return program(c10::Device(c10::kCPU));
   }
+  for (auto* tensors : {&outcome.results, &outcome.gradients, &outcome.second_gradients}) {
+    for (at::Tensor& tensor : *tensors) {
+      if (tensor.defined()) tensor = tensor.cpu();
+    }
+  }
+  return outcome;
 }
 
 void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<NamedCase>& cases, Oracle options) {
@@ -281,7 +287,7 @@ void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vecto
   for (size_t t = 0; t < cases.size(); ++t) {
     for (const Input& input : cases[t].inputs)
       wanted[t].push_back(input.grad && differentiable(input.full) && (options.backward || options.double_backward));
-    expected.push_back(with_kernels_of_plain_tensors([&](c10::Device device) { return on_plain_tensors(t, device); }));
+    expected.push_back(outcome_of_plain_tensors([&](c10::Device device) { return on_plain_tensors(t, device); }));
   }
 
   std::mutex mutex;
