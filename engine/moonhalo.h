@@ -24,6 +24,7 @@
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/tensor_meaning.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"

@@ -11,12 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/call_tag.h"
-#include "moonhalo/engine/dispatch/replicated_values.h"
+#include "moonhalo/engine/exchange/replicated_values.h"
 
 namespace moonhalo {
 namespace {
@@ -177,11 +176,6 @@ bool may_hold_anything(const c10::OperatorHandle& op, int arg, const c10::IValue
   return overwritten.contains(name);
 }
 
-bool has_values(const at::Tensor& tensor) {
-  return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
-         !is_deferred(tensor) && tensor.has_storage();
-}
-
 std::string described(const c10::OperatorHandle& op, int arg, int item) {
   std::string text = "argument '" + op.schema().arguments()[arg].name() + "'";
   return item < 0 ? text : "tensor " + std::to_string(item) + " of " + text;
@@ -191,10 +185,11 @@ std::string described(const c10::OperatorHandle& op, int arg, int item) {
 
 bool set_check_replicated(bool on, Communicator* world) {
   if (world != nullptr) check_same_on_all_ranks(*world, "check_replicated", "settings", on ? "true" : "false");
-  return std::exchange(checks_of_rank->on, on);
+  checks_of_rank->on = on;  // asked in every call
+  return set_compares_values(on);
 }
 
-bool check_replicated() { return checks_of_rank->on; }
+bool check_replicated() { return compares_values(); }
 
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
   if (!checks_of_rank->on || on(mesh).alone || !has_values(tensor)) return;

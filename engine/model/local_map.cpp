@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -80,8 +79,7 @@ std::vector<at::Tensor> local_map(
     if (!options.out_placements[i]) continue;
     TORCH_CHECK_VALUE(i < results.size(), "local_map: out_placements is for ", i + 1, " results, there are ",
                       results.size());
-    if (results[i].defined())
-      results[i] = sum_gradients_in_front(from_local(results[i], mesh, *options.out_placements[i]));
+    if (results[i].defined()) results[i] = from_local(results[i], mesh, *options.out_placements[i]);
   }
   return results;
 }

@@ -32,6 +32,7 @@
 
 #include "moonhalo/engine/base/autograd_compat.h"
 #include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 
 namespace moonhalo {
 namespace {
@@ -176,7 +177,10 @@ Graph record(const Segment& segment, const variable_list& inputs) {
     graph.leaves.push_back(input.defined() ? input.detach().requires_grad_(input.requires_grad()) : input);
   }
   graph.start = at::sequence_number::peek();
-  graph.outputs = segment(graph.leaves);
+  {
+    const StandIns leaves(graph.leaves, inputs);
+    graph.outputs = segment(graph.leaves);
+  }
   for (at::Tensor& output : graph.outputs) {
     // A tensor that is handed through has no node of the segment yet.
     if (output.defined() && output.requires_grad()) output = at::alias(output);

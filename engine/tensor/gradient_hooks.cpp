@@ -147,6 +147,7 @@ void install_gradient_hook(const at::Tensor& tensor) {
       add_around(*node, index);
     }
   } else if (!has_gradient_hook(tensor)) {
+    check_not_in_front(tensor);  // it may stand for a tensor with a graph
     add_around(tensor, BoundaryHook(0));
   }
 }

@@ -7,8 +7,8 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
-#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/tensor_meaning.h"
 
 namespace moonhalo {
 namespace {
@@ -90,10 +90,10 @@ at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data) {
   }
   if (!is_shard_tensor(tensor)) {
     if (tensor.dim() == 0) return from_local(tensor, replicated(mesh, {}));
-    TORCH_CHECK_VALUE(data->size() == 1 || !is_noted_parameter(tensor) || !tensor.requires_grad(),
+    TORCH_CHECK_VALUE(data->size() == 1 || !meaning_of(tensor).same_on_all_ranks() || !tensor.requires_grad(),
                       "local_batch: this is a parameter, the same on all ranks, and no batch of samples\n  have  a parameter of shape ",
                       shape_string(tensor.sizes()), "\n  fix   give it to a module as mh.constant(t), or make each rank's samples of it first");
-    return sum_gradients_in_front(from_local(tensor, mesh, placements));
+    return from_local(tensor, mesh, placements);
   }
   const DeviceMesh& own = *spec(tensor)->mesh();
   const std::vector<int64_t> has = dims_of_slice(*mesh, own);

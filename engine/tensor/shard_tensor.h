@@ -19,9 +19,12 @@ bool is_shard_tensor(const at::Tensor& tensor);
 const SpecPtr& spec(const at::Tensor& tensor);
 
 /// Makes a ShardTensor from each rank's block. Collective over the mesh: block sizes are exchanged once, and must form
-/// a grid (TORCH_CHECK_VALUE on every rank otherwise). Shard sizes in `placements` are not needed. Differentiable.
+/// a grid (TORCH_CHECK_VALUE on every rank otherwise). Shard sizes in `placements` are not needed. Differentiable:
+/// plain parameters that blocks were computed from (tensor_meaning.h) get the sum of their gradients over the ranks
+/// whose blocks differ; ValueError on every rank where a leaf that nothing is said of is the same on all of these.
 at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::vector<Placement>& placements);
-/// The same for a known spec: no communication; the local shape must be the spec's.
+/// The same for a known spec: no communication; the local shape must be the spec's. What the block was computed from
+/// gets the gradient of this rank's block.
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// Cuts `full`, which only mesh rank `src` needs to hold (others may pass an undefined tensor), over the mesh.

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/dispatch_keys.h"
@@ -65,6 +66,9 @@ class Moving {
   CallScope scope_;
 };
 
+// Backward brings a gradient to these tensors of the source rank.
+enum class SourceGradient : int64_t { kNone, kOwnTensors, kParameters };
+
 // The source rank tells the others this.
 struct Header {
   static constexpr int64_t kMaxDims = 16;
@@ -72,19 +76,22 @@ struct Header {
   int64_t& defined() { return words[0]; }
   int64_t& ndim() { return words[1]; }
   int64_t& dtype() { return words[2]; }
-  int64_t& requires_grad() { return words[3]; }
+  SourceGradient gradient() const { return static_cast<SourceGradient>(words[3]); }
+  void set_gradient(SourceGradient gradient) { words[3] = static_cast<int64_t>(gradient); }
   int64_t* sizes() { return words.data() + 4; }
 };
 
 // The facts of every rank's block are known to all, so that all reach the same verdict. Making it is collective.
 class BlockFacts {
  public:
-  BlockFacts(const at::Tensor& local, const DeviceMesh& mesh) : ranks_(mesh.size()) {
+  BlockFacts(const at::Tensor& local, const DeviceMesh& mesh, const BlockFront& front) : ranks_(mesh.size()) {
     TORCH_CHECK_NOT_IMPLEMENTED(local.dim() <= kMaxDims, "from_local: more than ", kMaxDims, " dims");
     std::vector<int64_t> words(kWords, -1);
     words[0] = local.dim();
     words[1] = static_cast<int64_t>(local.scalar_type());
     words[2] = !lies_on(mesh, local);
+    const BlockFront::Words computed_from = front.words();
+    std::copy(computed_from.begin(), computed_from.end(), words.begin() + kFront);
     std::copy(local.sizes().begin(), local.sizes().end(), words.begin() + kSizes);
     std::copy(local.strides().begin(), local.strides().end(), words.begin() + kStrides);
     all_ = at::empty({kWords * ranks_}, at::kLong);
@@ -97,6 +104,11 @@ class BlockFacts {
   bool elsewhere(int64_t rank) const { return of(rank)[2] != 0; }
   at::IntArrayRef sizes(int64_t rank) const { return {of(rank) + kSizes, static_cast<size_t>(ndim(rank))}; }
   at::IntArrayRef strides(int64_t rank) const { return {of(rank) + kStrides, static_cast<size_t>(ndim(rank))}; }
+  std::vector<BlockFront::Words> fronts() const {
+    std::vector<BlockFront::Words> all(ranks_);
+    for (int64_t rank = 0; rank < ranks_; ++rank) std::copy_n(of(rank) + kFront, all[rank].size(), all[rank].begin());
+    return all;
+  }
 
   /// Strides of a tensor of blocks that do not all lie row by row: those of their common order, and twice as great
   /// where there are gaps or no common order, so that contiguous() copies on all ranks or on none. Nullopt where all
@@ -129,7 +141,8 @@ class BlockFacts {
   }
 
  private:
-  static constexpr int64_t kMaxDims = Header::kMaxDims, kSizes = 3, kStrides = kSizes + kMaxDims,
+  static constexpr int64_t kMaxDims = Header::kMaxDims, kFront = 3,
+                           kSizes = kFront + std::tuple_size_v<BlockFront::Words>, kStrides = kSizes + kMaxDims,
                            kWords = kStrides + kMaxDims;
   const int64_t* of(int64_t rank) const { return all_.const_data_ptr<int64_t>() + rank * kWords; }
   int64_t ranks_;
@@ -239,7 +252,8 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const std::string placed = placed_text(mesh, placements);
   const auto describe = [&placed] { return placed; };
   const CallScope scope(tag_of(placed), "from_local", describe);
-  const BlockFacts facts(local, *mesh);
+  BlockFront front(local);
+  const BlockFacts facts(local, *mesh, front);
   const int64_t ndim = facts.ndim(0);
   const auto size_of = [&](int64_t rank, int64_t d) { return facts.sizes(rank)[d]; };
   for (int64_t rank = 0; rank < mesh->size(); ++rank) {
@@ -291,6 +305,7 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
                         made->to_string(), "\n  fix   give blocks that agree along every dim that is not cut");
     }
   }
+  front.sum_gradients(made, facts.fronts());
   at::Tensor result = from_local(local, made);
   if (const auto strides = facts.strides_of_whole(global))
     result.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), *strides);
@@ -314,7 +329,8 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
     header.ndim() = source.dim();
     header.dtype() = static_cast<int64_t>(source.scalar_type());
     const bool recorded = source.requires_grad() && c10::GradMode::is_enabled();
-    header.requires_grad() = recorded ? (computed_from_parameters(source) ? 2 : 1) : 0;
+    if (recorded)
+      header.set_gradient(computed_from_parameters(source) ? SourceGradient::kParameters : SourceGradient::kOwnTensors);
     std::copy(source.sizes().begin(), source.sizes().end(), header.sizes());
   }
   at::Tensor words = at::from_blob(header.words.data(), {static_cast<int64_t>(header.words.size())}, at::kLong);
@@ -323,7 +339,7 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
   const at::IntArrayRef shape(header.sizes(), header.ndim());
   if (header.defined() != 1) refuse_layout(static_cast<at::Layout>(header.defined() - 2), shape, "scatter_tensor");
-  TORCH_CHECK_VALUE(header.requires_grad() != 2 || mesh->size() == 1, "scatter_tensor: the source was computed from plain parameters of "
+  TORCH_CHECK_VALUE(header.gradient() != SourceGradient::kParameters || mesh->size() == 1, "scatter_tensor: the source was computed from plain parameters of "
                     "modules, and rank ", src, " alone would have their gradients\n  have  a tensor of shape ", shape_string(shape),
                     "\n  fix   from_local(t, mesh, {Replicate()}), which all ranks have, and then redistribute");
   const SpecPtr spec = make_spec(mesh, shape, placements);
@@ -350,7 +366,7 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
   }
   at::Tensor result = wrap(std::move(local), spec);
   set_new_origin(result, scope.tag());
-  if (header.requires_grad()) {
+  if (header.gradient() != SourceGradient::kNone) {
     const c10::Device home = root ? source.device() : c10::Device(c10::kCPU);
     const auto back = [spec, src, home](const at::Tensor& grad) {
       TORCH_CHECK_NOT_IMPLEMENTED(!(c10::GradMode::is_enabled() && grad.requires_grad()),

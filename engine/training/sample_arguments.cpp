@@ -7,20 +7,17 @@
 
 #include <algorithm>
 
-#include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
-#include "moonhalo/engine/dispatch/replicated_values.h"
+#include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/tensor_meaning.h"
 
 namespace moonhalo {
 namespace {
-
-using Kind = SampleArgument::Kind;
 
 // The ranks compare these numbers of each argument.
 struct Claim {
@@ -28,22 +25,9 @@ struct Claim {
 };
 constexpr int64_t kWords = sizeof(Claim) / sizeof(int64_t);
 
-bool readable(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && !tensor.is_meta() && !is_deferred(tensor) && tensor.has_storage();
-}
-
-// A checksum of values, shape and dtype; 0 for what cannot be read.
-int64_t key_of(const at::Tensor& block) {
-  if (!readable(block)) return 0;
-  const at::Tensor values = block.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-  uint64_t key = checksum(values.const_data_ptr(), values.nbytes(), static_cast<uint64_t>(values.scalar_type()));
-  for (const int64_t size : values.sizes()) key = combine_tag(key, static_cast<uint64_t>(size));
-  return static_cast<int64_t>(key);
-}
-
 Claim claim_of(const SampleArgument& one, int64_t first_rows) {
   const at::Tensor block = is_shard_tensor(one.tensor) ? to_local(one.tensor) : one.tensor;
-  return {key_of(block), readable(block) ? block.numel() : 0, one.tensor.dim() > 0 ? one.tensor.size(0) : 1,
+  return {checksum(block), has_values(block) ? block.numel() : 0, one.tensor.dim() > 0 ? one.tensor.size(0) : 1,
           first_rows};
 }
 
@@ -52,7 +36,7 @@ std::vector<std::vector<Claim>> gather(const std::vector<SampleArgument>& argume
   int64_t first_rows = -1;
   std::vector<int64_t> mine;
   for (const SampleArgument& one : arguments) {
-    if (one.kind == Kind::kSamples && !one.marked && one.tensor.dim() > 0 && first_rows < 0)
+    if (meaning_of(one.tensor).said == Said::kNothing && one.tensor.dim() > 0 && first_rows < 0)
       first_rows = one.tensor.size(0);
     const Claim claim = claim_of(one, first_rows);
     mine.insert(mine.end(), {claim.values, claim.numel, claim.rows, claim.first_rows});
@@ -116,12 +100,13 @@ bool check_sample_arguments(const std::vector<SampleArgument>& arguments, const 
                      ", on rank " + std::to_string(rank);
       }
     }
-    if (one.kind == Kind::kConstant || one.tensor.dim() == 0) {
+    const Said said = meaning_of(one.tensor).said;
+    if (said == Said::kConstant || one.tensor.dim() == 0) {
       if (!same && !is_shard_tensor(one.tensor))
         expect_replicated(one.tensor, mesh, who + ": " + one.name + ", a constant");
       continue;
     }
-    if (one.marked) continue;
+    if (said == Said::kOwn) continue;
     TORCH_CHECK_VALUE(other_rows.empty(), who, ": ", one.name,
                       " has another number of rows than the first tensor, so its rows seem to be no samples", "\n  have  ", other_rows,
                       kMarks);

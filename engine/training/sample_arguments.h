@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,22 +11,19 @@
 namespace moonhalo {
 
 /// A tensor that a data parallel module is called with: rows that are this rank's own samples, or the same for all
-/// samples. `marked`: whether the script has said so; else it counts as samples.
+/// samples, as the program has said (tensor_meaning.h); else it counts as samples.
 struct SampleArgument {
-  enum class Kind : uint8_t { kSamples, kConstant };
   at::Tensor tensor;
   std::string name;  ///< "argument 2"
-  Kind kind = Kind::kSamples;
-  bool marked = false;
 };
 
 /// The same tensor for all samples, on the mesh that `data` is a slice of (or is): copies on its dims. Differentiable.
 at::Tensor constant_of_samples(const at::Tensor& tensor, const MeshPtr& data);
 
-/// Looks for arguments that were meant otherwise: ValueError on every rank where tensors that are not marked are the
-/// same all along `data`, or have other rows than the first of them, and where constants differ. `who` begins the
-/// message. Values never decide which of the two an argument is, marks do. One small message for each rank, not
-/// counted. Returns whether all were seen: not those without rows. Collective over the mesh that `data` is a slice of.
+/// Looks for arguments that were meant otherwise: ValueError on every rank where tensors that nothing is said of are
+/// the same all along `data`, or have other rows than the first of them, and where constants differ. `who` begins the
+/// message. Values never decide which of the two an argument is. One small message for each rank, not counted. Returns
+/// whether all were seen: not those without rows. Collective over the mesh that `data` is a slice of.
 bool check_sample_arguments(const std::vector<SampleArgument>& arguments, const MeshPtr& data, const std::string& who);
 
 }  // namespace moonhalo

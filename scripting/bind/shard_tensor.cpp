@@ -7,7 +7,6 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
-#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/fields/scatter.h"
 #include "moonhalo/scripting/bind/h5.h"
@@ -41,8 +40,7 @@ int distribute(lua_State* lua) {
 /// mh.from_local(block, mesh, placements): collective over the mesh. A block that was computed from plain parameters of
 /// modules gives each rank an addend of their gradients, which backward sums.
 int from_block(lua_State* lua) {
-  push(lua, sum_gradients_in_front(
-                from_local(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3))));
+  push(lua, from_local(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
   return 1;
 }
 

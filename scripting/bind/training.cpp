@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data parallelism: batches of ranks, meshes and their slices, stored parameters.
+#include <algorithm>
+
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
-#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/tensor_meaning.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
@@ -139,13 +141,28 @@ int finish_sync(lua_State* lua) {
 
 /// note_parameter(tensor): a module trains it.
 int parameter_of_module(lua_State* lua) {
-  note_parameter(check_tensor(lua, 1));
+  note_parameters({check_tensor(lua, 1)});
   return 0;
 }
 
-/// computed_from_parameters(tensor)
-int has_parameters_behind(lua_State* lua) {
-  push(lua, computed_from_parameters(check_tensor(lua, 1)));
+/// is_parameter(tensor): whether note_parameter was called with it.
+int is_of_module(lua_State* lua) {
+  push(lua, meaning_of(check_tensor(lua, 1)).is_parameter);
+  return 1;
+}
+
+const std::vector<std::string> kSaid = {"nothing", "constant", "own"};  // in the order of Said
+
+/// say(tensor, "nothing" | "constant" | "own")
+int say_of_tensor(lua_State* lua) {
+  const auto found = std::find(kSaid.begin(), kSaid.end(), check_string(lua, 2));
+  meaning_to_change(check_tensor(lua, 1)).said = static_cast<Said>(found - kSaid.begin());
+  return 0;
+}
+
+/// said(tensor) -> what say has said
+int said_of_tensor(lua_State* lua) {
+  push(lua, kSaid[static_cast<size_t>(meaning_of(check_tensor(lua, 1)).said)]);
   return 1;
 }
 
@@ -164,22 +181,16 @@ int lies_on_slice(lua_State* lua) {
   return 1;
 }
 
-/// check_samples(tensors, names, marks, mesh["dp"], who): collective over the whole mesh. Marks are "none", "own" or
-/// "constant".
+/// check_samples(tensors, names, mesh["dp"], who): collective over the whole mesh.
 int check_arguments(lua_State* lua) {
   const std::vector<at::Tensor> tensors = check_tensor_list(lua, 1);
   std::vector<SampleArgument> arguments;
   for (size_t i = 0; i < tensors.size(); ++i) {
     lua_rawgeti(lua, 2, static_cast<lua_Integer>(i) + 1);
-    lua_rawgeti(lua, 3, static_cast<lua_Integer>(i) + 1);
-    const std::string mark = check_string(lua, -1);
-    arguments.push_back({.tensor = tensors[i],
-                         .name = check_string(lua, -2),
-                         .kind = mark == "constant" ? SampleArgument::Kind::kConstant : SampleArgument::Kind::kSamples,
-                         .marked = mark != "none"});
-    lua_pop(lua, 2);
+    arguments.push_back({.tensor = tensors[i], .name = check_string(lua, -1)});
+    lua_pop(lua, 1);
   }
-  push(lua, check_sample_arguments(arguments, check_object<DeviceMesh>(lua, 4), check_string(lua, 5)));
+  push(lua, check_sample_arguments(arguments, check_object<DeviceMesh>(lua, 3), check_string(lua, 4)));
   return 1;
 }
 
@@ -215,7 +226,9 @@ const luaL_Reg kTrainingInternals[] = {{"local_batch", guard<batch_of_ranks>},
                                        {"clip_grad_norm", guard<clip_parameters>},
                                        {"note_local_results", guard<local_results>},
                                        {"note_parameter", guard<parameter_of_module>},
-                                       {"computed_from_parameters", guard<has_parameters_behind>},
+                                       {"is_parameter", guard<is_of_module>},
+                                       {"say", guard<say_of_tensor>},
+                                       {"said", guard<said_of_tensor>},
                                        {"unit", guard<unit>},
                                        {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},

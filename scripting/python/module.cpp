@@ -4,6 +4,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "moonhalo/engine/comm/interpreter_lock.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/moonhalo.h"
+#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/version.h"
 
@@ -154,24 +156,49 @@ void define_mesh(py::module_& m) {
         py::arg("names") = std::vector<std::string>{}, Released());
 }
 
+/// Tells the engine which tensors `block` was computed from are weights of a torch.nn.Module.
+void note_weights_behind(const at::Tensor& block) {
+  if (!c10::GradMode::is_enabled() || !block.requires_grad()) return;
+  const py::object parameter = py::module_::import("torch.nn").attr("Parameter");
+  const std::vector<at::Tensor> leaves = moonhalo::plain_leaves_behind(block);
+  for (const at::Tensor& leaf : leaves) {
+    if (!moonhalo::meaning_of(leaf).is_parameter && py::isinstance(py::cast(leaf), parameter))
+      moonhalo::note_parameters({leaf});
+  }
+  // A reentrant checkpoint computes in backward from leaves of its own, whose gradients it hands to what is not seen
+  // here.
+  const bool cut_off = leaves.empty() || std::any_of(leaves.begin(), leaves.end(), [](const at::Tensor& leaf) {
+                         return !moonhalo::meaning_of(leaf).is_parameter;
+                       });
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !cut_off || torch::autograd::get_current_graph_task_id() < 0,
+      "from_local: in the backward pass the weights cannot be seen that this block was computed from, so the ranks' "
+      "addends of their gradients would not be summed\n  have  a block of shape ",
+      block.sizes(), "\n  fix   torch.utils.checkpoint.checkpoint(..., use_reentrant=False)");
+}
+
 void define_tensors(py::module_& m) {
   using at::Tensor;
   m.def("is_shard_tensor", &moonhalo::is_shard_tensor, py::arg("tensor"));
   m.def(
       "from_local",
       [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
+        note_weights_behind(local);
+        const py::gil_scoped_release released;
         return moonhalo::from_local(local, mesh, placements);
       },
-      py::arg("local"), py::arg("mesh"), py::arg("placements"), Released());
+      py::arg("local"), py::arg("mesh"), py::arg("placements"));
   for (const bool scatter : {true, false}) {
     m.def(
         scatter ? "scatter_tensor" : "distribute_tensor",
         [scatter](const std::optional<Tensor>& full, const MeshPtr& mesh, const Placements& placements, int64_t src) {
           const Tensor given = full.value_or(Tensor());
+          if (given.defined()) note_weights_behind(given);
+          const py::gil_scoped_release released;
           return scatter ? moonhalo::scatter_tensor(given, mesh, placements, src)
                          : moonhalo::distribute_tensor(given, mesh, placements, src);
         },
-        py::arg("full"), py::arg("mesh"), py::arg("placements"), py::arg("src") = 0, Released());
+        py::arg("full"), py::arg("mesh"), py::arg("placements"), py::arg("src") = 0);
   }
   m.def(
       "redistribute",
@@ -186,6 +213,7 @@ void define_tensors(py::module_& m) {
       "mesh_of", [](const Tensor& tensor) { return moonhalo::spec(tensor)->mesh(); }, py::arg("tensor"));
   m.def("_replace_hooks",
         [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
+  m.def("_check_trained", &moonhalo::check_no_own_data);
   m.def("manual_seed", &moonhalo::manual_seed, py::arg("seed"));
 }
 

@@ -5,6 +5,7 @@ import sys
 import threading
 
 sys.path.insert(0, sys.argv[1])
+import front
 import hooks
 import moonhalo as mh
 import torch
@@ -149,6 +150,7 @@ def rank(world):
     text(world, mesh)
     errors(world, mesh)
     hooks.rank(mesh, expect)
+    front.rank(mesh, expect)
     world.barrier()
 
 

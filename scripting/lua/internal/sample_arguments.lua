@@ -8,14 +8,12 @@ local arguments = require "moonhalo.internal.arguments"
 local training, is_tensor = mh._training, mh.is_tensor
 local samples = {}
 
-local kMarks = setmetatable({}, {__mode = "k"})  -- tensor -> "constant" or "own"
-
-local function marked(op, tensor, mark)
+local function marked(op, tensor, said)
   if not is_tensor(tensor) then
     mh.fail(("%s: wanted a tensor, got %s\n  fix   mh.%s(t), for every tensor of a table"):format(op,
       tensor == nil and "nil" or "a " .. type(tensor), op))
   end
-  kMarks[tensor] = mark
+  training.say(tensor, said)
   return tensor
 end
 
@@ -35,11 +33,11 @@ function samples.local_batch(t, ...)
 end
 
 --- Is `tensor` one for all samples?
-function samples.is_constant(tensor) return kMarks[tensor] == "constant" end
+function samples.is_constant(tensor) return training.said(tensor) == "constant" end
 
 --- `new` is marked as `old` is.
 function samples.with_mark_of(old, new)
-  kMarks[new] = kMarks[old]
+  training.say(new, training.said(old))
   return new
 end
 
@@ -58,22 +56,22 @@ function samples.checker(who, data)
   local checked = {}
   if data:size() == 1 then return function() end end
   return function(args)
-    local tensors, names, marks, signature = {}, {}, {}, {}
+    local tensors, names, signature = {}, {}, {}
     each("", args, function(path, tensor)
       if tensor:is_shard_tensor() and not training.is_slice_of(tensor, data) then return end
-      tensors[#tensors + 1], names[#names + 1], marks[#marks + 1] = tensor, "argument " .. path, kMarks[tensor] or "none"
-      signature[#signature + 1] = path .. ":" .. marks[#marks]
+      tensors[#tensors + 1], names[#names + 1] = tensor, "argument " .. path
+      signature[#signature + 1] = path .. ":" .. training.said(tensor)
     end)
     local key = table.concat(signature, " ")
     if checked[key] then return end
-    checked[key] = training.check_samples(tensors, names, marks, data, who)
+    checked[key] = training.check_samples(tensors, names, data, who)
   end
 end
 
 --- `value` with all tensors in it as tensors of all ranks along `data`: constants copied, others as `place(tensor)` says.
 function samples.map(value, data, place)
   return arguments.map_tensors(value, function(tensor)
-    if kMarks[tensor] == "constant" then return training.constant_of_samples(tensor, data) end
+    if samples.is_constant(tensor) then return training.constant_of_samples(tensor, data) end
     return place(tensor)
   end)
 end

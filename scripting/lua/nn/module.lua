@@ -10,13 +10,11 @@ local fail, is_tensor = mh.fail, mh.is_tensor
 local Module = {name = "Module"}
 local kClasses = setmetatable({[Module] = true}, {__mode = "k"})
 local kInstances = setmetatable({}, {__mode = "k"})
-local kParameters = setmetatable({}, {__mode = "k"})
 
 local function is_module(value) return type(value) == "table" and kInstances[value] == true end
 
 --- Has modules take this very tensor for a parameter, whether it requires a gradient or not.
 local function as_parameter(tensor)
-  kParameters[tensor] = true
   mh._training.note_parameter(tensor)
   return tensor
 end
@@ -29,7 +27,7 @@ local function Parameter(tensor, requires_grad)
   return as_parameter(parameter)
 end
 
-local function is_parameter(value) return is_tensor(value) and kParameters[value] == true end
+local function is_parameter(value) return is_tensor(value) and mh._training.is_parameter(value) end
 
 -- ---- Fields -------------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ operator on one. See docs/python.md."""
 import functools as _functools
 
 import torch as _torch  # first: its libraries are those that Moonhalo works with
+from torch.optim.optimizer import register_optimizer_step_pre_hook as _register_step_pre_hook
 
 from ._moonhalo import (CommError, Communicator, DeviceMesh, Partial, Placement, Replicate, Shard, distribute_tensor, from_local,
                         full_tensor, init_device_mesh, is_shard_tensor, manual_seed, mesh_of, mpi_world, placements, redistribute,
-                        run_ranks, scatter_tensor, self_world, to_local, world, _replace_hooks, __version__)
+                        run_ranks, scatter_tensor, self_world, to_local, world, _check_trained, _replace_hooks, __version__)
 
 ops = _torch.ops.moonhalo
 _repr_of_torch = _torch.Tensor.__repr__
@@ -51,6 +52,14 @@ def _set_backward_hooks(self, hooks):
 
 
 _torch.Tensor._backward_hooks = property(_hooks_of_torch.__get__, _set_backward_hooks)
+
+
+def _before_step(optimizer, args, kwargs):
+    """Blocks may have been computed from a tensor that is no torch.nn.Parameter: nobody sums its gradients over the ranks."""
+    _check_trained([parameter for group in optimizer.param_groups for parameter in group["params"]])
+
+
+_register_step_pre_hook(_before_step)
 
 __all__ = ["CommError", "Communicator", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_tensor", "from_local",
            "full_tensor", "init_device_mesh", "is_shard_tensor", "manual_seed", "mesh_of", "mpi_world", "ops", "placements",

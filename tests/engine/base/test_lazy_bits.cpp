@@ -90,7 +90,7 @@ TEST(LazyBits, PlainOperandsCountByTheirValues) {
 
 TEST(LazyBits, TheGradientOfAConjugatedBlock) {
   on_mesh({2}, [](const MeshPtr& mesh) {
-    const at::Tensor leaf = make_tensor({4}, 1, at::kComplexDouble).requires_grad_();
+    const at::Tensor leaf = make_tensor({4}, 1 + mesh->rank(), at::kComplexDouble).requires_grad_();
     const at::Tensor x = from_local(leaf.conj(), mesh, {shard(0)});
     const at::Tensor weights = shard_of(make_tensor({8}, 2, at::kComplexDouble), mesh, {shard(0)});
 

@@ -10,7 +10,7 @@
 #include <limits>
 #include <set>
 
-#include "moonhalo/engine/dispatch/replicated_values.h"
+#include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "tests/support/oracle.h"

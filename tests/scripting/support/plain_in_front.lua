@@ -157,6 +157,18 @@ function tests.test_N36_parameters_in_front_that_do_more()
       return (y:matmul(a[0].weight:narrow(0, 0, 3)) + a[0].bias:narrow(0, 0, 4)):square():mean()
     end,
     recomputed = function(a, b, given) return b(mh.checkpoint(a, given)):square():mean() end,
+    rest_recomputed = function(a, b, given) return mh.checkpoint(function(h) return b(h):square():mean() end, a(given)) end,
+    recomputed_twice = function(a, b, given)
+      return mh.checkpoint(function(t)
+        local h = a(t)
+        return mh.checkpoint(function(inner) return b(inner):square():mean() + mh.checkpoint(b, inner):mean() end, h)
+      end, given:requires_grad_())
+    end,
+    slopes = function(a, b, given)
+      local loss = b(a(given) * a[0].bias):square():mean()
+      for _, slope in ipairs {mh.grad({loss}, a:parameters(), {create_graph = true})} do loss = loss + slope:square():sum() end
+      return loss
+    end,
     all_recomputed = function(a, b, given) return mh.checkpoint(function(h) return b(a(h)):square():mean() end, given:requires_grad_()) end,
     twice = function(a, b, given)
       local h = a(given)
@@ -182,7 +194,24 @@ function tests.test_N36_plain_parameters_in_a_local_map()
   testing.assert_all_close(train(function() return mapped(cut):square():mean() end, {inside}, inside), expected)
 end
 
--- Leaves that no module has are this rank's own.
+-- Marks of tensors count where blocks are computed from them, too.
+function tests.test_N36_constants_and_own_rows_in_front()
+  local x = random(1, {2 * ranks, 4})
+  local mine = x:narrow(0, 2 * mesh.rank, 2)
+  local function run(net, given, shift, own)
+    net(front()((given + own) * shift)):square():mean():backward()
+    return {shift = plain(shift.grad), own = own.grad}
+  end
+  local expected = run(back(), x, mh.ones({4}, kF64):requires_grad_(), mh.zeros({2 * ranks, 4}, kF64):requires_grad_())
+  expected.own = expected.own:narrow(0, 2 * mesh.rank, 2)
+  local net = mh.replicate(back(), {mesh = mesh})
+  local own = mh.local_batch(mh.zeros({2, 4}, kF64):requires_grad_())
+  local seen = run(net, mine, mh.constant(mh.ones({4}, kF64):requires_grad_()), own)
+  testing.assert_all_close(seen, expected)
+  optim.SGD({own}, {lr = 0.1}):step()
+end
+
+-- Leaves of which nothing is said, and that differ, are this rank's own.
 function tests.test_N36_own_data_keeps_its_own_gradient()
   local x = random(1, {all_rows(ranks), 4})
   local mine = rows_of(x, mesh.rank, ranks):clone():requires_grad_()
@@ -196,8 +225,12 @@ function tests.test_N36_what_nobody_would_sum_is_refused()
   local mine = random(mesh.rank + 1, {2, 6})
   local w = random(1, {6, 6}):requires_grad_()
   local net = mh.replicate(back(), {mesh = mesh})
-  net(mine:matmul(w)):sum():backward()
-  refused(function() optim.SGD({w}, {lr = 0.1}):step() end, "is a plain tensor that is in no module")
+  refused(function() net(mine:matmul(w)) end, "requires a gradient, is no parameter, and is the same on all ranks")
+  local apart = random(mesh.rank + 1, {6, 6}):requires_grad_()
+  net(mine:matmul(apart)):sum():backward()
+  refused(function() optim.SGD({apart}, {lr = 0.1}):step() end, "is a plain tensor that is in no module")
+  local other = nn.Parameter(random(mesh.rank, {6, 6}))
+  refused(function() net(mine:matmul(other)) end, "what the block was computed from, a plain weight, is not the same on all ranks")
 
   local scale = nn.Parameter(mh.ones({6}, kF64))
   local strength = scale * 2

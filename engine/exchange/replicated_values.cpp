@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/engine/dispatch/replicated_values.h"
+#include "moonhalo/engine/exchange/replicated_values.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,9 +12,12 @@
 #include <cmath>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
+#include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -22,19 +26,19 @@ namespace moonhalo {
 namespace {
 
 constexpr size_t kPiece = 4096, kUncut = size_t{1} << 20;
-constexpr int64_t kMostDims = 8;
+constexpr int64_t kDimsOfClaim = 8;
 constexpr size_t kMostNamed = 8;
 
 // Ranks tell each other this first: it has one size for every tensor.
 struct Claim {
   int64_t checksum = 0, call = 0, dtype = 0, ndim = 0;
-  std::array<int64_t, kMostDims> sizes = {};
+  std::array<int64_t, kDimsOfClaim> sizes = {};
 
   bool same_kind(const Claim& other) const {
     return dtype == other.dtype && ndim == other.ndim && sizes == other.sizes;
   }
   bool operator==(const Claim&) const = default;
-  at::IntArrayRef shape() const { return {sizes.data(), static_cast<size_t>(std::min(ndim, kMostDims))}; }
+  at::IntArrayRef shape() const { return {sizes.data(), static_cast<size_t>(std::min(ndim, kDimsOfClaim))}; }
 };
 
 // This rank's values beside those of rank 0.
@@ -136,7 +140,7 @@ std::string kind_text(const Claim& claim) {
 
 std::string place_text(const Claim& claim, int64_t flat) {
   if (claim.ndim == 0) return "the value";
-  if (claim.ndim > kMostDims) return "element " + std::to_string(flat);
+  if (claim.ndim > kDimsOfClaim) return "element " + std::to_string(flat);
   std::vector<int64_t> place(claim.ndim);
   for (int64_t d = claim.ndim - 1; d >= 0; --d) {
     place[d] = flat % claim.sizes[d];
@@ -191,7 +195,27 @@ void warn_of_roundings(const Comparison& comparison, double relative) {
              " of its largest value: roundings, as of different processors; taken as the same (told once)");
 }
 
+const RankLocal<bool> compares(true);
+
 }  // namespace
+
+bool set_compares_values(bool on) { return std::exchange(*compares, on); }
+
+bool compares_values() { return *compares; }
+
+bool has_values(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
+         !is_deferred(tensor) && tensor.has_storage();
+}
+
+int64_t checksum(const at::Tensor& tensor) {
+  if (!has_values(tensor)) return 0;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor values = plain_values(tensor.detach());
+  uint64_t sum = checksum(values.const_data_ptr(), values.nbytes(), static_cast<uint64_t>(tensor.scalar_type()));
+  for (const int64_t size : tensor.sizes()) sum = combine_tag(sum, static_cast<uint64_t>(size));
+  return static_cast<int64_t>(sum);
+}
 
 uint64_t checksum(const void* bytes, size_t count, uint64_t seed) {
   constexpr uint64_t kFirst = 0x9e3779b185ebca87ULL, kSecond = 0xc2b2ae3d27d4eb4fULL;
@@ -228,7 +252,7 @@ void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comp
   mine.checksum = static_cast<int64_t>(checksum_of(values, comparison.sample));
   mine.dtype = static_cast<int64_t>(tensor.scalar_type());
   mine.ndim = tensor.dim();
-  for (int64_t d = 0; d < std::min(tensor.dim(), kMostDims); ++d) mine.sizes[d] = tensor.size(d);
+  for (int64_t d = 0; d < std::min(tensor.dim(), kDimsOfClaim); ++d) mine.sizes[d] = tensor.size(d);
   const std::vector<Claim> claims = gather(group, mine);
   const auto groups = groups_of(claims);
   if (groups.size() == 1) return;
