@@ -72,6 +72,79 @@ function tests.test_X18_scenarios_are_runs_of_their_own()
   files.remove(paths)
 end
 
+--- Samples by their times, and the steps of a set's loader on all ranks.
+local function times_of(set)
+  local times = {}
+  for i = 0, #set - 1 do times[i + 1] = set:time(i) end
+  return times
+end
+
+function tests.test_X18_trajectories_may_differ()
+  local function cf(name, first, steps, options) return files.cf("md_" .. name .. ".nc", first, steps, options) end
+  local paths = {cf("a", 0, 5, {hours = 24, calendar = "standard"}), cf("b", 58, 4, {hours = 24, calendar = "360_day"}), cf("c", 0, 6, {units = "degC"}),
+    cf("d", 0, 4, {south = -59}), cf("e", 0, 4, {time_units = "1"})}
+  local a, b, c, d, e = table.unpack(paths)
+  local function open(list, may_differ) return mh.data.open(list, {join = "trajectories", may_differ = may_differ}) end
+
+  refused(function() open{a, b} end, "differ in the calendar\n  have  standard")
+  local both = open({a, b}, "calendar")  -- 2001-02-29 and 2001-02-30, which the standard calendar lacks
+  local set = both:windows{inputs = {"t2m"}}
+  testing.assert_equal(times_of(set), {"2000-12-30 00:00:00", "2000-12-31 00:00:00", "2001-01-01 00:00:00", "2001-01-02 00:00:00", "2001-01-03 00:00:00",
+    "2001-02-28 00:00:00", "2001-02-29 00:00:00", "2001-02-30 00:00:00", "2001-03-01 00:00:00"})
+  assert(tostring(both):find("  calendars 360_day, standard, each of its trajectories", 1, true), tostring(both))
+  local early, late = set:split{train = {"2000-12", "2001-01"}, valid = {"2001-02", "2001-02"}}
+  testing.assert_equal({#early, #late, late:time(2)}, {5, 3, "2001-02-30 00:00:00"})
+  refused(function() set:split{train = {"2000", "2000"}, valid = {"2001-02-30", "2001-03"}} end, "'valid' has the border '2001-02-30'\n  have  times of calendar standard")
+
+  refused(function() open{a, c} end, "the units of 't2m'")
+  refused(function() open{a, d} end, "coordinates of 'latitude', element 1")
+  testing.assert_equal(open({a, d}, {"coordinates", "units"}).coordinates.latitude[7], -60)
+  testing.assert_equal(open({c, a}, "units").fields.t2m.units, "degC")
+
+  -- Days beside six hours: each has a step of its own; without the option those of the shorter run count as gaps.
+  local one = {inputs = {fields = {"t2m"}, steps = {0, 1}}}
+  testing.assert_equal({#open({a, c}, "units").gaps, #open({a, c}, "units"):windows(one)}, {4, 5})
+  local own = open({a, c}, {"units", "times"})
+  testing.assert_equal({#own.gaps, #own:windows(one)}, {0, 9})
+  refused(function() open{a, e} end, 'give may_differ = {"times"}, which takes what each trajectory says')
+  local mixed = open({a, e}, "times"):windows(one)
+  testing.assert_equal({#mixed, mixed:time(3), mixed:time(4)}, {7, "2001-01-02 00:00:00", "0.0"})
+  refused(function() mixed:split{train = {"2000", "2001"}} end, "'train' has the border '2000'\n  have  times of plain numbers")
+  refused(function() mh.data.open({a, b}, {may_differ = "times"}) end, 'may_differ = {"times"} is for trajectories')
+  for batch in mixed:loader{batch = 7}:batches() do
+    testing.assert_equal(batch.times[5], "0.0")
+    testing.assert_equal(batch.inputs["4:7, 0"], files.t2m(0, 4)["0:3"])
+  end
+  files.remove(paths)
+end
+
+function tests.test_X18_a_static_file_beside_trajectories()
+  local mask = files.make("md_mask.nc", function(out)
+    out:write("latitude", mh.linspace(60, -60, 7), {dims = {"latitude"}, attrs = {units = "degrees_north"}})
+    out:write("longitude", mh.arange(5, {dtype = "float32"}) * 30, {dims = {"longitude"}, attrs = {units = "degrees_east"}})
+    out:write("land", mh.arange(35, {dtype = "float32"}):reshape{7, 5}, {dims = {"latitude", "longitude"}})
+  end)
+  local paths = {mask, files.cf("md_x.nc", 0, 3), files.cf("md_y.nc", 0, 3)}
+  local set = mh.data.open(paths, {join = "trajectories"}):windows{inputs = {"t2m"}, static = {"land"}}
+  testing.assert_equal(#set, 6)
+  for batch in set:loader{batch = 6}:batches() do
+    testing.assert_equal(batch.static["5, 0"], mh.arange(35, {dtype = "float32"}):reshape{7, 5})
+  end
+  files.remove(paths)
+end
+
+function tests.test_X18_trajectories_of_the_well_with_times_of_their_own()
+  local path = files.well("md_well.hdf5", 2, 5, 0)
+  mh._files.on_first_rank(function()
+    local out <close> = mh.h5.open(path, "a")
+    out:write("dimensions/time", mh.tensor({{0, 1, 2, 3, 4}, {0, 0.5, 1, 1.5, 2}}), {replace = true})
+  end)
+  refused(function() mh.data.open(path) end, 'or give may_differ = {"times"}')
+  local set = mh.data.open(path, {may_differ = {"times"}}):windows{inputs = {fields = {"tracer"}, steps = {0, 1}}}
+  testing.assert_equal(times_of(set), {"0.0", "1.0", "2.0", "3.0", "0.0", "0.5", "1.0", "1.5"})
+  files.remove{path}
+end
+
 function tests.test_X18_pdebench()
   local seeds, flow = files.seeds("seeds.h5", 3, 4), files.flow("flow.h5", 2, 4)
 

@@ -11,7 +11,7 @@ local fail = mh.fail
 
 local function differ(what, a, b, of_a, of_b, allowed)
   fail(("data.open: two files differ in %s\n  have  %s in '%s'\n  have  %s in '%s'\n  fix   open them apart%s"):format(what, of_a, a, of_b, b,
-    allowed and (', or give may_differ = {"%s"}, which takes what the first says'):format(allowed) or ""))
+    allowed and (', or give may_differ = {"%s"}, which takes what %s'):format(allowed, allowed == "times" and "each trajectory says" or "the first says") or ""))
 end
 
 local function listed(list) return "(" .. table.concat(list, ", ") .. ")" end
@@ -105,11 +105,13 @@ local function renamed(head, first)
   return copy
 end
 
---- `head` with its times as those of the calendar of `first`, if both say the same of them or may differ.
+--- `head` with its times as those of the calendar of `first`, if both say the same of them or may differ. Trajectories that may
+--- differ have a calendar each.
 local function in_calendar(head, first, a, b, may_differ)
   local from, to = head.calendar, first.calendar
   if from == to or not head.times or not first.times then return head end
   if from and to and calendar.agree(from, to, math.min(head.times[1], first.times[1])) then return head end
+  if first.join == "trajectories" and (may_differ.calendar or may_differ.times) then return head end
   if not (from and to and may_differ.calendar) then differ("the calendar", a, b, tostring(to), tostring(from), "calendar") end
   local copy, times = {}, {}
   for key, value in pairs(head) do copy[key] = value end
@@ -128,10 +130,15 @@ return function(files, heads, may_differ)
     if not with_axis and head.axis then with_axis = i end
   end
   local number = with_axis or 1
+  local own_times = may_differ.times and heads[number].join == "trajectories"
+  if may_differ.times and not own_times then
+    fail(('data.open: may_differ = {"times"} is for trajectories\n  have  files that follow each other along \'%s\'\n  fix   leave it out, or give join = "trajectories"')
+      :format(tostring(heads[number].axis)))
+  end
   local first, result, static = heads[number], {}, {}
   for i, head in ipairs(heads) do
-    local function compare(what, of_a, of_b)
-      if of_a ~= of_b then differ(what, files[number], files[i], tostring(of_a), tostring(of_b)) end
+    local function compare(what, of_a, of_b, allowed)
+      if of_a ~= of_b then differ(what, files[number], files[i], tostring(of_a), tostring(of_b), allowed) end
     end
     if i == number then
       result[i] = head
@@ -140,9 +147,12 @@ return function(files, heads, may_differ)
       static[i] = with_axis ~= nil and head.axis == nil or nil
       if not static[i] then
         compare("the name of the axis", first.axis, head.axis)
-        compare("whether they have dates", first.dates or false, head.dates or false)
-        compare("whether steps have times", first.times ~= nil, head.times ~= nil)
-        if not first.dates then compare("the units of times without dates", first.time_units, head.time_units) end
+        if not own_times then
+          local allowed = first.join == "trajectories" and "times" or nil
+          compare("whether they have dates", first.dates or false, head.dates or false, allowed)
+          compare("whether steps have times", first.times ~= nil, head.times ~= nil, allowed)
+          if not first.dates then compare("the units of times without dates", first.time_units, head.time_units, allowed) end
+        end
         head = in_calendar(head, first, files[number], files[i], may_differ)
         compare("the dims of space", listed(first.space), listed(head.space))
       end

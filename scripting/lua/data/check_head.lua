@@ -6,6 +6,21 @@ local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 
+--- Times increase, and none is missing.
+local function check_times(times, head, layout, refuse)
+  for i, time in ipairs(times) do
+    if time ~= time then
+      refuse(("'%s' has no value at step %d"):format(head.axis, i - 1), layout == "cf" and "write the time that is missing; or give dates = false, which counts steps then"
+        or "write the time that is missing, or mend the layout's describe")
+    end
+  end
+  for i = 2, #times do
+    if not (times[i] > times[i - 1]) then
+      refuse(("'%s' does not increase: step %d is not after step %d"):format(head.axis, i - 1, i - 2), "sort the file's steps, and leave out those that are there twice")
+    end
+  end
+end
+
 --- `head` of the file at `path`, or an error that names the layout. docs/layouts.md says what a head is.
 return function(head, path, layout)
   local function refuse(problem, fix)
@@ -34,16 +49,12 @@ return function(head, path, layout)
   if head.times and #head.times ~= head.steps then
     refuse(("'%s' has %d steps and %d times"):format(head.axis, head.steps, #head.times), "mend the file, or the layout's describe")
   end
-  for i, time in ipairs(head.times or {}) do
-    if time ~= time then
-      refuse(("'%s' has no value at step %d"):format(head.axis, i - 1), layout == "cf" and "write the time that is missing; or give dates = false, which counts steps then"
-        or "write the time that is missing, or mend the layout's describe")
-    end
+  for _, times in ipairs(head.times_of or {}) do
+    if #times ~= head.steps then refuse(("'%s' has %d steps and a trajectory of %d times"):format(head.axis, head.steps, #times), "mend the file, or the layout's describe") end
   end
-  for i = 2, #(head.times or {}) do
-    if not (head.times[i] > head.times[i - 1]) then
-      refuse(("'%s' does not increase: step %d is not after step %d"):format(head.axis, i - 1, i - 2), "sort the file's steps, and leave out those that are there twice")
-    end
+  if head.times_of and #head.times_of ~= head.trajectories then
+    refuse(("%d trajectories and times of %d"):format(head.trajectories, #head.times_of), "mend the file, or the layout's describe")
   end
+  for _, times in ipairs(head.times_of or {head.times}) do check_times(times, head, layout, refuse) end
   return head
 end

@@ -125,13 +125,13 @@ local function join_trajectories(heads, static)
   local runs = {}
   for i, head in ipairs(heads) do
     for sample = 0, static[i] and -1 or head.trajectories - 1 do
-      runs[#runs + 1] = {steps = head.steps, times = head.times, parts = {{file = i, sample = sample, first = 0, steps = head.steps}}}
+      runs[#runs + 1] = {steps = head.steps, times = head.times_of and head.times_of[sample + 1] or head.times, calendar = head.calendar, dates = head.dates or false, parts = {{file = i, sample = sample, first = 0, steps = head.steps}}}
     end
   end
   return runs
 end
 
---- The usual step between times: the median of all.
+--- The usual step between times of runs: the median of all.
 local function usual_step(runs)
   local deltas, seen = {}, {}
   for _, run in ipairs(runs) do
@@ -152,10 +152,11 @@ local kLonger, kShorter = 1.5, 0.5
 local function find_stretches(self)
   local gaps = {}
   for number, run in ipairs(self.runs) do
+    local usual = run.step or self.step
     run.stretches = {{0, run.steps}}
     for i = 2, run.times and run.steps or 0 do
       local delta = run.times[i] - run.times[i - 1]
-      if delta > kLonger * self.step or delta < kShorter * self.step then
+      if delta > kLonger * usual or delta < kShorter * usual then
         local last = run.stretches[#run.stretches]
         last[2] = i - 1 - last[1]
         run.stretches[#run.stretches + 1] = {i - 1, run.steps - i + 1}
@@ -178,6 +179,7 @@ function Collection.join(found, may_differ)
   for dim, values in pairs(first.coordinates) do self.coordinates[dim] = values end
   self.runs = first.join == "axis" and join_axis(self, heads, static) or join_trajectories(heads, static)
   self.step = usual_step(self.runs)
+  for _, run in ipairs(may_differ and may_differ.times and self.runs or {}) do run.step = usual_step{run} end
   self.gaps = find_stretches(self)
   for i, head in ipairs(heads) do
     for name in pairs(head.fields) do
@@ -192,8 +194,11 @@ function Collection.join(found, may_differ)
   return self
 end
 
---- A time as text: a date, or a number.
-function Collection:time_text(time) return self.dates and calendar.text(time, self.calendar) or tostring(time) end
+--- A time as text: a date, or a number. `run`: the trajectory that it is of, from 0, which may have a calendar of its own.
+function Collection:time_text(time, run)
+  local of = run and self.runs[run + 1].dates ~= nil and self.runs[run + 1] or self
+  return of.dates and calendar.text(time, of.calendar) or tostring(time)
+end
 
 --- The field `name`, which all files have; `who` begins the error for another.
 function Collection:field(name, who)
@@ -248,6 +253,9 @@ function meta.__tostring(self)
     self.dates and "" or " (numbers, no dates)") or ""
   local runs = #self.runs > 1 and (" in %d trajectories"):format(#self.runs) or ""
   lines[#lines + 1] = ("  %d steps%s along '%s'%s, %d gap%s"):format(self.steps, runs, tostring(self.axis), times, #self.gaps, #self.gaps == 1 and "" or "s")
+  local calendars = {}
+  for _, run in ipairs(self.runs) do calendars[run.dates and run.calendar or "none"] = run.dates ~= nil or nil end
+  if #sorted(calendars) > 1 then lines[#lines + 1] = "  calendars " .. table.concat(sorted(calendars), ", ") .. ", each of its trajectories" end
   if self.guessed then lines[#lines + 1] = '  names of dims are a guess: dims = {"sample", "time", "y", "x"} says others' end
   return table.concat(lines, "\n")
 end

@@ -13,7 +13,7 @@ local text = require "moonhalo.data.text"
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local kOpen = signature("data.open", {"files", optional "layout", optional "axis", optional "space", optional "join",
   optional "index", optional "dates", optional "may_differ", optional "dims"})
-local kMayDiffer = {"calendar", "coordinates", "units"}
+local kMayDiffer = {"calendar", "coordinates", "times", "units"}
 
 local function find_files(source)
   local list = type(source) == "table" and source or {source}
@@ -77,7 +77,7 @@ end
 
 --- {layout, files, versions, heads} of all files. Collective.
 local function find_heads(options)
-  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "", options.dates ~= false, options.dims or {}}
+  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "", options.dates ~= false, options.dims or {}, options.may_differ}
   local known
   local start = mh.json.decode(mh._files.on_first_rank(function()
     local paths = find_files(options.files)
@@ -140,7 +140,8 @@ end
 --- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a path where
 --- heads are kept, so that only files that are new or have changed are opened again; for the layouts that come with Moonhalo),
 --- dates (false: times are numbers as they are stored, and steps are counted where one is missing), may_differ (a list of "units",
---- "coordinates" and "calendar": files that differ in these are taken together, and what the first says holds for all),
+--- "coordinates" and "calendar": files that differ in these are taken together, and what the first says holds for all; but
+--- trajectories have a calendar each, and with "times" also steps, units of time or no times of their own),
 --- dims (names of the dims of a file that does not name them, {"sample", "time", "y", "x"}: "sample" counts trajectories, "time" is
 --- the axis, "channel" counts channels, the others are space; or by dataset, {u = {...}, mask = {...}}; layout "plain").
 --- Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
@@ -162,6 +163,7 @@ return function(...)
   for _, one in ipairs(type(options.may_differ) == "table" and options.may_differ or {options.may_differ}) do
     may_differ[arguments.choice("data.open", "may_differ", one, kMayDiffer)] = true
   end
+  options.may_differ = sorted(may_differ)
   if options.index ~= nil and type(options.index) ~= "string" then
     fail(("data.open: index is %s\n  have  heads that a file shall keep\n  fix   give the path of that file"):format(text.of(options.index)))
   end

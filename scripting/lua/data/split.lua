@@ -31,17 +31,18 @@ end
 
 -- ---- By time ------------------------------------------------------------------------------------------------------------
 
---- Times from the first to before the second.
-local function span_of(data, name, range)
+--- Times of a run from the first to before the second.
+local function span_of(data, run, name, range)
+  local of = run.dates ~= nil and run or data
   local function refuse(value, fix)
     fail(("split: '%s' has the border %s\n  have  times of %s\n  fix   %s"):format(name, text.of(value),
-      data.dates and "calendar " .. data.calendar or "plain numbers", fix))
+      of.dates and "calendar " .. of.calendar or "plain numbers", fix))
   end
   local borders = {}
   for i = 1, 2 do
     local value = range[i]
-    if data.dates then
-      local first, after = calendar.span(tostring(value), data.calendar)
+    if of.dates then
+      local first, after = calendar.span(tostring(value), of.calendar)
       if not first then refuse(value, "write dates as \"2015\", \"2015-06\" or \"2015-06-01 12:00\"") end
       borders[i] = i == 1 and first or after
     else
@@ -78,16 +79,18 @@ local function first_step(times, time)
 end
 
 local function by_time(set, names, parts)
-  local data, spans, ranges = set.data, {}, {}
-  for _, name in ipairs(names) do spans[name] = span_of(data, name, parts[name]) end
-  check_apart(names, spans, parts)
-  for _, name in ipairs(names) do
-    ranges[name] = {}
-    for number, run in ipairs(data.runs) do
+  local data, ranges = set.data, {}
+  for _, name in ipairs(names) do ranges[name] = {} end
+  for number, run in ipairs(data.runs) do
+    local spans, from = {}, data.first_steps[number]
+    for _, name in ipairs(names) do
       if not run.times then
         fail(("split: '%s' is a range of times\n  have  steps without times along '%s'\n  fix   give fractions"):format(name, tostring(data.axis)))
       end
-      local from = data.first_steps[number]
+      spans[name] = span_of(data, run, name, parts[name])
+    end
+    check_apart(names, spans, parts)
+    for _, name in ipairs(names) do
       ranges[name][number] = {from + first_step(run.times, spans[name][1]), from + first_step(run.times, spans[name][2])}
     end
   end

@@ -118,7 +118,7 @@ local function windows(data, ...)
   if options.gaps == "error" and #data.gaps > 0 then
     local gap = data.gaps[1]
     fail(("windows: %d gap%s along '%s'\n  have  the first after step %d: from %s to %s\n  fix   add what is missing, or leave gaps = \"error\" out"):format(
-      #data.gaps, #data.gaps == 1 and "" or "s", data.axis, gap.step - 1, data:time_text(gap.before), data:time_text(gap.after)))
+      #data.gaps, #data.gaps == 1 and "" or "s", data.axis, gap.step - 1, data:time_text(gap.before, gap.trajectory), data:time_text(gap.after, gap.trajectory)))
   end
   local self = setmetatable({data = data, every = options.every, gaps = options.gaps}, meta)
   self.inputs = read_part(data, "inputs", options.inputs)
@@ -158,7 +158,7 @@ end
 function Windows:time(i)
   local run, anchor = self:at(i)
   local times = self.data.runs[run + 1].times
-  return times and self.data:time_text(times[anchor + 1]) or tostring(anchor)
+  return times and self.data:time_text(times[anchor + 1], run) or tostring(anchor)
 end
 
 --- Names of all fields that samples read, each once.

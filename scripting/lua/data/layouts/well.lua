@@ -38,13 +38,15 @@ end
 
 local function numbers(dataset) return dataset:read{dtype = "float64"} end
 
-local function times_of(file)
+--- Times of the steps; and those of each trajectory, where they differ and may.
+local function times_of(file, options)
   if not file:has("dimensions/time") then return nil end
   local values = numbers(file["dimensions/time"])
   if values.ndim == 2 then
     if not mh.equal(values, values["0:1"]:expand_as(values)) then
+      if table.concat(options.may_differ, " "):find("times", 1, true) then return values["0"]:tolist(), values:tolist() end
       fail(("data.open: the times of trajectories differ in '%s'\n  have  dimensions/time of shape [%s]\n  fix   open files whose "
-        .. "trajectories share their times"):format(file.path, table.concat(values.shape, ", ")))
+        .. "trajectories share their times, or give may_differ = {\"times\"}"):format(file.path, table.concat(values.shape, ", ")))
     end
     values = values["0"]
   end
@@ -71,11 +73,11 @@ local function dims_of(dataset, rank, space, file)
   return dims
 end
 
-function well.describe(file)
+function well.describe(file, options)
   local attrs = file.attrs
   local space = list_of(file["dimensions"].attrs.spatial_dims)
-  local times = times_of(file)
-  local head = {axis = "time", space = space, times = times, steps = times and #times or 1, join = "trajectories",
+  local times, of_each = times_of(file, options)
+  local head = {axis = "time", space = space, times = times, times_of = of_each, steps = times and #times or 1, join = "trajectories",
     trajectories = attrs.n_trajectories or 1, coordinates = {}, fields = {}, boundary = boundaries(file)}
   for _, dim in ipairs(space) do
     local path = "dimensions/" .. dim
