@@ -13,8 +13,10 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <unordered_set>
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
+#include "moonhalo/engine/base/graph_leaves.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/model/stage_parameters.h"
@@ -22,6 +24,7 @@
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/tensor_meaning.h"
 
 namespace moonhalo {
 namespace {
@@ -112,6 +115,7 @@ struct Pipeline::Step {
   std::vector<Tensors> results = {};                      // by micro-batch, on the ranks of the last stage
   bool failed = false;              // somewhere; this rank goes through its list, and calls nothing more
   std::exception_ptr failure = {};  // of this rank
+  std::unordered_set<const c10::TensorImpl*> trained = {};  // options->parameters
 };
 
 Pipeline::Pipeline(const MeshPtr& mesh, const std::string& dim, std::vector<Stage> stages,
@@ -220,6 +224,7 @@ Tensors Pipeline::train_step(const std::vector<Tensors>& samples, const Loss& lo
   std::vector<at::Tensor> before;
   for (const Tied& one : tied_) before.push_back(std::exchange(one.parameter.mutable_grad(), at::Tensor()));
   Step step{samples, &loss, &options};
+  for (const at::Tensor& one : options.parameters.value_or(Tensors())) step.trained.insert(one.unsafeGetTensorImpl());
   try {
     run(schedule_[rank_], step);
   } catch (...) {
@@ -317,11 +322,30 @@ void Pipeline::forward(const StageCall& call, Step& step) {
   attempt(call, step, [&] {
     step.random.begin(call);
     outputs = outputs_of(call, inputs);
+    check_trained(call, step, "the stage", inputs, outputs);
     if (last && step.loss == nullptr) step.results[call.micro] = outputs;
-    if (last && step.loss != nullptr) outputs = {loss_of(call, step, outputs)};
+    if (last && step.loss != nullptr) {
+      outputs = {loss_of(call, step, outputs)};
+      check_trained(call, step, "the loss", inputs, outputs);
+    }
   });
   if (!last) give(call, 1, step, [&] { return copies_of(outputs); });
   if (step.options != nullptr) step.held[{call.stage, call.micro}] = {std::move(inputs), std::move(outputs)};
+}
+
+// The ranks of a stage alone have the gradients of what it uses.
+void Pipeline::check_trained(const StageCall& call, const Step& step, const std::string& who, const Tensors& inputs,
+                             const Tensors& outputs) const {
+  if (ranks_ == 1 || step.options == nullptr || !step.options->parameters) return;
+  for (const at::Tensor& leaf : graph_leaves(outputs)) {
+    if (step.trained.contains(leaf.unsafeGetTensorImpl()) || meaning_of(leaf).said == Said::kOwn) continue;
+    const bool given =
+        std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& one) { return one.is_same(leaf); });
+    TORCH_CHECK_VALUE(given, "train_step: ", where(call), ": ", who, " uses a tensor that requires a gradient and is no parameter of the stage: "
+                      "other ranks would not have its gradient\n  have  ", describe(leaf),
+                      "\n  fix   make it a parameter of that stage (the last one may compute the loss), or give t:detach(); "
+                      "mh.local_batch(t) if it is this rank's own data");
+  }
 }
 
 Tensors Pipeline::outputs_of(const StageCall& call, const Tensors& inputs) const {

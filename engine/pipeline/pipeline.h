@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,8 @@ class Pipeline {
   struct TrainOptions {
     std::vector<bool> is_dummy_batch = {};  ///< by micro-batch: it goes forward and has a loss, but no gradients
     std::function<at::Tensor(const at::Tensor&)> scale_fn = {};  ///< of the loss, for backward alone
+    /// All that this rank's stages train. Where they are given, other leaves that require a gradient are refused.
+    std::optional<Tensors> parameters = {};
   };
 
   /// ValueError, on all ranks alike, when the stages cannot be shared out or the schedule does not fit.
@@ -77,7 +80,10 @@ class Pipeline {
 
   /// Adds the gradients of all micro-batches to those of this rank's parameters, and gives the losses, plain and the
   /// same on all ranks. `samples`: what the first stage is called with, for every micro-batch; only the first stage's
-  /// ranks look at more than their number. ValueError when they are not as many as micro-batches.
+  /// ranks look at more than their number. ValueError when they are not as many as micro-batches; and where a stage or
+  /// the loss has used a leaf that requires a gradient and is not in `options.parameters`: the ranks of that stage
+  /// alone would have the gradient. Samples may be such leaves, and what is said to be the rank's own
+  /// (tensor_meaning.h).
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss, const TrainOptions& options);
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss) { return train_step(samples, loss, {}); }
   /// Returns on all ranks what the last stage gives for each sample. No gradients are recorded.
@@ -111,6 +117,8 @@ class Pipeline {
   Tensors take(const StageCall& call, Step& step);
   void give(const StageCall& call, int64_t stages_on, Step& step, const std::function<Tensors()>& tensors);
   Tensors share_losses(const std::vector<Tensors>& losses) const;
+  void check_trained(const StageCall& call, const Step& step, const std::string& who, const Tensors& inputs,
+                     const Tensors& outputs) const;
   void add_tied_gradients(const std::vector<at::Tensor>& before);
 
   MeshPtr mesh_, slice_;

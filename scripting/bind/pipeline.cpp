@@ -90,13 +90,14 @@ Pipeline::Loss loss_of(const Reference& function) {
   };
 }
 
-/// pipeline:train_step(samples, loss, {is_dummy_batch =, scale_fn =}) -> losses. `samples`: lists of tensors;
-/// loss(micro, outputs...) counts from 1.
+/// pipeline:train_step(samples, loss, parameters, {is_dummy_batch =, scale_fn =}) -> losses. `samples`: lists of
+/// tensors; loss(micro, outputs...) counts from 1; `parameters`: all of this rank's stages.
 int train_step(lua_State* lua) {
   const std::vector<Tensors> samples = check_samples(lua, 2);
   const Reference function = check_function(lua, 3);
-  const Options given(lua, 4, "train_step", {"is_dummy_batch", "scale_fn"});
+  const Options given(lua, 5, "train_step", {"is_dummy_batch", "scale_fn"});
   Pipeline::TrainOptions options;
+  options.parameters = check_tensor_list(lua, 4);
   given.push("is_dummy_batch");
   for (lua_Integer i = 1; !is_nil(lua, -1) && i <= luaL_len(lua, -1); ++i) {
     lua_geti(lua, -1, i);

@@ -218,11 +218,13 @@ end
 
 --- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of all
 --- micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options: is_dummy_batch (a
---- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). Collective over the mesh.
+--- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). An error where a stage
+--- or `loss` uses other tensors that require a gradient than the stage's parameters. Collective over the mesh.
 function Pipeline:train_step(samples, loss, options)
   local inputs = checked_inputs(self._engine, "train", samples)
-  for _, parameter in ipairs(self:parameters()) do parameter.grad = nil end
-  return self._engine:train_step(inputs, loss_of_sample(samples, loss), options)
+  local parameters = self:parameters()
+  for _, parameter in ipairs(parameters) do parameter.grad = nil end
+  return self._engine:train_step(inputs, loss_of_sample(samples, loss), parameters, options)
 end
 
 --- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several; with a loss, as

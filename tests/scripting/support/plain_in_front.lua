@@ -221,6 +221,40 @@ function tests.test_N36_own_data_keeps_its_own_gradient()
   testing.assert_close(mine.grad, rows_of(all.grad, mesh.rank, ranks))
 end
 
+-- Other ranks than those of a stage would not have the gradient of what it uses.
+function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ranks()
+  local line = mh.init_device_mesh("cpu", {ranks}, {"pp"})
+  local scale, samples = nn.Parameter(mh.ones({6}, kF64)), {random(1, {2, 6}), random(2, {3, 6})}
+  local Scaled = nn.Module:extend("Scaled")
+  function Scaled:init() self.fc = nn.Linear(6, 6) end
+  function Scaled:forward(x) return self.fc(x) * scale end
+  --- Stages of which the one with this number uses what is in none.
+  local function stages_of(number)
+    local list = {}
+    for i = 1, ranks do list[i] = (i == number and Scaled() or nn.Linear(6, 6)):double() end
+    return list
+  end
+  local function mean(y) return y:square():mean() end
+  local function refused_by(stage, what, stages, loss)
+    local pipe = mh.pipeline(stages, {mesh = line, micros = 2})
+    testing.assert_error(function() pipe:train_step(samples, loss) end,
+      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is no parameter of the stage"):format(stage, what))
+    testing.assert_equal(#pipe:infer_step(samples, loss), 2)
+  end
+  local last, first = ranks - 1, stages_of()
+  refused_by(last, "the loss", stages_of(), function(y) return mean(y * scale) end)
+  refused_by(last, "the loss", first, function(y) return mean(y:matmul(first[1].weight)) end)  -- the first stage's alone
+  refused_by(0, "the stage", stages_of(1), mean)
+  refused_by(last, "the stage", stages_of(ranks), mean)
+
+  -- On a pipeline of one rank all is trained; so are parameters of the last stage that the loss uses.
+  local alone = mh.pipeline(stages_of(1), {mesh = mh.init_device_mesh("cpu", {1, ranks}, {"pp", "dp"}), micros = 2})
+  alone:train_step(samples, mean)
+  testing.assert_equal(scale.grad:abs():sum():item() > 0, true)
+  local whole = stages_of()
+  mh.pipeline(whole, {mesh = line, micros = 2}):train_step(samples, function(y) return mean(y:matmul(whole[ranks].weight) * scale:detach()) end)
+end
+
 function tests.test_N36_what_nobody_would_sum_is_refused()
   local mine = random(mesh.rank + 1, {2, 6})
   local w = random(1, {6, 6}):requires_grad_()
