@@ -261,6 +261,11 @@ bool Dataset::is_bare_dimension() const {
   return io::is_bare_dimension(file_->dataset(access.id, name(), where)->get(), where);
 }
 
+std::vector<int64_t> Dataset::rows_together() const {
+  if (!info_->dtype || !Reader::is_plain(*file_, *info_, whole(shape()))) return {};
+  return io::rows_together(Reader::plain_array(*file_, *info_));
+}
+
 Selection Dataset::select(const std::string& slices) const { return Selection(*this).select(slices); }
 Selection Dataset::operator[](const std::string& slices) const { return select(slices); }
 at::Tensor Dataset::read(const ReadOptions& options) const { return Selection(*this).read(options); }

@@ -94,6 +94,9 @@ class Dataset {
   void set_attr(const std::string& name, const AttributeValue& value) const;
 
   const DatasetInfo& info() const { return *info_; }
+  /// Returns the rows that are read together where data lie in the file as they are, as the shape of a chunk; else
+  /// nothing.
+  std::vector<int64_t> rows_together() const;
   const std::shared_ptr<FileState>& file() const { return file_; }
 
  private:

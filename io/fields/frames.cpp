@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/base/file_version.h"
+#include "moonhalo/io/formats/dataset_info.h"
 
 namespace moonhalo::io {
 namespace {
@@ -22,6 +23,13 @@ void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& 
   TORCH_CHECK_VALUE(unchanged, "read: dataset \"", dataset.name(), "\" of file \"", dataset.path(),
                     "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", wanted ", wanted,
                     "\n  fix   leave files alone while they are read, and open them again");
+}
+
+/// True where the elements of one step do not lie together, as [time, y, x] in Fortran's order.
+bool steps_are_inside(const Dataset& dataset, const FrameSource& source) {
+  return std::any_of(source.space_dims.begin(), source.space_dims.end(), [&](int64_t dim) {
+    return dataset.info().reversed ? dim > source.step_dim : dim < source.step_dim;
+  });
 }
 
 }  // namespace
@@ -66,10 +74,17 @@ FrameReader::Steps FrameReader::steps_together(const Dataset& dataset, const Fra
   if (source.step_dim < 0) return {0, 1};
   const auto dim = static_cast<size_t>(source.step_dim);
   check_unchanged(dim < dataset.shape().size() && step < dataset.shape()[dim], dataset, "step " + std::to_string(step));
-  if (dataset.chunks().empty() || dataset.filters().empty()) return {step, 1};
-  const int64_t together = dataset.chunks()[dim], first = step / together * together;
   int64_t frame = static_cast<int64_t>(c10::elementSize(dtype_)) * rows_.numel();
   for (const int64_t channel : source.channel_dims) frame *= dataset.shape()[static_cast<size_t>(channel)];
+  int64_t together = 1;
+  if (!dataset.chunks().empty() && !dataset.filters().empty()) {
+    together = dataset.chunks()[dim];
+  } else if (steps_are_inside(dataset, source)) {
+    // As many as there is room for, since reading one brings its neighbours.
+    const std::vector<int64_t> rows = dataset.rows_together();
+    if (!rows.empty()) together = std::clamp<int64_t>(cache_bytes_ / std::max<int64_t>(frame, 1), 1, rows[dim]);
+  }
+  const int64_t first = step / together * together;
   if (frame * together > cache_bytes_) return {step, 1};
   return {first, std::min(together, dataset.shape()[dim] - first)};
 }

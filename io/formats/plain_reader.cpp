@@ -92,6 +92,14 @@ size_t row_stride(const Runs& runs, const std::vector<Slice>& slices) {
 
 }  // namespace
 
+std::vector<int64_t> rows_together(const PlainArray& array) {
+  const std::vector<int64_t> shape = as_in_file(array, array.shape);
+  const std::vector<size_t> strides = strides_of(array, shape);
+  std::vector<int64_t> together(shape.size(), 1);
+  for (size_t dim = shape.size(); dim-- > 1 && strides[dim - 1] <= kReadCost;) together[dim] = shape[dim];
+  return as_in_file(array, together);
+}
+
 double plain_read_bytes(const PlainArray& array, const std::vector<Slice>& by_dim) {
   const std::vector<Slice> slices = as_in_file(array, by_dim);
   const Runs runs = runs_of(array, slices);

@@ -27,6 +27,10 @@ struct PlainArray {
 /// reversed array come with its first dim innermost. ValueError where the file ends too early.
 void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where);
 
+/// The rows of an array that read_plain reads together with their neighbours, as the shape of a chunk: 1 along dims
+/// whose rows it reads one by one.
+std::vector<int64_t> rows_together(const PlainArray& array);
+
 /// Bytes that read_plain takes from the file.
 double plain_read_bytes(const PlainArray& array, const std::vector<Slice>& slices);
 

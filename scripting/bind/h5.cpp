@@ -11,6 +11,7 @@
 #include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/fields/reader.h"
 #include "moonhalo/io/fields/strings.h"
+#include "moonhalo/io/formats/dataset_info.h"
 #include "moonhalo/scripting/bind/nested_list.h"
 
 namespace moonhalo::scripting {
@@ -331,6 +332,15 @@ int chunks(lua_State* lua) {
   return 1;
 }
 
+/// data.rows_together: the shape of rows that are read together; nil but of data that lie in the file as they are, the
+/// last dim innermost.
+int rows_together(lua_State* lua) {
+  const io::Dataset dataset = to_selection(lua, 1)->dataset();
+  const auto rows = dataset.info().reversed ? std::vector<int64_t>() : dataset.rows_together();
+  rows.empty() ? lua_pushnil(lua) : push(lua, rows);
+  return 1;
+}
+
 int filters(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().filters());
   return 1;
@@ -443,6 +453,7 @@ const luaL_Reg kDataGetters[] = {{"shape", guard<shape>},
                                  {"name", guard<data_name>},
                                  {"units", guard<units>},
                                  {"chunks", guard<chunks>},
+                                 {"rows_together", guard<rows_together>},
                                  {"is_numeric", guard<is_numeric>},
                                  {"has_values", guard<has_values>},
                                  {"filters", guard<filters>},

@@ -158,7 +158,7 @@ Contents read_safetensors(const std::string& path) {
 
 Contents read_file(const std::string& folder, const InputFiles& original) {
   if (original.files.count(kSafetensors) != 0) return read_safetensors(folder + "/" + kSafetensors);
-  for (const std::string& name : {kH5, kClassic}) {
+  for (const std::string& name : {kH5, kClassic, kNpy}) {
     if (original.files.count(name) != 0) return read_fields(folder + "/" + name);
   }
   return read_fields(folder + "/" + kZarr);

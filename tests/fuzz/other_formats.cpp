@@ -36,6 +36,14 @@ std::string with_scale(const std::string& bytes) {
 
 at::Tensor numbers() { return (at::arange(11 * 13, at::kFloat) * 0.37 + 1).reshape({11, 13}); }
 
+std::string npy(char version, const std::string& dict) {
+  const std::string head = dict + std::string(128 - dict.size() - (version == 1 ? 10 : 12) - 1, ' ') + '\n';
+  const std::string length = std::string(1, static_cast<char>(head.size())) + std::string(version == 1 ? 1 : 3, '\0');
+  const at::Tensor values = numbers();
+  return std::string("\x93NUMPY") + version + '\0' + length + head +
+         std::string(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+}
+
 InputFiles named(const ZarrFolder& folder, bool checked) {
   InputFiles input{.files = {}, .checked = checked};
   for (const auto& [name, bytes] : folder.files) input.files[kZarr + "/" + name] = bytes;
@@ -104,6 +112,8 @@ std::vector<InputFiles> other_formats() {
     std::erase_if(file.variables, [](const ClassicFile::Variable& variable) { return variable.type == 2; });  // text
     inputs.push_back({.files = {{kClassic, file.bytes()}}});
   }
+  inputs.push_back({.files = {{kNpy, npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (11, 13), }")}}});
+  inputs.push_back({.files = {{kNpy, npy(2, "{'descr': '>c8', 'fortran_order': True, 'shape': (6, 11), }")}}});
   inputs.push_back(named(version2(), false));
   inputs.push_back(named(filtered(), false));
   inputs.push_back(named(version3(), false));

@@ -81,6 +81,19 @@ for _, dim in ipairs{"y", "x"} do
   end
 end
 
+-- Steps that lie between each other in the file, as Fortran has them, are read once, not once a step.
+for _, name in ipairs{"large.npy", "large_fortran.npy"} do
+  local whole, sums = mh.files.read_npy(folder .. "/" .. name), {}
+  local _, stored = stored_by(function()
+    local steps = mh.data.open(folder .. "/" .. name, {dims = {"time", "y", "x"}}):windows{inputs = {name:match("^%w*_?%a*")}}
+    for batch in steps:loader{mesh = mesh, cut = {x = {"domain", uneven(300)}}, batch = 8}:batches() do sums[#sums + 1] = batch.inputs:sum{dim = {1, 2, 3}}:full_tensor() end
+  end)
+  testing.assert_close(mh.cat(sums, 0), whole:sum{dim = {1, 2}}, {rtol = 1e-4})
+  local all = 0
+  for _, of_rank in ipairs(stored) do all = all + of_rank end
+  assert(all <= 1.5 * 4 * whole:numel(), ("%s: %d bytes read of %d"):format(name, all, 4 * whole:numel()))
+end
+
 local dates = mh.h5.open(folder .. "/dates.npy")["data"]
 testing.assert_equal({dates.attrs.units, dates.attrs.calendar, dates:read{decode = true, dtype = "float64"}["0:2"]:tolist()}, {"days since 1970-01-01", "proleptic_gregorian", {10957, 11356}})
 assert(dates:read{decode = true}:isnan()["2"]:item(), "NaT is missing")

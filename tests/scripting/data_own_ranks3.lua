@@ -203,6 +203,26 @@ function tests.test_X21_transforms_of_batches()
   end)
 end
 
+function tests.test_S18_plain_files_are_read_once_over_all_ranks()
+  local path = files.make("own_plain.h5", function(out) out:write("u", mh.arange(16 * 24 * 20, {dtype = "float32"}):reshape{16, 24, 20}) end)
+  local whole = mh.arange(16 * 24 * 20, {dtype = "float32"}):reshape{16, 1, 24, 20}
+  local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+  local set = mh.data.open(path, {dims = {"time", "y", "x"}}):windows{inputs = {"u"}}
+  for _, dim in ipairs{"y", "x"} do
+    local sizes, rows = {}, dim == "y" and 24 or 20
+    for i = 1, mh.world_size() do sizes[i] = i == 1 and rows - (mh.world_size() - 1) * 3 or 3 end
+    mh.io_stats{reset = true}
+    local parts = {}
+    for batch in set:loader{mesh = mesh, cut = {[dim] = {"domain", sizes}}, batch = 4}:batches() do parts[#parts + 1] = full(batch.inputs) end
+    testing.assert_equal(mh.cat(parts, 0), whole)
+    local mine = mh.tensor({mh.io_stats().stored}, {dtype = "int64"})
+    local all = mh.from_local(mine, mesh, {mh.Shard(0)}):full_tensor():sum():item()
+    local ahead = 3 * 4 * 24 * 20 * 4  -- batches of the next epoch
+    assert(all <= 1.5 * (whole:numel() * 4 + ahead), ("%s: %d bytes read of %d"):format(dim, all, whole:numel() * 4))
+  end
+  files.remove{path}
+end
+
 function tests.test_X21_mistakes_of_own_fields()
   with_file(function(data, _, path)
     local function add(options) return function() data:add_field("own", options) end end

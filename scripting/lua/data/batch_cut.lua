@@ -69,6 +69,7 @@ function BatchCut.new(mesh, space, shape, cut, before)
 end
 
 local kWorthIt = 1.3  -- as IoPlan has it
+local kMostRead = 1.5  -- as plan_runs has it
 BatchCut.kBytes = {float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8}
 
 --- Bytes of one whole frame of a field.
@@ -79,7 +80,10 @@ function BatchCut:frame_bytes(field, dtype)
 end
 
 --- True where members of a group read whole frames of a field for each other. Collective over the mesh the first time.
-function BatchCut:shares(field) return self:group() ~= nil and field.chunk_space ~= nil and self:cost(field) >= kWorthIt end
+function BatchCut:shares(field)
+  if self:group() == nil then return false end
+  return field.chunk_space ~= nil and self:cost(field) >= kWorthIt or field.row_space ~= nil and self:touched(field.row_space) > kMostRead
+end
 
 local kMore = 3  -- chunks
 
@@ -165,12 +169,11 @@ function BatchCut:assemble_rows(block, i)
   return mh._data.from_block(block, self.mesh, list, shape)
 end
 
---- Counts how often the members of a group decode compressed chunks of a field, all together, if each reads its own block.
-function BatchCut:cost(field)
-  if not field.chunk_space then return 1 end
+--- Counts how often the members of a group touch pieces of these sizes, all together, if each reads its own block.
+function BatchCut:touched(piece)
   local cost = 1
   for i, size in ipairs(self.shape) do
-    local chunk, cut = field.chunk_space[i] or size, self.cuts[i]
+    local chunk, cut = piece[i] or size, self.cuts[i]
     local touched, begin = 0, 0
     for _, rows in ipairs(cut and cut.sizes or {}) do
       if rows > 0 then touched = touched + (begin + rows - 1) // chunk - begin // chunk + 1 end
@@ -178,6 +181,13 @@ function BatchCut:cost(field)
     end
     if cut then cost = cost * touched / ((size + chunk - 1) // chunk) end
   end
+  return cost
+end
+
+--- Counts how often they decode compressed chunks of a field.
+function BatchCut:cost(field)
+  if not field.chunk_space then return 1 end
+  local cost = self:touched(field.chunk_space)
   for _, name in ipairs(self.mesh and self.mesh.names or {}) do
     if not self.taken[name] then cost = cost * self.mesh:size(name) end
   end

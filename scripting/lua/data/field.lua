@@ -32,6 +32,20 @@ local function take_dims(self, head, collection)
   end
 end
 
+--- Sizes, along the dims of space, of rows that are read together, as they lie close to each other in files that are not
+--- compressed. Parts of the outermost dim of a frame are read alone.
+local function row_space(self, head)
+  local sizes, outermost = {}, nil
+  for i in ipairs(head.dims) do
+    if i - 1 ~= self.axis_at and i - 1 ~= self.sample_at then outermost = outermost or i - 1 end
+  end
+  for i in ipairs(self.collection.space) do
+    local at = self.space_at[i]
+    sizes[i] = at and (at == outermost and 1 or head.rows[at + 1])
+  end
+  return sizes
+end
+
 --- From the heads of all files; of those that have it, the first says what it is.
 function Field.new(collection, name, files, heads)
   local self = setmetatable({name = name, collection = collection}, meta)
@@ -61,6 +75,7 @@ function Field.new(collection, name, files, heads)
     self.chunk_space = {}
     for i in ipairs(collection.space) do self.chunk_space[i] = self.space_at[i] and head.chunks[self.space_at[i] + 1] end
   end
+  if head.rows then self.row_space = row_space(self, head) end
   self.datasets = {}
   for i, one in ipairs(heads) do self.datasets[i] = one.fields[name] and one.fields[name].datasets end
   return self

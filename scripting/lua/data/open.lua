@@ -41,7 +41,7 @@ local function read_head(path, options)
   check_head(head, path, layout.name)
   for _, field in pairs(head.fields) do
     local dataset = file[field.datasets[1]]
-    if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks end
+    if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks else field.rows = dataset.rows_together end
   end
   return {path = path, version = version, layout = layout.name, head = head}
 end
