@@ -113,6 +113,8 @@ int remove_hook(lua_State* lua) {
 int register_hook(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
+  TORCH_CHECK_VALUE(tensor.requires_grad(), "register_hook: the tensor requires no gradient, so none will come\n  have  ",
+                    describe(tensor), "\n  fix   x:requires_grad_(), or a result that is computed from such a tensor");
   const HeldValue function(lua, {1}, 2);
   const unsigned number =
       tensor.register_hook([function](const at::Tensor& gradient) { return run_hook(function, gradient); });
@@ -191,8 +193,13 @@ int initial_seed(lua_State* lua) {
   return 1;
 }
 
+constexpr int64_t kMostThreads = 4096;
+
 int set_num_threads(lua_State* lua) {
-  at::set_num_threads(static_cast<int>(check_int(lua, 1)));
+  const int64_t count = check_int(lua, 1);
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMostThreads, "set_num_threads: ", count, " is no number of threads\n  fix   give 1 to ",
+                    kMostThreads);
+  at::set_num_threads(static_cast<int>(count));
   return 0;
 }
 int get_num_threads(lua_State* lua) {

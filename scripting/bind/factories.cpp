@@ -64,7 +64,9 @@ at::Tensor generator_state(at::Generator generator) {
   return generator.get_state();
 }
 
-void restore_generator(at::Generator& generator, const at::Tensor& state) {
+void restore_generator(at::Generator& generator, const at::Tensor& state, const char* op) {
+  TORCH_CHECK_TYPE(state.scalar_type() == at::kByte && state.dim() == 1, op, ": the state is ", describe(state),
+                   "\n  fix   give what get_state() or mh.get_rng_state() returned, uint8 [n]");
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state.cpu().contiguous());
 }
@@ -75,7 +77,7 @@ int generator_get_state(lua_State* lua) {
 }
 
 int generator_set_state(lua_State* lua) {
-  restore_generator(*check_object<at::Generator>(lua, 1), check_tensor(lua, 2));
+  restore_generator(*check_object<at::Generator>(lua, 1), check_tensor(lua, 2), "set_state");
   lua_settop(lua, 1);
   return 1;
 }
@@ -92,7 +94,7 @@ int generator_load_state_dict(lua_State* lua) {
   const at::Tensor state = saved.get_tensor("state");
   TORCH_CHECK_VALUE(state.defined(), "Generator:load_state_dict: the state is missing",
                     "\n  fix   give what state_dict returned");
-  restore_generator(*check_object<at::Generator>(lua, 1), state);
+  restore_generator(*check_object<at::Generator>(lua, 1), state, "load_state_dict");
   return 0;
 }
 
@@ -110,12 +112,28 @@ int get_rng_state(lua_State* lua) {
 
 int set_rng_state(lua_State* lua) {
   at::Generator generator = default_generator();
-  restore_generator(generator, check_tensor(lua, 1));
+  restore_generator(generator, check_tensor(lua, 1), "set_rng_state");
   return 0;
 }
 
 /// mh.fail(message): an error at the script's line, for Lua code that is part of Moonhalo.
 int fail(lua_State* lua) { TORCH_CHECK_VALUE(false, check_string(lua, 1)); }
+
+/// mh._describe(value): a value in a message: "Tensor float32 [2, 3]", "'text'", "Linear". It has no addresses, so all
+/// ranks say the same.
+int describe_value(lua_State* lua) {
+  push(lua, describe(lua, 1));
+  return 1;
+}
+
+/// mh._check_place(op, {dtype = ..., device = ...}): an error that names `op` unless these are a dtype and a device, or
+/// nil.
+int check_place(lua_State* lua) {
+  const Options options(lua, 2, check_string(lua, 1), {"dtype", "device"});
+  options.get_dtype("dtype");
+  options.get_device("device");
+  return 0;
+}
 
 int get_default_dtype(lua_State* lua) {
   push(lua, at::get_default_dtype_as_scalartype());
@@ -158,6 +176,8 @@ void open_factories(lua_State* lua) {
                                        {"get_rng_state", guard<get_rng_state>},
                                        {"set_rng_state", guard<set_rng_state>},
                                        {"fail", guard<fail>},
+                                       {"_describe", guard<describe_value>},
+                                       {"_check_place", guard<check_place>},
                                        {"get_default_dtype", guard<get_default_dtype>},
                                        {"set_default_dtype", guard<set_default_dtype>},
                                        {nullptr, nullptr}};

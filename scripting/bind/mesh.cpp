@@ -119,8 +119,9 @@ int placement_string(lua_State* lua) {
 }
 
 int placement_equal(lua_State* lua) {
-  const auto other = to_object<Placement>(lua, 2);
-  push(lua, other && *this_placement(lua) == *other);
+  // Either may be another object: Lua asks the one that has __eq.
+  const auto one = to_object<Placement>(lua, 1), other = to_object<Placement>(lua, 2);
+  push(lua, one && other && *one == *other);
   return 1;
 }
 
@@ -227,7 +228,8 @@ int mesh_string(lua_State* lua) {
 }
 
 int mesh_equal(lua_State* lua) {
-  push(lua, mesh(lua) == to_object<DeviceMesh>(lua, 2));
+  const auto one = to_object<DeviceMesh>(lua, 1), other = to_object<DeviceMesh>(lua, 2);
+  push(lua, one && other && one == other);
   return 1;
 }
 

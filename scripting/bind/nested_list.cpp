@@ -20,6 +20,20 @@ at::ScalarType NestedList::natural_dtype() const {
   return kind_ == Kind::kInteger ? at::kLong : at::get_default_dtype_as_scalartype();
 }
 
+/// A table with names would lose them without a word; one with names alone would be a tensor of no elements.
+void NestedList::refuse_names(int index, int64_t size) {
+  if (size > 0) {
+    push(lua_, size);
+  } else {
+    lua_pushnil(lua_);
+  }
+  if (!lua_next(lua_, index)) return;
+  const bool is_name = lua_type(lua_, -2) == LUA_TSTRING;
+  lua_pop(lua_, 2);
+  TORCH_CHECK_TYPE(!is_name, who_, ": a list has names too, got ", describe(lua_, index),
+                   "\n  fix   give numbers in lists, as {{1, 2}, {3, 4}}");
+}
+
 void NestedList::take(int index, size_t depth) {
   if (!lua_istable(lua_, index)) {
     TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(),
@@ -29,6 +43,8 @@ void NestedList::take(int index, size_t depth) {
     return;
   }
   const auto size = static_cast<int64_t>(lua_rawlen(lua_, index));
+  luaL_checkstack(lua_, 2, "tensor: too many dimensions");
+  refuse_names(index, size);
   if (depth == shape_.size()) {
     TORCH_CHECK_VALUE(!shape_known_,
                       who_, ": a list stands where a number was expected (dimension ", depth,

@@ -26,6 +26,7 @@ class NestedList {
  private:
   enum class Kind { kNone, kBool, kInteger, kFloat };
   void take(int index, size_t depth);
+  void refuse_names(int index, int64_t size);
   void take_number(int index);
 
   lua_State* lua_;

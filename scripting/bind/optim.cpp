@@ -48,8 +48,33 @@ namespace {
 
 // Groups
 
+bool is_empty_table(lua_State* lua, int index) {
+  index = lua_absindex(lua, index);
+  lua_pushnil(lua);
+  if (!lua_next(lua, index)) return true;
+  lua_pop(lua, 2);
+  return false;
+}
+
+std::vector<at::Tensor> listed_parameters(lua_State* lua, int index, const OptimizerKind& kind) {
+  if (const at::Tensor* tensor = to_tensor(lua, index)) return {*tensor};
+  std::vector<at::Tensor> parameters;
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    lua_rawgeti(lua, index, i);
+    const at::Tensor* tensor = to_tensor(lua, -1);
+    TORCH_CHECK_TYPE(tensor, kind.name, ": parameter ", i, " is no tensor but ", describe(lua, -1));
+    parameters.push_back(*tensor);
+    lua_pop(lua, 1);
+  }
+  return parameters;
+}
+
 std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const OptimizerKind& kind) {
-  std::vector<at::Tensor> parameters = check_tensor_list(lua, index);
+  const bool is_list = lua_istable(lua, index) && (lua_rawlen(lua, index) > 0 || is_empty_table(lua, index));
+  TORCH_CHECK_TYPE(is_list || to_tensor(lua, index), kind.name, ": wanted a list of parameters, got ", describe(lua, index),
+                   "\n  fix   ", kind.name, "(net:parameters(), {lr = 1e-3})");
+  const std::vector<at::Tensor> parameters = listed_parameters(lua, index, kind);
   TORCH_CHECK_VALUE(!parameters.empty(), kind.name, ": the list of parameters is empty");
   for (size_t i = 0; i < parameters.size(); ++i) {
     TORCH_CHECK_VALUE(parameters[i].is_leaf(), kind.name, ": parameter ", i + 1,
@@ -226,9 +251,9 @@ void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
   }
 }
 
-int add_hook(lua_State* lua, std::vector<Reference> BoundOptimizer::*hooks) {
+int add_hook(lua_State* lua, const char* op, std::vector<Reference> BoundOptimizer::*hooks) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
-  TORCH_CHECK_TYPE(is_callable(lua, 2), "Optimizer: the hook is no function but ", describe(lua, 2));
+  TORCH_CHECK_TYPE(is_callable(lua, 2), op, ": the hook is no function but ", describe(lua, 2));
   (bound.get()->*hooks).emplace_back(lua, 2);
   tell_reducers(bound);
   return 0;
@@ -236,9 +261,13 @@ int add_hook(lua_State* lua, std::vector<Reference> BoundOptimizer::*hooks) {
 
 /// register_reducer_pre_hook(fn): fn(flat) sees, and may change in place, each bucket of gradients before it is summed
 /// over the ranks.
-int register_pre_hook(lua_State* lua) { return add_hook(lua, &BoundOptimizer::before_sum); }
+int register_pre_hook(lua_State* lua) {
+  return add_hook(lua, "register_reducer_pre_hook", &BoundOptimizer::before_sum);
+}
 /// register_reducer_post_hook(fn): the same with this rank's part of the sums.
-int register_post_hook(lua_State* lua) { return add_hook(lua, &BoundOptimizer::after_sum); }
+int register_post_hook(lua_State* lua) {
+  return add_hook(lua, "register_reducer_post_hook", &BoundOptimizer::after_sum);
+}
 
 int step(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
@@ -327,7 +356,9 @@ int state_dict(lua_State* lua) {
 
 /// Pushes table[key], which must be a list of `count` tables.
 void push_list(lua_State* lua, int table, const char* key, size_t count, const char* of) {
-  TORCH_CHECK_VALUE(lua_istable(lua, table), "load_state_dict: wanted the table of state_dict(), got ", describe(lua, table));
+  const bool is_object = luaL_getmetafield(lua, table, "class") != LUA_TNIL;
+  if (is_object) lua_pop(lua, 1);
+  TORCH_CHECK_VALUE(lua_istable(lua, table) && !is_object, "load_state_dict: wanted the table of state_dict(), got ", describe(lua, table));
   lua_getfield(lua, table, key);
   TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: '", key, "' is missing",
                     "\n  fix   give what opt:state_dict() returned, or let mh.checkpoint.load(path, {optimizer = opt}) restore it");

@@ -135,14 +135,22 @@ int tolist(lua_State* lua) {
 int numel(lua_State* lua) { return give(lua, self(lua).numel()); }
 int dim(lua_State* lua) { return give(lua, self(lua).dim()); }
 
+/// The dim at 2, which the tensor has.
+int64_t check_dim(lua_State* lua, const char* op) {
+  const int64_t dim = check_int(lua, 2), dims = self(lua).dim();
+  TORCH_CHECK_INDEX(dim >= -dims && dim < dims, op, ": dim ", dim, " of a tensor of ", dims, " dims\n  have  ",
+                    describe(self(lua)));
+  return dim;
+}
+
 int size(lua_State* lua) {
   if (is_nil(lua, 2)) return push_sizes(lua, self(lua).sizes());
-  return give(lua, self(lua).size(check_int(lua, 2)));
+  return give(lua, self(lua).size(check_dim(lua, "size")));
 }
 
 int stride(lua_State* lua) {
   if (is_nil(lua, 2)) return give(lua, self(lua).strides());
-  return give(lua, self(lua).stride(check_int(lua, 2)));
+  return give(lua, self(lua).stride(check_dim(lua, "stride")));
 }
 
 int storage_offset(lua_State* lua) { return give(lua, self(lua).storage_offset()); }

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
@@ -93,6 +94,11 @@ std::optional<double> to_number(lua_State* lua, int index) {
 std::string describe_table(lua_State* lua, int index) {
   std::ostringstream text;
   index = lua_absindex(lua, index);
+  if (luaL_getmetafield(lua, index, "__name") != LUA_TNIL) {
+    const std::string name = lua_type(lua, -1) == LUA_TSTRING ? lua_tostring(lua, -1) : "an object";
+    lua_pop(lua, 1);
+    if (name != "config") return name;
+  }
   const auto length = static_cast<lua_Integer>(lua_rawlen(lua, index));
   text << "{";
   for (lua_Integer i = 1; i <= std::min<lua_Integer>(length, 6); ++i) {
@@ -182,6 +188,8 @@ std::string describe(lua_State* lua, int index) {
       std::ostringstream text;
       if (lua_isinteger(lua, index)) {
         text << lua_tointeger(lua, index);
+      } else if (std::isnan(lua_tonumber(lua, index))) {
+        text << "nan";
       } else {
         text << lua_tonumber(lua, index);
         if (text.str().find_first_of(".en") == std::string::npos) text << ".0";

@@ -47,11 +47,20 @@ end
 --- An error unless `state` is a table of entries. `call`: how that is written for a module.
 local function check_entries(what, state, call)
   if type(state) == "table" and not has_state(state) then return end
-  local given = mh.is_tensor(state) and "a tensor" or type(state) == "table" and "one object that has a state" or type(state)
+  local given = type(state) == "table" and "one object that has a state" or mh._describe(state)
   fail(("checkpoint.%s: wanted a table of entries by name, got %s\n  fix   %s"):format(what, given, call))
 end
 
+local function check_path(what, path)
+  if type(path) ~= "string" or path == "" then
+    fail(("checkpoint.%s: the path is %s, wanted a text"):format(what, mh._describe(path)))
+  end
+end
+
 local function check_options(what, options, known)
+  if options ~= nil and (type(options) ~= "table" or getmetatable(options)) then
+    fail(("checkpoint.%s: the options are a table, got %s"):format(what, mh._describe(options)))
+  end
   for _, key in ipairs(sorted(options or {})) do
     if known[key] == nil then
       fail(("checkpoint.%s: unknown option '%s'%s"):format(what, tostring(key), mh.did_you_mean(tostring(key), sorted(known))))
@@ -62,7 +71,7 @@ end
 
 local function check_count(name, value, wanted)
   if value ~= nil and (math.type(value) ~= "integer" or value < 1) then
-    fail(("checkpoint.save: %s = %s, wanted %s"):format(name, tostring(value), wanted))
+    fail(("checkpoint.save: %s = %s, wanted %s"):format(name, mh._describe(value), wanted))
   end
 end
 
@@ -177,6 +186,7 @@ end
 --- likes: as many ranks with the same cuts load them, without messages, and moonhalo merge makes whole tensors of them.
 --- Collective.
 function checkpoint.save(path, state, options)
+  check_path("save", path)
   check_entries("save", state, "mh.checkpoint.save(path, {model = net})")
   options = check_options("save", options, {keep = true, async = true, max_file_bytes = true, layout = true})
   check_count("keep", options.keep, "a number of checkpoints")
@@ -318,6 +328,7 @@ end
 --- have others than the file, and casts; device: of the tensors returned; entries: names of those that must be among
 --- the results. Collective.
 function checkpoint.load(path, into, options)
+  check_path("load", path)
   options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into or {}
   check_entries("load", into, "mh.checkpoint.load(path, {model = net})")
   wait_for_background()
@@ -376,6 +387,8 @@ end
 --- Makes of the checkpoint `from`, of any layout, the checkpoint `to` of whole tensors, one file an entry. On one rank, which
 --- holds all tensors meanwhile. As `moonhalo merge FROM TO`.
 function checkpoint.merge(from, to)
+  check_path("merge", from)
+  check_path("merge", to)
   if mh.world_size() ~= 1 then
     fail(("checkpoint.merge: on one rank\n  have  %d\n  fix   moonhalo merge FROM TO"):format(mh.world_size()))
   end
@@ -402,6 +415,7 @@ end
 
 --- The path of the checkpoint in `folder` that was saved last, or nil; "run/step300" for "run". Collective.
 function checkpoint.latest(folder)
+  check_path("latest", folder)
   wait_for_background()
   return history.latest(folder)
 end

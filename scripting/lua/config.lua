@@ -167,7 +167,7 @@ end
 
 --- The merged settings. Every rank gets the same.
 return function(defaults)
-  if type(defaults) ~= "table" then fail("config: wanted a table of defaults, got " .. type(defaults)) end
+  if type(defaults) ~= "table" then fail("config: wanted a table of defaults, got " .. mh._describe(defaults)) end
   local info = mh.run_info()
   local merged = copy(defaults)
   if info.config_file then

@@ -9,7 +9,8 @@ local fail = mh.fail
 local optional, choice = arguments.optional, arguments.choice
 local F = {}
 
-local define = arguments.definer(F)
+local define = arguments.definer(F, {input = true, target = true, var = true, input1 = true, input2 = true, anchor = true,
+  positive = true, negative = true, logits = true})
 
 -- ---- Losses -------------------------------------------------------------------------------------------------------
 
@@ -157,11 +158,26 @@ end)
 
 local drop, alpha_drop, feature_drop = mh.dropout, mh.alpha_dropout, mh.feature_dropout
 
-define("dropout", {"input", {"p", 0.5}, {"training", true}}, function(v) return drop(v.input, v.p, v.training) end)
-define("alpha_dropout", {"input", {"p", 0.5}, {"training", false}}, function(v) return alpha_drop(v.input, v.p, v.training) end)
+local function check_drop(op, v)
+  if not (arguments.number(op, "p", v.p) >= 0 and v.p <= 1) then
+    fail(("%s: p is %s, wanted a probability between 0 and 1"):format(op, mh._describe(v.p)))
+  end
+  arguments.flag(op, "training", v.training)
+end
+
+define("dropout", {"input", {"p", 0.5}, {"training", true}}, function(v, op)
+  check_drop(op, v)
+  return drop(v.input, v.p, v.training)
+end)
+define("alpha_dropout", {"input", {"p", 0.5}, {"training", false}}, function(v, op)
+  check_drop(op, v)
+  return alpha_drop(v.input, v.p, v.training)
+end)
 for dims = 1, 3 do
   -- An input without batch dimension drops whole channels too.
-  define("dropout" .. dims .. "d", {"input", {"p", 0.5}, {"training", true}}, function(v)
+  define("dropout" .. dims .. "d", {"input", {"p", 0.5}, {"training", true}}, function(v, op)
+    check_drop(op, v)
+    if v.input.ndim < 2 then fail(("%s: input is %s, wanted at least 2 dims (batch, channel)"):format(op, mh._describe(v.input))) end
     if v.input.ndim == dims + 1 then return feature_drop(v.input:unsqueeze(0), v.p, v.training):squeeze(0) end
     return feature_drop(v.input, v.p, v.training)
   end)
@@ -170,12 +186,22 @@ end
 -- ---- The rest -----------------------------------------------------------------------------------------------------
 
 --- Divides by the p-norm along `dim`, of at least eps.
-define("normalize", {"input", {"p", 2.0}, {"dim", 1}, {"eps", 1e-12}}, function(v)
+define("normalize", {"input", {"p", 2.0}, {"dim", 1}, {"eps", 1e-12}}, function(v, op)
+  if not (v.input:is_floating_point() or v.input:is_complex()) then
+    fail(("%s: input is %s, whose quotients are no %s numbers\n  fix   input:float()"):format(op, mh._describe(v.input), v.input.dtype))
+  end
+  for _, name in ipairs {"p", "eps"} do arguments.number(op, name, v[name]) end
+  if math.type(v.dim) ~= "integer" then fail(("%s: dim is %s, wanted a whole number"):format(op, mh._describe(v.dim))) end
   local norm = mh.linalg_vector_norm(v.input, v.p, {dim = {v.dim}, keepdim = true})
   return v.input / norm:clamp_min(v.eps)
 end)
 
-define("gumbel_softmax", {"logits", {"tau", 1.0}, {"hard", false}, {"dim", -1}}, function(v)
+define("gumbel_softmax", {"logits", {"tau", 1.0}, {"hard", false}, {"dim", -1}}, function(v, op)
+  if not v.logits:is_floating_point() then
+    fail(("%s: logits is %s, wanted floating point numbers\n  fix   logits:float()"):format(op, mh._describe(v.logits)))
+  end
+  arguments.number(op, "tau", v.tau)
+  arguments.number(op, "dim", v.dim)
   local noise = -mh.empty_like(v.logits):exponential_():log()
   local soft = ((v.logits + noise) / v.tau):softmax(v.dim)
   if not v.hard then return soft end
@@ -186,7 +212,7 @@ end)
 
 local function parameters_of(op, parameters)
   if mh.is_tensor(parameters) then return {parameters} end
-  if type(parameters) ~= "table" then fail(op .. ": wanted a list of parameters, got " .. type(parameters)) end
+  if type(parameters) ~= "table" or getmetatable(parameters) then fail(op .. ": wanted a list of parameters, got " .. mh._describe(parameters)) end
   return parameters
 end
 
@@ -215,6 +241,7 @@ define("clip_grad_value", {"parameters", "clip_value"}, function(v, op)
           :format(op, i, table.concat(gradient.shape, ", ")))
       end
     end
+    arguments.number(op, "clip_value", v.clip_value)
     for _, gradient in ipairs(gradients) do gradient:clamp_(-v.clip_value, v.clip_value) end
   end)
 end)

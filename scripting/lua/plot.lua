@@ -28,7 +28,7 @@ local plot = {}
 --- A list or a 1-D tensor as a list of numbers.
 local function numbers(op, values)
   if mh.is_tensor(values) then return values:detach():to("float64"):reshape{-1}:tolist() end
-  if type(values) ~= "table" then fail(op .. ": wanted a list of numbers or a tensor, got " .. type(values)) end
+  if type(values) ~= "table" then fail(op .. ": wanted a list of numbers or a tensor, got " .. mh._describe(values)) end
   return values
 end
 
@@ -40,7 +40,7 @@ end
 
 --- The options of lines(path, list, options) and maps(path, list, options).
 local function check_call(op, path, list, options, wanted)
-  if type(path) ~= "string" then fail(op .. ": the first argument is the file's name, got " .. type(path)) end
+  if type(path) ~= "string" then fail(op .. ": the first argument is the file's name, got " .. mh._describe(path)) end
   if type(list) ~= "table" or type(list[1]) ~= "table" then
     fail(("%s: the second argument is a list\n  fix   mh.%s(%q, %s, {title = ...})"):format(op, op, path, wanted))
   end

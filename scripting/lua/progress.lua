@@ -170,7 +170,7 @@ return function(...)
   local list = type(values.steps) == "table" and values.steps or nil
   local total = list and #list or values.steps
   if math.type(total) ~= "integer" or total < 0 then
-    mh.fail("progress: wanted a number of steps or a list, got " .. tostring(values.steps))
+    mh.fail("progress: wanted a number of steps or a list, got " .. mh._describe(values.steps))
   end
   local info = mh.run_info()
   local meter

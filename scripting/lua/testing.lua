@@ -15,8 +15,28 @@ local function show(value)
   return #text > 400 and text:sub(1, 400) .. " ..." or text
 end
 
+--- Refuses what is no tensor, no number and no list of numbers.
+local function check_numbers(what, value)
+  local element = value
+  while type(element) == "table" and getmetatable(element) == nil and #element > 0 do
+    local first = element[1]
+    for _, one in ipairs(element) do
+      if type(one) ~= type(first) then first = one end
+    end
+    element = first
+  end
+  if not mh.is_tensor(value) and type(element) ~= "number" and type(element) ~= "boolean" then
+    error(("assert_close: %s is %s, wanted a tensor, a number or a list of numbers"):format(what, mh._describe(value)), 4)
+  end
+end
+
 local function compare(actual, expected, options)
+  if options ~= nil and type(options) ~= "table" then
+    error("assert_close: the options are a table, got " .. mh._describe(options), 3)
+  end
   options = options or {}
+  check_numbers("the first argument", actual)
+  check_numbers("the second argument", expected)
   for key in pairs(options) do
     if key ~= "rtol" and key ~= "atol" and key ~= "equal_nan" then
       error("assert_close: unknown option '" .. tostring(key) .. "'", 3)
@@ -27,16 +47,16 @@ local function compare(actual, expected, options)
   local low = actual.dtype ~= "float64" and actual.dtype ~= "complex128"
   local rtol, atol = options.rtol or (low and 1e-5 or 1e-10), options.atol or (low and 1e-6 or 1e-10)
   if table.concat(actual.shape, ",") ~= table.concat(expected.shape, ",") then
-    error("shapes differ: have {" .. table.concat(actual.shape, ", ") .. "}, expected {" ..
+    error("assert_close: shapes differ: have {" .. table.concat(actual.shape, ", ") .. "}, expected {" ..
           table.concat(expected.shape, ", ") .. "}", 3)
   end
   if actual.dtype ~= expected.dtype then
-    error("dtypes differ: have " .. actual.dtype .. ", expected " .. expected.dtype, 3)
+    error("assert_close: dtypes differ: have " .. actual.dtype .. ", expected " .. expected.dtype, 3)
   end
   local close = mh.isclose(actual, expected, rtol, atol, options.equal_nan or false)
   if not close:all():item() then
     local wrong = actual:numel() - close:sum():item()
-    local message = wrong .. " of " .. actual:numel() .. " elements differ"
+    local message = "assert_close: " .. wrong .. " of " .. actual:numel() .. " elements differ"
     if actual.dtype ~= "bool" then
       message = message .. ", by at most " .. (actual:double() - expected:double()):abs():max():item()
     end
@@ -48,14 +68,30 @@ end
 --- Options rtol, atol (1e-10 for float64, else 1e-5 and 1e-6), equal_nan.
 function testing.assert_close(actual, expected, options) compare(actual, expected, options) end
 
---- assert_close for every entry of the table `expected`; `actual` has the same names.
+--- True for a table of named values, or a list of such tables.
+local function holds_names(value)
+  if type(value) ~= "table" or getmetatable(value) then return false end
+  for key, one in pairs(value) do
+    if type(key) == "string" or holds_names(one) then return true end
+  end
+  return false
+end
+
+--- assert_close for every entry of the table `expected`, and of tables in it; `actual` has the same names.
 function testing.assert_all_close(actual, expected, options)
+  if type(actual) ~= "table" or type(expected) ~= "table" or mh.nn.is_module(actual) then
+    error(("assert_all_close: wanted two tables of tensors by name, got %s and %s"):format(mh._describe(actual), mh._describe(expected)), 2)
+  end
   for name, value in pairs(expected) do
-    if actual[name] == nil then error("'" .. tostring(name) .. "' is missing", 2) end
-    compare(actual[name], value, options)
+    if actual[name] == nil then error("assert_all_close: '" .. tostring(name) .. "' is missing", 2) end
+    if holds_names(value) then
+      testing.assert_all_close(actual[name], value, options)
+    else
+      compare(actual[name], value, options)
+    end
   end
   for name in pairs(actual) do
-    if expected[name] == nil then error("'" .. tostring(name) .. "' is not expected", 2) end
+    if expected[name] == nil then error("assert_all_close: '" .. tostring(name) .. "' is not expected", 2) end
   end
 end
 
@@ -75,7 +111,10 @@ end
 
 local function text_of(value)
   if type(value) == "string" then return string.format("%q", value) end
-  if type(value) ~= "table" or getmetatable(value) then return tostring(value) end
+  local kind, meta = type(value), getmetatable(value)
+  local by_name = kind == "function" or kind == "thread" or (kind == "userdata" and not (meta and meta.__tostring))
+  if by_name then return mh._describe(value) end
+  if kind ~= "table" or meta then return tostring(value) end
   local parts = {}
   for i, item in ipairs(value) do parts[i] = text_of(item) end
   for key, item in pairs(value) do
@@ -89,15 +128,17 @@ end
 --- Equal values; tables are compared by content, tensors by shape, dtype and every element.
 function testing.assert_equal(actual, expected)
   if not equal(actual, expected) then
-    error("values differ\n  have      " .. text_of(actual) .. "\n  expected  " .. text_of(expected), 2)
+    error("assert_equal: values differ\n  have      " .. text_of(actual) .. "\n  expected  " .. text_of(expected), 2)
   end
 end
 
 --- `fn()` must fail with a message that contains `text` (plain, no pattern). Returns the message.
 function testing.assert_error(fn, text)
+  if type(fn) ~= "function" then error("assert_error: wanted a function, got " .. mh._describe(fn), 2) end
+  if text ~= nil and type(text) ~= "string" then error("assert_error: the text is " .. mh._describe(text), 2) end
   local ok, message = pcall(fn)
   message = tostring(message)
-  if ok then error("no error, expected one with '" .. tostring(text) .. "'", 2) end
+  if ok then error("assert_error: no error, expected " .. (text and "one with '" .. text .. "'" or "one"), 2) end
   if text and not message:find(text, 1, true) then
     error("another error\n  have      " .. message .. "\n  expected  " .. text, 2)
   end

@@ -122,7 +122,7 @@ function tests.test_what_cannot_be_kept_is_refused_before_anything_is_written()
   local refused = {
     {net, "wanted a table of entries by name, got one object that has a state\n  fix   mh.checkpoint.save(path, {model = net})"},
     {opt, "wanted a table of entries by name, got"},
-    {mh.ones{2}, "wanted a table of entries by name, got a tensor"},
+    {mh.ones{2}, "wanted a table of entries by name, got Tensor float32 [2]"},
     {{run = {net = net}}, "'run.net' is a module, an optimizer or the like inside of a table"},
     {{run = {{opts = {opt}}}}, "'run.1.opts.1' is a module, an optimizer or the like inside of a table"},
     {{run = {a = {print}}}, "'run.a.1' is a function, which cannot be saved"},

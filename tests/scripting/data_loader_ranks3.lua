@@ -484,7 +484,7 @@ function tests.test_X13_blocks_by_work_and_speed()
   refused(function() mh.cut_sizes({1, 1}, 2, {1}) end, "cut_sizes: 1 speeds for 2 parts")
   refused(function() mh.cut_sizes({1, 1}, 2, {0, 0}) end, "cut_sizes: all speeds are 0")
   refused(function() mh.cut_sizes({1, 1}, 0) end, "cut_sizes: parts is 0")
-  refused(function() mh.cut_sizes({}, 1) end, "cut_sizes: weights is a table")
+  refused(function() mh.cut_sizes({}, 1) end, "cut_sizes: weights is {}")
 end
 
 return tests

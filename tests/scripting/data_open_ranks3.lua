@@ -213,8 +213,8 @@ function tests.test_X18_plain_trajectories()
   assert(not tostring(mh.data.open(path, {dims = by_name})):find("guess", 1, true))
   testing.assert_equal(#mh.data.open(path, {dims = {"sample", "channel", "y", "x"}}).runs, 1)
   refused(function() mh.data.open(path, {dims = {"time", "y", "x"}}) end, "data.open: dims has 3 names, 'vorticity' in '" .. path .. "' has 4 dims\n  have  ")
-  refused(function() mh.data.open(path, {dims = {"sample", 2}}) end, "data.open: dims is a table\n  have  layout nil\n  fix   give the names of all dims")
-  refused(function() mh.data.open(path, {dims = {"sample", "time", "y", "x"}, layout = "cf"}) end, "data.open: dims is a table\n  have  layout 'cf'")
+  refused(function() mh.data.open(path, {dims = {"sample", 2}}) end, "data.open: dims is {'sample', 2}\n  have  layout nil\n  fix   give the names of all dims")
+  refused(function() mh.data.open(path, {dims = {"sample", "time", "y", "x"}, layout = "cf"}) end, "data.open: dims is {'sample', 'time', 'y', 'x'}\n  have  layout 'cf'")
   refused(function() mh.data.open(path, {layout = "pdebench"}) end, "data.open: '" .. path .. "' is no file of layout 'pdebench'\n  have  mask, vorticity")
   files.remove{path, groups}
 end

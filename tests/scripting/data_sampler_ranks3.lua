@@ -142,9 +142,9 @@ function tests.test_states_that_do_not_fit()
   end
   refused({size = 1000}, "has 1000 samples, the data set 1200\n  fix   load it with the data set")
   refused({shuffle = false}, "was saved with shuffle = false, this one has true")
-  refused({epoch = "two"}, "'epoch' is two, wanted a whole number")
+  refused({epoch = "two"}, "'epoch' is 'two', wanted a whole number")
   refused({next = 1201}, "sample 1201 of epoch 0 is outside of 1200 samples")
-  testing.assert_error(function() Sampler(3):load_state_dict("x") end, "wanted the table of state_dict(), got a string")
+  testing.assert_error(function() Sampler(3):load_state_dict("x") end, "wanted the table of state_dict(), got 'x'")
 end
 
 function tests.test_arguments_that_do_not_fit()

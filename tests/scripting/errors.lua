@@ -233,4 +233,27 @@ function tests.test_assertions_fail_when_they_should()
   t.assert_error(function() t.assert_error(function() error("y") end, "x") end, "another error")
 end
 
+function tests.test_values_that_would_be_lost_or_never_end_are_refused()
+  t.assert_error(function() mh.tensor{nonsense = 1} end, "tensor: a list has names too, got {nonsense = 1}")
+  t.assert_error(function() mh.tensor{{1, 2, x = 3}} end, "tensor: a list has names too")
+  local opt = mh.optim.SGD({mh.ones(2):requires_grad_()}, {lr = 0.1})
+  t.assert_error(function() mh.optim.CosineAnnealingWarmRestarts(opt, -1) end, "T_0 is -1, wanted a number of at least 1")
+  t.assert_error(function() mh.optim.StepLR(opt, 0 / 0) end, "step_size is nan, wanted a number of at least 1")
+  t.assert_error(function() mh.optim.LambdaLR(opt, function() end) end, "LambdaLR: the factor of group 0 is nil")
+  t.assert_error(function() mh.nn.Dropout(0 / 0) end, "p is nan, wanted a probability")
+  t.assert_error(function() mh.EMA(mh.nn.Linear(2, 2), 0 / 0) end, "decay is nan")
+end
+
+function tests.test_objects_of_two_kinds_are_unequal()
+  local mesh, placement = mh.init_device_mesh("cpu", {1}), mh.Shard(0)
+  t.assert_equal({mesh == placement, placement == mesh, mesh == mh.Generator(), placement == mh.Shard(0)}, {false, false, false, true})
+end
+
+function tests.test_assertions_see_what_is_in_tables_of_names()
+  local one, other = {steps = {{w = mh.ones(2)}}}, {steps = {{w = mh.zeros(2)}}}
+  t.assert_all_close(one, {steps = {{w = mh.ones(2)}}})
+  t.assert_error(function() t.assert_all_close(one, other) end, "2 of 2 elements differ")
+  t.assert_error(function() t.assert_close({w = mh.ones(2)}, {w = mh.zeros(2)}) end, "wanted a tensor, a number or a list of numbers")
+end
+
 return tests

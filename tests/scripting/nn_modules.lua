@@ -65,7 +65,7 @@ function tests.test_what_would_not_be_trained_is_refused()
   testing.assert_error(function() Block(2).blocks = {nn.ReLU()} end, "fix   self.blocks = nn.ModuleList(list)")
   testing.assert_error(function() Block(2).offset = mh.zeros({2}, {requires_grad = true}) end, "fix   self.offset = mh.nn.Parameter(tensor)")
   testing.assert_error(function() Block(2).train = nn.ReLU() end, "'train' is a method of every module")
-  testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but number")
+  testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but 3")
   testing.assert_error(function() return nn.Sequential(nn.ReLU())[1] end, "no module 1 in a list of 1")
   testing.assert_error(function() nn.Module:extend("Empty")()(1) end, "Empty: has no forward function")
   testing.assert_error(function() network():get_parameter("1.conv.wieght") end, "get_parameter: no '1.conv.wieght'; did you mean 'weight'?")
@@ -181,16 +181,16 @@ end
 function tests.test_what_is_no_state_is_refused()
   local net = nn.Linear(2, 3)
   local cases = {
-    {"run/model.safetensors", "wanted tensors by name, got string run/model.safetensors"},
-    {mh.ones{3, 2}, "wanted tensors by name, got a tensor"},
+    {"run/model.safetensors", "wanted tensors by name, got 'run/model.safetensors'"},
+    {mh.ones{3, 2}, "wanted tensors by name, got Tensor float32 [3, 2]"},
     {nil, "wanted tensors by name, got nil"},
-    {{mh.ones{3, 2}}, "element 1 of the list is no {name, tensor} but a tensor"},
-    {{{"weight", mh.ones{3, 2}}, "bias"}, "element 2 of the list is no {name, tensor} but a string"},
-    {{{"weight"}}, "'weight' is no tensor but a nil"},
+    {{mh.ones{3, 2}}, "element 1 of the list is no {name, tensor} but Tensor float32 [3, 2]"},
+    {{{"weight", mh.ones{3, 2}}, "bias"}, "element 2 of the list is no {name, tensor} but 'bias'"},
+    {{{"weight"}}, "'weight' is no tensor but nil"},
     {{{mh.ones{3, 2}, "weight"}}, "names are texts, got "},
-    {{weight = 1}, "'weight' is no tensor but a number"},
+    {{weight = 1}, "'weight' is no tensor but 1"},
     {{[0] = mh.ones{3, 2}}, "names are texts, got 0"},
-    {{model = net:state_dict()}, "'model' is no tensor but a table"},
+    {{model = net:state_dict()}, "'model' is no tensor but OrderedMap"},
   }
   for _, case in ipairs(cases) do
     local message = testing.assert_error(function() net:load_state_dict(case[1]) end, "Linear: load_state_dict: " .. case[2])

@@ -84,8 +84,8 @@ function tests.test_N17_N20_steps_without_samples_or_losses()
     refused(function() net:train_step {} end, "train_step: wanted a list of samples")
     if policy ~= "pp" then  -- there the last stage alone sees it
       local wrong = {
-        ["a nil"] = function(loss) local _ = loss * 100 end, ["a number"] = function() return 3 end,
-        ["a tensor [2]"] = function(loss) return mh.stack {loss, loss} end,
+        ["nil"] = function(loss) local _ = loss * 100 end, ["3"] = function() return 3 end,
+        ["Tensor float64 [2]"] = function(loss) return mh.stack {loss, loss} end,
       }
       for what, scale in pairs(wrong) do
         refused(function() net:train_step({x}, nil, scale) end, "scale_fn returns the loss that backward starts from, one number\n  have  " .. what)
@@ -260,7 +260,7 @@ function tests.test_D07_N44_wrong_arguments_are_named()
   local net = nn.Linear(3, 2)
   refused(function() mh.distribute_module(net) end, "distribute_module: wanted a mesh")
   refused(function() mh.distribute_module(net, 3) end, "distribute_module: wanted a mesh")
-  refused(function() mh.pipeline(nn.Sequential(net), {mesh = 3, micros = 1}) end, "pipeline: mesh is no mesh but a number")
+  refused(function() mh.pipeline(nn.Sequential(net), {mesh = 3, micros = 1}) end, "pipeline: mesh is no mesh but 3")
   refused(function() mh.data.DistributedSampler(true) end, "DistributedSampler: dataset is a number of samples")
   testing.assert_error(function() mh.op_trace(nil) end, "a function")
   testing.assert_equal(#mh.data.DistributedSampler({1, 2, 3, 4}), 4 // ranks)

@@ -214,8 +214,8 @@ end
 
 -- Every wrong plan, and the first line it is answered with.
 local kWrong = {
-  {"P13_number", 3, "parallelize_module: Expect ParallelStyle or table {name = ParallelStyle} for the plan, found number"},
-  {"P13_number_for_a_name", {fc1 = 3}, "Expect ParallelStyle or table for 'fc1' of the plan, found number"},
+  {"P13_number", 3, "parallelize_module: Expect ParallelStyle or table {name = ParallelStyle} for the plan, found 3"},
+  {"P13_number_for_a_name", {fc1 = 3}, "Expect ParallelStyle or table for 'fc1' of the plan, found 3"},
   {"nothing", nil, "found nil"},
   {"V09_unknown_key", {paramter = {["fc1.weight"] = {S(0)}}}, "unknown key 'paramter'; did you mean 'parameter'?"},
   {"V22_unmatched_parameter", {parameter = {["fc1.wieght"] = {S(0)}}},

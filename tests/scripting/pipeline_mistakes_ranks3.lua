@@ -28,9 +28,9 @@ function tests.test_N17_a_mistake_on_one_rank_is_one_error_on_all()
 
   local right, pipe = step(sum)
   testing.assert_error(function() pipe:train_step(mh.rank() == 0 and {1, 2} or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}, sum) end,
-    "train_step: sample 1 is a number")
+    "train_step: sample 1 is 1")
   testing.assert_error(function() pipe:infer_step(mh.rank() == 0 and {1, 2} or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}) end,
-    "infer_step: sample 1 is a number")
+    "infer_step: sample 1 is 1")
   right()  -- the ranks are together
 end
 

@@ -91,8 +91,8 @@ function tests.test_V16_a_dumped_plan_is_a_plan()
 end
 
 function tests.test_what_is_no_module()
-  testing.assert_error(function() mh.plan.dump(3) end, "plan.dump: wanted an nn.Module, got number")
-  testing.assert_error(function() mh.plan.repr_params{} end, "plan.repr_params: wanted an nn.Module, got table")
+  testing.assert_error(function() mh.plan.dump(3) end, "plan.dump: wanted an nn.Module, got 3")
+  testing.assert_error(function() mh.plan.repr_params{} end, "plan.repr_params: wanted an nn.Module, got {}")
 end
 
 function tests.test_V15_experts_are_refused_with_a_remedy()

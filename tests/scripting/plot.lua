@@ -121,7 +121,7 @@ end
 function tests.test_wrong_calls_are_refused()
   local refused = {
     {function() mh.plot.lines(path "x", {1, 2}) end, "plot.lines: the second argument is a list"},
-    {function() mh.plot.maps({}) end, "plot.maps: the first argument is the file's name, got table"},
+    {function() mh.plot.maps({}) end, "plot.maps: the first argument is the file's name, got {}"},
     {function() mh.plot.lines(path "x", {{y = {1}}}, {ylable = "a"}) end, "plot: unknown option 'ylable'; did you mean 'ylabel'"},
     {function() mh.plot.lines(path "x", {{y = {1, 2}, x = {1}}}) end, "plot: series 1 has 1 x and 2 y"},
     {function() mh.plot.lines(path "x", {{y = {1}}}, {yscale = "logarithmic"}) end, "plot: unknown yscale 'logarithmic'"},

@@ -202,10 +202,10 @@ end
 
 --- The field `name`, which all files have; `who` begins the error for another.
 function Collection:field(name, who)
-  local field = self.fields[name]
+  local field = type(name) == "string" and self.fields[name] or nil
   if field == nil then
     fail(("%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(who, text.of(name),
-      mh.did_you_mean(tostring(name), sorted(self.fields)), table.concat(sorted(self.fields), ", ")))
+      type(name) == "string" and mh.did_you_mean(name, sorted(self.fields)) or "", table.concat(sorted(self.fields), ", ")))
   end
   if field.missing_in then
     fail(("%s: field '%s' is missing in one file\n  have  it in '%s', not in '%s'\n  fix   leave that file out, or the field"):format(who, name,

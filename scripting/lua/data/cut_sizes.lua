@@ -8,7 +8,7 @@ local fail = mh.fail
 
 local function numbers(name, value, least)
   local list = mh.is_tensor(value) and value:double():tolist() or value
-  if type(list) ~= "table" or #list == 0 then
+  if type(list) ~= "table" or getmetatable(list) or #list == 0 then
     fail(("cut_sizes: %s is %s\n  have  no numbers\n  fix   give a list or a tensor [n]"):format(name, text.of(list)))
   end
   for i, number in ipairs(list) do

@@ -26,7 +26,7 @@ end
 
 --- Adds a layout, which is asked before all others. One of the same name is replaced.
 function layouts.add(layout)
-  if type(layout) ~= "table" or type(layout.name) ~= "string" or type(layout.matches) ~= "function"
+  if type(layout) ~= "table" or getmetatable(layout) or type(layout.name) ~= "string" or type(layout.matches) ~= "function"
       or type(layout.describe) ~= "function" then
     fail("data.layouts.add: wanted {name = text, matches = function(file), describe = function(file, options)}\n  have  "
       .. require("moonhalo.data.text").of(layout) .. "\n  fix   see docs/layouts.md")
@@ -44,6 +44,10 @@ layouts.names = names
 
 --- The layout named `name`, or without a name the first that knows `file`.
 function layouts.choose(file, name)
+  local meta = getmetatable(file)
+  if type(file) ~= "userdata" or not meta or meta.__name ~= "File" then
+    fail("data.layouts.choose: the file is " .. mh._describe(file) .. "\n  fix   give what mh.h5.open(path) returned")
+  end
   for i = #known, 1, -1 do
     if name == known[i].name or (name == nil and known[i].matches(file)) then
       if kOnlyTheirs[name] and not own[name] and not known[i].matches(file) then

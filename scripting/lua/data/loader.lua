@@ -8,6 +8,7 @@ local BatchPlan = require "moonhalo.data.batch_plan"
 local made = require "moonhalo.data.made"
 local Order = require "moonhalo.data.order"
 local text = require "moonhalo.data.text"
+local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
@@ -187,7 +188,11 @@ end
 --- Other blocks from the next batch on: the cut as in `loader`, of those dims that change. Samples and their order stay.
 --- Collective.
 function Loader:recut(cut)
-  if type(cut) ~= "table" then
+  local plain = type(cut) == "table" and getmetatable(cut) == nil
+  for _, one in pairs(plain and cut or {}) do
+    plain = plain and (type(one) == "string" or type(one) == "table" and getmetatable(one) == nil)
+  end
+  if not plain then
     fail(("loader: recut got %s\n  have  a cut of %d dims\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(text.of(cut), #sorted(self.cut.given)))
   end
   mh._data.check_same("loader", "cuts", mh.json.encode(cut))
@@ -224,7 +229,7 @@ local function refuse(what, have, fix) fail(("loader: load_state_dict: %s\n  hav
 --- Takes over seed, epoch and place, on any number of ranks, for any cut and batch size. Another set, or another way to
 --- shuffle, is an error that says what differs; then nothing changes.
 function Loader:load_state_dict(state)
-  if type(state) ~= "table" or type(state.set) ~= "table" then
+  if type(state) ~= "table" or getmetatable(state) or type(state.set) ~= "table" then
     refuse("wanted the table of state_dict()", text.of(state), "give what state_dict() or checkpoint.load gave")
   end
   for _, name in ipairs {"seed", "epoch", "next"} do
@@ -274,6 +279,9 @@ end
 --- and after a resume. Collective over all ranks.
 return function(set, ...)
   local options = arguments.read(kLoader, ...)
+  if options.mesh ~= nil and not is_mesh(options.mesh) then
+    fail(("loader: mesh is %s\n  have  no mesh\n  fix   loader{mesh = mesh, batch = 8}"):format(text.of(options.mesh)))
+  end
   check_same_options(set, options)
   check_count("batch", options.batch, 1)
   check_count("seed", options.seed, math.mininteger)

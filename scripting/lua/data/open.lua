@@ -116,6 +116,16 @@ local function find_heads(options)
   return found
 end
 
+--- Options are compared between ranks as text: texts, numbers, booleans and tables of them.
+local function check_plain(name, value)
+  local kind = type(value)
+  if kind == "nil" or kind == "string" or kind == "number" or kind == "boolean" then return end
+  if kind ~= "table" or getmetatable(value) then
+    fail(("data.open: %s is %s\n  fix   give a text, or a table of texts"):format(name, text.of(value)))
+  end
+  for _, one in pairs(value) do check_plain(name, one) end
+end
+
 --- Names of dims are a list of texts, or one such list a dataset, for the layout "plain".
 local function check_dims(options)
   local function is_list(list)
@@ -147,6 +157,7 @@ end
 --- Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
 return function(...)
   local options = arguments.read(kOpen, ...)
+  for _, name in ipairs(kOpen.names) do check_plain(name, options[name]) end
   mh._data.check_same("data.open", "arguments",
     mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "", options.index or "",
       options.dates == nil and "" or options.dates, options.may_differ or {}, options.dims or {}})

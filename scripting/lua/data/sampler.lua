@@ -10,7 +10,7 @@ local samplers = {}
 
 local function check_count(where, name, value, least)
   if math.type(value) ~= "integer" or value < least then
-    fail(("%s: %s is %s, wanted a whole number of at least %d"):format(where, name, tostring(value), least))
+    fail(("%s: %s is %s, wanted a whole number of at least %d"):format(where, name, mh._describe(value), least))
   end
 end
 
@@ -74,9 +74,9 @@ local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(sel
 --- Takes over seed, epoch and place. The data set must have as many samples and be shuffled or not as before, else an error;
 --- the batch size and drop_last may be others, since the order of the samples does not depend on them.
 function Sampler:load_state_dict(state)
-  if type(state) ~= "table" then refuse("wanted the table of state_dict(), got a %s", type(state)) end
+  if type(state) ~= "table" or mh.nn.is_module(state) then refuse("wanted the table of state_dict(), got %s", mh._describe(state)) end
   for _, name in ipairs {"size", "seed", "epoch", "next"} do
-    if math.type(state[name]) ~= "integer" then refuse("'%s' is %s, wanted a whole number", name, tostring(state[name])) end
+    if math.type(state[name]) ~= "integer" then refuse("'%s' is %s, wanted a whole number", name, mh._describe(state[name])) end
   end
   if state.size ~= self.size then
     refuse("has %d samples, the data set %d\n  fix   load it with the data set that it was saved with, or begin a new order",
@@ -108,7 +108,7 @@ function samplers.DistributedSampler(...)
   local meta = type(self.dataset) ~= "table" and getmetatable(self.dataset)
   if type(self.dataset) ~= "number" and type(self.dataset) ~= "table" and (type(meta) ~= "table" or meta.__len == nil) then
     fail(("%s: dataset is a number of samples, or what has a length\n  have  %s\n  fix   %s(1000), or %s(files)"):format(name,
-      tostring(self.dataset), name, name))
+      mh._describe(self.dataset), name, name))
   end
   self.size = type(self.dataset) == "number" and self.dataset or #self.dataset
   self.num_replicas, self.rank, self.epoch = self.num_replicas or mh.world_size(), self.rank or mh.rank(), 0

@@ -290,8 +290,11 @@ end
 
 --- Statistics that save() wrote. Collective.
 function statistics.load(path)
-  if type(path) ~= "string" then fail("statistics: wanted a path\n  have  " .. text.of(path) .. "\n  fix   give that of a file that save() wrote") end
-  local content = mh._files.on_first_rank(function() return mh.json.encode(check_loaded(mh.json.load(path), path)) end)
+  if type(path) ~= "string" then fail("data.load_statistics: wanted a path\n  have  " .. text.of(path) .. "\n  fix   give that of a file that save() wrote") end
+  local content = mh._files.on_first_rank(function()
+    if not mh.files.exists(path) then fail(("data.load_statistics: no file '%s'\n  fix   give that of a file that save() wrote"):format(path)) end
+    return mh.json.encode(check_loaded(mh.json.load(path), path))
+  end)
   return from_table(mh.json.decode(content))
 end
 
@@ -335,6 +338,8 @@ end
 --- otherwise). Missing values do not count. Collective over all ranks.
 function statistics.of(set, ...)
   local options = arguments.read(kStatistics, ...)
+  if options.cache ~= nil then arguments.text("statistics", "cache", options.cache) end
+  if options.weights ~= nil and not mh.is_tensor(options.weights) then arguments.text("statistics", "weights", options.weights) end
   if set.name and set.name ~= "train" and not options.of_any_split then
     fail(("statistics: of the part '%s', which training must not know\n  have  a split\n  fix   take those of 'train', or give of_any_split = true"):format(
       set.name))

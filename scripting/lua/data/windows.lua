@@ -145,6 +145,9 @@ end
 
 --- The run and the anchor of sample `i`, all from 0.
 function Windows:at(i)
+  if math.type(i) ~= "integer" or i < 0 or i >= self.count then
+    fail(("windows: no sample %s\n  have  %d, which count from 0"):format(text.of(i), self.count))
+  end
   local low, high = 1, #self.pieces
   while low < high do
     local middle = (low + high + 1) // 2
@@ -187,7 +190,17 @@ function Windows:description()
   return table.concat(parts, "|")
 end
 
-function Windows:split(parts) return require("moonhalo.data.split")(self, parts) end
+function Windows:split(parts)
+  local plain = type(parts) == "table" and getmetatable(parts) == nil
+  for _, part in pairs(plain and parts or {}) do
+    local kind = type(part)
+    plain = plain and (kind == "number" or kind == "string" or (kind == "table" and getmetatable(part) == nil))
+  end
+  if not plain then
+    fail("split: wanted parts by name, got " .. text.of(parts) .. "\n  fix   give {train = 0.8, valid = 0.2}")
+  end
+  return require("moonhalo.data.split")(self, parts)
+end
 
 function Windows:statistics(...) return require("moonhalo.data.statistics").of(self, ...) end
 

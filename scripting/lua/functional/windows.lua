@@ -9,7 +9,7 @@ local fail = mh.fail
 local optional, tuple = arguments.optional, arguments.tuple
 local W = {}
 
-local define = arguments.definer(W)
+local define = arguments.definer(W, {input = true, indices = true})
 
 local function product(list)
   local all = 1
@@ -115,8 +115,12 @@ local kBlocks = {{"dilation", 1}, {"padding", 0}, {"stride", 1}}
 --- Sliding blocks [batch, channels * block, positions] of [batch, channels, rows, columns]. In `mh`, unfold is the operator
 --- along one dimension.
 define("unfold", {"input", "kernel_size", table.unpack(kBlocks)}, function(v, op)
-  return aten.im2col(v.input, tuple(op, "kernel_size", v.kernel_size, 2), tuple(op, "dilation", v.dilation, 2),
-    tuple(op, "padding", v.padding, 2), tuple(op, "stride", v.stride, 2))
+  local two = {}
+  for name, least in pairs {kernel_size = 1, dilation = 1, padding = 0, stride = 1} do
+    two[name] = tuple(op, name, v[name], 2)
+    for _, one in ipairs(two[name]) do arguments.count(op, name, one, least) end
+  end
+  return aten.im2col(v.input, two.kernel_size, two.dilation, two.padding, two.stride)
 end)
 
 --- The sum of sliding blocks where they were taken from: the adjoint of unfold.

@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Calls as in PyTorch: positional values, then names in a last table, `nn.Conv2d(3, 8, 3, {padding = 1})`.
+-- Calls as in PyTorch: positional values, then names in a last table, `nn.Conv2d(3, 8, 3, {padding = 1})`. Errors name the
+-- function, the argument and the value, by mh._describe: an address would differ from rank to rank.
+-- tests/scripting/wrong_calls.lua calls every public function wrongly.
 
 local mh = require "moonhalo"
 
@@ -43,7 +45,7 @@ local function usage(signature)
   local shown = {}
   for i, name in ipairs(signature.names) do
     local default = signature.default[name]
-    shown[i] = default == nil and name or name .. " = " .. tostring(default)
+    shown[i] = default == nil and name or name .. " = " .. mh._describe(default)
   end
   return "\n  have  " .. signature.op .. "(" .. table.concat(shown, ", ") .. ")"
 end
@@ -80,23 +82,70 @@ function arguments.read(signature, ...)
 end
 
 --- Returns define(name, entries, run): it makes target[name] with a signature, whose `run` gets the values by name, and the name.
-function arguments.definer(target)
+--- `tensors`: the names of arguments that are tensors.
+function arguments.definer(target, tensors)
   return function(name, entries, run)
     local spec = arguments.signature(name, entries)
-    target[name] = function(...) return run(arguments.read(spec, ...), name) end
+    target[name] = function(...)
+      local values = arguments.read(spec, ...)
+      for _, required in ipairs(spec.required) do
+        if tensors[required] then arguments.tensor(name, required, values[required]) end
+      end
+      return run(values, name)
+    end
   end
+end
+
+--- `value`, a tensor, or an error that names the argument.
+function arguments.tensor(op, name, value)
+  if not mh.is_tensor(value) then fail(("%s: %s is %s, wanted a tensor"):format(op, name, mh._describe(value))) end
+  return value
+end
+
+--- `value`, a table or nil, or an error: options that a function takes beside its arguments.
+function arguments.options(op, value)
+  if value ~= nil and not arguments.is_options(value) then
+    fail(("%s: the options are a table, got %s\n  fix   write {name = value}"):format(op, mh._describe(value)))
+  end
+  return value or {}
+end
+
+--- `value`, a number, or an error that names the argument.
+function arguments.number(op, name, value)
+  if type(value) ~= "number" then fail(("%s: %s is %s, wanted a number"):format(op, name, mh._describe(value))) end
+  return value
+end
+
+--- `value`, true or false, or an error that names the argument.
+function arguments.flag(op, name, value)
+  if type(value) ~= "boolean" then fail(("%s: %s is %s, wanted true or false"):format(op, name, mh._describe(value))) end
+  return value
+end
+
+--- `value`, a text, or an error that names the argument.
+function arguments.text(op, name, value)
+  if type(value) ~= "string" then fail(("%s: %s is %s, wanted a text"):format(op, name, mh._describe(value))) end
+  return value
+end
+
+--- `value`, a whole number of at least `least`, or an error that names the argument.
+function arguments.count(op, name, value, least)
+  if math.type(value) ~= "integer" or value < least then
+    fail(("%s: %s is %s, wanted a whole number of at least %d"):format(op, name, mh._describe(value), least))
+  end
+  return value
 end
 
 --- `value` once per dimension: a number is repeated, a list must have `count` numbers.
 function arguments.tuple(op, name, value, count)
-  if type(value) == "table" then
+  if type(value) == "table" and getmetatable(value) == nil then
     if #value ~= count then
       fail(("%s: %s has %d numbers, wanted one or %d"):format(op, name, #value, count))
     end
     return {table.unpack(value)}
   end
   if type(value) ~= "number" then
-    fail(("%s: %s is %s, wanted a number or a list of %d"):format(op, name, tostring(value), count))
+    fail(("%s: %s is %s, wanted a number or a list of %d"):format(op, name, mh._describe(value), count))
   end
   local list = {}
   for i = 1, count do list[i] = value end
@@ -117,8 +166,10 @@ function arguments.choice(op, name, value, known)
   for _, one in ipairs(known) do
     if one == value then return value end
   end
-  fail(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, tostring(value), mh.did_you_mean(tostring(value), known),
-    table.concat(known, ", ")))
+  if type(value) ~= "string" then
+    fail(("%s: unknown %s %s\n  have  %s"):format(op, name, mh._describe(value), table.concat(known, ", ")))
+  end
+  fail(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, value, mh.did_you_mean(value, known), table.concat(known, ", ")))
 end
 
 return arguments

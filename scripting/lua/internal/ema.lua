@@ -31,9 +31,9 @@ end
 --- first values are soon forgotten). Buffers are copied, not averaged. Averages of float16 and bfloat16 are float32.
 local function make(...)
   local self = setmetatable(arguments.read(kSignature, ...), meta)
-  if not base.is_module(self.module) then fail("EMA: wanted an nn.Module, got " .. type(self.module)) end
-  if type(self.decay) ~= "number" or self.decay < 0 or self.decay > 1 then
-    fail("EMA: decay is " .. tostring(self.decay) .. ", wanted a number within 0 and 1")
+  if not base.is_module(self.module) then fail("EMA: wanted an nn.Module, got " .. mh._describe(self.module)) end
+  if type(self.decay) ~= "number" or not (self.decay >= 0 and self.decay <= 1) then
+    fail("EMA: decay is " .. mh._describe(self.decay) .. ", wanted a number within 0 and 1")
   end
   self.updates, self.trained, self.averages, self.is_buffer = 0, nil, ordered_map(), {}
   for name, tensor in tensors_of(self.module) do self.averages[name] = start(tensor) end
@@ -45,6 +45,7 @@ local function place_text(tensor) return tensor:is_shard_tensor() and tostring(t
 
 --- `visit(name, average, tensor)` for every average, the tensors being those of `module` under the same names.
 local function each(self, op, module, visit)
+  if not base.is_module(module) then fail(("EMA: %s: wanted an nn.Module, got %s"):format(op, mh._describe(module))) end
   local tensors = tensors_of(module)
   for name, average in self.averages do
     local tensor = tensors[name]
@@ -105,7 +106,7 @@ end
 
 --- Names and shapes must be those of this module; the placements may be others.
 function EMA:load_state_dict(given)
-  if type(given) ~= "table" or type(given.averages) ~= "table" or math.type(given.updates) ~= "integer" then
+  if type(given) ~= "table" or base.is_module(given) or type(given.averages) ~= "table" or math.type(given.updates) ~= "integer" then
     fail("EMA: load_state_dict: wanted the table of state_dict(), with averages and updates")
   end
   state.load_state_dict({

@@ -51,7 +51,7 @@ end
 
 local function read_options(op, given)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
-    fail(op .. ": wanted options, as {mesh = mesh[\"dp\"]}, got " .. type(given))
+    fail(op .. ": wanted options, as {mesh = mesh[\"dp\"]}, got " .. mh._describe(given))
   end
   local options = setmetatable({}, {__index = kDefaults})
   for key, value in pairs(given) do
@@ -60,7 +60,7 @@ local function read_options(op, given)
   end
   if options.mesh == nil then fail(op .. ": no mesh given\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})") end
   if not is_mesh(options.mesh) then
-    fail(("%s: mesh is no mesh but a %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op, type(options.mesh),
+    fail(("%s: mesh is no mesh but %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op, mh._describe(options.mesh),
       tostring(options.mesh), op))
   end
   if op == "fully_shard" and options.mesh.ndim > 2 then
@@ -187,7 +187,7 @@ end
 
 local function make_unit(op, module, given)
   if not is_module(module) then
-    fail(op .. ": wanted an nn.Module, got " .. (is_tensor(module) and "a tensor" or type(module)))
+    fail(op .. ": wanted an nn.Module, got " .. mh._describe(module))
   end
   local options = read_options(op, given)
   if kUnits[module] then
@@ -249,11 +249,11 @@ function units.replicate(module, options) return make_unit("replicate", module, 
 --- one rank, too. A ComputeConfig, or nil, may stand before the options, as in nnScaler; it must be one of this run.
 function units.build_optimizer(module, class, ...)
   if not is_module(module) then
-    fail(("build_optimizer: wanted an nn.Module, got a %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(type(module)))
+    fail(("build_optimizer: wanted an nn.Module, got %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(mh._describe(module)))
   end
   if type(class) ~= "function" then
     fail(("build_optimizer: wanted a class of optimizers, got %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(
-      class == nil and "nil" or "a " .. type(class)))
+      mh._describe(class)))
   end
   local given, compute_config = table.pack(...), require "moonhalo.policy.compute_config"
   local leads = compute_config.is_config(given[1]) or (given.n > 1 and given[1] == nil)

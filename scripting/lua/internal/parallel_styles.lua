@@ -65,7 +65,7 @@ local function encode_table(value, custom)
     elseif type(key) == "string" then
       names = true
     else
-      fail("parallelize_module: a plan has names and lists, found the key " .. tostring(key))
+      fail("parallelize_module: a plan has names and lists, found the key " .. mh._describe(key))
     end
   end
   local encoded = {}
@@ -98,20 +98,20 @@ function encode(value, custom)
 end
 
 --- The engine's plan, and the list of styles that are written in Lua.
-function styles.read_plan(plan)
-  if type(plan) == "userdata" and tostring(getmetatable(plan).__name):find("ParallelPlan", 1, true) then return plan, {} end
+function styles.read_plan(op, plan)
+  if type(plan) == "userdata" and tostring((getmetatable(plan) or {}).__name):find("ParallelPlan", 1, true) then return plan, {} end
   if type(plan) ~= "table" or (getmetatable(plan) ~= nil and not is_style(plan)) then
-    fail("parallelize_module: Expect ParallelStyle or table {name = ParallelStyle} for the plan, found "
-      .. (mh.is_tensor(plan) and "a tensor" or type(plan)))
+    fail(op .. ": Expect ParallelStyle or table {name = ParallelStyle} for the plan, found "
+      .. mh._describe(plan))
   end
   local custom = {}
   if not is_style(plan) then
     for key, value in pairs(plan) do
       if type(key) ~= "string" then
-        fail("parallelize_module: the names of a plan are strings, found " .. tostring(key))
+        fail(op .. ": the names of a plan are strings, found " .. mh._describe(key))
       end
       if type(value) ~= "table" then
-        fail(("parallelize_module: Expect ParallelStyle or table for '%s' of the plan, found %s"):format(key, type(value)))
+        fail(("%s: Expect ParallelStyle or table for '%s' of the plan, found %s"):format(op, key, mh._describe(value)))
       end
     end
   end

@@ -18,7 +18,7 @@ local function path(prefix, name) return prefix == "" and name or prefix .. "." 
 
 local function check_module(op, module)
   if not is_module(module) then
-    fail(op .. ": wanted an nn.Module, got " .. (is_tensor(module) and "a tensor" or type(module)))
+    fail(op .. ": wanted an nn.Module, got " .. mh._describe(module))
   end
 end
 
@@ -210,7 +210,7 @@ function parallelize.parallelize_module(module, mesh, plan, given)
     return module
   end
   local custom
-  plan, custom = styles.read_plan(plan)
+  plan, custom = styles.read_plan("parallelize_module", plan)
   if options.is_model_sharded and plan:has_styles() then
     fail("parallelize_module: is_model_sharded needs a plan of placements, since styles read the shapes of whole parameters"
       .. "\n  fix   give {parameter = {...}, forward = {...}}")
@@ -259,7 +259,7 @@ function parallelize.distribute_module(module, mesh, partition, input, output)
   check_module("distribute_module", module)
   if not is_mesh(mesh) then
     fail(("distribute_module: wanted a mesh\n  have  %s\n  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
-      mh.is_tensor(mesh) and "a tensor" or type(mesh), mh.world_size()))
+      mh._describe(mesh), mh.world_size()))
   end
   local modules = {}
   for name, one in module:named_modules() do modules[#modules + 1] = {name = name, module = one} end

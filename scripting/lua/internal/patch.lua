@@ -8,7 +8,7 @@ local forward = require "moonhalo.internal.forward"
 local fail = mh.fail
 
 local function check(net, patches)
-  if not base.is_module(net) then fail("patch: wanted an nn.Module, got " .. type(net)) end
+  if not base.is_module(net) then fail("patch: wanted an nn.Module, got " .. mh._describe(net)) end
   if type(patches) ~= "table" then fail("patch: wanted a table {name = function(self, forward, ...) ... end}") end
   for name, fn in pairs(patches) do
     if type(name) ~= "string" then fail("patch: the names of modules are texts, got " .. tostring(name)) end

@@ -167,11 +167,11 @@ local function inputs_of(op, samples)
   for i, sample in ipairs(samples) do
     local list = is_tensor(sample) and {sample} or sample
     if type(list) ~= "table" then
-      fail(("%s: sample %d is a %s\n  fix   give a tensor, or a table: its list goes to the first stage, all of it to the loss")
-        :format(op, i, type(sample)))
+      fail(("%s: sample %d is %s\n  fix   give a tensor, or a table: its list goes to the first stage, all of it to the loss")
+        :format(op, i, mh._describe(sample)))
     end
     for k, value in ipairs(list) do
-      if not is_tensor(value) then fail(("%s: entry %d of sample %d is no tensor but a %s"):format(op, k, i, type(value))) end
+      if not is_tensor(value) then fail(("%s: entry %d of sample %d is no tensor but %s"):format(op, k, i, mh._describe(value))) end
     end
     inputs[i] = table.move(list, 1, #list, 1, {})
   end
@@ -368,12 +368,12 @@ local kSignature = arguments.signature("pipeline", {
 local function pipeline(...)
   local given = arguments.read(kSignature, ...)
   if not is_mesh(given.mesh) then
-    fail(("pipeline: mesh is no mesh but a %s\n  have  %s\n  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(type(given.mesh),
+    fail(("pipeline: mesh is no mesh but %s\n  have  %s\n  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(mh._describe(given.mesh),
       tostring(given.mesh)))
   end
   local model, stages = stages_of(given.model, given, given.mesh:size(given.dim))
   for i, stage in ipairs(stages) do
-    if not is_module(stage) then fail(("pipeline: stage %d is no module but a %s"):format(i - 1, type(stage))) end
+    if not is_module(stage) then fail(("pipeline: stage %d is no module but %s"):format(i - 1, mh._describe(stage))) end
   end
   check_owners(model, stages)
   check_meshes(model, given.mesh, given.dim)

@@ -8,7 +8,7 @@ local parallelize = require "moonhalo.internal.parallelize"
 local report = {}
 
 local function check(op, net)
-  if not base.is_module(net) then mh.fail("plan." .. op .. ": wanted an nn.Module, got " .. type(net)) end
+  if not base.is_module(net) then mh.fail("plan." .. op .. ": wanted an nn.Module, got " .. mh._describe(net)) end
 end
 
 --- "dp: Replicate(), tp: Shard(0, {3, 2, 2})", or "plain".

@@ -52,7 +52,7 @@ end
 local function widens(first, second) return first[1] > first[2] and second[1] < second[2] end
 
 local function check(name, net)
-  if not base.is_module(net) then fail("plan.zoo: wanted an nn.Module, got " .. type(net)) end
+  if not base.is_module(net) then fail("plan.zoo: wanted an nn.Module, got " .. mh._describe(net)) end
   arguments.choice("plan.zoo", "structure", name, sorted_keys(kStructures))
   local have = {}
   for _, module in net:named_modules() do

@@ -11,7 +11,7 @@ local samples = {}
 local function marked(op, tensor, said)
   if not is_tensor(tensor) then
     mh.fail(("%s: wanted a tensor, got %s\n  fix   mh.%s(t), for every tensor of a table"):format(op,
-      tensor == nil and "nil" or "a " .. type(tensor), op))
+      mh._describe(tensor), op))
   end
   training.say(tensor, said)
   return tensor

@@ -135,7 +135,7 @@ end
 
 local function check_part(who, part)
   if type(part) == "table" and type(rawget(part, "notes")) == "table" and type(rawget(part, "blocks")) == "table" then return part end
-  fail(("%s: wanted what mh.deduped_state_dict gave, got %s"):format(who, mh.is_tensor(part) and "a tensor" or type(part)))
+  fail(("%s: wanted what mh.deduped_state_dict gave, got %s"):format(who, mh._describe(part)))
 end
 
 local function refuse_pipelines(who, module)
@@ -148,12 +148,12 @@ end
 local function check_targets(who, module, optimizer, options)
   if not base.is_module(module) then
     refuse_pipelines(who, module)
-    fail(("%s: wanted an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, mh.is_tensor(module) and "a tensor" or type(module), who))
+    fail(("%s: wanted an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, mh._describe(module), who))
   end
   refuse_pipelines(who, module)
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
     fail(("%s: wanted an optimizer\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
-      mh.is_tensor(optimizer) and "a tensor" or type(optimizer), who))
+      mh._describe(optimizer), who))
   end
   if options == nil then return end
   if type(options) ~= "table" or getmetatable(options) ~= nil then fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options))) end
@@ -205,6 +205,10 @@ end
 --- {part = part}, {layout = "per_rank"}), say). Collective over all ranks.
 function parts.deduped_state_dict(module, optimizer)
   refuse_pipelines("deduped_state_dict", module)
+  if not base.is_module(module) then fail("deduped_state_dict: wanted an nn.Module, got " .. mh._describe(module)) end
+  if optimizer ~= nil and not mh._is_optimizer(optimizer) then
+    fail("deduped_state_dict: wanted an optimizer, got " .. mh._describe(optimizer))
+  end
   local packing = require "moonhalo.checkpoint"
   local entries, tensors = packing._pack(optimizer and {model = module, optimizer = optimizer} or {model = module})
   local model = part_of(entries.model, tensors.model or {})
@@ -219,7 +223,7 @@ local function tree_of(part, whole)
 end
 
 local function merged(list)
-  if type(list) ~= "table" or #list == 0 then fail("merge_state_dicts: wanted a list of the parts of all ranks, got " .. type(list)) end
+  if type(list) ~= "table" or getmetatable(list) or #list == 0 then fail("merge_state_dicts: wanted a list of the parts of all ranks, got " .. mh._describe(list)) end
   local all, seen = {}, {}
   for i, part in ipairs(list) do
     check_part("merge_state_dicts", part)
@@ -243,7 +247,7 @@ local function check_merged(who, what, given)
   local tensors = type(given) == "table" and not mh.is_tensor(given) and (what == "model's" or type(given.state) == "table")
   if not tensors then
     fail(("%s: wanted the %s state that mh.merge_state_dicts gave\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, what,
-      mh.is_tensor(given) and "a tensor" or given == false and "nil" or "a " .. type(given), who))
+      given == false and "nil" or mh._describe(given), who))
   end
 end
 

@@ -21,13 +21,14 @@ local Attention = attention.MultiheadAttention
 
 function Attention:init(...)
   local values = read(kInit, ...)
+  for _, name in ipairs {"embed_dim", "num_heads"} do layers.check_size("MultiheadAttention", name, values[name], 1) end
   if values.embed_dim % values.num_heads ~= 0 then
     fail(("MultiheadAttention: embed_dim %d is not divisible by num_heads %d"):format(values.embed_dim, values.num_heads))
   end
   self.embed_dim, self.num_heads, self.dropout = values.embed_dim, values.num_heads, values.dropout
   self.head_dim, self.batch_first = values.embed_dim // values.num_heads, values.batch_first
-  self.in_proj_weight = layers.new_parameter({3 * values.embed_dim, values.embed_dim}, values)
-  self.in_proj_bias = values.bias and layers.new_parameter({3 * values.embed_dim}, values) or nil
+  self.in_proj_weight = layers.new_parameter("MultiheadAttention", {3 * values.embed_dim, values.embed_dim}, values)
+  self.in_proj_bias = values.bias and layers.new_parameter("MultiheadAttention", {3 * values.embed_dim}, values) or nil
   self.out_proj = layers.Linear(values.embed_dim, values.embed_dim,
     {bias = values.bias, device = values.device, dtype = values.dtype})
   self:reset_parameters()

@@ -21,7 +21,7 @@ end
 local function check_channels(op, values)
   for _, name in ipairs {"in_channels", "out_channels"} do
     if math.type(values[name]) ~= "integer" or values[name] <= 0 then
-      fail(op .. ": " .. name .. " is " .. tostring(values[name]) .. ", wanted a positive integer")
+      fail(op .. ": " .. name .. " is " .. mh._describe(values[name]) .. ", wanted a positive integer")
     end
     if math.type(values.groups) ~= "integer" or values.groups <= 0 or values[name] % values.groups ~= 0 then
       fail(("%s: %s %d is not divisible by groups %s"):format(op, name, values[name], tostring(values.groups)))
@@ -83,8 +83,8 @@ local function convolution(dims)
         fail(name .. ": padding 'same' needs a stride of 1, have " .. show(self.stride))
       end
     end
-    self.weight = layers.new_parameter({self.out_channels, self.in_channels // self.groups, table.unpack(self.kernel_size)}, values)
-    self.bias = values.bias and layers.new_parameter({self.out_channels}, values) or nil
+    self.weight = layers.new_parameter(self:class_name(), {self.out_channels, self.in_channels // self.groups, table.unpack(self.kernel_size)}, values)
+    self.bias = values.bias and layers.new_parameter(self:class_name(), {self.out_channels}, values) or nil
     self:reset_parameters()
   end
   function class:reset_parameters() layers.reset_affine(self.weight, self.bias) end
@@ -128,8 +128,8 @@ local function transposed(dims)
     if values.padding_mode ~= "zeros" then fail(name .. ": only padding_mode 'zeros' exists, got '" .. tostring(values.padding_mode) .. "'") end
     set_common(self, name, values, dims)
     self.output_padding = tuple(name, "output_padding", values.output_padding, dims)
-    self.weight = layers.new_parameter({self.in_channels, self.out_channels // self.groups, table.unpack(self.kernel_size)}, values)
-    self.bias = values.bias and layers.new_parameter({self.out_channels}, values) or nil
+    self.weight = layers.new_parameter(self:class_name(), {self.in_channels, self.out_channels // self.groups, table.unpack(self.kernel_size)}, values)
+    self.bias = values.bias and layers.new_parameter(self:class_name(), {self.out_channels}, values) or nil
     self:reset_parameters()
   end
   function class:reset_parameters() layers.reset_affine(self.weight, self.bias) end

@@ -9,38 +9,64 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 local fail = mh.fail
 local init = {}
 
-local function filled(tensor, fill)
+local function filled(op, tensor, fill)
+  arguments.tensor(op, "the first argument", tensor)
   mh.no_grad(function() fill(tensor) end)
   return tensor
 end
 
-function init.uniform_(tensor, a, b) return filled(tensor, function(t) t:uniform_(a or 0, b or 1) end) end
-function init.normal_(tensor, mean, std) return filled(tensor, function(t) t:normal_(mean or 0, std or 1) end) end
-function init.constant_(tensor, value) return filled(tensor, function(t) t:fill_(value) end) end
-function init.ones_(tensor) return init.constant_(tensor, 1) end
-function init.zeros_(tensor) return init.constant_(tensor, 0) end
+--- For values that are drawn, of which integers would keep nothing.
+local function drawn(op, tensor, fill)
+  arguments.tensor(op, "the first argument", tensor)
+  if not (tensor:is_floating_point() or tensor:is_complex()) then
+    fail(("%s: the first argument is %s, wanted floating point numbers"):format(op, mh._describe(tensor)))
+  end
+  return filled(op, tensor, fill)
+end
+
+local function number(op, name, value, default)
+  if value == nil then value = default end
+  if type(value) ~= "number" then fail(("%s: %s is %s, wanted a number"):format(op, name, mh._describe(value))) end
+  return value
+end
+
+function init.uniform_(tensor, a, b)
+  a, b = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
+  return drawn("uniform_", tensor, function(t) t:uniform_(a, b) end)
+end
+function init.normal_(tensor, mean, std)
+  mean, std = number("normal_", "mean", mean, 0), number("normal_", "std", std, 1)
+  return drawn("normal_", tensor, function(t) t:normal_(mean, std) end)
+end
+function init.constant_(tensor, value)
+  number("constant_", "value", value)
+  return filled("constant_", tensor, function(t) t:fill_(value) end)
+end
+function init.ones_(tensor) return filled("ones_", tensor, function(t) t:fill_(1) end) end
+function init.zeros_(tensor) return filled("zeros_", tensor, function(t) t:fill_(0) end) end
 
 --- Normal numbers of which those outside [a, b] are drawn again, by the inverse distribution function.
 function init.trunc_normal_(tensor, mean, std, a, b)
-  mean, std, a, b = mean or 0, std or 1, a or -2, b or 2
+  local op = "trunc_normal_"
+  mean, std, a, b = number(op, "mean", mean, 0), number(op, "std", std, 1), number(op, "a", a, -2), number(op, "b", b, 2)
   local function cdf(x) return 0.5 * (1 + mh.tensor(x / math.sqrt(2), {dtype = "float64"}):erf():item()) end
   local low, high = cdf((a - mean) / std), cdf((b - mean) / std)
-  return filled(tensor, function(t)
+  return drawn(op, tensor, function(t)
     t:uniform_(2 * low - 1, 2 * high - 1):erfinv_():mul_(std * math.sqrt(2)):add_(mean):clamp_(a, b)
   end)
 end
 
 function init.eye_(tensor)
-  if #tensor.shape ~= 2 then fail("eye_: a matrix is wanted, got " .. #tensor.shape .. " dimensions") end
-  return filled(tensor, function(t)
+  if #arguments.tensor("eye_", "the first argument", tensor).shape ~= 2 then fail("eye_: a matrix is wanted, got " .. #tensor.shape .. " dimensions") end
+  return filled("eye_", tensor, function(t)
     t:copy_(mh.eye(t.shape[1], t.shape[2], {dtype = t.dtype, device = t.device}))
   end)
 end
 
 --- Keeps as many input channels as possible the same through a convolution of 1 to 3 dimensions.
 function init.dirac_(tensor, groups)
-  local shape = tensor.shape
-  groups = groups or 1
+  local shape = arguments.tensor("dirac_", "the first argument", tensor).shape
+  groups = arguments.count("dirac_", "groups", groups or 1, 1)
   if #shape < 3 or #shape > 5 then fail("dirac_: 3 to 5 dimensions are wanted, got " .. #shape) end
   if shape[1] % groups ~= 0 then fail("dirac_: " .. shape[1] .. " channels are not divisible by " .. groups .. " groups") end
   local per_group = shape[1] // groups
@@ -53,7 +79,7 @@ function init.dirac_(tensor, groups)
       one:fill_(1)
     end
   end
-  return filled(tensor, function(t) t:copy_(whole) end)
+  return filled("dirac_", tensor, function(t) t:copy_(whole) end)
 end
 
 local kGain = {linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1,
@@ -61,64 +87,62 @@ local kGain = {linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d 
 
 --- The factor that keeps variances through a nonlinearity; `parameter` is leaky_relu's slope (default 0.01).
 function init.calculate_gain(nonlinearity, parameter)
-  if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + (parameter or 0.01) ^ 2)) end
+  if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + number("calculate_gain", "parameter", parameter, 0.01) ^ 2)) end
   local known = sorted_keys(kGain)
   known[#known + 1] = "leaky_relu"
   return kGain[arguments.choice("calculate_gain", "nonlinearity", nonlinearity, known)]
 end
 
---- Inputs and outputs per element of a weight of shape [out, in, kernel...].
-function init.fans(tensor)
-  local shape = tensor.shape
-  if #shape < 2 then fail("init: a weight of at least 2 dimensions is wanted, got " .. #shape) end
+local function fans(op, tensor)
+  local shape = arguments.tensor(op, "the first argument", tensor).shape
+  if #shape < 2 then fail(op .. ": a weight of at least 2 dimensions is wanted, got " .. #shape) end
   local field = 1
   for d = 3, #shape do field = field * shape[d] end
   return shape[2] * field, shape[1] * field
 end
 
+--- Inputs and outputs per element of a weight of shape [out, in, kernel...].
+function init.fans(tensor) return fans("fans", tensor) end
+
 function init.xavier_uniform_(tensor, gain)
-  local fan_in, fan_out = init.fans(tensor)
-  local bound = (gain or 1) * math.sqrt(6 / (fan_in + fan_out))
+  local fan_in, fan_out = fans("xavier_uniform_", tensor)
+  local bound = number("xavier_uniform_", "gain", gain, 1) * math.sqrt(6 / (fan_in + fan_out))
   return init.uniform_(tensor, -bound, bound)
 end
 
 function init.xavier_normal_(tensor, gain)
-  local fan_in, fan_out = init.fans(tensor)
-  return init.normal_(tensor, 0, (gain or 1) * math.sqrt(2 / (fan_in + fan_out)))
+  local fan_in, fan_out = fans("xavier_normal_", tensor)
+  return init.normal_(tensor, 0, number("xavier_normal_", "gain", gain, 1) * math.sqrt(2 / (fan_in + fan_out)))
 end
 
-local kKaiming = arguments.signature("kaiming_", {"tensor", {"a", 0}, {"mode", "fan_in"}, {"nonlinearity", "leaky_relu"}})
-
-local function kaiming_std(values)
-  local fan_in, fan_out = init.fans(values.tensor)
-  local mode = arguments.choice("kaiming_", "mode", values.mode, {"fan_in", "fan_out"})
-  local fan = mode == "fan_in" and fan_in or fan_out
-  return init.calculate_gain(values.nonlinearity, values.a) / math.sqrt(fan)
+local function kaiming(name, fill)
+  local signature = arguments.signature(name, {"tensor", {"a", 0}, {"mode", "fan_in"}, {"nonlinearity", "leaky_relu"}})
+  init[name] = function(...)
+    local values = arguments.read(signature, ...)
+    local fan_in, fan_out = fans(name, values.tensor)
+    number(name, "a", values.a)
+    local mode = arguments.choice(name, "mode", values.mode, {"fan_in", "fan_out"})
+    local fan = mode == "fan_in" and fan_in or fan_out
+    return fill(values.tensor, init.calculate_gain(values.nonlinearity, values.a) / math.sqrt(fan))
+  end
 end
 
-function init.kaiming_uniform_(...)
-  local values = arguments.read(kKaiming, ...)
-  local bound = math.sqrt(3) * kaiming_std(values)
-  return init.uniform_(values.tensor, -bound, bound)
-end
-
-function init.kaiming_normal_(...)
-  local values = arguments.read(kKaiming, ...)
-  return init.normal_(values.tensor, 0, kaiming_std(values))
-end
+kaiming("kaiming_uniform_", function(tensor, std) return init.uniform_(tensor, -math.sqrt(3) * std, math.sqrt(3) * std) end)
+kaiming("kaiming_normal_", function(tensor, std) return init.normal_(tensor, 0, std) end)
 
 function init.orthogonal_(tensor, gain)
-  local shape = tensor.shape
+  local shape = arguments.tensor("orthogonal_", "the first argument", tensor).shape
+  gain = number("orthogonal_", "gain", gain, 1)
   if #shape < 2 then fail("orthogonal_: at least 2 dimensions are wanted, got " .. #shape) end
   local rows, columns = shape[1], 1
   for d = 2, #shape do columns = columns * shape[d] end
-  return filled(tensor, function(t)
+  return drawn("orthogonal_", tensor, function(t)
     local flat = mh.empty({rows, columns}, {dtype = t.dtype, device = t.device}):normal_()
     if rows < columns then flat = flat:t() end
     local q, r = mh.linalg_qr(flat)
     q = q * r:diagonal():sign()
     if rows < columns then q = q:t() end
-    t:copy_(q:reshape(shape)):mul_(gain or 1)
+    t:copy_(q:reshape(shape)):mul_(gain)
   end)
 end
 

@@ -11,11 +11,20 @@ local Module, Parameter, fail = base.Module, base.Parameter, mh.fail
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
 local layers = {}
 
---- An uninitialised parameter.
-local function new_parameter(shape, values)
+local kMostElements = 2.0 ^ 48
+
+--- An uninitialised parameter of the module `op`, whose options are `values`.
+local function new_parameter(op, shape, values)
+  local elements = 1.0
+  for _, size in ipairs(shape) do elements = elements * arguments.count(op, "a size of its weights", size, 0) end
+  if elements > kMostElements then
+    fail(("%s: weights of {%s} fit no memory"):format(op, table.concat(shape, ", ")))
+  end
+  mh._check_place(op, {dtype = values.dtype, device = values.device})
   return Parameter(mh.empty(shape, {dtype = values.dtype, device = values.device}))
 end
 layers.new_parameter = new_parameter
+layers.check_size = arguments.count
 
 --- Initial values of a linear or convolution layer: uniform in +- 1 / sqrt(fan_in) for weight and bias.
 function layers.reset_affine(weight, bias)
@@ -35,9 +44,10 @@ layers.Linear = Module:extend("Linear")
 
 function layers.Linear:init(...)
   local values = read(kLinear, ...)
+  for _, name in ipairs {"in_features", "out_features"} do arguments.count("Linear", name, values[name], 0) end
   self.in_features, self.out_features = values.in_features, values.out_features
-  self.weight = new_parameter({values.out_features, values.in_features}, values)
-  self.bias = values.bias and new_parameter({values.out_features}, values) or nil
+  self.weight = new_parameter("Linear", {values.out_features, values.in_features}, values)
+  self.bias = values.bias and new_parameter("Linear", {values.out_features}, values) or nil
   self:reset_parameters()
 end
 function layers.Linear:reset_parameters() layers.reset_affine(self.weight, self.bias) end
@@ -53,9 +63,10 @@ layers.Bilinear = Module:extend("Bilinear")
 
 function layers.Bilinear:init(...)
   local values = read(kBilinear, ...)
+  for _, name in ipairs {"in1_features", "in2_features", "out_features"} do arguments.count("Bilinear", name, values[name], 0) end
   self.in1_features, self.in2_features, self.out_features = values.in1_features, values.in2_features, values.out_features
-  self.weight = new_parameter({values.out_features, values.in1_features, values.in2_features}, values)
-  self.bias = values.bias and new_parameter({values.out_features}, values) or nil
+  self.weight = new_parameter("Bilinear", {values.out_features, values.in1_features, values.in2_features}, values)
+  self.bias = values.bias and new_parameter("Bilinear", {values.out_features}, values) or nil
   self:reset_parameters()
 end
 function layers.Bilinear:reset_parameters()
@@ -78,13 +89,15 @@ layers.Embedding = Module:extend("Embedding")
 
 function layers.Embedding:init(...)
   local values = read(kEmbedding, ...)
+  for _, name in ipairs {"num_embeddings", "embedding_dim"} do arguments.count("Embedding", name, values[name], 0) end
+  if values.padding_idx then arguments.count("Embedding", "padding_idx", values.padding_idx, math.mininteger) end
   self.num_embeddings, self.embedding_dim = values.num_embeddings, values.embedding_dim
   local padding = values.padding_idx
   if padding and (padding >= values.num_embeddings or padding < -values.num_embeddings) then
     fail(("Embedding: padding_idx %d is outside of %d embeddings"):format(padding, values.num_embeddings))
   end
   self.padding_idx = padding and padding % values.num_embeddings
-  self.weight = new_parameter({values.num_embeddings, values.embedding_dim}, values)
+  self.weight = new_parameter("Embedding", {values.num_embeddings, values.embedding_dim}, values)
   self:reset_parameters()
 end
 function layers.Embedding:reset_parameters()
@@ -109,8 +122,8 @@ for name, fn in pairs {Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d =
   local class = Module:extend(name)
   function class:init(...)
     self.p = read(spec, ...).p
-    if type(self.p) ~= "number" or self.p < 0 or self.p > 1 then
-      fail(name .. ": p is " .. tostring(self.p) .. ", wanted a probability between 0 and 1")
+    if type(self.p) ~= "number" or not (self.p >= 0 and self.p <= 1) then
+      fail(name .. ": p is " .. mh._describe(self.p) .. ", wanted a probability between 0 and 1")
     end
   end
   function class:forward(x) return F[fn](x, {p = self.p, training = self.training}) end

@@ -21,7 +21,10 @@ end
 
 --- A tensor that a module trains: a leaf that requires a gradient unless told otherwise.
 local function Parameter(tensor, requires_grad)
-  if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. type(tensor)) end
+  if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. mh._describe(tensor)) end
+  if requires_grad ~= false and not (tensor:is_floating_point() or tensor:is_complex()) then
+    fail("Parameter: " .. mh._describe(tensor) .. " cannot require a gradient\n  fix   convert it, x:float(), or give false for the second argument")
+  end
   local parameter = tensor:detach()
   if requires_grad ~= false then parameter:requires_grad_(true) end
   return as_parameter(parameter)
@@ -33,11 +36,18 @@ local function is_parameter(value) return is_tensor(value) and mh._training.is_p
 
 local function check_name(self, name, what)
   if type(name) ~= "string" or name == "" or name:find(".", 1, true) then
-    fail(("%s: %s name must be a text without '.', got %s"):format(self:class_name(), what, tostring(name)))
+    fail(("%s: %s name must be a text without '.', got %s"):format(self:class_name(), what, mh._describe(name)))
   end
   if Module[name] ~= nil then
     fail(("%s: '%s' is a method of every module and cannot be the name of a %s"):format(self:class_name(), name, what))
   end
+end
+
+local function checked_options(op, options)
+  if options ~= nil and (type(options) ~= "table" or getmetatable(options)) then
+    fail(("%s: the options are a table, got %s"):format(op, mh._describe(options)))
+  end
+  return options or {}
 end
 
 local function forget(self, name)
@@ -82,16 +92,22 @@ end
 function Module:register_module(name, module)
   check_name(self, name, "submodule")
   if not is_module(module) then
-    fail(("%s: submodule '%s' is no module but a %s"):format(self:class_name(), name, type(module)))
+    fail(("%s: submodule '%s' is no module but %s"):format(self:class_name(), name, mh._describe(module)))
   end
   forget(self, name)
   rawget(self, "_modules")[name] = module
 end
 Module.add_module = Module.register_module
 
+local function check_tensor_or_nil(self, name, tensor, what)
+  if tensor == nil or is_tensor(tensor) then return end
+  fail(("%s: %s '%s' is no tensor but %s"):format(self:class_name(), what, name, mh._describe(tensor)))
+end
+
 --- nil registers nothing, as a layer without bias does.
 function Module:register_parameter(name, tensor)
   check_name(self, name, "parameter")
+  check_tensor_or_nil(self, name, tensor, "parameter")
   local registered = rawget(self, "_parameters")
   rawget(self, "_known")[name] = true
   if is_tensor(tensor) then mh._training.note_parameter(tensor) end
@@ -102,10 +118,12 @@ end
 --- A tensor that belongs to the state but is not trained; `{persistent = false}` keeps it out of state_dict.
 function Module:register_buffer(name, tensor, options)
   check_name(self, name, "buffer")
+  check_tensor_or_nil(self, name, tensor, "buffer")
+  options = checked_options("register_buffer", options)
   forget(self, name)
   rawget(self, "_known")[name] = true
   rawget(self, "_buffers")[name] = tensor
-  if options and options.persistent == false then rawget(self, "_volatile")[name] = true end
+  if options.persistent == false then rawget(self, "_volatile")[name] = true end
 end
 
 -- ---- Classes ------------------------------------------------------------------------------------------------------
@@ -201,6 +219,7 @@ end
 
 --- Runs hooks and forward. `module(...)` calls this, or forward itself where there are no hooks.
 function Module:call(...)
+  if not is_module(self) then fail("call: wanted an nn.Module, got " .. mh._describe(self) .. "\n  fix   net:call(...), or net(...)") end
   if next(self._pre_hooks) == nil and next(self._hooks) == nil then return self:forward(...) end
   local args = table.pack(...)
   for _, hook in ipairs(self._pre_hooks) do
@@ -221,8 +240,16 @@ function Module:call(...)
   return table.unpack(results, 1, results.n)
 end
 
-local function add_hook(hooks, hook, prepend)
-  table.insert(hooks, prepend and 1 or #hooks + 1, hook)
+local function is_callable(value)
+  local meta = getmetatable(value)
+  return type(value) == "function" or (type(meta) == "table" and meta.__call ~= nil)
+end
+
+local function add_hook(op, hooks, hook, options)
+  if not is_callable(hook) then
+    fail(("%s: the hook is no function but %s"):format(op, mh._describe(hook)))
+  end
+  table.insert(hooks, checked_options(op, options).prepend and 1 or #hooks + 1, hook)
   return {
     remove = function()
       for i, one in ipairs(hooks) do
@@ -234,11 +261,13 @@ end
 
 --- `hook(module, args)` runs before forward; `args` is the list of arguments (its `n` is their count). It may return
 --- new arguments: a list, or one value. The result's `remove()` takes the hook off again.
-function Module:register_forward_pre_hook(hook, options) return add_hook(self._pre_hooks, hook, options and options.prepend) end
+function Module:register_forward_pre_hook(hook, options)
+  return add_hook("register_forward_pre_hook", self._pre_hooks, hook, options)
+end
 
 --- `hook(module, args, output)` runs after forward. `output` is the result, or a list with `n` when forward returned
 --- several values; what the hook returns replaces it (a list with `n` for several values).
-function Module:register_forward_hook(hook, options) return add_hook(self._hooks, hook, options and options.prepend) end
+function Module:register_forward_hook(hook, options) return add_hook("register_forward_hook", self._hooks, hook, options) end
 
 -- ---- Walking ------------------------------------------------------------------------------------------------------
 
@@ -290,15 +319,22 @@ function Module:named_children()
 end
 function Module:children() return values_of(self._modules) end
 
+local function check_path(self, name, method)
+  if type(name) ~= "string" then
+    fail(("%s: %s: the name is %s, wanted a text"):format(self:class_name(), method, mh._describe(name)))
+  end
+end
+
 --- The module below under a dotted name, this one for "".
 function Module:get_submodule(name)
+  check_path(self, name, "get_submodule")
   local module, path = self, ""
   for part in name:gmatch("[^.]+") do
     local child = module._modules[part]
     if child == nil then
       local known = {}
       for one in module._modules do known[#known + 1] = one end
-      fail(("%s: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path, mh.did_you_mean(part, known)))
+      fail(("%s: get_submodule: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path, mh.did_you_mean(part, known)))
     end
     module, path = child, path == "" and part or path .. "." .. part
   end
@@ -306,6 +342,7 @@ function Module:get_submodule(name)
 end
 
 local function tensor_at(self, name, method)
+  check_path(self, name, method)
   local path, field = name:match("^(.*)%.([^.]+)$")
   local module = path and self:get_submodule(path) or self
   local known = module[method == "get_buffer" and "_buffers" or "_parameters"]
@@ -326,12 +363,16 @@ function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
 --- several passes without messages, whole on every rank, until the optimizer's step or its sync_shard_grad (false). At
 --- first mh.fully_shard's are summed, except with reshard_after_backward = false, and mh.replicate's are not.
 function Module:set_requires_gradient_sync(sync)
+  if type(sync) ~= "boolean" then
+    fail(("%s: set_requires_gradient_sync: wanted true or false, got %s"):format(self:class_name(), mh._describe(sync)))
+  end
   mh._training.requires_gradient_sync(self:parameters(), sync)
   return self
 end
 
 --- `fn` on every module below, children first, then on this one.
 function Module:apply(fn)
+  if not is_callable(fn) then fail(("%s: apply: wanted a function, got %s"):format(self:class_name(), mh._describe(fn))) end
   for _, child in self._modules do child:apply(fn) end
   fn(self)
   return self
@@ -357,64 +398,8 @@ function Module:zero_grad()
   for _, parameter in self:named_parameters() do parameter.grad = nil end
 end
 
-local function converted(self, convert)
-  mh.no_grad(function()
-    for _, module in self:named_modules() do
-      for _, parameter in module._parameters do
-        local gradient = parameter.grad
-        if gradient then parameter.grad = nil end
-        parameter.data = convert(parameter:detach())
-        if gradient then parameter.grad = convert(gradient) end
-      end
-      for name, buffer in module._buffers do module._buffers[name] = convert(buffer) end
-    end
-  end)
-  return self
-end
-
-local function refuse_lost_halves(self, dtype)
-  if dtype:find("^complex") then return end
-  for _, tensors in ipairs {self:named_parameters(), self:named_buffers()} do
-    for name, tensor in tensors do
-      if tensor:is_complex() then
-        fail(("%s: to: '%s' is %s, and %s would drop its imaginary parts\n  fix   :double(), :float(), :half() and :bfloat16() "
-          .. "leave complex tensors as they are"):format(self:class_name(), name, tensor.dtype, dtype))
-      end
-    end
-  end
-end
-
---- Moves parameters, their gradients and buffers, in place: `to("cuda")`, `to("float64")` (which leaves integer
---- tensors alone), `to{device = ..., dtype = ...}`. A real dtype for complex tensors is an error.
-function Module:to(...)
-  local device, dtype
-  for _, one in ipairs {...} do
-    if type(one) == "table" then
-      device, dtype = one.device or device, one.dtype or dtype
-    elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
-      device = one
-    else
-      dtype = one
-    end
-  end
-  if dtype then refuse_lost_halves(self, dtype) end
-  return converted(self, function(tensor)
-    local wanted = {device = device}
-    if dtype and (tensor:is_floating_point() or tensor:is_complex()) then wanted.dtype = dtype end
-    return next(wanted) == nil and tensor or tensor:to(wanted)
-  end)
-end
-
--- As in PyTorch, these leave complex tensors as they are.
-local function cast(self, dtype)
-  return converted(self, function(tensor) return tensor:is_floating_point() and tensor:to(dtype) or tensor end)
-end
-function Module:double() return cast(self, "float64") end
-function Module:float() return cast(self, "float32") end
-function Module:half() return cast(self, "float16") end
-function Module:bfloat16() return cast(self, "bfloat16") end
-function Module:cpu() return self:to("cpu") end
-function Module:cuda() return self:to("cuda") end
+local conversion = require "moonhalo.nn.conversion"
+for name, method in pairs(conversion) do Module[name] = method end
 
 -- ---- Text ---------------------------------------------------------------------------------------------------------
 
@@ -424,7 +409,9 @@ function Module.show(value)
   if value == false then return "False" end
   if value == nil then return "None" end
   if type(value) ~= "table" then return tostring(value) end
-  return "(" .. table.concat(value, ", ") .. (#value == 1 and ",)" or ")")
+  local parts = {}
+  for i = 1, rawlen(value) do parts[i] = mh._describe(rawget(value, i)) end
+  return "(" .. table.concat(parts, ", ") .. (#parts == 1 and ",)" or ")")
 end
 
 --- The text between the parentheses of `tostring`, before the submodules.

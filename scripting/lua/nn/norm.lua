@@ -18,8 +18,8 @@ end
 
 --- Weight of ones and bias of zeros of `shape` where the options ask for them.
 local function add_weights(self, shape, weight, bias, values)
-  self.weight = weight and layers.new_parameter(shape, values) or nil
-  self.bias = bias and layers.new_parameter(shape, values) or nil
+  self.weight = weight and layers.new_parameter(self:class_name(), shape, values) or nil
+  self.bias = bias and layers.new_parameter(self:class_name(), shape, values) or nil
   reset_weights(self)
 end
 
@@ -51,6 +51,7 @@ end
 local Running = Module:extend("RunningNorm")
 
 function Running:set(values)
+  arguments.count(self:class_name(), "num_features", values.num_features, 1)
   self.num_features, self.eps, self.momentum = values.num_features, values.eps, values.momentum
   self.affine, self.track_running_stats = values.affine, values.track_running_stats
   add_weights(self, {values.num_features}, values.affine, values.affine, values)
@@ -135,6 +136,7 @@ local kGroup = signature("GroupNorm",
 norm.GroupNorm = Module:extend("GroupNorm")
 function norm.GroupNorm:init(...)
   local values = read(kGroup, ...)
+  for _, name in ipairs {"num_groups", "num_channels"} do arguments.count("GroupNorm", name, values[name], 1) end
   if values.num_channels % values.num_groups ~= 0 then
     fail(("GroupNorm: %d channels are not divisible by %d groups"):format(values.num_channels, values.num_groups))
   end
@@ -154,7 +156,14 @@ function norm.GroupNorm:extra_repr()
   return ("%d, %d, eps=%g, affine=%s"):format(self.num_groups, self.num_channels, self.eps, show(self.affine))
 end
 
-local function shape_list(shape) return type(shape) == "number" and {shape} or {table.unpack(shape)} end
+local function shape_list(op, shape)
+  local list = type(shape) == "number" and {shape} or shape
+  if type(list) ~= "table" or #list == 0 or getmetatable(list) then
+    fail(("%s: normalized_shape is %s, wanted the sizes of the last dims, as {8, 16}"):format(op, mh._describe(shape)))
+  end
+  for _, size in ipairs(list) do arguments.count(op, "a size of normalized_shape", size, 0) end
+  return {table.unpack(list)}
+end
 
 local kLayer = signature("LayerNorm",
   {"normalized_shape", {"eps", 1e-5}, {"elementwise_affine", true}, {"bias", true}, optional "device", optional "dtype"})
@@ -162,7 +171,7 @@ local kLayer = signature("LayerNorm",
 norm.LayerNorm = Module:extend("LayerNorm")
 function norm.LayerNorm:init(...)
   local values = read(kLayer, ...)
-  self.normalized_shape, self.eps = shape_list(values.normalized_shape), values.eps
+  self.normalized_shape, self.eps = shape_list("LayerNorm", values.normalized_shape), values.eps
   self.elementwise_affine = values.elementwise_affine
   add_weights(self, self.normalized_shape, values.elementwise_affine, values.elementwise_affine and values.bias, values)
 end
@@ -178,7 +187,7 @@ local kRms = signature("RMSNorm",
 norm.RMSNorm = Module:extend("RMSNorm")
 function norm.RMSNorm:init(...)
   local values = read(kRms, ...)
-  self.normalized_shape, self.eps = shape_list(values.normalized_shape), values.eps
+  self.normalized_shape, self.eps = shape_list("RMSNorm", values.normalized_shape), values.eps
   self.elementwise_affine = values.elementwise_affine
   add_weights(self, self.normalized_shape, values.elementwise_affine, false, values)
 end

@@ -40,18 +40,18 @@ end
 --- The tensors of `given` by name, and all names sorted. Lists of {name, tensor} are what mh.safetensors.load gives.
 local function read_state(self, given)
   if type(given) ~= "table" then
-    refuse_state(self, "wanted tensors by name, got " .. (is_tensor(given) and "a tensor" or type(given) .. " " .. tostring(given)))
+    refuse_state(self, "wanted tensors by name, got " .. mh._describe(given))
   end
   local tensors, names = {}, {}
   local function add(name, tensor)
-    if type(name) ~= "string" then refuse_state(self, "names are texts, got " .. tostring(name)) end
-    if not is_tensor(tensor) then refuse_state(self, ("'%s' is no tensor but a %s"):format(name, type(tensor))) end
+    if type(name) ~= "string" then refuse_state(self, "names are texts, got " .. mh._describe(name)) end
+    if not is_tensor(tensor) then refuse_state(self, ("'%s' is no tensor but %s"):format(name, mh._describe(tensor))) end
     tensors[name], names[#names + 1] = tensor, name
   end
   if #given > 0 and getmetatable(given) == nil then
     for i, entry in ipairs(given) do
-      if type(entry) ~= "table" then
-        refuse_state(self, ("element %d of the list is no {name, tensor} but a %s"):format(i, is_tensor(entry) and "tensor" or type(entry)))
+      if type(entry) ~= "table" or getmetatable(entry) then
+        refuse_state(self, ("element %d of the list is no {name, tensor} but %s"):format(i, mh._describe(entry)))
       end
       add(entry[1], entry[2])
     end
@@ -73,7 +73,7 @@ end
 --- The module's own tensors and those of `given` by name, and the result of load_state_dict; an error for what does not
 --- fit. `same_dtype`: also dtypes must be the module's.
 local function check_state(self, given, options, same_dtype)
-  if options ~= nil and type(options) ~= "table" then refuse_state(self, "options are a table, got " .. tostring(options)) end
+  if options ~= nil and type(options) ~= "table" then refuse_state(self, "options are a table, got " .. mh._describe(options)) end
   local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
   local tensors, given_names = read_state(self, given)
   add_second_names(tensors, own, options)

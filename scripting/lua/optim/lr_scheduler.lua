@@ -16,7 +16,10 @@ local kInitial = setmetatable({}, {__mode = "k"})
 
 --- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has changed
 --- them when the next is made (PyTorch's `initial_lr`).
-local function initial_rates(optimizer)
+local function initial_rates(op, optimizer)
+  if not mh._is_optimizer(optimizer) then
+    fail(("%s: the first argument is %s, wanted an optimizer"):format(op, mh._describe(optimizer)))
+  end
   local rates = kInitial[optimizer] or {}
   kInitial[optimizer] = rates
   local copy = {}
@@ -27,6 +30,37 @@ local function initial_rates(optimizer)
   return copy
 end
 
+--- The least value of a number of steps; other numbers may be any.
+local kLeast = {step_size = 1, T_max = 1, T_0 = 1, T_mult = 1, total_iters = 1, total_steps = 1, epochs = 1, steps_per_epoch = 1,
+  num_warmup_steps = 0, num_training_steps = 0, last_epoch = -1, gamma = false, start_factor = false, end_factor = false, factor = false,
+  power = false, eta_min = false, num_cycles = false, pct_start = false, div_factor = false, final_div_factor = false}
+
+local function is_list_of(value, kind)
+  if type(value) ~= "table" or getmetatable(value) then return false end
+  for _, one in ipairs(value) do
+    if type(one) ~= kind then return false end
+  end
+  return #value > 0
+end
+
+--- A number that is none, or below its least, would stop the schedule in the middle of a run, or never.
+local function check_values(name, values)
+  for key, least in pairs(kLeast) do
+    local value = values[key]
+    if value ~= nil and (type(value) ~= "number" or not (value >= (least or -math.huge))) then
+      fail(("%s: %s is %s, wanted a number%s"):format(name, key, mh._describe(value), least and " of at least " .. least or ""))
+    end
+  end
+  local rules = {milestones = {"number", "a list of steps"}, schedulers = {"table", "a list of schedules"},
+    lr_lambda = {"function", "a function, or one for each group"}, max_lr = {"number", "a number, or one for each group"}}
+  for key, rule in pairs(rules) do
+    local value, alone = values[key], key == "lr_lambda" or key == "max_lr"
+    if value ~= nil and not is_list_of(value, rule[1]) and not (alone and type(value) == rule[1]) then
+      fail(("%s: %s is %s, wanted %s"):format(name, key, mh._describe(value), rule[2]))
+    end
+  end
+end
+
 --- Class `name` whose `rate(self, base, group)` gives the learning rate after `self.last_epoch` steps.
 local function define(name, entries, rate, prepare)
   table.insert(entries, 1, "optimizer")
@@ -34,10 +68,11 @@ local function define(name, entries, rate, prepare)
   local spec = signature(name, entries)
   local class = setmetatable({}, {__index = Schedule})
   local meta = {__index = class, __name = name}
-  class.rate = rate
+  class._rate = rate
   schedulers[name] = function(...)
     local self = setmetatable(read(spec, ...), meta)
-    self.base_lrs = initial_rates(self.optimizer)
+    self.base_lrs = initial_rates(name, self.optimizer)
+    check_values(name, self)
     if prepare then prepare(self, name) end
     self:step()
     return self
@@ -48,7 +83,7 @@ end
 --- Counts one step and sets every group's learning rate.
 function Schedule:step()
   self.last_epoch = self.last_epoch + 1
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:rate(self.base_lrs[i], i) end
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_rate(self.base_lrs[i], i) end
 end
 
 --- The learning rates in force, one per parameter group.
@@ -75,7 +110,7 @@ end
 --- Settings too come from the state, as in PyTorch.
 function Schedule:load_state_dict(state)
   local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
-  if type(state) ~= "table" then refuse("wanted the table of state_dict(), got a %s", type(state)) end
+  if type(state) ~= "table" or mh.nn.is_module(state) then refuse("wanted the table of state_dict(), got %s", mh._describe(state)) end
   local own = self:state_dict()
   for _, key in ipairs {"last_epoch", "base_lrs"} do
     if state[key] == nil then refuse("'%s' is missing", key) end
@@ -93,7 +128,7 @@ function Schedule:load_state_dict(state)
   end
   for key, value in pairs(state) do self[key] = type(value) == "table" and {table.unpack(value)} or value end
   for i, group in ipairs(self.optimizer.param_groups) do
-    group.lr = self.last_lrs and self.last_lrs[i] or self:rate(self.base_lrs[i], i)
+    group.lr = self.last_lrs and self.last_lrs[i] or self:_rate(self.base_lrs[i], i)
   end
 end
 
@@ -137,7 +172,11 @@ end)
 define("LambdaLR", {"lr_lambda"}, function(self, base, group)
   local fn = self.lr_lambda
   if type(fn) == "table" then fn = fn[group] end
-  return base * fn(self.last_epoch)
+  local factor = fn and fn(self.last_epoch)
+  if type(factor) ~= "number" then
+    fail(("LambdaLR: the factor of group %d is %s, wanted a number"):format(group - 1, mh._describe(factor)))
+  end
+  return base * factor
 end)
 
 -- Hugging Face's: from zero to the optimizer's rate in num_warmup_steps, then by `factor(self, done)`, where `done` of the steps that
@@ -165,7 +204,7 @@ local Sequential = define("SequentialLR", {"schedulers", "milestones"}, function
   end
   local schedule = self.schedulers[passed + 1]
   schedule.last_epoch = self.last_epoch - (self.milestones[passed] or 0)
-  return schedule:rate(schedule.base_lrs[group], group)
+  return schedule:_rate(schedule.base_lrs[group], group)
 end, function(self, name)
   if #self.milestones ~= #self.schedulers - 1 then
     fail(("%s: %d milestones for %d schedules\n  fix   give the step at which each but the first begins"):format(name,
@@ -175,7 +214,7 @@ end, function(self, name)
     if milestone <= (self.milestones[i - 1] or 0) then fail(("%s: milestones must be above 0 and ascend"):format(name)) end
   end
   for i, schedule in ipairs(self.schedulers) do
-    if type(schedule) ~= "table" or not schedule.rate then
+    if type(schedule) ~= "table" or not schedule._rate then
       fail(("%s: schedule %d does not follow the step count alone"):format(name, i))
     end
     if not rawequal(schedule.optimizer, self.optimizer) then
@@ -192,9 +231,9 @@ function Sequential:state_dict()
 end
 
 function Sequential:load_state_dict(state)
-  local own, nested = {}, type(state) == "table" and state.schedulers
+  local own, nested = {}, type(state) == "table" and rawget(state, "schedulers")
   if type(nested) ~= "table" or #nested ~= #self.schedulers then
-    fail(("load_state_dict: 'schedulers' is %s, wanted %d states"):format(type(nested) == "table" and #nested or type(nested),
+    fail(("load_state_dict: 'schedulers' is %s, wanted %d states"):format(type(nested) == "table" and #nested or mh._describe(nested),
       #self.schedulers))
   end
   for key, value in pairs(state) do
@@ -265,7 +304,13 @@ function schedulers.ReduceLROnPlateau(...)
   local self = setmetatable(read(kPlateau, ...), plateau_meta)
   arguments.choice("ReduceLROnPlateau", "mode", self.mode, {"min", "max"})
   arguments.choice("ReduceLROnPlateau", "threshold_mode", self.threshold_mode, {"rel", "abs"})
+  for _, key in ipairs {"factor", "patience", "threshold", "cooldown", "eps"} do
+    if type(self[key]) ~= "number" then fail(("ReduceLROnPlateau: %s is %s, wanted a number"):format(key, mh._describe(self[key]))) end
+  end
   if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
+  if not mh._is_optimizer(self.optimizer) then
+    fail("ReduceLROnPlateau: the first argument is " .. mh._describe(self.optimizer) .. ", wanted an optimizer")
+  end
   self.base_lrs = {}
   for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
   self.last_lrs = {table.unpack(self.base_lrs)}
@@ -274,7 +319,7 @@ function schedulers.ReduceLROnPlateau(...)
   return self
 end
 
-function Plateau:is_better(metric)
+function Plateau:_is_better(metric)
   local sign = self.mode == "min" and -1 or 1
   if self.threshold_mode == "abs" then return sign * (metric - self.best) > self.threshold end
   return sign * (metric - self.best * (1 + sign * self.threshold)) > 0
@@ -284,7 +329,7 @@ end
 function Plateau:step(metric)
   if type(metric) ~= "number" then fail("ReduceLROnPlateau: step takes the metric, a number") end
   self.last_epoch = self.last_epoch + 1
-  if self:is_better(metric) then
+  if self:_is_better(metric) then
     self.best, self.num_bad_epochs = metric, 0
   else
     self.num_bad_epochs = self.num_bad_epochs + 1

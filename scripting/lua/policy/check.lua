@@ -89,7 +89,7 @@ end
 local function checked(name, placed, graph, config)
   local who = ("parallelize: policy '%s'"):format(name)
   if type(placed) ~= "table" or getmetatable(placed) ~= nil then
-    fail(who .. " returned no table of placements but a " .. (mh.is_tensor(placed) and "tensor" or type(placed)))
+    fail(who .. " returned no table of placements but " .. mh._describe(placed))
   end
   for key in pairs(placed) do arguments.choice(who, "field", key, kFields) end
   local names = check_mesh(who, placed.mesh, config.plan_ngpus)

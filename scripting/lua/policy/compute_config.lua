@@ -17,7 +17,7 @@ local kNames = {"macs_per_byte", "pas_config", "plan_ngpus", "reducer_bucket_cap
                 "user_config"}
 
 local function wrong(name, value, wanted)
-  fail(("ComputeConfig: %s = %s, wanted %s"):format(name, mh.is_tensor(value) and "a tensor" or tostring(value), wanted))
+  fail(("ComputeConfig: %s = %s, wanted %s"):format(name, mh._describe(value), wanted))
 end
 
 --- A copy, so that the caller's table may change.
@@ -82,7 +82,7 @@ end
 --- units.
 function compute_config.ComputeConfig(given)
   if type(given) ~= "table" or getmetatable(given) ~= nil then
-    fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. (mh.is_tensor(given) and "a tensor" or type(given)))
+    fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. mh._describe(given))
   end
   local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, pas_config = {}, user_config = {}}
   for name, value in pairs(given) do fields[name] = checked(name, value) end

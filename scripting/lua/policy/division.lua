@@ -134,11 +134,11 @@ end
 --- Gives every unit of `plan_ngpus` ranks the parameters and buffers of the first: rank r's blocks become those of rank
 --- r % plan_ngpus. Collective over all ranks.
 function division.broadcast_weights(module, plan_ngpus)
-  if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. type(module)) end
+  if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. mh._describe(module)) end
   local ranks = mh.world_size()
   if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
     fail(("broadcast_weights: the ranks are no whole units\n  have  %d ranks, plan_ngpus = %s\n  fix   give the number of ranks of a unit")
-      :format(ranks, tostring(plan_ngpus)))
+      :format(ranks, mh._describe(plan_ngpus)))
   end
   local units = mh.init_device_mesh("cpu", {ranks // plan_ngpus, plan_ngpus}, {"unit", "rank"})["unit"]
   mh.no_grad(function()

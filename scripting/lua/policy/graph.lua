@@ -26,7 +26,7 @@ end
 function policy_graph.arguments(module, dummy)
   if type(dummy) ~= "table" or is_tensor(dummy) or getmetatable(dummy) ~= nil then
     fail("parallelize: dummy arguments are a table by the names of forward's arguments, {x = mh.zeros{4, 16}}, got "
-      .. (is_tensor(dummy) and "a tensor" or type(dummy)))
+      .. mh._describe(dummy))
   end
   local names, known, values = names_of(module), {}, {n = 0}
   for i, name in ipairs(names) do

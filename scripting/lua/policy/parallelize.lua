@@ -29,14 +29,14 @@ local function read_options(given)
     if default ~= mh.none then options[name] = default end
   end
   table.sort(names)
-  for name, value in pairs(given or {}) do
+  for name, value in pairs(arguments.options("parallelize", given)) do
     options[arguments.choice("parallelize", "option", name, names)] = value
   end
   arguments.choice("parallelize", "reuse", options.reuse, cache.modes)
   arguments.choice("parallelize", "broadcast_strategy", options.broadcast_strategy, kStrategies)
   for _, name in ipairs {"gen_savedir", "instance_name"} do
     if options[name] ~= nil and (type(options[name]) ~= "string" or options[name] == "") then
-      fail(("parallelize: %s is a text, got %s"):format(name, tostring(options[name])))
+      fail(("parallelize: %s is a text, got %s"):format(name, mh._describe(options[name])))
     end
   end
   return options
@@ -83,7 +83,7 @@ end
 local function construct(make, options)
   local function build()
     local module = make()
-    if not is_module(module) then fail("parallelize: the constructor gave no nn.Module but a " .. type(module)) end
+    if not is_module(module) then fail("parallelize: the constructor gave no nn.Module but " .. mh._describe(module)) end
     return options.module_dtype and module:to(options.module_dtype) or module
   end
   if options.init_module_params then return build() end
@@ -226,7 +226,7 @@ end
 local function parallelize(module, dummy, policy, config, given)
   local options = read_options(given)
   policy = check_policy(policy)
-  if not compute_config.is_config(config) then fail("parallelize: wanted a ComputeConfig, got " .. type(config)) end
+  if not compute_config.is_config(config) then fail("parallelize: wanted a ComputeConfig, got " .. mh._describe(config)) end
   check_ranks(config, options)
   if is_module(module) then
     if rawget(module, "parallel") then
@@ -242,7 +242,7 @@ local function parallelize(module, dummy, policy, config, given)
   end
   if not is_class(module) and type(module) ~= "function" then
     fail("parallelize: wanted an nn.Module, its class or a constructor, got "
-      .. (mh.is_tensor(module) and "a tensor" or type(module)))
+      .. mh._describe(module))
   end
   local function factory(...)
     local values = table.pack(...)

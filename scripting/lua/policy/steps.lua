@@ -82,7 +82,7 @@ local function whole(tensor) return tensor:is_shard_tensor() and tensor:full_ten
 local function checked_loss(module, loss)
   if not is_tensor(loss) or loss:numel() ~= 1 then
     fail(("%s: forward of an end2end module returns the loss first, one number; it returned %s"):format(module:class_name(),
-      is_tensor(loss) and "a tensor [" .. table.concat(loss.shape, ", ") .. "]" or type(loss)))
+      mh._describe(loss)))
   end
   return loss
 end
@@ -92,7 +92,7 @@ local function scaled_loss(scale_fn, loss)
   local scaled = scale_fn(loss)
   if is_tensor(scaled) and scaled:numel() == 1 then return scaled end
   fail(("train_step: scale_fn returns the loss that backward starts from, one number\n  have  %s\n  fix   function(loss) return loss * "
-    .. "factor end"):format(is_tensor(scaled) and "a tensor [" .. table.concat(scaled.shape, ", ") .. "]" or "a " .. type(scaled)))
+    .. "factor end"):format(mh._describe(scaled)))
 end
 
 --- forward(sample), or forward's arguments by their names in the sample.
@@ -100,7 +100,7 @@ local function call_with(module, names, sample)
   if #names == 1 then return module(sample) end
   if type(sample) ~= "table" or is_tensor(sample) then
     fail(("%s: a sample is a table with the arguments of forward(%s), got %s"):format(module:class_name(),
-      table.concat(names, ", "), is_tensor(sample) and "a tensor" or type(sample)))
+      table.concat(names, ", "), mh._describe(sample)))
   end
   local values = {}
   for i, name in ipairs(names) do

@@ -286,7 +286,7 @@ TEST(Log, WritesOneObjectALineAfterTheConfig) {
 
 TEST(Log, OfATensorIsTheLogarithm) {
   EXPECT_EQ(run({}, "return tostring(mh.log(mh.tensor{1.0}):item()) .. ' ' .. mh.log(1)"), "0.0 0.0");
-  EXPECT_THAT(run({}, "mh.log('x')"), HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got string"));
+  EXPECT_THAT(run({}, "mh.log('x')"), HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got 'x'"));
   Context context;
   context.log_file = "/nowhere/run.jsonl";
   EXPECT_THAT(run(context, "mh.log{a = 1}"), HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));

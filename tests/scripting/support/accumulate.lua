@@ -113,8 +113,8 @@ function tests.test_N47_mistakes_in_accumulation()
   local net = network()
   testing.assert_error(function() mh.accumulate(0, net, {}) end, "accumulate: wanted the number of batches for a step, got 0")
   testing.assert_error(function() mh.accumulate(2, {}, {}) end, "accumulate: wanted the module that is trained")
-  testing.assert_error(function() mh.accumulate(2, net) end, "accumulate: wanted what `for` goes through, or a list of batches, got a nil")
-  testing.assert_error(function() mh.accumulate(2, {net, 3}, {}) end, "accumulate: module 2 is a number")
+  testing.assert_error(function() mh.accumulate(2, net) end, "accumulate: wanted what `for` goes through, or a list of batches, got nil")
+  testing.assert_error(function() mh.accumulate(2, {net, 3}, {}) end, "accumulate: module 2 is 3")
   for micro in mh.accumulate(2, net, {1}) do
     testing.assert_error(function() micro:backward(mh.ones{2}) end, "backward takes the loss of a batch, one number")
   end

@@ -61,8 +61,8 @@ function tests.test_N06_N07_dummy_arguments_go_by_name()
   local function try(module, dummy) return function() mh.parallelize(module, dummy, "tp", whole_unit) end end
   refused({"the dummy argument 'x' is missing", "forward(x)"}, try(seeded(Mlp), {}))
   refused({"forward has no argument 'y'", "forward(x)"}, try(seeded(Mlp), {x = x, y = x}))
-  refused({"wanted", "a tensor"}, function() mh.parallelize(x, {x = x}, "tp", whole_unit) end)
-  refused({"by the names of forward's arguments", "got a tensor"}, try(seeded(Mlp), x))
+  refused({"wanted", "Tensor float64 [4, 6]"}, function() mh.parallelize(x, {x = x}, "tp", whole_unit) end)
+  refused({"by the names of forward's arguments", "got Tensor float64 [4, 6]"}, try(seeded(Mlp), x))
   local Any = nn.Module:extend("Any")
   function Any:forward(...) return ... end
   refused({"forward of this Any names no arguments but takes any number (...)"}, try(Any(), {x = x}))
@@ -97,7 +97,7 @@ function tests.test_N04_N15_N16_N20_what_end2end_asks_for()
   local Predicts = Loss:extend("Predicts")
   function Predicts:forward(given) return self.second(self.first(given[1])) end
   local predicts = mh.parallelize(seeded(Predicts), {given = sample}, "tp", plain_end2end)
-  refused({"returns the loss first, one number; it returned a tensor [4, 3]"}, function() predicts:train_step{sample} end)
+  refused({"returns the loss first, one number; it returned Tensor float64 [4, 3]"}, function() predicts:train_step{sample} end)
   refused({"train_step is for modules whose forward takes a sample"}, function()
     mh.parallelize(seeded(Mlp), {x = x}, "tp", whole_unit):train_step{x}
   end)
