@@ -138,6 +138,9 @@ void FrameReader::keep(const Key& key, const at::Tensor& frames) {
 /// The frame of a tensor, a view of it where its dims allow that.
 at::Tensor FrameReader::frame_of(const FrameSource& source, const FramePlace& place) const {
   at::Tensor values = source.values;
+  TORCH_CHECK_VALUE(source.changes < 0 || static_cast<int64_t>(values._version()) == source.changes, "read: the tensor \"", source.dataset,
+                    "\" has changed since it became a field\n  have  a write into it, number ", values._version(),
+                    "\n  fix   leave it alone while it is read, or give a clone() of it");
   std::vector<int64_t> order, shape = {1};
   for (size_t i = 0; i < source.space_dims.size(); ++i) {
     const Interval& rows = rows_[static_cast<int64_t>(i)];

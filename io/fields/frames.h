@@ -26,6 +26,7 @@ struct FrameSource {
   std::vector<int64_t> channel_dims, space_dims;
   std::string version = {};  ///< what file_version said when the head was read; "": any
   at::Tensor values = {};    ///< in place of a file: on the CPU, of any real dtype
+  int64_t changes = -1;      ///< writes into `values` that there were when its head was made
 };
 
 /// A frame of a source.

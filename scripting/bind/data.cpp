@@ -77,8 +77,9 @@ void for_list(lua_State* lua, int index, const Read& read) {
 std::vector<io::FrameSource> check_sources(lua_State* lua, int index) {
   std::vector<io::FrameSource> sources;
   for_list(lua, index, [&] {
-    const Options one(lua, lua_gettop(lua), "reader",
-                      {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims", "version", "values"});
+    const Options one(
+        lua, lua_gettop(lua), "reader",
+        {"path", "dataset", "step_dim", "sample_dim", "channel_dims", "space_dims", "version", "values", "changes"});
     sources.push_back({.path = one.get_string("path", ""),
                        .dataset = one.get_string("dataset", ""),
                        .step_dim = one.get_int("step_dim", -1),
@@ -86,7 +87,8 @@ std::vector<io::FrameSource> check_sources(lua_State* lua, int index) {
                        .channel_dims = one.get_int_list("channel_dims", {}),
                        .space_dims = one.get_int_list("space_dims", {}),
                        .version = one.get_string("version", ""),
-                       .values = one.get_tensor("values")});
+                       .values = one.get_tensor("values"),
+                       .changes = one.get_int("changes", -1)});
   });
   return sources;
 }

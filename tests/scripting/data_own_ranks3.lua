@@ -269,6 +269,20 @@ function tests.test_X21_mistakes_of_own_fields()
   end)
 end
 
+function tests.test_X21_tensors_that_change_are_an_error()
+  local u, mask = mh.zeros{6, 4, 3}, mh.ones{4, 3}
+  local data = mh.data.from_tensors({u = u}, {dims = {"time", "y", "x"}})
+  data:add_field("mask", {values = mask})
+  local set = data:windows{inputs = {"u"}, static = {"mask"}}
+  local loader = set:loader{batch = 1, prefetch = 1}
+  loader:batches()()
+  mask:mul_(2)
+  refused(function() for _ = 1, 6 do loader:batches()() end end, 'the tensor "mask" has changed since it became a field')
+  refused(function() set:statistics() end, 'the tensor "mask" has changed since it became a field')
+  u["0"] = 1
+  refused(function() data.fields.u:read(0) end, 'the tensor "u" has changed since it became a field')
+end
+
 function tests.test_X20_kept_statistics_know_tensors_and_versions()
   local cache = files.path("own_stats.json")
   local function statistics(scale, version)

@@ -26,6 +26,9 @@ function added.check_tensor(who, name, tensor)
   return tensor:detach():to("cpu")
 end
 
+--- Counts the writes into a tensor so far; nil for one of inference mode, which does not count them.
+function added.changes_of(tensor) return not tensor:is_inference() and tensor._version or nil end
+
 --- Sizes of the dims of space, as all fields have them.
 local function space_shape(data)
   for _, name in ipairs(sorted(data.fields)) do
@@ -85,7 +88,7 @@ local function of_tensor(data, options)
   local dims = check_dims(data, options.name, tensor, options.dims)
   local version = mh._data.hash(tensor)
   mh._data.check_same("add_field", "values of '" .. options.name .. "'", ("%s %s %s"):format(version, shape_text(tensor.shape), table.concat(dims, ",")))
-  local head = {axis = data.axis, fields = {[options.name] = {datasets = {options.name}, dims = dims, shape = tensor.shape, units = options.units, values = tensor}}}
+  local head = {axis = data.axis, fields = {[options.name] = {datasets = {options.name}, dims = dims, shape = tensor.shape, units = options.units, values = tensor, changes = added.changes_of(tensor)}}}
   return Field.added(data, options.name, head, version)
 end
 
@@ -115,7 +118,7 @@ end
 
 --- Adds a field that no file holds, under a name that is new. Either `values`: a plain tensor, the same on all ranks, with the
 --- names of its dims (`dims`; left out where they are those of space): the axis, "sample" for trajectories, all dims of space;
---- others count channels. It is not copied: leave it alone. Or `from` and `make`: what make(values of the first, ..., place)
+--- others count channels. It is not copied, and an error once it has changed. Or `from` and `make`: what make(values of the first, ..., place)
 --- gives, [frames, channels, space...] as its arguments, with `channels` (1) of its own. It is called for the frames of a batch, of
 --- ShardTensors that are cut as the batch, and by statistics and Field:read for whole plain frames, one or more at a time. So it must
 --- treat each frame by itself and draw nothing. `place` has, by dim of space, `coordinates` (tensors that broadcast against the values)

@@ -67,7 +67,7 @@ function Field.new(collection, name, files, heads)
   end
   if collection.static_file[number] then self.static_file, self.missing_in = number, nil end
   self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name, head.channel_names
-  self.varies, self.values = scalar or false, head.values
+  self.varies, self.values, self.changes = scalar or false, head.values, head.changes
   take_dims(self, head, collection)
   -- Chunks of compressed data are read whole: how many steps each holds, and its size along the dims of space.
   self.chunk_steps, self.chunk_space = head.chunks and self.axis_at and head.chunks[self.axis_at + 1] or 1, nil
@@ -84,7 +84,7 @@ end
 --- A tensor as a field of a collection: in the place of a file, "tensor". See added_fields.lua.
 function Field.added(collection, name, head, version)
   local of = head.fields[name]
-  local self = setmetatable({name = name, collection = collection, dims = of.dims, units = of.units, values = of.values, version = version, varies = false,
+  local self = setmetatable({name = name, collection = collection, dims = of.dims, units = of.units, values = of.values, changes = of.changes, version = version, varies = false,
     chunk_steps = 1, static_file = "tensor", datasets = {tensor = {name}}}, meta)
   take_dims(self, of, collection)
   return self

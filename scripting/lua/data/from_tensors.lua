@@ -51,8 +51,8 @@ local function check_tensors(given)
   return tensors
 end
 
---- A collection of plain tensors, the same on all ranks, as mh.data.open makes one of a file with these datasets. They are not copied:
---- leave them alone. `tensors`: by name. Options: dims (names of the dims of all, {"sample", "time", "y", "x"}: "sample" counts
+--- A collection of plain tensors, the same on all ranks, as mh.data.open makes one of a file with these datasets. They are not
+--- copied, and an error once they have changed. `tensors`: by name. Options: dims (names of the dims of all, {"sample", "time", "y", "x"}: "sample" counts
 --- trajectories, "time" is the axis, "channel" counts channels, the others are space; or by field, {u = {...}, mask = {...}}), axis (the
 --- name of another dim that steps follow), space (names of the dims of space), times (of the steps: numbers that increase; with calendar,
 --- as "standard", seconds since 1970), coordinates (by dim, numbers), units (by field). Collective.
@@ -68,7 +68,8 @@ return function(given, ...)
       fail(("data.from_tensors: '%s' does not fit beside the others\n  have  shape [%s], %d steps along '%s'\n  fix   give its dims: dims = {%s = {names}}, or add it by "
         .. "add_field"):format(name, table.concat(tensors[name].shape, ", "), head.steps, tostring(head.axis), name))
     end
-    head.fields[name].values, head.fields[name].units = tensors[name], options.units and options.units[name]
+    local field = head.fields[name]
+    field.values, field.changes, field.units = tensors[name], added.changes_of(tensors[name]), options.units and options.units[name]
   end
   if options.times ~= nil then head.times = numbers("times", options.times) end
   if options.calendar ~= nil then head.dates, head.calendar = true, options.calendar end

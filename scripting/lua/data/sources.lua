@@ -20,7 +20,7 @@ function Sources.new(collection, names)
     for _, file in ipairs(files) do
       of_files[file] = #self.list
       for _, dataset in ipairs(field.datasets[file] or {}) do
-        self.list[#self.list + 1] = {path = collection.files[file], values = field.values, dataset = dataset, step_dim = field.axis_at or -1,
+        self.list[#self.list + 1] = {path = collection.files[file], values = field.values, changes = field.changes, dataset = dataset, step_dim = field.axis_at or -1,
           sample_dim = field.sample_at or -1, channel_dims = channel_dims, space_dims = field.space_at,
           version = collection.versions[file]}
       end

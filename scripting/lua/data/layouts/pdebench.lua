@@ -4,6 +4,8 @@
 -- (diffusion-reaction, shallow water); `velocity`, `particles`, `force` [trajectory, time, x, y, component] (incompressible
 -- flow). Names alone tell them apart, so each is asked for by what only it has.
 
+local trajectory_times = require "moonhalo.data.trajectory_times"
+
 local pdebench = {name = "pdebench"}
 
 local kSpace = {"x", "y", "z"}
@@ -26,11 +28,14 @@ end
 
 function pdebench.matches(file) return family(file) ~= nil end
 
-local function numbers(dataset, steps)
-  local values = dataset:read{dtype = "float64"}
-  if values.ndim == 2 then values = values["0"] end  -- the same times for every trajectory
+local function numbers(dataset) return dataset:read{dtype = "float64"}:tolist() end
+
+--- Times of the steps, and those of each trajectory where they differ and may.
+local function times_of(file, path, steps, options)
+  local values = file[path]:read{dtype = "float64"}
   -- t-coordinate holds the ends of the steps: one more than there are.
-  return steps and values.shape[1] > steps and values["0:" .. steps]:tolist() or values:tolist()
+  if values.shape[values.ndim] > steps then values = values:narrow(-1, 0, steps) end
+  return trajectory_times(file, path, values, options)
 end
 
 local function space_of(count)
@@ -92,11 +97,11 @@ function readers.incompressible(file, head)
   end
 end
 
-function pdebench.describe(file)
+function pdebench.describe(file, options)
   local head = {axis = "time", join = "trajectories", coordinates = {}, fields = {}}
   readers[family(file)](file, head)
   local time = head.grid and head.grid .. "t" or file:has("t-coordinate") and "t-coordinate" or "t"
-  if file:has(time) then head.times = numbers(file[time], head.steps) end
+  if file:has(time) then head.times, head.times_of = times_of(file, time, head.steps, options) end
   for _, dim in ipairs(head.space) do
     local path = head.grid and head.grid .. dim or dim .. "-coordinate"
     if file:has(path) then head.coordinates[dim] = numbers(file[path]) end

@@ -3,6 +3,7 @@
 -- their attributes say which of these dims a field has. Files differ in how they write one name or several.
 
 local mh = require "moonhalo"
+local trajectory_times = require "moonhalo.data.trajectory_times"
 
 local fail = mh.fail
 local well = {name = "well"}
@@ -38,21 +39,6 @@ end
 
 local function numbers(dataset) return dataset:read{dtype = "float64"} end
 
---- Times of the steps; and those of each trajectory, where they differ and may.
-local function times_of(file, options)
-  if not file:has("dimensions/time") then return nil end
-  local values = numbers(file["dimensions/time"])
-  if values.ndim == 2 then
-    if not mh.equal(values, values["0:1"]:expand_as(values)) then
-      if table.concat(options.may_differ, " "):find("times", 1, true) then return values["0"]:tolist(), values:tolist() end
-      fail(("data.open: the times of trajectories differ in '%s'\n  have  dimensions/time of shape [%s]\n  fix   open files whose "
-        .. "trajectories share their times, or give may_differ = {\"times\"}"):format(file.path, table.concat(values.shape, ", ")))
-    end
-    values = values["0"]
-  end
-  return values:tolist()
-end
-
 --- Names of a field's dims: `rank` dims of components come last.
 local function dims_of(dataset, rank, space, file)
   local attrs, dims = dataset.attrs, {}
@@ -76,7 +62,8 @@ end
 function well.describe(file, options)
   local attrs = file.attrs
   local space = list_of(file["dimensions"].attrs.spatial_dims)
-  local times, of_each = times_of(file, options)
+  local times, of_each
+  if file:has("dimensions/time") then times, of_each = trajectory_times(file, "dimensions/time", numbers(file["dimensions/time"]), options) end
   local head = {axis = "time", space = space, times = times, times_of = of_each, steps = times and #times or 1, join = "trajectories",
     trajectories = attrs.n_trajectories or 1, coordinates = {}, fields = {}, boundary = boundaries(file)}
   for _, dim in ipairs(space) do
