@@ -7,16 +7,10 @@ local refused = require "support.refused"
 local runs = require "support.parallel_runs"
 local nn, optim = mh.nn, mh.optim
 local seeded, plain, config_of = runs.seeded, runs.plain, runs.config_of
+local random, kF64 = runs.random, runs.kF64
 
-local ranks = mh.world_size()
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"dp"})
-local kF64 = {dtype = "float64"}
+local ranks, mesh = mh.world_size(), runs.row()
 local tests = {}
-
-local function random(seed, shape)
-  mh.manual_seed(seed)
-  return mh.randn(shape, kF64)
-end
 
 -- ---- Optimizers -----------------------------------------------------------------------------------------------------
 

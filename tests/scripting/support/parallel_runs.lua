@@ -1,8 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What parallel_models.lua and parallel_plans.lua share.
+-- What tests of models on several ranks share.
 local mh = require "moonhalo"
 
-local runs = {}
+local runs = {kF64 = {dtype = "float64"}}
+
+--- All ranks in a row, for samples of their own.
+function runs.row() return mh.init_device_mesh("cpu", {mh.world_size()}, {"dp"}) end
+
+--- The same float64 numbers in every call and on every rank that gives the same seed.
+function runs.random(seed, shape)
+  mh.manual_seed(seed)
+  return mh.randn(shape, runs.kF64)
+end
 
 --- A module of float64 whose weights are the same in every call and on every rank.
 function runs.seeded(make, ...)
