@@ -150,15 +150,19 @@ class Meeting {
     return true;
   }
 
-  /// The store there may be another job's, whose rank 0 would take ranks of this one for its own.
+  /// The store there may be another job's, whose rank 0 would take ranks of this one for its own where their entries
+  /// have the same names. Where they have not, it goes on, and ranks of this job that come there find why theirs do
+  /// not.
   [[noreturn]] void port_is_taken(const std::string& why) {
+    const std::string text = "launch: rank 0 cannot serve the store at " + address() + "\n  have  " + why +
+                             ": another job or program has the port\n  fix   " + kOwnPort;
     try {
       store_.emplace(place_.host, place_.port, std::min(deadline_, Clock::now() + std::chrono::seconds(3)));
       claim();
+      stop_all("", text);
     } catch (const StoreLost&) {  // another program's
+      throw CommError(text);
     }
-    fail("rank 0 cannot serve the store at " + address(), why + ": another job or program has the port",
-         "give every job a MASTER_PORT of its own, and MASTER_ADDR");
   }
 
   std::string address() const { return place_.host + ":" + std::to_string(place_.port); }
@@ -172,20 +176,19 @@ class Meeting {
     const std::string me = this_host() + ", process " + std::to_string(::getpid());
     const std::string mark = "\n" + hex(random_digest());  // processes of two machines' containers may look alike
     const std::string fix =
-        "\n  fix   give every job a MASTER_PORT of its own, and its processes each a RANK and all one WORLD_SIZE";
-    const std::string job = std::to_string(launch_.size) + " ranks" + place_.job;
-    const std::string theirs = set_once("job", job + "\nrank " + std::to_string(launch_.rank) + ", " + me);
-    if (const size_t end = theirs.find('\n'); theirs.substr(0, end) != job) {
-      stop_all(std::clamp(std::atoi(theirs.c_str()), launch_.size, launch_.size + 100000),
-               "launch: processes at " + address() + " do not belong to one job\n  have  " + job + ", says rank " +
-                   std::to_string(launch_.rank) + ", " + me + "; " + theirs.substr(0, end) + ", says " +
-                   theirs.substr(end + 1) + fix);
+        std::string("\n  fix   ") + kOwnPort + ", and its processes each a RANK and all one WORLD_SIZE";
+    const std::string theirs = set_once("job", job() + "\nrank " + std::to_string(launch_.rank) + ", " + me);
+    if (const size_t end = theirs.find('\n'); theirs.substr(0, end) != job()) {
+      const std::string other = theirs.substr(0, end);
+      stop_all(other, "launch: processes at " + address() + " do not belong to one job\n  have  " + job() +
+                          ", says rank " + std::to_string(launch_.rank) + ", " + me + "; " + other + ", says " +
+                          theirs.substr(end + 1) + fix);
     }
     const std::string first = set_once("claim" + std::to_string(launch_.rank), me + mark);
     if (first != me + mark) {
-      stop_all(launch_.size, "launch: two processes at " + address() + " say that they are rank " +
-                                 std::to_string(launch_.rank) + "\n  have  " + me + "; " +
-                                 first.substr(0, first.find('\n')) + fix);
+      stop_all(job(), "launch: two processes at " + address() + " say that they are rank " +
+                          std::to_string(launch_.rank) + "\n  have  " + me + "; " + first.substr(0, first.find('\n')) +
+                          fix);
     }
   }
 
@@ -197,12 +200,70 @@ class Meeting {
   static constexpr std::chrono::seconds kHear{1};  // before the store goes, which others are about to ask
   static constexpr char kStops = '!';              // begins what is no contact, but the reason for which all ranks stop
 
-  /// In place of the contacts that others wait for.
-  [[noreturn]] void stop_all(int ranks, const std::string& said) {
+  static constexpr const char* kOwnPort = "give every job a MASTER_PORT of its own";
+
+  /// Names this job, as far as it is known.
+  std::string job() const { return std::to_string(launch_.size) + " ranks" + place_.job; }
+  static int ranks_of(const std::string& job) { return std::clamp(std::atoi(job.c_str()), 0, 100000); }
+
+  /// Ends the ranks of this job, and those of `other`, which has the same entries ("": none has).
+  [[noreturn]] void stop_all(const std::string& other, const std::string& said) {
     const std::string text = printable(said);
-    for (int rank = 0; rank < ranks; ++rank) set("rank" + std::to_string(rank), kStops + text);
-    if (place_.serves) std::this_thread::sleep_for(kHear);
+    write_stop(other, text);
+    leave(other, text);
+  }
+
+  /// Writes it in place of the contacts that ranks wait for.
+  void write_stop(const std::string& other, const std::string& text) {
+    for (int rank = 0; rank < std::max(launch_.size, ranks_of(other)); ++rank)
+      set("rank" + std::to_string(rank), kStops + job() + "\n" + other + "\n" + text);
+  }
+
+  /// Ends this rank, for which stop_all of another has written `said`.
+  [[noreturn]] void stop(const std::string& said) {
+    std::istringstream lines(said.substr(1));
+    std::string first, second, text;
+    std::getline(lines, first);
+    std::getline(lines, second);
+    std::getline(lines, text, '\0');
+    leave(first == job() ? second : first, text.empty() ? said.substr(1) : text);
+  }
+
+  /// Rank 0 ends last, and the store with it: a rank that comes later would look for it as long as its limit says.
+  [[noreturn]] void leave(const std::string& other, const std::string& text) {
+    try {
+      const bool waits = launch_.rank == 0 && place_.serves;
+      if (waits && !server_)
+        wait_until_stopped(other, text);  // counts itself last, so that the other job's waits for it
+      store_->add(stopped(job()), 1);
+      if (waits && server_) wait_until_stopped(other, text);
+    } catch (const StoreLost&) {  // the other job's rank 0 has not waited longer
+    }
     throw CommError(text);
+  }
+
+  /// Names the count of the ranks that have read why they stop.
+  std::string stopped(const std::string& job) const { return seal_.name("stopped " + job); }
+
+  /// Returns when all ranks have read the text: those of this job and, at this rank's store, of the other one. Not
+  /// later than ranks are expected.
+  void wait_until_stopped(const std::string& other, const std::string& text) {
+    const auto until = std::min(deadline_, Clock::now() + note_after_);
+    int64_t own = launch_.size * (other == job() ? 2 : 1) - (server_ ? 0 : 1), counted = 0;
+    const int64_t others = server_ && other != job() ? ranks_of(other) : 0;
+    for (bool at_other = !server_; Clock::now() < until; std::this_thread::sleep_for(milliseconds(20))) {
+      try {
+        counted = store_->add(stopped(job()), 0);
+        if (counted >= own && (others == 0 || store_->add(stopped(other), 0) >= others)) return;
+      } catch (const StoreLost&) {
+        if (!at_other) throw;
+        if (!serve_store()) continue;
+        at_other = false;  // the other job has ended, and this rank has the port
+        own -= counted;
+        store_.emplace(place_.host, place_.port, until);
+        write_stop(other, text);
+      }
+    }
   }
 
   [[noreturn]] void unreachable(const std::string& why) const {
@@ -237,14 +298,19 @@ class Meeting {
   std::vector<std::string> get_of_all(const std::string& name) {
     std::vector<std::string> keys;
     for (int rank = 0; rank < launch_.size; ++rank) keys.push_back(seal_.name(name + std::to_string(rank)));
+    std::vector<std::string> values;
     try {
-      if (await(keys)) return opened(name, store_->get(keys));
+      if (await(keys)) values = opened(name, store_->get(keys));
     } catch (const CommError&) {
       if (place_.serves) std::this_thread::sleep_for(kHear);
       throw;
     } catch (const StoreLost&) {
       if (Clock::now() < deadline_) throw;
     }
+    for (const std::string& value : values) {
+      if (value.starts_with(kStops)) stop(value);
+    }
+    if (!values.empty()) return values;
     const int rank = first_without(keys);
     if (place_.serves) std::this_thread::sleep_for(kHear);
     late(rank);
@@ -254,9 +320,15 @@ class Meeting {
     std::vector<std::string> values;
     for (const std::string& value : closed) {
       values.push_back(printable(seal_.open(name + std::to_string(values.size()), value, address())));
-      if (values.back().starts_with(kStops)) throw CommError(values.back().substr(1));
     }
     return values;
+  }
+
+  /// Ends this rank where another has stopped all.
+  void check_stopped() {
+    const std::string mine = "rank" + std::to_string(launch_.rank);
+    const std::string said = printable(seal_.open(mine, store_->get({seal_.name(mine)})[0], address()));
+    if (said.starts_with(kStops)) stop(said);
   }
 
   /// False where one is missing at the deadline.
@@ -299,14 +371,20 @@ class Meeting {
       sockets_[rank] = connect_to_rank(ip, contact.port, me_, rank, until);
       if (sockets_[rank]) return prepare(sockets_[rank].get());
     }
+    check_stopped();
     fail("cannot connect to rank " + std::to_string(rank), "it can be called at " + text,
          "see that no firewall is between the nodes; MOONHALO_ADDRESS gives the address of a node that others reach");
   }
 
   void answer(Callers& callers) {
     const auto wanted = [this](int rank) { return rank > launch_.rank && !sockets_[rank]; };
-    auto caller = callers.next(wanted, deadline_);
-    if (!caller) late(missing());
+    constexpr milliseconds kLook{500};  // whether all are stopped
+    auto caller = callers.next(wanted, std::min(deadline_, Clock::now() + kLook));
+    if (!caller) {
+      check_stopped();
+      if (Clock::now() < deadline_) return;
+      late(missing());
+    }
     prepare(caller->second.get());
     sockets_[caller->first] = std::move(caller->second);
   }

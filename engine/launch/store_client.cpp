@@ -109,6 +109,13 @@ std::string StoreClient::set_once(const std::string& name, const std::string& va
   return receive_text();
 }
 
+int64_t StoreClient::add(const std::string& name, int64_t number) {
+  int64_t sum = 0;
+  send(Request(QueryType::ADD).name(name).add(number));
+  receive(&sum, sizeof(sum));
+  return sum;
+}
+
 bool StoreClient::has(const std::string& name) {
   send(Request(QueryType::CHECK).names({name}));
   return receive_byte() == static_cast<uint8_t>(CheckResponseType::READY);

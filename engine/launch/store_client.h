@@ -27,6 +27,8 @@ class StoreClient {
   void set(const std::string& name, const std::string& value);
   /// Sets what is not there. Returns what is there then.
   std::string set_once(const std::string& name, const std::string& value);
+  /// Adds to a number, 0 where there is none. Returns the sum.
+  int64_t add(const std::string& name, int64_t number);
   bool has(const std::string& name);
   /// Until all are there. False when they are not at `until`.
   bool wait(const std::vector<std::string>& names, MeetingClock::time_point until);

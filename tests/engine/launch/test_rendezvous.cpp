@@ -2,22 +2,19 @@
 #include "moonhalo/engine/launch/rendezvous.h"
 
 #include <ATen/ATen.h>
-#include <arpa/inet.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <map>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/late_note.h"
+#include "tests/support/held_port.h"
 #include "tests/support/oracle.h"
 #include "tests/support/patience.h"
 
@@ -76,42 +73,6 @@ TEST(MeetingPlace, OfAStepOfSlurmIsItsFirstNode) {
   EXPECT_FALSE(place_of({}, Launch::kOpenMpi, 0));
 }
 
-/// A port that no other test of this machine has while this lives, as tests/launch/hold_port.py holds one: by a socket
-/// that is bound to the port 10000 above it.
-class HeldPort {
- public:
-  HeldPort() {
-    while (!(bound(port_ + 10000, &holder_) && bound(port_, &probe_))) {
-      close();
-      if (++port_ == 22700) port_ = 20000;
-    }
-    ::close(std::exchange(probe_, -1));
-  }
-  ~HeldPort() { close(); }
-  HeldPort(const HeldPort&) = delete;
-  HeldPort& operator=(const HeldPort&) = delete;
-
-  operator uint16_t() const { return port_; }
-
- private:
-  static bool bound(int port, int* made) {
-    *made = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    return ::bind(*made, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  }
-  void close() {
-    for (int* one : {&holder_, &probe_}) {
-      if (*one >= 0) ::close(std::exchange(*one, -1));
-    }
-  }
-
-  int holder_ = -1, probe_ = -1;
-  uint16_t port_ = static_cast<uint16_t>(20000 + std::random_device()() % 2700);
-};
-
 Launch rank_of(int rank, int size) {
   Launch launch;
   launch.kind = Launch::kTorchrun;
@@ -131,7 +92,7 @@ struct Coming {
 std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::milliseconds limit,
                                   const std::function<void(Communicator&)>& body,
                                   std::chrono::milliseconds note_after = 10s) {
-  const HeldPort held;
+  const testing::HeldPort held;
   const uint16_t port = held;
   std::vector<std::string> said(come.size());
   std::vector<std::thread> threads;
@@ -197,7 +158,8 @@ TEST(Meeting, X22_OfRanksThatDoNotFitTogetherEndsAtOnce) {
        "2 ranks of SLURM_JOB_ID=8, says rank 1, "},
   };
   for (const auto& one : cases) {
-    const auto said = of_ranks(one.come, testing::kHang, [](Communicator&) { FAIL(); });
+    const auto said = of_ranks(
+        one.come, testing::kHang, [](Communicator&) { FAIL(); }, 1s);  // in which all have come
     for (const std::string& text : said) {
       EXPECT_THAT(text, HasSubstr("launch: ")) << one.text;
       EXPECT_THAT(text, HasSubstr(one.text));
@@ -241,7 +203,7 @@ TEST(LateNote, SaysNothingWhereTheLimitComesFirst) {
 }
 
 TEST(Meeting, NeedsAStore) {
-  const HeldPort held;
+  const testing::HeldPort held;
   const MeetingPlace nowhere{"127.0.0.1", held, false, "x"};
   EXPECT_THAT(message_of([&] { meet(rank_of(1, 2), nowhere, 1s); }),
               HasSubstr("launch: cannot reach the store at 127.0.0.1:" + std::to_string(nowhere.port)));
