@@ -43,7 +43,7 @@ void NestedList::take(int index, size_t depth) {
     return;
   }
   const auto size = static_cast<int64_t>(lua_rawlen(lua_, index));
-  luaL_checkstack(lua_, 2, "tensor: too many dimensions");
+  luaL_checkstack(lua_, 2, "too many dimensions");
   refuse_names(index, size);
   if (depth == shape_.size()) {
     TORCH_CHECK_VALUE(!shape_known_,
@@ -56,10 +56,9 @@ void NestedList::take(int index, size_t depth) {
   if (size == 0) {
     shape_known_ = true;
     lua_pushnil(lua_);
-    TORCH_CHECK_TYPE(lua_next(lua_, index) == 0, who_, ": a table with keys is no list\n  have  ", describe(lua_, index),
+    TORCH_CHECK_TYPE(lua_next(lua_, index) == 0, who_, ": a list does not begin at 1\n  have  ", describe(lua_, index),
                      "\n  fix   give lists of numbers");
   }
-  luaL_checkstack(lua_, 2, "too many dimensions");
   for (int64_t i = 1; i <= size; ++i) {
     lua_rawgeti(lua_, index, i);
     take(lua_gettop(lua_), depth + 1);
