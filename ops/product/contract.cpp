@@ -105,6 +105,8 @@ std::optional<Plan> plan_contract(const OpCall& call) {
                                        : right[std::find(r.begin(), r.end(), axis) - r.begin()]);
   }
   axes.output_shapes = {std::move(shape)};
+  if (std::find(axes.kinds.begin(), axes.kinds.end(), AxisKind::kReduce) != axes.kinds.end())
+    refuse_integers_of_cuda(call);
   Plan plan = solve(call, axes);
   plan.memory_order = {order_of_product(l, r, o)};
   if (bias >= 0 && plan.outputs[0]->has_partial())
@@ -214,6 +216,15 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 }
 
 }  // namespace
+
+void refuse_integers_of_cuda(const OpCall& call) {
+  if (call.mesh()->device_type().rfind("cuda", 0) != 0) return;
+  for (const TensorArgument& slot : call.slots()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!at::isIntegralType(slot.dtype, /*includeBool=*/true), call.name(),
+                                ": CUDA has no product of matrices of ", slot.dtype, "\n  have  ", call.describe(),
+                                "\n  fix   convert them to a floating type, or compute on the CPU");
+  }
+}
 
 at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_axes, Ints right_axes, Ints out_axes,
                     const Bias& bias) {

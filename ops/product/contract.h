@@ -28,6 +28,11 @@ at::Tensor contract(const at::Tensor& left, const at::Tensor& right, std::vector
                     std::vector<int64_t> right_axes, std::vector<int64_t> out_axes,
                     const std::optional<at::Tensor>& bias = std::nullopt);
 
+class OpCall;
+/// NotImplementedError for a product of matrices of integers on CUDA, which LibTorch does not have: its own error comes
+/// on the ranks alone that have rows.
+void refuse_integers_of_cuda(const OpCall& call);
+
 /// Returns what LibTorch's mm and bmm multiply under autocast: `tensor` in the lower precision, if autocast is on
 /// for its device and the tensor one that it casts. contract() does not cast by itself.
 at::Tensor cast_as_factor(const at::Tensor& tensor);

@@ -8,6 +8,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/dispatch/rules.h"
+#include "moonhalo/ops/product/contract.h"
 #include "moonhalo/ops/support/letters.h"
 
 namespace moonhalo {
@@ -65,6 +66,7 @@ std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool a
     axes.fixed_output = 0;
     axes.fixed_spec = without_partial(call.spec("self"));
   }
+  if (call.name().find("addr") == std::string::npos) refuse_integers_of_cuda(call);
   Plan plan = solve(call, axes);
   // LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them:
   // what one rank alone would do.

@@ -343,7 +343,7 @@ def stage_models(o):
 
 
 def stage_flex(o):
-    return [Check("flex_attention of PyTorch", [sys.executable, "scripts/flex_attention.py"], 60, environment={"LD_LIBRARY_PATH": ""})]
+    return [Check("flex_attention of PyTorch", [sys.executable, "scripts/flex_attention.py"], 100, environment={"LD_LIBRARY_PATH": ""})]
 
 
 def stage_sanitizer(o):
@@ -367,12 +367,12 @@ STAGES = {
     "sweep": ("every operator of ATen on drawn blocks", 150, 0, stage_sweep),
     "attention": ("times of neighbourhood attention", 30, 1, stage_attention),
     "models": ("times of training steps", 35, 1, stage_models),
-    "flex": ("times of PyTorch's flex_attention", 40, 1, stage_flex),
+    "flex": ("times of PyTorch's flex_attention", 80, 1, stage_flex),
     "sanitizer": ("compute-sanitizer on small kernels", 90, 1, stage_sanitizer),
 }
 QUICK = ["programs", "kernels", "nccl", "engine"]
 TOTAL = 420
-ON_REQUEST = ["sweep"]  # only where it is named
+ON_REQUEST = ["sweep", "flex"]  # only where it is named
 NEEDED = {"sanitizer": 90}  # seconds that have to be left
 MANIFEST = json.loads((HERE / "manifest.json").read_text()) if (HERE / "manifest.json").exists() else None
 
