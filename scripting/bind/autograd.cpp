@@ -207,6 +207,22 @@ int get_num_threads(lua_State* lua) {
   return 1;
 }
 
+/// mh.allow_tf32(allowed): whether CUDA's convolutions and products of float32 may round their factors to TF32 (10 bits
+/// instead of 23), which is faster. Of the whole process, so of all its rank threads. Without a call LibTorch's defaults
+/// hold: convolutions may, products may not.
+int allow_tf32(lua_State* lua) {
+  const bool allowed = check_bool(lua, 1);
+  at::globalContext().setAllowTF32CuDNN(allowed);
+  at::globalContext().setAllowTF32CuBLAS(allowed);
+  return 0;
+}
+/// mh.is_tf32_allowed() -> for convolutions, for products
+int is_tf32_allowed(lua_State* lua) {
+  push(lua, at::globalContext().allowTF32CuDNN());
+  push(lua, at::globalContext().allowTF32CuBLAS());
+  return 2;
+}
+
 void open_autograd(lua_State* lua) {
   static const luaL_Reg functions[] = {{"grad", guard<grad>},
                                        {"no_grad", guard<no_grad>},
@@ -217,6 +233,8 @@ void open_autograd(lua_State* lua) {
                                        {"autocast", guard<autocast>},
                                        {"manual_seed", guard<manual_seed>},
                                        {"initial_seed", guard<initial_seed>},
+                                       {"allow_tf32", guard<allow_tf32>},
+                                       {"is_tf32_allowed", guard<is_tf32_allowed>},
                                        {"set_num_threads", guard<set_num_threads>},
                                        {"get_num_threads", guard<get_num_threads>},
                                        {nullptr, nullptr}};

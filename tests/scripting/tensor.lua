@@ -135,6 +135,18 @@ function tests.test_grad_modes()
   t.assert_error(function() mh.autocast("float64", print) end, "autocast")
 end
 
+function tests.test_tf32()
+  local convolutions, products = mh.is_tf32_allowed()
+  t.assert_equal({convolutions, products}, {true, false})  -- LibTorch's defaults
+  mh.allow_tf32(false)
+  t.assert_equal({mh.is_tf32_allowed()}, {false, false})
+  mh.allow_tf32(true)
+  t.assert_equal({mh.is_tf32_allowed()}, {true, true})
+  t.assert_error(function() mh.allow_tf32("no") end, "allow_tf32")
+  -- As before: it is of the process.
+  mh.allow_tf32(products)
+end
+
 function tests.test_hooks()
   local x = mh.ones(2, {dtype = "float64", requires_grad = true})
   local seen
