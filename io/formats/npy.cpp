@@ -216,7 +216,7 @@ std::unique_ptr<Catalog> read_npy(const std::string& path) {
   try {
     type = zarr2_type(head.descr);
   } catch (const BrokenZarr&) {
-    head.check(false, "descr " + head.descr.dump().substr(0, 80));
+    head.check(false, "descr " + head.descr.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80));
   }
   info->name = kNpyDataset;
   info->shape = head.shape;
