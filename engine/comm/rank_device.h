@@ -41,8 +41,8 @@ std::string shared_device_name(Communicator& group, c10::Device own, std::string
 /// device would serve all its ranks, and a collective in it would wait for itself.
 void use_device(c10::Device device);
 
-/// Loads LibTorch's linear algebra for CUDA, once in a process. LibTorch loads it at the first call of an operator and is
-/// not prepared for two threads that call one at once, so ranks that are threads load it before they begin.
+/// Loads LibTorch's linear algebra for CUDA, once in a process. LibTorch loads it at the first call of an operator and
+/// is not prepared for two threads that call one at once, so ranks that are threads load it before they begin.
 void load_linear_algebra(c10::Device device);
 
 }  // namespace moonhalo

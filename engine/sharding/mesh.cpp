@@ -63,7 +63,8 @@ CommunicatorPtr group_on(Communicator& world, c10::Device wanted) {
   const CommunicatorPtr host = host_part(world);
   const c10::Device device = device_of_rank(*host, wanted);
   use_device(device);
-  if (device.is_cuda() && host->size() > 1 && std::string_view(host->backend()) == "threads") load_linear_algebra(device);
+  if (device.is_cuda() && host->size() > 1 && std::string_view(host->backend()) == "threads")
+    load_linear_algebra(device);
   LinkChoice choice = choose_device_link(*host, device);
   return make_device_communicator(host, device, choice.link, std::move(choice.why));
 }

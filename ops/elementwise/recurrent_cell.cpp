@@ -152,8 +152,8 @@ const Register recurrent_cell_rules{
      .supports = kRecurrentCellSupports},
 };
 
-// LibTorch asks this before it takes cuDNN's kernel for whole recurrent layers, which knows nothing of blocks. Without it a
-// layer is made of the steps above.
+// LibTorch asks this before it takes cuDNN's kernel for whole recurrent layers, which knows nothing of blocks. Without
+// it a layer is made of the steps above.
 bool cudnn_is_acceptable(const Tensor& self) { return !is_shard_tensor(self) && at::native::cudnn_is_acceptable(self); }
 
 void meet_cudnn(torch::Library& library) { library.impl("cudnn_is_acceptable", &cudnn_is_acceptable); }

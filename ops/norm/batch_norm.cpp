@@ -189,8 +189,10 @@ std::optional<Plan> plan_batch_norm_backward(const OpCall& call) {
     // LibTorch's kernel takes the memory format from the strides of dims of size 1 too, which mean
     // nothing: with those of some views of channels-last blocks its gradients are wrong.
     const auto& block = norm.spec->local_shape();
-    if (std::find(block.begin(), block.end(), 1) != block.end()) plan.run = run_contiguous;
-    else if (is_of_cudnn(call)) plan.run = run_in_format(call.arg("input"), call.arg("weight"));
+    if (std::find(block.begin(), block.end(), 1) != block.end())
+      plan.run = run_contiguous;
+    else if (is_of_cudnn(call))
+      plan.run = run_in_format(call.arg("input"), call.arg("weight"));
     return plan;
   }
   const int64_t count = global_count(*norm.spec, dims);

@@ -208,8 +208,8 @@ int get_num_threads(lua_State* lua) {
 }
 
 /// mh.allow_tf32(allowed): whether CUDA's convolutions and products of float32 may round their factors to TF32 (10 bits
-/// instead of 23), which is faster. Of the whole process, so of all its rank threads. Without a call LibTorch's defaults
-/// hold: convolutions may, products may not.
+/// instead of 23), which is faster. Of the whole process, so of all its rank threads. Without a call LibTorch's
+/// defaults hold: convolutions may, products may not.
 int allow_tf32(lua_State* lua) {
   const bool allowed = check_bool(lua, 1);
   at::globalContext().setAllowTF32CuDNN(allowed);

@@ -209,7 +209,7 @@ double peak_megabytes(const Step& step) {
   return static_cast<double>(bytes().peak - before) / 1e6;
 }
 
-// What one step of plain tensors and of a mesh of one rank adds at most to what it finds.
+// Prints the peak of the memory that a step adds, on plain tensors and on a mesh of one rank.
 void print_memory(mh::Communicator& alone, const std::string& only) {
   std::printf("\nmost memory that a step adds, MB       plain   mesh of 1\n");
   for (const Case& c : cases()) {

@@ -15,7 +15,7 @@ fi
 root=$(mktemp -d)
 mount -t tmpfs none "$root"
 cd "$root"
-mkdir -p bin lib64 lib/python usr/bin opt/site tmp dev proc work
+mkdir -p bin lib64 lib/python usr/bin opt/site tmp dev proc home work
 system='^(lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+)\.so|ld-linux)'
 # take FILE FOLDER: the file's libraries, those of the system to lib and others to FOLDER
 take() {
@@ -52,9 +52,9 @@ touch dev/urandom && mount --bind /dev/urandom dev/urandom
 mkdir dev/shm && mount -t tmpfs none dev/shm
 tar -xJf "$archive" -C work
 
-inside() { chroot . /bin/sh -c "export PATH=/bin PYTHONPATH=/opt/site PYTHONHOME=/usr HOME=/tmp; $1"; }
+inside() { chroot . /bin/sh -c "export PATH=/bin PYTHONPATH=/opt/site PYTHONHOME=/usr HOME=/home; $1"; }
 echo "== programs and examples"
-inside "/work/moonhalo-gpu/first.sh --device cpu --output /tmp/out programs references examples"
+inside "/work/moonhalo-gpu/first.sh --device cpu --output /results programs references examples"
 echo "== every test program lists its tests"
 libraries=/opt/site/torch/lib:/opt/site/nvidia/cu13/lib
 for program in test_gpu test_engine test_ops; do
@@ -63,6 +63,6 @@ for program in test_gpu test_engine test_ops; do
   ((count > 3))
 done
 echo "== without a GPU, cuda is a clear error"
-if inside "/work/moonhalo-gpu/first.sh --output /tmp/out2 programs" >out3 2>&1; then cat out3; exit 1; fi
+if inside "/work/moonhalo-gpu/first.sh --output /results2 programs" >out3 2>&1; then cat out3; exit 1; fi
 grep -q "no CUDA device" out3 || { cat out3; exit 1; }
 echo "bundle: all right in an empty root"
