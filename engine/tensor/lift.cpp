@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/tensor/lift.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/graph_leaves.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -47,6 +49,23 @@ at::Tensor lift_with_cuts(const at::Tensor& tensor, const MeshPtr& mesh, const L
   return from_local(to_local(tensor), mesh, all);
 }
 
+// Each slice would have its own addend of their gradients. `others`: placements on the dims that the slice lacks.
+void check_no_parameters_of_slice(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& others) {
+  if (!c10::GradMode::is_enabled()) return;
+  std::string names;
+  for (int64_t m = 0; m < mesh->ndim(); ++m) {
+    if (!others[m].is_replicate() && mesh->size(m) > 1)
+      names += (names.empty() ? "\"" : ", \"") + mesh->names()[m] + "\"";
+  }
+  if (names.empty()) return;
+  for (const at::Tensor& leaf : graph_leaves({tensor})) {
+    const bool on_slice = !is_shard_tensor(leaf) || spec(leaf)->mesh() == spec(tensor)->mesh();
+    TORCH_CHECK_VALUE(!on_slice || !meaning_of(leaf).same_on_all_ranks(), "lift: computed from a parameter on ", spec(tensor)->mesh()->to_string(),
+                      " alone, so its gradients would not be summed over ", names, "\n  have  a parameter of shape ", shape_string(leaf.sizes()),
+                      "\n  fix   lift what the module is called with, and give the module to fully_shard or replicate over ", names, " first");
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> dims_of_slice(const DeviceMesh& mesh, const DeviceMesh& slice) {
@@ -78,6 +97,7 @@ at::Tensor lift(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector
     if (placements[m].is_partial()) layout.partials[m] = placements[m].op;
     cuts = cuts || placements[m].is_shard();
   }
+  check_no_parameters_of_slice(tensor, mesh, placements);
   if (cuts) return lift_with_cuts(tensor, mesh, layout, placements);
   return from_local(to_local(tensor), intern(std::move(layout)));
 }

@@ -16,8 +16,10 @@ namespace moonhalo {
 ///     Shard(dim)     each slice holds rows of a longer tensor; block sizes are exchanged
 ///     Partial(op)    each slice holds an addend
 /// Collective over `mesh` where a Shard is among `others`. Differentiable. ValueError when the tensor's mesh is no
-/// slice of `mesh` or `others` are not as many as it lacks; NotImplementedError when a dim that the tensor is cut along
-/// would be cut further inside by a mesh dim that stands behind (its rows would change their order).
+/// slice of `mesh` or `others` are not as many as it lacks, and where rows or addends of slices were computed from
+/// parameters on the slice alone (tensor_meaning.h), whose gradients would not be summed over the slices.
+/// NotImplementedError when a dim that the tensor is cut along would be cut further inside by a mesh dim that stands
+/// behind (its rows would change their order).
 at::Tensor lift(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& others);
 
 /// Every rank's own samples as one tensor of the mesh that `data` is a slice of (or is): dim 0 is cut over the dims of

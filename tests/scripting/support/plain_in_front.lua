@@ -215,6 +215,27 @@ function tests.test_N36_own_data_keeps_its_own_gradient()
   testing.assert_close(mine.grad, rows_of(all.grad, mesh.rank, ranks))
 end
 
+-- Layers on a slice: ranks along the other dim have samples of their own.
+function tests.test_N36_layers_on_a_slice_are_refused_or_train_as_on_one_rank()
+  if ranks < 4 then return end
+  local grid = mh.init_device_mesh("cpu", {2, ranks // 2}, {"dp", "tp"})
+  local x = random(1, {4, 4})
+  local mine = mh.distribute_tensor(x:narrow(0, 2 * grid:coordinate("dp"), 2), grid["tp"], {mh.Shard(1)})
+  local function refused_of(a)
+    refused(function() mh.local_batch(a(mine), grid["dp"]) end, 'so its gradients would not be summed over "dp"')
+    refused(function() mh.lift(a(mine), grid, {mh.Partial()}) end, 'so its gradients would not be summed over "dp"')
+    mh.no_grad(function() mh.local_batch(a(mine), grid["dp"]) end)
+    mh.lift(a(mine), grid, {mh.Replicate()})
+  end
+  refused_of(front())
+  refused_of(mh.parallelize_module(front(), grid["tp"], {parameter = {["0.weight"] = {mh.Shard(0)}}}))
+  local whole, last = front(), back()
+  local expected = train(function() return last(whole(x)):square():mean() end, {whole, last}, whole)
+  local a, b = mh.replicate(front(), {mesh = grid["dp"], input = false}), back()
+  local given = mh.local_batch(mine, grid["dp"])
+  testing.assert_all_close(train(function() return b(a(given)):square():mean() end, {a, b}, a), expected)
+end
+
 -- Other ranks than those of a stage would not have the gradient of what it uses.
 function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ranks()
   local line = mh.init_device_mesh("cpu", {ranks}, {"pp"})
