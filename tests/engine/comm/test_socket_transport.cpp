@@ -170,6 +170,20 @@ TEST(SocketTransport, Y21_ALongMessageFailsItsReceiveAlone) {
   EXPECT_EQ(first, 0);
 }
 
+// Also one that has come before its receive: nothing is written beyond that.
+TEST(SocketTransport, Y21_ALongMessageWritesNothingBeyondItsReceive) {
+  const Strange strange;
+  strange.say(64, 1, 64);
+  int64_t number = 0;
+  void* other = strange.transport->receive(&number, sizeof(number), 1, 2);
+  EXPECT_FALSE(strange.transport->test(other));  // takes what has come
+  int64_t place[8] = {};
+  EXPECT_THAT(finish(*strange.transport, strange.transport->receive(place, sizeof(place[0]), 1, 1)),
+              HasSubstr("a message of 64 bytes came where 8 were expected"));
+  for (size_t i = 1; i < 8; ++i) EXPECT_EQ(place[i], 0) << i;
+  strange.transport->cancel(other);
+}
+
 // The size is one that a rank may send, but the bytes do not come, and no receive waits for them.
 TEST(SocketTransport, Y21_MemoryGrowsWithWhatHasCome) {
   const Strange strange;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <map>
@@ -73,6 +74,23 @@ TEST_F(JobKey, Y21_IsRefusedWhereOthersKnowItOrMayGuessIt) {
                 key_of({{"MOONHALO_JOB_KEY_FILE", folder_.path().string()}});
               }),
               HasSubstr("launch: the job key is not in a file"));
+}
+
+// A pipe without a writer would hold the rank; the file of another user is that user's to change.
+TEST_F(JobKey, Y21_IsOfAFileThatIsThisUsers) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(message_of([&] {
+                key_of({{"MOONHALO_JOB_KEY_FILE", path_}});
+              }),
+              HasSubstr("launch: the job key is not in a file"));
+  ASSERT_EQ(::unlink(path_.c_str()), 0);
+  if (::geteuid() != 0) GTEST_SKIP() << "root alone can give a file away";
+  write(kKey, 0600);
+  ASSERT_EQ(::chown(path_.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(message_of([&] {
+                key_of({{"MOONHALO_JOB_KEY_FILE", path_}});
+              }),
+              HasSubstr("launch: others may read or change the file of the job key"));
 }
 
 TEST(Seal, Y21_OpensWhatWasClosedForTheEntryAlone) {

@@ -139,6 +139,22 @@ TEST(Strangers, Y21_ReadNoSecret) {
             kWell);
 }
 
+// Without a key strangers read what stands for it, but guess none of another meeting.
+TEST(Strangers, Y21_GuessNoSecret) {
+  std::set<std::string> secrets;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(with_stranger(
+                  [&](Stranger& stranger) {
+                    stranger.await_contact();
+                    secrets.insert(stranger.get("moonhalo/x/secret"));
+                  },
+                  {"", ""}),
+              kWell);
+  }
+  EXPECT_EQ(secrets.size(), 2u);
+  for (const std::string& secret : secrets) EXPECT_EQ(secret.size(), 64u);
+}
+
 /// The call of rank 1, and what is no proof.
 std::string forged_call(char proof) {
   return std::string("moonhal1") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'a') + std::string(32, proof);
