@@ -125,6 +125,13 @@ void ShardTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl
   share_block(*source);
 }
 
+void ShardTensorImpl::release_resources() {
+  c10::TensorImpl::release_resources();
+  local_.reset();
+  spec_.reset();
+  sharers_.reset();
+}
+
 const at::Storage& ShardTensorImpl::storage() const {
   TORCH_CHECK_TYPE(false, "storage: a ShardTensor has no storage of its own; what asks for one (torch::save, a backward pass on another ",
                    "stream than its forward pass) needs a plain tensor\n  have  ", spec_->to_string(),

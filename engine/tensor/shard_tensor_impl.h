@@ -42,6 +42,8 @@ struct ShardTensorImpl final : public c10::TensorImpl {
                                                               bool allow_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) override;
   const at::Storage& storage() const override;  ///< throws TypeError
+  /// Frees the block once no tensor is left; a weak pointer alone keeps none (tensor_meaning.cpp has some for long).
+  void release_resources() override;
 
  private:
   void set_geometry();

@@ -11,6 +11,7 @@
 #include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/bind/optimizer_kinds.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/held_values.h"
 
 namespace moonhalo::scripting {
 
@@ -21,7 +22,7 @@ namespace optim = torch::optim;
 struct BoundOptimizer {
   const OptimizerKind* kind;
   std::unique_ptr<optim::Optimizer> optimizer;
-  std::vector<Reference> before_sum = {}, after_sum = {};  // called with every bucket of gradients
+  std::vector<OwnedFunction> before_sum = {}, after_sum = {};  // called with every bucket of gradients
 
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> all;
@@ -192,9 +193,10 @@ at::Tensor call_closure(lua_State* lua, int index) {
   return loss;
 }
 
-void call_hooks(const std::vector<Reference>& hooks, const at::Tensor& flat) {
-  for (const Reference& hook : hooks) {
-    hook.push();
+/// Where Lua has found the optimizer dead, its hooks are gone with it.
+void call_hooks(const std::vector<OwnedFunction>& hooks, const at::Tensor& flat) {
+  for (const OwnedFunction& hook : hooks) {
+    if (!hook.try_push()) continue;
     push(hook.lua(), flat);
     call_traced(hook.lua(), 1, 0);
   }
@@ -239,7 +241,7 @@ int clip_gnorm(lua_State* lua) {
 // Sums that know no optimizer, those made during backward say, find its hooks in the units.
 void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
   const std::weak_ptr<BoundOptimizer> weak = bound;
-  const auto calls = [&weak](std::vector<Reference> BoundOptimizer::*hooks) {
+  const auto calls = [&weak](std::vector<OwnedFunction> BoundOptimizer::*hooks) {
     return [weak, hooks](at::Tensor& flat) {
       if (const auto alive = weak.lock()) call_hooks(alive.get()->*hooks, flat);
     };
@@ -251,10 +253,10 @@ void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
   }
 }
 
-int add_hook(lua_State* lua, const char* op, std::vector<Reference> BoundOptimizer::*hooks) {
+int add_hook(lua_State* lua, const char* op, std::vector<OwnedFunction> BoundOptimizer::*hooks) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   TORCH_CHECK_TYPE(is_callable(lua, 2), op, ": the hook is no function but ", describe(lua, 2));
-  (bound.get()->*hooks).emplace_back(lua, 2);
+  (bound.get()->*hooks).emplace_back(lua, 1, 2);
   tell_reducers(bound);
   return 0;
 }
@@ -313,6 +315,8 @@ int param_groups(lua_State* lua) {
   lua_createtable(lua, static_cast<int>(count), 0);
   for (size_t i = 0; i < count; ++i) {
     push_object(lua, std::make_shared<BoundGroup>(BoundGroup{bound, i}));
+    lua_pushvalue(lua, 1);  // with its hooks
+    lua_setiuservalue(lua, -2, 1);
     lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
   }
   return 1;

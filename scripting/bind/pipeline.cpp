@@ -6,6 +6,7 @@
 
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/scripting/bind/mesh.h"
+#include "moonhalo/scripting/core/held_values.h"
 
 namespace moonhalo::scripting {
 
@@ -19,7 +20,8 @@ using Tensors = Pipeline::Tensors;
 std::shared_ptr<Pipeline> this_pipeline(lua_State* lua) { return check_object<Pipeline>(lua, 1); }
 
 /// Calls `function` with `first`, which pushes and counts, and tensors; gives its results, which are tensors.
-Tensors call_stage(const Reference& function, const Tensors& tensors, const char* what,
+template <typename Function>
+Tensors call_stage(const Function& function, const Tensors& tensors, const char* what,
                    std::optional<int64_t> first = {}) {
   function.push();
   lua_State* lua = function.lua();
@@ -68,11 +70,13 @@ int make_pipeline(lua_State* lua) {
   const auto mesh = check_object<DeviceMesh>(lua, 1);
   const std::string dim = check_string(lua, 2);
   std::vector<Pipeline::Stage> stages;
+  // A stage may refer to its pipeline, so the pipeline's userdata, which is made last, holds the functions.
+  const auto functions = std::make_shared<std::vector<OwnedFunction>>();
   for (lua_Integer i = 1; i <= luaL_len(lua, 3); ++i) {
     lua_geti(lua, 3, i);
     const std::string what = "stage " + std::to_string(i - 1);
-    stages.push_back([function = Reference(lua, -1), what](const Tensors& inputs) {
-      return call_stage(function, inputs, what.c_str());
+    stages.push_back([functions, position = static_cast<size_t>(i - 1), what](const Tensors& inputs) {
+      return call_stage(functions->at(position), inputs, what.c_str());
     });
     lua_pop(lua, 1);
   }
@@ -81,6 +85,11 @@ int make_pipeline(lua_State* lua) {
               std::make_shared<Pipeline>(mesh, dim, std::move(stages),
                                          PipelineOptions{.schedule = parse_schedule(options.get_string("schedule", "")),
                                                          .micros = options.get_int("micros", 1)}));
+  for (lua_Integer i = 1; i <= luaL_len(lua, 3); ++i) {
+    lua_geti(lua, 3, i);
+    functions->emplace_back(lua, lua_gettop(lua) - 1, -1);
+    lua_pop(lua, 1);
+  }
   return 1;
 }
 

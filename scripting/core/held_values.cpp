@@ -56,7 +56,52 @@ void enter(lua_State* lua, void (*table)(lua_State*)) {
   lua_pop(lua, 1);
 }
 
+/// Pushes the table of values of the userdata at the top.
+void push_values(lua_State* lua) {
+  if (lua_getiuservalue(lua, -1, 1) == LUA_TTABLE) return;
+  lua_pop(lua, 1);
+  lua_newtable(lua);
+  lua_pushvalue(lua, -1);
+  lua_setiuservalue(lua, -3, 1);
+}
+
 }  // namespace
+
+OwnedFunction::OwnedFunction(lua_State* lua, int object, int value)
+    : state_(state_data(lua)), handle_(lua_touserdata(lua, object)), number_(++state_->held_so_far) {
+  luaL_checkstack(lua, 4, "a function of an object");
+  value = lua_absindex(lua, value);
+  lua_pushvalue(lua, object);
+  push_values(lua);
+  lua_pushvalue(lua, value);
+  lua_rawseti(lua, -2, number_);
+  lua_pop(lua, 1);
+  enter(lua, &push_handles);
+  lua_pop(lua, 1);
+}
+
+lua_State* OwnedFunction::lua() const {
+  TORCH_INTERNAL_ASSERT(state_, "empty Lua function");
+  return open_state(*state_);
+}
+
+bool OwnedFunction::try_push() const {
+  lua_State* state = lua();
+  luaL_checkstack(state, 4, "a function of an object");
+  if (!push_handle(state, handle_)) return false;
+  const bool found = lua_getiuservalue(state, -1, 1) == LUA_TTABLE && lua_rawgeti(state, -1, number_) != LUA_TNIL;
+  if (found) {
+    lua_replace(state, -3);
+    lua_pop(state, 1);
+    return true;
+  }
+  lua_settop(state, lua_gettop(state) - (lua_type(state, -1) == LUA_TNIL ? 3 : 2));
+  return false;
+}
+
+void OwnedFunction::push() const {
+  if (!try_push()) throw LuaError("a function of an object was called after the object was collected");
+}
 
 struct HeldValue::Slot {
   /// One tensor, and the userdata of it that holds the value.
@@ -185,12 +230,7 @@ HeldValue::HeldValue(lua_State* lua, const std::vector<int>& tensors, int value)
     if (!slot_->node && tensor.grad_fn()) slot_->node.emplace(tensor.grad_fn());
     slot_->holders.push_back({WeakTensor(tensor.getIntrusivePtr()), lua_touserdata(lua, index)});
     lua_pushvalue(lua, index);
-    if (lua_getiuservalue(lua, -1, 1) != LUA_TTABLE) {
-      lua_pop(lua, 1);
-      lua_newtable(lua);
-      lua_pushvalue(lua, -1);
-      lua_setiuservalue(lua, -3, 1);
-    }
+    push_values(lua);
     lua_pushvalue(lua, value);
     lua_rawseti(lua, -2, slot_->number);
     lua_pop(lua, 1);

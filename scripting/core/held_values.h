@@ -32,6 +32,25 @@ class HeldValue {
   std::shared_ptr<Slot> slot_;
 };
 
+/// A Lua function that an object calls (an optimizer's hook, a stage of a pipeline) and that may refer to the object by
+/// way of its upvalues. The object's userdata holds it, where Lua sees the cycle; a Reference would keep both for ever.
+class OwnedFunction {
+ public:
+  OwnedFunction() = default;
+  /// `object`: the stack index of the userdata that push_object made; `value`: that of the function.
+  OwnedFunction(lua_State* lua, int object, int value);
+  /// As of Reference; LuaError once Lua has found the userdata dead.
+  void push() const;
+  /// False, and nothing pushed, once Lua has found the userdata dead.
+  bool try_push() const;
+  lua_State* lua() const;
+
+ private:
+  std::shared_ptr<StateData> state_;
+  const void* handle_ = nullptr;
+  int64_t number_ = 0;
+};
+
 /// For the tensor userdata's __gc: true if it is kept, because autograd needs a value that it holds.
 bool keep_for_autograd(lua_State* lua);
 /// The tensor userdata at `index` gives its tensor away before it is collected.

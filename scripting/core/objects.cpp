@@ -83,7 +83,7 @@ void push_shared(lua_State* lua, const char* type, Shared object) {
     lua_pushnil(lua);
     return;
   }
-  new (lua_newuserdatauv(lua, sizeof(Shared), 0)) Shared(std::move(object));
+  new (lua_newuserdatauv(lua, sizeof(Shared), 1)) Shared(std::move(object));
   luaL_getmetatable(lua, registry_name(type).c_str());
   TORCH_INTERNAL_ASSERT(lua_istable(lua, -1), type, " was not declared with define_object");
   lua_setmetatable(lua, -2);

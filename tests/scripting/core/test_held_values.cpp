@@ -79,6 +79,61 @@ TEST(HeldValues, NothingIsKeptForEver) {
   }
 }
 
+// With a module net of kNumbers float64, an optimizer opt of it and a mesh of one rank.
+const Way kOwners[] = {
+    {"a hook of its optimizer", "opt:register_reducer_pre_hook(function() return opt and nil end) train()"},
+    {"two hooks of its optimizer",
+     "opt:register_reducer_pre_hook(function() return opt and net and nil end) "
+     "opt:register_reducer_post_hook(function() return opt and nil end) train()"},
+    {"a hook of an optimizer that a group leads to",
+     "local group = opt.param_groups[1] opt:register_reducer_pre_hook(function() return group and nil end) train()"},
+    {"a fully sharded module", "mh.fully_shard(net, {mesh = mesh, min_numel = 1}) net(x):sum():backward()"},
+    {"a fully sharded module forward", "mh.fully_shard(net, {mesh = mesh, min_numel = 1}) net(x)"},
+    {"a fully sharded module and its optimizer",
+     "mh.fully_shard(net, {mesh = mesh, min_numel = 1}) opt = mh.optim.SGD(net:parameters(), {lr = 0.1}) train()"},
+    {"a replicated module", "mh.replicate(net, {mesh = mesh}) net(x):sum():backward()"},
+    {"a hook of a fully sharded module's optimizer",
+     "mh.fully_shard(net, {mesh = mesh, min_numel = 1}) opt = mh.optim.SGD(net:parameters(), {lr = 0.1}) "
+     "opt:register_reducer_pre_hook(function() return opt and net and nil end) "
+     "net:register_forward_hook(function() return net and nil end) train()"},
+    {"a replicated module's optimizer",
+     "mh.replicate(net, {mesh = mesh}) opt = mh.build_optimizer(net, mh.optim.SGD, {lr = 0.1}) "
+     "opt:register_reducer_post_hook(function() return opt and nil end) train()"},
+    {"hooks of its module",
+     "net:register_forward_hook(function() return net and nil end) "
+     "net:register_forward_pre_hook(function() return net and nil end) train()"},
+    {"a schedule", "local s s = mh.optim.LambdaLR(opt, function() return (opt or s) and 1 end) train() s:step()"},
+    {"a stage that has its pipeline",
+     "local pipe = mh.pipeline(mh.nn.Sequential(net), {mesh = mesh, micros = 1}) net.pipe = {pipe} "
+     "pipe:train_step({x}, function(y) return pipe and y:sum() end)"},
+    {"a pipeline whose optimizer has a hook",
+     "local pipe = mh.pipeline(mh.nn.Sequential(net), {mesh = mesh, micros = 1}) "
+     "opt:register_reducer_pre_hook(function() return pipe and opt and nil end) net.opt = {opt} "
+     "pipe:train_step({x}, function(y) return y:sum() end) opt:step()"},
+    {"an average of it", "local average = mh.EMA(net) net.average = {average} average:update()"},
+};
+
+TEST(HeldValues, ObjectsAreFreedThatTheirFunctionsLeadTo) {
+  const auto live = std::make_shared<moonhalo::testing::LiveBytes>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+  const auto state = new_state();
+  run(state.get(), "mh = require 'moonhalo' mesh = mh.init_device_mesh('cpu', {1}, {'pp'})");
+  for (const Way& way : kOwners) {
+    const std::string step = std::string("local net = mh.nn.Linear(100, ") + std::to_string(kNumbers / 100) +
+                             "):double() local x = mh.ones({1, 100}, {dtype = 'float64'}) "
+                             "local opt = mh.optim.SGD(net:parameters(), {lr = 0.1}) "
+                             "local function train() net(x):sum():backward() opt:step() end " +
+                             way.step;
+    const std::string once = "do " + step + " end for _ = 1, 6 do collectgarbage() end return 'done'";
+    ASSERT_EQ(run(state.get(), once), "done") << way.name;  // what the first call makes for all
+    const int64_t before = live->now;
+    const std::string text = run(state.get(), "for _ = 1, " + std::to_string(kSteps) + " do " + step +
+                                                  " end for _ = 1, 6 do collectgarbage() end return 'done'");
+    EXPECT_EQ(text, "done") << way.name;
+    EXPECT_LT(live->now - before, kNumbers * 8) << way.name;
+  }
+}
+
 // A state that is closed lets go of what it kept for a graph.
 TEST(HeldValues, AStateThatIsClosedKeepsNothing) {
   const auto live = std::make_shared<moonhalo::testing::LiveBytes>();
