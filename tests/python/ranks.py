@@ -126,6 +126,27 @@ def text(world, mesh):
     world.barrier()
 
 
+def memory(world, mesh):
+    """What reads memory names the two ways to some: on this rank alone, without a message. Plain tensors are as ever."""
+    x = mh.from_local(torch.ones(2, 3), mesh, [mh.Shard(0)])
+    for name, call in {"numpy": torch.Tensor.numpy, "tolist": torch.Tensor.tolist, "data_ptr": torch.Tensor.data_ptr,
+                       "__array__": torch.Tensor.__array__, "__dlpack__": lambda t: t.__dlpack__()}.items():
+        if world.rank != 0:
+            continue
+        try:
+            call(x)
+            expect(False, f"{name} of a ShardTensor is refused")
+        except TypeError as error:
+            lines = str(error).split("\n")
+            expect(lines[0] == f"{name}: a ShardTensor has no memory of its own but blocks on the ranks of its mesh", f"{name}: {error}")
+            expect(lines[1] == f"  have  shape [{2 * world.size}, 3], placements {mh.placements(x)}", f"{name}: {error}")
+            expect(f"full_tensor(x).{name}" in lines[2] and f"to_local(x).{name}" in lines[2], f"{name}: {error}")
+    expect(mh.full_tensor(x).tolist() == [[1.0] * 3] * (2 * world.size), "tolist of the whole")
+    block = mh.to_local(x)
+    expect(block.data_ptr() > 0 and block.detach().tolist() == [[1.0] * 3] * 2, "the memory of a block")
+    expect(torch.ones(2).tolist() == [1.0, 1.0] and torch.Tensor.tolist.__doc__.strip().startswith("tolist()"), "plain tensors")
+
+
 def errors(world, mesh):
     for fails, kind, text in (
         (lambda: mh.scatter_tensor(torch.ones(4), mesh, [mh.Shard(3)]), (IndexError, ValueError), "3"),
@@ -148,6 +169,7 @@ def rank(world):
     own_operators(mesh)
     values_in_python(mesh)
     text(world, mesh)
+    memory(world, mesh)
     errors(world, mesh)
     hooks.rank(mesh, expect)
     front.rank(mesh, expect)

@@ -43,6 +43,25 @@ def _repr(self, *, tensor_contents=None):
 
 _torch.Tensor.__repr__ = _repr
 
+
+def _needs_memory(name):
+    """Gives torch.Tensor's method `name`, which reads memory, words for a ShardTensor, which has blocks on several ranks."""
+    method = getattr(_torch.Tensor, name)
+
+    @_functools.wraps(method)
+    def checked(self, *args, **kwargs):
+        if not is_shard_tensor(self):
+            return method(self, *args, **kwargs)
+        raise TypeError(f"{name}: a ShardTensor has no memory of its own but blocks on the ranks of its mesh\n"
+                        f"  have  shape {list(self.shape)}, placements {placements(self)}\n"
+                        f"  fix   full_tensor(x).{name}(...) on all ranks, or to_local(x).{name}(...) of this rank's block")
+
+    setattr(_torch.Tensor, name, checked)
+
+
+for _name in ("numpy", "tolist", "data_ptr", "__array__", "__dlpack__"):
+    _needs_memory(_name)
+
 _hooks_of_torch = _torch.Tensor._backward_hooks
 
 
