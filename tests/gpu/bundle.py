@@ -54,12 +54,13 @@ def fill(folder, build, source, torch):
     strip(library.resolve(), folder / "lib" / library.name)
     for name, path in libraries_of([*programs, library], build).items():
         strip(path.resolve(), folder / "lib" / name)
-    for name in ("device_table.txt", "cuda_table.txt"):
+    for name in ("device_table.txt", "cuda_table.txt", "device_scripts.txt"):
         shutil.copy(source / "tests/support" / name, folder / "tables" / name)
     for name in ("one_conv.lua", "flex_attention.py"):
         shutil.copy(source / "tests/gpu" / name, folder / "scripts" / name)
     for name in ("first.sh", "first.py"):
         shutil.copy(source / "tests/gpu" / name, folder / name)
+    shutil.copytree(source / "tests/scripting", folder / "tests/scripting", ignore=shutil.ignore_patterns("*.cpp", "*.h"))
     for name in ("climate", "sst"):
         shutil.copytree(source / "examples" / name, folder / "examples" / name, ignore=shutil.ignore_patterns("output", "*.png"))
     commit = subprocess.run(["git", "-C", str(source), "describe", "--always", "--dirty"], capture_output=True, text=True)

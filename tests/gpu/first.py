@@ -86,7 +86,7 @@ class Log:
         record = {"stage": stage, "check": check, "status": status, "seconds": round(seconds, 2), "detail": detail}
         with self.lock:
             self.records.append(record)
-            if status != "passed" or not check.startswith(("test_engine ", "test_ops ")):
+            if status != "passed" or not check.startswith(("test_engine ", "test_ops ", "lua ")):
                 print(line[:400], flush=True)
             self.append("first.log", line + "\n")
             self.append("first.jsonl", json.dumps(record) + "\n")
@@ -291,6 +291,33 @@ def stage_operators(o):
     return sorted(checks, key=lambda check: not check.name.split()[1].startswith(large))
 
 
+def judge_script(left_out):
+    """The tests of a Lua script; those of the table fail there, and only those."""
+    def judge(status, output):
+        failed = set(re.findall(r"^FAILED +(\S+)", output, re.M))
+        if failed == left_out and (status == "passed" or left_out):
+            return "passed", f"{len(left_out)} left out" if left_out else ""
+        if failed == left_out:
+            return "failed", first_error(output)
+        return "failed", " ".join(sorted(failed - left_out) + [f"({name} passes)" for name in sorted(left_out - failed)]) + ": " + first_error(output)
+    return judge
+
+
+def stage_scripts(o):
+    table = {}
+    for line in (HERE / "tables" / "device_scripts.txt").read_text().splitlines():
+        row = re.match(r"([^#.]+)\.(\S+): ", line)
+        if row:
+            table.setdefault(row.group(1), set()).add(row.group(2))
+    checks = []
+    for script in sorted((HERE / "tests/scripting").glob("*.lua")):
+        left_out, ranks = table.get(script.stem, set()), re.search(r"_ranks(\d+)$", script.stem)
+        if "*" not in left_out:
+            command = [HERE / "bin" / "moonhalo", "test", script.relative_to(HERE), "--ranks", ranks.group(1) if ranks else 1, "--device", o.device]
+            checks.append(Check(f"lua {script.stem}", command, 60, judge_script(left_out), {"MOONHALO_TIMEOUT_S": "30"}))
+    return checks
+
+
 SWEEP_PARTS = 56
 
 
@@ -363,7 +390,8 @@ STAGES = {
     "engine": ("the engine's device tests, ranks that share the GPU", 20, 0, stage_engine),
     "references": ("losses of the examples on the CPU", 20, 0, stage_references),
     "examples": ("losses of the examples on the device", 25, 0, stage_examples),
-    "operators": ("the operators' device tests, ranks that share the GPU", 140, 0, stage_operators),
+    "operators": ("the operators' device tests, ranks that share the GPU", 100, 0, stage_operators),
+    "scripts": ("the tests in Lua, ranks that share the GPU", 60, 0, stage_scripts),
     "sweep": ("every operator of ATen on drawn blocks", 150, 0, stage_sweep),
     "attention": ("times of neighbourhood attention", 30, 1, stage_attention),
     "models": ("times of training steps", 35, 1, stage_models),
