@@ -19,6 +19,7 @@
 #include "moonhalo/engine/base/graph_leaves.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/random/random.h"
@@ -284,6 +285,16 @@ bool Pipeline::attempt(const StageCall& call, Step& step, const std::function<vo
   return false;
 }
 
+static std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 /// The other ranks of a slice may wait for this one in the midst of a stage. Where they have failed in the same call,
 /// all go on alike.
 void Pipeline::check_slice_has_failed(const StageCall& call, const Step& step) const {
@@ -293,8 +304,12 @@ void Pipeline::check_slice_has_failed(const StageCall& call, const Step& step) c
   }
   if (dims.empty()) return;
   bool alike = dims.size() == 1;  // of several, they may wait in any
+  const std::string mine = "failed in " + call.to_string();
+  // Ranks that wait in the stage find this call beside theirs: their error names the cause, whichever rank is the
+  // first.
+  const auto describe = [&] { return mine + ": " + message_of(step.failure); };
+  const CallScope scope(tag_of(mine), "pipeline", describe);
   try {
-    const std::string mine = "failed in " + call.to_string();
     const auto all = alike ? slice_->group(dims[0]).all_gather_strings(mine) : std::vector<std::string>();
     for (const std::string& one : all) alike = alike && one == mine;
   } catch (const std::exception&) {  // they are elsewhere

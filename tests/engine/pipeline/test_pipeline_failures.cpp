@@ -118,7 +118,8 @@ TEST(Pipeline, N17_ARankThatFailsAloneInItsSliceEndsAllRanks) {
       pipeline.infer_step(std::vector<Tensors>(4, {make_tensor({3}, 1)}));
     });
   });
-  EXPECT_THAT(said, HasSubstr("rank 3: the valve is stuck"));
+  // The failing rank's own error, or that of its neighbour, whose sum finds no other beside it.
+  EXPECT_THAT(said, HasSubstr("the valve is stuck"));
 }
 
 TEST(Pipeline, N17_ARankThatCannotBeginAStepSaysSoOnAllRanks) {
