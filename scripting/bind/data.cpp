@@ -23,6 +23,9 @@ inline constexpr const char* kObjectName<io::FrameQueue::Ticket> = "FrameTicket"
 
 namespace {
 
+/// Tensors that a script makes lie on its device; these functions read numbers on the host.
+at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
+
 /// _data.find_files(source): paths, by name.
 int find_files(lua_State* lua) {
   push(lua, io::find_files(check_string(lua, 1)));
@@ -104,7 +107,7 @@ int make_field_reader(lua_State* lua) {
 }
 
 std::vector<io::FramePlace> check_places(lua_State* lua, int index) {
-  const at::Tensor& rows = check_tensor(lua, index);
+  const at::Tensor rows = on_host(check_tensor(lua, index));
   TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == 3 && rows.scalar_type() == at::kLong, "places: wanted int64 [n, 3]");
   const auto from = rows.accessor<int64_t, 2>();
   std::vector<io::FramePlace> places;
@@ -117,7 +120,7 @@ std::vector<io::FramePlace> check_places(lua_State* lua, int index) {
 int reader_moments(lua_State* lua) {
   const auto reader = check_object<io::FrameReader>(lua, 1);
   const int64_t channels = check_int(lua, 3);
-  const at::Tensor weights = opt_tensor(lua, 4);
+  const at::Tensor weights = on_host(opt_tensor(lua, 4));
   at::Tensor moments = io::no_moments(channels);
   std::vector<int64_t> shape = {channels};
   for (const Interval& rows : reader->rows()) shape.push_back(rows.size());
@@ -150,7 +153,7 @@ int reader_frames(lua_State* lua) {
 
 /// _data.frame_moments(frames, weights): of [frames, channels, space...], in their order.
 int frame_moments(lua_State* lua) {
-  const at::Tensor frames = check_tensor(lua, 1).contiguous(), weights = opt_tensor(lua, 2);
+  const at::Tensor frames = on_host(check_tensor(lua, 1)).contiguous(), weights = on_host(opt_tensor(lua, 2));
   at::Tensor moments = io::no_moments(frames.size(1));
   for (int64_t i = 0; i < frames.size(0); ++i) io::merge_moments(moments, io::frame_moments(frames[i], weights));
   push(lua, moments);
@@ -159,7 +162,7 @@ int frame_moments(lua_State* lua) {
 
 /// _data.merge_moments(parts): of [parts, channels, moments], in their order.
 int merge_moments(lua_State* lua) {
-  const at::Tensor& parts = check_tensor(lua, 1);
+  const at::Tensor parts = on_host(check_tensor(lua, 1));
   at::Tensor moments = io::no_moments(parts.size(1));
   for (int64_t i = 0; i < parts.size(0); ++i) io::merge_moments(moments, parts[i]);
   push(lua, moments);

@@ -7,7 +7,7 @@ local testing = {}
 
 local function as_tensor(value, like)
   if mh.is_tensor(value) then return value end
-  return mh.tensor(value, {dtype = like and like.dtype or nil})
+  return mh.tensor(value, like and {dtype = like.dtype, device = like.device} or {})
 end
 
 local function show(value)

@@ -217,7 +217,7 @@ end
 local function count(candidate, module, values, graph, run)
   local sizes, names = {run.units}, {"unit"}
   for i, size in ipairs(candidate.placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, candidate.placed.mesh[2][i] end
-  local mesh, name_of = mh.init_device_mesh("cpu", sizes, names), {}
+  local mesh, name_of = mh.init_device_mesh(mh.device(), sizes, names), {}
   mesh:set_macs_per_byte(run.per_byte)
   for name, parameter in module:named_parameters() do name_of[parameter] = name end
   local numbers = policy_graph.with_tensors(module, zeros_on(mesh, candidate, name_of), function()
