@@ -10,7 +10,7 @@ local nn = mh.nn
 
 local cfg = mh.config {folder = "", resume = false}
 local ranks = mh.world_size()
-local mesh = ranks == 4 and mh.init_device_mesh("cpu", {2, 2}, {"data", "domain"}) or mh.init_device_mesh("cpu", {ranks}, {"domain"})
+local mesh = ranks == 4 and mh.init_device_mesh(mh.device(), {2, 2}, {"data", "domain"}) or mh.init_device_mesh(mh.device(), {ranks}, {"domain"})
 local kCuts = {
   [4] = {batch = "data", longitude = {"domain", {2, 3}}},
   [3] = {latitude = {"domain", {4, 1, 2}}},

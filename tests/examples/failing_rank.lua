@@ -6,7 +6,7 @@ local mh = require "moonhalo"
 
 local cfg = mh.config {how = "check", folder = ""}
 local path, values = cfg.folder .. "/finished", mh.arange(24.0):reshape{6, 4}
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()})
 
 if cfg.how == "check" then
   local saved = mh.checkpoint.load(path)

@@ -12,7 +12,7 @@ function MLP:forward(x) return self.fc2(self.fc1(x):gelu()) end
 
 mh.manual_seed(1)
 local net, x, y = MLP():double(), mh.randn({16, 8}, {dtype = "float64"}), mh.randn({16, 8}, {dtype = "float64"})
-mh.parallelize_module(net, mh.init_device_mesh("cpu", {mh.world_size()}), {
+mh.parallelize_module(net, mh.init_device_mesh(mh.device(), {mh.world_size()}), {
   parameter = {["fc1.weight"] = {S(0)}, ["fc1.bias"] = {S(0)}, ["fc2.weight"] = {S(1)}, ["fc2.bias"] = {R()}},
   forward = {["fc1.input"] = {{R()}}, ["fc2.output"] = {{R()}}},
 })

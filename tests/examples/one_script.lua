@@ -39,7 +39,7 @@ if not cfg.plain then
     sizes[r] = r == ranks and rest or r
     rest = rest - sizes[r]
   end
-  local mesh = mh.init_device_mesh("cpu", {ranks}, {"rows"})
+  local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"rows"})
   x, y = mh.distribute_tensor(x, mesh, {mh.Shard(2, sizes)}), mh.distribute_tensor(y, mesh, {mh.Shard(2, sizes)})
 end
 

@@ -9,7 +9,7 @@ local S, R = mh.Shard, mh.Replicate
 local cfg = mh.config {folder = "", resume = false}
 local kF64, kSteps = {dtype = "float64"}, 3
 local ranks = mh.world_size()
-local mesh = ranks == 4 and mh.init_device_mesh("cpu", {2, 2}, {"rows", "tp"}) or mh.init_device_mesh("cpu", {ranks}, {"rows"})
+local mesh = ranks == 4 and mh.init_device_mesh(mh.device(), {2, 2}, {"rows", "tp"}) or mh.init_device_mesh(mh.device(), {ranks}, {"rows"})
 
 --- The placements of tensors: on 4 ranks on a grid, on 3 in uneven rows and weights in uneven blocks, on 2 and 1 otherwise.
 local kCuts = {

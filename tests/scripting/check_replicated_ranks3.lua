@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn = mh.nn
 
-local mesh = mh.init_device_mesh("cpu", {3})
+local mesh = mh.init_device_mesh(mh.device(), {3})
 local kNotAlike = "is not the same on all ranks; beside ShardTensors it counts as replicated"
 
 local function field() return mh.distribute_tensor(mh.arange(36.0):reshape{9, 4}, mesh, {mh.Shard(0, {4, 0, 5})}) end

@@ -7,7 +7,7 @@ local runs = require "support.training_runs"
 local layouts = require "support.checkpoint_layouts"
 local nn, S, R = mh.nn, mh.Shard, mh.Replicate
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()})
 local folder = layouts.folder
 local tests = {}
 

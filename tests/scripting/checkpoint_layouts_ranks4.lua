@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local layouts = require "support.checkpoint_layouts"
 local S, R = mh.Shard, mh.Replicate
 
-local mesh = mh.init_device_mesh("cpu", {2, 2}, {"a", "b"})
+local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"a", "b"})
 local tests = {}
 
 --- `first` where a tensor has dims.

@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()})
 -- Threads and processes run this at once.
 local path = own_path("checkpoint")
 

@@ -62,7 +62,7 @@ end
 local tests = {}
 
 function tests.test_what_is_saved_comes_back_exactly()
-  local mesh = mh.init_device_mesh("cpu", {3}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {3}, {"domain"})
   local seed = 1
   local function draw(most)
     seed = (seed * 1103515245 + 12345) % (1 << 31)
@@ -109,7 +109,7 @@ function tests.test_the_table_that_was_saved_is_filled()
   testing.assert_equal(mean:tolist(), {1, 1})
   testing.assert_equal({state.run == run, run.losses == losses, rest.run == run, rest.step}, {true, true, true, 7})
   testing.assert_equal(net.weight:abs():max():item() > 0, true)
-  local mesh = mh.init_device_mesh("cpu", {3}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {3}, {"domain"})
   local cut = {mean = mh.distribute_tensor(mh.zeros{2}, mesh, {mh.Shard(0)})}
   local held = cut.mean
   mh.checkpoint.load(path, cut)

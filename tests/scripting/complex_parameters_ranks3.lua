@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local runs = require "support.complex_runs"
 
-local mesh = mh.init_device_mesh("cpu", {3})
+local mesh = mh.init_device_mesh(mh.device(), {3})
 local function cut(placement) return function(x) return mh.distribute_tensor(x, mesh, {placement}) end end
 
 return runs.tests{

@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local runs = require "support.complex_runs"
 
-local mesh = mh.init_device_mesh("cpu", {2, 2})
+local mesh = mh.init_device_mesh(mh.device(), {2, 2})
 local function cut(...)
   local placements = {...}
   return function(x) return mh.distribute_tensor(x, mesh, placements) end

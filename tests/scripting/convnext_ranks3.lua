@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local runs = require "support.model_runs"
 
-local line = mh.init_device_mesh("cpu", {3}, {"domain"})
+local line = mh.init_device_mesh(mh.device(), {3}, {"domain"})
 local function cut(...) return {mesh = line, x = {mh.Shard(...)}, y = {mh.Shard(...)}} end
 
 return runs.tests{

@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local runs = require "support.model_runs"
 
-local grid = mh.init_device_mesh("cpu", {2, 2}, {"latitudes", "longitudes"})
+local grid = mh.init_device_mesh(mh.device(), {2, 2}, {"latitudes", "longitudes"})
 local function cut(...) return {mesh = grid, x = {...}, y = {...}} end
 local R, S = mh.Replicate, mh.Shard
 

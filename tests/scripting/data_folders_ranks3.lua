@@ -32,7 +32,7 @@ local function zarr(name, values)
 end
 
 function tests.test_X21_a_folder_replaced_in_an_epoch()
-  local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   local values = files.values(0, 12, 7, 5, 1):float()
   local path = zarr("d_new.zarr", values)
   local rows = (7 + mh.world_size() - 1) // mh.world_size()

@@ -40,7 +40,7 @@ end
 local function cuts()
   local n = mh.world_size()
   local list = {{name = "plain"}}
-  local function add(name, shape, names, cut) list[#list + 1] = {name = name, mesh = mh.init_device_mesh("cpu", shape, names), cut = cut} end
+  local function add(name, shape, names, cut) list[#list + 1] = {name = name, mesh = mh.init_device_mesh(mh.device(), shape, names), cut = cut} end
   add("data", {n}, {"data"}, {batch = "data"})
   add("rows", {n}, {"domain"}, {latitude = "domain"})
   add("copies", {n}, {"domain"}, {})
@@ -97,7 +97,7 @@ end
 function tests.test_X21_blocks_lie_as_the_cut_says()
   if mh.world_size() ~= 4 then return end
   with_cf(function(data)
-    local mesh = mh.init_device_mesh("cpu", {2, 2}, {"data", "domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"data", "domain"})
     local loader = data:windows(kWindows):loader{mesh = mesh, cut = {batch = "data", latitude = {"domain", {2, 5}}}, batch = 3}
     for batch in loader:batches() do
       local count = #batch.times
@@ -113,7 +113,7 @@ end
 function tests.test_X21_chunks_are_decoded_once_over_all_ranks()
   with_cf(function(data)
     local set = data:windows(kWindows)
-    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     mh.io_stats{reset = true}
     order_of(set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4})
     local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():sum():item()
@@ -126,7 +126,7 @@ end
 function tests.test_X21_ranks_decode_equally_many_chunks()
   local n = mh.world_size()
   local path = files.cf("d_even.nc", 0, 64 * n, {compression = 1, chunks = {1, 7, 5}, without_z = true})
-  local mesh = mh.init_device_mesh("cpu", {n}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {n}, {"domain"})
   local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}}, every = n}
   for _, shuffle in ipairs{false, true, "chunks"} do
     mh.io_stats{reset = true}
@@ -153,7 +153,7 @@ end
 function tests.test_X21_the_next_epoch_is_read_ahead()
   with_cf(function(data)
     local set, all = data:windows(kWindows), plain()
-    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     local function loader(options)
       return set:loader{mesh = mesh, cut = {latitude = "domain"}, seed = 3, batch = options.batch, shuffle = options.shuffle,
         drop_last = options.drop_last, prefetch = options.prefetch}
@@ -217,7 +217,7 @@ function tests.test_X21_normalized_by_channel()
       local function of(column) return mh.tensor(stats.fields[name][column], {dtype = "float32"}):reshape{#stats.fields[name].mean, 1, 1} end
       all[name] = (all[name] - of "mean") / of "std"
     end
-    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     for batch in set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 7, normalize = stats}:batches() do
       local inputs, targets, static = expected(all, set, batch.index:tolist())
       testing.assert_equal(full(batch.inputs), inputs)
@@ -230,7 +230,7 @@ end
 function tests.test_X21_missing_values_are_filled_and_masked()
   with_cf(function(data, paths)
     local set, all = data:windows(kWindows), plain(true)
-    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     for _, mask in ipairs{true, false} do
       local loader = set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4, missing = {fill = -5, mask = mask}}
       for batch in loader:batches() do
@@ -354,7 +354,7 @@ function tests.test_X13_X21_blocks_change_between_batches()
   if mh.world_size() == 1 then return end
   with_cf(function(data)
     local set, all, n = data:windows(kWindows), plain(), mh.world_size()
-    local mesh = mh.init_device_mesh("cpu", {n}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {n}, {"domain"})
     local loader = set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4, shuffle = true, seed = 2}
     local sizes = mh.cut_sizes({9, 1, 1, 1, 1, 1, 1}, n)
     local seen, blocks = {}, {}
@@ -379,7 +379,7 @@ function tests.test_X21_options_that_do_not_fit()
   with_cf(function(data)
     local set = data:windows(kWindows)
     local n = mh.world_size()
-    local mesh = mh.init_device_mesh("cpu", {n}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {n}, {"domain"})
     local function bad(options, text) refused(function() set:loader(options) end, text) end
     bad({batch = 21}, "loader: a batch of 21 is larger than the set\n  have  17 samples")
     bad({batch = 0}, "loader: batch is 0")
@@ -412,7 +412,7 @@ function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks
     assert(out:close())
   end)
   local set = mh.data.open(path):windows{inputs = {"t2m"}}
-  local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   for _ = 1, 2 do
     local message = testing.assert_error(function() order_of(set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4}) end, path)
     assert(message:find('"t2m"', 1, true), message)
@@ -424,7 +424,7 @@ end
 --- Ranks that have the old file open and ranks that open the new one would mix both.
 function tests.test_X21_a_file_replaced_after_it_was_opened()
   local path = files.cf("d_new.nc", 0, 12, {without_z = true})
-  local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   local function loader()
     -- No room to keep what was read, so that every step is read again.
     local rows = (7 + mh.world_size() - 1) // mh.world_size()

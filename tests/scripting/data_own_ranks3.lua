@@ -20,7 +20,7 @@ end
 
 local function cuts()
   local n = mh.world_size()
-  local function one(names, cut) return {mesh = mh.init_device_mesh("cpu", {n}, names), cut = cut} end
+  local function one(names, cut) return {mesh = mh.init_device_mesh(mh.device(), {n}, names), cut = cut} end
   local list = {{}, one({"data"}, {batch = "data"}), one({"domain"}, {})}
   if n == 3 then
     list[#list + 1] = one({"domain"}, {latitude = {"domain", {5, 0, 2}}})
@@ -150,7 +150,7 @@ function tests.test_X21_tensors_without_files()
   testing.assert_close(stats.fields.double.mean[1], (u:narrow(1, 0, 4) * 2 + u:narrow(1, 0, 1) + y):double():mean():item(), {rtol = 1e-6})
   testing.assert_close(stats.fields.force.mean[1], u:narrow(1, 0, 1):double():mean():item(), {rtol = 1e-6})
   local n = mh.world_size()
-  local mesh = mh.init_device_mesh("cpu", {n}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {n}, {"domain"})
   local count = 0
   for batch in set:loader{mesh = mesh, cut = {y = {"domain", n == 3 and {4, 0, 2} or nil}}, batch = 5}:batches() do
     for i, sample in ipairs(batch.index:tolist()) do
@@ -206,7 +206,7 @@ end
 function tests.test_S18_plain_files_are_read_once_over_all_ranks()
   local path = files.make("own_plain.h5", function(out) out:write("u", mh.arange(16 * 24 * 20, {dtype = "float32"}):reshape{16, 24, 20}) end)
   local whole = mh.arange(16 * 24 * 20, {dtype = "float32"}):reshape{16, 1, 24, 20}
-  local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   local set = mh.data.open(path, {dims = {"time", "y", "x"}}):windows{inputs = {"u"}}
   for _, dim in ipairs{"y", "x"} do
     local sizes, rows = {}, dim == "y" and 24 or 20
@@ -237,12 +237,12 @@ function tests.test_X21_mistakes_of_own_fields()
     refused(add{values = mh.ones{7, 5}:to("complex64")}, "add_field: the values of 'own' are complex")
     refused(function() data:add_field("t2m", {values = mh.ones{7, 5}}) end, "add_field: there is a field 't2m' already")
     if mh.world_size() > 1 then
-      local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+      local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
       refused(add{values = mh.distribute_tensor(mh.ones{7, 5}, mesh, {mh.Shard(0)})}, "add_field: the values of 'own' are a ShardTensor")
       local differs = testing.assert_error(add{values = mh.full({7, 5}, mh.rank())}, "values of 'own'")
       assert(differs:find("add_field", 1, true), differs)
     end
-    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     local function first(options) return function() data:windows(options.windows):loader{mesh = mesh, cut = {latitude = "domain"}, batch = options.batch, transform = options.transform}:batches()() end end
     local function made(name, make, text)
       data:add_field(name, {from = "t2m", make = make})

@@ -6,7 +6,7 @@ local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
 
 local Sampler, DistributedSampler = mh.data.Sampler, mh.data.DistributedSampler
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"all"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"all"})
 local tests = {}
 
 --- The batches of the rest of an epoch, as lists.

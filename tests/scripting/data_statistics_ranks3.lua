@@ -193,7 +193,7 @@ function tests.test_X20_denormalized_by_part()
     local set = mh.data.open(paths):windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {2}},
       static = {"orography"}}
     files.remove{cache}
-    local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+    local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     for _, stats in ipairs{set:statistics{cache = cache}, set:statistics{cache = cache}, mh.data.load_statistics(cache)} do
       local options = {mesh = mesh, cut = {latitude = "domain"}, batch = 7, dtype = "float64"}
       local raw = set:loader(options):batches()

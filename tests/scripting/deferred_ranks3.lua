@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local tests = {}
 
 local function model()

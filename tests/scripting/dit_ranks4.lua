@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local runs = require "support.model_runs"
 local dits = require "support.dit"
 
-local grid = mh.init_device_mesh("cpu", {2, 2}, {"rows", "columns"})
+local grid = mh.init_device_mesh(mh.device(), {2, 2}, {"rows", "columns"})
 local function cut(...) return {mesh = grid, x = {...}} end
 local R, S = mh.Replicate, mh.Shard
 

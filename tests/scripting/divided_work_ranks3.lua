@@ -11,7 +11,7 @@ local kF64 = {dtype = "float64"}
 local tests = {}
 
 local function mesh_of(per_byte)
-  local mesh = mh.init_device_mesh("cpu", {ranks})
+  local mesh = mh.init_device_mesh(mh.device(), {ranks})
   if per_byte then mesh:set_macs_per_byte(per_byte) end
   return mesh
 end
@@ -39,7 +39,7 @@ end
 
 function tests.test_V10_slices_and_batched_products_count_work_too()
   mh.manual_seed(3)
-  local mesh = mh.init_device_mesh("cpu", {1, ranks}, {"one", "all"})
+  local mesh = mh.init_device_mesh(mh.device(), {1, ranks}, {"one", "all"})
   mesh:set_macs_per_byte(1e-3)
   local x, y = mh.randn({2, 9, 20}, kF64), mh.randn({2, 9, 30}, kF64)
   local a, b = mh.distribute_tensor(x, mesh["all"], {S(1)}), mh.distribute_tensor(y, mesh["all"], {S(1)})

@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
 local nn, optim = mh.nn, mh.optim
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"tp"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"tp"})
 local kF64 = {dtype = "float64"}
 local S = mh.Shard
 local tests = {}

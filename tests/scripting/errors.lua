@@ -84,7 +84,7 @@ function tests.test_wrong_self()
   end
   local net = mh.nn.Sequential(mh.nn.Linear(2, 2))
   local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
-  local mesh = mh.init_device_mesh("cpu", {1})
+  local mesh = mh.init_device_mesh(mh.device(), {1})
   cases {
     {function() x.item() end, "item: called without its tensor", ": x:item()"},
     {function() x.item(3) end, "item: called on 3, which is no tensor", ": x:item(...)"},
@@ -245,7 +245,7 @@ function tests.test_values_that_would_be_lost_or_never_end_are_refused()
 end
 
 function tests.test_objects_of_two_kinds_are_unequal()
-  local mesh, placement = mh.init_device_mesh("cpu", {1}), mh.Shard(0)
+  local mesh, placement = mh.init_device_mesh(mh.device(), {1}), mh.Shard(0)
   t.assert_equal({mesh == placement, placement == mesh, mesh == mh.Generator(), placement == mh.Shard(0)}, {false, false, false, true})
 end
 

@@ -28,7 +28,7 @@ end
 
 function tests.test_safetensors_refuse_what_they_cannot_hold()
   local path, x = file("refused") .. ".safetensors", mh.ones{2}
-  local cut = mh.distribute_tensor(x, mh.init_device_mesh("cpu", {1}, {"domain"}), {mh.Shard(0)})
+  local cut = mh.distribute_tensor(x, mh.init_device_mesh(mh.device(), {1}, {"domain"}), {mh.Shard(0)})
   local refused = {
     {nn.Linear(2, 2), "a module or the like is no table of tensors\n  fix   give its state_dict()"},
     {{model = nn.Linear(2, 2):state_dict()}, "'model' is no tensor but"},

@@ -11,7 +11,7 @@ local new, whole = runs.new, runs.whole
 local kF64 = {dtype = "float64"}
 local S, R, Stored = mh.Shard, mh.Replicate, mh.Stored
 local ranks = mh.world_size()
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"dp"})
+local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"dp"})
 
 -- ---- Models ---------------------------------------------------------------------------------------------------------
 

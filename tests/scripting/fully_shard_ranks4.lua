@@ -44,7 +44,7 @@ end
 
 -- D10: tensor parallel in every group of data parallel ranks. N34: the norm over both.
 function tests.test_D10_V15_N34_beside_tensor_parallelism()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"dp", "tp"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"dp", "tp"})
   mh.manual_seed(2)
   local x = mh.randn({5, 4, 6}, kF64)
   local expected = train(new(Net), x, 0.3)
@@ -69,7 +69,7 @@ end
 
 -- S22: every data parallel group has its fields cut over its domain.
 function tests.test_S22_beside_domains()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"dp", "domain"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"dp", "domain"})
   mh.manual_seed(2)
   local x = mh.randn({5, 2, 7, 3}, kF64)
   local expected = train(new(Field), x, 0.3)
@@ -83,7 +83,7 @@ end
 
 -- Blocks over the last dim, copies over the first.
 function tests.test_V15_hybrid_sharding()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"copies", "blocks"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"copies", "blocks"})
   mh.manual_seed(2)
   local x = mh.randn({7, 6}, kF64)
   local net = units(new(Net), "fully_shard", {mesh = mesh, min_numel = 1})
@@ -96,7 +96,7 @@ function tests.test_V15_hybrid_sharding()
 end
 
 function tests.test_lift_a_tensor_of_a_slice()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"dp", "tp"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"dp", "tp"})
   mh.manual_seed(4)
   local x = mh.randn({5, 6}, kF64)
   local mine = mh.distribute_tensor(x, mesh["tp"], {S(1, {4, 2})})
@@ -114,7 +114,7 @@ function tests.test_lift_a_tensor_of_a_slice()
   testing.assert_equal(leaf.grad:full_tensor(), x * 2)
 
   testing.assert_error(function() mh.lift(mine, mesh, {}) end, "lift: 0 placements, mesh(2: tp) lacks 1 dims of mesh(2x2: dp, tp)")
-  testing.assert_error(function() mh.lift(mine, mh.init_device_mesh("cpu", {4}), {R()}) end, "is no slice of")
+  testing.assert_error(function() mh.lift(mine, mh.init_device_mesh(mh.device(), {4}), {R()}) end, "is no slice of")
   local first = mh.distribute_tensor(x, mesh["dp"], {S(0)})
   testing.assert_error(function() mh.lift(first, mesh, {S(0)}) end, '"tp" stands behind a dim')
 end

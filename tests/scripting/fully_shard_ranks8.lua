@@ -20,7 +20,7 @@ function Net:forward(x)
 end
 
 function tests.test_S28_D10_S22_N34_batch_domain_and_model()
-  local mesh = mh.init_device_mesh("cpu", {2, 2, 2}, {"dp", "domain", "tp"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2, 2}, {"dp", "domain", "tp"})
   mh.manual_seed(2)
   local x = mh.randn({3, 2, 5, 4}, kF64)
   local mine = x:narrow(0, mesh:coordinate("dp") == 0 and 0 or 1, mesh:coordinate("dp") == 0 and 1 or 2)

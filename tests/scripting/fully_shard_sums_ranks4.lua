@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local tests = require "fully_shard_sums_ranks3"
 
 function tests.test_N35_sums_over_copies_of_blocks_are_made_in_the_type_asked_for()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"copies", "blocks"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"copies", "blocks"})
   local policy = {param_dtype = "bfloat16", reduce_dtype = "bfloat16"}
   local net = mh.fully_shard(mh.nn.Linear(6, 8), {mesh = mesh, min_numel = 1, mp_policy = policy})
   local opt, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), {}

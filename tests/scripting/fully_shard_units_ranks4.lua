@@ -40,7 +40,7 @@ end
 
 -- Copies over the first dim, blocks over the second.
 function tests.test_V15_N32_hybrid_sharding_in_units()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"copies", "blocks"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"copies", "blocks"})
   mh.manual_seed(2)
   local x = mh.local_batch(mh.randn({3, 5, 6}, kF64), mesh)
   local expected = train(model("replicate", mesh), x)
@@ -54,7 +54,7 @@ function tests.test_V15_N32_hybrid_sharding_in_units()
 end
 
 function tests.test_D10_V15_units_beside_tensor_parallelism()
-  local mesh = mh.init_device_mesh("cpu", {2, 2}, {"dp", "tp"})
+  local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"dp", "tp"})
   mh.manual_seed(3)
   local x = mh.local_batch(mh.randn({2, 5, 6}, kF64))  -- the same on all ranks
   local function divided(net)

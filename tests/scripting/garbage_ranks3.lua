@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local kF64 = {dtype = "float64"}
 local tests = {}
 
@@ -43,7 +43,7 @@ end
 function tests.test_N36_a_dropped_mesh_of_local_results()
   local ranks = mh.world_size()
   local function divide()
-    local own = mh.init_device_mesh("cpu", {ranks}, {"dp"})
+    local own = mh.init_device_mesh(mh.device(), {ranks}, {"dp"})
     mh.replicate(mh.nn.Linear(2, 2), {mesh = own, output = "local"})
   end
   divide()

@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local kF64 = {dtype = "float64"}
 local tests = {}
 

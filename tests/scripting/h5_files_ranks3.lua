@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local own_path = require "support.own_path"
 local t = mh.testing
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local tests = {}
 
 local function path_of(name) return own_path(name .. ".h5") end

@@ -8,7 +8,7 @@ local same = require "support.same_on_all_ranks"
 local own_path = require "support.own_path"
 
 local nn, optim = mh.nn, mh.optim
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"x"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"x"})
 local kNames = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"}
 local tests = {}
 

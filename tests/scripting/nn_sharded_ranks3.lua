@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
 local nn, optim, F = mh.nn, mh.optim, mh.functional
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local kF64 = {dtype = "float64"}
 local kRows = mh.world_size() == 3 and {1, 5, 3} or nil  -- of 9
 

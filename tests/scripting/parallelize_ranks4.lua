@@ -7,7 +7,7 @@ local nn = mh.nn
 
 local S, R = mh.Shard, mh.Replicate
 local kF64 = {dtype = "float64"}
-local mesh = mh.init_device_mesh("cpu", {2, 2}, {"dp", "tp"})
+local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"dp", "tp"})
 
 local function network()
   mh.manual_seed(2)
@@ -63,7 +63,7 @@ function tests.test_what_is_offered_for_two_meshes_works()
   check(net, mh.linear(field, net.weight:full_tensor(), net.bias:full_tensor()))
   net = on_slice(mh.ColwiseParallel{use_local_output = false})
   check(net, net(field:full_tensor()))
-  local grid = mh.init_device_mesh("cpu", {4, 1}, {"a", "b"})  -- the same ranks
+  local grid = mh.init_device_mesh(mh.device(), {4, 1}, {"a", "b"})  -- the same ranks
   local moved = mh.distribute_tensor(x, grid, {S(1), R()})
   testing.assert_error(function() return field + moved end, "fix   redistribute one of them to the other's mesh")
   testing.assert_close((field + moved:redistribute(mesh, {S(0), R()})):full_tensor(), x + x)

@@ -70,7 +70,7 @@ end
 
 for name, case in pairs(kCases) do
   tests["test_N05_three_steps_" .. name] = function()
-    local mesh = mh.init_device_mesh("cpu", {2, 2, 2}, case.names)
+    local mesh = mh.init_device_mesh(mh.device(), {2, 2, 2}, case.names)
     mh.manual_seed(6)
     local batches, cut = {}, {}
     for i = 1, 3 do batches[i] = {mh.randn(case.x, kF64), target = mh.randn(case.y, kF64)} end

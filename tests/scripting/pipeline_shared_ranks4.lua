@@ -59,7 +59,7 @@ function tests.test_they_train_as_on_one_rank()
     return losses
   end, function() return mh.clip_grad_norm(whole:parameters(), 0.1) end)
   for _, shape in ipairs {{2, 2, 1}, {2, 1, 2}} do
-    local mesh = mh.init_device_mesh("cpu", shape, {"pp", "dp", "others"})
+    local mesh = mh.init_device_mesh(mh.device(), shape, {"pp", "dp", "others"})
     local name = shape[2] > 1 and "dp" or "others"
     local axis = mesh[name]
     local pipe = mh.pipeline(new():children(), {mesh = mesh, micros = 2, schedule = "gpipe", parallelize = function(stage, slice)

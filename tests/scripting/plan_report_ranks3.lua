@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
 local nn = mh.nn
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"tp"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"tp"})
 local kF64 = {dtype = "float64"}
 local S, R, P = mh.Shard, mh.Replicate, mh.Partial
 local tests = {}

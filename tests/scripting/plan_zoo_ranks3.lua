@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local runs = require "support.model_runs"
 local nn = mh.nn
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"ranks"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"ranks"})
 local kF64 = {dtype = "float64"}
 local tests = {}
 

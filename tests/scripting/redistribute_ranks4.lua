@@ -4,8 +4,8 @@ local mh = require "moonhalo"
 local t = require "moonhalo.testing"
 
 local S, R, P = mh.Shard, mh.Replicate, mh.Partial
-local line = mh.init_device_mesh("cpu", {4}, {"domain"})
-local grid = mh.init_device_mesh("cpu", {2, 2}, {"data", "domain"})
+local line = mh.init_device_mesh(mh.device(), {4}, {"domain"})
+local grid = mh.init_device_mesh(mh.device(), {2, 2}, {"data", "domain"})
 local tests = {}
 
 local function field()

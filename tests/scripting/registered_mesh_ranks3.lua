@@ -34,8 +34,8 @@ end
 function tests.test_S21_mistakes_are_named()
   testing.assert_error(mh.get_mesh, "no mesh is registered")
   testing.assert_error(function() mh.set_mesh({3}) end, "wanted a mesh, got {3}")
-  mh.set_mesh(mh.init_device_mesh("cpu", {3}, {"domain"}))
-  testing.assert_error(function() mh.set_mesh(mh.init_device_mesh("cpu", {3}, {"dp"})) end, "(3: domain) is registered already")
+  mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"domain"}))
+  testing.assert_error(function() mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"dp"})) end, "(3: domain) is registered already")
   testing.assert_error(function() mh.get_mesh("domian") end, "domian")
   mh.set_mesh(nil)
 end

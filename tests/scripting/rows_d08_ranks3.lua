@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local kRows = mh.world_size() == 3 and {5, 1, 3} or nil  -- of 9
 
 local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end

@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"ranks"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"ranks"})
 local kF64 = {dtype = "float64"}
 local S, R = mh.Shard, mh.Replicate
 local kUneven = mh.world_size() == 3 and {5, 0, 4} or nil  -- of 9

@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn = mh.nn
 
-local mesh = mh.init_device_mesh("cpu", {2, 2, 2}, {"data", "domain", "tp"})
+local mesh = mh.init_device_mesh(mh.device(), {2, 2, 2}, {"data", "domain", "tp"})
 local kF64 = {dtype = "float64"}
 local S, R = mh.Shard, mh.Replicate
 local tests = {}

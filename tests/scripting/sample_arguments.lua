@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local nn = mh.nn
 
 local tests = {}
-local mesh = mh.init_device_mesh("cpu", {1}, {"dp"})
+local mesh = mh.init_device_mesh(mh.device(), {1}, {"dp"})
 
 local Net = nn.Module:extend("Net")
 function Net:init() self.fc = nn.Linear(6, 5) end

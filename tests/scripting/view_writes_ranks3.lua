@@ -3,7 +3,7 @@
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local kCuts = {{mh.Shard(0, {5, 1, 3})}, {mh.Shard(0, {0, 4, 5})}, {mh.Shard(1)}, {mh.Replicate()}}
 
 local function drawn(seed, shape)

@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 local runs = require "support.model_runs"
 local vit = require "support.vit"
 
-local line = mh.init_device_mesh("cpu", {3}, {"domain"})
+local line = mh.init_device_mesh(mh.device(), {3}, {"domain"})
 local function cut(...) return {mesh = line, x = {...}} end
 local S = mh.Shard
 

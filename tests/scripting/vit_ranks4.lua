@@ -4,7 +4,7 @@ local mh = require "moonhalo"
 local runs = require "support.model_runs"
 local vit = require "support.vit"
 
-local grid = mh.init_device_mesh("cpu", {2, 2}, {"outer", "inner"})
+local grid = mh.init_device_mesh(mh.device(), {2, 2}, {"outer", "inner"})
 local function cut(...) return {mesh = grid, x = {...}} end
 local R, S = mh.Replicate, mh.Shard
 

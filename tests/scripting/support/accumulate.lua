@@ -7,7 +7,7 @@ local nn = mh.nn
 local tests = {}
 local kF64 = {dtype = "float64"}
 local ranks = mh.world_size()
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"dp"})
+local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"dp"})
 
 local function network()
   mh.manual_seed(1)

@@ -30,7 +30,7 @@ package.path = arg[0]:gsub("support/dry_run%.lua$", "?.lua") .. ";" .. package.p
 local files = require "support.data_files"
 local path = files.cf("dry_run.nc", 0, 6, {compression = 1, chunks = {1, 7, 5}})
 local set = mh.data.open(path):windows{inputs = {"z"}, targets = {fields = {"t2m"}, steps = {1}}}
-local mesh = mh.init_device_mesh("cpu", {8, 8}, {"data", "domain"})
+local mesh = mh.init_device_mesh(mh.device(), {8, 8}, {"data", "domain"})
 for _, cut in ipairs{{batch = "data", latitude = "domain"}, {latitude = "domain"}} do
   for batch in set:loader{mesh = mesh, cut = cut, batch = 5, normalize = set:statistics()}:batches() do
     testing.assert_equal({batch.inputs.shape, batch.inputs:to_local().shape}, {{5, 2, 7, 5}, {cut.batch and 1 or 5, 2, 1, 5}})

@@ -8,7 +8,7 @@ local layouts = require "support.checkpoint_layouts"
 local nn, S, R, Stored = mh.nn, mh.Shard, mh.Replicate, mh.Stored
 
 local inner = mh.world_size() // 2
-local mesh = mh.init_device_mesh("cpu", {2, inner}, {"dp", "tp"})
+local mesh = mh.init_device_mesh(mh.device(), {2, inner}, {"dp", "tp"})
 local tests = {}
 
 local function net_of()

@@ -161,7 +161,7 @@ local function sent_in_a_step(net, case)
   net(x):square():sum():backward()
   mh.finish_grad_sync(net)
   local bytes = mh.tensor({mh.comm_stats().bytes - before})
-  return mh.from_local(bytes, mh.init_device_mesh("cpu", {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item()
+  return mh.from_local(bytes, mh.init_device_mesh(mh.device(), {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item()
 end
 
 -- V10: the plan is found, the numbers are those of one rank, and every candidate is counted.
@@ -337,7 +337,7 @@ function tests.test_V10_N08_N04_autodist_tries_pipelines()
   local before = mh.comm_stats().bytes
   cheap:train_step(samples)
   local bytes = mh.tensor({mh.comm_stats().bytes - before})
-  local most = mh.from_local(bytes, mh.init_device_mesh("cpu", {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item() / 8
+  local most = mh.from_local(bytes, mh.init_device_mesh(mh.device(), {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item() / 8
   testing.assert_equal(math.abs(most / by_bytes[1].bytes - 1) < 0.05, true)  -- losses and seeds are not reckoned
   local net = check_steps("autodist", end2end(ranks, {pas_config = {macs_per_byte = 1e9, pipeline_nmicros = 3}}), nil, Wide)
   testing.assert_equal(net.parallel.pipeline ~= nil, true)
@@ -370,7 +370,7 @@ function tests.test_N36_N45_reducers_sum_during_backward_in_messages_of_a_size()
     testing.assert_equal({case[1], case[3], async.bytes}, {case[1], case[3], 0})
   end
   testing.assert_error(function() end2end(1, {reducer_bucket_cap_mb = 0}) end, "reducer_bucket_cap_mb = 0, wanted a number of megabytes above 0")
-  testing.assert_error(function() mh.replicate(nn.Linear(2, 2), {mesh = mh.init_device_mesh("cpu", {ranks}), bucket_cap_mb = -1}) end, "bucket_cap_mb is a number of megabytes above 0, got -1")
+  testing.assert_error(function() mh.replicate(nn.Linear(2, 2), {mesh = mh.init_device_mesh(mh.device(), {ranks}), bucket_cap_mb = -1}) end, "bucket_cap_mb is a number of megabytes above 0, got -1")
   for _, more in ipairs {{use_async_reducer = true}, {reducer_bucket_cap_mb = 3}} do
     more.pas_config = {pipeline_nmicros = 2}
     if ranks <= 4 then

@@ -5,8 +5,8 @@ local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
 
 local ranks = mh.world_size()
-local line = mh.init_device_mesh("cpu", {ranks}, {"pp"})
-local alone = mh.init_device_mesh("cpu", {1, ranks}, {"pp", "others"})  -- the whole pipeline on every rank
+local line = mh.init_device_mesh(mh.device(), {ranks}, {"pp"})
+local alone = mh.init_device_mesh(mh.device(), {1, ranks}, {"pp", "others"})  -- the whole pipeline on every rank
 local kF64 = {dtype = "float64"}
 local tests = {}
 
@@ -215,7 +215,7 @@ end
 if ranks % 2 == 0 then
   function tests.test_N04_N34_stages_whose_ranks_have_samples_of_their_own()
     local places = ranks // 2
-    local mesh = mh.init_device_mesh("cpu", {2, places}, {"pp", "dp"})
+    local mesh = mh.init_device_mesh(mh.device(), {2, places}, {"pp", "dp"})
     local function model() return seeded(mlp):eval() end
     mh.manual_seed(6)
     local whole_batches, own, first = {}, {}, math.max(0, mesh:coordinate("dp") + 1)

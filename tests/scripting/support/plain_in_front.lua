@@ -218,7 +218,7 @@ end
 -- Layers on a slice: ranks along the other dim have samples of their own.
 function tests.test_N36_layers_on_a_slice_are_refused_or_train_as_on_one_rank()
   if ranks < 4 then return end
-  local grid = mh.init_device_mesh("cpu", {2, ranks // 2}, {"dp", "tp"})
+  local grid = mh.init_device_mesh(mh.device(), {2, ranks // 2}, {"dp", "tp"})
   local x = random(1, {4, 4})
   local mine = mh.distribute_tensor(x:narrow(0, 2 * grid:coordinate("dp"), 2), grid["tp"], {mh.Shard(1)})
   local function refused_of(a)
@@ -238,7 +238,7 @@ end
 
 -- Other ranks than those of a stage would not have the gradient of what it uses.
 function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ranks()
-  local line = mh.init_device_mesh("cpu", {ranks}, {"pp"})
+  local line = mh.init_device_mesh(mh.device(), {ranks}, {"pp"})
   local scale, samples = nn.Parameter(mh.ones({6}, kF64)), {random(1, {2, 6}), random(2, {3, 6})}
   local Scaled = nn.Module:extend("Scaled")
   function Scaled:init() self.fc = nn.Linear(6, 6) end
@@ -263,7 +263,7 @@ function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ran
   refused_by(last, "the stage", stages_of(ranks), mean)
 
   -- On a pipeline of one rank all is trained; so are parameters of the last stage that the loss uses.
-  local alone = mh.pipeline(stages_of(1), {mesh = mh.init_device_mesh("cpu", {1, ranks}, {"pp", "dp"}), micros = 2})
+  local alone = mh.pipeline(stages_of(1), {mesh = mh.init_device_mesh(mh.device(), {1, ranks}, {"pp", "dp"}), micros = 2})
   alone:train_step(samples, mean)
   testing.assert_equal(scale.grad:abs():sum():item() > 0, true)
   local whole = stages_of()
@@ -288,7 +288,7 @@ function tests.test_N36_what_nobody_would_sum_is_refused()
   refused(function() mh.local_batch(scale, mesh) end, "this is a parameter, the same on all ranks")
 
   local pipe = mh.pipeline(nn.Sequential(nn.Linear(6, 4):double(), nn.Linear(4, 2):double()), {
-    mesh = mh.init_device_mesh("cpu", {ranks // 2, 2}, {"dp", "pp"}), micros = 1})
+    mesh = mh.init_device_mesh(mh.device(), {ranks // 2, 2}, {"dp", "pp"}), micros = 1})
   local sample = {random(1, {2, 6}), extra = {random(1, {2, 6}) * scale}}
   refused(function() pipe:train_step({sample}, function(y) return y:sum() end) end, "sample 1 was computed from tensors that require gradients")
 end

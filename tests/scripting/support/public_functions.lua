@@ -100,7 +100,7 @@ local function add_training()
   end)
   add_lua_object("ReduceLROnPlateau", function() return mh.optim.ReduceLROnPlateau(optimizer()) end)
   add_lua_object("EMA", function() return mh.EMA(wrong.net()) end)
-  add_lua_object("Pipeline", function() return mh.pipeline(mh.nn.Sequential(wrong.net()), {mesh = mh.init_device_mesh("cpu", {1}, {"pp"}), micros = 1}) end)
+  add_lua_object("Pipeline", function() return mh.pipeline(mh.nn.Sequential(wrong.net()), {mesh = mh.init_device_mesh(mh.device(), {1}, {"pp"}), micros = 1}) end)
 end
 
 local function add_modules()

@@ -6,7 +6,7 @@ local runs = require "support.training_runs"
 local nn, S, R = mh.nn, mh.Shard, mh.Replicate
 
 local ranks = mh.world_size()
-local mesh = mh.init_device_mesh("cpu", {ranks})
+local mesh = mh.init_device_mesh(mh.device(), {ranks})
 local tests = {}
 
 local folder = require "support.own_path"

@@ -3,7 +3,7 @@
 
 local mh = require "moonhalo"
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"all"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"all"})
 
 --- The values of rank 0: others give zeros to the sum.
 local function of_rank_0(values)

@@ -6,7 +6,7 @@ local nn = mh.nn
 
 local kF64 = {dtype = "float64"}
 local ranks = mh.world_size()
-local mesh = mh.init_device_mesh("cpu", {ranks}, {"dp"})
+local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"dp"})
 local units = {
   mesh = mesh, count = 4,  -- three blocks and what stands around them
   settings = {

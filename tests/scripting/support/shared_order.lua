@@ -14,7 +14,7 @@ local kTimeAtHead = mh.world_size() == 2 and os.time(os.date("*t")) or os.time()
 
 local tests = {}
 
-local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"x"})
+local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"x"})
 local kNames = {"u", "v", "w", "temperature", "pressure", "humidity", "geopotential", "cloud_cover"}
 
 local function field(i) return (mh.arange(24, {dtype = "float64"}) * 0.25 + i):view(1, 1, 6, 4) end

@@ -8,7 +8,7 @@ local nn = mh.nn
 local function net() return nn.Sequential(nn.Linear(2, 3)) end
 local function x() return mh.ones{2, 3} end
 local function optimizer() return mh.optim.SGD({mh.ones{2, 3}:requires_grad_()}, {lr = 0.1}) end
-local function mesh() return mh.init_device_mesh("cpu", {1}) end
+local function mesh() return mh.init_device_mesh(mh.device(), {1}) end
 
 local values = {
   {"nil", function() return nil end},
