@@ -54,6 +54,15 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   return plan;
 }
 
+// CUDA's kernels for derivatives divide by the number of columns, and a rank may own none.
+Run run_unless_empty(const OpCall& call, const Plan& plan) {
+  return [at_grad = call.arg("grad"), result = plan.outputs[0]](LocalCall& call) {
+    const at::Tensor grad = call.tensor(at_grad);
+    if (grad.numel() > 0) return call.run();
+    call.give(at::zeros(result->local_shape(), grad.options()));
+  };
+}
+
 std::optional<Plan> plan_backward(const OpCall& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(!call.has("sparse") || !call.flag("sparse"), call.name(),
                               ": sparse gradients of ShardTensors\n  have  ", call.describe(),
@@ -62,7 +71,9 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   if (call.integer("mode") == kMax) axes.inputs[call.slot("maximum_indices")].back() = 0;
   axes.outputs = {{-1, 0}};
   axes.output_shapes = {{call.integer("num_weights"), call.spec("grad")->global_shape()[1]}};
-  return solve(call, axes);
+  Plan plan = solve(call, axes);
+  plan.run = run_unless_empty(call, plan);
+  return plan;
 }
 
 // A word's weight meets all columns: sums over cut ones.
@@ -70,7 +81,9 @@ std::optional<Plan> plan_weights_backward(const OpCall& call) {
   Axes axes = column_axes(call, {"grad", "weight"}, AxisKind::kReduce);
   axes.outputs = {{-1}};
   axes.output_shapes = {call.spec("indices")->global_shape()};
-  return solve(call, axes);
+  Plan plan = solve(call, axes);
+  plan.run = run_unless_empty(call, plan);
+  return plan;
 }
 
 // Scales the named rows down to the greatest norm that is allowed. Every rank scales the rows that it owns.

@@ -61,6 +61,9 @@ def fill(folder, build, source, torch):
     for name in ("first.sh", "first.py"):
         shutil.copy(source / "tests/gpu" / name, folder / name)
     shutil.copytree(source / "tests/scripting", folder / "tests/scripting", ignore=shutil.ignore_patterns("*.cpp", "*.h"))
+    for name in ("examples/channel/convnext.lua", "tests/examples/mlp_plan.lua"):  # that tests in Lua read
+        (folder / name).parent.mkdir(parents=True)
+        shutil.copy(source / name, folder / name)
     for name in ("climate", "sst"):
         shutil.copytree(source / "examples" / name, folder / "examples" / name, ignore=shutil.ignore_patterns("output", "*.png"))
     commit = subprocess.run(["git", "-C", str(source), "describe", "--always", "--dirty"], capture_output=True, text=True)

@@ -133,7 +133,8 @@ def run_check(stage, check, log, environment, remaining):
     if limit <= 1:
         log.record(stage, check.name, "timed out", 0, "its stage has no time left", "")
         return
-    status, seconds, output = run_process(check.command, limit, {**environment, **check.environment})
+    with tempfile.TemporaryDirectory() as folder:
+        status, seconds, output = run_process(check.command, limit, {**environment, "TMPDIR": folder, **check.environment})
     detail = ""
     if check.judge is not None and status in ("passed", "failed"):
         status, detail = check.judge(status, output)
@@ -305,8 +306,12 @@ def judge_script(left_out):
 
 def stage_scripts(o):
     table = {}
-    for line in (HERE / "tables" / "device_scripts.txt").read_text().splitlines():
-        row = re.match(r"([^#.]+)\.(\S+): ", line)
+    lines = (HERE / "tables" / "device_scripts.txt").read_text().splitlines()
+    if o.device.startswith("cuda"):
+        of_cuda = (HERE / "tables" / "cuda_table.txt").read_text().splitlines()
+        lines += [line.removeprefix("script ") for line in of_cuda if line.startswith("script ")]
+    for line in lines:
+        row = re.match(r"([^#. ]+)\.(\S+): ", line)
         if row:
             table.setdefault(row.group(1), set()).add(row.group(2))
     checks = []

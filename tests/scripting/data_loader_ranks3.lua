@@ -405,8 +405,8 @@ function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks
   local path = files.cf("d_cut.nc", 0, 40, {compression = 6, chunks = {20, 7, 5}, without_z = true})
   mh._files.on_first_rank(function()
     local whole = io.open(path, "rb"):read("a")
-    local changed = whole:gsub("\x78[\x01\x5e\x9c\xda]", "\0\0")  -- every chunk's first bytes
-    assert(#changed == #whole and changed ~= whole)
+    local changed, chunks = whole:gsub("\x78\x9c", "\0\0")  -- every chunk's first bytes
+    assert(#changed == #whole and chunks == 2, chunks)
     local out = io.open(path, "wb")
     assert(out:write(changed))
     assert(out:close())

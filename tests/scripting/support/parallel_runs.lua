@@ -5,7 +5,7 @@ local mh = require "moonhalo"
 local runs = {kF64 = {dtype = "float64"}}
 
 --- All ranks in a row, for samples of their own.
-function runs.row() return mh.init_device_mesh("cpu", {mh.world_size()}, {"dp"}) end
+function runs.row() return mh.init_device_mesh(mh.device(), {mh.world_size()}, {"dp"}) end
 
 --- The same float64 numbers in every call and on every rank that gives the same seed.
 function runs.random(seed, shape)
