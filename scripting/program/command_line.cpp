@@ -2,13 +2,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/output.h"
 #include "moonhalo/scripting/program/session.h"
+#include "moonhalo/scripting/program/wrong_words.h"
+#include "moonhalo/version.h"
 
 namespace moonhalo::scripting {
 
@@ -20,14 +22,20 @@ int complain(const std::exception& error, int status) {
   return status;
 }
 
+/// The words after the program's name. A file as the first one is the script of `run`.
+std::vector<std::string> words_of(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (!words.empty() && !is_subcommand(app, words.front()) && std::filesystem::is_regular_file(words.front()))
+    words.insert(words.begin(), "run");
+  return words;
+}
+
 int act(int argc, char** argv) {
-  // CLI11 does not tell whether a word stood before or after "--", and only `run` takes words after it.
-  const bool run = argc > 1 && argv[1] == std::string_view("run");
-  char** const end = run ? std::find(argv, argv + argc, std::string_view("--")) : argv + argc;
-  const std::vector<std::string> after_dashes(std::min(end + 1, argv + argc), argv + argc);
   CLI::App app("Domain-parallel tensors on LibTorch, scripted from Lua", "moonhalo");
   app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("moonhalo ") + kVersion, "Print the version and end");
   app.footer(
+      "moonhalo SCRIPT ... is short for moonhalo run SCRIPT ...\n\n"
       "Environment:\n"
       "  MOONHALO_TIMEOUT_S        longest silence of a rank in seconds before the others give up (600); also run "
       "--timeout\n"
@@ -35,15 +43,25 @@ int act(int argc, char** argv) {
       "  MOONHALO_MPI_CHUNK_BYTES  larger messages travel in pieces (1073741824)\n"
       "  OMP_NUM_THREADS           threads of each process");
   Action action;
+  std::vector<std::string> after_dashes;
   add_run_command(app, action, after_dashes);
   for (void (*add)(CLI::App&, Action&) :
        {add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command, add_env_command,
         add_plan_command, add_merge_command, add_check_command}) {
     add(app, action);
   }
+  std::vector<std::string> words = words_of(app, argc, argv);
+  // CLI11 does not tell whether a word stood before or after "--", and only `run` takes words after it.
+  const auto dashes = std::find(words.begin(), words.end(), "--");
+  if (dashes != words.end() && words.front() == "run") {
+    after_dashes.assign(dashes + 1, words.end());
+    words.erase(dashes, words.end());
+  }
   try {
-    app.parse(static_cast<int>(end - argv), argv);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ParseError& error) {
+    const std::string wrong = error.get_exit_code() == 0 ? "" : wrong_word(app, words);
+    if (!wrong.empty()) return complain(UsageError(wrong), kWrongUsage);
     return app.exit(error) == 0 ? kDone : kWrongUsage;
   }
   try {

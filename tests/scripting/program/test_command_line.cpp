@@ -64,6 +64,49 @@ TEST_F(CommandLine, RunRefusesWordsWithoutDashes) {
   EXPECT_EQ(run({"env", "--", "lr=1"}).status, kWrongUsage);
 }
 
+TEST_F(CommandLine, AFileAsTheFirstWordIsRun) {
+  const std::string script = write("a.lua", "print(require('moonhalo').world_size(), ...)");
+
+  const Result result = run({script, "--ranks", "1", "--", "--two", "3"});
+  EXPECT_EQ(result.status, kDone) << result.err;
+  EXPECT_EQ(result.out, "1\t--two\t3\n");
+  EXPECT_THAT(run({script, "lr=1"}).err, HasSubstr("moonhalo: run: 'lr=1' is neither an option nor behind --"));
+}
+
+TEST_F(CommandLine, SaysItsVersion) {
+  const Result result = run({"--version"});
+  EXPECT_EQ(result.status, kDone) << result.err;
+  EXPECT_THAT(result.out, ::testing::MatchesRegex("moonhalo [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST_F(CommandLine, WordsThatAreMissingOrMisspeltAreNamedWithTheNearest) {
+  const std::string script = write("a.lua", "print('ran')");
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "moonhalo: no subcommand\n  have  moonhalo\n  fix   moonhalo run SCRIPT runs a script; "},
+      {{"rum", script},
+       "moonhalo: 'rum' is neither a subcommand nor a file; did you mean 'run'?\n  have  rum\n  fix   "},
+      {{"gone.lua"}, "moonhalo: 'gone.lua' is neither a subcommand nor a file\n  have  gone.lua\n  fix   "},
+      {{folder_.string()}, "' is neither a subcommand nor a file\n"},
+      {{"--rank", "3", script},
+       "moonhalo: no option '--rank'; did you mean '--ranks'?\n  have  --rank\n  fix   give the "},
+      {{"--ranks", "3", script}, "moonhalo: option '--ranks' has no subcommand before it\n  have  --ranks\n"},
+      {{"--versoin"}, "moonhalo: no option '--versoin'; did you mean '--version'?"},
+      {{"run", "--rank", "3", script},
+       "moonhalo: run: no option '--rank'; did you mean '--ranks'?\n  have  --rank\n  fix   moonhalo run --help"},
+      {{"run", script, "--rank=3"}, "moonhalo: run: no option '--rank'; did you mean '--ranks'?\n  have  --rank=3\n"},
+      {{"run", "--set", "--rank", script, "--quite"}, "moonhalo: run: no option '--quite'; did you mean '--quiet'?"},
+      {{script, "--devise", "cpu"}, "moonhalo: run: no option '--devise'; did you mean '--device'?"},
+      {{"env", "--tri"}, "moonhalo: env: no option '--tri'; did you mean '--try'?"},
+      {{"run", "gone.lua"}, "File does not exist: gone.lua"}};
+  for (const auto& [words, said] : cases) {
+    const Result result = run(words);
+
+    EXPECT_EQ(result.status, kWrongUsage) << said;
+    EXPECT_THAT(result.err, HasSubstr(said));
+    EXPECT_EQ(result.out, "") << said;
+  }
+}
+
 TEST_F(CommandLine, RequireLooksInTheScriptsFolder) {
   write("lib/init.lua", "return {answer = 42}");
   const std::string script = write("a.lua", "print(require('lib').answer)");
