@@ -353,6 +353,8 @@ if(TARGET moonhalo_cli)
       "suspended;suspended;10;0;went on;threads,mpi"
       "stopped;stopped;3;3;barrier timed out after 3 s;mpi"
       "failing_stage;failing_stage;;1;the valve is stuck;threads,mpi"
+      "signalled_usr1;signalled;USR1;0;saved after SIGUSR1;threads,mpi,tcp"
+      "signalled_term;signalled;TERM;0;saved after SIGTERM;threads,mpi,tcp"
       "slow_save;slow_save;3;0;saved.*3;threads,mpi"
       "short_of_memory;short_of_memory;;1;the valve is stuck;threads,mpi")
     list(GET case 0 name)
@@ -370,6 +372,9 @@ if(TARGET moonhalo_cli)
           continue()
         endif()
         set(launch "${MPIEXEC_EXECUTABLE} -n 3")
+        set(rank_options "")
+      elseif(backend STREQUAL tcp)
+        set(launch "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh variables 3")
         set(rank_options "")
       endif()
       moonhalo_add_test(NAME endings.${name}_${backend}
