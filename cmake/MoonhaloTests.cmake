@@ -374,7 +374,7 @@ if(TARGET moonhalo_cli)
         set(launch "${MPIEXEC_EXECUTABLE} -n 3")
         set(rank_options "")
       elseif(backend STREQUAL tcp)
-        set(launch "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh variables 3")
+        set(launch "'${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh' variables 3")
         set(rank_options "")
       endif()
       moonhalo_add_test(NAME endings.${name}_${backend}
