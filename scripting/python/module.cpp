@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cxxabi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,9 +34,6 @@ using moonhalo::Placement;
 
 namespace {
 
-// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter. The wait
-// gives it up by itself (use_interpreter_lock), as it must in PyTorch's own functions; here others run meanwhile, too.
-using Released = py::call_guard<py::gil_scoped_release>;
 using Placements = std::vector<Placement>;
 
 bool interpreter_ends() {
@@ -46,6 +44,39 @@ bool interpreter_ends() {
 #endif
 }
 
+/// Runs what may wait for the interpreter. Where that ends meanwhile, Python ends this thread by unwinding its stack,
+/// through functions that cannot be unwound: the program would end by std::terminate. The thread sleeps instead, until
+/// the process has ended.
+template <typename Work>
+void until_the_interpreter_ends(const Work& work) {
+  try {
+    work();
+  } catch (abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+}
+
+void take_interpreter(PyThreadState* state) {
+  until_the_interpreter_ends([state] {
+    while (interpreter_ends()) ::pause();
+    PyEval_RestoreThread(state);
+  });
+}
+
+/// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter. The
+/// wait gives it up by itself (use_interpreter_lock), as it must in PyTorch's own functions; here others run meanwhile,
+/// too.
+class GivenUp {
+ public:
+  GivenUp() : state_(PyEval_SaveThread()) {}
+  ~GivenUp() { take_interpreter(state_); }
+  GivenUp(const GivenUp&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+using Released = py::call_guard<GivenUp>;
+
 void use_interpreter_lock() {
   static const moonhalo::InterpreterLock lock{
       .give_up = []() -> void* {
@@ -53,12 +84,7 @@ void use_interpreter_lock() {
         const bool runs = Py_IsInitialized() != 0 && !interpreter_ends();
         return runs && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
       },
-      .take =
-          [](void* given_up) {
-            // Python would unwind this thread now, through functions that cannot be unwound.
-            while (interpreter_ends()) ::pause();
-            PyEval_RestoreThread(static_cast<PyThreadState*>(given_up));
-          },
+      .take = [](void* given_up) { take_interpreter(static_cast<PyThreadState*>(given_up)); },
   };
   moonhalo::set_interpreter_lock(lock);
 }
@@ -94,16 +120,23 @@ class RankFailed : public std::exception {
 void run_ranks(int ranks, const py::function& fn, const py::args& arguments, int threads_per_rank) {
   std::vector<PythonError> errors(std::max(ranks, 0));
   const auto run = [&](Communicator& world) {
-    const py::gil_scoped_acquire held;
+    std::optional<py::gil_scoped_acquire> held;
+    until_the_interpreter_ends([&] { held.emplace(); });
     try {
-      fn(py::cast(world.shared_from_this()), *arguments);
+      py::tuple all(1 + arguments.size());
+      all[0] = py::cast(world.shared_from_this());
+      for (size_t i = 0; i < arguments.size(); ++i) all[i + 1] = arguments[i];
+      PyObject* result = nullptr;  // nothing to destroy where the thread sleeps
+      until_the_interpreter_ends([&] { result = PyObject_Call(fn.ptr(), all.ptr(), nullptr); });
+      if (result == nullptr) throw py::error_already_set();
+      Py_DECREF(result);
     } catch (py::error_already_set& error) {
       errors[world.rank()] = {error.type(), error.value(), error.trace()};
       throw RankFailed(world.rank(), std::string(py::str(error.value())));
     }
   };
   try {
-    const py::gil_scoped_release released;
+    const GivenUp released;
     moonhalo::run_ranks(ranks, run, threads_per_rank);
   } catch (const RankFailed& first) {
     PythonError& error = errors[first.rank()];
@@ -184,7 +217,7 @@ void define_tensors(py::module_& m) {
       "from_local",
       [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
         note_weights_behind(local);
-        const py::gil_scoped_release released;
+        const GivenUp released;
         return moonhalo::from_local(local, mesh, placements);
       },
       py::arg("local"), py::arg("mesh"), py::arg("placements"));
@@ -194,7 +227,7 @@ void define_tensors(py::module_& m) {
         [scatter](const std::optional<Tensor>& full, const MeshPtr& mesh, const Placements& placements, int64_t src) {
           const Tensor given = full.value_or(Tensor());
           if (given.defined()) note_weights_behind(given);
-          const py::gil_scoped_release released;
+          const GivenUp released;
           return scatter ? moonhalo::scatter_tensor(given, mesh, placements, src)
                          : moonhalo::distribute_tensor(given, mesh, placements, src);
         },

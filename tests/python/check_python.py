@@ -36,6 +36,7 @@ if mpiexec:
 run("late ranks", python, program.with_name("late_rank.py"), module, MOONHALO_TIMEOUT_S="60")
 said = run("the interpreter ends", python, program.with_name("interpreter_ends.py"), module, MOONHALO_TIMEOUT_S="1")
 check(f"said: {said}", said.endswith("the interpreter ends"))
+run("the interpreter ends while ranks run", python, program.with_name("ends_in_python.py"), module)
 torchrun = Path(python).with_name("torchrun")
 run("torchrun", torchrun, "--standalone", "--nproc-per-node", 2, program.with_name("launched.py"), module)
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
