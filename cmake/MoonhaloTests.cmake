@@ -460,12 +460,14 @@ if(Python3_Interpreter_FOUND)
   set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
   moonhalo_add_test(NAME style.tests COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_tests.py"
                                              "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.git COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_git.py"
+                                           "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
            COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(style style.features style.rooms style.tests style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
+  set_tests_properties(style style.features style.rooms style.tests style.git style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
   moonhalo_add_test(NAME package.Y21_library_paths COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/check_library_paths.py"
                     $<TARGET_FILE:moonhalo_cli> $<TARGET_FILE:moonhalo> $<$<TARGET_EXISTS:moonhalo_python>:$<TARGET_FILE:moonhalo_python>>
                     COMMAND_EXPAND_LISTS)
