@@ -91,6 +91,9 @@ if(TARGET moonhalo_cli)
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
                    -P "${PROJECT_SOURCE_DIR}/tests/examples/sst.cmake")
   set_tests_properties(examples.sst PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  moonhalo_add_test(NAME examples.readme COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_readme.py"
+                                        $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(examples.readme PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
   # X18, X19, X21: on files that Python makes.
   moonhalo_add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py" $<TARGET_FILE:moonhalo_cli>
                                       "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}")

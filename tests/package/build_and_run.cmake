@@ -37,7 +37,7 @@ endforeach()
 run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}" -B "${work}/build" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${CXX}"
     "-DCMAKE_PREFIX_PATH=${work}/moved" ${without_pkg_config})
 run("${CMAKE_COMMAND}" --build "${work}/build")
-foreach(program consumer clashing_host)
+foreach(program consumer readme clashing_host)
   run("${work}/build/${program}")
   message("${output}")
 endforeach()
