@@ -8,14 +8,16 @@
 !>
 !> With stat= a subroutine returns the status of moonhalo_c.h, and mh_error() says more; without it an error ends the
 !> program by error stop with that message, told by one rank where it is that of all. Fields see their dims reversed in the script: u(i, j) is u[j][i] there.
-!> Give whole arrays, not sections and not components of derived types: compilers copy those into temporaries, which end
-!> with the call.
+!> An array may be whole, a section a(2:9, :) or an array within a variable of derived type: all are fields in place. Of a
+!> component of an array of derived type, cells%p, and of a section with a step, mh_field_at says where the first element is.
 module moonhalo
   use, intrinsic :: iso_c_binding
+  use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
   implicit none
   private
-  public :: mh_session, mh_box_list, mh_transport, mh_open, mh_close, mh_field, mh_unregister, mh_add_box, mh_boxes, mh_call, &
-    mh_call_begin, mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error, mh_mpi_transport, mh_mpi_transport_free
+  public :: mh_session, mh_box_list, mh_transport, mh_open, mh_close, mh_field, mh_field_at, mh_unregister, mh_add_box, &
+    mh_add_box_at, mh_boxes, mh_call, mh_call_begin, mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error, &
+    mh_mpi_transport, mh_mpi_transport_free
 
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
@@ -43,6 +45,27 @@ module moonhalo
     integer(c_int) :: any_thread = 0                 !< 1: other threads may talk meanwhile
   end type mh_transport
 
+  !> Shows the owned part of an array to the script. Lists have one number for each dim of the array. Collective.
+  !>     mh_field(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+  !> ghosts: rows before the owned ones, and after them unless ghosts_high is given. begin: index in the whole field of the
+  !> first owned row, from 1. global: extents of the whole field. ghosts_filled: at every mh_call, corners too: read in
+  !> place of messages. The array is taken by a pointer, because compilers copy no array for that.
+  interface mh_field
+    module procedure field_real32, field_real64, field_int32, field_int64, field_complex32, field_complex64
+  end interface mh_field
+
+  !> One more box of a field that is held in boxes. Lists as for mh_field. Not collective.
+  !>     mh_add_box(boxes, array, ghosts, ghosts_high, begin, global, stat)
+  interface mh_add_box
+    module procedure box_real32, box_real64, box_int32, box_int64, box_complex32, box_complex64
+  end interface mh_add_box
+
+  !> Lists of an array, as the C side has them, and what is wrong with them.
+  type, bind(c) :: array_lists
+    integer(c_int64_t) :: ghost_low(15) = 0, ghost_high(15) = 0, begin(15) = 1, global(15) = 0
+    character(kind=c_char) :: problem(81) = c_null_char
+  end type array_lists
+
   !> Functions of the program's MPI, for one that Moonhalo was not built with: they return 0 for success. `comm`: an
   !> integer handle; of mpi_f08 comm%MPI_VAL. It is duplicated. Free a transport after its session has been closed. Both
   !> are collective, and linked by moonhalo::fortran_mpi, whose C file the program's MPI compiles.
@@ -66,30 +89,22 @@ module moonhalo
       real(c_double), value :: timeout, budget
       type(c_ptr), intent(out) :: session
     end function c_open
-    integer(c_int) function c_field(session, name, array, ghost_low, ghost_high, begin, global, filled) &
-        bind(c, name='moonhalo_field_of_array')
+    integer(c_int) function c_field(session, name, lists, filled, array, first) bind(c, name='moonhalo_field_of_array')
       import
       type(c_ptr), value :: session
       character(kind=c_char), intent(in) :: name(*)
-      type(*), dimension(..), intent(inout), target, asynchronous :: array
-      integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
+      type(array_lists), intent(in) :: lists
       integer(c_int), value :: filled
-    end function c_field
-    subroutine c_problem(array, text) bind(c, name='moonhalo_problem_of_array')
-      import
       type(*), dimension(..), intent(in), target, asynchronous :: array
-      character(kind=c_char), intent(out) :: text(200)
-    end subroutine c_problem
-    integer(c_int) function c_refuse(session, call, problem) bind(c, name='mh_refuse')
+      type(*), dimension(..), intent(in), optional, target, asynchronous :: first
+    end function c_field
+    integer(c_int) function c_add_box(list, text, lists, array, first) bind(c, name='moonhalo_add_box')
       import
-      type(c_ptr), value :: session
-      character(kind=c_char), intent(in) :: call(*), problem(*)
-    end function c_refuse
-    type(c_ptr) function c_add_box(list, array, ghost_low, ghost_high, begin, global) bind(c, name='moonhalo_add_box')
-      import
-      type(c_ptr), value :: list
-      type(*), dimension(..), intent(inout), target, asynchronous :: array
-      integer(c_int64_t), intent(in) :: ghost_low(*), ghost_high(*), begin(*), global(*)
+      type(c_ptr), intent(inout) :: list
+      character(kind=c_char), intent(out) :: text(500)
+      type(array_lists), intent(in) :: lists
+      type(*), dimension(..), intent(in), target, asynchronous :: array
+      type(*), dimension(..), intent(in), optional, target, asynchronous :: first
     end function c_add_box
     integer(c_int) function c_boxes(session, name, list) bind(c, name='moonhalo_boxes_of_list')
       import
@@ -203,55 +218,169 @@ contains
     call finish(c_close(handle), stat)
   end subroutine mh_close
 
-  !> Shows the owned part of a whole array to the script. Lists have one number for each dim of the array. Collective.
-  subroutine mh_field(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+  subroutine field_real32(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    real(real32), pointer, intent(in), asynchronous :: array(..)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: name
-    type(*), dimension(..), intent(inout), target, asynchronous :: array
-    integer, intent(in), optional :: ghosts(:)       !< rows before the owned ones, and after them unless
-    integer, intent(in), optional :: ghosts_high(:)  !< these are given
-    integer, intent(in), optional :: begin(:)        !< index in the whole field of the first owned row, from 1
-    integer, intent(in), optional :: global(:)       !< extents of the whole field
-    logical, intent(in), optional :: ghosts_filled   !< at every mh_call, corners too: read in place of messages
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
     integer, intent(out), optional :: stat
-    integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
-    integer(c_int) :: filled
 
-    problem = problem_of(array)
-    if (problem == '') call take_lists(rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
-    filled = 0
-    if (present(ghosts_filled)) filled = merge(1, 0, ghosts_filled)
-    if (problem == '') then
-      call finish(c_field(session%handle, name // c_null_char, array, low, high, first, whole, filled), stat)
-    else
-      call finish(c_refuse(session%handle, 'mh_field' // c_null_char, "field '" // name // "': " // problem // c_null_char), stat)
-    end if
-  end subroutine mh_field
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array), stat)
+  end subroutine field_real32
 
-  !> One more box of a field that is held in boxes, a whole array. Lists as for mh_field. Not collective.
-  subroutine mh_add_box(boxes, array, ghosts, ghosts_high, begin, global, stat)
+  subroutine field_real64(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    real(real64), pointer, intent(in), asynchronous :: array(..)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
+    integer, intent(out), optional :: stat
+
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array), stat)
+  end subroutine field_real64
+
+  subroutine field_int32(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    integer(int32), pointer, intent(in), asynchronous :: array(..)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
+    integer, intent(out), optional :: stat
+
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array), stat)
+  end subroutine field_int32
+
+  subroutine field_int64(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    integer(int64), pointer, intent(in), asynchronous :: array(..)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
+    integer, intent(out), optional :: stat
+
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array), stat)
+  end subroutine field_int64
+
+  subroutine field_complex32(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    complex(real32), pointer, intent(in), asynchronous :: array(..)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
+    integer, intent(out), optional :: stat
+
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array), stat)
+  end subroutine field_complex32
+
+  subroutine field_complex64(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    complex(real64), pointer, intent(in), asynchronous :: array(..)
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
+    integer, intent(out), optional :: stat
+
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array), stat)
+  end subroutine field_complex64
+
+  !> mh_field for an array of which mh_field cannot know where it begins. `array`: one of derived type or a section of it, and
+  !> `first` a component of its first element, cells(1, 1)%p; or a section with a step and its first element. Collective.
+  subroutine mh_field_at(session, name, array, first, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
+    type(*), dimension(..), intent(in), target, asynchronous :: array, first
+    type(mh_session), intent(in) :: session
+    character(*), intent(in) :: name
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    logical, intent(in), optional :: ghosts_filled
+    integer, intent(out), optional :: stat
+
+    call finish(c_field(session%handle, name // c_null_char, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      is_true(ghosts_filled), array, first), stat)
+  end subroutine mh_field_at
+
+  subroutine box_real32(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    real(real32), pointer, intent(in), asynchronous :: array(..)
     type(mh_box_list), intent(inout) :: boxes
-    type(*), dimension(..), intent(inout), target, asynchronous :: array
     integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
     integer, intent(out), optional :: stat
-    integer(c_int64_t) :: low(15), high(15), first(15), whole(15)
-    type(c_ptr) :: longer
+    character(kind=c_char) :: text(500)
 
-    problem = problem_of(array)
-    if (problem == '') call take_lists(rank(array), ghosts, ghosts_high, begin, global, low, high, first, whole)
-    if (problem == '') then
-      longer = c_add_box(boxes%handle, array, low, high, first, whole)
-      if (c_associated(longer)) then
-        boxes%handle = longer
-        if (present(stat)) stat = MH_OK
-        return
-      end if
-      problem = 'no memory for another box'
-    end if
-    problem = 'mh_add_box: ' // problem
-    if (.not. present(stat)) error stop 'moonhalo: ' // problem
-    stat = MH_USAGE
-  end subroutine mh_add_box
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), array), &
+      text, stat)
+  end subroutine box_real32
+
+  subroutine box_real64(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    real(real64), pointer, intent(in), asynchronous :: array(..)
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: text(500)
+
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), array), &
+      text, stat)
+  end subroutine box_real64
+
+  subroutine box_int32(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    integer(int32), pointer, intent(in), asynchronous :: array(..)
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: text(500)
+
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), array), &
+      text, stat)
+  end subroutine box_int32
+
+  subroutine box_int64(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    integer(int64), pointer, intent(in), asynchronous :: array(..)
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: text(500)
+
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), array), &
+      text, stat)
+  end subroutine box_int64
+
+  subroutine box_complex32(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    complex(real32), pointer, intent(in), asynchronous :: array(..)
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: text(500)
+
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), array), &
+      text, stat)
+  end subroutine box_complex32
+
+  subroutine box_complex64(boxes, array, ghosts, ghosts_high, begin, global, stat)
+    complex(real64), pointer, intent(in), asynchronous :: array(..)
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: text(500)
+
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), array), &
+      text, stat)
+  end subroutine box_complex64
+
+  !> mh_add_box with `array` and `first` as for mh_field_at.
+  subroutine mh_add_box_at(boxes, array, first, ghosts, ghosts_high, begin, global, stat)
+    type(*), dimension(..), intent(in), target, asynchronous :: array, first
+    type(mh_box_list), intent(inout) :: boxes
+    integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
+    integer, intent(out), optional :: stat
+    character(kind=c_char) :: text(500)
+
+    call finish_box(c_add_box(boxes%handle, text, lists_of(rank(array), ghosts, ghosts_high, begin, global), &
+      array, first), text, stat)
+  end subroutine mh_add_box_at
 
   !> Shows a field in boxes, which may be none on this rank, to the script; copied at each mh_call. Empties the list.
   !> Collective.
@@ -394,51 +523,63 @@ contains
     end do
   end function mh_error
 
-  !> What the C side cannot be told of an array.
-  function problem_of(array) result(text)
-    type(*), dimension(..), intent(in), target, asynchronous :: array
-    character(:), allocatable :: text
-    character(kind=c_char) :: letters(200)
-    integer :: i
+  pure integer(c_int) function is_true(given)
+    logical, intent(in), optional :: given
 
-    call c_problem(array, letters)
-    text = ''
-    do i = 1, size(letters)
-      if (letters(i) == c_null_char) exit
-      text = text // letters(i)
-    end do
-  end function problem_of
+    is_true = 0
+    if (present(given)) is_true = merge(1, 0, given)
+  end function is_true
 
-  !> The lists of mh_field, or a problem.
-  subroutine take_lists(dims, ghosts, ghosts_high, begin, global, low, high, first, whole)
+  function lists_of(dims, ghosts, ghosts_high, begin, global) result(lists)
     integer, intent(in) :: dims
     integer, intent(in), optional :: ghosts(:), ghosts_high(:), begin(:), global(:)
-    integer(c_int64_t), intent(out) :: low(15), high(15), first(15), whole(15)
+    type(array_lists) :: lists
 
-    call take(low, 0, 'ghosts', dims, ghosts)
-    high = low
-    if (present(ghosts_high)) call take(high, 0, 'ghosts_high', dims, ghosts_high)
-    call take(first, 1, 'begin', dims, begin)
-    call take(whole, 0, 'global', dims, global)
-  end subroutine take_lists
+    call take(lists%ghost_low, lists, 'ghosts', dims, ghosts)
+    lists%ghost_high = lists%ghost_low
+    call take(lists%ghost_high, lists, 'ghosts_high', dims, ghosts_high)
+    call take(lists%begin, lists, 'begin', dims, begin)
+    call take(lists%global, lists, 'global', dims, global)
+  end function lists_of
 
-  !> `given`, which has a number for each dim of the array, or `otherwise`.
-  subroutine take(values, otherwise, name, dims, given)
-    integer(c_int64_t), intent(out) :: values(15)
-    integer, intent(in) :: otherwise, dims
+  !> `given`, which has a number for each dim of the array, where it is there.
+  subroutine take(values, lists, name, dims, given)
+    integer(c_int64_t), intent(inout) :: values(15)
+    type(array_lists), intent(inout) :: lists
+    integer, intent(in) :: dims
     character(*), intent(in) :: name
     integer, intent(in), optional :: given(:)
     character(80) :: text
+    integer :: i
 
-    values = otherwise
     if (.not. present(given)) return
     if (size(given) == dims) then
       values(:dims) = given
     else
       write (text, '(2a, i0, a, i0)') name, ' has ', size(given), ' numbers, the array is of rank ', dims
-      problem = trim(text)
+      do i = 1, len_trim(text)
+        lists%problem(i) = text(i:i)
+      end do
     end if
   end subroutine take
+
+  subroutine finish_box(status, letters, stat)
+    integer(c_int), intent(in) :: status
+    character(kind=c_char), intent(in) :: letters(:)
+    integer, intent(out), optional :: stat
+    integer :: i
+
+    problem = ''
+    do i = 1, size(letters)
+      if (letters(i) == c_null_char) exit
+      problem = problem // letters(i)
+    end do
+    if (present(stat)) then
+      stat = status
+    else if (status /= MH_OK) then
+      error stop 'moonhalo: ' // problem
+    end if
+  end subroutine finish_box
 
   subroutine finish(status, stat)
     integer(c_int), intent(in) :: status

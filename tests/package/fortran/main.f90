@@ -92,8 +92,11 @@ program consumer
   call mh_boxes(session, 'b', boxes, stat)
   call expect(stat == MH_USAGE .and. index(mh_error(), 'no rank has any') > 0, 'a list is taken once')
 
+  call check_components
+  call check_sections
+
   ! An array of no numbers, whose elements have no length.
-  call mh_field(session, 'w', words, stat=stat)
+  call mh_field_at(session, 'w', words, words(1), stat=stat)
   call expect(stat == MH_USAGE .and. &
     index(mh_error(), "mh_field: field 'w': the array is of a type that none of") > 0, 'words of no length')
 
@@ -148,6 +151,102 @@ program consumer
   call MPI_Finalize(error)
 
 contains
+
+  !> Components of arrays of derived type are fields in place: whole ones, sections, through a pointer, and in boxes.
+  subroutine check_components
+    type :: cell
+      real(real64) :: p = 0, q = -1
+      real(real32) :: r = 1, v(2) = [2, 3]
+    end type cell
+    type :: uneven
+      real(real32) :: before = 1
+      complex(real32) :: value = 2
+    end type uneven
+    type(cell), target, asynchronous :: cells(5, 2)
+    type(cell), allocatable, target, asynchronous :: more(:)
+    type(uneven), target, asynchronous :: odd(3)
+    real(real64), pointer, asynchronous :: q(:, :)
+    real(real64) :: total
+    integer :: a, b
+
+    total = 0
+    do b = 1, 2 * ranks
+      do a = 1, 5
+        if (b > 2 * rank .and. b <= 2 * rank + 2) cells(a, b - 2 * rank)%q = 10 * b + a
+        total = total + (10 * b + a) * (1.0_real64 * b + 2 * a)
+      end do
+    end do
+    call mh_field_at(session, 'p', cells, cells(1, 1)%q, begin=[1, 2 * rank + 1])
+    call mh_call(session, 'checksum', [real(ichar('p'), real64)], out)
+    call expect(out(1) == total, 'the script reads a component')
+    call mh_call(session, 'add', [real(ichar('p'), real64), 0.5_real64])
+    call expect(cells(3, 2)%q == 10 * (2 * rank + 2) + 3.5_real64 .and. all(cells%p == 0) .and. all(cells%r == 1), &
+      'the script writes a component, and no other')
+    call mh_field_at(session, 'p', cells, cells(1, 1)%v(2), begin=[1, 2 * rank + 1])
+    call mh_call(session, 'add', [real(ichar('p'), real64), 1.0_real64])
+    call expect(all(cells%v(2) == 4) .and. all(cells%v(1) == 2), 'an element of a component')
+    call mh_field_at(session, 'p', cells(1:5:2, :), cells(1, 1)%r, begin=[1, 2 * rank + 1])
+    call mh_call(session, 'add', [real(ichar('p'), real64), 2.0_real64])
+    call expect(all(cells(1:5:2, :)%r == 3) .and. all(cells(2:4:2, :)%r == 1), 'a section of a component')
+    allocate(more(3))
+    call mh_add_box_at(boxes, more, more(1)%q, begin=[3 * rank + 1])
+    call mh_boxes(session, 'p', boxes)
+    call mh_call(session, 'add', [real(ichar('p'), real64), 3.0_real64])
+    call expect(all(more%q == 2) .and. all(more%p == 0), 'a box that is a component')
+    call mh_unregister(session, 'p')
+    call mh_field(session, 'p', cells%q, begin=[1, 2 * rank + 1], stat=stat)
+    call expect(stat == MH_USAGE .and. index(mh_error(), "mh_field: field 'p': the array's elements do not follow one another") &
+      == 1 .and. index(mh_error(), 'mh_field_at(session, name, cells, cells(1, 1)%p)') > 0, 'a component without its first element')
+    q => cells%q
+    call mh_field(session, 'p', q, begin=[1, 2 * rank + 1], stat=stat)
+    call refused('32 bytes from one of 8 bytes to the next', 'a component through a pointer')
+    call mh_add_box(boxes, more%q, stat=stat)
+    call refused("mh_add_box: the array's elements do not follow", 'such a box')
+    call mh_field_at(session, 'p', cells, cells(2, 1)%q, begin=[1, 2 * rank + 1], stat=stat)
+    call refused('`first` is no part of the first element', 'another element')
+    call mh_field_at(session, 'p', cells, cells(1, 2)%q, begin=[1, 2 * rank + 1], stat=stat)
+    call refused('`first` is no part of the first element', 'one of another column')
+    call mh_field_at(session, 'p', cells%q, cells(1, 1)%q, begin=[1, 2 * rank + 1], stat=stat)
+    call refused('the compiler has made a copy', 'a copy of a component')
+    call mh_field_at(session, 'p', u, u(1, 1, 1), begin=[1, 1, 2 * rank + 1], stat=stat)
+    call refused('`first` is no part of the first element', 'the second of a whole array')
+    call mh_field_at(session, 'p', odd, odd(1)%value, begin=[3 * rank + 1], stat=stat)
+    call refused('bytes apart along dim 1', 'a component between addresses')
+  end subroutine check_components
+
+  !> Sections and parts of complex numbers are fields in place, in a subroutine that was given the array too.
+  subroutine check_sections
+    real(real64), target, asynchronous :: whole(20, 8)
+    complex(real64), target, asynchronous :: z(4)
+
+    whole = 0
+    call mh_field(session, 'p', whole(3:12, 2:5), begin=[1, 4 * rank + 1])
+    call mh_call(session, 'add', [real(ichar('p'), real64), 1.0_real64])
+    call expect(count(whole == 1) == 40 .and. all(whole(3:12, 2:5) == 1), 'a section')
+    whole = 0
+    call show(whole(1:20:2, :))
+    call mh_call(session, 'add', [real(ichar('p'), real64), 1.0_real64])
+    call expect(count(whole == 1) == 80 .and. all(whole(1:20:2, :) == 1), 'a section that a subroutine was given')
+    z = (1, 2)
+    call mh_field_at(session, 'p', z, z(1)%im, begin=[4 * rank + 1])
+    call mh_call(session, 'add', [real(ichar('p'), real64), 1.0_real64])
+    call expect(all(z == (1, 3)), 'an imaginary part')
+    call mh_field_at(session, 'p', whole(20:1:-1, 1), whole(20, 1), begin=[20 * rank + 1], stat=stat)
+    call refused('stride', 'a section backwards')
+    call mh_unregister(session, 'p')
+  end subroutine check_sections
+
+  subroutine show(section)
+    real(real64), intent(inout), target, asynchronous :: section(:, :)
+
+    call mh_field_at(session, 'p', section, section(1, 1), begin=[1, 8 * rank + 1])
+  end subroutine show
+
+  subroutine refused(text, what)
+    character(*), intent(in) :: text, what
+
+    call expect(stat == MH_USAGE .and. index(mh_error(), text) > 0, what)
+  end subroutine refused
 
   subroutine expect(condition, what)
     logical, intent(in) :: condition
