@@ -5,10 +5,12 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -263,8 +265,26 @@ Launch detect_launch(const std::function<const char*(const char*)>& getenv) {
   return single;
 }
 
+namespace {
+
+/// True if this process was started without the variable. False where /proc cannot be read.
+bool set_since_the_start(const std::string& variable) {
+  std::ifstream file("/proc/self/environ", std::ios::binary);
+  if (!file) return false;
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(variable + "=")) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 Launch detect_launch() {
-  return detect_launch([](const char* variable) -> const char* { return std::getenv(variable); });
+  return detect_launch([](const char* variable) -> const char* {
+    // Open MPI sets it in a process that initialises MPI alone: then it says nothing about the launcher.
+    if (std::string_view(variable) == "PMIX_RANK" && set_since_the_start(variable)) return nullptr;
+    return std::getenv(variable);
+  });
 }
 
 namespace {

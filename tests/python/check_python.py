@@ -4,6 +4,7 @@
 new folder and runs it from there. Then the ways in which its ranks wait, and how its processes are launched.
 usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,17 @@ def run(what, *command, **variables):
                           env={**os.environ, **kept_code, **variables})
     check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
     return done.stdout
+
+
+def run_step(launched):
+    """Two processes as a step of Slurm without PMI starts them; the port that they meet at follows from the number of the job."""
+    job = str(random.randrange(10**6, 10**9))
+    step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    ranks = [subprocess.Popen([python, launched, module, "tcp"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**os.environ, **kept_code, **step, "SLURM_PROCID": str(rank)}) for rank in range(2)]
+    for rank, process in enumerate(ranks):
+        said = process.communicate(timeout=300)[0]
+        check(f"Slurm, rank {rank}: status {process.returncode}\n{said}", process.returncode == 0 and f"rank {rank}: [" in said)
 
 
 python, build, source = sys.argv[1:4]
@@ -38,7 +50,13 @@ said = run("the interpreter ends", python, program.with_name("interpreter_ends.p
 check(f"said: {said}", said.endswith("the interpreter ends"))
 run("the interpreter ends while ranks run", python, program.with_name("ends_in_python.py"), module)
 torchrun = Path(python).with_name("torchrun")
-run("torchrun", torchrun, "--standalone", "--nproc-per-node", 2, program.with_name("launched.py"), module)
+launched = program.with_name("launched.py")
+said = run("torchrun", torchrun, "--standalone", "--nproc-per-node", 2, launched, module, "tcp")
+check(f"both ranks of torchrun: {said}", "rank 0: [" in said and "rank 1: [" in said)
+run_step(launched)
+if mpiexec:
+    said = run("the world of mpirun", mpiexec, "-n", 2, python, launched, module, "mpi")
+    check(f"both ranks of mpirun: {said}", "rank 0: [" in said and "rank 1: [" in said)
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 # The program of the page: three ranks print one loss, the first also the shape of its block.
 (work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])

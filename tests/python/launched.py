@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world of processes that a launcher without MPI has started (X15): messages by TCP, and MPI is refused, since each process would be
-alone in it.  usage: torchrun --nproc-per-node 2 launched.py FOLDER_OF_THE_MODULE"""
-import os
+"""The world of the processes that a launcher has started (X15): by MPI where its MPI joins them; else by TCP, and MPI is refused, since
+each process would be alone in it.  usage: torchrun --nproc-per-node 2 launched.py FOLDER_OF_THE_MODULE tcp|mpi"""
 import sys
 
 sys.path.insert(0, sys.argv[1])
 import moonhalo as mh
 import torch
 
+wanted = sys.argv[2]
 try:
-    mh.mpi_world()
-    sys.exit("mpi_world: no error")
+    found = mh.mpi_world()
+    if wanted != "mpi" or found.size != 2:
+        sys.exit(f"mpi_world: no error, rank {found.rank} of {found.size}")
 except (ValueError, mh.CommError) as error:
     print(f"mpi_world: {error}")
-    if "started 2 processes" not in str(error) and "without MPI" not in str(error):
+    if wanted == "mpi" or "started 2 processes" not in str(error) and "without MPI" not in str(error):
         sys.exit("mpi_world: another error")
 world = mh.world()
 mesh = mh.init_device_mesh(world, "cpu", [world.size])
@@ -21,7 +22,7 @@ full = torch.arange(10, dtype=torch.float64).reshape(5, 2)
 x = mh.distribute_tensor(full, mesh, [mh.Shard(0)])
 w = torch.ones(2, dtype=torch.float64, requires_grad=True)
 (x * w).square().sum().backward()
-good = [world.backend == "tcp", world.size == 2, world.rank == int(os.environ["RANK"]), torch.equal(mh.full_tensor(x), full),
+good = [world.backend == wanted, world.size == 2, torch.equal(mh.full_tensor(x), full),
         torch.allclose(w.grad, 2 * full.square().sum(0)), torch.equal(mh.full_tensor(x[:, 0]), full[:, 0])]
 print(f"rank {world.rank}: {good}")
 world.barrier()
