@@ -1,9 +1,7 @@
 # Solvers in C with an MPI of their own, around a script (X15). Once as C99 and once as C++: the header serves both.
 # Read by MoonhaloTests.cmake.
 file(GLOB host_files CONFIGURE_DEPENDS tests/embed/*.c)
-if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
-  enable_language(C)
-  find_package(MPI COMPONENTS C)
+if(host_files AND MPI_C_FOUND AND NOT MOONHALO_SANITIZE)
   set(host_warnings -Wall -Wextra -Wpedantic -Wshadow -Werror)
   add_executable(embed_host ${host_files})
   set_target_properties(embed_host PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
@@ -26,8 +24,8 @@ if(host_files AND MPI_CXX_FOUND AND NOT MOONHALO_SANITIZE)
   # Its threads are LibTorch's too.
   target_compile_options(embed_host PRIVATE ${OpenMP_C_FLAGS})
   target_link_libraries(embed_host PRIVATE gomp)
-  target_link_libraries(embed_host_cxx PRIVATE MPI::MPI_CXX)
-  target_link_libraries(embed_session PRIVATE MPI::MPI_CXX)
+  target_link_libraries(embed_host_cxx PRIVATE MPI::MPI_C)
+  target_link_libraries(embed_session PRIVATE MPI::MPI_C)
   # moonhalo_add_host_test(NAME RANKS CASE ARGUMENTS...): names that begin with asan_ are those of the host that has it.
   function(moonhalo_add_host_test name ranks case)
     set(script host)
@@ -192,7 +190,7 @@ elseif(TARGET embed_host)
 endif()
 
 # Programs in C, C++ and Fortran against the installed package; those of examples/embed with MPICH too.
-if(MOONHALO_INSTALL AND MPI_CXX_FOUND AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
+if(MOONHALO_INSTALL AND MPI_C_FOUND AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   set(script_of_package check_embed)
   set(script_of_solvers check_solvers)
   foreach(name package solvers)
@@ -210,7 +208,7 @@ endif()
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
                                      "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "missing=${moonhalo_no_python}"
-                                     "mpiexec=$<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+                                     "mpiexec=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>")
   set_tests_properties(embed.python PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
                                                "${mpi_environment}")
 endif()

@@ -22,7 +22,7 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
     moonhalo_add_test(LONG NAME io.formats_${kind}
              COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/formats/check_formats.py" ${kind} $<TARGET_FILE:moonhalo_cli>
                      "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/formats/read.lua"
-                     $<$<BOOL:${MPI_CXX_FOUND}>:${MPIEXEC_EXECUTABLE}> COMMAND_EXPAND_LISTS)
+                     $<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}> COMMAND_EXPAND_LISTS)
     set_tests_properties(io.formats_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()

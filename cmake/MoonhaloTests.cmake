@@ -89,7 +89,7 @@ function(moonhalo_add_test_program folder)
   endif()
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest nlohmann_json::nlohmann_json PNG::PNG
                                           PkgConfig::MOONHALO_EDIT PkgConfig::MOONHALO_CODECS
-                                          $<$<BOOL:${MPI_CXX_FOUND}>:MPI::MPI_CXX>)
+                                          $<$<BOOL:${MPI_C_FOUND}>:MPI::MPI_C>)
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_compile_options(${target} PRIVATE ${test_options})
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
@@ -233,7 +233,7 @@ endif()
 # The same program under mpirun with 2, 3 and 4 ranks.
 set(mpi_environment "${test_environment}")
 file(GLOB mpi_tests CONFIGURE_DEPENDS tests/mpi/test_*.cpp)
-if(mpi_tests AND MPI_CXX_FOUND)
+if(mpi_tests AND MPI_C_FOUND)
   moonhalo_add_test_program(mpi ${mpi_tests})
   # More ranks than cores are tried on purpose; yielding keeps that quick.
   set(mpi_environment "${test_environment};OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
@@ -288,7 +288,7 @@ set(mpi_part_aten AtenTrials.X09*)
 set(mpi_part_lua checkpoint_ranks3 checkpoint_layouts_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3
     unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 pipeline_mistakes_ranks3 parallelize_config_ranks3 data_open_ranks3 rank_layouts_ranks3)
 list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3 data_own_ranks3)
-if(MPI_CXX_FOUND)
+if(MPI_C_FOUND)
   foreach(folder engine ops aten)
     list(JOIN mpi_part_${folder} ":" filter)
     moonhalo_add_test(LONG NAME mpi.part_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}> "--gtest_filter=${filter}"
@@ -310,7 +310,7 @@ endif()
 set(device_process_engine ${device_engine})
 set(device_process_ops Convolution.*:Reduce.*:Matmul.*:Slice.*:-*RefusesShapes*:*BytesAreTheFewest*:*ThinStrips*:Reduce.S13*)
 foreach(folder engine ops)
-  if(MPI_CXX_FOUND)
+  if(MPI_C_FOUND)
     moonhalo_add_test(LONG NAME device.mpi_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}>
                                                "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
     set_tests_properties(device.mpi_${folder} PROPERTIES LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
@@ -368,7 +368,7 @@ if(TARGET moonhalo_cli)
       set(launch "")
       set(rank_options "--ranks 3")
       if(backend STREQUAL mpi)
-        if(NOT MPI_CXX_FOUND)
+        if(NOT MPI_C_FOUND)
           continue()
         endif()
         set(launch "${MPIEXEC_EXECUTABLE} -n 3")
@@ -408,7 +408,7 @@ if(TARGET moonhalo_cli)
 endif()
 
 # Scripts whose ranks are processes.
-if(TARGET moonhalo_cli AND mpi_tests AND MPI_CXX_FOUND)
+if(TARGET moonhalo_cli AND mpi_tests AND MPI_C_FOUND)
   foreach(module shared_order)
     moonhalo_add_test(NAME mpi.lua_${module}
              COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> run tests/scripting/support/run_all.lua --
@@ -422,7 +422,7 @@ endif()
 # The messages of newcomers' mistakes, whole.
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   set(mpiexec_option "")
-  if(MPI_CXX_FOUND)
+  if(MPI_C_FOUND)
     set(mpiexec_option --mpiexec "${MPIEXEC_EXECUTABLE}")
   endif()
   moonhalo_add_test(LONG NAME lua.mistakes COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
@@ -468,23 +468,9 @@ if(Python3_Interpreter_FOUND)
            COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
   set_tests_properties(style style.features style.rooms style.tests style.git style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
-  moonhalo_add_test(NAME package.Y21_library_paths COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/check_library_paths.py"
-                    $<TARGET_FILE:moonhalo_cli> $<TARGET_FILE:moonhalo> $<$<TARGET_EXISTS:moonhalo_python>:$<TARGET_FILE:moonhalo_python>>
-                    COMMAND_EXPAND_LISTS)
-  set_tests_properties(package.Y21_library_paths PROPERTIES LABELS quick)
 endif()
 
-# A program of somebody else's, built against the installed package. Not with the sanitizers: it would need their flags.
-if(MOONHALO_INSTALL AND NOT MOONHALO_SANITIZE)
-  string(REGEX MATCH "openmpi|mpich" mpi_name "${MPI_CXX_INCLUDE_DIRS}")
-  moonhalo_add_test(
-    LONG NAME package
-    COMMAND
-      "${CMAKE_COMMAND}" "-DBUILD_DIR=${PROJECT_BINARY_DIR}" "-DSOURCE_DIR=${PROJECT_SOURCE_DIR}/tests/package"
-      "-DGENERATOR=${CMAKE_GENERATOR}" "-DCXX=${CMAKE_CXX_COMPILER}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DMPI_NAME=${mpi_name}" -P
-      "${PROJECT_SOURCE_DIR}/tests/package/build_and_run.cmake")
-  set_tests_properties(package PROPERTIES LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
-endif()
+include(cmake/MoonhaloPackageTests.cmake)
 
 # The longest first, where no run before has told: those that faults wait for one after the other, and those that compile.
 foreach(name faults.part_1 faults.part_2 faults.part_3 faults.part_4 faults.part_5 faults.part_6 faults.kills embed.solvers embed.python
