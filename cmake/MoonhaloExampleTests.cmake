@@ -91,9 +91,17 @@ if(TARGET moonhalo_cli)
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
                    -P "${PROJECT_SOURCE_DIR}/tests/examples/sst.cmake")
   set_tests_properties(examples.sst PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
-  moonhalo_add_test(NAME examples.readme COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_readme.py"
-                                        $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(examples.readme PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  # What pages show: the first script of README.md, and that of a section (S22).
+  set(page_readme README.md - 20 1 3)
+  set(page_parallelism docs/parallelism.md "Domain parallel and fully sharded together" 5 1 2 3 4 6)
+  foreach(name readme parallelism)
+    list(GET page_${name} 0 page)
+    list(GET page_${name} 1 heading)
+    list(SUBLIST page_${name} 2 -1 steps_and_ranks)
+    moonhalo_add_test(NAME examples.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_page.py"
+                                            $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}" ${page} "${heading}" ${steps_and_ranks})
+    set_tests_properties(examples.${name} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  endforeach()
   # X18, X19, X21: on files that Python makes.
   moonhalo_add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py" $<TARGET_FILE:moonhalo_cli>
                                       "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}")
