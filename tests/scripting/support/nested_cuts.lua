@@ -69,7 +69,7 @@ end
 function tests.test_N34_norms_of_parameters_that_are_cut_twice()
   local whole = net_of()
   whole(samples()):square():mean():backward()
-  local expected = mh.clip_grad_norm(whole:parameters(), 1e9):item()
+  local expected = runs.clipped_by_hand(whole:parameters(), 1e9):item()
   for _, cuts in pairs(kCuts) do
     local net = divided(cuts)
     net(mh.distribute_tensor(samples(), mesh, {S(0), R()})):square():mean():backward()

@@ -11,6 +11,21 @@ end
 
 function runs.whole(tensor) return tensor:is_shard_tensor() and tensor:detach():full_tensor() or tensor:detach() end
 
+--- Clips gradients of plain tensors as mh.clip_grad_norm is defined. Returns the norm.
+function runs.clipped_by_hand(parameters, most, options)
+  local p, sum, largest = options and options.norm_type or 2.0, 0, 0
+  for _, parameter in ipairs(parameters) do
+    local sizes = parameter.grad:abs()
+    if p ~= math.huge then sum = sum + sizes:pow(p):sum():item() end
+    largest = math.max(largest, sizes:max():item())
+  end
+  local norm = p == math.huge and largest or sum ^ (1 / p)
+  for _, parameter in ipairs(parameters) do
+    if norm > most then parameter.grad = parameter.grad * (most / (norm + 1e-6)) end
+  end
+  return mh.tensor(norm, {dtype = "float64"})
+end
+
 --- Returns losses, norms of gradients if they are clipped to `most`, in the end parameters, and what
 --- `look(step, seen)` adds after each backward pass.
 function runs.train(net, x, most, look)
