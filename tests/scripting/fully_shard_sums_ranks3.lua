@@ -49,6 +49,60 @@ function tests.test_N32_N35_sums_that_waited_keep_type_and_hooks()
   end
 end
 
+--- Six weights of 128 bytes, two in a bucket; the sizes of the buckets in order.
+local function six(op)
+  mh.manual_seed(1)
+  local net = mh.nn.Sequential()
+  for i = 0, 5 do net:append(mh.nn.Linear(4, 4, {bias = false})) end
+  mh[op](net:double(), {mesh = units.mesh, min_numel = op == "fully_shard" and 1 or nil, bucket_cap_mb = 256 / 2 ^ 20})
+  local opt, sizes = mh.optim.SGD(net:parameters(), {lr = 0.1}), {}
+  opt:register_reducer_pre_hook(function(flat) sizes[#sizes + 1] = flat:numel() end)
+  return net, opt, sizes
+end
+
+-- Gradients of an earlier pass, which were not summed, travel with those of the last one, in the same buckets.
+function tests.test_N35_N45_buckets_are_filled_anew_and_passes_share_them()
+  for _, op in ipairs {"replicate", "fully_shard"} do
+    local eager, opt, sizes = six(op)
+    eager:set_requires_gradient_sync(true)
+    eager(mine()):square():sum():backward()
+    testing.assert_equal(sizes, {32, 32, 32})
+    eager(mine(3)):square():sum():backward()
+    opt:sync_shard_grad()
+
+    local late
+    late, opt, sizes = six(op)
+    late:set_requires_gradient_sync(false)
+    late(mine()):square():sum():backward()
+    testing.assert_equal(sizes, {})
+    local read <const> = late[0].weight.grad:detach()  -- shares the memory of the sum
+    late:set_requires_gradient_sync(true)
+    late(mine(3)):square():sum():backward()
+    testing.assert_equal(sizes, {32, 32, 32})
+    for _, parameter in ipairs(late:parameters()) do testing.assert_equal(parameter.grad.placements, parameter.placements) end
+    opt:sync_shard_grad()
+    testing.assert_all_close(gradients(late), gradients(eager))
+  end
+end
+
+-- N32: what has been summed is not summed again.
+function tests.test_N32_a_second_call_changes_and_sends_nothing()
+  for _, op in ipairs {"replicate", "fully_shard"} do
+    for _, sync in ipairs {function(_, opt) opt:sync_shard_grad() end, function(net) mh.finish_grad_sync(net) end} do
+      local net, opt = six(op)
+      net:set_requires_gradient_sync(false)
+      net(mine()):square():sum():backward()
+      sync(net, opt)
+      local once, before = gradients(net), mh.comm_stats()
+      for name, grad in pairs(once) do once[name] = grad:clone() end
+      sync(net, opt)
+      local after = mh.comm_stats()
+      testing.assert_equal({after.bytes, after.messages}, {before.bytes, before.messages})
+      testing.assert_equal(gradients(net), once)
+    end
+  end
+end
+
 function tests.test_N35_sums_of_a_unit_travel_before_backward_reaches_the_units_before_it()
   local net = new("fully_shard", kSettings[1])
   local opt, sent, seen = mh.optim.SGD(net:parameters(), {lr = 0.1}), 0, nil
