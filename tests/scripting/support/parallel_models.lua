@@ -343,6 +343,25 @@ function tests.test_V10_N08_N04_autodist_tries_pipelines()
   testing.assert_equal(net.parallel.pipeline ~= nil, true)
 end
 
+-- The first micro-batch of a step gathers the parameters that zero keeps in blocks, and no other does.
+function tests.test_N11_N45_parameters_are_gathered_once_a_step()
+  local function sent_by_step(micros)
+    local samples = samples_of(1)
+    for i = 2, micros do samples[i] = samples[1] end
+    local net = mh.parallelize(seeded(Wide), {sample = samples[1]}, "dp", end2end(1, {use_zero = true}))
+    local gathered, own = 0, own_samples(samples, net)
+    for _, parameter in ipairs(net:parameters()) do
+      if parameter.placements[1]:is_stored() then gathered = gathered + 8 * parameter:to_local():numel() * (ranks - 1) end
+    end
+    local before = mh.comm_stats().by_kind.exchange.bytes
+    net:train_step(own)
+    return mh.comm_stats().by_kind.exchange.bytes - before, gathered
+  end
+  local first, gathered = sent_by_step(1)
+  testing.assert_equal(gathered > 0, true)
+  for micros = 2, 3 do testing.assert_equal(sent_by_step(micros), first + (micros - 1) * (first - gathered)) end
+end
+
 --- Returns the bytes and messages that opt:step() sends after a train_step.
 local function sent_by_optimizer(policy, config, dummies)
   local samples = samples_of(3)
