@@ -288,6 +288,7 @@ function tests.test_X18_calendars()
   end
   testing.assert_equal({calendar.span("2015", "standard")}, {1420070400, 1451606400})
   testing.assert_equal({calendar.span("2016-02", "standard")}, {1454284800, 1456790400})
+  testing.assert_equal({calendar.span("2015-12", "standard")}, {1448928000, 1451606400})
   testing.assert_equal({calendar.span("2015-12-31", "standard")}, {1451520000, 1451606400})
   testing.assert_equal({calendar.span("2015-12-31 06", "standard")}, {1451541600, 1451545200})
   testing.assert_equal({calendar.span("2015-12-31 06:30", "standard")}, {1451543400, 1451543460})
@@ -312,6 +313,21 @@ function tests.test_X18_bad_files_are_one_error_on_all_ranks()
   refused(function() open({}, {layout = "cf"}) end, "data.open: no files")
   refused(function() open{a, a} end, "is named twice")
   files.remove{a}
+end
+
+-- Fields in files of their own must have the same steps, to the hour: 1e-6 of the time since 1970.
+function tests.test_X18_files_of_other_fields_with_other_steps()
+  local function one(name, field, late)
+    return files.make(name, function(out)
+      out:write("time", mh.arange(0, 5, {dtype = "float64"}) * 6 + late, {dims = {"time"}, attrs = {units = "hours since 2000-12-30", standard_name = "time"}})
+      for _, dim in ipairs {"y", "x"} do out:write(dim, mh.arange(3.0), {dims = {dim}}) end
+      out:write(field, mh.zeros{5, 3, 3}, {dims = {"time", "y", "x"}})
+    end)
+  end
+  local paths = {one("o_t.nc", "t", 0), one("o_u.nc", "u", 0), one("o_v.nc", "v", 1)}
+  testing.assert_equal(#mh.data.open{paths[1], paths[2]}:windows{inputs = {"t", "u"}}, 5)
+  refused(function() mh.data.open{paths[1], paths[3]} end, "data.open: files of other fields differ in their steps along 'time'")
+  files.remove(paths)
 end
 
 function tests.test_X18_bad_axes_are_one_error_on_all_ranks()

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Orders of samples that keep compressed chunks together.
 local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
 local files = require "support.data_files"
 
 local tests = {}
@@ -26,6 +27,27 @@ function tests.test_X21_buffers_of_chunks_have_orders_of_their_own()
     return different
   end
   assert(orders(1) >= 7 and orders(2) >= 7)  -- of 8 drawn from 40320
+  files.remove{path}
+end
+
+--- Batches of the next epoch have been read ahead by then; the one that is asked for has another order.
+function tests.test_X21_an_epoch_that_was_left_at_its_last_batch_begins_anew()
+  local path = files.cf("d_last.nc", 0, 12, {without_z = true})
+  local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}}}
+  local function taken(loader, count, options)
+    local seen = {}
+    for batch in loader:batches(options) do
+      for _, sample in ipairs(batch.index:tolist()) do seen[#seen + 1] = sample end
+      if #seen == count then break end
+    end
+    return seen
+  end
+  local loader = set:loader{batch = 4, shuffle = true, seed = 8, prefetch = 2}
+  local first = taken(loader, 12)
+  testing.assert_equal(loader.epoch, 0)
+  testing.assert_equal(taken(loader, 12, {resume = false}), first)
+  testing.assert_equal(taken(loader, 13, {resume = false}), first)
+  assert(mh.json.encode(taken(loader, 12)) ~= mh.json.encode(first))  -- the next epoch
   files.remove{path}
 end
 

@@ -75,6 +75,7 @@ function tests.test_without_shuffle_and_the_smaller_batch()
   testing.assert_equal(rest(whole), {{0, 1}, {2, 3}})
   testing.assert_equal(#whole, 2)
   testing.assert_equal(whole.epoch, 1)
+  testing.assert_equal(rest(Sampler{size = 4, batch = 2, shuffle = false, drop_last = true}), {{0, 1}, {2, 3}})
   testing.assert_equal(Sampler(4, 3):batches()().dtype, "int64")
 end
 

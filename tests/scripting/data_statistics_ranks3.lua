@@ -115,6 +115,25 @@ function tests.test_X20_trajectories_of_files()
   files.remove(paths)
 end
 
+-- Steps before and after a gap count alike.
+function tests.test_X20_stretches_between_gaps()
+  local paths = {files.cf("s_before.nc", 0, 5), files.cf("s_after.nc", 9, 4)}
+  local found = mh.data.open(paths):windows{inputs = {"t2m"}}:statistics()
+  check(found.fields.t2m, mh.cat({files.t2m(0, 5), files.t2m(9, 4)}, 0):unsqueeze(1))
+  files.remove(paths)
+end
+
+-- As many samples from the same step on, and yet others: those that are taken are part of what is kept.
+function tests.test_X20_kept_ones_know_how_far_samples_are_apart()
+  with_cf(function(data)
+    local path = files.path("apart") .. "/of/set.json"
+    local function set(every) return data:windows{inputs = {"t2m"}, every = every} end
+    testing.assert_equal({#set(12), #set(13)}, {3, 3})
+    set(12):statistics{cache = path}
+    refused(function() set(13):statistics{cache = path} end, "holds those of another set: its samples differ")
+  end)
+end
+
 function tests.test_X20_saved_and_loaded()
   with_cf(function(data)
     local set = data:windows{inputs = {"t2m"}}

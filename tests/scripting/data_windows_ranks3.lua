@@ -68,6 +68,35 @@ function tests.test_X19_trajectories_are_apart()
   files.remove{path}
 end
 
+-- By file, trajectories of one file stay together; by trajectory they do not.
+function tests.test_X19_files_of_several_trajectories()
+  local paths = {files.well("w_0.hdf5", 2, 5, 0), files.well("w_1.hdf5", 3, 5, 2)}
+  local set = mh.data.open(paths):windows{inputs = {fields = {"tracer"}, steps = {0}}, targets = {fields = {"tracer"}, steps = {4}}}
+  local function runs(parts)
+    local train, valid = set:split(parts)
+    return {anchors(train), anchors(valid)}
+  end
+  testing.assert_equal(runs{train = 0.5, valid = 0.5, by = "file"}, {{{0, 0}, {1, 0}}, {{2, 0}, {3, 0}, {4, 0}}})
+  testing.assert_equal(runs{train = 0.6, valid = 0.4, by = "trajectory"}, {{{0, 0}, {1, 0}, {2, 0}}, {{3, 0}, {4, 0}}})
+  files.remove(paths)
+end
+
+-- A step much longer than the usual one is a gap, and so is one much shorter.
+function tests.test_X19_gaps_are_steps_longer_or_shorter_than_the_usual_one()
+  for _, case in ipairs {{{0, 6, 12, 18, 30, 36}, {0, 1, 2, 4}, 4}, {{0, 6, 12, 13, 19, 25}, {0, 1, 3, 4}, 3}} do
+    local times, wanted, gap = table.unpack(case)
+    local path = files.make("w_gaps.nc", function(out)
+      out:write("time", mh.tensor(times, {dtype = "float64"}), {dims = {"time"}, attrs = {units = "hours since 2000-12-30", standard_name = "time"}})
+      for _, name in ipairs {"y", "x"} do out:write(name, mh.arange(3.0), {dims = {name}}) end
+      out:write("t", mh.zeros{6, 3, 3}, {dims = {"time", "y", "x"}})
+    end)
+    local data = mh.data.open(path)
+    testing.assert_equal({#data.gaps, data.gaps[1].step}, {1, gap})
+    testing.assert_equal(anchors(data:windows{inputs = {"t"}, targets = {fields = {"t"}, steps = {1}}}), wanted)
+    files.remove{path}
+  end
+end
+
 function tests.test_X19_splits_share_no_step()
   with_cf(function(data)
     for _, every in ipairs{1, 2, 3} do
