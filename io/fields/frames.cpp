@@ -170,8 +170,17 @@ void FrameReader::read(const FramePlace& place, const at::Tensor& out) {
     return;
   }
   check_same_file(from);
-  const Dataset data = dataset(from);
-  const Steps steps = steps_together(data, from, place.step);
+  try {
+    out.copy_(frame_in_file(from, place));
+  } catch (const c10::Error&) {
+    check_same_file(from);  // a file that was changed meanwhile looks damaged
+    throw;
+  }
+}
+
+at::Tensor FrameReader::frame_in_file(const FrameSource& source, const FramePlace& place) {
+  const Dataset data = dataset(source);
+  const Steps steps = steps_together(data, source, place.step);
   const Key key{place.source, place.sample, steps.first};
   const auto found = slabs_.find(key);
   at::Tensor frames;
@@ -179,11 +188,11 @@ void FrameReader::read(const FramePlace& place, const at::Tensor& out) {
     uses_.splice(uses_.begin(), uses_, found->second.use);
     frames = found->second.frames;
   } else {
-    frames = load(data, from, place.sample, steps);
-    check_same_file(from);
+    frames = load(data, source, place.sample, steps);
+    check_same_file(source);
     keep(key, frames);
   }
-  out.copy_(frames.select(0, from.step_dim < 0 ? 0 : place.step - steps.first));
+  return frames.select(0, source.step_dim < 0 ? 0 : place.step - steps.first);
 }
 
 }  // namespace moonhalo::io

@@ -61,6 +61,7 @@ class FrameReader {
     int64_t first, count;
   };
   at::Tensor frame_of(const FrameSource& source, const FramePlace& place) const;
+  at::Tensor frame_in_file(const FrameSource& source, const FramePlace& place);
   void check_same_file(const FrameSource& source);
   Dataset dataset(const FrameSource& source);
   Steps steps_together(const Dataset& dataset, const FrameSource& source, int64_t step) const;

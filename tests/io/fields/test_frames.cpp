@@ -191,6 +191,27 @@ TEST_F(Frames, X21_MissingValuesAndStepsThatAreGoneAreNamed) {
   EXPECT_EQ(queue.submit({{0, {{0, 0, 2}}}})->wait().size(), 1u);
 }
 
+/// A file that becomes shorter while it is read has changed, and is not damaged.
+TEST_F(Frames, X21_AFileThatIsCutShortWhileItIsReadHasChanged) {
+  const at::Tensor x = numbers({200, 16, 16});
+  for (const int64_t wait : {0, 20, 50, 100, 200, 400, 800, 1600, 3200}) {
+    const std::string path = write("short", x, {.chunks = std::vector<int64_t>{1, 16, 16}, .compression = 1});
+    FrameReader reader(
+        {{.path = path, .dataset = "x", .step_dim = 0, .space_dims = {1, 2}, .version = file_version(path)}},
+        Box{{0, 16}, {0, 16}}, at::kFloat, 0);
+    frame_of(reader, {0, 0, 0}, {1, 16, 16});
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(wait));
+      std::filesystem::resize_file(path, 100);
+    });
+    const std::string message = message_of([&] {
+      for (int64_t step = 1;; step = step % 199 + 1) frame_of(reader, {0, 0, step}, {1, 16, 16});
+    });
+    other.join();
+    EXPECT_THAT(message, HasSubstr("has changed since it was opened"));
+  }
+}
+
 /// A folder that is replaced, or whose chunks are written anew, is another one; so is a file of the same size and time.
 TEST_F(Frames, X21_AFolderThatIsReplacedIsNoticed) {
   const Folder folder;
