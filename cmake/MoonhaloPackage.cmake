@@ -1,5 +1,6 @@
 # Install rules and the CMake package: find_package(moonhalo) gives moonhalo::moonhalo, moonhalo::c and
-# moonhalo::fortran; find_package(moonhalo COMPONENTS c) the latter two, which need neither LibTorch's headers nor C++.
+# moonhalo::fortran, and moonhalo::testing where GoogleTest is found; find_package(moonhalo COMPONENTS c) gives moonhalo::c and
+# moonhalo::fortran alone, which need neither LibTorch's headers nor C++.
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/moonhalo")
@@ -19,7 +20,7 @@ endforeach()
 include(cmake/header_closure.cmake)
 set(include "${PROJECT_BINARY_DIR}/include")
 header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h moonhalo/moonhalo_mpi.h moonhalo/session.h
-               moonhalo/version.h)
+               moonhalo/testing.h moonhalo/version.h)
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${include}/${header}")
   get_filename_component(folder "${header}" DIRECTORY)

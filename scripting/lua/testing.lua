@@ -145,4 +145,13 @@ function testing.assert_error(fn, text)
   return message
 end
 
+--- `fn(table.unpack(inputs))` must give on blocks what it gives on the plain tensors `inputs`: results, gradients of
+--- floating point inputs and, with `gradgrad`, gradients of gradients. Options: mesh (all ranks), placements (a list for
+--- each input, an empty one for a plain tensor; drawn otherwise), draws (10), seed (0, also of random operators),
+--- gradients (true), gradgrad (false), tolerance (by dtype). Collective; an error on every rank names what differs.
+function testing.same_as_plain(fn, inputs, options)
+  local text = mh._difference_from_plain(fn, inputs, options)
+  if text ~= "" then error("same_as_plain: blocks differ from plain tensors " .. text, 2) end
+end
+
 return testing

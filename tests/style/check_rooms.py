@@ -13,7 +13,7 @@ from checked import main, problems_in
 
 # Floors from the ground: a room may include its own and those of the floors below.
 FLOORS = {
-    "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "pipeline training"],
+    "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "pipeline training", "testing"],
     "io": ["base", "codecs", "formats", "shares", "checkpoint fields"],
     "scripting": ["core", "bind plot", "operators", "program", "embed python"],
 }

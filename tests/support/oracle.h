@@ -10,6 +10,7 @@
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/testing/values.h"
 
 namespace moonhalo::testing {
 
@@ -53,17 +54,6 @@ void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Inp
 /// may be added there.
 void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const MeshPtr&)>& body,
              Fallback fallback = Fallback::kError);
-
-/// Deterministic values in (-1, 1), integers in [-5, 5] (unsigned: [0, 10]), coins for bool; does
-/// not touch LibTorch's generator.
-at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = at::kDouble);
-
-/// This rank's share of `full` as a ShardTensor without history, made without communication. The
-/// addends of a Partial differ from rank to rank and are not trivial.
-at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements);
-
-/// "" when equal within the tolerance (NaN equals NaN), else what differs.
-std::string difference(const at::Tensor& actual, const at::Tensor& expected, double tolerance);
 
 /// The error's text without a backtrace, whose names take longer to find than a small call takes.
 std::string message_of(const std::exception& error);
