@@ -402,5 +402,23 @@ TEST(Deferred, V12_OnlyOwnedBlocksTakeMemory) {
   });
 }
 
+// Results of steps are freed after their last use.
+TEST(Deferred, V12_StepsInBetweenTakeNoMemory) {
+  static constexpr int64_t kBytes = 256 * 1024;
+  const auto peak_of = [](int steps) {
+    const Tensor w = deferred_init([&] {
+      Tensor made = at::rand({256, 128}, at::kDouble);
+      for (int i = 0; i < steps; ++i) made = made * 0.5 + 1;
+      return made;
+    });
+    const auto live = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+    const Tensor made = materialize(w);
+    EXPECT_GE(live->now, kBytes);
+    return live->peak;
+  };
+  EXPECT_LE(peak_of(20), 3 * kBytes);
+}
+
 }  // namespace
 }  // namespace moonhalo::testing::test_deferred

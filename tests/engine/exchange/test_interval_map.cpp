@@ -185,6 +185,21 @@ TEST(Redistribute, MovesOnlyWhatMustMove) {
   });
 }
 
+// Rows that were kept for a map serve others of the same key: one that turns them round has another.
+TEST(IntervalMap, KeysTellTheDirection) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const SpecPtr spec = make_spec(mesh, {6}, {shard(0)});
+    const auto map = [&](bool reversed) {
+      return IntervalMap(spec, [&](int64_t rank) {
+        const Interval other = spec->block_range(0, 1 - rank);
+        return std::vector<HaloRequest>{{other, Boundary::kZero, reversed}};
+      });
+    };
+    EXPECT_EQ(map(true).key()->requests, map(true).key()->requests);
+    EXPECT_NE(map(true).key()->requests, map(false).key()->requests);
+  });
+}
+
 TEST(Redistribute, KeepsMaxMinAndAverageSums) {
   for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kAvg, ReduceOp::kProduct}) {
     on_mesh({2}, [op](const MeshPtr& mesh) {

@@ -145,5 +145,16 @@ TEST(X15_BoxSet, RefusesBoxesThatContradict) {
   });
 }
 
+// Boxes that begin between them hide no overlap of the first one with the last one.
+TEST(X15_BoxSet, RefusesBoxesThatOverlapPastOthers) {
+  on_ranks(3, [](Communicator& world) {
+    const std::vector<Piece> pieces = {
+        {0, {0, 0}, {8, 3}}, {1, {1, 3}, {2, 2}}, {1, {2, 5}, {2, 2}}, {2, {4, 2}, {2, 3}}};
+    const Patches patches(world.rank(), pieces);
+    EXPECT_THAT(message_of([&] { make(patches.blocks, world); }),
+                HasSubstr("have  boxes of ranks 0 and 2 with [2, 1] elements in common"));
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing::test_box_set

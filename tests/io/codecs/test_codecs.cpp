@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "moonhalo/io/codecs/codecs.h"
 #include "moonhalo/io/codecs/lzf.h"
@@ -248,6 +249,35 @@ TEST(Codecs, NumbersThatWereChanged) {
   EXPECT_EQ(damage, "");
   decoded("abc", {{.kind = Kind::kDelta, .numbers = at::kShort}}, 4, &damage);
   EXPECT_EQ(damage, "its 3 bytes are no whole numbers");
+}
+
+// Least and greatest numbers of each integer type: a type that were taken for its neighbour would turn one round.
+TEST(Codecs, ScaledNumbersOfEveryIntegerType) {
+  const auto check = [](at::ScalarType type, auto number) {
+    using Number = decltype(number);
+    const Number ends[] = {std::numeric_limits<Number>::min(), std::numeric_limits<Number>::max(), 7};
+    const std::string stored(reinterpret_cast<const char*>(ends), sizeof(ends));
+    for (const size_t bytes : {sizeof(float), sizeof(double)}) {
+      const Codec codec{.kind = Kind::kScaled, .element_size = bytes, .numbers = type, .scale = 4, .offset = -3};
+      std::string damage, values(3 * bytes, '\0');
+      for (size_t i = 0; i < 3; ++i) {
+        const double value = static_cast<double>(ends[i]) / 4 - 3;
+        const auto single = static_cast<float>(value);
+        const void* const from = bytes == sizeof(float) ? static_cast<const void*>(&single) : &value;
+        std::memcpy(values.data() + i * bytes, from, bytes);
+      }
+      EXPECT_EQ(decoded(stored, {codec}, values.size(), &damage), values) << type << " to " << bytes << " bytes";
+      EXPECT_EQ(damage, "");
+    }
+  };
+  check(at::kChar, int8_t{});
+  check(at::kByte, uint8_t{});
+  check(at::kShort, int16_t{});
+  check(at::kUInt16, uint16_t{});
+  check(at::kInt, int32_t{});
+  check(at::kUInt32, uint32_t{});
+  check(at::kLong, int64_t{});
+  check(at::kUInt64, uint64_t{});
 }
 
 std::string lzf(std::string stream, size_t room) {

@@ -191,6 +191,10 @@ TEST(IndexTraffic, S26_WhatTravelsToAddEntries) {
               8 * 6 * (mesh->rank() == 0 ? 3 : 1));
     Tensor whole = x.new_zeros({4, 6}).mul(0).sum(0, true).expand({4, 6}).contiguous();
     EXPECT_LE(sent([&] { return whole.scatter_add_(0, places, x); }, "Replicate()"), 8 * 2 * 4 * 6);
+    // Every rank gets the sum of what is written in place, so it travels twice: a source of five rows costs less.
+    const Tensor five = shard_of(make_tensor({5, 6}, 1), mesh, {shard(0, {2, 3})}), at_rows = rows.narrow(0, 0, 5);
+    EXPECT_EQ(sent([&] { return whole.index_add_(0, at_rows, five); }, "Replicate()"),
+              8 * 6 * (mesh->rank() == 0 ? 2 : 3));
     // The last row, which rank 1 has, says that it goes where there is none: every rank hears of it.
     for (const int64_t wrong : {4, -1}) {
       const Tensor bad = rows.clone().index_fill_(0, at::tensor({99}, at::kLong), wrong);

@@ -39,6 +39,7 @@ const Case kCases[] = {
     {"outputs above the rows", {3}, {shard(0, {1, 1, 7})}, {{3, 1, 1, 1}, {}}, {4, 3, 2}},
     {"both dims", {2, 2}, {shard(0, {4, 5}), shard(1, {3, 4})}, {{5, 1, 1, 2}, {3, 1, 1, 1}}},
     {"both dims, thin", {2, 3}, {shard(0, {1, 8}), shard(1, {1, 1, 5})}, {{3, 1, 2, 2}, {4, 2, 1, 2}}},
+    {"both dims, rows that nobody reads", {2, 2}, {shard(0, {4, 5}), shard(1, {3, 4})}, {{1, 3, 1, 0}, {3, 1, 1, 1}}},
     {"transposed", {3}, {shard(0, {4, 0, 5})}, {{4, 2, 1, 1, true}, {}}},
     {"transposed, gaps", {3}, {shard(0)}, {{1, 3, 1, 0, true}, {}}},
     {"transposed, dilated", {4}, {shard(0, {1, 2, 1, 5})}, {{3, 1, 3, 1, true}, {}}},
