@@ -127,11 +127,12 @@ TEST(ShardTensor, APartialIsSummedUpOnAllRanksOrOnNone) {
 
 TEST(ShardTensor, DistributeFromOneRank) {  // D06
   on_mesh({3}, [](const MeshPtr& mesh) {
-    const at::Tensor full = at::full({4}, 8, at::kLong);
+    const at::Tensor full = at::arange(8888, at::kLong);  // 2963, 2963 and 2962 of them
+    const int64_t rank = mesh->rank();
 
-    const at::Tensor x = distribute_tensor(mesh->rank() == 0 ? full : at::Tensor(), mesh, {shard(0)});
+    const at::Tensor x = distribute_tensor(rank == 0 ? full : at::Tensor(), mesh, {shard(0)});
 
-    EXPECT_EQ(to_local(x).numel(), mesh->rank() == 0 ? 2 : 1);
+    EXPECT_TRUE(to_local(x).equal(full.narrow(0, 2963 * rank, rank == 2 ? 2962 : 2963)));
     EXPECT_TRUE(full_tensor(x).equal(full));
   });
 }
