@@ -99,6 +99,25 @@ TEST(Points, WhatIsNoNumberIsFarthestAndTheRadiusBelongsToTheBall) {
   EXPECT_TRUE(at::equal(first[0], at::tensor({0, 1, 2}, at::kLong)));
 }
 
+// Points at the radius itself belong to the ball, also in a leaf that begins there; none that is farther does, by
+// however little: float(0.1) is above 0.1, float(0.7) below 0.7.
+TEST(Points, TheBallEndsAtTheRadius) {
+  const at::Tensor line = at::arange(64, at::kDouble).unsqueeze(1);
+  const auto [distances, indices, counts] = radius_search(line, line, 3.0, 8);
+  const at::Tensor expected = (line - line.t()).abs().le(3).sum(1);
+  EXPECT_TRUE(at::equal(counts, expected));
+  EXPECT_TRUE(at::equal(indices.ge(0).sum(1), expected));
+
+  for (const double radius : {0.1, 0.2, 0.3, 0.6, 0.7}) {
+    const at::Tensor point = at::full({1, 1}, radius, at::kFloat);
+    for (const int64_t queries : {1, 20}) {
+      const auto [near, which, count] = radius_search(at::zeros({queries, 1}), point, radius, 1);
+      EXPECT_EQ(count[0].item<int64_t>(), point.item<double>() <= radius ? 1 : 0) << radius;
+      EXPECT_LE(near[0].item<double>(), radius);
+    }
+  }
+}
+
 // The distances again, from the points that were found, by operators of LibTorch.
 at::Tensor distances_of(const at::Tensor& query, const at::Tensor& points, const at::Tensor& indices) {
   const at::Tensor found =
@@ -202,6 +221,17 @@ TEST(Points, FewQueriesTravelInsteadOfPoints) {
     // Own queries out; for the other's two distances, two indices and two counts each back.
     const int64_t own = mesh->rank() == 0 ? 4 : 2;
     EXPECT_EQ(mesh->group().stats().total().bytes, own * 3 * 8 + (6 - own) * (2 * 16 + 16));
+  });
+}
+
+// Ranks that hold the same points divide the queries: as many as there are points, they would cost more than these.
+TEST(Points, AsManyQueriesAsPointsStayWhereTheyAre) {
+  on_mesh({2, 2}, [](const MeshPtr& mesh) {
+    const at::Tensor query = shard_of(make_tensor({60, 3}, 1), mesh, {replicate(), shard(0)}),
+                     points = shard_of(make_tensor({60, 3}, 2), mesh, {shard(0), replicate()});
+    mesh->group().reset_stats();
+    knn(query, points, 2);
+    EXPECT_EQ(mesh->group().stats().total().bytes, 30 * 3 * 8);  // the block of points
   });
 }
 
@@ -324,6 +354,10 @@ TEST(Points, AnIndexOfNoPointIsAnErrorOnEveryRank) {
                 }),
                 ::testing::StartsWith("neighbor_offsets: index -3 is not one of 6 points\n  have  "
                                       "indices from -3 to 100"));
+    EXPECT_THAT(message_of([&] {
+                  offsets({0, 5, 1, -2, 3});
+                }),
+                ::testing::StartsWith("neighbor_offsets: index -2 is not one of 6 points"));
     EXPECT_EQ(message_of([&] { offsets({0, 5, 1, -1, 3}); }), "");
   });
 }
