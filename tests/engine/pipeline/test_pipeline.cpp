@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
@@ -271,6 +273,23 @@ TEST(Pipeline, DrawsTheSameOnAnyNumberOfRanks) {
   }
 }
 
+// Stages with the same dropout have masks of their own, as have micro-batches and steps.
+TEST(Pipeline, EveryStageOfEveryMicroBatchDrawsItsOwn) {
+  on_ranks(1, [](Communicator& world) {
+    manual_seed(3);
+    std::set<double> drawn;
+    const Pipeline::Stage draw = [&](const Tensors& in) {
+      drawn.insert(at::rand({1}, at::kDouble).item<double>());
+      return in;
+    };
+    Pipeline pipeline(init_device_mesh(world, "cpu", {1}, {"pp"}), "pp", {draw, draw, draw, draw}, {.micros = 3});
+    const at::Tensor x = make_tensor({3}, 1).requires_grad_();
+    for (int step = 0; step < 2; ++step)
+      pipeline.train_step(std::vector<Tensors>(3, {x}), [](const Tensors& out, int64_t) { return out[0].sum(); });
+    EXPECT_EQ(drawn.size(), 4 * 3 * 2U);
+  });
+}
+
 // The first and the last stage use one weight; what was in its gradient before stays.
 TEST(Pipeline, TiedParametersGetTheGradientsOfAllTheirStages) {
   const auto run = [](const MeshPtr& mesh, bool sharded) {
@@ -350,6 +369,21 @@ TEST(Pipeline, InferenceGivesTheResultsOnAllRanks) {
       }
     });
   }
+}
+
+TEST(Pipeline, LossesHaveTheirTypeOnAllRanks) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "cpu", {2}, {"pp"});
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      const at::Tensor w = make_tensor({3}, 1, type).requires_grad_();
+      const Pipeline::Stage stage = [w](const Tensors& in) { return Tensors{in[0] * w}; };
+      Pipeline pipeline(mesh, "pp", {stage, stage}, {.micros = 2});
+      const std::vector<Tensors> samples(2, {make_tensor({3}, 2, type)});
+      const Pipeline::Loss loss = [](const Tensors& out, int64_t) { return out[0].sum(); };
+      for (const at::Tensor& one : pipeline.train_step(samples, loss)) EXPECT_EQ(one.scalar_type(), type);
+      for (const at::Tensor& one : pipeline.infer_step(samples, loss)) EXPECT_EQ(one.scalar_type(), type);
+    }
+  });
 }
 
 TEST(Pipeline, DummyBatchesCountNothingAndScalesCount) {
