@@ -211,7 +211,7 @@ TEST(Reduce, Norms) {
 TEST(Reduce, S12_VariancesUseTrueCounts) {
   check({{"var",
           [](const Tensor& x) {
-            return List{x.var(), x.var(at::IntArrayRef{0}, false), x.var(at::OptionalIntArrayRef(kRows), 2, true)};
+            return List{x.var(), x.var(at::IntArrayRef{0}, false), x.var(at::OptionalIntArrayRef(kRows), at::Scalar(2), true)};
           },
           {.double_backward = true}},
          {"std",
@@ -231,8 +231,10 @@ TEST(Reduce, S12_VariancesUseTrueCounts) {
           {.tolerance = 1e-10, .backward = false}},
          {"correction_of_the_count_and_above",
           [](const Tensor& x) {
-            return List{x.var(at::OptionalIntArrayRef(kRows), 9, true), x.var(at::OptionalIntArrayRef(kRows), 12),
-                        x.std(at::OptionalIntArrayRef(), 200)};
+            // As a Scalar: an int would be taken for the flag `unbiased`.
+            return List{x.var(at::OptionalIntArrayRef(kRows), at::Scalar(9), true),
+                        x.var(at::OptionalIntArrayRef(kRows), at::Scalar(12)),
+                        x.std(at::OptionalIntArrayRef(), at::Scalar(200))};
           },
           kForward}},
         make_tensor({9, 7, 2}, 10));
