@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that compute their interior while edges travel: X06, S16.
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <atomic>
+#include <set>
 
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/support/oracle.h"
+#include "tests/support/patience.h"
+#include "tests/support/socket_ranks.h"
 
 namespace moonhalo::testing::test_overlap {
 namespace {
@@ -342,6 +348,75 @@ TEST(HiddenHalos, X06_NeighborhoodAttentionWorksOnInnerQueriesWhileKeysTravel) {
       }
     });
   }
+}
+
+// Set by a kernel of a convolution that ends on this rank.
+thread_local std::atomic<bool>* interior_ended = nullptr;
+
+/// Messages whose receives end only when this rank has computed an interior.
+class LateMessages final : public Transport {
+ public:
+  explicit LateMessages(TransportPtr inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  bool any_thread() const override { return inner_->any_thread(); }
+  std::vector<Gone> gone() override { return inner_->gone(); }
+  void* send(const void* data, size_t bytes, int peer, int tag) override {
+    return inner_->send(data, bytes, peer, tag);
+  }
+  void* receive(void* data, size_t bytes, int peer, int tag) override {
+    void* const request = inner_->receive(data, bytes, peer, tag);
+    if (late) held_.insert(request);
+    return request;
+  }
+  bool test(void*& request) override {
+    if (held_.contains(request)) {
+      if (!computed) return false;
+      ++waited;
+      held_.erase(request);
+    }
+    return inner_->test(request);
+  }
+  void cancel(void*& request) override { inner_->cancel(request); }
+
+  bool late = false;
+  int waited = 0;
+  std::atomic<bool> computed = false;
+
+ private:
+  TransportPtr inner_;
+  std::set<void*> held_;
+};
+
+// Edges that are under way for as long as the interior takes cost nothing: were they awaited first, no rank would end.
+TEST(LateEdges, X06_EdgesMayComeWhenTheInteriorIsDone) {
+  on_socket_transports(2, [](Communicator&, TransportPtr& mine) {
+    const auto messages = std::make_shared<LateMessages>(std::move(mine));
+    const CommunicatorPtr world = make_transport_communicators(messages, 1)[0];
+    world->set_timeout(kHang);
+    const MeshPtr mesh = init_device_mesh(*world, "cpu", {2});
+    const at::NoGradGuard no_grad;
+    const at::Tensor full = make_tensor({1, 2, 12, 5}, 1), weight = make_tensor({3, 2, 3, 3}, 2);
+    const at::Tensor x = shard_of(full, mesh, {shard(2)}), w = shard_of(weight, mesh, {replicate()});
+    const auto ended = [](const at::RecordFunction& call, at::ObserverContext*) {
+      if (interior_ended != nullptr && std::string(call.name()).find("conv") != std::string::npos)
+        *interior_ended = true;
+    };
+    interior_ended = &messages->computed;
+    const auto handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction&) { return std::unique_ptr<at::ObserverContext>(); },
+                                   ended)
+            .scopes({at::RecordScope::FUNCTION}));
+
+    messages->late = true;
+    const at::Tensor y = at::conv2d(x, w, {}, 1, 1);
+    messages->late = false;
+
+    at::removeCallback(handle);
+    interior_ended = nullptr;
+    EXPECT_EQ(messages->waited, 1);  // for the row of the neighbour
+    EXPECT_EQ(difference(full_tensor(y), at::conv2d(full, weight, {}, 1, 1), 1e-12), "");
+  });
 }
 
 }  // namespace
