@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
 #include <cstdio>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "tests/io/support/raw_file.h"
@@ -34,7 +36,19 @@ struct Calls {
 };
 Calls calls;
 
+/// While it is shut, a thread of the background can give no file its name; the test's own may.
+struct Gate {
+  std::atomic<bool> shut = false;
+  std::thread::id test;
+
+  void pass() const {
+    if (std::this_thread::get_id() != test) shut.wait(true);
+  }
+};
+Gate gate;
+
 int renamed(const char* from, const char* to, unsigned flags) {
+  gate.pass();
   const auto result = static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, flags));
   if (result == 0) calls.add("rename", to);
   return result;
@@ -109,6 +123,40 @@ TEST_P(CheckpointOrder, X16_ANewCheckpointIsOnTheDiskBeforeItTakesTheOldOnesPlac
 INSTANTIATE_TEST_SUITE_P(Saves, CheckpointOrder, ::testing::Values("", "async = true"), [](const auto& param) {
   return std::string(*param.param == '\0' ? "AtOnce" : "InTheBackground");
 });
+
+// X12: a script trains on while its writer can get no further, and the checkpoint is of the moment of the call.
+TEST(CheckpointBackground, X12_TheScriptGoesOnWhileTheWriterWaits) {
+  const testing::Folder folder;
+  const State state = new_state();
+  const std::string ck = std::filesystem::canonical(folder / "") / "ck";
+  const std::string saves = R"(
+    mh = require "moonhalo"
+    net = mh.nn.Linear(3, 2)
+    kept = net.weight:detach():clone()
+    local opt = mh.optim.SGD(net:parameters(), {lr = 0.5})
+    saving = mh.checkpoint.save(PATH, {model = net, step = 1}, {async = true})
+    for _ = 1, 3 do
+      net(mh.ones{4, 3}):sum():backward()
+      opt:step()
+    end
+    return ("done %s, as before %s"):format(saving:is_done(), mh.equal(net.weight:detach(), kept)))";
+  const std::string loads = R"(
+    saving:wait()
+    local other = mh.nn.Linear(3, 2)
+    local saved = mh.checkpoint.load(PATH, {model = other})
+    return ("done %s, as before %s, step %d"):format(saving:is_done(), mh.equal(other.weight:detach(), kept), saved.step))";
+  gate.test = std::this_thread::get_id();
+  gate.shut = true;
+
+  const std::string before = run(state.get(), "PATH = '" + ck + "'\n" + saves);
+  const bool is_there = std::filesystem::exists(ck);
+  gate.shut = false;
+  gate.shut.notify_all();
+
+  EXPECT_EQ(before, "done false, as before false");
+  EXPECT_FALSE(is_there);
+  EXPECT_EQ(run(state.get(), loads), "done true, as before true, step 1");
+}
 
 }  // namespace
 }  // namespace moonhalo::scripting::test_checkpoint_order
