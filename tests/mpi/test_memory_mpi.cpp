@@ -3,7 +3,6 @@
 // measured.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/optim/adam.h>
 
@@ -22,14 +21,7 @@ constexpr int64_t kRows = 2048, kColumns = 4096, kChannels = 8;  // float32: 256
 constexpr int64_t kHalo = 2;                                     // rows: two convolutions of 3 x 3
 constexpr double kMiB = 1 << 20;
 
-/// Measures what `work` adds to the memory of this process at its peak, in bytes: all of it, not tensors alone.
-double growth(const std::function<void()>& work) {
-  malloc_trim(0);
-  testing::reset_peak_memory();
-  const int64_t before = testing::process_memory("VmRSS");
-  work();
-  return static_cast<double>(testing::process_memory("VmHWM") - before);
-}
+double growth(const std::function<void()>& work) { return testing::memory_growth(work); }
 
 /// One step towards the field itself, through two channels; returns what the network had made of it.
 at::Tensor trained(const at::Tensor& field) {
