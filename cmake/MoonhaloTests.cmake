@@ -288,6 +288,8 @@ set(mpi_part_aten AtenTrials.X09*)
 set(mpi_part_lua checkpoint_ranks3 checkpoint_layouts_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3
     unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 pipeline_mistakes_ranks3 parallelize_config_ranks3 data_open_ranks3 rank_layouts_ranks3)
 list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3 data_own_ranks3)
+# N05, S28: three ways to divide the work at once.
+list(APPEND mpi_part_lua pipeline_ranks8 fully_shard_ranks8)
 if(MPI_C_FOUND)
   foreach(folder engine ops aten)
     list(JOIN mpi_part_${folder} ":" filter)
@@ -298,7 +300,8 @@ if(MPI_C_FOUND)
   endforeach()
   foreach(name IN LISTS mpi_part_lua)
     if(TARGET moonhalo_cli)
-      moonhalo_add_test(NAME mpi.lua_${name} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> test
+      string(REGEX MATCH "[0-9]+$" ranks ${name})
+      moonhalo_add_test(NAME mpi.lua_${name} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:moonhalo_cli> test
                                             tests/scripting/${name}.lua WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
       set_tests_properties(mpi.lua_${name} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                       "${mpi_environment}")
