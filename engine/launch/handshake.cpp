@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/launch/handshake.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -42,13 +40,8 @@ Digest prove(const Member& me, const char* role, int64_t caller, int64_t called,
 
 Socket connect_to_rank(const std::string& ip, uint16_t port, const Member& me, int peer,
                        MeetingClock::time_point deadline) {
-  sockaddr_in place{};
-  place.sin_family = AF_INET;
-  place.sin_port = htons(port);
-  if (inet_pton(AF_INET, ip.c_str(), &place.sin_addr) != 1) return Socket();
-  SocketAddress address{.length = sizeof(place)};
-  std::memcpy(&address.address, &place, sizeof(place));
-  Socket socket = connect_to(address, deadline);
+  const auto address = numeric_address(ip, port);  // what comes from the store is not looked up
+  Socket socket = address ? connect_to(*address, deadline) : Socket();
   if (!socket) return Socket();
   const Call call{kMagic, me.rank, random_digest()};
   Answer answer{};

@@ -165,7 +165,7 @@ class Meeting {
     }
   }
 
-  std::string address() const { return place_.host + ":" + std::to_string(place_.port); }
+  std::string address() const { return host_and_port(place_.host, place_.port); }
   std::string rank_text(int rank) const {
     return "rank " + std::to_string(rank) + " of " + std::to_string(launch_.size);
   }
@@ -364,7 +364,7 @@ class Meeting {
   void call(int rank, const std::string& text, const std::string& machine) {
     const Contact contact = Contact::of(text);
     const bool beside = contact.machine == machine && contact.everywhere;
-    const std::vector<std::string> ips = beside ? std::vector<std::string>{"127.0.0.1"} : contact.ips;
+    const std::vector<std::string> ips = beside ? std::vector<std::string>{"127.0.0.1", "::1"} : contact.ips;
     constexpr milliseconds kEach{30000};
     for (const std::string& ip : ips) {
       const auto until = std::min(deadline_, Clock::now() + kEach);
@@ -437,7 +437,7 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     const long port = std::strtol(given.c_str(), &end, 10);
     TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536, "launch: MASTER_PORT is no port\n  have  MASTER_PORT=",
                       given, "\n  fix   give a free port, 1 to 65535");
-    place = {text("MASTER_ADDR"), static_cast<uint16_t>(port), launch.rank == 0, ""};
+    place = {without_brackets(text("MASTER_ADDR")), static_cast<uint16_t>(port), launch.rank == 0, ""};
     place.key = job_key(getenv);
     // torchrun serves a store itself, one for each attempt.
     if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") place.serves = false;
@@ -462,7 +462,7 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
 
 std::string open_meeting(const MeetingPlace& place) {
   if (!place.key.empty() || is_loopback(place.host)) return "";
-  return "the ranks come to " + place.host + ":" + std::to_string(place.port) +
+  return "the ranks come to " + host_and_port(place.host, place.port) +
          " without a job key: whoever reaches that port can read, change and end the job; give all ranks one "
          "MOONHALO_JOB_KEY (openssl rand -hex 32), or MOONHALO_JOB_KEY_FILE";
 }

@@ -43,57 +43,91 @@ bool is_loopback(const sockaddr* address) {
          ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) == INADDR_LOOPBACK;
 }
 
-std::string text_of(uint32_t network_order) {
-  char text[INET_ADDRSTRLEN] = {};
-  in_addr address{network_order};
-  inet_ntop(AF_INET, &address, text, sizeof(text));
+/// "192.0.2.1", "2001:db8::1"; "" for what is neither.
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address->sa_family == AF_INET)
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof(text));
+  if (address->sa_family == AF_INET6)
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof(text));
   return text;
 }
 
-/// The addresses of this machine that others may reach.
+const sockaddr* generic(const SocketAddress& address) { return reinterpret_cast<const sockaddr*>(&address.address); }
+
+/// False for those that mean another machine, or none, elsewhere: 127.x, ::1, and addresses of one link (fe80::).
+bool others_may_reach(const sockaddr* address) {
+  if (address->sa_family == AF_INET)
+    return !begins_with_127(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+  if (address->sa_family != AF_INET6) return false;
+  const in6_addr& ip = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  return !IN6_IS_ADDR_LOOPBACK(&ip) && !IN6_IS_ADDR_LINKLOCAL(&ip);
+}
+
+/// The addresses of this machine that others may reach, those of IPv4 first.
 std::vector<std::string> own_ips() {
   std::vector<std::string> ips;
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return ips;
-  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
-    if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
-    ips.push_back(text_of(reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr));
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family) continue;
+      if ((one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0) continue;
+      if (others_may_reach(one->ifa_addr)) ips.push_back(text_of(one->ifa_addr));
+    }
   }
   freeifaddrs(all);
   return ips;
 }
 
+/// Where a socket is bound to. Of length 0 where that cannot be told.
+SocketAddress address_of(int socket) {
+  SocketAddress own{.length = sizeof(own.address)};
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own.address), &own.length) != 0) own.length = 0;
+  return own;
+}
+
 /// This machine's address on the way to `host`; "" where that cannot be told. A datagram socket asks the routes and
 /// sends nothing.
 std::string address_towards(const std::string& host, uint16_t port) {
-  const Addresses found = addresses_of(host, AF_INET, port);
-  if (!found) return "";
-  const Socket socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in own{};
-  socklen_t length = sizeof(own);
-  if (!socket || ::connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
-    return "";
-  return begins_with_127(own.sin_addr.s_addr) ? "" : text_of(own.sin_addr.s_addr);
+  for (const SocketAddress& address : stream_addresses(host, port)) {
+    const Socket socket(::socket(address.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!socket || ::connect(socket.get(), generic(address), address.length) != 0) continue;
+    const SocketAddress own = address_of(socket.get());
+    return own.length != 0 && others_may_reach(generic(own)) ? text_of(generic(own)) : "";
+  }
+  return "";
 }
 
 /// Empty when it cannot be; errno says why.
 Socket listening_socket(const sockaddr* address, socklen_t length) {
   Socket socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
+  const int on = 1, off = 0;
+  const bool both = address->sa_family == AF_INET6 &&
+                    IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
   if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      (both && setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) != 0) ||
       ::bind(socket.get(), address, length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0)
     return Socket();
   return socket;
 }
 
 Socket listening_socket(const std::string& ip, uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  if (inet_pton(AF_INET, ip.c_str(), &address.sin_addr) != 1) return Socket();
-  return listening_socket(reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const auto address = numeric_address(ip, port);
+  return address ? listening_socket(generic(*address), address->length) : Socket();
+}
+
+/// On all interfaces, of IPv4 and IPv6 where the system has both.
+Socket listening_everywhere(uint16_t port) {
+  Socket socket = listening_socket("::", port);
+  return socket || errno == EADDRINUSE || errno == EACCES ? std::move(socket) : listening_socket("0.0.0.0", port);
+}
+
+/// The addresses at which ranks on this machine reach each other for `host`, which is loopback.
+std::vector<std::string> loopback_ips(const std::string& host) {
+  std::vector<std::string> ips;
+  for (const SocketAddress& address : stream_addresses(host, 0)) ips.push_back(text_of(generic(address)));
+  return ips;
 }
 
 }  // namespace
@@ -116,6 +150,27 @@ std::vector<SocketAddress> stream_addresses(const std::string& host, uint16_t po
     }
   }
   return all;
+}
+
+std::optional<SocketAddress> numeric_address(const std::string& ip, uint16_t port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  if (getaddrinfo(ip.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return std::nullopt;
+  const Addresses owned{found, freeaddrinfo};
+  SocketAddress address{.length = found->ai_addrlen};
+  std::memcpy(&address.address, found->ai_addr, found->ai_addrlen);
+  return address;
+}
+
+std::string host_and_port(const std::string& host, uint16_t port) {
+  const bool brackets = host.find(':') != std::string::npos;
+  return (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+std::string without_brackets(const std::string& host) {
+  return host.starts_with('[') && host.ends_with(']') ? host.substr(1, host.size() - 2) : host;
 }
 
 Socket connect_to(const SocketAddress& address, MeetingClock::time_point deadline) {
@@ -183,23 +238,28 @@ Listener listen_for_ranks(const std::string& host, uint16_t port) {
   Listener listener;
   const char* const given = std::getenv("MOONHALO_ADDRESS");
   const bool is_given = given != nullptr && *given != '\0';
-  const std::string ip = is_given ? given : is_loopback(host) ? "127.0.0.1" : address_towards(host, port);
-  if (!ip.empty()) {
-    listener.socket = listening_socket(ip, 0);
+  const std::vector<std::string> ips = is_given            ? std::vector{without_brackets(given)}
+                                       : is_loopback(host) ? loopback_ips(host)
+                                                           : std::vector{address_towards(host, port)};
+  for (const std::string& ip : ips) {
+    if (ip.empty()) continue;
     listener.ips = {ip};
+    listener.socket = listening_socket(ip, 0);
+    if (listener.socket) break;
   }
   if (!listener.socket) {
-    listener.socket = listening_socket("0.0.0.0", 0);
+    listener.socket = listening_everywhere(0);
     listener.everywhere = true;
     if (!is_given) listener.ips = own_ips();
   }
-  sockaddr_in address{};
-  socklen_t length = sizeof(address);
-  if (!listener.socket || ::getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+  const SocketAddress own = listener.socket ? address_of(listener.socket.get()) : SocketAddress{};
+  if (own.length == 0) {
     throw CommError(std::string("launch: cannot wait for the other processes\n  have  ") + std::strerror(errno) +
                     "\n  fix   look at the limits of this process (ulimit -n)");
   }
-  listener.port = ntohs(address.sin_port);
+  listener.port = own.address.ss_family == AF_INET6
+                      ? ntohs(reinterpret_cast<const sockaddr_in6*>(&own.address)->sin6_port)
+                      : ntohs(reinterpret_cast<const sockaddr_in*>(&own.address)->sin_port);
   return listener;
 }
 
@@ -216,20 +276,18 @@ Socket listen_at(const std::string& host, uint16_t port) {
       if (socket || errno == EADDRINUSE || errno == EACCES) return socket;
     }
   }
-  return listening_socket("0.0.0.0", port);
+  return listening_everywhere(port);
 }
 
 std::string way_to(int listening) {
-  SocketAddress own{.length = sizeof(own.address)};
-  if (::getsockname(listening, reinterpret_cast<sockaddr*>(&own.address), &own.length) != 0) return "";
-  if (own.address.ss_family == AF_INET) {
-    const uint32_t ip = reinterpret_cast<const sockaddr_in*>(&own.address)->sin_addr.s_addr;
-    return ip == htonl(INADDR_ANY) ? "127.0.0.1" : text_of(ip);
+  const SocketAddress own = address_of(listening);
+  if (own.length == 0) return "";
+  const std::string ip = text_of(generic(own));
+  if (ip != "0.0.0.0" && ip != "::") return ip;
+  for (const char* loopback : {"127.0.0.1", "::1"}) {
+    if (listening_socket(loopback, 0)) return loopback;
   }
-  char text[INET6_ADDRSTRLEN + IF_NAMESIZE] = {};
-  getnameinfo(reinterpret_cast<const sockaddr*>(&own.address), own.length, text, sizeof(text), nullptr, 0,
-              NI_NUMERICHOST);
-  return text;
+  return "";
 }
 
 }  // namespace moonhalo

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,12 @@ struct SocketAddress {
 };
 /// All that `host` stands for, those of IPv4 first, as rank 0 takes them (listen_at). Empty where it is unknown.
 std::vector<SocketAddress> stream_addresses(const std::string& host, uint16_t port);
+/// The address that `ip` is, of IPv4 or IPv6; nothing for a name, which is not looked up.
+std::optional<SocketAddress> numeric_address(const std::string& ip, uint16_t port);
+/// "host:29500", "[::1]:29500".
+std::string host_and_port(const std::string& host, uint16_t port);
+/// An address of IPv6 without the brackets that it may be written in.
+std::string without_brackets(const std::string& host);
 /// Empty where no program has accepted the connection by the deadline; errno says why.
 Socket connect_to(const SocketAddress& address, MeetingClock::time_point deadline);
 
@@ -67,8 +74,9 @@ struct Listener {
 /// told. CommError.
 Listener listen_for_ranks(const std::string& host, uint16_t port);
 
-/// Listens at `port` of the address that `host` stands for here; on all interfaces where it is none of this machine's
-/// (a name for others, or an address that is translated). Empty where the port is taken; errno says why.
+/// Listens at `port` of the address that `host` stands for here; on all interfaces, of IPv4 and IPv6, where it is none
+/// of this machine's (a name for others, or an address that is translated). Empty where the port is taken; errno says
+/// why.
 Socket listen_at(const std::string& host, uint16_t port);
 /// The address by which this process itself reaches what it listens at.
 std::string way_to(int listening);

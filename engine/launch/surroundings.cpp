@@ -10,6 +10,7 @@
 #include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/rendezvous.h"
+#include "moonhalo/engine/launch/sockets.h"
 
 namespace moonhalo {
 namespace {
@@ -35,7 +36,7 @@ std::string control_of(const Launch& launch, const GetEnv& getenv) {
   try {
     const auto place = meeting_place(launch, getenv);
     if (!place) return "tcp, but not where the processes meet: set MASTER_ADDR (a host that all reach) and MASTER_PORT";
-    return "tcp, store at " + place->host + ":" + std::to_string(place->port) + " (" +
+    return "tcp, store at " + host_and_port(place->host, place->port) + " (" +
            (place->serves ? "served by this process" : "served by another") + ")" + access_of(*place);
   } catch (const c10::ValueError& error) {
     return first_line_of(error);

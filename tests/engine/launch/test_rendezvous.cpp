@@ -15,6 +15,7 @@
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/late_note.h"
 #include "tests/support/held_port.h"
+#include "tests/support/ipv6.h"
 #include "tests/support/oracle.h"
 #include "tests/support/patience.h"
 
@@ -48,6 +49,10 @@ TEST(MeetingPlace, IsWhereTheLauncherSays) {
   torchrun["TORCHELASTIC_RESTART_COUNT"] = "2";
   EXPECT_FALSE(place_of(torchrun, Launch::kTorchrun, 0)->serves);
   EXPECT_EQ(place_of(torchrun, Launch::kTorchrun, 0)->run, "a/2");
+  for (const char* host : {"2001:db8::7", "[2001:db8::7]"}) {
+    torchrun["MASTER_ADDR"] = host;
+    EXPECT_EQ(place_of(torchrun, Launch::kTorchrun, 0)->host, "2001:db8::7");
+  }
   torchrun["MASTER_PORT"] = "295oo";
   EXPECT_THAT(message_of([&] { place_of(torchrun, Launch::kTorchrun, 0); }),
               HasSubstr("launch: MASTER_PORT is no port\n  have  MASTER_PORT=295oo"));
@@ -91,7 +96,7 @@ struct Coming {
 /// Gives the error of `body` on each of these ranks, which are threads. Ranks 0 serve the store.
 std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::milliseconds limit,
                                   const std::function<void(Communicator&)>& body,
-                                  std::chrono::milliseconds note_after = 10s) {
+                                  std::chrono::milliseconds note_after = 10s, const std::string& host = "127.0.0.1") {
   const testing::HeldPort held;
   const uint16_t port = held;
   std::vector<std::string> said(come.size());
@@ -100,7 +105,7 @@ std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::
     threads.emplace_back([&, i] {
       std::this_thread::sleep_for(come[i].after);
       said[i] = message_of([&] {
-        const MeetingPlace place{"127.0.0.1", port, come[i].rank == 0, "x", come[i].job};
+        const MeetingPlace place{host, port, come[i].rank == 0, "x", come[i].job};
         const auto world =
             make_transport_communicators(meet(rank_of(come[i].rank, come[i].size), place, limit, note_after), 1)[0];
         body(*world);
@@ -126,6 +131,21 @@ TEST(Meeting, X22_JoinsAllRanks) {
       world.barrier();
     });
     EXPECT_EQ(said, std::vector<std::string>(size)) << size;
+  }
+}
+
+TEST(Meeting, X22_JoinsAllRanksOverIpv6) {
+  if (!testing::has_ipv6()) GTEST_SKIP() << "this machine has no ::1";
+  for (const std::string host : {"::1", "localhost"}) {
+    const auto said = of_ranks(
+        first_ranks(3, 3), testing::kHang,
+        [&](Communicator& world) {
+          at::Tensor data = at::full({100000}, world.rank() + 1, at::kLong);
+          world.all_reduce(data);
+          EXPECT_EQ(data[99999].item<int64_t>(), 6);
+        },
+        10s, host);
+    EXPECT_EQ(said, std::vector<std::string>(3)) << host;
   }
 }
 
@@ -204,6 +224,11 @@ TEST(LateNote, SaysNothingWhereTheLimitComesFirst) {
 
 TEST(Meeting, NeedsAStore) {
   const testing::HeldPort held;
+  if (testing::has_ipv6()) {
+    const MeetingPlace six{"::1", held, false, "x"};
+    EXPECT_THAT(message_of([&] { meet(rank_of(1, 2), six, 50ms); }),
+                HasSubstr("launch: cannot reach the store at [::1]:" + std::to_string(six.port)));
+  }
   const MeetingPlace nowhere{"127.0.0.1", held, false, "x"};
   EXPECT_THAT(message_of([&] { meet(rank_of(1, 2), nowhere, 1s); }),
               HasSubstr("launch: cannot reach the store at 127.0.0.1:" + std::to_string(nowhere.port)));
