@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -129,6 +130,15 @@ c10::Device device_of_rank(Communicator& group, c10::Device wanted) {
   }
   *kept = c10::Device(wanted.type(), static_cast<c10::DeviceIndex>(index));
   return **kept;
+}
+
+int64_t count_before(const std::vector<std::string>& hosts, int rank) {
+  return std::count(hosts.begin(), hosts.begin() + rank, hosts.at(rank));
+}
+
+int64_t local_rank(Communicator& group) {
+  const Uncounted set_up;
+  return count_before(group.all_gather_strings(host_text()), group.rank());
 }
 
 std::string place_of_device(c10::Device device) { return host_text() + place_of(device); }

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
 
@@ -24,6 +25,11 @@ int64_t device_count(c10::DeviceType type);
 /// thread. ValueError on every rank alike when devices are too few. Collective; the ranks of a host may be processes or
 /// threads.
 c10::Device device_of_rank(Communicator& group, c10::Device wanted);
+
+/// Counts the ranks before `rank` that have the same text as it, the name of a host.
+int64_t count_before(const std::vector<std::string>& hosts, int rank);
+/// The number of this rank among those of its host, in their order. Collective.
+int64_t local_rank(Communicator& group);
 
 /// Gives an address that a device has for all processes of a host, "" where there is none. CUDA's PCI addresses, unless
 /// tests set another; null: those again.

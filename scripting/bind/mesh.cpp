@@ -8,6 +8,7 @@
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/dispatch/divided_work.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
+#include "moonhalo/scripting/core/local_rank.h"
 
 namespace moonhalo::scripting {
 
@@ -244,6 +245,12 @@ int rank(lua_State* lua) {
   return 1;
 }
 
+/// mh.local_rank(): the number of this rank among those of its host, 0 on the first.
+int own_local_rank(lua_State* lua) {
+  push(lua, local_rank(lua));
+  return 1;
+}
+
 int world_size(lua_State* lua) {
   push(lua, context(lua).world_size());
   return 1;
@@ -359,6 +366,7 @@ const luaL_Reg kMeshFunctions[] = {{"init_device_mesh", guard<make_mesh>},
                                    {"Replicate", guard<make_replicate>},
                                    {"Partial", guard<make_partial>},
                                    {"rank", guard<rank>},
+                                   {"local_rank", guard<own_local_rank>},
                                    {"world_size", guard<world_size>},
                                    {"device", guard<device>},
                                    {"backend", guard<backend>},

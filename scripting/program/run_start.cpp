@@ -8,6 +8,7 @@
 #include <random>
 
 #include "moonhalo/scripting/core/calls.h"
+#include "moonhalo/scripting/core/local_rank.h"
 #include "moonhalo/scripting/core/lua_random.h"
 #include "moonhalo/scripting/core/values.h"
 
@@ -97,6 +98,7 @@ RunStart RunStart::agreed(Communicator& world) const {
 
 void RunStart::enter(lua_State* lua, int ranks) const {
   set_lua_entropy(lua, static_cast<uint64_t>(entropy));
+  find_local_rank(lua);
   if (ranks > 1) share_time(lua, time);
 }
 

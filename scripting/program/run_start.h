@@ -18,7 +18,7 @@ struct RunStart {
   static RunStart draw();
   /// Rank 0's. Collective.
   RunStart agreed(Communicator& world) const;
-  /// Gives math.randomseed() its entropy and, to several ranks, one clock.
+  /// Gives math.randomseed() its entropy, mh.local_rank() its number and, to several ranks, one clock. Collective.
   void enter(lua_State* lua, int ranks) const;
 };
 

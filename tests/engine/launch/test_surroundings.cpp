@@ -9,6 +9,7 @@
 #include <map>
 
 #include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/rank_device.h"
 #include "moonhalo/engine/launch/try_messages.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/oracle.h"
@@ -97,6 +98,14 @@ TEST(Surroundings, ADeviceForEachRankOfAHost) {
   EXPECT_THAT(env({}, "abacus"), HasSubstr("'abacus' is neither cpu nor a device"));
   EXPECT_THAT(env({{"CUDA_VISIBLE_DEVICES", ""}}, "cuda"),
               AnyOf(HasSubstr("none: cuda was asked for"), HasSubstr("neither cpu nor")));
+}
+
+TEST(LocalRank, CountsTheRanksBeforeOnTheSameHost) {
+  const std::vector<std::string> hosts = {"a", "b", "a", "b", "b"};
+  std::vector<int64_t> numbers;
+  for (int rank = 0; rank < 5; ++rank) numbers.push_back(count_before(hosts, rank));
+  EXPECT_EQ(numbers, (std::vector<int64_t>{0, 0, 1, 1, 2}));
+  on_ranks(3, [](Communicator& world) { EXPECT_EQ(local_rank(world), world.rank()); });
 }
 
 TEST(TryMessages, TimesOfEverySizeOnHostAndDevice) {
