@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/name_pattern.h"
+#include "moonhalo/engine/model/pairwise_style.h"
 
 namespace moonhalo {
 namespace {
@@ -112,6 +113,8 @@ class StyleResolver {
         return colwise();
       case Kind::kRowwise:
         return rowwise();
+      case Kind::kPairwise:
+        TORCH_INTERNAL_ASSERT(false, "pair_layers has not been called");
       case Kind::kSequence: {
         const Placement cut = shard(style_.sequence_dim);
         plan_.inputs.by_position = {ArgumentPlan{Placements{cut}, Placements{cut}}};
@@ -246,8 +249,9 @@ class StyleResolver {
 }  // namespace
 
 const char* name(ParallelStyle::Kind kind) {
-  static constexpr const char* kNames[] = {"ColwiseParallel",    "RowwiseParallel",     "SequenceParallel",
-                                           "PrepareModuleInput", "PrepareModuleOutput", "custom"};
+  static constexpr const char* kNames[] = {
+      "ColwiseParallel",     "RowwiseParallel", "PairwiseParallel", "SequenceParallel", "PrepareModuleInput",
+      "PrepareModuleOutput", "custom"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -266,13 +270,19 @@ std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<Modu
   const auto tensors = match(plan.parameters, tensor_names, "parameter", mesh, unmatched);
   const auto gradients = match(plan.gradients, tensor_names, "parameter", mesh, unmatched);
 
+  std::vector<std::optional<ParallelStyle>> style_of(modules.size());
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (styles[i] >= 0) style_of[i] = plan.styles[styles[i]].second;
+  }
+  pair_layers(style_of, modules);
+
   std::vector<ModulePlan> resolved(modules.size());
   size_t next = 0;
   for (size_t i = 0; i < modules.size(); ++i) {
     const ModuleFacts& module = modules[i];
     ModulePlan& made = resolved[i];
     for (const TensorFacts& tensor : module.tensors) made.tensors[tensor.name] = {Placements(mesh.ndim(), replicate())};
-    if (styles[i] >= 0) StyleResolver(plan.styles[styles[i]].second, module, modules, mesh, made).run();
+    if (style_of[i]) StyleResolver(*style_of[i], module, modules, mesh, made).run();
     if (inputs[i] >= 0) made.inputs = plan.inputs[inputs[i]].second;
     if (outputs[i] >= 0) made.outputs = plan.outputs[outputs[i]].second;
     check_arguments(made.inputs, mesh, "the input of " + quoted(module));

@@ -44,7 +44,7 @@ struct SignaturePlan {
 
 /// Says what is done to one module, in PyTorch's words and with its defaults. For a mesh of one dimension.
 struct ParallelStyle {
-  enum class Kind : uint8_t { kColwise, kRowwise, kSequence, kPrepareInput, kPrepareOutput, kCustom };
+  enum class Kind : uint8_t { kColwise, kRowwise, kPairwise, kSequence, kPrepareInput, kPrepareOutput, kCustom };
   using Layouts = std::vector<std::optional<Placement>>;
   Kind kind = Kind::kColwise;
   std::optional<Layouts> input_layouts = {}, desired_input_layouts = {};

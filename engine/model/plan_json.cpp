@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = ParallelStyle::Kind;
 
-constexpr Kind kKinds[] = {Kind::kColwise,      Kind::kRowwise,       Kind::kSequence,
+constexpr Kind kKinds[] = {Kind::kColwise,      Kind::kRowwise,       Kind::kPairwise, Kind::kSequence,
                            Kind::kPrepareInput, Kind::kPrepareOutput, Kind::kCustom};
 
 std::vector<std::string> style_names() {
@@ -147,6 +147,7 @@ std::vector<std::string> keys_of(Kind kind) {
   switch (kind) {
     case Kind::kColwise:
     case Kind::kRowwise:
+    case Kind::kPairwise:
       return {"style", "input_layouts", "output_layouts", "use_local_output"};
     case Kind::kSequence:
       return {"style", "sequence_dim", "use_local_output"};

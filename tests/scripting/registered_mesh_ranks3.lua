@@ -31,6 +31,38 @@ function tests.test_S21_modules_find_the_mesh_of_the_run()
   testing.assert_equal(mh.has_mesh(), false)
 end
 
+-- parallelize_module(net, plan) and parallelize_module(net, nil, plan): the mesh is the registered one.
+function tests.test_S21_parallelize_module_takes_the_registered_mesh()
+  local mesh = mh.init_device_mesh(mh.device(), {3}, {"tp"})
+  local plan = {parameter = {weight = {mh.Shard(0)}}, forward = {output = {{mh.Replicate()}}}}
+  local x = mh.arange(8):double():reshape{2, 4}
+  local function linear() mh.manual_seed(1); return mh.nn.Linear(4, 7):double() end
+  local function sizes(net) return net.weight:shard_sizes(0) end
+  local expected = linear()(x)
+  testing.assert_error(function() mh.parallelize_module(linear(), plan) end,
+    "parallelize_module: wanted a mesh\n  have  none, and none is registered\n  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh)")
+  mh.set_mesh(mesh)
+
+  for _, arguments in ipairs {{plan, n = 1}, {nil, plan, n = 2}, {mh.plan.new(plan), {src_data_rank = 1}, n = 2},
+    {mh.ColwiseParallel{output_layouts = mh.Replicate()}, n = 1}} do
+    local net = mh.parallelize_module(linear(), table.unpack(arguments, 1, arguments.n))
+    testing.assert_equal(net.weight.mesh == mesh, true)
+    testing.assert_equal(sizes(net), {3, 2, 2})
+  end
+  local y = mh.parallelize_module(linear(), plan)(x)
+  testing.assert_close(y:full_tensor(), expected)
+  local other = mh.init_device_mesh(mh.device(), {3}, {"other"})
+  testing.assert_equal(mh.parallelize_module(linear(), other, plan).weight.mesh == other, true)
+  testing.assert_error(function() mh.parallelize_module(linear(), 3, plan) end, "parallelize_module: wanted a mesh\n  have  3")
+  mh.set_mesh(nil)
+end
+
+function tests.test_ranks_know_their_number_on_their_host()
+  local seen = mh.rank() == 0 and mh.local_rank()  -- no collective
+  testing.assert_equal(seen, mh.rank() == 0 and 0)
+  testing.assert_equal(mh.local_rank(), mh.rank())  -- all are on this host
+end
+
 function tests.test_S21_mistakes_are_named()
   testing.assert_error(mh.get_mesh, "no mesh is registered")
   testing.assert_error(function() mh.set_mesh({3}) end, "wanted a mesh, got {3}")

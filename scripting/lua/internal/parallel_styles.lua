@@ -43,6 +43,7 @@ end
 
 define("ColwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("RowwiseParallel", "input_layouts", "output_layouts", "use_local_output")
+define("PairwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("SequenceParallel", "sequence_dim", "use_local_output")
 define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kwarg_layouts", "desired_input_kwarg_layouts",
   "use_local_output")
@@ -97,9 +98,16 @@ function encode(value, custom)
   return value
 end
 
+local function is_engine_plan(value)
+  return type(value) == "userdata" and tostring((getmetatable(value) or {}).__name):find("ParallelPlan", 1, true) ~= nil
+end
+
+--- Returns true for what read_plan may take, which a mesh is not.
+function styles.is_plan(value) return type(value) == "table" or is_engine_plan(value) end
+
 --- The engine's plan, and the list of styles that are written in Lua.
 function styles.read_plan(op, plan)
-  if type(plan) == "userdata" and tostring((getmetatable(plan) or {}).__name):find("ParallelPlan", 1, true) then return plan, {} end
+  if is_engine_plan(plan) then return plan, {} end
   if type(plan) ~= "table" or (getmetatable(plan) ~= nil and not is_style(plan)) then
     fail(op .. ": Expect ParallelStyle or table {name = ParallelStyle} for the plan, found "
       .. mh._describe(plan))

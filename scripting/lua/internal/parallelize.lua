@@ -6,7 +6,7 @@ local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local replaced = require "moonhalo.internal.forward"
 local styles = require "moonhalo.internal.parallel_styles"
-local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
+local registered = require "moonhalo.internal.registered_mesh"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local plans = mh._plans
@@ -193,14 +193,29 @@ local function read_options(given, mesh)
   return options, mesh
 end
 
---- Divides `module` over `mesh` as `plan` says, in place, and returns it. Collective over the mesh; make optimizers
---- afterwards. Options: src_data_rank (default 0: that rank's parameters count; false: each rank cuts its own equal copy),
+--- The mesh, plan and options of parallelize_module's arguments after the module. Without a mesh it is the registered one.
+local function with_mesh(mesh, plan, given)
+  if registered.is_mesh(mesh) then return mesh, plan, given end
+  local kFix = "\n  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh) before and leave it out"
+  if mesh ~= nil and not styles.is_plan(mesh) then
+    fail("parallelize_module: wanted a mesh\n  have  " .. mh._describe(mesh) .. kFix)
+  end
+  if not registered.has_mesh() then
+    fail("parallelize_module: wanted a mesh\n  have  none, and none is registered" .. kFix)
+  end
+  if mesh ~= nil then plan, given = mesh, plan end
+  return registered.get_mesh(), plan, given
+end
+
+--- Divides `module` over `mesh` as `plan` says, in place, and returns it. Without a mesh, parallelize_module(net, plan, options),
+--- it is the one of mh.set_mesh. Collective over the mesh; make optimizers afterwards. Options: src_data_rank (default 0: that rank's parameters count; false: each rank cuts its own equal copy),
 --- unmatched ("error" or "warn": names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its
 --- blocks, cut as the plan says), factory (what zeros, ones, full, arange, eye and linspace make within the module's forward;
 --- random factories, which draw from this state's generator, stay plain: true for Replicate, or placements by name, {zeros = {mh.Shard(0)}}; left out, plain tensors).
 --- A second call warns and changes nothing.
 function parallelize.parallelize_module(module, mesh, plan, given)
   check_module("parallelize_module", module)
+  mesh, plan, given = with_mesh(mesh, plan, given)
   local options
   options, mesh = read_options(given, mesh)
   if kDone[module] then
@@ -257,7 +272,7 @@ end
 --- result, mesh)` run around the root's forward, and may return what takes their place. Returns `module`.
 function parallelize.distribute_module(module, mesh, partition, input, output)
   check_module("distribute_module", module)
-  if not is_mesh(mesh) then
+  if not registered.is_mesh(mesh) then
     fail(("distribute_module: wanted a mesh\n  have  %s\n  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
       mh._describe(mesh), mh.world_size()))
   end

@@ -370,6 +370,9 @@ function Module:set_requires_gradient_sync(sync)
   return self
 end
 
+--- mh.finish_grad_sync of this module: reduces its gradients that are still sums over the ranks. Collective.
+function Module:finish_grad_sync() mh.finish_grad_sync(self) end
+
 --- `fn` on every module below, children first, then on this one.
 function Module:apply(fn)
   if not is_callable(fn) then fail(("%s: apply: wanted a function, got %s"):format(self:class_name(), mh._describe(fn))) end

@@ -21,6 +21,6 @@ for _, home in ipairs(kHomes) do
     rawset(mh, name, mh._framed(function(...) return require("moonhalo." .. home[1])[name](...) end))
   end
 end
-for _, name in ipairs {"ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput"} do
+for _, name in ipairs {"ColwiseParallel", "RowwiseParallel", "PairwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput"} do
   rawset(mh, name, mh._framed(function(...) return require("moonhalo.internal.parallel_styles").classes[name](...) end))
 end

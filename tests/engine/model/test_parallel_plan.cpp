@@ -116,6 +116,25 @@ const PlanCase kPlans[] = {
     {"P06RowwiseEmbedding", R"json({"words": {"style": "RowwiseParallel", "input_layouts": "R"}})json",
      "words.weight Shard(0)\nwords.input [Replicate() as Replicate()]\nwords.output [Replicate() as Replicate(), "
      "local]\n"},
+    {"PairwiseOfOneModule", R"json({"blocks.0": "PairwiseParallel"})json",
+     "blocks.0.fc1.bias Shard(0)\nblocks.0.fc1.weight Shard(0)\n"
+     "blocks.0.fc1.input [Replicate() as Replicate()]\nblocks.0.fc1.output [Shard(-1) as Shard(-1)]\n"
+     "blocks.0.fc2.weight Shard(1)\n"
+     "blocks.0.fc2.input [Shard(-1, {3, 2, 2}) as Shard(-1, {3, 2, 2})]\n"
+     "blocks.0.fc2.output [Replicate() as Replicate(), local]\n"},
+    {"PairwiseOfAllInside",
+     R"json({"": {"style": "PairwiseParallel", "input_layouts": "S(0)", "use_local_output": false},
+             "blocks.1": {"style": "PairwiseParallel", "output_layouts": "S(1)"}})json",
+     "blocks.0.fc1.bias Shard(0)\nblocks.0.fc1.weight Shard(0)\n"
+     "blocks.0.fc1.input [Shard(0) as Replicate()]\nblocks.0.fc1.output [Shard(-1) as Shard(-1)]\n"
+     "blocks.0.fc2.weight Shard(1)\n"
+     "blocks.0.fc2.input [Shard(-1, {3, 2, 2}) as Shard(-1, {3, 2, 2})]\n"
+     "blocks.0.fc2.output [Replicate() as Replicate()]\n"
+     "blocks.1.fc1.bias Shard(0)\nblocks.1.fc1.weight Shard(0)\n"
+     "blocks.1.fc1.input [Replicate() as Replicate()]\nblocks.1.fc1.output [Shard(-1) as Shard(-1)]\n"
+     "blocks.1.fc2.weight Shard(1)\n"
+     "blocks.1.fc2.input [Shard(-1, {3, 2, 2}) as Shard(-1, {3, 2, 2})]\n"
+     "blocks.1.fc2.output [Shard(1) as Shard(1), local]\n"},
     {"SequenceParallel", R"json({"blocks.*": {"style": "SequenceParallel", "sequence_dim": 2}})json",
      "blocks.0.input [Shard(2) as Shard(2)]\nblocks.0.output [Shard(2) as is]\n"
      "blocks.1.input [Shard(2) as Shard(2)]\nblocks.1.output [Shard(2) as is]\n"},
@@ -210,6 +229,18 @@ const RefusedCase kRefused[] = {
      {2, 2}},
     {"P14WholeBlock", R"json({"blocks.0": "ColwiseParallel"})json",
      "fix   name what is inside it ('blocks.0.fc1', 'blocks.0.fc2')"},
+    {"PairwiseWithoutAPair", R"json({"words": "PairwiseParallel"})json",
+     "PairwiseParallel finds no two linear layers that belong together in 'words', a Embedding\n  have  no linear "
+     "layer"},
+    {"PairwiseOfOneLayer", R"json({"blocks.0.fc1": "PairwiseParallel"})json",
+     "in 'blocks.0.fc1', a Linear\n  have  'blocks.0.fc1'\n  fix   name the module whose own layers are a pair"},
+    {"PairwiseAndAnotherStyle", R"json({"blocks.0": "PairwiseParallel", "blocks.0.fc2": "ColwiseParallel"})json",
+     "'blocks.0.fc2' has the style ColwiseParallel, and PairwiseParallel of 'blocks.0', a Block, gives it "
+     "RowwiseParallel"},
+    {"PairwiseWantsOneMeshDim",
+     R"json({"blocks.0": "PairwiseParallel"})json",
+     "parallel styles are for a mesh of one dimension",
+     {2, 2}},
     {"TwoLayoutsForALinear", R"json({"words": {"style": "ColwiseParallel", "input_layouts": ["R", "R"]}})json",
      "takes one layout"},
     {"PrepareNeedsBoth", R"json({"words": {"style": "PrepareModuleInput", "input_layouts": "R"}})json",

@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The tests of pairwise_ranks3.lua on four ranks.
+return require "pairwise_ranks3"
