@@ -21,6 +21,9 @@ namespace {
 
 constexpr size_t kMostDims = 32;  // as in HDF5
 constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
+// Sizes of four bytes have a sign in the format, but NetCDF's library writes larger ones into files with 64-bit
+// offsets, whose variables then are as long.
+constexpr uint64_t kLargestInt = std::numeric_limits<int32_t>::max(), kLargestOfNetcdf = 0xfffffffc;
 
 struct Type {
   size_t bytes;
@@ -164,11 +167,18 @@ class Head {
     return static_cast<uint32_t>(number);
   }
 
+  int64_t signed_size(uint64_t size) const {
+    return wide_ == 8 ? static_cast<int64_t>(size) : static_cast<int32_t>(size);
+  }
+
   void read_dims() {
     const uint64_t count = list(0xa, "dimensions");
     for (uint64_t i = 0; i < count; ++i) {
       Dim dim{name(), in_.number(wide_)};
-      in_.check(dim.size <= kLargest, "a dimension of negative size");
+      in_.check(dim.size <= (version_ == 5   ? kLargest
+                             : version_ == 2 ? kLargestOfNetcdf
+                                             : kLargestInt),
+                "dimension \"" + dim.name + "\" of negative size " + std::to_string(signed_size(dim.size)));
       const bool records = std::any_of(dims_.begin(), dims_.end(), [](const Dim& other) { return other.size == 0; });
       in_.check(dim.size > 0 || !records, "a second record dimension");
       dims_.push_back(std::move(dim));
@@ -261,6 +271,11 @@ class Head {
     }
     fits = fits && variable.row <= kLargest - variable.begin;
     in_.check(fits, "variable \"" + variable.name + "\" of more bytes than a file can have");
+    for (const uint64_t dim : variable.dims) {
+      in_.check(
+          version_ != 2 || dims_[dim].size <= kLargestInt || variable.begin + variable.row <= in_.size(),
+          "dimension \"" + dims_[dim].name + "\" of negative size " + std::to_string(signed_size(dims_[dim].size)));
+    }
     return variable;
   }
 
@@ -280,6 +295,9 @@ class Head {
     const bool streaming = count == (wide_ == 8 ? ~uint64_t{0} : uint64_t{0xffffffff});
     if (streaming) count = record_ > 0 && begin < in_.size() ? (in_.size() - begin) / record_ : 0;
     uint64_t bytes = 0;
+    in_.check(count <= kLargestInt || wide_ == 8 || record_ == 0 || count <= in_.size() / record_,
+              std::to_string(signed_size(count)) + " records");
+    in_.check(wide_ == 4 || count <= kLargest, std::to_string(signed_size(count)) + " records");
     in_.check(!__builtin_mul_overflow(count, record_, &bytes) && count <= kLargest && bytes <= kLargest - end,
               std::to_string(count) + " records of more bytes than a file can have");
     records_ = count;

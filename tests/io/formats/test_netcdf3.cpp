@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/fields/domain_file.h"
@@ -146,6 +148,40 @@ TEST(NetCdf3Errors, AreClearAndTheSameOnEveryRank) {
     EXPECT_EQ(first_line(message), "open: file \"" + (folder / "head.nc") + "\": damaged NetCDF-3 head");
     EXPECT_THAT(message, ::testing::HasSubstr("\n  have  " + damage));
   }
+}
+
+// Sizes have a sign in the format, and NetCDF's library gives as many rows as the bits say without it (E20).
+TEST(NetCdf3Errors, X18SizesBelowZeroAreRefused) {
+  const Folder folder;
+  for (const int version : {1, 2, 5}) {
+    ClassicFile file(version);
+    file.dims = {{"x", ~uint64_t{0} - 4}};
+    file.variables = {{"v", {0}, 1, "abcd"}};
+    put(folder / "x.nc", file.bytes());
+    EXPECT_THAT(message_of([&] { open(folder / "x.nc"); }),
+                ::testing::HasSubstr(": damaged NetCDF-3 head\n  have  dimension \"x\" of negative size -5, "));
+    ClassicFile rows(version);
+    rows.dims = {{"t", 0}, {"x", 2}};
+    rows.records = 2;
+    rows.variables = {{"v", {0, 1}, 1, "abcd"}};
+    const std::string bytes = rows.bytes();
+    put(folder / "x.nc", "CDF" + std::string(1, static_cast<char>(version)) +
+                             std::string(version == 5 ? 7 : 3, '\xff') + '\xfd' + bytes.substr(version == 5 ? 12 : 8));
+    EXPECT_THAT(message_of([&] { open(folder / "x.nc"); }), ::testing::HasSubstr("\n  have  -3 records, "));
+  }
+}
+
+// NetCDF's library writes them into files with 64-bit offsets.
+TEST(NetCdf3, X18SizesBeyondAnIntOfFilesWith64BitOffsetsAreRead) {
+  const Folder folder;
+  ClassicFile file(2);
+  const uint64_t size = (uint64_t{1} << 31) + 4;
+  file.dims = {{"x", size}};
+  file.variables = {{"v", {0}, 1, ""}};
+  put(folder / "x.nc", file.bytes());
+  std::filesystem::resize_file(folder / "x.nc", file.bytes().size() + size);
+
+  EXPECT_EQ(open(folder / "x.nc")["v"].shape(), std::vector<int64_t>{static_cast<int64_t>(size)});
 }
 
 TEST(NetCdf3Errors, NumbersThatDoNotFitAreRefused) {
