@@ -149,6 +149,14 @@ TEST(Meeting, X22_JoinsAllRanksOverIpv6) {
   }
 }
 
+// Ranks of one machine too call the address that was given, where it is not all of the machine's.
+TEST(Meeting, Y21_RanksListenAtTheAddressThatIsGiven) {
+  ASSERT_EQ(setenv("MOONHALO_ADDRESS", "127.0.0.2", /*overwrite=*/1), 0);
+  const auto said = of_ranks(first_ranks(3, 3), testing::kHang, [](Communicator& world) { world.barrier(); });
+  unsetenv("MOONHALO_ADDRESS");
+  EXPECT_EQ(said, std::vector<std::string>(3));
+}
+
 TEST(Meeting, NamesARankThatDoesNotCome) {
   const auto attempt = [](std::chrono::milliseconds limit) {
     const auto said = of_ranks(first_ranks(2, 3), limit, [](Communicator&) { FAIL(); });

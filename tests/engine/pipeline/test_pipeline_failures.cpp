@@ -122,6 +122,43 @@ TEST(Pipeline, N17_ARankThatFailsAloneInItsSliceEndsAllRanks) {
   EXPECT_THAT(said, HasSubstr("the valve is stuck"));
 }
 
+// Stages share a parameter: the gradient that it had before a step is its gradient after one that has failed.
+TEST(Pipeline, N17_AFailedStepLeavesEarlierGradientsOfSharedParameters) {
+  on_ranks(2, [](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "cpu", {2}, {"pp"});
+    const at::Tensor w = make_tensor({3}, 1).requires_grad_(), before = make_tensor({3}, 2);
+    const Pipeline::Stage stage = [w](const Tensors& in) { return Tensors{in[0] * w}; };
+    Pipeline pipeline(mesh, "pp", {stage, stage}, {.micros = 2});
+    pipeline.tie({0, 1}, w);
+    w.mutable_grad() = before.clone();
+    const std::vector<Tensors> samples(2, {make_tensor({3}, 3)});
+    const auto step = [&](bool fails) {
+      pipeline.train_step(samples, [fails](const Tensors& out, int64_t micro) {
+        TORCH_CHECK_VALUE(!fails || micro == 0, "the loss is stuck");
+        return out[0].sum();
+      });
+    };
+
+    EXPECT_THAT(message_of([&] { step(true); }), HasSubstr("the loss is stuck"));
+
+    EXPECT_TRUE(w.grad().defined() && at::equal(w.grad(), before));
+    step(false);
+    EXPECT_EQ(difference(w.grad(), before + 2 * 2 * samples[0][0] * w.detach(), 1e-12), "");
+  });
+}
+
+// Messages of the step that broke off may still be under way: no other step may take them for its own.
+TEST(Pipeline, N17_AStepWhoseRanksWereLostIsTheLast) {
+  on_ranks(1, [](Communicator& world) {
+    const Pipeline::Stage lost = [](const Tensors&) -> Tensors { throw CommError("rank 7 was lost"); };
+    Pipeline pipeline(init_device_mesh(world, "cpu", {1}, {"pp"}), "pp", {lost}, {.micros = 1});
+    const std::vector<Tensors> samples(1, {make_tensor({3}, 1)});
+    EXPECT_THAT(message_of([&] { pipeline.infer_step(samples); }), HasSubstr("rank 7 was lost"));
+    EXPECT_THAT(message_of([&] { pipeline.infer_step(samples); }),
+                HasSubstr("infer_step: a step of this pipeline has failed before"));
+  });
+}
+
 TEST(Pipeline, N17_ARankThatCannotBeginAStepSaysSoOnAllRanks) {
   on_ranks(2, [](Communicator& world) {
     const MeshPtr mesh = init_device_mesh(world, "cpu", {2}, {"pp"});

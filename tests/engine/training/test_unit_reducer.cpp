@@ -7,6 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -82,6 +85,47 @@ TEST(LocalResults, N36_PlainParametersGetTheMeanOfTheirGradients) {
     EXPECT_TRUE(at::equal(met.grad().cpu(), before));
     EXPECT_EQ(
         difference(grad_norm({head}).cpu().to(at::kDouble), at::scalar_tensor(std::sqrt(54.0), at::kDouble), 1e-9), "");
+  });
+}
+
+// Gradients of plain tensors, of copies and of blocks, in any order, have one norm.
+TEST(Clip, N34_NormsOfPlainAndCutGradients) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const auto device = device_of(*mesh);
+    const at::Tensor grads[] = {make_tensor({3, 2}, 1), make_tensor({4, 3}, 2), make_tensor({5}, 3)};
+    const at::Tensor all = at::cat({grads[0].view(-1), grads[1].view(-1), grads[2].view(-1)});
+    const auto leaf = [&](int64_t i, const std::vector<Placement>& cut) {
+      const at::Tensor full = grads[i].to(device);
+      at::Tensor made = cut.empty() ? at::zeros_like(full) : shard_of(at::zeros_like(full), mesh, cut);
+      made.requires_grad_(true).mutable_grad() = cut.empty() ? full.clone() : shard_of(full, mesh, cut);
+      return made;
+    };
+    const std::vector<at::Tensor> leaves{leaf(0, {}), leaf(1, {shard(0)}), leaf(2, {replicate()})};
+    for (const std::vector<int64_t>& order : {std::vector<int64_t>{0, 1, 2}, {2, 1, 0}, {1, 0, 2}}) {
+      std::vector<at::Tensor> parameters;
+      for (const int64_t i : order) parameters.push_back(leaves[i]);
+      for (const double p : {1.0, 2.0, 3.5, std::numeric_limits<double>::infinity()}) {
+        const at::Tensor expected = at::linalg_vector_norm(all, p);
+        EXPECT_EQ(difference(grad_norm(parameters, p).cpu().to(at::kDouble), expected, 1e-12), "") << p;
+      }
+    }
+  });
+}
+
+// Stages have parameters of their own, beside one that all ranks have.
+TEST(Clip, N34_NormsOfStagesAndOfWhatIsNoStage) {
+  on_ranks(2, [](Communicator& world) {
+    const at::Tensor grads[] = {make_tensor({3, 2}, 1), make_tensor({3, 2}, 2) * 3, make_tensor({5}, 3) * 2};
+    const at::Tensor all = at::cat({grads[0].view(-1), grads[1].view(-1), grads[2].view(-1)});
+    const at::Tensor own = at::zeros({3, 2}, at::kDouble).requires_grad_(true),
+                     common = at::zeros({5}, at::kDouble).requires_grad_(true);
+    own.mutable_grad() = grads[world.rank()].clone();
+    common.mutable_grad() = grads[2].clone();
+    note_stage_parameter(own, world.shared_from_this(), true);
+    for (const double p : {1.0, 2.0, 3.5, std::numeric_limits<double>::infinity()}) {
+      for (const std::vector<at::Tensor>& parameters : {std::vector{own, common}, {common, own}})
+        EXPECT_EQ(difference(grad_norm(parameters, p), at::linalg_vector_norm(all, p), 1e-12), "") << p;
+    }
   });
 }
 
