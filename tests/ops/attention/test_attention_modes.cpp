@@ -39,12 +39,13 @@ Tensors held(const Tensors& tensors, const MeshPtr& mesh, const Placements& plac
 }
 
 // Whole output, gradients and second gradients with dropout, the same on every rank.
-Tensors dropped(const Sizes& mesh, const Placements& placements, bool causal, double p = 0.4) {
+Tensors dropped(const Sizes& mesh, const Placements& query, const Placements& keys, bool causal, double p = 0.4) {
   std::mutex mutex;
   Tensors result;
   on_mesh(mesh, [&](const MeshPtr& made) {
     manual_seed(11);
-    Tensors t = held(three({2, 3, 9, 4}), made, placements);
+    const Tensors full = three({2, 3, 9, 4});
+    Tensors t = {shard_of(full[0], made, query), shard_of(full[1], made, keys), shard_of(full[2], made, keys)};
     for (at::Tensor& x : t) x.requires_grad_();
     const at::Tensor output = at::scaled_dot_product_attention(t[0], t[1], t[2], {}, p, causal);
     const at::Tensor cotangent = shard_of(make_tensor(output.sizes(), 9), made, Placements(mesh.size(), replicate()));
@@ -63,8 +64,13 @@ Tensors dropped(const Sizes& mesh, const Placements& placements, bool causal, do
 }
 
 TEST(AttentionModes, X07_DropoutIsTheSameForAnyCutAndAnyNumberOfRanks) {
-  const std::vector<std::pair<Sizes, Placements>> ways = {
+  struct Way {
+    Sizes mesh;
+    Placements query, keys = query;
+  };
+  const std::vector<Way> ways = {
       {{2}, {shard(2, {3, 6})}},
+      {{2}, {shard(2, {3, 6})}, {shard(2, {1, 8})}},  // keys of a block on both sides of the first query's
       {{3}, {shard(2, {4, 0, 5})}},
       {{4}, {shard(2)}},
       {{2, 2}, {shard(0), shard(2, {1, 8})}},
@@ -77,13 +83,13 @@ TEST(AttentionModes, X07_DropoutIsTheSameForAnyCutAndAnyNumberOfRanks) {
     undrawn = at::rand({2}, at::kDouble);
   });
   for (const bool causal : {false, true}) {
-    const Tensors one = dropped({1}, {replicate()}, causal);
-    for (const auto& [mesh, placements] : ways) {
-      const Tensors many = dropped(mesh, placements, causal);
+    const Tensors one = dropped({1}, {replicate()}, {replicate()}, causal);
+    for (const auto& [mesh, query, keys] : ways) {
+      const Tensors many = dropped(mesh, query, keys, causal);
       for (size_t i = 0; i < one.size(); ++i)
-        EXPECT_EQ(difference(many[i], one[i], 1e-10), "") << placements.back().to_string() << i;
+        EXPECT_EQ(difference(many[i], one[i], 1e-10), "") << query.back().to_string() << i;
       // Nothing is kept: no draw is made, and no gradient is NaN.
-      const Tensors nothing = dropped(mesh, placements, causal, 1);
+      const Tensors nothing = dropped(mesh, query, keys, causal, 1);
       for (size_t i = 0; i + 1 < nothing.size(); ++i) EXPECT_EQ(nothing[i].count_nonzero().item<int64_t>(), 0) << i;
       EXPECT_TRUE(at::equal(nothing.back(), undrawn));
       EXPECT_FALSE(at::equal(many.back(), undrawn));
@@ -338,6 +344,18 @@ TEST(AttentionModes, X07_WhatTravels) {
   }
 }
 
+// Queries do not travel where there is a mask: with few of them they are gathered, and their results are added up,
+// instead of many keys that go round.
+TEST(AttentionModes, X07_AMaskKeepsManyKeysWhereTheyAre) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensors t = held({make_tensor({1, 2, 4, 4}, 1), make_tensor({1, 2, 400, 4}, 2)}, mesh, {shard(2)});
+    const at::Tensor mask = shard_of(make_tensor({4, 400}, 3), mesh, {replicate()});
+    const int64_t before = bytes_sent_by_this_thread();
+    at::scaled_dot_product_attention(t[0], t[1], t[1], mask);
+    EXPECT_EQ(bytes_sent_by_this_thread() - before, 8 * (2 * 2 * 4 + 2 * 4 + 4));  // queries, sums, the mask's largest
+  });
+}
+
 // Keys that are cut, queries that are not: results travel, not keys.
 TEST(AttentionModes, X07_QueriesEverywhereMoveResultsOnly) {
   on_mesh({2}, [&](const MeshPtr& mesh) {
@@ -401,6 +419,14 @@ TEST(AttentionWorkTest, X07_CausalWorkIsBalanced) {
     EXPECT_LE(most, 1.05 * std::max(sum / static_cast<double>(work.size()), largest * (largest + 1) / 2))
         << shape_string(sizes);
   }
+}
+
+// Work that is even within a twentieth is left where it is: what is sent would cost more.
+TEST(AttentionWorkTest, X07_NothingIsSentForALittleLessWork) {
+  const std::vector<Interval> blocks = {{0, 700}, {700, 1000}};  // 245350 and 255150 scores
+  const AttentionWork work(blocks, blocks, true, true, {1e9, 1, 1e9});
+  for (const auto& [from, to] : {std::pair{0, 1}, {1, 0}}) EXPECT_TRUE(work.sent_queries(from, to).empty()) << from;
+  EXPECT_EQ(work.load(1), 300 * 700 + 300 * 301 / 2);
 }
 
 TEST(AttentionModes, X07_Refusals) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/autograd_ways.h"
 #include "tests/support/dual_level.h"
@@ -157,6 +158,21 @@ TEST(ForwardMode, TangentsOfOtherKinds) {
     expect_same_as_plain({2}, {{kField, {shard(2, {4, 3})}}, kind},
                          [&](const List& t) { return derivatives(run, t, level.index()); }, {.backward = false});
   }
+}
+
+// LibTorch keeps a tangent whose memory is like its tensor's, and copies another one: what the blocks are like decides.
+TEST(ForwardMode, TangentsInAnotherOrderAreNotLikeTheirTensors) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const SpecPtr spec = make_spec(mesh, {4, 3, 5}, {shard(0)});
+    const auto device = device_of(*mesh);
+    const at::Tensor rows = make_tensor({2, 3, 5}, 1).to(device);
+    const at::Tensor x = from_local(rows, spec), like = from_local(rows.clone(), spec);
+    const at::Tensor turned = from_local(rows.transpose(1, 2).contiguous().transpose(1, 2), spec);
+    EXPECT_TRUE(at::_has_same_storage_numel(like, x));
+    EXPECT_FALSE(at::_has_same_storage_numel(turned, x));
+    EXPECT_FALSE(at::_has_same_storage_numel(
+        from_local(make_tensor({3, 2, 5}, 1).to(device), make_spec(mesh, {3, 4, 5}, {shard(1)})), x));
+  });
 }
 
 // Operators that move blocks move tangents with them.
