@@ -156,6 +156,28 @@ TEST(IoPlan, RoundsKeepMemorySmallAndEveryRankBusy) {
   });
 }
 
+// A rank whose part of the dim is in another round reads no less: the cells of a round are shared out among all.
+TEST(IoPlan, EveryRankReadsInEveryRoundOfACutDim) {
+  const PlanCase c = {"", {4}, {{0, 1024}, {0, 1024}}, {1, 1024}, {shard(0)}, true, {{100, 0}, {100, 0}}};
+  with_plans(c, size_t{1} << 10, [&](const IoPlan& plan, int64_t ranks) {
+    ASSERT_TRUE(plan.shared());
+    ASSERT_GT(plan.rounds(), 4);
+    for (int64_t round = 0; round < plan.rounds(); ++round) {
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        EXPECT_GT(rows_of(plan.grid(), plan.cells_read(round, rank)).numel(), 0) << round << ", rank " << rank;
+    }
+  });
+}
+
+TEST(IoPlan, AChunkOfWhichTwoNeedAsMuchIsReadByTheFirst) {
+  const PlanCase c = {"", {2}, {{0, 1}, {0, 20}}, {1, 4}, {shard(1)}, true, {{0, 4}, {0, 4}}};
+  with_plans(c, 4, [&](const IoPlan& plan, int64_t) {  // chunk 8..11 of blocks 0..9, 10..19
+    ASSERT_TRUE(plan.shared());
+    EXPECT_EQ(plan.cells_read(0, 0), (Box{{0, 1}, {0, 3}}));
+    EXPECT_EQ(plan.cells_read(0, 1), (Box{{0, 1}, {3, 5}}));
+  });
+}
+
 TEST(IoPlan, ThoseWhoNeedMostOfAChunkReadIt) {
   const PlanCase c = {"", {2}, {{0, 1}, {0, 20}}, {1, 6}, {shard(1)}, true, {{0, 6}, {0, 6}}};
   with_plans(c, 4, [&](const IoPlan& plan, int64_t) {  // chunks 0..5, 6..11, 12..17, 18..19 of blocks 0..9, 10..19

@@ -99,6 +99,32 @@ TEST(ProgramCheckpoints, N37_S10_GoOnWithOtherCutsAndNumbersOfRanks) {
   }
 }
 
+// Groups are known by their parameters, in whatever order they are.
+TEST(ProgramCheckpoints, N41_GroupsOfAnotherOrderKeepTheirOptions) {
+  const Folder folder;
+  const std::string path = folder / "ck";
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    nn::Sequential net = make_net(mesh, kCuts);
+    const auto made = [&](bool turned, double lr) {
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      for (const bool second : {turned, !turned}) {
+        const auto all = net->parameters();
+        groups.emplace_back(second ? std::vector<at::Tensor>{all[2], all[3]} : std::vector<at::Tensor>{all[0], all[1]},
+                            std::make_unique<torch::optim::SGDOptions>(second ? 3 * lr : lr));
+      }
+      return torch::optim::SGD(groups, torch::optim::SGDOptions(1));
+    };
+    torch::optim::SGD saved = made(false, 0.25);
+    io::save_checkpoint(mesh->group(), path, {{"model", net.get()}, {"optimizer", &saved}});
+    for (const bool turned : {false, true}) {
+      torch::optim::SGD other = made(turned, 7);
+      io::load_checkpoint(mesh->group(), path, {{"model", net.get()}, {"optimizer", &other}});
+      EXPECT_EQ(other.param_groups()[turned].options().get_lr(), 0.25) << turned;
+      EXPECT_EQ(other.param_groups()[!turned].options().get_lr(), 0.75) << turned;
+    }
+  });
+}
+
 TEST(ProgramCheckpoints, S10_ScriptsAndProgramsLoadEachOthers) {
   const Folder folder;
   const std::string path = folder / "ck", script = folder / "go_on.lua";
