@@ -30,6 +30,8 @@ mh_session* open_session(const host* h, const char* settings);
 /* After the close of the session that was opened last. */
 void free_transport(void);
 double call1(mh_session* session, const char* function, double in);
+/* mh_open with these options and such a transport. */
+void errors_of_transports(mh_options options);
 
 /* A field of rows x columns with ghosts of 2 and 1 rows, 1 and 3 columns, whose rows have 5 more elements between them.
  */

@@ -66,6 +66,7 @@ static void errors_of_open(const host* h) {
   nothing.size = sizeof(nothing);
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "a transport without all of its functions");
   EXPECT(session == NULL);
+  errors_of_transports(options);
   EXPECT(mh_close(NULL) == MH_OK);
 }
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of memory, seen by the script in place (X15). */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "host.h"
 
@@ -176,6 +178,35 @@ static void check_boxes(const host* h, mh_session* session) {
   EXPECT(mh_field(session, "b", NULL) == MH_OK);
 }
 
+/* Boxes that no function has written are not written, and those that a field has replaced are not read: their memory
+   allows neither. */
+static void check_memory_of_boxes(const host* h, mh_session* session) {
+  const size_t bytes = 1 << 16;
+  double* const memory = (double*)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  double own[6], out[4];
+  const double name = 'b';
+  mh_block block;
+  int k;
+  EXPECT(memory != MAP_FAILED);
+  memset(&block, 0, sizeof(block));
+  block.size = sizeof(block);
+  block.data = memory;
+  block.dtype = MH_FLOAT64;
+  block.ndim = 2;
+  block.extent[0] = 2;
+  block.extent[1] = 3;
+  block.begin[0] = 2 * h->rank;
+  for (k = 0; k < 6; ++k) memory[k] = own[k] = k;
+  EXPECT(mh_boxes(session, "b", 1, &block) == MH_OK);
+  mprotect(memory, bytes, PROT_READ);
+  EXPECT(mh_call(session, "checksum", 1, &name, 4, out) == MH_OK && out[2] == 2 * h->ranks);
+  block.data = own;
+  EXPECT(mh_field(session, "b", &block) == MH_OK);
+  munmap(memory, bytes);
+  EXPECT(mh_call(session, "checksum", 1, &name, 4, out) == MH_OK && out[2] == 2 * h->ranks);
+  EXPECT(mh_field(session, "b", NULL) == MH_OK);
+}
+
 /* Ranks that stand in the grid in columns, and ranks without rows. */
 static void check_places(const host* h, mh_session* session) {
   double data[64], out[4];
@@ -290,6 +321,7 @@ void test_fields(const host* h) {
   check_in_place(h, session);
   check_filled_ghosts(h, session);
   check_boxes(h, session);
+  check_memory_of_boxes(h, session);
   check_places(h, session);
   check_without_cells(h, session, MH_LAST_FASTEST);
   check_without_cells(h, session, MH_FIRST_FASTEST);

@@ -40,5 +40,32 @@ TEST(TrainerLink, X15_WeightsMayLieOnDevices) {
   });
 }
 
+// Solvers that hold the same part send it once; blocks of a grid are put together.
+TEST(TrainerLink, X15_SnapshotsOfCopiesAndOfGrids) {
+  const at::Tensor full = make_tensor({5, 6}, 1);
+  const std::vector<std::vector<Placement>> ways = {{shard(0, {2, 3}), replicate()},
+                                                    {replicate(), shard(1, {5, 1})},
+                                                    {replicate(), replicate()},
+                                                    {shard(1, {2, 4}), shard(0, {4, 1})}};
+  for (const std::vector<Placement>& way : ways) {
+    moonhalo::testing::on_ranks(5, [&](Communicator& world) {
+      const bool trains = world.rank() == 4;
+      const CommunicatorPtr part = world.split(trains ? 1 : 0, world.rank());
+      TrainerLink link(world.shared_from_this(), 1);
+      if (trains) {
+        const auto request = link.next(1);
+        ASSERT_TRUE(request.has_value());
+        EXPECT_EQ(difference(request->slabs[0], full, 0), "");
+        link.reply({});
+        EXPECT_FALSE(link.next(1).has_value());
+        return;
+      }
+      const MeshPtr mesh = init_device_mesh(*part, "cpu", {2, 2});
+      link.request(*part, {moonhalo::testing::shard_of(full, mesh, way)}, {}, {});
+      link.finish(*part, {});
+    });
+  }
+}
+
 }  // namespace
 }  // namespace moonhalo::scripting::test_trainer_link
