@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 namespace moonhalo {
@@ -25,6 +26,9 @@ class PartsForAWhile {
   virtual void part() = 0;
   /// Every rank calls it, after all of them have met elsewhere.
   virtual void come_back() = 0;
+  /// Says what all ranks of the world waited in when they were found to wait for each other, the same on all of them,
+  /// and forgets it; "" if they were not, or where that is not looked for.
+  virtual std::string take_stuck() { return ""; }
   /// A rank of this communicator that has parted and is not back, as far as this one has heard; else -1. Does not wait.
   virtual int parted() = 0;
 };

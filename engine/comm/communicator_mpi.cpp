@@ -83,6 +83,8 @@ class MpiCommunicator final : public Communicator,
     world.absence = combine_tag(world.absence, 1);
   }
 
+  std::string take_stuck() override { return group_->world().leaving->stuck().take_verdict(); }
+
   int parted() override {
     const UsesMpi mpi("communicator");
     return group_->parted();
@@ -93,6 +95,16 @@ class MpiCommunicator final : public Communicator,
   bool set_check_calls(bool on) override {
     if (size() > 1) barrier();
     return std::exchange(group_->world().check_calls, on);
+  }
+
+  std::optional<bool> same_scope() override {
+    if (size() == 1) return true;
+    if (!group_->world().check_calls) return std::nullopt;
+    check_alive();
+    const UsesMpi mpi("barrier");
+    group_->begin({.kind = CommStats::kBarrier}, MpiTraffic(0), /*may_differ=*/true);
+    begin("barrier")->settle();
+    return !group_->found_different();
   }
 
  protected:

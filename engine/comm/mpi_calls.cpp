@@ -142,7 +142,7 @@ MpiGroup::Check::Check(const VerbCall& given, const MpiTraffic& traffic_)
   call.receive_counts = receive_counts;
 }
 
-void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic) {
+void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic, bool may_differ) {
   count_calling_thread();
   TORCH_CHECK_VALUE(broken_.empty(), call.verb(), ": the ranks of this group have parted ways before\n  have  ", broken_);
   call.number = ++calls_;
@@ -160,6 +160,7 @@ void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic) {
     return made;
   }();
   Check& check = *checks_.emplace_back(std::make_unique<Check>(call, traffic));
+  check.may_differ = may_differ;
   check_mpi(MPI_Iallreduce(&check.mine, &check.all, 1, words, op, handle(), &check.request), call.verb(),
             "MPI_Iallreduce");
 }
@@ -172,7 +173,12 @@ bool MpiGroup::settled(uint64_t number) {
     int done = 0;
     check_mpi(MPI_Test(&check.request, &done, MPI_STATUS_IGNORE), check.call.verb(), "MPI_Iallreduce");
     if (done == 0) return false;
-    if (check.all.low != check.all.high || check.all.balance != 0) refuse(check);
+    const bool differ = check.all.low != check.all.high || check.all.balance != 0;
+    if (check.may_differ) {
+      found_different_ = differ;
+    } else if (differ) {
+      refuse(check);
+    }
     checks_.pop_front();
   }
   return true;

@@ -66,8 +66,11 @@ class MpiGroup {
   uint64_t next_id(int color) { return combine_tag(combine_tag(id_, ++splits_), static_cast<uint64_t>(color)); }
 
   /// Numbers the call. ValueError when the ranks of this group have parted ways before.
-  void begin(VerbCall call, const MpiTraffic& traffic);
+  /// `may_differ`: that calls differ is no error, but found_different() says so.
+  void begin(VerbCall call, const MpiTraffic& traffic, bool may_differ = false);
   void begin(const VerbCall& call) { begin(call, MpiTraffic(0)); }
+  /// True if the last call that was allowed to differ did so.
+  bool found_different() const { return found_different_; }
   /// Number of the call begun last.
   uint64_t number() const { return calls_; }
   /// True if all ranks are known to make the calls up to `number`. ValueError, on all ranks alike, when they do not.
@@ -95,6 +98,7 @@ class MpiGroup {
     std::vector<int64_t> counts, send_counts, receive_counts;  // the call's, which may outlive its caller's
     MpiTraffic traffic;
     Words mine, all{};
+    bool may_differ = false;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   static void reduce(void* in, void* inout, int* count, MPI_Datatype*);
@@ -113,6 +117,7 @@ class MpiGroup {
   int rank_ = 0, size_ = 1;
   std::deque<std::unique_ptr<Check>> checks_;
   std::string broken_;
+  bool found_different_ = false;
 };
 using MpiGroupPtr = std::shared_ptr<MpiGroup>;
 

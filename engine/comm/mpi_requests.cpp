@@ -151,8 +151,8 @@ void MpiRequests::pause(WaitingTime& time, bool begins) {
   if (waited < std::chrono::milliseconds(2)) return;
   if (waited > kPollEvery && Clock::now() - last_poll_ > kPollEvery) {
     last_poll_ = Clock::now();
+    if (begins) group_->check_stuck(number_, waited);  // of ranks that know it and part all shall say so
     group_->check_left(number_, verb_);
-    if (begins) group_->check_stuck(number_, waited);
   }
   std::this_thread::sleep_for(std::min<Clock::duration>(waited / 20, std::chrono::microseconds(200)));
 }

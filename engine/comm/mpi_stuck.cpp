@@ -2,6 +2,7 @@
 #include "moonhalo/engine/comm/mpi_stuck.h"
 
 #include <cstring>
+#include <utility>
 
 #include "moonhalo/engine/comm/calling_threads.h"
 #include "moonhalo/engine/comm/mpi_checked.h"
@@ -85,7 +86,18 @@ std::string MpiStuck::look(Clock::duration waited, const std::function<std::stri
     if (!tells_ || verdict.compare(0, sizeof(told_), number_text(told_)) != 0) continue;
     for (auto& [thread, one] : waits_) one.verdict = verdict.substr(sizeof(told_));
   }
+  if (!wait.verdict.empty()) {
+    verdict_ = wait.verdict;
+    was_stuck_ = true;
+  }
   return wait.verdict;
+}
+
+std::string MpiStuck::take_verdict() {
+  if (!was_stuck_) return "";
+  const std::lock_guard lock(mutex_);
+  was_stuck_ = false;
+  return std::exchange(verdict_, {});
 }
 
 void MpiStuck::go_on() {

@@ -27,6 +27,8 @@ class MpiStuck {
   /// This thread still waits to begin a call, since `waited`; what all wait in if they are stuck, else "". Called every
   /// few milliseconds.
   std::string look(std::chrono::steady_clock::duration waited, const std::function<std::string()>& describe);
+  /// The last text that `look` has returned on this rank; it is forgotten.
+  std::string take_verdict();
   /// This thread goes on.
   void go_on();
   /// Rank 0's part; again and again while it waits or has ended.
@@ -52,7 +54,8 @@ class MpiStuck {
     std::string text, verdict;
   };
   std::map<std::thread::id, Wait> waits_;
-  std::atomic<bool> some_wait_ = false;
+  std::atomic<bool> some_wait_ = false, was_stuck_ = false;
+  std::string verdict_;
   uint64_t told_ = 0;  // how often this rank has told that it waits
   bool tells_ = false;
   std::vector<std::string> states_;  // at rank 0: number and text of each rank's wait, "" when it goes on

@@ -247,6 +247,12 @@ void BoxSet::finish_read(Reading& reading) {
   field_.copy_(from_local(staged_, spec(field_)));
 }
 
+at::Tensor BoxSet::owned() const {
+  const at::Tensor block = at::zeros(spec(field_)->local_shape(), at::kBool);
+  for (const Region& region : from_slab_) part_of(block, region.in_slab, region.length).fill_(true);
+  return from_local(block, spec(field_));
+}
+
 void BoxSet::read() {
   Reading reading = start_read(mine_);
   finish_read(reading);

@@ -28,6 +28,8 @@ class BoxSet {
          int64_t holders = 0);
 
   const at::Tensor& field() const { return field_; }
+  /// True where a box of any rank owns the element: bool, cut as the field. Sends nothing.
+  at::Tensor owned() const;
   size_t boxes() const { return mine_.size(); }
   /// From the boxes into the field. Collective.
   void read();

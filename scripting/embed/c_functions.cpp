@@ -258,7 +258,8 @@ mh_status mh_open(const mh_options* options, mh_session** session) {
     const Outcome made = attempt([&] { worlds = make_worlds(*options); });
     if (made.status != MH_OK && !problem.empty()) usage("mh_open: " + problem);
     if (made.status != MH_OK) return made;
-    auto opened = std::make_unique<HostSession>(worlds[0], worlds[1], time_limit(options->call_budget_s));
+    auto opened = std::make_unique<HostSession>(worlds[0], worlds[1], time_limit(options->call_budget_s),
+                                                options->check_finite != 0);
     if (!problem.empty()) return opened->refuse("mh_open", problem);
     const Outcome outcome = opened->open(options->script, options->settings == nullptr ? "" : options->settings);
     if (outcome.status == MH_OK) *session = handles().add(std::move(opened));

@@ -23,8 +23,12 @@ struct HostSession::Beside {
 
 // Here, where the types are complete.
 HostSession::HostSession(CommunicatorPtr world, CommunicatorPtr control,
-                         std::optional<std::chrono::milliseconds> budget)
-    : world_(std::move(world)), control_(std::move(control)), budget_(budget), state_(nullptr, lua_close) {}
+                         std::optional<std::chrono::milliseconds> budget, bool check_finite)
+    : world_(std::move(world)),
+      control_(std::move(control)),
+      budget_(budget),
+      check_finite_(check_finite),
+      state_(nullptr, lua_close) {}
 
 HostSession::~HostSession() {
   side_.reset();
@@ -57,7 +61,9 @@ Outcome HostSession::call_begin(const std::string& function, std::span<const dou
                                           "initialised below MPI_THREAD_MULTIPLE\n  fix   call MPI_Init_thread with "
                                           "MPI_THREAD_MULTIPLE, or use mh_call");
     }
+    ++calls_;
     read_boxes();
+    check_finite(MH_USAGE, what, "argument", in, /*fields=*/true, "before");
     show_fields(/*as_they_were=*/true);
   });
   if (begun.status != MH_OK) return begun;
@@ -69,6 +75,7 @@ Outcome HostSession::call_begin(const std::string& function, std::span<const dou
     call->outcome = together_here(name, [&] {
       const auto limited = limit_call(name);
       run_in_lua([&](lua_State* lua) { call->results = call_function(lua, call->function, call->in, INT_MAX); });
+      check_finite(MH_SCRIPT, name, "result", call->results.numbers, /*fields=*/false, "after");
     });
   });
   return {};

@@ -25,6 +25,7 @@
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/core/warnings.h"
+#include "moonhalo/scripting/embed/finite.h"
 #include "moonhalo/scripting/embed/trainer_link.h"
 #include "moonhalo/scripting/program/run_start.h"
 #include "moonhalo/scripting/program/session.h"
@@ -48,11 +49,13 @@ std::vector<std::pair<std::string, std::string>> parse_settings(const std::strin
   return settings;
 }
 
-std::string contents(const std::string& path) {
+/// The same on ranks that read the same.
+std::string contents_tag(const std::string& path) {
+  if (const std::string reason = unreadable(path); !reason.empty()) return "which cannot be read: " + reason;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  return text.str();
+  return "contents " + std::to_string(tag_of(text.str()));
 }
 
 /// Runs `work` on a field of this name; its errors get the name, and what any rank's `note` says of them, so that all
@@ -123,11 +126,13 @@ Outcome HostSession::together_here(const std::string& what, const std::function<
   if (!ended_.empty())
     return {MH_RANK_LOST,
             what + ": the session has ended before\n  have  " + ended_ + "\n  fix   close it and open another"};
+  stuck_ranks(*control_);  // forgets those of a session before
   const WaitsInVain waits;
   const Outcome mine = attempt(work);
   auto* processes = world_->size() > 1 ? dynamic_cast<PartsForAWhile*>(world_.get()) : nullptr;
-  if (mine.status != MH_OK && processes != nullptr) processes->part();
-  const Outcome all = agree_within(waits, what, mine);
+  std::optional<Outcome> stuck = stuck_ranks(*control_);
+  if (!stuck && mine.status != MH_OK && processes != nullptr) processes->part();
+  const Outcome all = stuck ? *stuck : agree_within(waits, what, mine);
   if (all.status == MH_OK) return all;
   if (state_ != nullptr) attempt([&] { run_in_lua(discard_files); });
   if (processes != nullptr && all.alike) processes->come_back();
@@ -185,9 +190,8 @@ void HostSession::open_state(const std::string& script, const std::string& setti
   context.world = world_;
   context.script = script;
   context.settings = parse_settings(settings);
-  check_same_on_all_ranks(*world_, "mh_open", "settings", settings);
-  check_same_on_all_ranks(*world_, "mh_open", "scripts",
-                          script + ", contents " + std::to_string(tag_of(contents(script))));
+  check_same_on_all_ranks(*world_, "mh_open", "settings", settings + (check_finite_ ? ", with check_finite" : ""));
+  check_same_on_all_ranks(*world_, "mh_open", "scripts", script + ", " + contents_tag(script));
   state_ = new_state(std::move(context));
   lua_State* lua = state_.get();
   if (budget_ || world_->size() > 1) watch_ = std::make_unique<CallWatch>(lua, control_);
@@ -204,6 +208,7 @@ void HostSession::open_state(const std::string& script, const std::string& setti
     known_globals_.insert(known.begin(), known.end());
     forbid_undefined_globals(lua);
     run_script(lua, 0);
+    warn_of_unread_settings(lua, "the host's settings");
   });
 }
 
@@ -238,7 +243,8 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
       for (const auto& [known, set] : boxes_) names.push_back(known);
       throw HostError(MH_USAGE, "mh_field: no field '" + name + "' is registered" + did_you_mean(name, names));
     }
-    return set_field(name, {});
+    set_field(name, {});
+    return set_mask(name, {});
   }
   Block block;
   BoxGrid grid;
@@ -254,15 +260,22 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   std::optional<FilledGhosts> ghosts;
   if (filled) ghosts = filled_ghosts(tensor, block);
   set_field(name, tensor);
+  set_mask(name, {});
   fields_[name] = {spec, tensor, ghosts};
   boxes_.erase(name);
 }
 
-void HostSession::set_field(const std::string& name, const at::Tensor& tensor) {
+void HostSession::set_field(const std::string& name, const at::Tensor& tensor) { set_entry("fields", name, tensor); }
+
+/// Without one, host.lua makes that of a field without holes when it is asked for.
+void HostSession::set_mask(const std::string& name, const at::Tensor& mask) { set_entry("masks", name, mask); }
+
+/// `table`: fields or masks, of mh.host. An undefined tensor takes the entry out.
+void HostSession::set_entry(const char* table, const std::string& name, const at::Tensor& tensor) {
   run_in_lua([&](lua_State* lua) {
     push_module(lua);
     lua_getfield(lua, -1, "host");
-    lua_getfield(lua, -1, "fields");
+    lua_getfield(lua, -1, table);
     push(lua, name);
     push(lua, tensor);
     lua_rawset(lua, -3);
@@ -287,6 +300,7 @@ Outcome HostSession::boxes(const std::string& name, const std::function<std::vec
     });
     set_new_origin(set->field(), tag_of(name));
     set_field(name, set->field());
+    set_mask(name, set->owned());
     fields_.erase(name);
     boxes_.insert_or_assign(name, Boxes{std::move(*set), 0});
   });
@@ -322,13 +336,34 @@ Outcome HostSession::call(const std::string& function, std::span<const double> i
     for (const auto& [name, field] : fields_) {
       if (field.ghosts) filled.push_back(*field.ghosts);
     }
+    ++calls_;
     read_boxes();
-    const UseFilledGhosts ghosts(filled);
-    const auto limited = limit_call(what);
-    run_in_lua(
-        [&](lua_State* lua) { call_function(lua, function, in, static_cast<int>(out.size())).give(function, out); });
+    check_finite(MH_USAGE, what, "argument", in, /*fields=*/true, "before");
+    {
+      const UseFilledGhosts ghosts(filled);
+      const auto limited = limit_call(what);
+      run_in_lua(
+          [&](lua_State* lua) { call_function(lua, function, in, static_cast<int>(out.size())).give(function, out); });
+    }
+    check_finite(MH_SCRIPT, what, "result", out, /*fields=*/true, "after");
     write_boxes();
   });
+}
+
+/// Numbers and, where wanted, fields; an error on all ranks alike, so that the session goes on.
+void HostSession::check_finite(mh_status status, const std::string& what, const char* kind,
+                               std::span<const double> numbers, bool fields, const char* when) const {
+  if (!check_finite_) return;
+  std::string mine = not_finite(kind, numbers);
+  if (fields) {
+    for (const auto& [name, field] : fields_) {
+      if (mine.empty()) mine = not_finite(name, field.tensor);
+    }
+    for (const auto& [name, boxes] : boxes_) {
+      if (mine.empty()) mine = not_finite(name, boxes.set.field());
+    }
+  }
+  refuse_together(*world_, status, what, mine, when + (" call " + std::to_string(calls_)) + " of the session");
 }
 
 std::optional<CallWatch::Limited> HostSession::limit_call(const std::string& what) {

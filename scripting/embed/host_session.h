@@ -34,7 +34,9 @@ class HostSession {
  public:
   /// `world` serves the script; on `control`, another world of the same ranks, these agree on how a call ended.
   /// `budget`: how long a function of the script may run.
-  HostSession(CommunicatorPtr world, CommunicatorPtr control, std::optional<std::chrono::milliseconds> budget);
+  /// `check_finite`: whether calls look for fields and numbers that are not finite.
+  HostSession(CommunicatorPtr world, CommunicatorPtr control, std::optional<std::chrono::milliseconds> budget,
+              bool check_finite);
   ~HostSession();
 
   /// Opens the Lua state and runs the script. Once, first. Collective, as all that return an Outcome.
@@ -95,6 +97,10 @@ class HostSession {
   void open_state(const std::string& script, const std::string& settings);
   static void push_trainer_functions(lua_State* lua, HostSession* session);
   void set_field(const std::string& name, const at::Tensor& tensor);
+  void set_mask(const std::string& name, const at::Tensor& mask);
+  void set_entry(const char* table, const std::string& name, const at::Tensor& tensor);
+  void check_finite(mh_status status, const std::string& what, const char* kind, std::span<const double> numbers,
+                    bool fields, const char* when) const;
   void register_field(const std::string& name, const std::function<Block()>& make, bool filled,
                       const std::string& note);
   Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int wanted);
@@ -107,6 +113,8 @@ class HostSession {
   std::unique_ptr<TrainerLink> link_;
   std::unique_ptr<RankContext> context_ = std::make_unique<RankContext>();  // what the engine remembers for the session
   const std::optional<std::chrono::milliseconds> budget_;
+  const bool check_finite_;
+  uint64_t calls_ = 0;  // of functions of the script
   std::unique_ptr<CallWatch> watch_;
   std::unique_ptr<lua_State, void (*)(lua_State*)> state_;
   std::thread::id thread_ = std::this_thread::get_id();

@@ -82,11 +82,13 @@ module moonhalo
   end interface
 
   interface
-    integer(c_int) function c_open(script, comm, transport, settings, timeout, budget, session) bind(c, name='moonhalo_open')
+    integer(c_int) function c_open(script, comm, transport, settings, timeout, budget, finite, session) &
+        bind(c, name='moonhalo_open')
       import
       character(kind=c_char), intent(in) :: script(*)
       type(c_ptr), value :: comm, transport, settings
       real(c_double), value :: timeout, budget
+      integer(c_int), value :: finite
       type(c_ptr), intent(out) :: session
     end function c_open
     integer(c_int) function c_field(session, name, lists, filled, array, first) bind(c, name='moonhalo_field_of_array')
@@ -178,7 +180,7 @@ module moonhalo
 contains
 
   !> Runs the script. Collective over `comm`: an integer handle, or a type(MPI_Comm) of mpi_f08, which holds one.
-  subroutine mh_open(session, script, comm, settings, timeout, transport, stat, call_budget)
+  subroutine mh_open(session, script, comm, settings, timeout, transport, stat, call_budget, check_finite)
     type(mh_session), intent(out) :: session
     character(*), intent(in) :: script
     type(*), intent(in), optional, target :: comm
@@ -187,6 +189,7 @@ contains
     type(c_ptr), intent(in), optional :: transport      !< in place of comm: c_loc of an mh_transport, there until mh_close
     integer, intent(out), optional :: stat
     real(c_double), intent(in), optional :: call_budget !< longest time of a function of the script in seconds
+    logical, intent(in), optional :: check_finite       !< NaN and infinity in fields and numbers are errors of mh_call
     character(kind=c_char, len=:), allocatable, target :: text
     type(c_ptr) :: where_comm, where_transport, where_settings
     real(c_double) :: limit, budget
@@ -204,7 +207,8 @@ contains
     if (present(timeout)) limit = timeout
     budget = 0
     if (present(call_budget)) budget = call_budget
-    call finish(c_open(script // c_null_char, where_comm, where_transport, where_settings, limit, budget, session%handle), stat)
+    call finish(c_open(script // c_null_char, where_comm, where_transport, where_settings, limit, budget, &
+      is_true(check_finite), session%handle), stat)
   end subroutine mh_open
 
   !> Ends the session; before MPI_Finalize. Collective.

@@ -13,7 +13,8 @@
        mh_field(session, "u", &block);                        // once: the script sees mh.host.fields.u, in place
        mh_call(session, "train", 1, &dt, 1, &loss);           // function train(dt) ... return loss end
 
-   No function ends the process, throws, or prints; only the script and warnings of its operators do. Each returns a
+   No function ends the process, throws, or prints; the script, warnings of its operators and of settings that it does
+   not read do. Each returns a
    status, and mh_error() says more. Those marked collective are called by all ranks of the session in one order, and
    return the same status with the same message on all of them. A session is used by the thread that opened it. Several
    may be open beside one another.
@@ -77,9 +78,13 @@ typedef struct {
   double timeout_s;              /* longest silence of a rank in seconds; 0: MOONHALO_TIMEOUT_S, else 600 */
   const mh_transport* transport; /* in place of a communicator; none of the three: one rank */
   double call_budget_s;          /* longest time that mh_call gives a function of the script; 0: any */
+  /* 1: before and after each function of the script, numbers that go in and out and what the ranks own of each field
+     are looked through; NaN or infinity is an error on all ranks that names the field, its index and the call. Before:
+     MH_USAGE, and the function does not run; after: MH_SCRIPT. It costs a pass over the fields and a message. */
+  int check_finite;
 } mh_options;
 #define MH_OPTIONS \
-  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL, 0 }
+  { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL, 0, 0 }
 
 typedef struct {
   size_t size; /* sizeof(mh_block) */
@@ -111,8 +116,9 @@ mh_status mh_field(mh_session* session, const char* name, const mh_block* block)
 
 /* A field in boxes, any number of them on each rank and in no grid, as codes with adaptive meshes hold it: mh_call
    copies them into mh.host.fields[name], cut into even slabs, by one exchange that is planned here, and back when the
-   function has written the field. Each box has its own memory, begin and ghosts, which are left alone; elements that no
-   box owns are 0. Collective, as are its later copies. */
+   function has written the field. Each box has its own memory, begin and ghosts, which are left alone. Elements that no
+   box owns are 0, and mh.host.masks[name], a tensor of bool cut as the field, is false there. Collective, as are its
+   later copies. */
 mh_status mh_boxes(mh_session* session, const char* name, int count, const mh_block* boxes);
 
 /* Calls the global function of the script with `n` numbers, and takes `m` numbers (or tensors of one element) of what

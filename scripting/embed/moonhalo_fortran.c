@@ -162,7 +162,7 @@ mh_status moonhalo_boxes_of_list(mh_session* session, const char* name, void* li
 
 /* MH_OPTIONS, whose layout Fortran need not know. Addresses may be NULL, but the script's. */
 mh_status moonhalo_open(const char* script, const int* comm, const mh_transport* transport, const char* settings,
-                        double timeout_s, double call_budget_s, mh_session** session) {
+                        double timeout_s, double call_budget_s, int check_finite, mh_session** session) {
   mh_options options = MH_OPTIONS;
   options.script = script;
   options.mpi_fcomm = comm;
@@ -170,5 +170,6 @@ mh_status moonhalo_open(const char* script, const int* comm, const mh_transport*
   options.settings = settings;
   options.timeout_s = timeout_s;
   options.call_budget_s = call_budget_s;
+  options.check_finite = check_finite;
   return mh_open(&options, session);
 }

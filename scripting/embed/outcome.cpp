@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/embed/outcome.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/script_exit.h"
@@ -27,6 +30,9 @@ bool is_of_memory(std::string_view text) {
   return std::any_of(std::begin(kSigns), std::end(kSigns),
                      [&](std::string_view sign) { return text.find(sign) != std::string_view::npos; });
 }
+
+constexpr const char* kCallAlike =
+    "\n  fix   make the same calls in the same order on all ranks, and the same collectives in the script";
 
 Outcome failure(mh_status status, const std::string& text) { return {is_of_memory(text) ? MH_MEMORY : status, text}; }
 
@@ -48,6 +54,38 @@ Outcome first_failure(const std::vector<std::string>& all) {
   if (!outcome.alike) {
     outcome.text += "\n  rank  " + std::to_string(found - all.begin()) + " of " + std::to_string(all.size());
   }
+  return outcome;
+}
+
+const uint64_t kAgreement = tag_of("agree");
+constexpr const char* kSessionsCall = "a session's call";
+
+/// Returns true on all ranks if all give this word. One small message under MPI.
+bool all_alike(Communicator& control, uint64_t word, const CallScope::Describe& describe) {
+  if (auto* const checks = dynamic_cast<ChecksCalls*>(&control)) {
+    const CallScope scope(word, kSessionsCall, describe);
+    if (const std::optional<bool> same = checks->same_scope()) return *same;
+  }
+  const CallScope scope(kAgreement, kSessionsCall, describe);
+  const auto half = static_cast<int64_t>(word >> 1);  // so that there is a number below 0 for each
+  at::Tensor largest = at::tensor({half, -half});
+  control.all_reduce(largest, ReduceOp::kMax);
+  const auto* all = largest.const_data_ptr<int64_t>();
+  return all[0] == -all[1];
+}
+
+/// Ranks that call different functions: `calls` of all of them, and how those failed.
+Outcome calls_differ(const std::vector<std::string>& calls, const std::vector<std::string>& failures) {
+  const auto other = static_cast<size_t>(
+      std::find_if(calls.begin(), calls.end(), [&](const auto& call) { return call != calls[0]; }) - calls.begin());
+  const auto call_of = [&](size_t rank) {
+    const std::string& failure = failures[rank];
+    return "rank " + std::to_string(rank) + ": " + calls[rank] +
+           (failure.empty() ? "" : ", which failed: " + failure.substr(0, failure.find('\n')));
+  };
+  Outcome outcome{MH_USAGE, "session: ranks 0 and " + std::to_string(other) + " make different calls\n  have  " +
+                                call_of(0) + "; " + call_of(other) + kCallAlike};
+  outcome.alike = false;
   return outcome;
 }
 
@@ -82,19 +120,34 @@ Outcome attempt(const std::function<void()>& work) {
   return {};
 }
 
+std::optional<Outcome> stuck_ranks(Communicator& control) {
+  auto* const others = dynamic_cast<PartsForAWhile*>(&control);
+  const std::string waits = others == nullptr ? "" : others->take_stuck();
+  if (waits.empty()) return std::nullopt;
+  Outcome outcome{MH_USAGE,
+                  "session: all ranks wait for each other, in different calls\n  have  " + waits + kCallAlike};
+  outcome.alike = false;
+  outcome.repeats = control.rank() > 0;
+  return outcome;
+}
+
 Outcome agree(Communicator& control, const std::string& what, const Outcome& mine) {
   if (control.size() == 1) return mine;
   const auto describe = [&what] { return what; };
-  const CallScope scope(tag_of(what), "a session's call", describe);
   const Uncounted uncounted;
   Outcome verdict;
   const Outcome met = attempt([&] {
-    at::Tensor worst = at::full({1}, static_cast<int64_t>(mine.status), at::kLong);
-    control.all_reduce(worst, ReduceOp::kMax);
-    if (worst.item<int64_t>() != MH_OK) verdict = first_failure(control.all_gather_strings(pack(mine)));
+    const uint64_t word = combine_tag(tag_of(what), static_cast<uint64_t>(mine.status));
+    if (all_alike(control, word, describe) && mine.status == MH_OK) return;
+    const CallScope scope(kAgreement, kSessionsCall, describe);
+    const std::vector<std::string> calls = control.all_gather_strings(what);
+    const bool same = std::all_of(calls.begin(), calls.end(), [&](const auto& call) { return call == what; });
+    verdict = same ? first_failure(control.all_gather_strings(pack(mine)))
+                   : calls_differ(calls, control.all_gather_strings(mine.text));
   });
   verdict.repeats = verdict.status != MH_OK && control.rank() > 0;
   if (met.status == MH_OK) return verdict;
+  if (const auto stuck = stuck_ranks(control)) return *stuck;
   // The ranks could not even meet: each says what it knows.
   Outcome alone = mine.status != MH_OK ? mine : met;
   alone.alike = false;

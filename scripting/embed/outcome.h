@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -32,6 +33,10 @@ struct Outcome {
 
 /// Runs `work`; every exception becomes an outcome.
 Outcome attempt(const std::function<void()>& work);
+
+/// The error of ranks that were found to wait for each other, in collectives of the script's or in agree(): of all
+/// ranks, which need not meet for it. Nothing if they were not, since it was asked last.
+std::optional<Outcome> stuck_ranks(Communicator& control);
 
 /// Returns what all ranks of `control` return for the call `what` that ended as `mine` on this one: the first failure
 /// that does not follow from another's. Collective over `control`; nothing that it sends is counted.

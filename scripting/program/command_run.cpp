@@ -11,17 +11,6 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// A setting that no mh.config asked for is a mistake worth a word, but not worth the run.
-void warn_of_unread_settings(lua_State* lua) {
-  const Context& run = context(lua);
-  if (run.rank() != 0 || (run.settings.empty() && run.config_file.empty())) return;
-  luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  const bool read = lua_getfield(lua, -1, "moonhalo.config") != LUA_TNIL;
-  lua_pop(lua, 2);
-  if (read) return;
-  std::fprintf(stderr, "moonhalo: --set and --config had no effect: %s does not call mh.config\n", run.script.c_str());
-}
-
 /// A word that is no option would have no effect: nothing says whether it is a setting or the script's.
 void refuse_words(const std::vector<std::string>& words) {
   if (words.empty()) return;
@@ -61,7 +50,7 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       return run_session(*options, [](lua_State* lua) {
         forbid_undefined_globals(lua);
         run_script(lua, 0);
-        warn_of_unread_settings(lua);
+        warn_of_unread_settings(lua, "--set and --config");
       });
     };
   });

@@ -352,9 +352,20 @@ int run_session(const SessionOptions& options, const std::function<void(lua_Stat
   return Session(options, body).run();
 }
 
+std::string unreadable(const std::string& path) {
+  if (::access(path.c_str(), R_OK) != 0) return std::strerror(errno);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return std::strerror(EISDIR);
+  return std::filesystem::is_regular_file(path, error) ? "" : "not a regular file";
+}
+
 void run_script(lua_State* lua, int results) {
   const Context& run = context(lua);
-  if (!std::filesystem::is_regular_file(run.script)) throw UsageError("cannot read the script '" + run.script + "'");
+  if (const std::string reason = unreadable(run.script); !reason.empty()) {
+    throw UsageError("cannot read the script '" + run.script + "'\n  have  " + reason +
+                     "\n  fix   give the path of a Lua file; one that does not begin with / starts at " +
+                     std::filesystem::current_path().string());
+  }
   if (luaL_loadfilex(lua, run.script.c_str(), "t") != LUA_OK) {
     const std::string message = with_whole_path(lua_tostring(lua, -1), ("@" + run.script).c_str());
     lua_pop(lua, 1);
@@ -362,6 +373,16 @@ void run_script(lua_State* lua, int results) {
   }
   for (const std::string& argument : run.arguments) push(lua, argument);
   call_traced(lua, static_cast<int>(run.arguments.size()), results);
+}
+
+void warn_of_unread_settings(lua_State* lua, const char* given) {
+  const Context& run = context(lua);
+  if (run.rank() != 0 || (run.settings.empty() && run.config_file.empty())) return;
+  luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  const bool read = lua_getfield(lua, -1, "moonhalo.config") != LUA_TNIL;
+  lua_pop(lua, 2);
+  if (read) return;
+  std::fprintf(stderr, "moonhalo: %s had no effect: %s does not call mh.config\n", given, run.script.c_str());
 }
 
 }  // namespace moonhalo::scripting

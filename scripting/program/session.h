@@ -54,4 +54,11 @@ int run_session(const SessionOptions& options, const std::function<void(lua_Stat
 /// UsageError when the file cannot be read.
 void run_script(lua_State* lua, int results);
 
+/// Says why a file cannot be read, "" if it can.
+std::string unreadable(const std::string& path);
+
+/// Says on rank 0, after run_script, that no mh.config has asked for the settings, where some were `given`: a mistake
+/// worth a word, but not worth the run.
+void warn_of_unread_settings(lua_State* lua, const char* given);
+
 }  // namespace moonhalo::scripting

@@ -144,6 +144,16 @@ end
 
 function verify_train() return mh.host.verify("train") end
 
+--- Sums of a field and of its mask, the mean of what is there, and whether both are cut alike.
+function masked(name_code)
+  local name = string.char(name_code)
+  local u, mask = fields[name], mh.host.masks[name]
+  local alike = mask.dtype == "bool" and tostring(mask.placements[1]) == tostring(u.placements[1])
+  return u:sum(), mask:sum(), (u * mask):sum() / mask:sum(), alike and 1 or 0
+end
+
+function verify_masked() return mh.host.verify(function() return (fields.b * mh.host.masks.b):sum() / mh.host.masks.b:sum() end) end
+
 --- Writes the field, draws, and leaves gradients.
 local function smear(weight)
   local mean = mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), mh.ones({1, 1, 3, 3}, {dtype = "float64"}) / 9, nil, {padding = 1})
@@ -191,6 +201,10 @@ function thirds(one)
   for i = 1, 1000 do sum = sum + one / (3 * i) end
   return sum, (mh.arange(1 << 18, {dtype = "float64"}) / 3):cos():sum()
 end
+
+function infinite() return 1, -math.huge end
+
+function spoils() mh.no_grad(function() fields.u:narrow(0, 0, 1):narrow(1, 0, 1):fill_(math.huge) end) end
 
 -- ---- Without an end --------------------------------------------------------------------------------------------------
 

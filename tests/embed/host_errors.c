@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "host.h"
 
@@ -36,8 +37,12 @@ static void errors_of_open(const host* h) {
   EXPECT(session == NULL);
   options = options_for(h);
   options.script = "no_such_file.lua";
-  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "cannot read the script 'no_such_file.lua'");
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE,
+               "cannot read the script 'no_such_file.lua'\n  have  No such file or directory\n  fix   ");
   expect_alike(h);
+  options = options_for(h);
+  options.script = "/";
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "cannot read the script '/'\n  have  Is a directory\n");
   options = options_for(h);
   options.settings = "lr";
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "'lr' is not of the form key=value");
@@ -104,6 +109,48 @@ static void errors_of_open_on_one_rank(const host* h) {
                wrong ? "MPI_COMM_NULL" : "timed out after 1 s");
   EXPECT(session == NULL);
   MPI_Barrier(h->comm);
+}
+
+/* What a session with these settings writes to stderr while it opens. */
+static void said_of_settings(const host* h, const char* path, const char* settings, char* said, size_t size) {
+  char name[40], log[1000];
+  const int error = dup(2);
+  mh_session* session = NULL;
+  mh_options options = options_for(h);
+  mh_status status;
+  FILE* file;
+  options.script = path;
+  options.settings = settings;
+  snprintf(name, sizeof(name), "stderr_%d", h->rank);
+  own_path(log, sizeof(log), name);
+  EXPECT(freopen(log, "w", stderr) != NULL);
+  status = mh_open(&options, &session);
+  fflush(stderr);
+  dup2(error, 2);
+  close(error);
+  EXPECT(status == MH_OK && mh_close(session) == MH_OK);
+  file = fopen(log, "r");
+  EXPECT(file != NULL);
+  said[fread(said, 1, size - 1, file)] = '\0';
+  fclose(file);
+}
+
+/* Rank 0 says that settings have no effect, and nothing where they have one. */
+static void settings_that_are_not_read(const host* h) {
+  char path[1000], said[2000], wanted[1200];
+  own_path(path, sizeof(path), "reads_nothing.lua");
+  if (h->rank == 0) {
+    FILE* file = fopen(path, "w");
+    EXPECT(file != NULL && fputs("function nothing() end\n", file) >= 0 && fclose(file) == 0);
+  }
+  MPI_Barrier(h->comm);
+  said_of_settings(h, path, "lr=1", said, sizeof(said));
+  snprintf(wanted, sizeof(wanted), "moonhalo: the host's settings had no effect: %s does not call mh.config\n", path);
+  EXPECT(strcmp(said, h->rank == 0 ? wanted : "") == 0);
+  said_of_settings(h, path, NULL, said, sizeof(said));
+  EXPECT(strcmp(said, "") == 0);
+  said_of_settings(h, script, "lr=1", said, sizeof(said));
+  EXPECT(strcmp(said, "") == 0);
 }
 
 static void errors_of_closed(const host* h) {
@@ -294,6 +341,7 @@ static void errors_of_calls(const host* h, mh_session* session) {
 void test_errors(const host* h) {
   mh_session* session;
   errors_of_open(h);
+  settings_that_are_not_read(h);
   errors_of_closed(h);
   session = open_session(h, NULL);
   errors_of_fields(h, session);
@@ -306,14 +354,39 @@ void test_errors(const host* h) {
 /* Ranks call different functions, without and with a collective in them. */
 static void ranks_part(const host* h) {
   mh_session* session = open_session(h, NULL);
-  EXPECT_ERROR(mh_call(session, h->rank == 0 ? "nothing" : "fails", 0, NULL, 0, NULL),
-               h->rank == 0 ? MH_USAGE : MH_SCRIPT, "");
+  EXPECT_ERROR(
+      mh_call(session, h->rank == 0 ? "nothing" : "fails", 0, NULL, 0, NULL), MH_USAGE,
+      "session: ranks 0 and 1 make different calls\n  have  rank 0: mh_call('nothing'); rank 1: mh_call('fails'), "
+      "which failed: ");
+  expect_alike(h);
+  EXPECT(mh_error_repeats() == (h->rank > 0));
   EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 0, NULL), MH_RANK_LOST, "the session has ended before");
   EXPECT(mh_close(session) == MH_OK);
   session = open_session(h, NULL);
   EXPECT_ERROR(mh_call(session, h->rank == 0 ? "nothing" : "half", 0, NULL, 0, NULL), MH_USAGE, "mh_call('nothing')");
   expect_alike(h);
   EXPECT(mh_close(session) == MH_OK);
+}
+
+/* One rank is in a collective of the script's or of mh_field, and the others have come to the end of another call. With
+   functions of the program's they would wait for the limit. */
+static void ranks_wait_for_each_other(const host* h, int in_field) {
+  padded p = make_padded(h, 13, 11);
+  mh_session* session = open_session(h, NULL);
+  double out[2];
+  if (!in_field) EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT_ERROR(h->rank != 1 ? mh_call(session, "nothing", 0, NULL, 0, NULL)
+               : in_field   ? mh_field(session, "u", &p.block)
+                            : mh_call(session, "slow_sum", 0, NULL, 2, out),
+               MH_USAGE, "session: all ranks wait for each other, in different calls\n  have  rank 0: ");
+  EXPECT(strstr(mh_error(), "mh_call('nothing')") != NULL);
+  expect_alike(h);
+  EXPECT(mh_error_repeats() == (h->rank > 0));
+  EXPECT_ERROR(mh_sync(session), MH_RANK_LOST, "the session has ended before");
+  EXPECT(mh_close(session) == MH_OK);
+  session = open_session(h, NULL); /* a later session knows nothing of it */
+  EXPECT(mh_sync(session) == MH_OK && mh_close(session) == MH_OK);
+  free(p.memory);
 }
 
 /* One rank gives wrong arguments, which are found before it comes to the others: they hear of them. */
@@ -484,6 +557,10 @@ void test_faults(const host* h) {
   errors_of_open_on_one_rank(h);
   one_rank_cannot_start(h);
   ranks_part(h);
+  if (options_for(h).transport == NULL) {
+    ranks_wait_for_each_other(h, 0);
+    ranks_wait_for_each_other(h, 1);
+  }
   one_rank_is_refused(h);
   one_rank_fails(h, "fails_on_rank_1", MH_SCRIPT, "rank 1 alone has failed");
   /* Others compute for 0.3 s of their own before they come. */

@@ -137,6 +137,29 @@ static void check_filled_ghosts(const host* h, mh_session* session) {
   free(p.memory);
 }
 
+/* Sums of a field and of its mask, the mean of what is there, and whether both are cut alike. */
+static void check_mask(const host* h, mh_session* session, mh_block* boxes, int holes) {
+  double out[4], sum = 0;
+  const double name = 'b';
+  int i, j, k, count = 0;
+  /* With holes the second box of rank 0 is missing. */
+  for (k = 0; k < 2 * h->ranks; ++k) {
+    if (holes && k == h->ranks) continue;
+    for (i = 2 * k; i < 2 * k + 2; ++i) {
+      for (j = 0; j < 3; ++j) sum += 10 * i + j + 0.5, ++count;
+    }
+  }
+  sum += h->ranks; /* the solver has added 1 in the first box of every rank */
+  EXPECT(mh_boxes(session, "b", holes && h->rank == 0 ? 1 : 2, boxes) == MH_OK);
+  EXPECT(mh_call(session, "masked", 1, &name, 4, out) == MH_OK);
+  EXPECT(fabs(out[0] - sum) < 1e-9 && out[1] == count && fabs(out[2] - sum / count) < 1e-12 && out[3] == 1);
+  if (holes) {
+    EXPECT(mh_call(session, "verify_masked", 0, NULL, 1, out) == MH_OK && out[0] < 1e-12);
+  } else if (h->ranks > 1) { /* rows between others are missing */
+    check_mask(h, session, boxes, 1);
+  }
+}
+
 /* Two boxes a rank, in turns along the rows, as patches of an adaptive mesh. The script writes one of them. */
 static void check_boxes(const host* h, mh_session* session) {
   double memory[2][4 * 5], out[4];
@@ -171,6 +194,7 @@ static void check_boxes(const host* h, mh_session* session) {
   EXPECT(memory[0][6] == 10 * boxes[0].begin[0] + 1.5 && memory[1][13] == 10 * boxes[1].begin[0] + 12.5);
   EXPECT(memory[0][0] == -7 && memory[1][19] == -7 && memory[1][5] == -7);
   EXPECT(mh_report(session, report, sizeof(report)) == MH_OK && strstr(report, "copied from 2 boxes") != NULL);
+  check_mask(h, session, boxes, 0);
   if (h->rank == 0) boxes[0].begin[0] = 2 * h->ranks;
   EXPECT_ERROR(mh_boxes(session, "b", 2, boxes), MH_USAGE, "mh_boxes('b'): boxes: two boxes own the same elements");
   EXPECT_ERROR(mh_boxes(session, NULL, 2, boxes), MH_USAGE, "mh_boxes: no name");
@@ -308,6 +332,55 @@ static void check_verify(const host* h, mh_session* session) {
   free(p.memory);
 }
 
+/* A field without holes has a mask too, which follows it. */
+static void check_mask_of_grid(const host* h, mh_session* session) {
+  padded p = make_padded(h, 13, 11);
+  const double u = 'u';
+  double out[4];
+  EXPECT(mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(session, "masked", 1, &u, 4, out) == MH_OK && out[1] == 13 * 11 && out[3] == 1);
+  EXPECT(mh_field(session, "u", NULL) == MH_OK);
+  EXPECT_ERROR(mh_call(session, "masked", 1, &u, 4, out), MH_SCRIPT, "no field 'u' was registered");
+  free(p.memory);
+}
+
+/* With check_finite numbers that are not finite are errors on all ranks: the last one's block has one before the call,
+   the function makes one, returns one, or is given one. The session goes on. */
+static void check_finite(const host* h) {
+  const double nan = strtod("nan", NULL);
+  padded p = make_padded(h, 13, 11);
+  mh_session* session = NULL;
+  mh_options options = options_for(h);
+  double out[2], kept;
+  char place[100];
+  int row, column;
+  options.check_finite = 1;
+  EXPECT(mh_open(&options, &session) == MH_OK && mh_field(session, "u", &p.block) == MH_OK);
+  EXPECT(mh_call(session, "train", 0, NULL, 1, out) == MH_OK);
+  kept = *at(&p, 1, 2);
+  if (h->rank == h->ranks - 1) *at(&p, 1, 2) = nan;
+  share(13, h->rows, h->rows - 1, &row);
+  share(11, h->columns, h->columns - 1, &column);
+  snprintf(place, sizeof(place), "field 'u' is nan at [%d, %d] before call 2 of the session\n", row + 1, column + 2);
+  EXPECT_ERROR(mh_call(session, "train", 0, NULL, 1, out), MH_USAGE, place);
+  EXPECT(h->ranks == 1 || strstr(mh_error(), "\n  rank  ") != NULL);
+  *at(&p, 1, 2) = kept;
+  EXPECT_ERROR(mh_call(session, "half", 1, &nan, 1, out), MH_USAGE, "mh_call('half'): argument 1 is nan before call 3");
+  EXPECT_ERROR(mh_call(session, "infinite", 0, NULL, 2, out), MH_SCRIPT,
+               "result 2 is -inf after call 4 of the session");
+  EXPECT_ERROR(mh_call(session, "spoils", 0, NULL, 0, NULL), MH_SCRIPT, "field 'u' is inf at [0, 0] after call 5");
+  if (h->row == 0 && h->column == 0) *at(&p, 0, 0) = kept;
+  EXPECT(mh_call(session, "nothing", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_close(session) == MH_OK);
+  session = open_session(h, NULL); /* without it they are numbers as others */
+  EXPECT(mh_call(session, "half", 1, &nan, 1, out) == MH_OK && out[0] != out[0]);
+  EXPECT(mh_close(session) == MH_OK);
+  options = options_for(h);
+  options.check_finite = h->rank == 0;
+  if (h->ranks > 1) EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "ranks 0 and 1 want different settings");
+  free(p.memory);
+}
+
 void test_fields(const host* h) {
   mh_session* session = open_session(h, "lr=0.125");
   double out[3];
@@ -326,5 +399,7 @@ void test_fields(const host* h) {
   check_without_cells(h, session, MH_LAST_FASTEST);
   check_without_cells(h, session, MH_FIRST_FASTEST);
   check_verify(h, session);
+  check_mask_of_grid(h, session);
+  check_finite(h);
   EXPECT(mh_close(session) == MH_OK);
 }

@@ -1,20 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- mh.host: what a simulation code that opened this script (moonhalo_c.h) shares with it. `fields` are its fields by name,
--- ShardTensors over its memory; `state` is the script's: what mh_save saves and mh_load restores; `trainers` lets other
+-- ShardTensors over its memory; `masks` says where these have values: all but the holes between boxes; `state` is the script's: what mh_save saves and mh_load restores; `trainers` lets other
 -- ranks train; `verify` compares a function with what one rank gives.
 
 local mh = require "moonhalo"
 
 local fail = mh.fail
 
+local function refuse_unknown(fields, name)
+  local names = {}
+  for known in pairs(fields) do names[#names + 1] = known end
+  table.sort(names)
+  fail(("host: no field '%s' was registered%s\n  have  %s\n  fix   register it with mh_field before this line runs")
+    :format(tostring(name), mh.did_you_mean(tostring(name), names), #names > 0 and table.concat(names, ", ") or "no fields"))
+end
+
 local kFields = {
-  __index = function(fields, name)
-    local names = {}
-    for known in pairs(fields) do names[#names + 1] = known end
-    table.sort(names)
-    fail(("host: no field '%s' was registered%s\n  have  %s\n  fix   register it with mh_field before this line runs")
-      :format(tostring(name), mh.did_you_mean(tostring(name), names), #names > 0 and table.concat(names, ", ") or "no fields"))
-  end,
+  __index = refuse_unknown,
   __newindex = function(_, name)
     fail(("host: the field '%s' cannot be assigned; write into its memory: mh.host.fields.%s:copy_(x)"):format(tostring(name), tostring(name)))
   end,
@@ -23,7 +25,7 @@ local kFields = {
 local kHost = {
   __index = function(_, name)
     if name == "state" then return nil end
-    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "state", "trainers", "verify"})))
+    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "masks", "state", "trainers", "verify"})))
   end,
   __newindex = function(host, name, value)
     if name ~= "state" then fail(("host: only mh.host.state may be assigned, not '%s'"):format(tostring(name))) end
@@ -40,8 +42,25 @@ end
 
 --- `native`: what a session gives (embed/host_trainers.cpp); nil without one.
 function host.new(native)
-  local made = {fields = setmetatable({}, kFields)}
-  function made.trainers(options) return require("moonhalo.internal.trainers").new(native, options) end
+  local made, trains = {fields = setmetatable({}, kFields)}, false
+  made.masks = setmetatable({}, {
+    __index = function(masks, name)
+      local field = rawget(made.fields, name) or refuse_unknown(made.fields, name)
+      if trains then
+        fail(("host: the mask of '%s' is not known to ranks that train\n  have  a snapshot of the field alone\n"
+          .. "  fix   use masks where the field is solved, or let its boxes leave no holes"):format(tostring(name)))
+      end
+      local mask = mh.ones_like(field:detach(), {dtype = "bool"})
+      rawset(masks, name, mask)
+      return mask
+    end,
+    __newindex = function(_, name) fail(("host: the mask '%s' cannot be assigned"):format(tostring(name))) end,
+  })
+  function made.trainers(options)
+    local link = require("moonhalo.internal.trainers").new(native, options)
+    trains = link.trains
+    return link
+  end
   function made.verify(...) return require("moonhalo.internal.verify").run(made, has_state, ...) end
   return setmetatable(made, kHost)
 end

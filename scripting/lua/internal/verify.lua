@@ -45,13 +45,16 @@ local function dict_of(value, has_state) return has_state(value) and value:state
 --- All that is restored: call it again and again.
 local function restorer(host, has_state)
   local state, random = host.state or {}, mh.get_rng_state()
-  local fields, objects, values, gradients = {}, {}, {}, {}
+  local fields, masks, objects, values, gradients = {}, {}, {}, {}, {}
+  for name, mask in pairs(host.masks) do masks[name] = mask end
   for _, name in ipairs(sorted_keys(host.fields)) do fields[name] = {host.fields[name], copy(host.fields[name])} end
   for key, value in pairs(state) do objects[key], values[key] = value, copy(dict_of(value, has_state)) end
   local parameters = parameters_of(state, has_state)
   for i, tensor in ipairs(parameters) do gradients[i] = tensor.grad and copy(tensor.grad) end
   return function()
     mh.no_grad(function()
+      for _, name in ipairs(sorted_keys(host.masks)) do rawset(host.masks, name, masks[name]) end
+      for name, mask in pairs(masks) do rawset(host.masks, name, mask) end
       for name, field in pairs(fields) do
         rawset(host.fields, name, field[1])
         field[1]:copy_(field[2])
@@ -175,6 +178,7 @@ function verify.run(host, has_state, given, numbers, options)
   for _, field in ipairs(sorted_keys(host.fields)) do
     rawset(host.fields, field, host.fields[field]:detach():full_tensor():clone())
   end
+  for _, field in ipairs(sorted_keys(host.masks)) do rawset(host.masks, field, host.masks[field]:full_tensor()) end
   local whole = outcome("with whole fields")
   if #cut ~= #whole then
     fail(("host.verify: %s leaves %d numbers and tensors on %d ranks, and %d on one\n  have  results, fields and mh.host.state"):format(
