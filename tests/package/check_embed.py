@@ -39,6 +39,7 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
     program = [work / "fortran/fortran_consumer", source / "tests/embed/host.lua"]
     for ranks in (1, 3):
         run(mpiexec, "-n", ranks, *program)
+        run(mpiexec, "-n", ranks, work / "fortran/fortran_f08", program[1])
     own = [run(mpiexec, "-n", ranks, work / "fortran/fortran_transport", program[1]).strip() for ranks in (1, 2, 3)]
     print("messages by functions in Fortran: " + "; ".join(own), flush=True)
     losses = [numbers(line)[0] for line in own]
