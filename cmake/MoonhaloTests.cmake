@@ -465,6 +465,8 @@ if(Python3_Interpreter_FOUND)
                                              "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.git COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_git.py"
                                            "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.words COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_words.py"
+                                             "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
@@ -472,7 +474,7 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME dev COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/dev/check_dev.py" "${PROJECT_SOURCE_DIR}")
   set_tests_properties(dev PROPERTIES LABELS quick)
-  set_tests_properties(style style.features style.rooms style.tests style.git style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
+  set_tests_properties(style style.features style.rooms style.tests style.git style.words style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
 endif()
 
 include(cmake/MoonhaloPackageTests.cmake)

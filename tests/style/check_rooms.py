@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the house: which room may include which, one spelling of includes, no circles of more than three units, a README in every
-room, the width of Markdown, headers that users must not get, and that C++ is formatted.
+"""Checks the tree: which folder may include which, one spelling of includes, no circles of more than three units, a README in every
+folder, the width of Markdown, headers that users must not get, and that C++ is formatted.
 usage: check_rooms.py SOURCE_FOLDER [CLANG_FORMAT FILE]; FILE remembers what was found formatted, so that it is not looked at again."""
 
 import hashlib
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from checked import main, problems_in
 
-# Floors from the ground: a room may include its own and those of the floors below.
+# Layers from the lowest: a folder may include itself and those of the layers below.
 FLOORS = {
     "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "pipeline training", "testing"],
     "io": ["base", "codecs", "formats", "shares", "checkpoint fields"],
     "scripting": ["core", "bind plot", "operators", "program", "embed python"],
 }
-# Rooms of ops/ include support/ and, these two, window/.
+# Folders of ops/ include support/ and, these two, window/.
 WINDOW_USERS = ("fourier", "neighborhood")
 # Embedded Lua, no C++.
 LUA_ROOM = "scripting/lua"
@@ -190,4 +190,4 @@ def self_test():
 
 
 if __name__ == "__main__":
-    main(check, self_test, "the house is in order" + ("" if len(sys.argv) > 2 else "; format not looked at"))
+    main(check, self_test, "layers, READMEs and format are in order" + ("" if len(sys.argv) > 2 else "; format not checked"))
