@@ -40,6 +40,7 @@ WORDS = {
     "nobody": (r"nobody|somebody", "name the rank, the user, the program"),
 }
 PATTERNS = {word: re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE) for word, (pattern, _) in WORDS.items()}
+ANY = re.compile("|".join(pattern.pattern for pattern in PATTERNS.values()), re.IGNORECASE)
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "*/README.md", "*/*/README.md", "*/*/*/README.md")
 BASELINE = "tests/style/words.txt"
 FOLDERS = ("engine", "ops", "io", "scripting", "tests")
@@ -71,8 +72,8 @@ def places_of(root):
         text = path.read_text(encoding="utf-8")
         for said in SYNTAX[path.suffix].finditer(text):
             for group, part in enumerate(said.groups(), 1):
-                for word, pattern in PATTERNS.items():
-                    for match in pattern.finditer(part or ""):
+                for word, pattern in PATTERNS.items() if part and ANY.search(part) else ():
+                    for match in pattern.finditer(part):
                         line = text.count("\n", 0, said.start(group) + match.start()) + 1
                         yield word, f"{path.relative_to(root).as_posix()}:{line}"
 
