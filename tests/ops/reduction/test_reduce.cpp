@@ -211,7 +211,8 @@ TEST(Reduce, Norms) {
 TEST(Reduce, S12_VariancesUseTrueCounts) {
   check({{"var",
           [](const Tensor& x) {
-            return List{x.var(), x.var(at::IntArrayRef{0}, false), x.var(at::OptionalIntArrayRef(kRows), at::Scalar(2), true)};
+            return List{x.var(), x.var(at::IntArrayRef{0}, false),
+                        x.var(at::OptionalIntArrayRef(kRows), at::Scalar(2), true)};
           },
           {.double_backward = true}},
          {"std",
