@@ -12,7 +12,8 @@ namespace moonhalo {
 class Communicator;
 
 /// Says where the outputs of a window operator (convolution, pooling, unfold, interpolation) go along a cut dim. Values
-/// do not depend on it, block sizes and halos do.
+/// do not depend on it, block sizes and halos do. Padding obeys it too: the outer blocks grow (kGeometry: unless one
+/// would get far more rows than the others, then blocks are balanced), or blocks are balanced.
 enum class OutputCut : uint8_t {
   kGeometry,  ///< to the owner of the window's centre: the fewest bytes
   kKeep,  ///< stride 1: as many rows as each block of the input, the last one takes the difference; else as kGeometry

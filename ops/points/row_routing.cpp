@@ -16,18 +16,6 @@ void append(std::vector<int64_t>& to, const std::vector<int64_t>& items) {
   to.insert(to.end(), items.begin(), items.end());
 }
 
-// Every block of `cut` (of the whole dim, if there is none) divided evenly over more mesh dims.
-Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent, const DeviceMesh& mesh) {
-  int64_t parts = 1;
-  for (const int64_t m : more) parts *= mesh.size(m);
-  if (!cut) cut.sizes = {extent};
-  std::vector<int64_t> sizes;
-  for (const int64_t size : cut.sizes) append(sizes, balanced_sizes(size, parts));
-  append(cut.mesh_dims, more);
-  cut.sizes = std::move(sizes);
-  return cut;
-}
-
 std::vector<int64_t> times(std::vector<int64_t> counts, int64_t factor) {
   for (int64_t& count : counts) count *= factor;
   return counts;

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "moonhalo/engine/tensor/output_cut.h"
+
 namespace moonhalo {
 
 SpecPtr with_cuts_of(const SpecPtr& spec, at::IntArrayRef shape, const std::vector<int64_t>& source) {
@@ -33,6 +35,40 @@ SpecPtr with_cut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent) {
   layout.cuts[dim] = std::move(cut);
   layout.global_shape[dim] = extent;
   return intern(std::move(layout));
+}
+
+std::vector<int64_t> padded_sizes(const std::vector<int64_t>& sizes, int64_t before, int64_t extent) {
+  const auto blocks = static_cast<int64_t>(sizes.size());
+  const std::vector<int64_t> balanced = balanced_sizes(extent, blocks);
+  std::vector<int64_t> outer;
+  int64_t row = 0, begin = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    row += sizes[b];
+    const int64_t end = b + 1 == blocks ? extent : std::clamp<int64_t>(row + before, 0, extent);
+    outer.push_back(end - begin);
+    begin = end;
+  }
+  if (output_cut() == OutputCut::kRebalance) return balanced;
+  // Blocks that were uneven before stay so; what an outer block grows by is a reason to move rows, unless it is a halo.
+  const auto far_too_long = [&](int64_t rows, int64_t growth) {
+    return 4 * rows > 5 * balanced[0] && 2 * growth > balanced[0];
+  };
+  const bool pays = far_too_long(outer.front(), before) || far_too_long(outer.back(), extent - row - before);
+  return output_cut() == OutputCut::kGeometry && pays ? balanced : outer;
+}
+
+Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent, const DeviceMesh& mesh) {
+  int64_t parts = 1;
+  for (const int64_t m : more) parts *= mesh.size(m);
+  if (!cut) cut.sizes = {extent};
+  std::vector<int64_t> sizes;
+  for (const int64_t size : cut.sizes) {
+    const auto inner = balanced_sizes(size, parts);
+    sizes.insert(sizes.end(), inner.begin(), inner.end());
+  }
+  cut.mesh_dims.insert(cut.mesh_dims.end(), more.begin(), more.end());
+  cut.sizes = std::move(sizes);
+  return cut;
 }
 
 SpecPtr resolve_nonlinear(const SpecPtr& spec) {

@@ -25,6 +25,9 @@ SpecPtr resolve_nonlinear(const SpecPtr& spec);
 /// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
 Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
 
+/// Every block of `cut` (of the whole dim of `extent` rows, if there is none) divided evenly over more mesh dims.
+Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent, const DeviceMesh& mesh);
+
 /// True if `layout` uses none of the mesh dims of a cut, so that one of its dims may take the cut.
 bool is_free(const Cut& cut, const Layout& layout);
 
@@ -43,6 +46,11 @@ std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64
 /// Block sizes whose boundaries are as near as may be to those of balanced blocks, while boundary i (before block i +
 /// 1) stays within [low[i], high[i]]; both are increasing and one shorter than the number of blocks.
 std::vector<int64_t> nearly_balanced(int64_t extent, const std::vector<int64_t>& low, const std::vector<int64_t>& high);
+
+/// Block sizes of a dim of blocks `sizes` with `before` rows more in front (fewer, if negative), `extent` in all. The
+/// outer blocks grow or shrink, so nothing moves; but balanced blocks, where set_output_cut says "rebalance", or where
+/// an outer one would have more than 1.25 times the rows of a balanced one because of what it grows by.
+std::vector<int64_t> padded_sizes(const std::vector<int64_t>& sizes, int64_t before, int64_t extent);
 
 /// A cut of `extent` rows that leaves the rows start, start + step, ... where `picked`, a cut of these rows alone, has
 /// them. Of the cuts that do, the one nearest to balanced blocks.

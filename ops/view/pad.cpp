@@ -55,20 +55,13 @@ Margins margins_of(const OpCall& call, at::IntArrayRef shape, Boundary boundary)
   return margins;
 }
 
-// The outer blocks grow or shrink by the margins.
+// The outer blocks grow or shrink by the margins, or blocks are balanced again.
 SpecPtr padded_spec(const SpecPtr& self, const Margins& margins) {
   Layout layout = self->layout();
   for (int64_t d = 0; d < self->ndim(); ++d) {
     const int64_t extent = self->global_shape()[d] + margins.before[d] + margins.after[d];
     layout.global_shape[d] = extent;
-    auto& sizes = layout.cuts[d].sizes;
-    int64_t row = 0, begin = 0;
-    for (size_t b = 0; b < sizes.size(); ++b) {
-      row += sizes[b];
-      const int64_t end = b + 1 == sizes.size() ? extent : std::clamp<int64_t>(row + margins.before[d], 0, extent);
-      sizes[b] = end - begin;
-      begin = end;
-    }
+    if (self->is_cut(d)) layout.cuts[d].sizes = padded_sizes(self->cut(d).sizes, margins.before[d], extent);
   }
   return intern(std::move(layout));
 }

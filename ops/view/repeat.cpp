@@ -5,7 +5,7 @@
 //     roll by 2     output [o, e) reads [o - 2, e - 2), round the ends
 //     flip          output [o, e) reads [extent - e, extent - o) backwards
 //     repeat by 3   blocks grow threefold: output [3 o, 3 e) reads itself modulo the extent
-//     pad           the first and the last block grow (or shrink); nothing moves
+//     pad           the first and the last block grow (or shrink); nothing moves, unless one would be far too long
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 
@@ -159,59 +159,32 @@ std::optional<Plan> plan_rot90(const OpCall& call) {
   return plan;
 }
 
-// The rows that one block of a padded dim keeps, and how many stand on either side.
-struct Side {
-  int64_t first = 0, rows = 0, before = 0, after = 0;
-};
-
+// Blocks of zeros or another value beyond the ends; rows of the input move only where blocks are balanced again.
 std::optional<Plan> plan_constant_pad(const OpCall& call) {
   const bool zero = call.value("value").toScalar().equal(0);
   const SpecPtr self = zero ? resolve_nonlinear(call.spec("self")) : without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
   const auto pad = call.integers("pad");
+  std::vector<int64_t> before(self->ndim(), 0);
   Layout layout = self->layout();
   layout.global_shape = shape;
-  std::vector<Side> sides(self->ndim());
   for (int64_t d = 0; d < self->ndim(); ++d) {
     const size_t at = 2 * static_cast<size_t>(self->ndim() - 1 - d);
-    const int64_t lo = at < pad.size() ? pad[at] : 0;
-    const auto blocks = self->block_sizes(d);
-    const int64_t mine = self->is_cut(d) ? self->block_index(d, call.mesh()->rank()) : 0;
-    std::vector<int64_t> sizes;
-    int64_t row = 0, begin = 0;
-    for (size_t b = 0; b < blocks.size(); ++b) {
-      const bool last = b + 1 == blocks.size();
-      const int64_t end = last ? shape[d] : std::clamp<int64_t>(row + blocks[b] + lo, 0, shape[d]);
-      sizes.push_back(end - begin);
-      if (static_cast<int64_t>(b) == mine) {
-        const int64_t first = std::clamp(begin - lo, row, row + blocks[b]);
-        const int64_t stop = std::clamp(end - lo, first, row + blocks[b]);
-        Side& side = sides[d];
-        side.first = first - row;
-        side.rows = stop - first;
-        side.before = side.rows > 0 ? first + lo - begin : end - begin;
-        side.after = end - begin - side.rows - side.before;
-      }
-      row += blocks[b];
-      begin = end;
-    }
-    if (self->is_cut(d)) layout.cuts[d].sizes = std::move(sizes);
+    if (at < pad.size()) before[d] = pad[at];
+    if (self->is_cut(d)) layout.cuts[d].sizes = padded_sizes(self->cut(d).sizes, before[d], shape[d]);
   }
-  Plan plan = unary_plan(call, self, {intern(std::move(layout))});
+  const SpecPtr padded = intern(std::move(layout));
+  Plan plan = unary_plan(call, self, {padded});
   if (!self->has_cut()) return plan;
-  plan.run = [sides, at_self = call.arg("self"), at_value = call.arg("value")](LocalCall& call) {
-    at::Tensor local = call.tensor(at_self);
-    std::vector<int64_t> sizes(local.dim());
-    at::Tensor kept = local;
-    for (int64_t d = 0; d < local.dim(); ++d) {
-      kept = kept.narrow(d, sides[d].first, sides[d].rows);
-      sizes[d] = sides[d].before + sides[d].rows + sides[d].after;
-    }
-    at::Tensor result = at::full(sizes, call.value(at_value).toScalar(), local.options());
-    at::Tensor inside = result;
-    for (int64_t d = 0; d < local.dim(); ++d) inside = inside.narrow(d, sides[d].before, sides[d].rows);
-    inside.copy_(kept);
-    call.give(std::move(result));
+  const auto map = std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
+    std::vector<HaloRequest> requests;
+    for (int64_t d = 0; d < self->ndim(); ++d) requests.push_back({padded->block_range(d, rank).shifted(-before[d])});
+    return requests;
+  });
+  plan.run = [map, at_self = call.arg("self"), at_value = call.arg("value")](LocalCall& call) {
+    const at::Tensor local = call.tensor(at_self);
+    const at::Tensor result = gather(*map, local, call.value(at_value).toScalar());
+    call.give(result.is_alias_of(local) ? result.clone(at::MemoryFormat::Contiguous) : result);
   };
   return plan;
 }
@@ -230,7 +203,10 @@ const Register repeat_rules{
      .traffic = Traffic::kHalo},
     {.op = "aten::flip", .plan = plan_flip, .supports = "any cut", .traffic = Traffic::kHalo},
     {.op = "aten::rot90", .plan = plan_rot90, .supports = "any cut", .traffic = Traffic::kHalo},
-    {.op = "aten::constant_pad_nd", .plan = plan_constant_pad, .supports = "any cut; the outer blocks grow or shrink"},
+    {.op = "aten::constant_pad_nd",
+     .plan = plan_constant_pad,
+     .supports = "any cut; the outer blocks grow or shrink, or blocks are balanced again",
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace

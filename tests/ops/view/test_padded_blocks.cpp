@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Padding by many rows: no rank alone gets them, and only rows that change their rank move: S26.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "moonhalo/engine/tensor/output_cut.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/held.h"
+#include "tests/support/live_bytes.h"
+
+namespace moonhalo::testing::test_padded_blocks {
+namespace {
+
+using at::Tensor;
+using Sizes = std::vector<int64_t>;
+
+Sizes blocks(const Tensor& x) { return spec(x)->block_sizes(0); }
+
+struct Row {
+  const char* name;
+  OutputCut policy;
+  Sizes blocks;
+  int64_t before, after;
+  Sizes padded;
+  int64_t moved;  // rows of the input, all ranks together
+  double value = 0;
+};
+
+TEST(PaddedBlocks, S26_ManyNewRowsAreShared) {
+  using enum OutputCut;
+  for (const Row& row : {
+           // The modes of a spectrum, put back among the waves that were left out.
+           Row{"low waves", kGeometry, {12, 0, 0, 0}, 0, 52, {16, 16, 16, 16}, 0},
+           Row{"high waves", kGeometry, {0, 0, 0, 12}, 52, 0, {16, 16, 16, 16}, 0},
+           Row{"shared modes", kGeometry, {3, 3, 3, 3}, 0, 52, {16, 16, 16, 16}, 9, 1.5},
+           Row{"halo", kGeometry, {4, 5, 4, 4}, 1, 2, {5, 5, 4, 6}, 0},
+           Row{"halo of uneven blocks", kGeometry, {2, 11, 4, 3}, 1, 1, {3, 11, 4, 4}, 0},
+           Row{"crop", kGeometry, {16, 16, 16, 16}, 0, -52, {12, 0, 0, 0}, 0},
+           Row{"kept", kKeep, {12, 0, 0, 0}, 0, 52, {12, 0, 0, 52}, 0},
+           Row{"balanced halo", kRebalance, {2, 11, 4, 3}, 1, 1, {6, 6, 5, 5}, 6, -2},
+           Row{"balanced crop", kRebalance, {16, 16, 16, 16}, 0, -52, {3, 3, 3, 3}, 9},
+       }) {
+    const int64_t extent = c10::sum_integers(row.blocks);
+    const Tensor full = at::randn({extent, 6}, at::kDouble), leaf = full.clone().requires_grad_();
+    const auto pad = [&](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, row.before, row.after}, row.value); };
+    const Tensor expected = pad(leaf), gradient = torch::autograd::grad({bent(expected).sum()}, {leaf})[0];
+    std::atomic<int64_t> sent = 0;
+    on_mesh({4}, [&](const MeshPtr& mesh) {
+      const OutputCut policy = set_output_cut(row.policy);
+      const Tensor x = shard_of(full, mesh, {shard(0, row.blocks)}).requires_grad_();
+      mesh->group().reset_stats();
+      const Tensor y = pad(x);
+      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(blocks(y), row.padded) << row.name;
+      EXPECT_EQ(difference(full_tensor(y), expected.detach(), 0), "") << row.name;
+      const Tensor grad = torch::autograd::grad({bent(y).sum()}, {x})[0];
+      EXPECT_EQ(spec(grad), spec(x)) << row.name;
+      EXPECT_EQ(difference(full_tensor(grad), gradient, 1e-12), "") << row.name;
+      set_output_cut(policy);
+    });
+    EXPECT_EQ(sent, row.moved * 6 * 8) << row.name;
+  }
+}
+
+// Other paddings grow blocks too.
+TEST(PaddedBlocks, S26_MirroredRowsAreShared) {
+  const auto full = make_tensor({12, 6}, 1);
+  on_mesh({4}, [&](const MeshPtr& mesh) {
+    const Tensor x = shard_of(full, mesh, {shard(0, {6, 6, 0, 0})});
+    const Tensor columns = x.t().unsqueeze(0);  // [1, 6, 12]: padded in its last dim
+    for (const char* mode : {"reflect", "replicate", "circular"}) {
+      const Tensor padded = at::pad(columns, {0, 11}, mode);
+      EXPECT_EQ(spec(padded)->block_sizes(2), (Sizes{6, 6, 6, 5})) << mode;
+      EXPECT_EQ(difference(full_tensor(padded), at::pad(full.t().unsqueeze(0), {0, 11}, mode), 0), "") << mode;
+    }
+  });
+}
+
+// The last of 16 ranks needs no more than the others.
+TEST(PaddedBlocks, S26_PeaksAreShared) {
+  std::array<std::atomic<int64_t>, 16> peaks{};
+  on_mesh({16}, [&](const MeshPtr& mesh) {
+    const Tensor x = shard_of(at::ones({12, 1000}, at::kDouble), mesh, {shard(0)});
+    mesh->group().barrier();
+    auto live = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+    const Tensor y = at::constant_pad_nd(x, {0, 0, 0, 500}).mul(2);
+    peaks[mesh->rank()] = live->peak;
+  });
+  for (const auto& peak : peaks) EXPECT_LE(peak, 8 * 1000 * (3 * 32 + 12));
+}
+
+}  // namespace
+}  // namespace moonhalo::testing::test_padded_blocks
