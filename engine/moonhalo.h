@@ -31,6 +31,7 @@
 #include "moonhalo/io/checkpoint/checkpoint.h"
 #include "moonhalo/io/fields/domain_file.h"
 #include "moonhalo/io/fields/scatter.h"
+#include "moonhalo/ops/indexing/cut_graph.h"
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "moonhalo/ops/points/knn.h"
 #include "moonhalo/ops/window/grid_sample.h"

@@ -19,6 +19,7 @@
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/dispatch/foreign_call.h"
+#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/dispatch/out_of_memory.h"
 #include "moonhalo/engine/dispatch/undivided.h"
@@ -95,9 +96,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     if (move.written) block_was_written(impl->local());
     const bool stored = impl->spec()->has_stored();
     if (stored && !sharing.views) moved = kept_block(tensor, move.wanted);
-    if (!moved.defined()) {
-      moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
-    }
+    if (!moved.defined()) moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
     if (move.resolves && impl->spec()->is_replicate()) moved = moved.clone();  // a part shall not hold the whole
     // Kernels add up in the order of memory, so a stored matrix is fetched as it would lie whole.
     if ((stored || move.resolves) && !tensor.is_contiguous()) moved = laid_as(moved, tensor.strides());
@@ -114,8 +113,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
 }
 
 // The short way of localize for most tensors: a block that is read or written where it lies, and of which nothing else
-// need know.
-// Null where there is more to do.
+// need know. Null where there is more to do.
 inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
   if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
   // Planning has looked at the type.
@@ -462,6 +460,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   std::optional<CurrentCall> halos;
   if (decision.plan.run && (halo_options().keep || ghosts_are_filled())) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
+  const GivenTensors given(decision.plan.asks_for_tensors, at::ArrayRef(stack).slice(base));
   const bool in_rows = !facts.reads_order || stack[base].toTensor().is_contiguous();
   std::optional<ForeignCall> foreign;
   if (decision.foreign) [[unlikely]]

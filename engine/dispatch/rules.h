@@ -149,7 +149,8 @@ struct Plan {
   /// By result: its dims from the outermost to the innermost in memory, where `run` gives blocks that do not lie row by
   /// row. Whether one does is the same on all ranks. A block that lies otherwise than its tensor says is copied.
   std::vector<std::vector<int64_t>> memory_order = {};
-  bool gathered = false;  ///< made by the fallback, because no rule covers the call
+  bool asks_for_tensors = false;  ///< `run` asks for the tensors that the call was given (given_tensors.h)
+  bool gathered = false;          ///< made by the fallback, because no rule covers the call
 };
 
 /// The operators of a rule: one name, or a list of them.

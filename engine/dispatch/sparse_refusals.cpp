@@ -96,12 +96,13 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
                 "factory_capture.cpp registers the fallthrough of this key");
   using namespace at::_ops;
   add_typed<add_Tensor, add__Tensor, sub_Tensor, sub__Tensor, mul_Tensor, mul__Tensor, div_Tensor, div__Tensor, mm, mv,
-            bmm, addmm, addmm_, copy_, index_select, threshold_backward>(library);
+            bmm, addmm, addmm_, copy_, threshold_backward>(library);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
     if (!op || !op->hasSchema() || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(kSparseCheckKey))
       continue;
+    if (name.name == "aten::index_select") continue;  // ops/indexing/row_gradients.cpp has a kernel
     if (makes_sparse(name.name)) {
       library.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_to_make>());
     } else if (has_sparse_kernel(*op) && takes_two_tensors(op->schema())) {

@@ -9,12 +9,14 @@ namespace moonhalo {
 
 class CopiedMemory;
 struct GatherNote;
+struct KeptRoutes;
 struct TensorHalos;
 
 /// The engine's notes beside a ShardTensor. LibTorch has one place for that, its BackendMeta.
 struct TensorNotes final : c10::BackendMeta {
   std::shared_ptr<TensorHalos> halos;    ///< of this object alone (tensor_halos.cpp)
   std::shared_ptr<GatherNote> gathered;  ///< of this object alone (kept_gather.cpp)
+  std::shared_ptr<KeptRoutes> routes;    ///< of this object alone (ops/support/kept_routes.cpp)
   std::shared_ptr<CopiedMemory> copied;  ///< of all that have this block: it is a copy (view_copies.h)
   bool any_order = false;  ///< of this object alone: a plain tensor's strides are not known (result_strides.h)
   bool laid_anew = false;  ///< of this object alone, of any order: its block lay otherwise than row by row

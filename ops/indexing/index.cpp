@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Indexing by tensors: x[a, :, b] and x[a, :, b] = v.
 //
-// An indexed dim that is cut need not be gathered: each rank fills in the rows that it owns and zeros elsewhere, and
-// the result is Partial; whichever moves less is taken. Writing, each rank writes the rows that it owns.
+// An indexed dim that is cut need not be gathered: rows that are read are sent to who asks for them, and sums of what
+// is added are sent back (picked_rows.h). Else each rank fills in the rows that it owns and zeros elsewhere, and the
+// result is Partial, if that moves less. Writing, each rank writes the rows that it owns.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <memory>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/indexing/masks.h"
 #include "moonhalo/ops/support/local_rows.h"
+#include "moonhalo/ops/support/picked_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -104,6 +107,167 @@ Plan gathered(const OpCall& call, std::vector<SpecPtr> outputs) {
   return plan;
 }
 
+// Rows are picked by one index tensor or several, which are broadcast to one shape.
+struct PickedByIndices {
+  Pattern pattern;
+  PickedRows rows;
+  std::vector<int64_t> shape;  // of this rank's entries, as they stand in the result
+  Arg at_indices;
+
+  /// The index tensors that the local call was given, of one shape.
+  std::vector<at::Tensor> indices(LocalCall& call, c10::Device device) const {
+    const auto list = call.value(at_indices).to<Indices>();
+    std::vector<at::Tensor> given;
+    for (const int64_t d : pattern.indexed) given.push_back(list.get(d)->to(device));
+    return at::broadcast_tensors(given);
+  }
+  PickedRoutePtr route(LocalCall& call, c10::Device device, const char* op) const {
+    const bool lone = pattern.indexed.size() == 1;
+    return route_of(rows, indices(call, device),
+                    lone ? GivenTensors::of(at_indices, static_cast<int>(pattern.indexed[0])) : at::Tensor(), op);
+  }
+  bool lone() const { return pattern.indexed.size() == 1; }
+  /// The table with its indexed dims as one, which is dim `row_dim()`; a view where that is possible.
+  at::Tensor table(const at::Tensor& block) const {
+    if (lone()) return block;
+    std::vector<int64_t> order = pattern.indexed;
+    order.insert(order.end(), pattern.others.begin(), pattern.others.end());
+    return block.permute(order).flatten(0, static_cast<int64_t>(pattern.indexed.size()) - 1);
+  }
+  int64_t row_dim() const { return lone() ? pattern.place : 0; }
+  int64_t index_ndim() const { return static_cast<int64_t>(pattern.index_shape.size()); }
+  /// The dims of the entries in the result, first if the table's rows are.
+  std::vector<int64_t> entry_order() const {
+    std::vector<int64_t> order = all_dims(static_cast<int64_t>(shape.size()));
+    if (!lone()) {
+      const auto first = order.begin();
+      std::rotate(first, first + pattern.place, first + pattern.place + index_ndim());
+    }
+    return order;
+  }
+  /// Entries as rows of the table, from the shape of the result, and back.
+  at::Tensor as_rows(const at::Tensor& entries) const {
+    const int64_t at = row_dim();
+    return entries.permute(entry_order()).flatten(at, at + index_ndim() - 1);
+  }
+  at::Tensor as_result(const at::Tensor& rows) const {
+    const auto order = entry_order();
+    std::vector<int64_t> moved, back(order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      moved.push_back(shape[order[i]]);
+      back[order[i]] = static_cast<int64_t>(i);
+    }
+    return rows.view(moved).permute(back).contiguous();
+  }
+};
+
+// The result's cuts: those of the dims that are not indexed, and of the entries.
+SpecPtr result_spec(const Pattern& pattern, const PickedRows& rows) {
+  Layout layout(rows.table->mesh(), pattern.result_shape(rows.table->global_shape()));
+  std::vector<Cut> cuts;
+  for (const int64_t d : pattern.others) cuts.push_back(rows.table->cut(d));
+  const auto& entries = rows.entries->layout().cuts;
+  cuts.insert(cuts.begin() + pattern.place, entries.begin(), entries.end());
+  layout.cuts = std::move(cuts);
+  layout.partials = rows.table->layout().partials;
+  return intern(std::move(layout));
+}
+
+// A tensor that is broadcast to one of spec `whole` takes its cuts where the extents are equal.
+SpecPtr broadcast_spec(const SpecPtr& whole, at::IntArrayRef shape) {
+  const int64_t ndim = static_cast<int64_t>(shape.size()), first = whole->ndim() - ndim;
+  std::vector<int64_t> source(ndim, -1);
+  for (int64_t d = 0; d < ndim; ++d) {
+    if (first + d >= 0 && shape[d] == whole->global_shape()[first + d]) source[d] = first + d;
+  }
+  return without_partial(with_cuts_of(whole, shape, source));
+}
+
+std::optional<PickedByIndices> picked_by_indices(const OpCall& call, const Pattern& pattern, const SpecPtr& self,
+                                                 UncutIndex uncut, const SpecPtr& entries = {}) {
+  SpecPtr index = replicated(call.mesh(), pattern.index_shape);
+  for (const TensorArgument& slot : call.slots()) {
+    if (slot.arg != call.arg("indices") || !slot.spec || !slot.spec->has_cut() || index->has_cut()) continue;
+    if (slot.spec->global_shape() != pattern.index_shape) return std::nullopt;
+    index = without_partial(slot.spec);
+  }
+  auto rows = picked_rows(self, pattern.indexed, index, uncut, entries);
+  if (!rows) return std::nullopt;
+  rows->wrap = true;
+  std::vector<int64_t> shape = result_spec(pattern, *rows)->local_shape();
+  return PickedByIndices{pattern, std::move(*rows), std::move(shape), call.arg("indices")};
+}
+
+void want_indices(const OpCall& call, const PickedRows& rows, Plan& plan) {
+  for (size_t s = 0; s < call.slots().size(); ++s) {
+    const TensorArgument& slot = call.slots()[s];
+    if (slot.arg == call.arg("indices") && slot.spec)
+      plan.inputs[s] = broadcast_spec(rows.index(), slot.spec->global_shape());
+  }
+  plan.asks_for_tensors = true;
+}
+
+std::optional<Plan> plan_picked_index(const OpCall& call, const Pattern& pattern) {
+  const auto picked = picked_by_indices(call, pattern, call.spec("self"), UncutIndex::kShare);
+  if (!picked) return std::nullopt;
+  Plan plan = unary_plan(call, picked->rows.table, {result_spec(pattern, picked->rows)});
+  want_indices(call, picked->rows, plan);
+  plan.run = [picked = *picked, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self);
+    const auto way = picked.route(call, self.device(), "index");
+    call.give(picked.as_result(way->route.fetch(picked.table(self), picked.row_dim())));
+  };
+  return plan;
+}
+
+// Values that are added to rows of cut dims: each rank sums up what is for one row, and sends it there.
+std::optional<Plan> plan_picked_put(const OpCall& call, const Pattern& pattern, const SpecPtr& self) {
+  if (!call.flag("accumulate") || call.tensor("self").dtype == at::kBool || !cuts_indexed(*self, pattern))
+    return std::nullopt;
+  const SpecPtr& values = call.spec("values");
+  const auto result = pattern.result_shape(self->global_shape());
+  SpecPtr entries;
+  if (values->global_shape() == result && values->has_cut()) {
+    std::vector<int64_t> source;
+    for (size_t d = 0; d < pattern.index_shape.size(); ++d) source.push_back(pattern.place + static_cast<int64_t>(d));
+    entries = without_partial(with_cuts_of(values, pattern.index_shape, source));
+  }
+  const auto picked = picked_by_indices(call, pattern, self, UncutIndex::kOwn, entries);
+  if (!picked) return std::nullopt;
+  Layout sum = self->layout();
+  for (const Cut& cut : picked->rows.entries->layout().cuts) {
+    for (const int64_t m : cut.mesh_dims) {
+      if (!sum.uses(m)) sum.partials[m] = ReduceOp::kSum;
+    }
+  }
+  const SpecPtr addends = intern(std::move(sum));
+  Plan plan = unary_plan(call, self, {self});
+  want_indices(call, picked->rows, plan);
+  plan.inputs[call.slot("values")] = broadcast_spec(result_spec(pattern, picked->rows), values->global_shape());
+  plan.run = [picked = *picked, addends, self, in_place = call.writes("self"), at_self = call.arg("self"),
+              move = std::make_shared<const Redistribution>(addends, self),
+              at_values = call.arg("values")](LocalCall& call) {
+    const at::Tensor target = call.tensor(at_self), given = call.tensor(at_values).to(target.device());
+    const auto way = picked.route(call, target.device(), "index_put");
+    const bool there = addends == self;
+    at::Tensor sums = !there     ? at::zeros(addends->local_shape(), target.options())
+                      : in_place ? target
+                                 : target.clone(at::MemoryFormat::Contiguous);
+    const at::Tensor table = picked.table(sums);
+    way->route.add(picked.as_rows(given.expand(picked.shape)).contiguous(), picked.row_dim(), 1, table);
+    if (!table.is_alias_of(sums)) {
+      std::vector<int64_t> order = picked.pattern.indexed;
+      order.insert(order.end(), picked.pattern.others.begin(), picked.pattern.others.end());
+      const at::Tensor permuted = sums.permute(order);
+      permuted.copy_(table.view(permuted.sizes()));
+    }
+    if (there) return call.give(sums);
+    sums = move->apply(sums);
+    call.give(in_place ? target.add_(sums) : target.add(sums));
+  };
+  return plan;
+}
+
 std::optional<Plan> plan_index(const OpCall& call) {
   const Pattern pattern = pattern_of(call);
   const SpecPtr& self = call.spec("self");
@@ -112,6 +276,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
     return mask ? plan_read_mask(call, *mask) : gathered(call, {});
   }
   const auto shape = *call.output_shapes()[0];
+  if (auto plan = plan_picked_index(call, pattern)) return plan;
   Axes axes;
   const int index_axes = static_cast<int>(self->ndim());
   const auto index_ndim = static_cast<int>(pattern.index_shape.size());
@@ -205,6 +370,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
     if (const auto mask = single_mask(call)) return plan_write_mask(call, *mask);
     return self->has_cut() ? std::nullopt : std::optional(gathered(call, {self}));
   }
+  if (auto plan = plan_picked_put(call, pattern, self)) return plan;
   if (auto plan = plan_gradient_addends(call, pattern, self)) return plan;
   Plan plan = unary_plan(call, self, {self});
   for (size_t s = 1; s < call.slots().size(); ++s) {
@@ -253,8 +419,10 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
   return plan;
 }
 
-const char* const kIndexGet = "any cut; a mask beside other indices gathers";
-const char* const kIndexPut = "any cut; each rank writes the rows it owns; a mask alone, not beside other indices";
+const char* const kIndexGet = "any cut; rows that are asked for are sent; a mask beside other indices gathers";
+const char* const kIndexPut =
+    "any cut; each rank writes the rows it owns, sums of what is added are sent there; a mask alone, not beside other "
+    "indices";
 
 const Register index_rules{
     {.op = {"aten::index.Tensor", "aten::_unsafe_index.Tensor"},

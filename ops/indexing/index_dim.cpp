@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indexing along one dim: index_select, gather, index_add and its kin, scatter and its kin. Along a cut dim each rank
-// reads or writes the rows that it owns; what is read becomes Partial when that moves less than the rows themselves.
+// Indexing along one dim: index_select, gather, index_add and its kin, scatter and its kin. Rows of a cut dim that are
+// read are sent to who asks for them, and sums of what is added are sent back (picked_rows.h). Else each rank reads or
+// writes the rows that it owns; what is read so is Partial.
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 
@@ -8,8 +9,10 @@
 #include <memory>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/support/local_rows.h"
+#include "moonhalo/ops/support/picked_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -31,10 +34,25 @@ Axes reading_axes(const OpCall& call, int64_t dim, const std::vector<int>& index
   return axes;
 }
 
+std::optional<Plan> plan_picked_select(const OpCall& call, int64_t dim) {
+  const SpecPtr& index = call.spec("index");
+  const auto rows = picked_rows(call.spec("self"), {dim}, index, UncutIndex::kShare);
+  if (!rows) return std::nullopt;
+  Plan plan = unary_plan(call, rows->table, {with_cut(rows->table, dim, rows->entries->cut(0), index->global_numel())});
+  plan.inputs[call.slot("index")] = rows->index();
+  plan.asks_for_tensors = true;
+  plan.run = [rows = *rows, dim, at_self = call.arg("self"), at_index = call.arg("index")](LocalCall& call) {
+    const auto picked = route_of(rows, {call.tensor(at_index)}, GivenTensors::of(at_index), "index_select");
+    call.give(picked->route.fetch(call.tensor(at_self), dim));
+  };
+  return plan;
+}
+
 std::optional<Plan> plan_index_select(const OpCall& call) {
   const SpecPtr &self = call.spec("self"), &index = call.spec("index");
   const int64_t dim = call.dim("dim", self->ndim());
   if (self->ndim() == 0 || index->ndim() > 1) return std::nullopt;
+  if (auto plan = plan_picked_select(call, dim)) return plan;
   std::vector<int64_t> shape = self->global_shape();
   shape[dim] = index->global_numel();
   const int chosen = static_cast<int>(self->ndim());
@@ -92,12 +110,50 @@ std::optional<Plan> plan_short_gather(const OpCall& call, int64_t dim) {
   return plan;
 }
 
+// True if an index of single elements, or their source, goes with self in the dims other than `dim`.
+bool goes_with(const ShardSpec& other, const ShardSpec& self, int64_t dim) {
+  for (int64_t d = 0; d < self.ndim(); ++d) {
+    if (d == dim) continue;
+    if (other.global_shape()[d] != self.global_shape()[d]) return false;
+    if (other.is_cut(d) && other.cut(d) != self.cut(d)) return false;
+  }
+  return true;
+}
+
+// The cut of one dim of `spec`.
+SpecPtr along(const SpecPtr& spec, int64_t dim) { return with_cuts_of(spec, {spec->global_shape()[dim]}, {dim}); }
+
+// As a line of elements, the rows of `dim` first; a view where that is possible.
+at::Tensor in_line(const at::Tensor& tensor, int64_t dim) { return tensor.movedim(dim, 0).reshape({-1}); }
+
+std::optional<Plan> plan_picked_gather(const OpCall& call, int64_t dim) {
+  const SpecPtr &self = call.spec("self"), &index = call.spec("index");
+  if (!goes_with(*index, *self, dim)) return std::nullopt;
+  const auto rows = picked_rows(self, {dim}, along(index, dim), UncutIndex::kShare);
+  if (!rows) return std::nullopt;
+  const SpecPtr result = with_cut(rows->table, dim, rows->entries->cut(0), index->global_shape()[dim]);
+  Plan plan = unary_plan(call, rows->table, {result});
+  plan.inputs[call.slot("index")] = without_partial(rows->known ? without_cuts(result, {dim}) : result);
+  plan.asks_for_tensors = true;
+  plan.run = [rows = *rows, dim, shape = result->local_shape(), at_self = call.arg("self"),
+              at_index = call.arg("index")](LocalCall& call) {
+    const at::Tensor self = call.tensor(at_self), index = call.tensor(at_index).movedim(dim, 0);
+    const auto picked = route_by_columns(rows, index, GivenTensors::of(at_index), "gather");
+    if (!picked->elements) return call.give(picked->route.fetch(self, dim));
+    std::vector<int64_t> moved = index.sizes().vec();
+    moved[0] = shape[dim];
+    call.give(picked->route.fetch(in_line(self, dim), 0).view(moved).movedim(0, dim).contiguous());
+  };
+  return plan;
+}
+
 std::optional<Plan> plan_gather(const OpCall& call) {
   const SpecPtr &self = call.spec("self"), &index = call.spec("index");
   if (self->ndim() == 0 || index->ndim() != self->ndim()) return std::nullopt;
   const auto shape = *call.output_shapes()[0];
   const int64_t dim = call.dim("dim", self->ndim());
   if (auto plan = plan_short_gather(call, dim)) return plan;
+  if (auto plan = plan_picked_gather(call, dim)) return plan;
   const int ndim = static_cast<int>(self->ndim());
   // The index may be shorter than self in other dims; its rows then are not those of self's blocks.
   std::vector<AxisKind> kinds(2 * ndim, AxisKind::kKeep);
@@ -139,6 +195,57 @@ SpecPtr written_spec(const OpCall& call, int64_t dim, Arg at_source) {
     if (d != dim && alike && !layout.cuts[d] && is_free(source->cut(d), layout)) layout.cuts[d] = source->cut(d);
   }
   return intern(std::move(layout));
+}
+
+// Entries of the ranks that are added to rows of a cut dim: each rank sums up what is for one row, and sends it there.
+std::optional<Plan> plan_picked_addends(const OpCall& call, const SpecPtr& self, int64_t dim, Arg at_source) {
+  if (!adds_entries(call) || call.tensor("self").dtype == at::kBool || self->ndim() == 0 || !self->is_cut(dim))
+    return std::nullopt;
+  const SpecPtr &source = call.spec(at_source), &index = call.spec("index");
+  const bool columns = call.name().starts_with("aten::scatter");
+  if (source->ndim() != self->ndim() || index->ndim() != (columns ? self->ndim() : 1)) return std::nullopt;
+  for (int64_t d = 0; d < self->ndim(); ++d) {
+    if (d != dim && source->global_shape()[d] != self->global_shape()[d]) return std::nullopt;
+  }
+  if (columns && (!goes_with(*index, *self, dim) || !goes_with(*source, *self, dim))) return std::nullopt;
+  const SpecPtr entries = along(source, dim), names = columns ? along(index, dim) : index;
+  if (names->global_shape() != entries->global_shape()) return std::nullopt;
+  const auto rows = picked_rows(self, {dim}, names, UncutIndex::kOwn, entries);
+  if (!rows) return std::nullopt;
+  Layout sum = self->layout();
+  for (const int64_t m : rows->entries->cut(0).mesh_dims) {
+    if (!sum.uses(m)) sum.partials[m] = ReduceOp::kSum;
+  }
+  const SpecPtr addends = intern(std::move(sum)),
+                lying = with_cut(self, dim, rows->entries->cut(0), source->global_shape()[dim]);
+  Plan plan = unary_plan(call, self, {self});
+  plan.inputs[call.slot(at_source)] = lying;
+  plan.inputs[call.slot("index")] = !columns ? rows->index() : rows->known ? without_cuts(lying, {dim}) : lying;
+  plan.asks_for_tensors = true;
+  plan.run = [rows = *rows, dim, columns, addends, self, at_source, in_place = call.writes("self"),
+              move = std::make_shared<const Redistribution>(addends, self), at_self = call.arg("self"),
+              at_index = call.arg("index"), at_alpha = call.find({"alpha"})](LocalCall& call) {
+    const at::Tensor target = call.tensor(at_self), source = call.tensor(at_source), index = call.tensor(at_index);
+    const char* const op = call.op.operator_name().name.c_str();
+    const at::Scalar alpha = at_alpha ? call.value(at_alpha).toScalar() : at::Scalar(1);
+    const auto picked = columns ? route_by_columns(rows, index.movedim(dim, 0), GivenTensors::of(at_index), op)
+                                : route_of(rows, {index}, GivenTensors::of(at_index), op);
+    const bool there = addends == self;
+    at::Tensor sums = !there     ? at::zeros(addends->local_shape(), target.options())
+                      : in_place ? target
+                                 : target.clone(at::MemoryFormat::Contiguous);
+    if (picked->elements) {
+      const at::Tensor line = in_line(sums, dim);
+      picked->route.add(in_line(source, dim), 0, alpha, line);
+      if (!line.is_alias_of(sums)) sums.copy_(line.view(sums.movedim(dim, 0).sizes()).movedim(0, dim));
+    } else {
+      picked->route.add(source, dim, alpha, sums);
+    }
+    if (there) return call.give(sums);
+    sums = move->apply(sums);
+    call.give(in_place ? target.add_(sums) : target.add(sums));
+  };
+  return plan;
 }
 
 // A source that is cut along `dim` may be added where it lies: the sums of its ranks are addends of self. Only these
@@ -188,6 +295,7 @@ std::optional<Plan> plan_index_write(const OpCall& call) {
   const int64_t dim = call.dim("dim", call.spec("self")->ndim());
   const SpecPtr self = written_spec(call, dim, at_source);
   if (at_source) {
+    if (auto plan = plan_picked_addends(call, self, dim, at_source)) return plan;
     if (auto plan = plan_addends(call, self, dim, at_source)) return plan;
   }
   Plan plan = unary_plan(call, self, {self});
@@ -235,6 +343,7 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
   if (self->ndim() == 0 || (index->ndim() != self->ndim() && self->has_cut())) return std::nullopt;
   call.output_shapes();
   if (at_source) {
+    if (auto plan = plan_picked_addends(call, self, dim, at_source)) return plan;
     if (auto plan = plan_addends(call, self, dim, at_source)) return plan;
   }
   Plan plan = unary_plan(call, self, {self});
@@ -266,24 +375,27 @@ std::optional<Plan> plan_scatter(const OpCall& call) {
   return plan;
 }
 
-const char* const kIndexDimGet = "any cut";
-const char* const kIndexDimPut = "any cut; each rank writes the rows it owns; what is added may be added where it lies";
+const char* const kIndexDimGet = "any cut; of a cut dim the rows that are asked for are sent";
+const char* const kIndexDimPut = "any cut; each rank writes the rows it owns; sums of what is added are sent there";
 
 const Register index_dim_rules{
-    {.op = "aten::index_select", .plan = plan_index_select, .supports = kIndexDimGet},
-    {.op = "aten::gather", .plan = plan_gather, .supports = kIndexDimGet},
+    {.op = "aten::index_select",
+     .plan = plan_index_select,
+     .supports = kIndexDimGet,
+     .traffic = Traffic::kDataDependent},
+    {.op = "aten::gather", .plan = plan_gather, .supports = kIndexDimGet, .traffic = Traffic::kDataDependent},
     {.op = {"aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
             "aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor", "aten::index_fill_.int_Scalar",
             "aten::index_fill_.int_Tensor", "aten::index_reduce", "aten::index_reduce_"},
      .plan = plan_index_write,
      .supports = kIndexDimPut,
-     .traffic = Traffic::kRedistribute},
+     .traffic = Traffic::kRedistribute | Traffic::kDataDependent},
     {.op = {"aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce", "aten::scatter.value_reduce",
             "aten::scatter_.value_reduce", "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_.reduce",
             "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce.two", "aten::scatter_reduce_.two"},
      .plan = plan_scatter,
      .supports = kIndexDimPut,
-     .traffic = Traffic::kRedistribute},
+     .traffic = Traffic::kRedistribute | Traffic::kDataDependent},
 };
 
 }  // namespace

@@ -1,19 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embedding tables. A table cut in columns gives columns; cut in rows (the vocabulary), every rank looks up the words
-// that it owns, zeros stand for the others, and the result is Partial.
+// that it owns, zeros stand for the others, and the result is Partial. If the same ranks cut the indices, the rows of
+// their words are sent to them.
 #include <ATen/ATen.h>
 
 #include "moonhalo/engine/dispatch/axes.h"
+#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/ops/support/local_rows.h"
+#include "moonhalo/ops/support/picked_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
 namespace {
 
+std::optional<Plan> plan_picked_words(const OpCall& call) {
+  const auto rows = picked_rows(call.spec("weight"), {0}, call.spec("indices"), UncutIndex::kLeave);
+  if (!rows) return std::nullopt;
+  std::vector<int64_t> shape = rows->entries->global_shape();
+  shape.push_back(rows->table->global_shape()[1]);
+  Layout layout(call.mesh(), shape);
+  layout.cuts = rows->entries->layout().cuts;
+  layout.cuts.push_back(rows->table->cut(1));
+  layout.partials = rows->table->layout().partials;
+  const SpecPtr result = intern(std::move(layout));
+  Plan plan = unary_plan(call, rows->table, {result});
+  plan.inputs[call.slot("indices")] = rows->index();
+  plan.asks_for_tensors = true;
+  plan.run = [rows = *rows, shape = result->local_shape(), at_weight = call.arg("weight"),
+              at_indices = call.arg("indices")](LocalCall& call) {
+    const auto picked = route_of(rows, {call.tensor(at_indices)}, GivenTensors::of(at_indices), "embedding");
+    call.give(picked->route.fetch(call.tensor(at_weight), 0).view(shape));
+  };
+  return plan;
+}
+
 std::optional<Plan> plan_embedding(const OpCall& call) {
   const SpecPtr &weight = call.spec("weight"), &indices = call.spec("indices");
   TORCH_CHECK_VALUE(weight->ndim() == 2, "embedding: the weight has ", weight->ndim(), " dims instead of 2\n  have  ",
                     call.describe());
+  if (auto plan = plan_picked_words(call)) return plan;
   const int words = 0, columns = 1, first = 2;
   Axes axes;
   axes.kinds.assign(first + indices->ndim(), AxisKind::kKeep);
@@ -64,7 +89,8 @@ const Register embedding_rules{
     {.op = "aten::embedding",
      .plan = plan_embedding,
      .source = "PyTorch embedding; Megatron-LM vocabulary-parallel tables",
-     .supports = "any cut of table and indices"},
+     .supports = "any cut of table and indices; rows are sent where the same mesh dims cut both",
+     .traffic = Traffic::kDataDependent},
     {.op = "aten::embedding_dense_backward",
      .plan = plan_embedding_backward,
      .supports = "any cut of the gradient; scale_grad_by_freq gathers the indices"},

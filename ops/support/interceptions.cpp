@@ -44,7 +44,7 @@ const std::vector<Interception>& interceptions() {
        "copy_sparse_to_sparse_ "
        "div.Tensor div.Tensor_mode div.out div.out_mode div_.Tensor div_.Tensor_mode floor_divide "
        "floor_divide.out "
-       "floor_divide_.Tensor hspmm hspmm.out index_select mm mm.out mul.Tensor mul.out mul_.Tensor "
+       "floor_divide_.Tensor hspmm hspmm.out mm mm.out mul.Tensor mul.out mul_.Tensor "
        "mv resize_as_sparse_ "
        "sparse_mask sparse_sampled_addmm sparse_sampled_addmm.out sspaddmm.out sub.Tensor sub.out "
        "sub_.Tensor "
@@ -52,6 +52,8 @@ const std::vector<Interception>& interceptions() {
        "TESTING_ONLY_GenericWrapper", "calls with a ShardTensor",
        "their kernels for sparse tensors come before ours, so a sparse tensor beside a ShardTensor "
        "is refused here"},
+      {"embedding gather index.Tensor index_select", "TESTING_ONLY_GenericWrapper", "calls with a ShardTensor",
+       "the gradient of a cut table is made in the table's own cut; a sparse tensor is refused"},
       {"_sparse_bsc_tensor_unsafe _sparse_bsr_tensor_unsafe _sparse_compressed_tensor_unsafe "
        "_sparse_compressed_tensor_with_dims _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims "
        "_sparse_coo_tensor_with_dims.out _sparse_coo_tensor_with_dims_and_tensors "

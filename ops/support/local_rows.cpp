@@ -6,9 +6,11 @@
 namespace moonhalo {
 
 void check_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {
-  if (index.numel() == 0) return;
+  if (index.numel() > 0) check_ends(index.min().item<int64_t>(), index.max().item<int64_t>(), spec, dim, wrap, op);
+}
+
+void check_ends(int64_t low, int64_t high, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {
   const int64_t extent = spec.global_shape()[dim];
-  const int64_t low = index.min().item<int64_t>(), high = index.max().item<int64_t>();
   TORCH_CHECK_INDEX(low >= (wrap ? -extent : 0) && high < extent, op, ": index ", high < extent ? low : high,
                     " is out of bounds for dimension ", dim, " with size ", extent);
 }

@@ -19,6 +19,9 @@ struct OwnedRows {
 /// where `wrap` says so. Not collective.
 void check_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op);
 
+/// The same for the lowest and the highest row of an index.
+void check_ends(int64_t low, int64_t high, const ShardSpec& spec, int64_t dim, bool wrap, const char* op);
+
 /// The part of `index` (global rows of `dim` of a tensor of spec `spec`, any shape, replicated) that this rank's block
 /// holds. Negative rows count from the end where `wrap` says so. IndexError for rows that do not exist. Not collective.
 OwnedRows owned_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op);

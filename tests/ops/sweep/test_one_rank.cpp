@@ -58,7 +58,7 @@ const Call kCalls[] = {
        return at::cat({x, x.sin(), x}, 2);
      }},
     {"slices", [](const Tensor& x) { return x.slice(2, 1, 10, 2) * x.slice(2, 0, 5); }},
-    {"index_select", [](const Tensor& x) { return x.index_select(2, at::arange(10, 1, -3)); }, false},
+    {"index_select", [](const Tensor& x) { return x.index_select(2, at::arange(10, 1, -3)); }},
     {"attention", [](const Tensor& x) { return at::scaled_dot_product_attention(x, x.cos(), x.sin()); }},
     {"causal", [](const Tensor& x) { return at::scaled_dot_product_attention(x, x.cos(), x, {}, 0, true); }},
     {"norms", [](const Tensor& x) { return x.norm(3.5, {2}, true) + x.std({2}, true, true); }, false},
