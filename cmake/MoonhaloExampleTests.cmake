@@ -72,6 +72,8 @@ if(TARGET moonhalo_cli)
                            "dtype=float64,batch=4,dim=16,depth=1,members=2,years=2,levels=2,plot=false")
   moonhalo_add_losses_test(channel examples/channel/train.lua 5 1e-10 1,3,4
                            "dtype=float64,batch=4,width=8,trains=2,pictures=16")
+  # Y19: nodes and edges are cut.
+  moonhalo_add_losses_test(graph examples/graph/train.lua 4 1e-10 1,2,3,4 "dtype=float64,width=8,layers=2")
   # Saved on some ranks, continued on others: X12, S11, N39 with other cuts of data and weights; X12, X20, X21 on data in files.
   foreach(name resume data_resume)
     moonhalo_add_test(NAME examples.${name}
