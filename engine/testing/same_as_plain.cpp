@@ -150,7 +150,7 @@ std::string difference_on(const MeshPtr& mesh, const Program& program, const Ten
     try {
       return outcome_of(program, blocks, options);
     } catch (c10::Error& error) {
-      error.add_context("same as plain: on placements " + source_of(placements));
+      error.add_context("same_as_plain: on placements " + source_of(placements));
       throw;
     }
   };
@@ -165,15 +165,15 @@ std::string difference_on(const MeshPtr& mesh, const Program& program, const Ten
 
 void check_inputs(const Tensors& inputs, const SameAsPlainOptions& options) {
   for (const at::Tensor& input : inputs) {
-    TORCH_CHECK_VALUE(input.defined(), "same as plain: an input is undefined\n  fix   give plain tensors");
-    TORCH_CHECK_TYPE(!is_shard_tensor(input), "same as plain: an input is a ShardTensor\n  have  ",
+    TORCH_CHECK_VALUE(input.defined(), "same_as_plain: an input is undefined\n  fix   give plain tensors");
+    TORCH_CHECK_TYPE(!is_shard_tensor(input), "same_as_plain: an input is a ShardTensor\n  have  ",
                      spec(input)->to_string(), "\n  fix   give plain tensors, which are cut here");
   }
-  TORCH_CHECK_VALUE(!inputs.empty(), "same as plain: no inputs\n  fix   give the tensors that are to be cut");
+  TORCH_CHECK_VALUE(!inputs.empty(), "same_as_plain: no inputs\n  fix   give the tensors that are to be cut");
   TORCH_CHECK_VALUE(options.placements.empty() || options.placements.size() == inputs.size(),
-                    "same as plain: placements for ", options.placements.size(), " of ", inputs.size(),
+                    "same_as_plain: placements for ", options.placements.size(), " of ", inputs.size(),
                     " inputs\n  fix   give a list for each input; an empty one for a plain tensor");
-  TORCH_CHECK_VALUE(!options.placements.empty() || options.draws > 0, "same as plain: nothing to compare\n  have  draws = ",
+  TORCH_CHECK_VALUE(!options.placements.empty() || options.draws > 0, "same_as_plain: nothing to compare\n  have  draws = ",
                     options.draws, "\n  fix   give a positive number of draws, or placements");
 }
 

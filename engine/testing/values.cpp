@@ -69,7 +69,7 @@ at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype
 at::Tensor shard_of(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements) {
   const at::NoGradGuard no_grad;
   const SpecPtr spec = placements.empty() ? replicated(mesh, full.sizes()) : make_spec(mesh, full.sizes(), placements);
-  at::Tensor local = full.detach();
+  at::Tensor local = full.detach().cpu();
   for (int64_t m = 0; m < mesh->ndim(); ++m) {
     if (const auto& op = spec->partial(m)) local = addend(local, *op, mesh->coordinate(m), mesh->size(m));
   }

@@ -150,6 +150,18 @@ end
 --- each input, an empty one for a plain tensor; drawn otherwise), draws (10), seed (0, also of random operators),
 --- gradients (true), gradgrad (false), tolerance (by dtype). Collective; an error on every rank names what differs.
 function testing.same_as_plain(fn, inputs, options)
+  local meta = type(fn) == "table" and getmetatable(fn)
+  if type(fn) ~= "function" and not (meta and meta.__call) then
+    error(("same_as_plain: the first argument is %s, wanted a function or module"):format(mh._describe(fn)), 2)
+  end
+  local are_tensors = type(inputs) == "table" and getmetatable(inputs) == nil
+  for _, input in pairs(are_tensors and inputs or {}) do are_tensors = are_tensors and mh.is_tensor(input) end
+  if not are_tensors then
+    error(("same_as_plain: the inputs are %s, wanted a list of plain tensors"):format(mh._describe(inputs)), 2)
+  end
+  if options ~= nil and type(options) ~= "table" then
+    error(("same_as_plain: the options are %s, wanted a table"):format(mh._describe(options)), 2)
+  end
   local text = mh._difference_from_plain(fn, inputs, options)
   if text ~= "" then error("same_as_plain: blocks differ from plain tensors " .. text, 2) end
 end

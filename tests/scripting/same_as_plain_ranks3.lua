@@ -26,7 +26,9 @@ return {
 
   test_Y08_refuses_what_it_cannot_compare = function()
     local x = mh.randn{4}
-    fails(function() same(3, {x}) end, "a function")
+    fails(function() same(3, {x}) end, "same_as_plain: the first argument is 3, wanted a function or module")
+    fails(function() same(mh.sin, {x, 3}) end, "wanted a list of plain tensors")
+    fails(function() same(mh.sin, {x}, 3) end, "same_as_plain: the options are 3, wanted a table")
     fails(function() same(function() end, {x}) end, "the function returns nothing")
     fails(function() same(function() return 3 end, {x}) end, "result 1 of the function is 3")
     fails(function() same(mh.sin, {x}, {drawz = 3}) end, "draws")

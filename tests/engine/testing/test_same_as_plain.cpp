@@ -53,7 +53,7 @@ TEST(SameAsPlain, Y08_NamesThePlacementsOnWhichTheProgramFails) {
   const std::string message = message_of([&] {
     difference_from_plain(program, {make_tensor({4, 2}, 1)}, {.placements = {{shard(0, {3, 0, 1})}}});
   });
-  EXPECT_EQ(message, "rank 1: mine: no rows (same as plain: on placements {{shard(0, {3, 0, 1})}})");
+  EXPECT_EQ(message, "rank 1: mine: no rows (same_as_plain: on placements {{shard(0, {3, 0, 1})}})");
 }
 
 // Values are right and gradients are not: of the block alone, or twice.
