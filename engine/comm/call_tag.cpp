@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
 
@@ -83,12 +84,7 @@ std::string VerbCall::describe() const {
   return where.empty() ? result : result + ", at " + where;
 }
 
-std::string how_ranks_part() {
-  return "\n  fix   every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look "
-         "for a branch on "
-         "the rank, an order that differs (`next` over a table), a random number, the time or a file that differs; "
-         "mh.op_trace, printed on every rank, shows where they part";
-}
+std::string how_ranks_part() { return fix(Remedy::kCallAlike); }
 
 std::string different_calls(const std::string& verb, int rank, const std::string& call, int other,
                             const std::string& other_call) {

@@ -143,10 +143,10 @@ void Communicator::check_tensor(const char* verb, const char* what, const at::Te
   TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what, "` is an undefined tensor\n  have  no tensor\n  fix   give an "
                     "empty tensor where there is nothing to send");
   TORCH_CHECK_VALUE(!is_lazy(tensor), verb, ": `", what, "` is conjugated, negated or zero by a mark alone, its memory holds other values",
-                    "\n  have  shape ", tensor.sizes(), "\n  fix   give .resolve_conj().resolve_neg(), or a clone()");
+                    "\n  have  shape ", tensor.sizes(), "\n  fix   make it whole by resolve_conj() and resolve_neg(), or give a clone()");
   TORCH_CHECK_VALUE(strided || tensor.is_contiguous(), verb, ": `",
                     what, "` is not contiguous\n  have  shape ", tensor.sizes(), ", strides ", tensor.strides(),
-                    "\n  fix   call .contiguous() first");
+                    "\n  fix   make it contiguous() first");
   TORCH_CHECK_NOT_IMPLEMENTED(takes(tensor.device()), verb, ": the ", backend(), " communicator cannot send from ",
                               tensor.device(), "\n  have  `", what, "` on ", tensor.device(),
                               "\n  fix   move it to the CPU first, or use a backend for this device");

@@ -16,6 +16,7 @@
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/comm/communicator.h"
@@ -174,10 +175,7 @@ std::string values_text(const std::vector<Claim>& claims, const std::vector<std:
 
 [[noreturn]] void refuse(const Comparison& comparison, const std::string& have) {
   TORCH_CHECK_VALUE(false, comparison.where, ": ", comparison.what, ", ", comparison.weight ? "a plain weight" : "a plain tensor",
-                    ", is not the same on all ranks; beside ShardTensors it counts as replicated\n  have  ", have,
-                    "\n  fix   make it alike on all ranks: one mh.manual_seed for all before weights are made, math.randomseed with one seed, one "
-                    "mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by mh.from_local. "
-                    "mh.check_replicated(false) switches this check off");
+                    ", is not the same on all ranks; beside ShardTensors it counts as replicated\n  have  ", have, fix(Remedy::kMakeAlike));
 }
 
 void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_t>& first,
@@ -289,9 +287,7 @@ void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where
     refuse_other_call(claims, groups[0], groups[g], mesh, where);
     have += (g > 0 ? "; " : "") + ranks_text(groups[g]);
   }
-  TORCH_CHECK_VALUE(false, where, ": ranks draw different random numbers for one ShardTensor\n  have  alike only among: ", have,
-                    "\n  fix   the same mh.manual_seed on all ranks (C++: moonhalo::manual_seed), and the same random operators in the "
-                    "same order since. mh.check_replicated(false) switches this check off");
+  TORCH_CHECK_VALUE(false, where, ": ranks draw different random numbers for one ShardTensor\n  have  alike only among: ", have, fix(Remedy::kDrawAlike));
 }
 
 }  // namespace moonhalo

@@ -58,7 +58,7 @@ class RealPairs {
       // The same view all through a step: LBFGS looks its state up by it.
       if (!pair.real.defined()) {
         TORCH_CHECK_VALUE(!pair.parameter.is_conj(), "step: a complex parameter is a lazy conjugate, which has no pairs to write to",
-                          "\n  have  shape ", pair.parameter.sizes(), "\n  fix   give x:conj():resolve_conj() as the parameter");
+                          "\n  have  shape ", pair.parameter.sizes(), "\n  fix   make it whole by resolve_conj() before it is a parameter");
         pair.real = pairs_of(pair.parameter);
       }
       const at::Tensor& grad = pair.parameter.grad();

@@ -106,8 +106,8 @@ class StyleResolver {
   void run() {
     using Kind = ParallelStyle::Kind;
     TORCH_CHECK_VALUE(mesh_.ndim() == 1, kOp, "parallel styles are for a mesh of one dimension, got ", mesh_.to_string(),
-                      "\n  fix   give a slice, as mesh[\"", mesh_.names().back(),
-                      "\"]; for tensors on the whole mesh give a plan of placements, one for each dim");
+                      "\n  fix   give a slice of it, as that of \"", mesh_.names().back(),
+                      "\"; for tensors on the whole mesh give a plan of placements, one for each dim");
     switch (style_.kind) {
       case Kind::kColwise:
         return colwise();

@@ -17,6 +17,7 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/base/graph_leaves.h"
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/call_tag.h"
@@ -358,8 +359,7 @@ void Pipeline::check_trained(const StageCall& call, const Step& step, const std:
         std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& one) { return one.is_same(leaf); });
     TORCH_CHECK_VALUE(given, "train_step: ", where(call), ": ", who, " uses a tensor that requires a gradient and is no parameter of the stage: "
                       "other ranks would not have its gradient\n  have  ", describe(leaf),
-                      "\n  fix   make it a parameter of that stage (the last one may compute the loss), or give t:detach(); "
-                      "mh.local_batch(t) if it is this rank's own data");
+                      fix(Remedy::kOwnOfStage));
   }
 }
 

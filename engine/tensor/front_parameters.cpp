@@ -21,6 +21,7 @@
 #include <unordered_set>
 
 #include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
@@ -117,8 +118,7 @@ void add_once(std::vector<at::Tensor>& list, const at::Tensor& tensor) {
 [[noreturn]] void refuse_mixture(at::IntArrayRef shape) {
   TORCH_CHECK_VALUE(false, "backward: a plain tensor was computed together with samples of this rank alone, and meets "
                     "ShardTensors, where plain tensors are the same on all ranks\n  have  a tensor of shape ", shape_string(shape),
-                    "\n  fix   compute it anew from the parameters for each of the two, or give what it meets the samples as "
-                    "mh.local_batch makes them");
+                    fix(Remedy::kComputeTwice));
 }
 
 // Leaves that nothing is said of, as checksums of all ranks: is one of rank `rank` also on all others of its group?
@@ -164,8 +164,7 @@ void compare_unsaid(const std::vector<at::Tensor>& leaves, const Addends& addend
                       "same on all ranks: is its gradient the sum over the ranks, or each rank's own?\n  have  ",
                       here == mine.end() ? "one on rank " + std::to_string(rank)
                                          : "a tensor of shape " + shape_string(leaves[here - mine.begin()].sizes()),
-                      "\n  fix   if all ranks have the same one, make it a parameter before it is used (mh.nn.Parameter, torch.nn.Parameter, "
-                      "in C++ note_parameters); if it is this rank's own, mh.local_batch(t), or from_local of it first and then to_local");
+                      fix(Remedy::kMakeParameter));
   }
   for (const at::Tensor& leaf : leaves) {
     TensorMeaning& meaning = meaning_to_change(leaf);
@@ -322,8 +321,7 @@ void check_no_own_data(const std::vector<at::Tensor>& parameters) {
     TORCH_CHECK_VALUE(!meaning_of(parameters[i]).feeds_own_block, "parameter ", i + 1, " of ", parameters.size(),
                       " is a plain tensor that is in no module, and samples of this rank alone were computed from it: nobody sums its "
                       "gradients over the ranks",
-                      "\n  have  a tensor of shape ", shape_string(parameters[i].sizes()), "\n  fix   if all ranks have the same one, make it a parameter before it is used (mh.nn.Parameter, "
-                      "torch.nn.Parameter, in C++ note_parameters); if it is this rank's own, make it a ShardTensor first (from_local)");
+                      "\n  have  a tensor of shape ", shape_string(parameters[i].sizes()), fix(Remedy::kMakeShardTensor));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/base/graph_leaves.h"
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -112,7 +113,7 @@ at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data) {
     if (tensor.dim() == 0) return from_local(tensor, replicated(mesh, {}));
     TORCH_CHECK_VALUE(data->size() == 1 || !meaning_of(tensor).same_on_all_ranks() || !tensor.requires_grad(),
                       "local_batch: this is a parameter, the same on all ranks, and no batch of samples\n  have  a parameter of shape ",
-                      shape_string(tensor.sizes()), "\n  fix   give it to a module as mh.constant(t), or make each rank's samples of it first");
+                      shape_string(tensor.sizes()), fix(Remedy::kMakeConstant));
     return from_local(tensor, mesh, placements);
   }
   const DeviceMesh& own = *spec(tensor)->mesh();

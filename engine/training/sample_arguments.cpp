@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/uncounted.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
@@ -52,10 +53,6 @@ std::vector<std::vector<Claim>> gather(const std::vector<SampleArgument>& argume
   }
   return claims;
 }
-
-const char* const kMarks =
-    "\n  fix   mh.constant(t) if it is one tensor for all samples, mh.local_batch(t) if its rows are this rank's own "
-    "samples";
 
 }  // namespace
 
@@ -109,10 +106,10 @@ bool check_sample_arguments(const std::vector<SampleArgument>& arguments, const 
     if (said == Said::kOwn) continue;
     TORCH_CHECK_VALUE(other_rows.empty(), who, ": ", one.name,
                       " has another number of rows than the first tensor, so its rows seem to be no samples", "\n  have  ", other_rows,
-                      kMarks);
+                      fix(Remedy::kMarkArgument));
     TORCH_CHECK_VALUE(!same || empty, who, ": ", one.name, " is the same on all ", data->size(),
                       " ranks, and its rows would count as samples of each", "\n  have  a plain tensor of shape ",
-                      shape_string(one.tensor.sizes()), kMarks);
+                      shape_string(one.tensor.sizes()), fix(Remedy::kMarkArgument));
     seen = seen && !empty;
   }
   return seen;

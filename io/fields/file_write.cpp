@@ -98,7 +98,7 @@ void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) cons
   const auto where = about_write("write_block", path(), name());
   TORCH_CHECK_TYPE(!is_shard_tensor(block), where.to_string(),
                    ": a ShardTensor has no single place\n  have  a ShardTensor"
-                   "\n  fix   use file:write, or write to_local() at its offsets");
+                   "\n  fix   use write() of the file, or write to_local() at its offsets");
   refuse_follower(*file_, where);
   const at::Tensor data = plain_data(block);
   file_->change(where, [&] {

@@ -231,7 +231,7 @@ std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, co
                     where.to_string(), ": rows of another shape\n  have  shape ", shape_string(rows), " for a dataset of shape ",
                     shape_string(info.shape), "\n  fix   append tensors that differ in their first dimension only");
   TORCH_CHECK_TYPE(info.dtype == dtype, where.to_string(), ": rows of another dtype\n  have  ", h5::dtype_name(dtype),
-                   " for a dataset of ", info.type_name, "\n  fix   convert the tensor with x:to(dtype)");
+                   " for a dataset of ", info.type_name, "\n  fix   convert the tensor to one of numbers");
   TORCH_CHECK_VALUE(options.dims.empty() || options.dims == h5::dimension_names(dataset.get(), name, rows.size(), where),
                     where.to_string(), ": dims of another order or name than it has\n  have  ", c10::Join(", ", options.dims),
                     "\n  fix   leave `dims` out, or give those of the first append");

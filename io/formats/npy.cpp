@@ -242,7 +242,7 @@ std::unique_ptr<Catalog> read_npy(const std::string& path) {
 
 void write_npy(const std::string& path, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(is_known_to_numpy(tensor.scalar_type()), "files.write_npy: file \"", path, "\": numpy has no dtype ",
-                   h5::dtype_name(tensor.scalar_type()), "\n  have  a tensor of it\n  fix   convert it with x:to(\"float32\")");
+                   h5::dtype_name(tensor.scalar_type()), "\n  have  a tensor of it\n  fix   convert it to float32 first");
   const at::Tensor data = carried_out(tensor.detach()).to(at::kCPU).contiguous();
   std::string shape;
   for (const int64_t extent : data.sizes()) shape += std::to_string(extent) + (data.dim() == 1 ? "," : ", ");

@@ -72,7 +72,7 @@ std::vector<int64_t> broadcast_shape(const OpCall& call, const SpecPtr& a, const
 void check_mask(const OpCall& call) {
   const TensorArgument& slot = call.tensor("mask");
   TORCH_CHECK_VALUE(is_mask(slot), call.name(), ": the mask holds ", slot.dtype, ", not bool\n  have  ", call.describe(),
-                    "\n  fix   compare, or use mask.to(kBool)");
+                    "\n  fix   compare with a number, or convert the mask to bool");
 }
 
 std::optional<Plan> plan_masked_select(const OpCall& call) {

@@ -3,6 +3,8 @@
 
 #include <string_view>
 
+#include "moonhalo/engine/base/remedies.h"
+
 namespace moonhalo::scripting {
 
 namespace {
@@ -31,6 +33,16 @@ constexpr Translation kTranslations[] = {
     {"same dtype, but got", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and bias type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and weight type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
+    {"Dimension out of range (expected to be in range of [", "", "dims count from 0, and from the end from -1"},
+    {"index out of range in self", "",
+     "indices count from 0 to the size of the dim minus 1: nn.Embedding(n, ...) has rows 0 to n - 1"},
+    {"can't allocate memory", " Error code",
+     "make it smaller, or a ShardTensor: mh.scatter_tensor and mh.distribute_tensor give each rank a block"},
+    {"Use .reshape(...) instead", " Use .reshape(", "x:reshape(...), which copies where it must"},
+    {"(batched) input to conv", "", "the dims are (batch, channels, ...); x:unsqueeze(0) adds one of size 1"},
+    {"to match target batch_size", "",
+     "give one class a row: an int64 tensor [batch], or [batch, height, width] for pictures"},
+    {"duplicate dims are not allowed", "", "name every dim once"},
     {"is out of bounds.", "", "classes are numbered from 0 and below their number, the input's dim 1"},
     {"is invalid for input of size", "",
      "the sizes must multiply to that number of elements; one may be -1, which is computed"},
@@ -38,12 +50,18 @@ constexpr Translation kTranslations[] = {
      "dims are matched from the last one; x:unsqueeze(dim) adds one of size 1, which fits every size"},
 };
 
+/// LibTorch's own checks begin so, and name a line of its source.
+constexpr std::string_view kOwnCheck = "[enforce fail at ";
+
 }  // namespace
 
 std::string in_lua(std::string message) {
+  message = fixes_in_lua(std::move(message));
   if (message.find("\n  fix   ") != std::string::npos) return message;
   for (const Translation& known : kTranslations) {
-    if (message.find(known.sign) == std::string::npos) continue;
+    const size_t sign = message.find(known.sign);
+    if (sign == std::string::npos) continue;
+    if (const size_t at = message.find(kOwnCheck); at < sign) message.erase(at, sign - at);
     if (const size_t at = known.cut.empty() ? std::string::npos : message.find(known.cut); at != std::string::npos) {
       const size_t end = message.find('\n', at);
       message.erase(at, end == std::string::npos ? end : end - at);

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/comm/interpreter_lock.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/moonhalo.h"
@@ -255,6 +256,7 @@ void define_tensors(py::module_& m) {
 PYBIND11_MODULE(_moonhalo, m) {
   m.attr("__version__") = moonhalo::kVersion;
   use_interpreter_lock();
+  moonhalo::speak_python();
   py::register_local_exception_translator(&translate);
   py::register_exception<CommError>(m, "CommError", PyExc_RuntimeError).attr("__module__") = "moonhalo";
   define_communicator(m);

@@ -53,7 +53,7 @@ function tests.test_what_is_offered_for_two_meshes_works()
   testing.assert_error(function() on_slice(mh.ColwiseParallel())(mh.distribute_tensor(x, mesh["dp"], {S(0)})) end,
     "fix   make the plan for mesh(2: dp), of placements (not of styles), one for each dim as here, or give full_tensor()")
   testing.assert_error(function() mh.parallelize_module(linear(), mesh, mh.ColwiseParallel()) end,
-    'fix   give a slice, as mesh["tp"]; for tensors on the whole mesh give a plan of placements, one for each dim')
+    'fix   give a slice of it, as that of "tp"; for tensors on the whole mesh give a plan of placements, one for each dim')
 
   local net = mh.parallelize_module(linear(), mesh, {parameter = {weight = {R(), S(0)}, bias = {R(), S(0)}}})
   check(net, net(field))

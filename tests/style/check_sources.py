@@ -63,6 +63,11 @@ THREAD_LOCAL = {
     ("engine/base/rank_context.cpp", "static thread_local constinit bool ended = false;"),
     ("engine/base/rank_context.cpp", "static thread_local const Owner owner;"),
 }
+# Messages of the engine reach scripts in Lua, programs in C++ and Python: code in them is of one language.
+MANY_LANGUAGES = ("engine", "ops", "io")
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+CODE_IN_TEXT = re.compile(r"\bmh(?:\.|::)[A-Za-z]|[a-z]\w*:[a-z_]+\(")
+CODE_IN_TEXT_ALLOWED = "engine/base/remedies.cpp"  # says it in each language
 # Tests are full of cases, kCuts and check(): each file has a namespace of its own.
 OWN_NAMESPACE = re.compile(r"tests/(?:engine|io|ops|scripting)/(?:\w+/)*test_\w+\.cpp")
 # A function of an unnamed namespace, at the start of its line.
@@ -101,6 +106,9 @@ def check_text(root, path, problems):
     if folder == "engine":
         problems += [f"{name}:{number}: thread_local; use RankLocal (engine/base/rank_context.h)"
                      for number, line in enumerate(lines, 1) if "thread_local" in line.split("//")[0] and (name, line.strip()) not in THREAD_LOCAL]
+    if folder in MANY_LANGUAGES and path.suffix in COMMENTS and name != CODE_IN_TEXT_ALLOWED:
+        problems += [f"{name}:{number}: code of one language in a message; say it in words, or in engine/base/remedies.cpp"
+                     for number, line in enumerate(lines, 1) if CODE_IN_TEXT.search(" ".join(TEXT.findall(line))) and not COMMENT.match(line)]
     if folder not in MAY_INCLUDE or name == UMBRELLA:
         return
     for number, line in enumerate(lines, 1):
@@ -218,11 +226,13 @@ def self_test():
         "io/a/b.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n}\n}  // namespace\nint shown(int a) {\n",
         "io/a/c.cpp": LICENSE + "\nnamespace {\nconst Box& own() {\n  return own(1);\n}\nint shown(int a) {\n",
         "io/d.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n",
+        "io/e.cpp": LICENSE + '\nf("give mh.Shard(0)");\nf("give x:to(1)");\nf("give to(1)", mh::b);\n// "mh.barrier()"\nf("mh::barrier()");\n',
         "scripting/g.h": LICENSE + '\nat::parallel_for(0, n, 1, f);\nparallel_for(0, n, 1, f);  // at::parallel_for\n',
         "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
     }
     found = problems_in(files, check)
-    wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "tests/ops/test_c.cpp:1"]
+    wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "io/e.cpp:2", "io/e.cpp:3", "io/e.cpp:6",
+              "tests/ops/test_c.cpp:1"]
     wanted += ["io/a/c.cpp:3", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]

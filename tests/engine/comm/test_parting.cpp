@@ -96,7 +96,7 @@ TEST(CallChecks, TheErrorSaysWhereTheProgramsAre) {
     clear_program_position(&owner);
     EXPECT_THAT(message, HasSubstr("at train.lua:10"));
     EXPECT_THAT(message, HasSubstr("at train.lua:11"));
-    EXPECT_THAT(message, HasSubstr("`next` over a table"));
+    EXPECT_THAT(message, HasSubstr("an order that differs (of a hash table)"));
   });
 }
 

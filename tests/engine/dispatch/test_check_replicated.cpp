@@ -142,11 +142,10 @@ TEST(CheckReplicated, TheMessageTellsWhoHoldsWhat) {
               "  have  shape [4], Double; ranks 0, 1 hold the same\n"
               "        rank 2 holds others: element [2] is 3, on rank 0 2; 1 of 4 numbers differ, by up to 1\n"
               "        rank 3 holds others: element [2] is 3.5, on rank 0 2; 1 of 4 numbers differ, by up to 1.5\n"
-              "  fix   make it alike on all ranks: one mh.manual_seed for all before weights are made, math.randomseed "
-              "with one seed, one "
-              "mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by "
-              "mh.from_local. "
-              "mh.check_replicated(false) switches this check off");
+              "  fix   make it alike on all ranks: one mh::manual_seed for all before weights are made, one "
+              "mh::distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by "
+              "mh::from_local. "
+              "mh::set_check_replicated(false) switches this check off");
     // Told again, not let through, until it is mended.
     EXPECT_THAT(message_of([&] { x* p; }), HasSubstr("ranks 0, 1 hold the same"));
     p.copy_(at::arange(4, at::kDouble));

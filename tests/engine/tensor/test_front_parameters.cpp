@@ -65,7 +65,7 @@ TEST(FrontParameters, N36_WhatNothingIsSaidOfIsRefusedWhereAllRanksHaveTheSame) 
     const std::string message = message_of([&] { from_local(net->forward(own), mesh, {shard(0)}); });
 
     EXPECT_THAT(message, HasSubstr("is the same on all ranks"));
-    EXPECT_THAT(message, HasSubstr("note_parameters"));
+    EXPECT_THAT(message, HasSubstr("make it a parameter before it is used (mh::note_parameters)"));
     from_local(net->forward(own), mesh, {replicate()});          // whole on every rank: nothing is to be summed
     const at::Tensor x = from_local(2 * own, mesh, {shard(0)});  // this rank's own rows
     x.sum().backward();
