@@ -8,7 +8,6 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
-#include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/fields/reader.h"
 #include "moonhalo/io/fields/strings.h"
 #include "moonhalo/io/formats/dataset_info.h"
@@ -123,6 +122,12 @@ int open(lua_State* lua) {
 }
 
 std::shared_ptr<io::File> file(lua_State* lua) { return check_object<io::File>(lua, 1); }
+
+/// The type's methods are known to the caller of an __index, which says at 3 whether one of them is near.
+void refuse_slip(lua_State* lua, const char* type) {
+  const std::string near = check_string(lua, 3);
+  TORCH_CHECK_VALUE(near.empty(), type, ": no attribute, method or dataset '", check_string(lua, 2), "'", near);
+}
 
 int file_keys(lua_State* lua) {
   push(lua, file(lua)->keys(is_nil(lua, 2) ? "/" : check_string(lua, 2)));
@@ -242,7 +247,11 @@ int push_member(lua_State* lua, const io::File& file, const std::string& name) {
 }
 
 /// file["name"]: a dataset or a group.
-int file_index(lua_State* lua) { return push_member(lua, *file(lua), check_string(lua, 2)); }
+int file_index(lua_State* lua) {
+  const std::string name = check_string(lua, 2);
+  if (!file(lua)->has(name)) refuse_slip(lua, "File");
+  return push_member(lua, *file(lua), name);
+}
 
 int file_string(lua_State* lua) {
   push(lua, "File(" + file(lua)->path() + ")");
@@ -268,7 +277,9 @@ int group_name(lua_State* lua) {
 
 /// group["name"]: a dataset or a group of this group.
 int group_index(lua_State* lua) {
-  return push_member(lua, group(lua)->file, group(lua)->name + "/" + check_string(lua, 2));
+  const std::string name = group(lua)->name + "/" + check_string(lua, 2);
+  if (!group(lua)->file.has(name)) refuse_slip(lua, "Group");
+  return push_member(lua, group(lua)->file, name);
 }
 
 int group_string(lua_State* lua) {
@@ -362,26 +373,14 @@ int has_values(lua_State* lua) {
   return 1;
 }
 
-/// mh.io_stats([{reset = false}]): {stored, chunks, inflated, exchanged, library} of this rank's reads so far, in bytes
-/// but for chunks: taken from files as they are stored, what chunks became when decoded, what other ranks decoded and
-/// sent, and what HDF5 itself delivered.
-int io_stats(lua_State* lua) {
-  const Options options(lua, 1, "io_stats", {"reset"});
-  io::IoStats& stats = io::io_stats();
-  lua_createtable(lua, 0, 5);
-  for (const auto& [name, value] : {std::pair("stored", stats.stored),
-                                    {"chunks", stats.chunks},
-                                    {"inflated", stats.inflated},
-                                    {"exchanged", stats.exchanged},
-                                    {"library", stats.library}}) {
-    set_field(lua, name, value);
-  }
-  if (options.get_bool("reset", false)) stats = {};
-  return 1;
-}
-
 /// Texts of numbers and signs select rows; no other is one of them.
 bool names_rows(const std::string& key) { return key.find_first_not_of("0123456789-:., ") == std::string::npos; }
+
+/// No text that selects rows is a word, but None for a new dim.
+bool is_word(const std::string& key) {
+  return key != "None" &&
+         std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalpha(c) != 0 || c == '_'; });
+}
 
 /// A dataset's member is a dataset, that of a selection a selection.
 int push_member_of(lua_State* lua, const std::string& name) {
@@ -403,6 +402,7 @@ int data_index(lua_State* lua) {
   const io::Selection selection = *to_selection(lua, 1);
   const auto& members = selection.dataset().members();
   const bool is_member = std::find(members.begin(), members.end(), key) != members.end();
+  if (!index && !is_member && is_word(key)) refuse_slip(lua, "Dataset");
   if (!index && !members.empty() && (is_member || !names_rows(key))) return push_member_of(lua, key);
   push_object(lua, std::make_shared<io::Selection>(selection.select(key)));
   return 1;
@@ -428,7 +428,6 @@ int selection_string(lua_State* lua) {
 }
 
 const luaL_Reg kH5Functions[] = {{"open", guard<open>}, {nullptr, nullptr}};
-const luaL_Reg kStatistics[] = {{"io_stats", guard<io_stats>}, {nullptr, nullptr}};
 const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets", guard<file_datasets>},
                                  {"has", guard<file_has>},           {"write", guard<file_write>},
                                  {"append", guard<file_append>},     {"flush", guard<file_flush>},
@@ -472,7 +471,6 @@ void open_h5(lua_State* lua) {
   lua_createtable(lua, 0, 1);
   add_functions(lua, kH5Functions);
   lua_setfield(lua, -2, "h5");
-  add_functions(lua, kStatistics);
 }
 
 const Binding h5_binding{"h5", open_h5};

@@ -22,7 +22,19 @@ int collect_object(lua_State* lua) {
   return 0;
 }
 
-/// Upvalues: methods, getters, the type's own __index or nil, the type's name.
+/// Names of the methods and getters of object_index.
+std::vector<std::string> member_names(lua_State* lua) {
+  std::vector<std::string> known;
+  for (const int table : {1, 2}) {
+    for (lua_pushnil(lua); lua_next(lua, lua_upvalueindex(table)); lua_pop(lua, 1)) {
+      known.emplace_back(lua_tostring(lua, -2));
+    }
+  }
+  return known;
+}
+
+/// Upvalues: methods, getters, the type's own __index or nil, the type's name. Its own one is called with the object,
+/// the key, and "; did you mean 'read'?" where a method or getter is near, else "".
 int object_index(lua_State* lua) {
   lua_pushvalue(lua, 2);
   if (lua_rawget(lua, lua_upvalueindex(1)) != LUA_TNIL) return 1;
@@ -36,21 +48,23 @@ int object_index(lua_State* lua) {
     lua_pushvalue(lua, lua_upvalueindex(3));
     lua_pushvalue(lua, 1);
     lua_pushvalue(lua, 2);
-    lua_call(lua, 2, 1);
+    scripting::push(lua, lua_type(lua, 2) == LUA_TSTRING ? did_you_mean(lua_tostring(lua, 2), member_names(lua)) : "");
+    lua_call(lua, 3, 1);
     return 1;
   }
   const std::string type = lua_tostring(lua, lua_upvalueindex(4));
   TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, type, ": names are strings, got ",
                    describe(lua, 2));
-  std::vector<std::string> known;
-  for (const int table : {1, 2}) {
-    for (lua_pushnil(lua); lua_next(lua, lua_upvalueindex(table)); lua_pop(lua, 1)) {
-      known.emplace_back(lua_tostring(lua, -2));
-    }
-  }
+  const std::vector<std::string> known = member_names(lua);
   const std::string name = lua_tostring(lua, 2);
   TORCH_CHECK_VALUE(false, type, ": no attribute or method '", name, "'",
                     did_you_mean(name, known));
+}
+
+/// Upvalue: the type's name.
+int object_new_index(lua_State* lua) {
+  TORCH_CHECK_VALUE(false, lua_tostring(lua, lua_upvalueindex(1)), ": ", describe(lua, 2), " cannot be written",
+                    "\n  fix   keep what is yours in a variable of your own");
 }
 
 void push_functions(lua_State* lua, const luaL_Reg* functions) {
@@ -65,6 +79,9 @@ void define_object(lua_State* lua, const char* type, const luaL_Reg* methods, co
   luaL_newmetatable(lua, registry_name(type).c_str());
   lua_pushcfunction(lua, collect_object);
   lua_setfield(lua, -2, "__gc");
+  scripting::push(lua, type);
+  lua_pushcclosure(lua, guard<object_new_index>, 1);
+  lua_setfield(lua, -2, "__newindex");
   if (metamethods) luaL_setfuncs(lua, metamethods, 0);
   scripting::push(lua, type);
   lua_setfield(lua, -2, "__name");

@@ -8,6 +8,7 @@
 local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
 local sorted = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 local values = require "moonhalo.internal.checkpoint_values"
 local optimizers = require "moonhalo.internal.checkpoint_optimizers"
 local stages = require "moonhalo.internal.checkpoint_stages"
@@ -23,11 +24,8 @@ local kFormat = 3  -- 1: written by rank 0, states of optimizers by position; 2:
 
 local function has_state(value)
   local kind = type(value)
-  if kind == "userdata" then
-    local known, method = pcall(function() return value.load_state_dict end)
-    return not mh.is_tensor(value) and known and method ~= nil
-  end
-  return kind == "table" and type(value.state_dict) == "function" and type(value.load_state_dict) == "function"
+  if kind == "userdata" then return not mh.is_tensor(value) and strict.get(value, "load_state_dict") ~= nil end
+  return kind == "table" and type(strict.get(value, "state_dict")) == "function" and type(strict.get(value, "load_state_dict")) == "function"
 end
 
 --- True if `value` is a module with the state_dict that all modules have.

@@ -8,10 +8,4 @@ local data = {open = mh._framed(require "moonhalo.data.open"), from_tensors = mh
   load_statistics = mh._framed(require("moonhalo.data.statistics").load)}
 for name, class in pairs(require "moonhalo.data.sampler") do data[name] = mh._framed(class) end
 
-return setmetatable(data, {
-  __index = function(_, key)
-    local known = {}
-    for name in pairs(data) do known[#known + 1] = name end
-    mh.fail("data: no '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known))
-  end,
-})
+return require("moonhalo.internal.strict").table("data", data)

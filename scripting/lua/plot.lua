@@ -389,4 +389,4 @@ end
 
 plot.lines, plot.maps = draw_lines, draw_maps
 
-return plot
+return require("moonhalo.internal.strict").table("plot", plot)

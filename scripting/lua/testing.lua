@@ -18,7 +18,7 @@ end
 --- Refuses what is no tensor, no number and no list of numbers.
 local function check_numbers(what, value)
   local element = value
-  while type(element) == "table" and getmetatable(element) == nil and #element > 0 do
+  while type(element) == "table" and not getmetatable(element) and #element > 0 do
     local first = element[1]
     for _, one in ipairs(element) do
       if type(one) ~= type(first) then first = one end

@@ -129,7 +129,7 @@ function added.add(data, ...)
   if type(options.name) ~= "string" or options.name == "" then
     fail(("add_field: the name is %s\n  have  no text\n  fix   give the name of the field"):format(text.of(options.name)))
   end
-  if data.fields[options.name] then
+  if rawget(data.fields, options.name) then
     fail(("add_field: there is a field '%s' already\n  have  %s\n  fix   give another name"):format(options.name, tostring(data.fields[options.name])))
   end
   for _, name in ipairs {"units", "version"} do
@@ -141,8 +141,9 @@ function added.add(data, ...)
     fail(("add_field: '%s' is %s\n  have  fields %s\n  fix   give values = tensor, or from = {names} and make = function(a, b, ..., place)"):format(options.name,
       options.values == nil and "made of nothing" or "both a tensor and a function", table.concat(sorted(data.fields), ", ")))
   end
-  data.fields[options.name] = options.values ~= nil and of_tensor(data, options) or of_function(data, options)
-  return data.fields[options.name]
+  local field = options.values ~= nil and of_tensor(data, options) or of_function(data, options)
+  rawset(data.fields, options.name, field)
+  return field
 end
 
 --- Statistics that a file keeps must know when a function has changed.

@@ -4,11 +4,13 @@
 -- group, which may share out whole frames.
 
 local mh = require "moonhalo"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 
 local fail = mh.fail
 local BatchCut = {}
-local meta = {__index = BatchCut, __name = "BatchCut"}
+local meta = strict.class {name = "BatchCut", methods = BatchCut,
+  fields = "batch cuts given kept_group mesh shape space taken"}
 
 --- Sizes as Shard(dim) makes them: all blocks but the last ones have ceil(rows / parts).
 local function even_sizes(rows, parts)

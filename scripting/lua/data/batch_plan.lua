@@ -6,10 +6,12 @@
 local mh = require "moonhalo"
 local made = require "moonhalo.data.made"
 local Sources = require "moonhalo.data.sources"
+local strict = require "moonhalo.internal.strict"
 local transformed = require "moonhalo.data.transformed"
 
 local BatchPlan = {}
-local meta = {__index = BatchPlan, __name = "BatchPlan"}
+local meta = strict.class {name = "BatchPlan", methods = BatchPlan,
+  fields = "coordinates cut decoded group has_made late more names number options owners queue reads rows set shared sources"}
 
 --- Coordinates of space, cut as the batch, and this rank's rows, by dim.
 local function space_of(self)
@@ -240,7 +242,7 @@ function BatchPlan:finish(batch)
     for i, read in ipairs(batch.ticket:wait()) do
       frames[self.names[i]] = frames_read(self, batch, self.names[i], read)
     end
-    local missing, result = self.options.missing, {times = {}}
+    local missing, result = self.options.missing, transformed.new_batch()
     for _, kind in ipairs {"inputs", "targets", "static"} do
       local block = part_of(self, batch, self.set[kind], frames)
       if block and type(missing) == "table" then
@@ -259,7 +261,7 @@ function BatchPlan:finish(batch)
     result.index = mh.tensor(batch.samples, {dtype = "int64"})
     for i, sample in ipairs(batch.samples) do result.times[i] = self.set:time(sample) end
     if self.options.transform then
-      return transformed(self.options.transform, result, {coordinates = self.coordinates, rows = self.rows, epoch = batch.epoch, seed = self.options.seed})
+      return transformed.by(self.options.transform, result, {coordinates = self.coordinates, rows = self.rows, epoch = batch.epoch, seed = self.options.seed})
     end
     return result
   end)

@@ -7,11 +7,14 @@ local alike = require "moonhalo.data.alike"
 local calendar = require "moonhalo.data.calendar"
 local Field = require "moonhalo.data.field"
 local sorted = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 
 local fail = mh.fail
 local Collection = {}
-local meta = {__index = Collection, __name = "Collection"}
+local meta = strict.class {name = "Collection", methods = Collection,
+  fields = "axis boundary calendar coordinates dates fields files first_steps gaps guessed lacking layer_of_field layout runs space static_file step steps times versions",
+  elements = "a field is data.fields.NAME, a step of it data.fields.NAME:read(step)"}
 
 --- One run of steps over the files of these numbers, those with times by time.
 local function join_files(self, heads, numbers)
@@ -191,6 +194,8 @@ function Collection.join(found, may_differ)
   for i, run in ipairs(self.runs) do
     self.first_steps[i], self.steps = self.steps, self.steps + run.steps
   end
+  strict.table("data.fields", self.fields, "name a field of the files, or add one by data:add_field")
+  strict.table("data.coordinates", self.coordinates, "name a dim that has coordinates")
   return self
 end
 
@@ -202,7 +207,7 @@ end
 
 --- The field `name`, which all files have; `who` begins the error for another.
 function Collection:field(name, who)
-  local field = type(name) == "string" and self.fields[name] or nil
+  local field = type(name) == "string" and rawget(self.fields, name) or nil
   if field == nil then
     fail(("%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(who, text.of(name),
       type(name) == "string" and mh.did_you_mean(name, sorted(self.fields)) or "", table.concat(sorted(self.fields), ", ")))

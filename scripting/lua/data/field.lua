@@ -3,11 +3,14 @@
 -- channels, whatever their order in the file; values are decoded as each file says (packing is a file's own).
 
 local mh = require "moonhalo"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 
 local fail = mh.fail
 local Field = {}
-local meta = {__index = Field, __name = "Field"}
+local meta = strict.class {name = "Field", methods = Field,
+  fields = "axis_at changes channel_dims channel_names channels chunk_space chunk_steps collection datasets dims found_in from layer make missing_in name row_space sample_at space_at space_shape standard_name static_file units values varies version",
+  elements = "field:read(step) gives a step as a tensor"}
 
 --- Dims of a head by what they are: of steps, of trajectories, of space, others count channels.
 local function take_dims(self, head, collection)

@@ -61,4 +61,4 @@ function layouts.choose(file, name)
     mh.did_you_mean(tostring(name), names()), table.concat(names(), ", ")))
 end
 
-return layouts
+return require("moonhalo.internal.strict").table("data.layouts", layouts)

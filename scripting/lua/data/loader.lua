@@ -7,13 +7,16 @@ local BatchCut = require "moonhalo.data.batch_cut"
 local BatchPlan = require "moonhalo.data.batch_plan"
 local made = require "moonhalo.data.made"
 local Order = require "moonhalo.data.order"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local Loader = {}
-local meta = {__index = Loader, __name = "Loader"}
+local meta = strict.class {name = "Loader", methods = Loader,
+  fields = "batch cut drop_last epoch memory next options order plan prefetch seed set shuffle under_way",
+  elements = "for batch in loader:batches() do"}
 
 local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0}, {"drop_last", false},
   optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}, optional "transform"})
@@ -44,7 +47,7 @@ local function check_normalize(set, given)
   local names = type(fields) == "table" and sorted(fields) or {}
   local scales = {}
   for _, name in ipairs(set:fields()) do
-    local of = type(fields) == "table" and fields[name]
+    local of = type(fields) == "table" and rawget(fields, name)
     if type(of) ~= "table" then
       fail(("loader: statistics of other fields: none of '%s'%s\n  have  %s\n  fix   take set:statistics() of these windows"):format(name,
         mh.did_you_mean(name, names), #names > 0 and table.concat(names, ", ") or text.of(given)))
@@ -188,9 +191,9 @@ end
 --- Other blocks from the next batch on: the cut as in `loader`, of those dims that change. Samples and their order stay.
 --- Collective.
 function Loader:recut(cut)
-  local plain = type(cut) == "table" and getmetatable(cut) == nil
+  local plain = type(cut) == "table" and not getmetatable(cut)
   for _, one in pairs(plain and cut or {}) do
-    plain = plain and (type(one) == "string" or type(one) == "table" and getmetatable(one) == nil)
+    plain = plain and (type(one) == "string" or type(one) == "table" and not getmetatable(one))
   end
   if not plain then
     fail(("loader: recut got %s\n  have  a cut of %d dims\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(text.of(cut), #sorted(self.cut.given)))

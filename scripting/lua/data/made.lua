@@ -63,7 +63,7 @@ end
 
 --- Coordinates of these rows of a dim of space (the i-th of all), as a tensor [1, ..., rows, ..., 1]; nil where there are none.
 function made.coordinates_of(data, i, first, last, kind)
-  local all, shape = data.coordinates[data.space[i]], {}
+  local all, shape = rawget(data.coordinates, data.space[i]), {}
   if not all then return nil end
   for k in ipairs(data.space) do shape[k] = k == i and last - first or 1 end
   return mh.tensor(all, kind):narrow(0, first, last - first):reshape(shape)

@@ -8,9 +8,11 @@
 -- Windows that reach over their anchor's chunk need the next one too, so their blocks are of four chunks.
 
 local mh = require "moonhalo"
+local strict = require "moonhalo.internal.strict"
 
 local Order = {}
-local meta = {__index = Order, __name = "Order"}
+local meta = strict.class {name = "Order", methods = Order,
+  fields = "all blocks epoch seed set shuffle"}
 
 local kBuffer = 8  -- chunks
 local kReaching = 4  -- chunks of a block, for windows of several steps

@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local strict = require "moonhalo.internal.strict"
 
 local optional, signature, fail = arguments.optional, arguments.signature, mh.fail
 local samplers = {}
@@ -22,7 +23,9 @@ end
 -- ---- Sampler ----------------------------------------------------------------------------------------------------------
 
 local Sampler = {}
-local sampler_meta = {__index = Sampler, __name = "Sampler"}
+local sampler_meta = strict.class {name = "Sampler", methods = Sampler,
+  fields = "batch drop_last epoch next seed shuffle size",
+  elements = "for index in sampler:batches() do"}
 local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
 --- The batches of a whole run: global indices, the same on all ranks. Arguments: size (samples), batch (1), shuffle (true),
@@ -94,7 +97,9 @@ end
 -- ---- DistributedSampler -----------------------------------------------------------------------------------------------
 
 local Distributed = {}
-local distributed_meta = {__index = Distributed, __name = "DistributedSampler"}
+local distributed_meta = strict.class {name = "DistributedSampler", methods = Distributed,
+  fields = "dataset drop_last epoch num_replicas rank seed shuffle size",
+  elements = "sampler:indices() gives the samples of this replica"}
 local kDistributed = signature("DistributedSampler", {"dataset", optional "num_replicas", optional "rank", {"shuffle", true},
   {"seed", 0}, {"drop_last", false}})
 

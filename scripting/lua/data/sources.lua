@@ -3,9 +3,11 @@
 -- io/fields/frames.h has it. Fields that functions make have none; those that they are made of do (made.leaves).
 
 local mh = require "moonhalo"
+local strict = require "moonhalo.internal.strict"
 
 local Sources = {}
-local meta = {__index = Sources, __name = "Sources"}
+local meta = strict.class {name = "Sources", methods = Sources,
+  fields = "collection list number"}
 
 --- The sources of some fields of a collection, over all its files.
 function Sources.new(collection, names)

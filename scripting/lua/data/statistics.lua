@@ -8,13 +8,16 @@ local arguments = require "moonhalo.internal.arguments"
 local added = require "moonhalo.data.added_fields"
 local made = require "moonhalo.data.made"
 local Sources = require "moonhalo.data.sources"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local statistics = {}
 local Statistics = {}
-local meta = {__index = Statistics, __name = "Statistics"}
+local meta = strict.class {name = "Statistics", methods = Statistics,
+  fields = "fields of parts weights",
+  elements = "stats.fields.NAME has mean, std, min and max of a field"}
 
 local kStatistics = signature("statistics", {optional "cache", optional "weights", {"differences", false}, {"of_any_split", false}})
 local kGroup = 16  -- frames that one rank merges; part of what the bits mean
@@ -72,7 +75,7 @@ local function weights_of(data, given, shape)
     return whole
   end
   for i, dim in ipairs(data.space) do
-    if dim == given and data.coordinates[dim] then
+    if dim == given and rawget(data.coordinates, dim) then
       local column = {}
       for k in ipairs(shape) do column[k] = k == i and shape[i] or 1 end
       local cosine = mh.deg2rad(mh.tensor(data.coordinates[dim], {dtype = "float64", device = "cpu"})):cos():clamp(0)
@@ -178,7 +181,7 @@ local function differences_of(set, name, weights)
 end
 
 local function from_table(given)
-  return setmetatable({fields = given.fields, of = given.of, weights = given.weights, parts = given.parts}, meta)
+  return setmetatable({fields = strict.table("stats.fields", given.fields), of = given.of, weights = given.weights, parts = given.parts}, meta)
 end
 
 --- An error for a number that JSON lacks: of a field without one value, say.
@@ -228,7 +231,7 @@ local function scales_of(self, call, x, part)
   end
   local mean, std = {}, {}
   for _, name in ipairs(fields_of(self, call, part)) do
-    local of = self.fields[name]
+    local of = rawget(self.fields, name)
     if not of then
       fail(("Statistics:%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(call, text.of(name),
         mh.did_you_mean(tostring(name), sorted(self.fields)), table.concat(sorted(self.fields), ", ")))

@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Batches through a function of the user's, the option `transform` of a loader.
+-- Batches, and how they pass through a function of the user's, the option `transform` of a loader.
 
 local mh = require "moonhalo"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 
 local fail = mh.fail
+local transformed = {}
+local kBatch = strict.record("batch", "inputs targets static mask input_mask index times")
 local kParts = {"inputs", "targets", "static", "mask", "input_mask"}
 
 --- A whole number below 2^53 a sample, of the loader's seed, the epoch and the sample alone.
@@ -29,14 +32,20 @@ local function check(old, new)
       end
     end
   end
+  if getmetatable(new) == nil then setmetatable(new, kBatch) end
   return new
 end
 
+--- A batch without tensors yet.
+function transformed.new_batch() return setmetatable({times = {}}, kBatch) end
+
 --- Returns the batch that `transform` makes of one. `place`: {coordinates, rows, epoch, seed}, as the loader's docs have it.
-return function(transform, batch, place)
+function transformed.by(transform, batch, place)
   place.seeds, place.seed = seeds_of(batch.index, place.seed, place.epoch), nil
   local old = {}
   for _, name in ipairs(kParts) do old[name] = batch[name] end
   old.times = batch.times
   return check(old, transform(batch, place))
 end
+
+return transformed

@@ -9,11 +9,14 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local sorted = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 local Windows = {}
-local meta = {__index = Windows, __name = "Windows"}
+local meta = strict.class {name = "Windows", methods = Windows,
+  fields = "count data dropped every gaps high inputs low name pieces starts static targets",
+  elements = "samples come in batches: for batch in set:loader{batch = 1}:batches() do"}
 
 local kWindows = signature("windows", {"inputs", optional "targets", {"static", {}}, optional "axis", {"every", 1}, {"gaps", "skip"}})
 
@@ -93,8 +96,9 @@ end
 
 --- A set of the same windows over other anchors: pieces = {{run, first, count}, ...}.
 function Windows:over(pieces, name)
-  local set = setmetatable({}, meta)
+  local set = {}
   for key, value in pairs(self) do set[key] = value end
+  setmetatable(set, meta)
   set.pieces, set.name, set.count, set.starts = pieces, name, 0, {}
   for i, piece in ipairs(pieces) do
     set.starts[i], set.count = set.count, set.count + piece.count
@@ -191,10 +195,10 @@ function Windows:description()
 end
 
 function Windows:split(parts)
-  local plain = type(parts) == "table" and getmetatable(parts) == nil
+  local plain = type(parts) == "table" and not getmetatable(parts)
   for _, part in pairs(plain and parts or {}) do
     local kind = type(part)
-    plain = plain and (kind == "number" or kind == "string" or (kind == "table" and getmetatable(part) == nil))
+    plain = plain and (kind == "number" or kind == "string" or (kind == "table" and not getmetatable(part)))
   end
   if not plain then
     fail("split: wanted parts by name, got " .. text.of(parts) .. "\n  fix   give {train = 0.8, valid = 0.2}")

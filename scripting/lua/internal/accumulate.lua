@@ -61,7 +61,7 @@ local function check(n, of, source)
     fail(("accumulate: wanted the module that is trained, or a list of them, got %s\n  fix   mh.accumulate(4, net, loader:batches()); "
       .. "a pipeline has micro-batches of its own"):format(mh._describe(of)))
   end
-  if type(source) ~= "function" and (type(source) ~= "table" or getmetatable(source) ~= nil) then
+  if type(source) ~= "function" and (type(source) ~= "table" or getmetatable(source)) then
     fail(("accumulate: wanted what `for` goes through, or a list of batches, got %s\n  fix   mh.accumulate(4, net, loader:batches())"):format(
       mh._describe(source)))
   end

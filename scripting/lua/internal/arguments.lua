@@ -138,7 +138,7 @@ end
 
 --- `value` once per dimension: a number is repeated, a list must have `count` numbers.
 function arguments.tuple(op, name, value, count)
-  if type(value) == "table" and getmetatable(value) == nil then
+  if type(value) == "table" and not getmetatable(value) then
     if #value ~= count then
       fail(("%s: %s has %d numbers, wanted one or %d"):format(op, name, #value, count))
     end
@@ -155,7 +155,7 @@ end
 --- `value` with fn(x) in the place of every tensor x that it is, or has in its tables.
 function arguments.map_tensors(value, fn)
   if mh.is_tensor(value) then return fn(value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  if type(value) ~= "table" or getmetatable(value) then return value end
   local copy = {}
   for key, one in pairs(value) do copy[key] = arguments.map_tensors(one, fn) end
   return copy

@@ -94,7 +94,8 @@ function folders.choose(path)
   local found = cfiles.find(kLoad, name)
   if not found then
     local unfinished = mh.files.exists(name .. ".partial") and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
-    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or ""))
+    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or "")
+      .. "\n  fix   give the path of mh.checkpoint.save, from the folder where the program runs; mh.checkpoint.latest(folder) finds the last one")
   end
   if found ~= name then
     warn(("checkpoint.load: '%s' is missing; a save that was killed left '%s' complete, which is loaded"):format(path, found))

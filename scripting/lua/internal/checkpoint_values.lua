@@ -7,6 +7,7 @@
 
 local mh = require "moonhalo"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local values = {}
@@ -43,9 +44,8 @@ end
 --- True if the value restores itself: a module, an optimizer, a schedule. Its fields are not what it is.
 local function has_state(value)
   if type(value) == "userdata" then return value ~= mh.none end
-  if getmetatable(value) == nil then return false end
-  local known, method = pcall(function() return value.load_state_dict end)
-  return known and type(method) == "function"
+  if not getmetatable(value) then return false end
+  return type(strict.get(value, "load_state_dict")) == "function"
 end
 
 --- Returns two booleans: the table is a list without holes; all of its keys are texts that are no marks.

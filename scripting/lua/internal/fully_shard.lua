@@ -50,7 +50,7 @@ local function check_types(op, options)
 end
 
 local function read_options(op, given)
-  if type(given) ~= "table" or getmetatable(given) ~= nil then
+  if type(given) ~= "table" or getmetatable(given) then
     fail(op .. ": wanted options, as {mesh = mesh[\"dp\"]}, got " .. mh._describe(given))
   end
   local options = setmetatable({}, {__index = kDefaults})
@@ -136,7 +136,7 @@ end
 local function add_tensors(value, list)
   if is_tensor(value) then
     list[#list + 1] = value
-  elseif type(value) == "table" and getmetatable(value) == nil then
+  elseif type(value) == "table" and not getmetatable(value) then
     for _, item in pairs(value) do add_tensors(item, list) end
   end
   return list

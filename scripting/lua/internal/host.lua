@@ -4,6 +4,7 @@
 -- ranks train; `verify` compares a function with what one rank gives.
 
 local mh = require "moonhalo"
+local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 
@@ -37,7 +38,7 @@ local kHost = {
 local host = {}
 
 local function has_state(value)
-  return (type(value) == "table" or type(value) == "userdata") and not mh.is_tensor(value) and value.load_state_dict ~= nil
+  return (type(value) == "table" or type(value) == "userdata") and not mh.is_tensor(value) and strict.get(value, "load_state_dict") ~= nil
 end
 
 --- `native`: what a session gives (embed/host_trainers.cpp); nil without one.

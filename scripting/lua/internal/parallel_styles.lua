@@ -93,7 +93,7 @@ function encode(value, custom)
     custom[#custom + 1] = value
     return {style = "custom", number = #custom}
   end
-  if type(value) == "table" and getmetatable(value) == nil then return encode_table(value, custom) end
+  if type(value) == "table" and not getmetatable(value) then return encode_table(value, custom) end
   if type(value) == "userdata" then return tostring(value) end
   return value
 end
@@ -108,7 +108,7 @@ function styles.is_plan(value) return type(value) == "table" or is_engine_plan(v
 --- The engine's plan, and the list of styles that are written in Lua.
 function styles.read_plan(op, plan)
   if is_engine_plan(plan) then return plan, {} end
-  if type(plan) ~= "table" or (getmetatable(plan) ~= nil and not is_style(plan)) then
+  if type(plan) ~= "table" or (getmetatable(plan) and not is_style(plan)) then
     fail(op .. ": Expect ParallelStyle or table {name = ParallelStyle} for the plan, found "
       .. mh._describe(plan))
   end

@@ -155,7 +155,7 @@ local function output_hook(entry, plan, mesh)
     return list
   end
   return function(_, _, output)
-    local listed = type(output) == "table" and getmetatable(output) == nil
+    local listed = type(output) == "table" and not getmetatable(output)
     if not listed then return each({output, n = 1}, 1) end
     if output.n then return each(output, output.n) end
     local copy = {}

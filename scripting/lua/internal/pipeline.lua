@@ -180,7 +180,7 @@ end
 
 local function each_tensor(value, visit)
   if is_tensor(value) then return visit(value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return end
+  if type(value) ~= "table" or getmetatable(value) then return end
   for _, one in pairs(value) do each_tensor(one, visit) end
 end
 

@@ -12,7 +12,7 @@ local file
 local function append(target, ...)
   local written, problem = target:write(...)
   if written then written, problem = target:flush() end
-  if not written then mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem) end
+  if not written then mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem .. "\n  fix   free space on that disk, or give --log another path") end
 end
 
 local function open()

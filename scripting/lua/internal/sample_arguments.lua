@@ -44,7 +44,7 @@ end
 --- Calls visit(path, tensor) for each tensor in `value`, in one order on all ranks.
 local function each(path, value, visit)
   if is_tensor(value) then return visit(path, value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return end
+  if type(value) ~= "table" or getmetatable(value) then return end
   for key, one in pairs(value) do
     if not (path == "" and key == "n") then each(path == "" and tostring(key) or path .. "." .. tostring(key), one, visit) end
   end

@@ -156,7 +156,7 @@ local function check_targets(who, module, optimizer, options)
       mh._describe(optimizer), who))
   end
   if options == nil then return end
-  if type(options) ~= "table" or getmetatable(options) ~= nil then fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options))) end
+  if type(options) ~= "table" or getmetatable(options) then fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options))) end
   for key in pairs(options) do arguments.choice(who, "option", key, {"device"}) end
   for name, tensor in options.device ~= nil and module:state_dict() or function() end do
     local device = tostring(tensor.device)

@@ -38,7 +38,7 @@ end
 function conversion:to(...)
   local device, dtype
   for _, one in ipairs {...} do
-    if type(one) == "table" and getmetatable(one) == nil then
+    if type(one) == "table" and not getmetatable(one) then
       mh._check_place(self:class_name() .. ": to", one)
       device, dtype = one.device or device, one.dtype or dtype
     elseif type(one) ~= "string" then

@@ -81,7 +81,7 @@ local function assign(self, name, value)
   elseif is_tensor(value) and rawget(self, "_buffers")[name] ~= nil then
     rawget(self, "_buffers")[name] = value
   else
-    if type(value) == "table" and getmetatable(value) == nil then refuse_hidden_modules(self, name, value) end
+    if type(value) == "table" and not getmetatable(value) then refuse_hidden_modules(self, name, value) end
     refuse_forgotten_parameter(self, name, value)
     forget(self, name)
     rawget(self, "_known")[name] = true
@@ -210,7 +210,7 @@ end
 -- ---- Calls and hooks ----------------------------------------------------------------------------------------------
 
 local function packed(value)
-  if type(value) == "table" and getmetatable(value) == nil and not is_module(value) then
+  if type(value) == "table" and not getmetatable(value) and not is_module(value) then
     value.n = value.n or #value
     return value
   end
@@ -231,7 +231,7 @@ function Module:call(...)
     local output = results
     if results.n == 1 then output = results[1] end
     local changed = hook(self, args, output)
-    if type(changed) == "table" and getmetatable(changed) == nil and changed.n ~= nil then
+    if type(changed) == "table" and not getmetatable(changed) and changed.n ~= nil then
       results = changed
     elseif changed ~= nil then
       results = {changed, n = 1}

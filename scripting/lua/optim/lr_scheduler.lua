@@ -4,13 +4,17 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local sorted = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
 local fail = mh.fail
 local schedulers = {}
 
 local Schedule = {}
-Schedule.__index = Schedule
+
+-- Fields that every schedule may have beside its arguments; `_rate` is that of schedules that follow the step count.
+local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate"
 
 local kInitial = setmetatable({}, {__mode = "k"})
 
@@ -18,7 +22,7 @@ local kInitial = setmetatable({}, {__mode = "k"})
 --- them when the next is made (PyTorch's `initial_lr`).
 local function initial_rates(op, optimizer)
   if not mh._is_optimizer(optimizer) then
-    fail(("%s: the first argument is %s, wanted an optimizer"):format(op, mh._describe(optimizer)))
+    fail(("%s: the first argument is %s, wanted an optimizer\n  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})"):format(op, mh._describe(optimizer)))
   end
   local rates = kInitial[optimizer] or {}
   kInitial[optimizer] = rates
@@ -46,7 +50,7 @@ end
 --- A number that is none, or below its least, would stop the schedule in the middle of a run, or never.
 local function check_values(name, values)
   for key, least in pairs(kLeast) do
-    local value = values[key]
+    local value = rawget(values, key)
     if value ~= nil and (type(value) ~= "number" or not (value >= (least or -math.huge))) then
       fail(("%s: %s is %s, wanted a number%s"):format(name, key, mh._describe(value), least and " of at least " .. least or ""))
     end
@@ -54,7 +58,7 @@ local function check_values(name, values)
   local rules = {milestones = {"number", "a list of steps"}, schedulers = {"table", "a list of schedules"},
     lr_lambda = {"function", "a function, or one for each group"}, max_lr = {"number", "a number, or one for each group"}}
   for key, rule in pairs(rules) do
-    local value, alone = values[key], key == "lr_lambda" or key == "max_lr"
+    local value, alone = rawget(values, key), key == "lr_lambda" or key == "max_lr"
     if value ~= nil and not is_list_of(value, rule[1]) and not (alone and type(value) == rule[1]) then
       fail(("%s: %s is %s, wanted %s"):format(name, key, mh._describe(value), rule[2]))
     end
@@ -67,7 +71,7 @@ local function define(name, entries, rate, prepare)
   entries[#entries + 1] = {"last_epoch", -1}
   local spec = signature(name, entries)
   local class = setmetatable({}, {__index = Schedule})
-  local meta = {__index = class, __name = name}
+  local meta = strict.class {name = name, methods = class, fields = table.concat(spec.names, " ") .. kFields}
   class._rate = rate
   schedulers[name] = function(...)
     local self = setmetatable(read(spec, ...), meta)
@@ -117,7 +121,9 @@ function Schedule:load_state_dict(state)
   end
   for key, value in pairs(state) do
     local wanted = own[key]
-    if wanted == nil and self[key] ~= nil then refuse("'%s' is no value of a schedule", tostring(key)) end
+    if wanted == nil and (rawget(self, key) ~= nil or not getmetatable(self).may[key]) then
+      refuse("'%s' is no value of a schedule%s", tostring(key), mh.did_you_mean(tostring(key), sorted(own)))
+    end
     if wanted ~= nil and type(value) ~= type(wanted) then refuse("'%s' is a %s, wanted a %s", key, type(value), type(wanted)) end
     for _, element in ipairs(type(value) == "table" and value or {}) do
       if type(element) ~= "number" then refuse("'%s' holds a %s, wanted numbers", tostring(key), type(element)) end
@@ -298,7 +304,8 @@ local kPlateau = signature("ReduceLROnPlateau", {"optimizer", {"mode", "min"}, {
   {"threshold", 1e-4}, {"threshold_mode", "rel"}, {"cooldown", 0}, {"min_lr", 0.0}, {"eps", 1e-8}})
 
 local Plateau = setmetatable({}, {__index = Schedule})
-local plateau_meta = {__index = Plateau, __name = "ReduceLROnPlateau"}
+local plateau_meta = strict.class {name = "ReduceLROnPlateau", methods = Plateau,
+  fields = table.concat(kPlateau.names, " ") .. kFields .. " best num_bad_epochs cooldown_counter"}
 
 function schedulers.ReduceLROnPlateau(...)
   local self = setmetatable(read(kPlateau, ...), plateau_meta)
@@ -309,7 +316,8 @@ function schedulers.ReduceLROnPlateau(...)
   end
   if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
   if not mh._is_optimizer(self.optimizer) then
-    fail("ReduceLROnPlateau: the first argument is " .. mh._describe(self.optimizer) .. ", wanted an optimizer")
+    fail("ReduceLROnPlateau: the first argument is " .. mh._describe(self.optimizer)
+      .. ", wanted an optimizer\n  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})")
   end
   self.base_lrs = {}
   for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
@@ -346,4 +354,4 @@ function Plateau:step(metric)
   self.last_lrs = self:get_last_lr()
 end
 
-return schedulers
+return strict.table("optim.lr_scheduler", schedulers)

@@ -88,7 +88,7 @@ end
 --- Returns what a policy returned, as plain data; errors name what is wrong with it.
 local function checked(name, placed, graph, config)
   local who = ("parallelize: policy '%s'"):format(name)
-  if type(placed) ~= "table" or getmetatable(placed) ~= nil then
+  if type(placed) ~= "table" or getmetatable(placed) then
     fail(who .. " returned no table of placements but " .. mh._describe(placed))
   end
   for key in pairs(placed) do arguments.choice(who, "field", key, kFields) end

@@ -25,7 +25,7 @@ local function plain_copy(name, value)
   local copy = {}
   for key, one in pairs(value) do
     local kind = type(one)
-    if kind == "table" and getmetatable(one) == nil then
+    if kind == "table" and not getmetatable(one) then
       one = plain_copy(name .. "." .. tostring(key), one)
     elseif kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
       wrong(name .. "." .. tostring(key), one, "a number, a text, a boolean or a table of those")
@@ -49,7 +49,7 @@ local function checked(name, value)
     if type(value) ~= "number" or not (value > 0) then wrong(name, value, "a number of multiplications above 0") end
     return value
   end
-  if type(value) ~= kind or (kind == "table" and getmetatable(value) ~= nil) then wrong(name, value, "a " .. kind) end
+  if type(value) ~= kind or (kind == "table" and getmetatable(value)) then wrong(name, value, "a " .. kind) end
   return kind == "table" and plain_copy(name, value) or value
 end
 
@@ -81,7 +81,7 @@ end
 --- the options of the policy. user_config: what a policy of the user's wants to know. Field of the result besides:
 --- units.
 function compute_config.ComputeConfig(given)
-  if type(given) ~= "table" or getmetatable(given) ~= nil then
+  if type(given) ~= "table" or getmetatable(given) then
     fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. mh._describe(given))
   end
   local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, pas_config = {}, user_config = {}}

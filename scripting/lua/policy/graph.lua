@@ -24,7 +24,7 @@ end
 
 --- The values of `dummy` = {x = tensor} in the order of forward's arguments; mh.none stands for nil.
 function policy_graph.arguments(module, dummy)
-  if type(dummy) ~= "table" or is_tensor(dummy) or getmetatable(dummy) ~= nil then
+  if type(dummy) ~= "table" or is_tensor(dummy) or getmetatable(dummy) then
     fail("parallelize: dummy arguments are a table by the names of forward's arguments, {x = mh.zeros{4, 16}}, got "
       .. mh._describe(dummy))
   end
@@ -49,7 +49,7 @@ end
 --- `visit(path, tensor)` for every tensor within `value`, in one order on all ranks.
 local function each_tensor(path, value, visit)
   if is_tensor(value) then return visit(path, value) end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return end
+  if type(value) ~= "table" or getmetatable(value) then return end
   for key, one in pairs(value) do each_tensor(path .. "." .. tostring(key), one, visit) end
 end
 

@@ -38,7 +38,7 @@ local function add_value(path, value, found, seen)
     found[path] = of_lua and "function " .. fingerprint(string.dump(value, true)) or "function"
     if of_lua then add_upvalues(path .. ".", value, found, seen) end
   elseif type(value) == "table" then
-    if seen[value] or getmetatable(value) ~= nil or rawget(value, "instance_meta") ~= nil then return end
+    if seen[value] or getmetatable(value) or rawget(value, "instance_meta") ~= nil then return end
     seen[value] = true
     for key, one in pairs(value) do
       if type(key) == "string" or math.type(key) == "integer" then add_value(path .. "." .. key, one, found, seen) end

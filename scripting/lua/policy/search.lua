@@ -89,7 +89,7 @@ end
 local function sum_of(value)
   if is_tensor(value) and value.requires_grad then return value.ndim == 0 and value or value:square():sum() end
   if is_tensor(value) then return nil end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return nil end
+  if type(value) ~= "table" or getmetatable(value) then return nil end
   local total
   for _, one in pairs(value) do
     local part = sum_of(one)
