@@ -137,11 +137,43 @@ int tensor_tostring(lua_State* lua) {
   return 1;
 }
 
+/// Lua makes one boolean of the result. A tensor is equal to itself; of two the elements may be meant.
 int tensor_equal(lua_State* lua) {
   const at::Tensor* left = to_tensor(lua, 1);
   const at::Tensor* right = to_tensor(lua, 2);
-  push(lua, left && right && left->is_same(*right));
+  const bool both = left && right;
+  TORCH_CHECK_TYPE(!both || left->is_same(*right), "Tensor: == and ~= of two tensors give one boolean in Lua\n  have  ", describe(*left),
+                   " and ", describe(*right), "\n  fix   x:eq(y) and x:ne(y) compare elements, x:equal(y) all of them; x:is_same(y) is true for ",
+                   "two names of one tensor");
+  push(lua, both);
   return 1;
+}
+
+/// x:is_same(y): whether both are one tensor, not two with the same elements. No communication.
+int tensor_is_same(lua_State* lua) {
+  push(lua, check_tensor(lua, 1).is_same(check_tensor(lua, 2)));
+  return 1;
+}
+
+/// Upvalue: Lua's table.unpack, to which a tensor would look like a list that begins at its second row.
+int unpack_list(lua_State* lua) {
+  TORCH_CHECK_TYPE(!to_tensor(lua, 1), "table.unpack: wanted a list, got ", describe(lua, 1),
+                   "\n  fix   mh.grad and other functions return their tensors one by one: local a, b = mh.grad(y, {u, v}); ",
+                   "x:unbind() is the list of a tensor's rows");
+  return lua_tocfunction(lua, lua_upvalueindex(1))(lua);
+}
+
+void replace_unpack(lua_State* lua) {
+  if (lua_getglobal(lua, "table") == LUA_TTABLE) {
+    lua_getfield(lua, -1, "unpack");
+    if (lua_tocfunction(lua, -1) != nullptr) {
+      lua_pushcclosure(lua, guard<unpack_list>, 1);
+      lua_setfield(lua, -2, "unpack");
+    } else {
+      lua_pop(lua, 1);
+    }
+  }
+  lua_pop(lua, 1);
 }
 
 int tensor_less(lua_State*) {
@@ -205,7 +237,11 @@ void open_tensor_object(lua_State* lua) {
   lua_setfield(lua, -2, "__index");
   lua_pop(lua, 1);
 
-  static const luaL_Reg methods[] = {{"free", guard<tensor_free>}, {"iter", guard<tensor_rows>}, {nullptr, nullptr}};
+  static const luaL_Reg methods[] = {{"free", guard<tensor_free>},
+                                     {"iter", guard<tensor_rows>},
+                                     {"is_same", guard<tensor_is_same>},
+                                     {nullptr, nullptr}};
+  replace_unpack(lua);
   add_tensor_methods(lua, methods);
   push_tensor_methods(lua);
   lua_setfield(lua, -2, "Tensor");
