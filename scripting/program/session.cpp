@@ -23,12 +23,14 @@
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/devices.h"
+#include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/syntax_hints.h"
 #include "moonhalo/scripting/core/warnings.h"
 #include "moonhalo/scripting/program/output.h"
 #include "moonhalo/scripting/program/report.h"
 #include "moonhalo/scripting/program/run_start.h"
+#include "moonhalo/scripting/program/written_files.h"
 
 namespace moonhalo::scripting {
 
@@ -76,6 +78,7 @@ class Session {
   std::atomic<bool> stop_ = false;
   std::atomic<int> exit_code_ = 0;
   std::atomic<bool> printed_ = false;
+  WrittenFiles written_;
 
   std::mutex watch_mutex_;
   std::condition_variable watch_ended_;
@@ -96,13 +99,26 @@ void stop_hook(lua_State* lua, lua_Debug*) {
   luaL_error(lua, "stopped, because another rank failed");
 }
 
+/// Puts what print shows of a value on the stack: the contents of a table that has no text of its own.
+const char* push_text(lua_State* lua, int index, size_t& length) {
+  if (!lua_istable(lua, index)) return luaL_tolstring(lua, index, &length);
+  if (luaL_getmetafield(lua, index, "__tostring") != LUA_TNIL) {
+    lua_pop(lua, 1);
+    return luaL_tolstring(lua, index, &length);
+  }
+  push_embedded(lua, "internal.table_text");
+  lua_pushvalue(lua, index);
+  lua_call(lua, 1, 1);
+  return lua_tolstring(lua, -1, &length);
+}
+
 /// One write per line, so that the lines of thread ranks do not mix.
 int print_line(lua_State* lua) {
   std::string line;
   const int count = lua_gettop(lua);
   for (int i = 1; i <= count; ++i) {
     size_t length = 0;
-    const char* text = luaL_tolstring(lua, i, &length);
+    const char* text = push_text(lua, i, length);
     if (i > 1) line += '\t';
     line.append(text, length);
     lua_pop(lua, 1);
@@ -163,6 +179,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
   lua_register(lua, "print", guard<print_line>);
   replace_os_exit(lua);
+  if (communicator.size() > 1) written_.watch(lua);
   start_.enter(lua, communicator.size());
   const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
