@@ -86,6 +86,7 @@ class Elements {
   std::string raw(const at::Tensor& element) const {
     const at::Scalar value = element.item();
     if (value.isBoolean()) return value.toBool() ? "True" : "False";
+    if (element.scalar_type() == at::kUInt64) return std::to_string(value.toUInt64());
     if (value.isIntegral(false)) return std::to_string(value.toLong());
     if (!value.isComplex()) return format_(value.toDouble());
     const c10::complex<double> z = value.toComplexDouble();
