@@ -49,8 +49,13 @@ std::string method_type(lua_State* lua, lua_Debug& frame) {
   return type;
 }
 
+std::string freed_tensor() {
+  return "the tensor was freed\n  fix   use it before x:free(), or before the block of its local x <close> ends";
+}
+
 std::string dot_call(lua_State* lua, const std::string& method, const std::string& type) {
   const bool nothing = is_nil(lua, 1);
+  if (!nothing && describe(lua, 1) == kFreedTensor) return method + ": " + freed_tensor();
   const auto [what, name] = words_of(type);
   return method +
          (nothing ? ": called without its " + what : ": called on " + describe(lua, 1) + ", which is no " + what) +

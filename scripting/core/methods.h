@@ -16,4 +16,9 @@ std::string method_type(lua_State* lua, lua_Debug& frame);
 /// `type`.
 std::string dot_call(lua_State* lua, const std::string& method, const std::string& type);
 
+/// describe() says so of a tensor that was freed.
+inline constexpr const char* kFreedTensor = "a freed tensor";
+/// The error about it, and its remedy.
+std::string freed_tensor();
+
 }  // namespace moonhalo::scripting

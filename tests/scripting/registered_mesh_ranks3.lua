@@ -68,7 +68,7 @@ function tests.test_S21_mistakes_are_named()
   testing.assert_error(function() mh.set_mesh({3}) end, "wanted a mesh, got {3}")
   mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"domain"}))
   testing.assert_error(function() mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"dp"})) end, "(3: domain) is registered already")
-  testing.assert_error(function() mh.get_mesh("domian") end, "domian")
+  testing.assert_error(function() mh.get_mesh("domian") end, "no mesh dimension named \"domian\"; did you mean 'domain'?")
   mh.set_mesh(nil)
 end
 

@@ -132,7 +132,7 @@ function tests.test_grad_modes()
   t.assert_equal(mh.is_grad_enabled(), true)
   local y = mh.autocast("bfloat16", function() return mh.matmul(mh.ones(2, 2), mh.ones(2, 2)) end)
   t.assert_equal({y.dtype, mh.matmul(mh.ones(2, 2), mh.ones(2, 2)).dtype}, {"bfloat16", "float32"})
-  t.assert_error(function() mh.autocast("float64", print) end, "autocast")
+  t.assert_error(function() mh.autocast("float64", print) end, "autocast: dtype float64 is no lower precision\n  fix   use \"bfloat16\" or \"float16\"")
 end
 
 function tests.test_tf32()
@@ -142,7 +142,7 @@ function tests.test_tf32()
   t.assert_equal({mh.is_tf32_allowed()}, {false, false})
   mh.allow_tf32(true)
   t.assert_equal({mh.is_tf32_allowed()}, {true, true})
-  t.assert_error(function() mh.allow_tf32("no") end, "allow_tf32")
+  t.assert_error(function() mh.allow_tf32("no") end, "allow_tf32: bad argument #1, wanted true or false, got 'no'")
   -- As before: it is of the process.
   mh.allow_tf32(products)
 end
@@ -173,14 +173,14 @@ end
 function tests.test_lifetime()
   local x = mh.ones(4)
   x:free()
-  t.assert_error(function() return x:sum() end, "Tensor")
+  t.assert_error(function() return x:sum() end, "sum: the tensor was freed\n  fix   use it before x:free()")
   t.assert_equal(tostring(x), "tensor(freed)")
   local kept
   do
     local y <close> = mh.ones(4)
     kept = y
   end
-  t.assert_error(function() return kept.shape end, "Tensor")
+  t.assert_error(function() return kept.shape end, "the tensor was freed\n  fix   use it before x:free()")
   collectgarbage()
   local before = collectgarbage("count")
   for _ = 1, 200 do local _ = mh.empty({1024, 1024}) end
