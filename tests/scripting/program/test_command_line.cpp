@@ -218,7 +218,7 @@ print(select(2, coroutine.resume(co, "passed on"))[1], coroutine.status(co), cor
   EXPECT_EQ(result.status, kDone) << result.err;
   EXPECT_THAT(result.out, ::testing::MatchesRegex(
                               "false\t2\ttrue\t1\tnil\t3\nfalse\thm!\ntrue\t2\t1\nfalse\tfalse\t[^\n]*\ntrue\t1\n"
-                              "passed on\tdead\tfalse\ttable: .*\n"));
+                              "passed on\tdead\tfalse\t\\{\"passed on\"\\}\n"));
 }
 
 TEST_F(CommandLine, ErrorValuesThatAreNoTextAreShown) {
