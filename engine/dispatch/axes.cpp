@@ -345,7 +345,8 @@ Axes broadcast_axes(const OpCall& call) {
     for (size_t d = 0; d < sizes.size(); ++d) {
       int64_t& extent = shape[shape.size() - sizes.size() + d];
       TORCH_CHECK_VALUE(extent == sizes[d] || extent == 1 || sizes[d] == 1, call.name(),
-                        ": the sizes of the tensors do not broadcast\n  have  ", call.describe());
+                        ": the sizes of the tensors do not broadcast\n  have  ", call.describe(),
+                        "\n  fix   dims are matched from the last one: give equal sizes, or 1, which fits every size");
       if (extent == 1) extent = sizes[d];
     }
   }

@@ -100,7 +100,8 @@ int64_t DeviceMesh::mesh_dim(const std::string& name) const {
   for (int64_t d = 0; d < ndim(); ++d) {
     if (names_[d] == name) return d;
   }
-  TORCH_CHECK_VALUE(false, to_string(), ": no mesh dimension named \"", name, "\"", did_you_mean(name, names_));
+  TORCH_CHECK_VALUE(false, to_string(), ": no mesh dimension named \"", name, "\"", did_you_mean(name, names_),
+                    "\n  have  ", c10::Join(", ", names_), "\n  fix   name one of these, or name the dimensions where the mesh is made");
 }
 
 std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& names) {
@@ -207,9 +208,11 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
     for (size_t d = 0; d < shape.size(); ++d) names.push_back("dim_" + std::to_string(d));
   }
   TORCH_CHECK_VALUE(names.size() == shape.size(), "init_device_mesh: ", shape.size(), " dimensions but ",
-                    names.size(), " names");
+                    names.size(), " names\n  have  shape ", shape_string(shape), ", names ", c10::Join(", ", names),
+                    "\n  fix   give one name for each dimension, or a shape with as many numbers");
   TORCH_CHECK_VALUE(std::set<std::string>(names.begin(), names.end()).size() == names.size(),
-                    "init_device_mesh: the names of the dimensions must differ");
+                    "init_device_mesh: the names of the dimensions must differ\n  have  ", c10::Join(", ", names),
+                    "\n  fix   give each dimension a name of its own");
   const bool fake = world.is_fake();  // for planning: nothing is computed
   check_usable(world, *wanted, shape);
   if (hook_of_meshes() != nullptr) hook_of_meshes()();

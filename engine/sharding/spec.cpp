@@ -89,7 +89,8 @@ Layout::Layout(MeshPtr mesh_, at::IntArrayRef shape, const std::vector<Placement
     if (!placement.is_shard()) continue;
     const int64_t dim = placement.dim < 0 ? placement.dim + ndim : placement.dim;
     TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, placement.to_string(), ": dim ", placement.dim,
-                      " is out of range for a tensor of shape ", shape_string(shape));
+                      " is out of range for a tensor of shape ", shape_string(shape),
+                      "\n  fix   dims count from 0 to ", ndim - 1, ", and from the end from -1");
     cut_further(cuts[dim], m, *mesh, placement, dim, shape);
     if (placement.stored) stored |= uint64_t{1} << m;
   }

@@ -120,7 +120,8 @@ std::string read_file(const std::string& who, const std::string& path) {
     if (std::ferror(file)) error = errno;
     std::fclose(file);
   }
-  TORCH_CHECK_VALUE(error == 0, who, ": cannot open '", path, "': ", std::strerror(error));
+  TORCH_CHECK_VALUE(error == 0, who, ": cannot open '", path, "': ", std::strerror(error),
+                    "\n  fix   look at the path, which begins in the folder where the program runs");
   return text;
 }
 

@@ -52,7 +52,8 @@ void NestedList::take(int index, size_t depth) {
     shape_.push_back(size);
   }
   TORCH_CHECK_VALUE(shape_[depth] == size, who_, ": lists of dimension ", depth,
-                    " differ in length: ", shape_[depth], " and ", size);
+                    " differ in length: ", shape_[depth], " and ", size,
+                    "\n  fix   give every list of a dimension as many elements");
   if (size == 0) {
     shape_known_ = true;
     lua_pushnil(lua_);

@@ -76,7 +76,8 @@ std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const Optimi
   TORCH_CHECK_TYPE(is_list || to_tensor(lua, index), kind.name, ": wanted a list of parameters, got ", describe(lua, index),
                    "\n  fix   ", kind.name, "(net:parameters(), {lr = 1e-3})");
   const std::vector<at::Tensor> parameters = listed_parameters(lua, index, kind);
-  TORCH_CHECK_VALUE(!parameters.empty(), kind.name, ": the list of parameters is empty");
+  TORCH_CHECK_VALUE(!parameters.empty(), kind.name, ": the list of parameters is empty",
+                    "\n  fix   keep layers in the module (self.fc = nn.Linear(3, 2) in init), and give net:parameters()");
   for (size_t i = 0; i < parameters.size(); ++i) {
     TORCH_CHECK_VALUE(parameters[i].is_leaf(), kind.name, ": parameter ", i + 1,
                       " is the result of an operation, only leaves can be trained\n  have  shape ", parameters[i].sizes(),

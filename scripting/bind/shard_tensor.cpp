@@ -117,7 +117,7 @@ int is_shard_tensor_method(lua_State* lua) {
 int64_t dim_argument(lua_State* lua, const at::Tensor& tensor) {
   const int64_t given = check_int(lua, 2), dim = given < 0 ? given + tensor.dim() : given;
   TORCH_CHECK_VALUE(dim >= 0 && dim < tensor.dim(), "dim ", given, " is out of range for a tensor of shape ",
-                    shape_string(tensor.sizes()));
+                    shape_string(tensor.sizes()), "\n  fix   dims count from 0, and from the end from -1");
   return dim;
 }
 

@@ -76,7 +76,7 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
     push(lua, std::string_view(error.what()));
   } catch (const CommError& error) {
     context(lua).rank_was_lost = true;
-    push(lua, script_position(lua) + error.what() + module_place(lua));
+    push(lua, script_position(lua) + plain_message(error) + module_place(lua));
   } catch (const std::exception& error) {
     push(lua, script_position(lua) + plain_message(error) + module_place(lua));
   }

@@ -6,6 +6,7 @@
 #include "moonhalo/scripting/core/bindings.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
+#include "moonhalo/scripting/core/lua_messages.h"
 #include "moonhalo/scripting/core/lua_sources.h"
 #include "moonhalo/scripting/core/methods.h"
 #include "moonhalo/scripting/core/script_exit.h"
@@ -85,6 +86,7 @@ void explain(lua_State* lua, std::string& message) {
   name_whole_path(lua, message);
   if (message.ends_with("a nil value (local 'self')"))
     message += "\n  fix   write a colon, not a dot, before the method's name: object:method(...)";
+  message = with_remedy(std::move(message));
   if (message.ends_with("(number expected, got Tensor)")) message += "\n  fix   x:item() gives the number of a tensor";
   if (const size_t length = embedded_position(message)) {
     const std::string inside = message.substr(0, length - 2);

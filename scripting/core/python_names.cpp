@@ -25,13 +25,46 @@ constexpr PythonName kNames[] = {
     {"autograd", "mh.grad(outputs, inputs) and x:backward()"},
 };
 
-}  // namespace
+constexpr PythonName kWords[] = {
+    {"True", "the word is true in Lua"},
+    {"False", "the word is false in Lua"},
+    {"None", "the word is nil in Lua"},
+    {"len", "#list is the length of a list or a text, x:size(0) that of a tensor"},
+    {"range", "for i = 0, n - 1 do counts from 0 to n - 1"},
+    {"enumerate", "for i, value in ipairs(list) do, from 1; for i, row in x:iter() do, from 0"},
+    {"zip", "for i, a in ipairs(first) do local b = second[i] ... end"},
+    {"str", "tostring(x)"},
+    {"int", "math.tointeger(x), or math.floor(x) for what is no whole number"},
+    {"float", "tonumber(text); x:item() for a tensor"},
+    {"isinstance", "type(x) == \"table\", mh.is_tensor(x), mh.nn.is_module(x)"},
+    {"sorted", "table.sort(list), which sorts the list itself"},
+    {"sum", "x:sum() of a tensor; a loop over a list"},
+    {"abs", "math.abs(x), x:abs() of a tensor"},
+    {"min", "math.min(a, b), x:min() of a tensor"},
+    {"max", "math.max(a, b), x:max() of a tensor"},
+    {"round", "math.floor(x + 0.5), x:round() of a tensor"},
+    {"exit", "os.exit(status)"},
+    {"open", "io.open(path, mode)"},
+    {"sys", "arg[1] is the script's first word behind --, os.exit(status) ends it"},
+    {"np", "tensors are the arrays here: mh.linspace(0, 1, 5), x:tolist()"},
+    {"torch", "local mh = require \"moonhalo\" has the functions of torch"},
+    {"nn", "local nn = mh.nn at the head of the script"},
+    {"optim", "local optim = mh.optim at the head of the script"},
+    {"F", "the functions of torch.nn.functional are in mh itself: mh.relu(x)"},
+    {"f", "Lua has no f\"...\": write (\"loss %g\"):format(loss); or assign a variable f first"},
+};
 
-std::string python_name_hint(const std::string& name) {
-  for (const PythonName& known : kNames) {
+template <size_t kCount>
+std::string hint(const PythonName (&names)[kCount], const std::string& name) {
+  for (const PythonName& known : names) {
     if (name == known.name) return std::string("\n  fix   ").append(known.fix);
   }
   return "";
 }
+
+}  // namespace
+
+std::string python_name_hint(const std::string& name) { return hint(kNames, name); }
+std::string python_word_hint(const std::string& name) { return hint(kWords, name); }
 
 }  // namespace moonhalo::scripting

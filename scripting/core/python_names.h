@@ -9,4 +9,7 @@ namespace moonhalo::scripting {
 /// names.
 std::string python_name_hint(const std::string& name);
 
+/// The same for Python's own words, which are undefined variables here: "\n  fix   the word is false in Lua".
+std::string python_word_hint(const std::string& name);
+
 }  // namespace moonhalo::scripting

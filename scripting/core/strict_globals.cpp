@@ -9,6 +9,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
+#include "moonhalo/scripting/core/python_names.h"
 #include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/core/values.h"
 
@@ -61,11 +62,12 @@ int undefined_global(lua_State* lua) {
   for (lua_pushnil(lua); lua_next(lua, 1); lua_pop(lua, 1)) {
     if (lua_type(lua, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(lua, -2));
   }
-  const std::string hint = did_you_mean(name, names);
   TORCH_CHECK_VALUE(name != "self", "no variable 'self'\n  have  a function without a colon in its name",
                     "\n  fix   write function Class:method(...), which has self, for function Class.method(...)");
   TORCH_CHECK_VALUE(name != "mh", "no variable 'mh'\n  fix   begin the script with local mh = require \"moonhalo\"");
-  TORCH_CHECK_VALUE(false, "no variable '", name, "'", hint, "\n  have  a global that nothing was assigned to",
+  const std::string python = python_word_hint(name);
+  TORCH_CHECK_VALUE(python.empty(), "no variable '", name, "'", python);
+  TORCH_CHECK_VALUE(false, "no variable '", name, "'", did_you_mean(name, names), "\n  have  a global that nothing was assigned to",
                     "\n  fix   assign it first (nil will do), or ask for it by rawget(_G, \"", name, "\")");
 }
 

@@ -136,6 +136,9 @@ void push(lua_State* lua, const at::Scalar& value) {
   if (value.isBoolean()) {
     push(lua, value.toBool());
   } else if (value.isIntegral(false)) {
+    TORCH_CHECK_VALUE(!value.isUnsigned() || value.toUInt64() <= uint64_t{LUA_MAXINTEGER}, value.toUInt64(),
+                      " is larger than Lua's integers, which end at ", LUA_MAXINTEGER,
+                      "\n  fix   x:double() keeps 15 digits of it; tostring(x) shows all");
     push(lua, value.toLong());
   } else if (value.isFloatingPoint()) {
     push(lua, value.toDouble());
@@ -212,7 +215,7 @@ std::string describe(lua_State* lua, int index) {
   if (luaL_getmetafield(lua, index, "__name") == LUA_TSTRING) {
     const std::string name = lua_tostring(lua, -1);
     lua_pop(lua, 1);
-    return name;
+    return name == "Tensor" ? kFreedTensor : name;
   }
   return luaL_typename(lua, index);
 }
@@ -237,9 +240,12 @@ void argument_error(lua_State* lua, int index, const std::string& wanted) {
     type = method_type(lua, frame);
     if (std::string_view(frame.namewhat) == "method" || !type.empty()) --argument;
   }
+  TORCH_CHECK_TYPE(got != kFreedTensor, name == "?" ? "" : name + ": ", freed_tensor());
   TORCH_CHECK_TYPE(argument > 0 || type.empty(), dot_call(lua, name, type));
-  TORCH_CHECK_TYPE(argument > 0, name, ": wrong self, wanted ", wanted, ", got ", got);
-  TORCH_CHECK_TYPE(false, name, ": bad argument #", argument, ", wanted ", wanted, ", got ", got);
+  const std::string what = wanted.substr(0, wanted.find("; did you mean"));
+  const std::string hint = wanted.substr(what.size());
+  TORCH_CHECK_TYPE(argument > 0, name, ": wrong self, wanted ", what, ", got ", got, hint);
+  TORCH_CHECK_TYPE(false, name, ": bad argument #", argument, ", wanted ", what, ", got ", got, hint);
 }
 
 std::optional<int64_t> to_int(lua_State* lua, int index) {

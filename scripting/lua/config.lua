@@ -34,7 +34,8 @@ local function show(value)
 end
 
 local function wrong_type(path, default, value, source)
-  fail(("config: '%s' is %s, got %s\n  have  %s (default %s)"):format(path, kind_name(default), show(value), source, show(default)))
+  fail(("config: '%s' is %s, got %s\n  have  %s (default %s)\n  fix   give %s"):format(path, kind_name(default), show(value), source, show(default),
+    kind_name(default)))
 end
 
 --- `value` as the kind of `default`; an error names the key and where the value came from.

@@ -183,7 +183,8 @@ void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, co
   at::Tensor fitting = value;
   while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1) fitting = fitting.squeeze(0);
   TORCH_CHECK_VALUE(at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ",
-                    value.sizes(), " does not fit the selected shape ", at::IntArrayRef(shape));
+                    value.sizes(), " does not fit the selected shape ", at::IntArrayRef(shape),
+                    "\n  fix   dims are matched from the last one: give a value of that shape, or with 1 for dims that repeat it");
   fitting = fitting.expand(shape);
   for (const int64_t dim : rows) fitting = fitting.unsqueeze(dim);
   target.view.copy_(fitting);

@@ -78,8 +78,8 @@ class Trial {
   bool has_required();
   bool convert_all();
   bool fill_absent(size_t position);
-  /// "; did you mean 'float32'?" for a misspelt dtype.
-  std::string dtype_hint(const Argument& argument, int index) const;
+  /// "; did you mean 'float32'?" for a misspelt dtype or device.
+  std::string word_hint(const Argument& argument, int index) const;
   bool has_tensor() const;
   bool has_shard_tensor() const;
   bool is_factory() const { return schema_.argumentIndexWithName("pin_memory").has_value(); }
@@ -211,7 +211,7 @@ bool Trial::convert_all() {
     const Cost cost = from_lua(lua_, values_[i], argument, numbers_as_tensors, chosen_.stack[i]);
     if (!cost) {
       return fail("argument '" + argument.name() + "' wants " + type_text(argument) + ", got " +
-                  describe(lua_, values_[i]) + dtype_hint(argument, values_[i]));
+                  describe(lua_, values_[i]) + word_hint(argument, values_[i]));
     }
     chosen_.cost += *cost;
   }
@@ -221,10 +221,13 @@ bool Trial::convert_all() {
   return true;
 }
 
-std::string Trial::dtype_hint(const Argument& argument, int index) const {
-  const bool wants_dtype = without_optional(*argument.real_type()).kind() == TypeKind::ScalarTypeType;
-  return wants_dtype && lua_type(lua_, index) == LUA_TSTRING ? did_you_mean(lua_tostring(lua_, index), dtype_names())
-                                                             : "";
+std::string Trial::word_hint(const Argument& argument, int index) const {
+  if (lua_type(lua_, index) != LUA_TSTRING) return "";
+  const TypeKind kind = without_optional(*argument.real_type()).kind();
+  if (kind == TypeKind::ScalarTypeType) return did_you_mean(lua_tostring(lua_, index), dtype_names());
+  if (kind == TypeKind::DeviceObjType)
+    return did_you_mean(lua_tostring(lua_, index), {"cpu", "cuda", "meta"}, {{"gpu", "cuda"}});
+  return "";
 }
 
 bool Trial::fill_absent(size_t position) {
@@ -247,6 +250,41 @@ bool Trial::fill_absent(size_t position) {
   return true;
 }
 
+/// The first hole of a list: {1, nil, 3} after a slip in a variable's name.
+std::string hole_hint(const LuaCall& call) {
+  for (const int index : call.positional) {
+    const auto count = lua_istable(call.lua, index) ? static_cast<lua_Integer>(lua_rawlen(call.lua, index)) : 0;
+    for (lua_Integer i = 1; i <= count; ++i) {
+      const bool hole = lua_rawgeti(call.lua, index, i) == LUA_TNIL;
+      lua_pop(call.lua, 1);
+      if (hole)
+        return "\n  fix   element " + std::to_string(i) + " of the list is nil: look at the variable that stands there";
+    }
+  }
+  return "";
+}
+
+/// x:sum(0, 2) for x:sum({0, 2}).
+std::string list_hint(const OperatorSet& set, const LuaCall& call) {
+  size_t first = 0;
+  while (first < call.positional.size() && !to_int(call.lua, call.positional[first])) ++first;
+  size_t last = first;
+  while (last < call.positional.size() && to_int(call.lua, call.positional[last])) ++last;
+  if (last - first < 2) return "";
+  const bool takes_list = std::any_of(set.overloads.begin(), set.overloads.end(), [&](const c10::OperatorHandle& op) {
+    const auto& arguments = op.schema().arguments();
+    if (first >= arguments.size() || without_optional(*arguments[first].type()).kind() != TypeKind::ListType)
+      return false;
+    return without_optional(*arguments[first].type()).containedType(0)->kind() == TypeKind::IntType;
+  });
+  if (!takes_list) return "";
+  std::string numbers;
+  for (size_t i = first; i < last; ++i) {
+    numbers += (i > first ? ", " : "") + std::to_string(*to_int(call.lua, call.positional[i]));
+  }
+  return "\n  fix   several numbers stand in a list: {" + numbers + "}";
+}
+
 [[noreturn]] void refuse(const OperatorSet& set, const LuaCall& call) {
   std::ostringstream text;
   text << set.name << ": no overload fits the arguments\n  have  " << describe_call(set.name, call);
@@ -259,7 +297,8 @@ bool Trial::fill_absent(size_t position) {
     trial.fits();
     text << "\n  takes " << op.schema() << "\n        " << trial.why();
   }
-  TORCH_CHECK_TYPE(false, text.str());
+  const std::string hole = hole_hint(call);
+  TORCH_CHECK_TYPE(false, text.str(), hole.empty() ? list_hint(set, call) : hole);
 }
 
 /// The Lua argument that `result` is (an in-place operator returns its argument), or 0.

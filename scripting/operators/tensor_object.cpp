@@ -72,6 +72,19 @@ int missing_method(lua_State* lua) {
   return 1;
 }
 
+/// A remedy where the function that asks is a method, and its self a tensor: net.forward(x) for net(x).
+std::string tensor_as_self(lua_State* lua) {
+  lua_Debug frame;
+  if (!lua_getstack(lua, 1, &frame)) return "";
+  const char* name = lua_getlocal(lua, &frame, 1);
+  if (!name) return "";
+  const bool is_self = std::string_view(name) == "self" && lua_rawequal(lua, 1, -1);
+  lua_pop(lua, 1);
+  return is_self ? "\n  fix   self is a tensor here: call the module, net(x), or write a colon, not a dot, before the "
+                   "method's name"
+                 : "";
+}
+
 /// Upvalues: getters, methods.
 int tensor_index(lua_State* lua) {
   if (lua_type(lua, 2) == LUA_TSTRING) {
@@ -88,7 +101,7 @@ int tensor_index(lua_State* lua) {
       lua_pushvalue(lua, 2);
       if (lua_gettable(lua, lua_upvalueindex(2)) != LUA_TNIL) return 1;
       TORCH_CHECK_VALUE(false, "Tensor: no attribute, method or operator '", name, "'",
-                        did_you_mean(name, tensor_names(lua)), python_name_hint(name));
+                        did_you_mean(name, tensor_names(lua)), python_name_hint(name), tensor_as_self(lua));
     }
   }
   push(lua, get_index(self(lua), read_index(lua, 2)));

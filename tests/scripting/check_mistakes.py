@@ -11,6 +11,7 @@ A script may begin with lines of directives:
     -- mpi: 3            also under MPIEXEC with so many ranks, where every rank may print the text
     -- options: --set width=8
     -- status: 1         of the program (this is the default)
+A script writes files into os.getenv("SCRATCH"), an empty folder of each run, which the text names SCRATCH; the tree is ROOT there.
 """
 import argparse
 import concurrent.futures
@@ -20,8 +21,10 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
-FOLDER = pathlib.Path(__file__).parent / "mistakes"
+FOLDER = pathlib.Path(__file__).resolve().parent / "mistakes"
+ROOT = FOLDER.parents[2]
 BEGIN, END = "--[==[\n", "]==]\n"
 RANKS = re.compile(r"^ranks? [0-9, -]+: ", re.MULTILINE)
 LIMIT_S = 300
@@ -45,12 +48,14 @@ class Mistake:
     def said(self, command, ranks=1):
         """Status and all that a run says, without the names of ranks: all must say the same."""
         command = command + ["run", self.path.name] + self.options + (["--ranks", str(ranks)] if ranks > 1 else [])
-        try:
-            done = subprocess.run(command, cwd=FOLDER, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=LIMIT_S, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-        except subprocess.TimeoutExpired:
-            return None, f"nothing within {LIMIT_S} s\n"
-        return done.returncode, RANKS.sub("", done.stdout + done.stderr).expandtabs(4)
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                done = subprocess.run(command, cwd=FOLDER, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      timeout=LIMIT_S, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "SCRATCH": scratch})
+            except subprocess.TimeoutExpired:
+                return None, f"nothing within {LIMIT_S} s\n"
+        text = (done.stdout + done.stderr).replace(scratch, "SCRATCH").replace(str(ROOT), "ROOT")
+        return done.returncode, RANKS.sub("", text).expandtabs(4)
 
     def bless(self, program):
         text = self.said([program], self.ranks[0])[1]

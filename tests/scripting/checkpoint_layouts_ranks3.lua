@@ -189,7 +189,7 @@ function tests.test_N41_one_optimizer_of_two_modules_goes_by_names()
         position = position + 1
         for _, entry in ipairs {"a", "b"} do
           for name, own in made[entry]:named_parameters() do
-            if own == parameter then seen[entry .. name] = {dict.state[position].exp_avg, group.lr} end
+            if own:is_same(parameter) then seen[entry .. name] = {dict.state[position].exp_avg, group.lr} end
           end
         end
       end

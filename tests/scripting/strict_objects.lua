@@ -140,7 +140,7 @@ function tests.test_batches()
   local function transform(batch)
     check(batch, {"inputs", "targets", "times", "index"})
     testing.assert_error(function() batch.input = batch.inputs end, "batch: no field 'input' to write; did you mean 'inputs'?")
-    batch.anything = 3  -- an entry of one's own
+    batch.anything = 3  -- a new entry
     seen[#seen + 1] = batch
     return batch
   end

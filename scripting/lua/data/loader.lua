@@ -19,7 +19,11 @@ local meta = strict.class {name = "Loader", methods = Loader,
   elements = "for batch in loader:batches() do"}
 
 local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0}, {"drop_last", false},
-  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}, optional "transform"})
+  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}, optional "transform"},
+  {batch_size = "give batch = n, the samples of all ranks together", num_workers = "leave it out: a thread reads `prefetch` batches ahead",
+    pin_memory = "leave it out: batches come on the mesh's device", collate_fn = "give transform = function(batch, place)",
+    sampler = "give shuffle and seed; set:split gives parts", persistent_workers = "leave it out: one thread reads for all epochs",
+    prefetch_factor = "give prefetch = n, batches that are read ahead"})
 local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30, TiB = 1 << 40}
 
 -- ---- Options ------------------------------------------------------------------------------------------------------------

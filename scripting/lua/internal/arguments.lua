@@ -26,9 +26,10 @@ function arguments.is_options(value)
   return true
 end
 
---- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name).
-function arguments.signature(op, entries)
-  local signature = {op = op, names = {}, position = {}, default = {}, required = {}}
+--- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name). `elsewhere`: what to give for
+--- options that other programs have, by their names.
+function arguments.signature(op, entries, elsewhere)
+  local signature = {op = op, names = {}, position = {}, default = {}, required = {}, elsewhere = elsewhere or {}}
   for i, entry in ipairs(entries) do
     local name = type(entry) == "table" and entry[1] or entry
     signature.names[i], signature.position[name] = name, i
@@ -58,14 +59,16 @@ function arguments.read(signature, ...)
     options, count = given[count], count - 1
   end
   if count > #signature.names then
-    fail(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature))
+    fail(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature)
+      .. (mh.is_tensor(given[1]) and rawget(mh.nn, signature.op) and "\n  fix   make the layer first, then call it: nn." .. signature.op .. "()(x)" or ""))
   end
   for i = 1, count do values[signature.names[i]] = given[i] end
   for name, value in pairs(options or {}) do
     local position = signature.position[name]
     if not position then
+      local fix = signature.elsewhere[name]
       fail(signature.op .. ": unknown option '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), signature.names)
-        .. usage(signature))
+        .. usage(signature) .. (fix and "\n  fix   " .. fix or ""))
     end
     if position <= count and values[name] ~= nil then
       fail(signature.op .. ": '" .. name .. "' is given twice, by position and by name" .. usage(signature))

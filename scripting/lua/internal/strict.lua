@@ -14,7 +14,7 @@ local function is_public(name) return type(name) == "string" and name:sub(1, 1) 
 local function names_of(...)
   local seen = {}
   local function add(names)
-    for name in rawpairs(names) do
+    for name in pairs(names) do
       if is_public(name) then seen[name] = true end
     end
     local meta = getmetatable(names)

@@ -21,7 +21,10 @@ function List:at_position(position)
   local count = #self._modules
   local from_zero = position < 0 and position + count or position
   local child = self._modules[tostring(math.tointeger(from_zero) or from_zero)]
-  if child == nil then fail(("%s: no module %s in a list of %d"):format(self:class_name(), mh._describe(position), count)) end
+  if child == nil then
+    fail(("%s: no module %s in a list of %d\n  fix   positions count from 0; for i, module in list:each() do visits all (ipairs begins at 1)"):format(
+      self:class_name(), mh._describe(position), count))
+  end
   return child
 end
 

@@ -48,7 +48,7 @@ local function read_state(self, given)
     if not is_tensor(tensor) then refuse_state(self, ("'%s' is no tensor but %s"):format(name, mh._describe(tensor))) end
     tensors[name], names[#names + 1] = tensor, name
   end
-  if #given > 0 and getmetatable(given) == nil then
+  if #given > 0 and not getmetatable(given) then
     for i, entry in ipairs(given) do
       if type(entry) ~= "table" or getmetatable(entry) then
         refuse_state(self, ("element %d of the list is no {name, tensor} but %s"):format(i, mh._describe(entry)))
@@ -69,6 +69,8 @@ local function add_second_names(tensors, own, metadata)
     if tensors[name] == nil and first ~= nil then tensors[name] = tensors[first] end
   end
 end
+
+local kFixState = "\n  fix   make the module as it was when the state was saved, or give {strict = false}, which passes over other names"
 
 --- The module's own tensors and those of `given` by name, and the result of load_state_dict; an error for what does not
 --- fit. `same_dtype`: also dtypes must be the module's.
@@ -104,7 +106,7 @@ local function check_state(self, given, options, same_dtype)
     end
   end
   if #problems > 0 then
-    fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  "))
+    fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  ") .. kFixState)
   end
   return own, tensors, result
 end

@@ -32,9 +32,18 @@ TEST(Mesh, SlicesOfDimsThatAreNotNeighbours) {
 
 TEST(Mesh, SlicesAreNamedInTheMeshsOrder) {
   on_mesh({2, 2, 3}, [](const MeshPtr& mesh) {
-    EXPECT_THAT(message_of([&] { mesh->slice({"dim_2", "dim_0"}); }), HasSubstr("a slice names its dimensions in the mesh's order, each once"));
-    EXPECT_THAT(message_of([&] { mesh->slice({"dim_0", "dim_0"}); }), HasSubstr("a slice names its dimensions in the mesh's order, each once"));
-    EXPECT_THAT(message_of([&] { mesh->slice({"dim_0", "dim_3"}); }), HasSubstr("no mesh dimension named \"dim_3\"; did you mean 'dim_0'"));
+    EXPECT_THAT(message_of([&] {
+                  mesh->slice({"dim_2", "dim_0"});
+                }),
+                HasSubstr("a slice names its dimensions in the mesh's order, each once"));
+    EXPECT_THAT(message_of([&] {
+                  mesh->slice({"dim_0", "dim_0"});
+                }),
+                HasSubstr("a slice names its dimensions in the mesh's order, each once"));
+    EXPECT_THAT(message_of([&] {
+                  mesh->slice({"dim_0", "dim_3"});
+                }),
+                HasSubstr("no mesh dimension named \"dim_3\"; did you mean 'dim_0'"));
   });
 }
 

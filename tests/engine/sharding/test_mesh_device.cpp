@@ -139,7 +139,9 @@ TEST_F(MeshDevice, BlocksOnAnotherDeviceAreRefusedOnEveryRank) {
 
     EXPECT_THAT(one, AllOf(HasSubstr("the block of rank 1 is not on the mesh's device"), HasSubstr("\n  fix   ")));
     EXPECT_THAT(other, HasSubstr("the block of rank 0 is not on the mesh's device"));
-    EXPECT_THAT(message_of([&] { from_local(here, replicated(mesh, {2, 3})); }),
+    EXPECT_THAT(message_of([&] {
+                  from_local(here, replicated(mesh, {2, 3}));
+                }),
                 HasSubstr("is not on the mesh's device\n  have  a block on cpu"));
     world.barrier();
   });

@@ -231,7 +231,8 @@ TEST(ShardTensor, DataOfAnotherKindIsRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     at::Tensor x = shard_of(make_tensor({4}, 1), mesh, {shard(0)}), plain = at::zeros({4}, at::kDouble);
 
-    EXPECT_THAT(message_of([&] { x.set_data(plain); }), HasSubstr("set_data: a ShardTensor cannot take the data of a plain tensor"));
+    EXPECT_THAT(message_of([&] { x.set_data(plain); }),
+                HasSubstr("set_data: a ShardTensor cannot take the data of a plain tensor"));
     EXPECT_THAT(message_of([&] {
                   plain.set_data(x);
                   plain.add(1);
