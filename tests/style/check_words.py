@@ -68,7 +68,8 @@ def pages_of(root):
 
 def places_of(root):
     """(word, "FILE:LINE") of the words in comments and strings of C++ and Lua."""
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SYNTAX):
+    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")
+                       if path.suffix in SYNTAX and path.parent.name != "mistakes"):  # whose text repeats messages of the program
         text = path.read_text(encoding="utf-8")
         for said in SYNTAX[path.suffix].finditer(text):
             for group, part in enumerate(said.groups(), 1):
