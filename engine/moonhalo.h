@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Moonhalo: domain-parallel scientific machine learning on LibTorch. See README.md for a first program.
+/// The umbrella header of Moonhalo, a domain-parallel tensor engine on LibTorch. README.md has a first program.
 
 #include <ATen/ATen.h>
 

@@ -8,8 +8,8 @@
 
 namespace moonhalo {
 
-/// The rows [begin, end) of one dim; none if begin >= end. Kernels that are compiled once per instruction set use it
-/// too, so its functions leave no code behind that the linker could share between them.
+/// The rows [begin, end) of one dim; empty if begin >= end. Its functions are always inlined, because kernels that are
+/// compiled once per instruction set use it and the linker must not share code between them.
 struct Interval {
   int64_t begin = 0, end = 0;
 
@@ -19,7 +19,7 @@ struct Interval {
   [[gnu::always_inline]] constexpr bool contains(const Interval& other) const {
     return begin <= other.begin && other.end <= end;
   }
-  /// The rows of both; where there are none, an empty interval that does not end before it begins.
+  /// Returns the rows that are in both; if there are none, an empty interval with begin <= end.
   [[gnu::always_inline]] constexpr Interval intersect(const Interval& other) const {
     const int64_t low = begin < other.begin ? other.begin : begin, high = end < other.end ? end : other.end;
     return {low, low < high ? high : low};
@@ -28,7 +28,7 @@ struct Interval {
   auto operator<=>(const Interval&) const = default;
 };
 
-/// A box of an index space: one Interval per dim. A box of no dims holds one element, as a tensor without dims does.
+/// A box of an index space: one Interval per dim. A box without dims holds one element, like a 0-dim tensor.
 class Box {
  public:
   Box() = default;
@@ -41,14 +41,14 @@ class Box {
   auto begin() const { return dims_.begin(); }
   auto end() const { return dims_.end(); }
 
-  /// Elements.
+  /// Returns the number of elements.
   int64_t numel() const;
   bool empty() const;
   std::vector<int64_t> shape() const;
-  /// The elements of both, of boxes of the same number of dims.
+  /// Returns the elements that are in both. Both boxes have the same number of dims.
   Box intersect(const Box& other) const;
   bool operator==(const Box& other) const;
-  /// Orders by the first dim that differs; for maps.
+  /// Orders by the first dim that differs, for use as a map key.
   bool operator<(const Box& other) const;
 
  private:

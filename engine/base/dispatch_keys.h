@@ -9,24 +9,26 @@
 
 namespace moonhalo {
 
-/// The key below autograd on which every call with a ShardTensor arrives.
+/// The dispatch key of ShardTensors. It is below autograd; every call with a ShardTensor arrives here.
 inline constexpr c10::DispatchKey kShardKey = c10::DispatchKey::CustomRNGKeyId;
 
-/// LibTorch keeps this key free for deferred tensors (deferred/deferred.h); it stands above autograd.
+/// The dispatch key of deferred tensors (deferred/deferred.h). LibTorch reserves it for this purpose; it is above
+/// autograd.
 inline constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::DeferredInit;
 inline bool is_deferred(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kDeferredKey); }
 
-/// Above autograd, and unused by LibTorch: included while an ElementwiseRandom lives (random/random.h). Only random
-/// operators have a kernel there, all others fall through at no cost.
+/// The dispatch key that is included during the lifetime of an ElementwiseRandom (random/random.h). It is above
+/// autograd, and LibTorch does not use it. Only random operators have a kernel there; all others fall through at no
+/// cost.
 inline constexpr c10::DispatchKey kRandomKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-/// Above autograd, and unused by LibTorch: included while factories are captured (deferred/factory_capture.h), where
-/// the factories have kernels; and every ShardTensor has it, so that operators with kernels for sparse tensors are met
-/// there (dispatch/sparse_refusals.cpp). All others fall through.
+/// A dispatch key above autograd that LibTorch does not use. It has two jobs: it is included while factories are
+/// captured (deferred/factory_capture.h), and every ShardTensor has it, so that operators with kernels for sparse
+/// tensors are intercepted (dispatch/sparse_refusals.cpp). All other operators fall through.
 inline constexpr c10::DispatchKey kCaptureKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 inline constexpr c10::DispatchKey kSparseCheckKey = kCaptureKey;
 
-/// While one lives, factories make plain tensors. Next to free when nothing is captured.
+/// Makes factories return plain tensors during its lifetime. Costs next to nothing if nothing is captured.
 class SuspendCapture {
  public:
   SuspendCapture() {

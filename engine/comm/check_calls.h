@@ -10,28 +10,31 @@ namespace moonhalo {
 
 class Communicator;
 
-/// Sets whether `world` and the groups split from it compare every call between ranks before data moves: verb, sizes,
-/// dtype, and the operator with its specs, numbers and what made its tensors (engine/comm/call_tag.h). Rank threads
-/// always do; under MPI it is on unless the environment says MOONHALO_CHECK_CALLS=0 on any rank. Collective over
-/// `world`; returns what was set before.
+/// Sets whether `world` and the groups split from it compare each call between the ranks before data moves: the kind of
+/// collective, sizes, dtype, and the operator with its specs, its numbers and the origin of its tensors
+/// (engine/comm/call_tag.h). Rank threads always compare. Under MPI this is on unless MOONHALO_CHECK_CALLS=0 is set on
+/// any rank. Returns the previous setting. Collective over `world`.
 bool set_check_calls(Communicator& world, bool on);
 
-/// Sets what says where this thread's program is, "train.lua:12", for the errors of ranks that part ways. Lua states
-/// set it for their thread; a program without Lua may. `owner` tells who may take it back.
+/// Sets the function that returns the current source position of this thread's program, such as "train.lua:12". Errors
+/// for ranks that make different calls show it. Lua states set it for their thread; a program without Lua may set its
+/// own. Only the same `owner` can clear it.
 void set_program_position(const void* owner, std::function<std::string()> position);
 void clear_program_position(const void* owner);
 
-/// MOONHALO_CHECK_CALLS: "0" or "1"; nothing if it is not set. ValueError for other texts.
+/// Returns the value of MOONHALO_CHECK_CALLS ("0" or "1"), or nullopt if it is not set. Throws ValueError for other
+/// values.
 std::optional<bool> check_calls_from_environment();
 
 struct Message;
 struct VerbCall;
-/// ValueError on every rank alike unless all ranks of `group` make this call: verb, sizes, dtype, operator, and in an
-/// exchange or all_to_all the bytes that go from each rank to each. Collective over `group`.
+/// Throws the same ValueError on every rank of `group` unless all ranks make this call: the kind of collective, sizes,
+/// dtype, operator, and for exchange and all_to_all the bytes that each rank sends to each other rank. Collective over
+/// `group`.
 void compare_calls(Communicator& group, const VerbCall& call, const std::vector<Message>& sends,
                    const std::vector<Message>& receives);
 
-/// Communicators that compare calls only when asked to.
+/// The interface of communicators that compare calls only if set_check_calls turns it on.
 class ChecksCalls {
  public:
   virtual ~ChecksCalls() = default;

@@ -14,19 +14,19 @@
 
 namespace moonhalo {
 
-/// The ways in which values of several ranks become one. `avg` divides the sum by the number of ranks.
+/// The reductions over ranks. kAvg is the sum divided by the number of ranks.
 enum class ReduceOp : uint8_t { kSum, kAvg, kMax, kMin, kProduct };
 const char* name(ReduceOp op);
-/// "sum" | "avg" | "max" | "min" | "product"; ValueError otherwise.
+/// Parses "sum" | "avg" | "max" | "min" | "product". Throws ValueError for any other string.
 ReduceOp parse_reduce_op(const std::string& text);
 
-/// One direction of a point-to-point message. `data` has any dtype and is contiguous unless the communicator
-/// takes_strided; then both ends give the same shape, if either is not. The receiver knows the size.
+/// One point-to-point message, sent or received. `data` has any dtype. It is contiguous, unless takes_strided() is
+/// true; if either end is not contiguous, both ends give the same shape. The receiver gives the size in advance.
 struct Message {
   int peer;
   at::Tensor data;
-  /// Or, where the communicator takes_parts, tensors of one dtype and any strides, which travel together; then `data`
-  /// is undefined. Both ends give as many, of the same shapes.
+  /// If takes_parts() is true, a message may hold several tensors of one dtype and any strides instead; `data` is then
+  /// undefined. Both ends give the same number of tensors with the same shapes.
   std::vector<at::Tensor> parts = {};
 
   at::TensorList tensors() const { return parts.empty() ? at::TensorList(data) : at::TensorList(parts); }
@@ -37,9 +37,9 @@ struct Message {
   }
 };
 
-/// Counts what a communicator has moved so far. Bytes and messages are what left this rank, counted as if every part
-/// went straight to the rank that needs it (all_reduce: reduce-scatter, then all-gather), so they are the same for
-/// every backend. A group of one moves nothing and counts nothing.
+/// Counts calls, messages and bytes by kind of collective. Messages and bytes are those that this rank sent, counted as
+/// if each part went directly to the rank that needs it (all_reduce: a reduce-scatter and an all-gather). The counts
+/// are therefore the same for every backend. A group of one rank counts nothing.
 struct CommStats {
   enum Kind { kExchange, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kKinds };
   struct Count {
@@ -52,71 +52,83 @@ struct CommStats {
   Count total() const;
 };
 
-/// Bytes that this thread has given to any communicator so far, as CommStats counts them.
+/// Returns the bytes that this thread has sent through all communicators so far, counted as in CommStats.
 int64_t bytes_sent_by_this_thread();
 
-/// A collective under way. The tensors handed in stay alive until it ends.
+/// A collective in progress. It keeps the tensors of the call alive until it ends.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Returns when the data has arrived and the caller's send buffers may be reused. Throws on timeout or abort.
+  /// Blocks until the data has arrived and the send buffers may be reused. Throws CommError on timeout or abort.
   virtual void wait() = 0;
 };
 using WorkPtr = std::unique_ptr<Work>;
 
-/// A group of ranks and the verbs among them: one interface for ranks as threads, MPI, NCCL, or none (fake).
+/// A group of ranks and its collectives. Counts are numbers of elements per rank and may be zero. With 3 ranks and
+/// counts {2, 0, 3}:
 ///
-/// Every verb is collective over the group and must be called in the same order by every rank (a rank with nothing to
-/// send calls exchange with empty lists); the threads backend checks it. Tensors are contiguous (exchange,
-/// reduce_scatter: unless the communicator takes_strided).
-/// Uneven sizes are first class: counts are elements per rank, zero allowed; those given to a call must be the same on
-/// every rank. A verb on a group of one is the identity. Errors: ValueError for sizes that do not fit (decided before
-/// anything is sent), CommError when a rank is lost, aborted or silent past the timeout.
+///     all_gather(in, counts, out)       in: [1 2], [], [3 4 5]    out: [1 2 3 4 5] on every rank
+///     reduce_scatter(in, counts, out)   in: [1 2 3 4 5] on every rank
+///                                       out: [3 6] on rank 0, [] on rank 1, [9 12 15] on rank 2
+///
+/// The backends are rank threads, MPI, TCP, a transport of the host program, NCCL, staged (device tensors through host
+/// memory) and fake (nothing is sent).
+///
+/// The exchanges, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier, split and all_gather_strings
+/// are collectives: all ranks of the group must call them in the same order (check_calls.h checks this). A rank with
+/// nothing to send calls exchange with empty lists. `counts` must be equal on all ranks. Tensors are contiguous (see
+/// takes_strided for exceptions). A collective on a group of one rank is the identity. Throws ValueError for sizes that
+/// do not fit, before anything is sent, and CommError if a rank is lost, aborts or does not respond within the timeout.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   virtual ~Communicator() = default;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// "threads" | "mpi" | "tcp" | "transport" | "staged" | "nccl" | "fake"
+  /// Returns "threads" | "mpi" | "tcp" | "transport" | "staged" | "nccl" | "fake".
   virtual const char* backend() const = 0;
-  /// True if nothing is computed or sent: ranks are planned for, or looked at alone.
+  /// True if nothing is computed or sent, as in planning.
   bool is_fake() const;
-  /// True if exchange, and reduce_scatter whose parts are rows of the first dim, take tensors that are not contiguous,
-  /// unpacked.
+  /// True if these calls take non-contiguous tensors without packing: exchange, and reduce_scatter if its parts are
+  /// rows of dim 0.
   virtual bool takes_strided() const { return false; }
-  /// True if exchange takes messages of several parts, which are copied from where they lie to where they belong.
+  /// True if exchange takes messages of several parts, which are copied directly from source to destination.
   virtual bool takes_parts() const { return false; }
 
-  /// Posts every receive, then every send; messages between one pair of ranks match in order.
+  /// Posts all receives, then all sends. Messages between a pair of ranks match in order. Collective.
   WorkPtr exchange_async(std::vector<Message> sends, std::vector<Message> receives);
   void exchange(std::vector<Message> sends, std::vector<Message> receives);
 
-  /// In place, the same bits on every rank.
+  /// Reduces `data` in place, to the same bits on every rank. Collective.
   void all_reduce(at::Tensor& data, ReduceOp op = ReduceOp::kSum);
-  /// `out` (flat, sum(counts) elements) receives every rank's `in` (flat, counts[rank]) in rank order.
+  /// Concatenates the ranks' blocks in rank order: `in` is flat with counts[rank] elements, `out` is flat with
+  /// sum(counts) elements. Collective.
   void all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out);
-  /// `in` flat of sum(counts); `out` flat of counts[rank]: the reduction of every rank's part for this rank.
+  /// Reduces `in` (flat, sum(counts) elements) over the ranks; each rank receives its own part in `out` (flat,
+  /// counts[rank] elements). Collective.
   void reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op = ReduceOp::kSum);
-  /// send_counts[r] elements of `in` go to rank r; receive_counts[r] elements of `out` come from it.
+  /// Sends send_counts[r] elements of `in` to rank r and receives receive_counts[r] elements of `out` from it.
+  /// Collective.
   void all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts);
   void broadcast(at::Tensor& data, int root);
   void barrier();
 
-  /// The ranks that gave the same `color`, ordered by `key` then rank. Collective over this group.
+  /// Returns the group of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   std::shared_ptr<Communicator> split(int color, int key);
 
-  /// Small strings of every rank, in rank order (for errors and one-off set-up).
+  /// Returns the strings of all ranks in rank order. For small strings: error messages and set-up. Collective.
   std::vector<std::string> all_gather_strings(const std::string& mine);
 
-  /// Ends every rank's waiting calls in this world with a CommError carrying `reason`. Any thread, not collective.
+  /// Makes blocked calls on all ranks of this world throw CommError with `reason`. Any thread may call it. Not
+  /// collective.
   virtual void abort(const std::string& reason) = 0;
 
-  /// Longest silence of a peer before a verb throws. Default 10 minutes (environment: MOONHALO_TIMEOUT_S).
+  /// Sets the longest time that a collective waits for a peer that does not respond. The default is MOONHALO_TIMEOUT_S
+  /// seconds, or 10 minutes.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /// Counted over this group and all groups split from it (they share one counter per rank).
+  /// Returns the counts of this rank over this group and all groups split from it, which share one counter.
   const CommStats& stats() const { return *stats_; }
   void reset_stats() { *stats_ = {}; }
 
@@ -132,9 +144,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   virtual void do_broadcast(at::Tensor& data, int root) = 0;
   virtual void do_barrier() = 0;
   virtual std::shared_ptr<Communicator> do_split(int color, int key) = 0;
-  /// Throws CommError once the world has been aborted. Called before every verb, also in a group of one.
+  /// Throws CommError if the world has been aborted. Called before every collective, also in a group of one rank.
   virtual void check_alive() const {}
-  /// True if tensors on `device` can be sent as they are.
+  /// True if tensors on `device` can be sent directly.
   virtual bool takes(at::Device device) const { return device.is_cpu(); }
 
   std::shared_ptr<CommStats> shared_stats() const { return stats_; }
@@ -150,33 +162,35 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 };
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
-/// A rank was lost, timed out or asked all ranks to stop.
+/// A rank was lost, timed out or aborted the world.
 class CommError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Runs `fn` once per rank, ranks being threads of this process, and returns when all have ended. The first
-/// exception of any rank aborts the others and is rethrown here in its own type, with "rank R: " in front of its
-/// message if there is more than one rank and the type is one of LibTorch's errors, CommError or of <stdexcept>
-/// (other types are rethrown as they were). LibTorch's thread count is divided among the ranks (threads_per_rank = 0:
-/// cores / ranks), each rank inherits the caller's thread-local state (grad mode and such).
+/// Runs `fn` once per rank, with threads of this process as ranks, and returns when all have ended. The first exception
+/// of any rank aborts the others and is rethrown here. Errors of LibTorch, CommError and the exceptions of <stdexcept>
+/// keep their type and get the prefix "rank R: " if there is more than one rank; other exceptions are rethrown
+/// unchanged. Each rank gets `threads_per_rank` threads of LibTorch (0: cores / ranks) and a copy of the caller's
+/// thread-local state, such as grad mode.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int threads_per_rank = 0);
 
-/// Runs `hook` when this thread's rank ends (last in, first out), for caches held per thread. In a thread that
-/// run_ranks did not start: when the thread ends.
+/// Registers a function to run when this thread's rank ends, in reverse order of registration. Use it to free caches
+/// held per thread. In a thread that run_ranks did not start, it runs when the thread ends.
 void at_rank_exit(std::function<void()> hook);
 
-/// A world of one rank, for programs that were not started in parallel.
+/// Makes a world of one rank.
 CommunicatorPtr make_self_communicator();
-/// `ranks` of which only `rank` exists: nothing moves, everything is counted. For planning.
+/// Makes rank `rank` of a world of `ranks` ranks that do not exist: nothing is sent, everything is counted. For
+/// planning.
 CommunicatorPtr make_fake_communicator(int rank, int ranks);
-/// Wraps the caller's communicator (an MPI_Comm passed by address; duplicated, never freed by us). Errors if built
-/// without MPI.
+/// Makes a communicator from a duplicate of the MPI_Comm at address `mpi_comm`. The caller still owns the original.
+/// Throws if Moonhalo was built without MPI. Collective over the communicator.
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm);
-/// From a Fortran integer handle (MPI_Fint).
+/// Does the same for a Fortran handle (MPI_Fint).
 CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint);
-/// MPI_COMM_WORLD; initialises MPI (THREAD_MULTIPLE if offered) when the caller has not, and then finalises it at exit.
+/// Makes a communicator for MPI_COMM_WORLD. If MPI is not initialised, initialises it (with MPI_THREAD_MULTIPLE if
+/// available) and finalises it at exit. Collective over the world.
 CommunicatorPtr make_mpi_world();
 bool has_mpi();
 

@@ -7,8 +7,8 @@
 
 namespace moonhalo {
 
-/// Wraps the caller's communicator: make_mpi_communicator(MPI_COMM_WORLD). The one header that needs an mpi.h,
-/// so moonhalo.h leaves it to who has one. Collective over `comm`, which is duplicated and stays the caller's.
+/// Makes a communicator from a duplicate of `comm`: make_mpi_communicator(MPI_COMM_WORLD). The caller still owns
+/// `comm`. Collective over `comm`. This is the only header that needs an mpi.h, so moonhalo.h does not include it.
 inline CommunicatorPtr make_mpi_communicator(MPI_Comm comm) {
   return make_mpi_communicator(static_cast<const void*>(&comm));
 }

@@ -6,26 +6,26 @@
 
 namespace moonhalo {
 
-/// The reasons why data moves between ranks, as flags. Rules declare what their calls move (Rule::traffic) and
-/// communicators note what did, so that tests can compare the two.
+/// The reasons for which data moves between ranks, as flags. Rules declare the traffic of their calls (Rule::traffic),
+/// and communicators record the actual traffic, so tests can compare the two.
 enum class Traffic : uint8_t {
   kNone = 0,
-  kInputs = 1,        ///< tensors that a call is given, to the cuts that it needs, and what it wrote to their originals
-  kHalo = 2,          ///< rows that other ranks own, at places known from the specs, and gradients back to them
-  kAllReduce = 4,     ///< sums, extremes or counts over ranks
-  kRedistribute = 8,  ///< whole tensors, to another cut
-  kRing = 16,         ///< blocks, from rank to rank until all have seen them
-  kDataDependent = 32,  ///< as much as values ask for: rows of given indices, lists of lengths that are found out
-  kOther = 64,          ///< outside a TrafficScope; no rule declares it
+  kInputs = 1,          ///< inputs, redistributed as the plan requires; writes, back to the original tensors
+  kHalo = 2,            ///< rows that other ranks own, located from the specs, and their gradients back
+  kAllReduce = 4,       ///< reductions over ranks: sums, extremes, counts
+  kRedistribute = 8,    ///< whole tensors, to another sharding
+  kRing = 16,           ///< blocks, passed from rank to rank until all ranks have had them
+  kDataDependent = 32,  ///< amounts that depend on values: rows at given indices, lists of unknown length
+  kOther = 64,          ///< outside of a TrafficScope; no rule declares it
 };
 constexpr Traffic operator|(Traffic a, Traffic b) { return static_cast<Traffic>(uint8_t(a) | uint8_t(b)); }
-/// The flags that `a` has and `b` lacks.
+/// The flags that are set in `a` and not in `b`.
 constexpr Traffic operator-(Traffic a, Traffic b) { return static_cast<Traffic>(uint8_t(a) & ~uint8_t(b)); }
 
-/// "halo, all_reduce"; "none".
+/// Returns "halo, all_reduce", or "none".
 std::string to_string(Traffic traffic);
 
-/// While one lives, what this thread's communicators move counts as `traffic`; the outermost scope says it.
+/// Counts the traffic of this thread during its lifetime as `traffic`. The outermost scope wins.
 class TrafficScope {
  public:
   explicit TrafficScope(Traffic traffic) : scope_(scope_of_rank()) {
@@ -46,7 +46,7 @@ class TrafficScope {
   Traffic* scope_;  // null inside another scope
 };
 
-/// Collects what this thread's communicators move while it lives, those of calls inside included.
+/// Collects the traffic of this thread during its lifetime, nested calls included.
 class TrafficNotes {
  public:
   TrafficNotes();
@@ -59,7 +59,7 @@ class TrafficNotes {
   Traffic before_;
 };
 
-/// For communicators: something moved; `traffic` is what it counts as outside a scope.
+/// Called by communicators when data moves. `traffic` applies outside of any TrafficScope.
 void note_traffic(Traffic traffic);
 
 }  // namespace moonhalo

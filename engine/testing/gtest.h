@@ -17,10 +17,11 @@
 
 namespace moonhalo::testing {
 
-/// Under mpirun, srun or torchrun the processes are the ranks of all tests. Rank 0 prints results, the others failures.
+/// The test environment for programs started by mpirun, srun or torchrun: all tests run on the launched processes, one
+/// rank each. Rank 0 prints the results, the other ranks print only their failures.
 class LaunchedProcesses : public ::testing::Environment {
  public:
-  /// Null where this process was started alone: ranks are threads.
+  /// Returns null if this process was started without a launcher. Then ranks are threads.
   static Communicator* world() { return world_.get(); }
 
   void SetUp() override {
@@ -49,7 +50,7 @@ class LaunchedProcesses : public ::testing::Environment {
 };
 inline ::testing::Environment* const launched_processes = ::testing::AddGlobalTestEnvironment(new LaunchedProcesses);
 
-/// EXPECT_SAME_AS_PLAIN as a function. The program may give one tensor instead of a list.
+/// The function behind EXPECT_SAME_AS_PLAIN. The program may return one tensor instead of a list.
 template <class AnyProgram>
 ::testing::AssertionResult same_as_plain(const AnyProgram& program, const std::vector<at::Tensor>& inputs,
                                          const SameAsPlainOptions& options = {}) {
@@ -76,8 +77,9 @@ template <class AnyProgram>
 
 }  // namespace moonhalo::testing
 
-/// EXPECT_SAME_AS_PLAIN(program, inputs, options): a failure where the program does not give on blocks, forward and
-/// backward, what it gives on plain tensors. `program` takes a std::vector<at::Tensor> and gives an at::Tensor or such
-/// a list. `options` is a SameAsPlainOptions and may be left out: `{.mesh = {2, 2}}`. Collective under a launcher.
+/// EXPECT_SAME_AS_PLAIN(program, inputs, options) fails if the program returns other results or gradients for
+/// ShardTensors than for plain tensors. `program` takes a std::vector<at::Tensor> and returns an at::Tensor or a
+/// std::vector<at::Tensor>. `options` is a SameAsPlainOptions and optional: `{.mesh = {2, 2}}`. Collective over all
+/// processes of the launcher.
 #define EXPECT_SAME_AS_PLAIN(...) EXPECT_TRUE(::moonhalo::testing::same_as_plain(__VA_ARGS__))
 #define ASSERT_SAME_AS_PLAIN(...) ASSERT_TRUE(::moonhalo::testing::same_as_plain(__VA_ARGS__))
