@@ -9,28 +9,29 @@
 
 namespace moonhalo {
 
-/// The rows that a rank owns of a field: where they begin in the whole, and how many, per dim.
+/// The box that a rank owns of a field: per dim its first index in the whole field and its number of rows.
 struct OwnedBox {
   std::vector<int64_t> begin;
   std::vector<int64_t> extent;
 };
 
-/// Describes how the boxes of all ranks, one each, divide a field.
+/// Describes how boxes, one per rank, partition a field.
 struct BoxGrid {
-  std::vector<int64_t> global;              ///< extents of the whole
-  std::vector<std::vector<int64_t>> sizes;  ///< per dim, rows of each block in order
-  std::vector<int64_t> place;               ///< by rank: its row-major place among the blocks
+  std::vector<int64_t> global;              ///< extents of the whole field
+  std::vector<std::vector<int64_t>> sizes;  ///< per dim: rows of each block, in order
+  std::vector<int64_t> place;               ///< by rank: row-major index of its block in the grid
 
-  /// Blocks along the dims that are cut, in the order of dims; {1} when none is.
+  /// Returns the number of blocks along each sharded dim, in the order of the dims; {1} if no dim is sharded.
   std::vector<int64_t> mesh_shape() const;
-  /// On a mesh of that shape (dims of one rank aside), whose ranks stand in the order of `place`. ValueError otherwise.
+  /// Returns the spec of this grid. `mesh` must have the shape mesh_shape(), not counting dims of size 1, and its ranks
+  /// must be in the order of `place`; throws ValueError otherwise.
   SpecPtr spec_on(const MeshPtr& mesh) const;
 };
 
-/// The grid that `boxes`, given by rank, form. `global` is empty where the boxes say how large the whole is. No
-/// communication. ValueError naming dim, ranks and rows when boxes overlap, leave rows to no rank, reach beyond
-/// `global` or form no grid. A rank without elements need not say where it lies: its box becomes a further block of the
-/// grid, where it says if that makes one, and in the order of ranks if that makes the same.
+/// Returns the grid that `boxes` form; boxes are listed by rank. If `global` is empty, the boxes define the global
+/// extents. Not collective. Throws ValueError that names dim, ranks and rows if boxes overlap, do not cover the field,
+/// exceed `global` or form no grid. A rank without elements may give any position: its empty box becomes one more block
+/// of the grid, at its given position if that yields a grid, else in rank order if that does.
 BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& global);
 
 }  // namespace moonhalo

@@ -13,14 +13,15 @@
 
 namespace moonhalo {
 
-/// Says what one mesh dimension does to a tensor: cuts dim `dim`, holds a copy, or holds an addend of the value.
+/// Describes the effect of one mesh dim on a tensor: it shards tensor dim `dim`, replicates the tensor, or holds
+/// partial values that are still to be reduced.
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
-  int64_t dim = -1;                 ///< kShard: the tensor dimension that is cut (negative counts from the end)
+  int64_t dim = -1;                 ///< kShard: the sharded tensor dim (negative counts from the end)
   ReduceOp op = ReduceOp::kSum;     ///< kPartial
-  std::vector<int64_t> sizes = {};  ///< kShard, optional: rows of each block; balanced when empty
-  bool stored = false;              ///< kShard: kept in blocks, wanted whole
+  std::vector<int64_t> sizes = {};  ///< kShard, optional: rows of each block; empty: balanced
+  bool stored = false;              ///< kShard: fully sharded storage; operators gather it
   bool is_shard() const { return kind == Kind::kShard; }
   bool is_replicate() const { return kind == Kind::kReplicate; }
   bool is_partial() const { return kind == Kind::kPartial; }
@@ -28,41 +29,52 @@ struct Placement {
   std::string to_string() const;  ///< "Shard(2, {11, 6})", "Stored(0)", "Replicate()", "Partial(sum)"
 };
 Placement shard(int64_t dim, std::vector<int64_t> sizes = {});
-/// Like `shard`, for parameters that are cut to save memory alone: an operator that needs them otherwise brings them
-/// together for its call rather than move any other tensor, however small that is. What needs them as they lie (steps
-/// of optimizers, norms) moves nothing.
+/// Like `shard`, for parameters that are sharded only to save memory. An operator that needs other placements gathers
+/// the parameter for its call instead of moving another tensor, however small that tensor is. Optimizer steps and norms
+/// use the blocks as they are and move nothing.
 Placement stored(int64_t dim, std::vector<int64_t> sizes = {});
 Placement replicate();
 Placement partial(ReduceOp op = ReduceOp::kSum);
 
-/// Says how one tensor dimension is cut: by which mesh dims (outermost first) and the rows of every block, in order.
+/// Describes the sharding of one tensor dim: the mesh dims that shard it (outermost first) and the rows of each block,
+/// in order.
 struct Cut {
   std::vector<int64_t> mesh_dims;
-  std::vector<int64_t> sizes;  ///< as many as the product of the mesh dims' sizes; they add up to the dim
+  std::vector<int64_t> sizes;  ///< one per block (the product of the mesh dims' sizes); the sum is the dim's size
   bool operator==(const Cut&) const = default;
   explicit operator bool() const { return !mesh_dims.empty(); }
 };
 
-/// Sizes that differ by at most one, larger first.
+/// Returns block sizes that differ by at most one, the larger ones first: balanced_sizes(17, 3) is {6, 6, 5}.
 std::vector<int64_t> balanced_sizes(int64_t extent, int64_t blocks);
 
-/// An editable description of a sharding; `intern` turns it into the shared, immutable ShardSpec.
+/// An editable description of a sharding. `intern` converts it to a shared, immutable ShardSpec.
 struct Layout {
   MeshPtr mesh;
   std::vector<int64_t> global_shape;
-  std::vector<Cut> cuts;                          ///< per tensor dim; an empty Cut is uncut
+  std::vector<Cut> cuts;                          ///< per tensor dim; empty if not sharded
   std::vector<std::optional<ReduceOp>> partials;  ///< per mesh dim
-  uint64_t stored = 0;                            ///< a bit per mesh dim: its cut is of a stored placement
+  uint64_t stored = 0;                            ///< one bit per mesh dim: its placement is Stored
 
   Layout() = default;
-  /// Replicated on every mesh dim.
+  /// Makes a layout that is replicated on all mesh dims.
   Layout(MeshPtr mesh, at::IntArrayRef global_shape);
-  /// From placements, one per mesh dim. ValueError when they do not fit: a dim out of range, sizes that do not add up.
+  /// Makes a layout from placements, one per mesh dim. Throws ValueError for a dim out of range or block sizes with a
+  /// wrong sum.
   Layout(MeshPtr mesh, at::IntArrayRef global_shape, const std::vector<Placement>& placements);
-  bool uses(int64_t mesh_dim) const;  ///< cuts or is partial on that mesh dim
+  bool uses(int64_t mesh_dim) const;  ///< true if that mesh dim shards the tensor or is partial
 };
 
-/// The facts of a ShardTensor beside its local block: immutable, and interned per mesh, so equal specs are one pointer.
+/// Describes how a tensor is distributed over a mesh. A tensor of shape [2, 17] over a mesh of 3 ranks with Shard(1,
+/// {6, 6, 5}):
+///
+///     rank   block         local_shape()   offsets()   block_index(1, rank)   block_range(1, rank)
+///     0      [:, 0:6]      {2, 6}          {0, 0}      0                      [0, 6)
+///     1      [:, 6:12]     {2, 6}          {0, 6}      1                      [6, 12)
+///     2      [:, 12:17]    {2, 5}          {0, 12}     2                      [12, 17)
+///
+/// On all ranks global_shape() is {2, 17} and block_sizes(1) is {6, 6, 5}. A ShardTensor is a spec and the rank's
+/// block. Specs are immutable and interned per mesh: equal specs are the same pointer.
 class ShardSpec final : public c10::intrusive_ptr_target {
  public:
   const MeshPtr& mesh() const { return layout_.mesh; }
@@ -73,26 +85,27 @@ class ShardSpec final : public c10::intrusive_ptr_target {
   const Cut& cut(int64_t dim) const { return layout_.cuts[dim]; }
   const std::optional<ReduceOp>& partial(int64_t mesh_dim) const { return layout_.partials[mesh_dim]; }
   bool is_cut(int64_t dim) const { return static_cast<bool>(layout_.cuts[dim]); }
-  bool is_replicate() const { return !cut_ && !partial_; }  ///< on every mesh dim
+  bool is_replicate() const { return !cut_ && !partial_; }  ///< on all mesh dims
   bool has_cut() const { return cut_; }
   bool has_partial() const { return partial_; }
   bool has_stored() const { return layout_.stored != 0; }
 
-  /// Placements, one per mesh dim, with explicit block sizes.
+  /// Returns the placements, one per mesh dim, with explicit block sizes.
   std::vector<Placement> placements() const;
-  /// Rows of every block along `dim` ({extent} when uncut).
+  /// Returns the rows of every block along `dim`; {extent} if `dim` is not sharded.
   std::vector<int64_t> block_sizes(int64_t dim) const;
-  /// This rank's block: shape, and where it starts in the global tensor.
+  /// Returns the shape of this rank's block, and the index of its first element in the global tensor.
   const std::vector<int64_t>& local_shape() const { return local_shape_; }
   const std::vector<int64_t>& offsets() const { return offsets_; }
-  /// The number of the block of `dim` that a rank of the mesh holds, and the rows of that block.
+  /// block_index returns the index along `dim` of the block that mesh rank `rank` holds; block_range returns the rows
+  /// of that block.
   int64_t block_index(int64_t dim, int64_t rank) const;
   Interval block_range(int64_t dim, int64_t rank) const;
 
-  /// `[2, 17] on mesh(3: x): Shard(1, {6, 6, 5})`
+  /// Returns `[2, 17] on mesh(3: x): Shard(1, {6, 6, 5})`.
   std::string to_string() const;
 
-  void release_resources() override;  ///< forgets the spec when nothing holds it
+  void release_resources() override;  ///< removes the spec from the mesh's table
 
  private:
   friend struct SpecTable;
@@ -109,15 +122,16 @@ class ShardSpec final : public c10::intrusive_ptr_target {
 };
 using SpecPtr = c10::intrusive_ptr<const ShardSpec>;
 
-/// The one spec equal to `layout`. Cheap, but not for the hot path: keep the pointer.
+/// Returns the interned spec that equals `layout`. Not for the hot path: store the pointer.
 SpecPtr intern(Layout layout);
 SpecPtr make_spec(const MeshPtr& mesh, at::IntArrayRef global_shape, const std::vector<Placement>& placements);
 SpecPtr replicated(const MeshPtr& mesh, at::IntArrayRef global_shape);
-/// The same spec with every Partial resolved to Replicate.
+/// Returns the same spec with every Partial replaced by Replicate.
 SpecPtr without_partial(const SpecPtr& spec);
-/// `spec` with the Partials of `sums`, to which it is added: then one rank's addend counts, not each rank's.
+/// Returns `spec` with the Partials of `sums`. For a tensor that is added to a tensor of `sums`: then only one rank's
+/// addend counts.
 SpecPtr with_partials_of(const SpecPtr& spec, const SpecPtr& sums);
-/// The same spec with every dim whole that a stored placement cuts and `to` does not cut alike.
+/// Returns the same spec without those stored shardings that `to` does not have: those dims are gathered.
 SpecPtr fetched_for(const SpecPtr& spec, const ShardSpec& to);
 
 }  // namespace moonhalo
