@@ -14,18 +14,20 @@
 
 namespace moonhalo {
 
-/// A deferred tensor has a shape, a dtype and a device, but no memory: what was done to it is recorded, and done when
-/// it is materialized - on the owned block alone where it becomes a ShardTensor. So a model larger than one rank's
-/// memory can be built as it is, and its initial values are those of the same model built at once under
+/// A deferred tensor has a shape, a dtype and a device, but no memory. Operations on it are recorded and executed when
+/// it is materialized; if it becomes a ShardTensor, only on the owned block. So a model that is larger than the memory
+/// of one rank can be built in the usual way. Its initial values are those of the same model built directly under
 /// ElementwiseRandom.
 ///
 ///     auto net = mh::deferred_init([] { return std::make_shared<Net>(); });
-///     mh::parallelize_module(net, mesh, plan);          // or materialize_module(net) for the whole of it
-/// is_deferred (base/dispatch_keys.h) tells such a tensor from others.
+///     mh::parallelize_module(net, mesh, plan);          // or materialize_module(*net), plain and whole
+///
+/// is_deferred (base/dispatch_keys.h) returns true for such a tensor.
 
-/// While one lives on a thread, empty, empty_strided, zeros, ones, full, rand, randn, randint and normal make deferred
-/// tensors of at least `min_numel` elements; smaller ones are made at once, as are 0-dimensional ones and those of
-/// all other factories (arange, eye, tensor, ...). ElementwiseRandom is on. May be nested.
+/// Makes factories on this thread return deferred tensors during its lifetime: empty, empty_strided, zeros, ones, full,
+/// rand, randn, randint and normal, for tensors of at least `min_numel` elements. Smaller tensors, 0-dim tensors and
+/// those of other factories (arange, eye, tensor, ...) are made immediately. ElementwiseRandom is on. Scopes may be
+/// nested.
 class DeferredInit {
  public:
   static constexpr int64_t kMinNumel = 1024;
@@ -40,30 +42,31 @@ class DeferredInit {
   std::shared_ptr<void> tape_;
 };
 
-/// Returns what `make()` makes, with deferred tensors.
+/// Returns the result of `make()`, made of deferred tensors.
 template <typename Make>
 auto deferred_init(Make&& make, int64_t min_numel = DeferredInit::kMinNumel) {
   const DeferredInit scope(min_numel);
   return std::forward<Make>(make)();
 }
 
-/// Returns `make()`, on the mesh: `make_on_mesh(mesh, {shard(0)}, [] { return at::randn({4000, 300}); })`. Any
-/// factory of LibTorch; of those that DeferredInit names only the owned block is made. Collective, as materialize is.
+/// Returns `make()` as a ShardTensor: `make_on_mesh(mesh, {shard(0)}, [] { return at::randn({4000, 300}); })`. It works
+/// with any factory of LibTorch; with those that DeferredInit lists, only the owned block is allocated. Collective, as
+/// materialize is.
 template <typename Make>
 at::Tensor make_on_mesh(const MeshPtr& mesh, const std::vector<Placement>& placements, Make&& make);
 
-/// The tensor that a deferred one stands for, a leaf with the same requires_grad; others are returned as they are.
-/// On a mesh: a ShardTensor, of which only the owned block is made, unless values are written through a view of another
-/// shape (the padding row of an embedding) or come from an operator that needs the whole (orthogonal_): then the whole
-/// lives on every rank for a moment. Collective over the mesh, and every rank materializes the same tensors in the same
-/// order. A plain tensor on a mesh (a small one, made at once) must be the same on all ranks. Materializing twice gives
-/// two tensors; tensors that shared memory part.
+/// Returns the materialized tensor, a leaf with the same requires_grad. A tensor that is not deferred is returned
+/// unchanged; with a mesh it is distributed, and must be equal on all ranks (a small tensor that was made immediately).
+/// With a mesh the result is a ShardTensor, and only the owned block is allocated. The whole tensor is allocated
+/// temporarily on every rank if values are written through a view of another shape (the padding row of an embedding) or
+/// come from an operator that needs the whole (orthogonal_). Collective over the mesh; every rank materializes the same
+/// tensors in the same order. Materializing twice gives two tensors. Tensors that shared memory no longer do.
 at::Tensor materialize(const at::Tensor& tensor);
 at::Tensor materialize(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
 
-/// Turns the deferred tensor itself into the plain one that it stands for; others are left alone.
+/// Replaces the deferred tensor itself by its plain value. Does nothing for other tensors.
 void materialize_in_place(at::Tensor& tensor);
-/// The same for every parameter and buffer of a torch::nn::Module, plain and whole. Collective over nothing.
+/// Does the same for every parameter and buffer of a torch::nn::Module. Not collective.
 template <typename Module>
 void materialize_module(Module& module) {
   for (at::Tensor& tensor : module.parameters()) materialize_in_place(tensor);

@@ -11,22 +11,22 @@
 
 namespace moonhalo {
 
-/// Placements by the factory's name: {"zeros", {shard(0)}}. Those that are not named make plain tensors.
+/// Placements by factory name: {"zeros", {shard(0)}}. Factories that are not listed make plain tensors.
 using FactoryPlan = std::map<std::string, std::vector<Placement>>;
 
-/// The factories that can be named: arange, eye, full, linspace, ones, rand, randint, randn, zeros. Not `empty`, out of
-/// which LibTorch makes plain tensors of its own.
+/// Returns the names that a plan may list: arange, eye, full, linspace, ones, rand, randint, randn, zeros. `empty` is
+/// not among them, because LibTorch uses it for its own plain tensors.
 const std::vector<std::string>& known_factories();
-/// All of them, Replicate.
+/// Returns a plan that lists all of them with Replicate.
 FactoryPlan replicated_factories(const DeviceMesh& mesh);
-/// ValueError for a name that is not among the known ones (with the nearest) or a number of placements that is not the
-/// mesh's.
+/// Throws ValueError for an unknown name (with the nearest one) or a number of placements that is not the number of
+/// mesh dims.
 void check_factories(const FactoryPlan& plan, const DeviceMesh& mesh);
 
-/// While one lives on a thread, the named factories make ShardTensors: only this rank's block, the same numbers as on
-/// one device. Every rank must make the same calls. ValueError where a tensor has not the dims that its placements cut.
-/// May be nested: the inner one counts. Calls that LibTorch's own composite functions make are captured like the
-/// program's; what Moonhalo itself makes is not.
+/// Makes the listed factories on this thread return ShardTensors during its lifetime. Only this rank's block is made;
+/// the values are those of the same call on one device. Every rank must make the same calls. Throws ValueError if a
+/// placement shards a dim that the tensor does not have. Scopes may be nested; the inner one applies. Factory calls
+/// inside of LibTorch's composite functions are captured too; those inside of Moonhalo are not.
 class CaptureFactories {
  public:
   CaptureFactories(MeshPtr mesh, FactoryPlan plan);

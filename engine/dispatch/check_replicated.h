@@ -10,27 +10,28 @@
 
 namespace moonhalo {
 
-/// A plain tensor beside ShardTensors counts as replicated: its values must be the same on all ranks of the mesh. Where
-/// it meets them in an operator, forward or backward, a checksum is compared: always at the first meetings, then ever
-/// more rarely. Ranks that differ all throw one ValueError that says which hold what. The answer to "now?" follows from
-/// numbers of calls alone, which all ranks share. Off for this rank (every rank must say the same): nothing is
-/// compared. On at the start. Returns what was.
-/// With `world`: collective, and a ValueError where ranks do not agree.
+/// Sets whether values of plain tensors are compared between ranks; returns the previous setting. The default is on. A
+/// plain tensor in a call with ShardTensors counts as replicated, so its values must be equal on all ranks of the mesh.
+/// In such calls, forward or backward, the ranks compare a checksum: in the first calls always, then less and less
+/// often. If it differs, all ranks throw the same ValueError, which lists the values per rank. The calls to check
+/// follow from call counts alone, which are equal on all ranks. The setting is per rank thread and must be equal on all
+/// ranks. If `world` is given, the call is collective over it and throws ValueError if the ranks pass different
+/// settings.
 bool set_check_replicated(bool on, Communicator* world = nullptr);
 bool check_replicated();
 
-/// ValueError on every rank of `mesh` unless all hold the same values, shape and dtype; `where` begins the message.
-/// Collective over the mesh. Nothing where the check is off, on a mesh of one rank, a fake one, or for tensors without
-/// values (meta, deferred).
+/// Throws ValueError on every rank of `mesh` unless all ranks hold the same values, shape and dtype; the message begins
+/// with `where`. Collective over the mesh. Does nothing if the check is off, on a mesh of one rank, on a fake mesh, and
+/// for tensors without values (meta, deferred).
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where);
 
-/// For Dispatch: `tensor`, plain, is argument `arg` (of a list: its `item`) of a call with ShardTensors on `mesh`.
-/// `arguments`: those of the call, of which numbers alone are read.
+/// Called by the dispatcher if the plain tensor `tensor` is argument `arg` (item `item` of a list) of a call with
+/// ShardTensors on `mesh`. `arguments` are the arguments of the call; only the numbers among them are read.
 void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
                          int item, const c10::IValue* arguments);
 
-/// For Dispatch: a call on ShardTensors of `mesh` drew random numbers. Their key must be that of the other ranks, or
-/// blocks would hold parts of different tensors; compared as rarely as plain tensors are.
+/// Called by the dispatcher if a call on ShardTensors of `mesh` drew random numbers. Its key must be equal on all
+/// ranks, or the blocks would belong to different tensors. It is compared as rarely as plain tensors are.
 void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op);
 
 }  // namespace moonhalo

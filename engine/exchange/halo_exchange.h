@@ -12,48 +12,50 @@
 
 namespace moonhalo {
 
-/// Does the moves of several interval maps of one mesh in one exchange: each pair of ranks exchanges one message,
-/// however many maps, tensors and regions it carries. Gathers (owned rows to the ranks that need them) and their
-/// adjoints (gradients, added where the rows are owned) may travel together.
+/// Executes several interval maps of one mesh in one exchange. Each pair of ranks exchanges one message for all maps,
+/// tensors and regions. Gathers (owned rows to the ranks that need them) and their adjoints (gradients, added on the
+/// owner) may share an exchange.
 ///
 ///     HaloExchange edges;
 ///     const size_t low = edges.add_gather(*low_map, x), high = edges.add_gather(*high_map, x);
 ///     edges.start();
-///     ... what needs no neighbour ...
+///     ... compute what needs no halo ...
 ///     edges.wait();                        edges.gathered(low), edges.gathered(high)
 ///
-/// Every rank adds the same maps in the same order; all tensors have one dtype. start() is collective over the mesh if
-/// any of the maps exchanges. Receives are posted first; a lone region goes from place to place where the communicator
-/// can, more are packed one behind the other. Maps must outlive it, and what is sent must not be written before wait().
-/// One that is dropped is waited for by its destructor.
+/// Every rank must add the same maps in the same order. All tensors have one dtype. start() is collective over the mesh
+/// if any of the maps exchanges. Receives are posted first. A single region is sent without packing if the communicator
+/// supports it; several regions are packed. The maps must outlive the exchange, and the sent tensors must not be
+/// written before wait(). The destructor waits if needed.
 class HaloExchange {
  public:
   HaloExchange() = default;
   HaloExchange(const HaloExchange&) = delete;
 
-  /// Number of the request. `local` is this rank's owned block; outside the domain with Boundary::kZero stands `fill`.
-  /// Where `cache` has kept what the map would bring, nothing travels for this request; where it has not, it will.
+  /// Returns the number of the request. `local` is this rank's owned block. Elements outside of the domain with
+  /// Boundary::kZero are set to `fill`. If `cache` holds the halos of this map, this request sends nothing; otherwise
+  /// its halos are stored there.
   size_t add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
                     const HaloCachePtr& cache = {});
-  /// The same into a tensor of the needed box's shape and of the same dtype and device, which gathered() then gives.
+  /// Does the same and writes into `into`, a tensor of the needed box's shape and of the same dtype and device.
+  /// gathered() then returns it.
   size_t add_gather_into(const IntervalMap& map, const at::Tensor& local, const at::Tensor& into);
-  /// `grad` has the shape of the needed box.
+  /// Adds an adjoint. `grad` has the shape of the needed box.
   size_t add_scatter_add(const IntervalMap& map, const at::Tensor& grad);
 
-  /// Sends what the requests need. Waits, too, where overlapping is off (set_halo) unless `asynchronous` is asked for,
-  /// and always with the all-to-all back end.
+  /// Posts the messages. It also waits if overlap is off (set_halo) and `asynchronous` is false, and always with the
+  /// all-to-all backend.
   void start(bool asynchronous = halo_overlaps());
   void wait();
 
-  /// True if anything travels on any rank. The same answer on every rank.
+  /// True if anything is sent on any rank. Equal on all ranks.
   bool moves() const;
-  /// note_halo where something travels.
+  /// Calls note_halo(event) if anything is sent.
   void trace(const char* event) const;
 
-  /// After wait(): the needed box of a gather. May be the local block itself or a view of it.
+  /// Call after wait(). Returns the needed box of a gather. It may be the local block itself or a view of it.
   at::Tensor gathered(size_t request);
-  /// After wait(): the sum, per owned element, of all its copies' gradients; added in place to `owned` if that is
-  /// defined.
+  /// Call after wait(). Returns per owned element the sum of the gradients of all its copies. If `owned` is defined,
+  /// the sum is added to it in place.
   at::Tensor scattered(size_t request, const at::Tensor& owned = {});
 
  private:
@@ -63,10 +65,10 @@ class HaloExchange {
     const IntervalMap* map;
     at::Tensor given, result;  // result: of a gather
     bool back;
-    bool whole = false;  // a gather without copies: the result is a view of what was given
+    bool whole = false;  // a gather without copies: the result is a view of the input
     HaloCachePtr cache = {};
-    std::shared_ptr<const HaloCache::Entry> kept = nullptr;  // nothing travels
-    std::shared_ptr<HaloCache::Entry> keeps = nullptr;       // what arrives
+    std::shared_ptr<const HaloCache::Entry> kept = nullptr;  // set: nothing is sent
+    std::shared_ptr<HaloCache::Entry> keeps = nullptr;       // receives the halos for the cache
     bool travels() const { return map->exchanges_ && !kept; }
   };
   struct Part {  // one region of one request
@@ -77,7 +79,7 @@ class HaloExchange {
     int peer;
     std::vector<Part> parts;
     int64_t numel = 0;
-    at::Tensor data;  // incoming: undefined where it arrives in its place
+    at::Tensor data;  // incoming: undefined if it is received in its final place
   };
   static bool halo_overlaps();
   std::vector<PeerBuffer> buffers(bool incoming) const;
@@ -102,20 +104,21 @@ class HaloExchange {
   std::chrono::steady_clock::time_point started_;
 };
 
-/// The needed box of `map`, filled. Collective over the mesh if anything moves. `local` is this rank's owned block;
-/// dtype is free. Outside the domain with Boundary::kZero stands `fill`. What `cache` has kept is taken from it, what
-/// is received is kept with it. May return `local` itself or a view of it.
+/// Returns the needed box of `map`, filled. `local` is this rank's owned block, of any dtype. Elements outside of the
+/// domain with Boundary::kZero are set to `fill`. Halos in `cache` are reused, received halos are stored there. The
+/// result may be `local` itself or a view of it. Collective over the mesh if anything moves.
 at::Tensor gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
                   const HaloCachePtr& cache = {});
-/// The adjoint: `grad` has the shape of the needed box. Returns the sum, per owned element, of every place it was
-/// copied to, added to `owned` (a block of this rank) in place if that is defined. <gather(x), y> = <x, scatter_add(y)>
-/// over all ranks. Collective over the mesh.
+/// The adjoint of gather. `grad` has the shape of the needed box. Returns per owned element the sum over all places it
+/// was copied to. If `owned`, a block of this rank, is defined, the sum is added to it in place. Over all ranks
+/// <gather(x), y> = <x, scatter_add(y)>. Collective over the mesh.
 at::Tensor scatter_add(const IntervalMap& map, const at::Tensor& grad, const at::Tensor& owned = {});
 
-/// A gather in two halves; between them the caller can compute.
+/// A gather in two steps. The caller can compute between them.
 class PendingGather {
  public:
-  /// Starts it. `map` must outlive it, and `local` must not be written before finish().
+  /// Posts the messages. `map` must outlive this object, and `local` must not be written before finish(). Collective
+  /// over the mesh if anything moves.
   PendingGather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0);
   /// Waits for the rows and returns the needed box.
   at::Tensor finish();

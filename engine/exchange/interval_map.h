@@ -11,11 +11,11 @@
 
 namespace moonhalo {
 
-/// Says what stands beyond the ends of the domain along one dim.
+/// The values that are read outside of the domain along one dim.
 enum class Boundary : uint8_t { kZero, kCircular, kReflect, kReplicate };
 
-/// The rows of the global index space that a rank needs along one dim. They may overlap what other ranks need, and
-/// where they leave [0, extent) `boundary` says what is read. `reversed` reads the interval from its end to its
+/// The rows that a rank needs along one dim of the global index space. Requests of different ranks may overlap. Rows
+/// outside of [0, extent) are filled according to `boundary`. `reversed` reads the interval from its end to its
 /// beginning (flip).
 struct HaloRequest {
   Interval rows;
@@ -23,21 +23,22 @@ struct HaloRequest {
   bool reversed = false;
 };
 
-/// The block of `rank`.
+/// Returns the box of the global index space that `rank` owns.
 Box block_box(const ShardSpec& spec, int64_t rank);
-/// Requests for `box`, with zeros beyond the domain.
+/// Returns requests for `box`, with zeros outside of the domain.
 std::vector<HaloRequest> requests_for(const Box& box);
 
-/// Says which box every rank of a mesh owns, and from which ranks it may be read. All ranks must give the same answers.
+/// Describes which box each rank of a mesh owns and which ranks may read it. All ranks must pass the same functions.
 struct Ownership {
   MeshPtr mesh;
   std::vector<int64_t> global_shape;
   std::function<Box(int64_t rank)> owned;
-  /// True if `user` reads what it needs of the box of `owner`. The boxes that serve one user do not overlap.
+  /// True if rank `user` reads its share of the box of `owner` from `owner`. The boxes that serve one user do not
+  /// overlap.
   std::function<bool(int64_t owner, int64_t user)> serves;
 
-  /// The blocks of `spec`. Where it is replicated over a mesh dim (or partial) each rank is served by the owners that
-  /// share its coordinate there.
+  /// Returns the ownership of the blocks of `spec`. Along mesh dims where it is replicated or partial, a rank is served
+  /// by the owners with its own coordinate.
   static Ownership of(const SpecPtr& spec);
 };
 
@@ -49,36 +50,37 @@ class HaloExchange;
 ///     owned   |0 1 2 3 4|5 6|7 8 9|        needed by rank 1 (halo 1 + 2): [4, 9)
 ///     rank       0       1     2           row 4 from rank 0, rows 7 8 from rank 2
 ///
-/// The plan is made from facts every rank holds (no negotiation); boxes are products over dims, so corners travel
-/// directly from their owner, and a request may reach over several blocks. What no owner serves is filled like the
-/// outside of the domain.
+/// Every rank computes the plan from facts that all ranks hold, without communication. Boxes are products of intervals
+/// over dims, so corners are sent directly by their owner. A request may span several blocks. Rows that no rank serves
+/// are filled like rows outside of the domain.
 class IntervalMap {
  public:
-  /// `requests(rank)`: one HaloRequest per tensor dim, for any rank of the mesh; it must give the same answer on every
-  /// rank.
+  /// `requests(rank)` returns one HaloRequest per tensor dim, for any rank of the mesh. It must return the same on
+  /// every rank.
   IntervalMap(const SpecPtr& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
   IntervalMap(const Ownership& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
 
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
-  /// True if any rank sends anything. The same answer on every rank.
+  /// True if any rank sends anything. Equal on all ranks.
   bool exchanges() const { return exchanges_; }
-  /// The map of all ranks at once: the cut, and every request that is not just what its rank owns. Two maps
-  /// that agree on one rank may differ on another; two with equal keys do not.
+  /// Identifies the maps of all ranks: the sharding, and each request that differs from the block that the rank owns.
+  /// Two maps may agree on one rank and differ on another; if their keys are equal, they agree on all ranks.
   struct Key {
     SpecPtr from;
     std::vector<int64_t> requests;  // each: rank * ndim + dim, begin, end, boundary and direction
   };
-  /// Null where nothing travels, or the map was made from an Ownership.
+  /// Null if no rank sends anything, or if the map was made from an Ownership.
   const std::shared_ptr<const Key>& key() const { return key_; }
-  /// The regions that this rank receives, in the order of a kept halo's parts: where they start in the block of `peer`.
+  /// The regions that this rank receives, in the order of HaloCache::Entry::parts. `source` is the start in the block
+  /// of `peer`.
   struct Received {
     int peer;
     std::vector<int64_t> source, length;
   };
   std::vector<Received> received() const;
-  /// Elements this rank sends.
+  /// Returns the number of elements that this rank sends.
   int64_t elements_sent() const { return elements_sent_; }
-  /// Elements this rank receives; the adjoint sends as many.
+  /// Returns the number of elements that this rank receives; the adjoint sends the same number.
   int64_t elements_received() const;
 
  private:
@@ -87,7 +89,7 @@ class IntervalMap {
     std::vector<int64_t> flips;
     int64_t numel = 0;
   };
-  struct Transfer {  // all copies between this rank and `peer`, in an order both ranks know
+  struct Transfer {  // all copies between this rank and `peer`, in the same order on both
     int peer;
     std::vector<Copy> copies;
     int64_t numel = 0;

@@ -13,29 +13,37 @@ namespace moonhalo {
 
 struct RedistributionPlan;
 
-/// Takes a local block from one spec to another of the same global shape: any placement to any other, any cut to any
-/// other, on the same mesh or on another mesh of the same ranks. Three steps, the last two only where they are needed:
+/// Converts a local block from one spec to another of the same global shape: any placements to any others, on the same
+/// mesh or on another mesh of the same ranks. Six rows over 3 ranks, from Shard(0, {2, 2, 2}) to Shard(0, {1, 2, 3}):
 ///
-///     Partial dims that end     reduce-scatter: every element is summed where it is wanted, once
-///     everything else           one interval map: each rank receives what it needs and does not hold
-///     Partial dims that begin   an element's value stays on the rank that has it, others hold the neutral value
+///     rank      0      1      2
+///     from      0 1    2 3    4 5          row 1 from rank 0 to rank 1, row 3 from rank 1 to rank 2;
+///     to        0      1 2    3 4 5        each rank copies its other rows
 ///
-/// A Partial that only becomes Replicate is one all-reduce. Elements that travel, with P addends of an element and K
-/// ranks that want it: none for a rank that holds it; P - 1 + K - 1 if there is a sum to be made (one more if no rank
-/// wants the element that holds an addend); reduce-scatter (P-1)/P and all-reduce 2(P-1)/P of the data per rank, as in
-/// R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005, are the
-/// cases K = 1 and K = P.
-/// Partials that do not commute (a sum of maxima) nest: the last mesh dim is reduced first.
-/// Reusable; planned from facts every rank holds (redistribution_plan.h). Between two meshes the first one ever made is
-/// collective over both.
+/// There are up to three steps:
+///
+///     Partial dims that end     reduce-scatter: each element is reduced once, on the rank that needs it
+///     all other changes         one interval map: each rank receives the rows that it needs and does not hold
+///     Partial dims that begin   one rank keeps the value of an element, the others hold the identity element
+///
+/// A Partial that becomes Replicate everywhere is one all-reduce. With P addends of an element and K ranks that need
+/// it, these elements are sent: none to a rank that holds the element already; P - 1 + K - 1 if there is a reduction
+/// (one more if no rank that holds an addend needs the element). The cases K = 1 and K = P are reduce-scatter, (P-1)/P
+/// of the data per rank, and all-reduce, 2(P-1)/P, as in R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
+/// Collective Communication Operations in MPICH, 2005. Nested Partials that do not commute (a sum of maxima) are
+/// reduced from the last mesh dim to the first.
+///
+/// A Redistribution can be applied many times. Every rank plans it from facts that all ranks hold
+/// (redistribution_plan.h). The first one between two meshes is collective over both.
 class Redistribution {
  public:
-  /// ValueError, on every rank alike, when the meshes hold different ranks.
+  /// Throws ValueError on every rank if the meshes hold different ranks.
   Redistribution(SpecPtr from, SpecPtr to);
-  /// Collective over the mesh if anything moves, which counts as `traffic`. May return `local` itself or a view of it.
+  /// Returns the block of `to`; it may be `local` itself or a view of it. Collective over the mesh if anything moves.
+  /// The data moved counts as `traffic`.
   at::Tensor apply(const at::Tensor& local, Traffic traffic = Traffic::kRedistribute) const;
 
-  /// Does apply in two halves: rows that need not be summed travel in between.
+  /// Does the same as apply in two steps. Rows that need no reduction are sent between start and finish.
   class Pending;
   Pending start(const at::Tensor& local, Traffic traffic = Traffic::kRedistribute) const;
 
@@ -48,7 +56,7 @@ class Redistribution {
     ReduceOp op;
     std::vector<int64_t> counts;  // elements that each rank of the group keeps; empty: all-reduce
   };
-  struct Part {  // of the local block, in the order of the ranks that will keep them
+  struct Part {  // of the local block, in the order of the ranks that will keep it
     std::vector<int64_t> start, length;
   };
   static std::vector<Reduce> reduces_of(const RedistributionPlan& plan);
@@ -62,14 +70,14 @@ class Redistribution {
   std::vector<Part> parts_;
   std::vector<int64_t> kept_shape_;  // of the block after the reduce-scatters
   std::vector<Reduce> reduces_;
-  std::shared_ptr<const IntervalMap> map_;  // null when every rank has what it needs
-  std::optional<ReduceOp> fill_;            // whose neutral value stands where a rank holds no addend
-  std::optional<ReduceOp> seed_;            // this rank's whole block is the neutral value of this
+  std::shared_ptr<const IntervalMap> map_;  // null if every rank has the elements that it needs
+  std::optional<ReduceOp> fill_;            // its identity element is stored where a rank holds no addend
+  std::optional<ReduceOp> seed_;            // this rank's whole block is the identity element of this
 };
 
 class Redistribution::Pending {
  public:
-  /// Waits, and returns the block.
+  /// Waits and returns the block.
   at::Tensor finish();
 
  private:
@@ -80,12 +88,14 @@ class Redistribution::Pending {
   std::optional<ReduceOp> seed_;
 };
 
-/// Local block of `from` to local block of `to`. Not cached.
+/// Converts the local block of `from` to the local block of `to`. The Redistribution is not cached. Collective over the
+/// mesh if anything moves.
 at::Tensor redistribute_local(const at::Tensor& local, const SpecPtr& from, const SpecPtr& to,
                               Traffic traffic = Traffic::kRedistribute);
 
-/// Estimated elements each rank sends, the same figure on every rank; for choosing plans. Of one mesh. Fetching what is
-/// stored (Placement::stored) counts next to nothing, so that it never makes another tensor move instead.
+/// Returns the estimated number of elements that each rank sends, equal on all ranks, for choosing between plans. Both
+/// specs are on one mesh. Gathering stored dims (Placement::stored) costs next to nothing, so that it is always
+/// preferred to moving another tensor.
 double redistribution_cost(const ShardSpec& from, const ShardSpec& to);
 
 }  // namespace moonhalo
