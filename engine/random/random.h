@@ -16,17 +16,18 @@
 
 namespace moonhalo {
 
-/// The generator that random operators on ShardTensors use when they are given none: one per thread, so per rank
-/// (LibTorch's own is shared by all threads of the process). It starts from LibTorch's current seed. All ranks must be
-/// seeded alike and draw alike. Its get_state and set_state are all there is to save and restore.
+/// Returns the generator that random operators on ShardTensors use if none is passed. There is one per thread, and so
+/// one per rank (LibTorch's own generator is shared by all threads of the process). Its initial seed is LibTorch's
+/// current seed. All ranks must set the same seed and draw in the same order. Save and restore it with get_state and
+/// set_state.
 at::Generator default_generator();
-/// Restarts default_generator() of this thread (this rank).
+/// Seeds default_generator() of this thread (this rank).
 void manual_seed(uint64_t seed);
 
-/// While one lives on a thread, random operators on plain tensors of the CPU or a device give the numbers that they
-/// would give on ShardTensors: by seed, operator and element, from default_generator() when they are given none. So a
-/// program draws the same on plain tensors, on one rank and on many. Rank threads (run_ranks) and Lua have it on;
-/// elsewhere plain tensors draw from LibTorch's generators as ever. May be nested.
+/// Makes random operators on plain tensors of this thread (CPU or device) return the same values as on ShardTensors
+/// during its lifetime: they depend on seed, operator and element, and use default_generator() if none is passed. So a
+/// program draws the same values on plain tensors, on one rank and on many. On by default in rank threads (run_ranks)
+/// and in Lua; elsewhere plain tensors use LibTorch's generators. Scopes may be nested.
 class ElementwiseRandom {
  public:
   ElementwiseRandom();
@@ -38,23 +39,23 @@ class ElementwiseRandom {
   bool before_;
 };
 
-/// One random operator's numbers: element i of the global tensor always gets draws(i), whatever the cut and however
-/// many ranks. Making one draws a key from the generator (CPU; default_generator() when none is given), so the
-/// generator's state is all the state there is. An operator makes exactly one.
+/// The random values of one operator call. Element i of the global tensor always gets draws(i), for any sharding and
+/// any number of ranks. The constructor draws a key from the generator (a CPU generator; default_generator() if none is
+/// passed), so the generator's state is the only state. Each operator call constructs exactly one.
 class ElementRandom {
  public:
   explicit ElementRandom(const std::optional<at::Generator>& generator);
   static uint64_t draw_key(const std::optional<at::Generator>& generator);
 
   Draws draws(uint64_t element) const { return {key_, element}; }
-  /// For operators that draw in parts, or again.
+  /// Returns the key, for operators that draw in several steps or repeat a draw.
   uint64_t key() const { return key_; }
 
-  /// Fills this rank's block of `spec` with numbers of `distribution`: one launch where the block's device has a kernel
-  /// (fill_kernel.h), else made by the host.
+  /// Fills this rank's block of `spec` with values of `distribution`: by one kernel launch if the block's device has a
+  /// kernel (fill_kernel.h), else on the CPU.
   void fill(const at::Tensor& block, const ShardSpec& spec, const Distribution& distribution) const;
-  /// Writes value(draws of the element) into every element of this rank's block of `spec`; `value` gives a double or an
-  /// int64_t. A complex element gets two, real part first.
+  /// Writes value(draws of the element) to every element of this rank's block of `spec`; `value` returns a double or an
+  /// int64_t. For a complex element it is called twice, for the real part first.
   template <typename Value>
   void fill(const at::Tensor& block, const ShardSpec& spec, const Value& value) const;
 
@@ -62,7 +63,7 @@ class ElementRandom {
   uint64_t key_;
 };
 
-/// While one lives, operators of this thread use `key` and leave generators alone: what was recorded is done again.
+/// Makes operators of this thread use `key` instead of drawing one during its lifetime, to repeat a recorded call.
 class ReplayedKey {
  public:
   explicit ReplayedKey(uint64_t key);
@@ -74,12 +75,12 @@ class ReplayedKey {
   std::optional<uint64_t> before_;
 };
 
-/// The places of this rank's elements in the global tensor, as runs of neighbours.
+/// Maps this rank's elements to positions in the global tensor, as runs of consecutive elements.
 class OwnedElements {
  public:
   explicit OwnedElements(const ShardSpec& spec);
   int64_t count() const { return count_; }
-  /// visit(position in the row-major block, global row-major index) for positions [begin, end).
+  /// Calls visit(position in the row-major block, global row-major index) for positions [begin, end).
   template <typename Visit>
   void visit(int64_t begin, int64_t end, const Visit& visit) const {
     while (begin < end) {

@@ -8,19 +8,19 @@
 
 namespace moonhalo {
 
-/// A program says whether other ranks have the same tensor; values do not tell.
+/// The program's declaration of a plain tensor's values on other ranks, which values alone do not tell.
 enum class Said : uint8_t {
   kNothing,
-  kConstant,  ///< it is one tensor for all samples (mh.constant)
-  kOwn,       ///< its rows are this rank's own (mh.local_batch)
+  kConstant,  ///< the same tensor for all samples (mh.constant)
+  kOwn,       ///< rows of this rank alone (mh.local_batch)
 };
 
-/// Kept for the object, as long as it lives; what is computed from it has none.
+/// The declared meaning of a plain tensor. It belongs to the tensor object; results computed from it have none.
 struct TensorMeaning {
   Said said = Said::kNothing;
-  bool is_parameter = false;     ///< a module trains it: every rank has a copy
-  bool is_compared = false;      ///< the ranks have compared its values (front_parameters.h)
-  bool feeds_own_block = false;  ///< blocks were computed from it; nothing is said of it, and ranks have others
+  bool is_parameter = false;     ///< trained by a module; every rank has a copy
+  bool is_compared = false;      ///< its values have been compared between ranks (front_parameters.h)
+  bool feeds_own_block = false;  ///< blocks were computed from it; undeclared, and it differs between ranks
 
   bool same_on_all_ranks() const { return is_parameter || said == Said::kConstant; }
 };
@@ -28,8 +28,8 @@ struct TensorMeaning {
 const TensorMeaning& meaning_of(const at::Tensor& tensor);
 TensorMeaning& meaning_to_change(const at::Tensor& tensor);
 
-/// Says that modules train these plain tensors, of which every rank has a copy: net->parameters(). For blocks that are
-/// computed from them (from_local). Lua's and Python's modules say it themselves. Not collective.
+/// Declares that modules train these plain tensors, and that every rank has a copy: net->parameters(). Needed for
+/// blocks that are computed from them (from_local). Modules of Lua and Python call it themselves. Not collective.
 void note_parameters(const std::vector<at::Tensor>& parameters);
 
 }  // namespace moonhalo

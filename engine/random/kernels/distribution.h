@@ -9,15 +9,15 @@
 
 namespace moonhalo {
 
-/// Says how one number is made of uniform ones: the same on host and device.
+/// A distribution, sampled from uniform numbers. The same code runs on host and device.
 struct Distribution {
   enum Kind : uint8_t { kUniform, kNormal, kLogNormal, kExponential, kCauchy, kGeometric, kCoin, kInteger };
   Kind kind;
   double a = 0,
          b = 0;     ///< uniform: begin and width; normal: mean and deviation; Cauchy: median and width; else a alone
-  double last = 0;  ///< uniform: no number is larger
+  double last = 0;  ///< uniform: upper bound of the result
   int digits = 53;  ///< uniform: binary digits
-  int64_t low = 0;  ///< integers, and how many there are; 0 stands for 2^64
+  int64_t low = 0;  ///< integers: the lowest, and their number `range`; 0 stands for 2^64
   uint64_t range = 0;
 };
 

@@ -8,7 +8,7 @@
 
 namespace moonhalo {
 
-// Compilers of devices read this, too; host and device share constexpr functions.
+// Device compilers include this header too. Host and device share constexpr functions.
 
 /// Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011);
 /// `counter` is the lower and `block` the upper half of its counter.
@@ -28,15 +28,15 @@ constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter, uint64_
   return c;
 }
 
-/// A standard normal number of two uniform ones (Box and Muller 1958).
+/// Returns a standard normal number from two uniform ones (Box and Muller 1958).
 template <typename Draws>
 constexpr double standard_normal(Draws& draws) {
   const double radius = std::sqrt(-2 * std::log(draws.uniform_above_zero()));
   return radius * std::cos(2 * std::numbers::pi * draws.uniform());
 }
 
-/// The numbers of one element, as many as are asked for: its words are philox(key, element, 0), (.., 1), ..., so no two
-/// elements of an operator share any, however many a rejection loop takes.
+/// The random numbers of one element, as many as needed. Its words are philox(key, element, 0), philox(key, element,
+/// 1), ..., so no two elements of an operator share words, however many a rejection loop draws.
 class Draws {
  public:
   constexpr Draws(uint64_t key, uint64_t element) : key_(key), element_(element) {}
@@ -50,16 +50,17 @@ class Draws {
     next_ += 2;
     return high << 32 | low;
   }
-  /// In [0, 1), a multiple of 2^-digits (at most 53): a type with that many digits holds it exactly.
+  /// Returns a number in [0, 1), a multiple of 2^-digits (at most 53 digits), which a type with that many digits
+  /// represents exactly.
   constexpr double uniform(int digits = 53) {
     return static_cast<double>(bits() >> (64 - digits) << (53 - digits)) * 0x1p-53;
   }
-  /// In (0, 1], for logarithms.
+  /// Returns a number in (0, 1], for logarithms.
   constexpr double uniform_above_zero() { return 1 - uniform(); }
-  /// Standard normal.
+  /// Returns a standard normal number.
   double normal() { return standard_normal(*this); }
-  /// In [0, range), each equally likely; 0 stands for 2^64 (Lemire 2019, "Fast random integer generation in an
-  /// interval").
+  /// Returns an integer in [0, range), all equally likely; 0 stands for 2^64 (Lemire 2019, "Fast random integer
+  /// generation in an interval").
   constexpr uint64_t below(uint64_t range) {
     if (range == 0) return bits();
     unsigned __int128 product = static_cast<unsigned __int128>(bits()) * range;
