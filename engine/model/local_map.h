@@ -12,25 +12,28 @@
 namespace moonhalo {
 
 struct LocalMapOptions {
-  /// Per input; nullopt (and inputs beyond the list): as it comes. A plain input with placements counts as replicated.
+  /// Per input: the placements that it must have. nullopt, and inputs beyond the list: any. A plain input with
+  /// placements counts as replicated.
   std::vector<std::optional<Placements>> in_placements = {};
-  /// Per result; nullopt: the block is handed on as it is.
+  /// Per result: the placements of the ShardTensor that is made of it. nullopt: the block is returned as a plain
+  /// tensor.
   std::vector<std::optional<Placements>> out_placements = {};
-  /// Per input, what its block's gradients make up, where the default does not do: for a replicated input Partial(sum)
-  /// when the results are cut or Partial, Replicate when they are replicated; for a Partial one Replicate.
+  /// Per input: the placements of its gradient. The default for a replicated input is Partial(sum) if the results are
+  /// sharded or Partial, and Replicate if they are replicated; for a Partial input it is Replicate.
   std::vector<std::optional<Placements>> in_grad_placements = {};
-  /// Bring inputs to in_placements; otherwise another placement is an error.
+  /// Redistribute inputs to in_placements. If false, other placements are an error.
   bool redistribute_inputs = false;
-  /// Without it, the mesh of the first ShardTensor among the inputs.
+  /// The default is the mesh of the first ShardTensor among the inputs.
   MeshPtr mesh = nullptr;
 };
 
-/// Code that knows nothing of ranks (an operator of yours without a rule) as one that takes ShardTensors: calls
-/// `function` with every rank's blocks and makes ShardTensors of its results, whose block sizes are exchanged.
-/// Gradients flow. Collective over the mesh. Undefined inputs and results stay. Without a mesh, in the options or of a
-/// ShardTensor: `function(inputs)`. Errors count arguments and results from 1. ValueError for inputs in other
-/// placements, for fewer results than out_placements, and where the gradient of a replicated input is left open because
-/// some results are cut and some replicated.
+/// Calls `function` on each rank's blocks of `inputs` and makes ShardTensors of its results. It is meant for code that
+/// does not support ShardTensors, such as a custom operator without a rule. Block sizes of the results are exchanged.
+/// Differentiable. Collective over the mesh. Undefined inputs and results stay undefined. If there is no mesh, neither
+/// in the options nor of a ShardTensor, it returns `function(inputs)`. Errors count arguments and results from 1.
+/// Throws ValueError for inputs with other placements, for fewer results than out_placements, and if the gradient
+/// placements of a replicated input are not given and cannot be derived because some results are sharded and others
+/// replicated.
 std::vector<at::Tensor> local_map(
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
     const std::vector<at::Tensor>& inputs, const LocalMapOptions& options);

@@ -11,17 +11,17 @@ class Optimizer;
 
 namespace moonhalo {
 
-/// Does what `optimizer.step(closure)` does, and is right for complex parameters, which LibTorch's own loops train
-/// wrongly (they square complex gradients): as in PyTorch's Python, a complex parameter is trained as the pairs of
-/// reals that it is stored as, through view_as_real of the parameter, its gradient and its state. Parameters are plain
-/// tensors or ShardTensors, each in its own cut.
+/// Does the same as `optimizer.step(closure)`, and also trains complex parameters correctly. LibTorch's C++ loops
+/// square complex gradients, which is wrong; here, as in Python's PyTorch, a complex parameter is trained as pairs of
+/// reals, through view_as_real of the parameter, its gradient and its state. Parameters are plain tensors or
+/// ShardTensors of any placements.
 ///
-/// Between steps the state is found under the complex parameter, complex and in its shape (LBFGS: real vectors, as in
-/// Python).
-/// Adagrad's sums begin at the `initial_accumulator_value` of their group, and groups added later have sums too.
+/// Between steps the state is stored under the complex parameter, complex and of its shape (LBFGS: real vectors, as in
+/// Python). The sums of Adagrad start at `initial_accumulator_value` of their group, also for groups that are added
+/// later.
 ///
-/// Adam, AdamW, Adagrad, LBFGS, RMSprop, SGD; NotImplementedError for another optimizer with complex parameters.
-/// Collective where the parameters are ShardTensors, as every operator on them.
+/// Supports Adam, AdamW, Adagrad, LBFGS, RMSprop and SGD. Throws NotImplementedError for another optimizer with complex
+/// parameters. Collective if the parameters are ShardTensors.
 at::Tensor optimizer_step(torch::optim::Optimizer& optimizer, std::function<at::Tensor()> closure = nullptr);
 
 }  // namespace moonhalo

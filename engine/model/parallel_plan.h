@@ -12,29 +12,29 @@
 
 namespace moonhalo {
 
-/// Says how a model is divided: data only, the same for Lua modules, torch::nn modules and JSON files.
+/// Describes how a model is distributed, as data. Lua modules, torch::nn modules and JSON files use the same plan.
 ///
 /// Names are dotted ("blocks.0.fc1"). A name in a plan is one of
 ///  - an exact name,
-///  - a pattern with * or ? inside the parts between dots: "blocks.*.fc1" ("*" alone is one part),
-///  - a regular expression over the whole name, when it holds \ or %: "blocks\\.\\d+\\.fc1", or "blocks%.%d+%.fc1";
-///    what it may hold: name_pattern.h.
-/// Where several fit, the exact name wins, then the pattern with most literal characters; two equally good entries that
+///  - a pattern with * or ? inside the parts between dots: "blocks.*.fc1" ("*" alone matches one part),
+///  - a regular expression over the whole name, if it contains \ or %: "blocks\\.\\d+\\.fc1", or "blocks%.%d+%.fc1";
+///    name_pattern.h describes its syntax.
+/// If several match, the exact name wins, then the pattern with most literal characters. Two equally good entries that
 /// differ are an error.
 using Placements = std::vector<Placement>;  ///< one per mesh dim
 
-/// Says what happens to one argument or result of a module on its way in or out.
+/// Describes how one argument or result of a module is redistributed.
 struct ArgumentPlan {
-  std::optional<Placements> plain = {};   ///< what a plain tensor is: every rank's block; replicated when absent
-  std::optional<Placements> wanted = {};  ///< what it becomes; as it is when absent
-  bool local = false;                     ///< then its local block is taken out
-  std::optional<Placements> gradient =
-      {};              ///< what its gradient becomes on the way back; the argument's own when absent
-  bool async = false;  ///< its messages travel while those of the other arguments are started
+  std::optional<Placements> plain = {};   ///< meaning of a plain tensor: each rank's block; default: replicated
+  std::optional<Placements> wanted = {};  ///< target placements; default: unchanged
+  bool local = false;                     ///< afterwards, take the local block
+  /// Placements of its gradient; default: the argument's own.
+  std::optional<Placements> gradient = {};
+  bool async = false;  ///< its messages are in flight while those of other arguments start
   bool operator==(const ArgumentPlan&) const = default;
 };
 
-/// Arguments or results of one module, by position (nullopt: untouched) and by name.
+/// The arguments or results of one module, by position (nullopt: unchanged) and by name.
 struct SignaturePlan {
   std::vector<std::optional<ArgumentPlan>> by_position = {};
   std::map<std::string, ArgumentPlan> by_name = {};
@@ -42,7 +42,7 @@ struct SignaturePlan {
   bool operator==(const SignaturePlan&) const = default;
 };
 
-/// Says what is done to one module, in PyTorch's words and with its defaults. For a mesh of one dimension.
+/// A parallel style for one module, with PyTorch's names and defaults. For a mesh of one dim.
 struct ParallelStyle {
   enum class Kind : uint8_t { kColwise, kRowwise, kPairwise, kSequence, kPrepareInput, kPrepareOutput, kCustom };
   using Layouts = std::vector<std::optional<Placement>>;
@@ -52,40 +52,41 @@ struct ParallelStyle {
   std::map<std::string, std::optional<Placement>> input_kwarg_layouts = {}, desired_input_kwarg_layouts = {};
   std::optional<bool> use_local_output = {};
   int64_t sequence_dim = 1;
-  int64_t custom = -1;  ///< kCustom: number that the caller gave
+  int64_t custom = -1;  ///< kCustom: number given by the caller
   bool operator==(const ParallelStyle&) const = default;
 };
 const char* name(ParallelStyle::Kind kind);
 
 struct ParallelPlan {
-  std::vector<std::pair<std::string, Placements>> parameters = {};  ///< "fc1.weight" (buffers too)
-  std::vector<std::pair<std::string, Placements>> gradients = {};   ///< of parameters, where not the parameter's own
-  std::vector<std::pair<std::string, SignaturePlan>> inputs = {};   ///< "fc1"; "" is the root
+  std::vector<std::pair<std::string, Placements>> parameters = {};  ///< "fc1.weight"; parameters and buffers
+  /// Placements of parameters' gradients; default: those of the parameter.
+  std::vector<std::pair<std::string, Placements>> gradients = {};
+  std::vector<std::pair<std::string, SignaturePlan>> inputs = {};  ///< "fc1"; "" is the root
   std::vector<std::pair<std::string, SignaturePlan>> outputs = {};
   std::vector<std::pair<std::string, ParallelStyle>> styles = {};
 };
 
-/// From JSON: {"parameter": {"fc1.weight": ["S(0)"]}, "forward": {"fc1.input": [["R"]], "fc1.output": [null,
-/// ["S(1)"]]}}, or names and styles {"fc1": "ColwiseParallel", "fc2": {"style": "RowwiseParallel", "output_layouts":
-/// "S(1)"}}, or one style. Instead of a list of placements for a parameter or an argument: {"placements": ["S(0)"],
-/// "grad": ["R"], "async": true}, of which any may be left out; for an argument also "plain": ["S(0)"] and "local":
-/// true (ArgumentPlan). Placements are "Replicate" or "R", "Shard(0)", "S(0)" or "S(0, {5, 4})", "Partial(sum)" or "P";
-/// one stands for a list on a mesh of one dim. ValueError for unknown keys (with the nearest), wrong types and invalid
-/// JSON.
+/// Parses a plan from JSON: {"parameter": {"fc1.weight": ["S(0)"]}, "forward": {"fc1.input": [["R"]], "fc1.output":
+/// [null, ["S(1)"]]}}, or names and styles {"fc1": "ColwiseParallel", "fc2": {"style": "RowwiseParallel",
+/// "output_layouts": "S(1)"}}, or one style. The placements of a parameter or argument may also be an object:
+/// {"placements": ["S(0)"], "grad": ["R"], "async": true}, all keys optional; for an argument also "plain": ["S(0)"]
+/// and "local": true (ArgumentPlan). Placements are "Replicate" or "R", "Shard(0)", "S(0)" or "S(0, {5, 4})",
+/// "Partial(sum)" or "P"; on a mesh of one dim a single placement may stand for a list. Throws ValueError for unknown
+/// keys (with the nearest one), wrong types and invalid JSON.
 ParallelPlan parse_plan(const std::string& json, const std::string& source = "plan");
-/// Reads a file of the above; comments are allowed.
+/// Reads a plan from a JSON file; comments are allowed.
 ParallelPlan load_plan(const std::string& path);
-/// The JSON of a plan, which parse_plan reads.
+/// Returns a plan as JSON that parse_plan reads.
 std::string to_json(const ParallelPlan& plan);
 Placement parse_placement(const std::string& text);
 
-// A plan meets a model
+// Matching a plan against a model
 
 struct TensorFacts {
   std::string name;
   std::vector<int64_t> shape;
 };
-/// One module, as the plan sees it. `kinds`: its class and what that extends ("Linear", ...).
+/// One module, as input of `resolve`. `kinds`: its class and the base classes ("Linear", ...).
 struct ModuleFacts {
   std::string name;
   std::vector<std::string> kinds;
@@ -94,10 +95,10 @@ struct ModuleFacts {
 
 enum class Unmatched : uint8_t { kError, kWarn };
 
-/// The part of a plan that one module gets.
+/// The part of a plan that applies to one module.
 struct ModulePlan {
   struct Tensor {
-    Placements placements;  ///< Replicate where the plan is silent
+    Placements placements;  ///< Replicate if the plan does not list it
     std::optional<Placements> gradient = {};
     bool listed = false;
   };
@@ -106,14 +107,15 @@ struct ModulePlan {
   std::vector<int64_t> custom;  ///< numbers of the custom styles
 };
 
-/// One ModulePlan per module, in order. No communication, every rank alike. ValueError for names that match nothing
-/// (with the nearest; a warning from rank 0 if `unmatched` says so), dims out of range, a number of placements that is
-/// not the mesh's, styles on a mesh of several dims or on a class that they cannot split.
+/// Returns one ModulePlan per module, in order. Not collective; equal on all ranks. Throws ValueError for names that
+/// match nothing (with the nearest one; rank 0 warns instead if `unmatched` is kWarn), dims out of range, a number of
+/// placements that is not the number of mesh dims, and styles on a mesh of several dims or on a class that they do not
+/// support.
 std::vector<ModulePlan> resolve(const ParallelPlan& plan, const std::vector<ModuleFacts>& modules,
                                 const DeviceMesh& mesh, Unmatched unmatched = Unmatched::kError);
 
-/// Writes `resolved` as a plan without patterns and styles: every tensor that an entry named, every module whose
-/// arguments move. Custom styles are not in it.
+/// Returns `resolved` as a plan without patterns and styles: every tensor that an entry named and every module whose
+/// arguments are redistributed. Custom styles are omitted.
 ParallelPlan spelt_out(const std::vector<ModulePlan>& resolved, const std::vector<ModuleFacts>& modules);
 
 }  // namespace moonhalo

@@ -11,19 +11,19 @@ namespace moonhalo {
 
 using Segment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-/// `segment(inputs)`, whose intermediate results are not kept for the backward pass: it is run again there (activation
-/// recomputation; Chen, Xu, Zhang, Guestrin: "Training deep nets with sublinear memory cost", 2016). Results and
-/// gradients are those of the call without it, on plain tensors and on ShardTensors, to any order; tensors that the
-/// segment captures (weights, other activations) get their gradients too.
+/// Returns `segment(inputs)` without keeping its intermediate results: backward runs the segment again (activation
+/// checkpointing; Chen, Xu, Zhang, Guestrin: "Training deep nets with sublinear memory cost", 2016). Results and
+/// gradients of any order are the same as without it, for plain tensors and ShardTensors. Tensors that the segment
+/// captures (weights, other activations) get their gradients too.
 ///
-/// The second run sees the random numbers (default_generator, engine/random/random.h) and the autocast settings of the
-/// first, and must do the same operations on the same tensors; ValueError when it uses other ones. Captured state must
-/// not have been written in between (running statistics are updated twice). Where the segment moves data, backward is
-/// collective like the segment itself. The first run builds the graph of the segment and drops it, to learn what was
-/// captured: the memory of one segment is needed for that long.
+/// The second run uses the random numbers (default_generator, engine/random/random.h) and the autocast settings of the
+/// first. It must do the same operations on the same tensors; throws ValueError if it uses others. Captured state must
+/// not be written in between (running statistics are updated twice). If the segment communicates, backward is
+/// collective as the segment is. The first run builds the segment's graph to find the captured tensors and then drops
+/// it, so the memory of one segment is needed for that time.
 std::vector<at::Tensor> checkpoint(const Segment& segment, const std::vector<at::Tensor>& inputs);
 
-/// One input, one result.
+/// The same for one input and one result.
 template <typename Function>
 requires std::is_invocable_r_v<at::Tensor, Function, const at::Tensor&> at::Tensor checkpoint(Function segment,
                                                                                               const at::Tensor& input) {

@@ -20,78 +20,79 @@ class TensorLink;
 
 struct PipelineOptions {
   Schedule schedule = Schedule::k1F1B;
-  int64_t micros = 1;  ///< micro-batches of a step
+  int64_t micros = 1;  ///< number of micro-batches of a step
 };
 
-/// Stages of a model on slices of a mesh, one after the other, through which micro-batches go at the same time.
+/// Runs the stages of a model on slices of a mesh, one after the other, with several micro-batches in flight.
 ///
 ///     mh::Pipeline pipeline(mesh, "pp", stages, {.schedule = mh::Schedule::k1F1B, .micros = 8});
 ///     auto losses = pipeline.train_step(samples, loss);
 ///
-/// A stage is a function from tensors to tensors, which live on its ranks' slice (`mesh()`) or are plain, the same on
-/// all ranks of it. Stage s is on the ranks whose place along `dim` is s mod the number of them; other ranks do not
-/// call it. Its results go block by block to the ranks of the next stage that have the same place in their slice:
-/// tensors of any number and shape, which may change from call to call, with gradients or without. Skip connections are
-/// tensors that stages hand on.
+/// A stage is a function from tensors to tensors. The tensors are on its ranks' slice (`mesh()`), or plain and equal on
+/// all ranks of the slice. Stage s runs on the ranks whose coordinate along `dim` is s modulo the size of `dim`; other
+/// ranks do not call it. Its results are sent block by block to the ranks of the next stage with the same position in
+/// their slice. Their number and shapes may change from call to call, and they may or may not have gradients. For a
+/// skip connection, let the stages between return the tensor as well.
 ///
-/// Random operators of stage s in micro-batch m draw from a generator that is seeded by s, m and a number which each
-/// step draws from default_generator(): the same on any number of ranks, one included.
+/// Random operators of stage s in micro-batch m use a generator seeded by s, m and a number that each step draws from
+/// default_generator(). So the values do not depend on the number of ranks.
 ///
-/// All calls are collective over the mesh. An error in a stage, in the loss or in scale_fn is one on all ranks, at the
-/// end of the step; gradients are then those of some micro-batches. Where a slice has several ranks, and not all of
-/// them fail in the same call, the error ends its own rank at once, as any other does, and the pipeline is of no
-/// further use.
+/// All calls are collective over the mesh. An error in a stage, in the loss or in scale_fn is thrown on all ranks at
+/// the end of the step; gradients are then those of some of the micro-batches. If a slice has several ranks and only
+/// some of them fail in a call, the error ends its own rank immediately, and the pipeline cannot be used any more.
 class Pipeline {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Stage = std::function<Tensors(const Tensors&)>;
-  /// The loss, of one element, of what the last stage gives for a micro-batch.
+  /// Returns the loss (one element) for the last stage's outputs of a micro-batch.
   using Loss = std::function<at::Tensor(const Tensors& outputs, int64_t micro)>;
   struct TrainOptions {
-    std::vector<bool> is_dummy_batch = {};  ///< by micro-batch: it goes forward and has a loss, but no gradients
-    std::function<at::Tensor(const at::Tensor&)> scale_fn = {};  ///< of the loss, for backward alone
-    /// All that this rank's stages train. Where they are given, other leaves that require a gradient are refused.
+    std::vector<bool> is_dummy_batch = {};  ///< per micro-batch: has forward and loss, but no gradients
+    std::function<at::Tensor(const at::Tensor&)> scale_fn = {};  ///< scales the loss for backward only
+    /// All parameters that this rank's stages train. If given, a stage that uses another leaf that requires a gradient
+    /// is an error.
     std::optional<Tensors> parameters = {};
   };
 
-  /// ValueError, on all ranks alike, when the stages cannot be shared out or the schedule does not fit.
+  /// Throws ValueError on all ranks if the number of stages or the schedule does not fit the mesh.
   Pipeline(const MeshPtr& mesh, const std::string& dim, std::vector<Stage> stages, const PipelineOptions& options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
 
-  /// This rank's slice: all dims of the mesh but the pipeline's; of one rank where there are no others.
+  /// Returns this rank's slice: all dims of the mesh except the pipeline's; a mesh of one rank if there are no others.
   const MeshPtr& mesh() const { return slice_; }
   int64_t stages() const { return static_cast<int64_t>(stages_.size()); }
   bool has_stage(int64_t stage) const { return stage % ranks_ == rank_; }
   const PipelineSchedule& schedule() const { return schedule_; }
 
-  /// Says that `stages` share a parameter; it is undefined on ranks that have none of them. train_step adds its
-  /// gradients up. ValueError where the ranks' tensors differ in shape, dtype or placements.
+  /// Declares that `stages` share a parameter; it is undefined on ranks that have none of them. train_step adds up its
+  /// gradients. Throws ValueError if the ranks' tensors differ in shape, dtype or placements.
   void tie(const std::vector<int64_t>& stages, const at::Tensor& parameter);
-  /// Says which parameters this rank's stages have, after `tie`: norms of gradients (clip.h) are then those of all
-  /// stages.
+  /// Declares the parameters of this rank's stages. Call it after `tie`. Gradient norms (clip.h) then cover all stages.
   void hold(const std::vector<at::Tensor>& parameters) const;
 
-  /// The ranks that have the other stages, at this rank's place in their slices.
+  /// Returns the group of the ranks that have the other stages, at this rank's position in their slices.
   CommunicatorPtr group() const { return group_.shared_from_this(); }
 
-  /// Tensors of the ranks that have `stage` (its parameters, say), on all ranks: their own there, copies elsewhere.
+  /// Returns tensors of the ranks that have `stage` (for example its parameters) on all ranks: the tensors themselves
+  /// on those ranks, copies elsewhere.
   Tensors from_stage(int64_t stage, const Tensors& tensors) const;
 
-  /// Adds the gradients of all micro-batches to those of this rank's parameters, and gives the losses, plain and the
-  /// same on all ranks. `samples`: what the first stage is called with, for every micro-batch; only the first stage's
-  /// ranks look at more than their number. ValueError when they are not as many as micro-batches; and where a stage or
-  /// the loss has used a leaf that requires a gradient and is not in `options.parameters`: the ranks of that stage
-  /// alone would have the gradient. Samples may be such leaves, and what is said to be the rank's own
+  /// Adds the gradients of all micro-batches to those of this rank's parameters. Returns the losses as plain tensors,
+  /// equal on all ranks. `samples` has the first stage's inputs, one list per micro-batch; ranks without the first
+  /// stage use only its length. Throws ValueError if that length is not the number of micro-batches, and if a stage or
+  /// the loss used a leaf that requires a gradient and is not in `options.parameters`: only the ranks of that stage
+  /// would have its gradient. Leaves are allowed in samples, and if they were declared as the rank's own
   /// (tensor_meaning.h).
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss, const TrainOptions& options);
   Tensors train_step(const std::vector<Tensors>& samples, const Loss& loss) { return train_step(samples, loss, {}); }
-  /// Returns on all ranks what the last stage gives for each sample. No gradients are recorded.
+  /// Returns the last stage's outputs for each sample on all ranks. Records no gradients.
   std::vector<Tensors> infer_step(const std::vector<Tensors>& samples);
   enum class StepKind { kTrain, kInfer };
-  /// In place of a step, on a rank that cannot begin it: a ValueError, also on the ranks that have begun it.
+  /// Call it instead of a step on a rank that cannot begin it. Throws ValueError here and on the ranks that have begun
+  /// the step.
   [[noreturn]] void refuse_step(StepKind kind, const std::string& why);
-  /// The losses of train_step, without gradients.
+  /// Returns the losses that train_step would return, without gradients.
   Tensors infer_step(const std::vector<Tensors>& samples, const Loss& loss);
 
  private:
@@ -122,7 +123,7 @@ class Pipeline {
   void add_tied_gradients(const std::vector<at::Tensor>& before);
 
   MeshPtr mesh_, slice_;
-  Communicator& group_;  // along the pipeline
+  Communicator& group_;  // the ranks along the pipeline
   int64_t rank_, ranks_, micros_;
   std::vector<Stage> stages_;
   PipelineSchedule schedule_, forward_schedule_;

@@ -18,41 +18,44 @@ class Module;
 
 namespace moonhalo {
 
-/// Makes one parameter of fully_shard: a leaf of the mesh that `data` is a slice of (or is), with the same
-/// requires_grad, kept in blocks over the last dim of `data` and copied over the others. What cuts it already (tensor
-/// parallelism) stays. The blocks are rows of dim 0, or of the longest dim that nothing cuts where dim 0 is cut or has
-/// fewer rows than there are ranks. Without such a dim, or with few elements, the parameter is copied. Rows are whole,
-/// so no block is padded; those left over, or units of `unit_rows`, go to the ranks that hold least of all parameters
-/// placed so far, or, without `level`, to the first: stages of a pipeline that share a parameter cut it alike.
+/// Makes a parameter of fully_shard: a leaf with the same requires_grad on the mesh that `data` is a slice of (or
+/// `data` itself), sharded over the last dim of `data` and replicated over its other dims. Existing shardings (tensor
+/// parallelism) are kept. The parameter is sharded along dim 0, or, if dim 0 is sharded already or has fewer rows than
+/// there are ranks, along the longest dim that is not sharded. Without such a dim, or with few elements, it is
+/// replicated. Blocks are whole rows, or whole units of `unit_rows` rows, without padding. The remaining rows go to the
+/// ranks that hold the fewest bytes of the parameters placed so far; without `level`, to the first ranks, so that
+/// stages of a pipeline that share a parameter shard it equally.
 ///
-/// Where copies differ, those at the first place of the dims of `data` count. A tensor that this mesh dim cuts already
-/// is returned as it is. Collective over the whole mesh. `name` is for errors: ValueError for a tensor of another mesh.
+/// If the copies differ, those at coordinate 0 of the dims of `data` are used. A tensor that this mesh dim shards
+/// already is returned unchanged. `name` is for errors. Collective over the whole mesh. Throws ValueError for a tensor
+/// of another mesh.
 at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
                            const std::string& name);
 
-/// Makes a parameter or buffer of replicate, or a buffer of fully_shard: the same with a copy on all ranks of
-/// `data`.
+/// Makes a parameter or buffer of replicate, or a buffer of fully_shard: the same, with a copy on every rank of `data`.
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name);
 
-/// Puts store_parameter's and, for buffers, copy_tensor's tensors into the place of a model's. Call it bottom up with
-/// one mesh; what an earlier call has placed stays. Make optimizers afterwards, and give the model inputs and labels as
-/// local_batch makes them of each rank's own samples. Collective over the whole mesh. ValueError for a parameter that
-/// has a gradient already.
+/// Replaces a model's parameters by those of store_parameter and its buffers by those of copy_tensor. Call it for inner
+/// modules first and with one mesh; it leaves what an earlier call has placed. Make optimizers afterwards. Pass inputs
+/// and labels through local_batch, from each rank's own samples. Collective over the whole mesh. Throws ValueError for
+/// a parameter that has a gradient already.
 ///
-/// Returns the unit of the parameters that no earlier call has placed. Its `call` around the module's forward gathers
-/// them in one message; without it every operator gathers what it needs.
+/// Returns the unit of the parameters that no earlier call has placed. If the module's forward runs in the unit's
+/// `call`, they are gathered in one message; otherwise every operator gathers the parameters that it needs.
 ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options = {});
-/// Like fully_shard, with copies of all parameters. The unit sums gradients (unit_reducer.h); there is nothing to
-/// gather.
+/// Like fully_shard, with a copy of every parameter on each rank. The returned unit reduces gradients (unit_reducer.h)
+/// and gathers nothing.
 ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data);
 
-/// The dim that a tensor's blocks are rows of, if any: see store_parameter. `is_cut`: by dim.
+/// Returns the dim along which store_parameter shards such a tensor, or nullopt. `is_cut` says per dim whether it is
+/// sharded already.
 std::optional<int64_t> storage_dim(at::IntArrayRef shape, const std::vector<bool>& is_cut, int64_t ranks,
                                    int64_t min_numel, int64_t unit_rows = 1);
 std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows = 1);
 
-/// `rows` in blocks that differ by at most one unit of rows; the longer ones go to the ranks that hold least. All
-/// blocks begin at multiples of `unit_rows`. `held`: bytes by rank, to which these are added.
+/// Returns block sizes that differ by at most one unit of `unit_rows` rows; the longer blocks go to the ranks that hold
+/// the fewest bytes. All blocks begin at multiples of `unit_rows`. `held` has the bytes per rank; the new blocks' bytes
+/// are added to it.
 std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held, int64_t unit_rows = 1);
 
 }  // namespace moonhalo

@@ -12,37 +12,37 @@
 
 namespace moonhalo {
 
-/// Called with every bucket before and after its sum; flat, this rank's addends and results. They may change its
-/// values, alike on all ranks. Gradients travel together if their hooks are the same object.
+/// Functions that are called with every bucket before and after its reduction. The bucket is a flat tensor: this rank's
+/// addends, or the results. They may change its values, equally on all ranks. Gradients share a bucket only if their
+/// hooks are the same object.
 struct SumHooks {
   std::function<void(at::Tensor&)> before = {}, after = {};
 };
 
 struct GradientSyncOptions {
   int64_t bucket_bytes = int64_t{32} << 20;
-  /// Gradients of fewer bits (float16, bfloat16) are summed in this type.
+  /// Gradients of narrower dtypes (float16, bfloat16) are reduced in this dtype.
   std::optional<at::ScalarType> reduce_dtype = {};
   std::shared_ptr<const SumHooks> hooks = {};
 };
 
-/// Reduces every gradient of `parameters` that is still a Partial, several in one message: where its leaf is replicated
-/// by an all-reduce, where its leaf is cut by a reduce-scatter that leaves the leaf's own block. Collective over their
-/// meshes; every rank gives the same parameters in the same order. Tensors without gradient and plain ones pass.
-/// Optimizers do the same one by one when they meet a Partial, so this changes no result. A reduce_dtype or hooks that
-/// are not given are those of the unit that a parameter belongs to (unit_reducer.h). ValueError for a parameter that
-/// note_replaced was told of.
+/// Reduces every Partial gradient of `parameters`, in buckets: by all-reduce if the leaf is replicated, by
+/// reduce-scatter to the leaf's own block if it is sharded. Parameters without gradient and plain ones are skipped.
+/// Optimizers reduce Partials one by one, so calling this changes no result. If reduce_dtype or hooks are not given,
+/// those of the parameter's unit apply (unit_reducer.h). Collective over the parameters' meshes; every rank passes the
+/// same parameters in the same order. Throws ValueError for a parameter passed to note_replaced.
 void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientSyncOptions& options = {});
 
-/// Does what finish_grad_sync does in two halves: what is posted at once, a message for every pair of ranks, travels
-/// while the ranks compute. Until `finish` the parameters have no gradient; one that came meanwhile is added then.
-/// Summed in the order of the ranks, so the bits are those of finish_grad_sync.
+/// Does the same as finish_grad_sync in two steps. The constructor posts one message per pair of ranks, which are in
+/// flight while the ranks compute. Until `finish` the parameters have no gradient; a gradient that arrives meanwhile is
+/// added then. The reduction is in rank order, so the bits are those of finish_grad_sync.
 class PendingGradientSync {
  public:
-  /// `copies`: also gradients of leaves that the ranks hold copies of. What more than one mesh dim has to sum waits for
-  /// finish_grad_sync. Collective, as finish_grad_sync.
+  /// `copies`: include gradients of replicated leaves. Gradients that several mesh dims must reduce are left to
+  /// finish_grad_sync. Collective as finish_grad_sync.
   PendingGradientSync(const std::vector<at::Tensor>& parameters, bool copies, const GradientSyncOptions& options);
   ~PendingGradientSync();
-  /// Collective. Once.
+  /// Waits and sets the gradients. Call it once. Collective.
   void finish();
 
  private:
@@ -52,10 +52,10 @@ class PendingGradientSync {
   std::vector<std::pair<at::Tensor, at::Tensor>> taken_;  // parameters and their gradients
 };
 
-/// Remembers that another tensor stands in this one's place: an optimizer that still has it would train nothing.
+/// Records that another tensor has replaced this parameter, so that an optimizer that still holds it gets an error.
 void note_replaced(const at::Tensor& parameter);
 
-/// True if finish_grad_sync would have something to do.
+/// True if finish_grad_sync would reduce anything.
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters);
 
 }  // namespace moonhalo

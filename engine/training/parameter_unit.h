@@ -15,37 +15,37 @@
 namespace moonhalo {
 
 struct FullyShardOptions {
-  int64_t min_numel = 1024;  ///< tensors of fewer elements are copied: their blocks would save less than they cost
-  int64_t unit_rows = 1;  ///< blocks begin at multiples of so many rows, so that what is quantised by rows stays whole
-  bool level = true;      ///< rows left over go to the ranks that hold least; false: to the first ones
-  bool reshard_after_forward = true;   ///< whole parameters are freed after forward and gathered again for backward
-  bool reshard_after_backward = true;  ///< false: they stay until an optimizer writes them
-  int64_t prefetch = 1;                ///< gathers of so many units that come next travel meanwhile
-  /// Operators are given parameters cast to this type, and their blocks travel so; gradients come back in the
-  /// parameters' own.
+  int64_t min_numel = 1024;  ///< tensors of fewer elements are replicated: sharding would not pay
+  int64_t unit_rows = 1;     ///< blocks begin at multiples of this many rows, as row-wise quantisation needs
+  bool level = true;         ///< remaining rows go to the ranks that hold the fewest bytes; false: to the first
+  bool reshard_after_forward = true;   ///< free gathered parameters after forward and gather again for backward
+  bool reshard_after_backward = true;  ///< false: keep them until an optimizer writes them
+  int64_t prefetch = 1;                ///< number of next units whose gathers are in flight meanwhile
+  /// Operators receive parameters cast to this dtype, and blocks are sent in it. Gradients have the parameters' dtype.
   std::optional<at::ScalarType> param_dtype = {};
   GradientSyncOptions gradients = {};
 };
 
-/// Parameters that are gathered together, as fully_shard names them: one message per pair of ranks before the forward
-/// of a module and one before its backward, and those of the unit that came next in the last pass travel meanwhile.
-/// Only a cache is filled (kept_gather.h): used outside of such calls, parameters are gathered by the operator that
-/// needs them, and no result depends on units.
+/// The parameters that fully_shard gathers together: one message per pair of ranks before a module's forward and one
+/// before its backward. Gathers of the units that came next in the last pass are in flight meanwhile. A unit only fills
+/// a cache (kept_gather.h). Outside of its calls, operators gather the parameters that they need. So no result depends
+/// on units.
 ///
-/// Collective over the mesh: all ranks make the same units and the same calls. Of one rank (thread).
+/// Collective over the mesh: all ranks make the same units and the same calls. A unit belongs to one rank thread.
 class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
  public:
-  /// Parameters of an earlier unit stay with it. Those that are not stored, or not by one mesh dim alone, are left to
-  /// their operators.
+  /// Takes those `parameters` that belong to no earlier unit and are stored by exactly one mesh dim. Operators gather
+  /// the others themselves.
   ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options);
 
-  /// Gathers what is not there. Units that are called within others know it and count on their order.
+  /// Gathers the parameters that are not cached. Nested units rely on the order of these calls.
   void before_forward();
-  /// Frees, if asked for, and hooks on to the results that need gradients.
+  /// Frees gathered parameters if the options say so, and registers backward hooks on results that need gradients.
   void after_forward(at::TensorList results);
-  /// In the place of after_forward where a forward threw.
+  /// Call it instead of after_forward if the forward threw.
   void forward_failed();
-  /// A forward between the two: `at::Tensor y = unit->call([&] { return block->forward(x); });`
+  /// Runs a forward between before_forward and after_forward: `at::Tensor y = unit->call([&] { return
+  /// block->forward(x); });`
   template <typename Forward>
   auto call(const Forward& forward) {
     before_forward();
@@ -58,10 +58,10 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
       throw;
     }
   }
-  /// Frees what is gathered.
+  /// Frees the gathered parameters.
   void reshard();
-  /// With param_dtype, between before_forward and after_forward: what stands for a parameter. Else, and for those that
-  /// are not of this unit, the parameter.
+  /// With param_dtype, between before_forward and after_forward: returns the cast of a parameter of this unit.
+  /// Otherwise returns the parameter.
   at::Tensor cast_of(const at::Tensor& parameter) const;
 
  private:
@@ -69,9 +69,9 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   struct Entry {
     at::Tensor parameter;
     std::shared_ptr<KeptGather> kept = std::make_shared<KeptGather>();
-    at::Tensor cast = {};                                               // until forward ends, then:
+    at::Tensor cast = {};                                               // until forward ends; afterwards:
     std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> last = {};  // autograd keeps it for backward
-    std::shared_ptr<const WriteCount> count = {};                       // of the parameter, since it was gathered
+    std::shared_ptr<const WriteCount> count = {};                       // of the parameter, since the gather
     uint64_t writes = 0;
 
     at::Tensor source(bool casts) const;
@@ -93,8 +93,8 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   FullyShardOptions options_;
   std::shared_ptr<UnitReducer> reducer_;
   std::unique_ptr<Flight> flight_;
-  std::vector<std::weak_ptr<ParameterUnit>> outer_;  // whose forward was under way at the last one of this
-  std::weak_ptr<ParameterUnit> next_[2];             // forward, backward: which came after this
+  std::vector<std::weak_ptr<ParameterUnit>> outer_;  // units whose forward was running during this unit's last forward
+  std::weak_ptr<ParameterUnit> next_[2];             // forward, backward: the unit that ran after this one
 };
 using ParameterUnitPtr = std::shared_ptr<ParameterUnit>;
 

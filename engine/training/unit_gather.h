@@ -12,23 +12,23 @@
 
 namespace moonhalo {
 
-/// Says how a tensor is stored: in rows of `dim` over one mesh dim.
+/// The sharding of a stored tensor: along tensor dim `dim`, by mesh dim `mesh_dim`.
 struct StoredCut {
   int64_t dim, mesh_dim;
 };
-/// Nothing where no placement is stored, several are, or the dim is cut by others too.
+/// Returns nullopt if no placement is stored, if several are, or if other mesh dims shard the same tensor dim.
 std::optional<StoredCut> stored_cut(const ShardSpec& spec);
-/// The spec without that cut.
+/// Returns the spec without that sharding.
 SpecPtr whole_spec(const SpecPtr& spec);
 
-/// Stored ShardTensors on their way to every rank, all in one message per pair of ranks (of one mesh dim and dtype). It
-/// is posted at once, collective over the mesh, and may travel while the ranks compute; `finish` waits. Of blocks that
-/// are written meanwhile what arrives is of no use, on all ranks alike.
+/// An all-gather of several stored ShardTensors, with one message per pair of ranks for each mesh dim and dtype. The
+/// constructor posts it; it may be in flight while the ranks compute. If blocks are written meanwhile, the results must
+/// not be used, on any rank. Collective over the mesh.
 class UnitGather {
  public:
-  /// Each has a stored_cut. All ranks give the same tensors in the same order.
+  /// Every tensor has a stored_cut. All ranks pass the same tensors in the same order.
   explicit UnitGather(const std::vector<at::Tensor>& tensors);
-  /// Blocks of the whole tensors, in the order given. Once.
+  /// Waits and returns the gathered blocks in the given order. Call it once.
   std::vector<at::Tensor> finish();
 
  private:
@@ -37,11 +37,11 @@ class UnitGather {
     SpecPtr spec;
     StoredCut cut;
   };
-  // All of one mesh dim and dtype.
+  // The tensors of one mesh dim and dtype.
   struct Group {
     std::vector<Part> parts;
     std::vector<at::Tensor> blocks;  // this rank's, by part
-    std::vector<at::Tensor> packed;  // all blocks of a rank, one behind the other, if they are sent so
+    std::vector<at::Tensor> packed;  // all blocks of a rank, concatenated, if they are sent packed
     WorkPtr work;
   };
   void post_in_place(Group& group, Communicator& ranks);

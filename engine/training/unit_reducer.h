@@ -12,22 +12,23 @@
 
 namespace moonhalo {
 
-/// Sums the gradients of several leaves over the ranks while backward goes on: each is taken as soon as it is complete,
-/// many travel in one message, and the sum is there when backward ends. Meanwhile leaves that wait for theirs have
-/// none. What earlier passes summed stays and is added to; a pass that throws leaves it alone, and no gradients of its
-/// own in leaves that it had completed. Owned by its leaves.
+/// Reduces the gradients of several leaves over the ranks during backward. Each gradient is taken as soon as it is
+/// complete, many are sent in one message, and the reduced gradients are set when backward ends; until then these
+/// leaves have no gradient. Gradients of earlier passes are kept and added to. If a pass throws, they are unchanged,
+/// and the leaves that it had completed get no gradient from it. Owned by its leaves.
 class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
  public:
-  /// `sums`: whether this happens unless set_requires_gradient_sync says otherwise; then of stored leaves alone.
+  /// `sums`: if true, every backward reduces these gradients along the mesh dims that store the leaves, unless
+  /// set_requires_gradient_sync sets otherwise.
   static std::shared_ptr<UnitReducer> of(const std::vector<at::Tensor>& leaves, bool sums,
                                          const GradientSyncOptions& options);
-  /// The one that a leaf belongs to, or null.
+  /// Returns the reducer of a leaf, or null.
   static std::shared_ptr<UnitReducer> of(const at::Tensor& leaf);
 
   const GradientSyncOptions& options() const { return options_; }
-  /// Sends what is complete. Collective.
+  /// Sends the complete gradients. Collective.
   void flush();
-  /// Called with every bucket of these leaves.
+  /// Sets the functions that are called with every bucket of these leaves.
   void set_hooks(std::shared_ptr<const SumHooks> hooks) { options_.hooks = std::move(hooks); }
 
  private:
@@ -50,13 +51,14 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   int64_t ready_bytes_ = 0;
 };
 
-/// The bytes of gradients in one message of the first unit that has one of these leaves; the default where none has.
+/// Returns the bucket size in bytes of the first reducer that has one of these leaves, or the default.
 int64_t bucket_bytes_of(const std::vector<at::Tensor>& leaves);
 
-/// Sets whether gradients of these leaves are summed over the ranks in every backward pass, also over the mesh dims
-/// that replicate them (true), or add up over several passes without messages, whole on every rank, until
-/// finish_grad_sync. Leaves of a unit of fully_shard are at first summed over the mesh dims that store them, unless
-/// they stay whole after backward (reshard_after_backward); those of replicate are not. Every rank must say the same.
+/// Sets whether every backward reduces the gradients of these leaves over the ranks, also along mesh dims that
+/// replicate them. If `sync` is false, gradients accumulate over several passes without messages, unsharded on every
+/// rank, until finish_grad_sync. The default for leaves of fully_shard is to reduce along the mesh dims that store
+/// them, unless they stay unsharded after backward (reshard_after_backward); for leaves of replicate it is not to
+/// reduce. Every rank must set the same. Not collective.
 void set_requires_gradient_sync(const std::vector<at::Tensor>& parameters, bool sync);
 
 }  // namespace moonhalo
