@@ -6,8 +6,8 @@
 
 namespace moonhalo::io {
 
-/// Rows to read beyond the owned block on either side of each dim, clipped at the domain's border;
-/// empty: none.
+/// The number of halo rows to read below and above the owned block, per dim, clipped at the ends of the domain. Empty:
+/// none.
 struct BlockHalo {
   std::vector<int64_t> lo = {};
   std::vector<int64_t> hi = {};

@@ -20,24 +20,26 @@ class Optimizer;
 
 namespace moonhalo::io {
 
-/// Names what a checkpoint holds: save_checkpoint reads it, load_checkpoint writes it. Not owned.
+/// The entries of a checkpoint by name. save_checkpoint reads the objects, load_checkpoint writes them. Pointers are
+/// not owned.
 using CheckpointItem =
     std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor*, int64_t*, double*, bool*, std::string*>;
 using CheckpointState = std::map<std::string, CheckpointItem>;
 
 class BackgroundWrite;
 
-/// A checkpoint on its way to the disk.
+/// A checkpoint that is being written.
 class CheckpointSaving {
  public:
   CheckpointSaving(Communicator& world, std::string path, std::shared_ptr<BackgroundWrite> background);
-  /// Waits for this rank's part, not for others; what failed is not told.
+  /// Waits for this rank's part, not for other ranks. Errors are not reported: call wait() first.
   ~CheckpointSaving();
   CheckpointSaving(CheckpointSaving&&) noexcept;
 
-  /// Returns the path when the checkpoint is in its place. Collective; what failed on one rank is an error on all.
+  /// Returns the path once the checkpoint is complete. Collective over the world; an error on one rank is thrown on
+  /// all.
   std::string wait();
-  /// True if this rank has written its part.
+  /// True if this rank has written its part. Not collective.
   bool is_done() const;
 
  private:
@@ -47,30 +49,31 @@ class CheckpointSaving {
 };
 
 struct LoadOptions {
-  /// Reads all data once before anything is changed, and compares their checksums.
+  /// Reads all data first and compares the checksums before anything is changed.
   bool verify = true;
 };
 
 struct SaveOptions {
-  bool async = false;  ///< copies the tensors and returns; the caller waits before the next save
+  bool async = false;  ///< copies the tensors and returns; call wait() before the next save
 };
 
-/// Writes a checkpoint that scripts load, too: a folder with checkpoint.json and a safetensors file for every entry,
-/// whose tensors are whole. An earlier checkpoint at `path` is replaced in one step; a kill at any moment leaves a
-/// complete one.
+/// Writes a checkpoint, which Lua scripts can load too: a folder with checkpoint.json and one safetensors file per
+/// entry, with unsharded tensors. An earlier checkpoint at `path` is replaced in one step; if the program is killed at
+/// any time, a complete checkpoint remains.
 ///
 ///     io::CheckpointState state{{"model", net.get()}, {"optimizer", &optimizer}, {"step", &step}};
 ///     io::save_checkpoint(world, "run/100", state);
-///     io::load_checkpoint(world, "run/100", state);      any number of ranks, any cuts
+///     io::load_checkpoint(world, "run/100", state);      any number of ranks, any sharding
 ///
-/// ShardTensors are written by all ranks of their mesh; of plain tensors and numbers those of rank 0 count. States of
-/// optimizers go by the names of their parameters in the modules beside them, else by position. Collective over
-/// `world`; errors are alike on all ranks: ValueError for what cannot be saved, RuntimeError for a disk that refuses.
+/// All ranks of a ShardTensor's mesh write it; of plain tensors and numbers, rank 0's values are written. Optimizer
+/// states are stored by the names of their parameters in the modules of `state`, otherwise by position. Collective over
+/// `world`. Throws on all ranks: ValueError for values that cannot be saved, RuntimeError for disk errors.
 CheckpointSaving save_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state,
                                  const SaveOptions& options = {});
 
-/// Loads the entries of `state`; others in the checkpoint are left. Names, shapes, dtypes, sizes of files and checksums
-/// of data are checked before anything changes: ValueError, on every rank, names the entry. Collective over `world`.
+/// Loads the entries of `state`; other entries of the checkpoint are ignored. Names, shapes, dtypes, file sizes and
+/// checksums are checked before anything changes. Throws ValueError on every rank that names the entry. Collective over
+/// `world`.
 void load_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state,
                      const LoadOptions& options = {});
 

@@ -9,14 +9,13 @@
 
 namespace moonhalo::io {
 
-/// An attribute's value. One element is a number or string, several are a list; an empty attribute
-/// is an empty list of strings. 64-bit unsigned numbers past the signed range become floating
-/// point.
+/// The value of an attribute. One element is a number or a string, several are a list, and an empty attribute is an
+/// empty list of strings. Unsigned 64-bit numbers beyond the signed range become doubles.
 using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                     std::vector<std::string>>;
 using Attributes = std::map<std::string, AttributeValue>;
 
-/// Writes the value for people: `K`, `3.5`, `[1, 2]`.
+/// Returns the value as text for messages: `K`, `3.5`, `[1, 2]`.
 std::string to_string(const AttributeValue& value);
 
 }  // namespace moonhalo::io
