@@ -39,8 +39,8 @@ class ChecksCalls {
  public:
   virtual ~ChecksCalls() = default;
   virtual bool set_check_calls(bool on) = 0;
-  /// True if all ranks of this group call it in a CallScope with the same tag: a barrier, and one message of a few
-  /// bytes. Nothing where calls are not compared. Collective.
+  /// Returns true if all ranks of this group call it in a CallScope with the same tag, and nullopt if calls are not
+  /// compared. Costs a barrier and a message of a few bytes. Collective.
   virtual std::optional<bool> same_scope() { return std::nullopt; }
 };
 

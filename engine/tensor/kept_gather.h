@@ -27,8 +27,8 @@ struct KeptGather {
 };
 
 /// Attaches a cache to `tensor`. From now on operators that need `tensor`, or a transposed view of it, unsharded use
-/// the cache if it holds the values number `values`, until an operator writes the tensor's memory. Call it on every
-/// rank alike.
+/// the cache if it holds the values number `values`, until an operator writes the tensor's memory. Every
+/// rank calls it with the same number.
 void look_into(const at::Tensor& tensor, const std::shared_ptr<KeptGather>& kept, uint64_t values);
 
 /// True if look_into was called for the tensor.

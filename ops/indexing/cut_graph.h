@@ -8,20 +8,21 @@
 
 namespace moonhalo {
 
-/// An order of a graph's edges in which those of one block of nodes follow one another, and how many each block has.
+/// A permutation of a graph's edges that groups them by the block of their target node, and the number of edges per
+/// block.
 struct GraphCut {
-  at::Tensor order;            ///< [E] int64: numbers of edges
-  std::vector<int64_t> sizes;  ///< by block: shard(0, sizes) cuts the edges, once they are put in this order
+  at::Tensor order;            ///< [E] int64: indices of the edges
+  std::vector<int64_t> sizes;  ///< by block: shard(0, sizes) shards the edges in this order
 };
 
-/// Says which edges go with which nodes, so that an edge is on the rank of its target: messages are then added up where
-/// they are, and only the rows of sources in other blocks are sent.
+/// Assigns each edge to the block of its target node. Messages are then summed without communication, and only rows of
+/// source nodes in other blocks are sent.
 ///
 ///     edges  [2, E] int64, plain: sources, targets
 ///     sizes  rows of each block of nodes
 ///
-/// The edges of a block keep their order. ValueError for edges of another shape; IndexError for a node that does not
-/// exist. Not collective: the same edges give the same order on every rank.
+/// Within a block the edges keep their order. Not collective: the same edges give the same result on every rank. Throws
+/// ValueError for edges of another shape and IndexError for a node that does not exist.
 GraphCut cut_graph(const at::Tensor& edges, const std::vector<int64_t>& sizes);
 
 }  // namespace moonhalo

@@ -1,15 +1,18 @@
 ! SPDX-License-Identifier: Apache-2.0
-!> Moonhalo inside a simulation code, from Fortran: moonhalo_c.h with arrays of any rank and kind, in place.
+!> The Fortran interface for simulation codes: moonhalo_c.h for arrays of any rank and kind, used in place.
 !>
 !>     type(mh_session) :: session
-!>     call mh_open(session, 'surrogate.lua', comm)                  ! integer or type(MPI_Comm); without it one rank
-!>     call mh_field(session, 'u', u, ghosts=[1, 1], begin=[i0, j0]) ! once: the script sees mh.host.fields.u
+!>     call mh_open(session, 'surrogate.lua', comm)                  ! integer or type(MPI_Comm); omit it for one rank
+!>     call mh_field(session, 'u', u, ghosts=[1, 1], begin=[i0, j0]) ! once: mh.host.fields.u in the script
 !>     call mh_call(session, 'train', [dt], out)                     ! function train(dt) ... return loss end
 !>
-!> With stat= a subroutine returns the status of moonhalo_c.h, and mh_error() says more; without it an error ends the
-!> program by error stop with that message, told by one rank where it is that of all. Fields see their dims reversed in the script: u(i, j) is u[j][i] there.
-!> An array may be whole, a section a(2:9, :) or an array within a variable of derived type: all are fields in place. Of a
-!> component of an array of derived type, cells%p, and of a section with a step, mh_field_at says where the first element is.
+!> With stat= a subroutine returns the status of moonhalo_c.h, and mh_error() returns the message. Without it an error
+!> ends the program by error stop with that message; an error of all ranks is printed by one rank only. The script gets
+!> the dims of a field in reverse order: u(i, j) is u[j][i] there.
+!>
+!> An array may be a whole array, a section a(2:9, :) or an array in a variable of derived type; none is copied. For a
+!> component of an array of derived type (cells%p) and for a section with a step, use mh_field_at, which takes the first
+!> element.
 module moonhalo
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
@@ -29,46 +32,48 @@ module moonhalo
     type(c_ptr) :: handle = c_null_ptr
   end type mh_session
 
-  !> Boxes on their way to mh_boxes.
+  !> A list of boxes for mh_boxes.
   type :: mh_box_list
     private
     type(c_ptr) :: handle = c_null_ptr
   end type mh_box_list
 
-  !> Messages by functions of the program's, in place of a communicator: moonhalo_c.h says what each must do. They are
-  !> functions with bind(c), given by c_funloc.
+  !> Message-passing callbacks of the program, in place of a communicator; moonhalo_c.h says what each must do. They are
+  !> functions with bind(c), passed through c_funloc.
   type, bind(c) :: mh_transport
     integer(c_size_t) :: size = 0                    !< c_sizeof of a variable of this type
-    type(c_ptr) :: context = c_null_ptr              !< given to each function
+    type(c_ptr) :: context = c_null_ptr              !< passed to each function
     type(c_funptr) :: rank = c_null_funptr, ranks = c_null_funptr
     type(c_funptr) :: isend = c_null_funptr, irecv = c_null_funptr, test = c_null_funptr, cancel = c_null_funptr
-    integer(c_int) :: any_thread = 0                 !< 1: other threads may talk meanwhile
+    integer(c_int) :: any_thread = 0                 !< 1: other threads may call MPI at the same time
   end type mh_transport
 
-  !> Shows the owned part of an array to the script. Lists have one number for each dim of the array. Collective.
+  !> Registers the owned part of an array as a field of the script. Lists have one number per dim of the array.
+  !> Collective.
   !>     mh_field(session, name, array, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
-  !> ghosts: rows before the owned ones, and after them unless ghosts_high is given. begin: index in the whole field of the
-  !> first owned row, from 1. global: extents of the whole field. ghosts_filled: at every mh_call, corners too: read in
-  !> place of messages. The array is taken by a pointer, because compilers copy no array for that.
+  !> ghosts: number of ghost rows before the owned ones, and after them unless ghosts_high is given. begin: index of the
+  !> first owned row in the whole field, from 1. global: extents of the whole field. ghosts_filled: in every mh_call the
+  !> ghosts hold the neighbours' rows, corners included, and are read in place of messages. The array is a pointer
+  !> argument, so that compilers pass it without a copy.
   interface mh_field
     module procedure field_real32, field_real64, field_int32, field_int64, field_complex32, field_complex64
   end interface mh_field
 
-  !> One more box of a field that is held in boxes. Lists as for mh_field. Not collective.
+  !> Adds a box to the list of a field that consists of boxes. Lists as for mh_field. Not collective.
   !>     mh_add_box(boxes, array, ghosts, ghosts_high, begin, global, stat)
   interface mh_add_box
     module procedure box_real32, box_real64, box_int32, box_int64, box_complex32, box_complex64
   end interface mh_add_box
 
-  !> Lists of an array, as the C side has them, and what is wrong with them.
+  !> The lists of an array in the form of the C functions, and an error in them.
   type, bind(c) :: array_lists
     integer(c_int64_t) :: ghost_low(15) = 0, ghost_high(15) = 0, begin(15) = 1, global(15) = 0
     character(kind=c_char) :: problem(81) = c_null_char
   end type array_lists
 
-  !> Functions of the program's MPI, for one that Moonhalo was not built with: they return 0 for success. `comm`: an
-  !> integer handle; of mpi_f08 comm%MPI_VAL. It is duplicated. Free a transport after its session has been closed. Both
-  !> are collective, and linked by moonhalo::fortran_mpi, whose C file the program's MPI compiles.
+  !> Make and free a transport over the program's MPI, if Moonhalo was built with another one; return 0 for success.
+  !> `comm` is an integer handle (of mpi_f08: comm%MPI_VAL) and is duplicated. Free a transport after its session has
+  !> been closed. Both are collective. Link moonhalo::fortran_mpi, whose C file the program's MPI compiles.
   interface
     integer(c_int) function mh_mpi_transport(comm, transport) bind(c, name='moonhalo_mpi_transport')
       import
@@ -179,16 +184,16 @@ module moonhalo
 
 contains
 
-  !> Runs the script. Collective over `comm`: an integer handle, or a type(MPI_Comm) of mpi_f08, which holds one.
+  !> Starts a session and runs the script. Collective over `comm`: an integer handle, or a type(MPI_Comm) of mpi_f08.
   subroutine mh_open(session, script, comm, settings, timeout, transport, stat, call_budget, check_finite)
     type(mh_session), intent(out) :: session
     character(*), intent(in) :: script
     type(*), intent(in), optional, target :: comm
     character(*), intent(in), optional :: settings      !< 'lr=1e-3 width=16'
-    real(c_double), intent(in), optional :: timeout     !< longest silence of a rank in seconds
-    type(c_ptr), intent(in), optional :: transport      !< in place of comm: c_loc of an mh_transport, there until mh_close
+    real(c_double), intent(in), optional :: timeout     !< timeout for a rank that does not respond, in seconds
+    type(c_ptr), intent(in), optional :: transport      !< in place of comm: c_loc of an mh_transport
     integer, intent(out), optional :: stat
-    real(c_double), intent(in), optional :: call_budget !< longest time of a function of the script in seconds
+    real(c_double), intent(in), optional :: call_budget !< longest run time of a script function, in seconds
     logical, intent(in), optional :: check_finite       !< NaN and infinity in fields and numbers are errors of mh_call
     character(kind=c_char, len=:), allocatable, target :: text
     type(c_ptr) :: where_comm, where_transport, where_settings
@@ -211,7 +216,7 @@ contains
       is_true(check_finite), session%handle), stat)
   end subroutine mh_open
 
-  !> Ends the session; before MPI_Finalize. Collective.
+  !> Ends the session. Call it before MPI_Finalize. Collective.
   subroutine mh_close(session, stat)
     type(mh_session), intent(inout) :: session
     integer, intent(out), optional :: stat
@@ -294,8 +299,9 @@ contains
       is_true(ghosts_filled), array), stat)
   end subroutine field_complex64
 
-  !> mh_field for an array of which mh_field cannot know where it begins. `array`: one of derived type or a section of it, and
-  !> `first` a component of its first element, cells(1, 1)%p; or a section with a step and its first element. Collective.
+  !> Does the same as mh_field for arrays whose first element mh_field cannot determine. `array` is an array of derived
+  !> type, or a section of one, and `first` is a component of its first element, cells(1, 1)%p; or `array` is a section
+  !> with a step and `first` is its first element. Collective.
   subroutine mh_field_at(session, name, array, first, ghosts, ghosts_high, begin, global, ghosts_filled, stat)
     type(*), dimension(..), intent(in), target, asynchronous :: array, first
     type(mh_session), intent(in) :: session
@@ -374,7 +380,7 @@ contains
       text, stat)
   end subroutine box_complex64
 
-  !> mh_add_box with `array` and `first` as for mh_field_at.
+  !> Does the same as mh_add_box, with `array` and `first` as for mh_field_at.
   subroutine mh_add_box_at(boxes, array, first, ghosts, ghosts_high, begin, global, stat)
     type(*), dimension(..), intent(in), target, asynchronous :: array, first
     type(mh_box_list), intent(inout) :: boxes
@@ -386,8 +392,8 @@ contains
       array, first), text, stat)
   end subroutine mh_add_box_at
 
-  !> Shows a field in boxes, which may be none on this rank, to the script; copied at each mh_call. Empties the list.
-  !> Collective.
+  !> Registers a field that consists of the boxes of all ranks; a rank may have none. Each mh_call copies them. Empties
+  !> the list. Collective.
   subroutine mh_boxes(session, name, boxes, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: name
@@ -400,7 +406,7 @@ contains
     call finish(c_boxes(session%handle, name // c_null_char, list), stat)
   end subroutine mh_boxes
 
-  !> Takes the name from the script; before the array is deallocated. Collective.
+  !> Unregisters a field. Call it before the array is deallocated. Collective.
   subroutine mh_unregister(session, name, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: name
@@ -409,7 +415,8 @@ contains
     call finish(c_register(session%handle, name // c_null_char, c_null_ptr), stat)
   end subroutine mh_unregister
 
-  !> Calls a function of the script with the numbers `in`, and takes as many as `out` has. Collective.
+  !> Calls a function of the script with the numbers `in`. Stores as many of its results as `out` has elements.
+  !> Collective.
   subroutine mh_call(session, function, in, out, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: function
@@ -431,7 +438,8 @@ contains
     call finish(status, stat)
   end subroutine mh_call
 
-  !> The same beside the solver: returns at once; the call sees the fields as they are now. Collective.
+  !> Does the same concurrently with the solver: returns immediately; the call uses copies of the current fields.
+  !> Collective.
   subroutine mh_call_begin(session, function, in, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: function
@@ -444,7 +452,7 @@ contains
     call finish(c_begin(session%handle, function // c_null_char, size(given, kind=c_int), given), stat)
   end subroutine mh_call_begin
 
-  !> Waits for it and takes its numbers. Collective.
+  !> Waits for the call of mh_call_begin and stores its results. Collective.
   subroutine mh_call_end(session, out, stat)
     type(mh_session), intent(in) :: session
     real(c_double), intent(out), optional :: out(:)
@@ -462,7 +470,7 @@ contains
     call finish(status, stat)
   end subroutine mh_call_end
 
-  !> Saves what the script names in mh.host.state. Collective.
+  !> Saves the entries of mh.host.state of the script. Collective.
   subroutine mh_save(session, path, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: path
@@ -471,7 +479,7 @@ contains
     call finish(c_save(session%handle, path // c_null_char), stat)
   end subroutine mh_save
 
-  !> Restores it. Collective.
+  !> Restores the entries of mh.host.state. Collective.
   subroutine mh_load(session, path, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(in) :: path
@@ -480,7 +488,7 @@ contains
     call finish(c_load(session%handle, path // c_null_char), stat)
   end subroutine mh_load
 
-  !> Returns when all ranks have come here. Collective.
+  !> Waits until all ranks have called it. Collective.
   subroutine mh_sync(session, stat)
     type(mh_session), intent(in) :: session
     integer, intent(out), optional :: stat
@@ -488,7 +496,7 @@ contains
     call finish(c_sync(session%handle), stat)
   end subroutine mh_sync
 
-  !> What this rank knows of the session, padded with blanks.
+  !> Returns this rank's report of the session, padded with blanks.
   subroutine mh_report(session, text, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(out) :: text
@@ -507,7 +515,7 @@ contains
     call finish(status, stat)
   end subroutine mh_report
 
-  !> What went wrong in the last call, '' after one that went well.
+  !> Returns the error message of the last call, '' after success.
   function mh_error() result(text)
     character(:), allocatable :: text
     character(kind=c_char), pointer :: letters(:)
@@ -546,7 +554,7 @@ contains
     call take(lists%global, lists, 'global', dims, global)
   end function lists_of
 
-  !> `given`, which has a number for each dim of the array, where it is there.
+  !> Copies `given`, if present, to `values`. Records a problem unless it has one number per dim of the array.
   subroutine take(values, lists, name, dims, given)
     integer(c_int64_t), intent(inout) :: values(15)
     type(array_lists), intent(inout) :: lists

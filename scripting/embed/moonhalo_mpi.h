@@ -2,8 +2,8 @@
 #ifndef MOONHALO_MPI_H
 #define MOONHALO_MPI_H
 
-/* An mh_transport over the MPI of the program that includes this, which may be another than the one that Moonhalo was
-   built with, or one that it was built without:
+/* An mh_transport for the MPI of the program that includes this header. It need not be the MPI that Moonhalo was built
+   with, and Moonhalo may be built without MPI:
 
        mh_transport transport;
        if (mh_mpi_transport(comm, &transport) != MPI_SUCCESS) ...
@@ -11,7 +11,8 @@
        mh_open(&options, &session); ... mh_close(session);
        mh_mpi_transport_free(&transport);
 
-   A communicator is duplicated for it. For one session; make another for the next. Both functions are collective. */
+   It uses a duplicate of `comm`. Each session needs its own transport. Both functions are collective over `comm` and
+   return MPI_SUCCESS or an MPI error code. */
 
 #include <moonhalo/moonhalo_c.h>
 #include <mpi.h>

@@ -13,7 +13,7 @@
 
 namespace moonhalo {
 
-/// A call of a session failed, on all ranks alike; what() is mh_error().
+/// The error of a failed call, equal on all ranks. what() is mh_error().
 class SessionError : public std::runtime_error {
  public:
   SessionError(mh_status status, const char* text) : std::runtime_error(text), status_(status) {}
@@ -30,9 +30,10 @@ inline mh_dtype dtype_of(const std::int64_t*) { return MH_INT64; }
 inline mh_dtype dtype_of(const std::complex<float>*) { return MH_COMPLEX64; }
 inline mh_dtype dtype_of(const std::complex<double>*) { return MH_COMPLEX128; }
 
-/// A packed block of this extent, ghosts included, the last dim fastest: `ghosts` rows on both sides of every dim (none
-/// if empty), and its owned rows begin at `begin` in the whole field (0 if empty). std::invalid_argument for lists of
-/// different lengths. The rest of an mh_block is for the caller to set.
+/// Returns a packed block, the last dim fastest. `extent` includes the ghosts. `ghosts` has the number of ghost rows on
+/// each side, per dim (empty: none). `begin` is the index of the first owned row in the whole field (empty: 0). Throws
+/// std::invalid_argument for lists of different lengths and for more than MH_MAX_DIMS dims. Set the other members of
+/// the mh_block afterwards if needed.
 template <class T>
 mh_block make_block(T* data, const std::vector<std::int64_t>& extent, const std::vector<std::int64_t>& ghosts = {},
                     const std::vector<std::int64_t>& begin = {}) {
@@ -52,8 +53,8 @@ mh_block make_block(T* data, const std::vector<std::int64_t>& extent, const std:
   return block;
 }
 
-/// moonhalo_c.h for C++11, without LibTorch: an mh_session that closes itself, and errors as exceptions. What is
-/// collective there is collective here, the destructor included.
+/// A C++11 wrapper of moonhalo_c.h that needs no LibTorch. The destructor closes the session, and errors are thrown as
+/// SessionError. The same calls are collective as in moonhalo_c.h, the destructor included.
 class Session {
  public:
   explicit Session(const mh_options& options) { check(mh_open(&options, &session_)); }
@@ -66,18 +67,19 @@ class Session {
 
   void field(const std::string& name, const mh_block& block) { check(mh_field(session_, name.c_str(), &block)); }
   void unregister(const std::string& name) { check(mh_field(session_, name.c_str(), nullptr)); }
-  /// A field that this rank holds in boxes, copied at each call.
+  /// Registers a field that consists of boxes on this rank. Each call copies them. Collective.
   void boxes(const std::string& name, const std::vector<mh_block>& boxes) {
     check(mh_boxes(session_, name.c_str(), static_cast<int>(boxes.size()), boxes.data()));
   }
-  /// The first `results` numbers that the function returns.
+  /// Calls a function of the script and returns the first `results` numbers that it returns. Collective.
   std::vector<double> call(const std::string& function, const std::vector<double>& in = {}, std::size_t results = 0) {
     std::vector<double> out(results);
     check(mh_call(session_, function.c_str(), static_cast<int>(in.size()), in.data(), static_cast<int>(results),
                   out.data()));
     return out;
   }
-  /// The same beside the program: begin returns at once, end waits and takes the numbers.
+  /// Does the same concurrently with the program: call_begin returns immediately, call_end waits and returns the
+  /// numbers. Both are collective.
   void call_begin(const std::string& function, const std::vector<double>& in = {}) {
     check(mh_call_begin(session_, function.c_str(), static_cast<int>(in.size()), in.data()));
   }
