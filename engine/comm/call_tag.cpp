@@ -60,7 +60,8 @@ std::string VerbCall::text() const {
   const bool has_data = kind != kSplit && kind != CommStats::kBarrier && kind != CommStats::kExchange;
   if (has_data) {
     out << " of " << static_cast<at::ScalarType>(dtype);
-    if (elements > 0) out << ", " << elements << " elements";
+    const char* const of_parts = kind == CommStats::kAllToAll ? " elements a part at most" : " elements";
+    if (elements > 0) out << ", " << elements << of_parts;
     if (!counts.empty()) out << ", counts " << counts;
     if (kind == CommStats::kAllToAll) out << ", send_counts " << send_counts << ", receive_counts " << receive_counts;
     if (kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter)

@@ -15,7 +15,9 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/before_collective.h"
+#include "moonhalo/engine/comm/message_counts.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/sum_tree.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/comm/uncounted.h"
@@ -28,6 +30,12 @@ void check_counts(const char* verb, const char* what, at::IntArrayRef counts, in
                     " ranks\n  have  ", what, " = ", counts, "\n  fix   give one count for each rank, zeros included");
   TORCH_CHECK_VALUE(std::all_of(counts.begin(), counts.end(), [](int64_t c) { return c >= 0; }), verb,
                     ": a negative count\n  have  ", what, " = ", counts, "\n  fix   counts are numbers of elements");
+}
+
+void check_largest(const char* what, at::IntArrayRef counts, int64_t largest) {
+  TORCH_CHECK_VALUE(std::all_of(counts.begin(), counts.end(), [=](int64_t c) { return c <= largest; }),
+                    "all_to_all: a part of more than ", largest, " elements\n  have  ", what, " = ", counts,
+                    ", largest ", largest, "\n  fix   give the largest part of any rank, the same number on all ranks");
 }
 
 void check_elements(const char* verb, const char* what, const at::Tensor& tensor, int64_t wanted) {
@@ -210,6 +218,11 @@ void Communicator::exchange(std::vector<Message> sends, std::vector<Message> rec
   exchange_async(std::move(sends), std::move(receives))->wait();
 }
 
+const SumPlan& Communicator::sum_plan() {
+  if (!sum_plan_) sum_plan_ = std::make_shared<const SumPlan>(size_);
+  return *sum_plan_;
+}
+
 void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
   check_alive();
   check_tensor("all_reduce", "data", data);
@@ -217,7 +230,7 @@ void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
   if (size_ == 1) return;
   const int64_t n = data.numel();
   const int64_t mine = n / size_ + (rank_ < n % size_ ? 1 : 0);
-  count(CommStats::kAllReduce, 2 * (size_ - 1),
+  count(CommStats::kAllReduce, messages_of_all_reduce(sum_plan(), rank_, data.nbytes()),
         (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize()));
   do_all_reduce(data, op);
 }
@@ -231,7 +244,7 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   check_elements("all_gather", "out", out, c10::sum_integers(counts));
   check_same_dtype("all_gather", in, out);
   if (size_ == 1) return copy_data(in, out);
-  count(CommStats::kAllGather, size_ - 1, static_cast<int64_t>(in.nbytes()) * (size_ - 1));
+  count(CommStats::kAllGather, rounds_of(size_), static_cast<int64_t>(in.nbytes()) * (size_ - 1));
   do_all_gather(in, counts, out);
 }
 
@@ -245,12 +258,13 @@ void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, 
   check_same_dtype("reduce_scatter", in, out);
   check_reducible("reduce_scatter", op, in.scalar_type());
   if (size_ == 1) return copy_data(in, out);
-  count(CommStats::kReduceScatter, size_ - 1, static_cast<int64_t>(in.nbytes() - out.nbytes()));
+  count(CommStats::kReduceScatter, messages_of_reduce_scatter(sum_plan(), rank_),
+        static_cast<int64_t>(in.nbytes() - out.nbytes()));
   do_reduce_scatter(in, counts, out, op);
 }
 
 void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                              at::IntArrayRef receive_counts) {
+                              at::IntArrayRef receive_counts, int64_t largest) {
   check_alive();
   check_tensor("all_to_all", "in", in);
   check_tensor("all_to_all", "out", out);
@@ -262,11 +276,16 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   TORCH_CHECK_VALUE(send_counts[rank_] == receive_counts[rank_], "all_to_all: rank ", rank_, " sends itself ",
                     send_counts[rank_], " elements and expects ", receive_counts[rank_], "\n  have  send_counts = ",
                     send_counts, ", receive_counts = ", receive_counts, "\n  fix   give both the same own part");
+  if (largest != kUnknown) {
+    check_largest("send_counts", send_counts, largest);
+    check_largest("receive_counts", receive_counts, largest);
+  }
   if (size_ == 1) return copy_data(in, out);
   int64_t messages = 0;
   for (int r = 0; r < size_; ++r) messages += r != rank_ && send_counts[r] > 0 ? 1 : 0;
+  if (goes_in_rounds(size_, largest, in.itemsize())) messages = rounds_of(size_);
   count(CommStats::kAllToAll, messages, (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
-  do_all_to_all(in, send_counts, out, receive_counts);
+  do_all_to_all(in, send_counts, out, receive_counts, largest);
 }
 
 void Communicator::broadcast(at::Tensor& data, int root) {
@@ -275,8 +294,8 @@ void Communicator::broadcast(at::Tensor& data, int root) {
   TORCH_CHECK_VALUE(root >= 0 && root < size_, "broadcast: root ", root, " is not in this group of ", size_,
                     "\n  have  root ", root, "\n  fix   root is a rank of the group that the call is made on");
   if (size_ == 1) return;
-  const bool sends = root == rank_;
-  count(CommStats::kBroadcast, sends ? size_ - 1 : 0, sends ? static_cast<int64_t>(data.nbytes()) * (size_ - 1) : 0);
+  const int64_t messages = messages_of_broadcast(size_, (rank_ - root + size_) % size_);
+  count(CommStats::kBroadcast, messages, messages * static_cast<int64_t>(data.nbytes()));
   do_broadcast(data, root);
 }
 

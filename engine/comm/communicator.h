@@ -37,9 +37,9 @@ struct Message {
   }
 };
 
-/// Counts calls, messages and bytes by kind of collective. Messages and bytes are those that this rank sent, counted as
-/// if each part went directly to the rank that needs it (all_reduce: a reduce-scatter and an all-gather). The counts
-/// are therefore the same for every backend. A group of one rank counts nothing.
+/// Counts calls, messages and bytes by kind of collective, alike for every backend. Messages are those that this rank
+/// sends over MPI or TCP (docs/clusters.md). Bytes are counted as if each part went directly to the rank that needs it
+/// (all_reduce: a reduce-scatter and an all-gather). A group of one rank counts nothing, and so does a barrier.
 struct CommStats {
   enum Kind { kExchange, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kKinds };
   struct Count {
@@ -54,6 +54,8 @@ struct CommStats {
 
 /// Returns the bytes that this thread has sent through all communicators so far, counted as in CommStats.
 int64_t bytes_sent_by_this_thread();
+
+class SumPlan;
 
 /// A collective in progress. It keeps the tensors of the call alive until it ends.
 class Work {
@@ -108,8 +110,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// counts[rank] elements). Collective.
   void reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op = ReduceOp::kSum);
   /// Sends send_counts[r] elements of `in` to rank r and receives receive_counts[r] elements of `out` from it.
+  /// `largest`: no part of any rank has more elements; the same number on all ranks. Short parts then travel together.
   /// Collective.
-  void all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts);
+  void all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                  int64_t largest = kUnknown);
+  static constexpr int64_t kUnknown = -1;
   void broadcast(at::Tensor& data, int root);
   void barrier();
 
@@ -140,7 +145,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   virtual void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) = 0;
   virtual void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) = 0;
   virtual void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                             at::IntArrayRef receive_counts) = 0;
+                             at::IntArrayRef receive_counts, int64_t largest) = 0;
   virtual void do_broadcast(at::Tensor& data, int root) = 0;
   virtual void do_barrier() = 0;
   virtual std::shared_ptr<Communicator> do_split(int color, int key) = 0;
@@ -150,6 +155,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   virtual bool takes(at::Device device) const { return device.is_cpu(); }
 
   std::shared_ptr<CommStats> shared_stats() const { return stats_; }
+  const SumPlan& sum_plan();
 
  private:
   void check_tensor(const char* verb, const char* what, const at::Tensor& tensor, bool strided = false) const;
@@ -159,6 +165,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<CommStats> stats_;
+  std::shared_ptr<const SumPlan> sum_plan_;
 };
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 

@@ -55,8 +55,8 @@ class FakeCommunicator final : public Communicator {
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp) override {
     place(in, before(counts), out, 0, counts[rank()]);
   }
-  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                     at::IntArrayRef receive_counts) override {
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t) override {
     place(in, before(send_counts), out, before(receive_counts), receive_counts[rank()]);
   }
   void do_broadcast(at::Tensor&, int) override {}

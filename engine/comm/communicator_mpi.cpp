@@ -2,7 +2,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
-#include <c10/util/accumulate.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -20,13 +19,12 @@
 #include "moonhalo/engine/comm/mpi_start.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
-#include "moonhalo/engine/comm/verb_messages.h"
+#include "moonhalo/engine/comm/verb_rounds.h"
 
 namespace moonhalo {
 namespace {
 
 constexpr int kExchangeTag = 1;
-constexpr int kVerbTag = 2;
 using Requests = MpiRequests;
 
 class MpiCommunicator final : public Communicator,
@@ -127,43 +125,28 @@ class MpiCommunicator final : public Communicator,
     return start_exchange(begin("exchange", kExchangeTag), sends, receives);
   }
 
-  // Not MPI_Allreduce: this way the ranks are added in their order, as the threads backend does, so that both give the
-  // same bits; half, bfloat16, bool and NaN are treated alike; and no rank can get other bits than another.
+  // Not MPI_Allreduce: this way ranks are added in the order of all backends (sum_tree.h), so that all give the same
+  // bits; half, bfloat16, bool and NaN are treated alike; and no rank can get other bits than another.
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     const UsesMpi mpi("all_reduce");
     enter(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
-    const size_t bytes = data.nbytes();
-    if (bytes * size() <= kGatherBytes) {
-      const at::Tensor all = byte_buffer(bytes * size());
-      auto requests = begin("all_reduce");
-      requests->keep(all);
-      requests->keep(data);
-      check_mpi(MPI_Iallgather(const_bytes_of(data), static_cast<int>(bytes), MPI_BYTE, bytes_of(all),
-                               static_cast<int>(bytes), MPI_BYTE, group_->handle(), requests->collective()),
-                "all_reduce", "MPI_Iallgather");
-      requests->wait();
-      return reduce_gathered(all, size(), data, op);
-    }
-    const std::vector<int64_t> shares = even_shares(data.numel(), size());
-    char* const part = bytes_of(data) + data.numel() * rank() / size() * data.itemsize();
-    reduce_parts(*begin("all_reduce"), rank(), data, shares, part, op);
-    gather_parts("all_reduce", nullptr, shares, data);
+    all_reduce_rounds(rounds("all_reduce"), sum_plan(), rank(), data, op);
   }
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
     const UsesMpi mpi("all_gather");
     enter(CommStats::kAllGather, in, 0, 0, counts);
-    gather_parts("all_gather", &in, counts, out);
+    all_gather_rounds(rounds("all_gather"), rank(), in, counts, out);
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     const UsesMpi mpi("reduce_scatter");
     enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
-    reduce_parts(*begin("reduce_scatter"), rank(), in, counts, bytes_of(out), op);
+    reduce_scatter_rounds(rounds("reduce_scatter"), sum_plan(), rank(), in, counts, out, op);
   }
 
-  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                     at::IntArrayRef receive_counts) override {
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t largest) override {
     const UsesMpi mpi("all_to_all");
     MpiTraffic traffic(size());
     for (int r = 0; r < size(); ++r) {
@@ -172,10 +155,11 @@ class MpiCommunicator final : public Communicator,
     }
     group_->begin({.kind = CommStats::kAllToAll,
                    .dtype = static_cast<int>(in.scalar_type()),
+                   .elements = largest,
                    .send_counts = send_counts,
                    .receive_counts = receive_counts},
                   traffic);
-    swap_parts(*begin("all_to_all"), rank(), in, send_counts, out, receive_counts);
+    all_to_all_rounds(rounds("all_to_all"), rank(), in, send_counts, out, receive_counts, largest);
   }
 
   void do_broadcast(at::Tensor& data, int root) override {
@@ -210,9 +194,17 @@ class MpiCommunicator final : public Communicator,
   }
 
  private:
-  std::unique_ptr<Requests> begin(const char* verb, int tag = kVerbTag) const {
+  std::unique_ptr<Requests> begin(const char* verb) const { return begin(verb, group_->message_tag()); }
+  std::unique_ptr<Requests> begin(const char* verb, int tag) const {
     return std::make_unique<Requests>(group_, verb, tag, timeout(), chunk_);
   }
+
+  struct Rounds {
+    const MpiCommunicator& group;
+    const char* verb;
+    std::unique_ptr<Requests> operator()() const { return group.begin(verb); }
+  };
+  Rounds rounds(const char* verb) const { return {*this, verb}; }
 
   // Counts the call and, where calls are compared, starts that. It travels beside the data, so that no round is added;
   // Requests::wait looks at it first, and where calls differ at nothing else: data that does not fit its receive is
@@ -234,41 +226,6 @@ class MpiCommunicator final : public Communicator,
     // The comparing is a barrier itself.
     if (group_->world().check_calls) return requests->settle();
     check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), call.verb(), "MPI_Ibarrier");
-    requests->wait();
-  }
-
-  // Collects `in` (or what lies at this rank's place in `out` already) of all ranks.
-  void gather_parts(const char* verb, const at::Tensor* in, at::IntArrayRef counts, at::Tensor& out) {
-    const size_t item = out.itemsize();
-    char* const own_place = bytes_of(out) + c10::sum_integers(counts.slice(0, rank())) * item;
-    const size_t own_bytes = counts[rank()] * item;
-    if (in != nullptr && own_bytes > 0) std::memmove(own_place, const_bytes_of(*in), own_bytes);
-    auto requests = begin(verb);
-    requests->keep(out);
-    if (out.nbytes() <= chunk_) {
-      // Kept with the rest: MPI reads the two lists while it works.
-      const at::Tensor lists = at::empty({2, size()}, at::kInt);
-      requests->keep(lists);
-      int* const sizes = lists.mutable_data_ptr<int>();
-      int* const begins = sizes + size();
-      for (int r = 0; r < size(); ++r) {
-        sizes[r] = static_cast<int>(counts[r] * item);
-        begins[r] = r == 0 ? 0 : begins[r - 1] + sizes[r - 1];
-      }
-      check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, bytes_of(out), sizes, begins, MPI_BYTE, group_->handle(),
-                                requests->collective()),
-                verb, "MPI_Iallgatherv");
-      return requests->wait();
-    }
-    char* place = bytes_of(out);
-    for (int r = 0; r < size(); ++r) {
-      const size_t bytes = counts[r] * item;
-      if (r != rank() && bytes > 0) requests->receive(place, bytes, r);
-      place += bytes;
-    }
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank() && own_bytes > 0) requests->send(own_place, own_bytes, r);
-    }
     requests->wait();
   }
 

@@ -254,12 +254,12 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     });
   }
 
-  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                     at::IntArrayRef receive_counts) override {
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t largest) override {
     if (in.is_cpu() && out.is_cpu())
-      return on_host([&](Communicator& host) { host.all_to_all(in, send_counts, out, receive_counts); });
+      return on_host([&](Communicator& host) { host.all_to_all(in, send_counts, out, receive_counts, largest); });
     VerbCall call = call_of(CommStats::kAllToAll, in, ReduceOp::kSum);
-    call.elements = 0;
+    call.elements = largest;
     call.send_counts = send_counts;
     call.receive_counts = receive_counts;
     begin(call);
@@ -408,7 +408,7 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
     }));
   }
 
-  // Reduces part `rank` of all ranks' `in`, in rank order.
+  // Reduces part `rank` of all ranks' `in`.
   at::Tensor reduce_share(VerbCall& call, const at::Tensor& in, at::IntArrayRef counts, ReduceOp op) {
     const int64_t mine = counts[rank()];
     const at::Tensor all = at::empty({size(), mine}, in.options());

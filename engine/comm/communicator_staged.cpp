@@ -94,10 +94,11 @@ class StagedCommunicator final : public DeviceCommunicator {
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     on_host(in, out, [&](const at::Tensor& from, at::Tensor& to) { host()->reduce_scatter(from, counts, to, op); });
   }
-  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                     at::IntArrayRef receive_counts) override {
-    on_host(in, out,
-            [&](const at::Tensor& from, at::Tensor& to) { host()->all_to_all(from, send_counts, to, receive_counts); });
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t largest) override {
+    on_host(in, out, [&](const at::Tensor& from, at::Tensor& to) {
+      host()->all_to_all(from, send_counts, to, receive_counts, largest);
+    });
   }
   void do_broadcast(at::Tensor& data, int root) override {
     on_host(data, data, [&](const at::Tensor&, at::Tensor& to) { host()->broadcast(to, root); });

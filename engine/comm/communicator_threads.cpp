@@ -303,11 +303,11 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
     leave();
   }
 
-  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                     at::IntArrayRef receive_counts) override {
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t largest) override {
     begin(CommStats::kAllToAll);
     CollectiveSlot& mine = slot(in, 0);
-    mine.elements = 0;
+    mine.elements = largest;
     mine.receive_counts.assign(receive_counts.begin(), receive_counts.end());
     mine.send_counts.assign(send_counts.begin(), send_counts.end());
     meet();

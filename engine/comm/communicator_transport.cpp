@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -12,7 +11,7 @@
 #include "moonhalo/engine/comm/failures.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/transport_call.h"
-#include "moonhalo/engine/comm/verb_messages.h"
+#include "moonhalo/engine/comm/verb_rounds.h"
 #include "moonhalo/engine/comm/verb_tag.h"
 
 namespace moonhalo {
@@ -55,7 +54,11 @@ class TransportCommunicator final : public Communicator,
     const int rank = any_thread() ? group_->hub->missing(*group_->world, group_->tag, group_->members, number) : -1;
     return rank < 0 ? "" : "rank " + std::to_string(rank) + " of the world has failed, has ended or was lost";
   }
-  void come_back() override { ++group_->world->absence; }
+  void come_back() override {
+    const std::lock_guard lock(group_->world->mutex);
+    group_->world->failed.clear();
+    ++group_->world->absence;
+  }
   int parted() override {
     constexpr uint64_t kAnyCall = std::numeric_limits<uint64_t>::max();
     group_->hub->poll();
@@ -72,34 +75,26 @@ class TransportCommunicator final : public Communicator,
     return start_exchange(begin({.kind = CommStats::kExchange}), sends, receives);
   }
 
-  // In the order of ranks, as all backends do: all get the same bits.
+  // In the order of all backends (sum_tree.h): all get the same bits.
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     const VerbCall call = numbered(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
-    if (data.nbytes() * size() <= kGatherBytes) {
-      const at::Tensor all = byte_buffer(data.nbytes() * size());
-      gather(call, data, const_bytes_of(data), bytes_of(all), std::vector<size_t>(size(), data.nbytes()));
-      return reduce_gathered(all, size(), data, op);
-    }
-    const std::vector<int64_t> shares = even_shares(data.numel(), size());
-    char* const part = bytes_of(data) + data.numel() * rank() / size() * data.itemsize();
-    reduce_parts(*begin_part(call), rank(), data, shares, part, op);
-    gather(call, data, part, bytes_of(data), sizes_of(shares, data.itemsize()));
+    all_reduce_rounds(rounds(call), sum_plan(), rank(), data, op);
   }
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
-    gather(numbered(CommStats::kAllGather, in, 0, 0, counts), in, const_bytes_of(in), bytes_of(out),
-           sizes_of(counts, in.itemsize()));
+    all_gather_rounds(rounds(numbered(CommStats::kAllGather, in, 0, 0, counts)), rank(), in, counts, out);
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     const VerbCall call = numbered(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
-    reduce_parts(*begin_part(call), rank(), in, counts, bytes_of(out), op);
+    reduce_scatter_rounds(rounds(call), sum_plan(), rank(), in, counts, out, op);
   }
 
-  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out,
-                     at::IntArrayRef receive_counts) override {
-    const auto call = begin({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type())});
-    swap_parts(*call, rank(), in, send_counts, out, receive_counts);
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t largest) override {
+    const VerbCall call =
+        number({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type()), .elements = largest});
+    all_to_all_rounds(rounds(call), rank(), in, send_counts, out, receive_counts, largest);
   }
 
   // A binomial tree that begins at the root.
@@ -139,8 +134,7 @@ class TransportCommunicator final : public Communicator,
     words[0] = color;
     words[1] = key;
     words[2] = group_->hub->next_tag();
-    gather(number({.kind = VerbCall::kSplit}), mine, const_bytes_of(mine), bytes_of(all),
-           std::vector<size_t>(size(), mine.nbytes()));
+    all_gather_rounds(rounds(number({.kind = VerbCall::kSplit})), rank(), mine, std::vector<int64_t>(size(), 3), all);
     std::vector<std::pair<int64_t, int>> chosen;  // key, rank
     int64_t tag = 0;
     for (int r = 0; r < size(); ++r) {
@@ -160,12 +154,6 @@ class TransportCommunicator final : public Communicator,
   }
 
  private:
-  static std::vector<size_t> sizes_of(at::IntArrayRef counts, size_t item) {
-    std::vector<size_t> sizes;
-    for (const int64_t count : counts) sizes.push_back(count * item);
-    return sizes;
-  }
-
   /// One more call of this group.
   VerbCall number(VerbCall call) {
     const std::string& broken = group_->broken();
@@ -190,22 +178,16 @@ class TransportCommunicator final : public Communicator,
   std::unique_ptr<TransportCall> begin_part(const VerbCall& call) const {
     return std::make_unique<TransportCall>(group_, call, tag_of_call(call), timeout());
   }
-  std::unique_ptr<TransportCall> begin(const VerbCall& call) { return begin_part(number(call)); }
-
-  /// Sends `in`, which is memory of `owner`, to all, and puts what all send one after another to `out`.
-  void gather(const VerbCall& verb, const at::Tensor& owner, const char* in, char* out,
-              const std::vector<size_t>& sizes) {
-    auto call = begin_part(verb);
-    call->keep(owner);
-    char* place = out;
-    for (int r = 0; r < size(); ++r) {
-      if (r != rank()) call->receive(place, sizes[r], r);
-      if (r == rank() && sizes[r] > 0) std::memmove(place, in, sizes[r]);
-      place += sizes[r];
+  struct Rounds {
+    const TransportCommunicator& group;
+    VerbCall call;
+    uint64_t tag;
+    std::unique_ptr<TransportCall> operator()() const {
+      return std::make_unique<TransportCall>(group.group_, call, tag, group.timeout());
     }
-    for (int step = 1; step < size(); ++step) call->send(in, sizes[rank()], (rank() + step) % size());
-    call->wait();
-  }
+  };
+  Rounds rounds(const VerbCall& call) const { return {*this, call, tag_of_call(call)}; }
+  std::unique_ptr<TransportCall> begin(const VerbCall& call) { return begin_part(number(call)); }
 
   TransportGroupPtr group_;
 };

@@ -147,6 +147,7 @@ void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic, bool may_differ) 
   TORCH_CHECK_VALUE(broken_.empty(), call.verb(), ": the ranks of this group have parted ways before\n  have  ", broken_);
   call.number = ++calls_;
   call.mark = CallMark::now();
+  message_tag_ = kMessageTag;
   if (!world_->check_calls) return;
   static const MPI_Datatype words = [] {
     MPI_Datatype type = MPI_DATATYPE_NULL;
@@ -161,6 +162,7 @@ void MpiGroup::begin(VerbCall call, const MpiTraffic& traffic, bool may_differ) 
   }();
   Check& check = *checks_.emplace_back(std::make_unique<Check>(call, traffic));
   check.may_differ = may_differ;
+  message_tag_ = kFirstMessageTag + static_cast<int>(check.mine.low % kMessageTags);
   check_mpi(MPI_Iallreduce(&check.mine, &check.all, 1, words, op, handle(), &check.request), call.verb(),
             "MPI_Iallreduce");
 }

@@ -71,6 +71,9 @@ class MpiGroup {
   void begin(const VerbCall& call) { begin(call, MpiTraffic(0)); }
   /// True if the last call that was allowed to differ did so.
   bool found_different() const { return found_different_; }
+  /// MPI's tag for messages of the call begun last. Where calls are compared it is another one for another call, so
+  /// that data of different calls does not meet: MPI may write beyond a receive that is too short.
+  int message_tag() const { return message_tag_; }
   /// Number of the call begun last.
   uint64_t number() const { return calls_; }
   /// True if all ranks are known to make the calls up to `number`. ValueError, on all ranks alike, when they do not.
@@ -114,6 +117,8 @@ class MpiGroup {
   uint64_t device_id_;  // of the counter of calls that devices make among themselves
   uint64_t& calls_;
   uint64_t splits_ = 0;
+  static constexpr int kMessageTag = 2, kFirstMessageTag = 64, kMessageTags = 32000;  // MPI promises tags up to 32767
+  int message_tag_ = kMessageTag;
   int rank_ = 0, size_ = 1;
   std::deque<std::unique_ptr<Check>> checks_;
   std::string broken_;

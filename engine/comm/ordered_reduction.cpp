@@ -12,6 +12,9 @@
 #include <ATen/ops/mul.h>
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/sum_tree.h"
+
 namespace moonhalo {
 namespace {
 
@@ -31,19 +34,30 @@ at::Tensor combined(ReduceOp op, const at::Tensor& a, const at::Tensor& b) {
   TORCH_INTERNAL_ASSERT(false, "unknown ReduceOp ", static_cast<int>(op));
 }
 
+// Reduces the ranks that 2^level leaves of the tree have.
+at::Tensor reduced_leaves(ReduceOp op, const SumTree& tree, const std::vector<at::Tensor>& parts, int leaf, int level) {
+  const int first = tree.first_rank(leaf), end = tree.first_rank(leaf + (1 << level));
+  const auto part = [&](int rank) {
+    const at::ScalarType dtype = parts[rank].scalar_type();
+    return partial_dtype(dtype) == dtype ? parts[rank] : parts[rank].to(partial_dtype(dtype));
+  };
+  if (end - first == 1) return part(first);
+  if (level == 0) return combined(op, part(first), part(first + 1));
+  const int half = leaf + (1 << (level - 1));
+  const at::Tensor left = reduced_leaves(op, tree, parts, leaf, level - 1);
+  return combined(op, left, reduced_leaves(op, tree, parts, half, level - 1));
+}
+
 }  // namespace
 
 at::Tensor reduced_in_order(ReduceOp op, const std::vector<at::Tensor>& parts) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const at::ScalarType dtype = parts[0].scalar_type();
-  const bool narrow = dtype == at::kHalf || dtype == at::kBFloat16;
-  const auto wide = [narrow](const at::Tensor& part) { return narrow ? part.to(at::kFloat) : part; };
-  at::Tensor result = wide(parts[0]);
-  for (size_t i = 1; i < parts.size(); ++i) result = combined(op, result, wide(parts[i]));
+  const SumTree tree(static_cast<int>(parts.size()));
+  at::Tensor result = reduced_leaves(op, tree, parts, 0, tree.levels());
   // By a tensor: devices turn the division by a number into a product, which rounds otherwise.
   if (op == ReduceOp::kAvg)
     result = at::div(result, at::full({1}, static_cast<double>(parts.size()), result.options()));
-  return narrow ? result.to(dtype) : result;
+  return result.to(parts[0].scalar_type());
 }
 
 }  // namespace moonhalo

@@ -9,9 +9,12 @@
 #include <c10/util/complex.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <type_traits>
+
+#include "moonhalo/engine/comm/sum_tree.h"
 
 namespace moonhalo {
 namespace {
@@ -52,63 +55,165 @@ void repeat(int64_t count, const Body& body) {
   for (; i < count; ++i) body(i);
 }
 
+// The compiler vectorises loops over local memory, since nothing else can lie there.
+template <typename Acc>
+struct Chunk {
+  static constexpr int64_t kSize = kChunkBytes / static_cast<int64_t>(sizeof(Acc));
+  alignas(64) Acc values[kSize];
+};
+
+template <typename A, typename B, typename Acc, typename Combine>
+void combine_chunk(const A* a, const B* b, int64_t m, Acc* to, Combine combine) {
+  repeat(m, [&](int64_t i) { to[i] = combine(static_cast<Acc>(a[i]), static_cast<Acc>(b[i])); });
+}
+
+// Reduces the `m` elements from `begin` of the ranks that 2^level leaves of the tree have.
 template <typename T, typename Acc, typename Combine>
-void reduce_chunks(c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations, bool average,
-                   Combine combine) {
-  constexpr int64_t kChunk = kChunkBytes / static_cast<int64_t>(sizeof(Acc));
-  alignas(64) Acc acc[kChunk];
-  for (int64_t begin = 0; begin < n; begin += kChunk) {
-    const int64_t m = std::min(kChunk, n - begin);
-    const T* first = static_cast<const T*>(sources[0]) + begin;
-    repeat(m, [&](int64_t i) { acc[i] = static_cast<Acc>(first[i]); });
-    for (size_t s = 1; s < sources.size(); ++s) {
-      const T* next = static_cast<const T*>(sources[s]) + begin;
-      repeat(m, [&](int64_t i) { acc[i] = combine(acc[i], static_cast<Acc>(next[i])); });
-    }
-    if constexpr (!std::is_integral_v<Acc>) {
-      if (average) {
-        const Acc count = static_cast<Acc>(static_cast<float>(sources.size()));
-        repeat(m, [&](int64_t i) { acc[i] /= count; });
-      }
-    }
-    for (void* destination : destinations) {
-      T* out = static_cast<T*>(destination) + begin;
-      repeat(m, [&](int64_t i) { out[i] = static_cast<T>(acc[i]); });
-    }
+void reduce_leaves(const SumTree& tree, int leaf, int level, c10::ArrayRef<const void*> sources, int64_t begin,
+                   int64_t m, Acc* to, Combine combine) {
+  const auto source = [&](int rank) { return static_cast<const T*>(sources[rank]) + begin; };
+  const int first = tree.first_rank(leaf), end = tree.first_rank(leaf + (1 << level));
+  if (end - first == 1) {
+    const T* one = source(first);
+    return repeat(m, [&](int64_t i) { to[i] = static_cast<Acc>(one[i]); });
+  }
+  if (end - first == 2) return combine_chunk(source(first), source(first + 1), m, to, combine);
+  const int half = leaf + (1 << (level - 1)), middle = tree.first_rank(half);
+  reduce_leaves<T>(tree, leaf, level - 1, sources, begin, m, to, combine);
+  if (end - middle == 1) return combine_chunk(to, source(middle), m, to, combine);
+  Chunk<Acc> right;
+  reduce_leaves<T>(tree, half, level - 1, sources, begin, m, right.values, combine);
+  combine_chunk(to, right.values, m, to, combine);
+}
+
+template <typename Acc>
+void divide(Acc* values, int64_t m, size_t ranks) {
+  if constexpr (!std::is_integral_v<Acc>) {
+    const Acc count = static_cast<Acc>(static_cast<float>(ranks));
+    repeat(m, [&](int64_t i) { values[i] /= count; });
   }
 }
 
-template <typename T, typename Acc = T>
-void reduce_typed(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations) {
+template <typename T, typename Acc>
+struct Kernel {
+  // This reduces all ranks' values.
+  struct Whole {
+    c10::ArrayRef<const void*> sources;
+    c10::ArrayRef<void*> destinations;
+  };
+  // This reduces two values. Each is one rank's own (T) or has been reduced (Acc).
+  struct Two {
+    Operand a, b;
+    void* out;
+  };
+
+  template <typename Combine>
+  static void run(const Whole& whole, int64_t n, bool average, Combine combine) {
+    const SumTree tree(static_cast<int>(whole.sources.size()));
+    Chunk<Acc> acc;
+    for (int64_t begin = 0; begin < n; begin += acc.kSize) {
+      const int64_t m = std::min(acc.kSize, n - begin);
+      reduce_leaves<T>(tree, 0, tree.levels(), whole.sources, begin, m, acc.values, combine);
+      if (average) divide(acc.values, m, whole.sources.size());
+      for (void* destination : whole.destinations) {
+        T* out = static_cast<T*>(destination) + begin;
+        repeat(m, [&](int64_t i) { out[i] = static_cast<T>(acc.values[i]); });
+      }
+    }
+  }
+
+  template <typename Combine>
+  static void run(const Two& two, int64_t n, bool, Combine combine) {
+    if (two.a.raw && two.b.raw) return run<T, T>(two, n, combine);
+    if (two.a.raw) return run<T, Acc>(two, n, combine);
+    if (two.b.raw) return run<Acc, T>(two, n, combine);
+    run<Acc, Acc>(two, n, combine);
+  }
+  template <typename A, typename B, typename Combine>
+  static void run(const Two& two, int64_t n, Combine combine) {
+    Chunk<Acc> acc;
+    for (int64_t begin = 0; begin < n; begin += acc.kSize) {
+      const int64_t m = std::min(acc.kSize, n - begin);
+      combine_chunk(static_cast<const A*>(two.a.data) + begin, static_cast<const B*>(two.b.data) + begin, m, acc.values,
+                    combine);
+      Acc* out = static_cast<Acc*>(two.out) + begin;
+      repeat(m, [&](int64_t i) { out[i] = acc.values[i]; });
+    }
+  }
+};
+
+template <typename T, typename Acc, typename Job>
+void reduce_typed(ReduceOp op, const Job& job, int64_t n) {
+  using K = Kernel<T, Acc>;
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
-      return reduce_chunks<T, Acc>(sources, n, destinations, op == ReduceOp::kAvg,
-                                   [](Acc a, Acc b) { return add(a, b); });
+      return K::run(job, n, op == ReduceOp::kAvg, [](Acc a, Acc b) { return add(a, b); });
     case ReduceOp::kProduct:
-      return reduce_chunks<T, Acc>(sources, n, destinations, false, [](Acc a, Acc b) { return multiply(a, b); });
+      return K::run(job, n, false, [](Acc a, Acc b) { return multiply(a, b); });
     case ReduceOp::kMax:
       if constexpr (!kIsComplex<Acc>) {
-        return reduce_chunks<T, Acc>(sources, n, destinations, false,
-                                     [](Acc a, Acc b) { return b > a || b != b ? b : a; });
+        return K::run(job, n, false, [](Acc a, Acc b) { return b > a || b != b ? b : a; });
       }
       break;
     case ReduceOp::kMin:
       if constexpr (!kIsComplex<Acc>) {
-        return reduce_chunks<T, Acc>(sources, n, destinations, false,
-                                     [](Acc a, Acc b) { return b < a || b != b ? b : a; });
+        return K::run(job, n, false, [](Acc a, Acc b) { return b < a || b != b ? b : a; });
       }
       break;
   }
   TORCH_INTERNAL_ASSERT(false, "reduce_elements: check_reducible was not asked about ", name(op));
 }
 
-void reduce_bools(ReduceOp op, c10::ArrayRef<const void*> sources, int64_t n, c10::ArrayRef<void*> destinations) {
+template <typename Job>
+void reduce_bools(ReduceOp op, const Job& job, int64_t n) {
+  using K = Kernel<bool, uint8_t>;
   if (op == ReduceOp::kSum || op == ReduceOp::kMax) {
-    return reduce_chunks<bool, uint8_t>(sources, n, destinations, false,
-                                        [](uint8_t a, uint8_t b) { return uint8_t(a | b); });
+    return K::run(job, n, false, [](uint8_t a, uint8_t b) { return uint8_t(a | b); });
   }
-  reduce_chunks<bool, uint8_t>(sources, n, destinations, false, [](uint8_t a, uint8_t b) { return uint8_t(a & b); });
+  K::run(job, n, false, [](uint8_t a, uint8_t b) { return uint8_t(a & b); });
+}
+
+// `make` gives the job for the dtype's Kernel.
+template <typename Make>
+void reduce_by_dtype(ReduceOp op, at::ScalarType dtype, int64_t n, const Make& make) {
+  const auto run = [&](auto value, auto accumulated) {
+    using T = decltype(value);
+    using Acc = decltype(accumulated);
+    if constexpr (std::is_same_v<T, bool>) {
+      reduce_bools(op, make(Kernel<T, Acc>{}), n);
+    } else {
+      reduce_typed<T, Acc>(op, make(Kernel<T, Acc>{}), n);
+    }
+  };
+  switch (dtype) {
+    case at::kFloat:
+      return run(float{}, float{});
+    case at::kDouble:
+      return run(double{}, double{});
+    case at::kHalf:
+      return run(c10::Half{}, float{});
+    case at::kBFloat16:
+      return run(c10::BFloat16{}, float{});
+    case at::kByte:
+      return run(uint8_t{}, uint8_t{});
+    case at::kChar:
+      return run(int8_t{}, int8_t{});
+    case at::kShort:
+      return run(int16_t{}, int16_t{});
+    case at::kInt:
+      return run(int32_t{}, int32_t{});
+    case at::kLong:
+      return run(int64_t{}, int64_t{});
+    case at::kComplexFloat:
+      return run(c10::complex<float>{}, c10::complex<float>{});
+    case at::kComplexDouble:
+      return run(c10::complex<double>{}, c10::complex<double>{});
+    case at::kBool:
+      return run(bool{}, uint8_t{});
+    default:
+      TORCH_INTERNAL_ASSERT(false, "reduce_elements: no kernel for ", dtype);
+  }
 }
 
 template <typename T>
@@ -172,33 +277,49 @@ void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype) {
 
 void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources, int64_t n,
                      c10::ArrayRef<void*> destinations) {
+  reduce_by_dtype(op, dtype, n, [&](auto kernel) { return typename decltype(kernel)::Whole{sources, destinations}; });
+}
+
+at::ScalarType partial_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+void reduce_two(ReduceOp op, at::ScalarType dtype, Operand a, Operand b, int64_t n, void* out) {
+  reduce_by_dtype(op, dtype, n, [&](auto kernel) { return typename decltype(kernel)::Two{a, b, out}; });
+}
+
+void finish_reduction(ReduceOp op, at::ScalarType dtype, const void* partial, int ranks, int64_t n, void* out) {
+  if (op != ReduceOp::kAvg && partial_dtype(dtype) == dtype) {
+    if (n > 0 && out != partial) std::memmove(out, partial, static_cast<size_t>(n) * c10::elementSize(dtype));
+    return;
+  }
+  const auto finish = [&](auto value, auto accumulated) {
+    using T = decltype(value);
+    using Acc = decltype(accumulated);
+    Chunk<Acc> acc;
+    for (int64_t begin = 0; begin < n; begin += acc.kSize) {
+      const int64_t m = std::min(acc.kSize, n - begin);
+      std::memcpy(acc.values, static_cast<const Acc*>(partial) + begin, static_cast<size_t>(m) * sizeof(Acc));
+      if (op == ReduceOp::kAvg) divide(acc.values, m, static_cast<size_t>(ranks));
+      T* to = static_cast<T*>(out) + begin;
+      repeat(m, [&](int64_t i) { to[i] = static_cast<T>(acc.values[i]); });
+    }
+  };
   switch (dtype) {
     case at::kFloat:
-      return reduce_typed<float>(op, sources, n, destinations);
+      return finish(float{}, float{});
     case at::kDouble:
-      return reduce_typed<double>(op, sources, n, destinations);
+      return finish(double{}, double{});
     case at::kHalf:
-      return reduce_typed<c10::Half, float>(op, sources, n, destinations);
+      return finish(c10::Half{}, float{});
     case at::kBFloat16:
-      return reduce_typed<c10::BFloat16, float>(op, sources, n, destinations);
-    case at::kByte:
-      return reduce_typed<uint8_t>(op, sources, n, destinations);
-    case at::kChar:
-      return reduce_typed<int8_t>(op, sources, n, destinations);
-    case at::kShort:
-      return reduce_typed<int16_t>(op, sources, n, destinations);
-    case at::kInt:
-      return reduce_typed<int32_t>(op, sources, n, destinations);
-    case at::kLong:
-      return reduce_typed<int64_t>(op, sources, n, destinations);
+      return finish(c10::BFloat16{}, float{});
     case at::kComplexFloat:
-      return reduce_typed<c10::complex<float>>(op, sources, n, destinations);
+      return finish(c10::complex<float>{}, c10::complex<float>{});
     case at::kComplexDouble:
-      return reduce_typed<c10::complex<double>>(op, sources, n, destinations);
-    case at::kBool:
-      return reduce_bools(op, sources, n, destinations);
+      return finish(c10::complex<double>{}, c10::complex<double>{});
     default:
-      TORCH_INTERNAL_ASSERT(false, "reduce_elements: no kernel for ", dtype);
+      TORCH_INTERNAL_ASSERT(false, "finish_reduction: check_reducible was not asked about ", dtype);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -17,8 +18,11 @@
 namespace moonhalo {
 namespace {
 
-// The time that ranks which found calls to differ wait to hear each other's.
+// The time that ranks which found calls to differ wait to hear each other's, and for theirs to be taken.
 constexpr std::chrono::seconds kReportWithin{5};
+constexpr std::chrono::milliseconds kTakenWithin{200};
+// A rank that waits for so long tells the others in which call.
+constexpr std::chrono::milliseconds kAnnounceAfter{100};
 
 }  // namespace
 
@@ -107,7 +111,8 @@ void TransportCall::take(Part& part) {
   if (part.bytes > 0 && part.bytes <= kInlineBytes) std::memcpy(part.data, part.head.get() + sizeof(Head), part.bytes);
 }
 
-/// Sends `mine` to all peers of this call, and gives what they say in turn: those that have found calls to differ.
+/// Sends `mine` to all peers of this call, and gives what they say in turn: those that have found calls to differ. Ends
+/// early where a rank has told all what it found.
 std::map<int, std::string> TransportCall::tell(const std::string& mine) {
   Transport& transport = group_->hub->transport();
   const int tag = group_->tag + TransportHub::kTellTags;
@@ -130,7 +135,7 @@ std::map<int, std::string> TransportCall::tell(const std::string& mine) {
   }
   std::map<int, std::string> told;
   const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
-  while (!coming.empty() && std::chrono::steady_clock::now() < deadline) {
+  while (!coming.empty() && std::chrono::steady_clock::now() < deadline && !announced()) {
     for (auto one = coming.begin(); one != coming.end();) {
       const bool come = transport.test(one->second.second);
       if (come) told[one->first] = one->second.first->text;
@@ -139,7 +144,8 @@ std::map<int, std::string> TransportCall::tell(const std::string& mine) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   for (auto& [peer, one] : coming) transport.cancel(one.second);
-  while (!going.empty() && std::chrono::steady_clock::now() < deadline) {
+  const auto taken_by = std::chrono::steady_clock::now() + kTakenWithin;
+  while (!going.empty() && std::chrono::steady_clock::now() < taken_by) {
     if (transport.test(going.back())) going.pop_back();
   }
   if (!going.empty()) new std::shared_ptr<Text>(text);
@@ -160,6 +166,7 @@ void TransportCall::refuse(Part& found) {
     if (!part.sends && part.head_done) calls[part.peer] = {head_of(part).tag, head_of(part).text()};
   }
   for (auto& [peer, text] : tell(calls[group_->rank].second)) calls[peer].second = text;
+  end_if_announced();
   const auto first = calls.begin();
   const auto other =
       std::find_if(first, calls.end(), [&](const auto& one) { return one.second.first != first->second.first; });
@@ -173,6 +180,7 @@ void TransportCall::refuse(Part& found) {
                        " bytes sent, " + std::to_string(found.bytes) + " expected, in " + calls[group_->rank].second +
                        how_ranks_part();
   }
+  group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/false, group_->broken()});
   TORCH_CHECK_VALUE(false, group_->broken());
 }
 
@@ -198,17 +206,69 @@ int TransportCall::gone() {
   return group_->hub->gone(*group_->world, group_->tag, group_->members, call_.number);
 }
 
+std::optional<TransportHub::Failure> TransportCall::announced() {
+  group_->hub->poll();
+  return group_->hub->announced(*group_->world, group_->tag, group_->members, call_.number);
+}
+
+void TransportCall::end_if_announced() {
+  const std::optional<TransportHub::Failure> failure = announced();
+  if (!failure) return;
+  if (failure->lost) throw CommError(failure->text);
+  group_->broken() = failure->text;
+  TORCH_CHECK_VALUE(false, failure->text);
+}
+
+// Ranks in different verbs may wait for each other without a message between them. One that waits for long tells all;
+// the others need not, unless they make another call, and the first of them does: so few do where all wait for one.
+void TransportCall::compare_waiting(std::chrono::steady_clock::duration waited) {
+  const auto others = group_->hub->waiting(*group_->world, group_->tag, group_->members, call_.number);
+  for (const auto& [rank, call_tag, text] : others) {
+    if (call_tag == tag_) {
+      announces_ = false;
+      continue;
+    }
+    const std::string mine = call_.describe();
+    const bool first = group_->rank < rank;
+    group_->broken() = first ? different_calls(call_.verb(), group_->rank, mine, rank, text)
+                             : different_calls(call_.verb(), rank, text, group_->rank, mine);
+    group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/false, group_->broken()});
+    TORCH_CHECK_VALUE(false, group_->broken());
+  }
+  const int turn = static_cast<int>(std::bit_width(static_cast<unsigned>(group_->rank)));
+  if (!announces_ || waited < kAnnounceAfter * (1 + turn)) return;
+  announces_ = false;
+  group_->hub->announce(*group_->world, group_->tag, call_.number, tag_, call_.describe());
+}
+
 bool TransportCall::ready() {
-  return std::all_of(parts_.begin(), parts_.end(), [this](Part& part) { return done(part); }) || gone() >= 0;
+  return std::all_of(parts_.begin(), parts_.end(), [this](Part& part) { return done(part); }) || gone() >= 0 ||
+         announced();
 }
 
 void TransportCall::wait() {
+  try {
+    wait_for_all();
+  } catch (...) {
+    // This rank does not go on with the rounds in which others wait for it.
+    const std::lock_guard lock(group_->world->mutex);
+    group_->world->failed.try_emplace(group_->tag, call_.number);
+    throw;
+  }
+}
+
+void TransportCall::wait_for_all() {
   WaitingTime time;
   std::optional<InterpreterGivenUp> given_up;
   std::vector<Part*> open;
   for (Part& part : parts_) open.push_back(&part);
   for (;;) {
-    std::erase_if(open, [this](Part* part) { return done(*part); });
+    try {
+      std::erase_if(open, [this](Part* part) { return done(*part); });
+    } catch (const CommError& error) {  // of the transport
+      group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/true, error.what()});
+      throw;
+    }
     if (open.empty()) break;
     if (!given_up) given_up.emplace();
     pause(time);
@@ -226,6 +286,8 @@ void TransportCall::pause(WaitingTime& time) {
     sched_yield();
     return;
   }
+  end_if_announced();
+  compare_waiting(waited);
   if (const int rank = gone(); rank >= 0) {
     throw CommError("rank " + std::to_string(rank) + " ended without joining " + call_.verb() + " (call " +
                     std::to_string(call_.number) + " of this group)\n  have  rank " + std::to_string(group_->rank) +

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,10 +63,16 @@ class TransportCall {
   Part& add(bool sends, char* data, size_t bytes, int peer);
   bool done(Part& part);
   int gone();
+  /// Returns what another rank of the group has found, which ends this call.
+  std::optional<TransportHub::Failure> announced();
+  void end_if_announced();
+  /// Compares this call with those in which other ranks have waited for long.
+  void compare_waiting(std::chrono::steady_clock::duration waited);
   static Head head_of(const Part& part);
   void take(Part& part);
   [[noreturn]] void refuse(Part& found);
   std::map<int, std::string> tell(const std::string& mine);
+  void wait_for_all();
   void pause(WaitingTime& time);
   [[noreturn]] void throw_timeout();
 
@@ -74,6 +81,7 @@ class TransportCall {
   uint64_t tag_;
   std::chrono::milliseconds timeout_;
   std::vector<Part> parts_;
+  bool announces_ = true;  // that it waits
   std::vector<at::Tensor> kept_;
 };
 

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace moonhalo {
@@ -43,13 +44,78 @@ void TransportHub::part(TransportWorld& world) {
   do {
     Note note{world.id, world.absence, static_cast<uint64_t>(transport_->rank()), 0, {}};
     for (; next != world.calls.end() && note.groups < kGroups; ++next) {
-      note.calls[note.groups++] = {static_cast<uint64_t>(next->first), next->second};
+      const auto failed = world.failed.find(next->first);
+      const uint64_t sound = failed == world.failed.end() ? next->second : failed->second - 1;
+      note.calls[note.groups++] = {static_cast<uint64_t>(next->first), sound};
     }
     pass_on(note, -1);
   } while (next != world.calls.end());
 }
 
+TransportHub::Note TransportHub::note_of(const TransportWorld& world, int tag, uint64_t number,
+                                         const std::string& text) const {
+  Note note{world.id, world.absence, static_cast<uint64_t>(transport_->rank()), 0, {}};
+  note.tag = static_cast<uint64_t>(tag);
+  note.call = number;
+  std::strncpy(note.text.data(), text.c_str(), note.text.size() - 1);
+  return note;
+}
+
+void TransportHub::announce(const TransportWorld& world, int tag, const Failure& failure) {
+  Note note = note_of(world, tag, failure.call, failure.text);
+  note.about = failure.lost ? Note::kLost : Note::kMismatch;
+  const std::lock_guard lock(mutex_);
+  pass_on(note, -1);
+}
+
+void TransportHub::announce(const TransportWorld& world, int tag, uint64_t number, uint64_t call_tag,
+                            const std::string& text) {
+  Note note = note_of(world, tag, number, text);
+  note.about = Note::kWaits;
+  note.call_tag = call_tag;
+  const std::lock_guard lock(mutex_);
+  pass_on(note, -1);
+}
+
+std::vector<TransportHub::Waiting> TransportHub::waiting(const TransportWorld& world, int tag,
+                                                         const std::vector<int>& members, uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Waiting> result;
+  const auto found = waiting_.find({world.id, static_cast<uint64_t>(tag)});
+  if (found == waiting_.end()) return result;
+  for (const Note& note : found->second) {
+    const auto member = std::find(members.begin(), members.end(), static_cast<int>(note.rank));
+    if (note.call != number || note.absence != world.absence || member == members.end()) continue;
+    result.push_back({static_cast<int>(member - members.begin()), note.call_tag, note.text.data()});
+  }
+  return result;
+}
+
+// Ranks that make different calls have parted ways for good; those that were lost may have come back.
+std::optional<TransportHub::Failure> TransportHub::announced(const TransportWorld& world, int tag,
+                                                             const std::vector<int>& members, uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = announced_.find({world.id, static_cast<uint64_t>(tag)});
+  if (found == announced_.end()) return std::nullopt;
+  for (const auto& [rank, absence, failure] : found->second) {
+    if (failure.call > number || (failure.lost && absence != world.absence)) continue;
+    if (std::find(members.begin(), members.end(), rank) != members.end()) return failure;
+  }
+  return std::nullopt;
+}
+
 void TransportHub::take(const Note& note) {
+  if (note.call > 0 && note.about == Note::kWaits) {
+    auto& kept = waiting_[{note.world, note.tag}];
+    kept.push_back(note);
+    if (kept.size() > kKept) kept.pop_front();
+    return;
+  }
+  if (note.call > 0) {
+    announced_[{note.world, note.tag}].push_back(
+        {static_cast<int>(note.rank), note.absence, {note.call, note.about == Note::kLost, note.text.data()}});
+    return;
+  }
   auto& calls = parted_[{note.world, note.absence}][note.rank];
   for (size_t i = 0; i < note.groups; ++i) calls[note.calls[i][0]] = note.calls[i][1];
 }
@@ -97,11 +163,15 @@ int TransportHub::missing(const TransportWorld& world, int tag, const std::vecto
 }
 
 int TransportHub::gone(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number) {
+  const auto is_member = [&](int rank) { return std::find(members.begin(), members.end(), rank) != members.end(); };
+  for (const auto& [rank, words] : transport_->gone()) {
+    if (!words && is_member(rank)) return rank;
+  }
   const std::lock_guard lock(mutex_);
   const auto parted = parted_.find({world.id, world.absence});
   if (parted == parted_.end()) return -1;
   for (const auto& [rank, calls] : parted->second) {
-    if (std::find(members.begin(), members.end(), static_cast<int>(rank)) == members.end()) continue;
+    if (!is_member(static_cast<int>(rank))) continue;
     const auto found = calls.find(static_cast<uint64_t>(tag));
     if (found != calls.end() && found->second < number) return static_cast<int>(rank);
   }

@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/comm/time_limit.h"
@@ -21,14 +23,15 @@ struct TransportWorld {
   uint64_t id = 0;
   std::atomic<uint64_t> absence = 0;  ///< how often ranks have parted and come back
   std::map<int, uint64_t> calls;      ///< by group's tag: calls begun. Changed under `mutex`
+  std::map<int, uint64_t> failed;     ///< by group's tag: the first call in which this rank failed. Under `mutex`
   std::mutex mutex;
   std::map<int, std::string> broken;  ///< by group's tag: how its ranks have parted ways
   std::string aborted;
   GroupList groups;
 };
 
-/// Holds what all worlds over one transport share: the tags of their groups, and notes of ranks that part, which flood
-/// a binary tree of all ranks. Ranks pass notes on while they wait for something.
+/// Holds what all worlds over one transport share: the tags of their groups, and notes of ranks that part or make other
+/// calls than others, which flood a binary tree of all ranks. Ranks pass notes on while they wait for something.
 class TransportHub {
  public:
   explicit TransportHub(TransportPtr transport);
@@ -47,9 +50,30 @@ class TransportHub {
   void part(TransportWorld& world);
   /// Takes notes that have come, and passes them on. Any thread.
   void poll();
-  /// A rank of the group of `members` with this tag that has parted and never makes its call `number`; -1 if there is
-  /// none. (Two groups of different ranks may have one tag.)
+  /// A rank of the group of `members` with this tag that was lost, or has parted and never ends its call `number`; -1
+  /// if there is none. (Two groups of different ranks may have one tag.)
   int gone(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number);
+  /// Says why a call of a group ends on no rank: its ranks make different calls, or one was lost.
+  struct Failure {
+    uint64_t call = 0;
+    bool lost = false;
+    std::string text;
+  };
+  /// A call of a group in which a rank waits.
+  struct Waiting {
+    int rank;           ///< in the group
+    uint64_t call_tag;  ///< alike on ranks that make the same call
+    std::string text;
+  };
+  /// Announces to all ranks that this one waits in call `number` of the group with this tag.
+  void announce(const TransportWorld& world, int tag, uint64_t number, uint64_t call_tag, const std::string& text);
+  /// Returns what ranks of the group of `members` have announced so.
+  std::vector<Waiting> waiting(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number);
+  /// Announces it to all ranks, of the group with this tag.
+  void announce(const TransportWorld& world, int tag, const Failure& failure);
+  /// Returns what a rank of the group of `members` has announced of call `number` or one before it.
+  std::optional<Failure> announced(const TransportWorld& world, int tag, const std::vector<int>& members,
+                                   uint64_t number);
   /// See TellsFailures: of the group of `members` with this tag. `missing`: a rank that has parted from this world or
   /// was lost, or a member that has ended before call `number` of the devices; -1 if there is none. Any thread.
   void note_device_call(int tag, uint64_t number);
@@ -59,7 +83,11 @@ class TransportHub {
   static constexpr size_t kGroups = 60;
   struct Note {
     uint64_t world, absence, rank, groups;
-    std::array<std::array<uint64_t, 2>, kGroups> calls;  // tag, calls begun
+    std::array<std::array<uint64_t, 2>, kGroups> calls;  // tag, calls that this rank has not failed in
+    // Or, where `call` is not 0, of that call of the group with `tag`.
+    enum About : uint64_t { kMismatch, kLost, kWaits };
+    uint64_t about = kMismatch, tag = 0, call = 0, call_tag = 0;
+    std::array<char, 2000> text{};
   };
   struct Sending {
     std::shared_ptr<const Note> note;
@@ -70,6 +98,7 @@ class TransportHub {
     std::unique_ptr<Note> note;
     void* request;
   };
+  Note note_of(const TransportWorld& world, int tag, uint64_t number, const std::string& text) const;
   void take(const Note& note);
   void pass_on(const Note& note, int from);
 
@@ -80,7 +109,15 @@ class TransportHub {
   std::mutex mutex_;  // of notes
   // By world, absence and rank: calls of groups by tag.
   std::map<std::array<uint64_t, 2>, std::map<uint64_t, std::map<uint64_t, uint64_t>>> parted_;
-  std::map<int, uint64_t> device_calls_;  // by tag
+  static constexpr size_t kKept = 64;
+  struct Announced {
+    int rank;
+    uint64_t absence;
+    Failure failure;
+  };
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<Announced>> announced_;  // by world and tag
+  std::map<std::pair<uint64_t, uint64_t>, std::deque<Note>> waiting_;          // the same; the last kKept
+  std::map<int, uint64_t> device_calls_;                                       // by tag
 };
 
 }  // namespace moonhalo

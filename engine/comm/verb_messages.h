@@ -15,13 +15,11 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/dropped_work.h"
+#include "moonhalo/engine/comm/message_counts.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 
 namespace moonhalo {
-
-/// Up to this size of all ranks' data together, an all_reduce is one all-gather.
-inline constexpr size_t kGatherBytes = 64 * 1024;
 
 inline char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
 inline const char* const_bytes_of(const at::Tensor& tensor) {
@@ -69,6 +67,26 @@ WorkPtr start_exchange(std::unique_ptr<Call> call, const std::vector<Message>& s
   return std::make_unique<MessagesUnderWay<Call>>(std::move(call));
 }
 
+/// Memory that goes to a rank, or comes from one; peer -1: none does.
+struct Outgoing {
+  int peer;
+  const char* data;
+  size_t bytes;
+};
+struct Incoming {
+  int peer;
+  char* data;
+  size_t bytes;
+};
+/// At most one message each way.
+template <typename Call>
+void pass_on(Call& call, const Outgoing& leaving, const Incoming& arriving) {
+  const auto travels = [](int peer, size_t bytes) { return peer >= 0 && (bytes > 0 || Call::kSendsEmpty); };
+  if (travels(arriving.peer, arriving.bytes)) call.receive(arriving.data, arriving.bytes, arriving.peer);
+  if (travels(leaving.peer, leaving.bytes)) call.send(leaving.data, leaving.bytes, leaving.peer);
+  call.wait();
+}
+
 /// Part r of `in` goes to rank r, and what comes from all lies one after another in `out`.
 template <typename Call>
 void swap_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef send_counts, const at::Tensor& out,
@@ -94,7 +112,7 @@ void swap_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef send
   call.wait();
 }
 
-/// Part r of `in` goes to rank r; what comes for this rank is reduced, in rank order, into `out`.
+/// Part r of `in` goes to rank r; what comes for this rank is reduced into `out`.
 template <typename Call>
 void reduce_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef counts, void* out, ReduceOp op) {
   const int size = static_cast<int>(counts.size());

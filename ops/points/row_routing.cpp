@@ -195,8 +195,9 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
     asks_.push_back(table[mesh_->rank()][r].item<int64_t>());
     serves_.push_back(table[r][mesh_->rank()].item<int64_t>());
   }
+  largest_ = table.narrow(1, 0, ranks).max().item<int64_t>();
   served_ = at::empty({c10::sum_integers(serves_)}, at::kLong);
-  group.all_to_all(at::remainder(asked, stride), asks_, served_, serves_);
+  group.all_to_all(at::remainder(asked, stride), asks_, served_, serves_, largest_);
 }
 
 at::Tensor PointRoute::travel(const at::Tensor& rows, bool home) const {
@@ -204,7 +205,8 @@ at::Tensor PointRoute::travel(const at::Tensor& rows, bool home) const {
   const auto &from = home ? asks_ : serves_, &to = home ? serves_ : asks_;
   at::Tensor arrived = at::empty({c10::sum_integers(to), features}, rows.options());
   const TrafficScope moving(Traffic::kDataDependent);
-  mesh_->group().all_to_all(rows.contiguous(), times(from, features), arrived, times(to, features));
+  mesh_->group().all_to_all(rows.contiguous(), times(from, features), arrived, times(to, features),
+                            largest_ * features);
   return arrived;
 }
 

@@ -64,6 +64,7 @@ class PointRoute {
   at::Tensor numbers_;                  // of the rows that this rank asks for; their number for none
   at::Tensor served_;                   // rows of this rank's table that others, rank by rank, ask for
   std::vector<int64_t> asks_, serves_;  // rows by rank
+  int64_t largest_ = 0;                 // of these, on any rank
 };
 
 }  // namespace moonhalo

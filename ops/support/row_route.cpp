@@ -83,7 +83,7 @@ RowRoute RowRoute::ask(MeshPtr mesh, const NamedRows& mine, int64_t most) {
   for (const auto& [peer, rows] : route.arrives_) counts[peer] = rows;
   at::Tensor wanted = at::empty({ranks}, options);
   const std::vector<int64_t> ones(ranks, 1);
-  group.all_to_all(counts.to(options.device()), ones, wanted, ones);
+  group.all_to_all(counts.to(options.device()), ones, wanted, ones, /*largest=*/1);
   std::vector<Message> sends, receives;
   int64_t begin = 0;
   for (const auto& [peer, rows] : route.arrives_) {

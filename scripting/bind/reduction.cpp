@@ -8,7 +8,7 @@
 namespace moonhalo::scripting {
 namespace {
 
-/// mh.set_reduction(how): "ordered" adds the numbers of ranks in rank order, which gives the same bits on every
+/// mh.set_reduction(how): "ordered" adds the numbers of ranks along one tree, which gives the same bits on every
 /// backend; "fast" (the default) leaves the order of sums, averages and products on devices to NCCL. All other backends
 /// are always ordered. Collective over all ranks; returns what was set before.
 int set_reduction(lua_State* lua) {

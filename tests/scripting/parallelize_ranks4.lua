@@ -26,7 +26,7 @@ function tests.test_P10_styles_want_a_slice_and_stay_in_it()
 
   testing.assert_close(y, network()(x))
   testing.assert_equal(after.calls - before.calls, 1)
-  testing.assert_equal(after.messages - before.messages, 2)  -- to and from the one other rank of the group
+  testing.assert_equal(after.messages - before.messages, 1)  -- to the one other rank of the group
 end
 
 function tests.test_what_is_offered_for_two_meshes_works()

@@ -6,17 +6,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <tuple>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/pollable.h"
+#include "tests/support/mailboxes.h"
 #include "tests/support/oracle.h"
+#include "tests/support/parting.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
@@ -29,90 +30,12 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using testing::on_ranks;
 using testing::verb_cases;
-
-struct Letter {
-  char* data;
-  size_t bytes;
-  std::atomic<bool> done{false};
-};
-
-/// Messages that wait for their other end, by sender, receiver and tag.
-class Mailboxes {
- public:
-  std::shared_ptr<Letter> post(std::tuple<int, int, int> box, bool send, char* data, size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    auto letter = std::make_shared<Letter>(data, bytes);
-    auto& [sends, receives] = boxes_[box];
-    (send ? sends : receives).push_back(letter);
-    while (!sends.empty() && !receives.empty()) {
-      Letter &from = *sends.front(), &to = *receives.front();
-      if (from.bytes > to.bytes) throw CommError("a message is too long");
-      if (from.bytes > 0) std::memcpy(to.data, from.data, from.bytes);
-      from.done = to.done = true;
-      sends.pop_front();
-      receives.pop_front();
-    }
-    return letter;
-  }
-  void withdraw(const std::shared_ptr<Letter>& letter) {
-    const std::lock_guard lock(mutex_);
-    for (auto& [box, lists] : boxes_) std::erase(lists.second, letter);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::tuple<int, int, int>,
-           std::pair<std::deque<std::shared_ptr<Letter>>, std::deque<std::shared_ptr<Letter>>>>
-      boxes_;
-};
-
-class Post final : public Transport {
- public:
-  Post(std::shared_ptr<Mailboxes> boxes, int rank, int size) : boxes_(std::move(boxes)), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  bool any_thread() const override { return true; }
-  void* send(const void* data, size_t bytes, int peer, int tag) override {
-    return new std::shared_ptr<Letter>(
-        boxes_->post({rank_, peer, tag}, true, static_cast<char*>(const_cast<void*>(data)), bytes));
-  }
-  void* receive(void* data, size_t bytes, int peer, int tag) override {
-    return new std::shared_ptr<Letter>(boxes_->post({peer, rank_, tag}, false, static_cast<char*>(data), bytes));
-  }
-  bool test(void*& request) override {
-    auto* letter = static_cast<std::shared_ptr<Letter>*>(request);
-    if (!(*letter)->done) return false;
-    delete letter;
-    request = nullptr;
-    return true;
-  }
-  void cancel(void*& request) override {
-    auto* letter = static_cast<std::shared_ptr<Letter>*>(request);
-    boxes_->withdraw(*letter);
-    delete letter;
-    request = nullptr;
-  }
-
- private:
-  std::shared_ptr<Mailboxes> boxes_;
-  int rank_, size_;
-};
-
-/// Runs `body` on rank threads, each with so many worlds over one transport.
-void with_worlds(int ranks, int worlds, const std::function<void(std::vector<CommunicatorPtr>&)>& body) {
-  const auto boxes = std::make_shared<Mailboxes>();
-  on_ranks(ranks, [&](Communicator& threads) {
-    auto made = make_transport_communicators(std::make_shared<Post>(boxes, threads.rank(), ranks), worlds);
-    for (auto& world : made) world->set_timeout(testing::kHang);
-    body(made);
-    threads.barrier();
-  });
-}
+using testing::with_worlds;
 
 class TransportCommunicator : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(TransportCommunicator, PassesTheCase) {
-  for (const int ranks : {1, 2, 3, 5}) {
+  for (const int ranks : {1, 2, 3, 4, 5, 7, 9}) {
     with_worlds(ranks, 1, [](auto& worlds) { verb_cases()[GetParam()].check(*worlds[0]); });
   }
 }
@@ -170,6 +93,105 @@ TEST(TransportWorlds, OverlappingGroupsKeepTheirMessagesApart) {
     EXPECT_EQ(in_pair.item<int>(), world.rank() < 2 ? 1 : 5);
     EXPECT_EQ(in_odd.item<int>(), world.rank() % 2 == 0 ? 2 : 4);
   });
+}
+
+class TransportParting : public ::testing::TestWithParam<testing::PartingCase> {};
+
+// Also on ranks that never send each other a message in that call.
+TEST_P(TransportParting, IsAnErrorOnEveryRankThatNamesBothCalls) {
+  for (const int ranks : {2, 3, 4, 7}) {
+    with_worlds(ranks, 1, [](auto& worlds) {
+      const std::string message = message_of([&] { GetParam().program(*worlds[0]); });
+      for (const std::string& text : GetParam().texts) EXPECT_THAT(message, HasSubstr(text));
+      EXPECT_THAT(message, HasSubstr("\n  have  ")) << message;
+      EXPECT_THAT(message, HasSubstr("\n  fix   ")) << message;
+    });
+  }
+}
+
+// Those in which every rank waits for others.
+std::vector<testing::PartingCase> calls_of_all_ranks() {
+  const std::set<std::string> names = {
+      "all_reduce_of_three_and_four", "small_and_large",        "sum_and_product", "dtypes",
+      "reduce_scatter_ops",           "barrier_and_all_reduce", "sum_and_mean",    "one_step_more"};
+  std::vector<testing::PartingCase> cases;
+  for (const auto& one : testing::parting_cases()) {
+    if (names.count(one.name) > 0) cases.push_back(one);
+  }
+  TORCH_INTERNAL_ASSERT(cases.size() == names.size());
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TransportParting, ::testing::ValuesIn(calls_of_all_ranks()),
+                         [](const auto& info) { return info.param.name; });
+
+// All verbs, in each of which most ranks wait for others than the odd one.
+TEST(TransportErrors, Y18_ARankThatPartsIsFoundInEveryVerb) {
+  using Counts = std::vector<int64_t>;
+  const std::pair<const char*, std::function<void(Communicator&)>> verbs[] = {
+      {"all_reduce",
+       [](Communicator& c) {
+         at::Tensor data = at::ones({3});
+         c.all_reduce(data);
+       }},
+      {"all_reduce",
+       [](Communicator& c) {
+         at::Tensor data = at::ones({30000});
+         c.all_reduce(data);
+       }},
+      {"all_gather",
+       [](Communicator& c) {
+         at::Tensor out = at::ones({2 * c.size()});
+         c.all_gather(at::ones({2}), Counts(c.size(), 2), out);
+       }},
+      {"reduce_scatter",
+       [](Communicator& c) {
+         at::Tensor out = at::ones({2});
+         c.reduce_scatter(at::ones({2 * c.size()}), Counts(c.size(), 2), out);
+       }},
+      {"all_to_all",
+       [](Communicator& c) {
+         at::Tensor out = at::ones({2 * c.size()});
+         c.all_to_all(at::ones({2 * c.size()}), Counts(c.size(), 2), out, Counts(c.size(), 2), 2);
+       }},
+      {"broadcast",
+       [](Communicator& c) {
+         at::Tensor data = at::ones({2});
+         c.broadcast(data, 0);
+         c.barrier();
+       }},
+      {"barrier", [](Communicator& c) { c.barrier(); }},
+  };
+  for (const auto& [name, verb] : verbs) {
+    for (const int ranks : {4, 7, 8}) {
+      with_worlds(ranks, 2, [&, &name = name, &verb = verb](auto& worlds) {
+        worlds[1]->barrier();
+        if (worlds[0]->rank() == 2) {
+          dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+        } else {
+          EXPECT_THAT(message_of([&] { verb(*worlds[0]); }), HasSubstr("ended without joining")) << name;
+          // Ranks that wait for one that has failed end, too.
+          dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+        }
+        worlds[1]->barrier();
+      });
+    }
+  }
+}
+
+TEST(TransportErrors, Y18_SilenceEndsInATimeoutOnEveryRank) {
+  for (const int ranks : {4, 7, 8}) {
+    with_worlds(ranks, 2, [](auto& worlds) {
+      worlds[1]->barrier();
+      worlds[0]->set_timeout(200ms);
+      if (worlds[0]->rank() == 1) return worlds[1]->barrier();
+      at::Tensor data = at::ones({30000});
+      EXPECT_THAT(
+          message_of([&] { worlds[0]->all_reduce(data); }),
+          AllOf(HasSubstr("all_reduce timed out after 0.2 s on rank "), HasSubstr("no message to or from rank ")));
+      worlds[1]->barrier();
+    });
+  }
 }
 
 TEST(TransportErrors, CallsThatDifferAreFoundWithBothNamed) {
