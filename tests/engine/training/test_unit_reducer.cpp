@@ -17,6 +17,7 @@
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/local_results.h"
 #include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
 
 namespace moonhalo::testing::test_unit_reducer {
 namespace {
