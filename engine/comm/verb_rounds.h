@@ -235,17 +235,17 @@ void all_gather_rounds(const Begin& begin, int rank, const at::Tensor& in, at::I
   gather_rounds(begin, parts, rank, out);
 }
 
-/// In round k the parts that have to go on by 2^k ranks do so; each takes the room of the largest.
+/// In round k the parts that have to go on by 2^k ranks do so; each takes as many bytes as the largest.
 template <typename Begin>
 void all_to_all_rounds(const Begin& begin, int rank, const at::Tensor& in, at::IntArrayRef send_counts,
                        const at::Tensor& out, at::IntArrayRef receive_counts, int64_t largest) {
   const int size = static_cast<int>(send_counts.size());
   const size_t item = in.itemsize();
   if (!goes_in_rounds(size, largest, item)) return swap_parts(*begin(), rank, in, send_counts, out, receive_counts);
-  const size_t room = largest * item;
+  const size_t slot_bytes = largest * item;
   const PartList leaving(send_counts), arriving(receive_counts);
-  const at::Tensor parts = byte_buffer(room * size);  // part d goes on by d ranks
-  const auto part = [&](int distance) { return bytes_of(parts) + room * distance; };
+  const at::Tensor parts = byte_buffer(slot_bytes * size);  // part d goes on by d ranks
+  const auto part = [&](int distance) { return bytes_of(parts) + slot_bytes * distance; };
   const auto copy = [&](char* to, const char* from, int64_t count) {
     if (count > 0) std::memcpy(to, from, count * item);
   };
@@ -253,20 +253,20 @@ void all_to_all_rounds(const Begin& begin, int rank, const at::Tensor& in, at::I
     const int to = (rank + distance) % size;
     copy(part(distance), const_bytes_of(in) + leaving.begins[to] * item, send_counts[to]);
   }
-  const at::Tensor out_going = byte_buffer(room * size), coming = byte_buffer(room * size);
+  const at::Tensor out_going = byte_buffer(slot_bytes * size), coming = byte_buffer(slot_bytes * size);
   for (int step = 1; step < size; step *= 2) {
     std::vector<int> travel;
     for (int distance = step; distance < size; ++distance) {
       if ((distance & step) != 0) travel.push_back(distance);
     }
-    const size_t bytes = room * travel.size();
+    const size_t bytes = slot_bytes * travel.size();
     auto call = begin();
     call->keep(out_going);
     call->keep(coming);
-    for (size_t i = 0; i < travel.size(); ++i) copy(bytes_of(out_going) + room * i, part(travel[i]), largest);
+    for (size_t i = 0; i < travel.size(); ++i) copy(bytes_of(out_going) + slot_bytes * i, part(travel[i]), largest);
     pass_on(*call, {(rank + step) % size, const_bytes_of(out_going), bytes},
             {(rank - step + size) % size, bytes_of(coming), bytes});
-    for (size_t i = 0; i < travel.size(); ++i) copy(part(travel[i]), const_bytes_of(coming) + room * i, largest);
+    for (size_t i = 0; i < travel.size(); ++i) copy(part(travel[i]), const_bytes_of(coming) + slot_bytes * i, largest);
   }
   for (int distance = 0; distance < size; ++distance) {
     const int from = (rank - distance + size) % size;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A convolutional network for fields on a zonal channel [batch, channels, latitude, longitude]: longitudes close on
--- themselves, latitudes end at walls that reflect. Depthwise 7 x 7 convolutions see space, layers over channels do the rest
--- (Liu et al., "A ConvNet for the 2020s", 2022).
+-- themselves, latitudes end at walls that reflect. Depthwise 7 x 7 convolutions see space, layers over channels do the
+-- rest (Liu et al., "A ConvNet for the 2020s", 2022).
 local mh = require "moonhalo"
 local nn = mh.nn
 

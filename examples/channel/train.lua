@@ -1,12 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- shows:
---  * a simulation and a network on the same blocks: shallow water in a zonal channel is integrated and learned from without
+--  * a simulation and a network on the same blocks: shallow water in a zonal channel is integrated and learned from
+--  without
 --    ever leaving its ranks; both look past their blocks by padding, circular along longitude, mirrored at the walls
 --  * a cut along both dims on 4 ranks, uneven on 2 and 3; the losses are those of one rank
 --  * a network in the place of the solver: run on by itself and scored against persistence
 --
--- Waves in a rotating, shallow channel of water (21 x 40 tiles of 100 km, a mean depth of 1 km): the network takes one step
--- of half an hour where the solver takes fifteen. It is trained on some wave trains and tested on others.
+-- Waves in a rotating, shallow channel of water (21 x 40 tiles of 100 km, a mean depth of 1 km): the network takes one
+-- step of half an hour where the solver takes fifteen. It is trained on some wave trains and tested on others.
 --
 --     ./dev run examples/channel/train.lua --ranks 4 [--set steps=50] [--log run.jsonl]
 
@@ -26,7 +27,9 @@ local cfg = mh.config {
 local kRows, kColumns = 21, 40     -- latitudes, longitudes
 local kStart, kHours = 5, {1, 2, 5}  -- the picture that the tests start from, and how far they go
 local kPictures = kStart + 2 * kHours[#kHours]
-if cfg.pictures < kPictures then error(string.format("pictures=%d: the tests need %d at least", cfg.pictures, kPictures), 0) end
+if cfg.pictures < kPictures then
+  error(string.format("pictures=%d: the tests need %d at least", cfg.pictures, kPictures), 0)
+end
 
 local clock = mh.clock()
 mh.manual_seed(cfg.seed)
@@ -49,7 +52,7 @@ end
 local placements = kTwoDims and {mh.Shard(2, sizes(kRows, 2)), mh.Shard(3, sizes(kColumns, 2))}
   or {mh.Shard(2, sizes(kRows, ranks))}
 
--- ---- The simulation: linear shallow water, du/dt = fv - g dh/dx and so on, on tiles ----------------------------------
+-- ---- The simulation: linear shallow water, du/dt = fv - g dh/dx and so on, on tiles ---------------------------------
 
 local kTile, kDepth, kGravity, kCoriolis, kTimeStep, kSubsteps = 1e5, 1e3, 9.81, 1e-4, 120.0, 15
 
@@ -105,8 +108,10 @@ end
 local films = mh.no_grad(function() return film(cfg.trains) end)
 local tests = mh.no_grad(function() return film(cfg.trains) end)
 local simulated = mh.clock() - clock
-say("%d x %d tiles in blocks of %s latitudes and %s longitudes; %d + %d wave trains simulated in %.1f s", kRows, kColumns,
-    table.concat(films[1]:shard_sizes(2), " + "), table.concat(films[1]:shard_sizes(3), " + "), cfg.trains, cfg.trains, simulated)
+say("%d x %d tiles in blocks of %s latitudes and %s longitudes; %d + %d wave trains simulated in %.1f s", kRows,
+    kColumns,
+    table.concat(films[1]:shard_sizes(2), " + "), table.concat(films[1]:shard_sizes(3), " + "), cfg.trains, cfg.trains,
+      simulated)
 
 -- ---- Training: what half an hour changes ---------------------------------------------------------------------------
 

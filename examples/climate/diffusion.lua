@@ -4,8 +4,9 @@
 --  * noise that is drawn on the blocks by global index: losses and samples do not depend on the number of ranks
 --  * an ensemble forecast made of samples, scored block by block; only sums travel
 --
--- Next year's surface air temperature over North America as a distribution: given the mean of the eight years before, the
--- network turns noise into maps of what the year may differ by. Trained on the A1B scenario, tested on E1 (see train.lua).
+-- Next year's surface air temperature over North America as a distribution: given the mean of the eight years before,
+-- the network turns noise into maps of what the year may differ by. Trained on the A1B scenario, tested on E1 (see
+-- train.lua).
 --
 --     ./dev run examples/climate/diffusion.lua --ranks 3 [--set steps=50] [--log run.jsonl]
 
@@ -39,7 +40,7 @@ local rank, ranks = mh.rank(), mh.world_size()
 local function say(...) if rank == 0 then print(string.format(...)) end end
 local kType = {dtype = cfg.dtype}
 
--- ---- Data: the year's difference from the mean of the eight before, and that mean ------------------------------------
+-- ---- Data: the year's difference from the mean of the eight before, and that mean -----------------------------------
 
 local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 
@@ -68,10 +69,10 @@ local past_spread = past:std({0}, {keepdim = true})
 local target, known = change / spread, (past - usual) / past_spread
 say("%d years of %d x %d; blocks of latitudes: %s", n, height, width, table.concat(change:shard_sizes(2), " + "))
 
--- ---- The network learns to undo noise ---------------------------------------------------------------------------------
+-- ---- The network learns to undo noise -------------------------------------------------------------------------------
 
-local net = DiffusionTransformer{channels = 2, out_channels = 1, size = {height, width}, patch = 2, dim = cfg.dim, heads = 4,
-  depth = cfg.depth, window = 7}:to(cfg.dtype)
+local net = DiffusionTransformer{channels = 2, out_channels = 1, size = {height, width}, patch = 2, dim = cfg.dim,
+  heads = 4, depth = cfg.depth, window = 7}:to(cfg.dtype)
 
 --- The parts of field and noise in a mixture of level 0 (the field) to 1 (noise); [batch, 1, 1, 1] each.
 local function shares(levels)
@@ -101,7 +102,7 @@ end
 local step_ms = (mh.clock() - began) / cfg.steps * 1000
 local step_bytes = (mh.comm_stats().bytes - bytes) / cfg.steps
 
--- ---- Samples for years of the other scenario -------------------------------------------------------------------------
+-- ---- Samples for years of the other scenario ------------------------------------------------------------------------
 
 local truth, past_e1 = read "E1"
 local some = mh.arange(cfg.years) * ((truth.shape[1] - 1) // (cfg.years - 1))
@@ -140,11 +141,15 @@ end
 if cfg.plot then
   mh.files.make_folder(cfg.output)
   local year = cfg.years // 2
-  local maps = {{truth[year], "truth"}, {samples[0][year], "one sample"}, {samples[1][year], "another"}, {mean[year], "mean of samples"}}
+  local maps = {{truth[year], "truth"}, {samples[0][year], "one sample"}, {samples[1][year], "another"},
+      {mean[year], "mean of samples"}}
   for i, map in ipairs(maps) do
-    maps[i] = {data = map[1]:full_tensor(), title = map[2], unit = "K", x = {225, 315}, y = {15, 60}, colormap = "diverging"}
+    maps[i] = {data = map[1]:full_tensor(), title = map[2], unit = "K", x = {225, 315}, y = {15, 60},
+        colormap = "diverging"}
   end
-  if rank == 0 then mh.plot.maps(cfg.output .. "/samples.png", maps, {title = "Difference from the last eight years, E1"}) end
+  if rank == 0 then
+    mh.plot.maps(cfg.output .. "/samples.png", maps, {title = "Difference from the last eight years, E1"})
+  end
 end
 
 say("")

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A diffusion transformer whose attention looks at neighbourhoods, so that it can be cut along latitude and longitude: fields
--- [batch, channels, height, width] of any size become tokens of patch x patch points, every block is told the noise level
--- by shifts, scales and gates (adaLN; Peebles and Xie, "Scalable diffusion models with transformers", 2023), and tokens
--- attend to a window of others (Hassani et al., "Neighborhood attention transformer", 2023).
+-- A diffusion transformer whose attention looks at neighbourhoods, so that it can be cut along latitude and longitude:
+-- fields [batch, channels, height, width] of any size become tokens of patch x patch points, every block is told the
+-- noise level by shifts, scales and gates (adaLN; Peebles and Xie, "Scalable diffusion models with transformers",
+-- 2023), and tokens attend to a window of others (Hassani et al., "Neighborhood attention transformer", 2023).
 local mh = require "moonhalo"
 local nn = mh.nn
 
@@ -37,8 +37,8 @@ end
 
 local DiffusionTransformer = nn.Module:extend("DiffusionTransformer")
 
---- Options: channels of the input, out_channels, size {height, width}, patch, dim, heads, depth, window. All gates start at
---- zero, as does the last layer: at first nothing is predicted.
+--- Options: channels of the input, out_channels, size {height, width}, patch, dim, heads, depth, window. All gates
+--- start at zero, as does the last layer: at first nothing is predicted.
 function DiffusionTransformer:init(options)
   local dim, patch = options.dim, options.patch
   self.dim, self.patch, self.size = dim, patch, options.size

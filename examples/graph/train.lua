@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- shows:
---  * message passing on a mesh of triangles whose nodes and edges are cut: an edge is on the rank of its target (mh.cut_graph)
+--  * message passing on a mesh of triangles whose nodes and edges are cut: an edge is on the rank of its target
+--  (mh.cut_graph)
 --  * what is sent: of each layer the rows of nodes at the borders of blocks, forward and backward, and nothing else
 --  * losses that do not depend on the ranks, in blocks as uneven as the mesh is
 --
@@ -28,7 +29,7 @@ local rank, ranks = mh.rank(), mh.world_size()
 local function say(...) if rank == 0 then print(string.format(...)) end end
 local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"strip"})
 
--- ---- The mesh of triangles: plain, the same on every rank ---------------------------------------------------------------
+-- ---- The mesh of triangles: plain, the same on every rank -----------------------------------------------------------
 
 local sources, targets = {}, {}
 local function join(a, b)  -- both ways
@@ -49,7 +50,7 @@ local nodes, links = kRows * kColumns, edges.shape[2]
 local conductance = (mh.rand({links // 2, 1}, {dtype = cfg.dtype}) * 0.9 + 0.1):repeat_interleave(2, 0)
 local heat = mh.rand({nodes, 1}, {dtype = cfg.dtype})
 
--- ---- Blocks: nodes in strips, every edge with its target -----------------------------------------------------------------
+-- ---- Blocks: nodes in strips, every edge with its target ------------------------------------------------------------
 
 local v = mh.distribute_tensor(heat, mesh, {mh.Shard(0)})
 local order, sizes = mh.cut_graph(edges, v)
@@ -70,10 +71,11 @@ local after = mh.no_grad(function()
   return u
 end)
 
--- ---- The network ----------------------------------------------------------------------------------------------------------
+-- ---- The network ----------------------------------------------------------------------------------------------------
 
 local function mlp(inputs)
-  return nn.Sequential(nn.Linear(inputs, cfg.width), nn.GELU(), nn.Linear(cfg.width, cfg.width), nn.LayerNorm(cfg.width))
+  return nn.Sequential(nn.Linear(inputs, cfg.width), nn.GELU(), nn.Linear(cfg.width, cfg.width),
+      nn.LayerNorm(cfg.width))
 end
 
 local Layer = nn.Module:extend("Layer")
@@ -100,7 +102,7 @@ end
 local net = Net():to(cfg.dtype)
 local opt = mh.optim.AdamW(net:parameters(), {lr = cfg.lr})
 
--- ---- Training ---------------------------------------------------------------------------------------------------------------
+-- ---- Training -------------------------------------------------------------------------------------------------------
 
 local function train_step()
   local loss = mh.mse_loss(net(v, conductance), after)
@@ -128,5 +130,6 @@ end
 local row_bytes = cfg.width * (cfg.dtype == "float64" and 8 or 4)
 say("%d nodes in strips of %s, %d edges in blocks of %s", nodes, table.concat(v:shard_sizes(0), " + "), links,
     table.concat(sizes, " + "))
-say("rank 0 sends %.0f rows a layer, forward and backward together, of its %d", sent / row_bytes / cfg.layers, v:shard_sizes(0)[1])
+say("rank 0 sends %.0f rows a layer, forward and backward together, of its %d", sent / row_bytes / cfg.layers,
+    v:shard_sizes(0)[1])
 say("loss %.3g -> %.3g in %d steps of %.0f ms; %.1f s in all", first, last, cfg.steps, step_ms, mh.clock() - clock)

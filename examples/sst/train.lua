@@ -6,8 +6,9 @@
 --  * a run that stops, and goes on with any number of ranks at the sample where it stopped (--set resume=true)
 --  * predictions as a CF file that xarray and others open, with the coordinates of the data
 --
--- Next month's sea surface temperature from the last three, as differences from the climatology of 2010 to 2017 (NOAA ERSST v5,
--- 128 monthly means on 89 latitudes x 180 longitudes; data/README.md). Losses do not depend on the number of ranks.
+-- Next month's sea surface temperature from the last three, as differences from the climatology of 2010 to 2017 (NOAA
+-- ERSST v5, 128 monthly means on 89 latitudes x 180 longitudes; data/README.md). Losses do not depend on the number of
+-- ranks.
 --
 --     ./dev run examples/sst/train.lua --ranks 3 [--set epochs=4] [--log run.jsonl]
 --     ./dev run examples/sst/train.lua --ranks 2 --set resume=true --set epochs=20
@@ -34,7 +35,7 @@ local rank, ranks = mh.rank(), mh.world_size()
 local function say(...) if rank == 0 then print(string.format(...)) end end
 mh.manual_seed(cfg.seed)
 
--- ---- Data: samples of three months and the next; latitudes cut so that every rank has as much sea ---------------------------
+-- ---- Data: samples of three months and the next; latitudes cut so that every rank has as much sea -------------------
 
 local data = mh.data.open(cfg.data)
 local set = data:windows{inputs = {fields = {"sst"}, steps = {-2, -1, 0}}, targets = {fields = {"sst"}, steps = {1}}}
@@ -43,8 +44,8 @@ local train, test = set:split{train = {"2010", "2017"}, test = {"2018", "2020"}}
 local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 local sizes = mh.cut_sizes(data.fields.sst:mask():sum{dim = {1}}, ranks)
 local function loader_of(samples, shuffle)
-  return samples:loader{mesh = mesh, cut = {lat = {"latitude", sizes}}, batch = cfg.batch, shuffle = shuffle, seed = cfg.seed,
-                        missing = {fill = 0, mask = true}, dtype = cfg.dtype}
+  return samples:loader{mesh = mesh, cut = {lat = {"latitude", sizes}}, batch = cfg.batch, shuffle = shuffle,
+                        seed = cfg.seed, missing = {fill = 0, mask = true}, dtype = cfg.dtype}
 end
 
 local kTrainMonths = 96  -- 2010 to 2017
@@ -67,7 +68,7 @@ local function anomalies(batch)
   return (batch.inputs - mh.cat(before, 1)) * batch.mask, (batch.targets - usual(batch, 1)) * batch.mask
 end
 
--- ---- The model: anomalies last, and a convolutional network for what becomes of them ---------------------------------------
+-- ---- The model: anomalies last, and a convolutional network for what becomes of them --------------------------------
 
 local function round(x) return mh.pad(x, {1, 1, 0, 0}, "circular") end
 
@@ -86,7 +87,7 @@ function Net:forward(x)
   return x[":, -1:"] * self.memory + self.leave(round(h))
 end
 
--- ---- Training -----------------------------------------------------------------------------------------------------------
+-- ---- Training -------------------------------------------------------------------------------------------------------
 
 local net = Net(cfg.width):to(cfg.dtype)
 local opt = optim.AdamW(net:parameters(), {lr = cfg.lr})
@@ -112,11 +113,12 @@ while loader.epoch < cfg.epochs and not stopped do
 end
 mh.checkpoint.save(path, state)
 if stopped then
-  say("stopped after %d of %d batches of epoch %d; --set resume=true goes on", done % steps_per_epoch, steps_per_epoch, loader.epoch)
+  say("stopped after %d of %d batches of epoch %d; --set resume=true goes on", done % steps_per_epoch, steps_per_epoch,
+      loader.epoch)
   return
 end
 
--- ---- Test ---------------------------------------------------------------------------------------------------------------
+-- ---- Test -----------------------------------------------------------------------------------------------------------
 
 local squares, points, predicted = {network = 0, persistence = 0, climatology = 0}, 0, {}
 mh.inference_mode(function()
@@ -128,7 +130,8 @@ mh.inference_mode(function()
     add("climatology", y)
     add("persistence", batch.inputs[":, -1:"] - batch.targets)
     points = points + batch.mask:sum():item()
-    predicted[#predicted + 1] = mh.where(batch.mask, guess + usual(batch, 1), mh.full({}, 0 / 0, {dtype = cfg.dtype})):squeeze(1)
+    predicted[#predicted + 1] = mh.where(batch.mask, guess + usual(batch, 1),
+        mh.full({}, 0 / 0, {dtype = cfg.dtype})):squeeze(1)
   end
 end)
 local function rmse(name) return math.sqrt(squares[name] / points) end
@@ -160,4 +163,6 @@ say("")
 say("  test on 2018 to 2020, RMSE in kelvin")
 for _, name in ipairs {"persistence", "climatology", "network"} do say("  %-14s %8.3f", name, rmse(name)) end
 say("  written to %s: prediction.nc maps.png checkpoint/", cfg.output)
-if rmse("network") >= rmse("climatology") then say("  the network is no better than the climatology: train it longer") end
+if rmse("network") >= rmse("climatology") then
+  say("  the network is no better than the climatology: train it longer")
+end

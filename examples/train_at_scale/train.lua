@@ -1,12 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- shows:
 --  * data, domain and tensor parallelism at once, 2 x 2 x 2 ranks: samples, latitudes and attention heads are divided
---  * parameters, gradients and states of the optimizer kept in blocks (fully_shard), micro-batches, one norm over all cuts
+--  * parameters, gradients and states of the optimizer kept in blocks (fully_shard), micro-batches, one norm over all
+--  cuts
 --  * a checkpoint that any number of ranks goes on with: --set resume=true on 3 ranks continues what 8 ranks saved
 --  * the same model without any of that by hand: --set policy=tp, or autodist, and mh.parallelize divides it
 --
--- Next year's surface air temperature over North America from the eight years before, as a vision transformer's correction to
--- their mean (the data of examples/climate/train.lua). Losses do not depend on the ranks or on how they are used.
+-- Next year's surface air temperature over North America from the eight years before, as a vision transformer's
+-- correction to their mean (the data of examples/climate/train.lua). Losses do not depend on the ranks or on how they
+-- are used.
 --
 --     ./dev run examples/train_at_scale/train.lua --ranks 8 [--set steps=50] [--log run.jsonl]
 --     ./dev run examples/train_at_scale/train.lua --ranks 3 --set resume=true --set steps=80
@@ -37,22 +39,22 @@ local rank, ranks = mh.rank(), mh.world_size()
 local function say(...) if rank == 0 then print(string.format(...)) end end
 mh.manual_seed(cfg.seed)
 
--- ---- The mesh: who shares what ----------------------------------------------------------------------------------------
+-- ---- The mesh: who shares what --------------------------------------------------------------------------------------
 
 -- Ranks for data, domain and tensor parallelism. Any other product will do.
 local kShapes = {[1] = {1, 1, 1}, [2] = {1, 2, 1}, [3] = {1, 3, 1}, [4] = {2, 2, 1}, [6] = {1, 3, 2}, [8] = {2, 2, 2}}
 local shape = cfg.policy ~= "" and {1, 1, ranks} or kShapes[ranks] or {ranks, 1, 1}
 local mesh = mh.init_device_mesh(mh.device(), shape, {"data", "domain", "tensor"})
 
--- ---- The field: by hand each rank reads its latitudes, for a policy all of it --------------------------------------------
+-- ---- The field: by hand each rank reads its latitudes, for a policy all of it ---------------------------------------
 
 local air = mh.h5.open(cfg.data .. "/A1B_north_america.nc")["air_temperature"]
 local field = mh.scatter_tensor(air, mesh["domain"], {mh.Shard(1)}, {dtype = cfg.dtype, decode = true})
 if cfg.policy ~= "" then field = field:full_tensor() end
 local n = field.shape[1] - kYears
 
---- Inputs [samples, 8, latitude, longitude] and targets [samples, 1, latitude, longitude] of chosen years, as differences
---- from the mean of the eight.
+--- Inputs [samples, 8, latitude, longitude] and targets [samples, 1, latitude, longitude] of chosen years, as
+--- differences from the mean of the eight.
 local function samples(chosen)
   local years = {}
   for k = 0, kYears - 1 do years[k + 1] = field:index_select(0, chosen + k) end
@@ -67,15 +69,17 @@ local function part(chosen, i, parts)
   return chosen:narrow(0, first, chosen:numel() * (i + 1) // parts - first)
 end
 
--- ---- The model ----------------------------------------------------------------------------------------------------------
+-- ---- The model ------------------------------------------------------------------------------------------------------
 
-local net = VisionTransformer{channels = kYears, out_channels = 1, size = {field.shape[2], field.shape[3]}, patch = cfg.patch,
-  dim = cfg.dim, heads = cfg.heads, depth = cfg.depth}:to(cfg.dtype)
+local net = VisionTransformer{channels = kYears, out_channels = 1, size = {field.shape[2], field.shape[3]},
+  patch = cfg.patch, dim = cfg.dim, heads = cfg.heads, depth = cfg.depth}:to(cfg.dtype)
 
 if cfg.policy == "" then
   -- Heads and features over "tensor": two layers that belong together are cut by columns and by rows.
   local plan = {parameter = {}}
-  for _, name in ipairs {"query", "key", "value", "widen"} do plan.parameter["blocks.*." .. name .. ".*"] = {mh.Shard(0)} end
+  for _, name in ipairs {"query", "key", "value", "widen"} do
+    plan.parameter["blocks.*." .. name .. ".*"] = {mh.Shard(0)}
+  end
   for _, name in ipairs {"mix", "narrow"} do plan.parameter["blocks.*." .. name .. ".weight"] = {mh.Shard(1)} end
   mh.parallelize_module(net, mesh["tensor"], plan)
   -- The rest of every parameter is kept in blocks over "data". Samples and latitudes need no more than their tensors.
@@ -91,7 +95,7 @@ else
 end
 local data = mesh[cfg.policy == "" and "data" or "unit"]  -- its ranks see other samples
 
--- ---- Training -------------------------------------------------------------------------------------------------------------
+-- ---- Training -------------------------------------------------------------------------------------------------------
 
 local opt = mh.build_optimizer(net, mh.optim.AdamW, {lr = cfg.lr, weight_decay = 1e-2})
 local sampler = mh.data.Sampler{size = n, batch = cfg.batch, seed = cfg.seed, drop_last = true}
@@ -134,5 +138,5 @@ local held, whole = 0, 0
 for _, parameter in ipairs(net:parameters()) do
   held, whole = held + parameter:to_local():numel(), whole + parameter:numel()
 end
-say("%.0f ms and %.0f kB sent per step; this rank keeps %d of %d parameters; saved %s", (mh.clock() - began) / taken * 1e3,
-  (mh.comm_stats().bytes - bytes) / taken / 1e3, held, whole, path)
+say("%.0f ms and %.0f kB sent per step; this rank keeps %d of %d parameters; saved %s",
+  (mh.clock() - began) / taken * 1e3, (mh.comm_stats().bytes - bytes) / taken / 1e3, held, whole, path)

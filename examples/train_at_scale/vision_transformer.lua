@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A vision transformer from fields to fields: [batch, channels, height, width] of any size becomes tokens of patch x patch points,
--- every token attends to all others (Dosovitskiy et al., "An image is worth 16x16 words", 2021), and each becomes points again.
--- Nothing in here knows of ranks.
+-- A vision transformer from fields to fields: [batch, channels, height, width] of any size becomes tokens of patch x
+-- patch points, every token attends to all others (Dosovitskiy et al., "An image is worth 16x16 words", 2021), and each
+-- becomes points again. Nothing in here knows of ranks.
 local mh = require "moonhalo"
 local nn = mh.nn
 
@@ -22,7 +22,8 @@ function Block:split(x) return x:unflatten(2, {self.heads, -1}):transpose(1, 2) 
 
 function Block:forward(x)
   local y = self.norm1(x)
-  local seen = mh.scaled_dot_product_attention(self:split(self.query(y)), self:split(self.key(y)), self:split(self.value(y)))
+  local seen = mh.scaled_dot_product_attention(self:split(self.query(y)), self:split(self.key(y)),
+      self:split(self.value(y)))
   x = x + self.mix(seen:transpose(1, 2):flatten(2))
   return x + self.narrow(mh.gelu(self.widen(self.norm2(x))))
 end

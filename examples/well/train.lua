@@ -2,7 +2,8 @@
 -- shows:
 --  * files in the layouts of The Well and PDEBench as one data set: runs, their fields, vectors as channels
 --  * whole runs set apart for the test, statistics of the rest, batches over a mesh of samples x rows
---  * a network that predicts a step from two, in a periodic box, and is tried against the assumption that nothing changes
+--  * a network that predicts a step from two, in a periodic box, and is tried against the assumption that nothing
+--  changes
 --
 -- The files are small and made by make.py beside this script:
 --
@@ -28,7 +29,7 @@ local rank, ranks = mh.rank(), mh.world_size()
 local function say(...) if rank == 0 then print(string.format(...)) end end
 mh.manual_seed(cfg.seed)
 
--- ---- Data ---------------------------------------------------------------------------------------------------------------
+-- ---- Data -----------------------------------------------------------------------------------------------------------
 
 local data = mh.data.open(cfg.data)
 say("%s", tostring(data))
@@ -42,11 +43,11 @@ local stats = train:statistics()
 -- Samples over the first dim of the mesh, rows of the box over the second.
 local mesh = mh.init_device_mesh(mh.device(), ranks % 2 == 0 and {2, ranks // 2} or {1, ranks}, {"data", "domain"})
 local function loader_of(samples, shuffle)
-  return samples:loader{mesh = mesh, cut = {batch = "data", [data.space[1]] = "domain"}, batch = cfg.batch, shuffle = shuffle,
-                        seed = cfg.seed, normalize = stats, dtype = cfg.dtype}
+  return samples:loader{mesh = mesh, cut = {batch = "data", [data.space[1]] = "domain"}, batch = cfg.batch,
+                        shuffle = shuffle, seed = cfg.seed, normalize = stats, dtype = cfg.dtype}
 end
 
--- ---- The model: what changes, from two steps of all fields --------------------------------------------------------------
+-- ---- The model: what changes, from two steps of all fields ----------------------------------------------------------
 
 local newest = 0  -- the channel of the inputs that the target continues
 for i, name in ipairs(set.inputs.channels) do
@@ -79,7 +80,7 @@ while loader.epoch < cfg.epochs do
   end
 end
 
--- ---- Test on runs that were set apart -----------------------------------------------------------------------------------
+-- ---- Test on runs that were set apart -------------------------------------------------------------------------------
 
 local network, unchanged, values = 0, 0, 0
 mh.inference_mode(function()

@@ -104,7 +104,7 @@ std::string fix_of_value(std::string_view message) {
   }
   if (message.find("attempt to add a 'string' with a ") != std::string_view::npos ||
       (message.find("attempt to perform arithmetic on a string value") != std::string_view::npos)) {
-    return "\n  fix   .. joins texts: \"step \" .. step; tonumber(text) is the number that a text shows";
+    return "\n  fix   .. joins strings: \"step \" .. step; tonumber(text) is the number that a string shows";
   }
   return fix_of(kRead, between(message, "attempt to perform arithmetic on a ", " value"));
 }

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.checkpoint.save("run/step100", {model = net, optimizer = opt, step = 100}) and .load of the same. A checkpoint is a
+-- mh.checkpoint.save("run/step100", {model = net, optimizer = opt, step = 100}) and .load of the same. A checkpoint is
+-- a
 -- folder: KEY.safetensors with the tensors of every entry (names as in state_dict; of optimizers "exp_avg/NAME") and
--- checkpoint.json with everything else. Tensors are whole there, so that any number of ranks can load them; all ranks write
--- and read, each what its blocks need. All ranks call save and load together, and what fails on one fails on all. The table
--- is a function too: mh.checkpoint(fn, x, ...) recomputes fn in the backward pass.
+-- checkpoint.json with everything else. Tensors are whole there, so that any number of ranks can load them; all ranks
+-- write and read, each what its blocks need. All ranks call save and load together, and what fails on one fails on all.
+-- The table is a function too: mh.checkpoint(fn, x, ...) recomputes fn in the backward pass.
 
 local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
@@ -25,12 +26,14 @@ local kFormat = 3  -- 1: written by rank 0, states of optimizers by position; 2:
 local function has_state(value)
   local kind = type(value)
   if kind == "userdata" then return not mh.is_tensor(value) and strict.get(value, "load_state_dict") ~= nil end
-  return kind == "table" and type(strict.get(value, "state_dict")) == "function" and type(strict.get(value, "load_state_dict")) == "function"
+  return kind == "table" and type(strict.get(value, "state_dict")) == "function"
+      and type(strict.get(value, "load_state_dict")) == "function"
 end
 
 --- True if `value` is a module with the state_dict that all modules have.
 local function is_module(value)
-  return type(value) == "table" and rawget(value, "_parameters") ~= nil and value.load_state_dict == mh.nn.Module.load_state_dict
+  return type(value) == "table" and rawget(value, "_parameters") ~= nil
+      and value.load_state_dict == mh.nn.Module.load_state_dict
     and value.state_dict == mh.nn.Module.state_dict
 end
 
@@ -61,7 +64,8 @@ local function check_options(what, options, known)
   end
   for _, key in ipairs(sorted(options or {})) do
     if known[key] == nil then
-      fail(("checkpoint.%s: unknown option '%s'%s"):format(what, tostring(key), mh.did_you_mean(tostring(key), sorted(known))))
+      fail(("checkpoint.%s: unknown option '%s'%s"):format(what, tostring(key),
+          mh.did_you_mean(tostring(key), sorted(known))))
     end
   end
   return options or {}
@@ -80,7 +84,8 @@ local function pack_all(state)
   local entries, tensors, modules = {}, {}, modules_of(state)
   for _, key in ipairs(sorted(state)) do
     if not values.is_entry_name(key) then
-      fail("checkpoint.save: '" .. tostring(key) .. "' cannot be the name of an entry: letters, digits, _ and - are\n  fix   give what "
+      fail("checkpoint.save: '" .. tostring(key)
+          .. "' cannot be the name of an entry: letters, digits, _ and - are\n  fix   give what "
         .. "belongs together one name: {model = net, history = {...}}")
     end
     local value, own = state[key], {entry = key}
@@ -91,7 +96,9 @@ local function pack_all(state)
       entries[key] = stages.pack_model(pipe, own)
     else
       local kind = type(value)
-      if kind == "function" or kind == "thread" then fail(("checkpoint.save: the entry '%s' is a %s, which cannot be saved"):format(key, kind)) end
+      if kind == "function" or kind == "thread" then
+        fail(("checkpoint.save: the entry '%s' is a %s, which cannot be saved"):format(key, kind))
+      end
       entries[key] = values.pack(has_state(value) and value:state_dict() or value, "", own, 1)
     end
     if #own > 0 then tensors[key] = own end
@@ -175,12 +182,14 @@ local function check_layout(options)
 end
 
 --- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
---- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables of
---- them, with any keys but tensors and tables; metatables are not saved. ShardTensors may lie in any way; plain tensors are those of rank 0. Options: keep = n removes, once this one is on
---- the disk, all but the n newest checkpoints beside it whose names differ from its name in digits only; async = true copies
---- the tensors and returns at once: what comes back has wait() and is_done(), and the next save waits for it too;
---- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging Face's
---- libraries read; layout = "per_rank" lets every rank write its blocks into a folder of its own, on its own disk if it
+--- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables
+--- of them, with any keys but tensors and tables; metatables are not saved. ShardTensors may lie in any way; plain
+--- tensors are those of rank 0. Options: keep = n removes, once this one is on the disk, all but the n newest
+--- checkpoints beside it whose names differ from its name in digits only; async = true copies the tensors and returns
+--- at once: what comes back has wait() and is_done(), and the next save waits for it too;
+--- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging
+--- Face's libraries read; layout = "per_rank" lets every rank write its blocks into a folder of its own, on its own
+--- disk if it
 --- likes: as many ranks with the same cuts load them, without messages, and moonhalo merge makes whole tensors of them.
 --- Collective.
 function checkpoint.save(path, state, options)
@@ -200,7 +209,8 @@ end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
 
---- Returns what rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of every file.
+--- Returns what rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of
+--- every file.
 local function look_into(path)
   local folder = folders.choose(path)
   local entries, format = folders.read_entries(folder, kFormat)
@@ -271,7 +281,9 @@ local function check_blocks(optimizer, value, names, key, reader)
     for _, parameter in ipairs(group.params) do
       position = position + 1
       for _, saved in pairs(value.state[position] or {}) do
-        if names[saved] and parts.same_shape(saved.shape, parameter.shape) then reader:check(key, names[saved], parameter) end
+        if names[saved] and parts.same_shape(saved.shape, parameter.shape) then
+          reader:check(key, names[saved], parameter)
+        end
       end
     end
   end
@@ -309,7 +321,8 @@ local function check_wanted(source, into, others)
   local names = sorted(source.entries)
   local function check(key)
     if source.entries[key] ~= nil then return end
-    fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s\n  fix   load before you add what was not saved, then add it")
+    fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s\n" ..
+        "  fix   load before you add what was not saved, then add it")
       :format(source.folder, tostring(key), mh.did_you_mean(tostring(key), names), table.concat(names, ", ")))
   end
   for _, key in ipairs(others or {}) do check(key) end
@@ -318,16 +331,18 @@ local function check_wanted(source, into, others)
   end
 end
 
---- Restores the entries of `into` that have load_state_dict and returns all others as they were saved, their tensors plain
---- on every rank. Others of `into` become what was saved: numbers and texts are replaced, tables filled, tensors written into
---- where shape and dtype are the same, and replaced elsewhere; so the table that was saved can be loaded. An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files
---- cut short or altered) is found before the first module or optimizer changes; verify = false leaves out the reading of all
---- data beforehand, by which altered ones are found. Options: strict = false lets modules lack tensors, or
---- have others than the file, and casts; device: of the tensors returned; entries: names of those that must be among
---- the results. Collective.
+--- Restores the entries of `into` that have load_state_dict and returns all others as they were saved, their tensors
+--- plain on every rank. Others of `into` become what was saved: numbers and texts are replaced, tables filled, tensors
+--- written into where shape and dtype are the same, and replaced elsewhere; so the table that was saved can be loaded.
+--- An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files cut short
+--- or altered) is found before the first module or optimizer changes; verify = false leaves out the reading of all data
+--- beforehand, by which altered ones are found. Options: strict = false lets modules lack tensors, or have others than
+--- the file, and casts; device: of the tensors returned; entries: names of those that must be among the results.
+--- Collective.
 function checkpoint.load(path, into, options)
   check_path("load", path)
-  options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into or {}
+  options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into
+      or {}
   check_entries("load", into, "mh.checkpoint.load(path, {model = net})")
   wait_for_background()
   local source = open(path)
@@ -358,7 +373,9 @@ function checkpoint.load(path, into, options)
     elseif has_state(object) then
       objects[#objects + 1] = {place, plan_object(object, value, names, key, reader)}
     else
-      for _, name in pairs(object == nil and per_rank.checks(reader) and names or {}) do reader:check_whole(key, name) end
+      for _, name in pairs(object == nil and per_rank.checks(reader) and names or {}) do
+        reader:check_whole(key, name)
+      end
       rest[key] = {optimizers.as_state_dict(value), names}
     end
   end
@@ -382,8 +399,8 @@ function checkpoint.load(path, into, options)
   return rest
 end
 
---- Makes of the checkpoint `from`, of any layout, the checkpoint `to` of whole tensors, one file an entry. On one rank, which
---- holds all tensors meanwhile. As `moonhalo merge FROM TO`.
+--- Makes of the checkpoint `from`, of any layout, the checkpoint `to` of whole tensors, one file an entry. On one rank,
+--- which holds all tensors meanwhile. As `moonhalo merge FROM TO`.
 function checkpoint.merge(from, to)
   check_path("merge", from)
   check_path("merge", to)
@@ -401,7 +418,8 @@ function checkpoint.merge(from, to)
     end
     source.reader:finish()
     if source.format < 2 then
-      fail(("checkpoint.merge: '%s' is of format %d\n  fix   load it into its modules and save those"):format(from, source.format))
+      fail(("checkpoint.merge: '%s' is of format %d\n  fix   load it into its modules and save those"):format(from,
+          source.format))
     end
   else
     local of_key
@@ -418,6 +436,6 @@ function checkpoint.latest(folder)
   return history.latest(folder)
 end
 
---- mh.checkpoint(fn, ...) is fn(...), a function from tensors to tensors, whose intermediate results are not kept for the
---- backward pass but computed again there, with the same random numbers. Other arguments are passed on as they are.
+--- mh.checkpoint(fn, ...) is fn(...), a function from tensors to tensors, whose intermediate results are not kept for
+--- the backward pass but computed again there, with the same random numbers. Other arguments are passed on as they are.
 return setmetatable(checkpoint, {__call = function(_, fn, ...) return mh._checkpoint(fn, ...) end})

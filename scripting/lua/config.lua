@@ -34,8 +34,8 @@ local function show(value)
 end
 
 local function wrong_type(path, default, value, source)
-  fail(("config: '%s' is %s, got %s\n  have  %s (default %s)\n  fix   give %s"):format(path, kind_name(default), show(value), source, show(default),
-    kind_name(default)))
+  fail(("config: '%s' is %s, got %s\n  have  %s (default %s)\n  fix   give %s"):format(path, kind_name(default),
+    show(value), source, show(default), kind_name(default)))
 end
 
 --- `value` as the kind of `default`; an error names the key and where the value came from.
@@ -68,8 +68,8 @@ end
 
 local function unknown_key(path, key, values, source)
   local keys = sorted_keys(values)
-  fail(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(shown(path .. key), mh.did_you_mean(key, keys), source,
-    table.concat(keys, ", ")))
+  fail(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(shown(path .. key), mh.did_you_mean(key, keys),
+    source, table.concat(keys, ", ")))
 end
 
 --- True if a default holds keys. An empty table is an empty list.
@@ -160,7 +160,8 @@ local function refuse_unknown_keys(settings, path)
     __index = function(_, key)
       if type(key) ~= "string" then return nil end
       local keys = sorted_keys(settings)
-      fail(("config: no key '%s'%s\n  have  %s\n  fix   give it a default in mh.config, or ask for it by rawget"):format(
+      fail(("config: no key '%s'%s\n  have  %s\n" ..
+        "  fix   give it a default in mh.config, or ask for it by rawget"):format(
         path .. key, mh.did_you_mean(key, keys), table.concat(keys, ", ")))
     end,
   })

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.functional: the functions of torch.nn.functional that are not single operators, or whose options are texts there and
--- numbers in the operator. Other names are the operators themselves.
+-- mh.functional: the functions of torch.nn.functional that are not single operators, or whose options are texts there
+-- and numbers in the operator. Other names are the operators themselves.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -9,8 +9,8 @@ local fail = mh.fail
 local optional, choice = arguments.optional, arguments.choice
 local F = {}
 
-local define = arguments.definer(F, {input = true, target = true, var = true, input1 = true, input2 = true, anchor = true,
-  positive = true, negative = true, logits = true})
+local define = arguments.definer(F, {input = true, target = true, var = true, input1 = true, input2 = true,
+  anchor = true, positive = true, negative = true, logits = true})
 
 -- ---- Losses -------------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,8 @@ end
 local function check_same_shape(op, input, target)
   local a, b = table.concat(input.shape, ", "), table.concat(target.shape, ", ")
   if a ~= b then
-    fail(("%s: input and target have different shapes\n  have  [%s] and [%s]\n  fix   expand one of them, if broadcasting is meant")
+    fail(("%s: input and target have different shapes\n  have  [%s] and [%s]\n" ..
+        "  fix   expand one of them, if broadcasting is meant")
       :format(op, a, b))
   end
 end
@@ -61,9 +62,10 @@ pairwise("smooth_l1_loss", {"beta", 1.0})
 pairwise("huber_loss", {"delta", 1.0})
 pairwise("soft_margin_loss")
 
-define("cross_entropy", {kPair[1], kPair[2], optional "weight", {"ignore_index", -100}, kReduction, {"label_smoothing", 0.0}},
-  function(v, op)
-    return aten.cross_entropy_loss(v.input, v.target, v.weight, reduction_of(op, v.reduction), v.ignore_index, v.label_smoothing)
+define("cross_entropy", {kPair[1], kPair[2], optional "weight", {"ignore_index", -100}, kReduction,
+  {"label_smoothing", 0.0}}, function(v, op)
+    return aten.cross_entropy_loss(v.input, v.target, v.weight, reduction_of(op, v.reduction), v.ignore_index,
+        v.label_smoothing)
   end)
 
 define("nll_loss", {kPair[1], kPair[2], optional "weight", {"ignore_index", -100}, kReduction}, function(v, op)
@@ -78,7 +80,8 @@ end)
 define("binary_cross_entropy_with_logits", {kPair[1], kPair[2], optional "weight", kReduction, optional "pos_weight"},
   function(v, op)
     check_same_shape(op, v.input, v.target)
-    return aten.binary_cross_entropy_with_logits(v.input, v.target, v.weight, v.pos_weight, reduction_of(op, v.reduction))
+    return aten.binary_cross_entropy_with_logits(v.input, v.target, v.weight, v.pos_weight,
+        reduction_of(op, v.reduction))
   end)
 
 --- The reduction "mean" divides by all elements, as in PyTorch; "batchmean" by the batch, as the mathematics does.
@@ -90,7 +93,8 @@ define("kl_div", {kPair[1], kPair[2], kReduction, {"log_target", false}}, functi
   return aten.kl_div(v.input, v.target, kReductions[v.reduction], options)
 end)
 
-define("poisson_nll_loss", {kPair[1], kPair[2], {"log_input", true}, {"full", false}, {"eps", 1e-8}, kReduction}, function(v, op)
+define("poisson_nll_loss", {kPair[1], kPair[2], {"log_input", true}, {"full", false}, {"eps", 1e-8}, kReduction},
+    function(v, op)
   return aten.poisson_nll_loss(v.input, v.target, v.log_input, v.full, v.eps, reduction_of(op, v.reduction))
 end)
 
@@ -111,9 +115,10 @@ define("cosine_embedding_loss", {"input1", "input2", "target", {"margin", 0.0}, 
   return aten.cosine_embedding_loss(v.input1, v.input2, v.target, v.margin, reduction_of(op, v.reduction))
 end)
 
-define("triplet_margin_loss", {"anchor", "positive", "negative", {"margin", 1.0}, {"p", 2.0}, {"eps", 1e-6}, {"swap", false},
-  kReduction}, function(v, op)
-  return aten.triplet_margin_loss(v.anchor, v.positive, v.negative, v.margin, v.p, v.eps, v.swap, reduction_of(op, v.reduction))
+define("triplet_margin_loss", {"anchor", "positive", "negative", {"margin", 1.0}, {"p", 2.0}, {"eps", 1e-6},
+  {"swap", false}, kReduction}, function(v, op)
+  return aten.triplet_margin_loss(v.anchor, v.positive, v.negative, v.margin, v.p, v.eps, v.swap,
+      reduction_of(op, v.reduction))
 end)
 
 -- ---- Interpolation ------------------------------------------------------------------------------------------------
@@ -125,9 +130,13 @@ define("interpolate", {"input", optional "size", optional "scale_factor", {"mode
   optional "recompute_scale_factor", {"antialias", false}}, function(v, op)
   local x, mode = v.input, choice(op, "mode", v.mode, kModes)
   local dims = x.ndim - 2
-  if dims < 1 or dims > 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 to 5 (batch, channel, ...)") end
+  if dims < 1 or dims > 3 then
+    fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 to 5 (batch, channel, ...)")
+  end
   if (v.size == nil) == (v.scale_factor == nil) then fail(op .. ": give either size or scale_factor") end
-  if v.align_corners ~= nil and not kLinearOf[mode] then fail(op .. ": align_corners has no meaning for mode '" .. mode .. "'") end
+  if v.align_corners ~= nil and not kLinearOf[mode] then
+    fail(op .. ": align_corners has no meaning for mode '" .. mode .. "'")
+  end
   if kLinearOf[mode] and kLinearOf[mode] ~= dims then
     fail(("%s: mode '%s' is for %d spatial dimensions, the input has %d"):format(op, mode, kLinearOf[mode], dims))
   end
@@ -147,7 +156,9 @@ define("interpolate", {"input", optional "size", optional "scale_factor", {"mode
     if mode ~= "bilinear" and mode ~= "bicubic" then fail(op .. ": antialias needs mode 'bilinear' or 'bicubic'") end
     return mh["_upsample_" .. mode .. "2d_aa"](x, size, align, {scale_factors = scale or mh.none})
   end
-  if mode == "nearest" then return mh["upsample_nearest" .. dims .. "d"](x, size, {scale_factors = scale or mh.none}) end
+  if mode == "nearest" then
+    return mh["upsample_nearest" .. dims .. "d"](x, size, {scale_factors = scale or mh.none})
+  end
   if mode == "nearest-exact" then
     return mh["_upsample_nearest_exact" .. dims .. "d"](x, size, {scale_factors = scale or mh.none})
   end
@@ -177,7 +188,9 @@ for dims = 1, 3 do
   -- An input without batch dimension drops whole channels too.
   define("dropout" .. dims .. "d", {"input", {"p", 0.5}, {"training", true}}, function(v, op)
     check_drop(op, v)
-    if v.input.ndim < 2 then fail(("%s: input is %s, wanted at least 2 dims (batch, channel)"):format(op, mh._describe(v.input))) end
+    if v.input.ndim < 2 then
+      fail(("%s: input is %s, wanted at least 2 dims (batch, channel)"):format(op, mh._describe(v.input)))
+    end
     if v.input.ndim == dims + 1 then return feature_drop(v.input:unsqueeze(0), v.p, v.training):squeeze(0) end
     return feature_drop(v.input, v.p, v.training)
   end)
@@ -188,10 +201,13 @@ end
 --- Divides by the p-norm along `dim`, of at least eps.
 define("normalize", {"input", {"p", 2.0}, {"dim", 1}, {"eps", 1e-12}}, function(v, op)
   if not (v.input:is_floating_point() or v.input:is_complex()) then
-    fail(("%s: input is %s, whose quotients are no %s numbers\n  fix   input:float()"):format(op, mh._describe(v.input), v.input.dtype))
+    fail(("%s: input is %s, whose quotients are no %s numbers\n  fix   input:float()"):format(op, mh._describe(v.input),
+        v.input.dtype))
   end
   for _, name in ipairs {"p", "eps"} do arguments.number(op, name, v[name]) end
-  if math.type(v.dim) ~= "integer" then fail(("%s: dim is %s, wanted a whole number"):format(op, mh._describe(v.dim))) end
+  if math.type(v.dim) ~= "integer" then
+    fail(("%s: dim is %s, wanted a whole number"):format(op, mh._describe(v.dim)))
+  end
   local norm = mh.linalg_vector_norm(v.input, v.p, {dim = {v.dim}, keepdim = true})
   return v.input / norm:clamp_min(v.eps)
 end)
@@ -212,7 +228,9 @@ end)
 
 local function parameters_of(op, parameters)
   if mh.is_tensor(parameters) then return {parameters} end
-  if type(parameters) ~= "table" or getmetatable(parameters) then fail(op .. ": wanted a list of parameters, got " .. mh._describe(parameters)) end
+  if type(parameters) ~= "table" or getmetatable(parameters) then
+    fail(op .. ": wanted a list of parameters, got " .. mh._describe(parameters))
+  end
   return parameters
 end
 
@@ -237,7 +255,8 @@ define("clip_grad_value", {"parameters", "clip_value"}, function(v, op)
     local gradients = gradients_of(op, v.parameters)
     for i, gradient in ipairs(gradients) do
       if gradient:is_complex() then
-        fail(("%s: gradient %d is complex, and complex numbers have no order\n  have  shape [%s]\n  fix   mh.clip_grad_norm")
+        fail(("%s: gradient %d is complex, and complex numbers have no order\n  have  shape [%s]\n" ..
+            "  fix   mh.clip_grad_norm")
           :format(op, i, table.concat(gradient.shape, ", ")))
       end
     end

@@ -12,7 +12,8 @@ local nn = {
   functional = require "moonhalo.functional",
 }
 
-for _, part in ipairs {"containers", "layers", "conv", "norm", "pool", "window", "activation", "attention", "neighborhood"} do
+for _, part in ipairs {"containers", "layers", "conv", "norm", "pool", "window", "activation", "attention",
+    "neighborhood"} do
   for name, value in pairs(require("moonhalo.nn." .. part)) do
     if base.is_class(value) then nn[name] = value end
   end
@@ -22,6 +23,7 @@ return setmetatable(nn, {
   __index = function(_, key)
     local known = {}
     for name in pairs(nn) do known[#known + 1] = name end
-    mh.fail("nn: no module '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known) .. mh._python_name_hint(tostring(key)))
+    mh.fail("nn: no module '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), known)
+        .. mh._python_name_hint(tostring(key)))
   end,
 })

@@ -5,8 +5,8 @@ local mh = require "moonhalo"
 
 local plan = {}
 
---- Reads a plan from a JSON file; what may stand in it is what a plan in Lua may hold, placements being texts: "R", "S(0)",
---- "S(0, {5, 4})", "P".
+--- Reads a plan from a JSON file; what may stand in it is what a plan in Lua may hold, placements being texts: "R",
+--- "S(0)", "S(0, {5, 4})", "P".
 function plan.load(file) return mh._plans.load_plan(file) end
 
 --- The plan object of a table, for printing or saving.

@@ -2,12 +2,12 @@
 -- Pictures of a run, as PNG. All ranks call, rank 0 writes; ShardTensors are gathered.
 --   mh.plot.lines("loss.png", {{y = losses, label = "train"}}, {yscale = "log", xlabel = "step", ylabel = "loss"})
 --   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
--- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), smooth (the mean over so many neighbours
--- is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or "log"),
--- xrange, yrange, size {width, height}.
--- A panel: data, title, colormap, range, unit, x and y (the coordinates {first, last} of the columns and rows). Maps: title,
--- columns, colormap, range, unit, aspect (height of a cell over its width), origin ("lower" or "upper": where row 0 is),
--- size {width}.
+-- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), smooth (the mean over so many
+-- neighbours is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or
+-- "log"), xrange, yrange, size {width, height}.
+-- A panel: data, title, colormap, range, unit, x and y (the coordinates {first, last} of the columns and rows). Maps:
+-- title, columns, colormap, range, unit, aspect (height of a cell over its width), origin ("lower" or "upper": where
+-- row 0 is), size {width}.
 -- A range, of a panel or of all, says which values the colours span: "row" (the default: those of all panels of the row
 -- that have the same colormap and unit, so that equal colours are equal values), "own" (the panel's), {low, high}, or
 -- another name: all panels of that name share a range.
@@ -84,8 +84,8 @@ local function read_series(series)
       for k = 1, #y do x[k] = k - 1 end
     end
     if #x ~= #y then fail(("plot: series %d has %d x and %d y"):format(i, #x, #y)) end
-    all[i] = {x = x, y = y, label = one.label, color = one.color or kSeries[(i - 1) % #kSeries + 1], points = one.points,
-      smooth = one.smooth}
+    all[i] = {x = x, y = y, label = one.label, color = one.color or kSeries[(i - 1) % #kSeries + 1],
+      points = one.points, smooth = one.smooth}
   end
   return all
 end
@@ -95,7 +95,9 @@ local function limits(series, key, scale, given)
   local low, high = math.huge, -math.huge
   for _, one in ipairs(series) do
     for _, value in ipairs(one[key]) do
-      if finite(value) and (scale ~= "log" or value > 0) then low, high = math.min(low, value), math.max(high, value) end
+      if finite(value) and (scale ~= "log" or value > 0) then
+        low, high = math.min(low, value), math.max(high, value)
+      end
     end
   end
   if low > high then
@@ -235,7 +237,9 @@ local function draw_lines(path, given, options)
   draw_ticks(canvas, frame, xticks, yticks, to_x, to_y)
   if options.title then canvas:text(frame.x0, 44, options.title, kTitle, kInk) end
   if options.xlabel then canvas:text((frame.x0 + frame.x1) / 2, height - 22, options.xlabel, kLabel, kInk, 0.5) end
-  if options.ylabel then canvas:text(20 + kLabel, (frame.y0 + frame.y1) / 2, options.ylabel, kLabel, kInk, 0.5, true) end
+  if options.ylabel then
+    canvas:text(20 + kLabel, (frame.y0 + frame.y1) / 2, options.ylabel, kLabel, kInk, 0.5, true)
+  end
   draw_legend(canvas, series, to_x, to_y, frame)
   save(canvas, path)
 end
@@ -251,7 +255,8 @@ local function read_panel(one, i, origin)
   local field = one.data:detach()
   if field:is_shard_tensor() then field = field:full_tensor() end
   if field.ndim ~= 2 then
-    fail(("plot: panel %d has %d dimensions, wanted 2\n  have  shape {%s}"):format(i, field.ndim, table.concat(field.shape, ", ")))
+    fail(("plot: panel %d has %d dimensions, wanted 2\n  have  shape {%s}"):format(i, field.ndim,
+        table.concat(field.shape, ", ")))
   end
   field = field:cpu():to("float64")
   return origin == "lower" and field:flip{0} or field
@@ -280,12 +285,14 @@ local function panel_styles(panels, options, columns)
   local styles = {}
   for i, panel in ipairs(panels) do
     local range = panel.range or options.range or "row"
-    if type(range) ~= "string" and not (type(range) == "table" and #range == 2 and is_number(range[1]) and is_number(range[2])) then
-      fail(("plot: panel %d has a range of another kind\n  have  %s\n  fix   give {low, high}, \"row\", \"own\", or a name that panels share")
+    if type(range) ~= "string" and not (type(range) == "table" and #range == 2 and is_number(range[1])
+        and is_number(range[2])) then
+      fail(("plot: panel %d has a range of another kind\n  have  %s\n" ..
+          "  fix   give {low, high}, \"row\", \"own\", or a name that panels share")
         :format(i, type(range) == "table" and "a table" or tostring(range)))
     end
-    styles[i] = {colormap = panel.colormap or options.colormap or "viridis", unit = panel.unit or options.unit, range = range,
-      row = (i - 1) // columns}
+    styles[i] = {colormap = panel.colormap or options.colormap or "viridis", unit = panel.unit or options.unit,
+      range = range, row = (i - 1) // columns}
     axis.colormap(styles[i].colormap)
   end
   return styles
@@ -327,7 +334,8 @@ local function draw_coordinates(canvas, panel, box, rows, columns, origin)
     if first == last then return end
     local step = (last - first) / math.max(cells - 1, 1)
     local low, high = first - step / 2, last + step / 2
-    for _, tick in ipairs(axis.linear_ticks(math.min(low, high), math.max(low, high), math.max(2, math.abs(to - from) // 80))) do
+    for _, tick in ipairs(axis.linear_ticks(math.min(low, high), math.max(low, high),
+        math.max(2, math.abs(to - from) // 80))) do
       local part = (tick[1] - low) / (high - low)
       place(from + (flipped and 1 - part or part) * (to - from), tick)
     end

@@ -120,7 +120,8 @@ end
 function Meter:line(now)
   local count, timing = self:parts(now)
   local percent = self.total > 0 and self.done * 100 // self.total or 100
-  local text = ("%s%s (%d%%)  %s  %s"):format(self.desc ~= "" and self.desc .. "  " or "", count, percent, timing, postfix())
+  local text = ("%s%s (%d%%)  %s  %s"):format(self.desc ~= "" and self.desc .. "  " or "", count, percent, timing,
+      postfix())
   io.stderr:write((text:gsub("%s+$", "")), "\n")
 end
 

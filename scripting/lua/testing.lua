@@ -26,7 +26,8 @@ local function check_numbers(what, value)
     element = first
   end
   if not mh.is_tensor(value) and type(element) ~= "number" and type(element) ~= "boolean" then
-    error(("assert_close: %s is %s, wanted a tensor, a number or a list of numbers"):format(what, mh._describe(value)), 4)
+    error(("assert_close: %s is %s, wanted a tensor, a number or a list of numbers"):format(what, mh._describe(value)),
+        4)
   end
 end
 
@@ -80,7 +81,8 @@ end
 --- assert_close for every entry of the table `expected`, and of tables in it; `actual` has the same names.
 function testing.assert_all_close(actual, expected, options)
   if type(actual) ~= "table" or type(expected) ~= "table" or mh.nn.is_module(actual) then
-    error(("assert_all_close: wanted two tables of tensors by name, got %s and %s"):format(mh._describe(actual), mh._describe(expected)), 2)
+    error(("assert_all_close: wanted two tables of tensors by name, got %s and %s"):format(mh._describe(actual),
+        mh._describe(expected)), 2)
   end
   for name, value in pairs(expected) do
     if actual[name] == nil then error("assert_all_close: '" .. tostring(name) .. "' is missing", 2) end
@@ -146,8 +148,8 @@ function testing.assert_error(fn, text)
 end
 
 --- `fn(table.unpack(inputs))` must give on blocks what it gives on the plain tensors `inputs`: results, gradients of
---- floating point inputs and, with `gradgrad`, gradients of gradients. Options: mesh (all ranks), placements (a list for
---- each input, an empty one for a plain tensor; drawn otherwise), draws (10), seed (0, also of random operators),
+--- floating point inputs and, with `gradgrad`, gradients of gradients. Options: mesh (all ranks), placements (a list
+--- for each input, an empty one for a plain tensor; drawn otherwise), draws (10), seed (0, also of random operators),
 --- gradients (true), gradgrad (false), tolerance (by dtype). Collective; an error on every rank names what differs.
 function testing.same_as_plain(fn, inputs, options)
   local meta = type(fn) == "table" and getmetatable(fn)

@@ -152,11 +152,13 @@ function masked(name_code)
   return u:sum(), mask:sum(), (u * mask):sum() / mask:sum(), alike and 1 or 0
 end
 
-function verify_masked() return mh.host.verify(function() return (fields.b * mh.host.masks.b):sum() / mh.host.masks.b:sum() end) end
+function verify_masked() return mh.host.verify(function() return (fields.b * mh.host.masks.b):sum()
+    / mh.host.masks.b:sum() end) end
 
 --- Writes the field, draws, and leaves gradients.
 local function smear(weight)
-  local mean = mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), mh.ones({1, 1, 3, 3}, {dtype = "float64"}) / 9, nil, {padding = 1})
+  local mean = mh.conv2d(fields.u:unsqueeze(0):unsqueeze(0), mh.ones({1, 1, 3, 3}, {dtype = "float64"}) / 9, nil,
+      {padding = 1})
   local noise = mh.rand({13, 11}, {dtype = "float64"})
   mh.host.state.weight:square():sum():backward()
   mh.no_grad(function() fields.u:copy_(fields.u * (1 - weight) + (mean[0][0] + noise) * weight) end)
@@ -206,7 +208,7 @@ function infinite() return 1, -math.huge end
 
 function spoils() mh.no_grad(function() fields.u:narrow(0, 0, 1):narrow(1, 0, 1):fill_(math.huge) end) end
 
--- ---- Without an end --------------------------------------------------------------------------------------------------
+-- ---- Without an end -------------------------------------------------------------------------------------------------
 
 function loops() while true do end end
 
@@ -229,7 +231,7 @@ function loops_on_rank_1()
   return fields.u:sum()
 end
 
--- ---- What a checkpoint may lack ----------------------------------------------------------------------------------------
+-- ---- What a checkpoint may lack -------------------------------------------------------------------------------------
 
 function remembers_more() mh.host.state.mean = mh.ones{3} end
 

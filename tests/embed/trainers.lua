@@ -19,7 +19,9 @@ function learn(factor)
       break
     end
   end
-  if config.fails == "all" or config.fails == "last" and mh.rank() == mh.world_size() - 1 then error("the learning rate is negative") end
+  if config.fails == "all" or config.fails == "last" and mh.rank() == mh.world_size() - 1 then
+    error("the learning rate is negative")
+  end
   local u = fields.u:to("float64"):unsqueeze(0):unsqueeze(0)
   optimizer:zero_grad()
   local loss = mh.mse_loss(net(u), factor * u) + fields.c:mean()

@@ -18,7 +18,9 @@ end
 local first = losses(arg[3])
 for i = 4, #arg do
   local worst = 0
-  for step, loss in ipairs(losses(arg[i])) do worst = math.max(worst, math.abs(loss - first[step]) / math.abs(first[step])) end
+  for step, loss in ipairs(losses(arg[i])) do
+    worst = math.max(worst, math.abs(loss - first[step]) / math.abs(first[step]))
+  end
   print(("%-60s differs by at most %.1e"):format(arg[i], worst))
   assert(worst <= tolerance, ("%s differs by %g, more than %g"):format(arg[i], worst, tolerance))
 end

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- X12, X20, X21: training from files through mh.data, saved within an epoch on some ranks and continued on others, with other
--- cuts. With --set folder=PATH: `save` (the default) makes the files, trains, saves and writes down what follows; --set
+-- X12, X20, X21: training from files through mh.data, saved within an epoch on some ranks and continued on others, with
+-- other cuts. With --set folder=PATH: `save` (the default) makes the files, trains, saves and writes down what follows;
+-- --set
 -- resume=true goes on from there and fails where a sample, a loss or a bit of the statistics differs.
 package.path = arg[0]:gsub("examples/data_resume%.lua$", "scripting/?.lua") .. ";" .. package.path
 
@@ -10,7 +11,8 @@ local nn = mh.nn
 
 local cfg = mh.config {folder = "", resume = false}
 local ranks = mh.world_size()
-local mesh = ranks == 4 and mh.init_device_mesh(mh.device(), {2, 2}, {"data", "domain"}) or mh.init_device_mesh(mh.device(), {ranks}, {"domain"})
+local mesh = ranks == 4 and mh.init_device_mesh(mh.device(), {2, 2}, {"data", "domain"})
+    or mh.init_device_mesh(mh.device(), {ranks}, {"domain"})
 local kCuts = {
   [4] = {batch = "data", longitude = {"domain", {2, 3}}},
   [3] = {latitude = {"domain", {4, 1, 2}}},
@@ -26,12 +28,12 @@ local paths = expected and expected.paths or {
   files.cf("resume_a.nc", 0, 21, {missing = true, compression = 1, chunks = {4, 7, 5}}),
   files.cf("resume_b.nc", 21, 14, {scale = 0.02, chunks = {1, 7, 5}, compression = 1})}
 
-local set = mh.data.open(paths):windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"t2m"}, steps = {1}},
-  static = {"orography"}}
+local set = mh.data.open(paths):windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}},
+  targets = {fields = {"t2m"}, steps = {1}}, static = {"orography"}}
 local train = set:split{train = 0.7, valid = 0.3}
 local stats = train:statistics{weights = "latitude"}
-local loader = train:loader{mesh = mesh, cut = kCuts[ranks], batch = 5, shuffle = "chunks", seed = 11, normalize = stats,
-  missing = {fill = 0, mask = true}, dtype = "float64"}
+local loader = train:loader{mesh = mesh, cut = kCuts[ranks], batch = 5, shuffle = "chunks", seed = 11,
+  normalize = stats, missing = {fill = 0, mask = true}, dtype = "float64"}
 
 mh.manual_seed(3)
 local net = nn.Sequential(nn.Conv2d(7, 8, 3, {padding = 1}), nn.GELU(), nn.Conv2d(8, 1, 3, {padding = 1})):double()
@@ -68,5 +70,6 @@ assert(mh.json.encode(stats.fields) == mh.json.encode(expected.stats), "the stat
 for i, step in ipairs(train_on(8)) do
   local before = expected.after[i]
   assert(mh.json.encode(step.index) == mh.json.encode(before.index), "batch " .. i .. " has other samples")
-  assert(math.abs(step.loss - before.loss) <= 1e-10 * math.abs(before.loss), ("loss %d is %.17g, was %.17g"):format(i, step.loss, before.loss))
+  assert(math.abs(step.loss - before.loss) <= 1e-10 * math.abs(before.loss),
+      ("loss %d is %.17g, was %.17g"):format(i, step.loss, before.loss))
 end

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- X16: a run that ends badly after it has finished a checkpoint, for failures.cmake.
---   how   error, killed: what happens to rank 1 in the midst of collectives; disk, disk_json, disk_log, disk_h5: what is too large to
---         be written (the caller limits files); stdout: the caller makes it a full device; check: the finished checkpoint is whole
+--   how   error, killed: what happens to rank 1 in the midst of collectives; disk, disk_json, disk_log, disk_h5: what
+--   is too large to
+--         be written (the caller limits files); stdout: the caller makes it a full device; check: the finished
+--         checkpoint is whole
 local mh = require "moonhalo"
 
 local cfg = mh.config {how = "check", folder = ""}

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- V01: one script, written as for one device, whose losses are those of plain tensors on any number of ranks. It is run on
--- plain tensors (--set plain=true) and on 1, 2, 3 and 4 ranks; compare_losses.lua compares the logs.
+-- V01: one script, written as for one device, whose losses are those of plain tensors on any number of ranks. It is run
+-- on plain tensors (--set plain=true) and on 1, 2, 3 and 4 ranks; compare_losses.lua compares the logs.
 local mh = require "moonhalo"
 local nn, F = mh.nn, mh.functional
 

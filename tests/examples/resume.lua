@@ -9,9 +9,11 @@ local S, R = mh.Shard, mh.Replicate
 local cfg = mh.config {folder = "", resume = false}
 local kF64, kSteps = {dtype = "float64"}, 3
 local ranks = mh.world_size()
-local mesh = ranks == 4 and mh.init_device_mesh(mh.device(), {2, 2}, {"rows", "tp"}) or mh.init_device_mesh(mh.device(), {ranks}, {"rows"})
+local mesh = ranks == 4 and mh.init_device_mesh(mh.device(), {2, 2}, {"rows", "tp"})
+    or mh.init_device_mesh(mh.device(), {ranks}, {"rows"})
 
---- The placements of tensors: on 4 ranks on a grid, on 3 in uneven rows and weights in uneven blocks, on 2 and 1 otherwise.
+--- The placements of tensors: on 4 ranks on a grid, on 3 in uneven rows and weights in uneven blocks, on 2 and 1
+--- otherwise.
 local kCuts = {
   [4] = {data = {S(2, {7, 2}), R()}, place = {S(1, {3, 6}), R()}, conv = {R(), S(0)}, linear = {S(0), S(1)}},
   [3] = {data = {S(3, {1, 4, 1})}, place = {S(2, {4, 0, 2})}, conv = {S(0, {1, 0, 5})}, linear = {S(1)}},
@@ -34,7 +36,8 @@ end
 
 mh.manual_seed(3)
 local net = Net():double()
-mh.parallelize_module(net, mesh, {parameter = {place = cuts.place, ["enter.weight"] = cuts.conv, ["enter.bias"] = cuts.conv[2]
+mh.parallelize_module(net, mesh, {parameter = {place = cuts.place, ["enter.weight"] = cuts.conv,
+    ["enter.bias"] = cuts.conv[2]
   and {R(), cuts.conv[2]} or nil, ["leave.weight"] = cuts.linear}})
 local opt = mh.optim.AdamW(net:parameters(), {lr = 0.02})
 local data = mh.distribute_tensor(mh.randn({8, 2, 9, 6}, kF64), mesh, cuts.data)
@@ -78,6 +81,6 @@ local function close(name, have, want)
 end
 close("losses", mh.tensor(losses, kF64), mh.tensor(expected.losses, kF64))
 close("the embedding", net.place:detach():full_tensor(), expected.place)
-close("the weights", net.leave.weight:detach():is_shard_tensor() and net.leave.weight:detach():full_tensor() or net.leave.weight:detach(),
-  expected.weight)
+close("the weights", net.leave.weight:detach():is_shard_tensor() and net.leave.weight:detach():full_tensor()
+  or net.leave.weight:detach(), expected.weight)
 if mh.rank() == 0 then print(("continued on %d ranks"):format(ranks)) end

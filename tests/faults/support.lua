@@ -48,12 +48,15 @@ function support.save_h5(version, options) support.open_h5(version, options):clo
 function support.save_ck(version, options)
   local net = mh.nn.Linear(64, 64)
   for _, parameter in ipairs(net:parameters()) do parameter:detach():fill_(version) end
-  mh.checkpoint.save(options and options.path or "ck", {net = net, field = support.field(version, options and options.rows), version = version,
-    notes = options and options.notes or "none"})
+  mh.checkpoint.save(options and options.path or "ck", {net = net, field = support.field(version, options
+    and options.rows), version = version, notes = options and options.notes or "none"})
 end
 
 function support.save_safetensors(version, elements)
-  if mh.rank() == 0 then mh.safetensors.save("weights.safetensors", {{"a", mh.full({elements or 64}, version + 0.0)}, {"b", mh.full({8}, version + 0.0)}}) end
+  if mh.rank() == 0 then
+    mh.safetensors.save("weights.safetensors", {{"a", mh.full({elements or 64}, version + 0.0)},
+        {"b", mh.full({8}, version + 0.0)}})
+  end
 end
 
 local function all_are(tensor, version, what)
@@ -69,7 +72,8 @@ function support.noise(rows) return mh.distribute_tensor(mh.rand{rows, 128}, mes
 function support.write_series(name)
   if mh.rank() > 0 then return end
   local out <close> = mh.h5.open(name, "w")
-  out:write("t2m", (mh.arange(12 * 30 * 64) * 0.37):sin():view{12, 30, 64}, {dims = {"time", "y", "x"}, chunks = {1, 30, 64}, compression = 1})
+  out:write("t2m", (mh.arange(12 * 30 * 64) * 0.37):sin():view{12, 30, 64},
+      {dims = {"time", "y", "x"}, chunks = {1, 30, 64}, compression = 1})
 end
 
 --- Batches of that file, in blocks of rows, that keep nothing of what was read. `damage`: what is done to it before.
@@ -77,8 +81,10 @@ function support.loader(damage)
   support.write_series("../series.nc")
   if damage then damage() end
   mh.barrier()
-  return mh.data.open("../series.nc", {layout = "plain"}):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {y = "domain"}, batch = 2,
-    memory = 5 * 2 * (30 // mh.world_size()) * 64 * 4 + (mh.world_size() > 1 and 3 * 30 * 64 * 4 or 0)}  -- read for others
+  return mh.data.open("../series.nc", {layout = "plain"}):windows{inputs = {"t2m"}}:loader{mesh = mesh,
+    cut = {y = "domain"}, batch = 2,
+    -- read for others
+    memory = 5 * 2 * (30 // mh.world_size()) * 64 * 4 + (mh.world_size() > 1 and 3 * 30 * 64 * 4 or 0)}
 end
 
 --- Epochs of a loader without an end.

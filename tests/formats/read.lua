@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- S18: reads every array of the files in a folder in every way and writes what it got: `moonhalo run read.lua FOLDER NAME ...`
--- makes FOLDER/NAME.out.h5, which check_formats.py compares with what it wrote.
+-- S18: reads every array of the files in a folder in every way and writes what it got: `moonhalo run read.lua FOLDER
+-- NAME ...` makes FOLDER/NAME.out.h5, which check_formats.py compares with what it wrote.
 local mh = require "moonhalo"
 local folder = arg[1]
 local ranks = mh.world_size()

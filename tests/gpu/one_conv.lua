@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One convolution, forward and backward, on blocks of rows and on a plain tensor of the same device; prints "equal" or ends in an error.
+-- One convolution, forward and backward, on blocks of rows and on a plain tensor of the same device; prints "equal" or
+-- ends in an error.
 local mh = require "moonhalo"
 
 local ranks = mh.world_size()
@@ -19,6 +20,10 @@ local plain, plain_grad = outcome(x)
 local cut, cut_grad = outcome(mh.distribute_tensor(x, mesh, {mh.Shard(2)}))
 if cut.full_tensor then cut = cut:full_tensor() end
 local function difference(a, b) return (a - b):abs():max():item() end
-local d, dg = difference(cut, plain), difference(cut_grad.full_tensor and cut_grad:full_tensor() or cut_grad, plain_grad)
-assert(d < 1e-10 and dg < 1e-10, ("blocks differ from the plain tensor: output by %.1e, gradient by %.1e"):format(d, dg))
-if mh.rank() == 0 then print(("equal: output to %.1e, gradient to %.1e, on %s"):format(d, dg, tostring(mesh.device))) end
+local d, dg = difference(cut, plain), difference(cut_grad.full_tensor and cut_grad:full_tensor() or cut_grad,
+    plain_grad)
+assert(d < 1e-10 and dg < 1e-10, ("blocks differ from the plain tensor: output by %.1e, gradient by %.1e"):format(d,
+    dg))
+if mh.rank() == 0 then
+  print(("equal: output to %.1e, gradient to %.1e, on %s"):format(d, dg, tostring(mesh.device)))
+end

@@ -1,13 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Writes what check_attributes.py reads with h5py, and reads what that has written (X17): moonhalo run attributes.lua -- FOLDER NUMBER
+-- Writes what check_attributes.py reads with h5py, and reads what that has written (X17): moonhalo run attributes.lua
+-- -- FOLDER NUMBER
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
 local folder, number = arg[1], arg[2]
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
-local kTheirs = {str = "Höhe", empty = "", fixed = "plain text", fixed_utf8 = "Höhe", variable_ascii = "text", list = {"a", "längst"}, fixed_list = {"a", "bcd"},
+local kTheirs = {str = "Höhe", empty = "", fixed = "plain text", fixed_utf8 = "Höhe", variable_ascii = "text",
+  list = {"a", "längst"}, fixed_list = {"a", "bcd"},
   one = "alone", int = 3, float = 2.5, bool = true, ints = {1, 2}, floats = {0.5, 2.0}, bools = {1, 0}, nothing = {}}
-local kOurs = {text = "Höhe", empty = "", list = {"a", "längst"}, int = 3, float = 2.5, bool = true, ints = {1, 2}, mixed = {1, 2.5}}
+local kOurs = {text = "Höhe", empty = "", list = {"a", "längst"}, int = 3, float = 2.5, bool = true, ints = {1, 2},
+    mixed = {1, 2.5}}
 
 local theirs = mh.h5.open(folder .. "/theirs.h5")
 testing.assert_equal(theirs.attrs, kTheirs)
@@ -34,7 +37,8 @@ write(ours, function(out)
   out:append("grown", {1.5})
   out:append("grown", {2.5})
   testing.assert_error(function() out:write("text", "abc") end, "write: the data are text")
-  testing.assert_error(function() out:write("ragged", {{1, 2}, {3}}) end, "write: lists of dimension 1 differ in length: 2 and 1")
+  testing.assert_error(function() out:write("ragged", {{1, 2}, {3}}) end,
+      "write: lists of dimension 1 differ in length: 2 and 1")
   testing.assert_error(function() out:write("named", {a = 1}) end, "write: a list has names too")
   testing.assert_error(function() out:write("late", {[3] = 1}) end, "write: a list does not begin at 1")
   testing.assert_error(function() out:write("texts", {"a"}) end, "write: elements are numbers or booleans, got 'a'")
@@ -48,7 +52,8 @@ end)
 local again = mh.h5.open(ours)
 testing.assert_equal(again.attrs, kOurs)
 testing.assert_equal(again["x"].attrs, kOurs)
-testing.assert_equal({again["n"]:read():item(), again["n"].shape, again["large"]:read():item(), again["flag"]:read():item()}, {3, {}, (1 << 53) + 1, false})
+testing.assert_equal({again["n"]:read():item(), again["n"].shape, again["large"]:read():item(),
+    again["flag"]:read():item()}, {3, {}, (1 << 53) + 1, false})
 
 write(("%s/ours%s.nc"):format(folder, number), function(out)
   out:set_attr("title", "Höhe")

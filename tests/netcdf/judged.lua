@@ -9,7 +9,9 @@ local out = mh.h5.open(out_path, "w")
 --- Blocks of a dim of `rows`: the first rank has most of them, the last nothing.
 local function uneven(rows)
   local sizes = {}
-  for rank = 1, mh.world_size() do sizes[rank] = rank == 1 and math.max(0, rows - mh.world_size() + 2) or rank < mh.world_size() and 1 or 0 end
+  for rank = 1, mh.world_size() do
+    sizes[rank] = rank == 1 and math.max(0, rows - mh.world_size() + 2) or rank < mh.world_size() and 1 or 0
+  end
   if mh.world_size() == 1 then sizes[1] = rows end
   return sizes
 end
@@ -43,7 +45,8 @@ local function read(case, name)
   local rows = data.fields[case.fields[1]].space_shape[#data.space]
   for _, ahead in ipairs {0, 2} do
     local parts, static = {}, nil
-    local loader = set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(rows)}}, batch = math.min(2, #set), missing = "keep", prefetch = ahead, dtype = "float64"}
+    local loader = set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(rows)}}, batch = math.min(2, #set),
+        missing = "keep", prefetch = ahead, dtype = "float64"}
     for batch in loader:batches() do
       parts[#parts + 1] = batch.inputs:full_tensor()
       static = batch.static and batch.static:full_tensor()
@@ -52,7 +55,9 @@ local function read(case, name)
     if #case.static > 0 then out:write(("%s/static%d"):format(name, ahead), static["0"]) end
   end
   local stats = set:statistics()
-  for field, of in pairs(stats.fields) do out:write(name .. "/mean/" .. field, mh.tensor(of.mean, {dtype = "float64"})) end
+  for field, of in pairs(stats.fields) do
+    out:write(name .. "/mean/" .. field, mh.tensor(of.mean, {dtype = "float64"}))
+  end
 end
 
 for _, case in ipairs(mh.json.load(folder .. "/cases.json")) do

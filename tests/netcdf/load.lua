@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Loads what check_data.py has made, over uneven blocks, and writes the batches whole (X18, X21): moonhalo run load.lua -- FOLDER
+-- Loads what check_data.py has made, over uneven blocks, and writes the batches whole (X18, X21): moonhalo run load.lua
+-- -- FOLDER
 local mh = require "moonhalo"
 
 local folder = arg[1]
@@ -21,7 +22,8 @@ local function load(name, source, windows, options)
   local dim = data.space[#data.space]
   local rows = data.fields[set.inputs.fields[1]].space_shape[#data.space]
   local parts = {inputs = {}, targets = {}}
-  for batch in set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(rows)}}, batch = 4, missing = options}:batches() do
+  for batch in set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(rows)}}, batch = 4,
+      missing = options}:batches() do
     for kind, list in pairs(parts) do list[#list + 1] = batch[kind]:full_tensor() end
   end
   for kind, list in pairs(parts) do out:write(name .. "/" .. kind, mh.cat(list, 0)) end
@@ -32,12 +34,17 @@ local function load(name, source, windows, options)
   end
 end
 
-load("cf", folder .. "/era_*.nc", {inputs = {fields = {"t2m", "v"}, steps = {-1, 0}}, targets = {fields = {"u"}, steps = {1}}}, "keep")
-load("well", folder .. "/well", {inputs = {fields = {"tracer", "velocity"}, steps = {0, 1}}, targets = {fields = {"stress"}, steps = {2}}})
-load("lzf", folder .. "/ns_incom.h5", {inputs = {fields = {"velocity"}, steps = {0}}, targets = {fields = {"particles"}, steps = {1}}})
-load("seeds", folder .. "/diff_react.h5", {inputs = {fields = {"data"}, steps = {0}}, targets = {fields = {"data"}, steps = {2}}})
+load("cf", folder .. "/era_*.nc", {inputs = {fields = {"t2m", "v"}, steps = {-1, 0}},
+    targets = {fields = {"u"}, steps = {1}}}, "keep")
+load("well", folder .. "/well", {inputs = {fields = {"tracer", "velocity"}, steps = {0, 1}},
+    targets = {fields = {"stress"}, steps = {2}}})
+load("lzf", folder .. "/ns_incom.h5", {inputs = {fields = {"velocity"}, steps = {0}},
+    targets = {fields = {"particles"}, steps = {1}}})
+load("seeds", folder .. "/diff_react.h5", {inputs = {fields = {"data"}, steps = {0}},
+    targets = {fields = {"data"}, steps = {2}}})
 load("plain", folder .. "/plain.h5", {inputs = {"x"}, targets = {"y"}})
-load("makani", folder .. "/makani", {inputs = {fields = {"fields"}, steps = {-1, 0}}, targets = {fields = {"fields"}, steps = {1}}})
+load("makani", folder .. "/makani", {inputs = {fields = {"fields"}, steps = {-1, 0}},
+    targets = {fields = {"fields"}, steps = {1}}})
 out:close()
 
 --- Text where numbers are wanted is the same error on every rank.

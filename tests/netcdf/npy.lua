@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Reads the .npy files that check_npy.py has made, whole and by blocks, and writes them again (X18, S18): moonhalo run npy.lua -- FOLDER OUT
+-- Reads the .npy files that check_npy.py has made, whole and by blocks, and writes them again (X18, S18): moonhalo run
+-- npy.lua -- FOLDER OUT
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
@@ -35,8 +36,10 @@ for _, name in ipairs(cases.arrays) do
     assert(mh.equal(x:full_tensor(), whole), name)
     local bytes, all = whole:numel() * whole:element_size(), 0
     for i, of_rank in ipairs(stored) do
-      local share = math.max(bytes * sizes[i] / math.max(whole.shape[dim + 1], 1), bytes / ranks)  -- of what is its own, or equal ones
-      assert(of_rank <= 1.5 * share + 8192, ("%s, dim %d: rank %d read %d bytes, its share is %g"):format(name, dim, i - 1, of_rank, share))
+      -- of what is its own, or equal ones
+      local share = math.max(bytes * sizes[i] / math.max(whole.shape[dim + 1], 1), bytes / ranks)
+      assert(of_rank <= 1.5 * share + 8192, ("%s, dim %d: rank %d read %d bytes, its share is %g"):format(name, dim,
+          i - 1, of_rank, share))
       all = all + of_rank
     end
     assert(all <= 1.5 * bytes, ("%s, dim %d: %d bytes read of %d"):format(name, dim, all, bytes))
@@ -44,7 +47,8 @@ for _, name in ipairs(cases.arrays) do
   if whole.ndim == 3 then
     local wanted = whole["1:, ::2, 1:4"]
     assert(mh.equal(data["1:, ::2, 1:4"]:read(), wanted), name .. ": a selection")
-    assert(mh.equal(mh.scatter_tensor(data["1:, ::2, 1:4"], mesh, {mh.Shard(2, uneven(wanted.shape[3]))}):full_tensor(), wanted), name .. ": a selection by blocks")
+    assert(mh.equal(mh.scatter_tensor(data["1:, ::2, 1:4"], mesh, {mh.Shard(2, uneven(wanted.shape[3]))}):full_tensor(),
+        wanted), name .. ": a selection by blocks")
   end
   if rank == 0 then mh.files.write_npy(out .. "/" .. name, whole) end
   mh.barrier()
@@ -57,8 +61,10 @@ for _, name in ipairs(cases.refused) do
   messages[name] = testing.assert_error(function() mh.files.read_npy(folder .. "/" .. name) end, name)
   mh._data.check_same("npy", "messages", messages[name])
 end
-testing.assert_error(function() mh.files.write_npy(out .. "/x.npy", mh.ones({2}, {dtype = "bfloat16"})) end, "numpy has no dtype bfloat16")
-testing.assert_error(function() mh.files.write_npy(out .. "/x.npy", mh.distribute_tensor(mh.ones{4}, mesh, {mh.Shard(0)})) end, "a ShardTensor")
+testing.assert_error(function() mh.files.write_npy(out .. "/x.npy", mh.ones({2}, {dtype = "bfloat16"})) end,
+    "numpy has no dtype bfloat16")
+testing.assert_error(function() mh.files.write_npy(out .. "/x.npy", mh.distribute_tensor(mh.ones{4}, mesh,
+    {mh.Shard(0)})) end, "a ShardTensor")
 if rank == 0 then
   local file <close> = io.open(out .. "/messages.json", "w")
   file:write(mh.json.encode(messages))
@@ -75,7 +81,8 @@ for i, run in ipairs{10, 2} do  -- in the order of the paths
 end
 testing.assert_close(set:statistics().fields.run.mean[1], 29.5 + 6000)
 for _, dim in ipairs{"y", "x"} do
-  for batch in set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(dim == "y" and 3 or 5)}}, batch = 6}:batches() do
+  for batch in set:loader{mesh = mesh, cut = {[dim] = {"domain", uneven(dim == "y" and 3 or 5)}},
+      batch = 6}:batches() do
     testing.assert_close(batch.inputs:full_tensor(), mh.stack(wanted, 0))
     testing.assert_close(batch.static:full_tensor()["5, 0"], mh.arange(15):remainder(2):eq(0):float():reshape{3, 5})
   end
@@ -85,8 +92,11 @@ end
 for _, name in ipairs{"large.npy", "large_fortran.npy"} do
   local whole, sums = mh.files.read_npy(folder .. "/" .. name), {}
   local _, stored = stored_by(function()
-    local steps = mh.data.open(folder .. "/" .. name, {dims = {"time", "y", "x"}}):windows{inputs = {name:match("^%w*_?%a*")}}
-    for batch in steps:loader{mesh = mesh, cut = {x = {"domain", uneven(300)}}, batch = 8}:batches() do sums[#sums + 1] = batch.inputs:sum{dim = {1, 2, 3}}:full_tensor() end
+    local steps = mh.data.open(folder .. "/" .. name, {dims = {"time", "y", "x"}}):windows{
+        inputs = {name:match("^%w*_?%a*")}}
+    for batch in steps:loader{mesh = mesh, cut = {x = {"domain", uneven(300)}}, batch = 8}:batches() do
+      sums[#sums + 1] = batch.inputs:sum{dim = {1, 2, 3}}:full_tensor()
+    end
   end)
   testing.assert_close(mh.cat(sums, 0), whole:sum{dim = {1, 2}}, {rtol = 1e-4})
   local all = 0
@@ -95,5 +105,6 @@ for _, name in ipairs{"large.npy", "large_fortran.npy"} do
 end
 
 local dates = mh.h5.open(folder .. "/dates.npy")["data"]
-testing.assert_equal({dates.attrs.units, dates.attrs.calendar, dates:read{decode = true, dtype = "float64"}["0:2"]:tolist()}, {"days since 1970-01-01", "proleptic_gregorian", {10957, 11356}})
+testing.assert_equal({dates.attrs.units, dates.attrs.calendar, dates:read{decode = true,
+    dtype = "float64"}["0:2"]:tolist()}, {"days since 1970-01-01", "proleptic_gregorian", {10957, 11356}})
 assert(dates:read{decode = true}:isnan()["2"]:item(), "NaT is missing")

@@ -14,8 +14,10 @@ out:write("t2m", cut(field(6), 2), {dims = {"time", "latitude", "longitude"}, co
            valid_range = {-100, 400}}})
 out:write("packed", cut(mh.arange(12, {dtype = "int16"}):reshape{6, 2}, 0),
           {dims = {"time", "bounds"}, attrs = {_FillValue = 3, scale_factor = 0.5, add_offset = 10.0}})
-out:write("time", mh.arange(6) * 6, {dims = {"time"}, attrs = {units = "hours since 2001-12-31 12:00", calendar = "standard"}})
-out:write("latitude", mh.linspace(60, 40, 5), {dims = {"latitude"}, attrs = {units = "degrees_north", standard_name = "latitude"}})
+out:write("time", mh.arange(6) * 6, {dims = {"time"}, attrs = {units = "hours since 2001-12-31 12:00",
+    calendar = "standard"}})
+out:write("latitude", mh.linspace(60, 40, 5), {dims = {"latitude"}, attrs = {units = "degrees_north",
+    standard_name = "latitude"}})
 out:write("longitude", mh.arange(8, {dtype = "float64"}) * 45, {dims = {"longitude"}, attrs = {units = "degrees_east"}})
 out:write("group/deep/speed", cut(field(6), 1), {dims = {"time", "latitude", "longitude"}, chunks = {1, 5, 4}})
 out:set_attr("title", "written by several ranks")
@@ -32,5 +34,6 @@ growing:close()
 -- Like a dataset of another program's file: the selected rows.
 local theirs = mh.h5.open(folder .. "/theirs.nc")["sst"]["1:, 2:6, :"]
 local like = mh.h5.open(folder .. "/like.nc", "w")
-like:write("forecast", mh.scatter_tensor(theirs, mesh, {mh.Shard(1)}, {decode = true}) + 1, {like = theirs, compression = 1})
+like:write("forecast", mh.scatter_tensor(theirs, mesh, {mh.Shard(1)}, {decode = true}) + 1,
+    {like = theirs, compression = 1})
 like:close()

@@ -35,7 +35,8 @@ function tests.test_checkpoint_gives_the_same_gradients()
     testing.assert_equal(once, 2)
     testing.assert_equal(twice, 4)
   end
-  testing.assert_error(function() mh.checkpoint(function() return 3 end, full) end, "checkpoint: the function gives tensors, result 1 is 3")
+  testing.assert_error(function() mh.checkpoint(function() return 3 end, full) end,
+      "checkpoint: the function gives tensors, result 1 is 3")
   testing.assert_error(function() mh.checkpoint(3, full) end, "a function")
 end
 
@@ -54,8 +55,8 @@ function tests.test_gradient_placements_and_async()
     local net = mlp()
     mh.parallelize_module(net, mesh, {
       parameter = {["0.weight"] = {placements = {S(0)}, grad = {R()}}, ["0.bias"] = {S(0)}, ["2.weight"] = {S(1)}},
-      forward = {["0.input"] = {{placements = {R()}, async = async}}, ["2.output"] = {{placements = {R()}, async = async}}},
-    })
+      forward = {["0.input"] = {{placements = {R()}, async = async}},
+    ["2.output"] = {{placements = {R()}, async = async}}}, })
     net(mh.distribute_tensor(x, mesh, {S(0)})):square():sum():backward()
     local gradient = net:get_parameter("0.weight").grad
     testing.assert_equal(tostring(gradient.placements[1]), "Replicate()")

@@ -36,15 +36,19 @@ refused("a_convolution_of_another_seed", function(x)
   return layer(x:unsqueeze(1))
 end, "a plain weight", "rank 1 holds others")
 
-refused("a_number_of_the_rank", function(x) return x * (mh.rank() + 0.5) end, "aten::mul", "the value is 1.5, on rank 0 0.5")
+refused("a_number_of_the_rank", function(x) return x * (mh.rank() + 0.5) end, "aten::mul",
+    "the value is 1.5, on rank 0 0.5")
 refused("a_number_of_the_rank_on_the_left", function(x) return mh.rank() - x end, "the value is 2, on rank 0 0")
-refused("rows_of_the_rank", function(x) return x:index_select(0, mh.tensor({0, mh.rank()})) end, "argument 'index'", "element [1] is 1, on rank 0 0")
+refused("rows_of_the_rank", function(x) return x:index_select(0, mh.tensor({0, mh.rank()})) end, "argument 'index'",
+    "element [1] is 1, on rank 0 0")
 refused("labels_of_the_rank", function(x)
   return mh.cross_entropy_loss(x, mh.tensor({0, 1, 2, 3, 0, 1, 2, 3, mh.rank()}))
 end, "element [8] is 1, on rank 0 0")
-refused("a_mask_of_the_rank", function(x) return x:masked_fill(mh.arange(4):eq(mh.rank()), 0) end, "argument 'mask'", "Bool")
+refused("a_mask_of_the_rank", function(x) return x:masked_fill(mh.arange(4):eq(mh.rank()), 0) end, "argument 'mask'",
+    "Bool")
 refused("a_file_of_the_rank", function(x) return x:clone():copy_(mh.full({9, 4}, mh.rank() * 1.0)) end, "aten::copy_")
-refused("a_tensor_of_a_list", function(x) return mh.cat({x, mh.full({1, 4}, mh.rank() * 1.0)}) end, "tensor 1 of argument 'tensors'")
+refused("a_tensor_of_a_list", function(x) return mh.cat({x, mh.full({1, 4}, mh.rank() * 1.0)}) end,
+    "tensor 1 of argument 'tensors'")
 refused("what_a_hook_multiplies_with", function(x)
   local y = x:requires_grad_(true) * 2
   y:register_hook(function(g) return g * mh.full({4}, mh.rank() * 1.0) end)
@@ -55,8 +59,8 @@ function tests.test_random_numbers_of_another_seed()
   local x = field()
   local draws = {
     function() return mh.randn_like(x) end, function() return nn.functional.dropout(x, 0.5, true) end,
-    function() return mh.randn({9, 4}, {mesh = mesh, placements = {mh.Replicate()}}) end, function() return x:clone():uniform_() end,
-  }
+    function() return mh.randn({9, 4}, {mesh = mesh, placements = {mh.Replicate()}}) end,
+  function() return x:clone():uniform_() end, }
   for i, draw in ipairs(draws) do
     mh.manual_seed(mh.rank())
     testing.assert_error(draw, "ranks draw different random numbers for one ShardTensor")
@@ -73,7 +77,8 @@ function tests.test_the_switch()
   testing.assert_equal(mh.check_replicated(true), false)
   testing.assert_error(function() return x + p end, kNotAlike)
   testing.assert_error(function() mh.check_replicated(1) end, "check_replicated: wanted true or false, got")
-  testing.assert_error(function() mh.check_replicated(mh.rank() == 1) end, "check_replicated: ranks 0 and 1 want different settings")
+  testing.assert_error(function() mh.check_replicated(mh.rank() == 1) end,
+      "check_replicated: ranks 0 and 1 want different settings")
 end
 
 -- The remedies.

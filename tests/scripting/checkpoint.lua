@@ -40,7 +40,8 @@ function tests.test_a_resumed_run_is_the_same_run()
   local again, opt2, schedule2 = parts()
   local rest = mh.checkpoint.load(path, {model = again, optimizer = opt2, schedule = schedule2})
 
-  testing.assert_equal({rest.step, rest.best, rest.history, rest.note}, {3, math.huge, {0.5, 0.25}, {text = "a", done = true}})
+  testing.assert_equal({rest.step, rest.best, rest.history, rest.note},
+      {3, math.huge, {0.5, 0.25}, {text = "a", done = true}})
   testing.assert_equal(rest.field:tolist(), {0, 1, 2})
   testing.assert_equal(train(again, opt2, schedule2, 3), expected)
   for name, tensor in net:state_dict() do testing.assert_equal(mh.equal(tensor, again:state_dict()[name]), true) end
@@ -52,8 +53,8 @@ function tests.test_the_model_file_has_the_names_of_the_state()
   local names = {}
   for i, pair in ipairs((mh.safetensors.load(path .. "/model.safetensors"))) do names[i] = pair[1] end
 
-  testing.assert_equal(names, {"0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean", "1.running_var",
-    "1.weight", "3.bias", "3.weight"})
+  testing.assert_equal(names, {"0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean",
+    "1.running_var", "1.weight", "3.bias", "3.weight"})
 end
 
 function tests.test_what_is_not_loaded_comes_back_plain()
@@ -71,11 +72,12 @@ function tests.test_wrong_checkpoints_are_refused()
   local refused = {
     {function() mh.checkpoint.load("/nowhere/run") end, "checkpoint.load: '/nowhere/run' is no checkpoint"},
     {function() mh.checkpoint.load(path, {modle = model()}) end, "has no entry 'modle'; did you mean 'model'?"},
-    {function() mh.checkpoint.load(path, {model = nn.Linear(2, 2)}) end, "Linear: load_state_dict: missing keys: 'weight', 'bias'"},
+    {function() mh.checkpoint.load(path, {model = nn.Linear(2, 2)}) end,
+    "Linear: load_state_dict: missing keys: 'weight', 'bias'"},
     {function() mh.checkpoint.save(path, {fn = print}) end, "is a function, which cannot be saved"},
     {function() mh.checkpoint.save(path, {["a/b"] = 1}) end, "'a/b' cannot be the name of an entry"},
-    {function() local t = {} t.t = t mh.checkpoint.save(path, {a = t}) end, "is nested deeper than 90 levels, or holds itself"},
-  }
+    {function() local t = {} t.t = t mh.checkpoint.save(path, {a = t}) end,
+  "is nested deeper than 90 levels, or holds itself"}, }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
 
   -- As a later version might write it.
@@ -103,41 +105,53 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     local out <close> = assert(io.open(file, "w"))
     assert(out:write(text))
   end
-  local in_file, entry = "checkpoint.load: '" .. file .. "' is damaged: ", "checkpoint.load: '" .. path .. "', entry '%s': "
-  local optimizer, rates = entry:format("optimizer") .. "load_state_dict: ", entry:format("schedule") .. "load_state_dict: "
+  local in_file, entry = "checkpoint.load: '" .. file .. "' is damaged: ", "checkpoint.load: '" .. path
+      .. "', entry '%s': "
+  local optimizer, rates = entry:format("optimizer") .. "load_state_dict: ", entry:format("schedule")
+      .. "load_state_dict: "
   local cases = {
     {function(all) all.format = nil end, in_file .. "it has no format"},
     {function(all) all.entries = nil end, in_file .. "it has no entries"},
     {function(all) all.entries = "none" end, in_file .. "it has no entries"},
     {function(all) all.entries = {"a", "b"} end, in_file .. "'1' cannot be the name of an entry"},
-    {function(all) all.entries["../../etc/x"] = {["$tensor"] = "x"} end, in_file .. "'../../etc/x' cannot be the name of an entry"},
+    {function(all) all.entries["../../etc/x"] = {["$tensor"] = "x"} end, in_file
+    .. "'../../etc/x' cannot be the name of an entry"},
     {function(all) all.entries["/tmp/x"] = 1 end, in_file .. "'/tmp/x' cannot be the name of an entry"},
     {function(all) all.entries[""] = 1 end, in_file .. "'' cannot be the name of an entry"},
     {function(all) all.entries["a.b"] = 1 end, in_file .. "'a.b' cannot be the name of an entry"},
-    {function(all) all.entries.model = "x" end, entry:format("model") .. "Sequential: load_state_dict: wanted tensors by name, got 'x'"},
-    {function(all) all.entries.model["3.bias"] = nil end, entry:format("model") .. "Sequential: load_state_dict: missing keys: '3.bias'"},
-    {function(all) all.entries.model["3.bias"] = 4 end, "entry 'model': Sequential: load_state_dict: '3.bias' is no tensor but 4"},
-    {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model") .. "the tensor 'y' is missing"},
+    {function(all) all.entries.model = "x" end, entry:format("model")
+    .. "Sequential: load_state_dict: wanted tensors by name, got 'x'"},
+    {function(all) all.entries.model["3.bias"] = nil end, entry:format("model")
+    .. "Sequential: load_state_dict: missing keys: '3.bias'"},
+    {function(all) all.entries.model["3.bias"] = 4 end,
+    "entry 'model': Sequential: load_state_dict: '3.bias' is no tensor but 4"},
+    {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model")
+    .. "the tensor 'y' is missing"},
     {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "a name is a table"},
     {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is no number"},
     {function(all) all.entries.optimizer = 3 end, optimizer .. "wanted the table of state_dict(), got 3"},
     {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
-    {function(all) all.entries.optimizer.state["0.bias"] = 7 end, optimizer .. "the state of parameter 2 is 7, wanted a table"},
+    {function(all) all.entries.optimizer.state["0.bias"] = 7 end, optimizer
+    .. "the state of parameter 2 is 7, wanted a table"},
     {function(all) all.entries.optimizer.state["0.bias"].exp_avg = nil end,
       optimizer .. "'exp_avg' of parameter 2 is nil, wanted a tensor"},
-    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = 1 end, optimizer .. "'exp_avg' of parameter 2 is 1, wanted a tensor"},
-    {function(all)
+    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = 1 end, optimizer
+    .. "'exp_avg' of parameter 2 is 1, wanted a tensor"}, {function(all)
       local state = all.entries.optimizer.state
       state["0.bias"].exp_avg = state["0.weight"].exp_avg
     end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], wanted a tensor of shape [4]"},
-    {function(all) all.entries.optimizer.state["0.bias"].step = "x" end, optimizer .. "'step' of parameter 2 is 'x', wanted an integer"},
-    {function(all) all.entries.optimizer.state["0.bias"].setp = 1 end, optimizer .. "unknown option 'setp'; did you mean 'step'?"},
-    {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end, "entry 'optimizer': load_state_dict: option 'lr'"},
+    {function(all) all.entries.optimizer.state["0.bias"].step = "x" end, optimizer
+    .. "'step' of parameter 2 is 'x', wanted an integer"},
+    {function(all) all.entries.optimizer.state["0.bias"].setp = 1 end, optimizer
+    .. "unknown option 'setp'; did you mean 'step'?"},
+    {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end,
+    "entry 'optimizer': load_state_dict: option 'lr'"},
     {function(all) all.entries.schedule = 3 end, rates .. "wanted the table of state_dict(), got 3"},
     {function(all) all.entries.schedule.last_epoch = nil end, rates .. "'last_epoch' is missing"},
     {function(all) all.entries.schedule.last_epoch = "x" end, rates .. "'last_epoch' is a string, wanted a number"},
     {function(all) all.entries.schedule.step = 3 end, rates .. "'step' is no value of a schedule"},
-    {function(all) all.entries.schedule.base_lrs = {0.5, 0.5} end, rates .. "'base_lrs' is of 2 groups, the optimizer has 1"},
+    {function(all) all.entries.schedule.base_lrs = {0.5, 0.5} end, rates
+    .. "'base_lrs' is of 2 groups, the optimizer has 1"},
     {function(all) all.entries.schedule.base_lrs = {"x"} end, rates .. "'base_lrs' holds a string, wanted numbers"},
   }
   for _, case in ipairs(cases) do
@@ -145,10 +159,13 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     case[1](all)
     put(mh.json.encode(all))
     local again, opt2, schedule2 = parts()
-    testing.assert_error(function() mh.checkpoint.load(path, {model = again, optimizer = opt2, schedule = schedule2}) end, case[2])
+    testing.assert_error(function() mh.checkpoint.load(path, {model = again, optimizer = opt2,
+        schedule = schedule2}) end, case[2])
   end
-  for text, problem in pairs {[""] = "json: '" .. file .. "' is not valid at line 1", ["null"] = in_file .. "it has no format",
-    ["[1]"] = in_file .. "it has no format", [("["):rep(50000)] = "json: '" .. file .. "' is nested deeper than 100 levels"} do
+  for text, problem in pairs {[""] = "json: '" .. file .. "' is not valid at line 1", ["null"] = in_file
+    .. "it has no format",
+    ["[1]"] = in_file .. "it has no format", [("["):rep(50000)] = "json: '" .. file
+      .. "' is nested deeper than 100 levels"} do
     put(text)
     testing.assert_error(function() mh.checkpoint.load(path) end, problem)
   end
@@ -205,14 +222,16 @@ function tests.test_names_of_folders()
   testing.assert_equal(mh.checkpoint.load(path).step, 2)
 
   mh.files.make_folder(path .. "_other/results")
-  testing.assert_error(function() mh.checkpoint.save(path .. "_other", {step = 1}) end, "_other' is there and no checkpoint")
+  testing.assert_error(function() mh.checkpoint.save(path .. "_other", {step = 1}) end,
+      "_other' is there and no checkpoint")
   testing.assert_equal(exists(path .. "_other/results"), {true})
 end
 
 function tests.test_dtypes_go_there_and_back()
   local path = folder("dtypes") .. ".safetensors"
   local all = {}
-  for i, dtype in ipairs{"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"} do
+  for i, dtype in ipairs{"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
+      "bool"} do
     all[i] = {dtype, mh.tensor({{0, 1, 1}, {1, 0, 1}}, {dtype = dtype})}
   end
   if mh.rank() == 0 then mh.safetensors.save(path, all, {note = "x"}) end
@@ -221,7 +240,8 @@ function tests.test_dtypes_go_there_and_back()
 
   testing.assert_equal(notes, {note = "x"})
   for i, pair in ipairs(all) do testing.assert_equal(back[i], pair) end
-  testing.assert_error(function() mh.safetensors.save(path, {{"a", mh.ones{1}}, {"a", mh.ones{1}}}) end, "the name 'a' is taken")
+  testing.assert_error(function() mh.safetensors.save(path, {{"a", mh.ones{1}}, {"a", mh.ones{1}}}) end,
+      "the name 'a' is taken")
   testing.assert_error(function() mh.safetensors.load("/nowhere") end, "safetensors: cannot open '/nowhere'")
 end
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- N37-N41, S10, S11, X12: whole tensors in the files, whatever the cuts of those that save and load; states of optimizers
--- by name; saves in the background; the newest checkpoints of a folder.
+-- N37-N41, S10, S11, X12: whole tensors in the files, whatever the cuts of those that save and load; states of
+-- optimizers by name; saves in the background; the newest checkpoints of a folder.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local runs = require "support.training_runs"
@@ -52,8 +52,8 @@ end
 local x = mh.distribute_tensor(mh.arange(600, {dtype = "float64"}):mul(0.1):sin():reshape{5, 120}, mesh, {R()})
 local function train(net, opt, steps) return runs.go_on(net, opt, x, steps) end
 
-local kOptimizers = {SGD = {lr = 0.1, momentum = 0.9}, AdamW = {lr = 0.01, amsgrad = true}, RMSprop = {lr = 0.01, centered = true},
-  Adagrad = {lr = 0.1}, LBFGS = false}
+local kOptimizers = {SGD = {lr = 0.1, momentum = 0.9}, AdamW = {lr = 0.01, amsgrad = true},
+  RMSprop = {lr = 0.01, centered = true}, Adagrad = {lr = 0.1}, LBFGS = false}
 
 function tests.test_N37_N39_N41_any_optimizer_goes_on_with_other_cuts_and_another_order()
   for kind, options in pairs(kOptimizers) do
@@ -85,13 +85,17 @@ function tests.test_N40_entries_in_several_files()
   local net = net_of {["0.weight"] = {S(0)}}
   mh.checkpoint.save(path, {model = net, step = 1}, {max_file_bytes = 100000})
   local index = mh.json.load(path .. "/model.safetensors.index.json")
-  testing.assert_equal({index.metadata.total_size, index.weight_map["0.bias"], index.weight_map["0.weight"], index.weight_map["2.weight"]},
-    {(120 * 200 + 200 + 200 * 6 + 6) * 8, "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"})
+  testing.assert_equal({index.metadata.total_size, index.weight_map["0.bias"], index.weight_map["0.weight"],
+    index.weight_map["2.weight"]},
+    {(120 * 200 + 200 + 200 * 6 + 6) * 8, "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+      "model-00003-of-00003.safetensors"})
   testing.assert_equal(exists(path .. "/model.safetensors"), false)
   local again = net_of {["0.weight"] = {S(1)}}
   mh.no_grad(function() again[0].weight:zero_() end)
   mh.checkpoint.load(path, {model = again})
-  for name, tensor in net:state_dict() do testing.assert_equal(mh.equal(again:state_dict()[name]:full_tensor(), tensor:full_tensor()), true) end
+  for name, tensor in net:state_dict() do
+    testing.assert_equal(mh.equal(again:state_dict()[name]:full_tensor(), tensor:full_tensor()), true)
+  end
 
   local function damage(name, map)
     on_first(function()
@@ -102,7 +106,8 @@ function tests.test_N40_entries_in_several_files()
   end
   damage("'../x.safetensors' cannot be the name of a file", {["0.bias"] = "../x.safetensors"})
   damage("the tensor '0.weight' is missing", {["0.bias"] = "model-00001-of-00003.safetensors"})
-  testing.assert_error(function() mh.checkpoint.save(path, {x = mh.ones{3}}, {max_file_bytes = 0}) end, "max_file_bytes = 0, wanted a number of bytes")
+  testing.assert_error(function() mh.checkpoint.save(path, {x = mh.ones{3}}, {max_file_bytes = 0}) end,
+      "max_file_bytes = 0, wanted a number of bytes")
 end
 
 function tests.test_N41_states_have_the_names_of_the_parameters()
@@ -114,8 +119,8 @@ function tests.test_N41_states_have_the_names_of_the_parameters()
   local names = {}
   for i, pair in ipairs((mh.safetensors.load(path .. "/optimizer.safetensors"))) do names[i] = pair[1] end
   table.sort(names)
-  testing.assert_equal(names, {"exp_avg/0.bias", "exp_avg/0.weight", "exp_avg/2.bias", "exp_avg/2.weight", "exp_avg_sq/0.bias",
-    "exp_avg_sq/0.weight", "exp_avg_sq/2.bias", "exp_avg_sq/2.weight"})
+  testing.assert_equal(names, {"exp_avg/0.bias", "exp_avg/0.weight", "exp_avg/2.bias", "exp_avg/2.weight",
+    "exp_avg_sq/0.bias", "exp_avg_sq/0.weight", "exp_avg_sq/2.bias", "exp_avg_sq/2.weight"})
 
   -- Without the model the order says which is which.
   local opt2 = mh.optim.Adam(net:parameters())
@@ -127,7 +132,8 @@ function tests.test_N41_states_have_the_names_of_the_parameters()
   testing.assert_error(function() mh.checkpoint.load(path, {model = net, optimizer = some}) end,
     "entry 'optimizer': load_state_dict: the optimizer has no '0.bias', '2.bias', '2.weight'")
   mh.checkpoint.load(path, {model = net, optimizer = some}, {strict = false})
-  testing.assert_equal(mh.equal(some:state_dict().state[1].exp_avg:full_tensor(), opt:state_dict().state[1].exp_avg:full_tensor()), true)
+  testing.assert_equal(mh.equal(some:state_dict().state[1].exp_avg:full_tensor(),
+      opt:state_dict().state[1].exp_avg:full_tensor()), true)
 end
 
 --- Changes a bit of a file, `back` bytes before its end.
@@ -155,7 +161,8 @@ function tests.test_X16_altered_data_are_found_before_anything_changes()
     if saving then saving:wait() end
     local saved, again = net:state_dict(), net_of(cuts)
     local function loading(more)
-      return function() mh.checkpoint.load(path, {model = again, optimizer = mh.optim.Adam(again:parameters())}, more) end
+      return function() mh.checkpoint.load(path, {model = again, optimizer = mh.optim.Adam(again:parameters())},
+          more) end
     end
     for _, entry in ipairs {"model", not part and "optimizer" or nil} do
       local file = ("%s/%s%s%s.safetensors"):format(path, place, entry, part or "")
@@ -167,7 +174,9 @@ function tests.test_X16_altered_data_are_found_before_anything_changes()
       loading {verify = false}()
       on_first(function() alter(file, 100) end)
       loading()()
-      for name, tensor in again:state_dict() do testing.assert_equal(mh.equal(tensor:full_tensor(), saved[name]:full_tensor()), true) end
+      for name, tensor in again:state_dict() do
+        testing.assert_equal(mh.equal(tensor:full_tensor(), saved[name]:full_tensor()), true)
+      end
     end
   end
 end
@@ -206,7 +215,9 @@ function tests.test_N41_one_optimizer_of_two_modules_goes_by_names()
       on_first(function()
         local all = mh.json.load(path .. "/checkpoint.json")
         local state, first = all.entries.opt.state, all.entries.opt.param_groups[1].params
-        for i, name in ipairs {"weight", "bias"} do state[name], state["a/" .. name], first[i] = state["a/" .. name], nil, name end
+        for i, name in ipairs {"weight", "bias"} do
+          state[name], state["a/" .. name], first[i] = state["a/" .. name], nil, name
+        end
         mh._files.write("test", path .. "/checkpoint.json", mh.json.encode(all))
       end)
     else
@@ -221,7 +232,8 @@ function tests.test_N41_one_optimizer_of_two_modules_goes_by_names()
   local mixed = pair(false)
   mixed.opt = mh.optim.Adam {{params = {mixed.a.weight, mixed.b.weight}}, {params = {mixed.a.bias, mixed.b.bias}}}
   testing.assert_error(function() mh.checkpoint.load(path, mixed) end,
-    "group 1 of the optimizer has parameters of the saved groups 1 ('a/weight') and 2 ('b/weight'), whose options differ")
+    "group 1 of the optimizer has parameters of the saved groups 1 ('a/weight') and 2 ('b/weight'), whose options " ..
+        "differ")
 end
 
 --- As version 1 wrote it: states of optimizers by position.
@@ -278,11 +290,14 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
   end
   mh.manual_seed(8)
   local other = nn.Sequential(nn.Linear(120, 200), nn.Tanh(), nn.Linear(200, 6)):double()
-  unchanged({model = other, optimizer = mh.optim.SGD(other:parameters(), {lr = 1})}, "entry 'optimizer': load_state_dict: the state is that of 'Adam', the optimizer is SGD")
-  unchanged({model = nn.Sequential(nn.Linear(120, 200), nn.Tanh(), nn.Linear(200, 7)):double()}, "'2.weight' has shape [6, 200], the module's is [7, 200]")
+  unchanged({model = other, optimizer = mh.optim.SGD(other:parameters(), {lr = 1})},
+      "entry 'optimizer': load_state_dict: the state is that of 'Adam', the optimizer is SGD")
+  unchanged({model = nn.Sequential(nn.Linear(120, 200), nn.Tanh(), nn.Linear(200, 7)):double()},
+      "'2.weight' has shape [6, 200], the module's is [7, 200]")
   local fewer, more = net_of {["0.weight"] = {S(1)}}, net_of {["0.weight"] = {S(1)}}
   more:append(nn.LayerNorm(6):double())
-  unchanged({model = nn.Sequential(fewer[0], fewer[1])}, "entry 'model': Sequential: load_state_dict: unexpected keys: '2.bias', '2.weight'")
+  unchanged({model = nn.Sequential(fewer[0], fewer[1])},
+      "entry 'model': Sequential: load_state_dict: unexpected keys: '2.bias', '2.weight'")
   unchanged({model = more}, "entry 'model': Sequential: load_state_dict: missing keys: '3.weight', '3.bias'")
   unchanged({model = other:float()}, "'0.weight' is float64, the module's is float32; strict = false casts")
   other = other:double()
@@ -297,7 +312,8 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
     end)
     mh.barrier()
   end
-  for _, case in ipairs {{"[NaN,   203248]", "', at which its header ceases to be JSON"}, {"[-93648,203248]", "': -93648 is no size"},
+  for _, case in ipairs {{"[NaN,   203248]", "', at which its header ceases to be JSON"},
+                         {"[-93648,203248]", "': -93648 is no size"},
                          {"[193640,203240]", "': its data begins at byte 193640, that before ends at 193648"}} do
     put(case[1], right)
     unchanged({model = other}, "safetensors: '" .. file .. "' has a broken entry '2.weight" .. case[2])
@@ -305,7 +321,8 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
   end
   on_first(function() assert(os.execute(("truncate -s -8 '%s/optimizer.safetensors'"):format(path))) end)
   unchanged({model = other}, "which is cut short")
-  testing.assert_error(function() mh.checkpoint.load(path, {}, {strickt = false}) end, "unknown option 'strickt'; did you mean 'strict'?")
+  testing.assert_error(function() mh.checkpoint.load(path, {}, {strickt = false}) end,
+      "unknown option 'strickt'; did you mean 'strict'?")
 end
 
 function tests.test_N38_strict_off_casts_and_leaves_out()
@@ -342,8 +359,10 @@ function tests.test_X12_a_save_in_the_background_is_of_the_moment_of_the_call()
     x:fill_(-1)
     if step < 3 then testing.assert_equal(saving:wait(), path) end
     local saved = mh.checkpoint.load(path)  -- waits by itself
-    testing.assert_equal({saved.step, saving:is_done(), saved.x:eq(step):all():item(), saved.plain[0]:item()}, {step, true, true, step})
-    testing.assert_equal({exists(path .. ".partial"), exists(path .. "/rank-0.done"), saving:wait()}, {false, false, path})
+    testing.assert_equal({saved.step, saving:is_done(), saved.x:eq(step):all():item(), saved.plain[0]:item()},
+        {step, true, true, step})
+    testing.assert_equal({exists(path .. ".partial"), exists(path .. "/rank-0.done"), saving:wait()},
+        {false, false, path})
   end
 end
 
@@ -366,11 +385,14 @@ function tests.test_latest_and_keep()
   on_first(function() mh._checkpoint_files.discard("test", run) end)
   testing.assert_equal(mh.checkpoint.latest(run), nil)
   mh.checkpoint.save(run .. "/best", {step = 0})
-  for _, step in ipairs {9, 10, 11, 8} do mh.checkpoint.save(run .. "/step" .. step, {step = step}, {keep = 2, async = step == 10}) end
+  for _, step in ipairs {9, 10, 11, 8} do
+    mh.checkpoint.save(run .. "/step" .. step, {step = step}, {keep = 2, async = step == 10})
+  end
   testing.assert_equal(mh.checkpoint.latest(run), run .. "/step8")
-  testing.assert_equal({exists(run .. "/step9"), exists(run .. "/step10"), exists(run .. "/step11"), exists(run .. "/step8"), exists(run .. "/best")},
-    {false, false, true, true, true})
-  testing.assert_error(function() mh.checkpoint.save(run .. "/x", {step = 1}, {keep = 0}) end, "keep = 0, wanted a number of checkpoints")
+  testing.assert_equal({exists(run .. "/step9"), exists(run .. "/step10"), exists(run .. "/step11"),
+    exists(run .. "/step8"), exists(run .. "/best")}, {false, false, true, true, true})
+  testing.assert_error(function() mh.checkpoint.save(run .. "/x", {step = 1}, {keep = 0}) end,
+      "keep = 0, wanted a number of checkpoints")
   -- Killed before the new name was given.
   on_first(function() assert(os.rename(run .. "/step8", run .. "/step12.partial")) end)
   testing.assert_equal(mh.checkpoint.latest(run), run .. "/step12")

@@ -18,7 +18,9 @@ local function difference(a, b, place)
     return not mh.equal(a, b) and place or nil
   end
   if type(a) ~= type(b) or math.type(a) ~= math.type(b) then return place end
-  if type(a) ~= "table" then return not (a == b and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b) and place or nil end
+  if type(a) ~= "table" then
+    return not (a == b and (a ~= 0 or 1 / a == 1 / b) or a ~= a and b ~= b) and place or nil
+  end
   for key, value in pairs(a) do
     local found = difference(value, b[key], place .. "." .. tostring(key))
     if found then return found end
@@ -28,19 +30,22 @@ local function difference(a, b, place)
   end
 end
 
-local kDtypes = {mh.float64, mh.float32, mh.float16, mh.bfloat16, mh.int64, mh.int32, mh.int16, mh.int8, mh.uint8, mh.bool, mh.complex64, mh.complex128}
+local kDtypes = {mh.float64, mh.float32, mh.float16, mh.bfloat16, mh.int64, mh.int32, mh.int16, mh.int8, mh.uint8,
+    mh.bool, mh.complex64, mh.complex128}
 
 --- The values that trees are made of, drawn by `draw`, which is alike on all ranks.
 local function leaf(draw, mesh)
   local shapes = {{}, {0}, {3}, {2, 0, 2}, {5, 2}}
   local function plain() return mh.arange(10):reshape{5, 2}:to(kDtypes[draw(#kDtypes)]) end
   local kinds = {
-    function() return draw(1000) end, function() return math.mininteger end, function() return draw(1000) / 7 end, function() return -0.0 end,
+    function() return draw(1000) end, function() return math.mininteger end, function() return draw(1000) / 7 end,
+    function() return -0.0 end,
     function() return 3.0 end, function() return 1e300 end, function() return 5e-324 end, function() return 0 / 0 end,
     function() return math.huge end, function() return -math.huge end, function() return draw(2) == 1 end,
     function() return "Grüße, \0, \"$tensor\"" end, function() return "\xff\xfe\0" end, function() return "" end,
     function() return mh.zeros(shapes[draw(#shapes)], {dtype = kDtypes[draw(#kDtypes)]}) end, plain,
-    function() return plain()["1:4:2"] end, function() return mh.distribute_tensor(plain(), mesh, {mh.Shard(draw(2) - 1)}) end,
+    function() return plain()["1:4:2"] end, function() return mh.distribute_tensor(plain(), mesh,
+    {mh.Shard(draw(2) - 1)}) end,
     function() return mh.distribute_tensor(plain():to(mh.float64), mesh, {mh.Replicate()}) end,
   }
   return kinds[draw(#kinds)]()
@@ -85,8 +90,8 @@ end
 
 function tests.test_holes_and_names_beside_a_list_are_kept()
   local path = folder("holes")
-  mh.checkpoint.save(path, {history = {0.5, 0.4, 0.3, nil, 0.2, 0.1}, best = {0.1, epoch = 17, name = "run7"}, mask = {nil, mh.ones{2}},
-    by_step = {[100] = 0.5, [200] = 0.25}})
+  mh.checkpoint.save(path, {history = {0.5, 0.4, 0.3, nil, 0.2, 0.1}, best = {0.1, epoch = 17, name = "run7"},
+    mask = {nil, mh.ones{2}}, by_step = {[100] = 0.5, [200] = 0.25}})
   local r = mh.checkpoint.load(path)
   testing.assert_equal({r.history[4] == nil, r.history[5], r.history[6]}, {true, 0.2, 0.1})
   testing.assert_equal({r.best[1], r.best.epoch, r.best.name}, {0.1, 17, "run7"})
@@ -120,8 +125,8 @@ function tests.test_what_cannot_be_kept_is_refused_before_anything_is_written()
   local path, net = folder("refused"), nn.Linear(2, 2)
   local opt = optim.SGD(net:parameters(), {lr = 0.1})
   local refused = {
-    {net, "wanted a table of entries by name, got one object that has a state\n  fix   mh.checkpoint.save(path, {model = net})"},
-    {opt, "wanted a table of entries by name, got"},
+    {net, "wanted a table of entries by name, got one object that has a state\n" ..
+    "  fix   mh.checkpoint.save(path, {model = net})"}, {opt, "wanted a table of entries by name, got"},
     {mh.ones{2}, "wanted a table of entries by name, got Tensor float32 [2]"},
     {{run = {net = net}}, "'run.net' is a module, an optimizer or the like inside of a table"},
     {{run = {{opts = {opt}}}}, "'run.1.opts.1' is a module, an optimizer or the like inside of a table"},

@@ -41,7 +41,8 @@ function tests.test_files_hold_pairs_and_give_complex_back()
   local path = file("pairs")
   local z = mh.complex(mh.arange(6.0):reshape{2, 3}, -mh.arange(6.0):reshape{2, 3})
   local all = {
-    {"z", z}, {"x", mh.ones{2}}, {"conjugate", z:conj()}, {"imaginary", z:conj().imag}, {"turned", z:t()}, {"number", z["1, 2"]},
+    {"z", z}, {"x", mh.ones{2}}, {"conjugate", z:conj()}, {"imaginary", z:conj().imag}, {"turned", z:t()},
+    {"number", z["1, 2"]},
     {"double", z:to("complex128")}, {"half", z:to("complex32")}, {"empty", mh.zeros({0, 2}, {dtype = "complex64"})},
   }
   mh.safetensors.save(path, all, {note = "x"})
@@ -50,7 +51,9 @@ function tests.test_files_hold_pairs_and_give_complex_back()
   testing.assert_equal(notes, {note = "x"})
   for i, pair in ipairs(all) do
     testing.assert_equal({back[i][1], back[i][2].dtype, back[i][2].shape}, {pair[1], pair[2].dtype, pair[2].shape})
-    local function parts(x) return x:is_complex() and mh.view_as_real(x:resolve_conj()):to("float64"):tolist() or x:tolist() end
+    local function parts(x)
+      return x:is_complex() and mh.view_as_real(x:resolve_conj()):to("float64"):tolist() or x:tolist()
+    end
     testing.assert_equal(parts(back[i][2]), parts(pair[2]))
   end
   -- Other programs see floats, and a text in the metadata.
@@ -74,7 +77,8 @@ function tests.test_wrong_notes_are_refused()
   end
   testing.assert_equal(with('{"x": "complex64", "gone": "complex64"}')()[1][2].dtype, "complex64")
   testing.assert_error(with("no json"), "has a broken note of its complex tensors: no json")
-  testing.assert_error(with('{"x": "complex128"}'), "says that 'x' is \"complex128\" in pairs, but it is of dtype Float and shape [3, 2]")
+  testing.assert_error(with('{"x": "complex128"}'),
+      "says that 'x' is \"complex128\" in pairs, but it is of dtype Float and shape [3, 2]")
   testing.assert_error(with('{"x": 3}'), "says that 'x' is 3 in pairs")
   x = {{"x", mh.ones{2, 3}}}
   testing.assert_error(with('{"x": "complex64"}'), "but it is of dtype Float and shape [2, 3]")

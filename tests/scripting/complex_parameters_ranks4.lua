@@ -10,4 +10,5 @@ local function cut(...)
 end
 local R, S = mh.Replicate(), mh.Shard
 
-return runs.tests{plain = function(x) return x:clone() end, plane = cut(S(0, {5, 1}), S(1)), rows = cut(R, S(0)), twice = cut(S(0), S(0))}
+return runs.tests{plain = function(x) return x:clone() end, plane = cut(S(0, {5, 1}), S(1)), rows = cut(R, S(0)),
+    twice = cut(S(0), S(0))}

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- X01, X03, X05: depthwise 7 x 7 convolutions on circular longitudes and reflecting latitudes, on blocks thinner than the halo.
+-- X01, X03, X05: depthwise 7 x 7 convolutions on circular longitudes and reflecting latitudes, on blocks thinner than
+-- the halo.
 local mh = require "moonhalo"
 local runs = require "support.model_runs"
 

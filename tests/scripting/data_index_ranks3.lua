@@ -9,7 +9,9 @@ local tests = {}
 
 local function make(count)
   local paths = {}
-  for i = 1, count do paths[i] = files.cf(("i_%02d.nc"):format(i), 4 * (i - 1), 4, {scale = 0.01 * i, without_z = i == 3}) end
+  for i = 1, count do
+    paths[i] = files.cf(("i_%02d.nc"):format(i), 4 * (i - 1), 4, {scale = 0.01 * i, without_z = i == 3})
+  end
   return paths
 end
 
@@ -19,7 +21,8 @@ end
 
 --- Damages a file so that nothing but its size and its times are as they were.
 local function hollow(path)
-  on_rank_0(("cp -p '%s' '%s.kept' && head -c $(stat -c %%s '%s') /dev/zero > '%s' && touch -r '%s.kept' '%s'"):format(path, path, path, path, path, path))
+  on_rank_0(("cp -p '%s' '%s.kept' && head -c $(stat -c %%s '%s') /dev/zero > '%s' && touch -r '%s.kept' '%s'"):format(
+      path, path, path, path, path, path))
 end
 
 local function restore(path) on_rank_0(("mv '%s.kept' '%s'"):format(path, path)) end
@@ -29,7 +32,9 @@ local function check(data, paths)
   testing.assert_equal(data:time_text(data.times[4 * #paths]), ("2001-01-%02d 18:00:00"):format(#paths - 2))
   testing.assert_equal({data.fields.t2m.units, data.fields.t2m.channels, data.fields.z.missing_in}, {"K", 1, paths[3]})
   testing.assert_equal(data.coordinates.longitude, {0, 30, 60, 90, 120})
-  for i in ipairs(paths) do testing.assert_equal(data.fields.t2m:read(4 * i - 2), files.t2m(4 * (i - 1), 4, 0.01 * i)["2:3"]) end
+  for i in ipairs(paths) do
+    testing.assert_equal(data.fields.t2m:read(4 * i - 2), files.t2m(4 * (i - 1), 4, 0.01 * i)["2:3"])
+  end
 end
 
 function tests.test_X18_heads_are_read_in_shares()
@@ -77,7 +82,8 @@ function tests.test_X18_an_index_that_is_none()
   refused(function() mh.data.open(paths, {index = index}) end, "data.open: '" .. index .. "' is no index of heads")
   refused(function() mh.data.open(paths, {index = 3}) end, "data.open: index is 3")
   mh.data.layouts.add{name = "mine", matches = function() return false end, describe = function() end}
-  refused(function() mh.data.open(paths, {index = files.path("i.json")}) end, "data.open: an index does not know of layouts of one's own")
+  refused(function() mh.data.open(paths, {index = files.path("i.json")}) end,
+      "data.open: an index does not know of layouts of one's own")
   testing.assert_equal(mh.data.open(paths, {index = files.path("i.json"), layout = "cf"}).steps, 4)
   files.remove{paths[1], index, files.path("i.json")}
 end

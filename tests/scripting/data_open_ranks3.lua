@@ -9,11 +9,13 @@ local calendar = require "moonhalo.data.calendar"
 local tests = {}
 
 function tests.test_X18_files_of_cf_follow_each_other_in_time()
-  local paths = {files.cf("b.nc", 6, 4, {scale = 0.02, time_units = "hours since 2000-12-30 00:00:00"}), files.cf("a.nc", 0, 6)}
+  local paths = {files.cf("b.nc", 6, 4, {scale = 0.02, time_units = "hours since 2000-12-30 00:00:00"}),
+      files.cf("a.nc", 0, 6)}
 
   local data = mh.data.open(paths)
 
-  testing.assert_equal({data.layout, data.axis, data.space, data.steps, #data.gaps}, {"cf", "time", {"latitude", "longitude"}, 10, 0})
+  testing.assert_equal({data.layout, data.axis, data.space, data.steps, #data.gaps},
+      {"cf", "time", {"latitude", "longitude"}, 10, 0})
   testing.assert_equal(data:time_text(data.times[1]), "2000-12-30 00:00:00")
   testing.assert_equal(data:time_text(data.times[10]), "2001-01-01 06:00:00")
   testing.assert_equal({data.fields.t2m.units, data.fields.t2m.channels, data.fields.z.channels}, {"K", 1, 2})
@@ -23,9 +25,11 @@ function tests.test_X18_files_of_cf_follow_each_other_in_time()
   testing.assert_equal(data.fields.t2m:read(6), files.t2m(6, 4, 0.02)["0:1"])  -- packed by that file's own scale
   testing.assert_equal(data.fields.z:read(8), files.z(6, 4)["2"])
   testing.assert_equal(data.fields.t2m:select(7).shape, {7, 5})
-  refused(function() data.fields.t2m:read(10) end, "Field:read: step 10 of trajectory 0\n  have  1 trajectories, 10 steps")
+  refused(function() data.fields.t2m:read(10) end,
+      "Field:read: step 10 of trajectory 0\n  have  1 trajectories, 10 steps")
   testing.assert_equal(data.coordinates.longitude, {0, 30, 60, 90, 120})
-  assert(tostring(data):find("10 steps along 'time', 2000-12-30 00:00:00 to 2001-01-01 06:00:00, 0 gaps", 1, true), tostring(data))
+  assert(tostring(data):find("10 steps along 'time', 2000-12-30 00:00:00 to 2001-01-01 06:00:00, 0 gaps", 1, true),
+      tostring(data))
   files.remove(paths)
 end
 
@@ -46,7 +50,8 @@ function tests.test_X18_the_well()
 
   local data = mh.data.open(paths)
 
-  testing.assert_equal({data.layout, #data.runs, data.steps, data.space, data.boundary.y}, {"well", 5, 25, {"x", "y"}, "wall"})
+  testing.assert_equal({data.layout, #data.runs, data.steps, data.space, data.boundary.y},
+      {"well", 5, 25, {"x", "y"}, "wall"})
   testing.assert_equal({data.fields.velocity.channels, data.fields.mask.varies}, {2, false})
   testing.assert_equal(data.fields.velocity:read(2, {trajectory = 3}),
     mh.stack({files.values(300, 5, 6, 4, 1)["2"], files.values(300, 5, 6, 4, 2)["2"]}, 0):float())
@@ -81,20 +86,22 @@ end
 
 function tests.test_X18_trajectories_may_differ()
   local function cf(name, first, steps, options) return files.cf("md_" .. name .. ".nc", first, steps, options) end
-  local paths = {cf("a", 0, 5, {hours = 24, calendar = "standard"}), cf("b", 58, 4, {hours = 24, calendar = "360_day"}), cf("c", 0, 6, {units = "degC"}),
-    cf("d", 0, 4, {south = -59}), cf("e", 0, 4, {time_units = "1"})}
+  local paths = {cf("a", 0, 5, {hours = 24, calendar = "standard"}), cf("b", 58, 4, {hours = 24, calendar = "360_day"}),
+    cf("c", 0, 6, {units = "degC"}), cf("d", 0, 4, {south = -59}), cf("e", 0, 4, {time_units = "1"})}
   local a, b, c, d, e = table.unpack(paths)
   local function open(list, may_differ) return mh.data.open(list, {join = "trajectories", may_differ = may_differ}) end
 
   refused(function() open{a, b} end, "differ in the calendar\n  have  standard")
   local both = open({a, b}, "calendar")  -- 2001-02-29 and 2001-02-30, which the standard calendar lacks
   local set = both:windows{inputs = {"t2m"}}
-  testing.assert_equal(times_of(set), {"2000-12-30 00:00:00", "2000-12-31 00:00:00", "2001-01-01 00:00:00", "2001-01-02 00:00:00", "2001-01-03 00:00:00",
+  testing.assert_equal(times_of(set), {"2000-12-30 00:00:00", "2000-12-31 00:00:00", "2001-01-01 00:00:00",
+    "2001-01-02 00:00:00", "2001-01-03 00:00:00",
     "2001-02-28 00:00:00", "2001-02-29 00:00:00", "2001-02-30 00:00:00", "2001-03-01 00:00:00"})
   assert(tostring(both):find("  calendars 360_day, standard, each of its trajectories", 1, true), tostring(both))
   local early, late = set:split{train = {"2000-12", "2001-01"}, valid = {"2001-02", "2001-02"}}
   testing.assert_equal({#early, #late, late:time(2)}, {5, 3, "2001-02-30 00:00:00"})
-  refused(function() set:split{train = {"2000", "2000"}, valid = {"2001-02-30", "2001-03"}} end, "'valid' has the border '2001-02-30'\n  have  times of calendar standard")
+  refused(function() set:split{train = {"2000", "2000"}, valid = {"2001-02-30", "2001-03"}} end,
+      "'valid' has the border '2001-02-30'\n  have  times of calendar standard")
 
   refused(function() open{a, c} end, "the units of 't2m'")
   refused(function() open{a, d} end, "coordinates of 'latitude', element 1")
@@ -109,7 +116,8 @@ function tests.test_X18_trajectories_may_differ()
   refused(function() open{a, e} end, 'give may_differ = {"times"}, which takes what each trajectory says')
   local mixed = open({a, e}, "times"):windows(one)
   testing.assert_equal({#mixed, mixed:time(3), mixed:time(4)}, {7, "2001-01-02 00:00:00", "0.0"})
-  refused(function() mixed:split{train = {"2000", "2001"}} end, "'train' has the border '2000'\n  have  times of plain numbers")
+  refused(function() mixed:split{train = {"2000", "2001"}} end,
+      "'train' has the border '2000'\n  have  times of plain numbers")
   refused(function() mh.data.open({a, b}, {may_differ = "times"}) end, 'may_differ = {"times"} is for trajectories')
   for batch in mixed:loader{batch = 7}:batches() do
     testing.assert_equal(batch.times[5], "0.0")
@@ -121,7 +129,8 @@ end
 function tests.test_X18_a_static_file_beside_trajectories()
   local mask = files.make("md_mask.nc", function(out)
     out:write("latitude", mh.linspace(60, -60, 7), {dims = {"latitude"}, attrs = {units = "degrees_north"}})
-    out:write("longitude", mh.arange(5, {dtype = "float32"}) * 30, {dims = {"longitude"}, attrs = {units = "degrees_east"}})
+    out:write("longitude", mh.arange(5, {dtype = "float32"}) * 30,
+        {dims = {"longitude"}, attrs = {units = "degrees_east"}})
     out:write("land", mh.arange(35, {dtype = "float32"}):reshape{7, 5}, {dims = {"latitude", "longitude"}})
   end)
   local paths = {mask, files.cf("md_x.nc", 0, 3), files.cf("md_y.nc", 0, 3)}
@@ -189,7 +198,8 @@ function tests.test_X18_plain_arrays_and_a_layout_of_ones_own()
   files.remove{path}
 end
 
---- [trajectory, time, y, x] without names: what is what is said by dims, or axis; groups of one kind are trajectories too.
+--- [trajectory, time, y, x] without names: what is what is said by dims, or axis; groups of one kind are trajectories
+--- too.
 function tests.test_X18_plain_trajectories()
   local x = mh.arange(3 * 6 * 4 * 5, {dtype = "float32"}):reshape{3, 6, 4, 5}
   local path = files.make("turb.h5", function(out)
@@ -197,7 +207,9 @@ function tests.test_X18_plain_trajectories()
     out:write("mask", mh.ones{4, 5})
   end)
   local groups = files.make("turb_groups.h5", function(out)
-    for i, number in ipairs{0, 2, 10} do out:write(("run_%d/vorticity"):format(number), x[tostring(i - 1)]:contiguous()) end
+    for i, number in ipairs{0, 2, 10} do
+      out:write(("run_%d/vorticity"):format(number), x[tostring(i - 1)]:contiguous())
+    end
   end)
 
   local guess = mh.data.open(path)
@@ -206,10 +218,12 @@ function tests.test_X18_plain_trajectories()
   assert(tostring(guess):find("names of dims are a guess: dims = ", 1, true), tostring(guess))
   local by_name = {vorticity = {"sample", "time", "y", "x"}, mask = {"y", "x"}}
   for _, data in ipairs{mh.data.open(path, {dims = {"sample", "time", "y", "x"}}), mh.data.open(path, {dims = by_name}),
-      mh.data.open(path, {axis = "channel"}), mh.data.open(groups), mh.data.open(groups, {dims = {"time", "y", "x"}})} do
+      mh.data.open(path, {axis = "channel"}), mh.data.open(groups),
+        mh.data.open(groups, {dims = {"time", "y", "x"}})} do
     testing.assert_equal({#data.runs, data.steps, data.fields.vorticity.channels}, {3, 18, 1})
     testing.assert_equal(data.fields.vorticity:read(4, {trajectory = 2}), x["2, 4:5"])
-    local set = data:windows{inputs = {fields = {"vorticity"}, steps = {0}}, targets = {fields = {"vorticity"}, steps = {1}}}
+    local set = data:windows{inputs = {fields = {"vorticity"}, steps = {0}},
+        targets = {fields = {"vorticity"}, steps = {1}}}
     testing.assert_equal(#set, 15)
     for batch in set:loader{batch = 15}:batches() do
       testing.assert_equal(batch.inputs, x[":, :5"]:reshape{15, 1, 4, 5})
@@ -220,10 +234,14 @@ function tests.test_X18_plain_trajectories()
   for batch in with_mask:loader{batch = 18}:batches() do testing.assert_equal(batch.static, mh.ones{18, 1, 4, 5}) end
   assert(not tostring(mh.data.open(path, {dims = by_name})):find("guess", 1, true))
   testing.assert_equal(#mh.data.open(path, {dims = {"sample", "channel", "y", "x"}}).runs, 1)
-  refused(function() mh.data.open(path, {dims = {"time", "y", "x"}}) end, "data.open: dims has 3 names, 'vorticity' in '" .. path .. "' has 4 dims\n  have  ")
-  refused(function() mh.data.open(path, {dims = {"sample", 2}}) end, "data.open: dims is {'sample', 2}\n  have  layout nil\n  fix   give the names of all dims")
-  refused(function() mh.data.open(path, {dims = {"sample", "time", "y", "x"}, layout = "cf"}) end, "data.open: dims is {'sample', 'time', 'y', 'x'}\n  have  layout 'cf'")
-  refused(function() mh.data.open(path, {layout = "pdebench"}) end, "data.open: '" .. path .. "' is no file of layout 'pdebench'\n  have  mask, vorticity")
+  refused(function() mh.data.open(path, {dims = {"time", "y", "x"}}) end,
+      "data.open: dims has 3 names, 'vorticity' in '" .. path .. "' has 4 dims\n  have  ")
+  refused(function() mh.data.open(path, {dims = {"sample", 2}}) end,
+      "data.open: dims is {'sample', 2}\n  have  layout nil\n  fix   give the names of all dims")
+  refused(function() mh.data.open(path, {dims = {"sample", "time", "y", "x"}, layout = "cf"}) end,
+      "data.open: dims is {'sample', 'time', 'y', 'x'}\n  have  layout 'cf'")
+  refused(function() mh.data.open(path, {layout = "pdebench"}) end, "data.open: '" .. path
+      .. "' is no file of layout 'pdebench'\n  have  mask, vorticity")
   files.remove{path, groups}
 end
 
@@ -237,7 +255,8 @@ function tests.test_X18_calendars()
   testing.assert_equal(round("days since 1999-02-28", "all_leap", 1), "1999-02-29 00:00:00")
   testing.assert_equal(round("days since 1859-12-01", "360_day", 60), "1860-02-01 00:00:00")
   testing.assert_equal(round("seconds since 1969-12-31T23:59:00Z", "standard", 59.6), "1970-01-01 00:00:00")
-  -- The standard calendar is Julian before 1582-10-15: 1 January of year 1 is Julian day 1721423.5, that of 1970 2440587.5.
+  -- The standard calendar is Julian before 1582-10-15: 1 January of year 1 is Julian day 1721423.5, that of 1970
+  -- 2440587.5.
   testing.assert_equal(round("days since 0001-01-01", "standard", 719164), "1970-01-01 00:00:00")
   testing.assert_equal(round("days since 1-1-1 00:00:0.0", nil, 719164), "1970-01-01 00:00:00")
   testing.assert_equal(round("days since 0001-01-01", "proleptic_gregorian", 719162), "1970-01-01 00:00:00")
@@ -259,20 +278,25 @@ function tests.test_X18_calendars()
   testing.assert_equal((after - first) / 86400, 355.0)
   for _, name in ipairs{"standard", "proleptic_gregorian", "julian"} do
     for day = -800000, 200000, 991 do
-      testing.assert_equal(calendar.reader("days since " .. calendar.text(day * 86400, name), name, "x")(0), day * 86400)
+      testing.assert_equal(calendar.reader("days since " .. calendar.text(day * 86400, name), name, "x")(0),
+          day * 86400)
     end
   end
-  for name, text in pairs{standard = "1582-10-10", noleap = "2000-02-29", ["360_day"] = "2000-01-31", proleptic_gregorian = "1900-02-29"} do
+  for name, text in pairs{standard = "1582-10-10", noleap = "2000-02-29", ["360_day"] = "2000-01-31",
+      proleptic_gregorian = "1900-02-29"} do
     testing.assert_equal(calendar.span(text, name), nil)
-    testing.assert_error(function() calendar.reader("days since " .. text, name, "x") end, "x: no date in the units 'days since " .. text)
+    testing.assert_error(function() calendar.reader("days since " .. text, name, "x") end,
+        "x: no date in the units 'days since " .. text)
   end
-  for _, text in ipairs{"2000-01-01 24:00:00", "20000230", "2000/02/30", "01/02/2000", "1.2.2000", "2000.01/01", "200001",  "2000-01-01 00:60", "2000-01-01 00:00:60", "2000-01-01 00:00:0.0.0", "2000-01-01 00:00 CET",
+  for _, text in ipairs{"2000-01-01 24:00:00", "20000230", "2000/02/30", "01/02/2000", "1.2.2000", "2000.01/01",
+      "200001",  "2000-01-01 00:60", "2000-01-01 00:00:60", "2000-01-01 00:00:0.0.0", "2000-01-01 00:00 CET",
       "2000-01-01 00:00 01:00"} do
-    testing.assert_error(function() calendar.reader("days since " .. text, nil, "x") end, "x: no date in the units 'days since " .. text)
+    testing.assert_error(function() calendar.reader("days since " .. text, nil, "x") end,
+        "x: no date in the units 'days since " .. text)
   end
   -- Nothing can be said of dates, as cftime refuses them.
-  for _, case in ipairs{{"months since 2000-01-01"}, {"days since 0000-01-01"}, {"days since 0000-01-01", "julian"}, {"days since 2000-01-01", "none"},
-      {"common_years since 2000-01-01", "standard"}} do
+  for _, case in ipairs{{"months since 2000-01-01"}, {"days since 0000-01-01"}, {"days since 0000-01-01", "julian"},
+      {"days since 2000-01-01", "none"}, {"common_years since 2000-01-01", "standard"}} do
     testing.assert_equal(calendar.reader(case[1], case[2], "x"), nil)
   end
   testing.assert_equal(round("days since 2000/1/1 06:00", nil, 1), "2000-01-02 06:00:00")
@@ -307,8 +331,10 @@ function tests.test_X18_bad_files_are_one_error_on_all_ranks()
   beside("two files differ in coordinates of 'latitude', element 1", 4, {south = -50})
   beside("two files overlap along 'time'", 3)
   beside("unknown calendar 'lunar'", 4, {calendar = "lunar"})
-  refused(function() open(files.path("bad_c.nc")) end, "data.open: no file matches '" .. files.path("bad_c.nc") .. "'; did you mean '" .. a)
-  refused(function() open("/nowhere/*.nc") end, "data.open: no file matches '/nowhere/*.nc'\n  have  no folder '/nowhere'")
+  refused(function() open(files.path("bad_c.nc")) end, "data.open: no file matches '" .. files.path("bad_c.nc")
+      .. "'; did you mean '" .. a)
+  refused(function() open("/nowhere/*.nc") end,
+      "data.open: no file matches '/nowhere/*.nc'\n  have  no folder '/nowhere'")
   refused(function() open{3} end, "data.open: wanted paths, patterns or folders, got 3")
   refused(function() open({}, {layout = "cf"}) end, "data.open: no files")
   refused(function() open{a, a} end, "is named twice")
@@ -319,21 +345,24 @@ end
 function tests.test_X18_files_of_other_fields_with_other_steps()
   local function one(name, field, late)
     return files.make(name, function(out)
-      out:write("time", mh.arange(0, 5, {dtype = "float64"}) * 6 + late, {dims = {"time"}, attrs = {units = "hours since 2000-12-30", standard_name = "time"}})
+      out:write("time", mh.arange(0, 5, {dtype = "float64"}) * 6 + late,
+          {dims = {"time"}, attrs = {units = "hours since 2000-12-30", standard_name = "time"}})
       for _, dim in ipairs {"y", "x"} do out:write(dim, mh.arange(3.0), {dims = {dim}}) end
       out:write(field, mh.zeros{5, 3, 3}, {dims = {"time", "y", "x"}})
     end)
   end
   local paths = {one("o_t.nc", "t", 0), one("o_u.nc", "u", 0), one("o_v.nc", "v", 1)}
   testing.assert_equal(#mh.data.open{paths[1], paths[2]}:windows{inputs = {"t", "u"}}, 5)
-  refused(function() mh.data.open{paths[1], paths[3]} end, "data.open: files of other fields differ in their steps along 'time'")
+  refused(function() mh.data.open{paths[1], paths[3]} end,
+      "data.open: files of other fields differ in their steps along 'time'")
   files.remove(paths)
 end
 
 function tests.test_X18_bad_axes_are_one_error_on_all_ranks()
   local function of(times)
     local path = files.make("axis.nc", function(out)
-      out:write("time", mh.tensor(times, {dtype = "float64"}), {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
+      out:write("time", mh.tensor(times, {dtype = "float64"}),
+          {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
       out:write("x", mh.zeros{#times, 3}, {dims = {"time", "width"}})
     end)
     return function() mh.data.open(path) end
@@ -353,19 +382,22 @@ function tests.test_X18_heads_that_contradict_themselves()
     return one
   end
   local function bad(change, text)
-    mh.data.layouts.add{name = "odd", matches = function() return true end, describe = function() return head(change) end}
+    mh.data.layouts.add{name = "odd", matches = function() return true end,
+        describe = function() return head(change) end}
     refused(function() mh.data.open(path, {layout = "odd"}) end, "data.open: '" .. path .. "': " .. text)
   end
   bad(function(one) one.fields.u.dims = {"n", "y", "y"} end, "'u' has the dim 'y' twice")
   bad(function(one) one.fields.u.dims = {"n", "y"} end, "'u' has 3 dims and 2 names of dims")
   bad(function(one) one.coordinates.y = {1, 2} end, "'u' has 3 along 'y', which has 2")
-  bad(function(one) one.steps = 5 end, "'u' has 4 along 'n', which has 5\n  have  layout 'odd'\n  fix   write its last steps too")
+  bad(function(one) one.steps = 5 end,
+      "'u' has 4 along 'n', which has 5\n  have  layout 'odd'\n  fix   write its last steps too")
   bad(function(one) one.steps, one.fields.u.shape[1] = 0, 0 end, "'n' has length zero")
   bad(function(one) one.fields = {} end, "no field was found")
   bad(function(one) one.times = {0, 1, 1, 2} end, "'n' does not increase: step 2 is not after step 1")
   bad(function(one) one.times = {0, 0 / 0, 1, 2} end, "'n' has no value at step 1")
   bad(function(one) one.times = {0, 1, 2} end, "'n' has 4 steps and 3 times")
-  mh.data.layouts.add{name = "odd", matches = function() return false end, describe = function() return head(function() end) end}
+  mh.data.layouts.add{name = "odd", matches = function() return false end,
+      describe = function() return head(function() end) end}
   refused(function() mh.data.layouts.add{name = "half"} end, "data.layouts.add: wanted {name = text")
   files.remove{path}
 end
@@ -373,7 +405,8 @@ end
 function tests.test_X18_files_of_other_shapes_and_axes()
   local function make(name, shape, dims, times)
     return files.make(name, function(out)
-      out:write("time", mh.arange(shape[1], {dtype = "float64"}) + times, {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
+      out:write("time", mh.arange(shape[1], {dtype = "float64"}) + times,
+          {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
       out:write("u", mh.zeros(shape), {dims = dims})
     end)
   end
@@ -395,7 +428,8 @@ end
 function tests.test_X18_arguments_that_differ_between_ranks()
   local a = files.cf("ranks_a.nc", 0, 2)
   if mh.world_size() > 1 then
-    refused(function() mh.data.open(mh.rank() == 1 and {a, a} or a) end, "data.open: ranks 0 and 1 want different arguments")
+    refused(function() mh.data.open(mh.rank() == 1 and {a, a} or a) end,
+        "data.open: ranks 0 and 1 want different arguments")
   end
   refused(function() mh.data.open(a):field("t3m", "windows") end, "windows: no field 't3m'; did you mean 't2m'?")
   refused(function() mh.data.open(a, {layout = "grib"}) end, "data.open: unknown layout 'grib'")

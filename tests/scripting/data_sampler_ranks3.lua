@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Orders of samples: whole, alike on all ranks, continued from any place (X12); samples by unit (N44). The same file runs on
--- 4 ranks, and alone.
+-- Orders of samples: whole, alike on all ranks, continued from any place (X12); samples by unit (N44). The same file
+-- runs on 4 ranks, and alone.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
@@ -52,7 +52,8 @@ function tests.test_every_sample_comes_once_an_epoch_in_an_order_of_its_own()
   assert(not mh.equal(mh.tensor(flat(first)), mh.tensor(flat(second))), "both epochs have one order")
   assert(not mh.equal(mh.tensor(flat(first)), mh.tensor(count_up(103))), "nothing was shuffled")
   testing.assert_equal(flat(rest(Sampler{size = 103, batch = 7, seed = 3})), flat(first))
-  assert(not mh.equal(mh.tensor(flat(rest(Sampler{size = 103, seed = 4}))), mh.tensor(flat(first))), "seeds do not count")
+  assert(not mh.equal(mh.tensor(flat(rest(Sampler{size = 103, seed = 4}))), mh.tensor(flat(first))),
+      "seeds do not count")
 end
 
 -- These numbers are part of what a saved state means: another order would repeat and miss samples after an update.
@@ -89,7 +90,7 @@ function tests.test_an_index_selects_from_blocks()
   end
 end
 
--- ---- Going on -----------------------------------------------------------------------------------------------------------
+-- ---- Going on -------------------------------------------------------------------------------------------------------
 
 --- `count` batches from here on, epochs one after the other.
 local function take(sampler, count)
@@ -153,16 +154,18 @@ function tests.test_arguments_that_do_not_fit()
   testing.assert_error(function() Sampler{size = 0} end, "Sampler: size is 0, wanted a whole number of at least 1")
   testing.assert_error(function() Sampler{size = 4, batch = 2.5} end, "Sampler: batch is 2.5, wanted a whole number")
   testing.assert_error(function() Sampler{size = 4, bach = 2} end, "unknown option 'bach'; did you mean 'batch'?")
-  testing.assert_error(function() Sampler{size = 4, batch = 5, drop_last = true} end, "drop_last leaves nothing of 4 samples")
+  testing.assert_error(function() Sampler{size = 4, batch = 5, drop_last = true} end,
+      "drop_last leaves nothing of 4 samples")
   testing.assert_error(function() return mh.data.Samples end, "data: no 'Samples'; did you mean 'Sampler'?")
 end
 
--- ---- Samples by unit ----------------------------------------------------------------------------------------------------
+-- ---- Samples by unit ------------------------------------------------------------------------------------------------
 
 -- PyTorch 2.11: DistributedSampler(range(size), replicas, rank, shuffle=False, drop_last=drop_last)
 function tests.test_N44_unshuffled_samples_are_those_of_pytorch()
   local function of(size, replicas, rank, drop_last)
-    return DistributedSampler(size, {num_replicas = replicas, rank = rank, shuffle = false, drop_last = drop_last}):indices():tolist()
+    return DistributedSampler(size, {num_replicas = replicas, rank = rank, shuffle = false,
+        drop_last = drop_last}):indices():tolist()
   end
   testing.assert_equal({of(7, 3, 0), of(7, 3, 1), of(7, 3, 2)}, {{0, 3, 6}, {1, 4, 0}, {2, 5, 1}})
   testing.assert_equal({of(7, 3, 0, true), of(7, 3, 2, true)}, {{0, 3}, {2, 5}})
@@ -200,8 +203,10 @@ function tests.test_N44_epochs_and_defaults()
   assert(not mh.equal(sampler:indices(), first), "epochs do not count")
   sampler:set_epoch(0)
   testing.assert_equal(sampler:indices(), first)
-  testing.assert_error(function() DistributedSampler(50, 3, 3) end, "DistributedSampler: rank 3 of 3 replicas\n  fix   ranks count from 0")
-  testing.assert_error(function() DistributedSampler(2, 3, 0, {drop_last = true}) end, "drop_last leaves nothing of 2 samples for 3")
+  testing.assert_error(function() DistributedSampler(50, 3, 3) end,
+      "DistributedSampler: rank 3 of 3 replicas\n  fix   ranks count from 0")
+  testing.assert_error(function() DistributedSampler(2, 3, 0, {drop_last = true}) end,
+      "drop_last leaves nothing of 2 samples for 3")
   testing.assert_error(function() sampler:set_epoch(-1) end, "epoch is -1, wanted a whole number of at least 0")
 end
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Statistics of a set: those of the plain tensor, the same bits on any number of ranks, saved and loaded. The same file runs
--- on 4 ranks, and with processes.
+-- Statistics of a set: those of the plain tensor, the same bits on any number of ranks, saved and loaded. The same file
+-- runs on 4 ranks, and with processes.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
@@ -9,7 +9,8 @@ local refused = require "support.refused"
 local tests = {}
 
 local function with_cf(run)
-  local paths = {files.cf("s_a.nc", 0, 21, {missing = true, compression = 1, chunks = {8, 4, 5}}), files.cf("s_b.nc", 21, 14, {scale = 0.02})}
+  local paths = {files.cf("s_a.nc", 0, 21, {missing = true, compression = 1, chunks = {8, 4, 5}}),
+      files.cf("s_b.nc", 21, 14, {scale = 0.02})}
   run(mh.data.open(paths))
   files.remove(paths)
 end
@@ -20,15 +21,19 @@ local function expected(values, weights)
   local w = (weights or mh.ones_like(x)):expand_as(x):masked_select(there)
   local v = x:masked_select(there)
   local mean = ((v * w):sum() / w:sum()):item()
-  return {mean = mean, std = ((v - mean):square() * w):sum():div(w:sum()):sqrt():item(), min = v:min():item(), max = v:max():item(), count = #v:tolist()}
+  return {mean = mean, std = ((v - mean):square() * w):sum():div(w:sum()):sqrt():item(), min = v:min():item(),
+      max = v:max():item(), count = #v:tolist()}
 end
 
 local function check(found, values, weights)
   for i = 0, #found.mean - 1 do
     local of = expected(values[":, " .. i .. ":" .. i + 1], weights)
-    for _, name in ipairs{"mean", "std", "min", "max"} do testing.assert_close(mh.tensor(found[name][i + 1], {dtype = "float64"}), mh.tensor(of[name], {dtype = "float64"})) end
+    for _, name in ipairs{"mean", "std", "min", "max"} do
+      testing.assert_close(mh.tensor(found[name][i + 1], {dtype = "float64"}), mh.tensor(of[name], {dtype = "float64"}))
+    end
     testing.assert_equal(found.count[i + 1], of.count * 1.0)
-    testing.assert_close(mh.tensor(found.rms[i + 1], {dtype = "float64"}), mh.tensor(math.sqrt(of.mean ^ 2 + of.std ^ 2), {dtype = "float64"}))
+    testing.assert_close(mh.tensor(found.rms[i + 1], {dtype = "float64"}),
+        mh.tensor(math.sqrt(of.mean ^ 2 + of.std ^ 2), {dtype = "float64"}))
   end
 end
 
@@ -40,7 +45,8 @@ end
 
 function tests.test_X20_statistics_are_those_of_the_plain_tensor()
   with_cf(function(data)
-    local set = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"t2m"}, steps = {1}}, static = {"orography"}}
+    local set = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}},
+        targets = {fields = {"t2m"}, steps = {1}}, static = {"orography"}}
 
     local found = set:statistics()
 
@@ -70,7 +76,8 @@ end
 
 function tests.test_X20_of_what_targets_change()
   with_cf(function(data)
-    local set = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {1, 3}}}
+    local set = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}},
+        targets = {fields = {"z"}, steps = {1, 3}}}
     local z = mh.cat({files.z(0, 21), files.z(21, 14)}, 0)
 
     local found = set:statistics{differences = true}
@@ -84,11 +91,13 @@ function tests.test_X20_of_what_targets_change()
   end)
 end
 
--- Every rank reads all steps here, in the groups of 16 whose order the sums have; together they must find these very bits.
+-- Every rank reads all steps here, in the groups of 16 whose order the sums have; together they must find these very
+-- bits.
 function tests.test_X20_the_same_bits_as_one_rank_alone()
   with_cf(function(data)
     local together = data:windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}}:statistics{weights = "latitude"}
-    local cosine = mh.deg2rad(mh.tensor(data.coordinates.latitude, {dtype = "float64"})):cos():reshape{7, 1}:expand{7, 5}:contiguous()
+    local cosine = mh.deg2rad(mh.tensor(data.coordinates.latitude, {dtype = "float64"})):cos():reshape{7, 1}:expand{7,
+        5}:contiguous()
     for _, name in ipairs{"t2m", "z"} do
       local sources, groups = require("moonhalo.data.sources").new(data, {name}), {}
       local reader = sources:reader({0, 0}, {7, 5}, "float32", 1 << 20)
@@ -106,7 +115,8 @@ end
 
 function tests.test_X20_trajectories_of_files()
   local paths = {files.well("s_0.hdf5", 3, 5, 0), files.well("s_1.hdf5", 2, 5, 3)}
-  local set = mh.data.open(paths):windows{inputs = {fields = {"velocity"}, steps = {0}}, targets = {fields = {"velocity"}, steps = {1}}, static = {"mask"}}
+  local set = mh.data.open(paths):windows{inputs = {fields = {"velocity"}, steps = {0}},
+      targets = {fields = {"velocity"}, steps = {1}}, static = {"mask"}}
   local runs = {}
   for k = 0, 4 do
     runs[k + 1] = mh.stack({files.values(k * 100, 5, 6, 4, 1), files.values(k * 100, 5, 6, 4, 2)}, 1):float()
@@ -142,9 +152,12 @@ function tests.test_X20_saved_and_loaded()
 
     testing.assert_equal(mh.data.load_statistics(path).fields, found.fields)
     testing.assert_equal(set:statistics{cache = path}.fields, found.fields)
-    refused(function() set:statistics{cache = path, weights = "latitude"} end, "holds those of another set: its weights differ")
-    refused(function() set:statistics{cache = path, differences = true} end, "holds those of another set: its kinds (differences or not) differ")
-    refused(function() data:windows{inputs = {"z"}}:statistics{cache = path} end, "holds those of another set: its samples differ")
+    refused(function() set:statistics{cache = path, weights = "latitude"} end,
+        "holds those of another set: its weights differ")
+    refused(function() set:statistics{cache = path, differences = true} end,
+        "holds those of another set: its kinds (differences or not) differ")
+    refused(function() data:windows{inputs = {"z"}}:statistics{cache = path} end,
+        "holds those of another set: its samples differ")
     mh._files.on_first_rank(function() mh._files.write("test", path, "{\"fields\": {\"t2m\": {\"mean\": [1]}}}") end)
     refused(function() mh.data.load_statistics(path) end, "holds no statistics\n  have  no std of 't2m'")
     files.remove{path}
@@ -159,33 +172,43 @@ function tests.test_X20_kept_statistics_are_of_these_weights_and_files()
   local ones, rows = mh.ones{7, 5}, mh.arange(7, {dtype = "float32"}):reshape{7, 1}:expand{7, 5}
   local first = set():statistics{cache = cache, weights = ones}
   testing.assert_equal(set():statistics{cache = cache, weights = ones}.fields, first.fields)
-  refused(function() set():statistics{cache = cache, weights = rows} end, "holds those of another set: its weights differ")
+  refused(function() set():statistics{cache = cache, weights = rows} end,
+      "holds those of another set: its weights differ")
   files.cf("s_kept.nc", 0, 12, {without_z = true, scale = 0.02})  -- of the same size, names, shapes and times
-  refused(function() set():statistics{cache = cache, weights = ones} end, "holds those of another set: its files differ")
+  refused(function() set():statistics{cache = cache, weights = ones} end,
+      "holds those of another set: its files differ")
   testing.assert_equal(mh.data.load_statistics(cache).fields, first.fields)
   files.remove{cache}
-  check(set():statistics{cache = cache, weights = rows}.fields.t2m, files.t2m(0, 12, 0.02):unsqueeze(1), rows:reshape{1, 1, 7, 5}:double())
+  check(set():statistics{cache = cache, weights = rows}.fields.t2m, files.t2m(0, 12, 0.02):unsqueeze(1),
+      rows:reshape{1, 1, 7, 5}:double())
   files.remove{cache, path}
 end
 
 function tests.test_X20_statistics_that_do_not_fit()
   with_cf(function(data)
     local set = data:windows{inputs = {"t2m"}}
-    refused(function() set:statistics{weights = "latitud"} end, "statistics: no latitudes 'latitud'; did you mean 'latitude'?")
-    refused(function() set:statistics{weights = mh.ones{3, 5}} end, "statistics: weights of another shape than space\n  have  [3, 5], space [7, 5]")
-    refused(function() set:statistics{weights = mh.full({7, 5}, -1)} end, "statistics: weights below 0, or missing\n  have  -1")
+    refused(function() set:statistics{weights = "latitud"} end,
+        "statistics: no latitudes 'latitud'; did you mean 'latitude'?")
+    refused(function() set:statistics{weights = mh.ones{3, 5}} end,
+        "statistics: weights of another shape than space\n  have  [3, 5], space [7, 5]")
+    refused(function() set:statistics{weights = mh.full({7, 5}, -1)} end,
+        "statistics: weights below 0, or missing\n  have  -1")
     refused(function() set:statistics{weights = mh.full({7, 5}, 0 / 0)} end, "statistics: weights below 0, or missing")
-    refused(function() set:statistics{weights = mh.zeros{7, 5}} end, "statistics: 't2m' has no value in channel 0\n  have  weights of 0 only")
+    refused(function() set:statistics{weights = mh.zeros{7, 5}} end,
+        "statistics: 't2m' has no value in channel 0\n  have  weights of 0 only")
     if mh.world_size() > 1 then
-      refused(function() set:statistics{weights = mh.full({7, 5}, mh.rank() + 1)} end, "statistics: ranks 0 and 1 want different samples or weights")
+      refused(function() set:statistics{weights = mh.full({7, 5}, mh.rank() + 1)} end,
+          "statistics: ranks 0 and 1 want different samples or weights")
     end
-    testing.assert_error(function() set:statistics{wieghts = "latitude"} end, "unknown option 'wieghts'; did you mean 'weights'?")
+    testing.assert_error(function() set:statistics{wieghts = "latitude"} end,
+        "unknown option 'wieghts'; did you mean 'weights'?")
   end)
   local path = files.make("s_nan.nc", function(out)
     out:write("time", mh.arange(3, {dtype = "float64"}), {dims = {"time"}, attrs = {units = "days since 2000-01-01"}})
     out:write("u", mh.full({3, 4}, 0 / 0), {dims = {"time", "x"}})
   end)
-  refused(function() mh.data.open(path):windows{inputs = {"u"}}:statistics() end, "statistics: 'u' has no value in channel 0")
+  refused(function() mh.data.open(path):windows{inputs = {"u"}}:statistics() end,
+      "statistics: 'u' has no value in channel 0")
   files.remove{path}
 end
 
@@ -206,14 +229,16 @@ end
 
 --- Normalized values are given back in the units of the files: parts of batches, cut or plain, by kept statistics too.
 function tests.test_X20_denormalized_by_part()
-  local paths, cache = {files.cf("n_a.nc", 0, 9), files.cf("n_b.nc", 9, 5, {scale = 0.02})}, files.path("denormalize.json")
+  local paths, cache = {files.cf("n_a.nc", 0, 9), files.cf("n_b.nc", 9, 5, {scale = 0.02})},
+      files.path("denormalize.json")
   local function full(part) return part:is_shard_tensor() and part:full_tensor() or part end
   do
-    local set = mh.data.open(paths):windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {2}},
-      static = {"orography"}}
+    local set = mh.data.open(paths):windows{inputs = {fields = {"t2m", "z"}, steps = {-1, 0}},
+      targets = {fields = {"z"}, steps = {2}}, static = {"orography"}}
     files.remove{cache}
     local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
-    for _, stats in ipairs{set:statistics{cache = cache}, set:statistics{cache = cache}, mh.data.load_statistics(cache)} do
+    for _, stats in ipairs{set:statistics{cache = cache}, set:statistics{cache = cache},
+        mh.data.load_statistics(cache)} do
       local options = {mesh = mesh, cut = {latitude = "domain"}, batch = 7, dtype = "float64"}
       local raw = set:loader(options):batches()
       options.normalize = stats
@@ -236,7 +261,8 @@ function tests.test_X20_denormalized_by_part()
     testing.assert_equal(x.grad["0, 0, 0, 0"]:item(), mh.tensor(stats.fields.t2m.std[1], {dtype = "float32"}):item())
     local function bad(text, ...)
       local arguments = table.pack(...)
-      testing.assert_error(function() stats:denormalize(table.unpack(arguments)) end, "Statistics:denormalize: " .. text)
+      testing.assert_error(function() stats:denormalize(table.unpack(arguments)) end, "Statistics:denormalize: "
+          .. text)
     end
     bad("no part 'target'\n  have  inputs, static, targets\n  fix   ", x, "target")
     bad("no field 't2n'; did you mean 't2m'?", x, {"t2n"})

@@ -8,7 +8,8 @@ local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
 local tests = {}
 
 local function model()
-  local net = nn.Sequential(nn.Embedding(11, 8, {padding_idx = 3}), nn.Linear(8, 12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 4))
+  local net = nn.Sequential(nn.Embedding(11, 8, {padding_idx = 3}), nn.Linear(8, 12), nn.Dropout(0.3), nn.GELU(),
+      nn.Linear(12, 4))
   nn.init.orthogonal_(net[4].weight)
   nn.init.trunc_normal_(net[1].bias, 0, 0.5)
   return net
@@ -157,7 +158,9 @@ function tests.test_X12_a_checkpoint_holds_the_generator()
     mh.checkpoint.load(path, {model = again, optimizer = opt2, generator = mh.default_generator()})
     local losses = train2(3)
     if i == 1 then testing.assert_equal(losses, expected) end
-    for step = 1, 3 do testing.assert_close(mh.tensor(losses[step], {dtype = "float64"}), mh.tensor(expected[step], {dtype = "float64"})) end
+    for step = 1, 3 do
+      testing.assert_close(mh.tensor(losses[step], {dtype = "float64"}), mh.tensor(expected[step], {dtype = "float64"}))
+    end
   end
 end
 

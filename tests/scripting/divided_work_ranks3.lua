@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- V10: products are divided over the ranks where their work counts: mesh:set_macs_per_byte, ComputeConfig.macs_per_byte.
+-- V10: products are divided over the ranks where their work counts: mesh:set_macs_per_byte,
+-- ComputeConfig.macs_per_byte.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local compute_config = require "moonhalo.policy.compute_config"
@@ -62,7 +63,8 @@ function tests.test_V10_few_samples_and_wide_layers_divide_their_gradients()
   whole(x):square():mean():backward()
   local work = {}
   for i, per_byte in ipairs {math.huge, 1e-3} do
-    local net = mh.parallelize(net_of(), {x = x}, "data", mh.ComputeConfig{plan_ngpus = ranks, macs_per_byte = per_byte})
+    local net = mh.parallelize(net_of(), {x = x}, "data", mh.ComputeConfig{plan_ngpus = ranks,
+        macs_per_byte = per_byte})
     local _
     _, work[i] = counted(function()
       local loss = net(x):square():mean()
@@ -70,7 +72,9 @@ function tests.test_V10_few_samples_and_wide_layers_divide_their_gradients()
       mh.finish_grad_sync(net)
       return loss
     end)
-    for j, parameter in ipairs(net:parameters()) do testing.assert_close(parameter.grad:full_tensor(), whole:parameters()[j].grad) end
+    for j, parameter in ipairs(net:parameters()) do
+      testing.assert_close(parameter.grad:full_tensor(), whole:parameters()[j].grad)
+    end
   end
   -- Forward and the gradient of the hidden layer are divided anyway; those of the weights are 6 x (40 x 50 + 50 x 30).
   local weights = 6 * (40 * 50 + 50 * 30)
@@ -81,7 +85,8 @@ function tests.test_V10_what_is_wrong_is_refused_on_all_ranks()
   local mesh = mesh_of()
   testing.assert_error(function() mesh:set_macs_per_byte(0) end, "set_macs_per_byte: 0 multiplications for a byte")
   local held = mh.zeros({4}, {mesh = mesh, placements = {R()}})
-  testing.assert_error(function() mesh:set_macs_per_byte(5) end, "set_macs_per_byte: tensors live on mesh(3: dim_0) already")
+  testing.assert_error(function() mesh:set_macs_per_byte(5) end,
+      "set_macs_per_byte: tensors live on mesh(3: dim_0) already")
   mesh:set_macs_per_byte(math.huge)  -- as it is
   testing.assert_equal(held.shape, {4})
   testing.assert_error(function() mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = -1} end,
@@ -93,14 +98,16 @@ function tests.test_V10_autodist_counts_what_it_is_told()
     fields.plan_ngpus = ranks
     return compute_config.macs_per_byte(mh.ComputeConfig(fields), "autodist")
   end
-  testing.assert_equal({of{}, of{macs_per_byte = math.huge}, of{macs_per_byte = 3}, of{pas_config = {macs_per_byte = 4}},
+  testing.assert_equal({of{}, of{macs_per_byte = math.huge}, of{macs_per_byte = 3},
+    of{pas_config = {macs_per_byte = 4}},
     of{macs_per_byte = 5, pas_config = {macs_per_byte = 5}}}, {10, math.huge, 3, 4, 5})
   testing.assert_error(function() of{macs_per_byte = 5, pas_config = {macs_per_byte = 6}} end,
     "ComputeConfig: two numbers of multiplications for a byte\n  have  macs_per_byte = 5, pas_config.macs_per_byte = 6")
   -- A plan for bytes alone is another than that of ten multiplications.
   testing.assert_equal({compute_config.facts(mh.ComputeConfig{plan_ngpus = 1}, "autodist").macs_per_byte,
     compute_config.facts(mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = math.huge}, "autodist").macs_per_byte,
-    compute_config.facts(mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = math.huge}, "data").macs_per_byte}, {nil, "bytes alone", nil})
+    compute_config.facts(mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = math.huge}, "data").macs_per_byte},
+      {nil, "bytes alone", nil})
 end
 
 function tests.test_N24_plans_from_before_work_counted_still_fit()
@@ -111,7 +118,8 @@ function tests.test_N24_plans_from_before_work_counted_still_fit()
     return mh.parallelize(net_of(), {x = mh.zeros({6, 40}, kF64)}, "data", config, {gen_savedir = folder})
   end
   divided()
-  local saved = mh._files.on_first_rank(function() return mh.json.encode(mh.json.load(folder .. "/Sequential/plan.json").key.config) end)
+  local saved = mh._files.on_first_rank(function() return mh.json.encode(
+      mh.json.load(folder .. "/Sequential/plan.json").key.config) end)
   testing.assert_equal(mh.json.decode(saved).macs_per_byte, nil)
   testing.assert_equal(divided().parallel.planned, false)
   testing.assert_error(function() divided(7) end, "'config.macs_per_byte' was nothing, is 7")

@@ -25,7 +25,8 @@ local function net()
   return Net():double()
 end
 local function divided()
-  return mh.parallelize_module(net(), mesh, {parameter = {["fc1.weight"] = {S(0)}, ["fc1.bias"] = {S(0)}, ["fc2.weight"] = {S(1)}}})
+  return mh.parallelize_module(net(), mesh, {parameter = {["fc1.weight"] = {S(0)}, ["fc1.bias"] = {S(0)},
+      ["fc2.weight"] = {S(1)}}})
 end
 
 local function values(module)
@@ -105,7 +106,8 @@ function tests.test_swap_and_apply_to()
 
   ema:swap()
   testing.assert_all_close(values(model), smooth, {rtol = 0, atol = 0})
-  testing.assert_error(function() ema:update() end, "EMA: update: the averages are in the module\n  fix   call swap() again first")
+  testing.assert_error(function() ema:update() end,
+      "EMA: update: the averages are in the module\n  fix   call swap() again first")
   ema:swap()
   ema:apply_to(other)
 
@@ -133,7 +135,8 @@ function tests.test_a_checkpoint_is_loaded_on_another_cut()
   local state = ema:state_dict()
   state.averages["fc1.wait"], state.averages["fc1.weight"] = state.averages["fc1.weight"], nil
   testing.assert_error(function() ema2:load_state_dict(state) end, "EMA: load_state_dict: missing keys: 'fc1.weight'")
-  testing.assert_error(function() ema2:load_state_dict{updates = 2} end, "EMA: load_state_dict: wanted the table of state_dict()")
+  testing.assert_error(function() ema2:load_state_dict{updates = 2} end,
+      "EMA: load_state_dict: wanted the table of state_dict()")
 end
 
 -- 1 - decay is below the spacing of bfloat16 here.
@@ -157,10 +160,12 @@ function tests.test_what_does_not_fit()
   local model = net()
   local ema = mh.EMA(model)
   mh.parallelize_module(model, mesh, {parameter = {["fc1.weight"] = {S(0)}}})
-  testing.assert_error(function() ema:update() end, "EMA: update: 'fc1.weight' was placed since\n  have  an average on a plain tensor")
+  testing.assert_error(function() ema:update() end,
+      "EMA: update: 'fc1.weight' was placed since\n  have  an average on a plain tensor")
   testing.assert_error(function() mh.EMA(3) end, "EMA: wanted an nn.Module, got 3")
   testing.assert_error(function() mh.EMA(net(), {decay = 2}) end, "EMA: decay is 2, wanted a number within 0 and 1")
-  testing.assert_error(function() mh.EMA(net(), {decoy = 0.1}) end, "EMA: unknown option 'decoy'; did you mean 'decay'?")
+  testing.assert_error(function() mh.EMA(net(), {decoy = 0.1}) end,
+      "EMA: unknown option 'decoy'; did you mean 'decay'?")
   testing.assert_error(function() ema:apply_to(nn.Linear(2, 2)) end, "EMA: apply_to: the module has no 'fc1.weight'")
 end
 

@@ -16,7 +16,8 @@ function tests.test_no_overload_fits()
     {function() x:sum{dims = 0} end, {"has no argument 'dims'; did you mean 'dim'?"}},
     {function() x:sum(0, 1, 2, 3) end, {"sum: no overload fits"}},
     {function() mh.zeros() end, {"argument 'size' is missing"}},
-    {function() mh.zeros({2}, {dtype = "flaot"}) end, {"argument 'dtype' wants ScalarType?, got 'flaot'; did you mean 'float'"}},
+    {function() mh.zeros({2}, {dtype = "flaot"}) end,
+    {"argument 'dtype' wants ScalarType?, got 'flaot'; did you mean 'float'"}},
     {function() x:view({1.5}) end, {"view", "{1.5}"}},
     {function() mh.cat(x) end, {"argument 'tensors' wants Tensor[]"}},
     {function() x:softmax() end, {"argument 'dim' is missing"}},
@@ -34,7 +35,8 @@ function tests.test_no_overload_fits()
 end
 
 function tests.test_a_failing_kernel_names_the_call()
-  local message = t.assert_error(function() mh.ones({2, 3}):mm(mh.ones({2, 3})) end, "mm: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")
+  local message = t.assert_error(function() mh.ones({2, 3}):mm(mh.ones({2, 3})) end,
+      "mm: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)")
   assert(message:find("call  mm(Tensor float32 [2, 3], Tensor float32 [2, 3])", 1, true), message)
   assert(not message:find("Exception raised from", 1, true), message)
   assert(not message:find("libtorch", 1, true), message)
@@ -51,10 +53,12 @@ end
 function tests.test_unknown_names()
   t.assert_error(function() return mh.matmull end, "no function or operator 'matmull'; did you mean 'matmul'?")
   t.assert_error(function() return mh.zzzzqqq end, "mh: no function or operator 'zzzzqqq'")
-  t.assert_error(function() return mh.ones(1):reluu() end, "no attribute, method or operator 'reluu'; did you mean 'relu'")
+  t.assert_error(function() return mh.ones(1):reluu() end,
+      "no attribute, method or operator 'reluu'; did you mean 'relu'")
   t.assert_error(function() return mh.ones(1).shap end, "did you mean 'shape'?")
   t.assert_error(function() mh.ones(1).shape = 3 end, "attribute 'shape' cannot be set")
-  t.assert_error(function() mh.ones(1).sum(3) end, "sum: called on 3, which is no tensor\n  fix   write a colon, not a dot: x:sum(...)")
+  t.assert_error(function() mh.ones(1).sum(3) end,
+      "sum: called on 3, which is no tensor\n  fix   write a colon, not a dot: x:sum(...)")
   t.assert_error(function() mh.Generator{sed = 1} end, "unknown option 'sed'; did you mean 'seed'?")
   t.assert_error(function() return mh.Generator().foo end, "Generator: no attribute or method 'foo'")
 end
@@ -95,10 +99,11 @@ function tests.test_wrong_self()
     {function() opt.zero_grad{} end, "zero_grad: called on {}, which is no optimizer", ": opt:zero_grad(...)"},
     {function() mesh.size("domain") end, "size: called on 'domain', which is no mesh", ": mesh:size(...)"},
     {function() net.parameters() end, "parameters: called without its module", ": net:parameters()"},
-    {function() net.load_state_dict({}) end, "load_state_dict: called on {}, which is no module", ": net:load_state_dict(...)"},
+    {function() net.load_state_dict({}) end, "load_state_dict: called on {}, which is no module",
+    ": net:load_state_dict(...)"},
     {function() return net.train(false) end, "train: called on false, which is no module", ": net:train(...)"},
-    {function() net.length() end, "attempt to index a nil value (local 'self')", ", before the method's name: object:method(...)"},
-  }
+    {function() net.length() end, "attempt to index a nil value (local 'self')",
+  ", before the method's name: object:method(...)"}, }
   mh.Tensor.item(mh.ones(1))
   mh.nn.Module.parameters(net)
 end
@@ -137,7 +142,8 @@ end
 function tests.test_errors_in_modules_name_line_and_path()
   local message = at(Net(), mh.ones{2, 3}, "blocks.1.fc (Linear) of Net")
   t.assert_equal(line_of(message), kTail)
-  t.assert_equal(line_of(at(nn.Sequential(nn.Identity(), Net()), mh.ones{2, 3}, "1.blocks.1.fc (Linear) of Sequential")), kTail)
+  t.assert_equal(line_of(at(nn.Sequential(nn.Identity(), Net()), mh.ones{2, 3},
+      "1.blocks.1.fc (Linear) of Sequential")), kTail)
   at(Net(), "line", "blocks.1 (Block) of Net")
   at(Net(), "nil", "blocks.1 (Block) of Net")
   at(Net(nn.Sequential(Block(4))), mh.ones{2, 3}, "0.fc (Linear) of Sequential, called by Net")
@@ -237,7 +243,8 @@ function tests.test_values_that_would_be_lost_or_never_end_are_refused()
   t.assert_error(function() mh.tensor{nonsense = 1} end, "tensor: a list has names too, got {nonsense = 1}")
   t.assert_error(function() mh.tensor{{1, 2, x = 3}} end, "tensor: a list has names too")
   local opt = mh.optim.SGD({mh.ones(2):requires_grad_()}, {lr = 0.1})
-  t.assert_error(function() mh.optim.CosineAnnealingWarmRestarts(opt, -1) end, "T_0 is -1, wanted a number of at least 1")
+  t.assert_error(function() mh.optim.CosineAnnealingWarmRestarts(opt, -1) end,
+      "T_0 is -1, wanted a number of at least 1")
   t.assert_error(function() mh.optim.StepLR(opt, 0 / 0) end, "step_size is nan, wanted a number of at least 1")
   t.assert_error(function() mh.optim.LambdaLR(opt, function() end) end, "LambdaLR: the factor of group 0 is nil")
   t.assert_error(function() mh.nn.Dropout(0 / 0) end, "p is nan, wanted a probability")
@@ -246,14 +253,16 @@ end
 
 function tests.test_objects_of_two_kinds_are_unequal()
   local mesh, placement = mh.init_device_mesh(mh.device(), {1}), mh.Shard(0)
-  t.assert_equal({mesh == placement, placement == mesh, mesh == mh.Generator(), placement == mh.Shard(0)}, {false, false, false, true})
+  t.assert_equal({mesh == placement, placement == mesh, mesh == mh.Generator(), placement == mh.Shard(0)},
+      {false, false, false, true})
 end
 
 function tests.test_assertions_see_what_is_in_tables_of_names()
   local one, other = {steps = {{w = mh.ones(2)}}}, {steps = {{w = mh.zeros(2)}}}
   t.assert_all_close(one, {steps = {{w = mh.ones(2)}}})
   t.assert_error(function() t.assert_all_close(one, other) end, "2 of 2 elements differ")
-  t.assert_error(function() t.assert_close({w = mh.ones(2)}, {w = mh.zeros(2)}) end, "wanted a tensor, a number or a list of numbers")
+  t.assert_error(function() t.assert_close({w = mh.ones(2)}, {w = mh.zeros(2)}) end,
+      "wanted a tensor, a number or a list of numbers")
 end
 
 return tests

@@ -10,14 +10,17 @@ local tests = {}
 
 function tests.test_safetensors_take_state_dicts_and_tables_by_name()
   local path = file("state") .. ".safetensors"
-  local net, other = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+  local net, other = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)),
+      nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
   local by_name, list = {}, {}
   for name, tensor in net:state_dict() do by_name[name], list[#list + 1] = tensor, {name, tensor} end
   for _, state in ipairs {net:state_dict(), by_name, list} do
     mh.safetensors.save(path, state, {note = "x"})
     mh.no_grad(function() for _, parameter in ipairs(other:parameters()) do parameter:zero_() end end)
     other:load_state_dict((mh.safetensors.load(path)))
-    for name, tensor in other:state_dict() do testing.assert_equal({name, mh.equal(tensor, by_name[name])}, {name, true}) end
+    for name, tensor in other:state_dict() do
+      testing.assert_equal({name, mh.equal(tensor, by_name[name])}, {name, true})
+    end
     testing.assert_equal(#mh.safetensors.load(path), #list)
   end
   mh.safetensors.save(path, {b = mh.ones{2}, a = mh.zeros{0, 3}, ["ü.\0"] = mh.tensor(1 + 2 * mh.tensor(0):item())})
@@ -37,8 +40,8 @@ function tests.test_safetensors_refuse_what_they_cannot_hold()
     {{x, x}, "element 1 is no {name, tensor} but Tensor float32 [2]"},
     {{{"x", x}, {x, "y"}}, "element 2 has no name first"},
     {{[true] = x}, "element true is no {name, tensor}"},
-    {{w = cut}, "'w' is a ShardTensor, of which this rank has a block\n  fix   mh.checkpoint.save(path, {model = net})"},
-    {{{"w", cut}}, "'w' is a ShardTensor"},
+    {{w = cut}, "'w' is a ShardTensor, of which this rank has a block\n" ..
+    "  fix   mh.checkpoint.save(path, {model = net})"}, {{{"w", cut}}, "'w' is a ShardTensor"},
     {x, "wanted a table of tensors by name, got Tensor float32 [2]"},
   }
   for _, case in ipairs(refused) do
@@ -55,7 +58,8 @@ function tests.test_json_writes_all_of_a_table_or_says_what_not()
   testing.assert_equal(mh.json.encode{a = {0.5, nil, 0.2, nil, 0.1}}, '{"a":[0.5,null,0.2,null,0.1]}')
   testing.assert_equal(mh.json.encode{nil, 2}, "[null,2]")
   testing.assert_equal(round({a = {0.5, nil, 0.2}}).a[3], 0.2)
-  testing.assert_equal(mh.json.encode{loss = nan, most = math.huge, list = {1, -math.huge}}, '{"list":[1,null],"loss":null,"most":null}')
+  testing.assert_equal(mh.json.encode{loss = nan, most = math.huge, list = {1, -math.huge}},
+      '{"list":[1,null],"loss":null,"most":null}')
   testing.assert_equal(round{["a\0b"] = 1, ["a\0c"] = "x\0y"}, {["a\0b"] = 1, ["a\0c"] = "x\0y"})
   local refused = {
     {{run = {best = {0.1, epoch = 17}}}, "json: 'run.best' is a list with 1 other keys beside it"},

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- X08: a Fourier neural operator on a field that is cut unevenly equals the same on one plain tensor (float64, 1e-10): its
--- transforms run along the cut dims.
+-- X08: a Fourier neural operator on a field that is cut unevenly equals the same on one plain tensor (float64, 1e-10):
+-- its transforms run along the cut dims.
 local mh = require "moonhalo"
 local runs = require "support.model_runs"
 

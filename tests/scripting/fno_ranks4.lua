@@ -9,7 +9,8 @@ local R, S = mh.Replicate, mh.Shard
 
 return runs.tests{
   {"X08_fno", require "support.fno", {
-    plane = cut(S(2, {8, 3}), S(3, {2, 7})), crossed = cut(S(3, {9, 0}), S(2, {1, 10})), one_dim_twice = cut(S(2), S(2)),
+    plane = cut(S(2, {8, 3}), S(3, {2, 7})), crossed = cut(S(3, {9, 0}), S(2, {1, 10})),
+    one_dim_twice = cut(S(2), S(2)),
     replicated_and_columns = cut(R(), S(3, {2, 7})), batch_and_rows = cut(S(0), S(2, {4, 7})),
   }},
 }

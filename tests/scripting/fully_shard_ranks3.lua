@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Data parallel training with parameters in blocks or copied (fully_shard, replicate), against each other bit by bit and
--- against one plain model.
+-- Data parallel training with parameters in blocks or copied (fully_shard, replicate), against each other bit by bit
+-- and against one plain model.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local runs = require "support.training_runs"
@@ -24,7 +24,8 @@ function Mlp:forward(x) return self.fc2(self.norm(mh.gelu(self.fc1(x)))) * self.
 
 local ConvNet = nn.Module:extend("ConvNet")
 function ConvNet:init()
-  self.conv, self.norm, self.head = nn.Conv2d(2, 7, 3, {padding = 1, bias = false}), nn.BatchNorm2d(7), nn.Conv2d(7, 5, 1)
+  self.conv, self.norm, self.head = nn.Conv2d(2, 7, 3, {padding = 1, bias = false}), nn.BatchNorm2d(7),
+      nn.Conv2d(7, 5, 1)
 end
 function ConvNet:forward(x) return self.head(mh.relu(self.norm(self.conv(x)))) end
 
@@ -114,7 +115,8 @@ function tests.test_V15_parameters_are_kept_in_level_blocks()
   testing.assert_equal(tostring(wide.placements[1]):sub(1, 9), "Stored(1,")
   local small = fully_sharded(function() return nn.Linear(2, 2) end).weight
   testing.assert_equal(small.placements, {R()})
-  testing.assert_equal(mh.fully_shard(new(Mlp), {mesh = mesh}).fc1.weight.placements, {R()})  -- fewer than 1024 elements
+  -- fewer than 1024 elements
+  testing.assert_equal(mh.fully_shard(new(Mlp), {mesh = mesh}).fc1.weight.placements, {R()})
 
   local opt = mh.optim.AdamW(net:parameters(), {lr = 0.1})
   net(mine(cases.mlp.x)):sum():backward()
@@ -138,7 +140,9 @@ function tests.test_V15_no_activation_moves_for_a_stored_weight()
           for _, input in ipairs(record.inputs) do
             local moves = input:find("->", 1, true)
             if moves and input:find("Stored", 1, true) then fetched = fetched + 1 end
-            if moves and not input:find("Stored", 1, true) then error(name .. ": " .. record.op .. " moves " .. inputs) end
+            if moves and not input:find("Stored", 1, true) then
+              error(name .. ": " .. record.op .. " moves " .. inputs)
+            end
           end
         end
       end
@@ -199,13 +203,16 @@ function tests.test_V11_N32_N45_gradients_add_up_over_micro_batches()
     local x = sync == "plain" and cases.mlp.x or mine(cases.mlp.x)
     if type(sync) == "boolean" then net:set_requires_gradient_sync(sync) end
     local is_plain = sync == "plain"  -- whose optimizer is made without build_optimizer
-    local opt = is_plain and mh.optim.SGD(net:parameters(), {lr = 0.1}) or mh.build_optimizer(net, mh.optim.SGD, {lr = 0.1})
+    local opt = is_plain and mh.optim.SGD(net:parameters(), {lr = 0.1})
+        or mh.build_optimizer(net, mh.optim.SGD, {lr = 0.1})
     local during = 0
     opt:register_reducer_pre_hook(function() during = during + 1 end)
     for micro = 1, 3 do net(x * micro):square():sum():backward() end
     local kinds, backward = {}, during
     for _, p in ipairs(net:parameters()) do
-      if p.grad and p:is_shard_tensor() then kinds[#kinds + 1] = p.grad.placements[1]:is_partial() and "sum" or "own" end
+      if p.grad and p:is_shard_tensor() then
+        kinds[#kinds + 1] = p.grad.placements[1]:is_partial() and "sum" or "own"
+      end
     end
     if finish then
       opt:sync_shard_grad()
@@ -304,9 +311,10 @@ function tests.test_labels_and_inputs_of_a_rank()
   testing.assert_equal(net(mine(cases.mlp.x)).placements, {S(0, rows_of(cases.mlp.x))})
   local off = mh.fully_shard(new(Mlp), {mesh = mesh, input = false, min_numel = 1})
   testing.assert_close(off(cases.mlp.x):full_tensor(), new(Mlp)(cases.mlp.x))
-  testing.assert_error(function() mh.local_batch(mh.zeros({2}, {dtype = mesh.rank == 1 and "float64" or "float32"}), mesh) end,
-    "differ in dtype or number of dims")
-  testing.assert_error(function() net(mh.zeros({2, mesh.rank == 1 and 6 or 7}, kF64)) end, "the blocks do not form a grid")
+  testing.assert_error(function() mh.local_batch(mh.zeros({2}, {dtype = mesh.rank == 1 and "float64" or "float32"}),
+    mesh) end, "differ in dtype or number of dims")
+  testing.assert_error(function() net(mh.zeros({2, mesh.rank == 1 and 6 or 7}, kF64)) end,
+      "the blocks do not form a grid")
 end
 
 function tests.test_bad_options_are_named()
@@ -314,11 +322,15 @@ function tests.test_bad_options_are_named()
   local rows = mh.fully_shard(nn.Linear(5, 20), {mesh = mesh, min_numel = 1, unit_rows = 8}).weight:shard_sizes(0)
   table.sort(rows)
   testing.assert_equal(rows, mh.world_size() == 3 and {4, 8, 8} or {20})  -- three units of rows
-  testing.assert_error(function() mh.fully_shard(nn.Linear(5, 20), {mesh = mesh, unit_rows = 0}) end, "unit_rows = 0, wanted a number of rows")
-  testing.assert_error(function() mh.fully_shard(net, {mesh = mesh, min_nume = 1}) end, "unknown option 'min_nume'; did you mean 'min_numel'?")
-  testing.assert_error(function() mh.replicate(net, {mesh = mesh, min_numel = 1}) end, "replicate: unknown option 'min_numel'")
+  testing.assert_error(function() mh.fully_shard(nn.Linear(5, 20), {mesh = mesh, unit_rows = 0}) end,
+      "unit_rows = 0, wanted a number of rows")
+  testing.assert_error(function() mh.fully_shard(net, {mesh = mesh, min_nume = 1}) end,
+      "unknown option 'min_nume'; did you mean 'min_numel'?")
+  testing.assert_error(function() mh.replicate(net, {mesh = mesh, min_numel = 1}) end,
+      "replicate: unknown option 'min_numel'")
   testing.assert_error(function() mh.fully_shard(net, {}) end, "fully_shard: no mesh given")
-  testing.assert_error(function() mh.fully_shard(mh.zeros{2}, {mesh = mesh}) end, "wanted an nn.Module, got Tensor float32 [2]")
+  testing.assert_error(function() mh.fully_shard(mh.zeros{2}, {mesh = mesh}) end,
+      "wanted an nn.Module, got Tensor float32 [2]")
   testing.assert_error(function() mh.fully_shard(net, {mesh = mesh, input = "x"}) end, "input is true or false")
   net(cases.mlp.x):sum():backward()
   testing.assert_error(function() mh.fully_shard(net, {mesh = mesh}) end, "fully_shard: 'scale' has a gradient")
@@ -332,11 +344,13 @@ end
 function tests.test_stored_placements_in_plans()
   testing.assert_equal(tostring(Stored(0)), "Stored(0)")
   testing.assert_equal(Stored(0) == S(0), false)
-  local net = mh.parallelize_module(new(Mlp), mesh, {parameter = {["fc1.weight"] = {Stored(0)}, ["fc2.weight"] = {Stored(1)}}})
+  local net = mh.parallelize_module(new(Mlp), mesh, {parameter = {["fc1.weight"] = {Stored(0)},
+      ["fc2.weight"] = {Stored(1)}}})
   testing.assert_equal(tostring(net.fc2.weight.placements[1]):sub(1, 9), "Stored(1,")
   testing.assert_equal(tostring(net.fc1.weight:t().placements[1]):sub(1, 9), "Stored(1,")
   testing.assert_equal((net.fc1.weight * 2).placements[1]:is_stored(), true)
-  testing.assert_equal((net.fc1.weight + mh.distribute_tensor(mh.zeros({11, 6}, kF64), mesh, {S(0)})).placements[1]:is_stored(), false)
+  testing.assert_equal((net.fc1.weight + mh.distribute_tensor(mh.zeros({11, 6}, kF64), mesh,
+      {S(0)})).placements[1]:is_stored(), false)
   testing.assert_all_close(train(net, mh.local_batch(mine(cases.mlp.x), mesh)), train(new(Mlp), cases.mlp.x))
 end
 

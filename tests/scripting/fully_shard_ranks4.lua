@@ -23,7 +23,8 @@ end
 
 local Field = nn.Module:extend("Field")
 function Field:init()
-  self.conv, self.norm, self.head = nn.Conv2d(2, 6, 3, {padding = 1}), nn.GroupNorm(2, 6), nn.Conv2d(6, 3, 3, {padding = 1})
+  self.conv, self.norm, self.head = nn.Conv2d(2, 6, 3, {padding = 1}), nn.GroupNorm(2, 6),
+      nn.Conv2d(6, 3, 3, {padding = 1})
 end
 function Field:forward(x) return self.head(mh.gelu(self.norm(self.conv(x)))) end
 
@@ -63,8 +64,10 @@ function tests.test_D10_V15_N34_beside_tensor_parallelism()
 
   net = mh.parallelize_module(new(Net), mesh["tp"], styles())
   mh.fully_shard(net.blocks[0], {mesh = mesh["dp"], min_numel = 1})
-  testing.assert_error(function() return net.head.weight + mh.zeros({3, 6}, kF64) + mh.lift(net.head.weight, mesh, {R()}) end,
-    "fix   fully_shard or replicate the module over the dims that mesh(2: tp) lacks, or lift the tensor to the whole mesh")
+  testing.assert_error(function() return net.head.weight + mh.zeros({3, 6}, kF64)
+    + mh.lift(net.head.weight, mesh, {R()}) end,
+    "fix   fully_shard or replicate the module over the dims that mesh(2: tp) lacks, or lift the tensor to the whole "
+        .. "mesh")
 end
 
 -- S22: every data parallel group has its fields cut over its domain.
@@ -113,7 +116,8 @@ function tests.test_lift_a_tensor_of_a_slice()
   mh.lift(leaf, mesh, {S(0)}):square():sum():backward()
   testing.assert_equal(leaf.grad:full_tensor(), x * 2)
 
-  testing.assert_error(function() mh.lift(mine, mesh, {}) end, "lift: 0 placements, mesh(2: tp) lacks 1 dims of mesh(2x2: dp, tp)")
+  testing.assert_error(function() mh.lift(mine, mesh, {}) end,
+      "lift: 0 placements, mesh(2: tp) lacks 1 dims of mesh(2x2: dp, tp)")
   testing.assert_error(function() mh.lift(mine, mh.init_device_mesh(mh.device(), {4}), {R()}) end, "is no slice of")
   local first = mh.distribute_tensor(x, mesh["dp"], {S(0)})
   testing.assert_error(function() mh.lift(first, mesh, {S(0)}) end, '"tp" stands behind a dim')

@@ -79,7 +79,9 @@ function tests.test_N35_N45_buckets_are_filled_anew_and_passes_share_them()
     late:set_requires_gradient_sync(true)
     late(mine(3)):square():sum():backward()
     testing.assert_equal(sizes, {32, 32, 32})
-    for _, parameter in ipairs(late:parameters()) do testing.assert_equal(parameter.grad.placements, parameter.placements) end
+    for _, parameter in ipairs(late:parameters()) do
+      testing.assert_equal(parameter.grad.placements, parameter.placements)
+    end
     opt:sync_shard_grad()
     testing.assert_all_close(gradients(late), gradients(eager))
   end
@@ -175,7 +177,8 @@ function tests.test_N35_a_backward_that_fails_leaves_no_sums()
           end
           local handle = sums and stop(net, opt, place)
           local y = net(mine(4)):square():mean()
-          if sums and (handle or kind ~= "activation") then testing.assert_error(function() y:backward() end, "stop here") else y:backward() end
+          if sums and (handle or kind ~= "activation") then testing.assert_error(function() y:backward() end,
+              "stop here") else y:backward() end
           if handle then handle:remove() end
           if before and (handle or kind ~= "activation") then testing.assert_equal(sums_of(net), before) end
           opt:zero_grad()

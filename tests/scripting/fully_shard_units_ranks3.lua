@@ -105,10 +105,12 @@ function tests.test_V15_N32_a_unit_is_one_message_for_each_pair_of_ranks()
       for _ = 1, 2 do  -- the second step knows the order
         opt:zero_grad()
         local x, loss = mine(), nil
-        testing.assert_equal(messages_of(function() loss = net(x):square():mean() end), expected[1] * kUnits * (ranks - 1))
+        testing.assert_equal(messages_of(function() loss = net(x):square():mean() end),
+            expected[1] * kUnits * (ranks - 1))
         testing.assert_equal(messages_of(function() loss:backward() end), expected[2] * kUnits * (ranks - 1))
         -- Sums of an earlier pass are put aside, not sent again.
-        testing.assert_equal(messages_of(function() net(x):square():mean():backward() end), again[i] * kUnits * (ranks - 1))
+        testing.assert_equal(messages_of(function() net(x):square():mean():backward() end),
+            again[i] * kUnits * (ranks - 1))
         opt:step()
       end
     end
@@ -130,7 +132,9 @@ end
 
 --- Two layers; `reached(way, width)` is called while the unit's forward and backward are under way.
 local Wide = nn.Module:extend("Wide")
-function Wide:init(width, reached) self.width, self.reached, self.first, self.second = width, reached, nn.Linear(4, width), nn.Linear(width, 4) end
+function Wide:init(width, reached)
+  self.width, self.reached, self.first, self.second = width, reached, nn.Linear(4, width), nn.Linear(width, 4)
+end
 function Wide:forward(x)
   local h = self.first(x)
   self.reached("forward", self.width)
@@ -168,7 +172,8 @@ function tests.test_V15_the_units_that_come_next_are_on_their_way_while_one_comp
       return x
     end
     mh.fully_shard(net, {mesh = mesh, prefetch = prefetch})
-    --- Bytes sent by the time that the unit at `place` computes: its own and the next ones', and the sums of those before.
+    --- Bytes sent by the time that the unit at `place` computes: its own and the next ones', and the sums of those
+    --- before.
     local function expected(way, order, ahead, place)
       local bytes = 0
       for i = 1, math.min(#order, place + ahead) do bytes = bytes + gathered[order[i]] end
@@ -182,7 +187,8 @@ function tests.test_V15_the_units_that_come_next_are_on_their_way_while_one_comp
       start = sent()
       y:square():mean():backward()
       for place = 1, 3 do
-        wanted[place], wanted[3 + place] = expected("forward", kCalled, ahead, place), expected("backward", back, ahead, place)
+        wanted[place], wanted[3 + place] = expected("forward", kCalled, ahead, place),
+            expected("backward", back, ahead, place)
       end
       testing.assert_equal(seen, wanted)
       net:zero_grad()
@@ -223,7 +229,9 @@ function tests.test_V15_written_parameters_are_gathered_again()
   end
   testing.assert_equal(whole(net(x)), whole(copies(x)))
   local state = {}
-  for name, value in pairs(copies:state_dict()) do state[name] = value:is_shard_tensor() and value:full_tensor() * 2 or value * 2 end
+  for name, value in pairs(copies:state_dict()) do
+    state[name] = value:is_shard_tensor() and value:full_tensor() * 2 or value * 2
+  end
   net:load_state_dict(state)
   copies:load_state_dict(state)
   testing.assert_equal(whole(net(x)), whole(copies(x)))
@@ -289,14 +297,16 @@ function tests.test_V15_parameters_travel_in_half_precision()
   testing.assert_equal(net.first.weight.dtype, "float32")
 end
 
--- ---- What stands around units -----------------------------------------------------------------------------------------
+-- ---- What stands around units ---------------------------------------------------------------------------------------
 
 -- N36: parameters of an outer module that are plain, the same on every rank.
 function tests.test_N36_plain_parameters_outside_of_units()
   local function outer(inner, batch)
     local net = nn.Sequential(nn.Linear(4, 4):double(), nn.Linear(4, 6):double(), nn.Linear(6, 2):double())
     mh.manual_seed(5)
-    for _, p in ipairs(net:parameters()) do p:requires_grad_(false):copy_(mh.randn(p.shape, kF64)):requires_grad_(true) end
+    for _, p in ipairs(net:parameters()) do
+      p:requires_grad_(false):copy_(mh.randn(p.shape, kF64)):requires_grad_(true)
+    end
     inner(net[1])
     return train(net, function(model) model(batch):square():mean():backward() end)
   end
@@ -379,7 +389,8 @@ function tests.test_N30_an_optimizer_made_too_early_is_told()
     local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
     mh[op](net, {mesh = mesh})
     net(mh.local_batch(mh.ones{4, 6})):sum():backward()
-    testing.assert_error(function() opt:step() end, "is no longer the module's: fully_shard or replicate has put another in its place")
+    testing.assert_error(function() opt:step() end,
+        "is no longer the module's: fully_shard or replicate has put another in its place")
     mh.optim.SGD(net:parameters(), {lr = 0.1}):step()
   end
 end
@@ -390,13 +401,16 @@ function tests.test_bad_options_are_named()
     options.mesh = mesh
     return function() mh.fully_shard(net, options) end
   end
-  testing.assert_error(given {reshard_after_forwards = true}, "unknown option 'reshard_after_forwards'; did you mean 'reshard_after_forward' or 'reshard_after_backward'?")
+  testing.assert_error(given {reshard_after_forwards = true},
+      "unknown option 'reshard_after_forwards'; did you mean 'reshard_after_forward' or 'reshard_after_backward'?")
   testing.assert_error(given {reshard_after_backward = 1}, "reshard_after_backward is true or false, got 1")
   testing.assert_error(given {prefetch = -1}, "prefetch is a whole number, not negative, got -1")
   testing.assert_error(given {output = "plain"}, 'output is "shard" or "local", got plain')
   testing.assert_error(given {mp_policy = "bfloat16"}, "mp_policy is a table")
-  testing.assert_error(given {mp_policy = {params_dtype = "bfloat16"}}, "mp_policy: unknown option 'params_dtype'; did you mean 'param_dtype'?")
-  testing.assert_error(function() mh.replicate(net, {mesh = mesh, prefetch = 1}) end, "replicate: unknown option 'prefetch'")
+  testing.assert_error(given {mp_policy = {params_dtype = "bfloat16"}},
+      "mp_policy: unknown option 'params_dtype'; did you mean 'param_dtype'?")
+  testing.assert_error(function() mh.replicate(net, {mesh = mesh, prefetch = 1}) end,
+      "replicate: unknown option 'prefetch'")
 end
 
 return tests

@@ -64,7 +64,8 @@ function tests.test_V15_a_dropped_module()
   local table_of_classes = mh.nn.Linear(4, 4):double().weight
   local x = mh.full({mh.rank() + 1, 4}, mh.rank() + 1, kF64)
   collectgarbage("stop")
-  local loss = mh.fully_shard(mh.nn.Linear(4, 4):double(), {mesh = mesh, min_numel = 1})(x):matmul(table_of_classes * 2):sum()
+  local loss = mh.fully_shard(mh.nn.Linear(4, 4):double(), {mesh = mesh, min_numel = 1})(x):matmul(table_of_classes
+      * 2):sum()
   if mh.rank() == 1 then collectgarbage("collect") end
   loss:backward()
   collectgarbage("restart")

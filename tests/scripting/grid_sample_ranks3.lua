@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- grid_sample of a field that is cut unevenly, with a stated displacement, equals that of the whole field (float64, 1e-10).
+-- grid_sample of a field that is cut unevenly, with a stated displacement, equals that of the whole field (float64,
+-- 1e-10).
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
@@ -25,14 +26,16 @@ end
 function tests.test_a_cut_field_equals_the_whole_field()
   local x, grid = fields()
   local whole = run(x, grid)
-  local cut = run(mh.distribute_tensor(x, mesh, {mh.Shard(2, {4, 1, 4})}), mh.distribute_tensor(grid, mesh, {mh.Shard(1)}))
+  local cut = run(mh.distribute_tensor(x, mesh, {mh.Shard(2, {4, 1, 4})}),
+      mh.distribute_tensor(grid, mesh, {mh.Shard(1)}))
   for i, expected in ipairs(whole) do testing.assert_close(cut[i]:full_tensor(), expected) end
 end
 
 function tests.test_a_bound_that_is_too_small_is_an_error()
   local x, grid = fields()
   local cut = mh.distribute_tensor(x, mesh, {mh.Shard(2)})
-  testing.assert_error(function() mh.grid_sample(cut, grid, {max_displacement = 0.5}) end, "beyond max_displacement = 0.5")
+  testing.assert_error(function() mh.grid_sample(cut, grid, {max_displacement = 0.5}) end,
+      "beyond max_displacement = 0.5")
 end
 
 return tests

@@ -16,7 +16,8 @@ function tests.test_a_shard_tensor_becomes_one_file()
   local x = mh.distribute_tensor(field(), mesh, {mh.Shard(0)})
   local out = mh.h5.open(path, "w")
   out:write("rows", mh.arange(9))
-  out:write("deep/u", x, {attrs = {units = "K", levels = {1, 2, 3}, note = "half"}, dims = {"y", "x"}, chunks = {2, 7}, compression = 4})
+  out:write("deep/u", x, {attrs = {units = "K", levels = {1, 2, 3}, note = "half"}, dims = {"y", "x"}, chunks = {2, 7},
+      compression = 4})
   out:set_attr("title", "three ranks")
   out:close()
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Moonhalo's own Lua gives the same on ranks whose hashes are seeded differently: texts, files, messages, weights, and the
--- sequence of operators.
+-- Moonhalo's own Lua gives the same on ranks whose hashes are seeded differently: texts, files, messages, weights, and
+-- the sequence of operators.
 
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
@@ -91,9 +91,11 @@ function tests.test_files()
   local net = network()
   local opt = optim.SGD(net:parameters(), {lr = 0.1, momentum = 0.9})
   local notes = named(function(i) return {value = i, half = i / 2, x = mh.ones(2) * i} end)
-  mh.checkpoint.save(stem .. "checkpoint", {model = net, optimizer = opt, notes = notes, step = 3, other = named(tostring)})
+  mh.checkpoint.save(stem .. "checkpoint", {model = net, optimizer = opt, notes = notes, step = 3,
+      other = named(tostring)})
   local loaded = mh.checkpoint.load(stem .. "checkpoint", {model = net, optimizer = opt})
-  t.assert_all_close(named(function(_, name) return loaded.notes[name].x end), named(function(i) return mh.ones(2) * i end))
+  t.assert_all_close(named(function(_, name) return loaded.notes[name].x end),
+      named(function(i) return mh.ones(2) * i end))
   local text = {}
   for key, value in pairs(loaded.notes) do text[#text + 1] = key .. value.half end
   same(table.concat(text, " ") .. mh.json.encode(loaded.other) .. mh.json.encode(notes.beta.half))

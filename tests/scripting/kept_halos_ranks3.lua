@@ -24,7 +24,8 @@ end
 local function step()
   mh.comm_stats{reset = true}
   local x, w = field():requires_grad_(), weight(3):requires_grad_()
-  local y = mh.conv2d(x, w, nil, {padding = 1}) + mh.conv2d(x, weight(5), nil, {padding = 2}) + mh.conv2d(x, w * 2, nil, {padding = 1})
+  local y = mh.conv2d(x, w, nil, {padding = 1}) + mh.conv2d(x, weight(5), nil, {padding = 2})
+      + mh.conv2d(x, w * 2, nil, {padding = 1})
   local gx, gw = mh.grad({y:pow(2):sum()}, {x, w})
   local bytes = mh.comm_stats().by_kind.exchange.bytes
   return {y:full_tensor(), gx:full_tensor(), gw}, bytes
@@ -65,12 +66,14 @@ function tests.test_X06_a_block_written_alone_is_refused()
       mh.conv2d(x, w, nil, {padding = 1})
     end
     x:add_(1)
-    testing.assert_close(mh.conv2d(x, w, nil, {padding = 1}):full_tensor(), mh.conv2d(x:full_tensor(), w, nil, {padding = 1}))
+    testing.assert_close(mh.conv2d(x, w, nil, {padding = 1}):full_tensor(),
+        mh.conv2d(x:full_tensor(), w, nil, {padding = 1}))
   end)
 end
 
 function tests.test_S16_ranks_that_differ_are_told()
-  testing.assert_error(function() mh.set_halo{keep = mh.rank() == 0} end, "set_halo: ranks 0 and 1 want different settings")
+  testing.assert_error(function() mh.set_halo{keep = mh.rank() == 0} end,
+      "set_halo: ranks 0 and 1 want different settings")
   testing.assert_error(function() mh.set_halo{keeps = true} end, "did you mean 'keep'?")
   testing.assert_equal(mh.set_halo().keep, false)
 end

@@ -30,9 +30,11 @@ function tests.test_local_map_runs_on_blocks()
   local rows = mh.local_map(rowwise, {in_placements = {S(0), R()}, out_placements = {S(0)}})
   testing.assert_all_close(run(rows, cut, whole), expected)
   testing.assert_all_close(run(rows, cut, w), expected)
-  local moved = mh.local_map(rowwise, {in_placements = {{S(0)}, {R()}}, out_placements = S(0), redistribute_inputs = true})
+  local moved = mh.local_map(rowwise, {in_placements = {{S(0)}, {R()}}, out_placements = S(0),
+      redistribute_inputs = true})
   testing.assert_all_close(run(moved, mh.distribute_tensor(x, mesh, {S(1)}), whole), expected)
-  local everywhere = mh.local_map(rowwise, {in_placements = {R(), R()}, out_placements = {R()}, redistribute_inputs = true})
+  local everywhere = mh.local_map(rowwise, {in_placements = {R(), R()}, out_placements = {R()},
+      redistribute_inputs = true})
   testing.assert_all_close(run(everywhere, cut, whole), expected)
 
   testing.assert_error(function() rows(mh.distribute_tensor(x, mesh, {S(1)}), whole) end, "argument 1 has placements")
@@ -48,7 +50,8 @@ function tests.test_mixed_results_ask_for_gradient_placements()
   local function both(a, b) return a * b, b * 2 end
   local options = {in_placements = {S(0), R()}, out_placements = {S(0), R()}}
 
-  testing.assert_error(function() mh.local_map(both, options)(x, w) end, "argument 2 is replicated and needs a gradient")
+  testing.assert_error(function() mh.local_map(both, options)(x, w) end,
+      "argument 2 is replicated and needs a gradient")
   options.in_grad_placements = {nil, {P()}}
   mh.local_map(both, options)(x, w):sum():backward()
   testing.assert_close(plain(w.grad), mh.full({6}, 9, kF64))
@@ -61,7 +64,8 @@ function tests.test_other_values_pass()
     testing.assert_equal(none == nil and options.offset, 1)
     return a * factor + options.offset, "text", nil, a
   end
-  local rows = mh.local_map(scaled, {in_placements = {S(0), false, mh.none}, out_placements = {S(0), mh.none, {S(0)}}, mesh = mesh})
+  local rows = mh.local_map(scaled, {in_placements = {S(0), false, mh.none}, out_placements = {S(0), mh.none, {S(0)}},
+      mesh = mesh})
   local y, text, none, block = rows(x, 2, nil, {offset = 1})
   testing.assert_close(y:full_tensor(), x * 2 + 1)
   testing.assert_equal(text, "text")
@@ -79,10 +83,13 @@ function tests.test_mistakes_in_the_call()
   testing.assert_error(mapped(3, {out_placements = S(0)}), "wanted a function, got")
   testing.assert_error(mapped(print, {out_placements = 3}), "local_map: out_placements is a list, got")
   testing.assert_error(mapped(print, {out_placements = {rows = S(0)}}), "local_map: out_placements has the key")
-  testing.assert_error(mapped(print, {in_placements = {{S(0), R()}}, out_placements = S(0)}), "argument 1 has 2 placements for")
-  testing.assert_error(mapped(function() return 3 end, {out_placements = S(0)}), "out_placements is for tensors, result 1 is")
+  testing.assert_error(mapped(print, {in_placements = {{S(0), R()}}, out_placements = S(0)}),
+      "argument 1 has 2 placements for")
+  testing.assert_error(mapped(function() return 3 end, {out_placements = S(0)}),
+      "out_placements is for tensors, result 1 is")
   testing.assert_error(mapped(function() end, {out_placements = S(0)}), "out_placements is for 1 results, there are 0")
-  testing.assert_error(mapped(function() error("the valve is stuck") end, {out_placements = S(0)}), "the valve is stuck")
+  testing.assert_error(mapped(function() error("the valve is stuck") end, {out_placements = S(0)}),
+      "the valve is stuck")
 end
 
 return tests

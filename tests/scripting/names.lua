@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Names that do not exist are errors with the nearest one: globals, settings, fields of modules (B7); devices that do not
--- exist, too (B8).
+-- Names that do not exist are errors with the nearest one: globals, settings, fields of modules (B7); devices that do
+-- not exist, too (B8).
 
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
@@ -10,12 +10,14 @@ local tests = {}
 
 function tests.test_undefined_globals()
   local padding = 1
-  local message = t.assert_error(function() return {padding = paddin, other = padding} end, "no variable 'paddin'; did you mean 'padding'?")
+  local message = t.assert_error(function() return {padding = paddin, other = padding} end,
+      "no variable 'paddin'; did you mean 'padding'?")
   assert(message:find("^[^\n]*names%.lua:13: no variable"), message)
   t.assert_error(function() return tostrin(3) end, "did you mean 'tostring'?")
   t.assert_error(function() return entirely_unknown end, "no variable 'entirely_unknown'\n")
   t.assert_error(load "return lenght", "no variable 'lenght'")
-  t.assert_error(load "return mh.ones{2}", "no variable 'mh'\n  fix   begin the script with local mh = require \"moonhalo\"")
+  t.assert_error(load "return mh.ones{2}",
+      "no variable 'mh'\n  fix   begin the script with local mh = require \"moonhalo\"")
   t.assert_equal(rawget(_G, "paddin"), nil)
 end
 
@@ -44,7 +46,8 @@ end
 
 function tests.test_unknown_settings()
   local cfg = mh.config{width = 8, net = {depth = 2, act = "gelu"}, cut = {5, 4}, none = {}}
-  t.assert_error(function() return cfg.widht end, "config: no key 'widht'; did you mean 'width'?\n  have  cut, net, none, width")
+  t.assert_error(function() return cfg.widht end,
+      "config: no key 'widht'; did you mean 'width'?\n  have  cut, net, none, width")
   t.assert_error(function() return cfg.net.dept end, "config: no key 'net.dept'; did you mean 'depth'?")
   t.assert_equal(rawget(cfg, "widht"), nil)
   t.assert_equal({cfg.cut[3], cfg.none[1], #cfg.cut}, {[3] = 2})
@@ -91,8 +94,8 @@ function tests.test_fields_of_modules()
   full.cache = full.cache or 5
   t.assert_equal(full.cache, 5)
   t.assert_equal(plain(mh.ones(1, 2)).shape, {1, 2})
-  t.assert_equal({plain:has "fc", plain:has "skip", plain:has "wieght", plain:has "kind", plain.fc:has "weight", plain:has "forward",
-    plain:has "training"}, {true, false, false, true, true, true, true})
+  t.assert_equal({plain:has "fc", plain:has "skip", plain:has "wieght", plain:has "kind", plain.fc:has "weight",
+    plain:has "forward", plain:has "training"}, {true, false, false, true, true, true, true})
   local weights = 0
   nn.Sequential(nn.Linear(2, 2), nn.ReLU()):apply(function(m) if m:has "weight" then weights = weights + 1 end end)
   t.assert_equal(weights, 1)
@@ -100,8 +103,10 @@ function tests.test_fields_of_modules()
 end
 
 function tests.test_options_of_layers_that_were_left_out_are_nil()
-  t.assert_equal({nn.MaxPool2d(2).return_indices, nn.AvgPool2d(2).divisor_override, nn.Conv2d(1, 1, 1, {bias = false}).bias,
-    nn.LayerNorm({2}, {elementwise_affine = false}).weight, nn.Upsample{scale_factor = 2}.size, nn.Softmax{dim = 1}.dim}, {false, [6] = 1})
+  t.assert_equal({nn.MaxPool2d(2).return_indices, nn.AvgPool2d(2).divisor_override,
+    nn.Conv2d(1, 1, 1, {bias = false}).bias,
+    nn.LayerNorm({2}, {elementwise_affine = false}).weight, nn.Upsample{scale_factor = 2}.size,
+      nn.Softmax{dim = 1}.dim}, {false, [6] = 1})
 end
 
 function tests.test_devices_that_are_not_there()

@@ -73,26 +73,28 @@ local cases = {
     norm(x * 2)
     return norm.running_var
   end, 3.814499149554, 1.416260180911, {3}},
-  {"group_norm", function(x) return filled(nn.GroupNorm(3, 3, kF64))(x) end, -141.115410439105, 0.359042810425, {2, 3, 5, 7}},
-  {"layer_norm", function(x) return filled(nn.LayerNorm({5, 7}, kF64))(x) end, -11.337839468179, 0.919595578630, {2, 3, 5, 7}},
-  {"instance_norm", function(x) return nn.InstanceNorm2d(3)(x) end, 0, 0.679617937007, {2, 3, 5, 7}},
+  {"group_norm", function(x) return filled(nn.GroupNorm(3, 3, kF64))(x) end, -141.115410439105, 0.359042810425,
+  {2, 3, 5, 7}},
+  {"layer_norm", function(x) return filled(nn.LayerNorm({5, 7}, kF64))(x) end, -11.337839468179, 0.919595578630,
+  {2, 3, 5, 7}}, {"instance_norm", function(x) return nn.InstanceNorm2d(3)(x) end, 0, 0.679617937007, {2, 3, 5, 7}},
   {"rms_norm", function(x) return filled(nn.RMSNorm(7, kF64))(x) end, -3.327405257459, 0.529778833860, {2, 3, 5, 7}},
   {"attention", function() return attend(1) end, -30.437635751371, -202.882541623488, {2, 8, 12}},
   {"attention_weights", function() return attend(2) end, 16, 1.361369292838, {2, 8, 8}},
   {"bilinear", function(x) return F.interpolate(x, {scale_factor = 2, mode = "bilinear"}) end,
     16.332921060510, 2.201337736944, {2, 3, 10, 14}},
-  {"bilinear_corners", function(x) return F.interpolate(x, {size = {9, 4}, mode = "bilinear", align_corners = true}) end,
-    -0.591326130110, -0.385932027345, {2, 3, 9, 4}},
-  {"nearest", function(x) return nn.Upsample{scale_factor = {1.5, 2.0}}(x) end, 93.401388214194, -1.479836248651, {2, 3, 7, 14}},
-  {"bicubic", function(x) return F.interpolate(x, {size = {9, 4}, mode = "bicubic"}) end,
+  {"bilinear_corners", function(x) return F.interpolate(x, {size = {9, 4}, mode = "bilinear",
+    align_corners = true}) end, -0.591326130110, -0.385932027345, {2, 3, 9, 4}},
+  {"nearest", function(x) return nn.Upsample{scale_factor = {1.5, 2.0}}(x) end, 93.401388214194, -1.479836248651,
+  {2, 3, 7, 14}}, {"bicubic", function(x) return F.interpolate(x, {size = {9, 4}, mode = "bicubic"}) end,
     3.361945757084, -0.161741043094, {2, 3, 9, 4}},
-  {"area", function(x) return F.interpolate(x, {size = {2, 3}, mode = "area"}) end, 3.721586027593, 0.811856011995, {2, 3, 2, 3}},
+  {"area", function(x) return F.interpolate(x, {size = {2, 3}, mode = "area"}) end, 3.721586027593, 0.811856011995,
+  {2, 3, 2, 3}},
   {"antialias", function(x) return F.interpolate(x, {size = {3, 4}, mode = "bilinear", antialias = true}) end,
     -0.449202990217, -0.072323592685, {2, 3, 3, 4}},
   {"nearest_exact", function(x) return F.interpolate(x, {size = {3, 4}, mode = "nearest-exact"}) end,
     20.631894219191, -1.150358931102, {2, 3, 3, 4}},
-  {"max_pool", function(x) return nn.MaxPool2d(2, {padding = 1})(x) end, 42.673077364841, -1.973551931998, {2, 3, 3, 4}},
-  {"avg_pool", function(x) return nn.AvgPool2d(3, {stride = 2, padding = 1, ceil_mode = true})(x) end,
+  {"max_pool", function(x) return nn.MaxPool2d(2, {padding = 1})(x) end, 42.673077364841, -1.973551931998,
+  {2, 3, 3, 4}}, {"avg_pool", function(x) return nn.AvgPool2d(3, {stride = 2, padding = 1, ceil_mode = true})(x) end,
     -5.079028289379, 0.158276266432, {2, 3, 3, 4}},
   {"adaptive_pool", function(x) return nn.AdaptiveAvgPool2d(2)(x) end, 2.451059654899, -0.020508697724, {2, 3, 2, 2}},
   {"two_inputs", function(x) return filled(nn.Bilinear(7, 7, 3, kF64))(x, x:cos()) end,
@@ -177,7 +179,8 @@ end
 function tests.test_initial_values()
   local t = mh.empty{64, 32, 3}
   local init = nn.init
-  testing.assert_close(init.kaiming_normal_(t, {mode = "fan_out", nonlinearity = "relu"}):std():item(), math.sqrt(2 / (64 * 3)), {rtol = 0.05})
+  testing.assert_close(init.kaiming_normal_(t, {mode = "fan_out", nonlinearity = "relu"}):std():item(),
+      math.sqrt(2 / (64 * 3)), {rtol = 0.05})
   testing.assert_close(init.xavier_uniform_(t, 2):abs():max():item(), 2 * math.sqrt(6 / (96 * 3)), {rtol = 0.01})
   testing.assert_equal(init.trunc_normal_(t, 0, 1, -0.5, 0.5):abs():max():item() <= 0.5, true)
   local q = init.orthogonal_(mh.empty({6, 4}, kF64))
@@ -212,7 +215,8 @@ function tests.test_one_value_is_not_normalized()
   local cases = {
     {batch, {1, 2}, "BatchNorm1d: expected more than 1 value per channel when training\n  have  an input {1, 2}"},
     {nn.BatchNorm2d(2), {1, 2, 1, 1}, "BatchNorm2d: expected more than 1 value per channel"},
-    {nn.BatchNorm1d(2, {track_running_stats = false}):eval(), {1, 2, 1}, "BatchNorm1d: expected more than 1 value per channel"},
+    {nn.BatchNorm1d(2, {track_running_stats = false}):eval(), {1, 2, 1},
+    "BatchNorm1d: expected more than 1 value per channel"},
     {nn.InstanceNorm1d(2), {3, 2, 1}, "InstanceNorm1d: expected more than 1 value per channel of a sample"},
     {nn.InstanceNorm2d(2), {2, 1, 1}, "InstanceNorm2d: expected more than 1 value per channel of a sample"},
     {nn.GroupNorm(2, 2), {1, 2, 1}, "GroupNorm: expected more than 1 value per group"},
@@ -221,8 +225,10 @@ function tests.test_one_value_is_not_normalized()
   testing.assert_equal(batch.running_var:tolist(), {1, 1})
   testing.assert_equal(batch.num_batches_tracked:item(), 0)
   batch:eval()(mh.ones{1, 2})
-  for module, shape in pairs{[nn.BatchNorm1d(2)] = {2, 2}, [nn.BatchNorm2d(2)] = {1, 2, 1, 2}, [nn.BatchNorm3d(2)] = {0, 2, 1, 1, 1},
-    [nn.InstanceNorm1d(2, {track_running_stats = true}):eval()] = {1, 2, 1}, [nn.GroupNorm(1, 2)] = {1, 2, 1}, [nn.GroupNorm(2, 2)] = {2, 2}} do
+  for module, shape in pairs{[nn.BatchNorm1d(2)] = {2, 2}, [nn.BatchNorm2d(2)] = {1, 2, 1, 2},
+    [nn.BatchNorm3d(2)] = {0, 2, 1, 1, 1},
+    [nn.InstanceNorm1d(2, {track_running_stats = true}):eval()] = {1, 2, 1}, [nn.GroupNorm(1, 2)] = {1, 2, 1},
+      [nn.GroupNorm(2, 2)] = {2, 2}} do
     testing.assert_equal(module(mh.ones(shape)).shape, shape)
   end
 end
@@ -248,8 +254,10 @@ function tests.test_X04_neighborhood_attention_of_the_whole_domain()
     "embed_dim=8, num_heads=2, window=(3, 3), is_causal=(false, true)")
   testing.assert_error(function() nn.NeighborhoodAttention2d(12, 5, 3) end,
     "NeighborhoodAttention2d: embed_dim 12 is not divisible by num_heads 5")
-  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, {3, 3, 3}) end, "window has 3 numbers, wanted one or 2")
-  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3, {is_causal = {true}}) end, "wanted true, false or a list of 2")
+  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, {3, 3, 3}) end,
+      "window has 3 numbers, wanted one or 2")
+  testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3, {is_causal = {true}}) end,
+      "wanted true, false or a list of 2")
   testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3)(mh.zeros{1, 6, 12}) end,
     "NeighborhoodAttention2d: the input has 3 dimensions, wanted 4")
   testing.assert_error(function() nn.NeighborhoodAttention1d(12, 3, 9)(mh.zeros{1, 6, 12}) end,

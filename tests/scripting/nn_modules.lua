@@ -63,13 +63,16 @@ end
 
 function tests.test_what_would_not_be_trained_is_refused()
   testing.assert_error(function() Block(2).blocks = {nn.ReLU()} end, "fix   self.blocks = nn.ModuleList(list)")
-  testing.assert_error(function() Block(2).offset = mh.zeros({2}, {requires_grad = true}) end, "fix   self.offset = mh.nn.Parameter(tensor)")
+  testing.assert_error(function() Block(2).offset = mh.zeros({2}, {requires_grad = true}) end,
+      "fix   self.offset = mh.nn.Parameter(tensor)")
   testing.assert_error(function() Block(2).train = nn.ReLU() end, "'train' is a method of every module")
   testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but 3")
   testing.assert_error(function() return nn.Sequential(nn.ReLU())[1] end, "no module 1 in a list of 1")
   testing.assert_error(function() nn.Module:extend("Empty")()(1) end, "Empty: has no forward function")
-  testing.assert_error(function() network():get_parameter("1.conv.wieght") end, "get_parameter: no '1.conv.wieght'; did you mean 'weight'?")
-  testing.assert_error(function() network():get_submodule("1.cnv") end, "no submodule 'cnv' in '1'; did you mean 'conv'?")
+  testing.assert_error(function() network():get_parameter("1.conv.wieght") end,
+      "get_parameter: no '1.conv.wieght'; did you mean 'weight'?")
+  testing.assert_error(function() network():get_submodule("1.cnv") end,
+      "no submodule 'cnv' in '1'; did you mean 'conv'?")
 end
 
 function tests.test_tensors_that_are_no_parameters_are_plain_fields()
@@ -112,9 +115,11 @@ end
 function tests.test_state_that_does_not_fit_is_refused()
   local net, state = nn.Linear(2, 3), {weight = mh.zeros{3, 2}, bais = mh.zeros{3}}
 
-  local message = testing.assert_error(function() net:load_state_dict(state) end, "Linear: load_state_dict: missing keys: 'bias'")
+  local message = testing.assert_error(function() net:load_state_dict(state) end,
+      "Linear: load_state_dict: missing keys: 'bias'")
   testing.assert_equal(message:find("unexpected keys: 'bais'; did you mean 'bias'?", 1, true) ~= nil, true)
-  testing.assert_equal(net:load_state_dict(state, {strict = false}), {missing_keys = {"bias"}, unexpected_keys = {"bais"}})
+  testing.assert_equal(net:load_state_dict(state, {strict = false}),
+      {missing_keys = {"bias"}, unexpected_keys = {"bais"}})
   testing.assert_equal(net.weight:abs():sum():item(), 0.0)
   testing.assert_error(function() net:load_state_dict{weight = mh.zeros{2, 3}, bias = mh.zeros{3}} end,
     "'weight' has shape [2, 3], the module's is [3, 2]")
@@ -133,7 +138,8 @@ function Shared:forward(x) return self.tied(self.shared(self.mlp(x))) end
 local function shared_names()
   local names = {}
   for _, of in ipairs {"mlp", "shared"} do
-    for _, name in ipairs {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"} do
+    for _, name in ipairs {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+        "1.num_batches_tracked"} do
       names[#names + 1] = of .. "." .. name
     end
   end
@@ -193,7 +199,8 @@ function tests.test_what_is_no_state_is_refused()
     {{model = net:state_dict()}, "'model' is no tensor but OrderedMap"},
   }
   for _, case in ipairs(cases) do
-    local message = testing.assert_error(function() net:load_state_dict(case[1]) end, "Linear: load_state_dict: " .. case[2])
+    local message = testing.assert_error(function() net:load_state_dict(case[1]) end, "Linear: load_state_dict: "
+        .. case[2])
     assert(message:find("fix   give what state_dict() or mh.safetensors.load(path) returned", 1, true), message)
   end
   testing.assert_error(function() net:load_state_dict(net:state_dict(), false) end, "options are a table, got false")
@@ -268,7 +275,8 @@ function tests.test_containers()
   local names = {}
   for i, module in list:each() do names[i + 1] = module:class_name() end
   testing.assert_equal(names, {"Linear", "ReLU", "Tanh", "Sigmoid"})
-  testing.assert_equal(keys(nn.Sequential():add(nn.ReLU()):add(nn.Linear(1, 1)):named_parameters()), {"1.weight", "1.bias"})
+  testing.assert_equal(keys(nn.Sequential():add(nn.ReLU()):add(nn.Linear(1, 1)):named_parameters()),
+      {"1.weight", "1.bias"})
 end
 
 function tests.test_a_class_extends_another()

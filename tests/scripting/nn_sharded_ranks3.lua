@@ -65,8 +65,8 @@ local cases = {
   {"avg_pool", nil, function(x) return nn.AvgPool2d(3, {stride = 2, padding = 1})(x) end},
   {"lp_pool", nil, function(x) return nn.LPPool2d(2, 3, {stride = 2, ceil_mode = true})(x * x + 1) end},
   {"response_norm", nil, function(x) return nn.LocalResponseNorm(3, {alpha = 0.4})(x) end},
-  {"response_norm_along_the_cut", nil, function(x) return nn.LocalResponseNorm(4, {alpha = 0.4})(x:transpose(1, 2)) end},
-  {"unfold_and_fold", nil, function(x)
+  {"response_norm_along_the_cut", nil, function(x) return nn.LocalResponseNorm(4,
+  {alpha = 0.4})(x:transpose(1, 2)) end}, {"unfold_and_fold", nil, function(x)
     return nn.Fold({9, 6}, {3, 2}, {padding = 1})(nn.Unfold({3, 2}, {padding = 1})(x) * 2)
   end},
   {"max_unpool_beside_the_cut", nil, function(x)
@@ -93,26 +93,30 @@ local cases = {
     function(x, net) return net(x, x, x, {need_weights = false}) end, {2, 9, 12}, 1},
   {"X07_causal_attention", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end,
     function(x, net) return net(x, x:tanh(), x, {need_weights = false, is_causal = true}) end, {2, 9, 12}, 1},
-  {"X07_attention_with_padding", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end, function(x, net)
+  {"X07_attention_with_padding", function() return nn.MultiheadAttention(12, 3, {batch_first = true}) end,
+    function(x, net)
     local padding = mh.arange(9):unsqueeze(0):ge(mh.tensor{{9}, {5}})
     return net(x, x, x, {need_weights = false, is_causal = true, key_padding_mask = padding})
   end, {2, 9, 12}, 1},
-  {"X07_attention_with_dropout", function() return nn.MultiheadAttention(12, 3, {batch_first = true, dropout = 0.3}) end,
-    function(x, net)
+  {"X07_attention_with_dropout", function() return nn.MultiheadAttention(12, 3,
+    {batch_first = true, dropout = 0.3}) end, function(x, net)
       mh.manual_seed(8)
       return net(x, x, x, {need_weights = false})
     end, {2, 9, 12}, 1},
-  {"X04_neighborhood_1d", function() return nn.NeighborhoodAttention1d(12, 3, 4, {dilation = 2}) end, forward, {2, 9, 12}, 1},
-  {"X04_neighborhood_2d", function() return nn.NeighborhoodAttention2d(12, 3, {5, 4}, {stride = {2, 1}, scale = 0.4}) end,
-    forward, {2, 9, 6, 12}, 1},
+  {"X04_neighborhood_1d", function() return nn.NeighborhoodAttention1d(12, 3, 4, {dilation = 2}) end, forward,
+  {2, 9, 12}, 1},
+  {"X04_neighborhood_2d", function() return nn.NeighborhoodAttention2d(12, 3, {5, 4},
+    {stride = {2, 1}, scale = 0.4}) end, forward, {2, 9, 6, 12}, 1},
   {"X04_neighborhood_2d_columns", function() return nn.NeighborhoodAttention2d(8, 2, 7, {bias = false}) end,
     forward, {1, 7, 9, 8}, 2},
-  {"X04_neighborhood_3d", function() return nn.NeighborhoodAttention3d(8, 2, {2, 3, 3}, {is_causal = {true, false, true}}) end,
-    forward, {1, 4, 9, 3, 8}, 2},
+  {"X04_neighborhood_3d", function() return nn.NeighborhoodAttention3d(8, 2, {2, 3, 3},
+    {is_causal = {true, false, true}}) end, forward, {1, 4, 9, 3, 8}, 2},
 }
 for _, reduction in ipairs{"mean", "sum", "none"} do
-  for _, loss in ipairs{"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "kl_div"} do
-    cases[#cases + 1] = {loss .. "_" .. reduction, nil, with(function(x, y) return F[loss](x, y, {reduction = reduction}) end)}
+  for _, loss in ipairs{"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits",
+      "kl_div"} do
+    cases[#cases + 1] = {loss .. "_" .. reduction, nil, with(function(x, y) return F[loss](x, y,
+        {reduction = reduction}) end)}
   end
 end
 

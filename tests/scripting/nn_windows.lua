@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- X03: the layers that look through windows against PyTorch's own: the sum of the result and its product with cos(0), cos(1), ...
+-- X03: the layers that look through windows against PyTorch's own: the sum of the result and its product with cos(0),
+-- cos(1), ...
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, F = mh.nn, mh.functional
@@ -19,26 +20,27 @@ end
 
 -- name, function, sum, weighted sum, shape
 local cases = {
-  {"lp_pool_1d", function() return nn.LPPool1d(3, 4, {stride = 3})(line:abs()) end, 74.974658241891, 0.526969337808, {2, 3, 11}},
-  {"lp_pool_2d", function() return nn.LPPool2d(2, {2, 3}, {ceil_mode = true})(x) end,
+  {"lp_pool_1d", function() return nn.LPPool1d(3, 4, {stride = 3})(line:abs()) end, 74.974658241891, 0.526969337808,
+  {2, 3, 11}}, {"lp_pool_2d", function() return nn.LPPool2d(2, {2, 3}, {ceil_mode = true})(x) end,
     88.530851484373, -0.412338837991, {2, 3, 3, 3}},
   {"lp_pool_3d", function() return nn.LPPool3d(4, 2)(deep) end, 92.215961830151, 1.822313751397, {2, 3, 2, 3, 2}},
   {"max_pool_indices", function() return select(2, nn.MaxPool1d(3, 2, {return_indices = true})(line)):double() end,
     1734, 18.147384029541, {2, 3, 17}},
-  {"max_unpool_1d", function() return unpooled(nn.MaxPool1d(3, 2, {return_indices = true}), nn.MaxUnpool1d(3, 2), line) end,
-    18.859315810787, 2.472286155428, {2, 3, 35}},
+  {"max_unpool_1d", function() return unpooled(nn.MaxPool1d(3, 2, {return_indices = true}), nn.MaxUnpool1d(3, 2),
+    line) end, 18.859315810787, 2.472286155428, {2, 3, 35}},
   {"max_unpool_2d", function()
     return unpooled(nn.MaxPool2d(2, {return_indices = true}), nn.MaxUnpool2d(2), x, {5, 7})
   end, 28.586252772701, -0.650307806061, {2, 3, 5, 7}},
   {"max_unpool_3d", function()
-    return unpooled(nn.MaxPool3d({2, 2, 1}, {return_indices = true}), nn.MaxUnpool3d{kernel_size = {2, 2, 1}}, deep, deep.shape)
+    return unpooled(nn.MaxPool3d({2, 2, 1}, {return_indices = true}), nn.MaxUnpool3d{kernel_size = {2, 2, 1}}, deep,
+        deep.shape)
   end, 74.279102572838, -4.185091096394, {2, 3, 5, 7, 4}},
-  {"fractional_2d", function() return nn.FractionalMaxPool2d(2, {output_size = {3, 4}, random_samples = samples2})(x) end,
-    47.453423868037, -1.485026032885, {2, 3, 3, 4}},
-  {"fractional_2d_ratio", function() return nn.FractionalMaxPool2d({2, 3}, {output_ratio = 0.6, random_samples = samples2})(x) end,
-    54.309232965902, -1.159472946748, {2, 3, 3, 4}},
-  {"fractional_3d", function() return nn.FractionalMaxPool3d(2, {output_size = {2, 3, 2}, random_samples = samples3})(deep) end,
-    53.653881479464, -3.925625238916, {2, 3, 2, 3, 2}},
+  {"fractional_2d", function() return nn.FractionalMaxPool2d(2,
+    {output_size = {3, 4}, random_samples = samples2})(x) end, 47.453423868037, -1.485026032885, {2, 3, 3, 4}},
+  {"fractional_2d_ratio", function() return nn.FractionalMaxPool2d({2, 3},
+    {output_ratio = 0.6, random_samples = samples2})(x) end, 54.309232965902, -1.159472946748, {2, 3, 3, 4}},
+  {"fractional_3d", function() return nn.FractionalMaxPool3d(2,
+    {output_size = {2, 3, 2}, random_samples = samples3})(deep) end, 53.653881479464, -3.925625238916, {2, 3, 2, 3, 2}},
   {"response_norm_1d", function() return nn.LocalResponseNorm(2, 0.3, 0.6, 1.5)(line) end,
     2.990134266746, 0.462275423431, {2, 3, 35}},
   {"response_norm_2d", function() return nn.LocalResponseNorm(3, {alpha = 0.3, beta = 0.6, k = 1.5})(x) end,
@@ -75,9 +77,10 @@ local cases = {
     -118.566210303600, -9.637367565181, {2, 3, 8, 10, 5}},
   {"circular_pad_1d", function() return nn.CircularPad1d{padding = {2, 1}}(line) end,
     14.677941148621, 0.317581279701, {2, 3, 38}},
-  {"replication_pad_3d", function() return nn.ReplicationPad3d(2)(deep) end, -46.281263936335, -1.157919123076, {2, 3, 9, 11, 8}},
-  {"constant_pad_1d", function() return nn.ConstantPad1d({1, 2}, 3.5)(line) end, 67.083230265127, 32.566819448317, {2, 3, 38}},
-  {"zero_pad_3d", function() return nn.ZeroPad3d{padding = {0, 1, 1, 0, 2, 0}}(deep) end,
+  {"replication_pad_3d", function() return nn.ReplicationPad3d(2)(deep) end, -46.281263936335, -1.157919123076,
+  {2, 3, 9, 11, 8}},
+  {"constant_pad_1d", function() return nn.ConstantPad1d({1, 2}, 3.5)(line) end, 67.083230265127, 32.566819448317,
+  {2, 3, 38}}, {"zero_pad_3d", function() return nn.ZeroPad3d{padding = {0, 1, 1, 0, 2, 0}}(deep) end,
     -28.939522559833, 6.457856701034, {2, 3, 7, 8, 5}},
 }
 
@@ -89,7 +92,8 @@ for _, case in ipairs(cases) do
 
     testing.assert_equal(y.shape, case[5])
     testing.assert_close(y:sum():item(), case[3], {rtol = 1e-10, atol = 1e-9})
-    testing.assert_close((y * arange(y:numel()):cos():reshape(y.shape)):sum():item(), case[4], {rtol = 1e-10, atol = 1e-9})
+    testing.assert_close((y * arange(y:numel()):cos():reshape(y.shape)):sum():item(), case[4],
+        {rtol = 1e-10, atol = 1e-9})
   end
 end
 
@@ -99,7 +103,8 @@ function tests.test_X03_the_family_is_complete()
     "UpsamplingBilinear2d", "PixelShuffle", "PixelUnshuffle", "ChannelShuffle", "LocalResponseNorm"}
   for dims = 1, 3 do
     for _, stem in ipairs{"Conv", "ConvTranspose", "MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPool",
-      "MaxUnpool", "ReflectionPad", "ReplicationPad", "CircularPad", "ConstantPad", "ZeroPad", "NeighborhoodAttention"} do
+      "MaxUnpool", "ReflectionPad", "ReplicationPad", "CircularPad", "ConstantPad", "ZeroPad",
+        "NeighborhoodAttention"} do
       names[#names + 1] = stem .. dims .. "d"
     end
   end
@@ -124,12 +129,15 @@ end
 function tests.test_X03_wrong_calls_are_refused()
   local values, indices = nn.MaxPool2d(2, {return_indices = true})(x)
   local refused = {
-    {function() nn.MaxUnpool2d(2)(values, indices, {6, 7}) end, "output_size 6 along dimension 0 cannot be, the range is 3 to 5"},
+    {function() nn.MaxUnpool2d(2)(values, indices, {6, 7}) end,
+    "output_size 6 along dimension 0 cannot be, the range is 3 to 5"},
     {function() nn.MaxUnpool2d(2)(values, indices, {7}) end, "max_unpool2d: output_size has 1 numbers, wanted 2"},
     {function() nn.FractionalMaxPool2d(2)(x) end, "fractional_max_pool2d: give either output_size or output_ratio"},
-    {function() nn.FractionalMaxPool2d(2, {output_ratio = 1.5})(x) end, "output_ratio is 1.5, wanted more than 0 and less than 1"},
+    {function() nn.FractionalMaxPool2d(2, {output_ratio = 1.5})(x) end,
+    "output_ratio is 1.5, wanted more than 0 and less than 1"},
     {function() nn.FractionalMaxPool3d(2, 2)(x["0, 0"]) end, "the input has 2 dimensions, wanted 4 or 5"},
-    {function() nn.LocalResponseNorm(2)(x["0, 0"]) end, "local_response_norm: the input has 2 dimensions, wanted 3 or more"},
+    {function() nn.LocalResponseNorm(2)(x["0, 0"]) end,
+    "local_response_norm: the input has 2 dimensions, wanted 3 or more"},
     {function() nn.LPPool2d(2) end, "LPPool2d: 'kernel_size' is missing"},
     {function() nn.Unfold(2, {strid = 2}) end, "did you mean 'stride'?"},
   }

@@ -59,8 +59,8 @@ local cases = {
   {"RMSprop_centered", function(w, b)
     return optim.RMSprop({w, b}, {lr = 0.05, momentum = 0.5, centered = true, alpha = 0.9})
   end, {0.798754037939, -1.03864505337, 2.067939327352, 1.321170784164}},
-  {"Adagrad", function(w, b) return optim.Adagrad({w, b}, {lr = 0.3, lr_decay = 0.1, initial_accumulator_value = 0.1}) end,
-    {0.87926393922, -1.203048532122, 2.227285843469, 1.186434709885}},
+  {"Adagrad", function(w, b) return optim.Adagrad({w, b}, {lr = 0.3, lr_decay = 0.1,
+    initial_accumulator_value = 0.1}) end, {0.87926393922, -1.203048532122, 2.227285843469, 1.186434709885}},
   {"LBFGS", function(w, b) return optim.LBFGS({w, b}, {lr = 0.5, max_iter = 4}) end,
     {0.240727098533, 0.12772829295, 0.084257466178, 0.250979779006}},
   {"LBFGS_line_search", function(w, b) return optim.LBFGS({w, b}, {line_search_fn = "strong_wolfe", max_iter = 3}) end,
@@ -126,8 +126,10 @@ function tests.test_wrong_optimizers_are_refused()
     {function() return optim.Adamw end, "optim: no optimizer or schedule 'Adamw'; did you mean"},
     {function() optim.LBFGS({w}):step() end, "step: LBFGS evaluates the loss several times"},
     {function() optim.SGD({w}).param_groups[1].lrr = 1 end, "ParamGroup: SGD has no option 'lrr'; did you mean 'lr'?"},
-    {function() optim.Adam({w}):load_state_dict(optim.SGD({w}):state_dict()) end, "the state is that of 'SGD', the optimizer is Adam"},
-    {function() optim.Adam({w}):load_state_dict(optim.Adam({w, b}):state_dict()) end, "'state' is of 2 parameters, the optimizer has 1"},
+    {function() optim.Adam({w}):load_state_dict(optim.SGD({w}):state_dict()) end,
+    "the state is that of 'SGD', the optimizer is Adam"},
+    {function() optim.Adam({w}):load_state_dict(optim.Adam({w, b}):state_dict()) end,
+    "'state' is of 2 parameters, the optimizer has 1"},
     {function() optim.LBFGS({w}):step(function() end) end, "the closure returned nil, wanted the loss"},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
@@ -146,8 +148,8 @@ local schedules = {
   {"MultiStepLR", function(o) return optim.MultiStepLR(o, {3, 5, 9}, {gamma = 0.2}) end,
     {0.5, 0.5, 0.5, 0.1, 0.1, 0.02, 0.02, 0.02, 0.02, 0.004, 0.004, 0.004}},
   {"ExponentialLR", function(o) return optim.ExponentialLR(o, 0.9) end,
-    {0.5, 0.45, 0.405, 0.3645, 0.32805, 0.295245, 0.2657205, 0.23914845, 0.215233605, 0.1937102445, 0.17433922005, 0.156905298045}},
-  {"LinearLR", function(o) return optim.LinearLR(o, 0.25, {total_iters = 4}) end,
+    {0.5, 0.45, 0.405, 0.3645, 0.32805, 0.295245, 0.2657205, 0.23914845, 0.215233605, 0.1937102445, 0.17433922005,
+  0.156905298045}}, {"LinearLR", function(o) return optim.LinearLR(o, 0.25, {total_iters = 4}) end,
     {0.125, 0.21875, 0.3125, 0.40625, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
   {"ConstantLR", function(o) return optim.ConstantLR(o, 0.5, {total_iters = 3}) end,
     {0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
@@ -159,28 +161,32 @@ local schedules = {
   {"CosineAnnealingWarmRestarts", function(o) return optim.CosineAnnealingWarmRestarts(o, 3, {T_mult = 2}) end,
     {0.5, 0.375, 0.125, 0.5, 0.466506350946, 0.375, 0.25, 0.125, 0.033493649054, 0.5, 0.491481456572, 0.466506350946}},
   {"LambdaLR", function(o) return optim.LambdaLR(o, function(epoch) return 1 / (1 + epoch) end) end,
-    {0.5, 0.25, 0.166666666667, 0.125, 0.1, 0.083333333333, 0.071428571429, 0.0625, 0.055555555556, 0.05, 0.045454545455, 0.041666666667}},
-  {"SequentialLR", function(o)
-    return optim.SequentialLR(o, {optim.LinearLR(o, 0.1, {total_iters = 3}), optim.CosineAnnealingLR(o, 8, {eta_min = 0.01})}, {3})
+    {0.5, 0.25, 0.166666666667, 0.125, 0.1, 0.083333333333, 0.071428571429, 0.0625, 0.055555555556, 0.05,
+  0.045454545455, 0.041666666667}}, {"SequentialLR", function(o)
+    return optim.SequentialLR(o, {optim.LinearLR(o, 0.1, {total_iters = 3}),
+        optim.CosineAnnealingLR(o, 8, {eta_min = 0.01})}, {3})
   end, {0.05, 0.2, 0.35, 0.5, 0.481350485465, 0.428241161391, 0.348757440929, 0.255, 0.161242559071, 0.081758838609,
     0.028649514535, 0.01}},
   {"SequentialLR_of_three", function(o)
-    local parts = {optim.ConstantLR(o, 0.5, {total_iters = 9}), optim.ExponentialLR(o, 0.5), optim.StepLR(o, 2, {gamma = 0.1})}
+    local parts = {optim.ConstantLR(o, 0.5, {total_iters = 9}), optim.ExponentialLR(o, 0.5),
+        optim.StepLR(o, 2, {gamma = 0.1})}
     return optim.SequentialLR(o, {schedulers = parts, milestones = {2, 6}})
   end, {0.25, 0.25, 0.5, 0.25, 0.125, 0.0625, 0.5, 0.5, 0.05, 0.05, 0.005, 0.005}},
   {"constant_with_warmup", function(o) return optim.get_constant_schedule_with_warmup(o, 4) end,
     {0, 0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
   {"linear_with_warmup", function(o) return optim.get_linear_schedule_with_warmup(o, 2, 10) end,
     {0, 0.25, 0.5, 0.4375, 0.375, 0.3125, 0.25, 0.1875, 0.125, 0.0625, 0, 0}},
-  {"cosine_with_warmup", function(o) return optim.get_cosine_schedule_with_warmup(o, {num_warmup_steps = 2, num_training_steps = 10}) end,
-    {0, 0.25, 0.5, 0.480969883128, 0.426776695297, 0.345670858091, 0.25, 0.154329141909, 0.073223304703, 0.019030116872, 0, 0.019030116872}},
-  {"OneCycleLR", function(o) return optim.OneCycleLR(o, 1.0, 12) end,
+  {"cosine_with_warmup", function(o) return optim.get_cosine_schedule_with_warmup(o,
+    {num_warmup_steps = 2, num_training_steps = 10}) end,
+    {0, 0.25, 0.5, 0.480969883128, 0.426776695297, 0.345670858091, 0.25, 0.154329141909, 0.073223304703, 0.019030116872,
+  0, 0.019030116872}}, {"OneCycleLR", function(o) return optim.OneCycleLR(o, 1.0, 12) end,
     {0.04, 0.34978965422, 0.879285159122, 0.994415435451, 0.933012969841, 0.81174565395, 0.647378997695, 0.462637102667,
       0.283060998209, 0.133477530189, 0.034566987425, 4e-06}},
   {"OneCycleLR_three_phases", function(o)
-    return optim.OneCycleLR(o, {max_lr = 1.0, epochs = 3, steps_per_epoch = 4, three_phase = true, anneal_strategy = "linear"})
-  end, {0.04, 0.409230769231, 0.778461538462, 0.852307692308, 0.483076923077, 0.113846153846, 0.034483310345, 0.027587448276,
-    0.020691586207, 0.013795724138, 0.006899862069, 4e-06}},
+    return optim.OneCycleLR(o, {max_lr = 1.0, epochs = 3, steps_per_epoch = 4, three_phase = true,
+        anneal_strategy = "linear"})
+  end, {0.04, 0.409230769231, 0.778461538462, 0.852307692308, 0.483076923077, 0.113846153846, 0.034483310345,
+    0.027587448276, 0.020691586207, 0.013795724138, 0.006899862069, 4e-06}},
 }
 
 for _, case in ipairs(schedules) do
@@ -209,14 +215,16 @@ function tests.test_SequentialLR_refuses()
     testing.assert_error(function() optim.SequentialLR(opt, schedulers, milestones) end, "SequentialLR: " .. text)
   end
   local warm, late = optim.LinearLR(opt), optim.ExponentialLR(opt, 0.9)
-  refused({warm, late}, {4, 8}, "2 milestones for 2 schedules\n  fix   give the step at which each but the first begins")
+  refused({warm, late}, {4, 8},
+      "2 milestones for 2 schedules\n  fix   give the step at which each but the first begins")
   refused({warm, late, late}, {4, 4}, "milestones must be above 0 and ascend")
   refused({warm, optim.ExponentialLR(other, 0.9)}, {4}, "schedule 2 has another optimizer")
   refused({warm, optim.ReduceLROnPlateau(opt)}, {4}, "schedule 2 does not follow the step count alone")
   local schedule = optim.SequentialLR(opt, {warm, late}, {4})
   local state = schedule:state_dict()
   state.schedulers[2] = nil
-  testing.assert_error(function() schedule:load_state_dict(state) end, "load_state_dict: 'schedulers' is 1, wanted 2 states")
+  testing.assert_error(function() schedule:load_state_dict(state) end,
+      "load_state_dict: 'schedulers' is 1, wanted 2 states")
 end
 
 function tests.test_ReduceLROnPlateau()

@@ -19,11 +19,14 @@ local tests = {}
 function tests.test_a_parameter_belongs_to_one_group()
   local a, b = parameter(1), parameter(2)
   local opt = optim.Adam({a}, {lr = 0.1})
-  testing.assert_error(function() opt:add_param_group{params = {a}} end, "Adam: a parameter is given twice\n  have  shape [")
-  testing.assert_error(function() opt:add_param_group{params = {b, b}} end, "Adam: a parameter is given twice\n  have  shape [")
+  testing.assert_error(function() opt:add_param_group{params = {a}} end,
+      "Adam: a parameter is given twice\n  have  shape [")
+  testing.assert_error(function() opt:add_param_group{params = {b, b}} end,
+      "Adam: a parameter is given twice\n  have  shape [")
   assert(#opt.param_groups == 1, "a refused group is not added")
   opt:add_param_group{params = {b}, lr = 0.2}
-  testing.assert_error(function() opt:add_param_group{params = {b}} end, "Adam: a parameter is given twice\n  have  shape [")
+  testing.assert_error(function() opt:add_param_group{params = {b}} end,
+      "Adam: a parameter is given twice\n  have  shape [")
   assert(#opt.param_groups == 2)
 end
 
@@ -46,8 +49,8 @@ end
 function tests.test_states_that_lack_what_a_step_needs_are_refused()
   local cases = {
     {"AdamW", {amsgrad = true}, "max_exp_avg_sq", "a tensor"}, {"Adam", {}, "step", "an integer"},
-    {"RMSprop", {centered = true}, "grad_avg", "a tensor"}, {"RMSprop", {momentum = 0.9}, "momentum_buffer", "a tensor"},
-  }
+    {"RMSprop", {centered = true}, "grad_avg", "a tensor"}, {"RMSprop", {momentum = 0.9}, "momentum_buffer",
+  "a tensor"}, }
   for _, case in ipairs(cases) do
     local name, options, key, wanted = table.unpack(case)
     local a = parameter(1)
@@ -56,7 +59,8 @@ function tests.test_states_that_lack_what_a_step_needs_are_refused()
     local state = opt:state_dict()
     opt:load_state_dict(state)
     state.state[1][key] = nil
-    testing.assert_error(function() opt:load_state_dict(state) end, ("load_state_dict: '%s' of parameter 1 is nil, wanted %s"):format(key, wanted))
+    testing.assert_error(function() opt:load_state_dict(state) end,
+        ("load_state_dict: '%s' of parameter 1 is nil, wanted %s"):format(key, wanted))
   end
 end
 

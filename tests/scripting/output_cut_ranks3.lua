@@ -40,7 +40,8 @@ end
 
 function tests.test_wrong_policies_are_refused()
   testing.assert_error(function() mh.set_output_cut("balance") end, "did you mean 'rebalance'")
-  testing.assert_error(function() mh.set_output_cut(mh.rank() == 0 and "keep" or "geometry") end, "ranks 0 and 1 want different policies")
+  testing.assert_error(function() mh.set_output_cut(mh.rank() == 0 and "keep" or "geometry") end,
+      "ranks 0 and 1 want different policies")
   testing.assert_equal(mh.set_output_cut(), "geometry")
 end
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- D09: PairwiseParallel divides the linear layers of a module two by two, and the model computes what the whole one does. The same
--- file runs on 2, 3 and 4 ranks.
+-- D09: PairwiseParallel divides the linear layers of a module two by two, and the model computes what the whole one
+-- does. The same file runs on 2, 3 and 4 ranks.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn = mh.nn
@@ -48,8 +48,8 @@ end
 local makers = {
   mlp = function() return MLP(6, 7) end,
   chain = function()
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 9), nn.GELU(), nn.Linear(9, 7), nn.Linear(7, 6), nn.Tanh(),
-      nn.Linear(6, 4))
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 9), nn.GELU(), nn.Linear(9, 7), nn.Linear(7, 6),
+      nn.Tanh(), nn.Linear(6, 4))
   end,
   block = function() return Block(Attention) end,
   blocks = function() return nn.Sequential(Block(Attention), nn.ModuleList(Block(Separate))[0]) end,
@@ -88,7 +88,9 @@ local function cuts(net)
   local texts = {}
   for name, p in net:named_parameters() do
     local placement = p.placements[1]
-    if name:find "weight$" and placement:is_shard() then texts[#texts + 1] = ("%s S(%d)"):format(name:gsub("%.weight$", ""), placement.dim) end
+    if name:find "weight$" and placement:is_shard() then
+      texts[#texts + 1] = ("%s S(%d)"):format(name:gsub("%.weight$", ""), placement.dim)
+    end
   end
   return table.concat(texts, ", ")
 end
@@ -101,8 +103,8 @@ for name, case in pairs {
   of_attention_and_mlp = {"block", {attn = mh.PairwiseParallel(), mlp = mh.PairwiseParallel()}, kBlock},
   of_all_inside = {"block", mh.PairwiseParallel(), kBlock},
   by_pattern = {"blocks", {["*.attn"] = mh.PairwiseParallel(), ["1"] = mh.PairwiseParallel()},
-    "0.attn.c_attn S(0), 0.attn.c_proj S(1), 1.attn.q S(0), 1.attn.k S(1), 1.attn.v S(0), 1.attn.o S(1), 1.mlp.fc1 S(0), 1.mlp.fc2 S(1)"},
-} do
+    "0.attn.c_attn S(0), 0.attn.c_proj S(1), 1.attn.q S(0), 1.attn.k S(1), 1.attn.v S(0), 1.attn.o S(1), 1.mlp.fc1 " ..
+"S(0), 1.mlp.fc2 S(1)"}, } do
   tests["test_D09_pairs_" .. name] = function()
     local net = mh.parallelize_module(new(case[1]), mesh, case[2])
     testing.assert_equal(cuts(net), case[3])
@@ -119,7 +121,8 @@ function tests.test_D09_a_pair_needs_one_all_reduce()
   local reduced_after, called_after = counts()
 
   testing.assert_equal({reduced_after - reduced, called_after - called, y:is_shard_tensor()}, {1, 1, false})
-  testing.assert_equal(tostring(mh.PairwiseParallel{output_layouts = S(1)}), "PairwiseParallel(output_layouts = Shard(1))")
+  testing.assert_equal(tostring(mh.PairwiseParallel{output_layouts = S(1)}),
+      "PairwiseParallel(output_layouts = Shard(1))")
 end
 
 function tests.test_pairs_with_cut_rows_and_without_local_output()
@@ -135,7 +138,8 @@ end
 
 function tests.test_pairs_that_are_none_are_refused()
   for _, case in ipairs {
-    {{["fc1"] = mh.PairwiseParallel()}, "PairwiseParallel finds no two linear layers that belong together in 'fc1', a Linear"},
+    {{["fc1"] = mh.PairwiseParallel()},
+    "PairwiseParallel finds no two linear layers that belong together in 'fc1', a Linear"},
     {{[""] = mh.PairwiseParallel(), fc2 = mh.ColwiseParallel()}, "'fc2' has the style ColwiseParallel"},
   } do
     testing.assert_error(function() mh.parallelize_module(new "mlp", mesh, case[1]) end, case[2])
@@ -147,7 +151,8 @@ end
 function tests.test_V11_finish_grad_sync_is_a_method_too()
   local plan = {parameter = {["fc1.weight"] = {S(0)}, ["fc2.weight"] = {S(1)}}}
   local expected = train(mh.parallelize_module(new "mlp", mesh, plan), mh.finish_grad_sync)
-  testing.assert_equal(train(mh.parallelize_module(new "mlp", mesh, plan), function(net) net:finish_grad_sync() end), expected)
+  testing.assert_equal(train(mh.parallelize_module(new "mlp", mesh, plan), function(net) net:finish_grad_sync() end),
+      expected)
 
   local net = mh.parallelize_module(new "mlp", mesh, {})
   net(mh.distribute_tensor(mh.ones({300, 6}, kF64), mesh, {S(0)})):sin():sum():backward()

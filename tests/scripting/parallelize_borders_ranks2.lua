@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What mh.parallelize, optimizers and loads of parts refuse instead of passing over: N09, N17, N20, N24, N25, N30, N34, N42; and
--- N29 for the layers of which models consist.
+-- What mh.parallelize, optimizers and loads of parts refuse instead of passing over: N09, N17, N20, N24, N25, N30, N34,
+-- N42; and N29 for the layers of which models consist.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local refused = require "support.refused"
@@ -31,19 +31,25 @@ function tests.test_N30_a_config_stands_before_the_options_as_in_nnscaler()
   local expected = train(seeded(nn.Linear, 3, 2), function(net) return optim.SGD(net:parameters(), {lr = 0.1}) end, x)
   for _, given in ipairs {{config, {lr = 0.1}, n = 2}, {nil, {lr = 0.1}, n = 2}, {{lr = 0.1}, n = 1}} do
     local net = mh.replicate(seeded(nn.Linear, 3, 2), {mesh = mesh})
-    local trained = train(net, function(one) return mh.build_optimizer(one, optim.SGD, table.unpack(given, 1, given.n)) end, x:narrow(0, 2 * mh.rank(), 2))
+    local trained = train(net, function(one) return mh.build_optimizer(one, optim.SGD,
+        table.unpack(given, 1, given.n)) end, x:narrow(0, 2 * mh.rank(), 2))
     testing.assert_close(trained, expected)
   end
-  testing.assert_equal(lr_of(mh.build_optimizer(seeded(nn.Linear, 3, 2), optim.SGD, config)), lr_of(optim.SGD(nn.Linear(3, 2):parameters())))
+  testing.assert_equal(lr_of(mh.build_optimizer(seeded(nn.Linear, 3, 2), optim.SGD, config)),
+      lr_of(optim.SGD(nn.Linear(3, 2):parameters())))
 end
 
 function tests.test_N30_objects_are_no_options()
   local net, config = nn.Linear(3, 2), config_of(1, ranks)
-  testing.assert_error(function() optim.SGD(net:parameters(), config) end, "SGD: the options are a plain table, got ComputeConfig")
-  testing.assert_error(function() optim.SGD(net:parameters(), setmetatable({lr = 0.1}, {})) end, "SGD: the options are a plain table, got an object")
-  testing.assert_error(function() mh.build_optimizer(net, optim.SGD, {lr = 0.1}, config) end, "build_optimizer: too many arguments")
+  testing.assert_error(function() optim.SGD(net:parameters(), config) end,
+      "SGD: the options are a plain table, got ComputeConfig")
+  testing.assert_error(function() optim.SGD(net:parameters(), setmetatable({lr = 0.1}, {})) end,
+      "SGD: the options are a plain table, got an object")
+  testing.assert_error(function() mh.build_optimizer(net, optim.SGD, {lr = 0.1}, config) end,
+      "build_optimizer: too many arguments")
   testing.assert_error(function() mh.build_optimizer(net, optim.SGD, config, config) end, "got ComputeConfig")
-  refused(function() mh.build_optimizer(net, optim.SGD, config_of(1, 2 * ranks), {lr = 0.1}) end, "the ComputeConfig is of another run")
+  refused(function() mh.build_optimizer(net, optim.SGD, config_of(1, 2 * ranks), {lr = 0.1}) end,
+      "the ComputeConfig is of another run")
   testing.assert_equal(lr_of(optim.SGD(net:parameters(), mh.config {lr = 0.25})), 0.25)
 end
 
@@ -82,7 +88,8 @@ function tests.test_N17_N20_steps_without_samples_or_losses()
         ["Tensor float64 [2]"] = function(loss) return mh.stack {loss, loss} end,
       }
       for what, scale in pairs(wrong) do
-        refused(function() net:train_step({x}, nil, scale) end, "scale_fn returns the loss that backward starts from, one number\n  have  " .. what)
+        refused(function() net:train_step({x}, nil, scale) end,
+            "scale_fn returns the loss that backward starts from, one number\n  have  " .. what)
       end
     end
   end
@@ -113,14 +120,16 @@ function tests.test_N24_a_policy_with_other_upvalues_is_another_one()
     end
   end
   local function planned(policy, reuse)
-    local net = mh.parallelize(seeded(Mlp), {x = x}, policy, config_of(ranks, ranks), {gen_savedir = path, reuse = reuse})
+    local net = mh.parallelize(seeded(Mlp), {x = x}, policy, config_of(ranks, ranks),
+        {gen_savedir = path, reuse = reuse})
     testing.assert_close(plain(net(x)), plain(seeded(Mlp)(x)))
     return {net.parallel.planned, net.fc1.weight.placements[2].dim}
   end
   testing.assert_equal(planned(policy_of(0, {least = 1})), {true, 0})
   testing.assert_equal(planned(policy_of(0, {least = 1})), {false, 0})
   testing.assert_error(function() planned(policy_of(1, {least = 1})) end, "'policy.upvalues.inner.dim' was 0, is 1")
-  testing.assert_error(function() planned(policy_of(0, {least = 9})) end, "'policy.upvalues.inner.more.least' was 1, is 9")
+  testing.assert_error(function() planned(policy_of(0, {least = 9})) end,
+      "'policy.upvalues.inner.more.least' was 1, is 9")
   testing.assert_equal(planned(policy_of(1, {least = 1}), "moo"), {true, 1})
   testing.assert_equal(planned(policy_of(1, {least = 1})), {false, 1})
   testing.assert_equal(calls, 2)
@@ -129,7 +138,8 @@ end
 function tests.test_N25_plans_stay_in_their_folder()
   for _, name in ipairs {"../../x", "a/b", "..", "a\\b"} do
     refused(function()
-      mh.parallelize(seeded(Mlp), {x = x}, "tp", config_of(ranks, ranks), {gen_savedir = folder(), instance_name = name})
+      mh.parallelize(seeded(Mlp), {x = x}, "tp", config_of(ranks, ranks),
+          {gen_savedir = folder(), instance_name = name})
     end, "instance_name is the name of a folder below gen_savedir")
   end
 end
@@ -141,7 +151,8 @@ function tests.test_N09_inputs_name_a_dim_that_there_is()
     end, config_of(ranks, ranks))
   end
   for _, dim in ipairs {9, 2, -1, 0.5} do
-    refused(function() parallelize(dim) end, ("inputs cuts a dim that no argument of forward has\n  have  tp = %s, tensors of at most 2 dims"):format(dim))
+    refused(function() parallelize(dim) end,
+        ("inputs cuts a dim that no argument of forward has\n  have  tp = %s, tensors of at most 2 dims"):format(dim))
   end
   testing.assert_close(plain(parallelize(1)(x)), plain(seeded(Mlp)(x)))
 end
@@ -178,8 +189,10 @@ local kLayers = {
   instance_norm = {layer_of(function() return nn.InstanceNorm2d(6, {affine = true}) end), {4, 6, 5, 5}},
   layer_norm = {layer_of(function() return nn.LayerNorm(6) end), {4, 6}},
   linear = {layer_of(function() return nn.Linear(6, 6) end), {4, 6}},
-  spectrum = {layer_of(function() return nn.Linear(6, 6) end, function(inner, given) return mh.fft_irfft(mh.fft_rfft(inner(given))) end), {4, 6}},
-  pooled = {layer_of(function() return nn.Sequential(nn.Conv2d(6, 6, 1), nn.MaxPool2d(2), nn.Upsample {scale_factor = 2}) end), {4, 6, 6, 6}},
+  spectrum = {layer_of(function() return nn.Linear(6, 6) end,
+  function(inner, given) return mh.fft_irfft(mh.fft_rfft(inner(given))) end), {4, 6}},
+  pooled = {layer_of(function() return nn.Sequential(nn.Conv2d(6, 6, 1), nn.MaxPool2d(2),
+  nn.Upsample {scale_factor = 2}) end), {4, 6, 6, 6}},
   attention = {layer_of(function() return nn.MultiheadAttention(6, 2, {batch_first = true}) end, function(inner, given)
     return (inner(given, given, given))
   end), {2, 5, 6}},
@@ -194,7 +207,9 @@ function tests.test_N29_layers_of_all_kinds_without_values_until_they_are_loaded
     for _, policy in ipairs {"tp", "data", "autodist"} do
       local net = mh.parallelize(case[1], {given = mh.zeros(case[2], kF64)}, policy, config_of(ranks, ranks),
         {init_module_params = false, module_dtype = "float64"})()
-      for _, parameter in ipairs(net:parameters()) do testing.assert_equal(plain(parameter):isnan():all():item(), true) end
+      for _, parameter in ipairs(net:parameters()) do
+        testing.assert_equal(plain(parameter):isnan():all():item(), true)
+      end
       mh.checkpoint.load(path, {model = net})
       testing.assert_close(plain(net(given)), expected)
     end
@@ -227,11 +242,13 @@ function tests.test_N42_parts_are_loaded_where_the_module_is_and_run()
     testing.assert_close(go_on(again, fresh), expected)
   end
   for _, device in ipairs {"nonsense", "meta", 3} do
-    refused(function() mh.load_deduped_state_dict(net, model, opt, state, {device = device}) end, "tensors are loaded where the module has them")
+    refused(function() mh.load_deduped_state_dict(net, model, opt, state, {device = device}) end,
+        "tensors are loaded where the module has them")
     refused(function() mh.load_merged_state_dict(net, net:state_dict(), opt, opt:state_dict(), {device = device}) end,
       "tensors are loaded where the module has them")
   end
-  testing.assert_error(function() mh.load_deduped_state_dict(net, model, opt, state, {devise = "cpu"}) end, "unknown option 'devise'; did you mean 'device'")
+  testing.assert_error(function() mh.load_deduped_state_dict(net, model, opt, state, {devise = "cpu"}) end,
+      "unknown option 'devise'; did you mean 'device'")
 end
 
 function tests.test_N38_N41_what_is_no_state_is_told()
@@ -241,8 +258,8 @@ function tests.test_N38_N41_what_is_no_state_is_told()
     ["wanted an nn.Module"] = {{nil, {}}, {3, {}}, {mh.ones {2}, {}}, {{}, {}}},
     ["wanted the model's state"] = {{net, nil}, {net, 3}, {net, mh.ones {2}}},
     ["wanted an optimizer"] = {{net, net:state_dict(), 3, {}}, {net, net:state_dict(), {}, {}}},
-    ["wanted the optimizer's state"] = {{net, net:state_dict(), opt}, {net, net:state_dict(), opt, 3}, {net, net:state_dict(), opt, {}}},
-  }
+    ["wanted the optimizer's state"] = {{net, net:state_dict(), opt}, {net, net:state_dict(), opt, 3},
+  {net, net:state_dict(), opt, {}}}, }
   for text, list in pairs(calls) do
     for _, given in ipairs(list) do
       refused(function() mh.load_merged_state_dict(table.unpack(given, 1, 4)) end, "load_merged_state_dict: " .. text)

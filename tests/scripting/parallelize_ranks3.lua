@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Plans and styles on modules in Lua: what they place, and that a divided model computes what the whole one does. The same
--- file runs on 2, 3 and 4 ranks.
+-- Plans and styles on modules in Lua: what they place, and that a divided model computes what the whole one does. The
+-- same file runs on 2, 3 and 4 ranks.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local parallelize = require "moonhalo.internal.parallelize"
@@ -16,7 +16,9 @@ local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end
 local function where(x)
   if not x:is_shard_tensor() then return "plain" end
   local texts = {}
-  for i, p in ipairs(x.placements) do texts[i] = p:is_shard() and ("S(%d)"):format(p.dim) or p:is_partial() and "P" or "R" end
+  for i, p in ipairs(x.placements) do
+    texts[i] = p:is_shard() and ("S(%d)"):format(p.dim) or p:is_partial() and "P" or "R"
+  end
   return table.concat(texts, " ")
 end
 local function calls(kind) return mh.comm_stats().by_kind[kind].calls end
@@ -33,7 +35,9 @@ local function mlp_plan(input)
     forward = {["fc1.input"] = {{input or R()}}, ["fc2.output"] = {{R()}}},
   }
 end
-local function styles(first, second) return {fc1 = mh.ColwiseParallel(first or {}), fc2 = mh.RowwiseParallel(second or {})} end
+local function styles(first, second)
+  return {fc1 = mh.ColwiseParallel(first or {}), fc2 = mh.RowwiseParallel(second or {})}
+end
 
 local function batch(rows)
   mh.manual_seed(8)
@@ -97,8 +101,10 @@ function tests.test_V02_V05_every_parameter_and_buffer_is_placed()
   for name, p in net:named_parameters() do names[name] = where(p) end
   for name, b in net:named_buffers() do names[name] = where(b) end
 
-  testing.assert_equal(names, {["0.fc1.weight"] = "S(0)", ["0.fc1.bias"] = "R", ["0.fc2.weight"] = "S(1)", ["0.fc2.bias"] = "R",
-    ["1.weight"] = "R", ["1.bias"] = "R", ["1.running_mean"] = "R", ["1.running_var"] = "R", ["1.num_batches_tracked"] = "R"})
+  testing.assert_equal(names, {["0.fc1.weight"] = "S(0)", ["0.fc1.bias"] = "R", ["0.fc2.weight"] = "S(1)",
+    ["0.fc2.bias"] = "R",
+    ["1.weight"] = "R", ["1.bias"] = "R", ["1.running_mean"] = "R", ["1.running_var"] = "R",
+      ["1.num_batches_tracked"] = "R"})
   testing.assert_equal(net[0].fc1.weight:to_local().shape, {net[0].fc1.weight:shard_sizes(0)[mesh.rank + 1], 6})
   testing.assert_equal(net[0].fc1.weight.is_sharded, true)
 end
@@ -123,7 +129,8 @@ function tests.test_V11_no_gradient_is_partial_after_the_sync()
 
   local after = {}
   for name, p in net:named_parameters() do after[name] = where(p.grad) end
-  testing.assert_equal(after, {["fc1.weight"] = "S(0)", ["fc1.bias"] = "S(0)", ["fc2.weight"] = "S(1)", ["fc2.bias"] = "R"})
+  testing.assert_equal(after, {["fc1.weight"] = "S(0)", ["fc1.bias"] = "S(0)", ["fc2.weight"] = "S(1)",
+      ["fc2.bias"] = "R"})
   testing.assert_equal(calls "all_reduce" - reduces, 0)
 
   net = mh.parallelize_module(mlp(), mesh, {})  -- replicated weights, many cut rows: gradients are sums
@@ -132,7 +139,8 @@ function tests.test_V11_no_gradient_is_partial_after_the_sync()
   reduces = calls "all_reduce" + calls "all_gather"
   mh.finish_grad_sync(net)
   for _, p in net:named_parameters() do testing.assert_equal(where(p.grad), "R") end
-  testing.assert_equal(calls "all_reduce" + calls "all_gather" - reduces, 1)  -- all in one message; small ones as addends
+  -- all in one message; small ones as addends
+  testing.assert_equal(calls "all_reduce" + calls "all_gather" - reduces, 1)
 end
 
 function tests.test_D09_a_pairwise_mlp_needs_one_all_reduce()
@@ -171,17 +179,20 @@ function tests.test_V22_patterns_name_all_layers()
   local expected = placed(mh.parallelize_module(Deep(), mesh, {parameter = exact}))
 
   testing.assert_equal(#expected > 0 and select(2, expected:gsub("S%(0%)", "")), 3)
-  for _, pattern in ipairs {"layers.*.fc1.weight", "l*s.?.fc1.w*", "layers%.%d+%.fc1.weight", "layers\\.\\d+\\.fc1\\.weight"} do
+  for _, pattern in ipairs {"layers.*.fc1.weight", "l*s.?.fc1.w*", "layers%.%d+%.fc1.weight",
+      "layers\\.\\d+\\.fc1\\.weight"} do
     testing.assert_equal(placed(mh.parallelize_module(Deep(), mesh, {parameter = {[pattern] = {S(0)}}})), expected)
   end
 end
 
 function tests.test_the_exact_name_wins_over_a_pattern()
-  local net = mh.parallelize_module(Deep(), mesh, {parameter = {["layers.*.fc1.weight"] = {S(0)}, ["layers.1.fc1.weight"] = {S(1)}}})
+  local net = mh.parallelize_module(Deep(), mesh, {parameter = {["layers.*.fc1.weight"] = {S(0)},
+      ["layers.1.fc1.weight"] = {S(1)}}})
 
   testing.assert_equal(where(net.layers[0].fc1.weight) .. where(net.layers[1].fc1.weight), "S(0)S(1)")
   testing.assert_error(function()
-    mh.parallelize_module(Deep(), mesh, {parameter = {["layers.*.fc1.weight"] = {S(0)}, ["layers.?.fc1.weight"] = {S(1)}}})
+    mh.parallelize_module(Deep(), mesh, {parameter = {["layers.*.fc1.weight"] = {S(0)},
+        ["layers.?.fc1.weight"] = {S(1)}}})
   end, "both match parameter 'layers.0.fc1.weight' and differ")
 end
 
@@ -222,13 +233,16 @@ local kWrong = {
     "'fc1.wieght' matches no parameter; did you mean 'fc1.weight' or 'fc2.weight'?"},
   {"unmatched_module", {fc3 = mh.ColwiseParallel()}, "'fc3' matches no module; did you mean"},
   {"unmatched_forward", {forward = {["fc9.input"] = {{R()}}}}, "'fc9' matches no module"},
-  {"forward_side", {forward = {["fc1.inptu"] = {{R()}}}}, "the name ends neither in .input nor in .output; did you mean 'input'?"},
+  {"forward_side", {forward = {["fc1.inptu"] = {{R()}}}},
+  "the name ends neither in .input nor in .output; did you mean 'input'?"},
   {"dim", {parameter = {["fc1.bias"] = {S(1)}}}, "'fc1.bias' cannot be Shard(1), its shape is [7]"},
   {"partial", {parameter = {["fc1.bias"] = {P()}}}, "'fc1.bias' cannot be Partial(sum)"},
   {"two_placements", {parameter = {["fc1.bias"] = {R(), R()}}}, "'fc1.bias' has 2 placements"},
   {"placement_text", {parameter = {["fc1.bias"] = "T(0)"}}, "plan.parameter[\"fc1.bias\"]: 'T(0)' is no placement"},
-  {"layouts", {fc1 = mh.ColwiseParallel{input_layouts = 3}}, "Expect a placement or a list of placements, found number"},
-  {"P14_whole_module", {[""] = mh.ColwiseParallel()}, "ColwiseParallel splits Linear and Embedding, not the root, a MLP, as a whole"},
+  {"layouts", {fc1 = mh.ColwiseParallel{input_layouts = 3}},
+  "Expect a placement or a list of placements, found number"},
+  {"P14_whole_module", {[""] = mh.ColwiseParallel()},
+  "ColwiseParallel splits Linear and Embedding, not the root, a MLP, as a whole"},
   {"V23_unknown_argument", {forward = {input = {mask = {R()}}}}, "'input' names 'mask', forward has no such argument"},
   {"prepare_lengths", {fc1 = mh.PrepareModuleInput{input_layouts = {R(), R()}, desired_input_layouts = R()}},
     "has 2 input_layouts and 1 desired_input_layouts"},
@@ -242,9 +256,12 @@ for _, case in ipairs(kWrong) do
 end
 
 function tests.test_options_and_styles_refuse_unknown_names()
-  testing.assert_error(function() mh.parallelize_module(mlp(), mesh, {}, {src_rank = 1}) end, "unknown option 'src_rank'")
-  testing.assert_error(function() mh.ColwiseParallel{output_layout = R()} end, "unknown option 'output_layout'; did you mean 'output_layouts'")
-  testing.assert_error(function() mh.parallelize_module(mlp(), mesh, {}, {unmatched = "wran"}) end, "unmatched is 'wran'")
+  testing.assert_error(function() mh.parallelize_module(mlp(), mesh, {}, {src_rank = 1}) end,
+      "unknown option 'src_rank'")
+  testing.assert_error(function() mh.ColwiseParallel{output_layout = R()} end,
+      "unknown option 'output_layout'; did you mean 'output_layouts'")
+  testing.assert_error(function() mh.parallelize_module(mlp(), mesh, {}, {unmatched = "wran"}) end,
+      "unmatched is 'wran'")
 end
 
 local function warnings_of(fn)
@@ -338,7 +355,8 @@ function tests.test_P05_P06_embeddings()
   end
   local expected = outcome(table_of())
   for _, style in ipairs {mh.ColwiseParallel{output_layouts = R()}, mh.RowwiseParallel{input_layouts = R()},
-    mh.ColwiseParallel{use_local_output = false}, mh.RowwiseParallel{input_layouts = R(), output_layouts = S(1), use_local_output = false}} do
+    mh.ColwiseParallel{use_local_output = false}, mh.RowwiseParallel{input_layouts = R(), output_layouts = S(1),
+      use_local_output = false}} do
     local net = mh.parallelize_module(table_of(), mesh, style)
     testing.assert_equal(where(net.weight), tostring(style):find("Colwise") and "S(1)" or "S(0)")
     testing.assert_all_close(outcome(net), expected)
@@ -362,7 +380,8 @@ function tests.test_P04_a_style_written_in_lua()
 end
 
 function tests.test_P07_a_prepared_input_is_resharded_once()
-  local net = mh.parallelize_module(mlp(), mesh, {fc1 = mh.PrepareModuleInput{input_layouts = S(0), desired_input_layouts = R()},
+  local net = mh.parallelize_module(mlp(), mesh, {fc1 = mh.PrepareModuleInput{input_layouts = S(0),
+    desired_input_layouts = R()},
     fc2 = mh.PrepareModuleOutput{output_layouts = R(), desired_output_layouts = S(0), use_local_output = false}})
   local x = mh.distribute_tensor(batch(9), mesh, {S(0)})
   local before = mh.comm_stats().messages
@@ -383,8 +402,8 @@ function Named:forward(a, b, options) return a * 2, options and options.scale an
 -- V23: by order and by name; nil leaves alone.
 function tests.test_V23_arguments_by_order_and_by_name()
   local x = batch()
-  for _, forward in ipairs {{input = {{S(0)}, nil}, output = {nil, {S(1)}}}, {input = {a = {S(0)}}, output = {nil, {S(1)}}},
-    {input = {{S(0)}, scale = {R()}}, output = {nil, {S(1)}}}} do
+  for _, forward in ipairs {{input = {{S(0)}, nil}, output = {nil, {S(1)}}},
+    {input = {a = {S(0)}}, output = {nil, {S(1)}}}, {input = {{S(0)}, scale = {R()}}, output = {nil, {S(1)}}}} do
     local net = mh.parallelize_module(Named(), mesh, {forward = forward})
     local a, b = net(x, x, {scale = mh.ones({6}, kF64)})
 
@@ -460,7 +479,8 @@ function tests.test_D07_distribute_module()
   local net = mh.distribute_module(mlp(), mesh, function(name, module, on)
     visited[#visited + 1] = name
     if name == "fc1" then module.weight = nn.Parameter(mh.distribute_tensor(module.weight:detach(), on, {S(0)})) end
-  end, function(_, args, on) return {mh.distribute_tensor(args[1], on, {S(0)})} end, function(_, y) return y:full_tensor() end)
+  end, function(_, args, on) return {mh.distribute_tensor(args[1], on, {S(0)})} end,
+      function(_, y) return y:full_tensor() end)
 
   testing.assert_equal(visited, {"", "fc1", "fc2"})
   testing.assert_equal(placed(net), "fc1.weight S(0)\nfc1.bias R\nfc2.weight R\nfc2.bias R")

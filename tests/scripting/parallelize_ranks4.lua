@@ -45,15 +45,19 @@ function tests.test_what_is_offered_for_two_meshes_works()
   end
 
   local cut = {parameter = {weight = {S(0)}, bias = {S(0)}}}
-  local fix = "fix   fully_shard or replicate the module over the dims that mesh(2: tp) lacks, or lift the tensor to the whole mesh"
+  local fix = "fix   fully_shard or replicate the module over the dims that mesh(2: tp) lacks, or lift the tensor to "
+      .. "the whole mesh"
   testing.assert_error(function() on_slice(cut)(field) end, fix)
   testing.assert_error(function() return field + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end, fix)
-  testing.assert_error(function() return mh.distribute_tensor(x, mesh["dp"], {S(0)}) + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end, fix)
+  testing.assert_error(function() return mh.distribute_tensor(x, mesh["dp"], {S(0)})
+      + mh.distribute_tensor(x, mesh["tp"], {S(0)}) end, fix)
   testing.assert_error(function() on_slice(mh.ColwiseParallel())(field) end, fix)
   testing.assert_error(function() on_slice(mh.ColwiseParallel())(mh.distribute_tensor(x, mesh["dp"], {S(0)})) end,
-    "fix   make the plan for mesh(2: dp), of placements (not of styles), one for each dim as here, or give full_tensor()")
+    "fix   make the plan for mesh(2: dp), of placements (not of styles), one for each dim as here, or give " ..
+        "full_tensor()")
   testing.assert_error(function() mh.parallelize_module(linear(), mesh, mh.ColwiseParallel()) end,
-    'fix   give a slice of it, as that of "tp"; for tensors on the whole mesh give a plan of placements, one for each dim')
+    'fix   give a slice of it, as that of "tp"; for tensors on the whole mesh give a plan of placements, one for ' ..
+        'each dim')
 
   local net = mh.parallelize_module(linear(), mesh, {parameter = {weight = {R(), S(0)}, bias = {R(), S(0)}}})
   check(net, net(field))
@@ -83,7 +87,8 @@ function tests.test_V17_a_plan_for_both_dimensions()
   local x = mh.randn({9, 6}, kF64)
   local expected = outcome(network(), x)
   for _, plan in ipairs {
-    {parameter = {["0.weight"] = {S(0), S(1)}, ["2.weight"] = {R(), S(1)}, ["0.bias"] = {S(0), R()}}, forward = {["0.input"] = {{R(), S(1)}}}},
+    {parameter = {["0.weight"] = {S(0), S(1)}, ["2.weight"] = {R(), S(1)}, ["0.bias"] = {S(0), R()}},
+    forward = {["0.input"] = {{R(), S(1)}}}},
     {parameter = {["0.weight"] = {R(), S(0)}, ["0.bias"] = {R(), S(0)}, ["2.weight"] = {R(), S(1)}},
       forward = {["0.input"] = {{S(0), R()}}, ["2.output"] = {{S(0), R()}}}},
   } do

@@ -87,7 +87,8 @@ end
 function tests.test_V14_before_parallelize_module_it_is_the_same()
   local model = net()
   mh.patch(model, {["blocks.1"] = function(self, forward, x) return forward(self, x * 1) end})
-  mh.parallelize_module(model, mesh, {parameter = {["blocks.0.fc1.weight"] = {S(0)}}, forward = {["blocks.1.input"] = {x = {S(1)}}}})
+  mh.parallelize_module(model, mesh, {parameter = {["blocks.0.fc1.weight"] = {S(0)}},
+      forward = {["blocks.1.input"] = {x = {S(1)}}}})
   local seen
   model.blocks[1].fc1:register_forward_pre_hook(function(_, args) seen = args[1].placements end)
 
@@ -129,7 +130,8 @@ function tests.test_an_exact_name_wins()
     end
   end
 
-  mh.patch(model, {["blocks.*.fc?"] = note "pattern", ["blocks.*.fc1"] = note "more letters", ["blocks.1.fc1"] = note "exact"})
+  mh.patch(model, {["blocks.*.fc?"] = note "pattern", ["blocks.*.fc1"] = note "more letters",
+      ["blocks.1.fc1"] = note "exact"})
   model(batch())
 
   testing.assert_equal(seen, {"more letters", "pattern", "exact", "pattern"})
@@ -145,7 +147,7 @@ function tests.test_what_cannot_be_patched()
   testing.assert_error(function() mh.patch(3, {}) end, "patch: wanted an nn.Module, got 3")
 end
 
--- ---- Names of modules in traces -----------------------------------------------------------------------------------------
+-- ---- Names of modules in traces -------------------------------------------------------------------------------------
 
 local Breaks = nn.Module:extend("Breaks")
 function Breaks:forward(x) error(tostring(x * 3)) end
@@ -167,8 +169,8 @@ function tests.test_V16_the_trace_names_the_module_of_every_operator()
     local name = record.module or "none"
     if name ~= seen[#seen] then seen[#seen + 1] = name end
   end
-  testing.assert_equal(seen, {"none", "", "blocks.0.fc1", "blocks.0", "blocks.0.fc2", "blocks.0", "blocks.1.fc1", "blocks.1",
-    "blocks.1.fc2", "blocks.1", "", "none"})
+  testing.assert_equal(seen, {"none", "", "blocks.0.fc1", "blocks.0", "blocks.0.fc2", "blocks.0", "blocks.1.fc1",
+    "blocks.1", "blocks.1.fc2", "blocks.1", "", "none"})
 end
 
 return tests

@@ -20,17 +20,21 @@ function tests.test_N17_a_mistake_on_one_rank_is_one_error_on_all()
     return function() pipe:train_step({mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}, loss, options) end, pipe
   end
   local function sum(x) return x:sum() end
-  testing.assert_error(step(sum, {scale_fn = function(loss) local _ = loss * 2 end}), "scale_fn returns one number\n  have  0 results")
-  testing.assert_error(step(sum, {scale_fn = function() return mh.ones{2} end}), "scale_fn gives no single number\n  have  Float [2]")
+  testing.assert_error(step(sum, {scale_fn = function(loss) local _ = loss * 2 end}),
+      "scale_fn returns one number\n  have  0 results")
+  testing.assert_error(step(sum, {scale_fn = function() return mh.ones{2} end}),
+      "scale_fn gives no single number\n  have  Float [2]")
   testing.assert_error(step(function() end), "the loss returns one number\n  have  0 results")
   testing.assert_error(step(function() error("a broken loss") end), "a broken loss")
-  for odd = 1, ranks do testing.assert_error(step(sum, {}, odd), ("stage %d gives tensors, result 1 is 3"):format(odd - 1)) end
+  for odd = 1, ranks do
+    testing.assert_error(step(sum, {}, odd), ("stage %d gives tensors, result 1 is 3"):format(odd - 1))
+  end
 
   local right, pipe = step(sum)
-  testing.assert_error(function() pipe:train_step(mh.rank() == 0 and {1, 2} or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}, sum) end,
-    "train_step: sample 1 is 1")
-  testing.assert_error(function() pipe:infer_step(mh.rank() == 0 and {1, 2} or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}) end,
-    "infer_step: sample 1 is 1")
+  testing.assert_error(function() pipe:train_step(mh.rank() == 0 and {1, 2}
+    or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}, sum) end, "train_step: sample 1 is 1")
+  testing.assert_error(function() pipe:infer_step(mh.rank() == 0 and {1, 2}
+    or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}) end, "infer_step: sample 1 is 1")
   right()  -- the ranks are together
 end
 

@@ -17,11 +17,12 @@ local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end
 local function loss_of(prediction, sample) return mh.mse_loss(prediction, sample.target) end
 
 local function mlp()
-  return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5), nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)):double()
+  return nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 5), nn.Linear(5, 8), nn.Tanh(),
+      nn.Linear(8, 3)):double()
 end
 local function convnet()
-  return nn.Sequential(nn.Conv2d(2, 4, 3, {padding = 1}), nn.GELU(), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, {padding = 1, stride = 2}), nn.Tanh(),
-    nn.Conv2d(4, 3, 3, {padding = 1})):double()
+  return nn.Sequential(nn.Conv2d(2, 4, 3, {padding = 1}), nn.GELU(), nn.GroupNorm(2, 4),
+    nn.Conv2d(4, 4, 3, {padding = 1, stride = 2}), nn.Tanh(), nn.Conv2d(4, 3, 3, {padding = 1})):double()
 end
 
 --- Three steps of AdamW over micro-batches; the losses and the parameters after them.
@@ -41,11 +42,12 @@ end
 
 local kCases = {
   tensor = {make = mlp, x = {5, 6}, y = {5, 3}, names = {"pp", "dp", "tp"}, field = {S(0, {3, 2}), R()},
-    plan = {parameter = {["0.weight"] = {R(), S(0)}, ["0.bias"] = {R(), S(0)}, ["2.weight"] = {R(), S(1)}}}, split = {3, 3}},
-  domain = {make = convnet, x = {3, 2, 7, 5}, y = {3, 3, 4, 3}, names = {"pp", "dp", "domain"}, field = {S(0, {1, 2}), S(2)},
-    plan = {}, split = {2, 1, 2, 1}, schedule = "interleaved_1f1b"},
-  pipeline_inside = {make = mlp, x = {5, 6}, y = {5, 3}, names = {"dp", "pp", "tp"}, field = {S(0, {5, 0}), S(1)}, plan = {}, split = {3, 3}},
-}
+    plan = {parameter = {["0.weight"] = {R(), S(0)}, ["0.bias"] = {R(), S(0)}, ["2.weight"] = {R(), S(1)}}},
+  split = {3, 3}},
+  domain = {make = convnet, x = {3, 2, 7, 5}, y = {3, 3, 4, 3}, names = {"pp", "dp", "domain"},
+    field = {S(0, {1, 2}), S(2)}, plan = {}, split = {2, 1, 2, 1}, schedule = "interleaved_1f1b"},
+  pipeline_inside = {make = mlp, x = {5, 6}, y = {5, 3}, names = {"dp", "pp", "tp"}, field = {S(0, {5, 0}), S(1)},
+plan = {}, split = {3, 3}}, }
 
 --- N41, X12: what stages have in blocks goes on after a checkpoint, and fits the whole model.
 local function goes_on(case, mesh, pipe, opt, cut)
@@ -80,7 +82,8 @@ for name, case in pairs(kCases) do
       parallelize = function(stage, slice) mh.parallelize_module(stage, slice, case.plan) end,
     })
     for i, sample in ipairs(batches) do
-      cut[i] = {mh.distribute_tensor(sample[1], pipe.mesh, case.field), target = mh.distribute_tensor(sample.target, pipe.mesh, {case.field[1], R()})}
+      cut[i] = {mh.distribute_tensor(sample[1], pipe.mesh, case.field),
+          target = mh.distribute_tensor(sample.target, pipe.mesh, {case.field[1], R()})}
     end
     local opt, losses = optim.AdamW(pipe:parameters(), {lr = 0.05}), {}
 
@@ -90,7 +93,9 @@ for name, case in pairs(kCases) do
     end
 
     for i, loss in ipairs(losses) do testing.assert_close(loss, expected_losses[i]) end
-    for path, parameter in pipe:named_parameters() do testing.assert_close(plain(parameter):detach(), expected[path]) end
+    for path, parameter in pipe:named_parameters() do
+      testing.assert_close(plain(parameter):detach(), expected[path])
+    end
     testing.assert_equal(pipe:parameters()[1].is_leaf, true)
     goes_on(case, mesh, pipe, opt, cut)
   end

@@ -62,7 +62,8 @@ function tests.test_they_train_as_on_one_rank()
     local mesh = mh.init_device_mesh(mh.device(), shape, {"pp", "dp", "others"})
     local name = shape[2] > 1 and "dp" or "others"
     local axis = mesh[name]
-    local pipe = mh.pipeline(new():children(), {mesh = mesh, micros = 2, schedule = "gpipe", parallelize = function(stage, slice)
+    local pipe = mh.pipeline(new():children(), {mesh = mesh, micros = 2, schedule = "gpipe",
+        parallelize = function(stage, slice)
       mh.fully_shard(stage, {mesh = slice[name], min_numel = 1})
     end})
 

@@ -33,7 +33,8 @@ local function divided()
   net.blocks[1].fc1.bias:requires_grad_(false)
   mh.parallelize_module(net.blocks[1], mesh, {["fc?"] = mh.ColwiseParallel{output_layouts = R()}, norm = Halved})
   return mh.parallelize_module(net, mesh, {
-    parameter = {["blocks.0.fc1.*"] = {placements = {S(0)}}, ["blocks.0.fc2.weight"] = {placements = {S(1)}, grad = {R()}}},
+    parameter = {["blocks.0.fc1.*"] = {placements = {S(0)}},
+    ["blocks.0.fc2.weight"] = {placements = {S(1)}, grad = {R()}}},
     forward = {input = {{S(0)}}, ["blocks.0.input"] = {x = {R()}}, ["blocks.0.output"] = {{S(0)}}},
   })
 end
@@ -53,7 +54,8 @@ function tests.test_V16_plain_parameters()
 end
 
 function tests.test_V16_gradients_to_be_summed()
-  local net = mh.parallelize_module(MLP():double(), mesh, {parameter = {["fc1.weight"] = {S(0)}}, forward = {input = {x = {S(0)}}}})
+  local net = mh.parallelize_module(MLP():double(), mesh, {parameter = {["fc1.weight"] = {S(0)}},
+      forward = {input = {x = {S(0)}}}})
   testing.assert_equal(mh.plan.list_grad_sync(net), "MLP: 0 of 0 gradients are to be summed")
   net(mh.ones({301, 6}, kF64), 2):square():sum():backward()
 

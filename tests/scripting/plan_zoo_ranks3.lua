@@ -48,8 +48,8 @@ end
 function tests.test_V08_what_is_wide_lies_in_blocks()
   testing.assert_equal(divided "vit", {"blocks.0.mlp.1.weight 0", "blocks.0.mlp.1.bias 0", "blocks.0.mlp.3.weight 1",
     "blocks.1.mlp.1.weight 0", "blocks.1.mlp.1.bias 0", "blocks.1.mlp.3.weight 1"})
-  testing.assert_equal(divided "convnext", {"blocks.0.mix.0.weight 0", "blocks.0.mix.0.bias 0", "blocks.0.mix.2.weight 1",
-    "blocks.1.mix.0.weight 0", "blocks.1.mix.0.bias 0", "blocks.1.mix.2.weight 1"})
+  testing.assert_equal(divided "convnext", {"blocks.0.mix.0.weight 0", "blocks.0.mix.0.bias 0",
+    "blocks.0.mix.2.weight 1", "blocks.1.mix.0.weight 0", "blocks.1.mix.0.bias 0", "blocks.1.mix.2.weight 1"})
   testing.assert_equal(divided "mlp", {"enter.weight 0", "enter.bias 0", "middle.weight 1"})
   testing.assert_equal(divided "unet2d", {})
   local narrows = nn.Sequential(nn.Conv2d(2, 8, 3), nn.Linear(8, 8), nn.Linear(8, 4))
@@ -80,9 +80,11 @@ end
 
 function tests.test_V08_structures_that_are_not_there()
   local net = MLP()
-  testing.assert_error(function() mh.plan.zoo("unet2", net) end, "plan.zoo: unknown structure 'unet2'; did you mean 'unet2d'")
+  testing.assert_error(function() mh.plan.zoo("unet2", net) end,
+      "plan.zoo: unknown structure 'unet2'; did you mean 'unet2d'")
   testing.assert_error(function() mh.plan.zoo("vit", net) end,
-    "plan.zoo: 'vit' wants a Conv2d, which this MLP lacks\n  have  Linear, MLP, Module\n  fix   choose the structure that it has")
+    "plan.zoo: 'vit' wants a Conv2d, which this MLP lacks\n  have  Linear, MLP, Module\n" ..
+        "  fix   choose the structure that it has")
   testing.assert_error(function() mh.plan.zoo("mlp", nn.Linear(3, 4)) end, "plan.zoo: 'mlp' wants two Linears in a row")
   local two_heads = nn.ModuleList{nn.Linear(3, 4), nn.Linear(5, 2)}
   testing.assert_error(function() mh.plan.zoo("mlp", two_heads) end, "plan.zoo: 'mlp' wants two Linears in a row")

@@ -57,10 +57,12 @@ function tests.test_a_canvas_blends_edges_by_coverage()
 end
 
 function tests.test_lines_and_maps_are_written()
-  mh.plot.lines(path "lines", {{y = {3, 1, 0 / 0, 0.5}, label = "a", smooth = 3}, {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
+  mh.plot.lines(path "lines", {{y = {3, 1, 0 / 0, 0.5}, label = "a", smooth = 3},
+    {x = {1, 4}, y = mh.tensor{2.0, 1.0}, points = true}},
     {yscale = "log", xlabel = "step", ylabel = "loss", title = "t", size = {640, 400}})
   mh.plot.maps(path "maps", {{data = mh.rand{5, 9}, title = "a", x = {0, 8}, y = {10, 50}, range = "one"},
-    {data = mh.zeros{5, 9}, range = "one"}, {data = mh.zeros{5, 9}, colormap = "diverging"}}, {unit = "K", size = {800}})
+    {data = mh.zeros{5, 9}, range = "one"}, {data = mh.zeros{5, 9}, colormap = "diverging"}},
+      {unit = "K", size = {800}})
   mh.plot.lines(path "empty", {{y = {}}})
 
   testing.assert_equal(png_size(path "lines"), {640, 400})
@@ -112,7 +114,8 @@ function tests.test_other_colours_or_units_have_a_range_of_their_own()
 end
 
 function tests.test_values_without_x_count_from_0()
-  local function lines(x) return drawn("count", function(file) mh.plot.lines(file, {{y = {3, 1, 2}, x = x, points = true}}) end) end
+  local function lines(x) return drawn("count", function(file) mh.plot.lines(file,
+      {{y = {3, 1, 2}, x = x, points = true}}) end) end
 
   testing.assert_equal(lines() == lines{0, 1, 2}, true)
   testing.assert_equal(lines() == lines{1, 2, 3}, false)
@@ -122,13 +125,18 @@ function tests.test_wrong_calls_are_refused()
   local refused = {
     {function() mh.plot.lines(path "x", {1, 2}) end, "plot.lines: the second argument is a list"},
     {function() mh.plot.maps({}) end, "plot.maps: the first argument is the file's name, got {}"},
-    {function() mh.plot.lines(path "x", {{y = {1}}}, {ylable = "a"}) end, "plot: unknown option 'ylable'; did you mean 'ylabel'"},
+    {function() mh.plot.lines(path "x", {{y = {1}}}, {ylable = "a"}) end,
+    "plot: unknown option 'ylable'; did you mean 'ylabel'"},
     {function() mh.plot.lines(path "x", {{y = {1, 2}, x = {1}}}) end, "plot: series 1 has 1 x and 2 y"},
-    {function() mh.plot.lines(path "x", {{y = {1}}}, {yscale = "logarithmic"}) end, "plot: unknown yscale 'logarithmic'"},
+    {function() mh.plot.lines(path "x", {{y = {1}}}, {yscale = "logarithmic"}) end,
+    "plot: unknown yscale 'logarithmic'"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3, 4}}}) end, "plot: panel 1 has 3 dimensions, wanted 2"},
-    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, colormap = "virdis"}}) end, "unknown colormap 'virdis'; did you mean 'viridis'?"},
-    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, range = {1}}}) end, "plot: panel 1 has a range of another kind"},
-    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}}}, {range = 3}) end, "plot: panel 1 has a range of another kind"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, colormap = "virdis"}}) end,
+    "unknown colormap 'virdis'; did you mean 'viridis'?"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, range = {1}}}) end,
+    "plot: panel 1 has a range of another kind"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}}}, {range = 3}) end,
+    "plot: panel 1 has a range of another kind"},
     {function() mh.canvas(4, 4, "red") end, "a color such as \"#1f77b4\""},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Neighbours in a cloud that is cut unevenly, one block empty, equal those of the whole cloud; gradients too (float64, 1e-10).
+-- Neighbours in a cloud that is cut unevenly, one block empty, equal those of the whole cloud; gradients too (float64,
+-- 1e-10).
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

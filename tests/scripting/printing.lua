@@ -9,9 +9,11 @@ local tests = {}
 function tests.test_tables_show_their_contents_with_sorted_keys()
   testing.assert_equal(text_of{}, "{}")
   testing.assert_equal(text_of{1, 2.5, "a", true}, '{1, 2.5, "a", true}')
-  testing.assert_equal(text_of{z = 1, a = {b = "x"}, [3] = false, ["two words"] = print}, '{[3] = false, a = {b = "x"}, ["two words"] = function, z = 1}')
+  testing.assert_equal(text_of{z = 1, a = {b = "x"}, [3] = false, ["two words"] = print},
+      '{[3] = false, a = {b = "x"}, ["two words"] = function, z = 1}')
   testing.assert_equal(text_of{7, 8, n = 2}, "{7, 8, n = 2}")
-  testing.assert_equal(text_of{x = mh.ones{2, 3}, net = mh.nn.Linear(2, 1)}, "{net = Linear, x = Tensor float32 [2, 3]}")
+  testing.assert_equal(text_of{x = mh.ones{2, 3}, net = mh.nn.Linear(2, 1)},
+      "{net = Linear, x = Tensor float32 [2, 3]}")
   testing.assert_equal(text_of{"line\nline"}, '{"line\\nline"}')
 end
 
@@ -37,7 +39,8 @@ function tests.test_integers_without_a_sign()
   local large = mh.tensor{-1, 7}:view("uint64")
   testing.assert_equal(tostring(large), "tensor([18446744073709551615,                    7], dtype=uint64)")
   testing.assert_equal(large[1]:item(), 7)
-  testing.assert_error(function() return large[0]:item() end, "18446744073709551615 is larger than Lua's integers, which end at 9223372036854775807\n  fix   x:double()")
+  testing.assert_error(function() return large[0]:item() end,
+      "18446744073709551615 is larger than Lua's integers, which end at 9223372036854775807\n  fix   x:double()")
   testing.assert_error(function() return large:tolist() end, "18446744073709551615 is larger than Lua's integers")
   assert(tostring(mh.hash_tensor(mh.arange(9))):find("^tensor%(%d+, dtype=uint64%)"))
 end
@@ -45,20 +48,24 @@ end
 function tests.test_two_tensors_are_not_compared_by_one_sign()
   local a, b = mh.arange(4), mh.arange(4)
   for _, compare in ipairs {function() return a == b end, function() return a ~= b end} do
-    testing.assert_error(compare, "Tensor: == and ~= of two tensors give one boolean in Lua\n  have  Tensor int64 [4] and Tensor int64 [4]\n  fix   x:eq(y)")
+    testing.assert_error(compare,
+        "Tensor: == and ~= of two tensors give one boolean in Lua\n  have  Tensor int64 [4] and Tensor int64 [4]\n" ..
+            "  fix   x:eq(y)")
   end
   local same = {a}
   testing.assert_equal({a == same[1], a ~= a, a == nil}, {true, false, false})
   local leaf = mh.ones({2}, {requires_grad = true})
   leaf:sum():backward()
-  testing.assert_equal({leaf.grad == leaf.grad, leaf.grad:is_same(leaf.grad)}, {true, true})  -- one tensor, handed out twice
+  -- one tensor, handed out twice
+  testing.assert_equal({leaf.grad == leaf.grad, leaf.grad:is_same(leaf.grad)}, {true, true})
   testing.assert_equal({a:is_same(a), a:is_same(b), a:equal(b)}, {true, false, true})
   testing.assert_error(function() return a:is_same(3) end, "is_same: bad argument #1, wanted a tensor, got 3")
 end
 
 function tests.test_a_tensor_is_no_list_to_unpack()
   local w = mh.ones({3}, {requires_grad = true})
-  testing.assert_error(function() return table.unpack(mh.grad(w:square():sum(), {w})) end, "table.unpack: wanted a list, got Tensor float32 [3]\n  fix   mh.grad")
+  testing.assert_error(function() return table.unpack(mh.grad(w:square():sum(), {w})) end,
+      "table.unpack: wanted a list, got Tensor float32 [3]\n  fix   mh.grad")
   testing.assert_equal({table.unpack({1, 2, 3}, 2)}, {2, 3})
   testing.assert_error(function() return table.unpack(nil) end, "nil")
 end

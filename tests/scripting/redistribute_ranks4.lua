@@ -15,7 +15,8 @@ end
 
 function tests.test_D04_every_pair_of_placements()
   local full = field()
-  local all = {{R(), R()}, {P(), R()}, {S(0, {6, 1}), S(1)}, {S(1, {0, 5}), P("max")}, {S(0), S(0)}, {P("product"), S(0)}}
+  local all = {{R(), R()}, {P(), R()}, {S(0, {6, 1}), S(1)}, {S(1, {0, 5}), P("max")}, {S(0), S(0)},
+      {P("product"), S(0)}}
   for _, from in ipairs(all) do
     local x = mh.distribute_tensor(full, grid, {R(), R()}):redistribute(from)
     for _, to in ipairs(all) do t.assert_close(x:redistribute(to):full_tensor(), full) end
@@ -39,7 +40,8 @@ end
 
 function tests.test_meshes_of_other_ranks_are_refused()
   local x = mh.distribute_tensor(field(), line, {S(0)})
-  t.assert_error(function() x:redistribute(grid["domain"], {S(0)}) end, "does not hold the same ranks as the tensor's mesh")
+  t.assert_error(function() x:redistribute(grid["domain"], {S(0)}) end,
+      "does not hold the same ranks as the tensor's mesh")
   t.assert_error(function() x:redistribute(grid, {S(0)}) end, "redistribute: 1 placements for mesh(2x2: data, domain)")
   t.assert_error(function() x:redistribute({S(1)}, {async = true}) end, "redistribute: unknown option 'async'")
 end

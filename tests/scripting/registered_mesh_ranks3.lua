@@ -40,7 +40,8 @@ function tests.test_S21_parallelize_module_takes_the_registered_mesh()
   local function sizes(net) return net.weight:shard_sizes(0) end
   local expected = linear()(x)
   testing.assert_error(function() mh.parallelize_module(linear(), plan) end,
-    "parallelize_module: wanted a mesh\n  have  none, and none is registered\n  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh)")
+    "parallelize_module: wanted a mesh\n  have  none, and none is registered\n" ..
+        "  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh)")
   mh.set_mesh(mesh)
 
   for _, arguments in ipairs {{plan, n = 1}, {nil, plan, n = 2}, {mh.plan.new(plan), {src_data_rank = 1}, n = 2},
@@ -53,7 +54,8 @@ function tests.test_S21_parallelize_module_takes_the_registered_mesh()
   testing.assert_close(y:full_tensor(), expected)
   local other = mh.init_device_mesh(mh.device(), {3}, {"other"})
   testing.assert_equal(mh.parallelize_module(linear(), other, plan).weight.mesh == other, true)
-  testing.assert_error(function() mh.parallelize_module(linear(), 3, plan) end, "parallelize_module: wanted a mesh\n  have  3")
+  testing.assert_error(function() mh.parallelize_module(linear(), 3, plan) end,
+      "parallelize_module: wanted a mesh\n  have  3")
   mh.set_mesh(nil)
 end
 
@@ -67,8 +69,10 @@ function tests.test_S21_mistakes_are_named()
   testing.assert_error(mh.get_mesh, "no mesh is registered")
   testing.assert_error(function() mh.set_mesh({3}) end, "wanted a mesh, got {3}")
   mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"domain"}))
-  testing.assert_error(function() mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"dp"})) end, "(3: domain) is registered already")
-  testing.assert_error(function() mh.get_mesh("domian") end, "no mesh dimension named \"domian\"; did you mean 'domain'?")
+  testing.assert_error(function() mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"dp"})) end,
+      "(3: domain) is registered already")
+  testing.assert_error(function() mh.get_mesh("domian") end,
+      "no mesh dimension named \"domian\"; did you mean 'domain'?")
   mh.set_mesh(nil)
 end
 

@@ -42,7 +42,9 @@ local function case(name, method, args, keeps)
     mh.set_fallback(before or "replicate")
     t.assert_equal(actual:is_shard_tensor(), true)
     t.assert_close(plain(actual), expected)
-    if keeps and mh.world_size() > 1 then t.assert_equal(tostring(actual.placements[1]):find("Shard", 1, true) ~= nil, true) end
+    if keeps and mh.world_size() > 1 then
+      t.assert_equal(tostring(actual.placements[1]):find("Shard", 1, true) ~= nil, true)
+    end
     if expected.dtype ~= "float64" or method == "sign" then return end
     local a, b = x:clone():requires_grad_(), xs:clone():requires_grad_()
     a[method](a, table.unpack(list)):cos():sum():backward()

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Rows of tests/FEATURES.md about whole models: training, inference and checkpoints of divided models against the plain one.
+-- Rows of tests/FEATURES.md about whole models: training, inference and checkpoints of divided models against the plain
+-- one.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn, optim = mh.nn, mh.optim
@@ -14,7 +15,8 @@ local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end
 
 -- No bias before the norm: its gradient is zero, and AdamW would divide rounding errors by themselves.
 local function model()
-  return nn.Sequential(nn.Conv2d(2, 6, 3, {padding = 1}), nn.GELU(), nn.Conv2d(6, 4, 3, {padding = 1, stride = 2, bias = false}), nn.BatchNorm2d(4),
+  return nn.Sequential(nn.Conv2d(2, 6, 3, {padding = 1}), nn.GELU(),
+    nn.Conv2d(6, 4, 3, {padding = 1, stride = 2, bias = false}), nn.BatchNorm2d(4),
     nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 3 * 2, 7), nn.Tanh(), nn.Linear(7, 3))
 end
 local function whole()
@@ -23,8 +25,8 @@ local function whole()
 end
 --- Channels and features cut: the first convolution and linear layer by their outputs, the second ones by their inputs.
 local function divided()
-  return mh.parallelize_module(whole(), mesh, {parameter = {["0.weight"] = {S(0)}, ["0.bias"] = {S(0)}, ["2.weight"] = {S(1)},
-    ["6.weight"] = {S(0)}, ["6.bias"] = {S(0)}, ["8.weight"] = {S(1)}}})
+  return mh.parallelize_module(whole(), mesh, {parameter = {["0.weight"] = {S(0)}, ["0.bias"] = {S(0)},
+    ["2.weight"] = {S(1)}, ["6.weight"] = {S(0)}, ["6.bias"] = {S(0)}, ["8.weight"] = {S(1)}}})
 end
 local function samples(cut)
   mh.manual_seed(6)
@@ -101,7 +103,7 @@ function tests.test_N46_train_and_eval_reach_all_and_mixtures_are_honoured()
   for name, module in net:named_modules() do testing.assert_equal({name, module.training}, {name, true}) end
 end
 
--- ---- Checkpoints -----------------------------------------------------------------------------------------------------
+-- ---- Checkpoints ----------------------------------------------------------------------------------------------------
 
 local folder = require "support.own_path"
 

@@ -58,7 +58,7 @@ local function partial_gradients(net)
   return count
 end
 
--- ---- Placements ------------------------------------------------------------------------------------------------------
+-- ---- Placements -----------------------------------------------------------------------------------------------------
 
 function tests.test_V03_a_chain_of_placements_in_forward_and_backward()
   local seen = {}
@@ -98,14 +98,17 @@ function tests.test_V05_blocks_of_planned_parameters()
   local shapes, places = {}, {}
   for name, p in net:named_parameters() do shapes[name], places[name] = p:to_local().shape, where(p) end
 
-  testing.assert_equal(shapes, {["fc1.weight"] = {mine, 6}, ["fc1.bias"] = {mine}, ["fc2.weight"] = {6, mine}, ["fc2.bias"] = {6}})
-  testing.assert_equal(places, {["fc1.weight"] = "S(0)", ["fc1.bias"] = "S(0)", ["fc2.weight"] = "S(1)", ["fc2.bias"] = "R"})
+  testing.assert_equal(shapes, {["fc1.weight"] = {mine, 6}, ["fc1.bias"] = {mine}, ["fc2.weight"] = {6, mine},
+      ["fc2.bias"] = {6}})
+  testing.assert_equal(places, {["fc1.weight"] = "S(0)", ["fc1.bias"] = "S(0)", ["fc2.weight"] = "S(1)",
+      ["fc2.bias"] = "R"})
 end
 
 function tests.test_V05_blocks_of_the_sizes_that_a_plan_says()
   if mh.world_size() ~= 3 then return end
   local mine = ({5, 0, 2})[mesh.rank + 1]
-  local net = mh.parallelize_module(mlp(), mesh, {parameter = {["fc1.weight"] = {mh.Shard(0, {5, 0, 2})}, ["fc2.weight"] = {mh.Shard(1, {5, 0, 2})}}})
+  local net = mh.parallelize_module(mlp(), mesh, {parameter = {["fc1.weight"] = {mh.Shard(0, {5, 0, 2})},
+      ["fc2.weight"] = {mh.Shard(1, {5, 0, 2})}}})
 
   testing.assert_equal({net.fc1.weight:to_local().shape, net.fc2.weight:to_local().shape}, {{mine, 6}, {6, mine}})
   testing.assert_equal(net.fc1.weight:full_tensor(), mlp().fc1.weight)
@@ -154,7 +157,8 @@ function tests.test_P02_a_dotted_name_reaches_a_nested_module_in_place()
 
   mh.parallelize_module(outer, mesh, {["net.0.fc1"] = mh.ColwiseParallel{output_layouts = R()}})
 
-  testing.assert_equal(rawequal(outer.net[0], inner) and rawequal(outer.net[0].fc1, fc) and rawequal(outer.net[1].fc1, sibling), true)
+  testing.assert_equal(rawequal(outer.net[0], inner) and rawequal(outer.net[0].fc1, fc)
+      and rawequal(outer.net[1].fc1, sibling), true)
   testing.assert_equal(where(fc.weight) .. where(fc.bias), "S(0)S(0)")
   testing.assert_equal(where(inner.fc2.weight):find("S", 1, true), nil)
   testing.assert_equal(where(sibling.weight):find("S", 1, true), nil)
@@ -172,7 +176,8 @@ function tests.test_P15_a_plan_without_styles_adds_nothing_to_the_trace()
     local lines = {}
     local _, records = mh.op_trace(function() mh.no_grad(fn) end)
     for i, one in ipairs(records) do
-      lines[i] = ("%s(%s) -> %s, %d bytes"):format(one.op, table.concat(one.inputs, "; "), table.concat(one.outputs, "; "), one.bytes)
+      lines[i] = ("%s(%s) -> %s, %d bytes"):format(one.op, table.concat(one.inputs, "; "),
+          table.concat(one.outputs, "; "), one.bytes)
     end
     return lines
   end
@@ -183,11 +188,11 @@ function tests.test_P15_a_plan_without_styles_adds_nothing_to_the_trace()
   testing.assert_equal(through_module, of_operators)
 end
 
--- ---- Gradients -------------------------------------------------------------------------------------------------------
+-- ---- Gradients ------------------------------------------------------------------------------------------------------
 
---- Trains on 301 rows, so many that gradients of replicated weights stay sums until they are read. Gives the values after
---- three steps, the gradients of the first, the least number of Partial gradients that a step met, and the messages of
---- their sums.
+--- Trains on 301 rows, so many that gradients of replicated weights stay sums until they are read. Gives the values
+--- after three steps, the gradients of the first, the least number of Partial gradients that a step met, and the
+--- messages of their sums.
 local function train(net, x, make, sync)
   local opt, first, least, messages = make(net:parameters()), nil, math.huge, 0
   local function counted(fn, ...)

@@ -19,7 +19,8 @@ return {
 
   test_Y08_finds_a_missing_halo = function()
     local x = mh.randn({1, 2, 12}, {dtype = "float64"})
-    local text = fails(function() same(wrong_on_blocks, {x}, {placements = {{mh.Shard(2, {7, 0, 5})}}}) end, "on rank 0 of 3")
+    local text = fails(function() same(wrong_on_blocks, {x}, {placements = {{mh.Shard(2, {7, 0, 5})}}}) end,
+        "on rank 0 of 3")
     mh.testing.assert_equal(text:match("placements  (.*)"), "{{shard(2, {7, 0, 5})}}")
     fails(function() same(wrong_on_blocks, {x}) end, "blocks differ from plain tensors")
   end,

@@ -37,10 +37,13 @@ end
 
 function tests.test_S16_wrong_settings_are_refused()
   local before = mh.set_halo()
-  testing.assert_error(function() mh.set_halo{overlapp = true} end, "set_halo: unknown option 'overlapp'; did you mean 'overlap'?")
+  testing.assert_error(function() mh.set_halo{overlapp = true} end,
+      "set_halo: unknown option 'overlapp'; did you mean 'overlap'?")
   testing.assert_error(function() mh.set_halo{exchange = "alltoall"} end, "set_halo: exchange 'alltoall' is neither")
-  testing.assert_error(function() mh.set_halo{overlap = 3} end, "set_halo: option 'overlap' has a value of the wrong type")
-  testing.assert_error(function() mh.set_halo{overlap = mh.rank() == 0} end, "set_halo: ranks 0 and 1 want different settings")
+  testing.assert_error(function() mh.set_halo{overlap = 3} end,
+      "set_halo: option 'overlap' has a value of the wrong type")
+  testing.assert_error(function() mh.set_halo{overlap = mh.rank() == 0} end,
+      "set_halo: ranks 0 and 1 want different settings")
   testing.assert_equal(mh.set_halo().overlap, before.overlap)
 end
 

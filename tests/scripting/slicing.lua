@@ -38,7 +38,8 @@ end
 function tests.test_lists_of_integers_are_refused()
   local x = base()
   for _, list in ipairs {{0, 2}, {1}, {-1, 0, 1}, {0.0, 1.0}} do
-    local message = t.assert_error(function() return x[list] end, "a list of integers may mean one element or several rows")
+    local message = t.assert_error(function() return x[list] end,
+        "a list of integers may mean one element or several rows")
     assert(message:find('fix   x["', 1, true), message)
     t.assert_error(function() x[list] = 0 end, "a list of integers may mean")
   end
@@ -53,7 +54,8 @@ end
 
 function tests.test_shapes_count_from_one()
   local x = base()
-  t.assert_error(function() return x.shape[0] end, "x.shape[0]: x.shape is a Lua list, which counts from 1\n  fix   x.shape[1] or x:size(0)")
+  t.assert_error(function() return x.shape[0] end,
+      "x.shape[0]: x.shape is a Lua list, which counts from 1\n  fix   x.shape[1] or x:size(0)")
   t.assert_error(function() return x.shape[-1] end, "fix   x.shape[#x.shape] or x:size(-1)")
   t.assert_error(function() return x:size()[-2] end, "fix   x.shape[#x.shape-1] or x:size(-2)")
   t.assert_equal({x.shape[1], x.shape[3], x.shape[4], x.shape[#x.shape - 1], x.shape.rows}, {2, 4, nil, 3})

@@ -33,11 +33,13 @@ end
 
 function tests.test_a_parabola_has_a_constant_second_derivative()
   local x = mh.arange(0, 8, {dtype = "float64"}) * 0.5
-  testing.assert_close(mh.stencil(x * x, {dim = 0, derivative = 2, spacing = 0.5}), mh.ones({8}, {dtype = "float64"}) * 2)
+  testing.assert_close(mh.stencil(x * x, {dim = 0, derivative = 2, spacing = 0.5}),
+      mh.ones({8}, {dtype = "float64"}) * 2)
 end
 
 function tests.test_refusals_name_the_nearest_boundary()
-  testing.assert_error(function() mh.stencil(mh.zeros({4}), {dim = 0, boundary = "reflct"}) end, "did you mean 'reflect'")
+  testing.assert_error(function() mh.stencil(mh.zeros({4}), {dim = 0, boundary = "reflct"}) end,
+      "did you mean 'reflect'")
 end
 
 return tests

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A name that does not exist is an error with the nearest one: of every table of functions and of every object that mh.data,
--- mh.files, mh.plot, mh.h5 and the schedules make. The tests go through the tables, so a function that is added later fails here until
--- its objects are strict, too.
+-- A name that does not exist is an error with the nearest one: of every table of functions and of every object that
+-- mh.data, mh.files, mh.plot, mh.h5 and the schedules make. The tests go through the tables, so a function that is
+-- added later fails here until its objects are strict, too.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
@@ -34,7 +34,9 @@ end
 --- Public methods of an object: those of its class, and of the class that it inherits from.
 local function methods_of(object)
   local names, known = {}, select(2, pcall(function() return object.nothing_like_it end))
-  for name in known:match("\n  have  ([^\n]*)"):gsub("%.%.%. .*", ""):gmatch("[%a_][%w_]*") do names[#names + 1] = name end
+  for name in known:match("\n  have  ([^\n]*)"):gsub("%.%.%. .*", ""):gmatch("[%a_][%w_]*") do
+    names[#names + 1] = name
+  end
   assert(#names > 1, known)
   return names
 end
@@ -46,7 +48,8 @@ local function is_open_to_all(what, object)
 end
 
 function tests.test_tables_of_functions()
-  for name, functions in pairs {files = mh.files, plot = mh.plot, h5 = mh.h5, json = mh.json, safetensors = mh.safetensors, data = mh.data,
+  for name, functions in pairs {files = mh.files, plot = mh.plot, h5 = mh.h5, json = mh.json,
+    safetensors = mh.safetensors, data = mh.data,
     ["data.layouts"] = mh.data.layouts, ["optim.lr_scheduler"] = optim.lr_scheduler} do
     check(functions, names_of(functions))
   end
@@ -56,39 +59,47 @@ end
 
 -- Arguments behind the optimizer, of every schedule there is.
 local kSchedules = {
-  StepLR = {2}, MultiStepLR = {{1, 2}}, ExponentialLR = {0.9}, LinearLR = {}, ConstantLR = {}, PolynomialLR = {}, CosineAnnealingLR = {4},
+  StepLR = {2}, MultiStepLR = {{1, 2}}, ExponentialLR = {0.9}, LinearLR = {}, ConstantLR = {}, PolynomialLR = {},
+  CosineAnnealingLR = {4},
   CosineAnnealingWarmRestarts = {4}, LambdaLR = {function() return 1 end}, get_constant_schedule_with_warmup = {2},
-  get_linear_schedule_with_warmup = {2, 8}, get_cosine_schedule_with_warmup = {2, 8}, SequentialLR = {}, OneCycleLR = {0.1, 10},
-  ReduceLROnPlateau = {},
+  get_linear_schedule_with_warmup = {2, 8}, get_cosine_schedule_with_warmup = {2, 8}, SequentialLR = {},
+  OneCycleLR = {0.1, 10}, ReduceLROnPlateau = {},
 }
 
 function tests.test_schedules()
   for name, make in pairs(optim.lr_scheduler) do
     local opt = optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.1})
-    local arguments = kSchedules[name] or error("no arguments for the schedule " .. name .. ": add them to kSchedules", 0)
+    local arguments = kSchedules[name] or error("no arguments for the schedule " .. name .. ": add them to kSchedules",
+        0)
     if name == "SequentialLR" then arguments = {{optim.LinearLR(opt), optim.ExponentialLR(opt, 0.9)}, {3}} end
     local schedule = make(opt, table.unpack(arguments))
     is_open_to_all(name, schedule)
     check(schedule, methods_of(schedule))
     schedule:step(name == "ReduceLROnPlateau" and 0.5 or nil)
     schedule:load_state_dict(schedule:state_dict())
-    assert(tostring(schedule):find(name .. " {", 1, true) == 1 and tostring(schedule):find("last_epoch = 1", 1, true), tostring(schedule))
+    assert(tostring(schedule):find(name .. " {", 1, true) == 1 and tostring(schedule):find("last_epoch = 1", 1, true),
+        tostring(schedule))
     local state = schedule:state_dict()
     state.gama = 2
-    testing.assert_error(function() schedule:load_state_dict(state) end, "load_state_dict: 'gama' is no value of a schedule")
+    testing.assert_error(function() schedule:load_state_dict(state) end,
+        "load_state_dict: 'gama' is no value of a schedule")
   end
   local schedule = optim.StepLR(optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.1}), 10)
-  testing.assert_error(function() return schedule.last_epoc end, "StepLR: no field or method 'last_epoc'; did you mean 'last_epoch'?")
+  testing.assert_error(function() return schedule.last_epoc end,
+      "StepLR: no field or method 'last_epoc'; did you mean 'last_epoch'?")
   testing.assert_error(function() schedule.gama = 0.5 end, "StepLR: no field 'gama' to write; did you mean 'gamma'?")
   schedule.gamma = 0.5  -- what there is may be written
   testing.assert_equal(schedule.gamma, 0.5)
 end
 
 local function collection()
-  return mh.data.from_tensors({u = mh.ones{8, 3, 4}, v = mh.zeros{8, 3, 4}}, {dims = {"time", "y", "x"}, coordinates = {y = {0, 1, 2}}})
+  return mh.data.from_tensors({u = mh.ones{8, 3, 4}, v = mh.zeros{8, 3, 4}},
+      {dims = {"time", "y", "x"}, coordinates = {y = {0, 1, 2}}})
 end
 
-local function windows() return collection():windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"v"}, steps = {1}}} end
+local function windows()
+  return collection():windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"v"}, steps = {1}}}
+end
 
 --- One object of every function of mh.data; {} where it makes none.
 local kData = {
@@ -120,8 +131,8 @@ function tests.test_objects_of_objects()
   local train, valid = set:split{train = 0.5, valid = 0.5}
   local loader = set:loader{batch = 2}
   local added = data:add_field("w", {values = mh.ones{3, 4}})
-  for what, object in pairs {field = data.fields.u, added = added, windows = set, train = train, valid = valid, loader = loader,
-    statistics = set:statistics()} do
+  for what, object in pairs {field = data.fields.u, added = added, windows = set, train = train, valid = valid,
+    loader = loader, statistics = set:statistics()} do
     is_open_to_all(what, object)
     check(object, methods_of(object))
   end
@@ -129,8 +140,10 @@ function tests.test_objects_of_objects()
   check(data.coordinates, {"y"})
   check(set:statistics().fields, {"u", "v"})
   testing.assert_error(function() return set[0] end, "Windows: no field or method 0")
-  testing.assert_error(function() return set[0] end, "\n  fix   samples come in batches: for batch in set:loader{batch = 1}:batches() do")
-  testing.assert_error(function() return data:window{} end, "Collection: no field or method 'window'; did you mean 'windows'?")
+  testing.assert_error(function() return set[0] end,
+      "\n  fix   samples come in batches: for batch in set:loader{batch = 1}:batches() do")
+  testing.assert_error(function() return data:window{} end,
+      "Collection: no field or method 'window'; did you mean 'windows'?")
   testing.assert_equal(data.times, nil)  -- what a collection may have or not is no slip
   testing.assert_equal(data.guessed, false)
 end
@@ -139,12 +152,15 @@ function tests.test_batches()
   local seen = {}
   local function transform(batch)
     check(batch, {"inputs", "targets", "times", "index"})
-    testing.assert_error(function() batch.input = batch.inputs end, "batch: no field 'input' to write; did you mean 'inputs'?")
+    testing.assert_error(function() batch.input = batch.inputs end,
+        "batch: no field 'input' to write; did you mean 'inputs'?")
     batch.anything = 3  -- a new entry
     seen[#seen + 1] = batch
     return batch
   end
-  local function replaced(batch) return {inputs = batch.inputs, targets = batch.targets, index = batch.index, times = batch.times} end
+  local function replaced(batch)
+    return {inputs = batch.inputs, targets = batch.targets, index = batch.index, times = batch.times}
+  end
   for _, options in ipairs {{batch = 2}, {batch = 2, transform = transform}, {batch = 2, transform = replaced}} do
     for batch in windows():loader(options):batches() do
       check(batch, {"inputs", "targets", "times", "index"})
@@ -162,10 +178,12 @@ end
 function tests.test_files_and_datasets()
   local file <close> = mh.h5.open("examples/climate/data/A1B_north_america.nc")
   local data = file["air_temperature"]
-  testing.assert_error(function() return file:dataset() end, "File: no attribute, method or dataset 'dataset'; did you mean 'datasets'?")
+  testing.assert_error(function() return file:dataset() end,
+      "File: no attribute, method or dataset 'dataset'; did you mean 'datasets'?")
   testing.assert_error(function() return file["air_temprature"] end, "did you mean 'air_temperature'?")
   for _, object in ipairs {data, data["0:2"]} do
-    testing.assert_error(function() return object:raed() end, "Dataset: no attribute, method or dataset 'raed'; did you mean 'read'?")
+    testing.assert_error(function() return object:raed() end,
+        "Dataset: no attribute, method or dataset 'raed'; did you mean 'read'?")
     testing.assert_error(function() return object.shpae end, "did you mean 'shape'?")
     testing.assert_error(function() object.units = "K" end, ": 'units' cannot be written")
   end

@@ -27,7 +27,8 @@ end
 
 function tests.test_attributes()
   local x = mh.zeros({2, 3, 4}, {dtype = "float64"})
-  t.assert_equal({x.shape, x.dtype, x.device, x.ndim, x.requires_grad, x.is_leaf}, {{2, 3, 4}, "float64", "cpu", 3, false, true})
+  t.assert_equal({x.shape, x.dtype, x.device, x.ndim, x.requires_grad, x.is_leaf},
+      {{2, 3, 4}, "float64", "cpu", 3, false, true})
   t.assert_equal({x:size(), x:size(-1), x:dim(), x:numel(), #x}, {{2, 3, 4}, 4, 3, 24, 2})
   t.assert_equal({x.mT.shape, x:stride(), x.nbytes, x.itemsize, x.layout}, {{2, 4, 3}, {12, 4, 1}, 192, 8, "strided"})
   t.assert_equal(F{{1, 2}, {3, 4}}.T:tolist(), {{1, 3}, {2, 4}})
@@ -69,7 +70,8 @@ end
 function tests.test_conversion()
   local x = F{1.7, -2.2}
   t.assert_equal(x:to("int64"):tolist(), {1, -2})
-  t.assert_equal({x:float().dtype, x:long().dtype, x:bool().dtype, x:half().dtype}, {"float32", "int64", "bool", "float16"})
+  t.assert_equal({x:float().dtype, x:long().dtype, x:bool().dtype, x:half().dtype},
+      {"float32", "int64", "bool", "float16"})
   t.assert_equal(x:to("cpu", "float32").dtype, "float32")
   t.assert_equal(x:to{dtype = mh.bfloat16}.dtype, "bfloat16")
   t.assert_equal(x:to(mh.zeros(1)).dtype, "float32")
@@ -132,7 +134,8 @@ function tests.test_grad_modes()
   t.assert_equal(mh.is_grad_enabled(), true)
   local y = mh.autocast("bfloat16", function() return mh.matmul(mh.ones(2, 2), mh.ones(2, 2)) end)
   t.assert_equal({y.dtype, mh.matmul(mh.ones(2, 2), mh.ones(2, 2)).dtype}, {"bfloat16", "float32"})
-  t.assert_error(function() mh.autocast("float64", print) end, "autocast: dtype float64 is no lower precision\n  fix   use \"bfloat16\" or \"float16\"")
+  t.assert_error(function() mh.autocast("float64", print) end,
+      "autocast: dtype float64 is no lower precision\n  fix   use \"bfloat16\" or \"float16\"")
 end
 
 function tests.test_tf32()

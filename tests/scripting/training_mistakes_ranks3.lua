@@ -19,8 +19,10 @@ local function linear() return nn.Linear(60, 40) end
 
 function tests.test_V15_meshes_that_are_none()
   for _, op in ipairs {"fully_shard", "replicate"} do
-    refused(op .. ": mesh is no mesh but 'dp'\n  have  dp\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})", function() mh[op](linear(), {mesh = "dp"}) end)
-    refused(op .. ": mesh is no mesh but Placement\n  have  Shard(0)", function() mh[op](linear(), {mesh = mh.Shard(0)}) end)
+    refused(op .. ": mesh is no mesh but 'dp'\n  have  dp\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})",
+        function() mh[op](linear(), {mesh = "dp"}) end)
+    refused(op .. ": mesh is no mesh but Placement\n  have  Shard(0)",
+        function() mh[op](linear(), {mesh = mh.Shard(0)}) end)
     refused("no mesh dimension named \"dq\"; did you mean 'dp'?", function() mh[op](linear(), {mesh = mesh["dq"]}) end)
   end
 end
@@ -28,10 +30,12 @@ end
 function tests.test_N02_batches_that_differ_on_one_rank()
   local net = mh.fully_shard(linear(), {mesh = mesh})
   local double, cube = {dtype = on_rank(1, "float64", "float32")}, on_rank(2, {2, 3, 60}, {2, 60})
-  refused("the blocks of ranks 0 and 1 differ in dtype or number of dims\n  have  Float of 2 dims; Double of 2\n  fix   give blocks",
-    function() net(mh.zeros({2, 60}, double)) end)
-  refused("the blocks of ranks 0 and 2 differ in dtype or number of dims\n  have  Float of 2 dims; Float of 3", function() net(mh.zeros(cube)) end)
-  refused("rank 1 has 61 along dim 1, its place in the mesh needs 60", function() net(mh.zeros{2, on_rank(1, 61, 60)}) end)
+  refused("the blocks of ranks 0 and 1 differ in dtype or number of dims\n  have  Float of 2 dims; Double of 2\n" ..
+    "  fix   give blocks", function() net(mh.zeros({2, 60}, double)) end)
+  refused("the blocks of ranks 0 and 2 differ in dtype or number of dims\n  have  Float of 2 dims; Float of 3",
+      function() net(mh.zeros(cube)) end)
+  refused("rank 1 has 61 along dim 1, its place in the mesh needs 60",
+      function() net(mh.zeros{2, on_rank(1, 61, 60)}) end)
   local y = net(mh.zeros{on_rank(1, 0, 2), 60})  -- no rows are fine
   testing.assert_equal(y:shard_sizes(0)[2], 0)
 end
@@ -48,8 +52,10 @@ end
 
 function tests.test_N30_what_is_no_optimizer()
   local net = mh.fully_shard(linear(), {mesh = mesh})
-  refused("build_optimizer: wanted an nn.Module, got {Tensor float32 [40, 60], Tensor float32 [40]}\n  fix   mh.build_optimizer(net,", function() mh.build_optimizer(net:parameters(), mh.optim.SGD, {lr = 1}) end)
-  refused("build_optimizer: wanted a class of optimizers, got nil", function() mh.build_optimizer(net, nil, {lr = 1}) end)
+  refused("build_optimizer: wanted an nn.Module, got {Tensor float32 [40, 60], Tensor float32 [40]}\n" ..
+      "  fix   mh.build_optimizer(net,", function() mh.build_optimizer(net:parameters(), mh.optim.SGD, {lr = 1}) end)
+  refused("build_optimizer: wanted a class of optimizers, got nil",
+      function() mh.build_optimizer(net, nil, {lr = 1}) end)
 end
 
 function tests.test_N31_cuts_that_two_calls_want()
@@ -58,7 +64,8 @@ function tests.test_N31_cuts_that_two_calls_want()
   mh.fully_shard(net, {mesh = mesh})
   testing.assert_equal(tostring(net.weight.placements[1]):find("^Shard") ~= nil, true)
   refused("Stored(2): dim 2 is out of range", function() mh.distribute_tensor(mh.zeros{4, 4}, mesh, {mh.Stored(2)}) end)
-  refused("block sizes add up to 5, the tensor has 4", function() mh.distribute_tensor(mh.zeros{4, 4}, mesh, {mh.Stored(0, {1, 1, 3})}) end)
+  refused("block sizes add up to 5, the tensor has 4", function() mh.distribute_tensor(mh.zeros{4, 4}, mesh,
+      {mh.Stored(0, {1, 1, 3})}) end)
 end
 
 local folder = require "support.own_path"
@@ -75,7 +82,8 @@ function tests.test_X16_checkpoints_from_the_future_and_what_cannot_be_saved()
   end)
   refused("has format 4, this reads 1 to 3", function() mh.checkpoint.load(path, {model = net}) end)
   testing.assert_equal(mh.equal(net.weight, before), true)
-  refused("the entry 'f' is a function, which cannot be saved", function() mh.checkpoint.save(folder("function"), {f = print}) end)
+  refused("the entry 'f' is a function, which cannot be saved",
+      function() mh.checkpoint.save(folder("function"), {f = print}) end)
   mh._files.on_first_rank(function()
     for _, name in ipairs {"future", "function"} do mh._checkpoint_files.discard("test", folder(name)) end
   end)

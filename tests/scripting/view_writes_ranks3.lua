@@ -31,10 +31,12 @@ for name, write in pairs(kWrites) do
   tests["test_S26_" .. name] = function()
     for _, cut in ipairs(kCuts) do
       local x, v = drawn(1, {9, 4}), drawn(2, {9, 4})
-      local leaf, value = mh.distribute_tensor(x, mesh, cut):requires_grad_(), mh.distribute_tensor(v, mesh, {mh.Shard(0)})
+      local leaf, value = mh.distribute_tensor(x, mesh, cut):requires_grad_(),
+          mh.distribute_tensor(v, mesh, {mh.Shard(0)})
       x:requires_grad_()
       local y, expected = leaf * 2, x * 2
-      if name == "split" then y, expected = y:detach(), expected:detach() end  -- as in PyTorch: no gradient through these
+      -- as in PyTorch: no gradient through these
+      if name == "split" then y, expected = y:detach(), expected:detach() end
 
       write(expected, v)
       write(y, value)

@@ -10,8 +10,8 @@ local function cut(...) return {mesh = line, x = {...}} end
 local S = mh.Shard
 
 local tests = runs.tests{
-  {"vit", vit.all, {rows = cut(S(2, {7, 9, 4})), empty = cut(S(2, {12, 0, 8})), batch = cut(S(0)), columns = cut(S(3, {4, 0, 8}))}},
-  {"vit_causal", vit.causal, {rows = cut(S(2, {4, 4, 12})), balanced = cut(S(2))}},
+  {"vit", vit.all, {rows = cut(S(2, {7, 9, 4})), empty = cut(S(2, {12, 0, 8})), batch = cut(S(0)),
+  columns = cut(S(3, {4, 0, 8}))}}, {"vit_causal", vit.causal, {rows = cut(S(2, {4, 4, 12})), balanced = cut(S(2))}},
 }
 
 function tests.test_X07_the_sequence_stays_cut()

@@ -10,6 +10,6 @@ local R, S = mh.Replicate, mh.Shard
 
 local cuts = {
   plane = cut(S(2, {12, 8}), S(3)), batch_and_columns = cut(S(0), S(3, {3, 9})),
-  batch_and_rows = cut(S(0), S(2, {12, 8})), rows_twice = cut(S(2), S(2)), replicated_and_rows = cut(R(), S(2, {4, 16})),
-}
+  batch_and_rows = cut(S(0), S(2, {12, 8})), rows_twice = cut(S(2), S(2)),
+replicated_and_rows = cut(R(), S(2, {4, 16})), }
 return runs.tests{{"vit", vit.all, cuts}, {"vit_causal", vit.causal, cuts}}

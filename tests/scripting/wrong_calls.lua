@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Every public function with wrong arguments: of a wrong type, missing, nil, NaN, negative, too many, empty tables, unknown
--- options, alone and behind a first argument that many functions take. What is refused is refused in words for the caller: the
--- script's line, the name of the function or of its object, no inner parts of Lua, of C++ or of LibTorch, no addresses, which
--- ranks do not share. A crash or a hang ends the test. With MOONHALO_LIST_CALLS=1 it prints the calls that are taken.
+-- Every public function with wrong arguments: of a wrong type, missing, nil, NaN, negative, too many, empty tables,
+-- unknown options, alone and behind a first argument that many functions take. What is refused is refused in words for
+-- the caller: the script's line, the name of the function or of its object, no inner parts of Lua, of C++ or of
+-- LibTorch, no addresses, which ranks do not share. A crash or a hang ends the test. With MOONHALO_LIST_CALLS=1 it
+-- prints the calls that are taken.
 local mh = require "moonhalo"
 local public_functions = require "support.public_functions"
 local wrong = require "support.wrong_values"
@@ -10,10 +11,12 @@ local wrong = require "support.wrong_values"
 local tests = {}
 
 --- Patterns that no message has.
-local kInternals = {"attempt to ", "bad argument #%d+ to ", "upvalue '", "local '", "Exception raised from", "%f[%w]moonhalo%.[%w_.]+:%d+",
-  "c10::", "C10_", "at::", "std::", "torch::", "TORCH_", "ATen", "vector::", "basic_string", "sto[iuld]+:", "map::at", "bad_alloc", "bad_cast",
-  "expected Tensor as element", "INTERNAL ASSERT", "report a bug", "IValue", "nullptr", "<class", "0x%x%x%x", "%(null%)",
-  "%f[%a]userdata", "stack traceback", "%.cpp:%d", "%.h:%d"}
+local kInternals = {"attempt to ", "bad argument #%d+ to ", "upvalue '", "local '", "Exception raised from",
+  "%f[%w]moonhalo%.[%w_.]+:%d+",
+  "c10::", "C10_", "at::", "std::", "torch::", "TORCH_", "ATen", "vector::", "basic_string", "sto[iuld]+:", "map::at",
+  "bad_alloc", "bad_cast",
+  "expected Tensor as element", "INTERNAL ASSERT", "report a bug", "IValue", "nullptr", "<class", "0x%x%x%x",
+  "%(null%)", "%f[%a]userdata", "stack traceback", "%.cpp:%d", "%.h:%d"}
 
 --- Parts of schemas, which the messages of operators show on purpose, and no others.
 local kSchemas = {"aten::", "ScalarType", "SymInt"}
@@ -66,7 +69,8 @@ local function caller(one)
   else
     call = (one.name:gsub("^mh%.", "mh.")) .. "(...)"
   end
-  local text = "local mh = require 'moonhalo' return function(self, ...) local results = table.pack(" .. call .. ") return results end"
+  local text = "local mh = require 'moonhalo' return function(self, ...) local results = table.pack(" .. call
+      .. ") return results end"
   return assert(load(text, "@call.lua"))()
 end
 
@@ -113,7 +117,10 @@ local function new_session()
       return
     end
     local problem = problem_of(one, message)
-    if problem then session.unclear[#session.unclear + 1] = ("%s: %s\n      %s"):format(call, problem, tostring(message):gsub("\n", "\n      ")) end
+    if problem then
+      session.unclear[#session.unclear + 1] = ("%s: %s\n      %s"):format(call, problem,
+          tostring(message):gsub("\n", "\n      "))
+    end
   end
   return session
 end
@@ -145,10 +152,12 @@ function tests.test_wrong_calls_are_refused_in_words_for_the_caller()
   if os.getenv("MOONHALO_LIST_CALLS") then
     for _, call in ipairs(session.taken) do print("taken  " .. call) end
   end
-  print(("%d functions, %d calls, %d taken, %d unclear"):format(#functions, session.calls, #session.taken, #session.unclear))
+  print(("%d functions, %d calls, %d taken, %d unclear"):format(#functions, session.calls, #session.taken,
+      #session.unclear))
   assert(#functions > 500 and session.calls > 20000, "the tables were not found")
   if #session.unclear == 0 then return end
-  local shown = table.concat(session.unclear, "\n  ", 1, math.min(#session.unclear, tonumber(os.getenv("MOONHALO_SHOW_CALLS")) or 20))
+  local shown = table.concat(session.unclear, "\n  ", 1, math.min(#session.unclear,
+      tonumber(os.getenv("MOONHALO_SHOW_CALLS")) or 20))
   error(("%d of %d wrong calls have an unclear error\n  %s"):format(#session.unclear, session.calls, shown), 0)
 end
 

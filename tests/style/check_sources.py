@@ -17,6 +17,8 @@ MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine"}, "scripting"
 # Lua goes through tables in an order that differs between ranks by `next` and `rawpairs`; `pairs` is Moonhalo's and the same on all.
 # Asking whether a table is empty, `next(t) == nil`, is free.
 LUA_FOLDERS = ("scripting", "examples", "configs")
+# Lua that users read; the lines of tests may be longer.
+LUA_WIDTH = 120
 OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?!\([\w.]+\) [=~]= nil))\b")
 OWN_ORDER_ALLOWED = {
     ("scripting/lua/internal/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
@@ -95,6 +97,8 @@ def check_text(root, path, problems):
             problems.append(f"{name}:{number}: a tab; indent with spaces")
         if line != line.rstrip():
             problems.append(f"{name}:{number}: spaces at the end of the line")
+        if path.suffix == ".lua" and name.split("/")[0] in LUA_FOLDERS and len(line) > LUA_WIDTH:
+            problems.append(f"{name}:{number}: {len(line)} characters, more than {LUA_WIDTH}")
     if path.suffix in COMMENTS:
         for number, (before, line) in enumerate(zip(["", *lines], lines), 1):
             if PERSON.search(line) or (OPENING.match(line) and (before == LICENSE or not COMMENT.match(before))):
@@ -228,11 +232,11 @@ def self_test():
         "io/d.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n",
         "io/e.cpp": LICENSE + '\nf("give mh.Shard(0)");\nf("give x:to(1)");\nf("give to(1)", mh::b);\n// "mh.barrier()"\nf("mh::barrier()");\n',
         "scripting/g.h": LICENSE + '\nat::parallel_for(0, n, 1, f);\nparallel_for(0, n, 1, f);  // at::parallel_for\n',
-        "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n",
+        "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n--" + "x" * 119 + "\n",
     }
     found = problems_in(files, check)
     wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "io/e.cpp:2", "io/e.cpp:3", "io/e.cpp:6",
-              "tests/ops/test_c.cpp:1"]
+              "scripting/lua/internal/arguments.lua:4", "tests/ops/test_c.cpp:1"]
     wanted += ["io/a/c.cpp:3", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]

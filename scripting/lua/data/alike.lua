@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Heads of several files beside each other: those of one archive may name a dim differently, or spell its units. What differs
--- more is refused, unless `may_differ` says that it may.
+-- Heads of several files beside each other: those of one archive may name a dim differently, or spell its units. What
+-- differs more is refused, unless `may_differ` says that it may.
 
 local mh = require "moonhalo"
 local calendar = require "moonhalo.data.calendar"
@@ -10,8 +10,10 @@ local units = require "moonhalo.data.units"
 local fail = mh.fail
 
 local function differ(what, a, b, of_a, of_b, allowed)
-  fail(("data.open: two files differ in %s\n  have  %s in '%s'\n  have  %s in '%s'\n  fix   open them apart%s"):format(what, of_a, a, of_b, b,
-    allowed and (', or give may_differ = {"%s"}, which takes what %s'):format(allowed, allowed == "times" and "each trajectory says" or "the first says") or ""))
+  fail(("data.open: two files differ in %s\n  have  %s in '%s'\n  have  %s in '%s'\n  fix   open them apart%s"):format(
+    what, of_a, a, of_b, b,
+    allowed and (', or give may_differ = {"%s"}, which takes what %s'):format(allowed, allowed == "times"
+      and "each trajectory says" or "the first says") or ""))
 end
 
 local function listed(list) return "(" .. table.concat(list, ", ") .. ")" end
@@ -34,7 +36,8 @@ local function check_coordinates(a, b, of_a, of_b, may_differ)
     local cell = y and not may_differ.coordinates and spacing(x) or 0
     for i = 1, y and not may_differ.coordinates and #x or 0 do
       if math.abs(x[i] - y[i]) > math.max(kOfCell * cell, kOfValue * math.max(math.abs(x[i]), math.abs(y[i]))) then
-        differ(("coordinates of '%s', element %d"):format(dim, i - 1), a, b, tostring(x[i]), tostring(y[i]), "coordinates")
+        differ(("coordinates of '%s', element %d"):format(dim, i - 1), a, b, tostring(x[i]), tostring(y[i]),
+            "coordinates")
       end
     end
   end
@@ -50,7 +53,8 @@ local function check_fields(head, a, b, of_a, of_b, may_differ)
       if listed(x.dims) ~= listed(y.dims) then differ(what "the dims", a, b, listed(x.dims), listed(y.dims)) end
       for i, dim in ipairs(x.dims) do
         if dim ~= "sample" and dim ~= head.axis and x.shape[i] ~= y.shape[i] then
-          differ(what("the shape"), a, b, "[" .. table.concat(x.shape, ", ") .. "]", "[" .. table.concat(y.shape, ", ") .. "]")
+          differ(what("the shape"), a, b, "[" .. table.concat(x.shape, ", ") .. "]", "[" .. table.concat(y.shape, ", ")
+              .. "]")
         end
       end
       if listed(x.channel_names or {}) ~= listed(y.channel_names or {}) then
@@ -105,25 +109,30 @@ local function renamed(head, first)
   return copy
 end
 
---- `head` with its times as those of the calendar of `first`, if both say the same of them or may differ. Trajectories that may
---- differ have a calendar each.
+--- `head` with its times as those of the calendar of `first`, if both say the same of them or may differ. Trajectories
+--- that may differ have a calendar each.
 local function in_calendar(head, first, a, b, may_differ)
   local from, to = head.calendar, first.calendar
   if from == to or not head.times or not first.times then return head end
   if from and to and calendar.agree(from, to, math.min(head.times[1], first.times[1])) then return head end
   if first.join == "trajectories" and (may_differ.calendar or may_differ.times) then return head end
-  if not (from and to and may_differ.calendar) then differ("the calendar", a, b, tostring(to), tostring(from), "calendar") end
+  if not (from and to and may_differ.calendar) then
+    differ("the calendar", a, b, tostring(to), tostring(from), "calendar")
+  end
   local copy, times = {}, {}
   for key, value in pairs(head) do copy[key] = value end
   for i, time in ipairs(head.times) do
     times[i] = calendar.same_date(time, from, to)
-    if not times[i] then differ("the calendar", a, b, to, from .. ", whose " .. calendar.text(time, from) .. " the other lacks") end
+    if not times[i] then
+      differ("the calendar", a, b, to, from .. ", whose " .. calendar.text(time, from) .. " the other lacks")
+    end
   end
   copy.times = times
   return copy
 end
 
---- The heads as one archive's, and which are of static fields alone (beside others that have an axis): {[number] = true}.
+--- The heads as one archive's, and which are of static fields alone (beside others that have an axis): {[number] =
+--- true}.
 return function(files, heads, may_differ)
   local with_axis
   for i, head in ipairs(heads) do
@@ -132,7 +141,8 @@ return function(files, heads, may_differ)
   local number = with_axis or 1
   local own_times = may_differ.times and heads[number].join == "trajectories"
   if may_differ.times and not own_times then
-    fail(('data.open: may_differ = {"times"} is for trajectories\n  have  files that follow each other along \'%s\'\n  fix   leave it out, or give join = "trajectories"')
+    fail(('data.open: may_differ = {"times"} is for trajectories\n' ..
+        '  have  files that follow each other along \'%s\'\n  fix   leave it out, or give join = "trajectories"')
       :format(tostring(heads[number].axis)))
   end
   local first, result, static = heads[number], {}, {}
@@ -151,7 +161,9 @@ return function(files, heads, may_differ)
           local allowed = first.join == "trajectories" and "times" or nil
           compare("whether they have dates", first.dates or false, head.dates or false, allowed)
           compare("whether steps have times", first.times ~= nil, head.times ~= nil, allowed)
-          if not first.dates then compare("the units of times without dates", first.time_units, head.time_units, allowed) end
+          if not first.dates then
+            compare("the units of times without dates", first.time_units, head.time_units, allowed)
+          end
         end
         head = in_calendar(head, first, files[number], files[i], may_differ)
         compare("the dims of space", listed(first.space), listed(head.space))

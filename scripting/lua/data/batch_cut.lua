@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How batches [batch, channel, space...] lie on a mesh: cut = {batch = "data", latitude = {"domain", sizes}}. Mesh dims that
--- are not named hold copies. Ranks that differ in other mesh dims than that of the batch read the same samples: they form a
--- group, which may share out whole frames.
+-- How batches [batch, channel, space...] lie on a mesh: cut = {batch = "data", latitude = {"domain", sizes}}. Mesh dims
+-- that are not named hold copies. Ranks that differ in other mesh dims than that of the batch read the same samples:
+-- they form a group, which may share out whole frames.
 
 local mh = require "moonhalo"
 local strict = require "moonhalo.internal.strict"
@@ -26,7 +26,8 @@ local function check_sizes(dim, sizes, parts, rows)
     sum = sum + (type(size) == "number" and size or 0)
   end
   if not all or sum ~= rows then
-    fail(("loader: sizes of '%s' do not fit\n  have  %s, a sum of %s; %d rows, %d blocks\n  fix   give a whole number of rows a block, whose sum is %d"):format(dim,
+    fail(("loader: sizes of '%s' do not fit\n  have  %s, a sum of %s; %d rows, %d blocks\n" ..
+      "  fix   give a whole number of rows a block, whose sum is %d"):format(dim,
       type(sizes) == "table" and mh.json.encode(sizes) or text.of(sizes), tostring(sum), rows, parts, rows))
   end
   return sizes
@@ -41,7 +42,8 @@ function BatchCut.new(mesh, space, shape, cut, before)
     for _, known in ipairs(names) do
       if known == name then return mesh:size(name) end
     end
-    fail(("loader: '%s' is cut over %s, which is no dim of the mesh%s\n  have  (%s)\n  fix   name one of these, or give a mesh that has it"):format(dim, text.of(name),
+    fail(("loader: '%s' is cut over %s, which is no dim of the mesh%s\n  have  (%s)\n" ..
+      "  fix   name one of these, or give a mesh that has it"):format(dim, text.of(name),
       mh.did_you_mean(tostring(name), names), table.concat(names, ", ")))
   end
   local merged = {}
@@ -52,8 +54,8 @@ function BatchCut.new(mesh, space, shape, cut, before)
     local name = type(given) == "table" and given[1] or given
     local parts = size_of(dim, name)
     if self.taken[name] then
-      fail(("loader: '%s' and '%s' are both cut over '%s'\n  have  a mesh of (%s)\n  fix   give each a mesh dim of its own"):format(self.taken[name], dim, name,
-        table.concat(names, ", ")))
+      fail(("loader: '%s' and '%s' are both cut over '%s'\n  have  a mesh of (%s)\n" ..
+        "  fix   give each a mesh dim of its own"):format(self.taken[name], dim, name, table.concat(names, ", ")))
     end
     self.taken[name] = dim
     if dim == "batch" then
@@ -63,8 +65,8 @@ function BatchCut.new(mesh, space, shape, cut, before)
       self.cuts[places[dim]] = {mesh_dim = name,
         sizes = sizes and check_sizes(dim, sizes, parts, shape[places[dim]]) or even_sizes(shape[places[dim]], parts)}
     else
-      fail(("loader: '%s' is no dim of the fields%s\n  have  batch, %s\n  fix   name one of these in cut"):format(tostring(dim),
-        mh.did_you_mean(tostring(dim), space), table.concat(space, ", ")))
+      fail(("loader: '%s' is no dim of the fields%s\n  have  batch, %s\n  fix   name one of these in cut"):format(
+        tostring(dim), mh.did_you_mean(tostring(dim), space), table.concat(space, ", ")))
     end
   end
   return self
@@ -84,13 +86,14 @@ end
 --- True where members of a group read whole frames of a field for each other. Collective over the mesh the first time.
 function BatchCut:shares(field)
   if self:group() == nil then return false end
-  return field.chunk_space ~= nil and self:cost(field) >= kWorthIt or field.row_space ~= nil and self:touched(field.row_space) > kMostRead
+  return field.chunk_space ~= nil and self:cost(field) >= kWorthIt or field.row_space ~= nil
+      and self:touched(field.row_space) > kMostRead
 end
 
 local kMore = 3  -- chunks
 
---- Bytes of whole frames that a member of a group may have to hold beyond an equal share of those of all fields of a set,
---- as it reads all frames of a chunk.
+--- Bytes of whole frames that a member of a group may have to hold beyond an equal share of those of all fields of a
+--- set, as it reads all frames of a chunk.
 function BatchCut:beyond_share(set, dtype)
   local most = 0
   for _, name in ipairs(set:leaves()) do
@@ -120,7 +123,9 @@ end
 --- Elements of the largest block of space of any rank.
 function BatchCut:largest()
   local elements = 1
-  for i, size in ipairs(self.shape) do elements = elements * (self.cuts[i] and math.max(table.unpack(self.cuts[i].sizes)) or size) end
+  for i, size in ipairs(self.shape) do
+    elements = elements * (self.cuts[i] and math.max(table.unpack(self.cuts[i].sizes)) or size)
+  end
   return elements
 end
 
@@ -159,7 +164,8 @@ function BatchCut:block_of(batch, batch_sizes)
   return batch:redistribute(placements(self, self.mesh.names, batch_sizes)):to_local()
 end
 
---- A tensor [1, ..., rows of dim `i` of space, ..., 1] of which `block` has this rank's rows, as ShardTensor; or the block itself.
+--- A tensor [1, ..., rows of dim `i` of space, ..., 1] of which `block` has this rank's rows, as ShardTensor; or the
+--- block itself.
 function BatchCut:assemble_rows(block, i)
   if not self.mesh then return block end
   local list, shape = {}, {table.unpack(block.shape)}
@@ -230,9 +236,9 @@ local function make_group(self)
   return {size = size, index = index, spread = spread}
 end
 
---- {size, index, spread}: the group of this rank. spread(frames, counts) makes of every member's whole frames [frames, channels,
---- space...] the rows of this rank of all frames, those of the first member first. Nil where there is none, or where the mesh
---- is not arranged so that its members stand in a row. Collective over the mesh the first time.
+--- {size, index, spread}: the group of this rank. spread(frames, counts) makes of every member's whole frames [frames,
+--- channels, space...] the rows of this rank of all frames, those of the first member first. Nil where there is none,
+--- or where the mesh is not arranged so that its members stand in a row. Collective over the mesh the first time.
 function BatchCut:group()
   if self.kept_group == nil then self.kept_group = make_group(self) or false end
   return self.kept_group or nil

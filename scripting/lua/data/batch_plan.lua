@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- From samples to requests for frames, and from frames to the tensors of a batch. A frame that several windows of a batch
--- share is read once. Frames of compressed fields whose chunks a cut would make several ranks decode are read whole, each by
--- one rank of the group, and sent as blocks when the batch is put together.
+-- From samples to requests for frames, and from frames to the tensors of a batch. A frame that several windows of a
+-- batch share is read once. Frames of compressed fields whose chunks a cut would make several ranks decode are read
+-- whole, each by one rank of the group, and sent as blocks when the batch is put together.
 
 local mh = require "moonhalo"
 local made = require "moonhalo.data.made"
@@ -11,14 +11,16 @@ local transformed = require "moonhalo.data.transformed"
 
 local BatchPlan = {}
 local meta = strict.class {name = "BatchPlan", methods = BatchPlan,
-  fields = "coordinates cut decoded group has_made late more names number options owners queue reads rows set shared sources"}
+  fields = "coordinates cut decoded group has_made late more names number options owners queue reads rows set shared "
+      .. "sources"}
 
 --- Coordinates of space, cut as the batch, and this rank's rows, by dim.
 local function space_of(self)
   local data, begins, ends = self.set.data, self.cut:rows()
   local coordinates, rows = {}, {}
   for i, dim in ipairs(data.space) do
-    local block = made.coordinates_of(data, i, begins[i], ends[i], {dtype = self.options.dtype, device = self.cut.mesh and self.cut.mesh.device or "cpu"})
+    local block = made.coordinates_of(data, i, begins[i], ends[i],
+        {dtype = self.options.dtype, device = self.cut.mesh and self.cut.mesh.device or "cpu"})
     coordinates[dim], rows[dim] = block and self.cut:assemble_rows(block, i), {begins[i], ends[i]}
   end
   return coordinates, rows
@@ -26,10 +28,13 @@ end
 
 --- `options`: dtype, normalize (name -> {mean, std}: lists), missing (nil: an error), transform, seed, cache_bytes.
 function BatchPlan.new(set, cut, options)
-  local self = setmetatable({set = set, cut = cut, options = options, names = set:leaves(), shared = {}, number = {}, owners = {}, reads = {}, late = {}}, meta)
+  local self = setmetatable({set = set, cut = cut, options = options, names = set:leaves(), shared = {}, number = {},
+      owners = {}, reads = {}, late = {}}, meta)
   for _, name in ipairs(set:fields()) do
     self.reads[name] = {}
-    for _, leaf in ipairs(made.leaves(set.data, name)) do self.reads[name][leaf], self.late[leaf] = true, self.late[leaf] or set.data.fields[name].make ~= nil end
+    for _, leaf in ipairs(made.leaves(set.data, name)) do
+      self.reads[name][leaf], self.late[leaf] = true, self.late[leaf] or set.data.fields[name].make ~= nil
+    end
     self.late[name] = self.late[name] or set.data.fields[name].make ~= nil
     self.has_made = self.has_made or self.late[name]
   end
@@ -47,10 +52,12 @@ function BatchPlan.new(set, cut, options)
     self.shared[name] = cut:shares(field)
     self.owners[name] = {}
     local kind = self.shared[name] and "whole" or "block"
-    readers[kind] = readers[kind] or (self.shared[name] and self.sources:reader(zeros, cut.shape, options.dtype, options.cache_bytes // 2)
+    readers[kind] = readers[kind] or (self.shared[name] and self.sources:reader(zeros, cut.shape, options.dtype,
+        options.cache_bytes // 2)
       or self.sources:reader(begins, ends, options.dtype, options.cache_bytes // 2))
     local scale = not self.late[name] and options.normalize and options.normalize[name] or nil
-    fields[i] = {name = name, reader = readers[kind], channels = field.channels, may_be_missing = options.missing ~= nil,
+    fields[i] = {name = name, reader = readers[kind], channels = field.channels,
+      may_be_missing = options.missing ~= nil,
       mean = scale and mh.tensor(scale.mean, on_host), std = scale and mh.tensor(scale.std, on_host)}
     self.number[name] = i - 1
   end
@@ -98,9 +105,10 @@ local function by_chunk(self, field, frames)
   return chunks
 end
 
---- Frames by the member of the group that reads them: those of one chunk by one member. It is the one that decoded it before,
---- and may have kept it, unless that would hold more than an equal share and some chunks (beyond_share); else the one that holds least.
---- `held`: bytes of the whole frames of each member in the batches under way, which are added to.
+--- Frames by the member of the group that reads them: those of one chunk by one member. It is the one that decoded it
+--- before, and may have kept it, unless that would hold more than an equal share and some chunks (beyond_share); else
+--- the one that holds least. `held`: bytes of the whole frames of each member in the batches under way, which are added
+--- to.
 local function dealt(self, name, frames, held)
   local field, decoded, owners, by_member, all = self.set.data.fields[name], self.decoded, self.owners[name], {}, 0
   for i, bytes in ipairs(held) do by_member[i], all = {}, all + bytes end
@@ -167,7 +175,8 @@ local function selected(self, batch, name, offset, frames)
   return from:index_select(0, mh.tensor(index, {dtype = "int64", device = from.device}))
 end
 
---- The values of a field that a function makes, computed on the batch as it lies on the mesh. NaN is an error where it would be one of a file.
+--- The values of a field that a function makes, computed on the batch as it lies on the mesh. NaN is an error where it
+--- would be one of a file.
 local function computed(self, batch, name, offset, frames)
   local data, all = self.set.data, {}
   for i, sample in ipairs(batch.samples) do
@@ -175,12 +184,14 @@ local function computed(self, batch, name, offset, frames)
     all[i] = {run, data.fields[name].varies and anchor + offset or 0}
   end
   local function leaf(one) return self.cut:assemble(selected(self, batch, one, offset, frames), batch.sizes) end
-  local block = self.cut:block_of(made.value(data, name, leaf, made.place(data, all, self.coordinates, self.rows)), batch.sizes)
+  local block = self.cut:block_of(made.value(data, name, leaf, made.place(data, all, self.coordinates, self.rows)),
+      batch.sizes)
   if self.options.missing == nil then
     local absent = block:isnan():any():item()
     mh._files.on_every_rank(function()
       if absent then
-        mh.fail(("loader: the function of '%s' made NaN\n  have  values of %s\n  fix   mend the function, or say what becomes of missing values by missing ="):format(name,
+        mh.fail(("loader: the function of '%s' made NaN\n  have  values of %s\n" ..
+          "  fix   mend the function, or say what becomes of missing values by missing ="):format(name,
           table.concat(data.fields[name].from, ", ")))
       end
       return "good"
@@ -198,13 +209,14 @@ local function normalized(self, name, piece)
   return (piece - mh.tensor(scale.mean, kind):reshape(shape)) / mh.tensor(scale.std, kind):reshape(shape)
 end
 
---- One tensor [samples of this rank, channels, rows...] of a part of the windows, or nil for an empty part. A piece at a time,
---- for the sake of the memory that was stated.
+--- One tensor [samples of this rank, channels, rows...] of a part of the windows, or nil for an empty part. A piece at
+--- a time, for the sake of the memory that was stated.
 local function part_of(self, batch, part, frames)
   local all, channel = nil, 0
   for _, offset in ipairs(part.steps) do
     for _, name in ipairs(part.fields) do
-      local piece = self.set.data.fields[name].make and computed(self, batch, name, offset, frames) or selected(self, batch, name, offset, frames)
+      local piece = self.set.data.fields[name].make and computed(self, batch, name, offset, frames)
+          or selected(self, batch, name, offset, frames)
       piece = normalized(self, name, piece)
       local channels = piece.shape[2]
       if channels == #part.channels then return piece end
@@ -221,8 +233,8 @@ local function part_of(self, batch, part, frames)
   return all
 end
 
---- The frames of a field: those read, or what the group makes of them. Large tensors are freed at once, not when Lua collects
---- them, for the sake of the memory that was stated.
+--- The frames of a field: those read, or what the group makes of them. Large tensors are freed at once, not when Lua
+--- collects them, for the sake of the memory that was stated.
 local function frames_read(self, batch, name, read)
   if self.cut.mesh and self.cut.mesh.device_type ~= "cpu" and mh.backend() ~= "fake" then
     local moved = read:to(self.cut.mesh.device)
@@ -261,7 +273,8 @@ function BatchPlan:finish(batch)
     result.index = mh.tensor(batch.samples, {dtype = "int64"})
     for i, sample in ipairs(batch.samples) do result.times[i] = self.set:time(sample) end
     if self.options.transform then
-      return transformed.by(self.options.transform, result, {coordinates = self.coordinates, rows = self.rows, epoch = batch.epoch, seed = self.options.seed})
+      return transformed.by(self.options.transform, result, {coordinates = self.coordinates, rows = self.rows,
+          epoch = batch.epoch, seed = self.options.seed})
     end
     return result
   end)

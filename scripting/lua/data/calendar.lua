@@ -7,24 +7,29 @@ local mh = require "moonhalo"
 local fail = mh.fail
 local calendar = {}
 
-local kNames = {standard = "standard", gregorian = "standard", proleptic_gregorian = "proleptic_gregorian", noleap = "noleap",
+local kNames = {standard = "standard", gregorian = "standard", proleptic_gregorian = "proleptic_gregorian",
+  noleap = "noleap",
   ["365_day"] = "noleap", all_leap = "all_leap", ["366_day"] = "all_leap", ["360_day"] = "360_day", julian = "julian"}
 local kUnits = {}  -- {seconds, parts of them}: a millisecond is one part of the thousand that a second has
 for names, length in pairs {["s sec secs second seconds"] = {1, 1}, ["min mins minute minutes"] = {60, 1},
     ["h hr hrs hour hours"] = {3600, 1}, ["d day days"] = {86400, 1}, ["week weeks"] = {7 * 86400, 1},
-    ["msec msecs millisec millisecs millisecond milliseconds"] = {1, 1e3}, ["microsec microsecs microsecond microseconds"] = {1, 1e6},
+    ["msec msecs millisec millisecs millisecond milliseconds"] = {1, 1e3},
+    ["microsec microsecs microsecond microseconds"] = {1, 1e6},
     ["nanosec nanosecs nanosecond nanoseconds"] = {1, 1e9}, ["picosecond picoseconds"] = {1, 1e12},
     ["femtosecond femtoseconds"] = {1, 1e15}, ["attosecond attoseconds"] = {1, 1e18}} do
   for name in names:gmatch("%S+") do kUnits[name] = length end
 end
-local kAlike = {month = {["360_day"] = 30}, months = {["360_day"] = 30}, common_year = {noleap = 365}, common_years = {noleap = 365}}  -- days
+-- days
+local kAlike = {month = {["360_day"] = 30}, months = {["360_day"] = 30}, common_year = {noleap = 365},
+    common_years = {noleap = 365}}
 local kBefore = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334}  -- days of a year before its months
 local kDay = 86400
 
 --- Years that begin in March end with the leap day: the days of one before a month (0 is March), and back.
 local function days_before_shifted(month) return (153 * month + 2) // 5 end
 
---- Days from 1970-01-01 (of today's calendar) to a date of the Gregorian or the Julian calendar, for years before it too.
+--- Days from 1970-01-01 (of today's calendar) to a date of the Gregorian or the Julian calendar, for years before it
+--- too.
 local function days_in(leaps, shift)
   return function(year, month, day)
     if month <= 2 then year = year - 1 end
@@ -110,13 +115,16 @@ local function seconds_east(zone)
   return (sign == "-" and -1 or 1) * (tonumber(hours) * 3600 + (tonumber(minutes) or 0) * 60)
 end
 
---- Year, month, day and seconds of "1900-01-01", "1900-1-1 6:0:0.0", "1900-01-01T06:00:00Z", "1900/01/01", "19000101"; "1979" and "1979-03" are their
---- first moments. Returns nil for another text, and how many of the six numbers were given last.
+--- Year, month, day and seconds of "1900-01-01", "1900-1-1 6:0:0.0", "1900-01-01T06:00:00Z", "1900/01/01", "19000101";
+--- "1979" and "1979-03" are their first moments. Returns nil for another text, and how many of the six numbers were
+--- given last.
 function calendar.parse(text)
   local year, month, day, rest = text:match("^%s*(%-?%d+)%-(%d+)%-(%d+)(.*)$")
   if not year then year, month, day, rest = text:match("^%s*(%d%d%d%d)(%d%d)(%d%d)(.*)$") end
   for _, between in ipairs {"/", "%."} do
-    if not year then year, month, day, rest = text:match(("^%%s*(%%d%%d%%d%%d)%s(%%d%%d?)%s(%%d%%d?)(.*)$"):format(between, between)) end
+    if not year then
+      year, month, day, rest = text:match(("^%%s*(%%d%%d%%d%%d)%s(%%d%%d?)%s(%%d%%d?)(.*)$"):format(between, between))
+    end
   end
   if not year then
     year, month = text:match("^%s*(%-?%d+)%-(%d+)%s*$")
@@ -153,16 +161,17 @@ local function moment(name, text)
   return days * kDay + seconds, given, year, month, day
 end
 
---- Returns a function from values in `units` to seconds. Nil where values are numbers without dates: units that are no "UNIT
---- since DATE" of fixed length (months are that of a year of 360 days alone), calendar "none", and year 0 of a calendar that has
---- none, which stands for no year at all. `where` begins errors.
+--- Returns a function from values in `units` to seconds. Nil where values are numbers without dates: units that are no
+--- "UNIT since DATE" of fixed length (months are that of a year of 360 days alone), calendar "none", and year 0 of a
+--- calendar that has none, which stands for no year at all. `where` begins errors.
 function calendar.reader(units, name, where)
   local unit, since = (units or ""):match("^%s*([%a_]+)%s+[Ss][Ii][Nn][Cc][Ee]%s+(.+)$")
   unit = unit and unit:lower()
   if not kUnits[unit] and not kAlike[unit] or (name or ""):lower() == "none" then return nil end
   local known = calendar.name(name)
   if not known then
-    fail(("%s: unknown calendar '%s'%s\n  have  units '%s'\n  fix   these are read: %s; or give dates = false, for times that are numbers"):format(
+    fail(("%s: unknown calendar '%s'%s\n  have  units '%s'\n" ..
+      "  fix   these are read: %s; or give dates = false, for times that are numbers"):format(
       where, name, mh.did_you_mean(name, calendar.names()), units, table.concat(calendar.names(), ", ")))
   end
   local days = kAlike[unit] and kAlike[unit][known]
@@ -170,7 +179,8 @@ function calendar.reader(units, name, where)
   if not length or (kNoYearZero[known] and calendar.parse(since) == 0) then return nil end
   local origin = moment(known, since)
   if not origin then
-    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since', calendar '%s'\n  fix   write it as 1900-01-01 or 1900-01-01 00:00:00, a day "
+    fail(("%s: no date in the units '%s'\n  have  '%s' after 'since', calendar '%s'\n" ..
+        "  fix   write it as 1900-01-01 or 1900-01-01 00:00:00, a day "
       .. "of the calendar; or give dates = false, for times that are numbers"):format(where, units, since, known))
   end
   -- Days of such units are exact in double precision.
@@ -203,8 +213,8 @@ function calendar.text(seconds, name)
   return ("%04d-%02d-%02d %02d:%02d:%02d"):format(year, month, day, rest // 3600, rest % 3600 // 60, rest % 60)
 end
 
---- The seconds that a date names, from its first to before the end: "2015" is a year, "2015-02" a month, "2015-02-03" a day,
---- with a time that second. Nil for a text that is no date.
+--- The seconds that a date names, from its first to before the end: "2015" is a year, "2015-02" a month, "2015-02-03" a
+--- day, with a time that second. Nil for a text that is no date.
 function calendar.span(text, name)
   local first, given, year, month = moment(name, text)
   if not first then return nil end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Fields of several files as one: steps that follow each other over the borders of files, or trajectories each of its own.
--- A collection is the same on all ranks; making it reads nothing.
+-- Fields of several files as one: steps that follow each other over the borders of files, or trajectories each of its
+-- own. A collection is the same on all ranks; making it reads nothing.
 
 local mh = require "moonhalo"
 local alike = require "moonhalo.data.alike"
@@ -13,7 +13,8 @@ local text = require "moonhalo.data.text"
 local fail = mh.fail
 local Collection = {}
 local meta = strict.class {name = "Collection", methods = Collection,
-  fields = "axis boundary calendar coordinates dates fields files first_steps gaps guessed lacking layer_of_field layout runs space static_file step steps times versions",
+  fields = "axis boundary calendar coordinates dates fields files first_steps gaps guessed lacking layer_of_field " ..
+  "layout runs space static_file step steps times versions",
   elements = "a field is data.fields.NAME, a step of it data.fields.NAME:read(step)"}
 
 --- One run of steps over the files of these numbers, those with times by time.
@@ -22,15 +23,18 @@ local function join_files(self, heads, numbers)
   if heads[order[1]].times then
     table.sort(order, function(a, b) return heads[a].times[1] < heads[b].times[1] end)
   elseif not self.axis and #order > 1 then
-    fail(("data.open: %d files and no axis along which they follow each other\n  have  '%s' first\n  fix   give axis = NAME, a dim of the fields")
+    fail(("data.open: %d files and no axis along which they follow each other\n  have  '%s' first\n" ..
+        "  fix   give axis = NAME, a dim of the fields")
       :format(#order, self.files[1]))
   end
   local run = {steps = 0, parts = {}, times = heads[order[1]].times and {} or nil}
   for _, i in ipairs(order) do
     local head, last = heads[i], run.parts[#run.parts]
     if last and run.times and head.times[1] <= run.times[#run.times] then
-      fail(("data.open: two files overlap along '%s'\n  have  '%s' until %s\n  have  '%s' from %s\n  fix   leave one of them out"):format(
-        self.axis, self.files[last.file], self:time_text(run.times[#run.times]), self.files[i], self:time_text(head.times[1])))
+      fail(("data.open: two files overlap along '%s'\n  have  '%s' until %s\n  have  '%s' from %s\n" ..
+        "  fix   leave one of them out"):format(
+        self.axis, self.files[last.file], self:time_text(run.times[#run.times]), self.files[i],
+          self:time_text(head.times[1])))
     end
     run.parts[#run.parts + 1] = {file = i, sample = 0, first = run.steps, steps = head.steps}
     if run.times then table.move(head.times, 1, head.steps, #run.times + 1, run.times) end
@@ -94,16 +98,19 @@ end
 
 local function refuse_steps(self, a, b, step)
   local function words(run)
-    local times = run.times and (", %s to %s"):format(self:time_text(run.times[1]), self:time_text(run.times[run.steps])) or ""
+    local times = run.times and (", %s to %s"):format(self:time_text(run.times[1]),
+        self:time_text(run.times[run.steps])) or ""
     return ("%d steps%s from '%s'"):format(run.steps, times, self.files[run.parts[1].file])
   end
-  fail(("data.open: files of other fields differ in their steps along '%s'\n  have  %s\n  have  %s%s\n  fix   give files of the same steps, or "
+  fail(("data.open: files of other fields differ in their steps along '%s'\n  have  %s\n  have  %s%s\n" ..
+      "  fix   give files of the same steps, or "
     .. "open them apart"):format(tostring(self.axis), words(a), words(b),
-    step and (", of which step %d differs: %s and %s"):format(step - 1, self:time_text(a.times[step]), self:time_text(b.times[step])) or ""))
+    step and (", of which step %d differs: %s and %s"):format(step - 1, self:time_text(a.times[step]),
+      self:time_text(b.times[step])) or ""))
 end
 
---- One run of steps over all files. Files of one field follow each other, files of other fields lie beside them, over the same
---- steps. A field that lacks some of the files it shares with others is known, and an error where it is used.
+--- One run of steps over all files. Files of one field follow each other, files of other fields lie beside them, over
+--- the same steps. A field that lacks some of the files it shares with others is known, and an error where it is used.
 local function join_axis(self, heads, static)
   local lists, runs, main = lists_of(heads, static), {}, 1
   for i, list in ipairs(lists) do
@@ -128,7 +135,9 @@ local function join_trajectories(heads, static)
   local runs = {}
   for i, head in ipairs(heads) do
     for sample = 0, static[i] and -1 or head.trajectories - 1 do
-      runs[#runs + 1] = {steps = head.steps, times = head.times_of and head.times_of[sample + 1] or head.times, calendar = head.calendar, dates = head.dates or false, parts = {{file = i, sample = sample, first = 0, steps = head.steps}}}
+      runs[#runs + 1] = {steps = head.steps, times = head.times_of and head.times_of[sample + 1] or head.times,
+          calendar = head.calendar, dates = head.dates or false,
+            parts = {{file = i, sample = sample, first = 0, steps = head.steps}}}
     end
   end
   return runs
@@ -174,8 +183,10 @@ end
 function Collection.join(found, may_differ)
   local heads, static, number = alike(found.files, found.heads, may_differ or {})
   local first = heads[number]
-  local self = setmetatable({layout = found.layout, files = found.files, versions = found.versions, axis = first.axis, space = first.space, calendar = first.calendar,
-    dates = first.dates or false, coordinates = {}, boundary = first.boundary, fields = {}, static_file = static, guessed = first.guessed or false}, meta)
+  local self = setmetatable({layout = found.layout, files = found.files, versions = found.versions, axis = first.axis,
+    space = first.space, calendar = first.calendar,
+    dates = first.dates or false, coordinates = {}, boundary = first.boundary, fields = {}, static_file = static,
+      guessed = first.guessed or false}, meta)
   for _, head in ipairs(heads) do
     for dim, values in pairs(head.coordinates) do self.coordinates[dim] = self.coordinates[dim] or values end
   end
@@ -199,7 +210,8 @@ function Collection.join(found, may_differ)
   return self
 end
 
---- A time as text: a date, or a number. `run`: the trajectory that it is of, from 0, which may have a calendar of its own.
+--- A time as text: a date, or a number. `run`: the trajectory that it is of, from 0, which may have a calendar of its
+--- own.
 function Collection:time_text(time, run)
   local of = run and self.runs[run + 1].dates ~= nil and self.runs[run + 1] or self
   return of.dates and calendar.text(time, of.calendar) or tostring(time)
@@ -210,19 +222,22 @@ function Collection:field(name, who)
   local field = type(name) == "string" and rawget(self.fields, name) or nil
   if field == nil then
     fail(("%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(who, text.of(name),
-      type(name) == "string" and mh.did_you_mean(name, sorted(self.fields)) or "", table.concat(sorted(self.fields), ", ")))
+      type(name) == "string" and mh.did_you_mean(name, sorted(self.fields)) or "",
+        table.concat(sorted(self.fields), ", ")))
   end
   if field.missing_in then
-    fail(("%s: field '%s' is missing in one file\n  have  it in '%s', not in '%s'\n  fix   leave that file out, or the field"):format(who, name,
-      field.found_in, field.missing_in))
+    fail(("%s: field '%s' is missing in one file\n  have  it in '%s', not in '%s'\n" ..
+      "  fix   leave that file out, or the field"):format(who, name, field.found_in, field.missing_in))
   end
   return field
 end
 
---- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may lie in files
---- of their own. Without a field: in the first file's list.
+--- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may lie
+--- in files of their own. Without a field: in the first file's list.
 function Collection:locate(run, step, field)
-  if field and field.static_file then return field.static_file, field.sample_at and run or 0, field.varies and step or 0 end
+  if field and field.static_file then
+    return field.static_file, field.sample_at and run or 0, field.varies and step or 0
+  end
   local of = self.runs[run + 1]
   local parts = of.layers and field and field.layer and of.layers[field.layer] or of.parts
   local low, high = 1, #parts
@@ -242,7 +257,9 @@ function Collection:windows(...) return require("moonhalo.data.windows")(self, .
 --- A text that differs where the collection is another one: names of files and fields, and the steps of all.
 function Collection:description()
   local fields = {}
-  for _, name in ipairs(sorted(self.fields)) do fields[#fields + 1] = tostring(self.fields[name]) .. (self.fields[name].version or "") end
+  for _, name in ipairs(sorted(self.fields)) do
+    fields[#fields + 1] = tostring(self.fields[name]) .. (self.fields[name].version or "")
+  end
   local names = {}
   for i, path in ipairs(self.files) do names[i] = path:match("[^/]*$") end
   local first, last = self.runs[1], self.runs[#self.runs]
@@ -251,17 +268,23 @@ function Collection:description()
 end
 
 function meta.__tostring(self)
-  local lines = {("Collection of %d file%s, layout '%s'"):format(#self.files, #self.files == 1 and "" or "s", self.layout)}
+  local lines = {("Collection of %d file%s, layout '%s'"):format(#self.files, #self.files == 1 and "" or "s",
+      self.layout)}
   if self.layout == "tensors" then lines[1] = "Collection of tensors" end
   for _, name in ipairs(sorted(self.fields)) do lines[#lines + 1] = "  " .. tostring(self.fields[name]) end
-  local times = self.times and (", %s to %s%s"):format(self:time_text(self.times[1]), self:time_text(self.times[#self.times]),
-    self.dates and "" or " (numbers, no dates)") or ""
+  local times = self.times and (", %s to %s%s"):format(self:time_text(self.times[1]),
+    self:time_text(self.times[#self.times]), self.dates and "" or " (numbers, no dates)") or ""
   local runs = #self.runs > 1 and (" in %d trajectories"):format(#self.runs) or ""
-  lines[#lines + 1] = ("  %d steps%s along '%s'%s, %d gap%s"):format(self.steps, runs, tostring(self.axis), times, #self.gaps, #self.gaps == 1 and "" or "s")
+  lines[#lines + 1] = ("  %d steps%s along '%s'%s, %d gap%s"):format(self.steps, runs, tostring(self.axis), times,
+      #self.gaps, #self.gaps == 1 and "" or "s")
   local calendars = {}
   for _, run in ipairs(self.runs) do calendars[run.dates and run.calendar or "none"] = run.dates ~= nil or nil end
-  if #sorted(calendars) > 1 then lines[#lines + 1] = "  calendars " .. table.concat(sorted(calendars), ", ") .. ", each of its trajectories" end
-  if self.guessed then lines[#lines + 1] = '  names of dims are a guess: dims = {"sample", "time", "y", "x"} says others' end
+  if #sorted(calendars) > 1 then
+    lines[#lines + 1] = "  calendars " .. table.concat(sorted(calendars), ", ") .. ", each of its trajectories"
+  end
+  if self.guessed then
+    lines[#lines + 1] = '  names of dims are a guess: dims = {"sample", "time", "y", "x"} says others'
+  end
   return table.concat(lines, "\n")
 end
 

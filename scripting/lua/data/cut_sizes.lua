@@ -13,14 +13,15 @@ local function numbers(name, value, least)
   end
   for i, number in ipairs(list) do
     if type(number) ~= "number" or not (number >= least) or number == math.huge then
-      fail(("cut_sizes: %s has %s at %d\n  have  %d of them\n  fix   give finite numbers, none below %g"):format(name, text.of(number), i - 1, #list, least))
+      fail(("cut_sizes: %s has %s at %d\n  have  %d of them\n  fix   give finite numbers, none below %g"):format(name,
+          text.of(number), i - 1, #list, least))
     end
   end
   return list
 end
 
---- Sizes of blocks whose time is at most `limit`: each as long as it may be, or nil where that does not reach the end. With
---- `all`, every block but the last leaves one row for each that follows.
+--- Sizes of blocks whose time is at most `limit`: each as long as it may be, or nil where that does not reach the end.
+--- With `all`, every block but the last leaves one row for each that follows.
 local function fill(sums, speeds, limit, all)
   local sizes, begin, rows = {}, 0, #sums - 1
   for i, speed in ipairs(speeds) do
@@ -34,20 +35,24 @@ local function fill(sums, speeds, limit, all)
   return begin == rows and sizes or nil
 end
 
---- Sizes of `parts` blocks of consecutive rows, in order, whose slowest is as fast as can be: a block takes the sum of the
---- `weights` of its rows, divided by its speed. weights: a list or tensor [rows], such as mask:sum{dim = {1}} of the sea;
---- speeds: one a block (1 each). Returns a list for Shard(dim, sizes); the same numbers give the same sizes on every rank.
+--- Sizes of `parts` blocks of consecutive rows, in order, whose slowest is as fast as can be: a block takes the sum of
+--- the `weights` of its rows, divided by its speed. weights: a list or tensor [rows], such as mask:sum{dim = {1}} of
+--- the sea;
+--- speeds: one a block (1 each). Returns a list for Shard(dim, sizes); the same numbers give the same sizes on every
+--- rank.
 return function(weights, parts, speeds)
   local rows = numbers("weights", weights, 0)
   if math.type(parts) ~= "integer" or parts < 1 then
-    fail(("cut_sizes: parts is %s\n  have  %d rows\n  fix   give a whole number of at least 1"):format(text.of(parts), #rows))
+    fail(("cut_sizes: parts is %s\n  have  %d rows\n  fix   give a whole number of at least 1"):format(text.of(parts),
+        #rows))
   end
   local by = {}
   for i = 1, parts do by[i] = 1 end
   if speeds ~= nil then
     by = numbers("speeds", speeds, 0)
     if #by ~= parts then
-      fail(("cut_sizes: %d speeds for %d parts\n  have  %s\n  fix   give one speed a part"):format(#by, parts, mh.json.encode(by)))
+      fail(("cut_sizes: %d speeds for %d parts\n  have  %s\n  fix   give one speed a part"):format(#by, parts,
+          mh.json.encode(by)))
     end
   end
   local sums, total, fastest = {0}, 0, 0

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One field of a collection: [steps, channels, space...] over all its files. Dims that are neither steps nor space count
--- channels, whatever their order in the file; values are decoded as each file says (packing is a file's own).
+-- One field of a collection: [steps, channels, space...] over all its files. Dims that are neither steps nor space
+-- count channels, whatever their order in the file; values are decoded as each file says (packing is a file's own).
 
 local mh = require "moonhalo"
 local strict = require "moonhalo.internal.strict"
@@ -9,8 +9,9 @@ local text = require "moonhalo.data.text"
 local fail = mh.fail
 local Field = {}
 local meta = strict.class {name = "Field", methods = Field,
-  fields = "axis_at changes channel_dims channel_names channels chunk_space chunk_steps collection datasets dims found_in from layer make missing_in name row_space sample_at space_at space_shape standard_name static_file units values varies version",
-  elements = "field:read(step) gives a step as a tensor"}
+  fields = "axis_at changes channel_dims channel_names channels chunk_space chunk_steps collection datasets dims " ..
+      "found_in from layer make missing_in name row_space sample_at space_at space_shape standard_name static_file " ..
+  "units values varies version", elements = "field:read(step) gives a step as a tensor"}
 
 --- Dims of a head by what they are: of steps, of trajectories, of space, others count channels.
 local function take_dims(self, head, collection)
@@ -35,8 +36,8 @@ local function take_dims(self, head, collection)
   end
 end
 
---- Sizes, along the dims of space, of rows that are read together, as they lie close to each other in files that are not
---- compressed. Parts of the outermost dim of a frame are read alone.
+--- Sizes, along the dims of space, of rows that are read together, as they lie close to each other in files that are
+--- not compressed. Parts of the outermost dim of a frame are read alone.
 local function row_space(self, head)
   local sizes, outermost = {}, nil
   for i in ipairs(head.dims) do
@@ -54,7 +55,9 @@ function Field.new(collection, name, files, heads)
   local self = setmetatable({name = name, collection = collection}, meta)
   local head, number, scalar
   for i, one in ipairs(heads) do
-    if one.fields[name] and not head then head, number, scalar, self.found_in = one.fields[name], i, one.scalar_axis, files[i] end
+    if one.fields[name] and not head then
+      head, number, scalar, self.found_in = one.fields[name], i, one.scalar_axis, files[i]
+    end
   end
   self.layer = collection.layer_of_field and collection.layer_of_field[name]
   self.missing_in = collection.lacking and collection.lacking[name]
@@ -69,14 +72,17 @@ function Field.new(collection, name, files, heads)
     end
   end
   if collection.static_file[number] then self.static_file, self.missing_in = number, nil end
-  self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name, head.channel_names
+  self.dims, self.units, self.standard_name, self.channel_names = head.dims, head.units, head.standard_name,
+      head.channel_names
   self.varies, self.values, self.changes = scalar or false, head.values, head.changes
   take_dims(self, head, collection)
   -- Chunks of compressed data are read whole: how many steps each holds, and its size along the dims of space.
   self.chunk_steps, self.chunk_space = head.chunks and self.axis_at and head.chunks[self.axis_at + 1] or 1, nil
   if head.chunks then
     self.chunk_space = {}
-    for i in ipairs(collection.space) do self.chunk_space[i] = self.space_at[i] and head.chunks[self.space_at[i] + 1] end
+    for i in ipairs(collection.space) do
+      self.chunk_space[i] = self.space_at[i] and head.chunks[self.space_at[i] + 1]
+    end
   end
   if head.rows then self.row_space = row_space(self, head) end
   self.datasets = {}
@@ -87,13 +93,15 @@ end
 --- A tensor as a field of a collection: in the place of a file, "tensor". See added_fields.lua.
 function Field.added(collection, name, head, version)
   local of = head.fields[name]
-  local self = setmetatable({name = name, collection = collection, dims = of.dims, units = of.units, values = of.values, changes = of.changes, version = version, varies = false,
+  local self = setmetatable({name = name, collection = collection, dims = of.dims, units = of.units, values = of.values,
+    changes = of.changes, version = version, varies = false,
     chunk_steps = 1, static_file = "tensor", datasets = {tensor = {name}}}, meta)
   take_dims(self, of, collection)
   return self
 end
 
---- Makes a field of a function and what it reads: {from, make, channels, space_shape, varies, chunk_steps, units, version}.
+--- Makes a field of a function and what it reads: {from, make, channels, space_shape, varies, chunk_steps, units,
+--- version}.
 function Field.made(collection, name, parts)
   local self = setmetatable({name = name, collection = collection, dims = {}, channel_dims = {}}, meta)
   for key, value in pairs(parts) do self[key] = value end
@@ -112,7 +120,8 @@ end
 --- The dataset's selection of a step of a run, from 0.
 local function selection(self, run, step)
   if self.make or self.values then
-    fail(("Field:select: '%s' lies in no file\n  have  %s\n  fix   take read(step), or give dims = {names} to file:write"):format(self.name, tostring(self)))
+    fail(("Field:select: '%s' lies in no file\n  have  %s\n" ..
+        "  fix   take read(step), or give dims = {names} to file:write"):format(self.name, tostring(self)))
   end
   local file, sample, at = self.collection:locate(run, step, self)
   local datasets = self.datasets[file]
@@ -129,14 +138,16 @@ end
 local function check_step(self, call, step, options)
   local run, runs = options and options.trajectory or 0, self.collection.runs
   step = step or 0
-  if math.type(run) ~= "integer" or math.type(step) ~= "integer" or not runs[run + 1] or step < 0 or step >= runs[run + 1].steps then
-    fail(("Field:%s: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n  fix   both count from 0"):format(call,
-      text.of(step), text.of(run), #runs, runs[1].steps))
+  if math.type(run) ~= "integer" or math.type(step) ~= "integer" or not runs[run + 1] or step < 0
+      or step >= runs[run + 1].steps then
+    fail(("Field:%s: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n" ..
+      "  fix   both count from 0"):format(call, text.of(step), text.of(run), #runs, runs[1].steps))
   end
   return run, step
 end
 
---- The dataset's selection of step `step` (0) of a trajectory (0): nothing is read. For file:write(name, y, {like = ...}).
+--- The dataset's selection of step `step` (0) of a trajectory (0): nothing is read. For file:write(name, y, {like =
+--- ...}).
 function Field:select(step, options) return selection(self, check_step(self, "select", step, options)) end
 
 --- Step `step` (0) of a run (0), decoded: [channels, space...], plain, on the rank that asks. Not collective.
@@ -145,7 +156,8 @@ function Field:read(step, options)
   run, step = check_step(self, "read", step, options)
   options = options or {}
   if self.make or self.values then
-    return require("moonhalo.data.made").whole_reader(self.collection, self.name, options.dtype or "float32", 0){{run, self.varies and step or 0}}["0"]
+    return require("moonhalo.data.made").whole_reader(self.collection, self.name, options.dtype or "float32",
+        0){{run, self.varies and step or 0}}["0"]
   end
   local values = selection(self, run, step):read{dtype = options.dtype or "float32", decode = true}
   local order, shape = {}, {self.channels}

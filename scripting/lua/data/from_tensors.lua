@@ -10,8 +10,8 @@ local sorted = require "moonhalo.internal.sorted_keys"
 local text = require "moonhalo.data.text"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
-local kFrom = signature("data.from_tensors", {"tensors", optional "dims", optional "axis", optional "space", optional "times", optional "calendar",
-  optional "coordinates", optional "units"})
+local kFrom = signature("data.from_tensors", {"tensors", optional "dims", optional "axis", optional "space",
+  optional "times", optional "calendar", optional "coordinates", optional "units"})
 
 --- Tensors as the datasets of an open file, for layouts.
 local function as_file(tensors)
@@ -20,7 +20,8 @@ local function as_file(tensors)
   for _, name in ipairs(sorted(tensors)) do
     local dims = {}
     for i = 1, tensors[name].ndim do dims[i] = "" end
-    file[name] = {name = name, shape = tensors[name].shape, dims = dims, units = "", has_values = true, is_numeric = true}
+    file[name] = {name = name, shape = tensors[name].shape, dims = dims, units = "", has_values = true,
+        is_numeric = true}
   end
   return file
 end
@@ -32,7 +33,8 @@ local function numbers(what, given)
     if type(number) ~= "number" then list = nil end
   end
   if type(list) ~= "table" then
-    fail(("data.from_tensors: %s are %s\n  have  no numbers\n  fix   give a list of numbers, or a 1-D tensor"):format(what, text.of(given)))
+    fail(("data.from_tensors: %s are %s\n  have  no numbers\n  fix   give a list of numbers, or a 1-D tensor"):format(
+        what, text.of(given)))
   end
   return list
 end
@@ -40,22 +42,25 @@ end
 local function check_tensors(given)
   local tensors = {}
   if type(given) ~= "table" or #sorted(given) == 0 then
-    fail(("data.from_tensors: the tensors are %s\n  have  no fields\n  fix   give {name = tensor}"):format(text.of(given)))
+    fail(("data.from_tensors: the tensors are %s\n  have  no fields\n  fix   give {name = tensor}"):format(
+        text.of(given)))
   end
   for _, name in ipairs(sorted(given)) do
     if type(name) ~= "string" or name:find("/", 1, true) then
-      fail(("data.from_tensors: a field is named %s\n  have  a table of tensors by name\n  fix   give {name = tensor}, names without '/'"):format(text.of(name)))
+      fail(("data.from_tensors: a field is named %s\n  have  a table of tensors by name\n" ..
+          "  fix   give {name = tensor}, names without '/'"):format(text.of(name)))
     end
     tensors[name] = added.check_tensor("data.from_tensors", name, given[name])
   end
   return tensors
 end
 
---- A collection of plain tensors, the same on all ranks, as mh.data.open makes one of a file with these datasets. They are not
---- copied, and an error once they have changed. `tensors`: by name. Options: dims (names of the dims of all, {"sample", "time", "y", "x"}: "sample" counts
---- trajectories, "time" is the axis, "channel" counts channels, the others are space; or by field, {u = {...}, mask = {...}}), axis (the
---- name of another dim that steps follow), space (names of the dims of space), times (of the steps: numbers that increase; with calendar,
---- as "standard", seconds since 1970), coordinates (by dim, numbers), units (by field). Collective.
+--- A collection of plain tensors, the same on all ranks, as mh.data.open makes one of a file with these datasets. They
+--- are not copied, and an error once they have changed. `tensors`: by name. Options: dims (names of the dims of all,
+--- {"sample", "time", "y", "x"}: "sample" counts trajectories, "time" is the axis, "channel" counts channels, the
+--- others are space; or by field, {u = {...}, mask = {...}}), axis (the name of another dim that steps follow), space
+--- (names of the dims of space), times (of the steps: numbers that increase; with calendar, as "standard", seconds
+--- since 1970), coordinates (by dim, numbers), units (by field). Collective.
 return function(given, ...)
   local options = arguments.read(kFrom, given, select("#", ...) == 0 and {} or ...)
   local tensors, versions = check_tensors(options.tensors), {}
@@ -65,11 +70,13 @@ return function(given, ...)
   local head = plain.describe(as_file(tensors), options)
   for _, name in ipairs(sorted(tensors)) do
     if not head.fields[name] then
-      fail(("data.from_tensors: '%s' does not fit beside the others\n  have  shape [%s], %d steps along '%s'\n  fix   give its dims: dims = {%s = {names}}, or add it by "
+      fail(("data.from_tensors: '%s' does not fit beside the others\n  have  shape [%s], %d steps along '%s'\n" ..
+          "  fix   give its dims: dims = {%s = {names}}, or add it by "
         .. "add_field"):format(name, table.concat(tensors[name].shape, ", "), head.steps, tostring(head.axis), name))
     end
     local field = head.fields[name]
-    field.values, field.changes, field.units = tensors[name], added.changes_of(tensors[name]), options.units and options.units[name]
+    field.values, field.changes, field.units = tensors[name], added.changes_of(tensors[name]), options.units
+        and options.units[name]
   end
   if options.times ~= nil then head.times = numbers("times", options.times) end
   if options.calendar ~= nil then head.dates, head.calendar = true, options.calendar end
@@ -78,6 +85,8 @@ return function(given, ...)
   end
   check_head(head, "tensors", "tensors")
   local version = mh._data.hash(table.concat(versions, "|"))
-  mh._data.check_same("data.from_tensors", "tensors", mh.json.encode{version, options.dims or {}, head.times or {}, head.coordinates})
-  return require("moonhalo.data.collection").join{layout = "tensors", files = {"tensors"}, versions = {version}, heads = {head}}
+  mh._data.check_same("data.from_tensors", "tensors", mh.json.encode{version, options.dims or {}, head.times or {},
+      head.coordinates})
+  return require("moonhalo.data.collection").join{layout = "tensors", files = {"tensors"}, versions = {version},
+      heads = {head}}
 end

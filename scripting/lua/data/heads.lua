@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Heads of many files as one text, for other ranks and for the index that data.open keeps: what files have in common, most
--- often their coordinates and fields, is there once, and equally spaced times are three numbers.
+-- Heads of many files as one text, for other ranks and for the index that data.open keeps: what files have in common,
+-- most often their coordinates and fields, is there once, and equally spaced times are three numbers.
 
 local mh = require "moonhalo"
 
@@ -66,7 +66,8 @@ function heads.read_index(path, options)
   if not mh.files.exists(path) then return {} end
   local read, found = pcall(mh.json.load, path)
   if not read or type(found) ~= "table" or type(found.heads_of) ~= "string" then
-    fail(("data.open: '%s' is no index of heads\n  have  a file that another program wrote, or a part of one\n  fix   give index another path, or remove "
+    fail(("data.open: '%s' is no index of heads\n  have  a file that another program wrote, or a part of one\n" ..
+        "  fix   give index another path, or remove "
       .. "the file"):format(path))
   end
   if found.format ~= kFormat or found.heads_of ~= options then return {} end
@@ -79,7 +80,8 @@ end
 function heads.write_index(path, options, entries)
   local folder = path:match("^(.*)/[^/]*$")
   if folder and folder ~= "" then mh.files.make_folder(folder) end
-  mh._files.write("data.open", path, mh.json.encode{format = kFormat, heads_of = options, packed = heads.pack(entries)} .. "\n")
+  mh._files.write("data.open", path, mh.json.encode{format = kFormat, heads_of = options, packed = heads.pack(entries)}
+      .. "\n")
 end
 
 return heads

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.data.layouts: how files say what they hold. docs/layouts.md is the contract: what a layout is, and what its `describe` returns.
+-- mh.data.layouts: how files say what they hold. docs/layouts.md is the contract: what a layout is, and what its
+-- `describe` returns.
 
 local mh = require "moonhalo"
 
@@ -7,7 +8,9 @@ local fail = mh.fail
 local layouts = {}
 
 local known = {}
-for _, name in ipairs {"plain", "pdebench", "well", "cf", "makani"} do known[#known + 1] = require("moonhalo.data.layouts." .. name) end
+for _, name in ipairs {"plain", "pdebench", "well", "cf", "makani"} do
+  known[#known + 1] = require("moonhalo.data.layouts." .. name)
+end
 
 local kOnlyTheirs = {pdebench = true, well = true, makani = true}  -- they describe nothing but what they know
 local own = {}  -- names of layouts that were added
@@ -26,9 +29,11 @@ end
 
 --- Adds a layout, which is asked before all others. One of the same name is replaced.
 function layouts.add(layout)
-  if type(layout) ~= "table" or getmetatable(layout) or type(layout.name) ~= "string" or type(layout.matches) ~= "function"
+  if type(layout) ~= "table" or getmetatable(layout) or type(layout.name) ~= "string"
+      or type(layout.matches) ~= "function"
       or type(layout.describe) ~= "function" then
-    fail("data.layouts.add: wanted {name = text, matches = function(file), describe = function(file, options)}\n  have  "
+    fail("data.layouts.add: wanted {name = text, matches = function(file), describe = function(file, options)}\n" ..
+        "  have  "
       .. require("moonhalo.data.text").of(layout) .. "\n  fix   see docs/layouts.md")
   end
   for i, one in ipairs(known) do
@@ -51,7 +56,8 @@ function layouts.choose(file, name)
   for i = #known, 1, -1 do
     if name == known[i].name or (name == nil and known[i].matches(file)) then
       if kOnlyTheirs[name] and not own[name] and not known[i].matches(file) then
-        fail(("data.open: '%s' is no file of layout '%s'\n  have  %s\n  fix   leave layout out; dims = {names} says what the dims of a plain file are"):format(
+        fail(("data.open: '%s' is no file of layout '%s'\n  have  %s\n" ..
+          "  fix   leave layout out; dims = {names} says what the dims of a plain file are"):format(
           file.path, name, table.concat(file:keys(), ", ")))
       end
       return known[i]

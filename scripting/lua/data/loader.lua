@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Batches of the samples of a set, in an order that any number of ranks goes on with: `for batch in loader:batches() do`.
+-- Batches of the samples of a set, in an order that any number of ranks goes on with: `for batch in loader:batches()
+-- do`.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -18,19 +19,26 @@ local meta = strict.class {name = "Loader", methods = Loader,
   fields = "batch cut drop_last epoch memory next options order plan prefetch seed set shuffle under_way",
   elements = "for batch in loader:batches() do"}
 
-local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0}, {"drop_last", false},
-  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"}, optional "transform"},
-  {batch_size = "give batch = n, the samples of all ranks together", num_workers = "leave it out: a thread reads `prefetch` batches ahead",
-    pin_memory = "leave it out: batches come on the mesh's device", collate_fn = "give transform = function(batch, place)",
-    sampler = "give shuffle and seed; set:split gives parts", persistent_workers = "leave it out: one thread reads for all epochs",
+local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0},
+  {"drop_last", false},
+  optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"},
+  optional "transform"},
+  {batch_size = "give batch = n, the samples of all ranks together",
+    num_workers = "leave it out: a thread reads `prefetch` batches ahead",
+    pin_memory = "leave it out: batches come on the mesh's device",
+    collate_fn = "give transform = function(batch, place)",
+    sampler = "give shuffle and seed; set:split gives parts",
+    persistent_workers = "leave it out: one thread reads for all epochs",
     prefetch_factor = "give prefetch = n, batches that are read ahead"})
-local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30, TiB = 1 << 40}
+local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30,
+    TiB = 1 << 40}
 
--- ---- Options ------------------------------------------------------------------------------------------------------------
+-- ---- Options --------------------------------------------------------------------------------------------------------
 
 local function check_count(name, value, least)
   if math.type(value) ~= "integer" or value < least then
-    fail(("loader: %s is %s\n  have  whole numbers in mind\n  fix   give one of at least %d"):format(name, text.of(value), least))
+    fail(("loader: %s is %s\n  have  whole numbers in mind\n  fix   give one of at least %d"):format(name,
+        text.of(value), least))
   end
 end
 
@@ -38,7 +46,8 @@ local function bytes_of(memory)
   local number, unit = tostring(memory):match("^%s*([%d.]+)%s*(%a*)%s*$")
   local factor = kUnits[unit == "" and "B" or unit]
   if not tonumber(number) or not factor then
-    fail(("loader: memory is %s\n  have  units %s\n  fix   write it as \"512MiB\" or \"2GiB\", or as a number of bytes"):format(text.of(memory),
+    fail(("loader: memory is %s\n  have  units %s\n" ..
+      "  fix   write it as \"512MiB\" or \"2GiB\", or as a number of bytes"):format(text.of(memory),
       table.concat(sorted(kUnits), ", ")))
   end
   return math.floor(tonumber(number) * factor)
@@ -53,7 +62,8 @@ local function check_normalize(set, given)
   for _, name in ipairs(set:fields()) do
     local of = type(fields) == "table" and rawget(fields, name)
     if type(of) ~= "table" then
-      fail(("loader: statistics of other fields: none of '%s'%s\n  have  %s\n  fix   take set:statistics() of these windows"):format(name,
+      fail(("loader: statistics of other fields: none of '%s'%s\n  have  %s\n" ..
+        "  fix   take set:statistics() of these windows"):format(name,
         mh.did_you_mean(name, names), #names > 0 and table.concat(names, ", ") or text.of(given)))
     end
     local function list(column)
@@ -67,7 +77,8 @@ local function check_normalize(set, given)
     scales[name] = {mean = list "mean", std = list "std"}
     for i, std in ipairs(scales[name].std) do
       if not (std > 0) then
-        fail(("loader: the standard deviation of '%s' is %s in channel %d\n  have  a field that does not change\n  fix   leave it out, or give normalize a "
+        fail(("loader: the standard deviation of '%s' is %s in channel %d\n  have  a field that does not change\n" ..
+            "  fix   leave it out, or give normalize a "
           .. "std above 0 for it"):format(name, text.of(std), i - 1))
       end
     end
@@ -77,8 +88,10 @@ end
 
 local function check_missing(given)
   if given == nil or given == "keep" then return given end
-  if type(given) ~= "table" or type(given.fill) ~= "number" or (given.mask ~= nil and type(given.mask) ~= "boolean") then
-    fail(("loader: missing is %s\n  have  missing values as NaN\n  fix   give {fill = number, mask = true}, or \"keep\""):format(
+  if type(given) ~= "table" or type(given.fill) ~= "number"
+      or (given.mask ~= nil and type(given.mask) ~= "boolean") then
+    fail(("loader: missing is %s\n  have  missing values as NaN\n" ..
+      "  fix   give {fill = number, mask = true}, or \"keep\""):format(
       type(given) == "table" and mh.json.encode(given) or text.of(given)))
   end
   return given
@@ -92,24 +105,32 @@ local function made_channels(set)
   for _, part in ipairs {set.inputs, set.targets, set.static} do
     for _, name in ipairs(part.fields) do
       local field = set.data.fields[name]
-      for _, leaf in ipairs(field.make and made.leaves(set.data, name) or {}) do count = count + #part.steps * set.data.fields[leaf].channels end
+      for _, leaf in ipairs(field.make and made.leaves(set.data, name) or {}) do
+        count = count + #part.steps * set.data.fields[leaf].channels
+      end
       count = count + (field.make and #part.steps * field.channels or 0)
     end
   end
   return count
 end
 
---- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, and kTogether.
+--- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, and
+--- kTogether.
 local function check_memory(self)
-  local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels + made_channels(self.set)
+  local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels
+      + made_channels(self.set)
   local _, _, sizes = self.cut:samples(self.batch)
-  local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest() * BatchCut.kBytes[self.options.dtype]
+  local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest()
+      * BatchCut.kBytes[self.options.dtype]
   local chunks = self.cut:beyond_share(self.set, self.options.dtype)
   if need + chunks > self.memory then
-    fail(("loader: %d batches do not fit in memory = %d bytes\n  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + %d) times%s\n"
-      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + kTogether, self.memory,
+    fail(("loader: %d batches do not fit in memory = %d bytes\n" ..
+        "  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + %d) times%s\n"
+      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + kTogether,
+          self.memory,
       need // (self.prefetch + kTogether), math.max(table.unpack(sizes)), channels, kTogether,
-      chunks > 0 and (", and %d bytes of chunks that are read for others"):format(chunks) or "", math.ceil((need + chunks) / (1 << 20))))
+      chunks > 0 and (", and %d bytes of chunks that are read for others"):format(chunks) or "",
+        math.ceil((need + chunks) / (1 << 20))))
   end
   need = need + chunks
   return self.memory - need
@@ -123,7 +144,7 @@ local function take_cut(self, cut)
   self.plan = BatchPlan.new(self.set, cut, self.options)
 end
 
--- ---- Batches ------------------------------------------------------------------------------------------------------------
+-- ---- Batches --------------------------------------------------------------------------------------------------------
 
 function meta.__len(self)
   return self.drop_last and self.set.count // self.batch or (self.set.count + self.batch - 1) // self.batch
@@ -159,17 +180,20 @@ local function read_ahead(self)
 end
 
 --- Iterates over what is left of this epoch, also after a loop that was left by `break`; then a new epoch begins.
---- {resume = false} begins this epoch anew, with the same order of samples. A batch is {inputs, targets, static, index, times} and,
---- where missing = {mask = true}, mask (of the targets: true where there is a value) and input_mask. Tensors are [batch, channel,
---- space...]; index and times are those of all ranks. An error of any rank's reading is one on every rank. Collective.
+--- {resume = false} begins this epoch anew, with the same order of samples. A batch is {inputs, targets, static, index,
+--- times} and, where missing = {mask = true}, mask (of the targets: true where there is a value) and input_mask.
+--- Tensors are [batch, channel, space...]; index and times are those of all ranks. An error of any rank's reading is
+--- one on every rank. Collective.
 function Loader:batches(options)
   if options ~= nil and type(options) ~= "table" then
-    fail(("loader: batches got %s\n  have  no table of options\n  fix   call loader:batches(), or loader:batches{resume = false}"):format(text.of(options)))
+    fail(("loader: batches got %s\n  have  no table of options\n" ..
+        "  fix   call loader:batches(), or loader:batches{resume = false}"):format(text.of(options)))
   end
   for key in pairs(options or {}) do arguments.choice("loader: batches", "option", key, {"resume"}) end
   local resume = options and options.resume
   if resume ~= nil and type(resume) ~= "boolean" then
-    fail(("loader: batches: resume is %s\n  have  no boolean\n  fix   give resume = false, or nothing"):format(text.of(resume)))
+    fail(("loader: batches: resume is %s\n  have  no boolean\n  fix   give resume = false, or nothing"):format(
+        text.of(resume)))
   end
   if resume == false then self.next = 0 end
   local done
@@ -192,15 +216,16 @@ function Loader:batches(options)
   end
 end
 
---- Other blocks from the next batch on: the cut as in `loader`, of those dims that change. Samples and their order stay.
---- Collective.
+--- Other blocks from the next batch on: the cut as in `loader`, of those dims that change. Samples and their order
+--- stay. Collective.
 function Loader:recut(cut)
   local plain = type(cut) == "table" and not getmetatable(cut)
   for _, one in pairs(plain and cut or {}) do
     plain = plain and (type(one) == "string" or type(one) == "table" and not getmetatable(one))
   end
   if not plain then
-    fail(("loader: recut got %s\n  have  a cut of %d dims\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(text.of(cut), #sorted(self.cut.given)))
+    fail(("loader: recut got %s\n  have  a cut of %d dims\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(text.of(cut),
+        #sorted(self.cut.given)))
   end
   mh._data.check_same("loader", "cuts", mh.json.encode(cut))
   local old = self.cut
@@ -212,13 +237,14 @@ function Loader:recut(cut)
   end
 end
 
--- ---- Going on -----------------------------------------------------------------------------------------------------------
+-- ---- Going on -------------------------------------------------------------------------------------------------------
 
 --- The facts of a set that a saved place depends on, in words.
 local function identity(set)
   local parts = {}
   for _, part in ipairs {"inputs", "targets", "static"} do parts[part] = table.concat(set[part].channels, " ") end
-  parts.files = ("%d files, %d steps, from %s"):format(#set.data.files, set.data.steps, set.data.files[1]:match("[^/]*$"))
+  parts.files = ("%d files, %d steps, from %s"):format(#set.data.files, set.data.steps,
+      set.data.files[1]:match("[^/]*$"))
   parts.samples = ("%d samples, %s to %s"):format(set.count, set:time(0), set:time(set.count - 1))
   parts.all = mh._data.hash(set:description())
   return parts
@@ -231,7 +257,9 @@ function Loader:state_dict()
   return state
 end
 
-local function refuse(what, have, fix) fail(("loader: load_state_dict: %s\n  have  %s\n  fix   %s"):format(what, have, fix)) end
+local function refuse(what, have, fix)
+  fail(("loader: load_state_dict: %s\n  have  %s\n  fix   %s"):format(what, have, fix))
+end
 
 --- Takes over seed, epoch and place, on any number of ranks, for any cut and batch size. Another set, or another way to
 --- shuffle, is an error that says what differs; then nothing changes.
@@ -240,28 +268,34 @@ function Loader:load_state_dict(state)
     refuse("wanted the table of state_dict()", text.of(state), "give what state_dict() or checkpoint.load gave")
   end
   for _, name in ipairs {"seed", "epoch", "next"} do
-    if math.type(state[name]) ~= "integer" then refuse(("'%s' is %s"):format(name, text.of(state[name])), "no whole number", "give what state_dict() gave") end
+    if math.type(state[name]) ~= "integer" then
+      refuse(("'%s' is %s"):format(name, text.of(state[name])), "no whole number", "give what state_dict() gave")
+    end
   end
   local now = identity(self.set)
   for _, name in ipairs {"files", "inputs", "targets", "static", "samples", "all"} do
     if state.set[name] ~= now[name] then
       local what = name == "all" and "names of files, or shapes of fields" or name
-      refuse("saved with another set: its " .. what .. " differ", ("%s, now %s"):format(text.of(state.set[name]), text.of(now[name])),
+      refuse("saved with another set: its " .. what .. " differ",
+        ("%s, now %s"):format(text.of(state.set[name]), text.of(now[name])),
         "load it with the set that it was saved with, or begin a new order")
     end
   end
   if state.shuffle ~= tostring(self.shuffle) then
-    refuse("saved with shuffle = " .. text.of(state.shuffle), "shuffle = " .. tostring(self.shuffle), "shuffle as before")
+    refuse("saved with shuffle = " .. text.of(state.shuffle), "shuffle = " .. tostring(self.shuffle),
+        "shuffle as before")
   end
   if state.epoch < 0 or state.next < 0 or state.next > self.set.count then
-    refuse(("sample %d of epoch %d does not exist"):format(state.next, state.epoch), ("%d samples"):format(self.set.count), "give what state_dict() gave")
+    refuse(("sample %d of epoch %d does not exist"):format(state.next, state.epoch),
+        ("%d samples"):format(self.set.count), "give what state_dict() gave")
   end
   self.seed, self.epoch, self.next, self.under_way = state.seed, state.epoch, state.next, {}
   self.order = Order.new(self.set, self.shuffle, self.seed)
 end
 
 function meta.__tostring(self)
-  return ("Loader of %d samples in batches of %d: epoch %d, %d samples done"):format(self.set.count, self.batch, self.epoch, self.next)
+  return ("Loader of %d samples in batches of %d: epoch %d, %d samples done"):format(self.set.count, self.batch,
+      self.epoch, self.next)
 end
 
 --- Before anything is refused, so that no rank goes on without one that was.
@@ -275,15 +309,16 @@ local function check_same_options(set, options)
   mh._data.check_same("loader", "samples or options", table.concat(parts, ", "))
 end
 
---- Batches of a set of windows. Options: mesh and cut ({batch = MESH_DIM, DIM = MESH_DIM or {MESH_DIM, sizes}}; without a mesh
---- batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of one compressed chunk stay
---- near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) / std by channel), missing (nil: NaN is
---- an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread reads ahead, at the end of an epoch those of the next), memory ("1GiB": what a rank
---- may hold at once; what batches leave of it keeps decoded chunks), dtype ("float32"), transform (a function(batch, place) that returns the batch, or another
---- table with its tensors changed; called with each batch as `batches` gives it, without gradients, so that operators see the whole
---- domain). `place` has, by dim of space, `coordinates` (cut as the batch, [.., rows, ..] that broadcast) and `rows` ({first, end} of this rank's);
---- `epoch`, and `seeds`, a whole number a sample that follows from seed, epoch and sample alone: draws that are the same on any ranks,
---- and after a resume. Collective over all ranks.
+--- Batches of a set of windows. Options: mesh and cut ({batch = MESH_DIM, DIM = MESH_DIM or {MESH_DIM, sizes}}; without
+--- a mesh batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of one
+--- compressed chunk stay near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) / std by
+--- channel), missing (nil: NaN is an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread
+--- reads ahead, at the end of an epoch those of the next), memory ("1GiB": what a rank may hold at once; what batches
+--- leave of it keeps decoded chunks), dtype ("float32"), transform (a function(batch, place) that returns the batch, or
+--- another table with its tensors changed; called with each batch as `batches` gives it, without gradients, so that
+--- operators see the whole domain). `place` has, by dim of space, `coordinates` (cut as the batch, [.., rows, ..] that
+--- broadcast) and `rows` ({first, end} of this rank's); `epoch`, and `seeds`, a whole number a sample that follows from
+--- seed, epoch and sample alone: draws that are the same on any ranks, and after a resume. Collective over all ranks.
 return function(set, ...)
   local options = arguments.read(kLoader, ...)
   if options.mesh ~= nil and not is_mesh(options.mesh) then
@@ -293,26 +328,30 @@ return function(set, ...)
   check_count("batch", options.batch, 1)
   check_count("seed", options.seed, math.mininteger)
   check_count("prefetch", options.prefetch, 0)
-  if options.shuffle ~= false and options.shuffle ~= true then arguments.choice("loader", "shuffle", options.shuffle, {"chunks"}) end
+  if options.shuffle ~= false and options.shuffle ~= true then
+    arguments.choice("loader", "shuffle", options.shuffle, {"chunks"})
+  end
   arguments.choice("loader", "dtype", options.dtype, sorted(BatchCut.kBytes))
   if options.transform ~= nil and type(options.transform) ~= "function" then
-    fail(("loader: transform is %s\n  have  no function\n  fix   give function(batch, place) that returns the batch"):format(text.of(options.transform)))
+    fail(("loader: transform is %s\n  have  no function\n" ..
+        "  fix   give function(batch, place) that returns the batch"):format(text.of(options.transform)))
   end
   if options.batch > #set then
-    fail(("loader: a batch of %d is larger than the set\n  have  %d samples\n  fix   give smaller batches, or more data"):format(options.batch, #set))
+    fail(("loader: a batch of %d is larger than the set\n  have  %d samples\n" ..
+        "  fix   give smaller batches, or more data"):format(options.batch, #set))
   end
-  local self = setmetatable({set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed, drop_last = options.drop_last,
-    prefetch = options.prefetch, memory = bytes_of(options.memory)}, meta)
+  local self = setmetatable({set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed,
+    drop_last = options.drop_last, prefetch = options.prefetch, memory = bytes_of(options.memory)}, meta)
   self.epoch, self.next = 0, 0
-  self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize), missing = check_missing(options.missing),
-    transform = options.transform, seed = options.seed}
+  self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize),
+    missing = check_missing(options.missing), transform = options.transform, seed = options.seed}
   self.order = Order.new(set, self.shuffle, self.seed)
   local shape = set.data.fields[set.inputs.fields[1]].space_shape
   for _, name in ipairs(set:fields()) do
     local other = set.data.fields[name].space_shape
     if table.concat(other, ",") ~= table.concat(shape, ",") then
-      fail(("loader: '%s' and '%s' differ in space\n  have  [%s] and [%s]\n  fix   load them apart"):format(set.inputs.fields[1], name, table.concat(shape, ", "),
-        table.concat(other, ", ")))
+      fail(("loader: '%s' and '%s' differ in space\n  have  [%s] and [%s]\n  fix   load them apart"):format(
+        set.inputs.fields[1], name, table.concat(shape, ", "), table.concat(other, ", ")))
     end
   end
   local cut = BatchCut.new(options.mesh, set.data.space, shape, options.cut)

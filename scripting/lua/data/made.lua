@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Fields that a function makes of other fields. The function gets the values of these, [frames, channels, space...], and a place:
--- what it may know of where they lie. In batches they are ShardTensors, cut as the batch; elsewhere whole and plain.
+-- Fields that a function makes of other fields. The function gets the values of these, [frames, channels, space...],
+-- and a place: what it may know of where they lie. In batches they are ShardTensors, cut as the batch; elsewhere whole
+-- and plain.
 
 local mh = require "moonhalo"
 local Sources = require "moonhalo.data.sources"
@@ -26,11 +27,13 @@ local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" 
 local function check(field, value, like)
   local wanted = {like.shape[1], field.channels, table.unpack(field.space_shape)}
   local function refuse(got, fix)
-    fail(("add_field: the function of '%s' gave %s\n  have  %s wanted, [frames, channels, space...]\n  fix   %s"):format(field.name, got, shape_text(wanted), fix))
+    fail(("add_field: the function of '%s' gave %s\n  have  %s wanted, [frames, channels, space...]\n" ..
+        "  fix   %s"):format(field.name, got, shape_text(wanted), fix))
   end
   if not mh.is_tensor(value) then refuse(text.of(value), "return a tensor of that shape") end
   if shape_text(value.shape) ~= shape_text(wanted) then
-    refuse("shape " .. shape_text(value.shape), "keep frames and space as they are; channels = " .. tostring(value.shape[2] or 1) .. " of add_field says how many it makes")
+    refuse("shape " .. shape_text(value.shape), "keep frames and space as they are; channels = "
+        .. tostring(value.shape[2] or 1) .. " of add_field says how many it makes")
   end
   if value:is_complex() then refuse("complex numbers", "return their real and imaginary parts as channels") end
   if like:is_shard_tensor() and not value:is_shard_tensor() then
@@ -50,8 +53,9 @@ function made.value(data, name, leaf, place)
   return check(field, field.make(table.unpack(values)), like)
 end
 
---- {frames = {{run, step}, ...}} in the words of a user: what is known of each frame, and of the dims of space. `coordinates`: by
---- dim, tensors that broadcast against the values. `rows`: by dim, {first, end} of what this rank has.
+--- {frames = {{run, step}, ...}} in the words of a user: what is known of each frame, and of the dims of space.
+--- `coordinates`: by dim, tensors that broadcast against the values. `rows`: by dim, {first, end} of what this rank
+--- has.
 function made.place(data, frames, coordinates, rows)
   local place = {coordinates = coordinates, rows = rows, steps = {}, trajectories = {}, times = {}}
   for i, frame in ipairs(frames) do
@@ -61,7 +65,8 @@ function made.place(data, frames, coordinates, rows)
   return place
 end
 
---- Coordinates of these rows of a dim of space (the i-th of all), as a tensor [1, ..., rows, ..., 1]; nil where there are none.
+--- Coordinates of these rows of a dim of space (the i-th of all), as a tensor [1, ..., rows, ..., 1]; nil where there
+--- are none.
 function made.coordinates_of(data, i, first, last, kind)
   local all, shape = rawget(data.coordinates, data.space[i]), {}
   if not all then return nil end
@@ -69,8 +74,8 @@ function made.coordinates_of(data, i, first, last, kind)
   return mh.tensor(all, kind):narrow(0, first, last - first):reshape(shape)
 end
 
---- read(frames) -> plain values [frames, channels, space...] of a field, whole in space, on this rank alone: frames = {{run, step},
---- ...}. Not collective.
+--- read(frames) -> plain values [frames, channels, space...] of a field, whole in space, on this rank alone: frames =
+--- {{run, step}, ...}. Not collective.
 function made.whole_reader(data, name, dtype, cache_bytes)
   local leaves, field = made.leaves(data, name), data.fields[name]
   local sources, zeros, coordinates, rows = Sources.new(data, leaves), {}, {}, {}
@@ -81,8 +86,8 @@ function made.whole_reader(data, name, dtype, cache_bytes)
   local reader = sources:reader(zeros, field.space_shape, dtype, cache_bytes)
   return function(frames)
     return mh.no_grad(function()
-      return made.value(data, name, function(leaf) return reader:read(sources:places(leaf, frames), data.fields[leaf].channels) end,
-        made.place(data, frames, coordinates, rows))
+      return made.value(data, name, function(leaf) return reader:read(sources:places(leaf, frames),
+        data.fields[leaf].channels) end, made.place(data, frames, coordinates, rows))
     end)
   end
 end

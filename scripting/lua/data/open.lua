@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.data.open: files to a collection. Rank 0 finds the files; each head is read by one rank, which tells it the others, or
--- comes from an index that was kept. All ranks then know the same files, and one clear error is the same everywhere.
+-- mh.data.open: files to a collection. Rank 0 finds the files; each head is read by one rank, which tells it the
+-- others, or comes from an index that was kept. All ranks then know the same files, and one clear error is the same
+-- everywhere.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -20,10 +21,13 @@ local function find_files(source)
   local found, seen = {}, {}
   for _, one in ipairs(list) do
     if type(one) ~= "string" then
-      fail(("data.open: wanted paths, patterns or folders, got %s\n  have  a list of %d\n  fix   give a text, or a list of texts"):format(text.of(one), #list))
+      fail(("data.open: wanted paths, patterns or folders, got %s\n  have  a list of %d\n" ..
+          "  fix   give a text, or a list of texts"):format(text.of(one), #list))
     end
     for _, path in ipairs(mh._data.find_files(one)) do
-      if seen[path] then fail(("data.open: '%s' is named twice\n  have  %s\n  fix   leave one of them out"):format(path, one)) end
+      if seen[path] then
+        fail(("data.open: '%s' is named twice\n  have  %s\n  fix   leave one of them out"):format(path, one))
+      end
       seen[path], found[#found + 1] = true, path
     end
   end
@@ -41,20 +45,22 @@ local function read_head(path, options)
   check_head(head, path, layout.name)
   for _, field in pairs(head.fields) do
     local dataset = file[field.datasets[1]]
-    if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks else field.rows = dataset.rows_together end
+    if dataset.chunks and #dataset.filters > 0 then field.chunks = dataset.chunks else field.rows =
+        dataset.rows_together end
   end
   return {path = path, version = version, layout = layout.name, head = head}
 end
 
---- The index of heads, if there shall be one: by path, of files that are as they were. Layouts of users' own may have changed.
+--- The index of heads, if there shall be one: by path, of files that are as they were. Layouts of users' own may have
+--- changed.
 local function kept_heads(paths, options, key)
   local entries = {}
   if not options.index then return entries, {} end
   local known = heads_of.read_index(options.index, key)
   for i, path in ipairs(paths) do
     local entry = known[path]
-    if entry and entry.version == mh._data.file_version(path) then entries[#entries + 1] = {number = i, path = path, version = entry.version, layout = entry.layout,
-      head = entry.head} end
+    if entry and entry.version == mh._data.file_version(path) then entries[#entries + 1] = {number = i, path = path,
+      version = entry.version, layout = entry.layout, head = entry.head} end
   end
   return entries, known
 end
@@ -77,7 +83,8 @@ end
 
 --- {layout, files, versions, heads} of all files. Collective.
 local function find_heads(options)
-  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "", options.dates ~= false, options.dims or {}, options.may_differ}
+  local key = mh.json.encode{options.layout or "", options.axis or "", options.space or {}, options.join or "",
+      options.dates ~= false, options.dims or {}, options.may_differ}
   local known
   local start = mh.json.decode(mh._files.on_first_rank(function()
     local paths = find_files(options.files)
@@ -98,8 +105,8 @@ local function find_heads(options)
   local found = {layout = entries[1].layout, files = start.paths, versions = {}, heads = {}}
   for i, entry in ipairs(entries) do
     if entry.layout ~= found.layout then
-      fail(("data.open: two layouts\n  have  '%s' is '%s', '%s' is '%s'\n  fix   open them apart, or give layout ="):format(entries[1].path, found.layout, entry.path,
-        entry.layout))
+      fail(("data.open: two layouts\n  have  '%s' is '%s', '%s' is '%s'\n" ..
+        "  fix   open them apart, or give layout ="):format(entries[1].path, found.layout, entry.path, entry.layout))
     end
     found.versions[i], found.heads[i] = entry.version, entry.head
   end
@@ -140,31 +147,33 @@ local function check_dims(options)
     for _, list in pairs(options.dims) do good = good and is_list(list) end
   end
   if not good or options.layout and options.layout ~= "plain" then
-    fail(("data.open: dims is %s\n  have  layout %s\n  fix   give the names of all dims, as {\"sample\", \"time\", \"y\", \"x\"}, of a file of layout 'plain'")
+    fail(("data.open: dims is %s\n  have  layout %s\n" ..
+        "  fix   give the names of all dims, as {\"sample\", \"time\", \"y\", \"x\"}, of a file of layout 'plain'")
       :format(text.of(options.dims), text.of(options.layout)))
   end
 end
 
 --- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.
---- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims of
---- space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a path where
---- heads are kept, so that only files that are new or have changed are opened again; for the layouts that come with Moonhalo),
---- dates (false: times are numbers as they are stored, and steps are counted where one is missing), may_differ (a list of "units",
---- "coordinates" and "calendar": files that differ in these are taken together, and what the first says holds for all; but
---- trajectories have a calendar each, and with "times" also steps, units of time or no times of their own),
---- dims (names of the dims of a file that does not name them, {"sample", "time", "y", "x"}: "sample" counts trajectories, "time" is
---- the axis, "channel" counts channels, the others are space; or by dataset, {u = {...}, mask = {...}}; layout "plain").
---- Only heads and coordinates are read. Collective over all ranks, which give the same arguments.
+--- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims
+--- of space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a
+--- path where heads are kept, so that only files that are new or have changed are opened again; for the layouts that
+--- come with Moonhalo), dates (false: times are numbers as they are stored, and steps are counted where one is
+--- missing), may_differ (a list of "units", "coordinates" and "calendar": files that differ in these are taken
+--- together, and what the first says holds for all; but trajectories have a calendar each, and with "times" also steps,
+--- units of time or no times of their own), dims (names of the dims of a file that does not name them, {"sample",
+--- "time", "y", "x"}: "sample" counts trajectories, "time" is the axis, "channel" counts channels, the others are
+--- space; or by dataset, {u = {...}, mask = {...}}; layout "plain"). Only heads and coordinates are read. Collective
+--- over all ranks, which give the same arguments.
 return function(...)
   local options = arguments.read(kOpen, ...)
   for _, name in ipairs(kOpen.names) do check_plain(name, options[name]) end
   mh._data.check_same("data.open", "arguments",
-    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "", options.index or "",
-      options.dates == nil and "" or options.dates, options.may_differ or {}, options.dims or {}})
+    mh.json.encode {options.files, options.layout or "", options.axis or "", options.space or {}, options.join or "",
+      options.index or "", options.dates == nil and "" or options.dates, options.may_differ or {}, options.dims or {}})
   if options.join ~= nil then arguments.choice("data.open", "join", options.join, {"trajectories"}) end
   if options.dates ~= nil and type(options.dates) ~= "boolean" then
-    fail(("data.open: dates is %s\n  have  times that are dates where the file says so\n  fix   give false for times that are numbers"):format(
-      text.of(options.dates)))
+    fail(("data.open: dates is %s\n  have  times that are dates where the file says so\n" ..
+      "  fix   give false for times that are numbers"):format(text.of(options.dates)))
   end
   if options.dims ~= nil then
     check_dims(options)
@@ -176,10 +185,12 @@ return function(...)
   end
   options.may_differ = sorted(may_differ)
   if options.index ~= nil and type(options.index) ~= "string" then
-    fail(("data.open: index is %s\n  have  heads that a file shall keep\n  fix   give the path of that file"):format(text.of(options.index)))
+    fail(("data.open: index is %s\n  have  heads that a file shall keep\n  fix   give the path of that file"):format(
+        text.of(options.index)))
   end
   if options.index and not layouts.come_with_moonhalo(options.layout) then
-    fail(("data.open: an index does not know of layouts of one's own\n  have  %s\n  fix   leave index out, or give layout = the name of another"):format(
+    fail(("data.open: an index does not know of layouts of one's own\n  have  %s\n" ..
+      "  fix   leave index out, or give layout = the name of another"):format(
       options.layout and "layout '" .. options.layout .. "'" or table.concat(layouts.names(), ", ")))
   end
   return require("moonhalo.data.collection").join(find_heads(options), may_differ)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The order of samples in an epoch, as a function of seed and epoch alone: nothing in it depends on ranks, cuts or batches.
--- "chunks" keeps samples together that read the same compressed chunks:
+-- The order of samples in an epoch, as a function of seed and epoch alone: nothing in it depends on ranks, cuts or
+-- batches. "chunks" keeps samples together that read the same compressed chunks:
 --
 --     samples   | 0 1 2 3 | 4 5 6 7 | 8 9 10 11 |        blocks that share a chunk of four steps
 --     blocks are permuted, then the samples of every 8 chunks that follow each other then: each chunk is soon done with

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Orders of samples that need no memory and no messages: a permutation by seed and epoch (engine/random/permutation.h), so
--- every rank knows every epoch's order, from any place on.
+-- Orders of samples that need no memory and no messages: a permutation by seed and epoch (engine/random/permutation.h),
+-- so every rank knows every epoch's order, from any place on.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -20,7 +20,7 @@ local function ordered(self, places)
   return self.shuffle and mh._permuted(places, self.size, self.seed, self.epoch) or places
 end
 
--- ---- Sampler ----------------------------------------------------------------------------------------------------------
+-- ---- Sampler --------------------------------------------------------------------------------------------------------
 
 local Sampler = {}
 local sampler_meta = strict.class {name = "Sampler", methods = Sampler,
@@ -28,9 +28,9 @@ local sampler_meta = strict.class {name = "Sampler", methods = Sampler,
   elements = "for index in sampler:batches() do"}
 local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
---- The batches of a whole run: global indices, the same on all ranks. Arguments: size (samples), batch (1), shuffle (true),
---- seed (0; with it the order differs from epoch to epoch), drop_last (false: the last batch of an epoch may be smaller).
---- `sampler.epoch` counts from 0; `#sampler` is the number of batches of an epoch.
+--- The batches of a whole run: global indices, the same on all ranks. Arguments: size (samples), batch (1), shuffle
+--- (true), seed (0; with it the order differs from epoch to epoch), drop_last (false: the last batch of an epoch may be
+--- smaller). `sampler.epoch` counts from 0; `#sampler` is the number of batches of an epoch.
 function samplers.Sampler(...)
   local self = setmetatable(arguments.read(kSampler, ...), sampler_meta)
   check_count("Sampler", "size", self.size, 1)
@@ -47,8 +47,8 @@ function sampler_meta.__len(self)
   return self.drop_last and self.size // self.batch or (self.size + self.batch - 1) // self.batch
 end
 
---- Iterates over what is left of this epoch: int64 tensors of global indices, counted from 0. Then a new epoch begins. What
---- was left early, or saved in the body of the loop, goes on with the batch after that one.
+--- Iterates over what is left of this epoch: int64 tensors of global indices, counted from 0. Then a new epoch begins.
+--- What was left early, or saved in the body of the loop, goes on with the batch after that one.
 function Sampler:batches()
   local done
   return function()
@@ -74,16 +74,20 @@ end
 
 local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(select(2, ...))) end
 
---- Takes over seed, epoch and place. The data set must have as many samples and be shuffled or not as before, else an error;
---- the batch size and drop_last may be others, since the order of the samples does not depend on them.
+--- Takes over seed, epoch and place. The data set must have as many samples and be shuffled or not as before, else an
+--- error; the batch size and drop_last may be others, since the order of the samples does not depend on them.
 function Sampler:load_state_dict(state)
-  if type(state) ~= "table" or mh.nn.is_module(state) then refuse("wanted the table of state_dict(), got %s", mh._describe(state)) end
+  if type(state) ~= "table" or mh.nn.is_module(state) then
+    refuse("wanted the table of state_dict(), got %s", mh._describe(state))
+  end
   for _, name in ipairs {"size", "seed", "epoch", "next"} do
-    if math.type(state[name]) ~= "integer" then refuse("'%s' is %s, wanted a whole number", name, mh._describe(state[name])) end
+    if math.type(state[name]) ~= "integer" then
+      refuse("'%s' is %s, wanted a whole number", name, mh._describe(state[name]))
+    end
   end
   if state.size ~= self.size then
-    refuse("has %d samples, the data set %d\n  fix   load it with the data set that it was saved with, or begin a new order",
-      state.size, self.size)
+    refuse("has %d samples, the data set %d\n" ..
+      "  fix   load it with the data set that it was saved with, or begin a new order", state.size, self.size)
   end
   if state.shuffle ~= self.shuffle then
     refuse("was saved with shuffle = %s, this one has %s", tostring(state.shuffle), tostring(self.shuffle))
@@ -94,26 +98,28 @@ function Sampler:load_state_dict(state)
   self.seed, self.epoch, self.next = state.seed, state.epoch, state.next
 end
 
--- ---- DistributedSampler -----------------------------------------------------------------------------------------------
+-- ---- DistributedSampler ---------------------------------------------------------------------------------------------
 
 local Distributed = {}
 local distributed_meta = strict.class {name = "DistributedSampler", methods = Distributed,
   fields = "dataset drop_last epoch num_replicas rank seed shuffle size",
   elements = "sampler:indices() gives the samples of this replica"}
-local kDistributed = signature("DistributedSampler", {"dataset", optional "num_replicas", optional "rank", {"shuffle", true},
-  {"seed", 0}, {"drop_last", false}})
+local kDistributed = signature("DistributedSampler", {"dataset", optional "num_replicas", optional "rank",
+  {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
---- PyTorch's: the samples of one of `num_replicas` replicas (this run's ranks), the one numbered `rank` (this rank). Where
---- several ranks make a unit that wants the same samples, give the number of units and this rank's unit: `num_replicas =
---- mh.world_size() // 4, rank = mh.rank() // 4`. `dataset`: a number of samples, or what has a length. With drop_last the
---- tail is left out, else the first samples come again, so that every replica has `#sampler` of them.
+--- PyTorch's: the samples of one of `num_replicas` replicas (this run's ranks), the one numbered `rank` (this rank).
+--- Where several ranks make a unit that wants the same samples, give the number of units and this rank's unit:
+--- `num_replicas = mh.world_size() // 4, rank = mh.rank() // 4`. `dataset`: a number of samples, or what has a length.
+--- With drop_last the tail is left out, else the first samples come again, so that every replica has `#sampler` of
+--- them.
 function samplers.DistributedSampler(...)
   local self = setmetatable(arguments.read(kDistributed, ...), distributed_meta)
   local name = "DistributedSampler"
   local meta = type(self.dataset) ~= "table" and getmetatable(self.dataset)
-  if type(self.dataset) ~= "number" and type(self.dataset) ~= "table" and (type(meta) ~= "table" or meta.__len == nil) then
-    fail(("%s: dataset is a number of samples, or what has a length\n  have  %s\n  fix   %s(1000), or %s(files)"):format(name,
-      mh._describe(self.dataset), name, name))
+  if type(self.dataset) ~= "number" and type(self.dataset) ~= "table"
+      and (type(meta) ~= "table" or meta.__len == nil) then
+    fail(("%s: dataset is a number of samples, or what has a length\n  have  %s\n" ..
+      "  fix   %s(1000), or %s(files)"):format(name, mh._describe(self.dataset), name, name))
   end
   self.size = type(self.dataset) == "number" and self.dataset or #self.dataset
   self.num_replicas, self.rank, self.epoch = self.num_replicas or mh.world_size(), self.rank or mh.rank(), 0

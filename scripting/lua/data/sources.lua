@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Where frames lie: a frame is one step of a field, [channels, space...], and its place is {source, trajectory, step} as
--- io/fields/frames.h has it. Fields that functions make have none; those that they are made of do (made.leaves).
+-- Where frames lie: a frame is one step of a field, [channels, space...], and its place is {source, trajectory, step}
+-- as io/fields/frames.h has it. Fields that functions make have none; those that they are made of do (made.leaves).
 
 local mh = require "moonhalo"
 local strict = require "moonhalo.internal.strict"
@@ -22,7 +22,8 @@ function Sources.new(collection, names)
     for _, file in ipairs(files) do
       of_files[file] = #self.list
       for _, dataset in ipairs(field.datasets[file] or {}) do
-        self.list[#self.list + 1] = {path = collection.files[file], values = field.values, changes = field.changes, dataset = dataset, step_dim = field.axis_at or -1,
+        self.list[#self.list + 1] = {path = collection.files[file], values = field.values, changes = field.changes,
+          dataset = dataset, step_dim = field.axis_at or -1,
           sample_dim = field.sample_at or -1, channel_dims = channel_dims, space_dims = field.space_at,
           version = collection.versions[file]}
       end
@@ -51,6 +52,8 @@ function Sources:places(name, frames)
 end
 
 --- A reader of rows [begins, ends) of space.
-function Sources:reader(begins, ends, dtype, cache_bytes) return mh._data.reader(self.list, begins, ends, dtype, cache_bytes) end
+function Sources:reader(begins, ends, dtype, cache_bytes)
+  return mh._data.reader(self.list, begins, ends, dtype, cache_bytes)
+end
 
 return Sources

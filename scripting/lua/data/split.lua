@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Splits of windows that share no step: set:split{train = {"1979", "2015"}, valid = {"2016", "2018"}}, or fractions. A part
--- is a stretch of steps; a window that reaches beyond it belongs to none, and is counted.
+-- Splits of windows that share no step: set:split{train = {"1979", "2015"}, valid = {"2016", "2018"}}, or fractions. A
+-- part is a stretch of steps; a window that reaches beyond it belongs to none, and is counted.
 --
 --     steps     |  train          | valid     |
 --     windows    ---  ---  ---  -X-  ---  ---         X is dropped
@@ -29,7 +29,7 @@ local function in_order(parts)
   return names
 end
 
--- ---- By time ------------------------------------------------------------------------------------------------------------
+-- ---- By time --------------------------------------------------------------------------------------------------------
 
 --- Times of a run from the first to before the second.
 local function span_of(data, run, name, range)
@@ -51,7 +51,8 @@ local function span_of(data, run, name, range)
     end
   end
   if borders[1] >= borders[2] then
-    fail(("split: '%s' ends before it begins\n  have  %s to %s\n  fix   give the earlier one first"):format(name, text.of(range[1]), text.of(range[2])))
+    fail(("split: '%s' ends before it begins\n  have  %s to %s\n  fix   give the earlier one first"):format(name,
+        text.of(range[1]), text.of(range[2])))
   end
   return borders
 end
@@ -61,8 +62,10 @@ local function check_apart(names, spans, parts)
     for j = i + 1, #names do
       local b = names[j]
       if spans[a][1] < spans[b][2] and spans[b][1] < spans[a][2] then
-        fail(("split: '%s' and '%s' overlap: samples of one would be known from the other\n  have  %s to %s and %s to %s\n  fix   let one begin after "
-          .. "the other's end"):format(a, b, text.of(parts[a][1]), text.of(parts[a][2]), text.of(parts[b][1]), text.of(parts[b][2])))
+        fail(("split: '%s' and '%s' overlap: samples of one would be known from the other\n" ..
+            "  have  %s to %s and %s to %s\n  fix   let one begin after "
+          .. "the other's end"):format(a, b, text.of(parts[a][1]), text.of(parts[a][2]), text.of(parts[b][1]),
+              text.of(parts[b][2])))
       end
     end
   end
@@ -85,19 +88,21 @@ local function by_time(set, names, parts)
     local spans, from = {}, data.first_steps[number]
     for _, name in ipairs(names) do
       if not run.times then
-        fail(("split: '%s' is a range of times\n  have  steps without times along '%s'\n  fix   give fractions"):format(name, tostring(data.axis)))
+        fail(("split: '%s' is a range of times\n  have  steps without times along '%s'\n  fix   give fractions"):format(
+            name, tostring(data.axis)))
       end
       spans[name] = span_of(data, run, name, parts[name])
     end
     check_apart(names, spans, parts)
     for _, name in ipairs(names) do
-      ranges[name][number] = {from + first_step(run.times, spans[name][1]), from + first_step(run.times, spans[name][2])}
+      ranges[name][number] = {from + first_step(run.times, spans[name][1]),
+          from + first_step(run.times, spans[name][2])}
     end
   end
   return ranges
 end
 
--- ---- By fractions -------------------------------------------------------------------------------------------------------
+-- ---- By fractions ---------------------------------------------------------------------------------------------------
 
 --- Global steps at which a trajectory, or a file, begins; and that after the last.
 local function borders(data, by)
@@ -133,20 +138,22 @@ local function by_fraction(set, names, parts, by)
   for _, name in ipairs(names) do
     local fraction = parts[name]
     if type(fraction) ~= "number" or not (fraction > 0 and fraction <= 1) then
-      fail(("split: '%s' is %s\n  have  %s beside it\n  fix   give fractions above 0, or ranges {first, last} for all"):format(name, text.of(fraction),
+      fail(("split: '%s' is %s\n  have  %s beside it\n" ..
+        "  fix   give fractions above 0, or ranges {first, last} for all"):format(name, text.of(fraction),
         mh.json.encode(parts)))
     end
     local before = math.floor(sum * count + 0.5)
     sum = sum + fraction
     if sum > 1 + 1e-9 then
-      fail(("split: the fractions add up to more than 1\n  have  %s\n  fix   give fractions of the whole"):format(mh.json.encode(parts)))
+      fail(("split: the fractions add up to more than 1\n  have  %s\n  fix   give fractions of the whole"):format(
+          mh.json.encode(parts)))
     end
     ranges[name] = {{begin_of(before), begin_of(math.floor(sum * count + 0.5))}}
   end
   return ranges
 end
 
--- ---- Both ---------------------------------------------------------------------------------------------------------------
+-- ---- Both -----------------------------------------------------------------------------------------------------------
 
 --- Counts those of the numbers 0, every, 2 * every, ... (`count` of them) that are below `border`.
 local function below(border, every, count)
@@ -154,8 +161,8 @@ local function below(border, every, count)
   return math.max(0, math.min(count, (border + every - 1) // every))
 end
 
---- The first anchor of a piece whose window lies in steps [range[1], range[2]), how many of its windows do, and how many of
---- its anchors do.
+--- The first anchor of a piece whose window lies in steps [range[1], range[2]), how many of its windows do, and how
+--- many of its anchors do.
 local function inside(set, piece, range)
   local at = set.data.first_steps[piece.run + 1] + piece.first
   local function anchors(low, high)
@@ -167,19 +174,22 @@ local function inside(set, piece, range)
   return first, count, all
 end
 
---- Sets named as the keys of `parts`, train first, then valid, then test, then others by name. Values: all ranges {first,
---- last} of times ("2015" is the whole year; numbers go to before the last), or all fractions of consecutive samples
---- (by = "sample"), whole trajectories (by = "trajectory", the default where there are several) or files (by = "file").
+--- Sets named as the keys of `parts`, train first, then valid, then test, then others by name. Values: all ranges
+--- {first, last} of times ("2015" is the whole year; numbers go to before the last), or all fractions of consecutive
+--- samples (by = "sample"), whole trajectories (by = "trajectory", the default where there are several) or files (by =
+--- "file").
 return function(set, parts)
   if type(parts) ~= "table" or #in_order(parts) == 0 then
-    fail("split: wanted a table of parts\n  have  " .. text.of(parts) .. "\n  fix   give {train = 0.8, valid = 0.2}, or ranges {first, last}")
+    fail("split: wanted a table of parts\n  have  " .. text.of(parts)
+        .. "\n  fix   give {train = 0.8, valid = 0.2}, or ranges {first, last}")
   end
   local names = in_order(parts)
   local by = arguments.choice("split", "by", parts.by or (#set.data.runs > 1 and "trajectory" or "sample"), kBy)
   local fractions = type(parts[names[1]]) ~= "table"
   for _, name in ipairs(names) do
     if not fractions and (type(parts[name]) ~= "table" or #parts[name] ~= 2) then
-      fail(("split: '%s' is %s\n  have  ranges for others\n  fix   give {first, last}"):format(name, text.of(parts[name])))
+      fail(("split: '%s' is %s\n  have  ranges for others\n  fix   give {first, last}"):format(name,
+          text.of(parts[name])))
     end
   end
   local ranges = fractions and by_fraction(set, names, parts, by) or by_time(set, names, parts)
@@ -190,14 +200,16 @@ return function(set, parts)
       for number, range in ipairs(ranges[name]) do
         if fractions or number == piece.run + 1 then
           local first, count, all = inside(set, piece, range)
-          if count > 0 then pieces[#pieces + 1] = {run = piece.run, first = piece.first + first * set.every, count = count} end
+          if count > 0 then
+            pieces[#pieces + 1] = {run = piece.run, first = piece.first + first * set.every, count = count}
+          end
           dropped = dropped + math.max(0, all - count)
         end
       end
     end
     if #pieces == 0 then
-      fail(("split: '%s' is empty\n  have  %s; %d samples, %s to %s\n  fix   give it more"):format(name, mh.json.encode(parts[name]), set.count, set:time(0),
-        set:time(set.count - 1)))
+      fail(("split: '%s' is empty\n  have  %s; %d samples, %s to %s\n  fix   give it more"):format(name,
+        mh.json.encode(parts[name]), set.count, set:time(0), set:time(set.count - 1)))
     end
     sets[i] = set:over(pieces, name)
     sets[i].dropped = dropped

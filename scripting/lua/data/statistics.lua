@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Mean, standard deviation, least and greatest value of every channel of the fields of a set, over the steps that its windows
--- read, each once. Ranks share out the steps; what they find is merged in the order of the steps, in groups that do not depend
--- on how many ranks there are. So the result is the same, bit by bit, on any number of ranks and for any cut.
+-- Mean, standard deviation, least and greatest value of every channel of the fields of a set, over the steps that its
+-- windows read, each once. Ranks share out the steps; what they find is merged in the order of the steps, in groups
+-- that do not depend on how many ranks there are. So the result is the same, bit by bit, on any number of ranks and for
+-- any cut.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -19,7 +20,8 @@ local meta = strict.class {name = "Statistics", methods = Statistics,
   fields = "fields of parts weights",
   elements = "stats.fields.NAME has mean, std, min and max of a field"}
 
-local kStatistics = signature("statistics", {optional "cache", optional "weights", {"differences", false}, {"of_any_split", false}})
+local kStatistics = signature("statistics", {optional "cache", optional "weights", {"differences", false},
+    {"of_any_split", false}})
 local kGroup = 16  -- frames that one rank merges; part of what the bits mean
 local kCache = 256 << 20
 local kColumns = {"count", "weight", "mean", "squares", "min", "max"}
@@ -33,7 +35,8 @@ local function frames_of(set, name)
     local frames, seen = {}, {}
     for _, piece in ipairs(set.pieces) do
       local file, sample = set.data:locate(piece.run, 0, field)
-      local key = field.sample_at and file .. ":" .. sample or #field.datasets[file] > 1 and file .. ":" .. sample or file
+      local key = field.sample_at and file .. ":" .. sample or #field.datasets[file] > 1 and file .. ":" .. sample
+          or file
       if not seen[key] then
         seen[key], frames[#frames + 1] = true, {piece.run, 0}
       end
@@ -65,12 +68,13 @@ local function weights_of(data, given, shape)
   if given == nil then return nil end
   if mh.is_tensor(given) then
     if table.concat(given.shape, ",") ~= table.concat(shape, ",") then
-      fail(("statistics: weights of another shape than space\n  have  [%s], space [%s]\n  fix   give one number a place"):format(
-        table.concat(given.shape, ", "), table.concat(shape, ", ")))
+      fail(("statistics: weights of another shape than space\n  have  [%s], space [%s]\n" ..
+        "  fix   give one number a place"):format(table.concat(given.shape, ", "), table.concat(shape, ", ")))
     end
     local whole = (given:is_shard_tensor() and given:full_tensor() or given):to("cpu"):double():contiguous()
     if not whole:ge(0):all():item() then
-      fail("statistics: weights below 0, or missing\n  have  " .. whole:min():item() .. " as the least\n  fix   give 0 where a place shall not count")
+      fail("statistics: weights below 0, or missing\n  have  " .. whole:min():item()
+          .. " as the least\n  fix   give 0 where a place shall not count")
     end
     return whole
   end
@@ -82,7 +86,8 @@ local function weights_of(data, given, shape)
       return cosine:reshape(column):expand(shape):contiguous()
     end
   end
-  fail(("statistics: no latitudes '%s'%s\n  have  space (%s)\n  fix   name a dim of space that has coordinates in degrees, or give a tensor"):format(
+  fail(("statistics: no latitudes '%s'%s\n  have  space (%s)\n" ..
+    "  fix   name a dim of space that has coordinates in degrees, or give a tensor"):format(
     tostring(given), mh.did_you_mean(tostring(given), data.space), table.concat(data.space, ", ")))
 end
 
@@ -112,7 +117,8 @@ local function moments_of_read(data, name, first, last, frames, weights, before)
   local reader = sources:reader(zeros, field.space_shape, "float32", kCache)
   for group = first, last - 1 do
     local function places(of)
-      return of and sources:places(name, {table.unpack(of, group * kGroup + 1, math.min((group + 1) * kGroup, #frames))})
+      return of and sources:places(name, {table.unpack(of, group * kGroup + 1,
+          math.min((group + 1) * kGroup, #frames))})
     end
     parts[#parts + 1] = reader:moments(places(frames), field.channels, weights, places(before))
   end
@@ -133,18 +139,21 @@ local function moments_of_made(data, name, first, last, frames, weights, before)
   return parts
 end
 
---- Moments [channels, 6] of these frames of a field, or of their differences from those `before`; the same on all ranks.
---- Collective.
+--- Moments [channels, 6] of these frames of a field, or of their differences from those `before`; the same on all
+--- ranks. Collective.
 local function moments_of(data, name, frames, weights, before)
   local field = data.fields[name]
   local groups = (#frames + kGroup - 1) // kGroup
   local first, last = share(groups)
   local parts = {}
   mh._files.on_every_rank(function()
-    if first < last then parts = (field.make and moments_of_made or moments_of_read)(data, name, first, last, frames, weights, before) end
+    if first < last then
+      parts = (field.make and moments_of_made or moments_of_read)(data, name, first, last, frames, weights, before)
+    end
     return "read"
   end)
-  local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns}, {dtype = "float64", device = "cpu"})
+  local mine = #parts > 0 and mh.stack(parts, 0) or mh.zeros({0, field.channels, #kColumns},
+      {dtype = "float64", device = "cpu"})
   if not is_alone() then
     local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"statistics"})
     mine = mh.from_local(mine, mesh, {mh.Shard(0)}):full_tensor()
@@ -158,7 +167,8 @@ local function summary(name, moments)
   found.std, found.rms = {}, {}
   for i, count in ipairs(found.count) do
     if count == 0 or found.weight[i] == 0 then
-      fail(("statistics: '%s' has no value in channel %d\n  have  %s\n  fix   leave the field out%s"):format(name, i - 1,
+      fail(("statistics: '%s' has no value in channel %d\n  have  %s\n  fix   leave the field out%s"):format(name,
+        i - 1,
         count == 0 and "missing values only" or "weights of 0 only", count == 0 and "" or ", or give other weights"))
     end
     local variance = found.squares[i] / found.weight[i]
@@ -181,7 +191,8 @@ local function differences_of(set, name, weights)
 end
 
 local function from_table(given)
-  return setmetatable({fields = strict.table("stats.fields", given.fields), of = given.of, weights = given.weights, parts = given.parts}, meta)
+  return setmetatable({fields = strict.table("stats.fields", given.fields), of = given.of, weights = given.weights,
+      parts = given.parts}, meta)
 end
 
 --- An error for a number that JSON lacks: of a field without one value, say.
@@ -191,7 +202,8 @@ local function check_finite(fields)
       local list = fields[name][column]
       for _, number in ipairs(type(list) == "table" and list or {}) do
         if type(number) == "number" and (number ~= number or math.abs(number) == math.huge) then
-          fail(("statistics: %s of '%s' is %s, which the file cannot hold\n  fix   leave out the field, or the samples, that have no "
+          fail(("statistics: %s of '%s' is %s, which the file cannot hold\n" ..
+              "  fix   leave out the field, or the samples, that have no "
             .. "values"):format(column, name, number))
         end
       end
@@ -202,7 +214,8 @@ end
 --- Writes them as JSON. Collective. Error for a field whose statistics are no finite numbers.
 function Statistics:save(path)
   check_finite(self.fields)
-  local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights, parts = self.parts}, 1) .. "\n"
+  local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights, parts = self.parts}, 1)
+      .. "\n"
   mh._files.on_first_rank(function()
     local folder = path:match("^(.*)/[^/]*$")
     if folder and folder ~= "" then mh.files.make_folder(folder) end
@@ -215,7 +228,9 @@ local function fields_of(self, call, part)
   if type(part) == "table" and #part > 0 then return part end
   local known = self.parts and self.parts[part]
   if not known then
-    fail(("Statistics:%s: no part %s\n  have  %s\n  fix   give one of them, or a list of names of fields in the order of the channels"):format(call, text.of(part),
+    fail(("Statistics:%s: no part %s\n  have  %s\n" ..
+        "  fix   give one of them, or a list of names of fields in the order of the channels"):format(call,
+      text.of(part),
       self.parts and table.concat(sorted(self.parts), ", ") or "statistics that were saved without parts"))
   end
   local names = {}
@@ -226,21 +241,23 @@ end
 --- mean and std of each channel of `x` [batch, channels, ...], as plain tensors [channels, 1, ...].
 local function scales_of(self, call, x, part)
   if not mh.is_tensor(x) or x.ndim < 2 then
-    fail(("Statistics:%s: wanted a tensor [batch, channels, space...]\n  have  %s\n  fix   give a batch's part, or what a network makes of it"):format(call,
+    fail(("Statistics:%s: wanted a tensor [batch, channels, space...]\n  have  %s\n" ..
+      "  fix   give a batch's part, or what a network makes of it"):format(call,
       mh.is_tensor(x) and "shape [" .. table.concat(x.shape, ", ") .. "]" or text.of(x)))
   end
   local mean, std = {}, {}
   for _, name in ipairs(fields_of(self, call, part)) do
     local of = rawget(self.fields, name)
     if not of then
-      fail(("Statistics:%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(call, text.of(name),
-        mh.did_you_mean(tostring(name), sorted(self.fields)), table.concat(sorted(self.fields), ", ")))
+      fail(("Statistics:%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(call,
+        text.of(name), mh.did_you_mean(tostring(name), sorted(self.fields)), table.concat(sorted(self.fields), ", ")))
     end
     table.move(of.mean, 1, #of.mean, #mean + 1, mean)
     table.move(of.std, 1, #of.std, #std + 1, std)
   end
   if #mean ~= x.shape[2] then
-    fail(("Statistics:%s: %d channels, the tensor has %d\n  have  shape [%s]\n  fix   give the part, or the fields, that the channels are of"):format(call, #mean,
+    fail(("Statistics:%s: %d channels, the tensor has %d\n  have  shape [%s]\n" ..
+      "  fix   give the part, or the fields, that the channels are of"):format(call, #mean,
       x.shape[2], table.concat(x.shape, ", ")))
   end
   local shape, kind = {#mean}, {dtype = x.dtype, device = x.device}
@@ -248,9 +265,9 @@ local function scales_of(self, call, x, part)
   return mh.tensor(mean, kind):reshape(shape), mh.tensor(std, kind):reshape(shape)
 end
 
---- x * std + mean of each channel: values as the files have them, of what a loader with normalize = these statistics gave, or a
---- network in its place. `x` is [batch, channels, space...], plain or cut; `part` is "inputs", "targets" or "static" of the windows, or a list of
---- names of fields. Gradients flow. Not collective for plain tensors.
+--- x * std + mean of each channel: values as the files have them, of what a loader with normalize = these statistics
+--- gave, or a network in its place. `x` is [batch, channels, space...], plain or cut; `part` is "inputs", "targets" or
+--- "static" of the windows, or a list of names of fields. Gradients flow. Not collective for plain tensors.
 function Statistics:denormalize(x, part)
   local mean, std = scales_of(self, "denormalize", x, part)
   return x * std + mean
@@ -267,8 +284,8 @@ function meta.__tostring(self)
   for _, name in ipairs(sorted(self.fields)) do
     local of = self.fields[name]
     for i = 1, #of.mean do
-      lines[#lines + 1] = ("  %s%s  mean %.6g  std %.6g  min %.6g  max %.6g  %d values"):format(name, #of.mean > 1 and "." .. i - 1 or "", of.mean[i],
-        of.std[i], of.min[i], of.max[i], of.count[i])
+      lines[#lines + 1] = ("  %s%s  mean %.6g  std %.6g  min %.6g  max %.6g  %d values"):format(name, #of.mean > 1
+        and "." .. i - 1 or "", of.mean[i], of.std[i], of.min[i], of.max[i], of.count[i])
     end
   end
   return table.concat(lines, "\n")
@@ -276,7 +293,8 @@ end
 
 local function check_loaded(loaded, path)
   local function damaged(problem)
-    fail(("statistics: '%s' holds no statistics\n  have  %s\n  fix   give the path of a file that save() wrote"):format(path, problem))
+    fail(("statistics: '%s' holds no statistics\n  have  %s\n  fix   give the path of a file that save() wrote"):format(
+        path, problem))
   end
   if type(loaded) ~= "table" or type(loaded.fields) ~= "table" then damaged("no fields") end
   for _, name in ipairs(sorted(loaded.fields)) do
@@ -293,15 +311,21 @@ end
 
 --- Statistics that save() wrote. Collective.
 function statistics.load(path)
-  if type(path) ~= "string" then fail("data.load_statistics: wanted a path\n  have  " .. text.of(path) .. "\n  fix   give that of a file that save() wrote") end
+  if type(path) ~= "string" then
+    fail("data.load_statistics: wanted a path\n  have  " .. text.of(path)
+        .. "\n  fix   give that of a file that save() wrote")
+  end
   local content = mh._files.on_first_rank(function()
-    if not mh.files.exists(path) then fail(("data.load_statistics: no file '%s'\n  fix   give that of a file that save() wrote"):format(path)) end
+    if not mh.files.exists(path) then
+      fail(("data.load_statistics: no file '%s'\n  fix   give that of a file that save() wrote"):format(path))
+    end
     return mh.json.encode(check_loaded(mh.json.load(path), path))
   end)
   return from_table(mh.json.decode(content))
 end
 
-local kFacts = {{"samples", "samples"}, {"files", "files"}, {"weights", "weights"}, {"differences", "kinds (differences or not)"}}
+local kFacts = {{"samples", "samples"}, {"files", "files"}, {"weights", "weights"},
+    {"differences", "kinds (differences or not)"}}
 
 --- Digits for each thing that statistics depend on: the samples, what the files hold, the weights of every place.
 local function facts_of(set, options, weights)
@@ -309,8 +333,8 @@ local function facts_of(set, options, weights)
   for _, name in ipairs(sorted(weights)) do of_fields[#of_fields + 1] = name .. " " .. hash(weights[name]) end
   local versions = {table.unpack(set.data.versions)}
   for _, one in ipairs(added.versions(set.data, set:fields())) do versions[#versions + 1] = one end
-  return {samples = hash(set:description()), files = hash(table.concat(versions, "\n")), weights = hash(table.concat(of_fields, "\n")),
-    differences = tostring(options.differences)}
+  return {samples = hash(set:description()), files = hash(table.concat(versions, "\n")),
+    weights = hash(table.concat(of_fields, "\n")), differences = tostring(options.differences)}
 end
 
 --- The fields of each part of windows, and how many steps it has.
@@ -328,31 +352,37 @@ local function check_kept(path, kept, facts)
     local name, what = table.unpack(fact)
     local of = type(kept) == "table" and kept[name] or "nothing that says it"
     if of ~= facts[name] then
-      fail(("statistics: '%s' holds those of another set: its %s differ\n  have  %s, this one is %s\n  fix   remove the file, or give another path; "
+      fail(("statistics: '%s' holds those of another set: its %s differ\n  have  %s, this one is %s\n" ..
+          "  fix   remove the file, or give another path; "
         .. "mh.data.load_statistics takes it as it is"):format(path, what, tostring(of), facts[name]))
     end
   end
 end
 
---- Statistics of the fields of a set of windows. Options: cache (a path: read from there if they are of this set, of the same
---- files as they are now and of these weights, else written there), weights (the name of a dim of latitudes, whose cosines
---- they are, or a tensor [space...] of numbers of at least 0), differences (true: of targets, what they change from the anchor
---- to each target step, in `fields[name].differences`), of_any_split (a part of a split that is not called train is refused
---- otherwise). Missing values do not count. Collective over all ranks.
+--- Statistics of the fields of a set of windows. Options: cache (a path: read from there if they are of this set, of
+--- the same files as they are now and of these weights, else written there), weights (the name of a dim of latitudes,
+--- whose cosines they are, or a tensor [space...] of numbers of at least 0), differences (true: of targets, what they
+--- change from the anchor to each target step, in `fields[name].differences`), of_any_split (a part of a split that is
+--- not called train is refused otherwise). Missing values do not count. Collective over all ranks.
 function statistics.of(set, ...)
   local options = arguments.read(kStatistics, ...)
   if options.cache ~= nil then arguments.text("statistics", "cache", options.cache) end
-  if options.weights ~= nil and not mh.is_tensor(options.weights) then arguments.text("statistics", "weights", options.weights) end
+  if options.weights ~= nil and not mh.is_tensor(options.weights) then
+    arguments.text("statistics", "weights", options.weights)
+  end
   if set.name and set.name ~= "train" and not options.of_any_split then
-    fail(("statistics: of the part '%s', which training must not know\n  have  a split\n  fix   take those of 'train', or give of_any_split = true"):format(
-      set.name))
+    fail(("statistics: of the part '%s', which training must not know\n  have  a split\n" ..
+      "  fix   take those of 'train', or give of_any_split = true"):format(set.name))
   end
   if options.cache then added.check_versions(set.data, set:fields()) end
   local weights = {}
-  for _, name in ipairs(set:fields()) do weights[name] = weights_of(set.data, options.weights, set.data.fields[name].space_shape) end
+  for _, name in ipairs(set:fields()) do
+    weights[name] = weights_of(set.data, options.weights, set.data.fields[name].space_shape)
+  end
   local facts = facts_of(set, options, weights)
   mh._data.check_same("statistics", "samples or weights", mh.json.encode(facts))
-  if options.cache and mh._files.on_first_rank(function() return mh.files.exists(options.cache) and "there" or nil end) then
+  if options.cache and mh._files.on_first_rank(function() return mh.files.exists(options.cache) and "there"
+      or nil end) then
     local found = statistics.load(options.cache)
     check_kept(options.cache, found.of, facts)
     found.parts = parts_of(set)
@@ -363,7 +393,8 @@ function statistics.of(set, ...)
     fields[name] = summary(name, moments_of(set.data, name, frames_of(set, name), weights[name]))
     fields[name].differences = options.differences and differences_of(set, name, weights[name]) or nil
   end
-  local self = from_table {fields = fields, of = facts, parts = parts_of(set), weights = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"}
+  local self = from_table {fields = fields, of = facts, parts = parts_of(set),
+      weights = type(options.weights) == "string" and options.weights or options.weights ~= nil and "given" or "none"}
   if options.cache then self:save(options.cache) end
   return self
 end

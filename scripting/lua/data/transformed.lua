@@ -15,19 +15,27 @@ local function seeds_of(index, seed, epoch) return mh._permuted(index:to("cpu"),
 
 --- Tensors of the loader must stay tensors of these samples, on the same mesh.
 local function check(old, new)
-  local function refuse(what, have, fix) fail(("loader: transform gave %s\n  have  %s\n  fix   %s"):format(what, have, fix)) end
+  local function refuse(what, have, fix)
+    fail(("loader: transform gave %s\n  have  %s\n  fix   %s"):format(what, have, fix))
+  end
   if type(new) ~= "table" then
-    refuse(mh.is_tensor(new) and "a tensor" or text.of(new), "no batch", "let it return the batch that it was given, changed or not")
+    refuse(mh.is_tensor(new) and "a tensor" or text.of(new), "no batch",
+        "let it return the batch that it was given, changed or not")
   end
   for _, name in ipairs(kParts) do
     local before, now = old[name], new[name]
     if before ~= nil then
-      if not mh.is_tensor(now) then refuse(("%s in the place of batch.%s"):format(text.of(now), name), "a tensor before", "leave batch." .. name .. " in the table, or change it") end
+      if not mh.is_tensor(now) then
+        refuse(("%s in the place of batch.%s"):format(text.of(now), name), "a tensor before", "leave batch." .. name
+            .. " in the table, or change it")
+      end
       if now.ndim == 0 or now.shape[1] ~= #old.times then
-        refuse(("batch.%s of shape [%s]"):format(name, table.concat(now.shape, ", ")), ("%d samples"):format(#old.times), "keep the first dim, one row a sample")
+        refuse(("batch.%s of shape [%s]"):format(name, table.concat(now.shape, ", ")),
+            ("%d samples"):format(#old.times), "keep the first dim, one row a sample")
       end
       if before:is_shard_tensor() ~= now:is_shard_tensor() then
-        refuse(("a %s as batch.%s"):format(now:is_shard_tensor() and "ShardTensor" or "plain tensor", name), before:is_shard_tensor() and "a ShardTensor before" or "a plain tensor before",
+        refuse(("a %s as batch.%s"):format(now:is_shard_tensor() and "ShardTensor" or "plain tensor", name),
+          before:is_shard_tensor() and "a ShardTensor before" or "a plain tensor before",
           "compute it of the batch's tensors; mh.distribute_tensor makes a ShardTensor of a plain one")
       end
     end
@@ -39,7 +47,8 @@ end
 --- A batch without tensors yet.
 function transformed.new_batch() return setmetatable({times = {}}, kBatch) end
 
---- Returns the batch that `transform` makes of one. `place`: {coordinates, rows, epoch, seed}, as the loader's docs have it.
+--- Returns the batch that `transform` makes of one. `place`: {coordinates, rows, epoch, seed}, as the loader's docs
+--- have it.
 function transformed.by(transform, batch, place)
   place.seeds, place.seed = seeds_of(batch.index, place.seed, place.epoch), nil
   local old = {}

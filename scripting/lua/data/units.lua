@@ -1,16 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Units that are spelt differently and are the same: "K" and "kelvin", "m s-1" and "m/s". Those of udunits that archives mix;
--- a text that is none of them stands for itself.
+-- Units that are spelt differently and are the same: "K" and "kelvin", "m s-1" and "m/s". Those of udunits that
+-- archives mix; a text that is none of them stands for itself.
 
 local units = {}
 
 local kSymbol = {}
 for symbol, names in pairs {
   K = "kelvin kelvins Kelvin degK deg_K degree_K degrees_K degreeK degreesK degree_kelvin degrees_kelvin",
-  degC = "celsius Celsius degree_C degrees_C degreeC degreesC deg_C degree_celsius degrees_celsius degree_Celsius degrees_Celsius",
+  degC = "celsius Celsius degree_C degrees_C degreeC degreesC deg_C degree_celsius degrees_celsius degree_Celsius " ..
+  "degrees_Celsius",
   m = "meter meters metre metres", s = "second seconds sec secs", h = "hour hours hr hrs", d = "day days",
-  kg = "kilogram kilograms", g = "gram grams", mol = "mole moles", Pa = "pascal pascals Pascal", hPa = "hectopascal hectopascals mb mbar millibar millibars",
-  J = "joule joules", W = "watt watts Watt", N = "newton newtons", ["%"] = "percent", km = "kilometer kilometers kilometre kilometres",
+  kg = "kilogram kilograms", g = "gram grams", mol = "mole moles", Pa = "pascal pascals Pascal",
+  hPa = "hectopascal hectopascals mb mbar millibar millibars",
+  J = "joule joules", W = "watt watts Watt", N = "newton newtons", ["%"] = "percent",
+  km = "kilometer kilometers kilometre kilometres",
   mm = "millimeter millimeters millimetre millimetres", cm = "centimeter centimeters centimetre centimetres",
   degree = "degrees deg", rad = "radian radians"} do
   for name in names:gmatch("%S+") do kSymbol[name] = symbol end

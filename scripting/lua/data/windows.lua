@@ -18,7 +18,8 @@ local meta = strict.class {name = "Windows", methods = Windows,
   fields = "count data dropped every gaps high inputs low name pieces starts static targets",
   elements = "samples come in batches: for batch in set:loader{batch = 1}:batches() do"}
 
-local kWindows = signature("windows", {"inputs", optional "targets", {"static", {}}, optional "axis", {"every", 1}, {"gaps", "skip"}})
+local kWindows = signature("windows", {"inputs", optional "targets", {"static", {}}, optional "axis", {"every", 1},
+    {"gaps", "skip"}})
 
 local function listed(list) return "{" .. table.concat(list, ", ") .. "}" end
 
@@ -26,11 +27,13 @@ local function listed(list) return "{" .. table.concat(list, ", ") .. "}" end
 local function check_steps(name, steps)
   local seen = {}
   if type(steps) ~= "table" or #steps == 0 then
-    fail(("windows: %s.steps is %s\n  have  steps that count from the anchor, 0\n  fix   give a list such as {-1, 0}"):format(name, text.of(steps)))
+    fail(("windows: %s.steps is %s\n  have  steps that count from the anchor, 0\n" ..
+        "  fix   give a list such as {-1, 0}"):format(name, text.of(steps)))
   end
   for _, step in ipairs(steps) do
     if math.type(step) ~= "integer" or seen[step] then
-      fail(("windows: %s.steps has %s%s\n  have  %s\n  fix   give whole numbers, each once, in the order in which channels shall come"):format(
+      fail(("windows: %s.steps has %s%s\n  have  %s\n" ..
+        "  fix   give whole numbers, each once, in the order in which channels shall come"):format(
         name, text.of(step), seen[step] and " twice" or "", mh.json.encode(steps)))
     end
     seen[step] = true
@@ -41,19 +44,21 @@ end
 --- {fields = {names}, steps = {...}, channels}; a list of names alone means their anchors.
 local function read_part(data, name, given)
   if type(given) ~= "table" then
-    fail(("windows: %s is %s\n  have  %s\n  fix   give {fields = {names}, steps = {...}}, or a list of names"):format(name, text.of(given),
-      table.concat(sorted(data.fields), ", ")))
+    fail(("windows: %s is %s\n  have  %s\n  fix   give {fields = {names}, steps = {...}}, or a list of names"):format(
+      name, text.of(given), table.concat(sorted(data.fields), ", ")))
   end
   if rawlen(given) > 0 then given = {fields = given} end
   for key in pairs(given) do
     if key ~= "fields" and key ~= "steps" then
-      fail(("windows: unknown '%s.%s'%s\n  have  fields and steps\n  fix   give {fields = {names}, steps = {...}}"):format(name, tostring(key),
+      fail(("windows: unknown '%s.%s'%s\n  have  fields and steps\n" ..
+        "  fix   give {fields = {names}, steps = {...}}"):format(name, tostring(key),
         mh.did_you_mean(tostring(key), {"fields", "steps"})))
     end
   end
   local part = {fields = given.fields, steps = check_steps(name, given.steps or {0}), channels = {}}
   if type(part.fields) ~= "table" or #part.fields == 0 then
-    fail(("windows: %s names no fields\n  have  %s\n  fix   give fields = {names}"):format(name, table.concat(sorted(data.fields), ", ")))
+    fail(("windows: %s names no fields\n  have  %s\n  fix   give fields = {names}"):format(name,
+        table.concat(sorted(data.fields), ", ")))
   end
   return part
 end
@@ -63,16 +68,22 @@ local function check_part(data, name, part, static)
   local seen = {}
   for _, field_name in ipairs(part.fields) do
     local field = data:field(field_name, "windows")
-    if seen[field_name] then fail(("windows: %s names '%s' twice\n  have  %s\n  fix   leave one out"):format(name, field_name, listed(part.fields))) end
+    if seen[field_name] then
+      fail(("windows: %s names '%s' twice\n  have  %s\n  fix   leave one out"):format(name, field_name,
+          listed(part.fields)))
+    end
     seen[field_name] = true
     if not field:is_full() then
-      fail(("windows: '%s' does not have all dims of space\n  have  %s, space is (%s)\n  fix   leave it out, or give space = {names} to data.open"):format(
+      fail(("windows: '%s' does not have all dims of space\n  have  %s, space is (%s)\n" ..
+        "  fix   leave it out, or give space = {names} to data.open"):format(
         field_name, tostring(field), table.concat(data.space, ", ")))
     end
     if static and field.varies then
-      fail(("windows: '%s' is no static field: it changes along '%s'\n  have  %s\n  fix   name it in inputs"):format(field_name, data.axis, tostring(field)))
+      fail(("windows: '%s' is no static field: it changes along '%s'\n  have  %s\n  fix   name it in inputs"):format(
+          field_name, data.axis, tostring(field)))
     elseif not static and not field.varies and data.steps > #data.runs then
-      fail(("windows: '%s' does not change along '%s'\n  have  %s\n  fix   name it in static"):format(field_name, tostring(data.axis), tostring(field)))
+      fail(("windows: '%s' does not change along '%s'\n  have  %s\n  fix   name it in static"):format(field_name,
+          tostring(data.axis), tostring(field)))
     end
   end
   for _, step in ipairs(part.steps) do
@@ -106,27 +117,32 @@ function Windows:over(pieces, name)
   return set
 end
 
---- Samples of a collection. `inputs` and `targets` are {fields = {names}, steps = {whole numbers, 0 the anchor}}, or a list of
---- names; `static` names fields that do not change. Options: every (1: each step is an anchor; 2: each second), gaps ("skip":
---- no window crosses one; "error"). No window crosses from one trajectory to another. The same on all ranks; reads nothing.
+--- Samples of a collection. `inputs` and `targets` are {fields = {names}, steps = {whole numbers, 0 the anchor}}, or a
+--- list of names; `static` names fields that do not change. Options: every (1: each step is an anchor; 2: each second),
+--- gaps ("skip": no window crosses one; "error"). No window crosses from one trajectory to another. The same on all
+--- ranks; reads nothing.
 local function windows(data, ...)
   local options = arguments.read(kWindows, ...)
   if options.axis and options.axis ~= data.axis then
-    fail(("windows: the steps follow '%s'\n  have  axis = '%s'\n  fix   leave axis out, or give it to data.open"):format(tostring(data.axis),
-      text.of(options.axis)))
+    fail(("windows: the steps follow '%s'\n  have  axis = '%s'\n" ..
+      "  fix   leave axis out, or give it to data.open"):format(tostring(data.axis), text.of(options.axis)))
   end
   arguments.choice("windows", "gaps", options.gaps, {"skip", "error"})
   if math.type(options.every) ~= "integer" or options.every < 1 then
-    fail(("windows: every is %s\n  have  steps that count from 0\n  fix   give a whole number of at least 1"):format(text.of(options.every)))
+    fail(("windows: every is %s\n  have  steps that count from 0\n  fix   give a whole number of at least 1"):format(
+        text.of(options.every)))
   end
   if options.gaps == "error" and #data.gaps > 0 then
     local gap = data.gaps[1]
-    fail(("windows: %d gap%s along '%s'\n  have  the first after step %d: from %s to %s\n  fix   add what is missing, or leave gaps = \"error\" out"):format(
-      #data.gaps, #data.gaps == 1 and "" or "s", data.axis, gap.step - 1, data:time_text(gap.before, gap.trajectory), data:time_text(gap.after, gap.trajectory)))
+    fail(("windows: %d gap%s along '%s'\n  have  the first after step %d: from %s to %s\n" ..
+      "  fix   add what is missing, or leave gaps = \"error\" out"):format(
+      #data.gaps, #data.gaps == 1 and "" or "s", data.axis, gap.step - 1, data:time_text(gap.before, gap.trajectory),
+        data:time_text(gap.after, gap.trajectory)))
   end
   local self = setmetatable({data = data, every = options.every, gaps = options.gaps}, meta)
   self.inputs = read_part(data, "inputs", options.inputs)
-  self.targets = options.targets and read_part(data, "targets", options.targets) or {fields = {}, steps = {}, channels = {}}
+  self.targets = options.targets and read_part(data, "targets", options.targets)
+      or {fields = {}, steps = {}, channels = {}}
   self.static = {fields = options.static, steps = {0}, channels = {}}
   for _, name in ipairs {"inputs", "targets", "static"} do check_part(data, name, self[name], name == "static") end
   self.low, self.high = reach {self.inputs, self.targets}
@@ -136,13 +152,16 @@ local function windows(data, ...)
       local count = stretch[2] - (self.high - self.low)
       longest = math.max(longest, stretch[2])
       if count > 0 then
-        pieces[#pieces + 1] = {run = number - 1, first = stretch[1] - self.low, count = (count + self.every - 1) // self.every}
+        pieces[#pieces + 1] = {run = number - 1, first = stretch[1] - self.low,
+            count = (count + self.every - 1) // self.every}
       end
     end
   end
   if #pieces == 0 then
-    fail(("windows: a window of %d steps (%d to %d) is longer than what there is\n  have  at most %d steps along '%s' without a gap\n  fix   take smaller "
-      .. "steps or leads, or more files"):format(self.high - self.low + 1, self.low, self.high, longest, tostring(data.axis)))
+    fail(("windows: a window of %d steps (%d to %d) is longer than what there is\n" ..
+        "  have  at most %d steps along '%s' without a gap\n  fix   take smaller "
+      .. "steps or leads, or more files"):format(self.high - self.low + 1, self.low, self.high, longest,
+          tostring(data.axis)))
   end
   return self:over(pieces)
 end
@@ -189,8 +208,12 @@ end
 --- A text that differs where the samples are others.
 function Windows:description()
   local parts = {self.data:description(), "every " .. self.every}
-  for _, part in ipairs {self.inputs, self.targets, self.static} do parts[#parts + 1] = table.concat(part.channels, ",") end
-  for _, piece in ipairs(self.pieces) do parts[#parts + 1] = ("%d:%d:%d"):format(piece.run, piece.first, piece.count) end
+  for _, part in ipairs {self.inputs, self.targets, self.static} do
+    parts[#parts + 1] = table.concat(part.channels, ",")
+  end
+  for _, piece in ipairs(self.pieces) do
+    parts[#parts + 1] = ("%d:%d:%d"):format(piece.run, piece.first, piece.count)
+  end
   return table.concat(parts, "|")
 end
 
@@ -214,7 +237,8 @@ function meta.__len(self) return self.count end
 
 function meta.__tostring(self)
   local dropped = self.dropped and (", %d at its borders dropped"):format(self.dropped) or ""
-  return ("Windows%s: %d samples, %s to %s%s\n  inputs   %s\n  targets  %s\n  static   %s"):format(self.name and " '" .. self.name .. "'" or "",
+  return ("Windows%s: %d samples, %s to %s%s\n  inputs   %s\n  targets  %s\n  static   %s"):format(self.name and " '"
+    .. self.name .. "'" or "",
     self.count, self:time(0), self:time(self.count - 1), dropped, table.concat(self.inputs.channels, " "),
     table.concat(self.targets.channels, " "), table.concat(self.static.channels, " "))
 end

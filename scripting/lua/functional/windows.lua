@@ -19,15 +19,18 @@ end
 
 --- The operators themselves, before functions of the same names take their place in `mh`.
 local aten = {}
-for _, name in ipairs {"max_unpool2d", "max_unpool3d", "fractional_max_pool2d", "fractional_max_pool3d", "im2col", "col2im"} do
+for _, name in ipairs {"max_unpool2d", "max_unpool3d", "fractional_max_pool2d", "fractional_max_pool3d", "im2col",
+    "col2im"} do
   aten[name] = mh[name]
 end
 
 -- ---- Pooling ------------------------------------------------------------------------------------------------------
 
 for dims = 1, 3 do
-  --- (sum of x^p over the window)^(1/p); a window that ceil_mode lets stand out counts as if its mean were that of a whole one.
-  define("lp_pool" .. dims .. "d", {"input", "norm_type", "kernel_size", optional "stride", {"ceil_mode", false}}, function(v, op)
+  --- (sum of x^p over the window)^(1/p); a window that ceil_mode lets stand out counts as if its mean were that of a
+  --- whole one.
+  define("lp_pool" .. dims .. "d", {"input", "norm_type", "kernel_size", optional "stride", {"ceil_mode", false}},
+      function(v, op)
     local kernel = tuple(op, "kernel_size", v.kernel_size, dims)
     local stride = v.stride and tuple(op, "stride", v.stride, dims) or kernel
     local mean = mh["avg_pool" .. dims .. "d"](v.input:pow(v.norm_type), kernel, stride, 0, v.ceil_mode)
@@ -65,12 +68,14 @@ end
 
 for dims = 2, 3 do
   --- Windows that start where random numbers say (Graham, "Fractional max-pooling", 2014), as many as output_size, or
-  --- output_ratio times the extent. `random_samples` [batch, channels, dims] in [0, 1) are drawn where they are not given.
-  --- Returns the values, and with return_indices where they stood.
+  --- output_ratio times the extent. `random_samples` [batch, channels, dims] in [0, 1) are drawn where they are not
+  --- given. Returns the values, and with return_indices where they stood.
   define("fractional_max_pool" .. dims .. "d", {"input", "kernel_size", optional "output_size", optional "output_ratio",
     {"return_indices", false}, optional "random_samples"}, function(v, op)
     local x, shape = v.input, v.input.shape
-    if (v.output_size == nil) == (v.output_ratio == nil) then fail(op .. ": give either output_size or output_ratio") end
+    if (v.output_size == nil) == (v.output_ratio == nil) then
+      fail(op .. ": give either output_size or output_ratio")
+    end
     if #shape ~= dims + 1 and #shape ~= dims + 2 then
       fail(("%s: the input has %d dimensions, wanted %d or %d"):format(op, #shape, dims + 1, dims + 2))
     end
@@ -79,13 +84,17 @@ for dims = 2, 3 do
       local ratio = tuple(op, "output_ratio", v.output_ratio, dims)
       size = {}
       for d = 1, dims do
-        if ratio[d] <= 0 or ratio[d] >= 1 then fail(op .. ": output_ratio is " .. ratio[d] .. ", wanted more than 0 and less than 1") end
+        if ratio[d] <= 0 or ratio[d] >= 1 then
+          fail(op .. ": output_ratio is " .. ratio[d] .. ", wanted more than 0 and less than 1")
+        end
         size[d] = math.floor(shape[#shape - dims + d] * ratio[d])
       end
     end
     local batch = #shape == dims + 2 and shape[1] or 1
-    local samples = v.random_samples or mh.rand({batch, shape[#shape - dims], dims}, {dtype = x.dtype, device = x.device})
-    local values, indices = aten["fractional_max_pool" .. dims .. "d"](x, tuple(op, "kernel_size", v.kernel_size, dims), size, samples)
+    local samples = v.random_samples or mh.rand({batch, shape[#shape - dims], dims},
+        {dtype = x.dtype, device = x.device})
+    local values, indices = aten["fractional_max_pool" .. dims .. "d"](x, tuple(op, "kernel_size", v.kernel_size, dims),
+        size, samples)
     if v.return_indices then return values, indices end
     return values
   end)
@@ -112,8 +121,8 @@ end)
 
 local kBlocks = {{"dilation", 1}, {"padding", 0}, {"stride", 1}}
 
---- Sliding blocks [batch, channels * block, positions] of [batch, channels, rows, columns]. In `mh`, unfold is the operator
---- along one dimension.
+--- Sliding blocks [batch, channels * block, positions] of [batch, channels, rows, columns]. In `mh`, unfold is the
+--- operator along one dimension.
 define("unfold", {"input", "kernel_size", table.unpack(kBlocks)}, function(v, op)
   local two = {}
   for name, least in pairs {kernel_size = 1, dilation = 1, padding = 0, stride = 1} do

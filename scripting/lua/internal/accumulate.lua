@@ -22,7 +22,8 @@ local function scale(modules, factor)
   end)
 end
 
---- Backward of this batch's share in the mean of the step's losses. Returns the loss, detached. Collective as a backward is.
+--- Backward of this batch's share in the mean of the step's losses. Returns the loss, detached. Collective as a
+--- backward is.
 function Micro:backward(loss)
   if not mh.is_tensor(loss) or loss:numel() ~= 1 then
     fail("accumulate: backward takes the loss of a batch, one number\n  fix   reduce it first: mean() or sum()")
@@ -51,19 +52,21 @@ end
 
 local function check(n, of, source)
   if math.type(n) ~= "integer" or n < 1 then
-    fail(("accumulate: wanted the number of batches for a step, got %s\n  fix   mh.accumulate(4, net, loader:batches())"):format(mh._describe(n)))
+    fail(("accumulate: wanted the number of batches for a step, got %s\n" ..
+        "  fix   mh.accumulate(4, net, loader:batches())"):format(mh._describe(n)))
   end
   local modules = is_module(of) and {of} or of
   for i, module in ipairs(type(modules) == "table" and modules or {}) do
     if not is_module(module) then fail(("accumulate: module %d is %s"):format(i, mh._describe(module))) end
   end
   if type(modules) ~= "table" or #modules == 0 then
-    fail(("accumulate: wanted the module that is trained, or a list of them, got %s\n  fix   mh.accumulate(4, net, loader:batches()); "
+    fail(("accumulate: wanted the module that is trained, or a list of them, got %s\n" ..
+        "  fix   mh.accumulate(4, net, loader:batches()); "
       .. "a pipeline has micro-batches of its own"):format(mh._describe(of)))
   end
   if type(source) ~= "function" and (type(source) ~= "table" or getmetatable(source)) then
-    fail(("accumulate: wanted what `for` goes through, or a list of batches, got %s\n  fix   mh.accumulate(4, net, loader:batches())"):format(
-      mh._describe(source)))
+    fail(("accumulate: wanted what `for` goes through, or a list of batches, got %s\n" ..
+      "  fix   mh.accumulate(4, net, loader:batches())"):format(mh._describe(source)))
   end
   return modules
 end
@@ -78,11 +81,11 @@ local accumulate = {}
 ---       opt:zero_grad()
 ---     end
 ---
---- The gradient is that of the mean of the n losses; fewer batches than n that are left over at the end make a last step of
---- their own mean. Gradients of units (mh.fully_shard, mh.replicate) are summed over the ranks with the last batch of a step
---- alone, until when each rank keeps them whole. `net`: the module, or a list of modules. What stands behind it are the
---- values that `for` takes, or a list. The iterator is asked for one batch more only within a step, so what it saves at a
---- step's end is right. Every rank goes through as many batches.
+--- The gradient is that of the mean of the n losses; fewer batches than n that are left over at the end make a last
+--- step of their own mean. Gradients of units (mh.fully_shard, mh.replicate) are summed over the ranks with the last
+--- batch of a step alone, until when each rank keeps them whole. `net`: the module, or a list of modules. What stands
+--- behind it are the values that `for` takes, or a list. The iterator is asked for one batch more only within a step,
+--- so what it saves at a step's end is right. Every rank goes through as many batches.
 function accumulate.accumulate(n, net, source, state, control, closing)
   local modules = check(n, net, source)
   local read, ahead, index = reader_of(source, state, control), nil, 0

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Calls as in PyTorch: positional values, then names in a last table, `nn.Conv2d(3, 8, 3, {padding = 1})`. Errors name the
--- function, the argument and the value, by mh._describe: an address would differ from rank to rank.
+-- Calls as in PyTorch: positional values, then names in a last table, `nn.Conv2d(3, 8, 3, {padding = 1})`. Errors name
+-- the function, the argument and the value, by mh._describe: an address would differ from rank to rank.
 -- tests/scripting/wrong_calls.lua calls every public function wrongly.
 
 local mh = require "moonhalo"
@@ -14,8 +14,8 @@ local kNone = {}
 --- A parameter that may be left out and then is nil.
 function arguments.optional(name) return {name, kNone} end
 
---- True if `value` is a table of named options: no metatable but that of settings, no list part, string keys (or nothing
---- at all).
+--- True if `value` is a table of named options: no metatable but that of settings, no list part, string keys (or
+--- nothing at all).
 function arguments.is_options(value)
   if type(value) ~= "table" or rawlen(value) > 0 then return false end
   local meta = getmetatable(value)
@@ -26,8 +26,8 @@ function arguments.is_options(value)
   return true
 end
 
---- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name). `elsewhere`: what to give for
---- options that other programs have, by their names.
+--- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name). `elsewhere`:
+--- what to give for options that other programs have, by their names.
 function arguments.signature(op, entries, elsewhere)
   local signature = {op = op, names = {}, position = {}, default = {}, required = {}, elsewhere = elsewhere or {}}
   for i, entry in ipairs(entries) do
@@ -60,14 +60,16 @@ function arguments.read(signature, ...)
   end
   if count > #signature.names then
     fail(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature)
-      .. (mh.is_tensor(given[1]) and rawget(mh.nn, signature.op) and "\n  fix   make the layer first, then call it: nn." .. signature.op .. "()(x)" or ""))
+      .. (mh.is_tensor(given[1]) and rawget(mh.nn, signature.op) and "\n  fix   make the layer first, then call it: nn."
+          .. signature.op .. "()(x)" or ""))
   end
   for i = 1, count do values[signature.names[i]] = given[i] end
   for name, value in pairs(options or {}) do
     local position = signature.position[name]
     if not position then
       local fix = signature.elsewhere[name]
-      fail(signature.op .. ": unknown option '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), signature.names)
+      fail(signature.op .. ": unknown option '" .. tostring(name) .. "'"
+          .. mh.did_you_mean(tostring(name), signature.names)
         .. usage(signature) .. (fix and "\n  fix   " .. fix or ""))
     end
     if position <= count and values[name] ~= nil then
@@ -84,8 +86,8 @@ function arguments.read(signature, ...)
   return values
 end
 
---- Returns define(name, entries, run): it makes target[name] with a signature, whose `run` gets the values by name, and the name.
---- `tensors`: the names of arguments that are tensors.
+--- Returns define(name, entries, run): it makes target[name] with a signature, whose `run` gets the values by name, and
+--- the name. `tensors`: the names of arguments that are tensors.
 function arguments.definer(target, tensors)
   return function(name, entries, run)
     local spec = arguments.signature(name, entries)
@@ -121,7 +123,9 @@ end
 
 --- `value`, true or false, or an error that names the argument.
 function arguments.flag(op, name, value)
-  if type(value) ~= "boolean" then fail(("%s: %s is %s, wanted true or false"):format(op, name, mh._describe(value))) end
+  if type(value) ~= "boolean" then
+    fail(("%s: %s is %s, wanted true or false"):format(op, name, mh._describe(value)))
+  end
   return value
 end
 
@@ -172,7 +176,8 @@ function arguments.choice(op, name, value, known)
   if type(value) ~= "string" then
     fail(("%s: unknown %s %s\n  have  %s"):format(op, name, mh._describe(value), table.concat(known, ", ")))
   end
-  fail(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, value, mh.did_you_mean(value, known), table.concat(known, ", ")))
+  fail(("%s: unknown %s '%s'%s\n  have  %s"):format(op, name, value, mh.did_you_mean(value, known),
+      table.concat(known, ", ")))
 end
 
 return arguments

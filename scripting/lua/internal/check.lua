@@ -75,18 +75,22 @@ function check.call(name, numbers)
   local fn = rawget(_G, name)
   if type(fn) ~= "function" or known[name] then
     local names = functions()
-    mh.fail(("check: the script has no function '%s'%s\n  have  %s\n  fix   define it in the script, without `local`"):format(
+    mh.fail(("check: the script has no function '%s'%s\n  have  %s\n" ..
+      "  fix   define it in the script, without `local`"):format(
       name, mh.did_you_mean(name, names), #names > 0 and table.concat(names, ", ") or "no global functions"))
   end
   if verify then
     local apart, where = mh.host.verify(name, numbers)
-    if mh.rank() == 0 then print(("alike  %s(%s), to %.2g (%s)"):format(name, table.concat(numbers, ", "), apart, where)) end
+    if mh.rank() == 0 then
+      print(("alike  %s(%s), to %.2g (%s)"):format(name, table.concat(numbers, ", "), apart, where))
+    end
   end
   local results = table.pack(fn(table.unpack(numbers)))
   local texts = {}
   for i = 1, results.n do texts[i] = describe(results[i]) end
   if mh.rank() == 0 then
-    print(("ok     %s(%s)%s"):format(name, table.concat(numbers, ", "), results.n > 0 and " -> " .. table.concat(texts, ", ") or ""))
+    print(("ok     %s(%s)%s"):format(name, table.concat(numbers, ", "), results.n > 0 and " -> "
+        .. table.concat(texts, ", ") or ""))
   end
 end
 

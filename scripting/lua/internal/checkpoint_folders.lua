@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The folders of checkpoints; rank 0 calls these. How a save replaces an earlier one: io/checkpoint/checkpoint_folder.h.
+-- The folders of checkpoints; rank 0 calls these. How a save replaces an earlier one:
+-- io/checkpoint/checkpoint_folder.h.
 
 local mh = require "moonhalo"
 local values = require "moonhalo.internal.checkpoint_values"
@@ -16,14 +17,15 @@ function folders.prepare(path)
   path = files.resolve(path)
   cfiles.settle(kSave, path)
   if not cfiles.find(kSave, path) and not files.is_empty(path) then
-    fail(("checkpoint.save: '%s' is there and no checkpoint\n  have  no %s in it\n  fix   choose another name, or remove it first")
+    fail(("checkpoint.save: '%s' is there and no checkpoint\n  have  no %s in it\n" ..
+        "  fix   choose another name, or remove it first")
       :format(path, kFile))
   end
   return path
 end
 
---- `tensors`: entry -> list of {name, tensor}. Returns the same by file, without its ending, and the indices of the entries
---- that are in several files, of at most `most` bytes if that is given: name -> text.
+--- `tensors`: entry -> list of {name, tensor}. Returns the same by file, without its ending, and the indices of the
+--- entries that are in several files, of at most `most` bytes if that is given: name -> text.
 function folders.parts_of(tensors, most)
   local written, indices = {}, {}
   for key, list in pairs(tensors) do
@@ -43,7 +45,9 @@ function folders.parts_of(tensors, most)
       written[name] = part
       for _, pair in ipairs(part) do map[pair[1]] = name .. ".safetensors" end
     end
-    if #parts > 1 then indices[key .. kIndex] = mh.json.encode({metadata = {total_size = total}, weight_map = map}, 1) end
+    if #parts > 1 then
+      indices[key .. kIndex] = mh.json.encode({metadata = {total_size = total}, weight_map = map}, 1)
+    end
   end
   return written, indices
 end
@@ -93,17 +97,21 @@ function folders.choose(path)
   local name = files.resolve(path)
   local found = cfiles.find(kLoad, name)
   if not found then
-    local unfinished = mh.files.exists(name .. ".partial") and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
+    local unfinished = mh.files.exists(name .. ".partial")
+        and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
     fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or "")
-      .. "\n  fix   give the path of mh.checkpoint.save, from the folder where the program runs; mh.checkpoint.latest(folder) finds the last one")
+      .. "\n  fix   give the path of mh.checkpoint.save, from the folder where the program runs; " ..
+          "mh.checkpoint.latest(folder) finds the last one")
   end
   if found ~= name then
-    warn(("checkpoint.load: '%s' is missing; a save that was killed left '%s' complete, which is loaded"):format(path, found))
+    warn(("checkpoint.load: '%s' is missing; a save that was killed left '%s' complete, which is loaded"):format(path,
+        found))
   end
   return found
 end
 
---- The entries of checkpoint.json, and its format. Names of entries become those of files, which must not lie elsewhere.
+--- The entries of checkpoint.json, and its format. Names of entries become those of files, which must not lie
+--- elsewhere.
 function folders.read_entries(path, newest)
   local file = path .. "/" .. kFile
   local saved = mh.json.load(file)

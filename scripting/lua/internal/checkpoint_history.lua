@@ -18,7 +18,8 @@ local function whole_ones(who, folder)
   return found
 end
 
---- A list of {name, time, ranks}, the last saved last, ranks of layout "per_rank" alone, one for each number that saved it, and the names of what kills have left of layout "per_rank". Collective.
+--- A list of {name, time, ranks}, the last saved last, ranks of layout "per_rank" alone, one for each number that saved
+--- it, and the names of what kills have left of layout "per_rank". Collective.
 local function by_time(who, folder)
   local found = mh.json.decode(files.on_first_rank(function() return mh.json.encode(whole_ones(who, folder)) end))
   local others, left = per_rank.list(who, folder)
@@ -38,8 +39,8 @@ function history.latest(folder)
   return #found > 0 and folder .. "/" .. found[#found].name or nil
 end
 
---- Removes all but the `count` newest of the checkpoints beside `path` whose names differ from its own in digits only, nothing if
---- that is nil. Collective.
+--- Removes all but the `count` newest of the checkpoints beside `path` whose names differ from its own in digits only,
+--- nothing if that is nil. Collective.
 function history.keep(path, count)
   if not count then return end
   local folder, own = path:match("^(.*)/([^/]*)$")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- States of optimizers in checkpoints: by the names that parameters have in the modules saved beside them, so that another
--- order, or other groups of ranks, do not matter. A parameter of no module is named by its position: "#3".
+-- States of optimizers in checkpoints: by the names that parameters have in the modules saved beside them, so that
+-- another order, or other groups of ranks, do not matter. A parameter of no module is named by its position: "#3".
 
 local mh = require "moonhalo"
 local stages = require "moonhalo.internal.checkpoint_stages"
@@ -10,9 +10,9 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 local fail, identity = mh.fail, mh._checkpoint_files.identity
 local optimizers = {}
 
---- The names of an optimizer's parameters by position, and whether any module knows one. Names that parameters of several
---- modules have get their entries' in front, all of them, so that no order decides; `plain`: by those, the name alone.
---- `modules`: list of {entry, module}.
+--- The names of an optimizer's parameters by position, and whether any module knows one. Names that parameters of
+--- several modules have get their entries' in front, all of them, so that no order decides; `plain`: by those, the name
+--- alone. `modules`: list of {entry, module}.
 local function names_of(optimizer, modules)
   local known, places, users, names, plain, found = {}, {}, {}, {}, {}, false
   for _, pair in ipairs(modules) do
@@ -35,13 +35,15 @@ local function names_of(optimizer, modules)
   return names, found, plain
 end
 
---- `names` as an earlier version wrote them: of parameters of one name the first in the optimizer had it without its entry's.
---- The others tell which one that is.
+--- `names` as an earlier version wrote them: of parameters of one name the first in the optimizer had it without its
+--- entry's. The others tell which one that is.
 local function as_saved(names, plain, state)
   local missing, count = {}, {}
   for _, name in ipairs(names) do
     local short = plain[name]
-    if short and state[short] ~= nil and state[name] == nil then missing[short], count[short] = name, (count[short] or 0) + 1 end
+    if short and state[short] ~= nil and state[name] == nil then
+      missing[short], count[short] = name, (count[short] or 0) + 1
+    end
   end
   local renamed = table.move(names, 1, #names, 1, {})
   for i, name in ipairs(names) do
@@ -65,7 +67,8 @@ function optimizers.pack(optimizer, modules, tensors)
   for _, group in ipairs(dict.param_groups) do
     for i, position in ipairs(group.params) do group.params[i] = names[position] end
   end
-  return {name = dict.name, by = "name", param_groups = values.pack(dict.param_groups, "param_groups", tensors, 2), state = state}
+  return {name = dict.name, by = "name", param_groups = values.pack(dict.param_groups, "param_groups", tensors, 2),
+      state = state}
 end
 
 --- The same with tensors of device "meta" for those of `state`.
@@ -99,19 +102,23 @@ local function same_options(a, b)
   for _, pair in ipairs {{a, b}, {b, a}} do
     for key, value in pairs(pair[1]) do
       local other = pair[2][key]
-      local same = type(value) == "table" and type(other) == "table" and table.concat(value, " ") == table.concat(other, " ")
+      local same = type(value) == "table" and type(other) == "table"
+          and table.concat(value, " ") == table.concat(other, " ")
       if key ~= "params" and value ~= other and not same then return false end
     end
   end
   return true
 end
 
---- Returns the saved group of each of the optimizer's groups: the one that has its parameters, in whatever order groups are.
+--- Returns the saved group of each of the optimizer's groups: the one that has its parameters, in whatever order groups
+--- are.
 local function groups_by_name(optimizer, names, saved)
   if not is_list(saved) or #saved ~= #optimizer.param_groups then return saved end  -- which is refused
   local group_of, groups, position = {}, {}, 0
   for g, group in ipairs(saved) do
-    for _, name in ipairs(type(group) == "table" and is_list(group.params) and group.params or {}) do group_of[name] = g end
+    for _, name in ipairs(type(group) == "table" and is_list(group.params) and group.params or {}) do
+      group_of[name] = g
+    end
   end
   for g, group in ipairs(optimizer.param_groups) do
     local from, first
@@ -119,7 +126,8 @@ local function groups_by_name(optimizer, names, saved)
       position = position + 1
       local one = group_of[names[position]]
       if from and one and one ~= from and not same_options(saved[one], saved[from]) then
-        fail(("load_state_dict: group %d of the optimizer has parameters of the saved groups %d ('%s') and %d ('%s'), whose options differ"
+        fail(("load_state_dict: group %d of the optimizer has parameters of the saved groups %d ('%s') and %d " ..
+            "('%s'), whose options differ"
           .. "\n  fix   make the groups that were saved"):format(g, from, first, one, names[position]))
       end
       if one and not from then from, first = one, names[position] end
@@ -129,8 +137,8 @@ local function groups_by_name(optimizer, names, saved)
   return groups
 end
 
---- Makes what load_state_dict of `optimizer` takes: states by position. With strict = false a parameter without a saved state
---- starts with none.
+--- Makes what load_state_dict of `optimizer` takes: states by position. With strict = false a parameter without a saved
+--- state starts with none.
 function optimizers.by_position(optimizer, modules, value, options)
   if type(value) ~= "table" or type(value.state) ~= "table" then return value end  -- which it refuses
   local names, found, pipe, plain = nil, true, stages.pipeline_of_optimizer(optimizer), nil
@@ -161,18 +169,23 @@ function optimizers.by_position(optimizer, modules, value, options)
   end
   local more = sorted_keys(left)
   if options.strict ~= false and #missing + #more > 0 then
-    local problem = #missing > 0 and ("no state of '%s'%s"):format(table.concat(missing, "', '"), mh.did_you_mean(missing[1], more))
+    local problem = #missing > 0 and ("no state of '%s'%s"):format(table.concat(missing, "', '"),
+        mh.did_you_mean(missing[1], more))
       or ("the optimizer has no '%s'"):format(table.concat(more, "', '"))
-    fail("load_state_dict: " .. problem .. "\n  fix   load it together with the modules saved beside it; with strict = false "
+    fail("load_state_dict: " .. problem
+        .. "\n  fix   load it together with the modules saved beside it; with strict = false "
       .. "states of other parameters are left out, and what has none starts anew")
   end
   return {name = value.name, param_groups = groups, state = state}
 end
 
---- A saved entry as state_dict() of the optimizer would give it, where it is an optimizer's: for callers who load without
---- one and pass the state on themselves.
+--- A saved entry as state_dict() of the optimizer would give it, where it is an optimizer's: for callers who load
+--- without one and pass the state on themselves.
 function optimizers.as_state_dict(value)
-  if type(value) ~= "table" or value.by ~= "name" or type(value.state) ~= "table" or not is_list(value.param_groups) then return value end
+  if type(value) ~= "table" or value.by ~= "name" or type(value.state) ~= "table"
+      or not is_list(value.param_groups) then
+    return value
+  end
   local state, count = {}, 0
   for _, group in ipairs(value.param_groups) do
     for i, name in ipairs(type(group) == "table" and is_list(group.params) and group.params or {}) do

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Checkpoints with layout = "per_rank": PATH/rank-00002-of-00004 is a folder of rank 2 alone, with its blocks. Nothing travels,
--- and the ranks need no disk in common. All folders are complete before the first takes its name, and those of one save bear
--- one number; so after a kill at any moment some save is complete on every rank.
+-- Checkpoints with layout = "per_rank": PATH/rank-00002-of-00004 is a folder of rank 2 alone, with its blocks. Nothing
+-- travels, and the ranks need no disk in common. All folders are complete before the first takes its name, and those of
+-- one save bear one number; so after a kill at any moment some save is complete on every rank.
 
 local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
@@ -56,7 +56,8 @@ local function newest_of_all(lists)
   return newest
 end
 
---- Returns the suffix of this rank's folder that holds the newest save that every rank has; nil where none is. Collective.
+--- Returns the suffix of this rank's folder that holds the newest save that every rank has; nil where none is.
+--- Collective.
 local function choose(folder)
   local own, suffixes = numbers_of(folder)
   local lists = files.of_all_ranks(mh.json.encode(own))
@@ -88,8 +89,8 @@ function per_rank.drop_unfinished(path)
   end)
 end
 
---- Removes this rank's folders of saves of `ranks` ranks, where that differs in number from this run's: also those whose
---- ranks are no more.
+--- Removes this rank's folders of saves of `ranks` ranks, where that differs in number from this run's: also those
+--- whose ranks are no more.
 local function discard_own(path, ranks)
   for rank = mh.rank(), ranks - 1, mh.world_size() do
     local folder = folder_of(path, rank, ranks)
@@ -112,14 +113,15 @@ function per_rank.commit(path)
   end)
 end
 
---- Writes this rank's blocks into PATH/rank-K-of-N.partial, which commit() names: returns `path` resolved, and the thread that
---- does so if `async`. Collective.
+--- Writes this rank's blocks into PATH/rank-K-of-N.partial, which commit() names: returns `path` resolved, and the
+--- thread that does so if `async`. Collective.
 function per_rank.save(path, entries, tensors, format, async)
   path = files.resolve(path)
   local folder = own_folder(path)
   local saved = tonumber(files.on_first_rank(function()
     if cfiles.find(kSave, path) then
-      fail(("checkpoint.save: '%s' is a checkpoint of whole tensors\n  have  layout = \"per_rank\"\n  fix   choose another name, or "
+      fail(("checkpoint.save: '%s' is a checkpoint of whole tensors\n  have  layout = \"per_rank\"\n" ..
+          "  fix   choose another name, or "
         .. "remove it first"):format(path))
     end
     return ("%.6f"):format(cfiles.now())
@@ -131,8 +133,8 @@ function per_rank.save(path, entries, tensors, format, async)
     cfiles.settle(kSave, folder)
     return ""
   end)
-  local text = mh.json.encode({format = format, saved = saved, layout = "per_rank", rank = mh.rank(), ranks = mh.world_size(),
-    entries = entries}, 1) .. "\n"
+  local text = mh.json.encode({format = format, saved = saved, layout = "per_rank", rank = mh.rank(),
+    ranks = mh.world_size(), entries = entries}, 1) .. "\n"
   tensors = parts.summed(tensors)
   local background
   local done, problem = pcall(files.on_every_rank, function()
@@ -149,8 +151,8 @@ end
 
 -- ---- Which there are ------------------------------------------------------------------------------------------------
 
---- The complete saves that this rank looks after in the folders of `folder`: a list of {name, ranks, rank, numbers}. Those of
---- other numbers of ranks are shared out.
+--- The complete saves that this rank looks after in the folders of `folder`: a list of {name, ranks, rank, numbers}.
+--- Those of other numbers of ranks are shared out.
 local function own_saves(who, folder)
   local found, ranks_now = {}, mh.world_size()
   for _, name in ipairs(cfiles.list_folders(who, folder)) do
@@ -165,8 +167,8 @@ local function own_saves(who, folder)
   return found
 end
 
---- The checkpoints in `folder` that are complete on all ranks, as {name, ranks, time}, and the names of those that are not: what kills
---- have left of saves of this many ranks. Collective.
+--- The checkpoints in `folder` that are complete on all ranks, as {name, ranks, time}, and the names of those that are
+--- not: what kills have left of saves of this many ranks. Collective.
 function per_rank.list(who, folder)
   local own = "[]"
   files.on_every_rank(function()
@@ -193,8 +195,8 @@ function per_rank.list(who, folder)
   return found, left
 end
 
---- Removes this rank's part of the checkpoint at `path`, and the folder when that was the last. `ranks`: of saves of so many
---- ranks only. Collective.
+--- Removes this rank's part of the checkpoint at `path`, and the folder when that was the last. `ranks`: of saves of so
+--- many ranks only. Collective.
 function per_rank.discard(path, ranks)
   files.on_every_rank(function()
     for _, count in ipairs(counts_in(kSave, path)) do
@@ -209,11 +211,14 @@ end
 local function read_notes(file)
   local all = mh.json.decode((cfiles.header(file)))
   local text = type(all) == "table" and type(all.__metadata__) == "table" and all.__metadata__[kNote]
-  if type(text) ~= "string" then fail(("checkpoint.load: '%s' is damaged: it does not say what its blocks are"):format(file)) end
+  if type(text) ~= "string" then
+    fail(("checkpoint.load: '%s' is damaged: it does not say what its blocks are"):format(file))
+  end
   return mh.json.decode(text)
 end
 
---- Reads this rank's blocks, as _checkpoint_files.reader reads whole tensors. Ranks find other problems; agree() tells them all.
+--- Reads this rank's blocks, as _checkpoint_files.reader reads whole tensors. Ranks find other problems; agree() tells
+--- them all.
 local Blocks = {}
 Blocks.__index = Blocks
 
@@ -227,18 +232,24 @@ function Blocks:check(key, name, target)
   local note = self.notes[key][name]
   local block, begin = cfiles.block(target)
   if self.problem or parts.same_block(note, block.shape, begin) then return end
-  self.problem = ("checkpoint.load: '%s', entry '%s': '%s' lies in other blocks\n  have  %s of %s saved, %s wanted\n  fix   place it "
-    .. "as it was saved, or make a checkpoint of whole tensors first: moonhalo merge %s OTHER"):format(self.folder, key, name,
-    parts.block_text(note.size, note.begin), parts.block_text(note.shape), parts.block_text(block.shape, begin), self.path)
+  self.problem = ("checkpoint.load: '%s', entry '%s': '%s' lies in other blocks\n" ..
+      "  have  %s of %s saved, %s wanted\n  fix   place it "
+    .. "as it was saved, or make a checkpoint of whole tensors first: moonhalo merge %s OTHER"):format(self.folder, key,
+        name,
+    parts.block_text(note.size, note.begin), parts.block_text(note.shape), parts.block_text(block.shape, begin),
+      self.path)
 end
 
 --- Notes a problem unless this rank has all of a tensor.
 function Blocks:check_whole(key, name)
   local note = self.notes[key][name]
   if note.begin and parts.same_shape(note.size, note.shape) then return true end
-  self.problem = self.problem or ("checkpoint.load: '%s', entry '%s': '%s' was saved in blocks\n  have  %s of %s\n  fix   load it into "
-    .. "something that has the same placements, or make a checkpoint of whole tensors first: moonhalo merge %s OTHER"):format(
-    self.folder, key, name == "" and key or name, parts.block_text(note.size, note.begin), parts.block_text(note.shape), self.path)
+  self.problem = self.problem
+      or ("checkpoint.load: '%s', entry '%s': '%s' was saved in blocks\n  have  %s of %s\n  fix   load it into "
+    .. "something that has the same placements, or make a checkpoint of whole tensors first: moonhalo merge %s " ..
+        "OTHER"):format(
+    self.folder, key, name == "" and key or name, parts.block_text(note.size, note.begin), parts.block_text(note.shape),
+      self.path)
   return false
 end
 
@@ -285,7 +296,8 @@ function per_rank.open(path, newest)
     for _, ranks in ipairs(counts) do
       if ranks == mh.world_size() then return "" end
     end
-    fail(("checkpoint.load: '%s' was saved by %s ranks, each its blocks\n  have  %d ranks\n  fix   make a checkpoint of whole tensors "
+    fail(("checkpoint.load: '%s' was saved by %s ranks, each its blocks\n  have  %d ranks\n" ..
+        "  fix   make a checkpoint of whole tensors "
       .. "first: moonhalo merge %s OTHER"):format(path, table.concat(counts, " and by "), mh.world_size(), path))
   end)
   local suffix = choose(folder)
@@ -308,25 +320,29 @@ function per_rank.open(path, newest)
   return opened
 end
 
---- The checkpoint of all ranks under `path` as {entries, parts of every entry: key -> list}: every folder is seen by this rank.
+--- The checkpoint of all ranks under `path` as {entries, parts of every entry: key -> list}: every folder is seen by
+--- this rank.
 function per_rank.read_all(path, newest)
   path = files.resolve(path)
   local counts = counts_in(kLoad, path)
   local ranks, found, lists = counts[#counts], {}, {}
   if #counts > 1 then
-    fail(("checkpoint.merge: '%s' has blocks of %s ranks\n  fix   remove those that are old"):format(path, table.concat(counts, " and of ")))
+    fail(("checkpoint.merge: '%s' has blocks of %s ranks\n  fix   remove those that are old"):format(path,
+        table.concat(counts, " and of ")))
   end
   for rank = 0, ranks - 1 do
     local folder = folder_of(path, rank, ranks)
     lists[rank + 1] = numbers_of(folder)
     if #lists[rank + 1] == 0 then
-      fail(("checkpoint.merge: '%s' lacks the blocks of rank %d of %d\n  fix   copy its folder there"):format(path, rank, ranks))
+      fail(("checkpoint.merge: '%s' lacks the blocks of rank %d of %d\n  fix   copy its folder there"):format(path,
+          rank, ranks))
     end
     found[rank + 1] = folder
   end
   local number = newest_of_all(lists)
   if not number then
-    fail(("checkpoint.merge: '%s' has blocks of different saves\n  fix   copy there what the %d ranks saved last"):format(path, ranks))
+    fail(("checkpoint.merge: '%s' has blocks of different saves\n" ..
+        "  fix   copy there what the %d ranks saved last"):format(path, ranks))
   end
   for rank = 0, ranks - 1 do
     local _, suffixes = numbers_of(found[rank + 1])
@@ -337,7 +353,9 @@ function per_rank.read_all(path, newest)
     local list = {}
     for _, folder in ipairs(found) do
       local file = ("%s/%s.safetensors"):format(folder, key)
-      if mh.files.exists(file) then list[#list + 1] = {notes = read_notes(file), tensors = mh.safetensors.load(file)} end
+      if mh.files.exists(file) then
+        list[#list + 1] = {notes = read_notes(file), tensors = mh.safetensors.load(file)}
+      end
     end
     if #list > 0 then of_key[key] = list end
   end

@@ -21,21 +21,24 @@ end
 function stages.pipeline_of_optimizer(optimizer)
   local pipe, others = pipelines.trained_by(optimizer)
   if pipe and others then
-    fail("checkpoint: an optimizer has parameters of a pipeline and others, too\n  fix   make one optimizer for the pipeline's "
+    fail("checkpoint: an optimizer has parameters of a pipeline and others, too\n" ..
+        "  fix   make one optimizer for the pipeline's "
       .. "parameters and another for the rest")
   end
   return pipe
 end
 
---- Returns a list of the `own` of every place along a pipeline, and all their tensors, {name, tensor, owner}, of device "meta"
---- where they are at other places. `tensors`: {name, tensor} of this rank. Collective over all ranks.
+--- Returns a list of the `own` of every place along a pipeline, and all their tensors, {name, tensor, owner}, of device
+--- "meta" where they are at other places. `tensors`: {name, tensor} of this rank. Collective over all ranks.
 function stages.join(pipe, own, tensors)
   local described, given, all = {}, {}, {}
   for i, pair in ipairs(tensors) do described[i] = {pair[1], pair[2].dtype, pair[2].shape} end
   local texts = files.of_all_ranks(mh.json.encode({place = pipe._place, values = own, tensors = described}))
   for rank, text in ipairs(texts) do
     local one = mh.json.decode(text)
-    if not given[one.place + 1] then given[one.place + 1] = {owner = rank - 1, values = one.values, tensors = one.tensors} end
+    if not given[one.place + 1] then
+      given[one.place + 1] = {owner = rank - 1, values = one.values, tensors = one.tensors}
+    end
   end
   local by_place = {}
   for place, one in ipairs(given) do
@@ -48,7 +51,8 @@ function stages.join(pipe, own, tensors)
   return by_place, all
 end
 
---- A pipeline's tensors under the names that the whole model gives them: the entry for checkpoint.json, and `tensors` grows.
+--- A pipeline's tensors under the names that the whole model gives them: the entry for checkpoint.json, and `tensors`
+--- grows.
 function stages.pack_model(pipe, tensors)
   local own, entry = {}, {}
   for name, tensor in pipe:_own_state(true) do own[#own + 1] = {name, tensor} end
@@ -68,10 +72,12 @@ local function merged_groups(by_place)
       local text = mh.json.encode(group.options)
       if place == 1 then merged[i], texts[i] = group.options, text end
       if text ~= texts[i] or #one.groups ~= #by_place[1].groups then
-        fail(("checkpoint.save: the optimizers of places 0 and %d of a pipeline differ in groups or options\n  fix   make them "
+        fail(("checkpoint.save: the optimizers of places 0 and %d of a pipeline differ in groups or options\n" ..
+            "  fix   make them "
           .. "with the same groups and options on all ranks"):format(place - 1))
       end
-      merged[i].params = table.move(group.params, 1, #group.params, #(merged[i].params or {}) + 1, merged[i].params or {})
+      merged[i].params = table.move(group.params, 1, #group.params, #(merged[i].params or {}) + 1, merged[i].params
+          or {})
     end
   end
   return merged

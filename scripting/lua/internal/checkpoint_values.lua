@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The values of a checkpoint as JSON and back, exactly: lists and tables with texts as keys are those of JSON; all else is an
--- object of one key that begins with "$":
+-- The values of a checkpoint as JSON and back, exactly: lists and tables with texts as keys are those of JSON; all else
+-- is an object of one key that begins with "$":
 --   {"$tensor": name}              {"$number": "inf"}, which JSON lacks
 --   {"$text": "c3"}                bytes that are no UTF-8, in hexadecimal digits
 --   {"$table": [[key, value]]}     a table with holes, numbers or booleans as keys, or keys beside a list
@@ -64,7 +64,8 @@ local function pack_table(value, path, tensors, depth)
   for i, key in ipairs(sorted_keys(value)) do
     local kind = type(key)
     if kind ~= "string" and kind ~= "number" and kind ~= "boolean" then
-      fail(("checkpoint.save: '%s' has a %s as a key\n  fix   use texts or numbers"):format(place_of(path, tensors), mh.is_tensor(key) and "tensor" or kind))
+      fail(("checkpoint.save: '%s' has a %s as a key\n  fix   use texts or numbers"):format(place_of(path, tensors),
+          mh.is_tensor(key) and "tensor" or kind))
     end
     local name = path == "" and tostring(key) or path .. "." .. tostring(key)
     local element = values.pack(value[key], name, tensors, depth + 1)
@@ -91,12 +92,16 @@ function values.pack(value, path, tensors, depth)
   if kind == "string" then return pack_text(value) end
   if kind == "number" or kind == "boolean" then return value end
   if (kind == "table" or kind == "userdata") and has_state(value) then
-    fail(("checkpoint.save: '%s' is a module, an optimizer or the like inside of a table\n  fix   make it an entry of its own, "
+    fail(("checkpoint.save: '%s' is a module, an optimizer or the like inside of a table\n" ..
+        "  fix   make it an entry of its own, "
       .. "{model = net, optimizer = opt}, or save its state_dict()"):format(place_of(path, tensors)))
   end
-  if kind ~= "table" then fail("checkpoint.save: '" .. place_of(path, tensors) .. "' is a " .. kind .. ", which cannot be saved") end
+  if kind ~= "table" then
+    fail("checkpoint.save: '" .. place_of(path, tensors) .. "' is a " .. kind .. ", which cannot be saved")
+  end
   if depth > kDeepest then
-    fail(("checkpoint.save: '%s...' is nested deeper than %d levels, or holds itself"):format(place_of(path, tensors):sub(1, 60), kDeepest))
+    fail(("checkpoint.save: '%s...' is nested deeper than %d levels, or holds itself"):format(
+        place_of(path, tensors):sub(1, 60), kDeepest))
   end
   return pack_table(value, path, tensors, depth)
 end
@@ -108,7 +113,9 @@ local function unpack_pairs(pairs_, tensor, damaged)
   if type(pairs_) ~= "table" then damaged("a table is a " .. type(pairs_)) end
   for _, pair in pairs(pairs_) do
     local key = type(pair) == "table" and values.unpack(pair[1], tensor, damaged)
-    if key == nil or key ~= key or type(pair) ~= "table" or type(key) == "table" or pair[2] == nil then damaged("a table has a broken key") end
+    if key == nil or key ~= key or type(pair) ~= "table" or type(key) == "table" or pair[2] == nil then
+      damaged("a table has a broken key")
+    end
     result[key] = values.unpack(pair[2], tensor, damaged)
   end
   return result
@@ -138,8 +145,8 @@ function values.walk_both(a, b, visit)
   for _, key in ipairs(sorted_keys(a)) do values.walk_both(a[key], b[key], visit) end
 end
 
---- A copy of the tree `value` with read(tensor, like) for those tensors that `names` knows; `like`: the tensor that stands
---- at the same place of the tree `now`, if one does.
+--- A copy of the tree `value` with read(tensor, like) for those tensors that `names` knows; `like`: the tensor that
+--- stands at the same place of the tree `now`, if one does.
 function values.replace_tensors(value, now, read, names)
   if mh.is_tensor(value) then
     if not names[value] then return value end
@@ -153,11 +160,12 @@ function values.replace_tensors(value, now, read, names)
   return result
 end
 
---- Makes `target`, a plain value, what was saved, and returns it: a table stays the same one, also those in it; a tensor
---- too where shape and dtype are the same.
+--- Makes `target`, a plain value, what was saved, and returns it: a table stays the same one, also those in it; a
+--- tensor too where shape and dtype are the same.
 function values.fill(target, saved)
   if mh.is_tensor(target) and mh.is_tensor(saved) and target.dtype == saved.dtype and not target:is_deferred()
-    and table.concat(target.shape, " ") == table.concat(saved.shape, " ") and target:is_shard_tensor() == saved:is_shard_tensor() then
+    and table.concat(target.shape, " ") == table.concat(saved.shape, " ")
+        and target:is_shard_tensor() == saved:is_shard_tensor() then
     mh.no_grad(function() target:copy_(saved) end)
     return target
   end

@@ -26,9 +26,10 @@ local function start(tensor)
   return two_bytes and tensor:detach():to("float32") or tensor:detach():clone()
 end
 
---- Averages of `module`, placed as its tensors are. Make it after parallelize_module, call `ema:update()` after the optimizer's
---- step. Options: decay (0.999), warmup (false; true: the n-th update from 0 takes at most (1 + n) / (10 + n), so that the
---- first values are soon forgotten). Buffers are copied, not averaged. Averages of float16 and bfloat16 are float32.
+--- Averages of `module`, placed as its tensors are. Make it after parallelize_module, call `ema:update()` after the
+--- optimizer's step. Options: decay (0.999), warmup (false; true: the n-th update from 0 takes at most (1 + n) / (10 +
+--- n), so that the first values are soon forgotten). Buffers are copied, not averaged. Averages of float16 and bfloat16
+--- are float32.
 local function make(...)
   local self = setmetatable(arguments.read(kSignature, ...), meta)
   if not base.is_module(self.module) then fail("EMA: wanted an nn.Module, got " .. mh._describe(self.module)) end
@@ -41,7 +42,9 @@ local function make(...)
   return self
 end
 
-local function place_text(tensor) return tensor:is_shard_tensor() and tostring(tensor:detach().mesh) or "a plain tensor" end
+local function place_text(tensor)
+  return tensor:is_shard_tensor() and tostring(tensor:detach().mesh) or "a plain tensor"
+end
 
 --- `visit(name, average, tensor)` for every average, the tensors being those of `module` under the same names.
 local function each(self, op, module, visit)
@@ -106,7 +109,8 @@ end
 
 --- Names and shapes must be those of this module; the placements may be others.
 function EMA:load_state_dict(given)
-  if type(given) ~= "table" or base.is_module(given) or type(given.averages) ~= "table" or math.type(given.updates) ~= "integer" then
+  if type(given) ~= "table" or base.is_module(given) or type(given.averages) ~= "table"
+      or math.type(given.updates) ~= "integer" then
     fail("EMA: load_state_dict: wanted the table of state_dict(), with averages and updates")
   end
   state.load_state_dict({

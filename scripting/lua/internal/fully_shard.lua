@@ -18,15 +18,17 @@ local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; w
 local kLocal = {}
 
 local kOptions = {
-  fully_shard = {"mesh", "min_numel", "unit_rows", "input", "reshard_after_forward", "reshard_after_backward", "prefetch", "mp_policy",
-                 "output", "bucket_cap_mb"},
+  fully_shard = {"mesh", "min_numel", "unit_rows", "input", "reshard_after_forward", "reshard_after_backward",
+                 "prefetch", "mp_policy", "output", "bucket_cap_mb"},
   replicate = {"mesh", "input", "output", "bucket_cap_mb"},
 }
-local kDefaults = {min_numel = 1024, unit_rows = 1, input = true, reshard_after_forward = true, reshard_after_backward = true, prefetch = 1,
-  mp_policy = {}, output = "shard", bucket_cap_mb = 32}
+local kDefaults = {min_numel = 1024, unit_rows = 1, input = true, reshard_after_forward = true,
+  reshard_after_backward = true, prefetch = 1, mp_policy = {}, output = "shard", bucket_cap_mb = 32}
 
 local function check_policy(op, policy)
-  if type(policy) ~= "table" then fail(op .. ": mp_policy is a table, as {param_dtype = \"bfloat16\"}, got " .. type(policy)) end
+  if type(policy) ~= "table" then
+    fail(op .. ": mp_policy is a table, as {param_dtype = \"bfloat16\"}, got " .. type(policy))
+  end
   for key in pairs(policy) do arguments.choice(op .. ": mp_policy", "option", key, {"param_dtype", "reduce_dtype"}) end
 end
 
@@ -60,8 +62,8 @@ local function read_options(op, given)
   end
   if options.mesh == nil then fail(op .. ": no mesh given\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})") end
   if not is_mesh(options.mesh) then
-    fail(("%s: mesh is no mesh but %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op, mh._describe(options.mesh),
-      tostring(options.mesh), op))
+    fail(("%s: mesh is no mesh but %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op,
+      mh._describe(options.mesh), tostring(options.mesh), op))
   end
   if op == "fully_shard" and options.mesh.ndim > 2 then
     fail(("fully_shard: %s has %d dims\n  fix   give a slice of one dim, or of two, {copies, blocks}"):format(
@@ -90,7 +92,8 @@ local function place_tensors(op, root, options)
         local where = ("%s: '%s'"):format(op, path == "" and name or path .. "." .. name)
         tensors[name] = place(tensor, registry == "_parameters", function(old)
           if old.grad then
-            fail(where .. " has a gradient\n  fix   call " .. op .. " before the first backward, and make optimizers after it")
+            fail(where .. " has a gradient\n  fix   call " .. op
+                .. " before the first backward, and make optimizers after it")
           end
           if stores then
             local level = not (rawget(module, "_shared_by_stages") or {})[name]
@@ -114,8 +117,8 @@ local function input_hook(op, mesh)
   end
 end
 
---- This rank's block, for a loop that was written for one rank of several: each takes the mean of its own losses, and the
---- mean of their gradients is wanted.
+--- This rank's block, for a loop that was written for one rank of several: each takes the mean of its own losses, and
+--- the mean of their gradients is wanted.
 local function output_hook(op, mesh)
   local function own_block(tensor)
     if not tensor:is_shard_tensor() then return tensor end
@@ -142,7 +145,8 @@ local function add_tensors(value, list)
   return list
 end
 
---- Forward of `module` with casts in the places of its parameters, those of units below apart, and in those of its arguments.
+--- Forward of `module` with casts in the places of its parameters, those of units below apart, and in those of its
+--- arguments.
 local function cast_for_forward(module, unit, dtype)
   local function cast(tensor) return tensor:is_floating_point() and tensor:to(dtype) or tensor end
   local function places(found, owner)
@@ -192,7 +196,8 @@ local function make_unit(op, module, given)
   local options = read_options(op, given)
   if kUnits[module] then
     if options.mesh.rank == 0 then
-      mh._plans.warn(("%s: %s was called for this %s before, nothing is changed"):format(op, kUnits[module].op, module:class_name()))
+      mh._plans.warn(("%s: %s was called for this %s before, nothing is changed"):format(op, kUnits[module].op,
+          module:class_name()))
     end
     return module
   end
@@ -206,8 +211,8 @@ local function make_unit(op, module, given)
   local unit = training.unit(module:parameters(), {
     reshard_after_forward = options.reshard_after_forward, prefetch = options.prefetch,
     reshard_after_backward = op == "fully_shard" and options.reshard_after_backward,
-    bucket_bytes = math.max(1, options.bucket_cap_mb * 2 ^ 20 // 1 | 0), param_dtype = options.mp_policy.param_dtype, reduce_dtype = options.mp_policy.reduce_dtype,
-  })
+    bucket_bytes = math.max(1, options.bucket_cap_mb * 2 ^ 20 // 1 | 0), param_dtype = options.mp_policy.param_dtype,
+  reduce_dtype = options.mp_policy.reduce_dtype, })
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
   if options.output == "local" then
@@ -220,50 +225,56 @@ end
 
 local units = {}
 
---- Trains `module` data parallel over the dims of `options.mesh`, a slice of one mesh, with every parameter kept in blocks
---- over its last dim: memory of parameters, gradients and optimizer states is divided by the ranks. Call it bottom up, once
---- per mesh; make optimizers afterwards. Collective over the whole mesh. Returns the module.
+--- Trains `module` data parallel over the dims of `options.mesh`, a slice of one mesh, with every parameter kept in
+--- blocks over its last dim: memory of parameters, gradients and optimizer states is divided by the ranks. Call it
+--- bottom up, once per mesh; make optimizers afterwards. Collective over the whole mesh. Returns the module.
 --- Options: mesh; min_numel (1024: parameters of fewer elements are copied); unit_rows (1: blocks begin at
 --- multiples of so many rows); input (true: plain tensors that the outermost
---- such module is called with are this rank's own samples, as mh.local_batch makes of labels, unless mh.constant marks them,
---- and the first call refuses what may be meant otherwise; false: plain tensors count as replicated, as everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the
---- gradient of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several; so
---- plain parameters, of an ordinary module that such results go through, get the mean of their gradients, too, before an
+--- such module is called with are this rank's own samples, as mh.local_batch makes of labels, unless mh.constant marks
+--- them, and the first call refuses what may be meant otherwise; false: plain tensors count as replicated, as
+--- everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the gradient
+--- of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several; so plain
+--- parameters, of an ordinary module that such results go through, get the mean of their gradients, too, before an
 --- optimizer or clip_grad_norm looks at them).
 ---
---- The parameters that no earlier call has placed are a unit: one message per pair of ranks brings them together before the
---- module's forward, and one before its backward. reshard_after_forward, reshard_after_backward: whether they are freed
---- after each. true, true (as at first; ZeRO-3): each is whole for one unit at a time. false, true (ZeRO-2): gathered once a
---- step. false, false (ZeRO-1): once a step, and kept for all backward passes until an optimizer writes them. prefetch (1):
---- so many units that come next, in the order of the last pass, are on their way meanwhile. Results do not depend on these.
---- mp_policy = {param_dtype, reduce_dtype}: floating-point parameters and arguments are cast to the first for forward and
---- backward, and travel so; gradients come back in the parameters' own type, and are summed over the ranks in the second
---- (that of the parameters). bucket_cap_mb (32): of gradients in one message.
+--- The parameters that no earlier call has placed are a unit: one message per pair of ranks brings them together before
+--- the module's forward, and one before its backward. reshard_after_forward, reshard_after_backward: whether they are
+--- freed after each. true, true (as at first; ZeRO-3): each is whole for one unit at a time. false, true (ZeRO-2):
+--- gathered once a step. false, false (ZeRO-1): once a step, and kept for all backward passes until an optimizer writes
+--- them. prefetch (1): so many units that come next, in the order of the last pass, are on their way meanwhile. Results
+--- do not depend on these.
+--- mp_policy = {param_dtype, reduce_dtype}: floating-point parameters and arguments are cast to the first for forward
+--- and backward, and travel so; gradients come back in the parameters' own type, and are summed over the ranks in the
+--- second (that of the parameters). bucket_cap_mb (32): of gradients in one message.
 function units.fully_shard(module, options) return make_unit("fully_shard", module, options) end
 
---- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input, output, bucket_cap_mb.
+--- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input, output,
+--- bucket_cap_mb.
 function units.replicate(module, options) return make_unit("replicate", module, options) end
 
 --- `class(module:parameters(), options)`, as in `mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})`: for modules of
---- which all or parts are divided by fully_shard, replicate, parallelize or parallelize_module. What is plain trains as on
---- one rank, too. A ComputeConfig, or nil, may stand before the options, as in nnScaler; it must be one of this run.
+--- which all or parts are divided by fully_shard, replicate, parallelize or parallelize_module. What is plain trains as
+--- on one rank, too. A ComputeConfig, or nil, may stand before the options, as in nnScaler; it must be one of this run.
 function units.build_optimizer(module, class, ...)
   if not is_module(module) then
-    fail(("build_optimizer: wanted an nn.Module, got %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(mh._describe(module)))
+    fail(("build_optimizer: wanted an nn.Module, got %s\n" ..
+        "  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(mh._describe(module)))
   end
   if type(class) ~= "function" then
-    fail(("build_optimizer: wanted a class of optimizers, got %s\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(
-      mh._describe(class)))
+    fail(("build_optimizer: wanted a class of optimizers, got %s\n" ..
+      "  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(mh._describe(class)))
   end
   local given, compute_config = table.pack(...), require "moonhalo.policy.compute_config"
   local leads = compute_config.is_config(given[1]) or (given.n > 1 and given[1] == nil)
   local config, options = leads and given[1] or nil, given[leads and 2 or 1]
   if given.n > (leads and 2 or 1) then
-    fail(("build_optimizer: too many arguments\n  have  %d after the class\n  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3}), "
+    fail(("build_optimizer: too many arguments\n  have  %d after the class\n" ..
+        "  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3}), "
       .. "or a ComputeConfig before the options"):format(given.n))
   end
   if config and config.runtime_ngpus ~= mh.world_size() then
-    fail(("build_optimizer: the ComputeConfig is of another run\n  have  runtime_ngpus = %d, %d ranks\n  fix   give the one of "
+    fail(("build_optimizer: the ComputeConfig is of another run\n  have  runtime_ngpus = %d, %d ranks\n" ..
+        "  fix   give the one of "
       .. "mh.parallelize, or leave it out"):format(config.runtime_ngpus, mh.world_size()))
   end
   return class(module:parameters(), options)

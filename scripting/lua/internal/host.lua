@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.host: what a simulation code that opened this script (moonhalo_c.h) shares with it. `fields` are its fields by name,
--- ShardTensors over its memory; `masks` says where these have values: all but the holes between boxes; `state` is the script's: what mh_save saves and mh_load restores; `trainers` lets other
--- ranks train; `verify` compares a function with what one rank gives.
+-- mh.host: what a simulation code that opened this script (moonhalo_c.h) shares with it. `fields` are its fields by
+-- name, ShardTensors over its memory; `masks` says where these have values: all but the holes between boxes; `state` is
+-- the script's: what mh_save saves and mh_load restores; `trainers` lets other ranks train; `verify` compares a
+-- function with what one rank gives.
 
 local mh = require "moonhalo"
 local strict = require "moonhalo.internal.strict"
@@ -13,24 +14,29 @@ local function refuse_unknown(fields, name)
   for known in pairs(fields) do names[#names + 1] = known end
   table.sort(names)
   fail(("host: no field '%s' was registered%s\n  have  %s\n  fix   register it with mh_field before this line runs")
-    :format(tostring(name), mh.did_you_mean(tostring(name), names), #names > 0 and table.concat(names, ", ") or "no fields"))
+    :format(tostring(name), mh.did_you_mean(tostring(name), names), #names > 0 and table.concat(names, ", ")
+        or "no fields"))
 end
 
 local kFields = {
   __index = refuse_unknown,
   __newindex = function(_, name)
-    fail(("host: the field '%s' cannot be assigned; write into its memory: mh.host.fields.%s:copy_(x)"):format(tostring(name), tostring(name)))
+    fail(("host: the field '%s' cannot be assigned; write into its memory: mh.host.fields.%s:copy_(x)"):format(
+        tostring(name), tostring(name)))
   end,
 }
 
 local kHost = {
   __index = function(_, name)
     if name == "state" then return nil end
-    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), {"fields", "masks", "state", "trainers", "verify"})))
+    fail(("host: no entry '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name),
+        {"fields", "masks", "state", "trainers", "verify"})))
   end,
   __newindex = function(host, name, value)
     if name ~= "state" then fail(("host: only mh.host.state may be assigned, not '%s'"):format(tostring(name))) end
-    if type(value) ~= "table" then fail("host: mh.host.state is a table of what to save, as {net = net, optimizer = optimizer}") end
+    if type(value) ~= "table" then
+      fail("host: mh.host.state is a table of what to save, as {net = net, optimizer = optimizer}")
+    end
     rawset(host, name, value)
   end,
 }
@@ -38,7 +44,8 @@ local kHost = {
 local host = {}
 
 local function has_state(value)
-  return (type(value) == "table" or type(value) == "userdata") and not mh.is_tensor(value) and strict.get(value, "load_state_dict") ~= nil
+  return (type(value) == "table" or type(value) == "userdata") and not mh.is_tensor(value)
+      and strict.get(value, "load_state_dict") ~= nil
 end
 
 --- `native`: what a session gives (embed/host_trainers.cpp); nil without one.
@@ -76,7 +83,8 @@ function host.save(path) mh.checkpoint.save(path, state_of("mh_save")) end
 --- Optimizers hold the tensor itself, so its values are written into it.
 local function restore_tensor(key, tensor, value)
   if not mh.is_tensor(value) or table.concat(tensor.shape, "x") ~= table.concat(value.shape, "x") then
-    fail(("mh_load: mh.host.state.%s is a tensor of [%s], and what was saved is not"):format(key, table.concat(tensor.shape, ", ")))
+    fail(("mh_load: mh.host.state.%s is a tensor of [%s], and what was saved is not"):format(key,
+        table.concat(tensor.shape, ", ")))
   end
   mh.no_grad(function() tensor:copy_(value) end)
 end

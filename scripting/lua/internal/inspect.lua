@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The part of `moonhalo inspect` that knows layouts of mh.data and draws: inspect(path, variable, picture) prints the layout,
--- and with a variable writes a quick look at it. "name[3, :, :]" chooses a part; else the first of all but the last two dims.
+-- The part of `moonhalo inspect` that knows layouts of mh.data and draws: inspect(path, variable, picture) prints the
+-- layout, and with a variable writes a quick look at it. "name[3, :, :]" chooses a part; else the first of all but the
+-- last two dims.
 
 local mh = require "moonhalo"
 local layouts = require "moonhalo.data.layouts"
@@ -16,12 +17,15 @@ local function print_layout(file)
     return layout.describe(file, {})
   end)
   if not good then  -- a file need not be a data set
-    print(("layout %s: mh.data cannot open it: %s"):format(layout and layout.name or "unknown", (tostring(head):match("[^\n]*"))))
+    print(("layout %s: mh.data cannot open it: %s"):format(layout and layout.name or "unknown",
+        (tostring(head):match("[^\n]*"))))
     return
   end
   local names = sorted_keys(head.fields)
   local text = ("layout %s: %d %s"):format(layout.name, #names, #names == 1 and "field" or "fields")
-  if #names > 0 then text = text .. " (" .. table.concat(names, ", ", 1, math.min(#names, 8)) .. (#names > 8 and ", ...)" or ")") end
+  if #names > 0 then
+    text = text .. " (" .. table.concat(names, ", ", 1, math.min(#names, 8)) .. (#names > 8 and ", ...)" or ")")
+  end
   if head.axis then text = text .. (", %d steps of %s"):format(head.steps or 0, head.axis) end
   if head.space and #head.space > 0 then text = text .. ", space " .. table.concat(head.space, " x ") end
   print(text)
@@ -49,7 +53,8 @@ local function ends_of(file, group, dim, size)
       local data = file[name]
       if data.shape and #data.shape == 1 and data.shape[1] > 1 and data.shape[1] == (size or data.shape[1])
           and not tostring(data):find(", string ", 1, true) then
-        local first, last = data[0]:read{dtype = "float64"}:item(), data[data.shape[1] - 1]:read{dtype = "float64"}:item()
+        local first, last = data[0]:read{dtype = "float64"}:item(),
+            data[data.shape[1] - 1]:read{dtype = "float64"}:item()
         if first ~= last then return {first, last} end
       end
     end
@@ -60,17 +65,21 @@ local function draw(file, variable, picture)
   local name, slices = variable:match("^(.-)%[(.*)%]$")
   name = name or variable
   local data = file[name]
-  if not data.dtype then mh.fail(("inspect: '%s' is a group\n  have  %s\n  fix   name a dataset in it"):format(name, picture)) end
+  if not data.dtype then
+    mh.fail(("inspect: '%s' is a group\n  have  %s\n  fix   name a dataset in it"):format(name, picture))
+  end
   local part = #data.shape == 0 and data or part_of(data, slices)
   local dims = part.dims
   if #part.shape < 1 or #part.shape > 2 then
-    mh.fail(("inspect: '%s' has %d dims to draw\n  have  shape {%s}\n  fix   choose two of them, as in --plot '%s[0, :, :]'"):format(
+    mh.fail(("inspect: '%s' has %d dims to draw\n  have  shape {%s}\n" ..
+      "  fix   choose two of them, as in --plot '%s[0, :, :]'"):format(
       variable, #part.shape, table.concat(part.shape, ", "), name))
   end
   local values = part:read{decode = true}:to("float64")
   local group = name:match("^(.*/)") or ""
   if #part.shape == 1 then
-    plot.lines(picture, {{y = values}}, {title = variable, ylabel = data.units, xlabel = dims[1] ~= "" and dims[1] or nil})
+    plot.lines(picture, {{y = values}}, {title = variable, ylabel = data.units, xlabel = dims[1] ~= "" and dims[1]
+        or nil})
   else
     local rows = ends_of(file, group, dims[1], slices and part.shape[1])
     local columns = ends_of(file, group, dims[2], slices and part.shape[2])

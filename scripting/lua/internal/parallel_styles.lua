@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Parallel styles with PyTorch's names and options, and the way from a plan in Lua to a plan of the engine. A style is any
--- table with `apply(self, module, mesh)`; the ones here hold options alone and keep nothing that another could see.
+-- Parallel styles with PyTorch's names and options, and the way from a plan in Lua to a plan of the engine. A style is
+-- any table with `apply(self, module, mesh)`; the ones here hold options alone and keep nothing that another could see.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -45,8 +45,8 @@ define("ColwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("RowwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("PairwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("SequenceParallel", "sequence_dim", "use_local_output")
-define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kwarg_layouts", "desired_input_kwarg_layouts",
-  "use_local_output")
+define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kwarg_layouts",
+  "desired_input_kwarg_layouts", "use_local_output")
 define("PrepareModuleOutput", "output_layouts", "desired_output_layouts", "use_local_output")
 
 local function is_style(value)

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- parallelize_module for modules in Lua. What a plan means is decided by engine/model/parallel_plan.cpp, as for torch::nn.
+-- parallelize_module for modules in Lua. What a plan means is decided by engine/model/parallel_plan.cpp, as for
+-- torch::nn.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -12,7 +13,8 @@ local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local plans = mh._plans
 local parallelize = {warn = plans.warn}
 
-local kDone = setmetatable({}, {__mode = "k"})  -- module -> {mesh =, plan = the plan as it was understood, custom = names}
+-- module -> {mesh =, plan = the plan as it was understood, custom = names}
+local kDone = setmetatable({}, {__mode = "k"})
 
 local function path(prefix, name) return prefix == "" and name or prefix .. "." .. name end
 
@@ -37,7 +39,9 @@ end
 local function slots_of(module)
   local slots = {}
   for _, registry in ipairs {"_parameters", "_buffers"} do
-    for name, tensor in rawget(module, registry) do slots[#slots + 1] = {name = name, tensor = tensor, registry = registry} end
+    for name, tensor in rawget(module, registry) do
+      slots[#slots + 1] = {name = name, tensor = tensor, registry = registry}
+    end
   end
   return slots
 end
@@ -71,7 +75,8 @@ local function place_tensors(modules, resolved, mesh, src, sharded)
   for i, placed in ipairs(plans.distribute_parameters(slots, mesh, src, sharded or false)) do
     local slot = slots[i]
     if placed then
-      shared[slot.tensor] = shared[slot.tensor] or (slot.registry == "_parameters" and base.as_parameter(placed) or placed)
+      shared[slot.tensor] = shared[slot.tensor] or (slot.registry == "_parameters" and base.as_parameter(placed)
+          or placed)
       rawget(slot.owner, slot.registry)[slot.key] = shared[slot.tensor]
     end
   end
@@ -184,16 +189,20 @@ local function read_options(given, mesh)
   if options.src_data_rank == mh.none or options.src_data_rank == false then options.src_data_rank = nil end
   if options.tp_mesh_dim then
     local name = mesh.names[options.tp_mesh_dim + 1]
-    if not name then fail(("parallelize_module: tp_mesh_dim %s is no dimension of %s"):format(options.tp_mesh_dim, mesh)) end
+    if not name then
+      fail(("parallelize_module: tp_mesh_dim %s is no dimension of %s"):format(options.tp_mesh_dim, mesh))
+    end
     if mesh.rank == 0 then
-      parallelize.warn(("parallelize_module: tp_mesh_dim is deprecated\n  fix   give the slice mesh[\"%s\"]"):format(name))
+      parallelize.warn(("parallelize_module: tp_mesh_dim is deprecated\n  fix   give the slice mesh[\"%s\"]"):format(
+          name))
     end
     if mesh.ndim > 1 then mesh = mesh[name] end
   end
   return options, mesh
 end
 
---- The mesh, plan and options of parallelize_module's arguments after the module. Without a mesh it is the registered one.
+--- The mesh, plan and options of parallelize_module's arguments after the module. Without a mesh it is the registered
+--- one.
 local function with_mesh(mesh, plan, given)
   if registered.is_mesh(mesh) then return mesh, plan, given end
   local kFix = "\n  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh) before and leave it out"
@@ -207,12 +216,13 @@ local function with_mesh(mesh, plan, given)
   return registered.get_mesh(), plan, given
 end
 
---- Divides `module` over `mesh` as `plan` says, in place, and returns it. Without a mesh, parallelize_module(net, plan, options),
---- it is the one of mh.set_mesh. Collective over the mesh; make optimizers afterwards. Options: src_data_rank (default 0: that rank's parameters count; false: each rank cuts its own equal copy),
---- unmatched ("error" or "warn": names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its
---- blocks, cut as the plan says), factory (what zeros, ones, full, arange, eye and linspace make within the module's forward;
---- random factories, which draw from this state's generator, stay plain: true for Replicate, or placements by name, {zeros = {mh.Shard(0)}}; left out, plain tensors).
---- A second call warns and changes nothing.
+--- Divides `module` over `mesh` as `plan` says, in place, and returns it. Without a mesh, parallelize_module(net, plan,
+--- options), it is the one of mh.set_mesh. Collective over the mesh; make optimizers afterwards. Options: src_data_rank
+--- (default 0: that rank's parameters count; false: each rank cuts its own equal copy), unmatched ("error" or "warn":
+--- names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its blocks, cut as the plan
+--- says), factory (what zeros, ones, full, arange, eye and linspace make within the module's forward; random factories,
+--- which draw from this state's generator, stay plain: true for Replicate, or placements by name, {zeros =
+--- {mh.Shard(0)}}; left out, plain tensors). A second call warns and changes nothing.
 function parallelize.parallelize_module(module, mesh, plan, given)
   check_module("parallelize_module", module)
   mesh, plan, given = with_mesh(mesh, plan, given)
@@ -220,14 +230,16 @@ function parallelize.parallelize_module(module, mesh, plan, given)
   options, mesh = read_options(given, mesh)
   if kDone[module] then
     if mesh.rank == 0 then
-      parallelize.warn(("parallelize_module: this %s was parallelized before, nothing is changed"):format(module:class_name()))
+      parallelize.warn(("parallelize_module: this %s was parallelized before, nothing is changed"):format(
+          module:class_name()))
     end
     return module
   end
   local custom
   plan, custom = styles.read_plan("parallelize_module", plan)
   if options.is_model_sharded and plan:has_styles() then
-    fail("parallelize_module: is_model_sharded needs a plan of placements, since styles read the shapes of whole parameters"
+    fail("parallelize_module: is_model_sharded needs a plan of placements, since styles read the shapes of whole " ..
+        "parameters"
       .. "\n  fix   give {parameter = {...}, forward = {...}}")
   end
   local factory = options.factory and factory_plan(options.factory)
@@ -262,18 +274,22 @@ function parallelize.done(module) return kDone[module] end
 
 --- Always an error: no operator sends tokens to the ranks of their experts.
 function parallelize.expert_parallel()
-  fail("expert_parallel: NotImplementedError: expert parallelism is not part of Moonhalo, in no function and as no mesh "
-    .. "dimension \"ep\" of a policy\n  fix   keep the experts in one parameter [experts, ...] and place its first dim: "
+  fail("expert_parallel: NotImplementedError: expert parallelism is not part of Moonhalo, in no function and as no " ..
+      "mesh "
+    .. "dimension \"ep\" of a policy\n" ..
+        "  fix   keep the experts in one parameter [experts, ...] and place its first dim: "
     .. "{parameter = {[\"moe.weight\"] = {mh.Shard(0)}}}")
 end
 
---- `partition(name, module, mesh)` places what it likes (`module.weight = nn.Parameter(mh.distribute_tensor(...))`), for the
---- root (name "") and every module below; what is left becomes Replicate. `input(module, args, mesh)` and `output(module,
---- result, mesh)` run around the root's forward, and may return what takes their place. Returns `module`.
+--- `partition(name, module, mesh)` places what it likes (`module.weight = nn.Parameter(mh.distribute_tensor(...))`),
+--- for the root (name "") and every module below; what is left becomes Replicate. `input(module, args, mesh)` and
+--- `output(module, result, mesh)` run around the root's forward, and may return what takes their place. Returns
+--- `module`.
 function parallelize.distribute_module(module, mesh, partition, input, output)
   check_module("distribute_module", module)
   if not registered.is_mesh(mesh) then
-    fail(("distribute_module: wanted a mesh\n  have  %s\n  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
+    fail(("distribute_module: wanted a mesh\n  have  %s\n" ..
+      "  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
       mh._describe(mesh), mh.world_size()))
   end
   local modules = {}

@@ -12,14 +12,16 @@ local function check(net, patches)
   if type(patches) ~= "table" then fail("patch: wanted a table {name = function(self, forward, ...) ... end}") end
   for name, fn in pairs(patches) do
     if type(name) ~= "string" then fail("patch: the names of modules are texts, got " .. tostring(name)) end
-    if type(fn) ~= "function" then fail(("patch: '%s' is a %s, wanted a function(self, forward, ...)"):format(name, type(fn))) end
+    if type(fn) ~= "function" then
+      fail(("patch: '%s' is a %s, wanted a function(self, forward, ...)"):format(name, type(fn)))
+    end
   end
 end
 
---- `patches`: names of modules, or patterns as in plans ("blocks.*.fc2"), to functions `fn(self, forward, ...)` that run
---- instead of the module's forward; `forward(self, ...)` is what ran before. Hooks, those of a plan too, run around them as
---- ever, so parallelize_module may come before or after. Returns an object whose `remove()` takes the patches off again.
---- A name that matches nothing is an error, as are two equally good ones for a module.
+--- `patches`: names of modules, or patterns as in plans ("blocks.*.fc2"), to functions `fn(self, forward, ...)` that
+--- run instead of the module's forward; `forward(self, ...)` is what ran before. Hooks, those of a plan too, run around
+--- them as ever, so parallelize_module may come before or after. Returns an object whose `remove()` takes the patches
+--- off again. A name that matches nothing is an error, as are two equally good ones for a module.
 local function patch(net, patches)
   check(net, patches)
   local names, modules, patterns, undo = {}, {}, {}, {}
@@ -30,8 +32,8 @@ local function patch(net, patches)
     fail(("patch: '%s' matches no module%s"):format(unused[1], mh.did_you_mean(unused[1], names)))
   end
   if ties[1] then
-    fail(("patch: '%s' and '%s' both match '%s'\n  fix   give the exact name an entry of its own"):format(ties[1][2], ties[1][3],
-      ties[1][1]))
+    fail(("patch: '%s' and '%s' both match '%s'\n  fix   give the exact name an entry of its own"):format(ties[1][2],
+      ties[1][3], ties[1][1]))
   end
   for i, module in ipairs(modules) do
     local fn = patches[patterns[meant[i]]]

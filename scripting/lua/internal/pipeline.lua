@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.pipeline: a model whose stages are on different ranks. What a step does is decided in engine/pipeline/pipeline.cpp.
+-- mh.pipeline: a model whose stages are on different ranks. What a step does is decided in
+-- engine/pipeline/pipeline.cpp.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -27,7 +28,8 @@ local function cut_sequential(model, options, ranks)
   local stages, first = {}, 1
   for i, size in ipairs(split) do
     if size < 1 then
-      fail(("pipeline: stage %d of %d has no module\n  have  a Sequential of %d modules"):format(i - 1, #split, #children))
+      fail(("pipeline: stage %d of %d has no module\n  have  a Sequential of %d modules"):format(i - 1, #split,
+          #children))
     end
     stages[i] = containers.Sequential(table.unpack(children, first, math.min(first + size - 1, #children)))
     first = first + size
@@ -43,7 +45,8 @@ local function stages_of(model, options, ranks)
   if is_module(model) then
     if model:class_name() == "Sequential" then return model, cut_sequential(model, options, ranks) end
     if not model:has("stages") then
-      fail(("pipeline: %s does not say what its stages are\n  fix   give it a method stages() that returns a list of modules, or give "
+      fail(("pipeline: %s does not say what its stages are\n" ..
+          "  fix   give it a method stages() that returns a list of modules, or give "
         .. "mh.pipeline an nn.Sequential or a list of modules"):format(model:class_name()))
     end
     return model, model:stages()
@@ -63,7 +66,9 @@ local function check_owners(model, stages)
   for _, tensors in ipairs {"_parameters", "_buffers"} do
     for path, module in model:named_modules() do
       for name in rawget(module, tensors) do
-        if not owned[module] then fail(("pipeline: '%s' is in no stage"):format(path == "" and name or path .. "." .. name)) end
+        if not owned[module] then
+          fail(("pipeline: '%s' is in no stage"):format(path == "" and name or path .. "." .. name))
+        end
       end
     end
   end
@@ -74,7 +79,8 @@ local function check_meshes(model, mesh, dim)
   for name, tensor in model:named_parameters() do
     for _, own in ipairs(mesh:size(dim) > 1 and tensor:is_shard_tensor() and tensor.mesh.names or {}) do
       if own == dim then
-        fail(("pipeline: '%s' lives on %s, whose ranks have different stages\n  fix   divide stages by parallelize = function(stage, "
+        fail(("pipeline: '%s' lives on %s, whose ranks have different stages\n" ..
+            "  fix   divide stages by parallelize = function(stage, "
           .. "slice) ... end, after which stages live on slices"):format(name, tensor.mesh))
       end
     end
@@ -117,15 +123,18 @@ local function shared_tensors(stages)
   return shared
 end
 
---- `parallelize` makes new tensors: what was one in several stages is so again on this rank, and its gradients are added up over
---- the ranks. Returns the parameters of this rank whose first stage is on another, and the first names of all that are shared.
+--- `parallelize` makes new tensors: what was one in several stages is so again on this rank, and its gradients are
+--- added up over the ranks. Returns the parameters of this rank whose first stage is on another, and the first names of
+--- all that are shared.
 local function tie(engine, shared, path_of)
   local elsewhere, first_names = {}, {}
   for _, entry in ipairs(shared) do
     local own, first
     for _, slot in ipairs(entry.slots) do
       local place = path_of[slot.module]
-      if not first or place.number < first.number then first = {number = place.number, name = place.path .. slot.name} end
+      if not first or place.number < first.number then
+        first = {number = place.number, name = place.path .. slot.name}
+      end
       if engine:has_stage(slot.stage) then
         local tensors = rawget(slot.module, "_parameters")
         own = own or tensors[slot.name]
@@ -162,16 +171,21 @@ end
 
 --- The arguments of the first stage: a tensor, or the list part of a table.
 local function inputs_of(op, samples)
-  if type(samples) ~= "table" or is_tensor(samples) then fail(op .. ": wanted a list of samples, one for each micro-batch") end
+  if type(samples) ~= "table" or is_tensor(samples) then
+    fail(op .. ": wanted a list of samples, one for each micro-batch")
+  end
   local inputs = {}
   for i, sample in ipairs(samples) do
     local list = is_tensor(sample) and {sample} or sample
     if type(list) ~= "table" then
-      fail(("%s: sample %d is %s\n  fix   give a tensor, or a table: its list goes to the first stage, all of it to the loss")
+      fail(("%s: sample %d is %s\n" ..
+          "  fix   give a tensor, or a table: its list goes to the first stage, all of it to the loss")
         :format(op, i, mh._describe(sample)))
     end
     for k, value in ipairs(list) do
-      if not is_tensor(value) then fail(("%s: entry %d of sample %d is no tensor but %s"):format(op, k, i, mh._describe(value))) end
+      if not is_tensor(value) then
+        fail(("%s: entry %d of sample %d is no tensor but %s"):format(op, k, i, mh._describe(value)))
+      end
     end
     inputs[i] = table.move(list, 1, #list, 1, {})
   end
@@ -189,8 +203,10 @@ local function check_not_computed(samples)
   for i, sample in ipairs(samples) do
     each_tensor(sample, function(x)
       if not x.requires_grad or x.is_leaf then return end
-      fail(("train_step: sample %d was computed from tensors that require gradients, which would not come back from the pipeline"
-        .. "\n  have  a tensor of shape [%s]\n  fix   put the layers before it into the first stage, or give x:detach()"):format(
+      fail(("train_step: sample %d was computed from tensors that require gradients, which would not come back from " ..
+          "the pipeline"
+        .. "\n  have  a tensor of shape [%s]\n" ..
+            "  fix   put the layers before it into the first stage, or give x:detach()"):format(
         i, table.concat(x.shape, ", ")))
     end)
   end
@@ -216,10 +232,11 @@ local function loss_of_sample(samples, loss)
   end
 end
 
---- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of all
---- micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options: is_dummy_batch (a
---- list of booleans: batches that take part and count nothing), scale_fn (of the loss, before backward). An error where a stage
---- or `loss` uses other tensors that require a gradient than the stage's parameters. Collective over the mesh.
+--- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of
+--- all micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options:
+--- is_dummy_batch (a list of booleans: batches that take part and count nothing), scale_fn (of the loss, before
+--- backward). An error where a stage or `loss` uses other tensors that require a gradient than the stage's parameters.
+--- Collective over the mesh.
 function Pipeline:train_step(samples, loss, options)
   local inputs = checked_inputs(self._engine, "train", samples)
   local parameters = self:parameters()
@@ -227,8 +244,8 @@ function Pipeline:train_step(samples, loss, options)
   return self._engine:train_step(inputs, loss_of_sample(samples, loss), parameters, options)
 end
 
---- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several; with a loss, as
---- of train_step, the losses instead. No gradients are recorded. Collective over the mesh.
+--- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several; with a
+--- loss, as of train_step, the losses instead. No gradients are recorded. Collective over the mesh.
 function Pipeline:infer_step(samples, loss)
   local inputs = checked_inputs(self._engine, "infer", samples)
   if loss then return self._engine:infer_step(inputs, loss_of_sample(samples, loss)) end
@@ -239,9 +256,9 @@ function Pipeline:infer_step(samples, loss)
   return results
 end
 
---- Scales the gradients of all stages, in place, so that their joint norm is at most max_norm; parameters that stages share count
---- once. Returns the norm before, a float64. As an optimizer's clip_gnorm and mh.clip_grad_norm of these parameters, also where a
---- rank's stages have none. Collective over the mesh.
+--- Scales the gradients of all stages, in place, so that their joint norm is at most max_norm; parameters that stages
+--- share count once. Returns the norm before, a float64. As an optimizer's clip_gnorm and mh.clip_grad_norm of these
+--- parameters, also where a rank's stages have none. Collective over the mesh.
 function Pipeline:clip_grad_norm(max_norm, norm_type)
   return self._engine:clip_grad_norm(self:parameters(), max_norm, norm_type or 2.0):to("float64")
 end
@@ -293,12 +310,15 @@ function Pipeline:_whole_model()
   }
 end
 
---- The tensors of this rank's stages by their names in the whole model. `first`: less those that earlier stages have, too.
+--- The tensors of this rank's stages by their names in the whole model. `first`: less those that earlier stages have,
+--- too.
 function Pipeline:_own_state(first)
   local found = ordered_map()
   for name, tensor in state.state_dict(self._model) do
     local module = module_of(self, name)
-    if self._mine[module] and not (first and not self._engine:has_stage(self._stage_of[module])) then found[name] = tensor end
+    if self._mine[module] and not (first and not self._engine:has_stage(self._stage_of[module])) then
+      found[name] = tensor
+    end
   end
   return found
 end
@@ -346,30 +366,32 @@ end
 local kPipelines = setmetatable({}, {__mode = "k"})
 
 local function refuse_state_dict(module)
-  fail(module:class_name() .. ": state_dict: this rank trains some stages of a pipeline, the others are as they were at the "
+  fail(module:class_name()
+      .. ": state_dict: this rank trains some stages of a pipeline, the others are as they were at the "
     .. "start\n  fix   save the pipeline: pipeline:state_dict(), or checkpoint.save(path, {model = pipeline})")
 end
 
 -- ---- mh.pipeline ----------------------------------------------------------------------------------------------------
 
 local kSignature = arguments.signature("pipeline", {
-  "model", "mesh", "micros", {"dim", "pp"}, {"schedule", "1f1b"}, arguments.optional "stages", arguments.optional "split",
-  arguments.optional "parallelize",
+  "model", "mesh", "micros", {"dim", "pp"}, {"schedule", "1f1b"}, arguments.optional "stages",
+  arguments.optional "split", arguments.optional "parallelize",
 })
 
---- `mh.pipeline(model, {mesh = mesh, micros = 8})` puts the stages of a model on the ranks along mesh dim `dim` ("pp"), stage s
---- on rank s mod their number. Collective over the mesh. `model`: an nn.Sequential, whose children are shared out evenly among
---- `stages` (default: as many as ranks) or as `split` says ({3, 2}); a module with a method stages() that returns a list of modules;
---- or that list. A stage takes and gives tensors, any number of them. `schedule`: "1f1b", "gpipe" or "interleaved_1f1b";
---- `micros`: micro-batches of a step.
+--- `mh.pipeline(model, {mesh = mesh, micros = 8})` puts the stages of a model on the ranks along mesh dim `dim` ("pp"),
+--- stage s on rank s mod their number. Collective over the mesh. `model`: an nn.Sequential, whose children are shared
+--- out evenly among `stages` (default: as many as ranks) or as `split` says ({3, 2}); a module with a method stages()
+--- that returns a list of modules; or that list. A stage takes and gives tensors, any number of them. `schedule`:
+--- "1f1b", "gpipe" or "interleaved_1f1b"; `micros`: micro-batches of a step.
 --- Deferred parameters (mh.deferred_init) are made for this rank's stages alone, with the values of the whole model.
---- `parallelize(stage, mesh, number)` may divide them first; its mesh is the slice on which the stage lives. A parameter
---- that several stages have is one: its gradients are added up. Fields of the result: mesh, stages (all modules).
+--- `parallelize(stage, mesh, number)` may divide them first; its mesh is the slice on which the stage lives. A
+--- parameter that several stages have is one: its gradients are added up. Fields of the result: mesh, stages (all
+--- modules).
 local function pipeline(...)
   local given = arguments.read(kSignature, ...)
   if not is_mesh(given.mesh) then
-    fail(("pipeline: mesh is no mesh but %s\n  have  %s\n  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(mh._describe(given.mesh),
-      tostring(given.mesh)))
+    fail(("pipeline: mesh is no mesh but %s\n  have  %s\n  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(
+      mh._describe(given.mesh), tostring(given.mesh)))
   end
   local model, stages = stages_of(given.model, given, given.mesh:size(given.dim))
   for i, stage in ipairs(stages) do

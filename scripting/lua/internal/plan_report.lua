@@ -15,7 +15,9 @@ end
 local function place(tensor)
   if not tensor:is_shard_tensor() then return "plain" end
   local names, parts = tensor.mesh.names, {}
-  for i, placement in ipairs(tensor.placements) do parts[i] = ("%s: %s"):format(names[i] or i - 1, tostring(placement)) end
+  for i, placement in ipairs(tensor.placements) do
+    parts[i] = ("%s: %s"):format(names[i] or i - 1, tostring(placement))
+  end
   return table.concat(parts, ", ")
 end
 
@@ -75,17 +77,20 @@ function report.list_grad_sync(net)
   return text(("%s: %d of %d gradients are to be summed"):format(net:class_name(), #rows, have), rows), names
 end
 
---- Describes what parallelize_module understood of the plan for `net` and modules below that were divided on their own: the mesh, and a
---- plan without patterns and styles, which mh.plan.load reads when it stands in a file. What it does not name is Replicate.
+--- Describes what parallelize_module understood of the plan for `net` and modules below that were divided on their own:
+--- the mesh, and a plan without patterns and styles, which mh.plan.load reads when it stands in a file. What it does
+--- not name is Replicate.
 function report.dump(net)
   check("dump", net)
   local parts = {}
   for name, module in net:named_modules() do
     local done = parallelize.done(module)
     if done then
-      parts[#parts + 1] = ("%s (%s) on %s\n%s"):format(name == "" and "the module" or "'" .. name .. "'", module:class_name(),
-        tostring(done.mesh), tostring(done.plan))
-      for _, styled in ipairs(done.custom) do parts[#parts] = parts[#parts] .. ("\n'%s' has a style of its own"):format(styled) end
+      parts[#parts + 1] = ("%s (%s) on %s\n%s"):format(name == "" and "the module" or "'" .. name .. "'",
+        module:class_name(), tostring(done.mesh), tostring(done.plan))
+      for _, styled in ipairs(done.custom) do
+        parts[#parts] = parts[#parts] .. ("\n'%s' has a style of its own"):format(styled)
+      end
     end
   end
   if #parts == 0 then return net:class_name() .. " was not divided by a plan" end

@@ -9,9 +9,9 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 
--- `needs`: classes of layers without which a module has another structure. `field`: the first argument of forward is a field
--- [batch, channels, first spatial dim, ...], which is cut along the first spatial dim. `wide`: pairs of Linears that widen and
--- narrow again keep their weights in blocks.
+-- `needs`: classes of layers without which a module has another structure. `field`: the first argument of forward is a
+-- field [batch, channels, first spatial dim, ...], which is cut along the first spatial dim. `wide`: pairs of Linears
+-- that widen and narrow again keep their weights in blocks.
 local kStructures = {
   unet2d = {needs = {"Conv2d"}, field = true},
   unet3d = {needs = {"Conv3d"}, field = true},
@@ -60,17 +60,20 @@ local function check(name, net)
   end
   for _, kind in ipairs(kStructures[name].needs) do
     if not have[kind] then
-      fail(("plan.zoo: '%s' wants a %s, which this %s lacks\n  have  %s\n  fix   choose the structure that it has, or write a plan")
+      fail(("plan.zoo: '%s' wants a %s, which this %s lacks\n  have  %s\n" ..
+          "  fix   choose the structure that it has, or write a plan")
         :format(name, kind, net:class_name(), table.concat(sorted_keys(have), ", ")))
     end
   end
 end
 
---- A plan for parallelize_module and a mesh of one dimension, as a table to print (`print(mh.plan.new(plan))`) or change.
---- Structures: unet2d, unet3d, convnext, fno, vit, dit (fields [batch, channels, first spatial dim, ...], given whole to every
---- rank, are cut along the first spatial dim, and what follows stays cut; Linears of convnext, vit and dit that widen and
---- narrow again keep their weights in blocks) and mlp (tensor parallel: Linears in pairs, the first by columns, the second by
---- rows; input and output are whole). Any plan gives the numbers of the whole module; the structure decides what travels.
+--- A plan for parallelize_module and a mesh of one dimension, as a table to print (`print(mh.plan.new(plan))`) or
+--- change.
+--- Structures: unet2d, unet3d, convnext, fno, vit, dit (fields [batch, channels, first spatial dim, ...], given whole
+--- to every rank, are cut along the first spatial dim, and what follows stays cut; Linears of convnext, vit and dit
+--- that widen and narrow again keep their weights in blocks) and mlp (tensor parallel: Linears in pairs, the first by
+--- columns, the second by rows; input and output are whole). Any plan gives the numbers of the whole module; the
+--- structure decides what travels.
 local function zoo(name, net)
   check(name, net)
   local structure, plan = kStructures[name], {}
@@ -86,7 +89,8 @@ local function zoo(name, net)
       plan[pair[1]], plan[pair[2]] = mh.ColwiseParallel(), mh.RowwiseParallel()
     end
     if next(plan) == nil then
-      fail(("plan.zoo: '%s' wants two Linears in a row in one module, the second taking what the first gives"):format(name))
+      fail(("plan.zoo: '%s' wants two Linears in a row in one module, the second taking what the first gives"):format(
+          name))
     end
   end
   return plan

@@ -23,8 +23,8 @@ function registered.set_mesh(mesh)
       .. "\n  fix   mh.set_mesh(mh.init_device_mesh(\"cpu\", {2, 2}, {\"dp\", \"domain\"}))")
   end
   if mesh ~= nil and current ~= nil and mesh ~= current then
-    fail(("set_mesh: %s is registered already\n  fix   mh.set_mesh(nil) first, or pass %s on as an argument"):format(current,
-      mesh))
+    fail(("set_mesh: %s is registered already\n  fix   mh.set_mesh(nil) first, or pass %s on as an argument"):format(
+      current, mesh))
   end
   current = mesh
   return mesh

@@ -12,7 +12,10 @@ local file
 local function append(target, ...)
   local written, problem = target:write(...)
   if written then written, problem = target:flush() end
-  if not written then mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem .. "\n  fix   free space on that disk, or give --log another path") end
+  if not written then
+    mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem
+        .. "\n  fix   free space on that disk, or give --log another path")
+  end
 end
 
 local function open()
@@ -46,13 +49,16 @@ local function warn_not_finite(record)
   each_not_finite(record, "", 0, function(name, number)
     if warned[name] then return end
     warned[name] = true
-    local step = record.step ~= nil and (" at step %s"):format(record.step) or record.epoch ~= nil and (" at epoch %s"):format(record.epoch) or ""
-    mh._plans.warn(("log: '%s' is %s%s, for which --log has null\n  fix   look at the steps before: a smaller learning rate, "
+    local step = record.step ~= nil and (" at step %s"):format(record.step) or record.epoch ~= nil
+        and (" at epoch %s"):format(record.epoch) or ""
+    mh._plans.warn(("log: '%s' is %s%s, for which --log has null\n" ..
+        "  fix   look at the steps before: a smaller learning rate, "
       .. "opt:clip_gnorm, or data without missing values"):format(name, number, step))
   end)
 end
 
---- Appends one line to the log file. Nothing without --log or on other ranks, but a warning for numbers that are not finite.
+--- Appends one line to the log file. Nothing without --log or on other ranks, but a warning for numbers that are not
+--- finite.
 function run_log.write(record)
   warn_not_finite(record)
   if not info.log_file or info.rank ~= 0 then return end

@@ -17,16 +17,16 @@ local function marked(op, tensor, said)
   return tensor
 end
 
---- Returns `t`, which from now on is one tensor for all samples: a table of classes, a grid, a mask. A data parallel module
---- (mh.replicate, mh.fully_shard, units of mh.parallelize, pipelines of units) that is called with it copies it instead of
---- joining the ranks' along dim 0. It must be the same on all ranks, which the first call checks. The mark is this
---- tensor's alone: what is computed from it has none. `t`: a tensor of any shape and dtype. Not collective.
+--- Returns `t`, which from now on is one tensor for all samples: a table of classes, a grid, a mask. A data parallel
+--- module (mh.replicate, mh.fully_shard, units of mh.parallelize, pipelines of units) that is called with it copies it
+--- instead of joining the ranks' along dim 0. It must be the same on all ranks, which the first call checks. The mark
+--- is this tensor's alone: what is computed from it has none. `t`: a tensor of any shape and dtype. Not collective.
 function samples.constant(t) return marked("constant", t, "constant") end
 
---- `mh.local_batch(t, mesh["dp"])`: every rank's own samples as one tensor, cut along dim 0; ranks may have different numbers
---- of rows. Collective over the whole mesh. Plain parameters of modules that `t` was computed from get the sum of their
---- gradients over the ranks. `mh.local_batch(t)` returns t and marks it: its rows are this rank's own samples, even if the
---- other ranks have the same ones. Not collective.
+--- `mh.local_batch(t, mesh["dp"])`: every rank's own samples as one tensor, cut along dim 0; ranks may have different
+--- numbers of rows. Collective over the whole mesh. Plain parameters of modules that `t` was computed from get the sum
+--- of their gradients over the ranks. `mh.local_batch(t)` returns t and marks it: its rows are this rank's own samples,
+--- even if the other ranks have the same ones. Not collective.
 function samples.local_batch(t, ...)
   if select("#", ...) == 0 then return marked("local_batch", t, "own") end
   return training.local_batch(t, ...)
@@ -46,12 +46,14 @@ local function each(path, value, visit)
   if is_tensor(value) then return visit(path, value) end
   if type(value) ~= "table" or getmetatable(value) then return end
   for key, one in pairs(value) do
-    if not (path == "" and key == "n") then each(path == "" and tostring(key) or path .. "." .. tostring(key), one, visit) end
+    if not (path == "" and key == "n") then
+      each(path == "" and tostring(key) or path .. "." .. tostring(key), one, visit)
+    end
   end
 end
 
---- Returns check(args): errors for arguments whose meaning is in doubt (engine/training/sample_arguments.h), at the first
---- call with tensors at these places. `who` begins messages. Collective over the whole mesh of `data`.
+--- Returns check(args): errors for arguments whose meaning is in doubt (engine/training/sample_arguments.h), at the
+--- first call with tensors at these places. `who` begins messages. Collective over the whole mesh of `data`.
 function samples.checker(who, data)
   local checked = {}
   if data:size() == 1 then return function() end end
@@ -68,7 +70,8 @@ function samples.checker(who, data)
   end
 end
 
---- `value` with all tensors in it as tensors of all ranks along `data`: constants copied, others as `place(tensor)` says.
+--- `value` with all tensors in it as tensors of all ranks along `data`: constants copied, others as `place(tensor)`
+--- says.
 function samples.map(value, data, place)
   return arguments.map_tensors(value, function(tensor)
     if samples.is_constant(tensor) then return training.constant_of_samples(tensor, data) end

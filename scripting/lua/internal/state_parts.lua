@@ -20,14 +20,17 @@ end
 function parts.same_shape(a, b) return #a == #b and table.concat(a, ",") == table.concat(b, ",") end
 
 function parts.same_block(note, size, begin)
-  return note.begin ~= nil and parts.same_shape(note.size, size) and (parts.same_shape(note.begin, begin) or elements(size) == 0)
+  return note.begin ~= nil and parts.same_shape(note.size, size)
+      and (parts.same_shape(note.begin, begin) or elements(size) == 0)
 end
 
 --- "[0:3, 2:4]", or "[3, 4]" without a beginning, or "nothing".
 function parts.block_text(size, begin)
   if not size then return "nothing" end
   local dims = {}
-  for i, length in ipairs(size) do dims[i] = begin and ("%d:%d"):format(begin[i], begin[i] + length) or tostring(length) end
+  for i, length in ipairs(size) do
+    dims[i] = begin and ("%d:%d"):format(begin[i], begin[i] + length) or tostring(length)
+  end
   return "[" .. table.concat(dims, ", ") .. "]"
 end
 
@@ -91,8 +94,8 @@ local function check_cover(who, name, shape, found)
     if not known then kept[#kept + 1], count = note, count + elements(note.size) end
   end
   if count ~= elements(shape) then
-    fail(("%s: '%s' is not whole\n  have  blocks of %d of the %d elements of %s\n  fix   give the parts of all ranks"):format(who, name,
-      count, elements(shape), parts.block_text(shape)))
+    fail(("%s: '%s' is not whole\n  have  blocks of %d of the %d elements of %s\n" ..
+      "  fix   give the parts of all ranks"):format(who, name, count, elements(shape), parts.block_text(shape)))
   end
 end
 
@@ -107,11 +110,13 @@ function parts.whole(who, list)
   local notes, names = {}, {}
   for _, part in ipairs(list) do
     for name, note in pairs(part.notes) do
-      if not notes[name] then notes[name], names[#names + 1] = {shape = note.shape, dtype = note.dtype, found = {}}, name end
+      if not notes[name] then
+        notes[name], names[#names + 1] = {shape = note.shape, dtype = note.dtype, found = {}}, name
+      end
       local known = notes[name]
       if not parts.same_shape(known.shape, note.shape) or known.dtype ~= note.dtype then
-        fail(("%s: '%s' differs in shape or dtype\n  have  %s %s and %s %s\n  fix   give the parts of one save"):format(who, name,
-          known.dtype, parts.block_text(known.shape), note.dtype, parts.block_text(note.shape)))
+        fail(("%s: '%s' differs in shape or dtype\n  have  %s %s and %s %s\n  fix   give the parts of one save"):format(
+          who, name, known.dtype, parts.block_text(known.shape), note.dtype, parts.block_text(note.shape)))
       end
       if note.begin then table.insert(known.found, note) end
     end
@@ -134,13 +139,16 @@ end
 -- ---- The functions --------------------------------------------------------------------------------------------------
 
 local function check_part(who, part)
-  if type(part) == "table" and type(rawget(part, "notes")) == "table" and type(rawget(part, "blocks")) == "table" then return part end
+  if type(part) == "table" and type(rawget(part, "notes")) == "table" and type(rawget(part, "blocks")) == "table" then
+    return part
+  end
   fail(("%s: wanted what mh.deduped_state_dict gave, got %s"):format(who, mh._describe(part)))
 end
 
 local function refuse_pipelines(who, module)
   if require("moonhalo.internal.checkpoint_stages").pipeline_of(module) then
-    fail(who .. ": not of pipelines\n  have  stages on different ranks\n  fix   mh.checkpoint.save(path, {model = pipeline, optimizer = opt})")
+    fail(who .. ": not of pipelines\n  have  stages on different ranks\n" ..
+        "  fix   mh.checkpoint.save(path, {model = pipeline, optimizer = opt})")
   end
 end
 
@@ -148,7 +156,8 @@ end
 local function check_targets(who, module, optimizer, options)
   if not base.is_module(module) then
     refuse_pipelines(who, module)
-    fail(("%s: wanted an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, mh._describe(module), who))
+    fail(("%s: wanted an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
+        mh._describe(module), who))
   end
   refuse_pipelines(who, module)
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
@@ -156,12 +165,15 @@ local function check_targets(who, module, optimizer, options)
       mh._describe(optimizer), who))
   end
   if options == nil then return end
-  if type(options) ~= "table" or getmetatable(options) then fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options))) end
+  if type(options) ~= "table" or getmetatable(options) then
+    fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options)))
+  end
   for key in pairs(options) do arguments.choice(who, "option", key, {"device"}) end
   for name, tensor in options.device ~= nil and module:state_dict() or function() end do
     local device = tostring(tensor.device)
     if options.device ~= device and options.device ~= device:match("^%a+") then
-      fail(("%s: tensors are loaded where the module has them\n  have  device = %s, '%s' on %s\n  fix   leave device out, or net:to(device) "
+      fail(("%s: tensors are loaded where the module has them\n  have  device = %s, '%s' on %s\n" ..
+          "  fix   leave device out, or net:to(device) "
         .. "first"):format(who, tostring(options.device), name, device))
     end
   end
@@ -200,9 +212,9 @@ local function part_of(entry, tensors)
   return {rank = mh.rank(), ranks = mh.world_size(), entry = mh.json.encode(entry), blocks = kept, notes = notes}
 end
 
---- This rank's part of the state of `module`, and of `optimizer` if one is given: {rank, ranks, entry, blocks = tensors by name,
---- notes}. Every element is in the part of one rank. Parts are plain data: the caller stores them (mh.checkpoint.save(path,
---- {part = part}, {layout = "per_rank"}), say). Collective over all ranks.
+--- This rank's part of the state of `module`, and of `optimizer` if one is given: {rank, ranks, entry, blocks = tensors
+--- by name, notes}. Every element is in the part of one rank. Parts are plain data: the caller stores them
+--- (mh.checkpoint.save(path, {part = part}, {layout = "per_rank"}), say). Collective over all ranks.
 function parts.deduped_state_dict(module, optimizer)
   refuse_pipelines("deduped_state_dict", module)
   if not base.is_module(module) then fail("deduped_state_dict: wanted an nn.Module, got " .. mh._describe(module)) end
@@ -219,16 +231,20 @@ end
 local function tree_of(part, whole)
   local by_name = {}
   for _, pair in ipairs(whole) do by_name[pair[1]] = pair[2] end
-  return values.unpack(mh.json.decode(part.entry), function(name) return by_name[name] end, function(problem) fail("merge_state_dicts: " .. problem) end)
+  return values.unpack(mh.json.decode(part.entry), function(name) return by_name[name] end,
+      function(problem) fail("merge_state_dicts: " .. problem) end)
 end
 
 local function merged(list)
-  if type(list) ~= "table" or getmetatable(list) or #list == 0 then fail("merge_state_dicts: wanted a list of the parts of all ranks, got " .. mh._describe(list)) end
+  if type(list) ~= "table" or getmetatable(list) or #list == 0 then
+    fail("merge_state_dicts: wanted a list of the parts of all ranks, got " .. mh._describe(list))
+  end
   local all, seen = {}, {}
   for i, part in ipairs(list) do
     check_part("merge_state_dicts", part)
     if part.ranks ~= list[1].ranks or seen[part.rank] then
-      fail(("merge_state_dicts: part %d is of rank %d of %d\n  have  %s\n  fix   give each rank's part of one run once"):format(i,
+      fail(("merge_state_dicts: part %d is of rank %d of %d\n  have  %s\n" ..
+        "  fix   give each rank's part of one run once"):format(i,
         part.rank, part.ranks, seen[part.rank] and "that rank's part" or ("parts of %d ranks"):format(list[1].ranks)))
     end
     seen[part.rank], all[i] = true, as_list(part)
@@ -236,23 +252,24 @@ local function merged(list)
   return tree_of(list[1], parts.whole("merge_state_dicts", all))
 end
 
---- The whole states of which the lists hold every rank's part: of a module, tensors by name, which its load_state_dict takes on
---- one rank; and of its optimizer. Not collective.
+--- The whole states of which the lists hold every rank's part: of a module, tensors by name, which its load_state_dict
+--- takes on one rank; and of its optimizer. Not collective.
 function parts.merge_state_dicts(models, optimizers)
   local model = merged(models)
   return model, optimizers and merged(optimizers) or nil
 end
 
 local function check_merged(who, what, given)
-  local tensors = type(given) == "table" and not mh.is_tensor(given) and (what == "model's" or type(given.state) == "table")
+  local tensors = type(given) == "table" and not mh.is_tensor(given)
+      and (what == "model's" or type(given.state) == "table")
   if not tensors then
-    fail(("%s: wanted the %s state that mh.merge_state_dicts gave\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who, what,
-      given == false and "nil" or mh._describe(given), who))
+    fail(("%s: wanted the %s state that mh.merge_state_dicts gave\n  have  %s\n" ..
+      "  fix   mh.%s(net, model, opt, state)"):format(who, what, given == false and "nil" or mh._describe(given), who))
   end
 end
 
---- Loads what merge_state_dicts gave, the same on every rank, into a module that is divided in any way, and its optimizer.
---- `options`: {device = d}, which must be where the module is. Collective over all ranks.
+--- Loads what merge_state_dicts gave, the same on every rank, into a module that is divided in any way, and its
+--- optimizer. `options`: {device = d}, which must be where the module is. Collective over all ranks.
 function parts.load_merged_state_dict(module, model, optimizer, optimizer_state, options)
   local who = "load_merged_state_dict"
   check_targets(who, module, optimizer, options)
@@ -277,7 +294,8 @@ local function check_own(who, part)
   files.on_every_rank(function()
     check_part(who, part)
     if part.ranks ~= mh.world_size() or part.rank ~= mh.rank() then
-      fail(("%s: the part is of rank %d of %d, this is rank %d of %d\n  fix   give each rank its own part, or load what "
+      fail(("%s: the part is of rank %d of %d, this is rank %d of %d\n" ..
+          "  fix   give each rank its own part, or load what "
         .. "mh.merge_state_dicts makes of all"):format(who, part.rank, part.ranks, mh.rank(), mh.world_size()))
     end
     return ""
@@ -303,8 +321,8 @@ local function load_parts(who, part, targets)
   end
 end
 
---- Loads the parts that deduped_state_dict gave, each rank its own, on as many ranks; the module may be divided in another way.
---- `options`: {device = d}, which must be where the module is. Collective over all ranks.
+--- Loads the parts that deduped_state_dict gave, each rank its own, on as many ranks; the module may be divided in
+--- another way. `options`: {device = d}, which must be where the module is. Collective over all ranks.
 function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state, options)
   local who, by_name = "load_deduped_state_dict", require "moonhalo.internal.checkpoint_optimizers"
   check_targets(who, module, optimizer, options)
@@ -326,7 +344,9 @@ function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state
   local names, of_optimizer = by_name.names(optimizer, {{"model", module}}), {}
   for i, fields in ipairs(optimizer:state_dict().state) do
     for _, field in ipairs(sorted_keys(fields)) do
-      if mh.is_tensor(fields[field]) then of_optimizer[#of_optimizer + 1] = {field .. "/" .. names[i], fields[field]} end
+      if mh.is_tensor(fields[field]) then
+        of_optimizer[#of_optimizer + 1] = {field .. "/" .. names[i], fields[field]}
+      end
     end
   end
   load_parts(who, optimizer_state, of_optimizer)

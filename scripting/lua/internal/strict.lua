@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Objects and tables in which a name that does not exist is an error with the nearest one, to read and to write. Lua's nil would
--- go on as "no value", and fail far from the slip or not at all.
+-- Objects and tables in which a name that does not exist is an error with the nearest one, to read and to write. Lua's
+-- nil would go on as "no value", and fail far from the slip or not at all.
 
 local mh = require "moonhalo"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -28,7 +28,8 @@ local kMost = 24  -- names of an error
 
 local function listed(names)
   local rest = #names - kMost
-  return #names == 0 and "none" or table.concat(names, ", ", 1, math.min(#names, kMost)) .. (rest > 0 and (", ... %d more"):format(rest) or "")
+  return #names == 0 and "none" or table.concat(names, ", ", 1, math.min(#names, kMost))
+      .. (rest > 0 and (", ... %d more"):format(rest) or "")
 end
 
 local function near(name, known) return type(name) == "string" and mh.did_you_mean(name, known) or "" end
@@ -50,8 +51,8 @@ function strict.get(value, name)
   if known then return found end
 end
 
---- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each of which an object
---- may have or not. `elements`: the remedy where an object is indexed by what is no name.
+--- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each of
+--- which an object may have or not. `elements`: the remedy where an object is indexed by what is no name.
 function strict.class(class)
   local name, methods, may = class.name, class.methods, {}
   for field in class.fields:gmatch("%S+") do may[field] = true end
@@ -68,8 +69,8 @@ function strict.class(class)
   function meta.__newindex(self, key, value)
     if not may[key] then
       local known = names_of(may, self)
-      fail(("%s: no field %s to write%s\n  have  %s\n  fix   keep what is yours in a variable of your own"):format(name, shown(key), near(key, known),
-        listed(known)))
+      fail(("%s: no field %s to write%s\n  have  %s\n  fix   keep what is yours in a variable of your own"):format(name,
+        shown(key), near(key, known), listed(known)))
     end
     rawset(self, key, value)
   end
@@ -79,25 +80,26 @@ function strict.class(class)
   return meta
 end
 
---- `names`, a table whose entries are all there from now on: functions of a part of mh, or things by name. `fix`: the remedy for
---- one that is missing.
+--- `names`, a table whose entries are all there from now on: functions of a part of mh, or things by name. `fix`: the
+--- remedy for one that is missing.
 function strict.table(what, names, fix)
   return setmetatable(names, {
     __index = function(_, key)
       local known = names_of(names)
-      fail(("%s: no %s%s\n  have  %s%s%s"):format(what, shown(key), near(key, known), listed(known), fix and "\n  fix   " .. fix or "",
-        type(key) == "string" and fix == nil and mh._python_name_hint(key) or ""))
+      fail(("%s: no %s%s\n  have  %s%s%s"):format(what, shown(key), near(key, known), listed(known), fix
+        and "\n  fix   " .. fix or "", type(key) == "string" and fix == nil and mh._python_name_hint(key) or ""))
     end,
     __newindex = function(_, key)
       local known = names_of(names)
-      fail(("%s: no %s to write%s\n  have  %s\n  fix   keep what is yours in a table of your own"):format(what, shown(key), near(key, known), listed(known)))
+      fail(("%s: no %s to write%s\n  have  %s\n  fix   keep what is yours in a table of your own"):format(what,
+          shown(key), near(key, known), listed(known)))
     end,
     __tostring = function() return what .. ": " .. listed(names_of(names)) end,
   })
 end
 
---- The metatable of an open record, a plain table to those who ask: the names of `fields`, apart by spaces, may be read whether
---- they are there or not, and any name may be written that is near to none of them.
+--- The metatable of an open record, a plain table to those who ask: the names of `fields`, apart by spaces, may be read
+--- whether they are there or not, and any name may be written that is near to none of them.
 function strict.record(name, fields)
   local meta, known = strict.class {name = name, methods = {}, fields = fields}, {}
   local refuse = meta.__newindex

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The text that print shows of a plain table: its contents, keys in the order of pairs, the same on all ranks. An address would say nothing,
--- and differ from rank to rank.
+-- The text that print shows of a plain table: its contents, keys in the order of pairs, the same on all ranks. An
+-- address would say nothing, and differ from rank to rank.
 
 local mh = require "moonhalo"
 local sorted = require "moonhalo.internal.sorted_keys"

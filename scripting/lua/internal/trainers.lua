@@ -21,7 +21,9 @@ Trainers.__index = Trainers
 local function check_options(options)
   local known = sorted_keys(kOptions)
   for name in pairs(options) do
-    if not kOptions[name] then fail(("host.trainers: no option '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), known))) end
+    if not kOptions[name] then
+      fail(("host.trainers: no option '%s'%s"):format(tostring(name), mh.did_you_mean(tostring(name), known)))
+    end
   end
   for _, name in ipairs(known) do
     local value = options[name]
@@ -32,9 +34,12 @@ local function check_options(options)
     end
   end
   if options.every < 1 then
-    fail(("host.trainers: there is no step between snapshots\n  have  every = %d\n  fix   every = 1 or more"):format(options.every))
+    fail(("host.trainers: there is no step between snapshots\n  have  every = %d\n  fix   every = 1 or more"):format(
+        options.every))
   end
-  if #options.fields == 0 then fail("host.trainers: fields names no field\n  have  an empty list\n  fix   fields = {\"u\"}") end
+  if #options.fields == 0 then
+    fail("host.trainers: fields names no field\n  have  an empty list\n  fix   fields = {\"u\"}")
+  end
 end
 
 --- Parameters and buffers of a module, or the tensors of a list.
@@ -84,16 +89,16 @@ function Trainers:step(...)
   return fresh
 end
 
---- On solvers: waits for the weights that are on their way, takes them (then true), and lets the trainers go. Collective
---- over the solvers.
+--- On solvers: waits for the weights that are on their way, takes them (then true), and lets the trainers go.
+--- Collective over the solvers.
 function Trainers:finish()
   check_side(self, false, "finish")
   return self.native ~= nil and self.native.finish(tensors_of(self.weights))
 end
 
---- On trainers: calls `learn` with each snapshot's numbers, while mh.host.fields are the snapshot's, cut into slabs over
---- the trainers; sends the weights back; until the solvers finish. Returns the number of snapshots. Collective over the
---- trainers.
+--- On trainers: calls `learn` with each snapshot's numbers, while mh.host.fields are the snapshot's, cut into slabs
+--- over the trainers; sends the weights back; until the solvers finish. Returns the number of snapshots. Collective
+--- over the trainers.
 function Trainers:serve()
   if not self.native then return 0 end
   check_side(self, true, "serve")

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.host.verify("train", {0.1}): calls a function of the script twice from one state, with the fields as they are cut and
--- with whole plain tensors in their place, and compares what it returns and what it leaves in fields and mh.host.state.
+-- mh.host.verify("train", {0.1}): calls a function of the script twice from one state, with the fields as they are cut
+-- and with whole plain tensors in their place, and compares what it returns and what it leaves in fields and
+-- mh.host.state.
 
 local mh = require "moonhalo"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
@@ -115,8 +116,8 @@ end
 --- Compares two tensors: {largest, apart, name with the element, the two values there}.
 local function difference(name, cut, whole)
   if table.concat(cut.shape, ",") ~= table.concat(whole.shape, ",") then
-    return {largest = 0, apart = math.huge, name = name, cut = ("has the shape [%s]"):format(table.concat(cut.shape, ", ")),
-            whole = ("[%s]"):format(table.concat(whole.shape, ", "))}
+    return {largest = 0, apart = math.huge, name = name, cut = ("has the shape [%s]"):format(
+            table.concat(cut.shape, ", ")), whole = ("[%s]"):format(table.concat(whole.shape, ", "))}
   end
   if cut:numel() == 0 then return {largest = 0, apart = 0, name = name} end
   local wide = (cut:is_complex() or whole:is_complex()) and "complex128" or "float64"
@@ -125,12 +126,15 @@ local function difference(name, cut, whole)
   local apart = (a - b):abs():masked_fill(alike, 0):nan_to_num(math.huge, math.huge, math.huge)
   local at = apart:argmax():item()
   local function largest(x) return x:abs():nan_to_num(0, 0, 0):max():item() end
-  local function show(x) return x:is_complex() and ("%.17g%+.17gi"):format(x.real:item(), x.imag:item()) or ("%.17g"):format(x:item()) end
-  return {largest = math.max(largest(a), largest(b)), apart = apart[at]:item(), name = name .. index_text(at, cut.shape),
-          cut = "is " .. show(a[at]), whole = show(b[at])}
+  local function show(x)
+    return x:is_complex() and ("%.17g%+.17gi"):format(x.real:item(), x.imag:item()) or ("%.17g"):format(x:item())
+  end
+  return {largest = math.max(largest(a), largest(b)), apart = apart[at]:item(), name = name
+          .. index_text(at, cut.shape), cut = "is " .. show(a[at]), whole = show(b[at])}
 end
 
---- Differences of all entries, each in parts of the largest element. Where a gradient is but rounding, so is what comes of
+--- Differences of all entries, each in parts of the largest element. Where a gradient is but rounding, so is what comes
+--- of
 --- it: in the state "the largest" is that of all tensors of the same name in an entry, as of all biases of a network.
 local function differences(cut, whole)
   local found, largest = {}, {}
@@ -150,20 +154,23 @@ local function check_arguments(fn, numbers, options)
   local name = type(fn) == "string" and ("'%s'"):format(fn) or "the function"
   if type(fn) == "string" then fn = rawget(_G, fn) end
   if type(fn) ~= "function" then
-    fail(("host.verify: there is no function %s\n  have  a %s\n  fix   give the name of a global function of the script, or a function"):format(
-      name, type(fn)))
+    fail(("host.verify: there is no function %s\n  have  a %s\n" ..
+      "  fix   give the name of a global function of the script, or a function"):format(name, type(fn)))
   end
   if numbers ~= nil and type(numbers) ~= "table" then
-    fail(("host.verify: the function's arguments are no list\n  have  a %s\n  fix   mh.host.verify(\"train\", {0.1})"):format(type(numbers)))
+    fail(("host.verify: the function's arguments are no list\n  have  a %s\n" ..
+        "  fix   mh.host.verify(\"train\", {0.1})"):format(type(numbers)))
   end
   for key in pairs(options or {}) do
-    if key ~= "tolerance" then fail(("host.verify: no option '%s'%s"):format(tostring(key), mh.did_you_mean(tostring(key), {"tolerance"}))) end
+    if key ~= "tolerance" then
+      fail(("host.verify: no option '%s'%s"):format(tostring(key), mh.did_you_mean(tostring(key), {"tolerance"})))
+    end
   end
   return fn, name
 end
 
---- Returns the largest difference and where it was found; an error if one is larger than the tolerance. Everything is as it
---- was before, but the script's own variables. Each rank holds every field whole meanwhile. Collective.
+--- Returns the largest difference and where it was found; an error if one is larger than the tolerance. Everything is
+--- as it was before, but the script's own variables. Each rank holds every field whole meanwhile. Collective.
 function verify.run(host, has_state, given, numbers, options)
   local fn, name = check_arguments(given, numbers, options)
   local tolerance = options and options.tolerance
@@ -181,16 +188,19 @@ function verify.run(host, has_state, given, numbers, options)
   for _, field in ipairs(sorted_keys(host.masks)) do rawset(host.masks, field, host.masks[field]:full_tensor()) end
   local whole = outcome("with whole fields")
   if #cut ~= #whole then
-    fail(("host.verify: %s leaves %d numbers and tensors on %d ranks, and %d on one\n  have  results, fields and mh.host.state"):format(
-      name, #cut, mh.world_size(), #whole))
+    fail(("host.verify: %s leaves %d numbers and tensors on %d ranks, and %d on one\n" ..
+      "  have  results, fields and mh.host.state"):format(name, #cut, mh.world_size(), #whole))
   end
   local most, where = 0, "everywhere"
   for _, differs in ipairs(differences(cut, whole)) do
     local allowed = tolerance or kTolerance[differs.dtype] or kElse
     if not (differs.part <= allowed) then
-      fail(("host.verify: %s gives other numbers on %d ranks than on one\n  have  %s %s; one rank: %s (they differ by %.3g of "
-        .. "the largest, %.3g is allowed)\n  fix   look for what a rank makes of its own block or number; what the function changes "
-        .. "must be in mh.host.state"):format(name, mh.world_size(), differs.name, differs.cut, differs.whole, differs.part, allowed))
+      fail(("host.verify: %s gives other numbers on %d ranks than on one\n" ..
+          "  have  %s %s; one rank: %s (they differ by %.3g of "
+        .. "the largest, %.3g is allowed)\n" ..
+            "  fix   look for what a rank makes of its own block or number; what the function changes "
+        .. "must be in mh.host.state"):format(name, mh.world_size(), differs.name, differs.cut, differs.whole,
+            differs.part, allowed))
     end
     if differs.part > most then most, where = differs.part, differs.name end
   end

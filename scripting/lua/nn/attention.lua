@@ -23,7 +23,8 @@ function Attention:init(...)
   local values = read(kInit, ...)
   for _, name in ipairs {"embed_dim", "num_heads"} do layers.check_size("MultiheadAttention", name, values[name], 1) end
   if values.embed_dim % values.num_heads ~= 0 then
-    fail(("MultiheadAttention: embed_dim %d is not divisible by num_heads %d"):format(values.embed_dim, values.num_heads))
+    fail(("MultiheadAttention: embed_dim %d is not divisible by num_heads %d"):format(values.embed_dim,
+        values.num_heads))
   end
   self.embed_dim, self.num_heads, self.dropout = values.embed_dim, values.num_heads, values.dropout
   self.head_dim, self.batch_first = values.embed_dim // values.num_heads, values.batch_first

@@ -22,7 +22,8 @@ function List:at_position(position)
   local from_zero = position < 0 and position + count or position
   local child = self._modules[tostring(math.tointeger(from_zero) or from_zero)]
   if child == nil then
-    fail(("%s: no module %s in a list of %d\n  fix   positions count from 0; for i, module in list:each() do visits all (ipairs begins at 1)"):format(
+    fail(("%s: no module %s in a list of %d\n" ..
+      "  fix   positions count from 0; for i, module in list:each() do visits all (ipairs begins at 1)"):format(
       self:class_name(), mh._describe(position), count))
   end
   return child
@@ -31,7 +32,9 @@ end
 --- Adds one or more modules at the end; returns the list.
 function List:append(...)
   for _, module in ipairs {...} do
-    if not is_module(module) then fail(("%s: wanted a module, got %s"):format(self:class_name(), mh._describe(module))) end
+    if not is_module(module) then
+      fail(("%s: wanted a module, got %s"):format(self:class_name(), mh._describe(module)))
+    end
     self:register_module(tostring(#self._modules), module)
   end
   return self

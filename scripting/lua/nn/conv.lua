@@ -37,7 +37,8 @@ local function set_common(self, op, values, dims)
   end
   self.padding = values.padding
   if type(values.padding) ~= "string" then self.padding = tuple(op, "padding", values.padding, dims) end
-  self.padding_mode = arguments.choice(op, "padding_mode", values.padding_mode, {"zeros", "reflect", "replicate", "circular"})
+  self.padding_mode = arguments.choice(op, "padding_mode", values.padding_mode,
+      {"zeros", "reflect", "replicate", "circular"})
 end
 
 --- The argument of mh.pad for `padding` (per dimension, or "same") before a convolution: last dimension first.
@@ -57,8 +58,11 @@ local function explicit_padding(self)
 end
 
 local function describe(self, defaults)
-  local parts = {self.in_channels, self.out_channels, "kernel_size=" .. show(self.kernel_size), "stride=" .. show(self.stride)}
-  if type(self.padding) == "string" or not all_are(self.padding, 0) then parts[#parts + 1] = "padding=" .. show(self.padding) end
+  local parts = {self.in_channels, self.out_channels, "kernel_size=" .. show(self.kernel_size), "stride="
+      .. show(self.stride)}
+  if type(self.padding) == "string" or not all_are(self.padding, 0) then
+    parts[#parts + 1] = "padding=" .. show(self.padding)
+  end
   if not all_are(self.dilation, 1) then parts[#parts + 1] = "dilation=" .. show(self.dilation) end
   if defaults.output_padding and not all_are(self.output_padding, 0) then
     parts[#parts + 1] = "output_padding=" .. show(self.output_padding)
@@ -71,8 +75,8 @@ end
 
 local function convolution(dims)
   local name, op = "Conv" .. dims .. "d", mh["conv" .. dims .. "d"]
-  local spec = signature(name, {"in_channels", "out_channels", "kernel_size", {"stride", 1}, {"padding", 0}, {"dilation", 1},
-    {"groups", 1}, {"bias", true}, {"padding_mode", "zeros"}, optional "device", optional "dtype"})
+  local spec = signature(name, {"in_channels", "out_channels", "kernel_size", {"stride", 1}, {"padding", 0},
+    {"dilation", 1}, {"groups", 1}, {"bias", true}, {"padding_mode", "zeros"}, optional "device", optional "dtype"})
   local class = Module:extend(name)
   function class:init(...)
     local values = read(spec, ...)
@@ -83,7 +87,8 @@ local function convolution(dims)
         fail(name .. ": padding 'same' needs a stride of 1, have " .. show(self.stride))
       end
     end
-    self.weight = layers.new_parameter(self:class_name(), {self.out_channels, self.in_channels // self.groups, table.unpack(self.kernel_size)}, values)
+    self.weight = layers.new_parameter(self:class_name(), {self.out_channels, self.in_channels // self.groups,
+        table.unpack(self.kernel_size)}, values)
     self.bias = values.bias and layers.new_parameter(self:class_name(), {self.out_channels}, values) or nil
     self:reset_parameters()
   end
@@ -102,15 +107,17 @@ end
 --- The output_padding that gives `size` (spatial, or the whole shape), within one stride of the smallest result.
 local function output_padding_for(self, name, x, size, dims)
   if #size == dims + 2 then size = {table.unpack(size, 3)} end
-  if #size ~= dims then fail(("%s: output_size has %d numbers, wanted %d or %d"):format(name, #size, dims, dims + 2)) end
+  if #size ~= dims then
+    fail(("%s: output_size has %d numbers, wanted %d or %d"):format(name, #size, dims, dims + 2))
+  end
   local shape, extra = x.shape, {}
   for d = 1, dims do
     local smallest = (shape[#shape - dims + d] - 1) * self.stride[d] - 2 * self.padding[d]
       + self.dilation[d] * (self.kernel_size[d] - 1) + 1
     extra[d] = size[d] - smallest
     if extra[d] < 0 or extra[d] >= math.max(self.stride[d], self.dilation[d]) then
-      fail(("%s: output_size %d along dimension %d is not reachable, the range is %d to %d"):format(name, size[d], d - 1,
-        smallest, smallest + self.stride[d] - 1))
+      fail(("%s: output_size %d along dimension %d is not reachable, the range is %d to %d"):format(name, size[d],
+        d - 1, smallest, smallest + self.stride[d] - 1))
     end
   end
   return extra
@@ -124,11 +131,16 @@ local function transposed(dims)
   local class = Module:extend(name)
   function class:init(...)
     local values = read(spec, ...)
-    if type(values.padding) == "string" then fail(name .. ": padding is a number or a list, got '" .. values.padding .. "'") end
-    if values.padding_mode ~= "zeros" then fail(name .. ": only padding_mode 'zeros' exists, got '" .. tostring(values.padding_mode) .. "'") end
+    if type(values.padding) == "string" then
+      fail(name .. ": padding is a number or a list, got '" .. values.padding .. "'")
+    end
+    if values.padding_mode ~= "zeros" then
+      fail(name .. ": only padding_mode 'zeros' exists, got '" .. tostring(values.padding_mode) .. "'")
+    end
     set_common(self, name, values, dims)
     self.output_padding = tuple(name, "output_padding", values.output_padding, dims)
-    self.weight = layers.new_parameter(self:class_name(), {self.in_channels, self.out_channels // self.groups, table.unpack(self.kernel_size)}, values)
+    self.weight = layers.new_parameter(self:class_name(), {self.in_channels, self.out_channels // self.groups,
+        table.unpack(self.kernel_size)}, values)
     self.bias = values.bias and layers.new_parameter(self:class_name(), {self.out_channels}, values) or nil
     self:reset_parameters()
   end

@@ -26,7 +26,8 @@ local function refuse_lost_halves(self, dtype)
   for _, tensors in ipairs {self:named_parameters(), self:named_buffers()} do
     for name, tensor in tensors do
       if tensor:is_complex() then
-        fail(("%s: to: '%s' is %s, and %s would drop its imaginary parts\n  fix   :double(), :float(), :half() and :bfloat16() "
+        fail(("%s: to: '%s' is %s, and %s would drop its imaginary parts\n" ..
+            "  fix   :double(), :float(), :half() and :bfloat16() "
           .. "leave complex tensors as they are"):format(self:class_name(), name, tensor.dtype, dtype))
       end
     end
@@ -42,7 +43,8 @@ function conversion:to(...)
       mh._check_place(self:class_name() .. ": to", one)
       device, dtype = one.device or device, one.dtype or dtype
     elseif type(one) ~= "string" then
-      fail(("%s: to: wanted a device, a dtype or {device = ..., dtype = ...}, got %s"):format(self:class_name(), mh._describe(one)))
+      fail(("%s: to: wanted a device, a dtype or {device = ..., dtype = ...}, got %s"):format(self:class_name(),
+          mh._describe(one)))
     elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
       device = one
     else

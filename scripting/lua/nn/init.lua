@@ -48,7 +48,8 @@ function init.zeros_(tensor) return filled("zeros_", tensor, function(t) t:fill_
 --- Normal numbers of which those outside [a, b] are drawn again, by the inverse distribution function.
 function init.trunc_normal_(tensor, mean, std, a, b)
   local op = "trunc_normal_"
-  mean, std, a, b = number(op, "mean", mean, 0), number(op, "std", std, 1), number(op, "a", a, -2), number(op, "b", b, 2)
+  mean, std, a, b = number(op, "mean", mean, 0), number(op, "std", std, 1), number(op, "a", a, -2),
+      number(op, "b", b, 2)
   local function cdf(x) return 0.5 * (1 + mh.tensor(x / math.sqrt(2), {dtype = "float64"}):erf():item()) end
   local low, high = cdf((a - mean) / std), cdf((b - mean) / std)
   return drawn(op, tensor, function(t)
@@ -57,7 +58,9 @@ function init.trunc_normal_(tensor, mean, std, a, b)
 end
 
 function init.eye_(tensor)
-  if #arguments.tensor("eye_", "the first argument", tensor).shape ~= 2 then fail("eye_: a matrix is wanted, got " .. #tensor.shape .. " dimensions") end
+  if #arguments.tensor("eye_", "the first argument", tensor).shape ~= 2 then
+    fail("eye_: a matrix is wanted, got " .. #tensor.shape .. " dimensions")
+  end
   return filled("eye_", tensor, function(t)
     t:copy_(mh.eye(t.shape[1], t.shape[2], {dtype = t.dtype, device = t.device}))
   end)
@@ -68,7 +71,9 @@ function init.dirac_(tensor, groups)
   local shape = arguments.tensor("dirac_", "the first argument", tensor).shape
   groups = arguments.count("dirac_", "groups", groups or 1, 1)
   if #shape < 3 or #shape > 5 then fail("dirac_: 3 to 5 dimensions are wanted, got " .. #shape) end
-  if shape[1] % groups ~= 0 then fail("dirac_: " .. shape[1] .. " channels are not divisible by " .. groups .. " groups") end
+  if shape[1] % groups ~= 0 then
+    fail("dirac_: " .. shape[1] .. " channels are not divisible by " .. groups .. " groups")
+  end
   local per_group = shape[1] // groups
   -- Made whole and copied, as elements of a cut tensor cannot be written one by one.
   local whole = mh.zeros(shape, {dtype = tensor.dtype, device = tensor.device})
@@ -87,7 +92,9 @@ local kGain = {linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d 
 
 --- The factor that keeps variances through a nonlinearity; `parameter` is leaky_relu's slope (default 0.01).
 function init.calculate_gain(nonlinearity, parameter)
-  if nonlinearity == "leaky_relu" then return math.sqrt(2 / (1 + number("calculate_gain", "parameter", parameter, 0.01) ^ 2)) end
+  if nonlinearity == "leaky_relu" then
+    return math.sqrt(2 / (1 + number("calculate_gain", "parameter", parameter, 0.01) ^ 2))
+  end
   local known = sorted_keys(kGain)
   known[#known + 1] = "leaky_relu"
   return kGain[arguments.choice("calculate_gain", "nonlinearity", nonlinearity, known)]
@@ -127,7 +134,8 @@ local function kaiming(name, fill)
   end
 end
 
-kaiming("kaiming_uniform_", function(tensor, std) return init.uniform_(tensor, -math.sqrt(3) * std, math.sqrt(3) * std) end)
+kaiming("kaiming_uniform_", function(tensor, std) return init.uniform_(tensor, -math.sqrt(3) * std,
+    math.sqrt(3) * std) end)
 kaiming("kaiming_normal_", function(tensor, std) return init.normal_(tensor, 0, std) end)
 
 function init.orthogonal_(tensor, gain)

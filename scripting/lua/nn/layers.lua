@@ -38,7 +38,8 @@ end
 
 -- ---- Linear -------------------------------------------------------------------------------------------------------
 
-local kLinear = signature("Linear", {"in_features", "out_features", {"bias", true}, optional "device", optional "dtype"})
+local kLinear = signature("Linear", {"in_features", "out_features", {"bias", true}, optional "device",
+    optional "dtype"})
 
 layers.Linear = Module:extend("Linear")
 
@@ -53,7 +54,8 @@ end
 function layers.Linear:reset_parameters() layers.reset_affine(self.weight, self.bias) end
 function layers.Linear:forward(x) return mh.linear(x, self.weight, self.bias) end
 function layers.Linear:extra_repr()
-  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features, Module.show(self.bias ~= nil))
+  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
+      Module.show(self.bias ~= nil))
 end
 
 local kBilinear = signature("Bilinear",
@@ -63,8 +65,11 @@ layers.Bilinear = Module:extend("Bilinear")
 
 function layers.Bilinear:init(...)
   local values = read(kBilinear, ...)
-  for _, name in ipairs {"in1_features", "in2_features", "out_features"} do arguments.count("Bilinear", name, values[name], 0) end
-  self.in1_features, self.in2_features, self.out_features = values.in1_features, values.in2_features, values.out_features
+  for _, name in ipairs {"in1_features", "in2_features", "out_features"} do
+    arguments.count("Bilinear", name, values[name], 0)
+  end
+  self.in1_features, self.in2_features, self.out_features = values.in1_features, values.in2_features,
+      values.out_features
   self.weight = new_parameter("Bilinear", {values.out_features, values.in1_features, values.in2_features}, values)
   self.bias = values.bias and new_parameter("Bilinear", {values.out_features}, values) or nil
   self:reset_parameters()
@@ -184,7 +189,8 @@ local function loss(name, fn, entries)
     self.options = {}
     self:_keep(spec, {})
     for key, value in pairs(values) do
-      if mh.is_tensor(value) then self:register_buffer(key, value, {persistent = false}) else self.options[key] = value end
+      if mh.is_tensor(value) then self:register_buffer(key, value, {persistent = false}) else self.options[key] =
+          value end
     end
   end
   function class:forward(input, target)
@@ -201,7 +207,8 @@ loss("MSELoss", "mse_loss", {kReduction})
 loss("L1Loss", "l1_loss", {kReduction})
 loss("SmoothL1Loss", "smooth_l1_loss", {kReduction, {"beta", 1.0}})
 loss("HuberLoss", "huber_loss", {kReduction, {"delta", 1.0}})
-loss("CrossEntropyLoss", "cross_entropy", {optional "weight", {"ignore_index", -100}, kReduction, {"label_smoothing", 0.0}})
+loss("CrossEntropyLoss", "cross_entropy", {optional "weight", {"ignore_index", -100}, kReduction,
+    {"label_smoothing", 0.0}})
 loss("NLLLoss", "nll_loss", {optional "weight", {"ignore_index", -100}, kReduction})
 loss("BCELoss", "binary_cross_entropy", {optional "weight", kReduction})
 loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", {optional "weight", kReduction, optional "pos_weight"})

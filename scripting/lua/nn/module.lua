@@ -23,7 +23,8 @@ end
 local function Parameter(tensor, requires_grad)
   if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. mh._describe(tensor)) end
   if requires_grad ~= false and not (tensor:is_floating_point() or tensor:is_complex()) then
-    fail("Parameter: " .. mh._describe(tensor) .. " cannot require a gradient\n  fix   convert it, x:float(), or give false for the second argument")
+    fail("Parameter: " .. mh._describe(tensor)
+        .. " cannot require a gradient\n  fix   convert it, x:float(), or give false for the second argument")
   end
   local parameter = tensor:detach()
   if requires_grad ~= false then parameter:requires_grad_(true) end
@@ -58,18 +59,21 @@ end
 local function refuse_hidden_modules(self, name, value)
   for _, one in ipairs(value) do
     if is_module(one) then
-      fail(("%s: '%s' is a plain list that holds modules; their parameters would not be trained\n  fix   self.%s = nn.ModuleList(list)")
+      fail(("%s: '%s' is a plain list that holds modules; their parameters would not be trained\n" ..
+          "  fix   self.%s = nn.ModuleList(list)")
         :format(self:class_name(), name, name))
     end
   end
 end
 
---- As in torch.nn, only a Parameter is trained. A leaf that requires a gradient is more often a forgotten Parameter than
---- anything else, and would be left out of parameters() and state_dict() without a word.
+--- As in torch.nn, only a Parameter is trained. A leaf that requires a gradient is more often a forgotten Parameter
+--- than anything else, and would be left out of parameters() and state_dict() without a word.
 local function refuse_forgotten_parameter(self, name, value)
   if not (is_tensor(value) and value.requires_grad and value.is_leaf) then return end
-  fail(("%s: '%s' is a tensor that requires a gradient but no Parameter, so it would be neither trained nor saved\n  have  shape {%s}\n"
-    .. "  fix   self.%s = mh.nn.Parameter(tensor), or hold it in a list, self.%s = {tensor}, if it is none of the module's weights"):format(
+  fail(("%s: '%s' is a tensor that requires a gradient but no Parameter, so it would be neither trained nor saved\n" ..
+      "  have  shape {%s}\n"
+    .. "  fix   self.%s = mh.nn.Parameter(tensor), or hold it in a list, self.%s = {tensor}, if it is none of the " ..
+        "module's weights"):format(
     self:class_name(), name, table.concat(value.shape, ", "), name, name))
 end
 
@@ -152,7 +156,8 @@ local function absent(self, class, key)
     for name in pairs(class) do names[#names + 1] = tostring(name) end
     class = rawget(class, "super")
   end
-  fail(("%s: no field '%s'%s\n  fix   assign it in init (self.%s = nil will do), or ask for it by module:has(\"%s\")"):format(
+  fail(("%s: no field '%s'%s\n" ..
+    "  fix   assign it in init (self.%s = nil will do), or ask for it by module:has(\"%s\")"):format(
     self:class_name(), key, mh.did_you_mean(key, names), key, key))
 end
 
@@ -219,7 +224,9 @@ end
 
 --- Runs hooks and forward. `module(...)` calls this, or forward itself where there are no hooks.
 function Module:call(...)
-  if not is_module(self) then fail("call: wanted an nn.Module, got " .. mh._describe(self) .. "\n  fix   net:call(...), or net(...)") end
+  if not is_module(self) then
+    fail("call: wanted an nn.Module, got " .. mh._describe(self) .. "\n  fix   net:call(...), or net(...)")
+  end
   if next(self._pre_hooks) == nil and next(self._hooks) == nil then return self:forward(...) end
   local args = table.pack(...)
   for _, hook in ipairs(self._pre_hooks) do
@@ -267,7 +274,9 @@ end
 
 --- `hook(module, args, output)` runs after forward. `output` is the result, or a list with `n` when forward returned
 --- several values; what the hook returns replaces it (a list with `n` for several values).
-function Module:register_forward_hook(hook, options) return add_hook("register_forward_hook", self._hooks, hook, options) end
+function Module:register_forward_hook(hook, options)
+  return add_hook("register_forward_hook", self._hooks, hook, options)
+end
 
 -- ---- Walking ------------------------------------------------------------------------------------------------------
 
@@ -334,7 +343,8 @@ function Module:get_submodule(name)
     if child == nil then
       local known = {}
       for one in module._modules do known[#known + 1] = one end
-      fail(("%s: get_submodule: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path, mh.did_you_mean(part, known)))
+      fail(("%s: get_submodule: no submodule '%s' in '%s'%s"):format(self:class_name(), part, path,
+          mh.did_you_mean(part, known)))
     end
     module, path = child, path == "" and part or path .. "." .. part
   end
@@ -359,9 +369,10 @@ end
 function Module:get_parameter(name) return tensor_at(self, name, "get_parameter") end
 function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
 
---- Sets whether gradients are summed over the ranks while backward goes on, several in one message (true), or add up over
---- several passes without messages, whole on every rank, until the optimizer's step or its sync_shard_grad (false). At
---- first mh.fully_shard's are summed, except with reshard_after_backward = false, and mh.replicate's are not.
+--- Sets whether gradients are summed over the ranks while backward goes on, several in one message (true), or add up
+--- over several passes without messages, whole on every rank, until the optimizer's step or its sync_shard_grad
+--- (false). At first mh.fully_shard's are summed, except with reshard_after_backward = false, and mh.replicate's are
+--- not.
 function Module:set_requires_gradient_sync(sync)
   if type(sync) ~= "boolean" then
     fail(("%s: set_requires_gradient_sync: wanted true or false, got %s"):format(self:class_name(), mh._describe(sync)))
@@ -375,7 +386,9 @@ function Module:finish_grad_sync() mh.finish_grad_sync(self) end
 
 --- `fn` on every module below, children first, then on this one.
 function Module:apply(fn)
-  if not is_callable(fn) then fail(("%s: apply: wanted a function, got %s"):format(self:class_name(), mh._describe(fn))) end
+  if not is_callable(fn) then
+    fail(("%s: apply: wanted a function, got %s"):format(self:class_name(), mh._describe(fn)))
+  end
   for _, child in self._modules do child:apply(fn) end
   fn(self)
   return self

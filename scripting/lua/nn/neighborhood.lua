@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Self-attention within neighbourhoods, 1 to 3 dims: a projection to query, key and value, moonhalo::neighborhood_attention, and
--- a projection of the heads together. Tensors of shape [batch, dims..., embed_dim].
+-- Self-attention within neighbourhoods, 1 to 3 dims: a projection to query, key and value,
+-- moonhalo::neighborhood_attention, and a projection of the heads together. Tensors of shape [batch, dims...,
+-- embed_dim].
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -33,8 +34,8 @@ end
 
 local function attention(dims)
   local name = "NeighborhoodAttention" .. dims .. "d"
-  local spec = signature(name, {"embed_dim", "num_heads", "window", {"stride", 1}, {"dilation", 1}, {"is_causal", false},
-    {"bias", true}, optional "scale", optional "device", optional "dtype"})
+  local spec = signature(name, {"embed_dim", "num_heads", "window", {"stride", 1}, {"dilation", 1},
+    {"is_causal", false}, {"bias", true}, optional "scale", optional "device", optional "dtype"})
   local class = Module:extend(name)
   function class:init(...)
     local values = read(spec, ...)
@@ -51,7 +52,8 @@ local function attention(dims)
   function class:forward(x)
     local shape = x.shape
     if #shape ~= dims + 2 then
-      fail(("%s: the input has %d dimensions, wanted %d: batch, %d of space, embed_dim"):format(name, #shape, dims + 2, dims))
+      fail(("%s: the input has %d dimensions, wanted %d: batch, %d of space, embed_dim"):format(name, #shape, dims + 2,
+          dims))
     end
     local heads = {table.unpack(shape, 1, dims + 1)}
     heads[#heads + 1], heads[#heads + 2], heads[#heads + 3] = 3, self.num_heads, self.embed_dim // self.num_heads

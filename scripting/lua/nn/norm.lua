@@ -29,7 +29,8 @@ local function check_dims(name, x, low, high)
   local count = #x.shape
   if count < low or count > high then
     local wanted = low == high and tostring(low) or low .. " or " .. high
-    fail(("%s: the input has %d dimensions, wanted %s\n  have  shape {%s}"):format(name, count, wanted, table.concat(x.shape, ", ")))
+    fail(("%s: the input has %d dimensions, wanted %s\n  have  shape {%s}"):format(name, count, wanted,
+        table.concat(x.shape, ", ")))
   end
 end
 
@@ -166,7 +167,8 @@ local function shape_list(op, shape)
 end
 
 local kLayer = signature("LayerNorm",
-  {"normalized_shape", {"eps", 1e-5}, {"elementwise_affine", true}, {"bias", true}, optional "device", optional "dtype"})
+  {"normalized_shape", {"eps", 1e-5}, {"elementwise_affine", true}, {"bias", true}, optional "device",
+    optional "dtype"})
 
 norm.LayerNorm = Module:extend("LayerNorm")
 function norm.LayerNorm:init(...)
@@ -178,7 +180,8 @@ end
 norm.LayerNorm.reset_parameters = reset_weights
 function norm.LayerNorm:forward(x) return mh.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps) end
 function norm.LayerNorm:extra_repr()
-  return ("%s, eps=%g, elementwise_affine=%s"):format(show(self.normalized_shape), self.eps, show(self.elementwise_affine))
+  return ("%s, eps=%g, elementwise_affine=%s"):format(show(self.normalized_shape), self.eps,
+      show(self.elementwise_affine))
 end
 
 local kRms = signature("RMSNorm",
@@ -194,7 +197,8 @@ end
 norm.RMSNorm.reset_parameters = reset_weights
 function norm.RMSNorm:forward(x) return mh.rms_norm(x, self.normalized_shape, self.weight, self.eps) end
 function norm.RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(show(self.normalized_shape), show(self.eps), show(self.elementwise_affine))
+  return ("%s, eps=%s, elementwise_affine=%s"):format(show(self.normalized_shape), show(self.eps),
+      show(self.elementwise_affine))
 end
 
 return norm

@@ -33,8 +33,8 @@ end
 local function max_pool(dims)
   local name, op = "MaxPool" .. dims .. "d", mh["max_pool" .. dims .. "d"]
   local with_indices = mh["max_pool" .. dims .. "d_with_indices"]
-  local class = pool_class(name, {"kernel_size", optional "stride", {"padding", 0}, {"dilation", 1}, {"return_indices", false},
-    {"ceil_mode", false}})
+  local class = pool_class(name, {"kernel_size", optional "stride", {"padding", 0}, {"dilation", 1},
+    {"return_indices", false}, {"ceil_mode", false}})
   --- The largest values, and with return_indices where in space they stood.
   function class:forward(x)
     local pool_of = self.return_indices and with_indices or op
@@ -52,18 +52,21 @@ local function avg_pool(dims)
     if dims == 1 then
       return op(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
     end
-    return op(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override)
+    return op(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad,
+        self.divisor_override)
   end
   class.extra_repr = repr_of {"kernel_size", "stride", "padding"}
 end
 
 local function adaptive(kind, dims)
-  local name, op = "Adaptive" .. kind .. "Pool" .. dims .. "d", mh["adaptive_" .. kind:lower() .. "_pool" .. dims .. "d"]
+  local name, op = "Adaptive" .. kind .. "Pool" .. dims .. "d",
+      mh["adaptive_" .. kind:lower() .. "_pool" .. dims .. "d"]
   local spec = signature(name, kind == "Max" and {"output_size", {"return_indices", false}} or {"output_size"})
   local class = Module:extend(name)
   function class:init(...)
     local values = read(spec, ...)
-    self.output_size, self.return_indices = arguments.tuple(name, "output_size", values.output_size, dims), values.return_indices
+    self.output_size, self.return_indices = arguments.tuple(name, "output_size", values.output_size, dims),
+        values.return_indices
   end
   function class:forward(x)
     if self.return_indices then return op(x, self.output_size) end

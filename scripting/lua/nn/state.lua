@@ -33,7 +33,8 @@ end
 local function listed(names) return "'" .. table.concat(names, "', '") .. "'" end
 
 local function refuse_state(self, problem)
-  fail(("%s: load_state_dict: %s\n  fix   give what state_dict() or mh.safetensors.load(path) returned, or a table {name = tensor}")
+  fail(("%s: load_state_dict: %s\n" ..
+      "  fix   give what state_dict() or mh.safetensors.load(path) returned, or a table {name = tensor}")
     :format(self:class_name(), problem))
 end
 
@@ -45,7 +46,9 @@ local function read_state(self, given)
   local tensors, names = {}, {}
   local function add(name, tensor)
     if type(name) ~= "string" then refuse_state(self, "names are texts, got " .. mh._describe(name)) end
-    if not is_tensor(tensor) then refuse_state(self, ("'%s' is no tensor but %s"):format(name, mh._describe(tensor))) end
+    if not is_tensor(tensor) then
+      refuse_state(self, ("'%s' is no tensor but %s"):format(name, mh._describe(tensor)))
+    end
     tensors[name], names[#names + 1] = tensor, name
   end
   if #given > 0 and not getmetatable(given) then
@@ -70,12 +73,15 @@ local function add_second_names(tensors, own, metadata)
   end
 end
 
-local kFixState = "\n  fix   make the module as it was when the state was saved, or give {strict = false}, which passes over other names"
+local kFixState = "\n  fix   make the module as it was when the state was saved, or give {strict = false}, which " ..
+    "passes over other names"
 
 --- The module's own tensors and those of `given` by name, and the result of load_state_dict; an error for what does not
 --- fit. `same_dtype`: also dtypes must be the module's.
 local function check_state(self, given, options, same_dtype)
-  if options ~= nil and type(options) ~= "table" then refuse_state(self, "options are a table, got " .. mh._describe(options)) end
+  if options ~= nil and type(options) ~= "table" then
+    refuse_state(self, "options are a table, got " .. mh._describe(options))
+  end
   local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
   local tensors, given_names = read_state(self, given)
   add_second_names(tensors, own, options)
@@ -100,9 +106,11 @@ local function check_state(self, given, options, same_dtype)
       problems[#problems + 1] = ("'%s' has shape [%s], the module's is [%s]"):format(name,
         table.concat(value.shape, ", "), table.concat(target.shape, ", "))
     elseif value ~= nil and value:is_complex() and not target:is_complex() then
-      problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype, target.dtype)
+      problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype,
+          target.dtype)
     elseif same_dtype and value ~= nil and value.dtype ~= target.dtype then
-      problems[#problems + 1] = ("'%s' is %s, the module's is %s; strict = false casts"):format(name, value.dtype, target.dtype)
+      problems[#problems + 1] = ("'%s' is %s, the module's is %s; strict = false casts"):format(name, value.dtype,
+          target.dtype)
     end
   end
   if #problems > 0 then
@@ -111,8 +119,8 @@ local function check_state(self, given, options, same_dtype)
   return own, tensors, result
 end
 
---- Copies values into parameters and buffers. `given`: tensors by name, or the list that mh.safetensors.load gives (whose
---- metadata may follow). Options: strict (default true: names must be the same ones). Returns
+--- Copies values into parameters and buffers. `given`: tensors by name, or the list that mh.safetensors.load gives
+--- (whose metadata may follow). Options: strict (default true: names must be the same ones). Returns
 --- {missing_keys = list, unexpected_keys = list}.
 function state.load_state_dict(self, given, options)
   local own, tensors, result = check_state(self, given, options)
@@ -124,11 +132,12 @@ function state.load_state_dict(self, given, options)
   return result
 end
 
---- The module's own tensors and those of `given` by name, and the result of load_state_dict, which this does not change.
+--- The module's own tensors and those of `given` by name, and the result of load_state_dict, which this does not
+--- change.
 function state.check(self, given, options) return check_state(self, given, options) end
 
---- For checkpoints, whose tensors are still on the disk: `given` says what they are (device "meta"). Returns the module's
---- tensors and those given, by name.
+--- For checkpoints, whose tensors are still on the disk: `given` says what they are (device "meta"). Returns the
+--- module's tensors and those given, by name.
 function state.check_saved(self, given, options) return check_state(self, given, options, options.strict ~= false) end
 
 return state

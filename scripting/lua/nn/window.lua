@@ -33,15 +33,16 @@ for dims = 1, 3 do
     {"norm_type", "kernel_size", "stride", "ceil_mode"}, function(self, x)
       return F["lp_pool" .. dims .. "d"](x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
     end)
-  layer("MaxUnpool" .. dims .. "d", {"kernel_size", optional "stride", {"padding", 0}}, {"kernel_size", "stride", "padding"},
-    function(self, x, indices, output_size)
+  layer("MaxUnpool" .. dims .. "d", {"kernel_size", optional "stride", {"padding", 0}},
+    {"kernel_size", "stride", "padding"}, function(self, x, indices, output_size)
       return F["max_unpool" .. dims .. "d"](x, indices, self.kernel_size, self.stride, self.padding, output_size)
     end)
 end
 
 for dims = 2, 3 do
   layer("FractionalMaxPool" .. dims .. "d", {"kernel_size", optional "output_size", optional "output_ratio",
-    {"return_indices", false}, optional "random_samples"}, {"kernel_size", "output_size", "output_ratio"}, function(self, x)
+    {"return_indices", false}, optional "random_samples"}, {"kernel_size", "output_size", "output_ratio"},
+      function(self, x)
       return F["fractional_max_pool" .. dims .. "d"](x, self.kernel_size, self.output_size, self.output_ratio,
         self.return_indices, self.random_samples)
     end)
@@ -57,7 +58,8 @@ layer("Fold", {"output_size", "kernel_size", table.unpack(kBlocks)},
   {"output_size", "kernel_size", "dilation", "padding", "stride"},
   function(self, x) return F.fold(x, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride) end)
 
-layer("PixelShuffle", {"upscale_factor"}, {"upscale_factor"}, function(self, x) return mh.pixel_shuffle(x, self.upscale_factor) end)
+layer("PixelShuffle", {"upscale_factor"}, {"upscale_factor"},
+    function(self, x) return mh.pixel_shuffle(x, self.upscale_factor) end)
 layer("PixelUnshuffle", {"downscale_factor"}, {"downscale_factor"},
   function(self, x) return mh.pixel_unshuffle(x, self.downscale_factor) end)
 layer("ChannelShuffle", {"groups"}, {"groups"}, function(self, x) return mh.channel_shuffle(x, self.groups) end)

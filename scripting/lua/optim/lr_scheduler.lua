@@ -18,11 +18,13 @@ local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate"
 
 local kInitial = setmetatable({}, {__mode = "k"})
 
---- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has changed
---- them when the next is made (PyTorch's `initial_lr`).
+--- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has
+--- changed them when the next is made (PyTorch's `initial_lr`).
 local function initial_rates(op, optimizer)
   if not mh._is_optimizer(optimizer) then
-    fail(("%s: the first argument is %s, wanted an optimizer\n  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})"):format(op, mh._describe(optimizer)))
+    fail(("%s: the first argument is %s, wanted an optimizer\n" ..
+        "  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})"):format(op,
+            mh._describe(optimizer)))
   end
   local rates = kInitial[optimizer] or {}
   kInitial[optimizer] = rates
@@ -35,8 +37,10 @@ local function initial_rates(op, optimizer)
 end
 
 --- The least value of a number of steps; other numbers may be any.
-local kLeast = {step_size = 1, T_max = 1, T_0 = 1, T_mult = 1, total_iters = 1, total_steps = 1, epochs = 1, steps_per_epoch = 1,
-  num_warmup_steps = 0, num_training_steps = 0, last_epoch = -1, gamma = false, start_factor = false, end_factor = false, factor = false,
+local kLeast = {step_size = 1, T_max = 1, T_0 = 1, T_mult = 1, total_iters = 1, total_steps = 1, epochs = 1,
+  steps_per_epoch = 1,
+  num_warmup_steps = 0, num_training_steps = 0, last_epoch = -1, gamma = false, start_factor = false,
+  end_factor = false, factor = false,
   power = false, eta_min = false, num_cycles = false, pct_start = false, div_factor = false, final_div_factor = false}
 
 local function is_list_of(value, kind)
@@ -52,11 +56,13 @@ local function check_values(name, values)
   for key, least in pairs(kLeast) do
     local value = rawget(values, key)
     if value ~= nil and (type(value) ~= "number" or not (value >= (least or -math.huge))) then
-      fail(("%s: %s is %s, wanted a number%s"):format(name, key, mh._describe(value), least and " of at least " .. least or ""))
+      fail(("%s: %s is %s, wanted a number%s"):format(name, key, mh._describe(value), least and " of at least " .. least
+          or ""))
     end
   end
   local rules = {milestones = {"number", "a list of steps"}, schedulers = {"table", "a list of schedules"},
-    lr_lambda = {"function", "a function, or one for each group"}, max_lr = {"number", "a number, or one for each group"}}
+    lr_lambda = {"function", "a function, or one for each group"},
+      max_lr = {"number", "a number, or one for each group"}}
   for key, rule in pairs(rules) do
     local value, alone = rawget(values, key), key == "lr_lambda" or key == "max_lr"
     if value ~= nil and not is_list_of(value, rule[1]) and not (alone and type(value) == rule[1]) then
@@ -114,7 +120,9 @@ end
 --- Settings too come from the state, as in PyTorch.
 function Schedule:load_state_dict(state)
   local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
-  if type(state) ~= "table" or mh.nn.is_module(state) then refuse("wanted the table of state_dict(), got %s", mh._describe(state)) end
+  if type(state) ~= "table" or mh.nn.is_module(state) then
+    refuse("wanted the table of state_dict(), got %s", mh._describe(state))
+  end
   local own = self:state_dict()
   for _, key in ipairs {"last_epoch", "base_lrs"} do
     if state[key] == nil then refuse("'%s' is missing", key) end
@@ -124,7 +132,9 @@ function Schedule:load_state_dict(state)
     if wanted == nil and (rawget(self, key) ~= nil or not getmetatable(self).may[key]) then
       refuse("'%s' is no value of a schedule%s", tostring(key), mh.did_you_mean(tostring(key), sorted(own)))
     end
-    if wanted ~= nil and type(value) ~= type(wanted) then refuse("'%s' is a %s, wanted a %s", key, type(value), type(wanted)) end
+    if wanted ~= nil and type(value) ~= type(wanted) then
+      refuse("'%s' is a %s, wanted a %s", key, type(value), type(wanted))
+    end
     for _, element in ipairs(type(value) == "table" and value or {}) do
       if type(element) ~= "number" then refuse("'%s' holds a %s, wanted numbers", tostring(key), type(element)) end
     end
@@ -185,8 +195,8 @@ define("LambdaLR", {"lr_lambda"}, function(self, base, group)
   return base * factor
 end)
 
--- Hugging Face's: from zero to the optimizer's rate in num_warmup_steps, then by `factor(self, done)`, where `done` of the steps that
--- are left are done.
+-- Hugging Face's: from zero to the optimizer's rate in num_warmup_steps, then by `factor(self, done)`, where `done` of
+-- the steps that are left are done.
 local function define_warm(name, entries, factor)
   table.insert(entries, 1, "num_warmup_steps")
   define(name, entries, function(self, base)
@@ -197,7 +207,8 @@ local function define_warm(name, entries, factor)
 end
 
 define_warm("get_constant_schedule_with_warmup", {}, function() return 1.0 end)
-define_warm("get_linear_schedule_with_warmup", {"num_training_steps"}, function(_, done) return math.max(0.0, 1 - done) end)
+define_warm("get_linear_schedule_with_warmup", {"num_training_steps"},
+    function(_, done) return math.max(0.0, 1 - done) end)
 define_warm("get_cosine_schedule_with_warmup", {"num_training_steps", {"num_cycles", 0.5}}, function(self, done)
   return math.max(0.0, (1 + math.cos(math.pi * self.num_cycles * 2 * done)) / 2)
 end)
@@ -217,7 +228,9 @@ end, function(self, name)
       #self.milestones, #self.schedulers))
   end
   for i, milestone in ipairs(self.milestones) do
-    if milestone <= (self.milestones[i - 1] or 0) then fail(("%s: milestones must be above 0 and ascend"):format(name)) end
+    if milestone <= (self.milestones[i - 1] or 0) then
+      fail(("%s: milestones must be above 0 and ascend"):format(name))
+    end
   end
   for i, schedule in ipairs(self.schedulers) do
     if type(schedule) ~= "table" or not schedule._rate then
@@ -239,8 +252,8 @@ end
 function Sequential:load_state_dict(state)
   local own, nested = {}, type(state) == "table" and rawget(state, "schedulers")
   if type(nested) ~= "table" or #nested ~= #self.schedulers then
-    fail(("load_state_dict: 'schedulers' is %s, wanted %d states"):format(type(nested) == "table" and #nested or mh._describe(nested),
-      #self.schedulers))
+    fail(("load_state_dict: 'schedulers' is %s, wanted %d states"):format(type(nested) == "table" and #nested
+      or mh._describe(nested), #self.schedulers))
   end
   for key, value in pairs(state) do
     if key ~= "schedulers" then own[key] = value end
@@ -263,7 +276,8 @@ local function list_of(value, count)
 end
 
 -- Momentum is not cycled.
-define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optional "steps_per_epoch", {"pct_start", 0.3},
+define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optional "steps_per_epoch",
+  {"pct_start", 0.3},
   {"anneal_strategy", "cos"}, {"div_factor", 25.0}, {"final_div_factor", 1e4}, {"three_phase", false}},
   function(self, _, group)
     if self.last_epoch > self.total_steps then
@@ -312,7 +326,9 @@ function schedulers.ReduceLROnPlateau(...)
   arguments.choice("ReduceLROnPlateau", "mode", self.mode, {"min", "max"})
   arguments.choice("ReduceLROnPlateau", "threshold_mode", self.threshold_mode, {"rel", "abs"})
   for _, key in ipairs {"factor", "patience", "threshold", "cooldown", "eps"} do
-    if type(self[key]) ~= "number" then fail(("ReduceLROnPlateau: %s is %s, wanted a number"):format(key, mh._describe(self[key]))) end
+    if type(self[key]) ~= "number" then
+      fail(("ReduceLROnPlateau: %s is %s, wanted a number"):format(key, mh._describe(self[key])))
+    end
   end
   if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
   if not mh._is_optimizer(self.optimizer) then

@@ -123,7 +123,8 @@ local kMade = {}
 function axis.colormap(name)
   local anchors = kAnchors[name]
   if not anchors then
-    mh.fail("plot: unknown colormap '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), axis.colormap_names())
+    mh.fail("plot: unknown colormap '" .. tostring(name) .. "'"
+        .. mh.did_you_mean(tostring(name), axis.colormap_names())
       .. "\n  have  " .. table.concat(axis.colormap_names(), ", "))
   end
   if kMade[name] then return kMade[name] end

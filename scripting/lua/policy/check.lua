@@ -55,8 +55,8 @@ local function check_input_dim(who, name, dim, graph)
     most = math.max(most, numbers)
   end
   if math.type(dim) ~= "integer" or dim < 0 or dim >= most then
-    fail(("%s: inputs cuts a dim that no argument of forward has\n  have  %s = %s, tensors of at most %d dims\n  fix   dims count from 0"):format(
-      who, name, tostring(dim), most))
+    fail(("%s: inputs cuts a dim that no argument of forward has\n  have  %s = %s, tensors of at most %d dims\n" ..
+      "  fix   dims count from 0"):format(who, name, tostring(dim), most))
   end
 end
 
@@ -119,7 +119,8 @@ local function checked(name, placed, graph, config)
     end
     if config.use_async_reducer or config.reducer_bucket_cap_mb ~= 32 then
       fail(("%s makes a pipeline, whose gradients have no reducer\n  have  %s\n  fix   leave it out"):format(who,
-        config.use_async_reducer and "use_async_reducer = true" or "reducer_bucket_cap_mb = " .. config.reducer_bucket_cap_mb))
+        config.use_async_reducer and "use_async_reducer = true" or "reducer_bucket_cap_mb = "
+          .. config.reducer_bucket_cap_mb))
     end
     check_stages(who, placed.stages, graph)
   end

@@ -13,8 +13,8 @@ local kKinds = {
   user_config = "table", use_async_reducer = "boolean", reducer_bucket_cap_mb = "megabytes", macs_per_byte = "ratio",
 }
 local kMacsPerByte = 10  -- of autodist, for ranks that are threads or processes of one machine (docs/parallelism.md)
-local kNames = {"macs_per_byte", "pas_config", "plan_ngpus", "reducer_bucket_cap_mb", "runtime_ngpus", "use_async_reducer", "use_end2end", "use_zero",
-                "user_config"}
+local kNames = {"macs_per_byte", "pas_config", "plan_ngpus", "reducer_bucket_cap_mb", "runtime_ngpus",
+                "use_async_reducer", "use_end2end", "use_zero", "user_config"}
 
 local function wrong(name, value, wanted)
   fail(("ComputeConfig: %s = %s, wanted %s"):format(name, mh._describe(value), wanted))
@@ -42,7 +42,9 @@ local function checked(name, value)
     return value
   end
   if kind == "megabytes" then
-    if type(value) ~= "number" or not (value > 0) or value == math.huge then wrong(name, value, "a number of megabytes above 0") end
+    if type(value) ~= "number" or not (value > 0) or value == math.huge then
+      wrong(name, value, "a number of megabytes above 0")
+    end
     return value
   end
   if kind == "ratio" then
@@ -73,18 +75,19 @@ end
 --- run, a multiple of those; every unit trains on samples of its own. use_zero (false): parameters, gradients and
 --- states of optimizers are kept in blocks over the units (over the data dim of the plan where there is one unit);
 --- over units a step sends what copies would, and holds whole parameters until the optimizer writes them.
---- use_async_reducer (false): gradients are summed while the backward pass goes on, of train_step's samples while that of the
---- last does; else when the optimizer wants them. reducer_bucket_cap_mb (32): of gradients in one message.
---- macs_per_byte (nil: math.huge, of autodist 10, or what pas_config says): multiplications that a rank makes while it sends a byte: products are divided over
---- the ranks where that saves more than it sends. With math.huge bytes alone count, and ranks repeat what is cheap to fetch.
---- use_end2end (false): forward takes a sample and gives the loss, and train_step and infer_step call it. pas_config:
---- the options of the policy. user_config: what a policy of the user's wants to know. Field of the result besides:
---- units.
+--- use_async_reducer (false): gradients are summed while the backward pass goes on, of train_step's samples while that
+--- of the last does; else when the optimizer wants them. reducer_bucket_cap_mb (32): of gradients in one message.
+--- macs_per_byte (nil: math.huge, of autodist 10, or what pas_config says): multiplications that a rank makes while it
+--- sends a byte: products are divided over the ranks where that saves more than it sends. With math.huge bytes alone
+--- count, and ranks repeat what is cheap to fetch. use_end2end (false): forward takes a sample and gives the loss, and
+--- train_step and infer_step call it. pas_config: the options of the policy. user_config: what a policy of the user's
+--- wants to know. Field of the result besides: units.
 function compute_config.ComputeConfig(given)
   if type(given) ~= "table" or getmetatable(given) then
     fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. mh._describe(given))
   end
-  local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32, pas_config = {}, user_config = {}}
+  local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32,
+      pas_config = {}, user_config = {}}
   for name, value in pairs(given) do fields[name] = checked(name, value) end
   if not fields.plan_ngpus then fail("ComputeConfig: plan_ngpus is missing\n  fix   ComputeConfig{plan_ngpus = 2}") end
   fields.runtime_ngpus = fields.runtime_ngpus or fields.plan_ngpus
@@ -107,7 +110,8 @@ function compute_config.facts(config, policy)
   return {
     plan_ngpus = config.plan_ngpus, runtime_ngpus = config.runtime_ngpus, use_end2end = config.use_end2end,
     use_zero = config.use_zero, use_async_reducer = config.use_async_reducer,
-    reducer_bucket_cap_mb = config.reducer_bucket_cap_mb, pas_config = config.pas_config, user_config = config.user_config,
+    reducer_bucket_cap_mb = config.reducer_bucket_cap_mb, pas_config = config.pas_config,
+    user_config = config.user_config,
     macs_per_byte = per_byte,  -- nothing by default: plans from before it was there still fit
   }
 end
@@ -116,7 +120,8 @@ end
 function compute_config.macs_per_byte(config, policy)
   local given, of_policy = config.macs_per_byte, policy == "autodist" and config.pas_config.macs_per_byte or nil
   if given and of_policy and given ~= of_policy then
-    fail(("ComputeConfig: two numbers of multiplications for a byte\n  have  macs_per_byte = %s, pas_config.macs_per_byte = %s\n  fix   give one")
+    fail(("ComputeConfig: two numbers of multiplications for a byte\n" ..
+        "  have  macs_per_byte = %s, pas_config.macs_per_byte = %s\n  fix   give one")
       :format(given, of_policy))
   end
   return given or of_policy or (policy == "autodist" and kMacsPerByte or math.huge)

@@ -100,8 +100,9 @@ end
 -- A module that is a pipeline has these from the stages of this rank.
 local kOfStages = {"parameters", "named_parameters", "state_dict", "load_state_dict", "clip_grad_norm"}
 
---- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or false: every rank's own, which are
---- equal). `per_byte`: what the mesh's products go by. Afterwards module.parallel is {mesh, config, plan, pipeline}. Collective over all ranks.
+--- Carries `placed` out on the module, in place. `src`: whose parameters count (0, or false: every rank's own, which
+--- are equal). `per_byte`: what the mesh's products go by. Afterwards module.parallel is {mesh, config, plan,
+--- pipeline}. Collective over all ranks.
 function division.apply(module, placed, config, names, src, per_byte)
   local mesh = make_mesh(module, config, placed, per_byte)
   local state = {
@@ -137,7 +138,8 @@ function division.broadcast_weights(module, plan_ngpus)
   if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. mh._describe(module)) end
   local ranks = mh.world_size()
   if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
-    fail(("broadcast_weights: the ranks are no whole units\n  have  %d ranks, plan_ngpus = %s\n  fix   give the number of ranks of a unit")
+    fail(("broadcast_weights: the ranks are no whole units\n  have  %d ranks, plan_ngpus = %s\n" ..
+        "  fix   give the number of ranks of a unit")
       :format(ranks, mh._describe(plan_ngpus)))
   end
   local units = mh.init_device_mesh("cpu", {ranks // plan_ngpus, plan_ngpus}, {"unit", "rank"})["unit"]
@@ -148,7 +150,8 @@ function division.broadcast_weights(module, plan_ngpus)
         for i, placement in ipairs(tensor:is_shard_tensor() and tensor.placements or {}) do
           if tensor.mesh.names[i] == "unit" and not placement:is_replicate() then
             fail(("broadcast_weights: '%s' is in blocks over the units, which are no copies of each other"
-              .. "\n  have  %s\n  fix   broadcast weights before use_zero divides them"):format(name, tostring(placement)))
+              .. "\n  have  %s\n  fix   broadcast weights before use_zero divides them"):format(name,
+                  tostring(placement)))
           end
         end
         own:copy_(mh.distribute_tensor(own:detach(), units, {mh.Replicate()}, {src = 0}):to_local())

@@ -94,8 +94,8 @@ function policy_graph.with_tensors(module, make, fn)
   return table.unpack(results, 2, results.n)
 end
 
---- In the place of a deferred tensor: zeros. Parameters are one number, repeated, so that they take no memory; LibTorch has no
---- kernels of convolutions and norms for tensors without values. Forward may write buffers.
+--- In the place of a deferred tensor: zeros. Parameters are one number, repeated, so that they take no memory; LibTorch
+--- has no kernels of convolutions and norms for tensors without values. Forward may write buffers.
 local function zeros_for(tensor, registry)
   if not tensor:is_deferred() then return tensor end
   local options = {dtype = tensor.dtype, device = tensor.device}

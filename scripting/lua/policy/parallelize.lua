@@ -44,7 +44,9 @@ end
 
 local function check_policy(policy)
   if type(policy) == "function" then
-    if debug.getinfo(policy, "S").what == "C" then fail("parallelize: a policy is a function of Lua, got one of C++") end
+    if debug.getinfo(policy, "S").what == "C" then
+      fail("parallelize: a policy is a function of Lua, got one of C++")
+    end
     return policy
   end
   return arguments.choice("parallelize", "policy", policy, policies.names)
@@ -83,7 +85,9 @@ end
 local function construct(make, options)
   local function build()
     local module = make()
-    if not is_module(module) then fail("parallelize: the constructor gave no nn.Module but " .. mh._describe(module)) end
+    if not is_module(module) then
+      fail("parallelize: the constructor gave no nn.Module but " .. mh._describe(module))
+    end
     return options.module_dtype and module:to(options.module_dtype) or module
   end
   if options.init_module_params then return build() end
@@ -92,8 +96,8 @@ end
 
 -- ---- Plans ----------------------------------------------------------------------------------------------------------
 
---- Multiplications and elements of parameters of each of module:stages(), in order, and node.stage, the number of the stage
---- that has it; nil for modules without.
+--- Multiplications and elements of parameters of each of module:stages(), in order, and node.stage, the number of the
+--- stage that has it; nil for modules without.
 local function count_stages(module, nodes)
   if not module:has("stages") then return nil end
   local stage_of, macs, elements = {}, {}, {}
@@ -123,8 +127,8 @@ local function key_of(module, dummy, policy, config, options)
   for name, one in module:named_modules() do kinds[name == "" and "(root)" or name] = one:class_name() end
   return {
     model = {
-      arguments = policy_graph.describe_arguments(dummy), tensors = policy_graph.describe_tensors(module), modules = kinds,
-    },
+      arguments = policy_graph.describe_arguments(dummy), tensors = policy_graph.describe_tensors(module),
+    modules = kinds, },
     policy = cache.name_of(policy), config = compute_config.facts(config, policy), module_dtype = options.module_dtype,
   }
 end
@@ -164,8 +168,10 @@ end
 local function check_stages_are_forward(module, dummy)
   local values, names = policy_graph.arguments(module, dummy)
   if #names ~= 1 then
-    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage\n  fix   function "
-      .. "%s:forward(sample) ... end, for samples such as {x, target = y}"):format(table.concat(names, ", "), module:class_name()))
+    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage\n" ..
+        "  fix   function "
+      .. "%s:forward(sample) ... end, for samples such as {x, target = y}"):format(table.concat(names, ", "),
+          module:class_name()))
   end
   if not module:has("loss") then
     fail(("parallelize: a pipeline wants to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(
@@ -182,8 +188,8 @@ local function check_stages_are_forward(module, dummy)
   end)
   if not mh.allclose(whole, staged, 1e-4, 1e-6) then
     local class = module:class_name()
-    fail(("parallelize: %s:stages() and %s:loss() give %s for the dummy arguments, forward gives %s"):format(class, class,
-      staged:item(), whole:item()))
+    fail(("parallelize: %s:stages() and %s:loss() give %s for the dummy arguments, forward gives %s"):format(class,
+      class, staged:item(), whole:item()))
   end
 end
 
@@ -191,7 +197,8 @@ end
 
 local function check_ranks(config, options)
   if options.load_module and config.runtime_ngpus ~= mh.world_size() then
-    fail(("parallelize: runtime_ngpus = %d, the run has %d ranks\n  fix   run with --ranks %d, or load_module = false to plan "
+    fail(("parallelize: runtime_ngpus = %d, the run has %d ranks\n" ..
+        "  fix   run with --ranks %d, or load_module = false to plan "
       .. "only"):format(config.runtime_ngpus, mh.world_size(), config.runtime_ngpus))
   end
 end
@@ -213,24 +220,28 @@ end
 --- mh.zeros{4, 16}}, "tp", mh.ComputeConfig{plan_ngpus = 2, runtime_ngpus = 4})`. Collective over all ranks. `module`:
 --- a module, which is divided in place and returned; or a class or constructor: a function is returned that makes such
 --- modules (a module, where module_fn makes it). `dummy`: arguments of forward by name; one forward of them on plain
---- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", "autodist", or a function(graph, config) that
---- returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units theirs;
---- what is the same for all samples is marked by mh.constant.
+--- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", "autodist", or a function(graph,
+--- config) that returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units
+--- theirs; what is the same for all samples is marked by mh.constant.
 --- `module.parallel` then is {mesh, config, plan, planned, report (of autodist), pipeline}.
 --- Options: gen_savedir: a folder where plans are kept. reuse: "match" (of what is there: an error where it was made
 --- from something else, of a policy with other upvalues, say), "moo" (another plan then), "override" (always), "graph"
---- (another plan, from the graph that is there). instance_name: for several plans of one class. load_module = false: plans only, on any number of ranks, and
---- returns the plan. module_dtype. module_fn: makes the module. init_module_params = false: parameters are NaN until
---- they are loaded. broadcast_strategy: "all" (rank 0's plan and weights count), "code" or "no_weights" (its plan;
---- weights are equal in a unit already), "none" (every rank finds the files or plans alike).
+--- (another plan, from the graph that is there). instance_name: for several plans of one class. load_module = false:
+--- plans only, on any number of ranks, and returns the plan. module_dtype. module_fn: makes the module.
+--- init_module_params = false: parameters are NaN until they are loaded. broadcast_strategy: "all" (rank 0's plan and
+--- weights count), "code" or "no_weights" (its plan; weights are equal in a unit already), "none" (every rank finds the
+--- files or plans alike).
 local function parallelize(module, dummy, policy, config, given)
   local options = read_options(given)
   policy = check_policy(policy)
-  if not compute_config.is_config(config) then fail("parallelize: wanted a ComputeConfig, got " .. mh._describe(config)) end
+  if not compute_config.is_config(config) then
+    fail("parallelize: wanted a ComputeConfig, got " .. mh._describe(config))
+  end
   check_ranks(config, options)
   if is_module(module) then
     if rawget(module, "parallel") then
-      fail(("parallelize: this %s was parallelized before\n  fix   give another instance of its class"):format(module:class_name()))
+      fail(("parallelize: this %s was parallelized before\n  fix   give another instance of its class"):format(
+          module:class_name()))
     end
     for _, name in ipairs {"module_fn", "init_module_params"} do
       if options[name] ~= (kDefaults[name] == true or nil) then

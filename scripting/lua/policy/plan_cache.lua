@@ -12,8 +12,8 @@ plan_cache.modes = {"graph", "match", "moo", "override"}
 function plan_cache.path(folder, class, instance)
   for what, name in pairs {instance_name = instance, ["the name of the class"] = class} do
     if name:find("[/\\%c]") or name == "." or name == ".." then
-      fail(("parallelize: %s is the name of a folder below gen_savedir, without separators\n  have  '%s'\n  fix   letters, digits and _"):format(
-        what, name))
+      fail(("parallelize: %s is the name of a folder below gen_savedir, without separators\n  have  '%s'\n" ..
+        "  fix   letters, digits and _"):format(what, name))
     end
   end
   return folder .. "/" .. class .. (instance and "/" .. instance or "") .. "/plan.json"
@@ -69,8 +69,8 @@ local function upvalues_of(policy)
   return found
 end
 
---- The name of a policy; of a function its code and the values of its upvalues, and of theirs, on which its plan may depend.
---- (Globals are not looked at.)
+--- The name of a policy; of a function its code and the values of its upvalues, and of theirs, on which its plan may
+--- depend. (Globals are not looked at.)
 function plan_cache.name_of(policy)
   if type(policy) == "string" then return policy end
   return {code = fingerprint(string.dump(policy, true)), upvalues = upvalues_of(policy)}
@@ -155,9 +155,9 @@ end
 --- it.
 local function as_saved(key) return mh.json.decode(mh.json.encode(key)) end
 
---- Finds what there is for `key` under `path`: {plan =} and, where the model and its arguments are the same, {graph =}. Mode
---- "match" refuses a plan that was made from something else, "moo" passes over it, "graph" and "override" never take a
---- plan. Collective where `shared`.
+--- Finds what there is for `key` under `path`: {plan =} and, where the model and its arguments are the same, {graph =}.
+--- Mode "match" refuses a plan that was made from something else, "moo" passes over it, "graph" and "override" never
+--- take a plan. Collective where `shared`.
 function plan_cache.find(path, key, mode, shared)
   if mode == "override" then return {} end
   local now = as_saved(key)
@@ -169,7 +169,8 @@ function plan_cache.find(path, key, mode, shared)
     now = without_written(now, entry.key)
     local difference = changed(entry.key, now)
     if difference and mode == "match" then
-      fail(("parallelize: '%s' holds a plan of something else: %s\n  fix   reuse = \"moo\" makes another plan where something "
+      fail(("parallelize: '%s' holds a plan of something else: %s\n" ..
+          "  fix   reuse = \"moo\" makes another plan where something "
         .. "changed; give two models an instance_name each")
         :format(path, difference))
     end
@@ -185,7 +186,8 @@ end
 function plan_cache.write(path, key, plan, graph)
   files.on_first_rank(function()
     mh.files.make_folder(path:match("^(.*)/"))
-    files.write("parallelize", path, mh.json.encode({format = kFormat, key = key, plan = plan, graph = graph}, 1) .. "\n")
+    files.write("parallelize", path, mh.json.encode({format = kFormat, key = key, plan = plan, graph = graph}, 1)
+        .. "\n")
   end)
 end
 

@@ -1,8 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Policies: functions from a graph and a configuration to placements, which are plain data:
 --   mesh       {{2, 2}, {"dp", "tp"}}: the ranks of a unit; the mesh dim "pp" holds the stages of a pipeline
---   parameter  {["fc1.weight"] = {mh.Replicate(), mh.Shard(0)}}: one placement for each mesh dim but "pp"; others Replicate
---   inputs     {dp = 0}: mesh dims, and the dim of forward's tensors that each cuts (those of fewer dims, and constants, stay whole)
+--   parameter  {["fc1.weight"] = {mh.Replicate(), mh.Shard(0)}}: one placement for each mesh dim but "pp"; others
+--   Replicate
+--   inputs     {dp = 0}: mesh dims, and the dim of forward's tensors that each cuts (those of fewer dims, and
+--   constants, stay whole)
 --   stored     "dp": the mesh dim over which parameters are kept in blocks besides
 --   forward    as of parallelize_module, for the mesh of a unit; not with stages
 --   stages     {2, 1}: how many of module:stages() make a stage of the pipeline
@@ -21,8 +23,9 @@ local function set_of(words)
 end
 
 -- A cut of features or channels goes through these.
-local kPassing = set_of [[relu relu_ gelu silu tanh sigmoid elu leaky_relu softplus mish hardswish dropout mul add div neg
-  square sqrt exp view reshape permute transpose unflatten flatten contiguous clone scaled_dot_product_attention]]
+local kPassing = set_of [[relu relu_ gelu silu tanh sigmoid elu leaky_relu softplus mish hardswish dropout
+  mul add div neg square sqrt exp view reshape permute transpose unflatten flatten contiguous clone
+  scaled_dot_product_attention]]
 local kWeighted = set_of "linear conv1d conv2d conv3d"
 
 --- Nodes with a weight that no other node has, whose channels are not in groups.
@@ -174,7 +177,8 @@ policies.builtin = {}
 function policies.builtin.dp(_, config)
   policies.check_options("dp", config.pas_config, {})
   if config.plan_ngpus ~= 1 then
-    fail(("parallelize: policy 'dp' divides nothing within a unit, plan_ngpus = %d\n  fix   plan_ngpus = 1, or the policy "
+    fail(("parallelize: policy 'dp' divides nothing within a unit, plan_ngpus = %d\n" ..
+        "  fix   plan_ngpus = 1, or the policy "
       .. "'data', which cuts a unit's samples")
       :format(config.plan_ngpus))
   end

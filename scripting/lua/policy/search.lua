@@ -2,10 +2,11 @@
 -- The policy "autodist": tries every way to share out the ranks of a unit, and takes the cheapest.
 --
 -- A candidate is a mesh of data, domain and tensor ranks, with parameters copied or kept in blocks over the data ranks.
--- It is carried out once on the ranks of the run, forward, backward and the sums of gradients, with zeros in the place of
--- parameters and arguments; what every rank sent and multiplied is counted, not timed. In a run with `--backend fake --ranks
--- 64` the others are pretended, and rank 0's numbers count. A pipeline is not carried out: its numbers are those of the ranks
--- beside it, with the share of the largest stage, the wait of its schedule and what goes from stage to stage.
+-- It is carried out once on the ranks of the run, forward, backward and the sums of gradients, with zeros in the place
+-- of parameters and arguments; what every rank sent and multiplied is counted, not timed. In a run with `--backend fake
+-- --ranks 64` the others are pretended, and rank 0's numbers count. A pipeline is not carried out: its numbers are
+-- those of the ranks beside it, with the share of the largest stage, the wait of its schedule and what goes from stage
+-- to stage.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -56,7 +57,9 @@ local function candidates_of(graph, ranks, stages)
         if pp * dp * domain * tp == ranks and (domain == 1 or field) and (tp == 1 or cuts) then
           local sizes = {pp = pp, dp = dp, domain = domain, tp = tp}
           list[#list + 1] = {sizes = sizes, stored = false, placed = placed_for(sizes, false, graph)}
-          if dp > 1 and pp == 1 then list[#list + 1] = {sizes = sizes, stored = true, placed = placed_for(sizes, true, graph)} end
+          if dp > 1 and pp == 1 then
+            list[#list + 1] = {sizes = sizes, stored = true, placed = placed_for(sizes, true, graph)}
+          end
         end
       end
     end
@@ -193,8 +196,8 @@ local function crossing_bytes(graph, runs)
   return crossing
 end
 
---- Makes of the numbers of ranks that have all layers those of a pipeline's largest stage, for one of `micros` micro-batches.
---- 1f1b keeps the activations of as many micro-batches as there are stages.
+--- Makes of the numbers of ranks that have all layers those of a pipeline's largest stage, for one of `micros`
+--- micro-batches. 1f1b keeps the activations of as many micro-batches as there are stages.
 local function as_pipeline(candidate, graph, micros, held, activations)
   local runs, sizes, largest_share = candidate.placed.stages, candidate.sizes, 0
   local macs, all_macs = sums_of(graph.stage_macs, runs)
@@ -235,14 +238,15 @@ end
 local report_meta = {__name = "PlanReport"}
 
 function report_meta:__tostring()
-  local cost = self.macs_per_byte < math.huge and ("multiplications + %g x bytes sent"):format(self.macs_per_byte) or "bytes sent"
+  local cost = self.macs_per_byte < math.huge and ("multiplications + %g x bytes sent"):format(self.macs_per_byte)
+      or "bytes sent"
   local lines = {("autodist: %d candidates; cost = %s, of the rank that has most"):format(#self.candidates, cost)}
   lines[2] = ("  %-28s %12s %9s %12s %12s %12s"):format("ranks", "bytes sent", "messages", "macs", "memory", "cost")
   for _, one in ipairs(self.candidates) do
-    local what = ("%sdp %d, domain %d, tp %d%s"):format(one.sizes.pp > 1 and "pp " .. one.sizes.pp .. ", " or "", one.sizes.dp, one.sizes.domain, one.sizes.tp,
-      one.stored and ", stored" or "")
-    lines[#lines + 1] = ("  %-28s %12d %9d %12d %12d %12.0f%s"):format(what, one.bytes // 1, one.messages // 1, one.macs // 1,
-      one.memory // 1, one.cost, one.fits and "" or "  too large")
+    local what = ("%sdp %d, domain %d, tp %d%s"):format(one.sizes.pp > 1 and "pp " .. one.sizes.pp .. ", " or "",
+      one.sizes.dp, one.sizes.domain, one.sizes.tp, one.stored and ", stored" or "")
+    lines[#lines + 1] = ("  %-28s %12d %9d %12d %12d %12.0f%s"):format(what, one.bytes // 1, one.messages // 1,
+      one.macs // 1, one.memory // 1, one.cost, one.fits and "" or "  too large")
   end
   return table.concat(lines, "\n")
 end
@@ -256,25 +260,28 @@ local function check_options(options)
   end
 end
 
---- The cheapest placements for the ranks of a unit whose memory is within pas_config.memory_limit (bytes a rank: parameters,
---- gradients, two states, and an estimate of activations), and a report: {candidates = list, cheapest first, of {sizes,
---- stored, placed, bytes, messages, macs, memory, cost, fits}}, which prints as a table. pas_config.macs_per_byte: how many
---- multiplications take as long as sending a byte. Where forward gives the loss of a module with stages(), pipelines are
---- tried, too, of pas_config.pipeline_nmicros micro-batches (as many as stages). Collective over all ranks, which must be whole units.
+--- The cheapest placements for the ranks of a unit whose memory is within pas_config.memory_limit (bytes a rank:
+--- parameters, gradients, two states, and an estimate of activations), and a report: {candidates = list, cheapest
+--- first, of {sizes, stored, placed, bytes, messages, macs, memory, cost, fits}}, which prints as a table.
+--- pas_config.macs_per_byte: how many multiplications take as long as sending a byte. Where forward gives the loss of a
+--- module with stages(), pipelines are tried, too, of pas_config.pipeline_nmicros micro-batches (as many as stages).
+--- Collective over all ranks, which must be whole units.
 function search.autodist(module, dummy, graph, config)
   local options = config.pas_config
   check_options(options)
   local ranks, world = config.plan_ngpus, mh.world_size()
   if world % ranks ~= 0 then
-    fail(("parallelize: policy 'autodist' tries plans of %d ranks out, the run has %d\n  fix   run with --ranks %d"):format(
-      ranks, world, ranks))
+    fail(("parallelize: policy 'autodist' tries plans of %d ranks out, the run has %d\n" ..
+      "  fix   run with --ranks %d"):format(ranks, world, ranks))
   end
   local values, generator = policy_graph.arguments(module, dummy), mh.default_generator()
   local drawn, per_byte = generator:state_dict(), compute_config.macs_per_byte(config, "autodist")
-  local stages = config.use_end2end and not config.use_async_reducer and config.reducer_bucket_cap_mb == 32 and #(graph.stage_macs or {}) or 1
+  local stages = config.use_end2end and not config.use_async_reducer and config.reducer_bucket_cap_mb == 32
+      and #(graph.stage_macs or {}) or 1
   local list = candidates_of(graph, ranks, math.max(stages, 1))
   for i, one in ipairs(list) do
-    count(one, module, values, graph, {units = world // ranks, micros = options.pipeline_nmicros or one.sizes.pp, per_byte = per_byte})
+    count(one, module, values, graph, {units = world // ranks, micros = options.pipeline_nmicros or one.sizes.pp,
+        per_byte = per_byte})
     one.cost = per_byte < math.huge and one.macs + per_byte * one.bytes or one.bytes
     one.fits, one.number = one.memory <= (options.memory_limit or math.huge), i
   end

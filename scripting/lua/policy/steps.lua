@@ -35,8 +35,8 @@ local function place_tensor(x, where)
   return cut and x:redistribute(placements) or x
 end
 
---- `value`, arguments of forward or samples, with all tensors in it placed on where.mesh; `where.inputs`: the dims that mesh
---- dims cut. What the units would join is checked at first.
+--- `value`, arguments of forward or samples, with all tensors in it placed on where.mesh; `where.inputs`: the dims that
+--- mesh dims cut. What the units would join is checked at first.
 function steps.place(value, where)
   local unit = where.mesh["unit"]
   where.check = where.check or sample_arguments.checker("parallelize: " .. where.module:class_name(), unit)
@@ -57,7 +57,8 @@ end
 local function check_samples(op, samples)
   if type(samples) ~= "table" or is_tensor(samples) or #samples == 0 then
     fail(("%s: wanted a list of samples, one for each micro-batch\n  have  %s\n  fix   %s{sample}"):format(op,
-      is_tensor(samples) and "a tensor" or type(samples) == "table" and "a table without a list" or "a " .. type(samples), op))
+      is_tensor(samples) and "a tensor" or type(samples) == "table" and "a table without a list" or "a "
+        .. type(samples), op))
   end
 end
 
@@ -81,8 +82,8 @@ local function whole(tensor) return tensor:is_shard_tensor() and tensor:full_ten
 
 local function checked_loss(module, loss)
   if not is_tensor(loss) or loss:numel() ~= 1 then
-    fail(("%s: forward of an end2end module returns the loss first, one number; it returned %s"):format(module:class_name(),
-      mh._describe(loss)))
+    fail(("%s: forward of an end2end module returns the loss first, one number; it returned %s"):format(
+      module:class_name(), mh._describe(loss)))
   end
   return loss
 end
@@ -91,7 +92,8 @@ local function scaled_loss(scale_fn, loss)
   if not scale_fn then return loss end
   local scaled = scale_fn(loss)
   if is_tensor(scaled) and scaled:numel() == 1 then return scaled end
-  fail(("train_step: scale_fn returns the loss that backward starts from, one number\n  have  %s\n  fix   function(loss) return loss * "
+  fail(("train_step: scale_fn returns the loss that backward starts from, one number\n  have  %s\n" ..
+      "  fix   function(loss) return loss * "
     .. "factor end"):format(mh._describe(scaled)))
 end
 
@@ -198,7 +200,8 @@ end
 function steps.refuse(module)
   for _, name in ipairs {"train_step", "infer_step"} do
     rawset(module, name, function()
-      fail(("%s: %s is for modules whose forward takes a sample and gives the loss\n  fix   ComputeConfig{use_end2end = true}")
+      fail(("%s: %s is for modules whose forward takes a sample and gives the loss\n" ..
+          "  fix   ComputeConfig{use_end2end = true}")
         :format(module:class_name(), name))
     end)
   end

@@ -12,8 +12,8 @@ local kHomes = {
   {"internal.patch", "patch"},
   {"internal.ema", "EMA"},
   {"internal.accumulate", "accumulate"},
-  {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts", "load_merged_state_dict"},
-  {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
+  {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts",
+  "load_merged_state_dict"}, {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
 }
 rawset(mh, "cut_sizes", mh._framed(function(...) return require "moonhalo.data.cut_sizes"(...) end))
 for _, home in ipairs(kHomes) do
@@ -21,6 +21,7 @@ for _, home in ipairs(kHomes) do
     rawset(mh, name, mh._framed(function(...) return require("moonhalo." .. home[1])[name](...) end))
   end
 end
-for _, name in ipairs {"ColwiseParallel", "RowwiseParallel", "PairwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput"} do
+for _, name in ipairs {"ColwiseParallel", "RowwiseParallel", "PairwiseParallel", "SequenceParallel",
+    "PrepareModuleInput", "PrepareModuleOutput"} do
   rawset(mh, name, mh._framed(function(...) return require("moonhalo.internal.parallel_styles").classes[name](...) end))
 end

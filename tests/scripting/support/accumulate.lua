@@ -29,7 +29,9 @@ end
 
 local function values_of(net)
   local found = {}
-  for name, p in net:named_parameters() do found[name] = p:is_shard_tensor() and p:detach():full_tensor() or p:detach() end
+  for name, p in net:named_parameters() do
+    found[name] = p:is_shard_tensor() and p:detach():full_tensor() or p:detach()
+  end
   return found
 end
 local function loss_of(y) return y:square():mean() end
@@ -54,7 +56,8 @@ local kWays = {
   replicate = function(net) return mh.replicate(net, {mesh = mesh}) end,
   fully_shard = function(net) return mh.fully_shard(net, {mesh = mesh, min_numel = 1}) end,
   kept = function(net)
-    return mh.fully_shard(net, {mesh = mesh, min_numel = 1, reshard_after_forward = false, reshard_after_backward = false})
+    return mh.fully_shard(net, {mesh = mesh, min_numel = 1, reshard_after_forward = false,
+        reshard_after_backward = false})
   end,
 }
 
@@ -111,9 +114,11 @@ end
 
 function tests.test_N47_mistakes_in_accumulation()
   local net = network()
-  testing.assert_error(function() mh.accumulate(0, net, {}) end, "accumulate: wanted the number of batches for a step, got 0")
+  testing.assert_error(function() mh.accumulate(0, net, {}) end,
+      "accumulate: wanted the number of batches for a step, got 0")
   testing.assert_error(function() mh.accumulate(2, {}, {}) end, "accumulate: wanted the module that is trained")
-  testing.assert_error(function() mh.accumulate(2, net) end, "accumulate: wanted what `for` goes through, or a list of batches, got nil")
+  testing.assert_error(function() mh.accumulate(2, net) end,
+      "accumulate: wanted what `for` goes through, or a list of batches, got nil")
   testing.assert_error(function() mh.accumulate(2, {net, 3}, {}) end, "accumulate: module 2 is 3")
   for micro in mh.accumulate(2, net, {1}) do
     testing.assert_error(function() micro:backward(mh.ones{2}) end, "backward takes the loss of a batch, one number")

@@ -17,8 +17,8 @@ end
 
 --- {shape, dtype}: large ones are shared by their copies, small ones are not.
 layouts.kShapes = {
-  {{300, 70}, "float32"}, {{301, 90}, "float64"}, {{40, 60, 70}, "bfloat16"}, {{7, 5}, "int64"}, {{30, 50, 30}, "complex64"},
-  {{}, "float32"}, {{2, 40000}, "float32"}, {{0, 4}, "float32"},
+  {{300, 70}, "float32"}, {{301, 90}, "float64"}, {{40, 60, 70}, "bfloat16"}, {{7, 5}, "int64"},
+  {{30, 50, 30}, "complex64"}, {{}, "float32"}, {{2, 40000}, "float32"}, {{0, 4}, "float32"},
 }
 
 --- An object with tensors, as users write them: load_state_dict takes over what it is given, or copies it.

@@ -19,8 +19,8 @@ end
 local kShape = {6, 5}
 local kOptimizers = {
   SGD = {lr = 0.02, momentum = 0.9}, Adam = {lr = 0.1, amsgrad = true}, AdamW = {lr = 0.1, weight_decay = 0.1},
-  RMSprop = {lr = 0.05, centered = true, momentum = 0.5}, Adagrad = {lr = 0.3, initial_accumulator_value = 0.1}, LBFGS = {lr = 0.5, max_iter = 4},
-}
+  RMSprop = {lr = 0.05, centered = true, momentum = 0.5}, Adagrad = {lr = 0.3, initial_accumulator_value = 0.1},
+LBFGS = {lr = 0.5, max_iter = 4}, }
 
 local function spectral(place)
   local Net = nn.Module:extend("Spectral")
@@ -99,7 +99,8 @@ function runs.tests(places)
   for where, place in pairs(places) do
     tests["test_clipping_" .. where] = function()
       for _, norm in ipairs{1.0, 2.0, 3.0, math.huge} do
-        local z, r = place(wave(kShape, 0.3)):requires_grad_(true), place(mh.ones(kShape, {dtype = "float64"})):requires_grad_(true)
+        local z, r = place(wave(kShape, 0.3)):requires_grad_(true),
+            place(mh.ones(kShape, {dtype = "float64"})):requires_grad_(true)
         local g = wave(kShape, 0.8) * 3
         z.grad, r.grad = place(g), place((wave(kShape, 0.2)).real:contiguous())
         local all = mh.cat{g:abs():flatten(), (wave(kShape, 0.2)).real:abs():flatten()}
@@ -112,7 +113,8 @@ function runs.tests(places)
       end
       local z = place(wave(kShape, 0.3)):requires_grad_(true)
       z.grad = place(wave(kShape, 0.8))
-      testing.assert_error(function() mh.clip_grad_value({z}, 0.5) end, "clip_grad_value: gradient 1 is complex, and complex numbers have no order")
+      testing.assert_error(function() mh.clip_grad_value({z}, 0.5) end,
+          "clip_grad_value: gradient 1 is complex, and complex numbers have no order")
     end
 
     tests["test_dtypes_" .. where] = function()

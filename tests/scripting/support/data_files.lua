@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Files for tests of mh.data, in the layouts that others write, made of numbers that anyone can compute again. Rank 0 writes.
+-- Files for tests of mh.data, in the layouts that others write, made of numbers that anyone can compute again. Rank 0
+-- writes.
 local mh = require "moonhalo"
 
 local files = {}
@@ -34,8 +35,9 @@ end
 
 files.height, files.width = 7, 5
 
---- One file of `steps` six-hourly steps from step `first` on: t2m packed in int16 with a scale of the file's own (its third
---- step has one missing value if `missing`), z [time, level, latitude, longitude] in compressed steps, and a static field.
+--- One file of `steps` six-hourly steps from step `first` on: t2m packed in int16 with a scale of the file's own (its
+--- third step has one missing value if `missing`), z [time, level, latitude, longitude] in compressed steps, and a
+--- static field.
 function files.cf(name, first, steps, options)
   options = options or {}
   local height, width = files.height, files.width
@@ -44,17 +46,22 @@ function files.cf(name, first, steps, options)
     local units = options.time_units or "hours since 2000-12-30"
     out:write("time", mh.arange(first, first + steps, {dtype = "float64"}) * (options.hours or 6),
       {dims = {"time"}, attrs = {units = units, standard_name = "time", calendar = options.calendar}})
-    out:write("latitude", mh.linspace(60, options.south or -60, height), {dims = {"latitude"}, attrs = {units = "degrees_north"}})
-    out:write("longitude", mh.arange(width, {dtype = "float32"}) * 30, {dims = {"longitude"}, attrs = {units = "degrees_east"}})
+    out:write("latitude", mh.linspace(60, options.south or -60, height),
+        {dims = {"latitude"}, attrs = {units = "degrees_north"}})
+    out:write("longitude", mh.arange(width, {dtype = "float32"}) * 30,
+        {dims = {"longitude"}, attrs = {units = "degrees_east"}})
     out:write("level", mh.tensor{500, 850}, {dims = {"level"}, attrs = {positive = "down"}})
     local scale = options.scale or 0.01
     local packed = (files.values(first, steps, height, width, 0) / scale):round():to("int16")
     if options.missing then packed["2, 3, 4"] = -32767 end
-    out:write("t2m", packed, {dims = {"time", "latitude", "longitude"}, compression = options.compression or 0, chunks = options.chunks,
+    out:write("t2m", packed, {dims = {"time", "latitude", "longitude"}, compression = options.compression or 0,
+      chunks = options.chunks,
       attrs = {units = options.units or "K", scale_factor = scale, add_offset = 10.0, _FillValue = -32767}})
     if not options.without_z then
-      local z = mh.stack({files.values(first, steps, height, width, 1), files.values(first, steps, height, width, 2)}, 1)
-      out:write("z", z:float(), {dims = {"time", "level", "latitude", "longitude"}, chunks = {1, 2, height, width}, compression = 1})
+      local z = mh.stack({files.values(first, steps, height, width, 1), files.values(first, steps, height, width, 2)},
+          1)
+      out:write("z", z:float(), {dims = {"time", "level", "latitude", "longitude"}, chunks = {1, 2, height, width},
+          compression = 1})
     end
     out:write("orography", files.values(0, 1, height, width, 5)["0"]:float(), {dims = {"latitude", "longitude"}})
   end)
@@ -91,7 +98,8 @@ function files.well(name, count, steps, first)
     out:write("t0_fields/tracer", runs(0), {attrs = {dim_varying = {1, 1}, sample_varying = true, time_varying = true}})
     out:write("t0_fields/mask", files.values(0, 1, height, width, 3)["0"]:float(),
       {attrs = {dim_varying = {1, 1}, sample_varying = false, time_varying = false}})
-    out:write("t1_fields/velocity", mh.stack({runs(1), runs(2)}, -1), {attrs = {dim_varying = {1, 1}, sample_varying = true}})
+    out:write("t1_fields/velocity", mh.stack({runs(1), runs(2)}, -1),
+        {attrs = {dim_varying = {1, 1}, sample_varying = true}})
   end)
 end
 

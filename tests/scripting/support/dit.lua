@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The diffusion transformer of examples/climate for support/model_runs.lua: 25 x 17 points, 13 x 9 tokens; the noise is drawn
--- on the blocks, by global index.
+-- The diffusion transformer of examples/climate for support/model_runs.lua: 25 x 17 points, 13 x 9 tokens; the noise is
+-- drawn on the blocks, by global index.
 local mh = require "moonhalo"
 local DiffusionTransformer = require "examples.climate.diffusion_transformer"
 
@@ -10,8 +10,8 @@ local kF64 = {dtype = "float64"}
 local function model(window)
   return {
     network = function()
-      local net = DiffusionTransformer{channels = 2, out_channels = 2, size = {25, 17}, patch = 2, dim = 8, heads = 2, depth = 2,
-        window = window}:double()
+      local net = DiffusionTransformer{channels = 2, out_channels = 2, size = {25, 17}, patch = 2, dim = 8, heads = 2,
+        depth = 2, window = window}:double()
       -- Gates and last layer start at zero: gradients would be, too.
       for name, p in net:named_parameters() do
         if name:find("modulation", 1, true) or name:find("leave", 1, true) then

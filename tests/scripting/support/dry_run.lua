@@ -33,7 +33,8 @@ local set = mh.data.open(path):windows{inputs = {"z"}, targets = {fields = {"t2m
 local mesh = mh.init_device_mesh(mh.device(), {8, 8}, {"data", "domain"})
 for _, cut in ipairs{{batch = "data", latitude = "domain"}, {latitude = "domain"}} do
   for batch in set:loader{mesh = mesh, cut = cut, batch = 5, normalize = set:statistics()}:batches() do
-    testing.assert_equal({batch.inputs.shape, batch.inputs:to_local().shape}, {{5, 2, 7, 5}, {cut.batch and 1 or 5, 2, 1, 5}})
+    testing.assert_equal({batch.inputs.shape, batch.inputs:to_local().shape},
+        {{5, 2, 7, 5}, {cut.batch and 1 or 5, 2, 1, 5}})
   end
 end
 files.remove{path}

@@ -1,15 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A model on blocks against the same model on plain tensors (float64, 1e-10): prediction, losses, the gradients of the input
--- and of every parameter, and the weights after each of three optimizer steps.
+-- A model on blocks against the same model on plain tensors (float64, 1e-10): prediction, losses, the gradients of the
+-- input and of every parameter, and the weights after each of three optimizer steps.
 --
 -- A model is a table
 --   network   function() -> a module, float64; called with a fixed seed
---   sample    function() -> plain tensors by name, "x" (the input, whose gradient is compared) among them; a fixed seed, too
+--   sample    function() -> plain tensors by name, "x" (the input, whose gradient is compared) among them; a fixed
+--   seed, too
 --   predict   function(network, samples) -> prediction; may draw random numbers
 --   loss      function(prediction, samples) -> loss; left out: mean squared distance from samples.y
 --   keeps_blocks  true: the prediction must lie in the blocks of the input
--- and a cut says how the samples lie on a mesh: {mesh = ..., x = {placements}, other = {placements}}; samples without an
--- entry stay plain. It may have `divide`, a function of the network that divides it.
+-- and a cut says how the samples lie on a mesh: {mesh = ..., x = {placements}, other = {placements}}; samples without
+-- an entry stay plain. It may have `divide`, a function of the network that divides it.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- D10, V15, N37, N39: one dim of a parameter cut by two mesh dims, the first of them outermost: blocks of "dp", each cut by "tp".
--- Used on 2 x 2 ranks and on 2 x 3.
+-- D10, V15, N37, N39: one dim of a parameter cut by two mesh dims, the first of them outermost: blocks of "dp", each
+-- cut by "tp". Used on 2 x 2 ranks and on 2 x 3.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local runs = require "support.training_runs"
@@ -22,14 +22,16 @@ local kOuter = {9, 4}
 local kAllInFirst = inner == 2 and {6, 7, 0, 0} or {6, 7, 0, 0, 0, 0}
 
 local kCuts = {
-  stored_outside = {Stored(0), S(0)}, stored_inside = {S(0), Stored(0)}, both = {Stored(0), Stored(0)}, none_stored = {S(0), S(0)},
+  stored_outside = {Stored(0), S(0)}, stored_inside = {S(0), Stored(0)}, both = {Stored(0), Stored(0)},
+  none_stored = {S(0), S(0)},
   uneven_outside = {Stored(0, kOuter), S(0, kRows)}, uneven_inside = {S(0, kOuter), Stored(0, kRows)},
   empty = {Stored(0, {13, 0}), S(0, kAllInFirst)},
 }
 
 --- The first layer's weight and bias are cut twice along dim 0.
 local function divided(cuts)
-  return mh.parallelize_module(net_of(), mesh, {parameter = {["0.weight"] = cuts, ["0.bias"] = cuts, ["2.weight"] = {Stored(1), R()}}})
+  return mh.parallelize_module(net_of(), mesh, {parameter = {["0.weight"] = cuts, ["0.bias"] = cuts,
+      ["2.weight"] = {Stored(1), R()}}})
 end
 local function texts(placements)
   local list = {}
@@ -121,7 +123,8 @@ function tests.test_V15_units_gather_and_leave_what_two_mesh_dims_cut_to_operato
     if cuts[1]:is_stored() then net = divided(cuts) end
     mh.fully_shard(net, {mesh = mesh["dp"], min_numel = 1})
     -- A matrix is kept in blocks of its other dim, a bias that has no other is copied, and cuts by hand stay.
-    testing.assert_equal({tostring(net[0].weight.placements[1]):match("%w+%(%d"), tostring(net[0].bias.placements[1]):match("%w+")},
+    testing.assert_equal({tostring(net[0].weight.placements[1]):match("%w+%(%d"),
+      tostring(net[0].bias.placements[1]):match("%w+")},
       cuts[1]:is_stored() and {"Stored(0", "Stored"} or {"Stored(1", "Replicate"})
     local mine = samples():narrow(0, mesh:coordinate("dp") * 2, mesh:coordinate("dp") == 0 and 2 or 3)
     testing.assert_all_close(runs.train(net, mine), expected)

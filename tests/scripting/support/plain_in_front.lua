@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- N12, N36: plain layers in front of parts that are divided or trained data parallel. The oracle is the same model on one plain
+-- N12, N36: plain layers in front of parts that are divided or trained data parallel. The oracle is the same model on
+-- one plain
 -- tensor: losses, gradients of plain parameters, and all weights after three steps, which must be equal on all ranks.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
@@ -97,7 +98,8 @@ function tests.test_N36_gradients_of_plain_layers_in_front_are_those_of_one_rank
       local plain_front, divided = front(), back()
       local forward = way(divided)
 
-      local seen = train(function() return forward(plain_front(mine)):square():mean() end, {plain_front, divided}, plain_front)
+      local seen = train(function() return forward(plain_front(mine)):square():mean() end, {plain_front, divided},
+          plain_front)
 
       testing.assert_all_close(seen, expected)
       check_equal_on_ranks(plain_front)
@@ -130,7 +132,8 @@ function tests.test_N12_N36_a_part_is_divided_and_the_rest_left_as_it_is()
     local expected = steps(make(), x, y, function(parameters) return optim[class](parameters, {lr = 0.1}) end)
     for _, zero in ipairs {false, true} do
       local net = make()
-      mh.parallelize(net.inner, {x = mh.zeros({2, 6}, kF64)}, size > 1 and "tp" or "dp", config_of(size, ranks, {use_zero = zero}))
+      mh.parallelize(net.inner, {x = mh.zeros({2, 6}, kF64)}, size > 1 and "tp" or "dp",
+          config_of(size, ranks, {use_zero = zero}))
       local unit = net.inner.parallel.mesh["unit"]
       local input, label = rows_of(x, unit.rank, units), mh.local_batch(rows_of(y, unit.rank, units), unit)
 
@@ -151,8 +154,8 @@ function tests.test_N36_parameters_in_front_that_do_more()
       return (y:matmul(a[0].weight:narrow(0, 0, 3)) + a[0].bias:narrow(0, 0, 4)):square():mean()
     end,
     recomputed = function(a, b, given) return b(mh.checkpoint(a, given)):square():mean() end,
-    rest_recomputed = function(a, b, given) return mh.checkpoint(function(h) return b(h):square():mean() end, a(given)) end,
-    recomputed_twice = function(a, b, given)
+    rest_recomputed = function(a, b, given) return mh.checkpoint(function(h) return b(h):square():mean() end,
+    a(given)) end, recomputed_twice = function(a, b, given)
       return mh.checkpoint(function(t)
         local h = a(t)
         return mh.checkpoint(function(inner) return b(inner):square():mean() + mh.checkpoint(b, inner):mean() end, h)
@@ -160,11 +163,13 @@ function tests.test_N36_parameters_in_front_that_do_more()
     end,
     slopes = function(a, b, given)
       local loss = b(a(given) * a[0].bias):square():mean()
-      for _, slope in ipairs {mh.grad({loss}, a:parameters(), {create_graph = true})} do loss = loss + slope:square():sum() end
+      for _, slope in ipairs {mh.grad({loss}, a:parameters(), {create_graph = true})} do
+        loss = loss + slope:square():sum()
+      end
       return loss
     end,
-    all_recomputed = function(a, b, given) return mh.checkpoint(function(h) return b(a(h)):square():mean() end, given:requires_grad_()) end,
-    twice = function(a, b, given)
+    all_recomputed = function(a, b, given) return mh.checkpoint(function(h) return b(a(h)):square():mean() end,
+    given:requires_grad_()) end, twice = function(a, b, given)
       local h = a(given)
       return (b(h) * b(h * 2)):sum() + b(h):mean()
     end,
@@ -173,7 +178,8 @@ function tests.test_N36_parameters_in_front_that_do_more()
     local a, b = front(), back()
     local expected = train(function() return program(a, b, x:clone()) end, {a, b}, a)
     local plain_front, divided = front(), mh.replicate(back(), {mesh = mesh})
-    local seen = train(function() return program(plain_front, divided, mine:clone()) end, {plain_front, divided}, plain_front)
+    local seen = train(function() return program(plain_front, divided, mine:clone()) end, {plain_front, divided},
+        plain_front)
     local done, problem = pcall(testing.assert_all_close, seen, expected)
     if not done then error(name .. ": " .. tostring(problem), 0) end
   end
@@ -184,7 +190,8 @@ function tests.test_N36_plain_parameters_in_a_local_map()
   local a = front()
   local expected = train(function() return a(x):square():mean() end, {a}, a)
   local cut, inside = mh.from_local(rows_of(x, mesh.rank, ranks), mesh, {mh.Shard(0)}), front()
-  local mapped = mh.local_map(function(block) return inside(block) end, {out_placements = {{mh.Shard(0)}}, in_placements = {{mh.Shard(0)}}})
+  local mapped = mh.local_map(function(block) return inside(block) end,
+      {out_placements = {{mh.Shard(0)}}, in_placements = {{mh.Shard(0)}}})
   testing.assert_all_close(train(function() return mapped(cut):square():mean() end, {inside}, inside), expected)
 end
 
@@ -253,21 +260,25 @@ function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ran
   local function refused_by(stage, what, stages, loss)
     local pipe = mh.pipeline(stages, {mesh = line, micros = 2})
     testing.assert_error(function() pipe:train_step(samples, loss) end,
-      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is no parameter of the stage"):format(stage, what))
+      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is no parameter of the " ..
+          "stage"):format(stage, what))
     testing.assert_equal(#pipe:infer_step(samples, loss), 2)
   end
   local last, first = ranks - 1, stages_of()
   refused_by(last, "the loss", stages_of(), function(y) return mean(y * scale) end)
-  refused_by(last, "the loss", first, function(y) return mean(y:matmul(first[1].weight)) end)  -- the first stage's alone
+  -- the first stage's alone
+  refused_by(last, "the loss", first, function(y) return mean(y:matmul(first[1].weight)) end)
   refused_by(0, "the stage", stages_of(1), mean)
   refused_by(last, "the stage", stages_of(ranks), mean)
 
   -- On a pipeline of one rank all is trained; so are parameters of the last stage that the loss uses.
-  local alone = mh.pipeline(stages_of(1), {mesh = mh.init_device_mesh(mh.device(), {1, ranks}, {"pp", "dp"}), micros = 2})
+  local alone = mh.pipeline(stages_of(1), {mesh = mh.init_device_mesh(mh.device(), {1, ranks}, {"pp", "dp"}),
+      micros = 2})
   alone:train_step(samples, mean)
   testing.assert_equal(scale.grad:abs():sum():item() > 0, true)
   local whole = stages_of()
-  mh.pipeline(whole, {mesh = line, micros = 2}):train_step(samples, function(y) return mean(y:matmul(whole[ranks].weight) * scale:detach()) end)
+  mh.pipeline(whole, {mesh = line, micros = 2}):train_step(samples,
+      function(y) return mean(y:matmul(whole[ranks].weight) * scale:detach()) end)
 end
 
 function tests.test_N36_what_nobody_would_sum_is_refused()
@@ -279,18 +290,21 @@ function tests.test_N36_what_nobody_would_sum_is_refused()
   net(mine:matmul(apart)):sum():backward()
   refused(function() optim.SGD({apart}, {lr = 0.1}):step() end, "is a plain tensor that is in no module")
   local other = nn.Parameter(random(mesh.rank, {6, 6}))
-  refused(function() net(mine:matmul(other)) end, "what the block was computed from, a plain weight, is not the same on all ranks")
+  refused(function() net(mine:matmul(other)) end,
+      "what the block was computed from, a plain weight, is not the same on all ranks")
 
   local scale = nn.Parameter(mh.ones({6}, kF64))
   local strength = scale * 2
-  refused(function() (net(mine * strength):sum() + strength:sum()):backward() end, "meets ShardTensors, where plain tensors are the same")
+  refused(function() (net(mine * strength):sum() + strength:sum()):backward() end,
+      "meets ShardTensors, where plain tensors are the same")
   refused(function() mh.distribute_tensor(mine * scale, mesh, {mh.Shard(0)}) end, "alone would have their gradients")
   refused(function() mh.local_batch(scale, mesh) end, "this is a parameter, the same on all ranks")
 
   local pipe = mh.pipeline(nn.Sequential(nn.Linear(6, 4):double(), nn.Linear(4, 2):double()), {
     mesh = mh.init_device_mesh(mh.device(), {ranks // 2, 2}, {"dp", "pp"}), micros = 1})
   local sample = {random(1, {2, 6}), extra = {random(1, {2, 6}) * scale}}
-  refused(function() pipe:train_step({sample}, function(y) return y:sum() end) end, "sample 1 was computed from tensors that require gradients")
+  refused(function() pipe:train_step({sample}, function(y) return y:sum() end) end,
+      "sample 1 was computed from tensors that require gradients")
 end
 
 return tests

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- All functions that scripts can call, found in the tables themselves: {name, fn} or {name, fn, make}, where make() gives the
--- object of a method. Names are as in a script, "mh.nn.Linear" and "Optimizer:step"; those with a leading _ are not public.
+-- All functions that scripts can call, found in the tables themselves: {name, fn} or {name, fn, make}, where make()
+-- gives the object of a method. Names are as in a script, "mh.nn.Linear" and "Optimizer:step"; those with a leading _
+-- are not public.
 local mh = require "moonhalo"
 local own_path = require "support.own_path"
 local wrong = require "support.wrong_values"
@@ -100,7 +101,8 @@ local function add_training()
   end)
   add_lua_object("ReduceLROnPlateau", function() return mh.optim.ReduceLROnPlateau(optimizer()) end)
   add_lua_object("EMA", function() return mh.EMA(wrong.net()) end)
-  add_lua_object("Pipeline", function() return mh.pipeline(mh.nn.Sequential(wrong.net()), {mesh = mh.init_device_mesh(mh.device(), {1}, {"pp"}), micros = 1}) end)
+  add_lua_object("Pipeline", function() return mh.pipeline(mh.nn.Sequential(wrong.net()),
+      {mesh = mh.init_device_mesh(mh.device(), {1}, {"pp"}), micros = 1}) end)
 end
 
 local function add_modules()
@@ -111,9 +113,12 @@ local function add_modules()
 end
 
 --- Operators, of which `mh` has those that were asked for.
-local kOperators = {"relu", "softmax", "matmul", "conv2d", "cat", "stack", "where", "zeros", "ones", "arange", "linspace", "randn",
-  "sum", "mean", "max", "topk", "sort", "gather", "index_select", "einsum", "fft_rfft", "layer_norm", "embedding", "cumsum", "pad",
-  "reshape", "permute", "transpose", "clamp", "norm", "eye", "full", "split", "chunk", "roll", "flip", "tril", "one_hot"}
+local kOperators = {"relu", "softmax", "matmul", "conv2d", "cat", "stack", "where", "zeros", "ones", "arange",
+  "linspace", "randn",
+  "sum", "mean", "max", "topk", "sort", "gather", "index_select", "einsum", "fft_rfft", "layer_norm", "embedding",
+  "cumsum", "pad",
+  "reshape", "permute", "transpose", "clamp", "norm", "eye", "full", "split", "chunk", "roll", "flip", "tril",
+    "one_hot"}
 
 return function()
   for path in io.popen("ls scripting/lua/*.lua"):lines() do local _ = mh[path:match("([%w_]+)%.lua$")] end

@@ -58,9 +58,11 @@ end
 function tests.test_N37_a_folder_for_each_rank()
   local path, net, opt = fresh("folders"), trained()
   for round = 1, 2 do  -- the second replaces the first
-    mh.checkpoint.save(path, {model = net, optimizer = opt, step = round, best = math.huge, whole = mh.arange(3)}, {layout = "per_rank"})
+    mh.checkpoint.save(path, {model = net, optimizer = opt, step = round, best = math.huge, whole = mh.arange(3)},
+        {layout = "per_rank"})
     local own = ("%s/rank-%05d-of-%05d"):format(path, mh.rank(), ranks)
-    testing.assert_equal({mh.files.exists(path .. "/checkpoint.json"), mh.files.exists(own .. ".partial")}, {false, false})
+    testing.assert_equal({mh.files.exists(path .. "/checkpoint.json"), mh.files.exists(own .. ".partial")},
+        {false, false})
     local blocks = {}
     for _, pair in ipairs((mh.safetensors.load(own .. "/model.safetensors"))) do blocks[pair[1]] = pair[2].shape end
     testing.assert_equal(blocks["0.weight"], net[0].weight:to_local().shape)
@@ -74,7 +76,10 @@ function tests.test_N37_a_folder_for_each_rank()
   expect_goes_on(again, opt2, expected)
 
   -- Blocks do not travel, copies neither.
-  local function held(value) return {field = mh.full({300, 301}, value, {mesh = mesh, placements = {S(1)}}), copy = mh.full({300, 30}, value, {mesh = mesh, placements = {R()}})} end
+  local function held(value)
+    return {field = mh.full({300, 301}, value, {mesh = mesh, placements = {S(1)}}),
+        copy = mh.full({300, 30}, value, {mesh = mesh, placements = {R()}})}
+  end
   local large = fresh("large")
   local object = {
     tensors = held(3), state_dict = function(self) return self.tensors end,
@@ -98,7 +103,8 @@ function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merg
   end
   unchanged({model = net_of(kOthers)}, "lies in other blocks")
   unchanged({model = net_of(kOthers)}, "moonhalo merge " .. path .. " OTHER")
-  unchanged({model = net_of(kCuts, 9), optimizer = mh.optim.AdamW(net_of(kOthers):parameters())}, "lies in other blocks")
+  unchanged({model = net_of(kCuts, 9), optimizer = mh.optim.AdamW(net_of(kOthers):parameters())},
+      "lies in other blocks")
   mh.barrier()
   mh.checkpoint.save(path, {model = net, cut = net[0].weight}, {layout = "per_rank"})
   unchanged({model = net_of(kCuts, 9)}, "'cut' was saved in blocks")
@@ -109,22 +115,28 @@ function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merg
   local even = net_of {["0.weight"] = {S(0)}}
   local second = fresh("shifted")
   mh.checkpoint.save(second, {model = even}, {layout = "per_rank"})
-  testing.assert_error(function() mh.checkpoint.load(second, {model = net_of {["0.weight"] = {S(0, sizes)}}}) end, "lies in other blocks")
+  testing.assert_error(function() mh.checkpoint.load(second, {model = net_of {["0.weight"] = {S(0, sizes)}}}) end,
+      "lies in other blocks")
   on_first(function()
     for rank = 0, ranks - 1 do
-      assert(os.rename(("%s/rank-%05d-of-%05d"):format(second, rank, ranks), ("%s/rank-%05d-of-%05d"):format(second, rank, ranks + 2)))
+      assert(os.rename(("%s/rank-%05d-of-%05d"):format(second, rank, ranks),
+          ("%s/rank-%05d-of-%05d"):format(second, rank, ranks + 2)))
     end
   end)
-  testing.assert_error(function() mh.checkpoint.load(second, {model = even}) end, ("was saved by %d ranks, each its blocks\n  have  %d ranks"):format(ranks + 2, ranks))
+  testing.assert_error(function() mh.checkpoint.load(second, {model = even}) end,
+      ("was saved by %d ranks, each its blocks\n  have  %d ranks"):format(ranks + 2, ranks))
   mh.checkpoint.save(second, {model = even}, {layout = "per_rank"})  -- and those of other numbers are gone
   mh.barrier()
   testing.assert_equal(#mh._checkpoint_files.list("test", second), ranks)
   testing.assert_error(function() mh.checkpoint.save(second, {step = 1}) end, "is there and no checkpoint")
-  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per-rank"}) end, "did you mean 'per_rank'?")
-  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per_rank", max_file_bytes = 9}) end, "max_file_bytes is for layout = \"whole\"")
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per-rank"}) end,
+      "did you mean 'per_rank'?")
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per_rank", max_file_bytes = 9}) end,
+      "max_file_bytes is for layout = \"whole\"")
   local whole = fresh("whole")
   mh.checkpoint.save(whole, {step = 1})
-  testing.assert_error(function() mh.checkpoint.save(whole, {step = 1}, {layout = "per_rank"}) end, "is a checkpoint of whole tensors")
+  testing.assert_error(function() mh.checkpoint.save(whole, {step = 1}, {layout = "per_rank"}) end,
+      "is a checkpoint of whole tensors")
 end
 
 function tests.test_X16_a_kill_at_any_moment_leaves_a_save_that_all_ranks_have()
@@ -151,7 +163,9 @@ function tests.test_X16_a_kill_at_any_moment_leaves_a_save_that_all_ranks_have()
   save(3)
   testing.assert_equal(load(), 3)
   -- Killed while the first ranks have written theirs: the old one is what all have.
-  on_first(function() assert(os.execute(("cp -r '%s' '%s.partial' && sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' '%s.partial/checkpoint.json'"):format(own(0), own(0), own(0)))) end)
+  on_first(function() assert(
+      os.execute(("cp -r '%s' '%s.partial' && sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' " ..
+          "'%s.partial/checkpoint.json'"):format(own(0), own(0), own(0)))) end)
   testing.assert_equal(load(), 3)
   save(4)
   testing.assert_equal(load(), 4)
@@ -165,12 +179,15 @@ function tests.test_X12_N37_a_save_in_the_background_is_of_the_moment_of_the_cal
   local object = {state_dict = function() return {x = x} end, load_state_dict = function(_, state) x = state.x end}
   for step = 1, 3 do
     x:fill_(step)
-    local saving = mh.checkpoint.save(path, {object = object, step = step, plain = mh.full({5}, step)}, {layout = "per_rank", async = true})
+    local saving = mh.checkpoint.save(path, {object = object, step = step, plain = mh.full({5}, step)},
+        {layout = "per_rank", async = true})
     x:fill_(-1)
     if step < 3 then testing.assert_equal(saving:wait(), path) end
     local saved = mh.checkpoint.load(path, {object = object})  -- waits by itself
-    testing.assert_equal({saved.step, saving:is_done(), x:eq(step):all():item(), saved.plain[0]:item()}, {step, true, true, step})
-    testing.assert_equal({mh.files.exists(own .. ".partial"), mh.files.exists(own .. "/rank-0.done"), saving:wait()}, {false, false, path})
+    testing.assert_equal({saved.step, saving:is_done(), x:eq(step):all():item(), saved.plain[0]:item()},
+        {step, true, true, step})
+    testing.assert_equal({mh.files.exists(own .. ".partial"), mh.files.exists(own .. "/rank-0.done"), saving:wait()},
+        {false, false, path})
   end
 
   -- A run that ends before the names are given: what all ranks have written counts.
@@ -189,7 +206,8 @@ function tests.test_X16_a_save_that_fails_in_the_background_leaves_the_old_one_o
   local saving = mh.checkpoint.save(path, {step = 2, x = mh.ones{3}}, {layout = "per_rank", async = true})
   while not saving:is_done() do end
   -- The folder of the last rank goes before it takes its name.
-  on_first(function() mh._checkpoint_files.discard("test", ("%s/rank-%05d-of-%05d.partial"):format(path, ranks - 1, ranks)) end)
+  on_first(function() mh._checkpoint_files.discard("test", ("%s/rank-%05d-of-%05d.partial"):format(path, ranks - 1,
+      ranks)) end)
 
   testing.assert_error(function() saving:wait() end, "checkpoint.save: ")
 
@@ -210,12 +228,14 @@ function tests.test_latest_and_keep_know_folders_of_each_rank()
   for _, step in ipairs {9, 10, 11, 8} do save("step" .. step, step, {keep = 2, async = step == 10}) end
   mh.barrier()
   testing.assert_equal(mh.checkpoint.latest(run), run .. "/step8")
-  testing.assert_equal({exists("step9"), exists("step10"), exists("step11"), exists("step8"), exists("best")}, {false, false, true, true, true})
+  testing.assert_equal({exists("step9"), exists("step10"), exists("step11"), exists("step8"), exists("best")},
+      {false, false, true, true, true})
 
   -- Both layouts count together.
   save("step12", 12, {layout = "whole", keep = 2})
   mh.barrier()
-  testing.assert_equal({exists("step11"), exists("step8"), exists("step12"), mh.checkpoint.latest(run)}, {false, true, true, run .. "/step12"})
+  testing.assert_equal({exists("step11"), exists("step8"), exists("step12"), mh.checkpoint.latest(run)},
+      {false, true, true, run .. "/step12"})
   save("step13", 13, {keep = 1})
   mh.barrier()
   testing.assert_equal({exists("step8"), exists("step12"), mh.checkpoint.latest(run)}, {false, false, run .. "/step13"})
@@ -225,7 +245,8 @@ function tests.test_latest_and_keep_know_folders_of_each_rank()
     mh.files.make_folder(run .. "/step14")
     local part = ("/rank-%05d-of-%05d"):format(ranks - 1, ranks)
     assert(os.execute(("cp -r '%s/step13%s' '%s/step14%s.partial'"):format(run, part, run, part)))
-    assert(os.execute(("sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' '%s/step14%s.partial/checkpoint.json'"):format(run, part)))
+    assert(os.execute(("sed -i 's/\"saved\": *[0-9.e+]*/\"saved\": 9e9/' '%s/step14%s.partial/checkpoint.json'"):format(
+        run, part)))
   end)
   testing.assert_equal(mh.checkpoint.latest(run), run .. "/step13")
   save("step15", 15, {keep = 2})
@@ -242,7 +263,8 @@ function tests.test_latest_and_keep_know_folders_of_each_rank()
     end
   end)
   testing.assert_equal(mh.checkpoint.latest(run), run .. "/step16")
-  testing.assert_error(function() mh.checkpoint.load(run .. "/step16") end, "fix   make a checkpoint of whole tensors first: moonhalo merge")
+  testing.assert_error(function() mh.checkpoint.load(run .. "/step16") end,
+      "fix   make a checkpoint of whole tensors first: moonhalo merge")
   mh.barrier()
 end
 
@@ -250,7 +272,9 @@ end
 function tests.test_keep_counts_names_and_removes_what_others_have_left()
   local run = fresh("names")
   local function exists(name) return mh.files.exists(run .. "/" .. name) end
-  local function save(name, keep) mh.checkpoint.save(run .. "/" .. name, {step = 1}, {layout = "per_rank", keep = keep}) end
+  local function save(name, keep)
+    mh.checkpoint.save(run .. "/" .. name, {step = 1}, {layout = "per_rank", keep = keep})
+  end
   save("step0")
   save("step1")
   on_first(function()
@@ -274,7 +298,9 @@ end
 function tests.test_N37_ranks_with_disks_of_their_own()
   local disks = fresh("disks")
   local own = ("%s/disk%d"):format(disks, mh.rank())
-  for step = 1, 4 do mh.checkpoint.save(own .. "/step" .. step, {step = step}, {layout = "per_rank", keep = 2, async = step % 2 == 0}) end
+  for step = 1, 4 do
+    mh.checkpoint.save(own .. "/step" .. step, {step = step}, {layout = "per_rank", keep = 2, async = step % 2 == 0})
+  end
 
   testing.assert_equal(mh.checkpoint.latest(own), own .. "/step4")
 
@@ -290,7 +316,9 @@ end
 --- Merges in a process of this program.
 local function merge(from, to)
   return function()
-    local pipe = assert(io.popen(("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u PMIX_RANK \"$(readlink /proc/$PPID/exe)\" merge '%s' '%s' 2>&1"):format(from, to)))
+    local pipe = assert(io.popen(
+        ("env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u PMIX_RANK \"$(readlink /proc/$PPID/exe)\" merge " ..
+            "'%s' '%s' 2>&1"):format(from, to)))
     local text = pipe:read("a")
     local done = pipe:close()
     return (done and "done " or "failed ") .. text
@@ -303,7 +331,8 @@ end
 
 function tests.test_N38_N39_moonhalo_merge_makes_whole_tensors()
   local path, other, net, opt = fresh("blocks"), fresh("merged"), trained()
-  mh.checkpoint.save(path, {model = net, optimizer = opt, step = 5, list = {mh.ones{2, 0}, mh.tensor(3)}}, {layout = "per_rank"})
+  mh.checkpoint.save(path, {model = net, optimizer = opt, step = 5, list = {mh.ones{2, 0}, mh.tensor(3)}},
+      {layout = "per_rank"})
   local expected = train(net, opt, 2)
 
   testing.assert_equal(merged(path, other), "done ")
@@ -320,7 +349,8 @@ function tests.test_N38_N39_moonhalo_merge_makes_whole_tensors()
   local parts, one = fresh("parts"), fresh("one")
   mh.checkpoint.save(parts, {model = whole}, {max_file_bytes = 100})
   testing.assert_equal(merged(parts, one), "done ")
-  testing.assert_equal({mh.files.exists(one .. "/model.safetensors"), mh.files.exists(one .. "/model.safetensors.index.json")}, {true, false})
+  testing.assert_equal({mh.files.exists(one .. "/model.safetensors"), mh.files.exists(one
+      .. "/model.safetensors.index.json")}, {true, false})
   local loaded = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 7)):double()
   mh.checkpoint.load(one, {model = loaded})
   testing.assert_equal(mh.equal(loaded[0].weight, whole[0].weight), true)
@@ -355,7 +385,8 @@ function tests.test_N38_N40_N41_parts_of_states_and_their_merge()
     local function part_of(name)
       local json = mh.json.load(("%s/rank-%05d-of-%05d/checkpoint.json"):format(path, rank, ranks)).entries[name]
       local blocks = {}
-      for _, pair in ipairs((mh.safetensors.load(("%s/rank-%05d-of-%05d/%s.safetensors"):format(path, rank, ranks, name)))) do
+      for _, pair in ipairs((mh.safetensors.load(("%s/rank-%05d-of-%05d/%s.safetensors"):format(path, rank, ranks,
+          name)))) do
         blocks[pair[1]:match("^blocks%.(.*)$")] = pair[2]
       end
       json.blocks = blocks
@@ -375,8 +406,10 @@ function tests.test_N38_N40_N41_parts_of_states_and_their_merge()
   testing.assert_error(function() mh.merge_state_dicts({models[1], models[1]}) end, "is of rank " .. (ranks - 1))
   testing.assert_error(function() mh.merge_state_dicts({models[2]}) end, "is not whole")
   testing.assert_error(function() mh.merge_state_dicts({net}) end, "wanted what mh.deduped_state_dict gave")
-  testing.assert_error(function() mh.load_deduped_state_dict(again, models[1]) end, "the part is of rank " .. (ranks - 1))
-  testing.assert_error(function() mh.load_deduped_state_dict(nn.Linear(2, 2), model) end, "missing keys: 'weight', 'bias'")
+  testing.assert_error(function() mh.load_deduped_state_dict(again, models[1]) end, "the part is of rank "
+      .. (ranks - 1))
+  testing.assert_error(function() mh.load_deduped_state_dict(nn.Linear(2, 2), model) end,
+      "missing keys: 'weight', 'bias'")
   mh.barrier()
 end
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- V15, N02: arguments that are the same for all samples, beside rows that are each rank's own. The oracle is the same module on
--- one plain tensor of all samples.
+-- V15, N02: arguments that are the same for all samples, beside rows that are each rank's own. The oracle is the same
+-- module on one plain tensor of all samples.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local refused = require "support.refused"
@@ -28,14 +28,16 @@ local kWays = {
   replicate = function(net) return mh.replicate(net, {mesh = mesh}) end,
   fully_shard = function(net) return mh.fully_shard(net, {mesh = mesh, min_numel = 1}) end,
   parallelize = function(net)
-    return mh.parallelize(net, {x = mh.zeros({2, 6}, kF64), options = {basis = basis:clone(), scale = scale}}, "dp", config_of(1, ranks))
+    return mh.parallelize(net, {x = mh.zeros({2, 6}, kF64), options = {basis = basis:clone(), scale = scale}}, "dp",
+        config_of(1, ranks))
   end,
 }
 
 local function step(net, given, table_of_classes)
   local y = net(given, {basis = table_of_classes, scale = scale})
   y:square():mean():backward()
-  return {y = plain(y), weight = plain(net.fc.weight.grad), basis = table_of_classes.grad and plain(table_of_classes.grad) or nil}
+  return {y = plain(y), weight = plain(net.fc.weight.grad), basis = table_of_classes.grad
+      and plain(table_of_classes.grad) or nil}
 end
 
 function tests.test_V15_N02_a_constant_is_one_tensor_for_all_samples()
@@ -67,16 +69,21 @@ end
 
 function tests.test_V15_N02_what_may_be_meant_otherwise_is_refused()
   local equal = random(3, {2, 6})
-  local marks = "mh.constant(t) if it is one tensor for all samples, mh.local_batch(t) if its rows are this rank's own samples"
+  local marks = "mh.constant(t) if it is one tensor for all samples, mh.local_batch(t) if its rows are this rank's " ..
+      "own samples"
   for name, way in pairs(kWays) do
     local op = name == "parallelize" and "parallelize" or name
-    refused(function() way(make())(mine, {basis = basis:clone(), scale = scale}) end, op .. ": Net: argument 2.basis has another number of rows")
+    refused(function() way(make())(mine, {basis = basis:clone(), scale = scale}) end, op
+        .. ": Net: argument 2.basis has another number of rows")
     refused(function() way(make())(mine, {basis = basis:clone(), scale = scale}) end, marks)
-    local same = ("%s: Net: argument 1 is the same on all %d ranks, and its rows would count as samples of each"):format(op, ranks)
+    local same = ("%s: Net: argument 1 is the same on all %d ranks, and its rows would count as samples of " ..
+        "each"):format(op, ranks)
     refused(function() way(make())(equal:clone(), {basis = mh.constant(basis), scale = scale}) end, same)
     refused(function() way(make())(equal:clone(), {basis = mh.constant(basis), scale = scale}) end, marks)
-    refused(function() way(make())(mine, {basis = mh.constant(random(mesh.rank, {7, 5})), scale = scale}) end, "argument 2.basis, a constant")
-    refused(function() way(make())(mine, {basis = mh.constant(basis), scale = scale + mesh.rank}) end, "argument 2.scale, a constant")
+    refused(function() way(make())(mine, {basis = mh.constant(random(mesh.rank, {7, 5})), scale = scale}) end,
+        "argument 2.basis, a constant")
+    refused(function() way(make())(mine, {basis = mh.constant(basis), scale = scale + mesh.rank}) end,
+        "argument 2.scale, a constant")
   end
   testing.assert_error(function() mh.constant(3) end, "constant: wanted a tensor, got 3")
 end
@@ -120,10 +127,13 @@ function tests.test_N17_constants_in_samples_of_units()
   local units = ranks // 2
   local given = {random(5, {2 * units, 6}), random(6, {2 * units, 6})}
   for _, policy in ipairs {"pp", "data"} do
-    local config = config_of(2, 2 * units, {use_end2end = true, pas_config = policy == "pp" and {pipeline_nmicros = 2} or {}})
+    local config = config_of(2, 2 * units, {use_end2end = true, pas_config = policy == "pp" and {pipeline_nmicros = 2}
+        or {}})
     local function samples(u, classes)
       local list = {}
-      for i, one in ipairs(given) do list[i] = {one:narrow(0, 2 * u, 2), basis = classes and mh.constant(basis:clone()) or basis:clone()} end
+      for i, one in ipairs(given) do
+        list[i] = {one:narrow(0, 2 * u, 2), basis = classes and mh.constant(basis:clone()) or basis:clone()}
+      end
       return list
     end
     local function new() return mh.parallelize(staged(), {sample = {given[1], basis = basis}}, policy, config) end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A U-Net in 2 or 3 dims for fields of any size: strided convolutions down; up again by a transposed convolution that is given
--- the size to reach, and at the finest level by one that reaches too far and is cropped; the skipped fields are joined.
--- Two such models for support/model_runs.lua, on fields whose sizes are odd at one level or another.
+-- A U-Net in 2 or 3 dims for fields of any size: strided convolutions down; up again by a transposed convolution that
+-- is given the size to reach, and at the finest level by one that reaches too far and is cropped; the skipped fields
+-- are joined. Two such models for support/model_runs.lua, on fields whose sizes are odd at one level or another.
 local mh = require "moonhalo"
 local nn = mh.nn
 

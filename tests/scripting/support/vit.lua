@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A small vision transformer for support/model_runs.lua: 20 x 12 pixels, patches of 4 x 4 by a strided convolution, 15 tokens in
--- one cut sequence, attention over all of them, mean pooling, classes.
+-- A small vision transformer for support/model_runs.lua: 20 x 12 pixels, patches of 4 x 4 by a strided convolution, 15
+-- tokens in one cut sequence, attention over all of them, mean pooling, classes.
 local mh = require "moonhalo"
 local nn = mh.nn
 
@@ -13,11 +13,14 @@ function Block:init(causal)
   self.norm = nn.LayerNorm(kWidth)
   self.qkv = nn.Linear(kWidth, 3 * kWidth)
   self.proj = nn.Linear(kWidth, kWidth)
-  self.mlp = nn.Sequential(nn.LayerNorm(kWidth), nn.Linear(kWidth, 2 * kWidth), nn.GELU(), nn.Linear(2 * kWidth, kWidth))
+  self.mlp = nn.Sequential(nn.LayerNorm(kWidth), nn.Linear(kWidth, 2 * kWidth), nn.GELU(),
+      nn.Linear(2 * kWidth, kWidth))
 end
 function Block:forward(x)
-  local parts = self.qkv(self.norm(x)):unflatten(-1, {3, kHeads, kWidth // kHeads})  -- [batch, tokens, 3, heads, head_dim]
-  local q, k, v = parts:select(2, 0):transpose(1, 2), parts:select(2, 1):transpose(1, 2), parts:select(2, 2):transpose(1, 2)
+  -- [batch, tokens, 3, heads, head_dim]
+  local parts = self.qkv(self.norm(x)):unflatten(-1, {3, kHeads, kWidth // kHeads})
+  local q, k, v = parts:select(2, 0):transpose(1, 2), parts:select(2, 1):transpose(1, 2),
+      parts:select(2, 2):transpose(1, 2)
   local seen = mh.scaled_dot_product_attention(q, k, v, {is_causal = self.causal})
   x = x + self.proj(seen:transpose(1, 2):flatten(2))
   return x + self.mlp(x)
@@ -39,8 +42,8 @@ end
 local function model(causal)
   return {
     network = function() return Transformer(causal):double() end,
-    sample = function() return {x = mh.randn(kShape, {dtype = "float64"}), labels = mh.tensor({3, 0, 4}, {dtype = "int64"})} end,
-    predict = function(net, samples) return net(samples.x) end,
+    sample = function() return {x = mh.randn(kShape, {dtype = "float64"}),
+    labels = mh.tensor({3, 0, 4}, {dtype = "int64"})} end, predict = function(net, samples) return net(samples.x) end,
     loss = function(prediction, samples) return mh.cross_entropy(prediction, samples.labels) end,
   }
 end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What wrong_calls.lua passes: for every kind of value that scripts have a function that makes one, since calls may change or
--- keep what they are given. {label, make}, the label as it reads in a script.
+-- What wrong_calls.lua passes: for every kind of value that scripts have a function that makes one, since calls may
+-- change or keep what they are given. {label, make}, the label as it reads in a script.
 local mh = require "moonhalo"
 
 local nn = mh.nn

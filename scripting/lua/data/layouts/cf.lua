@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- CF and NetCDF: dims have names, and a dataset named as its only dim holds coordinates. Axes are found by what attributes
--- say they are (standard_name, units, axis), never by names: the same archive has called its time `time` and `valid_time`.
+-- CF and NetCDF: dims have names, and a dataset named as its only dim holds coordinates. Axes are found by what
+-- attributes say they are (standard_name, units, axis), never by names: the same archive has called its time `time` and
+-- `valid_time`.
 
 local mh = require "moonhalo"
 local calendar = require "moonhalo.data.calendar"
@@ -19,11 +20,14 @@ end
 
 local function is_coordinate(dataset)
   local dims = dataset.dims
-  return #dims == 1 and dims[1] ~= "" and dims[1] == dataset.name:match("[^/]*$") and dataset.has_values and dataset.is_numeric
+  return #dims == 1 and dims[1] ~= "" and dims[1] == dataset.name:match("[^/]*$") and dataset.has_values
+      and dataset.is_numeric
 end
 
-local kNorth = {degrees_north = true, degree_north = true, degree_N = true, degrees_N = true, degreeN = true, degreesN = true}
-local kEast = {degrees_east = true, degree_east = true, degree_E = true, degrees_E = true, degreeE = true, degreesE = true}
+local kNorth = {degrees_north = true, degree_north = true, degree_N = true, degrees_N = true, degreeN = true,
+    degreesN = true}
+local kEast = {degrees_east = true, degree_east = true, degree_E = true, degrees_E = true, degreeE = true,
+    degreesE = true}
 local kOfNames = {time = "T", latitude = "Y", grid_latitude = "Y", projection_y_coordinate = "Y", longitude = "X",
   grid_longitude = "X", projection_x_coordinate = "X"}
 
@@ -70,7 +74,9 @@ local function scalar_times(datasets)
   for _, dataset in ipairs(datasets) do
     if #dataset.dims == 0 and dataset.has_values and dataset.is_numeric then
       local units = dataset.attrs.units
-      if role_of(dataset.attrs) == "T" and type(units) == "string" and units:lower():find(" since ", 1, true) then found[dataset.name] = dataset end
+      if role_of(dataset.attrs) == "T" and type(units) == "string" and units:lower():find(" since ", 1, true) then
+        found[dataset.name] = dataset
+      end
     end
   end
   return found
@@ -79,7 +85,8 @@ end
 local function find_axis(roles, coordinates, wanted, file)
   if wanted then
     if not coordinates[wanted] then
-      fail(("data.open: '%s' has no coordinate '%s'%s\n  have  %s\n  fix   give axis the name of a dim that has coordinates"):format(
+      fail(("data.open: '%s' has no coordinate '%s'%s\n  have  %s\n" ..
+        "  fix   give axis the name of a dim that has coordinates"):format(
         file.path, wanted, mh.did_you_mean(wanted, sorted(coordinates)), table.concat(sorted(coordinates), ", ")))
     end
     return wanted
@@ -87,8 +94,10 @@ local function find_axis(roles, coordinates, wanted, file)
   local found
   for name, role in pairs(roles) do
     if role == "T" then
-      if found and coordinates[name].attrs.standard_name ~= "time" and coordinates[found].attrs.standard_name ~= "time" then
-        fail(("data.open: '%s' has two axes of time, '%s' and '%s'\n  have  no standard_name \"time\" of one\n  fix   say which: axis = \"%s\"")
+      if found and coordinates[name].attrs.standard_name ~= "time"
+          and coordinates[found].attrs.standard_name ~= "time" then
+        fail(("data.open: '%s' has two axes of time, '%s' and '%s'\n  have  no standard_name \"time\" of one\n" ..
+            "  fix   say which: axis = \"%s\"")
           :format(file.path, found, name, found))
       end
       if not found or coordinates[name].attrs.standard_name == "time" then found = name end
@@ -123,8 +132,8 @@ function cf.describe(file, options)
     for name, dataset in pairs(scalars) do coordinates[name], roles[name] = dataset, "T" end
   end
   local axis = find_axis(roles, coordinates, options.axis, file)
-  local head = {axis = axis, scalar_axis = axis and scalars[axis] and true or nil, trajectories = 1, join = "axis", coordinates = {}, fields = {},
-    steps = 1, roles = {}}
+  local head = {axis = axis, scalar_axis = axis and scalars[axis] and true or nil, trajectories = 1, join = "axis",
+    coordinates = {}, fields = {}, steps = 1, roles = {}}
   for name, role in pairs(roles) do
     if role ~= "T" or name == axis then head.roles[name] = role end
   end
@@ -146,7 +155,8 @@ function cf.describe(file, options)
   if axis then
     local attrs = coordinates[axis].attrs
     local read = options.dates ~= false
-      and calendar.reader(text_of(attrs.units), text_of(attrs.calendar), ("data.open: '%s', '%s'"):format(file.path, axis)) or nil
+      and calendar.reader(text_of(attrs.units), text_of(attrs.calendar),
+          ("data.open: '%s', '%s'"):format(file.path, axis)) or nil
     local times = numbers(coordinates[axis])
     head.times = type(times) == "table" and times or {times}
     head.steps, head.dates = #head.times, read ~= nil

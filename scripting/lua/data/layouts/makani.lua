@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Makani: one dataset `fields` [time, channel, lat, lon], beside it `timestamp` (seconds since 1970), `channel` (names), `lat`
--- and `lon`, each of which older files lack.
+-- Makani: one dataset `fields` [time, channel, lat, lon], beside it `timestamp` (seconds since 1970), `channel`
+-- (names), `lat` and `lon`, each of which older files lack.
 
 local makani = {name = "makani"}
 
@@ -22,8 +22,8 @@ end
 
 function makani.describe(file)
   local shape = file["fields"].shape
-  local head = {axis = "time", space = {"lat", "lon"}, steps = shape[1], trajectories = 1, join = "axis", coordinates = {},
-    fields = {fields = {datasets = {"fields"}, dims = kDims, shape = shape}}}
+  local head = {axis = "time", space = {"lat", "lon"}, steps = shape[1], trajectories = 1, join = "axis",
+    coordinates = {}, fields = {fields = {datasets = {"fields"}, dims = kDims, shape = shape}}}
   local time, names = beside(file, "timestamp", 1), beside(file, "channel", 2)
   if time then
     head.times, head.dates, head.calendar = time:read{dtype = "float64"}:tolist(), true, "standard"

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- PDEBench's four families: `tensor` [trajectory, time, x, ...] (advection, Burgers, Darcy); a dataset a variable
--- (`density`, `Vx`, ...) of the same shape (compressible flow); a group a trajectory, "0000/data" [time, x, ..., component]
--- (diffusion-reaction, shallow water); `velocity`, `particles`, `force` [trajectory, time, x, y, component] (incompressible
--- flow). Names alone tell them apart, so each is asked for by what only it has.
+-- (`density`, `Vx`, ...) of the same shape (compressible flow); a group a trajectory, "0000/data" [time, x, ...,
+-- component] (diffusion-reaction, shallow water); `velocity`, `particles`, `force` [trajectory, time, x, y, component]
+-- (incompressible flow). Names alone tell them apart, so each is asked for by what only it has.
 
 local trajectory_times = require "moonhalo.data.trajectory_times"
 
@@ -20,7 +20,9 @@ local function seeds(file)
 end
 
 local function family(file)
-  if file:has("velocity") and file:has("t") and (file:has("particles") or file:has("force")) then return "incompressible" end
+  if file:has("velocity") and file:has("t") and (file:has("particles") or file:has("force")) then
+    return "incompressible"
+  end
   if file:has("x-coordinate") and file:has("tensor") then return "tensor" end
   if file:has("x-coordinate") and file:has("density") then return "flow" end
   return #seeds(file) > 0 and "seeds" or nil
@@ -89,11 +91,13 @@ function readers.incompressible(file, head)
   head.trajectories, head.steps = shape[1], shape[2]
   for _, name in ipairs {"velocity", "particles"} do
     if file:has(name) then
-      head.fields[name] = {datasets = {name}, dims = dims_of({"sample", "time"}, head.space, true), shape = file[name].shape}
+      head.fields[name] = {datasets = {name}, dims = dims_of({"sample", "time"}, head.space, true),
+          shape = file[name].shape}
     end
   end
   if file:has("force") then
-    head.fields.force = {datasets = {"force"}, dims = dims_of({"sample"}, head.space, true), shape = file["force"].shape}
+    head.fields.force = {datasets = {"force"}, dims = dims_of({"sample"}, head.space, true),
+        shape = file["force"].shape}
   end
 end
 

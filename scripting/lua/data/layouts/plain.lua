@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Any file of arrays. The first dim counts samples; dims without names are called as PyTorch's layers would have them:
--- [sample, width], [sample, height, width], [sample, channel, height, width], [sample, channel, depth, height, width]. That is a
--- guess, which `dims` replaces: {"sample", "time", "y", "x"} are trajectories. Groups whose names differ in a number, with the
--- same datasets, are trajectories too. So are .npy files (run_0.npy, run_1.npy), each of one field that is named as the file is.
+-- [sample, width], [sample, height, width], [sample, channel, height, width], [sample, channel, depth, height, width].
+-- That is a guess, which `dims` replaces: {"sample", "time", "y", "x"} are trajectories. Groups whose names differ in a
+-- number, with the same datasets, are trajectories too. So are .npy files (run_0.npy, run_1.npy), each of one field
+-- that is named as the file is.
 
 local mh = require "moonhalo"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -24,7 +25,8 @@ end
 
 --- Names of the dims of a dataset, `name` as a field, and whether they are a guess.
 local function dims_of(dataset, name, options, first)
-  local given = options.dims and (options.dims[name:match("[^/]*$")] or #options.dims == #dataset.shape and options.dims)
+  local given = options.dims and (options.dims[name:match("[^/]*$")] or #options.dims == #dataset.shape
+      and options.dims)
   if given then return given, false end
   local dims, usual, guessed = {}, kLast[#dataset.shape] or {}, false
   for i, name in ipairs(dataset.dims) do
@@ -35,8 +37,8 @@ local function dims_of(dataset, name, options, first)
   return dims, guessed
 end
 
---- Datasets by their names in groups that differ in a number, those of each group in the order of these numbers; nil where
---- files are not made so.
+--- Datasets by their names in groups that differ in a number, those of each group in the order of these numbers; nil
+--- where files are not made so.
 local function trajectories_of(datasets)
   local groups, of_group, pattern = {}, {}, nil
   for _, dataset in ipairs(datasets) do
@@ -72,7 +74,8 @@ local function name_of_npy(file)
   return name or stem, name ~= nil
 end
 
---- {name -> {dataset, paths}} of all arrays of numbers, and the number of groups that are trajectories (nil: there are none).
+--- {name -> {dataset, paths}} of all arrays of numbers, and the number of groups that are trajectories (nil: there are
+--- none).
 local function arrays_of(file)
   local npy, numbered = name_of_npy(file)
   if npy then return {[npy] = {dataset = file["data"], paths = {"data"}}}, numbered and 1 or nil end
@@ -88,8 +91,8 @@ local function arrays_of(file)
   return arrays, nil
 end
 
---- A dataset of other lengths counts something else; it is no field of these samples. One without the axis is static, if its
---- dims were given.
+--- A dataset of other lengths counts something else; it is no field of these samples. One without the axis is static,
+--- if its dims were given.
 local function belongs(dims, shape, head, options)
   for i, dim in ipairs(dims) do
     local wanted = dim == head.axis and head.steps or dim == "sample" and head.trajectories or nil
@@ -108,7 +111,8 @@ end
 
 function plain.describe(file, options)
   local arrays, groups = arrays_of(file)
-  local head = {trajectories = groups or 1, join = groups and "trajectories" or "axis", coordinates = {}, fields = {}, steps = 1, space = options.space or {}}
+  local head = {trajectories = groups or 1, join = groups and "trajectories" or "axis", coordinates = {}, fields = {},
+      steps = 1, space = options.space or {}}
   local largest
   for _, name in ipairs(sorted(arrays)) do
     if not largest or #arrays[name].dataset.shape > #arrays[largest].dataset.shape then largest = name end
@@ -116,7 +120,8 @@ function plain.describe(file, options)
   if not largest then return head end
   local shape = arrays[largest].dataset.shape
   if options.dims and #options.dims > 0 and #options.dims ~= #shape then
-    fail(("data.open: dims has %d names, '%s' in '%s' has %d dims\n  have  (%s), shape [%s]\n  fix   name each dim"):format(#options.dims, largest, file.path,
+    fail(("data.open: dims has %d names, '%s' in '%s' has %d dims\n  have  (%s), shape [%s]\n" ..
+      "  fix   name each dim"):format(#options.dims, largest, file.path,
       #shape, table.concat(options.dims, ", "), table.concat(shape, ", ")))
   end
   local first = groups and "time" or "sample"
@@ -126,8 +131,8 @@ function plain.describe(file, options)
   if not axis_at and not options.axis then  -- a file of fields that do not change
     head.axis, head.join = nil, "axis"
   elseif not axis_at then
-    fail(("data.open: '%s' in '%s' has no dim '%s'\n  have  (%s)\n  fix   give axis the name of one"):format(largest, file.path, head.axis,
-      table.concat(dims, ", ")))
+    fail(("data.open: '%s' in '%s' has no dim '%s'\n  have  (%s)\n  fix   give axis the name of one"):format(largest,
+      file.path, head.axis, table.concat(dims, ", ")))
   end
   head.steps, head.guessed = axis_at and shape[axis_at] or 1, guessed or nil
   local sample_at = head.axis ~= "sample" and place_of("sample", dims)
@@ -136,7 +141,8 @@ function plain.describe(file, options)
     local array = arrays[name]
     local its, units = dims_of(array.dataset, name, options, first), array.dataset.units
     if belongs(its, array.dataset.shape, head, options) then
-      head.fields[name] = {datasets = array.paths, dims = its, shape = array.dataset.shape, units = units ~= "" and units or nil}
+      head.fields[name] = {datasets = array.paths, dims = its, shape = array.dataset.shape, units = units ~= ""
+          and units or nil}
     end
   end
   if not options.space then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The Well: groups t0_fields, t1_fields and t2_fields of scalars, vectors and tensors [trajectory, time, space..., D..., D...];
--- their attributes say which of these dims a field has. Files differ in how they write one name or several.
+-- The Well: groups t0_fields, t1_fields and t2_fields of scalars, vectors and tensors [trajectory, time, space...,
+-- D..., D...]; their attributes say which of these dims a field has. Files differ in how they write one name or
+-- several.
 
 local mh = require "moonhalo"
 local trajectory_times = require "moonhalo.data.trajectory_times"
@@ -51,8 +52,10 @@ local function dims_of(dataset, rank, space, file)
   -- Tensors are stored [..., D, D], or by some files [..., D * D].
   local components = #dataset.shape - #dims
   if components ~= rank and not (rank == 2 and components == 1) then
-    fail(("data.open: '%s' in '%s' has %d dims, its attributes tell of %d and %d of components\n  have  shape [%s], (%s)\n  fix   mend its "
-      .. "attributes sample_varying, time_varying and dim_varying"):format(dataset.name, file.path, #dataset.shape, #dims, rank,
+    fail(("data.open: '%s' in '%s' has %d dims, its attributes tell of %d and %d of components\n" ..
+        "  have  shape [%s], (%s)\n  fix   mend its "
+      .. "attributes sample_varying, time_varying and dim_varying"):format(dataset.name, file.path, #dataset.shape,
+          #dims, rank,
       table.concat(dataset.shape, ", "), table.concat(dims, ", ")))
   end
   for i = 1, components do dims[#dims + 1] = "component" .. (i > 1 and i or "") end
@@ -63,8 +66,11 @@ function well.describe(file, options)
   local attrs = file.attrs
   local space = list_of(file["dimensions"].attrs.spatial_dims)
   local times, of_each
-  if file:has("dimensions/time") then times, of_each = trajectory_times(file, "dimensions/time", numbers(file["dimensions/time"]), options) end
-  local head = {axis = "time", space = space, times = times, times_of = of_each, steps = times and #times or 1, join = "trajectories",
+  if file:has("dimensions/time") then
+    times, of_each = trajectory_times(file, "dimensions/time", numbers(file["dimensions/time"]), options)
+  end
+  local head = {axis = "time", space = space, times = times, times_of = of_each, steps = times and #times or 1,
+    join = "trajectories",
     trajectories = attrs.n_trajectories or 1, coordinates = {}, fields = {}, boundary = boundaries(file)}
   for _, dim in ipairs(space) do
     local path = "dimensions/" .. dim
@@ -73,8 +79,8 @@ function well.describe(file, options)
   for rank, group in ipairs(kGroups) do
     for _, name in ipairs(file:has(group) and file[group]:keys() or {}) do
       local dataset = file[group .. "/" .. name]
-      head.fields[name] = {datasets = {dataset.name}, dims = dims_of(dataset, rank - 1, space, file), shape = dataset.shape,
-        units = dataset.units ~= "" and dataset.units or nil}
+      head.fields[name] = {datasets = {dataset.name}, dims = dims_of(dataset, rank - 1, space, file),
+        shape = dataset.shape, units = dataset.units ~= "" and dataset.units or nil}
     end
   end
   return head
