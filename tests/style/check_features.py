@@ -12,6 +12,7 @@ GROUPS = "VPNDSXY"
 # In names ids may be glued: test_V02_V05_..., V17TwoMeshDims, P05P06Styles.
 ID = re.compile(rf"(?:(?<![A-Za-z0-9])|(?<=[{GROUPS}]\d\d))([{GROUPS}]\d\d)(?![0-9a-z])")
 ROW = re.compile(rf"^\| ([{GROUPS}]\d\d) \|(.*)\|(.*)\|(.*)\|$")
+MAX_CELL = 200
 SUFFIXES = {".c", ".cpp", ".h", ".lua", ".cmake"}
 EXTRA = "cmake/Moonhalo*Tests.cmake"
 
@@ -35,6 +36,8 @@ def check(root):
             if re.match(rf"^\| *[{GROUPS}]\d\d", line):
                 problems.append(f"{place}: not of the form | id | what | tests | not yet |")
             continue
+        problems += [f"{place}: a cell of {len(cell.strip())} letters, more than {MAX_CELL}" for cell in match.groups()
+                     if len(cell.strip()) > MAX_CELL]
         identifier, what, shown, gap = match[1], match[2].strip(), re.findall(r"`([^`]+)`", match[3]), match[4].strip()
         if identifier in rows:
             problems.append(f"{place}: a second row of {identifier}")
@@ -71,10 +74,11 @@ def self_test():
               "| X15 | right | `cmake/MoonhaloTests.cmake` | from C++ only |\n"
               "| X15 | twice | `cmake/MoonhaloTests.cmake` | |\n"  # 11
               "| X16 | no such file | `engine/test_c.cpp` | |\n"  # 12
-              "| X10 malformed\n",  # 13; and V02 has no row
+              "| X10 malformed\n"  # 13; and V02 has no row
+              f"| X17 | {'x' * (MAX_CELL + 1)} | | not there |\n",  # 14
     }
     found = problems_in(files, check)
-    wanted = [f"{LIST}:{line}" for line in (5, 6, 7, 9, 11, 12, 13)] + [LIST]
+    wanted = [f"{LIST}:{line}" for line in (5, 6, 7, 9, 11, 12, 13, 14)] + [LIST]
     assert found == wanted, f"self-test: found {found}"
 
 
