@@ -96,6 +96,23 @@ TEST_F(Frames, X21_ChunksOfSeveralStepsAreDecodedOnceWhileThereIsRoom) {
   }
 }
 
+// If all steps of a chunk need more memory than is allowed, one step alone is decoded.
+TEST_F(Frames, X21_WithoutRoomForAChunkAStepIsRead) {
+  const FrameSource source{.path = write("small", numbers({8, 4, 4}), {.chunks = {4, 4, 4}, .compression = 1}),
+                           .dataset = "x",
+                           .step_dim = 0,
+                           .sample_dim = -1,
+                           .channel_dims = {},
+                           .space_dims = {1, 2}};
+  const int64_t frame = 16 * 4;
+  for (const auto& [room, steps] : {std::pair(4 * frame, 4), {4 * frame - 1, 1}, {int64_t{0}, 1}}) {
+    FrameReader reader({source}, Box{{0, 4}, {0, 4}}, at::kFloat, room);
+    const int64_t before = io_stats().asked;
+    frame_of(reader, {0, 0, 5}, {1, 4, 4});
+    EXPECT_EQ(io_stats().asked - before, steps * frame) << room;
+  }
+}
+
 TEST_F(Frames, X21_MoreFilesThanStayOpen) {
   std::vector<FrameSource> sources;
   for (int i = 0; i < 70; ++i) {

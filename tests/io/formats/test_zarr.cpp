@@ -228,6 +228,45 @@ TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
   });
 }
 
+/// The least and greatest number of a type fill, one more does not.
+TEST_F(Zarr, FillValuesMustBeNumbersOfTheType) {
+  struct Fill {
+    const char *type, *value;
+    bool fits;
+  };
+  const Fill fills[] = {{"|i1", "127", true},
+                        {"|i1", "128", false},
+                        {"|i1", "-128", true},
+                        {"|i1", "-129", false},
+                        {"|u1", "255", true},
+                        {"|u1", "256", false},
+                        {"|u1", "-1", false},
+                        {"<i2", "32767", true},
+                        {"<i2", "40000", false},
+                        {"<u2", "65535", true},
+                        {"<i4", "2147483647", true},
+                        {"<i4", "2147483648", false},
+                        {"<u4", "4294967295", true},
+                        {"<i8", "9223372036854775807", true},
+                        {"<i8", "9223372036854775808", false}};
+  for (const Fill& fill : fills) {
+    zarr.files = {{".zgroup", R"({"zarr_format": 2})"},
+                  {"x/.zarray", R"({"zarr_format": 2, "dtype": ")" + std::string(fill.type) + R"(", "fill_value": )" +
+                                    fill.value + R"(, "order": "C", "filters": null, "shape": [2], "chunks": [2], )" +
+                                    R"("compressor": null})"}};
+    std::filesystem::remove_all(path);
+    zarr.write(path);
+    const std::string message = reading("x");
+    if (fill.fits) {
+      EXPECT_EQ(message, "") << fill.type;
+      EXPECT_EQ(std::to_string(open(path)["x"].read().to(at::kDouble)[1].item<double>()),
+                std::to_string(std::stod(fill.value)));
+    } else {
+      EXPECT_THAT(message, HasSubstr(std::string("fill value ") + fill.value)) << fill.type;
+    }
+  }
+}
+
 TEST_F(Zarr, AnArrayByItselfBearsItsFoldersName) {
   zarr.add3("sst", full, 4, 5, "", plain_bytes);
   zarr.write(path);

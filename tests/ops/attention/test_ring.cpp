@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/version.h>
 
 #include <limits>
@@ -104,6 +105,28 @@ TEST(AttentionRing, X07_CutSequencesEqualWholeOnes) {
       check(way, {.name = "scale", .scale = -0.3});
       check(way, {.name = "wide values", .causal = true, .scale = 0.7, .value_dim = 11});
     }
+  }
+}
+
+// LibTorch's fused kernel multiplies its diagonal of -inf by the scale, and gives NaN on plain tensors. By definition:
+TEST(AttentionRing, X07_CausalWithAScaleBelowZero) {
+  const Tensors full = {make_tensor({2, 4, 9, 6}, 1), make_tensor({2, 4, 9, 6}, 2), make_tensor({2, 4, 9, 6}, 3)};
+  Tensors plain;
+  for (const at::Tensor& t : full) plain.push_back(t.clone().requires_grad_());
+  const at::Tensor later = at::ones({9, 9}, at::kBool).triu(1);
+  const at::Tensor scores = plain[0].matmul(plain[1].transpose(-1, -2)) * -0.3;
+  const at::Tensor expected = scores.masked_fill(later, -INFINITY).softmax(-1).matmul(plain[2]);
+  const Tensors slopes = torch::autograd::grad({expected.sin().sum()}, plain);
+  for (const Way& way : kAlike) {
+    SCOPED_TRACE(way.name);
+    on_mesh(way.mesh, [&](const MeshPtr& mesh) {
+      Tensors cut;
+      for (const at::Tensor& t : full) cut.push_back(shard_of(t, mesh, way.query).requires_grad_());
+      const at::Tensor y = at::scaled_dot_product_attention(cut[0], cut[1], cut[2], {}, 0, true, -0.3);
+      const Tensors found = torch::autograd::grad({y.sin().sum()}, cut);
+      EXPECT_EQ(difference(full_tensor(y.detach()), expected.detach(), 1e-10), "");
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(difference(full_tensor(found[i]), slopes[i], 1e-10), "") << i;
+    });
   }
 }
 

@@ -46,6 +46,24 @@ TEST(Copy, D05_ClonesAndCastsEqualThoseOfOneDevice) {
       make_tensor({9, 7, 2}, 1));
 }
 
+// A decision for a clone in one order of memory serves no clone in another order.
+TEST(Copy, D05_ClonesLieAsTheirFormatSays) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const Tensor full = make_tensor({4, 3, 2, 5}, 1), x = shard_of(full, mesh, {shard(0)});
+    for (int round = 0; round < 2; ++round) {
+      for (const auto format :
+           {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast, at::MemoryFormat::Preserve}) {
+        for (const bool turned : {false, true}) {
+          const Tensor plain = (turned ? full.transpose(1, 2) : full).clone(format),
+                       cut = (turned ? x.transpose(1, 2) : x).clone(format);
+          EXPECT_EQ(cut.strides(), plain.strides()) << format << turned;
+          EXPECT_TRUE(at::equal(full_tensor(cut).cpu(), plain));
+        }
+      }
+    }
+  });
+}
+
 TEST(Copy, D08_FactoriesFollowTheirModel) {
   check(
       {
