@@ -143,7 +143,8 @@ void bench_exchange(const std::string& script, int64_t rows) {
     moonhalo::Block block{memory.data(), at::kDouble, {rows + 2, rows + 2}};
     block.ghost_low = block.ghost_high = {1, 1};
     block.begin = {rows * world.rank(), 0};
-    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()), std::nullopt);
+    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()), std::nullopt,
+                                             /*check_finite=*/false);
     auto outcome = session.open(script, "");
     TORCH_CHECK(outcome.status == MH_OK, outcome.text);
     outcome = session.field(
@@ -252,7 +253,8 @@ void solve(moonhalo::scripting::HostSession& session, int every) {
 
 void bench_trainers(const std::string& script, int every) {
   moonhalo::run_ranks(2, [&](moonhalo::Communicator& world) {
-    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()), std::nullopt);
+    moonhalo::scripting::HostSession session(world.split(0, world.rank()), world.split(0, world.rank()), std::nullopt,
+                                             /*check_finite=*/false);
     const auto outcome = session.open(script, "every=" + std::to_string(every));
     TORCH_CHECK(outcome.status == MH_OK, outcome.text);
     if (world.rank() == 0) {
