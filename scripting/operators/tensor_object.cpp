@@ -179,7 +179,8 @@ int unpack_list(lua_State* lua) {
 void replace_unpack(lua_State* lua) {
   if (lua_getglobal(lua, "table") == LUA_TTABLE) {
     lua_getfield(lua, -1, "unpack");
-    if (lua_tocfunction(lua, -1) != nullptr) {
+    const lua_CFunction known = lua_tocfunction(lua, -1);
+    if (known != nullptr && known != guard<unpack_list>) {  // a host may open a state twice
       lua_pushcclosure(lua, guard<unpack_list>, 1);
       lua_setfield(lua, -2, "unpack");
     } else {

@@ -107,8 +107,10 @@ TEST(Safetensors, SaysWhyAFileCannotBeOpened) {
   EXPECT_EQ(saving(folder / "none/x"), written("none/x") + "No such file or directory\n  fix   make its folder first");
   EXPECT_EQ(saving(folder / "file/x"), written("file/x") + "Not a directory\n  fix   choose another name");
   EXPECT_THAT(saving(folder / "inside"), ::testing::HasSubstr("': Is a directory\n  fix   choose another name"));
-  EXPECT_EQ(loading(folder / "none"),
-            "safetensors: cannot open '" + (folder / "none") + "': No such file or directory");
+  EXPECT_EQ(
+      loading(folder / "none"),
+      "safetensors: cannot open '" + (folder / "none") +
+          "': No such file or directory\n  fix   look at the path, which begins in the folder where the program runs");
   EXPECT_EQ(loading(folder / "inside"), "safetensors: cannot open '" + (folder / "inside") + "': it is a folder");
   if (geteuid() != 0) {
     std::filesystem::permissions(folder / "inside", std::filesystem::perms::owner_read);
