@@ -35,7 +35,7 @@ local data = mh.data.open(cfg.data)
 say("%s", tostring(data))
 local fields = {}
 for name in pairs(data.fields) do fields[#fields + 1] = name end
-local target = data.fields.dye and "dye" or fields[1]
+local target = rawget(data.fields, "dye") and "dye" or fields[1]
 local set = data:windows{inputs = {fields = fields, steps = {-1, 0}}, targets = {fields = {target}, steps = {1}}}
 local train, test = set:split{train = 0.75, test = 0.25, by = "trajectory"}
 local stats = train:statistics()
