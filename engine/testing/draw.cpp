@@ -68,30 +68,29 @@ std::vector<std::vector<Placement>> draw_placements(SeededNumbers& draw, const s
   return placements;
 }
 
-std::string source_of(const std::vector<std::vector<Placement>>& placements) {
+static std::string source_of(const Placement& placement, const PlacementNames& names) {
   std::ostringstream out;
-  out << "{";
-  for (size_t i = 0; i < placements.size(); ++i) {
-    out << (i > 0 ? ", {" : "{");
-    for (size_t m = 0; m < placements[i].size(); ++m) {
-      const Placement& placement = placements[i][m];
-      out << (m > 0 ? ", " : "");
-      if (placement.is_shard()) {
-        out << (placement.stored ? "stored(" : "shard(") << placement.dim;
-        for (size_t k = 0; k < placement.sizes.size(); ++k) out << (k > 0 ? ", " : ", {") << placement.sizes[k];
-        out << (placement.sizes.empty() ? ")" : "})");
-      } else if (placement.is_partial()) {
-        out << "partial("
-            << (placement.op == ReduceOp::kSum ? "" : "parse_reduce_op(\"" + std::string(name(placement.op)) + "\")")
-            << ")";
-      } else {
-        out << "replicate()";
-      }
-    }
-    out << "}";
+  if (placement.is_shard()) {
+    out << (placement.stored ? names.stored : names.shard) << "(" << placement.dim;
+    for (size_t k = 0; k < placement.sizes.size(); ++k) out << (k > 0 ? ", " : ", {") << placement.sizes[k];
+    out << (placement.sizes.empty() ? ")" : "})");
+  } else if (placement.is_partial()) {
+    const std::string op = placement.op == ReduceOp::kSum ? "" : '"' + std::string(name(placement.op)) + '"';
+    out << names.partial << "(" << (op.empty() || names.op.empty() ? op : names.op + "(" + op + ")") << ")";
+  } else {
+    out << names.replicate << "()";
   }
-  out << "}";
   return out.str();
+}
+
+std::string source_of(const std::vector<std::vector<Placement>>& placements, const PlacementNames& names) {
+  std::string text = "{";
+  for (size_t i = 0; i < placements.size(); ++i) {
+    text += i > 0 ? ", {" : "{";
+    for (size_t m = 0; m < placements[i].size(); ++m) text += (m > 0 ? ", " : "") + source_of(placements[i][m], names);
+    text += "}";
+  }
+  return text + "}";
 }
 
 }  // namespace moonhalo::testing

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/engine/testing/same_as_plain.h"
 
 namespace moonhalo::testing {
 
@@ -31,7 +32,7 @@ std::vector<int64_t> draw_sizes(SeededNumbers& draw, int64_t extent, int64_t blo
 std::vector<std::vector<Placement>> draw_placements(SeededNumbers& draw, const std::vector<at::Tensor>& tensors,
                                                     const std::vector<int64_t>& mesh_shape, size_t first);
 
-/// As C++ source: `{{shard(2, {0, 11, 6})}, {}}`, to be pasted into a test.
-std::string source_of(const std::vector<std::vector<Placement>>& placements);
+/// As source: `{{shard(2, {0, 11, 6})}, {}}`, to be pasted into a test.
+std::string source_of(const std::vector<std::vector<Placement>>& placements, const PlacementNames& names = {});
 
 }  // namespace moonhalo::testing

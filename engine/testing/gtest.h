@@ -64,7 +64,7 @@ template <class AnyProgram>
   std::string text;
   if (Communicator* const world = LaunchedProcesses::world()) {
     if (options.ranks > 0 && options.ranks != world->size())
-      return ::testing::AssertionFailure() << "wants " << options.ranks << " ranks, and the launcher started "
+      return ::testing::AssertionFailure() << "needs " << options.ranks << " ranks, and the launcher started "
                                            << world->size() << " processes; leave ranks out, or start as many";
     const auto shape = options.mesh.empty() ? std::vector<int64_t>{world->size()} : options.mesh;
     text = difference_from_plain(init_device_mesh(*world, "cpu", shape), listed, inputs, options);

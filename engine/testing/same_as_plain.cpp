@@ -146,11 +146,13 @@ std::string difference_on(const MeshPtr& mesh, const Program& program, const Ten
                          ? given.detach().to(device_of(*mesh)).requires_grad_(given.requires_grad())
                          : shard_of(given, mesh, placements[i]).requires_grad_(given.requires_grad()));
   }
+  const std::string source = source_of(placements, options.names);
+  if (options.before_blocks) options.before_blocks(source);
   const auto run = [&] {
     try {
       return outcome_of(program, blocks, options);
     } catch (c10::Error& error) {
-      error.add_context("same_as_plain: on placements " + source_of(placements));
+      error.add_context("same_as_plain: on placements " + source);
       throw;
     }
   };
@@ -160,7 +162,7 @@ std::string difference_on(const MeshPtr& mesh, const Program& program, const Ten
   compare("gradient", actual.gradients, expected.gradients, options, out);
   compare("gradient of the gradients", actual.second_gradients, expected.second_gradients, options, out);
   const std::string text = agreed(out.str(), *mesh);
-  return text.empty() ? "" : text + "\n  placements  " + source_of(placements);
+  return text.empty() ? "" : text + "\n  placements  " + source;
 }
 
 void check_inputs(const Tensors& inputs, const SameAsPlainOptions& options) {

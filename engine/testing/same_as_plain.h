@@ -18,6 +18,13 @@ namespace moonhalo::testing {
 /// each call. Pass weights as inputs if their gradients are to be compared.
 using Program = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
+/// The functions that make placements, as a report writes them: those of C++ unless a binding sets others.
+struct PlacementNames {
+  std::string shard = "shard", stored = "stored", replicate = "replicate", partial = "partial";
+  /// A function that makes the operation of a Partial from its name; empty: the name alone.
+  std::string op = "parse_reduce_op";
+};
+
 /// Options for comparing a program on ShardTensors with the same program on plain tensors.
 struct SameAsPlainOptions {
   /// The number of ranks. 0 means 3 rank threads, or all processes of the launcher. Under a launcher any other value
@@ -38,6 +45,9 @@ struct SameAsPlainOptions {
   /// The absolute and relative tolerance. A negative value selects it by the dtype of each tensor: float64 1e-10,
   /// float32 1e-4, float16 1e-2, bfloat16 5e-2, integers and bool 0.
   double tolerance = -1;
+  PlacementNames names = {};
+  /// Called before the program runs on blocks, with their placements as source.
+  std::function<void(const std::string&)> before_blocks = {};
 };
 
 /// Compares shapes, dtypes and values of the results and the gradients on the ranks of `mesh`. Returns "" if all agree.

@@ -31,14 +31,19 @@ testing::SameAsPlainOptions check_options(lua_State* lua, const Options& given) 
   return options;
 }
 
-/// mh._difference_from_plain(fn, inputs, options): the text that mh.testing.same_as_plain raises, "" where nothing
-/// differs. Collective over the mesh.
+/// mh._difference_from_plain(fn, inputs, options, state): the text that mh.testing.same_as_plain raises, "" where
+/// nothing differs. state.placements are those of the blocks that fn has now. Collective over the mesh.
 int difference_from_plain_function(lua_State* lua) {
   if (!is_callable(lua, 1)) argument_error(lua, 1, "a function");
   const std::vector<at::Tensor> inputs = check_tensor_list(lua, 2);
   const Options given(lua, 3, "same_as_plain",
                       {"mesh", "placements", "draws", "seed", "gradients", "gradgrad", "tolerance"});
-  const testing::SameAsPlainOptions options = check_options(lua, given);
+  testing::SameAsPlainOptions options = check_options(lua, given);
+  options.names = {"mh.Shard", "mh.Stored", "mh.Replicate", "mh.Partial", ""};
+  options.before_blocks = [lua](const std::string& placements) {
+    push(lua, placements);
+    lua_setfield(lua, 4, "placements");
+  };
   given.push("mesh");
   const MeshPtr mesh =
       is_nil(lua, -1) ? init_device_mesh(*context(lua).world, context(lua).device.str(), {context(lua).world_size()})

@@ -23,6 +23,12 @@ constexpr PythonName kNames[] = {
     {"numpy", "x:tolist() gives lists, mh.h5 and mh.safetensors.save write files"},
     {"distributed", "meshes and collectives are in mh itself: mh.init_device_mesh, mh.distribute_tensor, mh.barrier"},
     {"autograd", "mh.grad(outputs, inputs) and x:backward()"},
+    {"full_tensor", "x:full_tensor() is the whole tensor, on every rank"},
+    {"to_local", "x:to_local() is this rank's block"},
+    {"redistribute", "x:redistribute{mh.Replicate()}"},
+    {"is_shard_tensor", "x.is_sharded is true for a ShardTensor"},
+    {"mesh_of", "x.mesh is the mesh of a ShardTensor, x.placements says how it is cut"},
+    {"DataLoader", "mh.data.open(path):windows{...}:loader{mesh = mesh, batch = 16}"},
 };
 
 constexpr PythonName kWords[] = {

@@ -154,17 +154,26 @@ end
 function testing.same_as_plain(fn, inputs, options)
   local meta = type(fn) == "table" and getmetatable(fn)
   if type(fn) ~= "function" and not (meta and meta.__call) then
-    error(("same_as_plain: the first argument is %s, wanted a function or module"):format(mh._describe(fn)), 2)
+    error(("same_as_plain: the first argument is %s, expected a function or module"):format(mh._describe(fn)), 2)
   end
   local are_tensors = type(inputs) == "table" and getmetatable(inputs) == nil
   for _, input in pairs(are_tensors and inputs or {}) do are_tensors = are_tensors and mh.is_tensor(input) end
   if not are_tensors then
-    error(("same_as_plain: the inputs are %s, wanted a list of plain tensors"):format(mh._describe(inputs)), 2)
+    error(("same_as_plain: the inputs are %s, expected a list of plain tensors"):format(mh._describe(inputs)), 2)
   end
   if options ~= nil and type(options) ~= "table" then
-    error(("same_as_plain: the options are %s, wanted a table"):format(mh._describe(options)), 2)
+    error(("same_as_plain: the options are %s, expected a table"):format(mh._describe(options)), 2)
   end
-  local text = mh._difference_from_plain(fn, inputs, options)
+  if options and options.mesh ~= nil and type(options.mesh) == "table" and getmetatable(options.mesh) == nil then
+    error("same_as_plain: mesh is a table, expected a mesh\n" ..
+      "  fix   mesh = mh.init_device_mesh(mh.device(), {2, 2}, {\"a\", \"b\"}), or leave it out", 2)
+  end
+  local state = {}
+  local ok, text = pcall(mh._difference_from_plain, fn, inputs, options, state)
+  if not ok then
+    local where = state.placements and "blocks of placements " .. state.placements or "plain tensors, before any blocks"
+    error(type(text) == "string" and text .. "\n  note  same_as_plain called the function with " .. where or text, 0)
+  end
   if text ~= "" then error("same_as_plain: blocks differ from plain tensors " .. text, 2) end
 end
 

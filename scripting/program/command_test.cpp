@@ -74,6 +74,16 @@ void run_test_among_processes(lua_State* lua, int table, const std::string& name
   ++tally.passed;
 }
 
+/// After a failure in which ranks made different calls, they are no longer at the same place.
+void print_left_out(const std::vector<std::string>& names, const std::string& last) {
+  const auto first = std::upper_bound(names.begin(), names.end(), last);
+  if (first == names.end()) return;
+  std::printf("not run, since the ranks no longer agree after %s:", last.c_str());
+  for (auto name = first; name != names.end(); ++name) std::printf("%s %s", name == first ? "" : ",", name->c_str());
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
 /// On every rank; rank 0 prints and counts.
 void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
   forbid_undefined_globals(lua);
@@ -100,7 +110,10 @@ void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
       std::fflush(stdout);
       ++(outcome.failure.empty() ? tally.passed : tally.failed);
     }
-    if (outcome.aborted) break;
+    if (outcome.aborted) {
+      if (run.rank() == 0) print_left_out(names, name);
+      break;
+    }
   }
 }
 
