@@ -174,18 +174,9 @@ void reduce_bools(ReduceOp op, const Job& job, int64_t n) {
   K::run(job, n, false, [](uint8_t a, uint8_t b) { return uint8_t(a & b); });
 }
 
-// `make` gives the job for the dtype's Kernel.
-template <typename Make>
-void reduce_by_dtype(ReduceOp op, at::ScalarType dtype, int64_t n, const Make& make) {
-  const auto run = [&](auto value, auto accumulated) {
-    using T = decltype(value);
-    using Acc = decltype(accumulated);
-    if constexpr (std::is_same_v<T, bool>) {
-      reduce_bools(op, make(Kernel<T, Acc>{}), n);
-    } else {
-      reduce_typed<T, Acc>(op, make(Kernel<T, Acc>{}), n);
-    }
-  };
+// Calls run(T{}, Acc{}): the type of the elements, and the one that they are reduced in.
+template <typename Run>
+void run_by_dtype(at::ScalarType dtype, const Run& run) {
   switch (dtype) {
     case at::kFloat:
       return run(float{}, float{});
@@ -214,6 +205,20 @@ void reduce_by_dtype(ReduceOp op, at::ScalarType dtype, int64_t n, const Make& m
     default:
       TORCH_INTERNAL_ASSERT(false, "reduce_elements: no kernel for ", dtype);
   }
+}
+
+// `make` gives the job for the dtype's Kernel.
+template <typename Make>
+void reduce_by_dtype(ReduceOp op, at::ScalarType dtype, int64_t n, const Make& make) {
+  run_by_dtype(dtype, [&](auto value, auto accumulated) {
+    using T = decltype(value);
+    using Acc = decltype(accumulated);
+    if constexpr (std::is_same_v<T, bool>) {
+      reduce_bools(op, make(Kernel<T, Acc>{}), n);
+    } else {
+      reduce_typed<T, Acc>(op, make(Kernel<T, Acc>{}), n);
+    }
+  });
 }
 
 template <typename T>
@@ -293,7 +298,9 @@ void finish_reduction(ReduceOp op, at::ScalarType dtype, const void* partial, in
     if (n > 0 && out != partial) std::memmove(out, partial, static_cast<size_t>(n) * c10::elementSize(dtype));
     return;
   }
-  const auto finish = [&](auto value, auto accumulated) {
+  TORCH_INTERNAL_ASSERT(!at::isIntegralType(dtype, /*includeBool=*/true),
+                        "finish_reduction: check_reducible was not asked about ", dtype);
+  run_by_dtype(dtype, [&](auto value, auto accumulated) {
     using T = decltype(value);
     using Acc = decltype(accumulated);
     Chunk<Acc> acc;
@@ -304,23 +311,7 @@ void finish_reduction(ReduceOp op, at::ScalarType dtype, const void* partial, in
       T* to = static_cast<T*>(out) + begin;
       repeat(m, [&](int64_t i) { to[i] = static_cast<T>(acc.values[i]); });
     }
-  };
-  switch (dtype) {
-    case at::kFloat:
-      return finish(float{}, float{});
-    case at::kDouble:
-      return finish(double{}, double{});
-    case at::kHalf:
-      return finish(c10::Half{}, float{});
-    case at::kBFloat16:
-      return finish(c10::BFloat16{}, float{});
-    case at::kComplexFloat:
-      return finish(c10::complex<float>{}, c10::complex<float>{});
-    case at::kComplexDouble:
-      return finish(c10::complex<double>{}, c10::complex<double>{});
-    default:
-      TORCH_INTERNAL_ASSERT(false, "finish_reduction: check_reducible was not asked about ", dtype);
-  }
+  });
 }
 
 void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Tensor& out) {
