@@ -12,7 +12,8 @@ const char kLocalRankKey = 0;
 }  // namespace
 
 void find_local_rank(lua_State* lua) {
-  lua_pushinteger(lua, moonhalo::local_rank(*context(lua).world));
+  const Context& run = context(lua);
+  lua_pushinteger(lua, run.ranks_are_threads ? run.rank() : moonhalo::local_rank(*run.world));
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kLocalRankKey);
 }
 
