@@ -5,7 +5,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "moonhalo/engine/testing/values.h"
+#include "moonhalo/engine/base/splitmix.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -40,7 +40,7 @@ std::vector<Placement> draw_for(SeededNumbers& draw, const at::Tensor& tensor, c
 }  // namespace
 
 int64_t SeededNumbers::below(int64_t n) {
-  state_ = scramble(state_);
+  state_ = splitmix64(state_);
   return static_cast<int64_t>(state_ % static_cast<uint64_t>(n));
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "moonhalo/engine/base/splitmix.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -16,7 +17,7 @@ at::Tensor uniform(at::IntArrayRef shape, int64_t seed) {
   at::Tensor result = at::empty(shape, at::kDouble);
   double* data = result.mutable_data_ptr<double>();
   for (int64_t i = 0; i < result.numel(); ++i) {
-    const uint64_t bits = scramble(scramble(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(i));
+    const uint64_t bits = splitmix64(splitmix64(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(i));
     data[i] = 2 * (static_cast<double>(bits >> 11) * 0x1p-53) - 1;
   }
   return result;
@@ -48,13 +49,6 @@ at::Tensor addend(const at::Tensor& value, ReduceOp op, int64_t coordinate, int6
 }
 
 }  // namespace
-
-uint64_t scramble(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype) {
   if (dtype == at::kBool) return uniform(shape, seed).gt(0);

@@ -12,9 +12,6 @@
 
 namespace moonhalo::testing {
 
-/// 64 bits that depend on `x` alone and look random (the finaliser of splitmix64, Steele et al., OOPSLA 2014).
-uint64_t scramble(uint64_t x);
-
 /// Deterministic values in (-1, 1), integers in [-5, 5] (unsigned: [0, 10]), coins for bool; does
 /// not touch LibTorch's generator.
 at::Tensor make_tensor(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = at::kDouble);

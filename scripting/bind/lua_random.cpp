@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // math.random alike on all ranks; Lua alone seeds it in every state anew.
 #include "moonhalo/scripting/core/lua_random.h"
+
+#include "moonhalo/engine/base/splitmix.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -10,18 +12,10 @@ namespace {
 const char kSeedFunctionKey = 0;
 const char kEntropyKey = 0;
 
-/// SplitMix64: its outputs differ in every bit where the inputs are neighbours.
-uint64_t mixed(uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
 /// A new seed at each call, the same ones in every state that was given the same entropy.
 uint64_t fresh_seed(lua_State* lua) {
   lua_rawgetp(lua, LUA_REGISTRYINDEX, &kEntropyKey);
-  const uint64_t seed = mixed(static_cast<uint64_t>(lua_tointeger(lua, -1)));
+  const uint64_t seed = splitmix64(static_cast<uint64_t>(lua_tointeger(lua, -1)));
   lua_pop(lua, 1);
   set_lua_entropy(lua, seed);
   return seed;
