@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn = mh.nn
 local MLP = require "support.mlp"
+local training_runs = require "support.training_runs"
 
 local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"tp"})
 local kF64 = {dtype = "float64"}
@@ -58,29 +59,13 @@ local function new(name)
   mh.manual_seed(3)
   return makers[name]():double()
 end
-local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end
 
---- Three steps: the output and gradients of the first, and the parameters after the last.
 local function train(net, sync)
   mh.manual_seed(4)
-  local x, seen = mh.randn({2, 5, 6}, kF64), {}
+  local x = mh.randn({2, 5, 6}, kF64)
   -- Not Adam, which divides rounding errors by their size: gradients of biases of keys are nothing else.
   local opt = mh.optim.SGD(net:parameters(), {lr = 0.01, momentum = 0.9})
-  for step = 1, 3 do
-    opt:zero_grad()
-    local input = x:detach():requires_grad_()
-    local y = net(input)
-    local loss = (y * y + y:sin()):sum()
-    loss:backward()
-    if sync then sync(net) end
-    if step == 1 then
-      seen.output, seen.input = plain(y:detach()), plain(input.grad)
-      for name, p in net:named_parameters() do seen["gradient of " .. name] = plain(p.grad) end
-    end
-    opt:step()
-  end
-  for name, p in net:named_parameters() do seen[name] = plain(p:detach()) end
-  return seen
+  return training_runs.three_steps(net, x, opt, function(y) return (y * y + y:sin()):sum() end, sync)
 end
 
 --- Where the weights are: "fc1 S(0), fc2 S(1)".

@@ -24,6 +24,7 @@ end
 local function calls(kind) return mh.comm_stats().by_kind[kind].calls end
 
 local MLP = require "support.mlp"
+local training_runs = require "support.training_runs"
 
 local function mlp(hidden)
   mh.manual_seed(5)
@@ -44,25 +45,9 @@ local function batch(rows)
   return mh.randn({rows or 5, 6}, kF64)
 end
 
---- Three steps; output, gradients of the first and parameters after the last, and the gradient of the input.
 local function train(net, x, make, sync)
-  local opt = make(net:parameters())
-  local seen = {}
-  for step = 1, 3 do
-    opt:zero_grad()
-    local input = x:detach():requires_grad_()
-    local y = net(input)
-    local loss = (y * y):sum() + y:sin():sum()
-    loss:backward()
-    if sync then mh.finish_grad_sync(net) end
-    if step == 1 then
-      seen.output, seen.input = plain(y:detach()), plain(input.grad)
-      for name, p in net:named_parameters() do seen["gradient of " .. name] = plain(p.grad) end
-    end
-    opt:step()
-  end
-  for name, p in net:named_parameters() do seen[name] = plain(p:detach()) end
-  return seen
+  return training_runs.three_steps(net, x, make(net:parameters()), function(y) return (y * y):sum() + y:sin():sum() end,
+    sync and mh.finish_grad_sync)
 end
 
 local function adamw(p) return optim.AdamW(p, {lr = 0.05}) end

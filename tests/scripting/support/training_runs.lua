@@ -1,6 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Shared by fully_shard_ranks3.lua, checkpoint_layouts_ranks3.lua and their kin: models that start alike, and steps of
--- training.
+-- Shared by fully_shard_ranks3.lua, parallelize_ranks3.lua and their kin: models that start alike, steps of training.
 local mh = require "moonhalo"
 
 local runs = {}
@@ -39,6 +38,26 @@ function runs.train(net, x, most, look)
     seen["norm " .. step] = most and opt:clip_gnorm(most)
     seen["loss " .. step] = runs.whole(loss)
     if look then look(step, seen) end
+    opt:step()
+  end
+  for name, p in net:named_parameters() do seen[name] = runs.whole(p) end
+  return seen
+end
+
+--- Three steps: the output and gradients of the first, and the parameters after the last, by name and whole.
+--- `loss_of(y)` makes the loss of the output; `sync(net)`, if there is one, runs after backward.
+function runs.three_steps(net, x, opt, loss_of, sync)
+  local seen = {}
+  for step = 1, 3 do
+    opt:zero_grad()
+    local input = x:detach():requires_grad_()
+    local y = net(input)
+    loss_of(y):backward()
+    if sync then sync(net) end
+    if step == 1 then
+      seen.output, seen.input = runs.whole(y), runs.whole(input.grad)
+      for name, p in net:named_parameters() do seen["gradient of " .. name] = runs.whole(p.grad) end
+    end
     opt:step()
   end
   for name, p in net:named_parameters() do seen[name] = runs.whole(p) end
