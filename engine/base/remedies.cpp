@@ -19,14 +19,11 @@ constexpr std::string_view kFix = "\n  fix   ";
 /// In the order of Remedy.
 constexpr Words kWords[] = {
     {"make it alike on all ranks: one mh::manual_seed for all before weights are made, one mh::distribute_tensor of "
-     "what "
-     "one rank read; a rank's block of a larger tensor becomes a part by mh::from_local. "
-     "mh::set_check_replicated(false) "
-     "switches this check off",
+     "what one rank read; a rank's block of a larger tensor becomes a part by mh::from_local. "
+     "mh::set_check_replicated(false) switches this check off",
      "make it alike on all ranks: one mh.manual_seed for all before weights are made, math.randomseed with one seed, "
-     "one "
-     "mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by mh.from_local. "
-     "mh.check_replicated(false) switches this check off",
+     "one mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by "
+     "mh.from_local. mh.check_replicated(false) switches this check off",
      "make it alike on all ranks: one torch.manual_seed for all before weights are made, one mh.distribute_tensor of "
      "what one rank read; a rank's block of a larger tensor becomes a part by mh.from_local"},
     {"the same mh::manual_seed on all ranks, and the same random operators in the same order since. "
@@ -35,58 +32,44 @@ constexpr Words kWords[] = {
      "mh.check_replicated(false) switches this check off",
      "the same mh.manual_seed on all ranks, and the same random operators in the same order since"},
     {"every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look for a branch "
-     "on "
-     "the rank, an order that differs (of a hash table), a random number, the time or a file that differs",
+     "on the rank, an order that differs (of a hash table), a random number, the time or a file that differs",
      "every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look for a branch "
-     "on "
-     "the rank, an order that differs (`next` over a table), a random number, the time or a file that differs; "
+     "on the rank, an order that differs (`next` over a table), a random number, the time or a file that differs; "
      "mh.op_trace, printed on every rank, shows where they part",
      "every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look for a branch "
-     "on "
-     "the rank, an order that differs (of a set), a random number, the time or a file that differs"},
+     "on the rank, an order that differs (of a set), a random number, the time or a file that differs"},
     {"mh::constant_of_samples(t, mesh) if it is one tensor for all samples, mh::local_batch(t, mesh) if its rows are "
-     "this "
-     "rank's own samples",
+     "this rank's own samples",
      "mh.constant(t) if it is one tensor for all samples, mh.local_batch(t) if its rows are this rank's own samples",
      "mh.from_local(t, mesh, [mh.Replicate()]) if it is one tensor for all samples, with [mh.Shard(0)] if its rows are "
      "this rank's own samples"},
     {"if all ranks have the same one, make it a parameter before it is used (mh::note_parameters); if it is this "
-     "rank's "
-     "own, mh::local_batch(t, mesh), or mh::from_local of it first and then mh::to_local",
+     "rank's own, mh::local_batch(t, mesh), or mh::from_local of it first and then mh::to_local",
      "if all ranks have the same one, make it a parameter before it is used (mh.nn.Parameter); if it is this rank's "
-     "own, "
-     "mh.local_batch(t), or mh.from_local of it first and then x:to_local()",
+     "own, mh.local_batch(t), or mh.from_local of it first and then x:to_local()",
      "if all ranks have the same one, make it a parameter before it is used (torch.nn.Parameter); if it is this rank's "
      "own, mh.from_local of it first and then mh.to_local"},
     {"if all ranks have the same one, make it a parameter before it is used (mh::note_parameters); if it is this "
-     "rank's "
-     "own, make it a ShardTensor first (mh::from_local)",
+     "rank's own, make it a ShardTensor first (mh::from_local)",
      "if all ranks have the same one, make it a parameter before it is used (mh.nn.Parameter); if it is this rank's "
-     "own, "
-     "make it a ShardTensor first (mh.from_local)",
+     "own, make it a ShardTensor first (mh.from_local)",
      "if all ranks have the same one, make it a parameter before it is used (torch.nn.Parameter); if it is this rank's "
      "own, make it a ShardTensor first (mh.from_local)"},
     {"compute it anew from the parameters for each of the two, or give what it meets the samples as mh::local_batch "
-     "makes "
-     "them",
+     "makes them",
      "compute it anew from the parameters for each of the two, or give what it meets the samples as mh.local_batch "
-     "makes "
-     "them",
+     "makes them",
      "compute it anew from the parameters for each of the two, or give what it meets the samples as mh.from_local "
-     "makes "
-     "them"},
+     "makes them"},
     {"give it to a module as mh::constant_of_samples(t, mesh), or make each rank's samples of it first",
      "give it to a module as mh.constant(t), or make each rank's samples of it first",
      "give it to a module as a replicated ShardTensor, or make each rank's samples of it first"},
     {"make it a parameter of that stage (the last one may compute the loss), or give t.detach(); mh::local_batch(t, "
-     "mesh) "
-     "if it is this rank's own data",
+     "mesh) if it is this rank's own data",
      "make it a parameter of that stage (the last one may compute the loss), or give t:detach(); mh.local_batch(t) if "
-     "it "
-     "is this rank's own data",
+     "it is this rank's own data",
      "make it a parameter of that stage (the last one may compute the loss), or give t.detach(); mh.from_local if it "
-     "is "
-     "this rank's own data"},
+     "is this rank's own data"},
 };
 
 std::atomic<bool> python = false;
