@@ -234,25 +234,14 @@ std::optional<Plan> plan_picked_put(const OpCall& call, const Pattern& pattern, 
   }
   const auto picked = picked_by_indices(call, pattern, self, UncutIndex::kOwn, entries);
   if (!picked) return std::nullopt;
-  Layout sum = self->layout();
-  for (const Cut& cut : picked->rows.entries->layout().cuts) {
-    for (const int64_t m : cut.mesh_dims) {
-      if (!sum.uses(m)) sum.partials[m] = ReduceOp::kSum;
-    }
-  }
-  const SpecPtr addends = intern(std::move(sum));
   Plan plan = unary_plan(call, self, {self});
   want_indices(call, picked->rows, plan);
   plan.inputs[call.slot("values")] = broadcast_spec(result_spec(pattern, picked->rows), values->global_shape());
-  plan.run = [picked = *picked, addends, self, in_place = call.writes("self"), at_self = call.arg("self"),
-              move = std::make_shared<const Redistribution>(addends, self),
+  plan.run = [picked = *picked, to = RowSums(self, picked->rows, call.writes("self")), at_self = call.arg("self"),
               at_values = call.arg("values")](LocalCall& call) {
     const at::Tensor target = call.tensor(at_self), given = call.tensor(at_values).to(target.device());
     const auto way = picked.route(call, target.device(), "index_put");
-    const bool there = addends == self;
-    at::Tensor sums = !there     ? at::zeros(addends->local_shape(), target.options())
-                      : in_place ? target
-                                 : target.clone(at::MemoryFormat::Contiguous);
+    const at::Tensor sums = to.begin(target);
     const at::Tensor table = picked.table(sums);
     way->route.add(picked.as_rows(given.expand(picked.shape)).contiguous(), picked.row_dim(), 1, table);
     if (!table.is_alias_of(sums)) {
@@ -261,9 +250,7 @@ std::optional<Plan> plan_picked_put(const OpCall& call, const Pattern& pattern, 
       const at::Tensor permuted = sums.permute(order);
       permuted.copy_(table.view(permuted.sizes()));
     }
-    if (there) return call.give(sums);
-    sums = move->apply(sums);
-    call.give(in_place ? target.add_(sums) : target.add(sums));
+    call.give(to.end(target, sums));
   };
   return plan;
 }

@@ -212,28 +212,20 @@ std::optional<Plan> plan_picked_addends(const OpCall& call, const SpecPtr& self,
   if (names->global_shape() != entries->global_shape()) return std::nullopt;
   const auto rows = picked_rows(self, {dim}, names, UncutIndex::kOwn, entries);
   if (!rows) return std::nullopt;
-  Layout sum = self->layout();
-  for (const int64_t m : rows->entries->cut(0).mesh_dims) {
-    if (!sum.uses(m)) sum.partials[m] = ReduceOp::kSum;
-  }
-  const SpecPtr addends = intern(std::move(sum)),
-                lying = with_cut(self, dim, rows->entries->cut(0), source->global_shape()[dim]);
+  const SpecPtr lying = with_cut(self, dim, rows->entries->cut(0), source->global_shape()[dim]);
   Plan plan = unary_plan(call, self, {self});
   plan.inputs[call.slot(at_source)] = lying;
   plan.inputs[call.slot("index")] = !columns ? rows->index() : rows->known ? without_cuts(lying, {dim}) : lying;
   plan.asks_for_tensors = true;
-  plan.run = [rows = *rows, dim, columns, addends, self, at_source, in_place = call.writes("self"),
-              move = std::make_shared<const Redistribution>(addends, self), at_self = call.arg("self"),
-              at_index = call.arg("index"), at_alpha = call.find({"alpha"})](LocalCall& call) {
+  plan.run = [rows = *rows, dim, columns, to = RowSums(self, *rows, call.writes("self")), at_source,
+              at_self = call.arg("self"), at_index = call.arg("index"),
+              at_alpha = call.find({"alpha"})](LocalCall& call) {
     const at::Tensor target = call.tensor(at_self), source = call.tensor(at_source), index = call.tensor(at_index);
     const char* const op = call.op.operator_name().name.c_str();
     const at::Scalar alpha = at_alpha ? call.value(at_alpha).toScalar() : at::Scalar(1);
     const auto picked = columns ? route_by_columns(rows, index.movedim(dim, 0), GivenTensors::of(at_index), op)
                                 : route_of(rows, {index}, GivenTensors::of(at_index), op);
-    const bool there = addends == self;
-    at::Tensor sums = !there     ? at::zeros(addends->local_shape(), target.options())
-                      : in_place ? target
-                                 : target.clone(at::MemoryFormat::Contiguous);
+    const at::Tensor sums = to.begin(target);
     if (picked->elements) {
       const at::Tensor line = in_line(sums, dim);
       picked->route.add(in_line(source, dim), 0, alpha, line);
@@ -241,9 +233,7 @@ std::optional<Plan> plan_picked_addends(const OpCall& call, const SpecPtr& self,
     } else {
       picked->route.add(source, dim, alpha, sums);
     }
-    if (there) return call.give(sums);
-    sums = move->apply(sums);
-    call.give(in_place ? target.add_(sums) : target.add(sums));
+    call.give(to.end(target, sums));
   };
   return plan;
 }

@@ -219,6 +219,28 @@ std::optional<PickedRows> picked_rows(const SpecPtr& table, const std::vector<in
   return picked;
 }
 
+RowSums::RowSums(SpecPtr table, const PickedRows& rows, bool in_place) : table_(std::move(table)), in_place_(in_place) {
+  Layout sum = table_->layout();
+  for (const Cut& cut : rows.entries->layout().cuts) {
+    for (const int64_t m : cut.mesh_dims) {
+      if (!sum.uses(m)) sum.partials[m] = ReduceOp::kSum;
+    }
+  }
+  addends_ = intern(std::move(sum));
+  move_ = std::make_shared<const Redistribution>(addends_, table_);
+}
+
+at::Tensor RowSums::begin(const at::Tensor& target) const {
+  if (addends_ != table_) return at::zeros(addends_->local_shape(), target.options());
+  return in_place_ ? target : target.clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor RowSums::end(const at::Tensor& target, const at::Tensor& sums) const {
+  if (addends_ == table_) return sums;
+  const at::Tensor moved = move_->apply(sums);
+  return in_place_ ? target.add_(moved) : target.add(moved);
+}
+
 PickedRoutePtr route_of(const PickedRows& rows, const std::vector<at::Tensor>& indices, const at::Tensor& given,
                         const char* op) {
   const auto make = [&] {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "moonhalo/engine/dispatch/rules.h"
+#include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/support/row_route.h"
 
 namespace moonhalo {
@@ -57,6 +58,24 @@ PickedRoutePtr route_of(const PickedRows& rows, const std::vector<at::Tensor>& i
 /// The same for an index [entries, others...] of which each column picks among the elements of its own column.
 PickedRoutePtr route_by_columns(const PickedRows& rows, const at::Tensor& index, const at::Tensor& given,
                                 const char* op);
+
+/// Adds entries to rows of a table: each rank adds to the rows that it holds. If mesh dims that do not cut the table
+/// cut the entries, ranks then have addends of the same rows, which are summed at the end. Facts of a plan.
+class RowSums {
+ public:
+  /// `table`: the spec of the table and of the result.
+  RowSums(SpecPtr table, const PickedRows& rows, bool in_place);
+
+  /// Where this rank adds: its block `target` itself, a copy of it, or zeros for its addends.
+  at::Tensor begin(const at::Tensor& target) const;
+  /// The result, from what begin() gave. Collective if there are addends.
+  at::Tensor end(const at::Tensor& target, const at::Tensor& sums) const;
+
+ private:
+  SpecPtr table_, addends_;
+  bool in_place_;
+  std::shared_ptr<const Redistribution> move_;
+};
 
 /// A kept route depends on these.
 struct RouteFacts {
