@@ -5,27 +5,10 @@
 #include "moonhalo/scripting/core/state.h"
 
 namespace moonhalo::scripting {
-namespace {
-
-const char kLocalRankKey = 0;
-
-}  // namespace
-
-void find_local_rank(lua_State* lua) {
-  const Context& run = context(lua);
-  lua_pushinteger(lua, run.ranks_are_threads ? run.rank() : moonhalo::local_rank(*run.world));
-  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kLocalRankKey);
-}
-
 int64_t local_rank(lua_State* lua) {
-  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kLocalRankKey) == LUA_TNIL) {
-    lua_pop(lua, 1);
-    find_local_rank(lua);
-    lua_rawgetp(lua, LUA_REGISTRYINDEX, &kLocalRankKey);
-  }
-  const int64_t number = lua_tointeger(lua, -1);
-  lua_pop(lua, 1);
-  return number;
+  Context& run = context(lua);
+  if (run.local_rank < 0) run.local_rank = run.ranks_are_threads ? run.rank() : moonhalo::local_rank(*run.world);
+  return run.local_rank;
 }
 
 }  // namespace moonhalo::scripting

@@ -7,10 +7,8 @@
 
 namespace moonhalo::scripting {
 
-/// Finds the number of this rank among those of its host, for mh.local_rank(). Collective for
-/// ranks that are processes; threads are all on one host.
-void find_local_rank(lua_State* lua);
-/// That number. Where find_local_rank has not been called the first call is collective.
+/// The number of this rank among those of its host, for mh.local_rank(). The first call is collective for ranks that
+/// are processes; threads are all on one host.
 int64_t local_rank(lua_State* lua);
 
 }  // namespace moonhalo::scripting

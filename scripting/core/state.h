@@ -32,6 +32,7 @@ struct Context {
   std::string config_file;                                    ///< --config, empty when none
   std::string log_file;                                       ///< --log, empty when none
   bool quiet = false;
+  int64_t local_rank = -1;     ///< among the ranks of this host; -1 until local_rank(lua) finds it
   bool rank_was_lost = false;  ///< set when a CommError reached the script
 
   int64_t rank() const { return world->rank(); }

@@ -98,7 +98,7 @@ RunStart RunStart::agreed(Communicator& world) const {
 
 void RunStart::enter(lua_State* lua, int ranks) const {
   set_lua_entropy(lua, static_cast<uint64_t>(entropy));
-  find_local_rank(lua);
+  local_rank(lua);  // now, so that a script may ask on one rank alone
   if (ranks > 1) share_time(lua, time);
 }
 
