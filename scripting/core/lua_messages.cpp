@@ -6,22 +6,14 @@
 #include <vector>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/scripting/core/fix_table.h"
 
 namespace moonhalo::scripting {
 
 namespace {
 
-struct Known {
-  std::string_view what, fix;
-};
-
-std::string fix_of(const Known* begin, const Known* end, std::string_view what) {
-  const Known* found = std::find_if(begin, end, [&](const Known& known) { return known.what == what; });
-  return found == end ? "" : std::string("\n  fix   ").append(found->fix);
-}
-
 /// By the type of VALUE in `for NAMES in VALUE do`.
-constexpr Known kLooped[] = {
+constexpr NamedFix kLooped[] = {
     {"table", "for index, value in ipairs(list) do, or for key, value in pairs(table) do"},
     {"number", "for i = first, last do counts"},
     {"string", "for character in text:gmatch(\".\") do"},
@@ -33,14 +25,14 @@ constexpr Known kLooped[] = {
 };
 
 /// Objects that scripts compute with, and that are no tensors yet.
-constexpr Known kRead[] = {
+constexpr NamedFix kRead[] = {
     {"Dataset", "data:read() gives its tensor, data[\"0:10\"]:read() that of some rows"},
     {"Selection", "selection:read() gives its tensor"},
     {"Field", "field:read(step) gives a step as a tensor"},
 };
 
 /// Methods that Python's lists, dicts and strings have.
-constexpr Known kPythonMethods[] = {
+constexpr NamedFix kPythonMethods[] = {
     {"append", "list[#list + 1] = value, or table.insert(list, value)"},
     {"extend", "table.move(more, 1, #more, #list + 1, list)"},
     {"items", "for key, value in pairs(table) do"},
@@ -54,7 +46,7 @@ constexpr Known kPythonMethods[] = {
 };
 
 /// The packages that scripts in Python begin with.
-constexpr Known kPackages[] = {
+constexpr NamedFix kPackages[] = {
     {"torch",
      "local mh = require \"moonhalo\" has the functions of torch, mh.nn and mh.optim its modules and optimizers"},
     {"torch.nn", "local nn = require(\"moonhalo\").nn"},
@@ -63,11 +55,6 @@ constexpr Known kPackages[] = {
     {"h5py", "mh.h5.open(path) reads and writes HDF5 and NetCDF"},
     {"xarray", "mh.data.open(paths) opens files as fields, mh.h5.open(path) as datasets"},
 };
-
-template <size_t kCount>
-std::string fix_of(const Known (&table)[kCount], std::string_view what) {
-  return fix_of(table, table + kCount, what);
-}
 
 /// The text between `before` and `after`, if `text` has both; else "".
 std::string_view between(std::string_view text, std::string_view before, std::string_view after) {

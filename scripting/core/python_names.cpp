@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/core/python_names.h"
 
-#include <string_view>
+#include "moonhalo/scripting/core/fix_table.h"
 
 namespace moonhalo::scripting {
 
 namespace {
 
-struct PythonName {
-  std::string_view name, fix;
-};
-
-constexpr PythonName kNames[] = {
+constexpr NamedFix kNames[] = {
     {"fft", "mh.fft_rfft2(x) is torch.fft.rfft2(x), and so are the others"},
     {"linalg", "mh.linalg_norm(x) is torch.linalg.norm(x), and so are the others"},
     {"special", "mh.special_expit(x) is torch.special.expit(x), and so are the others"},
@@ -31,7 +27,7 @@ constexpr PythonName kNames[] = {
     {"DataLoader", "mh.data.open(path):windows{...}:loader{mesh = mesh, batch = 16}"},
 };
 
-constexpr PythonName kWords[] = {
+constexpr NamedFix kWords[] = {
     {"True", "the word is true in Lua"},
     {"False", "the word is false in Lua"},
     {"None", "the word is nil in Lua"},
@@ -60,17 +56,9 @@ constexpr PythonName kWords[] = {
     {"f", "Lua has no f\"...\": write (\"loss %g\"):format(loss); or assign a variable f first"},
 };
 
-template <size_t kCount>
-std::string hint(const PythonName (&names)[kCount], const std::string& name) {
-  for (const PythonName& known : names) {
-    if (name == known.name) return std::string("\n  fix   ").append(known.fix);
-  }
-  return "";
-}
-
 }  // namespace
 
-std::string python_name_hint(const std::string& name) { return hint(kNames, name); }
-std::string python_word_hint(const std::string& name) { return hint(kWords, name); }
+std::string python_name_hint(const std::string& name) { return fix_of(kNames, name); }
+std::string python_word_hint(const std::string& name) { return fix_of(kWords, name); }
 
 }  // namespace moonhalo::scripting
