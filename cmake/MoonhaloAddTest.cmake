@@ -1,4 +1,5 @@
-# The one way in which CTest's tests are made (tests/style/check_tests.py sees to it): each has a TMPDIR of its own, and a limit.
+# The one way in which CTest's tests are made (tests/style/check_tests.py sees to it): each has a TMPDIR of its own, and
+# a limit.
 # Read by MoonhaloTests.cmake, cmake/gtest_suites.cmake and cmake/device_suites.cmake make theirs alike.
 
 # Seconds. They end what hangs, and are ten times what the longest test of a kind takes alone: a machine may be busy.

@@ -1,4 +1,5 @@
-# Benchmarks, one program a file, and those of their counts that tests compare with recorded ones. Read by MoonhaloTests.cmake.
+# Benchmarks, one program a file, and those of their counts that tests compare with recorded ones. Read by
+# MoonhaloTests.cmake.
 find_package(benchmark REQUIRED)
 
 moonhalo_add_precompiled_header(moonhalo_modules_pch pch_modules.h)
@@ -26,7 +27,8 @@ if(TARGET bench_dispatch)
 endif()
 # The price of a cached call, in instructions: recorded with the flags of the default preset.
 if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND NOT MOONHALO_SANITIZE)
-  moonhalo_add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME bench.dispatch_instructions COMMAND bench_dispatch --check
+      WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(bench.dispatch_instructions PROPERTIES LABELS quick SKIP_RETURN_CODE 77
                                                               ENVIRONMENT "${test_environment}")
 endif()

@@ -8,10 +8,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 
-# -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there. (nvcc knows none of these options.)
+# -fPIC for programs too: CMake's -fPIE would make the shared precompiled header unusable there. (nvcc knows none of
+# these options.)
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
 if(MOONHALO_UNITY)
-  # Of files that are compiled together GCC takes each for a header, whose classes may hold no types of anonymous namespaces.
+  # Of files that are compiled together GCC takes each for a header, whose classes may hold no types of anonymous
+  # namespaces.
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 if(MOONHALO_SANITIZE)
@@ -25,7 +27,8 @@ endif()
 find_program(MOONHALO_CCACHE ccache)
 if(MOONHALO_CCACHE)
   # Without the cache of inodes ccache reads the precompiled header's 420 MB anew for every file, half a second each.
-  set(ccache_settings CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime CCACHE_INODECACHE=true)
+  set(ccache_settings CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_INODECACHE=true)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     # Clang preprocesses all that its precompiled header holds, which takes longer than compiling: keys come from the
     # compiler's own list of headers instead.
@@ -106,13 +109,15 @@ function(moonhalo_add_program target)
   moonhalo_use_common(${target})
 endfunction()
 
-# The malloc of programs that run ranks as threads: memory that one rank frees serves the others, and large blocks are not mapped
-# anew each time. Sanitizers bring their own. (The library leaves the choice to the program that embeds it.)
+# The malloc of programs that run ranks as threads: memory that one rank frees serves the others, and large blocks are
+# not mapped anew each time. Sanitizers bring their own. (The library leaves the choice to the program that embeds it.)
 if(NOT MOONHALO_SANITIZE)
   find_library(MOONHALO_TCMALLOC NAMES tcmalloc_minimal libtcmalloc_minimal.so.4)
   if(NOT MOONHALO_TCMALLOC)
-    message(WARNING "tcmalloc: no libtcmalloc_minimal.so; thread ranks will need more memory and time with the system's malloc\n"
-                    "  fix   apt-get install libtcmalloc-minimal4, or -DMOONHALO_TCMALLOC=<path of libtcmalloc_minimal.so>")
+    message(WARNING "tcmalloc: no libtcmalloc_minimal.so; thread ranks will need more memory and time with "
+                    "the system's malloc\n"
+                    "  fix   apt-get install libtcmalloc-minimal4, or -DMOONHALO_TCMALLOC=<path of "
+                    "libtcmalloc_minimal.so>")
   endif()
 endif()
 

@@ -1,6 +1,6 @@
 # Device code: nvcc of an installed CUDA toolkit, which should be of the version that LibTorch was built with.
 #
-# TORCH_CUDA_ARCH_LIST  (environment or cache) as for PyTorch, "8.0;9.0+PTX"; empty: 8.0 and 9.0 with code for later ones
+# TORCH_CUDA_ARCH_LIST  (environment or cache) as for PyTorch, "8.0;9.0+PTX"; empty: 8.0, 9.0 and code for later ones
 # defines moonhalo_add_cuda_objects(TARGET PATTERN...)
 
 set(TORCH_CUDA_ARCH_LIST "$ENV{TORCH_CUDA_ARCH_LIST}" CACHE STRING "GPUs to compile for, as in 8.0;9.0+PTX")

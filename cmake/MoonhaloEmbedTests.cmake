@@ -77,7 +77,8 @@ if(host_files AND MPI_C_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_host_test(patient 2 patient)
   moonhalo_add_test(NAME embed.cxx COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:embed_host_cxx> fields
                                   "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
-  moonhalo_add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session> "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
+  moonhalo_add_test(NAME embed.session COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:embed_session>
+      "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
   set_tests_properties(embed.cxx embed.session PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
@@ -102,15 +103,17 @@ if(TARGET embed_host)
   set_tests_properties(embed.lost_rank PROPERTIES LABELS ranks PROCESSORS 2)
 endif()
 
-# The same host under the address sanitizer: its own files and those of scripting/embed are compiled with it, which watches what they
-# read and write. LibTorch and the rest of Moonhalo are as they are, but all their memory comes from the sanitizer's malloc, which finds
-# what is freed twice or never.
+# The same host under the address sanitizer: its own files and those of scripting/embed are compiled with it, which
+# watches what they read and write. LibTorch and the rest of Moonhalo are as they are, but all their memory comes from
+# the sanitizer's malloc, which finds what is freed twice or never.
 if(TARGET embed_host)
   include(CheckCXXSourceRuns)
   set(CMAKE_REQUIRED_FLAGS -fsanitize=address)
   # Containers that refuse ptrace cannot look for leaks.
-  check_cxx_source_runs("#include <sanitizer/lsan_interface.h>\nint main() { return __lsan_do_recoverable_leak_check(); }"
-                        MOONHALO_HAS_ASAN)
+  check_cxx_source_runs(
+    "#include <sanitizer/lsan_interface.h>
+int main() { return __lsan_do_recoverable_leak_check(); }"
+    MOONHALO_HAS_ASAN)
   unset(CMAKE_REQUIRED_FLAGS)
 endif()
 if(MOONHALO_HAS_ASAN)
@@ -123,7 +126,8 @@ if(MOONHALO_HAS_ASAN)
   target_link_libraries(embed_host_asan PRIVATE moonhalo PkgConfig::MOONHALO_LUA PkgConfig::MOONHALO_HDF5 MPI::MPI_C m)
   # Ranks that look for each other by PMIx lose a few bytes. A request for 8 TB is to be refused, not to end the host.
   # Tables of thread-local memory are left to glibc, whose blocks GCC 12's runtime takes for others.
-  string(CONCAT asan_options "ASAN_OPTIONS=detect_stack_use_after_return=1:leak_check_at_exit=0:allocator_may_return_null=1:"
+  string(CONCAT asan_options "ASAN_OPTIONS=detect_stack_use_after_return=1:leak_check_at_exit=0:"
+         "allocator_may_return_null=1:"
                              "intercept_tls_get_addr=0")
   list(APPEND asan_options
                    "LSAN_OPTIONS=print_suppressions=0:suppressions='${PROJECT_SOURCE_DIR}/cmake/sanitizers/lsan.txt'")
@@ -139,28 +143,37 @@ endif()
 # Scripts of hosts without the hosts (moonhalo check).
 function(moonhalo_add_check_test name expected)
   moonhalo_add_test(NAME embed.check_${name} COMMAND moonhalo_cli check ${ARGN})
-  set_tests_properties(embed.check_${name} PROPERTIES PASS_REGULAR_EXPRESSION "${expected}" ENVIRONMENT "${test_environment}")
+  set_tests_properties(embed.check_${name} PROPERTIES PASS_REGULAR_EXPRESSION "${expected}"
+      ENVIRONMENT "${test_environment}")
 endfunction()
 set(host_script "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
 moonhalo_add_check_test(example "ok     learn\\(\\) -> 0\nok     leap\\(\\)\nok     measure\\(\\) -> 0.981586, 0"
-                        "${PROJECT_SOURCE_DIR}/examples/embed/surrogate.lua" --ranks 4 --field u=13x11 --call remember --call learn
-                        --call leap --call measure)
+                        "${PROJECT_SOURCE_DIR}/examples/embed/surrogate.lua" --ranks 4 --field u=13x11 --call remember
+                        --call learn --call leap --call measure)
 # Two fields, and ranks that train by themselves where there is no solver: at each second step.
-moonhalo_add_check_test(trainers "ok     step\\(1.0\\) -> 0\nok     step\\(2.0\\) -> 1\nok     serve\\(\\) -> 0\nok     learned\\(\\) -> [0-9.]+, 2\n"
-                        "${PROJECT_SOURCE_DIR}/tests/embed/trainers.lua" --ranks 2 --set trainers=1 --field u=13x11 --field c=2x3
-                        --call step=1 --call step=2 --call serve --call learned)
+string(CONCAT trained "ok     step\\(1.0\\) -> 0\nok     step\\(2.0\\) -> 1\nok     serve\\(\\) -> 0\n"
+       "ok     learned\\(\\) -> [0-9.]+, 2\n")
+moonhalo_add_check_test(trainers "${trained}"
+                        "${PROJECT_SOURCE_DIR}/tests/embed/trainers.lua" --ranks 2 --set trainers=1 --field u=13x11
+                        --field c=2x3 --call step=1 --call step=2 --call serve --call learned)
 moonhalo_add_check_test(numbers "ok     half\\(3.0\\) -> 1.5\n" "${host_script}" --call half=3)
 moonhalo_add_check_test(error "host.lua:[0-9]+: the pressure is negative" "${host_script}" --ranks 2 --call fails)
-moonhalo_add_check_test(missing_field "no field 'u' was registered; did you mean 'uu'" "${host_script}" --field uu=4 --call train)
-moonhalo_add_check_test(missing_function "check: the script has no function 'trian'; did you mean 'train'" "${host_script}" --call trian)
+moonhalo_add_check_test(missing_field "no field 'u' was registered; did you mean 'uu'" "${host_script}" --field uu=4
+    --call train)
+moonhalo_add_check_test(missing_function "check: the script has no function 'trian'; did you mean 'train'"
+    "${host_script}" --call trian)
 moonhalo_add_check_test(form "check: --field: cannot read 'u=4y5'" "${host_script}" --field u=4y5)
-moonhalo_add_check_test(all "ok     leap\\(1\\)\nok     learn\\(\\) -> 47.6604\nok     measure\\(1, 1\\) -> 2.58868, a tensor of .6, 5., which mh_call cannot take\nok     remember"
+string(CONCAT all_called "ok     leap\\(1\\)\nok     learn\\(\\) -> 47.6604\nok     measure\\(1, 1\\) -> 2.58868, "
+       "a tensor of .6, 5., which mh_call cannot take\nok     remember")
+moonhalo_add_check_test(all "${all_called}"
                         "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua" --field u=6x5:float32)
 
 # Compared with whole fields: alike, and a function that is not.
-moonhalo_add_check_test(verify "alike  learn\\(\\), to [0-9.e-]+ .(everywhere|result 1).\nok     learn" "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua"
-                        --ranks 3 --field u=6x5 --verify)
-moonhalo_add_check_test(verify_fails "host.verify: 'centre' gives other numbers on 3 ranks than on one\n  have  field u.[0-9], [0-9]. is "
+moonhalo_add_check_test(verify "alike  learn\\(\\), to [0-9.e-]+ .(everywhere|result 1).\nok     learn"
+                        "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua" --ranks 3 --field u=6x5 --verify)
+string(CONCAT differs "host.verify: 'centre' gives other numbers on 3 ranks than on one\n"
+       "  have  field u.[0-9], [0-9]. is ")
+moonhalo_add_check_test(verify_fails "${differs}"
                         "${PROJECT_SOURCE_DIR}/tests/embed/check_own.lua" --ranks 3 --field u=6x5 --verify)
 
 # The same host with another MPI than Moonhalo's: its functions are all that Moonhalo has of it.
@@ -171,13 +184,14 @@ if(TARGET embed_host AND MOONHALO_MPICH_CC AND MOONHALO_MPICH_RUN)
   file(GLOB host_headers CONFIGURE_DEPENDS tests/embed/*.h)
   add_custom_command(
     OUTPUT "${mpich_host}"
-    COMMAND ${MOONHALO_MPICH_CC} -std=c99 ${host_warnings} -I "${PROJECT_BINARY_DIR}/include" -o "${mpich_host}" ${host_files}
-            $<TARGET_FILE:moonhalo> -Wl,-rpath,$<TARGET_FILE_DIR:moonhalo> -Wl,--allow-shlib-undefined -lm
+    COMMAND ${MOONHALO_MPICH_CC} -std=c99 ${host_warnings} -I "${PROJECT_BINARY_DIR}/include" -o "${mpich_host}"
+            ${host_files} $<TARGET_FILE:moonhalo> -Wl,-rpath,$<TARGET_FILE_DIR:moonhalo> -Wl,--allow-shlib-undefined -lm
     DEPENDS ${host_files} ${host_headers} scripting/embed/moonhalo_c.h scripting/embed/moonhalo_mpi.h moonhalo
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
     VERBATIM)
   add_custom_target(embed_host_mpich ALL DEPENDS "${mpich_host}")
-  foreach(case transport_fields transport_errors transport_faults transport_sessions transport_beside transport_finalised foreign)
+  foreach(case transport_fields transport_errors transport_faults transport_sessions transport_beside
+      transport_finalised foreign)
     moonhalo_add_test(NAME embed.mpich_${case} COMMAND ${MOONHALO_MPICH_RUN} -n 3 "${mpich_host}" ${case}
                                               "${PROJECT_SOURCE_DIR}/tests/embed/host.lua")
     set_tests_properties(embed.mpich_${case} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
@@ -185,7 +199,8 @@ if(TARGET embed_host AND MOONHALO_MPICH_CC AND MOONHALO_MPICH_RUN)
   endforeach()
 elseif(TARGET embed_host)
   set(no_mpich "MPICH is not installed (Debian: mpich, libmpich-dev)")
-  moonhalo_add_test(NAME embed.mpich COMMAND sh -c "test -z \"$MOONHALO_REQUIRE_TEST_PACKAGES\" && echo 'skipped: ${no_mpich}'")
+  moonhalo_add_test(NAME embed.mpich
+      COMMAND sh -c "test -z \"$MOONHALO_REQUIRE_TEST_PACKAGES\" && echo 'skipped: ${no_mpich}'")
   set_tests_properties(embed.mpich PROPERTIES LABELS ranks SKIP_REGULAR_EXPRESSION "skipped: ")
 endif()
 
@@ -194,19 +209,22 @@ if(MOONHALO_INSTALL AND MPI_C_FOUND AND Python3_Interpreter_FOUND AND NOT MOONHA
   set(script_of_package check_embed)
   set(script_of_solvers check_solvers)
   foreach(name package solvers)
-    moonhalo_add_test(LONG NAME embed.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/package/${script_of_${name}}.py" "${CMAKE_COMMAND}"
+    moonhalo_add_test(LONG NAME embed.${name} COMMAND Python3::Interpreter
+                                        "${PROJECT_SOURCE_DIR}/tests/package/${script_of_${name}}.py" "${CMAKE_COMMAND}"
                                         "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}")
     set_tests_properties(embed.${name} PROPERTIES LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()
 
 if(Python3_Interpreter_FOUND)
-  moonhalo_add_test(NAME embed.wheel COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_wheel.py" "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME embed.wheel COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_wheel.py"
+      "${PROJECT_SOURCE_DIR}")
 endif()
 
 # The Python package, in the environment of LibTorch's wheel (docs/python.md).
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
+  moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter
+                                     "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
                                      "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "missing=${moonhalo_no_python}"
                                      "mpiexec=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>")
   set_tests_properties(embed.python PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT

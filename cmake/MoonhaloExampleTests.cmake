@@ -5,8 +5,8 @@ if(TARGET moonhalo_cli)
   find_program(MOONHALO_TORCHRUN torchrun PATHS "${MOONHALO_TORCH_DIR}/../../../../bin" NO_DEFAULT_PATH)
   mark_as_advanced(MOONHALO_TORCHRUN)
   # X16, X22: ranks over TCP of which one fails, ends, is killed or stopped, or never comes.
-  moonhalo_add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh" "$<TARGET_FILE:moonhalo_cli>"
-                                       "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh"
+                                       "$<TARGET_FILE:moonhalo_cli>" "${PROJECT_SOURCE_DIR}")
   set_tests_properties(launch.parting PROPERTIES LABELS ranks ENVIRONMENT "${test_environment}")
   # X16: eight processes. On a machine that does nothing else, 3 s and 0.5 s are enough (times.sh has limits for that).
   set(times_launchers variables)
@@ -14,13 +14,14 @@ if(TARGET moonhalo_cli)
     list(APPEND times_launchers torchrun)
   endif()
   foreach(launcher IN LISTS times_launchers)
-    moonhalo_add_test(NAME launch.times_${launcher} COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/times.sh" "$<TARGET_FILE:moonhalo_cli>"
-                                                   "${PROJECT_SOURCE_DIR}" ${launcher})
+    moonhalo_add_test(NAME launch.times_${launcher} COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/times.sh"
+                                                   "$<TARGET_FILE:moonhalo_cli>" "${PROJECT_SOURCE_DIR}" ${launcher})
     set_tests_properties(launch.times_${launcher} PROPERTIES LABELS ranks
-                                                             ENVIRONMENT "${test_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
+                                                             ENVIRONMENT
+                                                             "${test_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
   endforeach()
-  # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [TCP] [PLAIN]): lists with commas; PLAIN: the script
-  # can run on plain tensors, which is then the reference
+  # moonhalo_add_losses_test(NAME SCRIPT STEPS TOLERANCE RANKS SETTINGS [MPI] [TCP] [PLAIN]): lists with commas; PLAIN:
+  # the script can run on plain tensors, which is then the reference
   function(moonhalo_add_losses_test name script steps tolerance ranks settings)
     set(launcher "")
     if("MPI" IN_LIST ARGN)
@@ -43,8 +44,8 @@ if(TARGET moonhalo_cli)
     moonhalo_add_test(LONG NAME examples.${name}
              COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
                      "-DSCRIPT=${script}" -DSTEPS=${steps} -DTOLERANCE=${tolerance}
-                     "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" "-DLAUNCHERS=${launchers}" "-DREFERENCE=${reference}" -P
-                     "${PROJECT_SOURCE_DIR}/tests/examples/losses.cmake")
+                     "-DRANKS=${ranks}" "-DSETTINGS=${settings}" "-DMPIEXEC=${launcher}" "-DLAUNCHERS=${launchers}"
+                     "-DREFERENCE=${reference}" -P "${PROJECT_SOURCE_DIR}/tests/examples/losses.cmake")
     set_tests_properties(examples.${name} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT
                                                      "${mpi_environment};TORCHRUN=${MOONHALO_TORCHRUN}")
   endfunction()
@@ -74,15 +75,18 @@ if(TARGET moonhalo_cli)
                            "dtype=float64,batch=4,width=8,trains=2,pictures=16")
   # Y19: nodes and edges are cut.
   moonhalo_add_losses_test(graph examples/graph/train.lua 4 1e-10 1,2,3,4 "dtype=float64,width=8,layers=2")
-  # Saved on some ranks, continued on others: X12, S11, N39 with other cuts of data and weights; X12, X20, X21 on data in files.
+  # Saved on some ranks, continued on others: X12, S11, N39 with other cuts of data and weights; X12, X20, X21 on data
+  # in files.
   foreach(name resume data_resume)
     moonhalo_add_test(NAME examples.${name}
-             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/examples/${name}.lua"
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
+                     "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/examples/${name}.lua"
                      "-DMPIEXEC=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>" -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/resume.cmake")
     set_tests_properties(examples.${name} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
-  # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other ranks.
+  # V10, V15, N05, N10, N39: data, domain and tensor parallelism at once, by hand and by policies, resumed on other
+  # ranks.
   moonhalo_add_test(LONG NAME examples.train_at_scale
            COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
                    -P "${PROJECT_SOURCE_DIR}/tests/examples/scale.cmake")
@@ -100,12 +104,15 @@ if(TARGET moonhalo_cli)
     list(GET page_${name} 0 page)
     list(GET page_${name} 1 heading)
     list(SUBLIST page_${name} 2 -1 steps_and_ranks)
-    moonhalo_add_test(NAME examples.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_page.py"
-                                            $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}" ${page} "${heading}" ${steps_and_ranks})
+    moonhalo_add_test(NAME examples.${name} COMMAND Python3::Interpreter
+                                            "${PROJECT_SOURCE_DIR}/tests/examples/check_page.py"
+                                            $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}" ${page} "${heading}"
+                                            ${steps_and_ranks})
     set_tests_properties(examples.${name} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT "${test_environment}")
   endforeach()
   # X18, X19, X21: on files that Python makes.
-  moonhalo_add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py" $<TARGET_FILE:moonhalo_cli>
+  moonhalo_add_test(NAME examples.well COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/examples/check_well.py"
+                                      $<TARGET_FILE:moonhalo_cli>
                                       "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}")
   set_tests_properties(examples.well PROPERTIES LABELS examples SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
                                                 "${test_environment}")
@@ -130,8 +137,8 @@ if(TARGET moonhalo_cli)
       set(launcher "${MPIEXEC_EXECUTABLE}")
     endif()
     moonhalo_add_test(NAME examples.failing_${how}_${on}
-             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}" -DHOW=${how}
-                     "-DTEXT=${failing_${how}}" "-DLAUNCHER=${launcher}" -DRANKS=3 -P
+             COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+                     -DHOW=${how} "-DTEXT=${failing_${how}}" "-DLAUNCHER=${launcher}" -DRANKS=3 -P
                      "${PROJECT_SOURCE_DIR}/tests/examples/failures.cmake")
     set_tests_properties(examples.failing_${how}_${on} PROPERTIES LABELS examples PROCESSORS 2 ENVIRONMENT
                                                                   "${mpi_environment}")

@@ -1,28 +1,35 @@
 # Files in the hands of netCDF4, xarray and h5py, which `./dev test` installs; skipped without them.
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  moonhalo_add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py" $<TARGET_FILE:moonhalo_cli>
-                                  "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/write.lua")
+  moonhalo_add_test(NAME io.netcdf COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_netcdf.py"
+                                  $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python"
+                                  "${PROJECT_SOURCE_DIR}/tests/netcdf/write.lua")
   set_tests_properties(io.netcdf PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
-  moonhalo_add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py" $<TARGET_FILE:moonhalo_cli>
-                                "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/load.lua")
+  moonhalo_add_test(NAME io.data COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_data.py"
+                                $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python"
+                                "${PROJECT_SOURCE_DIR}/tests/netcdf/load.lua")
   set_tests_properties(io.data PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
   foreach(kind attributes npy)
-    moonhalo_add_test(NAME io.${kind} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_${kind}.py" $<TARGET_FILE:moonhalo_cli>
-                                 "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/${kind}.lua")
+    moonhalo_add_test(NAME io.${kind} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_${kind}.py"
+                                 $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python"
+                                 "${PROJECT_SOURCE_DIR}/tests/netcdf/${kind}.lua")
     set_tests_properties(io.${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
   endforeach()
   foreach(kind archives missing)
     moonhalo_add_test(NAME io.judges_${kind}
-             COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_judges.py" ${kind} $<TARGET_FILE:moonhalo_cli>
+             COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/netcdf/check_judges.py" ${kind}
+                     $<TARGET_FILE:moonhalo_cli>
                      "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/netcdf/judged.lua")
-    set_tests_properties(io.judges_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${test_environment}")
+    set_tests_properties(io.judges_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2
+        ENVIRONMENT "${test_environment}")
   endforeach()
   # Files as other programs write them, also under the launcher of MPI, whose processes spin where cores are few.
   foreach(kind classic archives filters)
     moonhalo_add_test(LONG NAME io.formats_${kind}
-             COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/formats/check_formats.py" ${kind} $<TARGET_FILE:moonhalo_cli>
+             COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/formats/check_formats.py" ${kind}
+                     $<TARGET_FILE:moonhalo_cli>
                      "${PROJECT_SOURCE_DIR}/.venv-tests/bin/python" "${PROJECT_SOURCE_DIR}/tests/formats/read.lua"
                      $<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}> COMMAND_EXPAND_LISTS)
-    set_tests_properties(io.formats_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+    set_tests_properties(io.formats_${kind} PROPERTIES SKIP_RETURN_CODE 77 PROCESSORS 2
+        ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()

@@ -5,7 +5,8 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(MOONHALO_LUA IMPORTED_TARGET GLOBAL lua5.4-c++)
 if(NOT MOONHALO_LUA_FOUND)
   message(FATAL_ERROR "Lua: pkg-config knows no lua5.4-c++ (Lua 5.4 compiled as C++)\n"
-                      "  fix   apt-get install liblua5.4-dev, or let `./dev build` install it, or name a folder that has it:\n"
+                      "  fix   apt-get install liblua5.4-dev, or let `./dev build` install it, or name a folder "
+                      "that has it:\n"
                       "        CMAKE_PREFIX_PATH, or PKG_CONFIG_PATH for that of lua5.4-c++.pc")
 endif()
 
@@ -17,7 +18,8 @@ endif()
 if(NOT MOONHALO_HDF5_FOUND OR "${MOONHALO_HDF5_INCLUDE_DIRS}" MATCHES "openmpi|mpich")
   message(FATAL_ERROR "HDF5: pkg-config knows no serial build\n"
                       "  have  '${MOONHALO_HDF5_INCLUDE_DIRS}'\n"
-                      "  fix   apt-get install libhdf5-dev, or let `./dev build` install it, or name a folder that has it:\n"
+                      "  fix   apt-get install libhdf5-dev, or let `./dev build` install it, or name a folder "
+                      "that has it:\n"
                       "        CMAKE_PREFIX_PATH, or PKG_CONFIG_PATH for that of hdf5.pc")
 endif()
 # Dimension scales, of the same package.

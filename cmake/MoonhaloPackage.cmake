@@ -1,6 +1,6 @@
 # Install rules and the CMake package: find_package(moonhalo) gives moonhalo::moonhalo, moonhalo::c and
-# moonhalo::fortran, and moonhalo::testing where GoogleTest is found; find_package(moonhalo COMPONENTS c) gives moonhalo::c and
-# moonhalo::fortran alone, which need neither LibTorch's headers nor C++.
+# moonhalo::fortran, and moonhalo::testing where GoogleTest is found; find_package(moonhalo COMPONENTS c) gives
+# moonhalo::c and moonhalo::fortran alone, which need neither LibTorch's headers nor C++.
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/moonhalo")
@@ -19,8 +19,8 @@ endforeach()
 # Headers: these with all that they include, nothing else.
 include(cmake/header_closure.cmake)
 set(include "${PROJECT_BINARY_DIR}/include")
-header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h moonhalo/moonhalo_mpi.h moonhalo/session.h
-               moonhalo/testing.h moonhalo/version.h)
+header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h
+               moonhalo/moonhalo_mpi.h moonhalo/session.h moonhalo/testing.h moonhalo/version.h)
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${include}/${header}")
   get_filename_component(folder "${header}" DIRECTORY)
@@ -31,7 +31,8 @@ list(LENGTH public_headers public_header_count)
 message(STATUS "${public_header_count} public headers")
 install(EXPORT moonhaloTargets NAMESPACE moonhalo:: DESTINATION "${package_dir}")
 install(TARGETS moonhalo_c moonhalo_fortran moonhalo_fortran_mpi EXPORT moonhaloCTargets)
-install(FILES scripting/embed/moonhalo.f90 scripting/embed/moonhalo_fortran.c scripting/embed/moonhalo_fortran_mpi.c DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo")
+install(FILES scripting/embed/moonhalo.f90 scripting/embed/moonhalo_fortran.c scripting/embed/moonhalo_fortran_mpi.c
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo")
 # For projects without CMake, the C interface alone. Relative to where it lies, so that an install can move.
 file(RELATIVE_PATH prefix_from_pc "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 file(CONFIGURE OUTPUT generated/moonhalo.pc @ONLY CONTENT

@@ -1,12 +1,13 @@
-# The Python module (docs/python.md), for the Python that LibTorch's wheel is installed for: build/PRESET/python/moonhalo.
-# Sets moonhalo_python to that Python, or moonhalo_no_python to what is missing.
+# The Python module (docs/python.md), for the Python that LibTorch's wheel is installed for:
+# build/PRESET/python/moonhalo. Sets moonhalo_python to that Python, or moonhalo_no_python to what is missing.
 get_filename_component(moonhalo_python "${MOONHALO_TORCH_DIR}/../../../../bin/python3" ABSOLUTE)
 set(moonhalo_no_python "")
 if(NOT EXISTS "${moonhalo_python}" OR NOT EXISTS "${MOONHALO_TORCH_DIR}/lib/libtorch_python.so")
   set(moonhalo_no_python "LibTorch is no wheel in a Python environment: ${MOONHALO_TORCH_DIR}")
   return()
 endif()
-execute_process(COMMAND "${moonhalo_python}" -c "import sysconfig as s; print(s.get_path('include') + ';' + s.get_config_var('EXT_SUFFIX'))"
+execute_process(COMMAND "${moonhalo_python}" -c
+                "import sysconfig as s; print(s.get_path('include') + ';' + s.get_config_var('EXT_SUFFIX'))"
                 OUTPUT_VARIABLE python_facts OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 list(GET python_facts 0 python_include)
 list(GET python_facts 1 python_suffix)

@@ -33,7 +33,8 @@ endfunction()
 file(GLOB support_files CONFIGURE_DEPENDS tests/support/*.cpp)
 moonhalo_add_optimized(moonhalo_test_support ${support_files})
 set(device_table "${PROJECT_SOURCE_DIR}/tests/support/device_table.txt")
-set_source_files_properties(tests/support/test_device.cpp PROPERTIES COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLES=\"${PROJECT_SOURCE_DIR}/tests/support\"")
+set_source_files_properties(tests/support/test_device.cpp PROPERTIES
+    COMPILE_DEFINITIONS "MOONHALO_DEVICE_TABLES=\"${PROJECT_SOURCE_DIR}/tests/support\"")
 
 # Calls of every operator of ATen, for the test program and for the fuzzer.
 file(GLOB aten_files CONFIGURE_DEPENDS tests/aten/*.cpp)
@@ -154,11 +155,12 @@ set(device_parts 10)
 foreach(part RANGE 1 ${device_parts})
   math(EXPR index "${part} - 1")
   moonhalo_add_test(LONG NAME device.ops_${part} COMMAND test_ops "--gtest_filter=-${skipped}:${long}" --gtest_brief=1)
-  set_tests_properties(
-    device.ops_${part} PROPERTIES LABELS device ENVIRONMENT
-    "${test_environment};MOONHALO_TEST_DEVICE=fake;GTEST_TOTAL_SHARDS=${device_parts};GTEST_SHARD_INDEX=${index};TORCH_SHOW_CPP_STACKTRACES=0")
+  set(part_environment "GTEST_TOTAL_SHARDS=${device_parts};GTEST_SHARD_INDEX=${index};TORCH_SHOW_CPP_STACKTRACES=0")
+  set_tests_properties(device.ops_${part} PROPERTIES LABELS device ENVIRONMENT
+                       "${test_environment};MOONHALO_TEST_DEVICE=fake;${part_environment}")
 endforeach()
-set(device_engine HaloExchange.*:Autograd.*:Rows.*:FullyShard.*:LevelSizes.*:UnitReducer.*:LocalResults.*:-Autograd.SecondDerivatives:Rows.S13*:Rows.S25*)
+string(JOIN ":" device_engine HaloExchange.* Autograd.* Rows.* FullyShard.* LevelSizes.* UnitReducer.* LocalResults.*
+       -Autograd.SecondDerivatives Rows.S13* Rows.S25*)
 moonhalo_add_test(NAME device.engine COMMAND test_engine "--gtest_filter=${device_engine}"
                                     --gtest_brief=1)
 # And with the double of NCCL between the ranks.
@@ -169,22 +171,25 @@ file(
   GENERATE
   OUTPUT "${include_file}"
   CONTENT
-    "set(ops_program \"$<TARGET_FILE:test_ops>\")\nset(fuzz_program \"$<TARGET_FILE:moonhalo_fuzz>\")\nset(skipped \"${skipped}\")\nset(long \"${long}\")
-set(timeout ${long_hang_limit})\nset(in_folder \"${in_folder}\")\nset(environment \"${test_environment}\")
+    "set(ops_program \"$<TARGET_FILE:test_ops>\")\nset(fuzz_program \"$<TARGET_FILE:moonhalo_fuzz>\")
+set(skipped \"${skipped}\")\nset(long \"${long}\")\nset(timeout ${long_hang_limit})
+set(in_folder \"${in_folder}\")\nset(environment \"${test_environment}\")
 include(\"${PROJECT_SOURCE_DIR}/cmake/device_suites.cmake\")\n")
 set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include_file}")
 set_tests_properties(device.engine_nccl PROPERTIES LABELS device ENVIRONMENT
-                                              "${test_environment};MOONHALO_TEST_DEVICE=fake_nccl;TORCH_SHOW_CPP_STACKTRACES=0")
+                     "${test_environment};MOONHALO_TEST_DEVICE=fake_nccl;TORCH_SHOW_CPP_STACKTRACES=0")
 set_tests_properties(device.engine PROPERTIES LABELS device ENVIRONMENT
                                               "${test_environment};MOONHALO_TEST_DEVICE=fake")
 
 # Convolutions of 2-byte types with the kernels of other processors: what this one lacks is the same as its best.
 set(processors "ONEDNN_MAX_CPU_ISA=AVX2" "ONEDNN_MAX_CPU_ISA=AVX512_CORE" "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
-    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX" "ATEN_CPU_CAPABILITY=default" "ATEN_CPU_CAPABILITY=avx2" "ATEN_CPU_CAPABILITY=avx512")
+    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX" "ATEN_CPU_CAPABILITY=default" "ATEN_CPU_CAPABILITY=avx2"
+    "ATEN_CPU_CAPABILITY=avx512")
 foreach(processor IN LISTS processors)
   string(REGEX REPLACE "_.*=" "_" name "${processor}")
   string(TOLOWER "${name}" name)
-  moonhalo_add_test(NAME ops.ThinConvolutions_${name} COMMAND test_ops --gtest_filter=ThinConvolutions.Of*:Convolution.OtherTypes)
+  moonhalo_add_test(NAME ops.ThinConvolutions_${name} COMMAND test_ops
+      --gtest_filter=ThinConvolutions.Of*:Convolution.OtherTypes)
   set_tests_properties(ops.ThinConvolutions_${name} PROPERTIES LABELS processors ENVIRONMENT
                                                                "${test_environment};${processor}")
 endforeach()
@@ -193,14 +198,16 @@ moonhalo_add_test_program(aten tests/aten/fuzz.cpp $<TARGET_OBJECTS:moonhalo_ate
 # Every operator of ATen on blocks (X09), in parts.
 set(sweep_parts 8)
 foreach(part RANGE 1 ${sweep_parts})
-  moonhalo_add_test(LONG NAME aten.sweep_${part} COMMAND moonhalo_fuzz --once --check --no-shrink --part ${part}/${sweep_parts})
+  moonhalo_add_test(LONG NAME aten.sweep_${part} COMMAND moonhalo_fuzz --once --check --no-shrink
+      --part ${part}/${sweep_parts})
   set_tests_properties(aten.sweep_${part} PROPERTIES LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
 # Every operator with one rank left without rows.
 set(empty_parts 4)
 foreach(part RANGE 1 ${empty_parts})
-  moonhalo_add_test(LONG NAME aten.empty_blocks_${part} COMMAND moonhalo_fuzz --once --empty 1 --no-shrink --part ${part}/${empty_parts})
+  moonhalo_add_test(LONG NAME aten.empty_blocks_${part} COMMAND moonhalo_fuzz --once --empty 1 --no-shrink
+      --part ${part}/${empty_parts})
   set_tests_properties(aten.empty_blocks_${part} PROPERTIES LABELS sweep ENVIRONMENT
                                                             "${test_environment}")
 endforeach()
@@ -212,17 +219,19 @@ foreach(part RANGE 1 ${pairs_parts})
   set_tests_properties(aten.pairs_${part} PROPERTIES LABELS sweep ENVIRONMENT "${test_environment}")
 endforeach()
 
-# Damaged files, plans, settings and checkpoints: what was found once, then for a quarter of a minute the same drawn ones in every run.
+# Damaged files, plans, settings and checkpoints: what was found once, then for a quarter of a minute the same drawn
+# ones in every run.
 file(GLOB fuzz_files CONFIGURE_DEPENDS tests/fuzz/*.cpp)
 moonhalo_add_test_program(fuzz ${fuzz_files} PROGRAM moonhalo_fuzz_input)
 foreach(kind files plans configs checkpoints)
-  moonhalo_add_test(LONG NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.25 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
+  moonhalo_add_test(LONG NAME fuzz.${kind} COMMAND moonhalo_fuzz_input --${kind} --minutes 0.25 --seed 1
+                                     --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found" --keep
                                      "${PROJECT_BINARY_DIR}/fuzz")
   set_tests_properties(fuzz.${kind} PROPERTIES LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()
 
-# The readers of files alone under the sanitizers, all else as it is (`./dev fuzz --files --sanitize`): built in minutes,
-# where the preset asan takes an hour or two.
+# The readers of files alone under the sanitizers, all else as it is (`./dev fuzz --files --sanitize`): built in
+# minutes, where the preset asan takes an hour or two.
 if(NOT MOONHALO_SANITIZE)
   file(GLOB reader_files CONFIGURE_DEPENDS io/*/*.cpp)
   set(layers_sanitized engine ops scripting)
@@ -260,7 +269,8 @@ if(mpi_tests AND MPI_C_FOUND)
     set_tests_properties(mpi.${how}_rank PROPERTIES LABELS ranks PROCESSORS 2
                                                     ENVIRONMENT "${mpi_environment}")
   endforeach()
-  # Ranks that come too late, or never, of which a limit of a second tells, or ten times that at the start and the end of MPI (X16).
+  # Ranks that come too late, or never, of which a limit of a second tells, or ten times that at the start and the end
+  # of MPI (X16).
   set(late_text_late_init "MPI_Init_thread did not end within 10 s")
   set(late_status_late_init 3)
   set(late_text_late_dup "make_mpi_communicator timed out after 1 s on rank 0")
@@ -279,22 +289,25 @@ if(mpi_tests AND MPI_C_FOUND)
   endforeach()
 endif()
 
-# A part of the tests of ranks once more with processes as ranks (MOONHALO_TEST_RANKS, tests/support/ranks.h): what wants three ranks
-# of them. Not for tests that look at several ranks from outside, or at runs of another number of ranks.
+# A part of the tests of ranks once more with processes as ranks (MOONHALO_TEST_RANKS, tests/support/ranks.h): what
+# wants three ranks of them. Not for tests that look at several ranks from outside, or at runs of another number of
+# ranks.
 set(mpi_part_engine Rows.* ShardTensor.* Halo*.* Autograd*.*)
-set(mpi_part_ops Convolution.* Reduce.* Slice.* UnevenBlocks.* Fft.* Loss.* Matmul.* Softmax.* Norm.* HiddenHalos.* View.*
-    -*RefusesShapes* *BytesAreTheFewest* *AWrongClassNumber* *ThinStrips*)
+set(mpi_part_ops Convolution.* Reduce.* Slice.* UnevenBlocks.* Fft.* Loss.* Matmul.* Softmax.* Norm.* HiddenHalos.*
+    View.* -*RefusesShapes* *BytesAreTheFewest* *AWrongClassNumber* *ThinStrips*)
 set(mpi_part_aten AtenTrials.X09*)
-set(mpi_part_lua checkpoint_ranks3 checkpoint_layouts_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3 nn_sharded_ranks3
-    unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 pipeline_mistakes_ranks3 parallelize_config_ranks3 data_open_ranks3 rank_layouts_ranks3)
+set(mpi_part_lua checkpoint_ranks3 checkpoint_layouts_ranks3 rows_plans_ranks3 rows_models_ranks3 parallelize_ranks3
+    nn_sharded_ranks3
+    unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 pipeline_mistakes_ranks3 parallelize_config_ranks3
+    data_open_ranks3 rank_layouts_ranks3)
 list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3 data_own_ranks3)
 # N05, S28: three ways to divide the work at once.
 list(APPEND mpi_part_lua pipeline_ranks8 fully_shard_ranks8)
 if(MPI_C_FOUND)
   foreach(folder engine ops aten)
     list(JOIN mpi_part_${folder} ":" filter)
-    moonhalo_add_test(LONG NAME mpi.part_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}> "--gtest_filter=${filter}"
-                                             --gtest_brief=1 --gtest_color=no)
+    moonhalo_add_test(LONG NAME mpi.part_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}>
+                                             "--gtest_filter=${filter}" --gtest_brief=1 --gtest_color=no)
     set_tests_properties(mpi.part_${folder} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
                                                        "${mpi_environment};MOONHALO_TEST_RANKS=mpi")
   endforeach()
@@ -311,19 +324,21 @@ endif()
 
 # Blocks on make-believe devices whose ranks are processes: memory of the host, then MPI or TCP between them.
 set(device_process_engine ${device_engine})
-set(device_process_ops Convolution.*:Reduce.*:Matmul.*:Slice.*:-*RefusesShapes*:*BytesAreTheFewest*:*ThinStrips*:Reduce.S13*)
+set(device_process_ops
+    Convolution.*:Reduce.*:Matmul.*:Slice.*:-*RefusesShapes*:*BytesAreTheFewest*:*ThinStrips*:Reduce.S13*)
 foreach(folder engine ops)
   if(MPI_C_FOUND)
     moonhalo_add_test(LONG NAME device.mpi_${folder} COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:test_${folder}>
-                                               "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
+                                               "--gtest_filter=${device_process_${folder}}" --gtest_brief=1
+                                               --gtest_color=no)
     set_tests_properties(device.mpi_${folder} PROPERTIES LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
-                                                         "${mpi_environment};MOONHALO_TEST_RANKS=mpi;MOONHALO_TEST_DEVICE=fake")
+                         "${mpi_environment};MOONHALO_TEST_RANKS=mpi;MOONHALO_TEST_DEVICE=fake")
   endif()
   moonhalo_add_test(LONG NAME device.tcp_${folder}
            COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables 3 $<TARGET_FILE:test_${folder}>
                    "--gtest_filter=${device_process_${folder}}" --gtest_brief=1 --gtest_color=no)
   set_tests_properties(device.tcp_${folder} PROPERTIES LABELS "device;ranks" PROCESSORS 2 ENVIRONMENT
-                                                       "${test_environment};MOONHALO_TEST_RANKS=tcp;MOONHALO_TEST_DEVICE=fake")
+                       "${test_environment};MOONHALO_TEST_RANKS=tcp;MOONHALO_TEST_DEVICE=fake")
 endforeach()
 
 include(cmake/MoonhaloEmbedTests.cmake)
@@ -337,9 +352,9 @@ if(TARGET moonhalo_cli AND TARGET test_mpi)
   set(parting_texts_throws "the disk of rank 1 is full")
   foreach(script sum_and_mean left order throws)
     moonhalo_add_test(NAME mpi.parting_${script}
-             COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>" -DRANKS=3
-                     "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/parting/${script}.lua" "-DTEXTS=${parting_texts_${script}}" -P
-                     "${PROJECT_SOURCE_DIR}/tests/mpi/parting_script.cmake")
+             COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:moonhalo_cli>"
+                     -DRANKS=3 "-DSCRIPT=${PROJECT_SOURCE_DIR}/tests/mpi/parting/${script}.lua"
+                     "-DTEXTS=${parting_texts_${script}}" -P "${PROJECT_SOURCE_DIR}/tests/mpi/parting_script.cmake")
     set_tests_properties(mpi.parting_${script} PROPERTIES LABELS ranks PROCESSORS 2
                                                           ENVIRONMENT "${mpi_environment}")
   endforeach()
@@ -405,8 +420,8 @@ if(TARGET moonhalo_cli)
     set_tests_properties(lua.${name} PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
   endforeach()
   # V10: ranks that are pretended.
-  moonhalo_add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake --ranks 64
-                            WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake
+                            --ranks 64 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(lua.dry_run PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
 endif()
 
@@ -428,16 +443,19 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   if(MPI_C_FOUND)
     set(mpiexec_option --mpiexec "${MPIEXEC_EXECUTABLE}")
   endif()
-  moonhalo_add_test(LONG NAME lua.mistakes COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
+  moonhalo_add_test(LONG NAME lua.mistakes COMMAND Python3::Interpreter
+                                     "${PROJECT_SOURCE_DIR}/tests/scripting/check_mistakes.py"
                                      $<TARGET_FILE:moonhalo_cli> ${mpiexec_option})
   set_tests_properties(lua.mistakes PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
 endif()
 
-# What the program does when it is killed, starved or given damaged files. Sanitizers need the memory that some cases take away.
+# What the program does when it is killed, starved or given damaged files. Sanitizers need the memory that some cases
+# take away.
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   # moonhalo_add_faults_test(NAME OPTIONS...)
   function(moonhalo_add_faults_test name)
-    moonhalo_add_test(LONG NAME faults.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
+    moonhalo_add_test(LONG NAME faults.${name} COMMAND Python3::Interpreter
+                                         "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
                                          $<TARGET_FILE:moonhalo_cli> --mpiexec "${MPIEXEC_EXECUTABLE}" ${ARGN})
     set_tests_properties(faults.${name} PROPERTIES LABELS faults PROCESSORS 2 RESOURCE_LOCK faults)
   endfunction()
@@ -453,34 +471,14 @@ include(cmake/MoonhaloExampleTests.cmake)
 
 include(cmake/MoonhaloBenchmarks.cmake)
 
-if(Python3_Interpreter_FOUND)
-  moonhalo_add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
-                              "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME style.features COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_features.py"
-                                       "${PROJECT_SOURCE_DIR}")
-  # The version that formatted the sources (./dev installs it); without it their format is not checked.
-  find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
-  set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
-  moonhalo_add_test(NAME style.tests COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_tests.py"
-                                             "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME style.git COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_git.py"
-                                           "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME style.words COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_words.py"
-                                             "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
-                                                    "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}" "${format_check}"
-           COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME dev COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/dev/check_dev.py" "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(dev PROPERTIES LABELS quick)
-  set_tests_properties(style style.features style.rooms style.tests style.git style.words style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
-endif()
+include(cmake/MoonhaloStyleTests.cmake)
 
 include(cmake/MoonhaloPackageTests.cmake)
 
-# The longest first, where no run before has told: those that faults wait for one after the other, and those that compile.
-foreach(name faults.part_1 faults.part_2 faults.part_3 faults.part_4 faults.part_5 faults.part_6 faults.kills embed.solvers embed.python
+# The longest first, where no run before has told: those that faults wait for one after the other, and those that
+# compile.
+foreach(name faults.part_1 faults.part_2 faults.part_3 faults.part_4 faults.part_5 faults.part_6 faults.kills
+             embed.solvers embed.python
              embed.package package lua.mistakes examples.climate_float64 examples.climate_dropout)
   if(TEST ${name})
     set_tests_properties(${name} PROPERTIES COST 100)

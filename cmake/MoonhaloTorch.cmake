@@ -1,11 +1,12 @@
 # Finds LibTorch without its own CMake package and defines the imported target moonhalo::torch.
 #
-# MOONHALO_TORCH       a LibTorch folder or a site-packages/torch folder. Empty: that of Torch_DIR, else a fitting one of
-#                      CMAKE_PREFIX_PATH, else MOONHALO_TORCH_DEFAULT, else the one in .venv beside the sources
+# MOONHALO_TORCH       a LibTorch folder or a site-packages/torch folder. Empty: that of Torch_DIR, else a fitting
+#                      one of CMAKE_PREFIX_PATH, else MOONHALO_TORCH_DEFAULT, else the one in .venv beside the sources
 # MOONHALO_TORCH_WANTED  the only version that will do; empty: 2.11 or later
-# MOONHALO_CUDA        also import the CUDA libraries of LibTorch, and moonhalo::cuda_headers (NCCL is loaded when it is used, not linked)
-# sets MOONHALO_TORCH_DIR, MOONHALO_TORCH_VERSION, MOONHALO_NVIDIA_DIR (empty where there is none), or MOONHALO_TORCH_ERROR
-# and no target
+# MOONHALO_CUDA        also import the CUDA libraries of LibTorch, and moonhalo::cuda_headers (NCCL is not linked: it is
+#                      loaded when it is used)
+# sets MOONHALO_TORCH_DIR, MOONHALO_TORCH_VERSION, MOONHALO_NVIDIA_DIR (empty where there is none), or
+# MOONHALO_TORCH_ERROR and no target
 
 set(MOONHALO_TORCH "" CACHE PATH "LibTorch folder, or the torch folder of a Python environment")
 set(MOONHALO_TORCH_ERROR "")
@@ -44,7 +45,8 @@ endfunction()
 
 # Sets MOONHALO_TORCH_DIR and MOONHALO_TORCH_VERSION, or MOONHALO_TORCH_ERROR.
 function(moonhalo_find_torch)
-  # What is named for LibTorch alone has to fit. PyTorch's cmake_prefix_path is <torch>/share/cmake; a prefix may be for others.
+  # What is named for LibTorch alone has to fit. PyTorch's cmake_prefix_path is <torch>/share/cmake; a prefix may be for
+  # others.
   set(named "${MOONHALO_TORCH}")
   if(NOT named AND Torch_DIR)
     get_filename_component(named "${Torch_DIR}/../../.." ABSOLUTE)
@@ -83,13 +85,15 @@ function(moonhalo_find_torch)
     set(have "  have  no folder of it\n")
   endif()
   if(MOONHALO_TORCH_WANTED)
-    set(what "LibTorch ${MOONHALO_TORCH_WANTED} is needed, which moonhalo was built with: others have another binary interface")
+    string(CONCAT what "LibTorch ${MOONHALO_TORCH_WANTED} is needed, which moonhalo was built with: others have "
+           "another binary interface")
     set(remedy "install it (pip install torch==${MOONHALO_TORCH_WANTED}) and pass one of these,")
   else()
     set(what "LibTorch 2.11 or later is needed")
     set(remedy "run `./dev build`, which installs it into .venv, or pass one of these,")
   endif()
-  set(MOONHALO_TORCH_ERROR "${what}\n${have}  fix   ${remedy} where TORCH is a LibTorch folder or site-packages/torch:\n\
+  set(MOONHALO_TORCH_ERROR
+        "${what}\n${have}  fix   ${remedy} where TORCH is a LibTorch folder or site-packages/torch:\n\
         -DMOONHALO_TORCH=TORCH, -DTorch_DIR=TORCH/share/cmake/Torch or -DCMAKE_PREFIX_PATH=TORCH" PARENT_SCOPE)
 endfunction()
 
@@ -112,9 +116,8 @@ if(NOT TARGET moonhalo::torch)
                INTERFACE_SYSTEM_INCLUDE_DIRECTORIES
                "${MOONHALO_TORCH_DIR}/include;${MOONHALO_TORCH_DIR}/include/torch/csrc/api/include")
   # Clang 18 and later write the constraints of templates into their names, as GCC 14 does; LibTorch's are without.
-  target_compile_options(
-    moonhalo::torch
-    INTERFACE "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>")
+  set(newer_clang "$<COMPILE_LANG_AND_ID:CXX,Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>")
+  target_compile_options(moonhalo::torch INTERFACE "$<$<AND:${newer_clang}>:-fclang-abi-compat=17>")
   set(torch_libraries torch_cpu c10)
   if(MOONHALO_CUDA)
     list(APPEND torch_libraries torch_cuda c10_cuda)

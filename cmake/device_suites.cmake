@@ -1,5 +1,5 @@
-# Read by ctest: the tests of operators on make-believe devices whose messages go by the double of NCCL, and the sweep over
-# all operators of ATen on such devices; a part of both, or all of them where MOONHALO_TEST_ALL is set.
+# Read by ctest: the tests of operators on make-believe devices whose messages go by the double of NCCL, and the sweep
+# over all operators of ATen on such devices; a part of both, or all of them where MOONHALO_TEST_ALL is set.
 # In: ops_program, fuzz_program, skipped and long (filters), timeout, environment, in_folder.
 set(all FALSE)
 if(NOT "$ENV{MOONHALO_TEST_ALL}" STREQUAL "")
@@ -9,7 +9,7 @@ endif()
 function(add_device_test name device more)
   add_test("${name}" "${in_folder}" ${ARGN})
   set_tests_properties("${name}" PROPERTIES TIMEOUT "${timeout}" LABELS device ENVIRONMENT
-                                            "${environment};MOONHALO_TEST_DEVICE=${device};TORCH_SHOW_CPP_STACKTRACES=0;${more}")
+                       "${environment};MOONHALO_TEST_DEVICE=${device};TORCH_SHOW_CPP_STACKTRACES=0;${more}")
 endfunction()
 
 if(all)

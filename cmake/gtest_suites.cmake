@@ -1,7 +1,9 @@
 # Read by ctest: makes tests of the GoogleTest program `program`: one of each suite, named FOLDER.Suite or
-# FOLDER.Cases/Suite; or with MOONHALO_TEST_ROOMS in the environment one of each room below tests/FOLDER, named FOLDER.room,
-# or FOLDER.room_N where it has many. Loading LibTorch costs half a second per process, and there are 300 suites.
-# In: program, folder, labels, environment, timeout, in_folder. The list is kept beside the program until the program changes.
+# FOLDER.Cases/Suite; or with MOONHALO_TEST_ROOMS in the environment one of each room below tests/FOLDER, named
+# FOLDER.room, or FOLDER.room_N where it has many. Loading LibTorch costs half a second per process, and there are 300
+# suites.
+# In: program, folder, labels, environment, timeout, in_folder. The list is kept beside the program until the program
+# changes.
 if(NOT EXISTS "${program}")
   add_test("${folder}.not_built" "${program}")
   return()
@@ -11,8 +13,8 @@ if("${program}" IS_NEWER_THAN "${list_file}")
   # Under a name of this run until it is whole: another may read it meanwhile.
   string(RANDOM LENGTH 8 run)
   set(new_list "${list_file}.${run}")
-  execute_process(COMMAND "${program}" --gtest_list_tests "--gtest_output=json:${new_list}.json" OUTPUT_QUIET ERROR_VARIABLE error
-                  RESULT_VARIABLE status TIMEOUT "${timeout}")
+  execute_process(COMMAND "${program}" --gtest_list_tests "--gtest_output=json:${new_list}.json" OUTPUT_QUIET
+                  ERROR_VARIABLE error RESULT_VARIABLE status TIMEOUT "${timeout}")
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${program} --gtest_list_tests: ${status}\n${error}")
   endif()
@@ -54,7 +56,8 @@ foreach(entry IN LISTS suites)
   set(count "${CMAKE_MATCH_3}")
   set(suite_labels "${labels}")
   # On make-believe devices, whatever MOONHALO_TEST_DEVICE says.
-  if(suite MATCHES "^(Cases/)?(FakeDevice|StagedCommunicator|Nccl|Device(Communicator|Link|Refusals)|ScriptOnDevices|MeshDevice)")
+  if(suite MATCHES
+      "^(Cases/)?(FakeDevice|StagedCommunicator|Nccl|Device(Communicator|Link|Refusals)|ScriptOnDevices|MeshDevice)")
     list(APPEND suite_labels device)
     string(APPEND room "_device")
   endif()

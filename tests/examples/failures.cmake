@@ -1,5 +1,5 @@
-# X16: runs failing_rank.lua as HOW says. It must end soon, on every rank, with a status that tells and with TEXT once on stderr, and the
-# checkpoint that it had finished must be whole.
+# X16: runs failing_rank.lua as HOW says. It must end soon, on every rank, with a status that tells and with TEXT once
+# on stderr, and the checkpoint that it had finished must be whole.
 #   PROGRAM moonhalo   SOURCE the repository   HOW, TEXT (words that no other line has)
 #   LAUNCHER "" for thread ranks, else mpirun and its options   RANKS a number
 set(script "${SOURCE}/tests/examples/failing_rank.lua")

@@ -4,7 +4,8 @@
 include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
 set(logs "")
 
-# run_example(LOG SCRIPT COMMAND...): COMMAND runs the repository's SCRIPT with the `options`; `logs` grows, `said` is what it printed
+# run_example(LOG SCRIPT COMMAND...): COMMAND runs the repository's SCRIPT with the `options`; `logs` grows, `said` is
+# what it printed
 function(run_example log script)
   execute_process(
     COMMAND ${ARGN} run "${SOURCE}/${script}" --quiet --log "${OUTPUT}/${log}.jsonl" ${options}
@@ -31,8 +32,8 @@ endfunction()
 
 # compare_losses(STEPS TOLERANCE): all logs must hold the same losses
 function(compare_losses steps tolerance)
-  execute_process(COMMAND "${PROGRAM}" run "${SOURCE}/tests/examples/compare_losses.lua" -- ${steps} ${tolerance} ${logs}
-                  RESULT_VARIABLE status)
+  execute_process(COMMAND "${PROGRAM}" run "${SOURCE}/tests/examples/compare_losses.lua" -- ${steps} ${tolerance}
+                  ${logs} RESULT_VARIABLE status)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "the losses depend on the number of ranks")
   endif()

@@ -1,5 +1,5 @@
-# examples/train_at_scale: 2 x 2 x 2 ranks give the losses of one, 3 ranks go on with what 8 have saved, and policies train the
-# same model.
+# examples/train_at_scale: 2 x 2 x 2 ranks give the losses of one, 3 ranks go on with what 8 have saved, and policies
+# train the same model.
 #   PROGRAM moonhalo   SOURCE the repository
 include("${CMAKE_CURRENT_LIST_DIR}/run_example.cmake")
 

@@ -1,11 +1,13 @@
-# Runs SCRIPT on three ranks, which end as its first lines say (X16). The program must end with STATUS and say TEXT (a regular
-# expression) on stdout or stderr. No time limit of Moonhalo ends it, unless the script sets one: the others are longer than this test may take.
-# In: LAUNCH (what comes before the program, as "mpirun -n 3"; may be empty), PROGRAM, OPTIONS, SCRIPT, ARGUMENTS, STATUS, TEXT
+# Runs SCRIPT on three ranks, which end as its first lines say (X16). The program must end with STATUS and say TEXT (a
+# regular expression) on stdout or stderr. No time limit of Moonhalo ends it, unless the script sets one: the others are
+# longer than this test may take.
+# In: LAUNCH (what comes before the program, as "mpirun -n 3"; may be empty), PROGRAM, OPTIONS, SCRIPT, ARGUMENTS,
+# STATUS, TEXT
 separate_arguments(launch UNIX_COMMAND "${LAUNCH}")
 separate_arguments(options UNIX_COMMAND "${OPTIONS}")
 separate_arguments(arguments UNIX_COMMAND "${ARGUMENTS}")
-execute_process(COMMAND ${launch} "${PROGRAM}" run "${SCRIPT}" ${options} -- ${arguments} TIMEOUT 300 RESULT_VARIABLE status
-                OUTPUT_VARIABLE out ERROR_VARIABLE err)
+execute_process(COMMAND ${launch} "${PROGRAM}" run "${SCRIPT}" ${options} -- ${arguments} TIMEOUT 300
+                RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(NOT status EQUAL "${STATUS}")
   message(FATAL_ERROR "status ${status}, not ${STATUS}\n${out}${err}")
 endif()

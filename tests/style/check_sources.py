@@ -17,8 +17,8 @@ MAY_INCLUDE = {"engine": set(), "ops": {"engine"}, "io": {"engine"}, "scripting"
 # Lua goes through tables in an order that differs between ranks by `next` and `rawpairs`; `pairs` is Moonhalo's and the same on all.
 # Asking whether a table is empty, `next(t) == nil`, is free.
 LUA_FOLDERS = ("scripting", "examples", "configs")
-# Lua that users read; the lines of tests may be longer.
-LUA_WIDTH = 120
+# Lua that users read, and CMake; the lines of Lua tests may be longer.
+MAX_WIDTH = 120
 OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?!\([\w.]+\) [=~]= nil))\b")
 OWN_ORDER_ALLOWED = {
     ("scripting/lua/internal/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
@@ -79,10 +79,17 @@ UMBRELLA = "engine/moonhalo.h"
 
 
 def sources(root):
+    if (root / "CMakeLists.txt").is_file():
+        yield root / "CMakeLists.txt"
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in SUFFIXES and path.is_file():
+            if (path.suffix in SUFFIXES or path.name == "CMakeLists.txt") and path.is_file():
                 yield path
+
+
+def is_narrow(name, suffix):
+    """Whether lines of this file may have MAX_WIDTH characters at most."""
+    return suffix in {".cmake", ".txt"} or (suffix == ".lua" and name.split("/")[0] in LUA_FOLDERS)
 
 
 def check_text(root, path, problems):
@@ -97,8 +104,8 @@ def check_text(root, path, problems):
             problems.append(f"{name}:{number}: a tab; indent with spaces")
         if line != line.rstrip():
             problems.append(f"{name}:{number}: spaces at the end of the line")
-        if path.suffix == ".lua" and name.split("/")[0] in LUA_FOLDERS and len(line) > LUA_WIDTH:
-            problems.append(f"{name}:{number}: {len(line)} characters, more than {LUA_WIDTH}")
+        if len(line) > MAX_WIDTH and is_narrow(name, path.suffix):
+            problems.append(f"{name}:{number}: {len(line)} characters, more than {MAX_WIDTH}")
     if path.suffix in COMMENTS:
         for number, (before, line) in enumerate(zip(["", *lines], lines), 1):
             if PERSON.search(line) or (OPENING.match(line) and (before == LICENSE or not COMMENT.match(before))):
@@ -227,6 +234,8 @@ def self_test():
                            '(void)fsync(one); // 6\nint failed = std::fflush(file);\nstd::fflush(stdout);\nH5Fclose(file);\n'
                            'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
                            'else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n',
+        "CMakeLists.txt": "set(a " + "x" * 120 + ")\n",
+        "cmake/b.cmake": "# " + "x" * 118 + "\n# " + "x" * 119 + "\n",
         "io/a/b.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n}\n}  // namespace\nint shown(int a) {\n",
         "io/a/c.cpp": LICENSE + "\nnamespace {\nconst Box& own() {\n  return own(1);\n}\nint shown(int a) {\n",
         "io/d.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n",
@@ -235,8 +244,8 @@ def self_test():
         "scripting/lua/internal/arguments.lua": "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n--" + "x" * 119 + "\n",
     }
     found = problems_in(files, check)
-    wanted = ["engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "io/e.cpp:2", "io/e.cpp:3", "io/e.cpp:6",
-              "scripting/lua/internal/arguments.lua:4", "tests/ops/test_c.cpp:1"]
+    wanted = ["CMakeLists.txt:1", "engine/a.cpp", "engine/a.cpp:2", "engine/base/rank_context.cpp:3", "engine/c.h:2", "engine/d.h:2", "engine/d.h:6", "engine/d.h:7", "ops/b.cpp:2", "ops/b.cpp:2", "io/e.cpp:2", "io/e.cpp:3", "io/e.cpp:6",
+              "scripting/lua/internal/arguments.lua:4", "tests/ops/test_c.cpp:1", "cmake/b.cmake:2"]
     wanted += ["io/a/c.cpp:3", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
     wanted += ["scripting/d.lua:2", "scripting/d.lua:3", "scripting/lua/internal/arguments.lua:3"]

@@ -1,0 +1,29 @@
+# Tests of the tree itself: its style, its table of features, ./dev, and the first checks of a GPU on scripts in
+# place of programs. Read by MoonhaloTests.cmake.
+if(Python3_Interpreter_FOUND)
+  moonhalo_add_test(NAME style COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_sources.py"
+                              "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.features COMMAND Python3::Interpreter
+                                       "${PROJECT_SOURCE_DIR}/tests/style/check_features.py" "${PROJECT_SOURCE_DIR}")
+  # The version that formatted the sources (./dev installs it); without it their format is not checked.
+  find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
+  set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
+  moonhalo_add_test(NAME style.tests COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_tests.py"
+                                             "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.git COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_git.py"
+                                           "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.words COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_words.py"
+                                             "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter
+                                                    "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
+                                                    "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}"
+           "${format_check}" COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter
+      "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME dev COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/dev/check_dev.py"
+      "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(dev PROPERTIES LABELS quick)
+  set_tests_properties(style style.features style.rooms style.tests style.git style.words style.second_tries
+      gpu.Y20_first_stages PROPERTIES LABELS quick)
+endif()
