@@ -1,6 +1,7 @@
 # Writes OUTPUT, a C++ source that holds the Lua files of FILES (separated by |) as strings.
 # by their paths below FOLDER, with dots: nn/conv.lua is "nn.conv".
 #   cmake -DOUTPUT=lua_sources.cpp -DFOLDER=lua -DFILES=lua/a.lua|lua/b/c.lua -P embed_lua.cmake
+cmake_minimum_required(VERSION 3.25)
 string(REPLACE "|" ";" files "${FILES}")
 set(text "#include \"moonhalo/scripting/core/lua_sources.h\"\n\nnamespace moonhalo::scripting {\n\n")
 string(APPEND text "const std::vector<std::pair<std::string_view, std::string_view>>& lua_sources() {\n")

@@ -2,6 +2,7 @@
 # on stderr, and the checkpoint that it had finished must be whole.
 #   PROGRAM moonhalo   SOURCE the repository   HOW, TEXT (words that no other line has)
 #   LAUNCHER "" for thread ranks, else mpirun and its options   RANKS a number
+cmake_minimum_required(VERSION 3.25)
 set(script "${SOURCE}/tests/examples/failing_rank.lua")
 include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
 set(run "${PROGRAM}" run "${script}" --set "folder=${OUTPUT}" --set "how=${HOW}" --quiet)

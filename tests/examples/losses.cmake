@@ -1,8 +1,10 @@
-# Runs an example with several numbers of ranks and compares the losses of every step with those of one rank.   PROGRAM
-# moonhalo   SOURCE the repository   SCRIPT its path in there   SETTINGS key=value,..., with @OUTPUT@ for a folder
+# Runs an example with several numbers of ranks and compares the losses of every step with those of one rank.
+#   PROGRAM moonhalo   SOURCE the repository   SCRIPT its path in there
+#   SETTINGS key=value,..., where @OUTPUT@ is a folder of the test's own
 #   RANKS list of numbers of thread ranks   STEPS, TOLERANCE   MPIEXEC empty: not under MPI
 #   LAUNCHERS list of names that tests/launch/start_ranks.sh knows: 3 ranks of each over TCP
 #   REFERENCE a setting with which the script uses plain tensors: compared with that first; empty: there is none
+cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/run_example.cmake")
 string(REPLACE "@OUTPUT@" "${OUTPUT}" SETTINGS "${SETTINGS}")
 foreach(list SETTINGS RANKS LAUNCHERS)

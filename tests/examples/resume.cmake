@@ -1,5 +1,6 @@
 # A script that saves on 4 ranks (2 x 2), and on 3, continues on 1, 2, 3 and 4; it compares with one rank by itself.
 #   PROGRAM moonhalo   SCRIPT has the settings folder and resume   MPIEXEC empty: not under MPI
+cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
 
 function(run)

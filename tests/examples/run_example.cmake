@@ -1,6 +1,7 @@
 # For the tests of examples that compare losses over ranks: run_example and compare_losses.
 #   PROGRAM moonhalo   SOURCE the repository
 # Sets OUTPUT to an empty folder.
+cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/../support/own_folder.cmake")
 set(logs "")
 

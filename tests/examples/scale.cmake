@@ -1,6 +1,7 @@
 # examples/train_at_scale: 2 x 2 x 2 ranks give the losses of one, 3 ranks go on with what 8 have saved, and policies
 # train the same model.
 #   PROGRAM moonhalo   SOURCE the repository
+cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/run_example.cmake")
 
 # train(LOG RANKS SETTING...)

@@ -1,6 +1,7 @@
 # examples/sst: the losses of one rank on any number, also where a run stops on 3 ranks and goes on with 2; predictions
 # that are better than the climatology (0.527 K), in a file that has the coordinates of the data.
 #   PROGRAM moonhalo   SOURCE the repository
+cmake_minimum_required(VERSION 3.25)
 include("${CMAKE_CURRENT_LIST_DIR}/run_example.cmake")
 
 # train(LOG RANKS SETTING...)

@@ -3,6 +3,7 @@
 # longer than this test may take.
 # In: LAUNCH (what comes before the program, as "mpirun -n 3"; may be empty), PROGRAM, OPTIONS, SCRIPT, ARGUMENTS,
 # STATUS, TEXT
+cmake_minimum_required(VERSION 3.25)
 separate_arguments(launch UNIX_COMMAND "${LAUNCH}")
 separate_arguments(options UNIX_COMMAND "${OPTIONS}")
 separate_arguments(arguments UNIX_COMMAND "${ARGUMENTS}")

@@ -1,6 +1,7 @@
 # X16: starts PROGRAM on RANKS ranks, one of which ends as HOW says; all must be gone soon, with a status that tells.
 # In: MPIEXEC, PROGRAM, RANKS, HOW (killed, abort, ...: test_communicator_mpi.cpp), and optionally TEXT that must be on
 # stderr and STATUS.
+cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND "${MPIEXEC}" -n "${RANKS}" "${PROGRAM}" "${HOW}" TIMEOUT 300 RESULT_VARIABLE status
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(status MATCHES "timeout")

@@ -1,6 +1,7 @@
 # Runs SCRIPT on RANKS processes, whose ranks part ways: it must fail before its time limit (the one of a collective is
 # ten minutes), print no number, and say each of the TEXTS (regular expressions, separated by |).
 # In: MPIEXEC, PROGRAM, RANKS, SCRIPT, TEXTS
+cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND "${MPIEXEC}" -n "${RANKS}" "${PROGRAM}" run "${SCRIPT}" TIMEOUT 300 RESULT_VARIABLE status
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(status MATCHES "timeout")

@@ -1,4 +1,5 @@
 # Installs Moonhalo into a new folder, then configures, builds and runs the project beside this file against it.
+cmake_minimum_required(VERSION 3.25)
 string(RANDOM LENGTH 8 run)
 set(work "${BUILD_DIR}/package test é ${run}")
 
