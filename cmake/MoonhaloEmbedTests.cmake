@@ -221,7 +221,7 @@ if(Python3_Interpreter_FOUND)
       "${PROJECT_SOURCE_DIR}")
 endif()
 
-# The Python package, in the environment of LibTorch's wheel (docs/python.md).
+# Y05: the Python package, in the environment of LibTorch's wheel (docs/python.md).
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter
                                      "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"

@@ -57,7 +57,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     if not module.exists():
         sys.exit(f"moonhalo: the build is for another Python\n  have  {folder}, no {module.name}\n  fix   give another folder as MOONHALO_BUILD")
     files = {
-        "moonhalo/__init__.py": (SOURCE / "scripting/python/moonhalo/__init__.py").read_bytes(),
+        **{f"moonhalo/{file.name}": file.read_bytes() for file in sorted((SOURCE / "scripting/python/moonhalo").glob("*.*"))},
         f"moonhalo/{module.name}": module.read_bytes(),
         "moonhalo/libmoonhalo.so.0": (folder / "lib/libmoonhalo.so.0").read_bytes(),
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: moonhalo\nVersion: {version}\nRequires-Dist: torch\n".encode(),

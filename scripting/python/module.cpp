@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module moonhalo._moonhalo: meshes, ranks as threads, and the ways into a ShardTensor and out of it. All
 // else is PyTorch's: a ShardTensor arrives as a torch.Tensor.
-#include <pybind11/functional.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -19,23 +15,15 @@
 
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/comm/interpreter_lock.h"
+#include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/moonhalo.h"
-#include "moonhalo/engine/tensor/front_parameters.h"
-#include "moonhalo/engine/tensor/gradient_hooks.h"
+#include "moonhalo/scripting/python/module.h"
 #include "moonhalo/version.h"
 
-namespace py = pybind11;
-using moonhalo::CommError;
-using moonhalo::Communicator;
-using moonhalo::CommunicatorPtr;
-using moonhalo::DeviceMesh;
-using moonhalo::MeshPtr;
-using moonhalo::Placement;
+namespace moonhalo::python {
 
 namespace {
-
-using Placements = std::vector<Placement>;
 
 bool interpreter_ends() {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -57,6 +45,8 @@ void until_the_interpreter_ends(const Work& work) {
   }
 }
 
+}  // namespace
+
 void take_interpreter(PyThreadState* state) {
   until_the_interpreter_ends([state] {
     while (interpreter_ends()) ::pause();
@@ -64,22 +54,10 @@ void take_interpreter(PyThreadState* state) {
   });
 }
 
-/// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter. The
-/// wait gives it up by itself (use_interpreter_lock), as it must in PyTorch's own functions; here others run meanwhile,
-/// too.
-class GivenUp {
- public:
-  GivenUp() : state_(PyEval_SaveThread()) {}
-  ~GivenUp() { take_interpreter(state_); }
-  GivenUp(const GivenUp&) = delete;
-
- private:
-  PyThreadState* state_;
-};
-using Released = py::call_guard<GivenUp>;
+namespace {
 
 void use_interpreter_lock() {
-  static const moonhalo::InterpreterLock lock{
+  static const InterpreterLock lock{
       .give_up = []() -> void* {
         // After the interpreter's end PyGILState_Check is always true. While it ends, the thread that ends it has it.
         const bool runs = Py_IsInitialized() != 0 && !interpreter_ends();
@@ -87,7 +65,7 @@ void use_interpreter_lock() {
       },
       .take = [](void* given_up) { take_interpreter(static_cast<PyThreadState*>(given_up)); },
   };
-  moonhalo::set_interpreter_lock(lock);
+  set_interpreter_lock(lock);
 }
 
 /// LibTorch's errors as PyTorch raises them.
@@ -146,6 +124,32 @@ void run_ranks(int ranks, const py::function& fn, const py::args& arguments, int
   }
 }
 
+py::dict counts_of(const CommStats::Count& count) {
+  return py::dict(py::arg("calls") = count.calls, py::arg("messages") = count.messages, py::arg("bytes") = count.bytes);
+}
+
+/// Returns the counts of this rank over `world` and the groups split from it, and its operators on ShardTensors.
+py::dict comm_stats(Communicator& world, bool reset) {
+  py::dict found = counts_of(world.stats().total()), kinds, operators;
+  for (int kind = 0; kind < CommStats::kKinds; ++kind)
+    kinds[CommStats::name(static_cast<CommStats::Kind>(kind))] = counts_of(world.stats().by_kind[kind]);
+  for (const auto& [name, counts] : Dispatch::of_this_thread().operator_counts()) {
+    operators[name.c_str()] = py::dict(py::arg("calls") = counts.calls, py::arg("bytes") = counts.bytes,
+                                       py::arg("gathered") = counts.gathered);
+  }
+  const HaloTimes& times = halo_times();
+  found["by_kind"] = kinds;
+  found["by_operator"] = operators;
+  found["halo"] = py::dict(py::arg("exchanges") = times.exchanges, py::arg("seconds") = times.under_way,
+                           py::arg("waited") = times.waited, py::arg("hidden") = times.hidden());
+  if (reset) {
+    world.reset_stats();
+    Dispatch::of_this_thread().reset_operator_counts();
+    halo_times() = {};
+  }
+  return found;
+}
+
 void define_communicator(py::module_& m) {
   py::class_<Communicator, CommunicatorPtr>(m, "Communicator", "A group of ranks.")
       .def_property_readonly("rank", &Communicator::rank)
@@ -153,113 +157,34 @@ void define_communicator(py::module_& m) {
       .def_property_readonly("backend", &Communicator::backend)
       .def("barrier", &Communicator::barrier, Released())
       .def("split", &Communicator::split, py::arg("color"), py::arg("key") = 0, Released())
-      .def("bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; });
+      .def("bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; })
+      .def("comm_stats", &comm_stats, py::arg("reset") = false,
+           "Calls, messages and bytes of this rank so far, by kind and by operator. Not collective.")
+      .def("__deepcopy__", [](const py::object& self, const py::dict&) { return self; });
   m.def("run_ranks", &run_ranks, py::arg("ranks"), py::arg("fn"), py::arg("threads_per_rank") = 0);
   m.def(
-      "world", [](const std::string& backend) { return moonhalo::make_world(backend, moonhalo::detect_launch()); },
-      py::arg("backend") = "", Released());
+      "world", [](const std::string& backend) { return make_world(backend, detect_launch()); }, py::arg("backend") = "",
+      Released());
   m.def(
-      "mpi_world", [] { return moonhalo::make_world("mpi", moonhalo::detect_launch()); }, Released());
-  m.def("self_world", &moonhalo::make_self_communicator);
-}
-
-void define_mesh(py::module_& m) {
-  py::class_<Placement>(m, "Placement")
-      .def("__repr__", &Placement::to_string)
-      .def("__eq__", [](const Placement& a, const Placement& b) { return a == b; })
-      .def("is_shard", [](const Placement& p) { return p.is_shard(); })
-      .def("is_replicate", [](const Placement& p) { return p.is_replicate(); })
-      .def("is_partial", [](const Placement& p) { return p.is_partial(); })
-      .def_readonly("dim", &Placement::dim)
-      .def_readonly("sizes", &Placement::sizes);
-  m.def("Shard", &moonhalo::shard, py::arg("dim"), py::arg("sizes") = std::vector<int64_t>{});
-  m.def("Replicate", [] { return moonhalo::replicate(); });
-  m.def(
-      "Partial", [](const std::string& op) { return moonhalo::partial(moonhalo::parse_reduce_op(op)); },
-      py::arg("op") = "sum");
-  py::class_<DeviceMesh, MeshPtr>(m, "DeviceMesh", "A grid of ranks with named dims.")
-      .def_property_readonly("shape", &DeviceMesh::shape)
-      .def_property_readonly("names", &DeviceMesh::names)
-      .def_property_readonly("rank", &DeviceMesh::rank)
-      .def("size", py::overload_cast<>(&DeviceMesh::size, py::const_))
-      .def("coordinate", py::overload_cast<const std::string&>(&DeviceMesh::coordinate, py::const_), py::arg("name"))
-      .def(
-          "__getitem__", [](DeviceMesh& mesh, const std::string& name) { return mesh[name]; }, Released())
-      .def("__repr__", &DeviceMesh::to_string);
-  m.def("init_device_mesh", &moonhalo::init_device_mesh, py::arg("world"), py::arg("device_type"), py::arg("shape"),
-        py::arg("names") = std::vector<std::string>{}, Released());
-}
-
-/// Tells the engine which tensors `block` was computed from are weights of a torch.nn.Module.
-void note_weights_behind(const at::Tensor& block) {
-  if (!c10::GradMode::is_enabled() || !block.requires_grad()) return;
-  const py::object parameter = py::module_::import("torch.nn").attr("Parameter");
-  const std::vector<at::Tensor> leaves = moonhalo::plain_leaves_behind(block);
-  for (const at::Tensor& leaf : leaves) {
-    if (!moonhalo::meaning_of(leaf).is_parameter && py::isinstance(py::cast(leaf), parameter))
-      moonhalo::note_parameters({leaf});
-  }
-  // A reentrant checkpoint computes in backward from leaves of its own, whose gradients it hands to what is not seen
-  // here.
-  const bool cut_off = leaves.empty() || std::any_of(leaves.begin(), leaves.end(), [](const at::Tensor& leaf) {
-                         return !moonhalo::meaning_of(leaf).is_parameter;
-                       });
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !cut_off || torch::autograd::get_current_graph_task_id() < 0,
-      "from_local: in the backward pass the weights cannot be seen that this block was computed from, so the ranks' "
-      "addends of their gradients would not be summed\n  have  a block of shape ",
-      block.sizes(), "\n  fix   torch.utils.checkpoint.checkpoint(..., use_reentrant=False)");
-}
-
-void define_tensors(py::module_& m) {
-  using at::Tensor;
-  m.def("is_shard_tensor", &moonhalo::is_shard_tensor, py::arg("tensor"));
-  m.def(
-      "from_local",
-      [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
-        note_weights_behind(local);
-        const GivenUp released;
-        return moonhalo::from_local(local, mesh, placements);
-      },
-      py::arg("local"), py::arg("mesh"), py::arg("placements"));
-  for (const bool scatter : {true, false}) {
-    m.def(
-        scatter ? "scatter_tensor" : "distribute_tensor",
-        [scatter](const std::optional<Tensor>& full, const MeshPtr& mesh, const Placements& placements, int64_t src) {
-          const Tensor given = full.value_or(Tensor());
-          if (given.defined()) note_weights_behind(given);
-          const GivenUp released;
-          return scatter ? moonhalo::scatter_tensor(given, mesh, placements, src)
-                         : moonhalo::distribute_tensor(given, mesh, placements, src);
-        },
-        py::arg("full"), py::arg("mesh"), py::arg("placements"), py::arg("src") = 0);
-  }
-  m.def(
-      "redistribute",
-      [](const Tensor& tensor, const Placements& placements) { return moonhalo::redistribute(tensor, placements); },
-      py::arg("tensor"), py::arg("placements"), Released());
-  m.def("full_tensor", &moonhalo::full_tensor, py::arg("tensor"), Released());
-  m.def(
-      "to_local", [](const Tensor& tensor) { return moonhalo::to_local(tensor); }, py::arg("tensor"), Released());
-  m.def(
-      "placements", [](const Tensor& tensor) { return moonhalo::spec(tensor)->placements(); }, py::arg("tensor"));
-  m.def(
-      "mesh_of", [](const Tensor& tensor) { return moonhalo::spec(tensor)->mesh(); }, py::arg("tensor"));
-  m.def("_replace_hooks",
-        [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
-  m.def("_check_trained", &moonhalo::check_no_own_data);
-  m.def("manual_seed", &moonhalo::manual_seed, py::arg("seed"));
+      "mpi_world", [] { return make_world("mpi", detect_launch()); }, Released());
+  m.def("self_world", &make_self_communicator);
 }
 
 }  // namespace
 
+}  // namespace moonhalo::python
+
 PYBIND11_MODULE(_moonhalo, m) {
+  using namespace moonhalo::python;
   m.attr("__version__") = moonhalo::kVersion;
   use_interpreter_lock();
   moonhalo::speak_python();
-  py::register_local_exception_translator(&translate);
-  py::register_exception<CommError>(m, "CommError", PyExc_RuntimeError).attr("__module__") = "moonhalo";
+  pybind11::register_local_exception_translator(&translate);
+  pybind11::register_exception<moonhalo::CommError>(m, "CommError", PyExc_RuntimeError).attr("__module__") = "moonhalo";
   define_communicator(m);
   define_mesh(m);
   define_tensors(m);
+  define_settings(m);
+  define_training(m);
+  define_files(m);
 }

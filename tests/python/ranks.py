@@ -8,6 +8,8 @@ sys.path.insert(0, sys.argv[1])
 import front
 import hooks
 import moonhalo as mh
+import settings
+import tensors
 import torch
 import torch.nn.functional as F
 
@@ -173,6 +175,8 @@ def rank(world):
     errors(world, mesh)
     hooks.rank(mesh, expect)
     front.rank(mesh, expect)
+    tensors.rank(world, mesh, expect)
+    settings.rank(world, mesh, expect)
     world.barrier()
 
 

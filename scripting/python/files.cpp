@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files with named datasets, and checkpoints.
+#include <torch/nn/module.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "moonhalo/engine/moonhalo.h"
+#include "moonhalo/scripting/python/module.h"
+
+namespace moonhalo::python {
+
+namespace {
+
+using at::Tensor;
+using io::Dataset;
+using io::File;
+using io::ReadOptions;
+using io::Selection;
+using Dtype = std::optional<at::ScalarType>;
+
+/// Modules without a forward, whose parameters have the names of a state_dict.
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+using Value = std::variant<bool, int64_t, double, std::string, Tensor, NamedTensors>;
+
+std::shared_ptr<torch::nn::Module> module_of(const NamedTensors& tensors) {
+  auto root = std::make_shared<torch::nn::Module>();
+  std::map<std::string, std::shared_ptr<torch::nn::Module>> modules{{"", root}};
+  for (const auto& [name, tensor] : tensors) {
+    std::shared_ptr<torch::nn::Module> owner = root;
+    size_t begin = 0;
+    for (size_t dot = name.find('.'); dot != std::string::npos; begin = dot + 1, dot = name.find('.', begin)) {
+      auto& below = modules[name.substr(0, dot)];
+      if (below == nullptr)
+        below = owner->register_module(name.substr(begin, dot - begin), std::make_shared<torch::nn::Module>());
+      owner = below;
+    }
+    owner->register_buffer(name.substr(begin), tensor);
+  }
+  return root;
+}
+
+/// The entries of a checkpoint, and what they point to.
+struct State {
+  explicit State(std::vector<std::pair<std::string, Value>> given) : values(std::move(given)) {
+    for (auto& [name, value] : values) {
+      if (const auto* tensors = std::get_if<NamedTensors>(&value)) {
+        modules.push_back(module_of(*tensors));
+        items[name] = modules.back().get();
+      } else {
+        std::visit([&](auto& one) { point(name, one); }, value);
+      }
+    }
+  }
+  template <typename One>
+  void point(const std::string& name, One& one) {
+    if constexpr (!std::is_same_v<One, NamedTensors>) items[name] = &one;
+  }
+
+  std::vector<std::pair<std::string, Value>> values;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  io::CheckpointState items;
+};
+
+using Entries = std::vector<std::pair<std::string, Value>>;
+
+/// Returns the entries; numbers and strings among them are those of the checkpoint.
+Entries load(Communicator& world, const std::string& path, const Entries& given) {
+  State state(given);
+  io::load_checkpoint(world, path, state.items);
+  return state.values;
+}
+
+void define_selection(py::module_& m) {
+  py::class_<Selection>(m, "Selection", "A part of a dataset, not yet read.")
+      .def_property_readonly("shape", &Selection::shape)
+      .def_property_readonly("ndim", &Selection::ndim)
+      .def_property_readonly("dims", &Selection::dims)
+      .def_property_readonly("dtype", [](const Selection& part) { return part.result_dtype(); })
+      .def_property_readonly("name", [](const Selection& part) { return part.dataset().name(); })
+      .def_property_readonly("path", [](const Selection& part) { return part.dataset().path(); })
+      .def_property_readonly("units", [](const Selection& part) { return part.dataset().units(); })
+      .def_property_readonly("chunks", [](const Selection& part) { return part.dataset().chunks(); })
+      .def_property_readonly("attrs", [](const Selection& part) { return part.dataset().attrs(); })
+      .def("_select", &Selection::select)
+      .def(
+          "read",
+          [](const Selection& part, Dtype dtype, bool decode) {
+            return part.read(ReadOptions{.dtype = dtype, .decode = decode});
+          },
+          py::arg("dtype") = py::none(), py::arg("decode") = false, Released(),
+          "Reads the selected elements as a plain tensor. `decode` applies scale_factor, add_offset and missing "
+          "values. Not collective.");
+  m.def(
+      "_scatter_selection",
+      [](const Selection& part, const MeshPtr& mesh, const Placements& placements, Dtype dtype, bool decode) {
+        return scatter_tensor(part, mesh, placements, {.dtype = dtype, .decode = decode});
+      },
+      Released());
+}
+
+}  // namespace
+
+void define_files(py::module_& m) {
+  define_selection(m);
+  py::class_<File>(m, "File", "An open file with named datasets: HDF5, NetCDF 3 and 4, Zarr, .npy.")
+      .def_property_readonly("path", &File::path)
+      .def_property_readonly("format", &File::format)
+      .def_property_readonly("attrs", [](const File& file) { return file.attrs(); })
+      .def("keys", &File::keys, py::arg("group") = "/")
+      .def("datasets", &File::datasets)
+      .def("__contains__", &File::has)
+      .def("__getitem__", [](const File& file, const std::string& name) { return Selection(file[name]); })
+      .def(
+          "write",
+          [](File& file, const std::string& name, const Tensor& tensor, const std::vector<std::string>& dims,
+             const io::Attributes& attrs, const std::vector<int64_t>& chunks, int compression) {
+            file.write(name, tensor.detach(),
+                       {.attrs = attrs, .dims = dims, .chunks = chunks, .compression = compression});
+          },
+          py::arg("name"), py::arg("tensor"), py::kw_only(), py::arg("dims") = std::vector<std::string>{},
+          py::arg("attrs") = io::Attributes{}, py::arg("chunks") = std::vector<int64_t>{}, py::arg("compression") = 0,
+          Released(), "Writes a tensor as a dataset. For a ShardTensor collective over its mesh.")
+      .def("close", &File::close, Released())
+      .def("discard", &File::discard);
+  m.def(
+      "open",
+      [](const std::string& path, const std::string& mode, bool allow_external) {
+        return io::open(path, mode, {.allow_external = allow_external});
+      },
+      py::arg("path"), py::arg("mode") = "r", py::kw_only(), py::arg("allow_external") = false, Released());
+  py::class_<io::CheckpointSaving>(m, "CheckpointSaving", "A checkpoint that is being written.")
+      .def("wait", &io::CheckpointSaving::wait, Released(), "Returns the path when it is complete. Collective.")
+      .def("is_done", &io::CheckpointSaving::is_done);
+  m.def(
+      "_save_checkpoint",
+      [](Communicator& world, const std::string& path, const Entries& entries, bool async) {
+        State state(entries);
+        return io::save_checkpoint(world, path, state.items, {.async = async});
+      },
+      py::keep_alive<0, 1>(), Released());
+  m.def("_load_checkpoint", &load, Released());
+}
+
+}  // namespace moonhalo::python
