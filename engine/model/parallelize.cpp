@@ -2,321 +2,223 @@
 #include "moonhalo/engine/model/parallelize.h"
 
 #include <c10/util/Exception.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/instancenorm.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
+#include <torch/nn/module.h>
 
-#include <mutex>
-#include <unordered_map>
+#include <algorithm>
+#include <map>
+#include <set>
 
 #include "moonhalo/engine/deferred/deferred.h"
-#include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
 namespace {
 
-namespace nn = torch::nn;
+std::string child_name(const std::string& module, const std::string& name) {
+  return module.empty() ? name : module + "." + name;
+}
 
-// LibTorch registers tensors once and offers no way to put another in their place: `buffers_` is private. An explicit
-// instantiation may name a private member, so this stays within the language.
-template <auto kMember>
-struct Opened {
-  friend torch::OrderedDict<std::string, at::Tensor>& buffers_of(nn::Module& module) { return module.*kMember; }
-};
-template struct Opened<&nn::Module::buffers_>;
-torch::OrderedDict<std::string, at::Tensor>& buffers_of(nn::Module& module);
-
-struct Parameters : nn::Module {
-  static torch::OrderedDict<std::string, at::Tensor>& of(nn::Module& module) {
-    return module.*(&Parameters::parameters_);
+// Moves the tensors that the plan lists; `where` is "'fc1.input'".
+void move_listed(CallTensors& values, const SignaturePlan& plan, const MeshPtr& mesh, const std::string& where) {
+  std::vector<at::Tensor*> slots;
+  std::vector<ArgumentPlan> plans;
+  const auto add = [&](at::Tensor& slot, const ArgumentPlan& argument) {
+    if (!slot.defined()) return;
+    slots.push_back(&slot);
+    plans.push_back(argument);
+  };
+  for (size_t i = 0; i < plan.by_position.size(); ++i) {
+    if (!plan.by_position[i]) continue;
+    TORCH_CHECK_VALUE(i < values.by_position.size(), where, " lists ", i + 1, " tensors, the call has ", values.by_position.size());
+    add(values.by_position[i], *plan.by_position[i]);
   }
-};
-
-// Member variables
-
-template <class Module>
-void add_members(nn::Module& module, std::vector<at::Tensor*>& members, bool& known) {
-  auto* m = dynamic_cast<Module*>(&module);
-  if (m == nullptr) return;
-  known = true;
-  if constexpr (requires { m->weight; }) members.push_back(&m->weight);
-  if constexpr (requires { m->bias; }) members.push_back(&m->bias);
-  if constexpr (requires { m->running_mean; }) {
-    members.insert(members.end(), {&m->running_mean, &m->running_var, &m->num_batches_tracked});
+  for (const auto& [name, argument] : plan.by_name) {
+    if (const auto found = values.by_name.find(name); found != values.by_name.end()) add(found->second, argument);
   }
-  if constexpr (requires { m->in_proj_weight; }) {
-    members.insert(members.end(), {&m->in_proj_weight, &m->in_proj_bias, &m->bias_k, &m->bias_v, &m->q_proj_weight,
-                                   &m->k_proj_weight, &m->v_proj_weight});
+  if (slots.empty()) return;
+  std::vector<at::Tensor> given;
+  for (const at::Tensor* slot : slots) given.push_back(*slot);
+  const std::vector<at::Tensor> moved = move_arguments(given, mesh, plans, where);
+  for (size_t i = 0; i < slots.size(); ++i) *slots[i] = moved[i];
+}
+
+// Replaces the tensors as the plans say, which has none for a tensor that a custom style or the user's function added.
+void distribute_tensors(const std::vector<NamedModule>& modules, const std::vector<ModulePlan>& plans,
+                        const MeshPtr& mesh, std::optional<int64_t> src, bool is_model_sharded) {
+  ModulePlan::Tensor whole;
+  whole.placements.assign(mesh->ndim(), replicate());
+  std::vector<PlannedTensor> planned;
+  std::vector<std::pair<ModuleTree*, std::string>> slots;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    for (ModuleTree::Tensor& tensor : modules[i].module->tensors()) {
+      if (!modules[i].module->why_fixed(tensor.name).empty()) {
+        materialize_in_place(tensor.value);
+        continue;
+      }
+      const auto plan = plans[i].tensors.find(tensor.name);
+      planned.push_back({child_name(modules[i].name, tensor.name), tensor.value,
+                         plan == plans[i].tensors.end() ? whole : plan->second});
+      slots.emplace_back(modules[i].module.get(), tensor.name);
+    }
+  }
+  const std::vector<at::Tensor> placed = distribute_parameters(planned, mesh, src, is_model_sharded);
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (placed[s].defined()) slots[s].first->replace_tensor(slots[s].second, placed[s]);
   }
 }
-
-template <class... Modules>
-bool members_of(nn::Module& module, std::vector<at::Tensor*>& members) {
-  bool known = false;
-  (add_members<Modules>(module, members, known), ...);
-  return known;
-}
-
-std::mutex declared_mutex;
-std::vector<detail::Members>& declared() {
-  static std::vector<detail::Members> all;
-  return all;
-}
-
-// Finds the tensors that a module keeps outside the registry. False for a class that was not described.
-bool find_members(nn::Module& module, std::vector<at::Tensor*>& members) {
-  bool known = members_of<nn::LinearImpl, nn::BilinearImpl, nn::EmbeddingImpl, nn::EmbeddingBagImpl, nn::Conv1dImpl,
-                          nn::Conv2dImpl, nn::Conv3dImpl, nn::ConvTranspose1dImpl, nn::ConvTranspose2dImpl,
-                          nn::ConvTranspose3dImpl, nn::LayerNormImpl, nn::GroupNormImpl, nn::BatchNorm1dImpl,
-                          nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl,
-                          nn::InstanceNorm3dImpl, nn::PReLUImpl, nn::MultiheadAttentionImpl>(module, members);
-  const std::lock_guard lock(declared_mutex);
-  for (const auto& of : declared()) {
-    const auto found = of(module);
-    known |= !found.empty();
-    members.insert(members.end(), found.begin(), found.end());
-  }
-  return known;
-}
-
-std::string class_name(const nn::Module& module) {
-  std::string name = module.name();
-  if (const size_t colon = name.rfind("::"); colon != std::string::npos) name = name.substr(colon + 2);
-  if (name.ends_with("Impl")) name.resize(name.size() - 4);
-  return name;
-}
-
-// Plans of modules that were parallelized
-
-struct Activations {
-  std::weak_ptr<const nn::Module> module;
-  std::string name;
-  MeshPtr mesh;
-  SignaturePlan inputs, outputs;
-  bool root = false;
-  std::optional<FactoryPlan> factory = {};
-};
-
-// Ranks may be threads of one process; each has its own modules.
-std::mutex activations_mutex;
-std::unordered_map<const nn::Module*, std::shared_ptr<const Activations>>& activations() {
-  static std::unordered_map<const nn::Module*, std::shared_ptr<const Activations>> all;
-  return all;
-}
-
-std::shared_ptr<const Activations> find_activations(const nn::Module& module) {
-  const std::lock_guard lock(activations_mutex);
-  const auto found = activations().find(&module);
-  if (found == activations().end()) return nullptr;
-  if (!found->second->module.expired()) return found->second;
-  activations().erase(found);  // another module had this address
-  return nullptr;
-}
-
-void remember(std::shared_ptr<const Activations> made) {
-  const std::lock_guard lock(activations_mutex);
-  std::erase_if(activations(), [](const auto& entry) { return entry.second->module.expired(); });
-  if (const auto module = made->module.lock()) activations()[module.get()] = std::move(made);
-}
-
-// Only a plan that speaks of one unnamed tensor can be carried out by `call`.
-void check_side(const SignaturePlan& plan, const std::string& name, const char* side) {
-  TORCH_CHECK_VALUE(plan.by_name.empty(), "parallelize_module: '", name, ".", side, "' names '",
-                    plan.by_name.begin()->first, "', but arguments of C++ modules have no names\n  fix   give a list, in order");
-  TORCH_CHECK_NOT_IMPLEMENTED(plan.by_position.size() <= 1, "parallelize_module: '", name, ".", side, "' lists ",
-                              plan.by_position.size(), " tensors; moonhalo::call takes modules of one argument and one result");
-}
-
-at::Tensor move(const nn::Module& module, const at::Tensor& value, bool input) {
-  const auto found = find_activations(module);
-  if (!found) return value;
-  const SignaturePlan& plan = input ? found->inputs : found->outputs;
-  if (plan.by_position.empty() || !plan.by_position[0]) return value;
-  return redistribute_argument(value, found->mesh, *plan.by_position[0],
-                               "'" + found->name + (found->name.empty() ? "" : ".") + (input ? "input'" : "output'"));
-}
-
-// Placing
 
 class Parallelizer {
  public:
-  Parallelizer(const std::shared_ptr<nn::Module>& root, MeshPtr mesh, const ParallelizeOptions& options)
-      : mesh_(std::move(mesh)), options_(options) {
-    for (const auto& item : root->named_modules("", /*include_self=*/true)) {
-      ModuleFacts facts{item.key(), {class_name(*item.value())}, {}};
-      for (const auto& tensor : tensors_of(*item.value())) {
-        if (tensor.second->defined()) facts.tensors.push_back({tensor.first, tensor.second->sizes().vec()});
+  Parallelizer(ModuleTreePtr root, MeshPtr mesh, const ParallelizeOptions& options)
+      : root_(std::move(root)), mesh_(std::move(mesh)), options_(options), modules_(named_modules(root_)) {
+    for (const NamedModule& one : modules_) {
+      ModuleFacts facts{one.name, one.module->kinds(), {}};
+      for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
+        facts.tensors.push_back({tensor.name, tensor.value.sizes().vec()});
       }
-      modules_.push_back(item.value());
       facts_.push_back(std::move(facts));
     }
   }
 
   void run(const ParallelPlan& plan) {
-    for (const auto& [name, style] : plan.styles) {
-      TORCH_CHECK_NOT_IMPLEMENTED(style.kind != ParallelStyle::Kind::kCustom, "parallelize_module: '", name,
-                                  "' has a style written in Lua, which C++ modules do not take");
-    }
     TORCH_CHECK_NOT_IMPLEMENTED(!options_.is_model_sharded || plan.styles.empty(), "parallelize_module: is_model_sharded needs a ",
                                 "plan of placements, since styles read the shapes of whole parameters",
                                 "\n  fix   give {\"parameter\": {...}, \"forward\": {...}}");
     if (options_.factory) check_factories(*options_.factory, *mesh_);
     plans_ = resolve(plan, facts_, *mesh_, options_.unmatched);
-    // Everything is checked before anything changes.
     for (size_t i = 0; i < modules_.size(); ++i) check(i);
-    distribute();
-    for (size_t i = 0; i < modules_.size(); ++i) {
-      remember(std::make_shared<Activations>(Activations{modules_[i], facts_[i].name, mesh_, plans_[i].inputs,
-                                                         plans_[i].outputs, i == 0,
-                                                         i == 0 ? options_.factory : std::nullopt}));
-    }
+    const std::vector<size_t> hooked = modules_with_hooks();
+    const auto done = std::make_shared<Parallelized>(Parallelized{mesh_, spelt_out(plans_, facts_)});
+    apply_custom_styles(done->custom);
+    distribute_tensors(modules_, plans_, mesh_, options_.src_data_rank, options_.is_model_sharded);
+    wrap_factories();
+    for (const size_t i : hooked) add_hooks(i);
+    root_->set_parallelized(done);
   }
 
  private:
-  static std::vector<std::pair<std::string, at::Tensor*>> tensors_of(nn::Module& module) {
-    std::vector<std::pair<std::string, at::Tensor*>> all;
-    for (auto& item : Parameters::of(module)) all.emplace_back(item.key(), &item.value());
-    for (auto& item : buffers_of(module)) all.emplace_back(item.key(), &item.value());
-    return all;
-  }
-
-  std::string full_name(size_t i, const std::string& tensor) const {
-    return facts_[i].name.empty() ? tensor : facts_[i].name + "." + tensor;
-  }
-
   void check(size_t i) const {
-    check_side(plans_[i].inputs, facts_[i].name, "input");
-    check_side(plans_[i].outputs, facts_[i].name, "output");
-    std::vector<at::Tensor*> members;
-    const bool known = find_members(*modules_[i], members);
+    const ModuleTree& module = *modules_[i].module;
+    module.check_signature(modules_[i].name, plans_[i].inputs, plans_[i].outputs);
     for (const auto& [name, tensor] : plans_[i].tensors) {
       const bool cut = std::any_of(tensor.placements.begin(), tensor.placements.end(),
                                    [](const Placement& placement) { return placement.is_shard(); });
-      TORCH_CHECK_NOT_IMPLEMENTED(known || !cut, "parallelize_module: '", full_name(i, name), "' cannot be cut, it is not known ",
-                                  "where ", class_name(*modules_[i]), " keeps it\n  have  a module class that is not LibTorch's own",
-                                  "\n  fix   moonhalo::declare_members<", class_name(*modules_[i]),
-                                  "Impl>([](auto& m) { return std::vector<at::Tensor*>{&m.", name, "}; }) before this call");
+      const std::string reason = cut ? module.why_fixed(name) : "";
+      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), "parallelize_module: '", child_name(modules_[i].name, name), "' cannot be cut, ",
+                                  reason);
+    }
+    for (const int64_t number : plans_[i].custom) {
+      TORCH_CHECK_NOT_IMPLEMENTED(number >= 0 && number < static_cast<int64_t>(options_.custom_styles.size()), "parallelize_module: '",
+                                  modules_[i].name, "' has custom style ", number, ", which the options do not have\n  have  ",
+                                  options_.custom_styles.size(), " custom_styles\n  fix   give its function in custom_styles");
     }
   }
 
-  void distribute() {
-    std::vector<PlannedTensor> planned;
-    std::vector<std::pair<size_t, at::Tensor*>> slots;  // where the planned tensors are registered, and in which module
-    std::vector<at::Tensor*> plain;                     // of modules whose tensors stay plain
+  // One place of each module whose arguments or results move.
+  std::vector<size_t> modules_with_hooks() const {
+    std::map<const void*, size_t> first;
+    std::vector<size_t> hooked;
     for (size_t i = 0; i < modules_.size(); ++i) {
-      std::vector<at::Tensor*> members;
-      const bool known = find_members(*modules_[i], members);
-      for (const auto& [name, slot] : tensors_of(*modules_[i])) {
-        if (!known) {
-          plain.push_back(slot);
-        } else if (slot->defined()) {
-          planned.push_back({full_name(i, name), *slot, plans_[i].tensors.at(name)});
-          slots.emplace_back(i, slot);
-        }
-      }
+      if (plans_[i].inputs.empty() && plans_[i].outputs.empty()) continue;
+      const auto [found, is_new] = first.emplace(modules_[i].module->identity(), i);
+      const size_t other = found->second;
+      TORCH_CHECK_VALUE(plans_[other].inputs == plans_[i].inputs && plans_[other].outputs == plans_[i].outputs,
+                        "parallelize_module: '", modules_[other].name, "' and '", modules_[i].name,
+                        "' are one module, and the plan moves their arguments differently\n  fix   list one of them");
+      if (is_new) hooked.push_back(i);
     }
-    const std::vector<at::Tensor> placed =
-        distribute_parameters(planned, mesh_, options_.src_data_rank, options_.is_model_sharded);
-    for (size_t s = 0; s < slots.size(); ++s) {
-      if (!placed[s].defined()) continue;
-      std::vector<at::Tensor*> members;
-      find_members(*modules_[slots[s].first], members);
-      for (at::Tensor* member : members) {
-        if (member->is_same(planned[s].tensor)) *member = placed[s];
-      }
-      *slots[s].second = placed[s];
-    }
-    for (at::Tensor* slot : plain) materialize_in_place(*slot);
+    return hooked;
   }
 
+  void apply_custom_styles(std::vector<std::string>& names) const {
+    std::set<std::pair<const void*, int64_t>> applied;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      for (const int64_t number : plans_[i].custom) {
+        names.push_back(modules_[i].name);
+        if (!applied.emplace(modules_[i].module->identity(), number).second) continue;
+        options_.custom_styles[number](modules_[i].module, mesh_);
+      }
+    }
+  }
+
+  void wrap_factories() const {
+    if (!options_.factory) return;
+    root_->wrap_forward([mesh = mesh_, plan = *options_.factory](const Forward& forward, const CallTensors& arguments) {
+      const CaptureFactories captured(mesh, plan);
+      return forward(arguments);
+    });
+  }
+
+  void add_hooks(size_t i) const {
+    const auto hook = [&](const SignaturePlan& plan, const char* side) -> std::function<void(CallTensors&)> {
+      if (plan.empty()) return nullptr;
+      const std::string where = "'" + child_name(modules_[i].name, side) + "'";
+      return [plan, where, mesh = mesh_](CallTensors& values) { move_listed(values, plan, mesh, where); };
+    };
+    modules_[i].module->add_call_hooks({hook(plans_[i].inputs, "input"), hook(plans_[i].outputs, "output")});
+  }
+
+  ModuleTreePtr root_;
   MeshPtr mesh_;
   const ParallelizeOptions& options_;
-  std::vector<std::shared_ptr<nn::Module>> modules_;
+  std::vector<NamedModule> modules_;
   std::vector<ModuleFacts> facts_;
   std::vector<ModulePlan> plans_;
 };
 
+void check_given(const char* op, bool module, const MeshPtr& mesh) {
+  TORCH_CHECK_VALUE(module && mesh != nullptr, op, ": no ", module ? "mesh" : "module", " given");
+}
+
 }  // namespace
 
-std::shared_ptr<nn::Module> parallelize_module(const std::shared_ptr<nn::Module>& module, const MeshPtr& mesh,
-                                               const ParallelPlan& plan, const ParallelizeOptions& options) {
-  TORCH_CHECK_VALUE(module != nullptr && mesh != nullptr, "parallelize_module: no ", module ? "mesh" : "module", " given");
-  if (const auto before = find_activations(*module); before && before->root) {
+void parallelize_module(const ModuleTreePtr& module, const MeshPtr& mesh, const ParallelPlan& plan,
+                        const ParallelizeOptions& options) {
+  check_given("parallelize_module", module != nullptr, mesh);
+  if (module->parallelized()) {
     if (mesh->rank() == 0) {
-      TORCH_WARN("parallelize_module: this ", class_name(*module), " was parallelized before, nothing is changed");
+      TORCH_WARN("parallelize_module: this ", module->kinds()[0], " was parallelized before, nothing is changed");
     }
-    return module;
+    return;
   }
   Parallelizer(module, mesh, options).run(plan);
+}
+
+std::shared_ptr<torch::nn::Module> parallelize_module(const std::shared_ptr<torch::nn::Module>& module,
+                                                      const MeshPtr& mesh, const ParallelPlan& plan,
+                                                      const ParallelizeOptions& options) {
+  check_given("parallelize_module", module != nullptr, mesh);
+  parallelize_module(module_tree(*module), mesh, plan, options);
   return module;
 }
 
-namespace detail {
-
-void declare_members(Members members) {
-  const std::lock_guard lock(declared_mutex);
-  declared().push_back(std::move(members));
-}
-
-void replace_tensors(nn::Module& root,
-                     const std::function<at::Tensor(const std::string&, const at::Tensor&, bool)>& place) {
-  const auto modules = root.named_modules("", /*include_self=*/true);
-  std::vector<at::Tensor*> members;
-  for (const auto& item : modules) {
-    const bool empty = Parameters::of(*item.value()).is_empty() && buffers_of(*item.value()).is_empty();
-    TORCH_CHECK_NOT_IMPLEMENTED(find_members(*item.value(), members) || empty, "'", item.key(),
-                                "': it is not known where ", class_name(*item.value()),
-                                " keeps its tensors\n  fix   tell it with moonhalo::declare_members<",
-                                class_name(*item.value()), "Impl> before this call");
-  }
-  std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> placed;  // before, alive; after
-  for (const auto& item : modules) {
-    for (auto* registry : {&Parameters::of(*item.value()), &buffers_of(*item.value())}) {
-      const bool is_parameter = registry == &Parameters::of(*item.value());
-      for (auto& slot : *registry) {
-        if (!slot.value().defined()) continue;
-        const at::Tensor old = slot.value();
-        auto& [before, after] = placed[old.unsafeGetTensorImpl()];
-        if (!after.defined()) {
-          before = old;
-          after = place(item.key().empty() ? slot.key() : item.key() + "." + slot.key(), old, is_parameter);
-        }
-        slot.value() = after;
-      }
+void distribute_module(const ModuleTreePtr& module, const MeshPtr& mesh, const DistributeFunctions& functions) {
+  check_given("distribute_module", module != nullptr, mesh);
+  const std::vector<NamedModule> modules = named_modules(module);
+  for (const NamedModule& one : modules) {
+    for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
+      const std::string reason = one.module->why_fixed(tensor.name);
+      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), "distribute_module: '", child_name(one.name, tensor.name),
+                                  "' cannot be replaced, ", reason);
     }
   }
-  for (at::Tensor* member : members) {
-    if (!member->defined()) continue;
-    const auto found = placed.find(member->unsafeGetTensorImpl());
-    if (found != placed.end()) *member = found->second.second;
+  std::set<const void*> seen;
+  for (const NamedModule& one : modules) {
+    if (functions.partition && seen.insert(one.module->identity()).second) {
+      functions.partition(one.name, one.module, mesh);
+    }
   }
+  distribute_tensors(modules, std::vector<ModulePlan>(modules.size()), mesh, /*src=*/0, /*is_model_sharded=*/false);
+  CallHooks hooks;
+  if (functions.input) hooks.before = [mesh, run = functions.input](CallTensors& values) { run(values, mesh); };
+  if (functions.output) hooks.after = [mesh, run = functions.output](CallTensors& values) { run(values, mesh); };
+  if (hooks.before || hooks.after) module->add_call_hooks(std::move(hooks));
 }
 
-at::Tensor enter(const nn::Module& module, const at::Tensor& input) { return move(module, input, true); }
-at::Tensor leave(const nn::Module& module, const at::Tensor& output) { return move(module, output, false); }
-
-std::unique_ptr<CaptureFactories> capture_factories_of(const nn::Module& module) {
-  const auto found = find_activations(module);
-  return found && found->factory ? std::make_unique<CaptureFactories>(found->mesh, *found->factory) : nullptr;
+std::shared_ptr<torch::nn::Module> distribute_module(const std::shared_ptr<torch::nn::Module>& module,
+                                                     const MeshPtr& mesh, const DistributeFunctions& functions) {
+  check_given("distribute_module", module != nullptr, mesh);
+  distribute_module(module_tree(*module), mesh, functions);
+  return module;
 }
 
-std::optional<at::Tensor> call_children(nn::Module& module, const at::Tensor& input) {
-  auto* sequential = dynamic_cast<nn::SequentialImpl*>(&module);
-  if (sequential == nullptr) return std::nullopt;
-  at::Tensor value = input;
-  for (nn::AnyModule& child : *sequential) {
-    const std::shared_ptr<nn::Module> pointer = child.ptr();
-    value = enter(*pointer, value);
-    const std::optional<at::Tensor> inside = call_children(*pointer, value);
-    value = leave(*pointer, inside ? *inside : child.forward(value));
-  }
-  return value;
-}
-
-}  // namespace detail
 }  // namespace moonhalo

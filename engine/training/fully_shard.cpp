@@ -3,16 +3,15 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/nn/module.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
+#include <unordered_map>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/model/distribute_parameters.h"
-#include "moonhalo/engine/model/parallelize.h"
+#include "moonhalo/engine/model/torch_module_tree.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -145,19 +144,74 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
   return placed(value, tensor, root, spec_on(value, root)->placements());
 }
 
-ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options) {
-  detail::replace_tensors(module, [&](const std::string& name, const at::Tensor& tensor, bool is_parameter) {
-    const std::string where = checked_name("fully_shard", name, tensor);
-    return is_parameter ? store_parameter(tensor, data, options, where) : copy_tensor(tensor, data, where);
+namespace {
+
+// Remembers the tensors that fully_shard and replicate made, so that modules of several calls go on sharing them, and
+// outer calls leave what inner calls have placed.
+class PlacedTensors {
+ public:
+  at::Tensor find(const at::Tensor& tensor) const {
+    const auto found = entries_.find(tensor.unsafeGetTensorImpl());
+    if (found == entries_.end() || !found->second.before.lock()) return {};  // another tensor had this address
+    const auto after = found->second.after.lock();
+    return after ? at::Tensor(after) : at::Tensor();
+  }
+  void add(const at::Tensor& before, const at::Tensor& after) {
+    for (const at::Tensor& key : {before, after}) {
+      entries_.insert_or_assign(key.unsafeGetTensorImpl(),
+                                Entry{Weak(key.getIntrusivePtr()), Weak(after.getIntrusivePtr())});
+    }
+  }
+  void forget_dead() {
+    std::erase_if(entries_, [](const auto& entry) { return entry.second.before.expired(); });
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
+  struct Entry {
+    Weak before, after;
+  };
+  std::unordered_map<const void*, Entry> entries_;
+};
+const RankLocal<PlacedTensors> placed_tensors;
+
+void place_all(const char* op, const ModuleTreePtr& module,
+               const std::function<at::Tensor(const ModuleTree::Tensor& tensor, const std::string& where)>& place) {
+  placed_tensors->forget_dead();
+  replace_tensors(op, module, [&](const std::string& name, const ModuleTree::Tensor& tensor) {
+    if (const at::Tensor before = placed_tensors->find(tensor.value); before.defined()) return before;
+    const at::Tensor after = place(tensor, checked_name(op, name, tensor.value));
+    placed_tensors->add(tensor.value, after);
+    return after;
   });
-  return std::make_shared<ParameterUnit>(module.parameters(), options);
 }
 
-ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data) {
-  detail::replace_tensors(module, [&](const std::string& name, const at::Tensor& tensor, bool) {
-    return copy_tensor(tensor, data, checked_name("replicate", name, tensor));
+}  // namespace
+
+ParameterUnitPtr fully_shard(const ModuleTreePtr& module, const MeshPtr& data, const FullyShardOptions& options) {
+  place_all("fully_shard", module, [&](const ModuleTree::Tensor& tensor, const std::string& where) {
+    if (!tensor.is_parameter) return copy_tensor(tensor.value, data, where);
+    FullyShardOptions own = options;
+    own.level = options.level && !tensor.shared_by_stages;
+    return store_parameter(tensor.value, data, own, where);
   });
-  return std::make_shared<ParameterUnit>(module.parameters(), FullyShardOptions{.reshard_after_backward = false});
+  return std::make_shared<ParameterUnit>(parameters_of(module), options);
+}
+
+ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options) {
+  return fully_shard(module_tree(module), data, options);
+}
+
+ParameterUnitPtr replicate(const ModuleTreePtr& module, const MeshPtr& data, const GradientSyncOptions& gradients) {
+  place_all("replicate", module, [&](const ModuleTree::Tensor& tensor, const std::string& where) {
+    return copy_tensor(tensor.value, data, where);
+  });
+  return std::make_shared<ParameterUnit>(parameters_of(module),
+                                         FullyShardOptions{.reshard_after_backward = false, .gradients = gradients});
+}
+
+ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data, const GradientSyncOptions& gradients) {
+  return replicate(module_tree(module), data, gradients);
 }
 
 }  // namespace moonhalo

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/model/module_tree.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/training/parameter_unit.h"
@@ -36,16 +37,19 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name);
 
 /// Replaces a model's parameters by those of store_parameter and its buffers by those of copy_tensor. Call it for inner
-/// modules first and with one mesh; it leaves what an earlier call has placed. Make optimizers afterwards. Pass inputs
-/// and labels through local_batch, from each rank's own samples. Collective over the whole mesh. Throws ValueError for
-/// a parameter that has a gradient already.
+/// modules first and with one mesh; it leaves what an earlier call of fully_shard or replicate has placed, and a tensor
+/// that modules of several calls share stays shared. Make optimizers afterwards. Pass inputs and labels through
+/// local_batch, from each rank's own samples. Collective over the whole mesh. Throws ValueError for a parameter that
+/// has a gradient already, and NotImplementedError for a tensor that cannot be replaced (ModuleTree::why_fixed).
 ///
 /// Returns the unit of the parameters that no earlier call has placed. If the module's forward runs in the unit's
 /// `call`, they are gathered in one message; otherwise every operator gathers the parameters that it needs.
+ParameterUnitPtr fully_shard(const ModuleTreePtr& module, const MeshPtr& data, const FullyShardOptions& options = {});
 ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, const FullyShardOptions& options = {});
 /// Like fully_shard, with a copy of every parameter on each rank. The returned unit reduces gradients (unit_reducer.h)
 /// and gathers nothing.
-ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data);
+ParameterUnitPtr replicate(const ModuleTreePtr& module, const MeshPtr& data, const GradientSyncOptions& gradients = {});
+ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data, const GradientSyncOptions& gradients = {});
 
 /// Returns the dim along which store_parameter shards such a tensor, or nullopt. `is_cut` says per dim whether it is
 /// sharded already.
