@@ -7,6 +7,7 @@ import threading
 sys.path.insert(0, sys.argv[1])
 import front
 import hooks
+import modules
 import moonhalo as mh
 import settings
 import tensors
@@ -177,6 +178,7 @@ def rank(world):
     front.rank(mesh, expect)
     tensors.rank(world, mesh, expect)
     settings.rank(world, mesh, expect)
+    modules.rank(mesh, expect)
     world.barrier()
 
 

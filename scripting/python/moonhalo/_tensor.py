@@ -6,7 +6,7 @@ import functools as _functools
 import torch as _torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook as _register_step_pre_hook
 
-from ._moonhalo import (from_local, full_tensor, is_shard_tensor, mesh_of, placements, redistribute, to_local, _check_trained,
+from ._moonhalo import (from_local, full_tensor, is_shard_tensor, mesh_of, placements, redistribute, to_local, _finish_grad_sync,
                         _replace_hooks)
 
 # ---- The type ---------------------------------------------------------------------------------------------------------------------
@@ -176,8 +176,9 @@ _torch.Tensor._backward_hooks = property(_hooks_of_torch.__get__, _set_backward_
 
 
 def _before_step(optimizer, args, kwargs):
-    """Blocks may have been computed from a tensor that is no torch.nn.Parameter: nobody sums its gradients over the ranks."""
-    _check_trained([parameter for group in optimizer.param_groups for parameter in group["params"]])
+    """Gradients that are sums over ranks are reduced in few messages. Blocks may have been computed from a tensor that is no
+    torch.nn.Parameter, whose gradients nobody sums over the ranks: that is an error."""
+    _finish_grad_sync([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
 
 _register_step_pre_hook(_before_step)
