@@ -100,6 +100,10 @@ local function add_training()
     return mh.optim.SequentialLR(opt, {mh.optim.StepLR(opt, 1), mh.optim.LinearLR(opt)}, {2})
   end)
   add_lua_object("ReduceLROnPlateau", function() return mh.optim.ReduceLROnPlateau(optimizer()) end)
+  -- The methods of a metric are an upvalue of its __index.
+  for _, kind in ipairs {"rmse", "vrmse"} do
+    add_object(kind, function() return mh.metrics[kind]{} end)
+  end
   add_lua_object("EMA", function() return mh.EMA(wrong.net()) end)
   add_lua_object("Pipeline", function() return mh.pipeline(mh.nn.Sequential(wrong.net()),
       {mesh = mh.init_device_mesh(mh.device(), {1}, {"pp"}), micros = 1}) end)
