@@ -9,7 +9,7 @@ local kHomes = {
   {"internal.sample_arguments", "constant", "local_batch"},
   {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
   {"internal.pipeline", "pipeline"},
-  {"internal.patch", "patch"},
+  {"internal.patch", "patch"}, {"internal.rollout", "rollout"},
   {"internal.ema", "EMA"},
   {"internal.accumulate", "accumulate"},
   {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts",
