@@ -14,6 +14,9 @@ if(Python3_Interpreter_FOUND)
                                            "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.words COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_words.py"
                                              "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.reference COMMAND Python3::Interpreter -B
+                                                 "${PROJECT_SOURCE_DIR}/docs/tools/reference.py" "${PROJECT_SOURCE_DIR}"
+                                                 --check)
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter
                                                     "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
@@ -24,6 +27,6 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME dev COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/dev/check_dev.py"
       "${PROJECT_SOURCE_DIR}")
   set_tests_properties(dev PROPERTIES LABELS quick)
-  set_tests_properties(style style.features style.rooms style.tests style.git style.words style.second_tries
-      gpu.Y20_first_stages PROPERTIES LABELS quick)
+  set_tests_properties(style style.features style.rooms style.tests style.git style.words style.reference
+      style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
 endif()

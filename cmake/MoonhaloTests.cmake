@@ -419,6 +419,8 @@ if(TARGET moonhalo_cli)
              WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(lua.${name} PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
   endforeach()
+  set_property(TEST lua.reference lua.reference_examples lua.reference_examples_ranks3 APPEND
+               PROPERTY ENVIRONMENT "MOONHALO_REFERENCE=${reference_json}")
   # V10: ranks that are pretended.
   moonhalo_add_test(NAME lua.dry_run COMMAND moonhalo_cli run tests/scripting/support/dry_run.lua --backend fake
                             --ranks 64 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")

@@ -41,8 +41,22 @@ void check_differentiable(const char* op, const at::Tensor& tensor, bool has_gra
                     describe(tensor), "\n  fix   reduce it first, x:sum():backward(), or give a gradient of its shape, x:backward(g)");
 }
 
-/// x:backward(gradient | nil, {retain_graph =, create_graph =, inputs =}); also x:backward{gradient
-/// = ..., ...}.
+/// x:backward(gradient = nil, {retain_graph = nil, create_graph = false, inputs = nil}) -> nothing
+///   Adds the derivatives of x to the grad of every leaf from which x was computed and that requires a gradient. The
+///   gradient of a leaf that is a ShardTensor has the leaf's placements.
+///   gradient    Tensor?     of the shape of x; not needed for one element
+///   retain_graph   boolean?   keeps what is needed for another backward; nil means create_graph
+///   create_graph   boolean   records the derivatives, for derivatives of derivatives
+///   inputs      {Tensor}?   adds to the grad of these tensors alone
+///   returns     nothing
+///   collective  over the meshes of the tensors between x and the leaves
+///   errors      ValueError: nothing that requires a gradient was used, or x has several elements and no gradient is
+///     given
+///   example
+///     local x = mh.tensor({1.0, 2.0}, {requires_grad = true})
+///     local y = (x * x):sum()
+///     y:backward()
+///     x.grad:tolist()    --> {2.0, 4.0}
 int backward(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   at::Tensor gradient;
@@ -61,8 +75,22 @@ int backward(lua_State* lua) {
   return 0;
 }
 
-/// mh.grad(outputs, inputs, {grad_outputs =, retain_graph =, create_graph =, allow_unused =}) ->
-/// one result per input.
+/// mh.grad(outputs, inputs, {grad_outputs = nil, retain_graph = nil, create_graph = false, allow_unused = false}) ->
+///     Tensor
+///   The derivatives of outputs with respect to inputs. Nothing is added to the grad of any tensor.
+///   outputs     Tensor|{Tensor}   what is differentiated
+///   inputs      Tensor|{Tensor}   with respect to these
+///   grad_outputs   {Tensor}?   a gradient for each output; not needed for one element
+///   retain_graph   boolean?   keeps what is needed for another backward; nil means create_graph
+///   create_graph   boolean   records the derivatives, for derivatives of derivatives
+///   allow_unused   boolean   nil for an input that was not used, instead of an error
+///   returns     Tensor      one result for each input, not a list: local a, b = mh.grad(y, {u, v})
+///   collective  over the meshes of the tensors between outputs and inputs
+///   errors      ValueError: an output does not depend on anything that requires a gradient
+///   example
+///     local x = mh.tensor({3.0}, {requires_grad = true})
+///     local first = mh.grad((x * x * x):sum(), x, {create_graph = true})
+///     first:item(), mh.grad(first:sum(), x):item()    --> 27.0  18.0
 int grad(lua_State* lua) {
   const std::vector<at::Tensor> outputs = check_tensor_list(lua, 1);
   const std::vector<at::Tensor> inputs = check_tensor_list(lua, 2);
@@ -82,6 +110,18 @@ int grad(lua_State* lua) {
   return static_cast<int>(results.size());
 }
 
+/// x:retain_grad() -> nothing
+///   Lets backward also add up x.grad of a tensor that is not a leaf.
+///   returns     nothing
+///   collective  no
+///   errors      the tensor does not require a gradient
+///   example
+///     local x = mh.ones({2}, {requires_grad = true})
+///     local y = x * 2
+///     y:retain_grad()
+///     local z = (y * 5):sum()
+///     z:backward()
+///     y.grad:tolist()    --> {5.0, 5.0}
 int retain_grad(lua_State* lua) {
   check_tensor(lua, 1).retain_grad();
   return 0;
@@ -109,7 +149,17 @@ int remove_hook(lua_State* lua) {
   return 0;
 }
 
-/// x:register_hook(fn) -> handle with :remove(). fn(gradient) gives a new gradient or nil.
+/// x:register_hook(fn) -> table
+///   Calls fn(gradient) during backward when the gradient of x is known. A tensor that fn returns takes its place.
+///   fn          function    fn(gradient) -> Tensor?
+///   returns     table       {remove}: remove() takes the hook away
+///   collective  no
+///   errors      ValueError: x does not require a gradient
+///   example
+///     local x = mh.ones({2}, {requires_grad = true})
+///     x:register_hook(function(gradient) return gradient * 10 end)
+///     x:sum():backward()
+///     x.grad:tolist()    --> {10.0, 10.0}
 int register_hook(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
@@ -135,14 +185,52 @@ int call_under(lua_State* lua, int index, Arguments&&... arguments) {
   return lua_gettop(lua) - index + 1;
 }
 
+/// mh.no_grad(fn, ...) -> any
+///   Runs fn(...) without recording gradients, and returns its results.
+///   fn          function    what to run
+///   returns     any         the results of fn
+///   collective  no
+///   example
+///     local x = mh.ones({2}, {requires_grad = true})
+///     mh.no_grad(function() return x * 2 end).requires_grad    --> false
 int no_grad(lua_State* lua) { return call_under<at::AutoGradMode>(lua, 1, false); }
+/// mh.enable_grad(fn, ...) -> any
+///   Runs fn(...) with gradients recorded, also within mh.no_grad, and returns its results.
+///   fn          function    what to run
+///   returns     any         the results of fn
+///   collective  no
+///   example
+///     local x = mh.ones({2}, {requires_grad = true})
+///     mh.no_grad(function() return mh.enable_grad(function() return x * 2 end) end).requires_grad    --> true
 int enable_grad(lua_State* lua) { return call_under<at::AutoGradMode>(lua, 1, true); }
+/// mh.inference_mode(fn, ...) -> any
+///   Runs fn(...) as mh.no_grad does, with less work for each operator. Tensors made within can never take part in
+///   backward.
+///   fn          function    what to run
+///   returns     any         the results of fn
+///   collective  no
+///   example
+///     mh.inference_mode(function() return mh.ones{2}:sum() end):item()    --> 2.0
 int inference_mode(lua_State* lua) { return call_under<c10::InferenceMode>(lua, 1, true); }
 
+/// mh.set_grad_enabled(enabled) -> nothing
+///   Switches the recording of gradients on or off for what follows on this rank.
+///   enabled     boolean     true at the start
+///   returns     nothing
+///   collective  no, but all ranks must choose the same
+///   example
+///     mh.set_grad_enabled(false)
+///     mh.is_grad_enabled()    --> false
 int set_grad_enabled(lua_State* lua) {
   at::GradMode::set_enabled(check_bool(lua, 1));
   return 0;
 }
+/// mh.is_grad_enabled() -> boolean
+///   Whether operators record gradients.
+///   returns     boolean     true at the start
+///   collective  no
+///   example
+///     mh.is_grad_enabled(), mh.no_grad(mh.is_grad_enabled)    --> true  false
 int is_grad_enabled(lua_State* lua) {
   push(lua, at::GradMode::is_enabled());
   return 1;
@@ -170,7 +258,17 @@ class Autocast {
   at::ScalarType dtype_;
 };
 
-/// mh.autocast(dtype, fn, ...) on the run's device.
+/// mh.autocast(dtype, fn, ...) -> any
+///   Runs fn(...) with matrix products and convolutions in a lower precision, as torch.autocast does, and returns its
+///   results. Call backward after it, outside.
+///   dtype       "bfloat16"|"float16"   the lower precision
+///   fn          function    what to run
+///   returns     any         the results of fn
+///   collective  no, but all ranks must call it
+///   errors      ValueError: another dtype
+///   example
+///     local y = mh.autocast("bfloat16", function() return mh.ones{2, 3}:matmul(mh.ones{3, 2}) end)
+///     y.dtype    --> bfloat16
 int autocast(lua_State* lua) {
   const at::ScalarType dtype = check_dtype(lua, 1);
   TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ",
@@ -179,6 +277,17 @@ int autocast(lua_State* lua) {
   return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype);
 }
 
+/// mh.manual_seed(seed) -> nothing
+///   Starts the random numbers of this rank anew: those of tensors, and of math.random. The same seed on all ranks
+///   gives the same numbers on all ranks.
+///   seed        integer     any number; the same on all ranks
+///   returns     nothing
+///   collective  no, but all ranks must give the same
+///   example
+///     mh.manual_seed(3)
+///     local a = mh.rand{2}
+///     mh.manual_seed(3)
+///     a:equal(mh.rand{2})    --> true
 int manual_seed(lua_State* lua) {
   const auto seed = static_cast<uint64_t>(check_int(lua, 1));
   context(lua).manual_seed(seed);
@@ -188,6 +297,13 @@ int manual_seed(lua_State* lua) {
   if (!context(lua).ranks_are_threads) at::manual_seed(seed);
   return 0;
 }
+/// mh.initial_seed() -> integer
+///   The seed that mh.manual_seed was given last.
+///   returns     integer     the seed
+///   collective  no
+///   example
+///     mh.manual_seed(7)
+///     mh.initial_seed()    --> 7
 int initial_seed(lua_State* lua) {
   push(lua, context(lua).seed());
   return 1;
@@ -195,6 +311,15 @@ int initial_seed(lua_State* lua) {
 
 constexpr int64_t kMostThreads = 4096;
 
+/// mh.set_num_threads(count) -> nothing
+///   Sets how many threads LibTorch uses for one operator of this rank.
+///   count       integer     1 to 4096
+///   returns     nothing
+///   collective  no
+///   errors      ValueError: another number
+///   example
+///     mh.set_num_threads(1)
+///     mh.get_num_threads()    --> 1
 int set_num_threads(lua_State* lua) {
   const int64_t count = check_int(lua, 1);
   TORCH_CHECK_VALUE(count >= 1 && count <= kMostThreads, "set_num_threads: ", count, " is no number of threads\n  fix   give 1 to ",
@@ -202,21 +327,40 @@ int set_num_threads(lua_State* lua) {
   at::set_num_threads(static_cast<int>(count));
   return 0;
 }
+/// mh.get_num_threads() -> integer
+///   How many threads LibTorch uses for one operator of this rank.
+///   returns     integer     1 or more
+///   collective  no
+///   example
+///     mh.get_num_threads() >= 1    --> true
 int get_num_threads(lua_State* lua) {
   push(lua, at::get_num_threads());
   return 1;
 }
 
-/// mh.allow_tf32(allowed): whether CUDA's convolutions and products of float32 may round their factors to TF32 (10 bits
-/// instead of 23), which is faster. Of the whole process, so of all its rank threads. Without a call LibTorch's
-/// defaults hold: convolutions may, products may not.
+/// mh.allow_tf32(allowed) -> nothing
+///   Whether CUDA's convolutions and products of float32 may round their factors to TF32 (10 bits instead of 23), which
+///   is faster. It holds for the whole process, so for all its rank threads. Without a call LibTorch's defaults hold:
+///   convolutions may, products may not.
+///   allowed     boolean     for both
+///   returns     nothing
+///   collective  no
+///   example
+///     mh.allow_tf32(false)
+///     mh.is_tf32_allowed()    --> false  false
 int allow_tf32(lua_State* lua) {
   const bool allowed = check_bool(lua, 1);
   at::globalContext().setAllowTF32CuDNN(allowed);
   at::globalContext().setAllowTF32CuBLAS(allowed);
   return 0;
 }
-/// mh.is_tf32_allowed() -> for convolutions, for products
+/// mh.is_tf32_allowed() -> boolean
+///   Whether CUDA's convolutions may use TF32; a second result says it of matrix products.
+///   returns     boolean     for convolutions, then for products
+///   collective  no
+///   example
+///     mh.allow_tf32(true)
+///     mh.is_tf32_allowed()    --> true  true
 int is_tf32_allowed(lua_State* lua) {
   push(lua, at::globalContext().allowTF32CuDNN());
   push(lua, at::globalContext().allowTF32CuBLAS());

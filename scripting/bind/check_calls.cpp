@@ -6,9 +6,15 @@
 namespace moonhalo::scripting {
 namespace {
 
-/// mh.check_calls(on): whether processes compare every collective call (operator, shapes, what made the tensors) before
-/// data moves; on unless MOONHALO_CHECK_CALLS=0. Thread ranks always do. Collective over all ranks; returns what was
-/// set before.
+/// mh.check_calls(on) -> boolean
+///   Whether processes compare every collective call (operator, shapes, what made the tensors) before data moves.
+///   Thread ranks always do.
+///   on          boolean     true at the start, unless MOONHALO_CHECK_CALLS is 0
+///   returns     boolean     the setting before
+///   collective  over all ranks
+///   example
+///     mh.check_calls(true)
+///     mh.check_calls(true)    --> true
 int check_calls(lua_State* lua) {
   push(lua, set_check_calls(*context(lua).world, check_bool(lua, 1)));
   return 1;

@@ -8,9 +8,15 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.check_replicated(on): whether plain tensors that meet ShardTensors are compared between ranks (they must be
-/// alike); true at the start. Returns what was before. Collective over all ranks, which must give the same; without an
-/// argument it only tells.
+/// mh.check_replicated(on = nil) -> boolean
+///   Whether plain tensors that are used together with ShardTensors are compared between ranks, because they must be
+///   equal on all of them. Without an argument nothing changes.
+///   on          boolean?    true at the start
+///   returns     boolean     the setting before
+///   collective  over all ranks, which must give the same; without an argument no
+///   errors      TypeError: neither true nor false
+///   example
+///     mh.check_replicated(false), mh.check_replicated(true)    --> true  false
 int check_replicated_function(lua_State* lua) {
   if (lua_gettop(lua) == 0) {
     push(lua, check_replicated());

@@ -8,9 +8,18 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.cut_graph(edges, cut): edges [2, E] int64, plain: sources, targets. cut: the rows of each block of nodes, or a
-/// ShardTensor whose first dim is cut as the nodes are. Returns the numbers of the edges [E] in an order in which those
-/// whose targets are in one block follow one another, and how many each block has, for Shard(0, sizes). Not collective.
+/// mh.cut_graph(edges, cut) -> Tensor
+///   Orders the edges of a graph so that each block of edges has those whose targets are in the same block of nodes.
+///   edges       Tensor      int64 [2, E], plain, the same on all ranks: sources, then targets
+///   cut         {integer}|Tensor   rows of each block of nodes, or a ShardTensor whose dim 0 is cut as the nodes are
+///   returns     Tensor      int64 [E], the numbers of the edges in their new order; a second result is the list of
+///     edges of each block, for mh.Shard(0, sizes)
+///   collective  no
+///   errors      ValueError: a target is not a node, or the nodes are not cut
+///   example
+///     local edges = mh.tensor{{0, 1, 2, 3}, {3, 0, 1, 2}}
+///     local order, sizes = mh.cut_graph(edges, {2, 2})
+///     order:tolist(), sizes    --> {1, 2, 0, 3}  {2, 2}
 int cut_graph_function(lua_State* lua) {
   const at::Tensor& edges = check_tensor(lua, 1);
   const at::Tensor* nodes = to_tensor(lua, 2);

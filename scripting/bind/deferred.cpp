@@ -8,7 +8,18 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.deferred_init(fn [, {min_numel = 1024}]): what fn() returns, made of deferred tensors.
+/// mh.deferred_init(fn, {min_numel = 1024}) -> any
+///   Calls fn() while large tensors are only recorded, not computed, and returns its results. Such tensors get memory
+///   and values when they are distributed (mh.parallelize_module, mh.fully_shard) or materialized: each rank computes
+///   its own block, with the values that the whole tensor would have.
+///   fn          function    makes a model
+///   min_numel   integer     smaller tensors are made at once
+///   returns     any         the results of fn
+///   collective  no
+///   errors      TypeError: fn is not a function
+///   example
+///     local net = mh.deferred_init(function() return nn.Linear(100, 100) end)
+///     mh.is_deferred(net.weight), mh.is_deferred(net.bias)    --> true  false
 int deferred_init(lua_State* lua) {
   if (!is_callable(lua, 1)) argument_error(lua, 1, "a function");
   const Options options(lua, 2, "deferred_init", {"min_numel"});
@@ -19,13 +30,29 @@ int deferred_init(lua_State* lua) {
   return lua_gettop(lua);
 }
 
+/// x:is_deferred() -> boolean
+/// mh.is_deferred(x) -> boolean
+///   Whether the tensor was made by mh.deferred_init and has no memory yet.
+///   x           Tensor      what is asked about
+///   returns     boolean     false for every other tensor
+///   collective  no
+///   example
+///     mh.ones{2}:is_deferred()    --> false
 int deferred(lua_State* lua) {
   push(lua, is_deferred(check_tensor(lua, 1)));
   return 1;
 }
 
-/// mh.materialize(tensor [, mesh, placements]): plain and whole, or the owned block (collective over
-/// the mesh).
+/// mh.materialize(tensor, mesh = nil, placements = nil) -> Tensor
+///   Computes a deferred tensor: whole and plain, or the block of this rank.
+///   tensor      Tensor      made by mh.deferred_init
+///   mesh        DeviceMesh?   where blocks are made
+///   placements  {Placement}?   one for each mesh dim
+///   returns     Tensor      the same values as without mh.deferred_init
+///   collective  over the mesh, if one is given
+///   example
+///     local weight = mh.deferred_init(function() return mh.ones{64, 64} end)
+///     mh.materialize(weight, mesh, {mh.Shard(0)}):sum():item()    --> 4096.0
 int materialize_tensor(lua_State* lua) {
   const at::Tensor tensor = check_tensor(lua, 1);
   push(lua, is_nil(lua, 2) ? materialize(tensor)
@@ -33,7 +60,15 @@ int materialize_tensor(lua_State* lua) {
   return 1;
 }
 
-/// mh.materialize_module(net): every parameter and buffer plain and whole; returns net.
+/// mh.materialize_module(net) -> Module
+///   Computes all deferred parameters and buffers of a module, whole and plain, in place.
+///   net         Module      made by mh.deferred_init
+///   returns     Module      net itself
+///   collective  no
+///   errors      TypeError: net is not a module
+///   example
+///     local net = mh.deferred_init(function() return nn.Linear(100, 100) end)
+///     mh.is_deferred(mh.materialize_module(net).weight)    --> false
 int materialize_modules_tensors(lua_State* lua) {
   for (const char* method : {"parameters", "buffers"}) {
     const bool is_module = lua_istable(lua, 1) && luaL_getmetafield(lua, 1, "class") != LUA_TNIL;

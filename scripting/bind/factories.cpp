@@ -15,7 +15,17 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.tensor(number, nested list or tensor, {dtype =, device =, requires_grad =}); always a copy.
+/// mh.tensor(values, {dtype = nil, device = nil, requires_grad = false}) -> Tensor
+///   A new tensor with a copy of the values.
+///   values      number|boolean|table|Tensor   nested lists give the dims
+///   dtype       string?     nil: int64 for integers, bool for booleans, else the default dtype; of a tensor its own
+///   device      string?     nil for the device of the run
+///   requires_grad   boolean   whether backward computes its gradient
+///   returns     Tensor      plain, the same on all ranks if the values are
+///   collective  no
+///   errors      ValueError: lists of different lengths
+///   example
+///     mh.tensor({{1, 2}, {3, 4}}).shape, mh.tensor(2.5).dtype    --> {2, 2}  float32
 int tensor(lua_State* lua) {
   const Options options(lua, 2, "tensor", {"dtype", "device", "requires_grad"});
   at::Tensor values;
@@ -35,13 +45,27 @@ int tensor(lua_State* lua) {
   return 1;
 }
 
+/// mh.is_tensor(value) -> boolean
+///   Whether a value is a tensor, plain or distributed.
+///   value       any         what is asked about
+///   returns     boolean     false for a tensor that was freed
+///   collective  no
+///   example
+///     mh.is_tensor(mh.ones{1}), mh.is_tensor{1}    --> true  false
 int is_tensor(lua_State* lua) {
   push(lua, to_tensor(lua, 1) != nullptr);
   return 1;
 }
 
-/// mh.Generator{seed =, device =}: a random stream of the caller's, for operators that take
-/// `generator`.
+/// mh.Generator({seed = 67280421310721, device = "cpu"}) -> Generator
+///   A stream of random numbers of its own, for operators with the option `generator`.
+///   seed        integer     where the stream starts
+///   device      string      the device of the tensors that are drawn
+///   returns     Generator   independent of mh.default_generator()
+///   collective  no
+///   example
+///     local a = mh.rand({2}, {generator = mh.Generator{seed = 1}})
+///     a:equal(mh.rand({2}, {generator = mh.Generator{seed = 1}}))    --> true
 int make_generator(lua_State* lua) {
   const Options options(lua, 1, "Generator", {"seed", "device"});
   const c10::Device device = options.get_device("device").value_or(c10::Device(c10::kCPU));
@@ -53,6 +77,15 @@ int make_generator(lua_State* lua) {
   return 1;
 }
 
+/// generator:manual_seed(seed) -> Generator
+///   Starts the stream anew.
+///   seed        integer     where it starts
+///   returns     Generator   itself
+///   collective  no
+///   example
+///     local generator = mh.Generator{seed = 1}
+///     local a = mh.rand({2}, {generator = generator})
+///     a:equal(mh.rand({2}, {generator = generator:manual_seed(1)}))    --> true
 int generator_seed(lua_State* lua) {
   check_object<at::Generator>(lua, 1)->set_current_seed(static_cast<uint64_t>(check_int(lua, 2)));
   lua_settop(lua, 1);
@@ -71,24 +104,56 @@ void restore_generator(at::Generator& generator, const at::Tensor& state, const 
   generator.set_state(state.cpu().contiguous());
 }
 
+/// generator:get_state() -> Tensor
+///   Where the stream is.
+///   returns     Tensor      uint8 [n], plain
+///   collective  no
+///   example
+///     mh.Generator():get_state().dtype    --> uint8
 int generator_get_state(lua_State* lua) {
   push(lua, generator_state(*check_object<at::Generator>(lua, 1)));
   return 1;
 }
 
+/// generator:set_state(state) -> Generator
+///   Goes back to where the stream was.
+///   state       Tensor      uint8 [n], of get_state()
+///   returns     Generator   itself
+///   collective  no
+///   errors      TypeError: another kind of tensor
+///   example
+///     local generator = mh.Generator()
+///     local before = generator:get_state()
+///     local a = mh.rand({2}, {generator = generator})
+///     a:equal(mh.rand({2}, {generator = generator:set_state(before)}))    --> true
 int generator_set_state(lua_State* lua) {
   restore_generator(*check_object<at::Generator>(lua, 1), check_tensor(lua, 2), "set_state");
   lua_settop(lua, 1);
   return 1;
 }
 
-/// The same functions as modules and optimizers have, so that mh.checkpoint saves and restores a generator.
+/// generator:state_dict() -> table
+///   The state as mh.checkpoint saves it: give the generator as an entry of the checkpoint.
+///   returns     table       {state}, a tensor uint8 [n]
+///   collective  no
+///   example
+///     mh.Generator():state_dict().state.dtype    --> uint8
 int generator_state_dict(lua_State* lua) {
   lua_createtable(lua, 0, 1);
   set_field(lua, "state", generator_state(*check_object<at::Generator>(lua, 1)));
   return 1;
 }
 
+/// generator:load_state_dict(state) -> nothing
+///   Goes back to where the stream was.
+///   state       table       of state_dict()
+///   returns     nothing
+///   collective  no
+///   errors      ValueError: the state is missing
+///   example
+///     local one, other = mh.Generator{seed = 1}, mh.Generator{seed = 2}
+///     other:load_state_dict(one:state_dict())
+///     mh.rand({2}, {generator = one}):equal(mh.rand({2}, {generator = other}))    --> true
 int generator_load_state_dict(lua_State* lua) {
   const Options saved(lua, 2, "Generator:load_state_dict", {"state"});
   const at::Tensor state = saved.get_tensor("state");
@@ -98,25 +163,53 @@ int generator_load_state_dict(lua_State* lua) {
   return 0;
 }
 
-/// mh.default_generator(): the one that random operators of this rank draw from.
+/// mh.default_generator() -> Generator
+///   The stream that random operators of this rank draw from, which mh.manual_seed starts.
+///   returns     Generator   of this rank
+///   collective  no
+///   example
+///     mh.default_generator():get_state():equal(mh.get_rng_state())    --> true
 int rank_generator(lua_State* lua) {
   push_object(lua, std::make_shared<at::Generator>(default_generator()));
   return 1;
 }
 
-/// mh.get_rng_state() and mh.set_rng_state(state): of mh.default_generator().
+/// mh.get_rng_state() -> Tensor
+///   Where the random numbers of this rank are.
+///   returns     Tensor      uint8 [n], plain
+///   collective  no
+///   example
+///     mh.get_rng_state().dtype    --> uint8
 int get_rng_state(lua_State* lua) {
   push(lua, generator_state(default_generator()));
   return 1;
 }
 
+/// mh.set_rng_state(state) -> nothing
+///   Goes back to where the random numbers of this rank were.
+///   state       Tensor      uint8 [n], of mh.get_rng_state()
+///   returns     nothing
+///   collective  no, but all ranks must do it
+///   errors      TypeError: another kind of tensor
+///   example
+///     local before = mh.get_rng_state()
+///     local a = mh.rand{2}
+///     mh.set_rng_state(before)
+///     a:equal(mh.rand{2})    --> true
 int set_rng_state(lua_State* lua) {
   at::Generator generator = default_generator();
   restore_generator(generator, check_tensor(lua, 1), "set_rng_state");
   return 0;
 }
 
-/// mh.fail(message): an error at the script's line, for Lua code that is part of Moonhalo.
+/// mh.fail(message) -> nothing
+///   Raises an error at the line of the script that called the function that calls mh.fail.
+///   message     string      what, where and the remedy
+///   returns     nothing
+///   collective  no
+///   errors      ValueError: always
+///   example
+///     select(2, pcall(mh.fail, "no such field")):match("no such field")    --> no such field
 int fail(lua_State* lua) { TORCH_CHECK_VALUE(false, check_string(lua, 1)); }
 
 /// mh._describe(value): a value in a message: "Tensor float32 [2, 3]", "'text'", "Linear". It has no addresses, so all
@@ -135,10 +228,25 @@ int check_place(lua_State* lua) {
   return 0;
 }
 
+/// mh.get_default_dtype() -> string
+///   The dtype of new floating-point tensors.
+///   returns     string      "float32" at the start
+///   collective  no
+///   example
+///     mh.get_default_dtype()    --> float32
 int get_default_dtype(lua_State* lua) {
   push(lua, at::get_default_dtype_as_scalartype());
   return 1;
 }
+/// mh.set_default_dtype(dtype) -> nothing
+///   Sets the dtype of new floating-point tensors, parameters among them. It holds for the whole process.
+///   dtype       string      a floating-point dtype
+///   returns     nothing
+///   collective  no, but all ranks must choose the same
+///   errors      TypeError: not a floating-point dtype
+///   example
+///     mh.set_default_dtype("float64")
+///     mh.zeros{2}.dtype    --> float64
 int set_default_dtype(lua_State* lua) {
   at::set_default_dtype(c10::scalarTypeToTypeMeta(check_dtype(lua, 1)));
   return 0;

@@ -23,7 +23,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// files.exists(path)
+/// mh.files.exists(path) -> boolean
+///   Whether a file or folder of that name is there, as this rank sees it.
+///   path        string      of a file or folder
+///   returns     boolean     false also where a folder above it is missing
+///   collective  no
+///   errors      ValueError: the disk cannot be asked
+///   example
+///     mh.files.exists(folder), mh.files.exists(folder .. "/nothing")    --> true  false
 int exists(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   std::error_code error;
@@ -32,7 +39,15 @@ int exists(lua_State* lua) {
   return 1;
 }
 
-/// files.make_folder(path): with those above it; no error when it is there.
+/// mh.files.make_folder(path) -> nothing
+///   Makes a folder and those above it. A folder that is there is not an error.
+///   path        string      of the folder
+///   returns     nothing
+///   collective  no; several ranks may make the same folder
+///   errors      ValueError: a file has that name, or the disk refuses
+///   example
+///     mh.files.make_folder(folder .. "/a/b")
+///     mh.files.exists(folder .. "/a")    --> true
 int make_folder(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   std::error_code error;
@@ -135,13 +150,32 @@ int of_all_ranks(lua_State* lua) {
   return 1;
 }
 
-/// files.write_png(path, image): uint8 [height, width, 3].
+/// mh.files.write_png(path, image) -> nothing
+///   Writes a picture.
+///   path        string      of the file
+///   image       Tensor      uint8 [height, width, 3], plain
+///   returns     nothing
+///   collective  no; call it on one rank
+///   errors      ValueError: another shape or dtype, or the disk refuses
+///   example
+///     local path = ("%s/%d.png"):format(folder, mh.rank())
+///     mh.files.write_png(path, mh.zeros({4, 4, 3}, {dtype = "uint8"}))
+///     mh.files.exists(path)    --> true
 int write_png(lua_State* lua) {
   io::write_png(check_string(lua, 1), check_tensor(lua, 2).contiguous());
   return 0;
 }
 
-/// files.read_npy(path): the whole array, plain, on the CPU.
+/// mh.files.read_npy(path) -> Tensor
+///   Reads an array that numpy.save has written.
+///   path        string      of the file
+///   returns     Tensor      plain, the whole array, on the CPU
+///   collective  no
+///   errors      ValueError: not a .npy file
+///   example
+///     local path = ("%s/read%d.npy"):format(folder, mh.rank())
+///     mh.files.write_npy(path, mh.arange(3))
+///     mh.files.read_npy(path):tolist()    --> {0, 1, 2}
 int read_npy(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   const io::File file = io::open(path);
@@ -151,7 +185,17 @@ int read_npy(lua_State* lua) {
   return 1;
 }
 
-/// files.write_npy(path, tensor): as numpy.save does. Not collective: of ranks that write one path the last one counts.
+/// mh.files.write_npy(path, tensor) -> nothing
+///   Writes an array that numpy.load reads.
+///   path        string      of the file
+///   tensor      Tensor      plain
+///   returns     nothing
+///   collective  no; call it on one rank
+///   errors      ValueError: a ShardTensor, of which this rank has only a block
+///   example
+///     local path = ("%s/write%d.npy"):format(folder, mh.rank())
+///     mh.files.write_npy(path, mh.arange(3))
+///     mh.files.read_npy(path).dtype    --> int64
 int write_npy(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   const at::Tensor tensor = check_tensor(lua, 2);
@@ -241,16 +285,37 @@ std::vector<std::pair<std::string, at::Tensor>> check_either(lua_State* lua, int
   return tensors;
 }
 
-/// safetensors.save(path, {name = tensor} or {{name, tensor}, ...}, metadata): what state_dict() gives, too. Not
-/// collective: of ranks that write one path the last one counts, so call it on one rank. Errors: a ShardTensor, and all
-/// that is no tensor, before anything is written.
+/// mh.safetensors.save(path, tensors, metadata = nil) -> nothing
+///   Writes tensors into a file that safetensors.torch.load_file of Python reads.
+///   path        string      of the file
+///   tensors     table       {name = tensor}, such as net:state_dict(), or {{name, tensor}, ...}; plain tensors
+///   metadata    table?      strings by name
+///   returns     nothing
+///   collective  no; call it on one rank
+///   errors      ValueError: a ShardTensor (mh.checkpoint.save writes those), or TypeError: a value that is not a
+///     tensor
+///   example
+///     local path = ("%s/save%d.safetensors"):format(folder, mh.rank())
+///     mh.safetensors.save(path, nn.Linear(2, 3):state_dict())
+///     mh.safetensors.load(path)[1][1]    --> bias
 int save_safetensors(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   io::save_safetensors(path, check_either(lua, 2), check_texts(lua, 3));
   return 0;
 }
 
-/// safetensors.load(path) -> {{name, tensor}, ...}, metadata
+/// mh.safetensors.load(path) -> table
+///   Reads all tensors of a .safetensors file. net:load_state_dict takes the result as it is.
+///   path        string      of the file
+///   returns     table       {{name, tensor}, ...} in the order of the file, on the CPU; a second result is the
+///     metadata, a table of strings
+///   collective  no
+///   errors      ValueError: not a .safetensors file, or a damaged one
+///   example
+///     local path = ("%s/load%d.safetensors"):format(folder, mh.rank())
+///     mh.safetensors.save(path, {a = mh.ones{2}}, {made = "by hand"})
+///     local tensors, metadata = mh.safetensors.load(path)
+///     tensors[1][2]:tolist(), metadata.made    --> {1.0, 1.0}  by hand
 int load_safetensors(lua_State* lua) {
   const io::SafetensorsFile file = io::load_safetensors(check_string(lua, 1));
   lua_createtable(lua, static_cast<int>(file.tensors.size()), 0);

@@ -9,9 +9,16 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.io_stats([{reset = false}]): {stored, chunks, inflated, exchanged, library} of this rank's reads so far, in bytes
-/// but for chunks: taken from files as they are stored, what chunks became when decoded, what other ranks decoded and
-/// sent, and what HDF5 itself delivered.
+/// mh.io_stats({reset = false}) -> table
+///   What this rank has read from files so far.
+///   reset       boolean     also sets all numbers to 0
+///   returns     table       {stored, chunks, inflated, exchanged, library}: bytes taken from files as they are stored,
+///     the number of chunks, bytes of chunks once decoded, bytes that other ranks decoded and sent, bytes that HDF5
+///     delivered
+///   collective  no
+///   example
+///     mh.io_stats{reset = true}
+///     mh.io_stats().chunks    --> 0
 int io_stats(lua_State* lua) {
   const Options options(lua, 1, "io_stats", {"reset"});
   io::IoStats& stats = io::io_stats();

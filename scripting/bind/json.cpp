@@ -215,22 +215,46 @@ void decode_text(lua_State* lua, const std::string& text, const std::string& sou
   Json::sax_parse(text, &reader, nlohmann::detail::input_format_t::json, /*strict=*/true, /*ignore_comments=*/true);
 }
 
-/// json.decode(text): objects and arrays become tables, null becomes nil; comments are allowed.
+/// mh.json.decode(text) -> any
+///   The value of a JSON text. Objects and arrays become tables, null becomes nil; comments are allowed.
+///   text        string      JSON
+///   returns     any         a table, number, string, boolean or nil
+///   collective  no
+///   errors      ValueError: no valid JSON, with line and column; a key twice; an integer beyond 64 bits
+///   example
+///     mh.json.decode('{"lr": 0.1, "sizes": [1, 2]}').sizes    --> {1, 2}
 int decode(lua_State* lua) {
   decode_text(lua, check_string(lua, 1), "the text");
   return 1;
 }
 
-/// json.load(path)
+/// mh.json.load(path) -> any
+///   The value of a file of JSON.
+///   path        string      of the file
+///   returns     any         as of mh.json.decode
+///   collective  no
+///   errors      ValueError: the file cannot be read, or has no valid JSON
+///   example
+///     local path = ("%s/%d.json"):format(folder, mh.rank())
+///     local file <close> = io.open(path, "w")
+///     assert(file:write('{"a": 1}') and file:flush())
+///     mh.json.load(path).a    --> 1
 int load(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   decode_text(lua, io::read_file("json", path), "'" + path + "'");
   return 1;
 }
 
-/// json.encode(value, [indent]): keys are sorted ("step" and "epoch" come first). NaN and infinities, which JSON lacks,
-/// become null, and so does nil between the elements of a list. Errors: a table with a list and other keys, keys that
-/// are neither texts nor counted from 1, functions and tensors, text that is no UTF-8; with the place in the table.
+/// mh.json.encode(value, indent = nil) -> string
+///   A value as JSON. Keys are sorted, but "step" and "epoch" come first. NaN and infinities, which JSON lacks, become
+///   null, and so does nil between the elements of a list.
+///   value       any         tables, numbers, strings, booleans, nil
+///   indent      integer?    spaces of each level; nil for one line
+///   returns     string      the same on all ranks for equal values
+///   collective  no
+///   errors      TypeError: a function or tensor, a list with other keys beside it, keys that are not strings
+///   example
+///     mh.json.encode{loss = 0.5, step = 3}    --> {"step":3,"loss":0.5}
 int encode(lua_State* lua) {
   const int indent = is_nil(lua, 2) ? -1 : static_cast<int>(check_int(lua, 2));
   try {

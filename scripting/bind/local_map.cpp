@@ -76,11 +76,22 @@ int call_mapped(lua_State* lua) {
   return lua_gettop(lua) - count;
 }
 
-/// mh.local_map(fn, options): a function that calls `fn` with blocks. `in_placements`: per argument a list of
-/// placements (one placement for a mesh of one dimension), nil for what is passed unchanged; a plain tensor with
-/// placements counts as replicated. `out_placements`: per result, nil for what stays unchanged. `in_grad_placements`:
-/// per argument, where the default (LocalMapOptions) does not do. `redistribute_inputs`: bring arguments to
-/// in_placements, which are refused otherwise. `mesh`: where no argument is a ShardTensor. Collective over the mesh.
+/// mh.local_map(fn, {in_placements = nil, out_placements, in_grad_placements = nil, mesh = nil, redistribute_inputs =
+///     false}) -> function
+///   A function that calls fn with the blocks of this rank and makes ShardTensors of its results. It is differentiable.
+///   fn          function    of plain tensors
+///   in_placements   table?   for each argument a list of placements, or one placement for a mesh with one dim; nil for
+///     an argument that is passed as it is. A plain tensor with placements counts as replicated
+///   out_placements   table   for each result a list of placements; nil for a result that stays as it is
+///   in_grad_placements   table?   for each argument the placements of its gradient, where the default does not fit
+///   mesh        DeviceMesh?   needed where no argument is a ShardTensor
+///   redistribute_inputs   boolean   moves arguments to in_placements; without it others are refused
+///   returns     function    takes the arguments of fn
+///   collective  the function that it returns: over the mesh
+///   errors      ValueError: out_placements is missing, or an argument has other placements
+///   example
+///     local double = mh.local_map(function(x) return x * 2 end, {out_placements = {mh.Shard(0)}})
+///     double(mh.distribute_tensor(mh.arange(4), mesh, {mh.Shard(0)})):sum():item()    --> 12
 int make_mapped(lua_State* lua) {
   if (!is_callable(lua, 1)) argument_error(lua, 1, "a function");
   const Options given(lua, 2, "local_map",

@@ -38,33 +38,72 @@ namespace {
 
 std::shared_ptr<Placement> this_placement(lua_State* lua) { return check_object<Placement>(lua, 1); }
 
-/// mh.Shard(dim[, sizes])
+/// mh.Shard(dim, sizes = nil) -> Placement
+///   The placement that cuts dim `dim` into one block for each rank of the mesh dim. Without sizes the first blocks
+///   have one row more where the rows do not divide evenly.
+///   dim         integer     dim of the tensor, from 0; a negative dim counts from the end
+///   sizes       {integer}?  rows of the block of each rank, 0 for an empty block
+///   returns     Placement   for a list of placements, one for each mesh dim
+///   collective  no
+///   example
+///     local x = mh.distribute_tensor(mh.arange(7), mesh, {mh.Shard(0)})
+///     x.placements[1].dim, x.shape    --> 0  {7}
 int make_shard(lua_State* lua) {
   push_object(lua, std::make_shared<Placement>(
                        shard(check_int(lua, 1), is_nil(lua, 2) ? std::vector<int64_t>{} : check_int_list(lua, 2))));
   return 1;
 }
 
-/// mh.Stored(dim[, sizes]): a cut to save memory alone. Operators that need the whole tensor bring it together rather
-/// than move any other.
+/// mh.Stored(dim, sizes = nil) -> Placement
+///   A cut that only saves memory: like mh.Shard, but operators that need the whole tensor gather this one and leave
+///   the others where they are.
+///   dim         integer     dim of the tensor, from 0
+///   sizes       {integer}?  rows of the block of each rank
+///   returns     Placement   one for which is_shard() and is_stored() are true
+///   collective  no
+///   example
+///     mh.Stored(0):is_stored()    --> true
 int make_stored(lua_State* lua) {
   push_object(lua, std::make_shared<Placement>(
                        stored(check_int(lua, 1), is_nil(lua, 2) ? std::vector<int64_t>{} : check_int_list(lua, 2))));
   return 1;
 }
 
+/// mh.Replicate() -> Placement
+///   The placement that gives every rank of the mesh dim the whole tensor.
+///   returns     Placement   for a list of placements, one for each mesh dim
+///   collective  no
+///   example
+///     local x = mh.distribute_tensor(mh.ones{2, 3}, mesh, {mh.Replicate()})
+///     x:to_local().shape    --> {2, 3}
 int make_replicate(lua_State* lua) {
   push_object(lua, std::make_shared<Placement>(replicate()));
   return 1;
 }
 
-/// mh.Partial([op])
+/// mh.Partial(op = "sum") -> Placement
+///   The placement of a tensor whose value is a reduction of the tensors that the ranks have. Operators that need the
+///   value reduce it.
+///   op          "sum"|"avg"|"min"|"max"|"product"   the reduction
+///   returns     Placement   for a list of placements, one for each mesh dim
+///   collective  no
+///   errors      ValueError: another name of a reduction
+///   example
+///     local x = mh.from_local(mh.ones{2}, mesh, {mh.Partial()})
+///     x:full_tensor():sum():item() == 2 * mh.world_size()    --> true
 int make_partial(lua_State* lua) {
   push_object(lua, std::make_shared<Placement>(
                        partial(is_nil(lua, 1) ? ReduceOp::kSum : parse_reduce_op(check_string(lua, 1)))));
   return 1;
 }
 
+/// placement:is_shard(dim = nil) -> boolean
+///   Whether the placement cuts a dim: any, or the one that is given.
+///   dim         integer?    dim of the tensor, from 0
+///   returns     boolean     also true for mh.Stored
+///   collective  no
+///   example
+///     mh.Shard(1):is_shard(), mh.Shard(1):is_shard(0)    --> true  false
 int is_shard(lua_State* lua) {
   const auto placement = this_placement(lua);
   const bool same_dim = is_nil(lua, 2) || placement->dim == check_int(lua, 2);
@@ -72,21 +111,43 @@ int is_shard(lua_State* lua) {
   return 1;
 }
 
+/// placement:is_stored() -> boolean
+///   Whether the placement is a cut that only saves memory (mh.Stored).
+///   returns     boolean     true for mh.Stored alone
+///   collective  no
+///   example
+///     mh.Stored(0):is_stored(), mh.Shard(0):is_stored()    --> true  false
 int is_stored(lua_State* lua) {
   push(lua, this_placement(lua)->stored);
   return 1;
 }
 
+/// placement:is_replicate() -> boolean
+///   Whether the placement gives every rank the whole tensor.
+///   returns     boolean     true for mh.Replicate
+///   collective  no
+///   example
+///     mh.Replicate():is_replicate()    --> true
 int is_replicate(lua_State* lua) {
   push(lua, this_placement(lua)->is_replicate());
   return 1;
 }
 
+/// placement:is_partial() -> boolean
+///   Whether the tensor's value is a reduction over the ranks.
+///   returns     boolean     true for mh.Partial
+///   collective  no
+///   example
+///     mh.Partial("max"):is_partial()    --> true
 int is_partial(lua_State* lua) {
   push(lua, this_placement(lua)->is_partial());
   return 1;
 }
 
+/// placement.dim -> integer?
+///   The dim that the placement cuts, from 0; nil where it cuts none.
+///   example
+///     mh.Shard(2).dim, mh.Replicate().dim    --> 2  nil
 int placement_dim(lua_State* lua) {
   if (this_placement(lua)->is_shard()) {
     push(lua, this_placement(lua)->dim);
@@ -96,6 +157,10 @@ int placement_dim(lua_State* lua) {
   return 1;
 }
 
+/// placement.sizes -> {integer}?
+///   Rows of the block of each rank, where the placement names them; else nil.
+///   example
+///     mh.Shard(0, {4, 0, 3}).sizes    --> {4, 0, 3}
 int placement_sizes(lua_State* lua) {
   if (this_placement(lua)->sizes.empty()) {
     lua_pushnil(lua);
@@ -105,6 +170,10 @@ int placement_sizes(lua_State* lua) {
   return 1;
 }
 
+/// placement.op -> string?
+///   The reduction of a Partial; nil for other placements.
+///   example
+///     mh.Partial().op    --> sum
 int placement_op(lua_State* lua) {
   if (this_placement(lua)->is_partial()) {
     push(lua, name(this_placement(lua)->op));
@@ -138,8 +207,18 @@ std::optional<int64_t> mesh_dim(lua_State* lua, int index) {
   return dim;
 }
 
-/// mh.init_device_mesh(device, shape[, names]): collective over all ranks. Without a device, or with mh.device(), on
-/// those of the run.
+/// mh.init_device_mesh(device, shape, names = nil) -> DeviceMesh
+///   Arranges all ranks of the run as a grid, in row-major order, so that placements can cut tensors along its dims.
+///   device      string?     "cpu" or "cuda"; nil for the device of the run (mh.device())
+///   shape       {integer}   ranks along each mesh dim; their product is mh.world_size()
+///   names       {string}?   a name for each mesh dim; "dim_0", "dim_1", ... if left out
+///   returns     DeviceMesh  the mesh
+///   collective  over all ranks
+///   errors      ValueError: the product of the shape is not the number of ranks, or a name occurs twice
+///   errors      ValueError: ranks ask for different meshes
+///   example
+///     local grid = mh.init_device_mesh(mh.device(), {1, mh.world_size()}, {"data", "domain"})
+///     grid.names, grid.ndim    --> {"data", "domain"}  2
 int make_mesh(lua_State* lua) {
   Communicator& world = *context(lua).world;
   const c10::Device own = context(lua).device;
@@ -150,14 +229,29 @@ int make_mesh(lua_State* lua) {
   return 1;
 }
 
-/// mesh:size([dim])
+/// mesh:size(dim = nil) -> integer
+///   The number of ranks of the mesh, or along one mesh dim.
+///   dim         integer|string?   number from 0, or name of a mesh dim
+///   returns     integer     the number of ranks
+///   collective  no
+///   errors      ValueError: the mesh has no such dim
+///   example
+///     mesh:size() == mh.world_size(), mesh:size("domain") == mesh:size(0)    --> true  true
 int mesh_size(lua_State* lua) {
   const auto dim = mesh_dim(lua, 2);
   push(lua, dim ? mesh(lua)->size(*dim) : mesh(lua)->size());
   return 1;
 }
 
-/// mesh:coordinate(dim)
+/// mesh:coordinate(dim = nil) -> integer
+///   The coordinate of this rank along a mesh dim, from 0. Without a dim, a list with the coordinate along every mesh
+///   dim.
+///   dim         integer|string?   number from 0, or name of a mesh dim
+///   returns     integer|{integer}   differs between ranks
+///   collective  no
+///   errors      ValueError: the mesh has no such dim
+///   example
+///     mesh:coordinate("domain") == mh.rank()    --> true
 int mesh_coordinate(lua_State* lua) {
   const auto dim = mesh_dim(lua, 2);
   if (dim) {
@@ -170,7 +264,15 @@ int mesh_coordinate(lua_State* lua) {
   return 1;
 }
 
-/// mesh:slice(name, ...)
+/// mesh:slice(...) -> DeviceMesh
+///   The sub-mesh along the named dims that contains this rank: mesh:slice("domain") is mesh["domain"]. Repeated calls
+///   return the same mesh.
+///   returns     DeviceMesh  a mesh with its own communicator
+///   collective  over the mesh at the first call with several names, else not
+///   errors      ValueError: the mesh has no dim of that name
+///   example
+///     local grid = mh.init_device_mesh(mh.device(), {1, mh.world_size()}, {"data", "domain"})
+///     grid:slice("domain").names, grid["domain"] == grid:slice("domain")    --> {"domain"}  true
 int mesh_slice(lua_State* lua) {
   std::vector<std::string> names;
   for (int i = 2; i <= lua_gettop(lua); ++i) names.push_back(check_string(lua, i));
@@ -178,46 +280,84 @@ int mesh_slice(lua_State* lua) {
   return 1;
 }
 
-/// mesh:set_macs_per_byte(n): multiplications that a rank makes while it sends a byte. Products on this mesh, and
-/// slices taken from it later, are then divided where bytes alone would have every rank repeat them; math.huge, the
-/// default, counts bytes alone. Before tensors live on the mesh; alike on all ranks.
+/// mesh:set_macs_per_byte(macs) -> nothing
+///   Sets how many multiplications a rank makes while it sends a byte. Matrix products on this mesh, and on slices made
+///   later, are then divided where a count of bytes alone would have every rank repeat them. Call it before tensors are
+///   on the mesh.
+///   macs        number      math.huge, the default, counts bytes alone; the same on all ranks
+///   returns     nothing
+///   collective  no, but all ranks must make the same call
+///   example
+///     local grid = mh.init_device_mesh(mh.device(), {mh.world_size()})
+///     grid:set_macs_per_byte(100)
+///     mh.distribute_tensor(mh.ones{6, 4}, grid, {mh.Shard(0)}):matmul(mh.ones{4, 2}):sum():item()    --> 48.0
 int mesh_set_macs_per_byte(lua_State* lua) {
   set_macs_per_byte(check_object<DeviceMesh>(lua, 1), check_number(lua, 2));
   return 0;
 }
 
-/// mesh:barrier()
+/// mesh:barrier() -> nothing
+///   Waits until every rank of the mesh is here.
+///   returns     nothing
+///   collective  over the mesh
+///   errors      CommError: a rank is lost, or makes another call
+///   example
+///     mesh:barrier()
+///     mesh.ndim    --> 1
 int mesh_barrier(lua_State* lua) {
   mesh(lua)->group().barrier();
   return 0;
 }
 
+/// mesh.shape -> {integer}
+///   Ranks along each mesh dim.
+///   example
+///     #mesh.shape    --> 1
 int mesh_shape(lua_State* lua) {
   push(lua, mesh(lua)->shape());
   return 1;
 }
 
+/// mesh.names -> {string}
+///   The names of the mesh dims.
+///   example
+///     mesh.names    --> {"domain"}
 int mesh_names(lua_State* lua) {
   push(lua, mesh(lua)->names());
   return 1;
 }
 
+/// mesh.ndim -> integer
+///   The number of mesh dims.
+///   example
+///     mesh.ndim    --> 1
 int mesh_ndim(lua_State* lua) {
   push(lua, mesh(lua)->ndim());
   return 1;
 }
 
+/// mesh.rank -> integer
+///   The index of this rank in the mesh, from 0.
+///   example
+///     mesh.rank == mh.rank()    --> true
 int mesh_rank(lua_State* lua) {
   push(lua, mesh(lua)->rank());
   return 1;
 }
 
+/// mesh.device_type -> string
+///   "cpu" or "cuda".
+///   example
+///     mesh.device_type    --> cpu
 int mesh_device_type(lua_State* lua) {
   push(lua, mesh(lua)->device_type());
   return 1;
 }
 
-/// mesh.device: where this rank's blocks lie.
+/// mesh.device -> string
+///   The device that has this rank's blocks, such as "cpu" or "cuda:1".
+///   example
+///     mesh.device    --> cpu
 int mesh_device(lua_State* lua) {
   push(lua, device_of(*mesh(lua)));
   return 1;
@@ -240,36 +380,70 @@ int mesh_index(lua_State* lua) {
   return 1;
 }
 
+/// mh.rank() -> integer
+///   The number of this rank among all ranks of the run, from 0.
+///   returns     integer     from 0 to mh.world_size() - 1
+///   collective  no
+///   example
+///     mh.rank() >= 0 and mh.rank() < mh.world_size()    --> true
 int rank(lua_State* lua) {
   push(lua, context(lua).rank());
   return 1;
 }
 
-/// mh.local_rank(): the number of this rank among those of its host, 0 on the first.
+/// mh.local_rank() -> integer
+///   The number of this rank among the ranks of its host, from 0.
+///   returns     integer     0 on the first rank of a host
+///   collective  over all ranks at the first call of processes without a launcher that says it
+///   example
+///     mh.local_rank() == mh.rank()    --> true
 int own_local_rank(lua_State* lua) {
   push(lua, local_rank(lua));
   return 1;
 }
 
+/// mh.world_size() -> integer
+///   The number of ranks of the run.
+///   returns     integer     1 or more
+///   collective  no
+///   example
+///     mh.world_size() >= 1    --> true
 int world_size(lua_State* lua) {
   push(lua, context(lua).world_size());
   return 1;
 }
 
-/// mh.backend(): "threads", "mpi", "tcp", "transport", or "fake": no other rank is there, and what others would send is
-/// made up.
+/// mh.backend() -> string
+///   How ranks communicate.
+///   returns     "threads"|"mpi"|"tcp"|"transport"|"fake"   with "fake" there is no other rank, and what others would
+///     send is made up
+///   collective  no
+///   example
+///     mh.backend()    --> threads
 int backend(lua_State* lua) {
   push(lua, context(lua).world->backend());
   return 1;
 }
 
-/// mh.device(): where this run computes, as the command line or the launcher said.
+/// mh.device() -> string
+///   The device on which the run computes, as the command line or the launcher chose it.
+///   returns     string      "cpu", or "cuda:N"
+///   collective  no
+///   example
+///     mh.device()    --> cpu
 int device(lua_State* lua) {
   push(lua, context(lua).device);
   return 1;
 }
 
-/// mh.barrier(): collective over all ranks.
+/// mh.barrier() -> nothing
+///   Waits until every rank of the run is here.
+///   returns     nothing
+///   collective  over all ranks
+///   errors      CommError: a rank is lost, or makes another call
+///   example
+///     mh.barrier()
+///     mh.rank() < mh.world_size()    --> true
 int barrier(lua_State* lua) {
   context(lua).world->barrier();
   return 0;
@@ -304,11 +478,18 @@ void push_halo_times(lua_State* lua, const HaloTimes& times) {
   set_field(lua, "hidden", times.hidden());
 }
 
-/// mh.comm_stats([{reset = false}]): {calls, messages, bytes, by_kind = {all_reduce = {...}, ...}, by_operator =
-/// {["aten::mm"] = {calls, bytes, gathered}}, halo = {exchanges, seconds, waited, hidden}} of this rank so far: seconds
-/// that exchanges were under way, how much of it was spent waiting, and the share that was hidden behind computing (0
-/// on devices, which the host's clock tells nothing of). Bytes of a script's own redistribute, and of gradients that
-/// return to their leaves, belong to no operator.
+/// mh.comm_stats({reset = false}) -> table
+///   What this rank has sent so far. The bytes of a script's own redistribute, and of gradients that return to their
+///   leaves, belong to no operator.
+///   reset       boolean     also sets all numbers to 0
+///   returns     table       {calls, messages, bytes, by_kind, by_operator, halo}: by_kind.all_reduce is {calls,
+///     messages, bytes}, by_operator["aten::mm"] is {calls, bytes, gathered}, halo is {exchanges, seconds, waited,
+///     hidden}: seconds that exchanges took, how many of them this rank waited, and the share that was hidden behind
+///     computing (0 on CUDA devices)
+///   collective  no
+///   example
+///     mh.comm_stats{reset = true}
+///     mh.comm_stats().bytes    --> 0
 int comm_stats(lua_State* lua) {
   const Options options(lua, 1, "comm_stats", {"reset"});
   Communicator& world = *context(lua).world;

@@ -8,9 +8,16 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// mh.set_output_cut("geometry" | "keep" | "rebalance"): an output of a convolution, pooling or unfold belongs to the
-/// owner of its window's centre (default); at stride 1 blocks keep their numbers of rows; blocks are balanced. Returns
-/// the policy before. Collective over all ranks, which must give the same; without an argument it only tells.
+/// mh.set_output_cut(policy = nil) -> string
+///   Which rank gets an output row of a convolution, pooling or unfold. "geometry": the rank that has the centre of its
+///   window; "keep": at stride 1 blocks keep their numbers of rows; "rebalance": blocks are balanced. Without an
+///   argument nothing changes.
+///   policy      "geometry"|"keep"|"rebalance"?   "geometry" at the start
+///   returns     "geometry"|"keep"|"rebalance"   the setting before
+///   collective  over all ranks, which must give the same; without an argument no
+///   errors      ValueError: another word
+///   example
+///     mh.set_output_cut("keep"), mh.set_output_cut("geometry")    --> geometry  keep
 int set_output_cut_function(lua_State* lua) {
   if (lua_gettop(lua) == 0) {
     push(lua, std::string(name(output_cut())));
@@ -21,7 +28,19 @@ int set_output_cut_function(lua_State* lua) {
   return 1;
 }
 
-/// x:rebalance([dim]): balanced blocks along `dim` or all cut dims. Collective over the mesh; a plain tensor stays.
+/// x:rebalance(dim = nil) -> Tensor
+/// mh.rebalance(x, dim = nil) -> Tensor
+///   The same tensor with blocks whose sizes differ by at most one row, along one cut dim or along all. A plain tensor
+///   is returned as it is.
+///   x           Tensor      what is balanced
+///   dim         integer?    dim of the tensor, from 0
+///   returns     Tensor      shape and dtype of x
+///   collective  over x.mesh
+///   errors      IndexError: the tensor has no such dim
+///   example
+///     local rows = mh.rank() == 0 and 6 or 0
+///     local x = mh.from_local(mh.ones{rows, 2}, mesh, {mh.Shard(0)}):rebalance()
+///     mh.tensor(x:shard_sizes(0)):max():item() == 6 // mh.world_size()    --> true
 int rebalance_method(lua_State* lua) {
   std::optional<int64_t> dim;
   if (!is_nil(lua, 2)) dim = check_int(lua, 2);

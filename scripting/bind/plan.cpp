@@ -106,6 +106,17 @@ void push_arguments(lua_State* lua, const SignaturePlan& plan) {
 
 /// plan:resolve(modules, mesh, unmatched): per module {tensors = {weight = {placements =, listed =}}, inputs =,
 /// outputs =, custom = {1}}; and all of it as a plan without patterns and styles.
+/// plan:resolve(modules, mesh, unmatched) -> table
+///   Finds what the plan says about each module of a model; mh.parallelize_module calls it.
+///   modules     {table}     {name, kinds, tensors = {{name, shape}}} of each module
+///   mesh        DeviceMesh  the mesh of the plan's placements
+///   unmatched   "error"|"warn"   what a pattern without a module does
+///   returns     table       for each module {tensors, inputs, outputs, custom}; a second result is the plan without
+///     patterns and styles
+///   collective  no
+///   errors      ValueError: a pattern without a module, or two that fit equally well
+///   example
+///     mh.plan.new{}:resolve({}, mesh, "error")    --> {}  plan
 int plan_resolve(lua_State* lua) {
   const auto plan = check_object<ParallelPlan>(lua, 1);
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 3);

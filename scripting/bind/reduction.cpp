@@ -8,9 +8,16 @@
 namespace moonhalo::scripting {
 namespace {
 
-/// mh.set_reduction(how): "ordered" adds the numbers of ranks along one tree, which gives the same bits on every
-/// backend; "fast" (the default) leaves the order of sums, averages and products on devices to NCCL. All other backends
-/// are always ordered. Collective over all ranks; returns what was set before.
+/// mh.set_reduction(how) -> string
+///   The order in which numbers of ranks are added. "ordered" adds them along one tree, which gives the same bits on
+///   every backend; "fast" leaves the order of sums, averages and products on GPUs to NCCL. Other backends are always
+///   ordered.
+///   how         "fast"|"ordered"   "fast" at the start
+///   returns     "fast"|"ordered"   the setting before
+///   collective  over all ranks
+///   errors      ValueError: another word, or ranks give different ones
+///   example
+///     mh.set_reduction("ordered"), mh.set_reduction("fast")    --> fast  ordered
 int set_reduction(lua_State* lua) {
   const std::string how = check_string(lua, 1);
   TORCH_CHECK_VALUE(how == "ordered" || how == "fast", "set_reduction: unknown name \"", how, "\"\n  have  \"", how,

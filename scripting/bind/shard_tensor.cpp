@@ -29,7 +29,20 @@ const at::Tensor& sharded_self(lua_State* lua, const char* method) {
   return tensor;
 }
 
-/// mh.distribute_tensor(full, mesh, placements[, {src = 0}]): collective over the mesh.
+/// mh.distribute_tensor(full, mesh, placements, {src = 0}) -> Tensor
+///   Distributes a plain tensor over the ranks of a mesh. Only blocks are sent. The result has the sizes and the dtype
+///   of the global tensor.
+///   full        Tensor?     the global tensor, on mesh rank `src`; other ranks may pass nil
+///   mesh        DeviceMesh  where the blocks will be
+///   placements  {Placement}   one for each mesh dim
+///   src         integer     mesh rank whose tensor is distributed
+///   returns     Tensor      a ShardTensor with the shape and dtype of full. No gradients flow back to full, unless
+///     every rank has it (mh.scatter_tensor)
+///   collective  over the mesh
+///   errors      ValueError: sizes in placements do not add up, or the number of placements is not that of mesh dims
+///   example
+///     local x = mh.distribute_tensor(mh.arange(6), mesh, {mh.Shard(0)})
+///     x.shape, x:sum():item()    --> {6}  15
 int distribute(lua_State* lua) {
   const Options options(lua, 4, "distribute_tensor", {"src"});
   push(lua, distribute_tensor(opt_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3),
@@ -37,16 +50,40 @@ int distribute(lua_State* lua) {
   return 1;
 }
 
-/// mh.from_local(block, mesh, placements): collective over the mesh. A block that was computed from plain parameters of
-/// modules gives each rank an addend of their gradients, which backward sums.
+/// mh.from_local(block, mesh, placements) -> Tensor
+///   Makes a ShardTensor of the blocks that the ranks have. Sizes are exchanged, so placements need none. Gradients
+///   flow back to the block; a plain parameter from which the blocks were computed gets the sum over the ranks.
+///   block       Tensor      this rank's block, a plain tensor; it may be empty
+///   mesh        DeviceMesh  the ranks of the blocks
+///   placements  {Placement}   one for each mesh dim
+///   returns     Tensor      a ShardTensor that shares the memory of the block
+///   collective  over the mesh
+///   errors      ValueError: blocks differ in dtype or in the size of a dim that is not cut
+///   example
+///     local x = mh.from_local(mh.ones{mh.rank() + 1, 2}, mesh, {mh.Shard(0)})
+///     x.shape[1] == mh.world_size() * (mh.world_size() + 1) // 2    --> true
 int from_block(lua_State* lua) {
   push(lua, from_local(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
   return 1;
 }
 
-/// mh.scatter_tensor(source, mesh, placements[, {src, dtype, decode, halo}]): collective over the mesh. `source` is a
-/// dataset or a selection, or a tensor that rank src holds. With `halo` a second result: this rank's block with so many
-/// rows more on both sides of every cut dim, none beyond the domain; a plain tensor.
+/// mh.scatter_tensor(source, mesh, placements, {src = 0, dtype = nil, decode = false, halo = 0}) -> Tensor
+///   Like mh.distribute_tensor, but gradients flow back to the source. A dataset of a file is read in parallel: each
+///   rank reads its own block.
+///   source      Tensor|Dataset|Selection?   a tensor on mesh rank `src`, nil on others; or a dataset on every rank
+///   mesh        DeviceMesh  where the blocks will be
+///   placements  {Placement}   one for each mesh dim
+///   src         integer     mesh rank that has the tensor
+///   dtype       string?     converts the elements
+///   decode      boolean     of a dataset: applies its scale_factor, add_offset and fill value
+///   halo        integer     of a dataset: a second result is this rank's block with up to `halo` more rows on both
+///     sides of every cut dim (none beyond the domain), a plain tensor
+///   returns     Tensor      a ShardTensor
+///   collective  over the mesh
+///   errors      ValueError: halo or decode for a tensor; a source that was computed from parameters of modules
+///   example
+///     local x = mh.scatter_tensor(mh.rank() == 0 and mh.arange(5) or nil, mesh, {mh.Shard(0)}, {dtype = "float64"})
+///     x.dtype, x:sum():item()    --> float64  10.0
 int scatter(lua_State* lua) {
   const Options options(lua, 4, "scatter_tensor", {"src", "dtype", "decode", "halo"});
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
@@ -74,8 +111,18 @@ int scatter(lua_State* lua) {
   return 1;
 }
 
-/// x:redistribute([mesh, ]placements[, {async_op = false}]): collective over the mesh. With async_op a PendingTensor,
-/// whose wait() gives the tensor.
+/// x:redistribute(placements, {async_op = false}) -> Tensor
+///   The same global tensor under other placements. x:redistribute(mesh, placements) moves it to another mesh of the
+///   same ranks. Differentiable.
+///   placements  {Placement}   one for each mesh dim
+///   async_op    boolean     starts the transfer and returns a PendingTensor, whose wait() returns the tensor
+///   returns     Tensor      shape and dtype of x
+///   collective  over x.mesh, unless nothing moves
+///   errors      TypeError: x is a plain tensor
+///   errors      ValueError: the meshes hold different ranks
+///   example
+///     local x = mh.distribute_tensor(mh.arange(6), mesh, {mh.Shard(0)})
+///     x:redistribute{mh.Replicate()}:to_local().shape    --> {6}
 int redistribute_method(lua_State* lua) {
   const at::Tensor& tensor = sharded_self(lua, "redistribute");
   const MeshPtr given = to_object<DeviceMesh>(lua, 2);
@@ -91,24 +138,51 @@ int redistribute_method(lua_State* lua) {
   return 1;
 }
 
-/// pending:wait()
+/// pending:wait() -> Tensor
+///   Ends a transfer that x:redistribute(placements, {async_op = true}) started. Later calls return the same tensor.
+///   returns     Tensor      the tensor under its new placements
+///   collective  no, but every rank that started the transfer must call it
+///   errors      ValueError: the tensor was written since the start
+///   example
+///     local x = mh.distribute_tensor(mh.arange(6), mesh, {mh.Shard(0)})
+///     local pending = x:redistribute({mh.Replicate()}, {async_op = true})
+///     pending:wait():sum():item()    --> 15
 int wait_method(lua_State* lua) {
   push(lua, check_object<PendingTensor>(lua, 1)->wait());
   return 1;
 }
 
-/// x:full_tensor(): collective over the mesh. A plain tensor is full already.
+/// x:full_tensor() -> Tensor
+///   The global tensor as a plain tensor, on every rank. Differentiable.
+///   returns     Tensor      plain; x itself if it is plain already
+///   collective  over x.mesh
+///   example
+///     mh.distribute_tensor(mh.arange(4), mesh, {mh.Shard(0)}):full_tensor():tolist()    --> {0, 1, 2, 3}
 int full_tensor_method(lua_State* lua) {
   push(lua, is_shard_tensor(check_tensor(lua, 1)) ? full_tensor(check_tensor(lua, 1)) : check_tensor(lua, 1));
   return 1;
 }
 
-/// x:to_local()
+/// x:to_local() -> Tensor
+///   This rank's block as a plain tensor that shares its memory. Of a Partial, this rank's addend. Differentiable: the
+///   gradient is that of the block.
+///   returns     Tensor      plain; shapes differ between ranks
+///   collective  no, except for a view that was copied and whose original was written since
+///   errors      TypeError: x is a plain tensor
+///   example
+///     local x = mh.distribute_tensor(mh.ones{6, 2}, mesh, {mh.Shard(0)})
+///     x:to_local().shape[1] == x:shard_sizes(0)[mh.rank() + 1]    --> true
 int to_local_method(lua_State* lua) {
   push(lua, to_local(sharded_self(lua, "to_local")));
   return 1;
 }
 
+/// x:is_shard_tensor() -> boolean
+///   Whether the tensor is distributed over a mesh. x.is_sharded is the same.
+///   returns     boolean     false for a plain tensor
+///   collective  no
+///   example
+///     mh.ones{2}:is_shard_tensor()    --> false
 int is_shard_tensor_method(lua_State* lua) {
   push(lua, is_shard_tensor(check_tensor(lua, 1)));
   return 1;
@@ -121,25 +195,52 @@ int64_t dim_argument(lua_State* lua, const at::Tensor& tensor) {
   return dim;
 }
 
-/// x:shard_sizes(dim): rows of every block along a dim.
+/// x:shard_sizes(dim) -> {integer}
+///   Rows of every block along a dim, in the order of the ranks that cut it.
+///   dim         integer     dim of the tensor, from 0; a negative dim counts from the end
+///   returns     {integer}   they add up to the size of the dim
+///   collective  no
+///   errors      TypeError: x is a plain tensor
+///   errors      ValueError: the tensor has no such dim
+///   example
+///     local sizes = mh.distribute_tensor(mh.ones{7}, mesh, {mh.Shard(0)}):shard_sizes(0)
+///     #sizes == mh.world_size(), mh.tensor(sizes):sum():item()    --> true  7
 int shard_sizes(lua_State* lua) {
   const at::Tensor& tensor = sharded_self(lua, "shard_sizes");
   push(lua, spec(tensor)->block_sizes(dim_argument(lua, tensor)));
   return 1;
 }
 
-/// x:shard_offset(dim): where this rank's block begins.
+/// x:shard_offset(dim) -> integer
+///   The global index of the first row of this rank's block along a dim.
+///   dim         integer     dim of the tensor, from 0; a negative dim counts from the end
+///   returns     integer     0 on the first rank; differs between ranks
+///   collective  no
+///   errors      TypeError: x is a plain tensor
+///   errors      ValueError: the tensor has no such dim
+///   example
+///     local x = mh.distribute_tensor(mh.arange(7), mesh, {mh.Shard(0)})
+///     x:to_local():min():item() == x:shard_offset(0)    --> true
 int shard_offset(lua_State* lua) {
   const at::Tensor& tensor = sharded_self(lua, "shard_offset");
   push(lua, spec(tensor)->offsets()[dim_argument(lua, tensor)]);
   return 1;
 }
 
+/// x.mesh -> DeviceMesh?
+///   The mesh over which the tensor is distributed; nil for a plain tensor.
+///   example
+///     mh.distribute_tensor(mh.ones{4}, mesh, {mh.Shard(0)}).mesh == mesh    --> true
 int get_mesh(lua_State* lua) {
   push_object(lua, is_shard_tensor(check_tensor(lua, 1)) ? spec(check_tensor(lua, 1))->mesh() : MeshPtr());
   return 1;
 }
 
+/// x.placements -> {Placement}?
+///   The placement along each mesh dim; nil for a plain tensor.
+///   example
+///     local x = mh.distribute_tensor(mh.ones{4}, mesh, {mh.Shard(0)})
+///     x.placements[1]:is_shard(0)    --> true
 int get_placements(lua_State* lua) {
   if (is_shard_tensor(check_tensor(lua, 1))) {
     push_placements(lua, spec(check_tensor(lua, 1))->placements());
@@ -149,7 +250,15 @@ int get_placements(lua_State* lua) {
   return 1;
 }
 
-/// mh.set_fallback("replicate" | "error"): returns the setting before.
+/// mh.set_fallback(mode) -> string
+///   Chooses what an operator without a rule for blocks does on this rank: gather its tensors, with one warning for
+///   each operator, or raise an error.
+///   mode        "replicate"|"error"   "replicate" is the default
+///   returns     "replicate"|"error"   the setting before
+///   collective  no, but all ranks must choose the same
+///   errors      ValueError: another word
+///   example
+///     mh.set_fallback("error"), mh.set_fallback("replicate")    --> replicate  error
 int set_fallback_function(lua_State* lua) {
   const std::string name = check_string(lua, 1);
   TORCH_CHECK_VALUE(name == "replicate" || name == "error", "set_fallback: '", name, "' is neither \"replicate\" nor \"error\"",
@@ -167,11 +276,19 @@ void push_halo(lua_State* lua, const HaloOptions& options) {
   set_field(lua, "keep", options.keep);
 }
 
-/// mh.set_halo{overlap = true|false, exchange = "p2p"|"all_to_all", keep = true|false}: whether operators compute their
-/// interior while edges travel, how these travel, and whether a tensor's edges are kept for its next reader until it is
-/// written (then write to blocks through the ShardTensor alone; what is written through to_local() is found and
-/// refused). What is left out stays. The same bits either way. Returns the setting before. Collective over all ranks,
-/// which must give the same; without an argument it only tells.
+/// mh.set_halo({overlap = true, exchange = "p2p", keep = false}) -> table
+///   Chooses how operators with a window exchange the border rows of blocks. What is left out stays as it is; without
+///   an argument nothing changes. Results have the same bits in every setting.
+///   overlap     boolean     computes the interior while border rows are sent
+///   exchange    "p2p"|"all_to_all"   messages between neighbours, or one collective
+///   keep        boolean     keeps received border rows for the next operator that reads the tensor, until it is
+///     written. Then write to blocks through the ShardTensor alone; a write through to_local() is an error
+///   returns     table       {overlap, exchange, keep}: the setting before
+///   collective  over all ranks, which must give the same; without an argument no
+///   errors      ValueError: ranks give different settings
+///   example
+///     local before = mh.set_halo{overlap = false}
+///     mh.set_halo().overlap, mh.set_halo(before).overlap    --> false  false
 int set_halo_function(lua_State* lua) {
   const Options options(lua, 1, "set_halo", {"overlap", "exchange", "keep"});
   HaloOptions wanted = halo_options();
@@ -207,11 +324,19 @@ void push_record(lua_State* lua, const TraceRecord& record, const std::optional<
   }
 }
 
-/// mh.op_trace(fn, ...): runs fn and returns the names of the operators that ran on ShardTensors, in order, and a
-/// list of what was chosen for each: the placements that its tensors had and were moved to, those of its results, the
-/// bytes that this rank sent and why (`traffic`: "halo, all_reduce"), in which order edges left, the interior was
-/// computed and edges arrived, and the path of the module whose forward called it ("" is the one that the script
-/// called; nil outside of modules, as in a backward).
+/// mh.op_trace(fn, ...) -> {string}
+///   Runs fn(...) and lists the operators that ran on ShardTensors, in order. A second result says for each of them
+///   what was chosen: {op, inputs, outputs, bytes, traffic, gathered, halo, halo_seconds, halo_waited, module}. inputs
+///   are texts such as "Shard(0, {3, 6}) -> Replicate()", bytes is what this rank sent, traffic why ("halo,
+///   all_reduce"), module the path of the module whose forward called it.
+///   fn          function    what to run
+///   returns     {string}    names of operators
+///   collective  as what fn does
+///   errors      TypeError: fn is not a function
+///   example
+///     local x = mh.distribute_tensor(mh.ones{6}, mesh, {mh.Shard(0)})
+///     local names, records = mh.op_trace(function() return x:exp() end)
+///     names, records[1].bytes    --> {"aten::exp"}  0
 int op_trace(lua_State* lua) {
   if (!is_callable(lua, 1)) argument_error(lua, 1, "a function");
   std::vector<TraceRecord> records;

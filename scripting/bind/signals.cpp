@@ -101,10 +101,15 @@ const SignalWatch& watch_of(lua_State* lua) {
   return watch;
 }
 
-/// mh.signalled() -> nil, "SIGUSR1" or "SIGTERM": what any process of the run has been sent since the first call,
-/// alike on all ranks, for a script that saves and ends. SIGTERM counts for more, and what has come stays. From the
-/// first call on these signals do not end the process any more; without a call they do. Collective over all ranks: one
-/// sum of 8 bytes. RuntimeError, on all ranks, where the program around the script has a handler of its own.
+/// mh.signalled() -> string?
+///   The signal that any process of the run has received since the first call, the same on all ranks, for a script that
+///   saves and ends. SIGTERM has priority over SIGUSR1, and neither is forgotten. From the first call on these signals
+///   no longer end the process.
+///   returns     "SIGUSR1"|"SIGTERM"?   nil if there was none
+///   collective  over all ranks: one sum of 8 bytes
+///   errors      RuntimeError: the program around the script has a handler of its own
+///   example
+///     mh.signalled()    --> nil
 int signalled(lua_State* lua) {
   at::Tensor come = at::full({1}, static_cast<int64_t>(watch_of(lua).state()), at::kLong);
   {

@@ -56,22 +56,91 @@ int push_sizes(lua_State* lua, at::IntArrayRef sizes) {
   return 1;
 }
 
+/// x.shape -> {integer}
+///   The sizes of the tensor; of a ShardTensor those of the global tensor. It is a list of Lua: x.shape[1] is the size
+///   of dim 0.
+///   example
+///     mh.zeros{2, 3}.shape    --> {2, 3}
 int get_shape(lua_State* lua) { return push_sizes(lua, self(lua).sizes()); }
+/// x.dtype -> string
+///   The type of the elements.
+///   example
+///     mh.zeros{2}.dtype    --> float32
 int get_dtype(lua_State* lua) { return give(lua, self(lua).scalar_type()); }
+/// x.device -> string
+///   The device of the elements; of a ShardTensor that of this rank's block.
+///   example
+///     mh.zeros{2}.device    --> cpu
 int get_device(lua_State* lua) { return give(lua, self(lua).device()); }
+/// x.grad -> Tensor?
+///   The gradient that backward has added up; nil before. It can be set.
+///   example
+///     local x = mh.ones({2}, {requires_grad = true})
+///     local y = (x * 3):sum()
+///     y:backward()
+///     x.grad:tolist()    --> {3.0, 3.0}
 int get_grad(lua_State* lua) { return give(lua, self(lua).grad()); }
+/// x.requires_grad -> boolean
+///   Whether backward computes a gradient of the tensor. It can be set on leaves.
+///   example
+///     mh.ones({2}, {requires_grad = true}).requires_grad    --> true
 int get_requires_grad(lua_State* lua) { return give(lua, self(lua).requires_grad()); }
+/// x.ndim -> integer
+///   The number of dims.
+///   example
+///     mh.zeros{2, 3}.ndim    --> 2
 int get_ndim(lua_State* lua) { return give(lua, self(lua).dim()); }
+/// x.is_leaf -> boolean
+///   Whether no operation that records gradients made the tensor.
+///   example
+///     local x = mh.ones({2}, {requires_grad = true})
+///     x.is_leaf, (x * 2).is_leaf    --> true  false
 int get_is_leaf(lua_State* lua) { return give(lua, self(lua).is_leaf()); }
+/// x.T -> Tensor
+///   A view with the dims in reverse order.
+///   example
+///     mh.zeros{2, 3}.T.shape    --> {3, 2}
 int get_transposed(lua_State* lua) { return give(lua, self(lua).numpy_T()); }
+/// x.mT -> Tensor
+///   A view with the last two dims swapped.
+///   example
+///     mh.zeros{4, 2, 3}.mT.shape    --> {4, 3, 2}
 int get_matrix_transposed(lua_State* lua) { return give(lua, self(lua).mT()); }
+/// x.mH -> Tensor
+///   A view with the last two dims swapped and the elements conjugated.
+///   example
+///     mh.zeros{4, 2, 3}.mH.shape    --> {4, 3, 2}
 int get_adjoint(lua_State* lua) { return give(lua, self(lua).mH()); }
+/// x.real -> Tensor
+///   A view of the real parts of a complex tensor; a real tensor itself.
+///   example
+///     mh.complex(mh.ones{2}, mh.zeros{2}).real:tolist()    --> {1.0, 1.0}
 int get_real(lua_State* lua) { return give(lua, at::real(self(lua))); }
+/// x.imag -> Tensor
+///   A view of the imaginary parts of a complex tensor.
+///   example
+///     mh.complex(mh.ones{2}, mh.zeros{2}).imag:tolist()    --> {0.0, 0.0}
 int get_imag(lua_State* lua) { return give(lua, at::imag(self(lua))); }
+/// x.data -> Tensor
+///   The same elements without the record of gradients. Writing to it changes x. It can be set.
+///   example
+///     mh.ones({2}, {requires_grad = true}).data.requires_grad    --> false
 int get_data(lua_State* lua) { return give(lua, self(lua).variable_data()); }
+/// x.itemsize -> integer
+///   Bytes of one element.
+///   example
+///     mh.zeros{2}.itemsize    --> 4
 int get_itemsize(lua_State* lua) { return give(lua, self(lua).element_size()); }
+/// x.nbytes -> integer
+///   Bytes of all elements; of a ShardTensor those of the global tensor.
+///   example
+///     mh.zeros{2, 3}.nbytes    --> 24
 int get_nbytes(lua_State* lua) { return give(lua, self(lua).numel() * static_cast<int64_t>(self(lua).element_size())); }
 int get_version(lua_State* lua) { return give(lua, self(lua)._version()); }
+/// x.layout -> string
+///   The layout of the elements.
+///   example
+///     mh.zeros{2}.layout    --> strided
 int get_layout(lua_State* lua) {
   std::ostringstream text;
   text << self(lua).layout();
@@ -79,12 +148,23 @@ int get_layout(lua_State* lua) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   return give(lua, name);
 }
+/// x.grad_fn -> string?
+///   The name of the operation that will be differentiated; nil for a leaf.
+///   example
+///     (mh.ones({2}, {requires_grad = true}) * 2).grad_fn    --> MulBackward0
 int get_grad_fn(lua_State* lua) {
   const auto& node = self(lua).grad_fn();
   if (!node) return 0;
   return give(lua, node->name());
 }
 
+/// x:item() -> number
+///   The only element as a number of Lua.
+///   returns     number|boolean   an integer for integer dtypes
+///   collective  over x.mesh for a ShardTensor that is not replicated
+///   errors      ValueError: the tensor has more than one element, or none
+///   example
+///     mh.arange(4):sum():item()    --> 6
 int item(lua_State* lua) {
   const at::Tensor& tensor = self(lua);
   TORCH_CHECK_VALUE(tensor.numel() == 1, "item: a tensor of ", tensor.numel(),
@@ -125,6 +205,12 @@ void push_nested(lua_State* lua, const at::Tensor& tensor) {
   }
 }
 
+/// x:tolist() -> table
+///   The elements as nested lists, as deep as the tensor has dims.
+///   returns     table       of a tensor without dims the number
+///   collective  over x.mesh for a ShardTensor
+///   example
+///     mh.arange(4):reshape{2, 2}:tolist()    --> {{0, 1}, {2, 3}}
 int tolist(lua_State* lua) {
   const at::NoGradGuard no_grad;
   const at::Tensor& tensor = self(lua);
@@ -132,7 +218,19 @@ int tolist(lua_State* lua) {
   return 1;
 }
 
+/// x:numel() -> integer
+///   The number of elements; of a ShardTensor that of the global tensor.
+///   returns     integer     the product of x.shape
+///   collective  no
+///   example
+///     mh.zeros{2, 3}:numel()    --> 6
 int numel(lua_State* lua) { return give(lua, self(lua).numel()); }
+/// x:dim() -> integer
+///   The number of dims.
+///   returns     integer     the same as x.ndim
+///   collective  no
+///   example
+///     mh.zeros{2, 3}:dim()    --> 2
 int dim(lua_State* lua) { return give(lua, self(lua).dim()); }
 
 /// The dim at 2, which the tensor has.
@@ -143,19 +241,53 @@ int64_t check_dim(lua_State* lua, const char* op) {
   return dim;
 }
 
+/// x:size(dim = nil) -> {integer}|integer
+///   The sizes as a list, or the size of one dim.
+///   dim         integer?    from 0; a negative dim counts from the end
+///   returns     {integer}|integer   of a ShardTensor those of the global tensor
+///   collective  no
+///   errors      IndexError: the tensor has no such dim
+///   example
+///     mh.zeros{2, 3}:size(-1), mh.zeros{2, 3}:size()    --> 3  {2, 3}
 int size(lua_State* lua) {
   if (is_nil(lua, 2)) return push_sizes(lua, self(lua).sizes());
   return give(lua, self(lua).size(check_dim(lua, "size")));
 }
 
+/// x:stride(dim = nil) -> {integer}|integer
+///   How many elements apart in memory neighbours along each dim, or along one dim, are.
+///   dim         integer?    from 0; a negative dim counts from the end
+///   returns     {integer}|integer   in elements
+///   collective  no
+///   errors      IndexError: the tensor has no such dim
+///   example
+///     mh.zeros{2, 3}:stride()    --> {3, 1}
 int stride(lua_State* lua) {
   if (is_nil(lua, 2)) return give(lua, self(lua).strides());
   return give(lua, self(lua).stride(check_dim(lua, "stride")));
 }
 
+/// x:storage_offset() -> integer
+///   Where in its memory the first element of the tensor is.
+///   returns     integer     in elements
+///   collective  no
+///   example
+///     mh.arange(6)["2:"]:storage_offset()    --> 2
 int storage_offset(lua_State* lua) { return give(lua, self(lua).storage_offset()); }
+/// x:element_size() -> integer
+///   Bytes of one element.
+///   returns     integer     the same as x.itemsize
+///   collective  no
+///   example
+///     mh.zeros({2}, {dtype = "float64"}):element_size()    --> 8
 int element_size(lua_State* lua) { return give(lua, self(lua).element_size()); }
 
+/// x:is_contiguous() -> boolean
+///   Whether the elements follow each other in row-major order.
+///   returns     boolean     of a ShardTensor about the blocks of all ranks
+///   collective  no
+///   example
+///     mh.zeros{2, 3}:is_contiguous(), mh.zeros{2, 3}.T:is_contiguous()    --> true  false
 int is_contiguous(lua_State* lua) { return give(lua, self(lua).is_contiguous()); }
 
 at::MemoryFormat memory_format(const std::string& name) {
@@ -168,8 +300,22 @@ at::MemoryFormat memory_format(const std::string& name) {
                                         "channels_last_3d"}));
 }
 
-/// x:to(dtype) x:to(device[, dtype]) x:to(tensor), each with {dtype =, device =, copy =,
-/// non_blocking =, memory_format =}.
+/// x:to(target, {dtype = nil, device = nil, copy = false, non_blocking = false, memory_format = nil}) -> Tensor
+///   The tensor as another dtype, on another device, or both: x:to("float64"), x:to("cuda", "float32"), x:to(other),
+///   x:to{dtype = "bfloat16"}.
+///   target      string|Tensor?   a dtype, a device (a dtype may follow), or a tensor that has both
+///   dtype       string?     the dtype of the result
+///   device      string?     the device of the result
+///   copy        boolean     also copies where nothing changes
+///   non_blocking   boolean   the host does not wait for the copy
+///   memory_format   "contiguous_format"|"preserve_format"|"channels_last"|"channels_last_3d"?   the order of the
+///     elements
+///   returns     Tensor      x itself where nothing changes
+///   collective  no
+///   errors      ValueError: an unknown dtype, device or format
+///   errors      ValueError: blocks of a ShardTensor would leave the kind of device of its mesh
+///   example
+///     mh.arange(3):to("float64").dtype    --> float64
 int to(lua_State* lua) {
   at::TensorOptions options;
   int last = 2;
@@ -205,12 +351,38 @@ int to(lua_State* lua) {
   return give(lua, result);
 }
 
+/// x:float() -> Tensor
+/// x:double() -> Tensor
+/// x:half() -> Tensor
+/// x:bfloat16() -> Tensor
+/// x:long() -> Tensor
+/// x:int() -> Tensor
+/// x:bool() -> Tensor
+///   The tensor as float32, float64, float16, bfloat16, int64, int32 or bool.
+///   returns     Tensor      x itself if it has that dtype
+///   collective  no
+///   example
+///     mh.arange(3):double().dtype, mh.tensor{0, 2}:bool():tolist()    --> float64  {false, true}
 template <at::ScalarType kType>
 int convert(lua_State* lua) {
   return give(lua, self(lua).to(kType));
 }
 
+/// x:cpu() -> Tensor
+///   The tensor in the memory of the host.
+///   returns     Tensor      x itself if it is there
+///   collective  no
+///   example
+///     mh.zeros{2}:cpu().device    --> cpu
 int to_cpu(lua_State* lua) { return give(lua, self(lua).cpu()); }
+/// x:cuda(index = nil) -> Tensor
+///   The tensor on a GPU.
+///   index       integer?    the number of the GPU, from 0; nil for the current one
+///   returns     Tensor      x itself if it is there
+///   collective  no
+///   errors      ValueError: there is no GPU, or none of that number
+///   example
+///     (pcall(function() return mh.zeros{2}:cuda(99) end))    --> false
 int to_cuda(lua_State* lua) {
   const int64_t index = is_nil(lua, 2) ? -1 : check_int(lua, 2);
   const c10::Device device = present(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));

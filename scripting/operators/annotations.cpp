@@ -9,6 +9,7 @@
 
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/lua_sources.h"
+#include "moonhalo/scripting/core/reference.h"
 #include "moonhalo/scripting/operators/operators.h"
 
 namespace moonhalo::scripting {
@@ -101,13 +102,27 @@ std::map<std::string, std::string> fields_of_top(lua_State* lua) {
   return fields;
 }
 
+/// Annotations of the reference by name; a name is removed once it is written.
+std::map<std::string, std::string_view> notes_by_name() {
+  std::map<std::string, std::string_view> notes;
+  for (const ReferenceEntry& entry : reference()) {
+    for (size_t i = 0; i < entry.names.size(); ++i) notes.emplace(entry.names[i], entry.notes[i]);
+  }
+  return notes;
+}
+
 /// Lists what is bound by hand or in Lua, under `owner` ("mh.", "mh.nn.", "Tensor:"); operators that
 /// scripts used are in the same tables and come later.
 void write_fields(std::ostream& out, const std::string& owner, const std::map<std::string, std::string>& fields,
-                  const std::set<std::string>& modules) {
+                  const std::set<std::string>& modules, std::map<std::string, std::string_view>& notes) {
   for (const auto& [name, type] : fields) {
     if (!is_public(name) || modules.count(name)) continue;
-    if (type == "function") {
+    if (const auto note = notes.find(owner + name); note != notes.end()) {
+      out << note->second << "\n";
+      notes.erase(note);
+    } else if (type == "table") {
+      out << owner << name << " = {}\n";
+    } else if (type == "function") {
       out << "function " << owner << name << "(...) end\n";
     } else {
       out << "---@type " << type << "\n" << owner << name << " = nil\n";
@@ -116,14 +131,48 @@ void write_fields(std::ostream& out, const std::string& owner, const std::map<st
   out << "\n";
 }
 
+/// The type of an attribute, which its annotation has behind ---@type.
+std::string_view type_of(std::string_view note) {
+  const std::string_view mark = "---@type ";
+  const size_t at = note.find(mark) + mark.size();
+  return note.substr(at, note.find('\n', at) - at);
+}
+
+/// Classes of objects, with what the reference says of their methods and attributes.
+void write_classes(std::ostream& out, std::map<std::string, std::string_view>& notes) {
+  std::string last;
+  for (auto note = notes.begin(); note != notes.end();) {
+    const std::string owner = note->first.substr(0, note->first.find_first_of(".:"));
+    if (owner == "mh" || owner == "Tensor") {
+      ++note;
+      continue;
+    }
+    if (owner != last) out << "---@class " << owner << "\nlocal " << owner << " = {}\n\n";
+    last = owner;
+    out << note->second << "\n";
+    note = notes.erase(note);
+  }
+}
+
+/// What no table has yet: functions of files that are loaded when they are used.
+void write_rest(std::ostream& out, const std::map<std::string, std::string_view>& notes) {
+  for (const auto& [name, note] : notes) {
+    if (name.starts_with("mh.") || name.starts_with("Tensor:")) out << note << "\n";
+  }
+}
+
 }  // namespace
 
 void write_annotations(lua_State* lua, std::ostream& out) {
   out << "---@meta moonhalo\n-- Written by `moonhalo info --annotations FILE`.\n\n";
-  out << "---@class Generator\n---@class Tensor\n";
+  std::map<std::string, std::string_view> notes = notes_by_name();
+  write_classes(out, notes);
+  out << "---@class Generator\n\n---@class Tensor\n";
   push_tensor_getters(lua);
   for (const auto& [name, type] : fields_of_top(lua)) {
-    if (is_public(name)) out << "---@field " << name << " any\n";
+    if (!is_public(name)) continue;
+    const auto note = notes.find("Tensor." + name);
+    out << "---@field " << name << " " << (note == notes.end() ? "any" : type_of(note->second)) << "\n";
   }
   lua_pop(lua, 1);
   for (const char* symbol : {"add", "sub", "mul", "div", "idiv", "mod", "pow"}) {
@@ -141,7 +190,7 @@ void write_annotations(lua_State* lua, std::ostream& out) {
     lua_getfield(lua, -1, name.c_str());
     if (lua_istable(lua, -1)) {
       out << "mh." << name << " = {}\n";
-      write_fields(out, "mh." + name + ".", fields_of_top(lua), {});
+      write_fields(out, "mh." + name + ".", fields_of_top(lua), {}, notes);
     }
     lua_pop(lua, 2);
   }
@@ -149,12 +198,13 @@ void write_annotations(lua_State* lua, std::ostream& out) {
   push_module(lua);
   const std::map<std::string, std::string> bound = fields_of_top(lua);
   lua_pop(lua, 1);
-  write_fields(out, "mh.", bound, modules);
+  write_fields(out, "mh.", bound, modules, notes);
   push_tensor_methods(lua);
   const std::map<std::string, std::string> methods = fields_of_top(lua);
   lua_pop(lua, 1);
-  write_fields(out, "Tensor:", methods, {});
+  write_fields(out, "Tensor:", methods, {}, notes);
 
+  write_rest(out, notes);
   for (const std::string& name : operator_names()) {
     if (!is_public(name)) continue;
     if (!bound.count(name) && !modules.count(name)) write_operator(out, "mh.", name);

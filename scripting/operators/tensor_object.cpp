@@ -162,7 +162,14 @@ int tensor_equal(lua_State* lua) {
   return 1;
 }
 
-/// x:is_same(y): whether both are one tensor, not two with the same elements. No communication.
+/// x:is_same(other) -> boolean
+///   Whether both are one tensor, not two with the same elements.
+///   other       Tensor      the tensor to compare with
+///   returns     boolean     true for two names of one tensor
+///   collective  no
+///   example
+///     local x = mh.ones{2}
+///     x:is_same(x), x:is_same(x:clone())    --> true  false
 int tensor_is_same(lua_State* lua) {
   push(lua, check_tensor(lua, 1).is_same(check_tensor(lua, 2)));
   return 1;
@@ -209,6 +216,13 @@ int next_row(lua_State* lua) {
   return 2;
 }
 
+/// x:iter() -> function
+///   Goes through the rows: for i, row in x:iter() do ... end. pairs(x) does the same.
+///   returns     function    an iterator of (index from 0, view of the row)
+///   collective  as x:select(0, i), which it calls
+///   errors      TypeError: the tensor has no dims
+///   example
+///     for i, row in mh.arange(3):iter() do print(i, row:item()) end    --> 0  0 | 1  1 | 2  2
 int tensor_rows(lua_State* lua) {
   TORCH_CHECK_TYPE(self(lua).dim() > 0, "iter: a tensor of 0 dimensions has no rows");
   lua_pushcfunction(lua, guard<next_row>);
@@ -217,6 +231,16 @@ int tensor_rows(lua_State* lua) {
   return 3;
 }
 
+/// x:free() -> nothing
+///   Gives up the tensor now, instead of when Lua collects it: its memory is free once no other tensor uses it. The
+///   block of `local x <close> = ...` does the same at its end.
+///   returns     nothing
+///   collective  no
+///   errors      any later use of x is an error
+///   example
+///     local x = mh.ones{2}
+///     x:free()
+///     tostring(x)    --> tensor(freed)
 int tensor_free(lua_State* lua) {
   at::Tensor* tensor = test_tensor(lua, 1);
   if (tensor == nullptr || !tensor->defined()) return 0;

@@ -47,7 +47,7 @@ int act(int argc, char** argv) {
   add_run_command(app, action, after_dashes);
   for (void (*add)(CLI::App&, Action&) :
        {add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command, add_env_command,
-        add_plan_command, add_merge_command, add_check_command}) {
+        add_plan_command, add_merge_command, add_check_command, add_help_command}) {
     add(app, action);
   }
   std::vector<std::string> words = words_of(app, argc, argv);

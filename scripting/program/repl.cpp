@@ -16,6 +16,7 @@
 #include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/syntax_hints.h"
+#include "moonhalo/scripting/operators/help.h"
 #include "moonhalo/scripting/operators/operators.h"
 #include "moonhalo/scripting/program/report.h"
 
@@ -199,6 +200,7 @@ std::vector<std::string> complete_word(lua_State* lua, const std::string& text) 
 void run_repl(lua_State* lua, RankBoard& board) {
   push_module(lua);
   lua_setglobal(lua, "mh");
+  set_help_function(lua);
   const bool reads = context(lua).rank() == 0;
   std::unique_ptr<LineReader> reader = reads ? std::make_unique<LineReader>(lua) : nullptr;
   const auto before = reads ? std::signal(SIGINT, on_interrupt) : SIG_DFL;

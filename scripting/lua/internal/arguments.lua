@@ -9,6 +9,9 @@ local fail = mh.fail
 
 local arguments = {}
 
+--- Signatures by the names of their functions, which the reference is compared with.
+arguments.signatures = {}
+
 local kNone = {}
 
 --- A parameter that may be left out and then is nil.
@@ -39,6 +42,7 @@ function arguments.signature(op, entries, elsewhere)
       signature.default[name] = entry[2]
     end
   end
+  arguments.signatures[op] = signature
   return signature
 end
 

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace moonhalo::scripting {
+
+/// An entry of the reference, gathered from comments of the sources at build time (docs/tools/README.md).
+struct ReferenceEntry {
+  std::vector<std::string_view> names;  ///< "mh.nn.Conv2d", "Tensor:redistribute", "Tensor.mesh"
+  std::string_view text;                ///< signatures, description, arguments, example
+  std::vector<std::string_view> notes;  ///< annotations for editors, one for each name
+};
+
+/// All entries, sorted by their first names. Never changes.
+const std::vector<ReferenceEntry>& reference();
+
+}  // namespace moonhalo::scripting
