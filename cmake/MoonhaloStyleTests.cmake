@@ -27,6 +27,12 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME dev COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/dev/check_dev.py"
       "${PROJECT_SOURCE_DIR}")
   set_tests_properties(dev PROPERTIES LABELS quick)
+  if(TARGET moonhalo_cli)
+    moonhalo_add_test(NAME lua.Y10_help COMMAND Python3::Interpreter
+                      "${PROJECT_SOURCE_DIR}/tests/scripting/check_help.py" $<TARGET_FILE:moonhalo_cli>
+                      "${reference_json}")
+    set_tests_properties(lua.Y10_help PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
+  endif()
   set_tests_properties(style style.features style.rooms style.tests style.git style.words style.reference
       style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
 endif()

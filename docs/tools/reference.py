@@ -20,7 +20,7 @@ OBJECTS = {
 }
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"), ("scripting/embed", "moonhalo_c.h", "///"),
          ("scripting/embed", "moonhalo.f90", "!>"))
-NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*|mh_\w+)(?=[({ ]|$)")
+NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?|mh_\w+)(?=[({ ]|$)")
 KEYWORDS = ("returns", "collective", "errors", "example")
 VALUE = " --> "
 
@@ -119,8 +119,8 @@ def signature_lines(block):
         return 0
     text = block[0]
     for count, following in enumerate([*block[1:], ""], 1):
-        if all(text.count(one) == text.count(other) for one, other in ("()", "{}")):
-            return count if " -> " in text else 0
+        if " -> " in text and all(text.count(one) == text.count(other) for one, other in ("()", "{}")):
+            return count
         if not following.startswith("    "):
             return 0
         text += " " + following.strip()
@@ -152,8 +152,8 @@ def parse_signature(text):
     head, _, result = text.rpartition(" -> ")
     rest = head[len(name):].strip()
     owner, separator, last = re.match(r"(.*?)([.:]?)([^.:]*)$", name).groups() if not name.startswith("mh_") else ("", "", name)
-    if owner in OBJECTS:
-        name = OBJECTS[owner] + separator + last
+    if owner in OBJECTS or owner == "mh.nn.Module":
+        name = OBJECTS.get(owner, "Module") + separator + last
     positional, options = [], []
     inner = rest[1:-1] if rest.startswith("(") else rest
     for part in split_outside(inner):

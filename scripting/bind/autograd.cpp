@@ -278,7 +278,7 @@ int autocast(lua_State* lua) {
 }
 
 /// mh.manual_seed(seed) -> nothing
-///   Starts the random numbers of this rank anew: those of tensors, and of math.random. The same seed on all ranks
+///   Restarts the random numbers of this rank: those of tensors, and of math.random. The same seed on all ranks
 ///   gives the same numbers on all ranks.
 ///   seed        integer     any number; the same on all ranks
 ///   returns     nothing

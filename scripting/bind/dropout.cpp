@@ -34,6 +34,31 @@ at::Tensor alpha_scaled(const at::Tensor& input, const at::Tensor& kept, double 
   return input * (kept * a) + shift;
 }
 
+/// x:dropout(p = 0.5, train = true) -> Tensor
+/// x:dropout_(p = 0.5, train = true) -> Tensor
+/// x:feature_dropout(p = 0.5, train = true) -> Tensor
+/// x:feature_dropout_(p = 0.5, train = true) -> Tensor
+/// x:alpha_dropout(p = 0.5, train = true) -> Tensor
+/// x:alpha_dropout_(p = 0.5, train = true) -> Tensor
+/// x:feature_alpha_dropout(p = 0.5, train = true) -> Tensor
+/// x:feature_alpha_dropout_(p = 0.5, train = true) -> Tensor
+/// mh.dropout_(x, p = 0.5, train = true) -> Tensor
+/// mh.feature_dropout(x, p = 0.5, train = true) -> Tensor
+/// mh.feature_dropout_(x, p = 0.5, train = true) -> Tensor
+/// mh.alpha_dropout_(x, p = 0.5, train = true) -> Tensor
+/// mh.feature_alpha_dropout(x, p = 0.5, train = true) -> Tensor
+/// mh.feature_alpha_dropout_(x, p = 0.5, train = true) -> Tensor
+///   Sets elements to zero with probability p and scales the others by 1 / (1 - p). `feature` drops whole channels (dim
+///   1), `alpha` keeps mean and variance after SELU, and a name that ends in _ works in place. Blocks of a ShardTensor
+///   draw what the whole tensor would.
+///   x           Tensor      floating point or complex
+///   p           number      probability from 0 to 1
+///   train       boolean     false returns x
+///   returns     Tensor      shape, dtype and placements of x
+///   collective  no
+///   errors      ValueError: p is not within 0 and 1; TypeError: a tensor of integers
+///   example
+///     mh.ones{3}:dropout(0.5, false):tolist()    --> {1.0, 1.0, 1.0}
 template <const DropoutKind& kKind, bool kInPlace>
 int dropout(lua_State* lua) {
   const at::Tensor input = check_tensor(lua, 1);

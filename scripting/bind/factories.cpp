@@ -78,7 +78,7 @@ int make_generator(lua_State* lua) {
 }
 
 /// generator:manual_seed(seed) -> Generator
-///   Starts the stream anew.
+///   Restarts the stream.
 ///   seed        integer     where it starts
 ///   returns     Generator   itself
 ///   collective  no

@@ -106,7 +106,23 @@ void push_files(lua_State* lua) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kFilesKey);
 }
 
-/// mh.h5.open(path[, mode][, {allow_external}])
+/// mh.h5.open(path, mode = "r", {allow_external = false}) -> File
+///   Opens a file: HDF5 and NetCDF-4 to read or write, NetCDF-3, Zarr and .npy to read. file.name or file["group/name"]
+///   is a dataset, whose slices are read when read() or mh.scatter_tensor is called. A file that is written appears
+///   under its name when it is closed.
+///   path        string      of the file, or of the folder of a Zarr store
+///   mode        "r"|"w"|"a"   read, write a new file, or change one
+///   allow_external   boolean   also follows links to other files
+///   returns     File        `local file <close> = mh.h5.open(path)` closes it at the end of the block
+///   collective  no to read; a file that is written by blocks is opened on all ranks
+///   errors      ValueError: the file cannot be read, or is of another format
+///   example
+///     local path = ("%s/open%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.arange(6):reshape{2, 3}, {attrs = {units = "K"}})
+///     out:close()
+///     local file <close> = mh.h5.open(path)
+///     file.t.shape, file.t.units, file.t["1, :2"]:read():tolist()    --> {2, 3}  K  {3, 4}
 int open(lua_State* lua) {
   const bool has_mode = !lua_istable(lua, 2);
   const Options options(lua, has_mode ? 3 : 2, "open", {"allow_external"});
@@ -129,16 +145,45 @@ void refuse_slip(lua_State* lua, const char* type) {
   TORCH_CHECK_VALUE(near.empty(), type, ": no attribute, method or dataset '", check_string(lua, 2), "'", near);
 }
 
+/// file:keys(group = "/") -> {string}
+///   The names in a group.
+///   group       string      its path in the file
+///   returns     {string}    of datasets and groups
+///   collective  no
+///   example
+///     local path = ("%s/keys%d.h5"):format(folder, mh.rank())
+///     local out <close> = mh.h5.open(path, "w")
+///     out:write("a", 1)
+///     out:keys()    --> {"a"}
 int file_keys(lua_State* lua) {
   push(lua, file(lua)->keys(is_nil(lua, 2) ? "/" : check_string(lua, 2)));
   return 1;
 }
 
+/// file:datasets() -> {string}
+///   The paths of all datasets of the file, those in groups too.
+///   returns     {string}    paths
+///   collective  no
+///   example
+///     local path = ("%s/datasets%d.h5"):format(folder, mh.rank())
+///     local out <close> = mh.h5.open(path, "w")
+///     out:write("group/a", 1)
+///     #out:datasets()    --> 1
 int file_datasets(lua_State* lua) {
   push(lua, file(lua)->datasets());
   return 1;
 }
 
+/// file:has(name) -> boolean
+///   Whether the file has a dataset or group of this path.
+///   name        string      its path in the file
+///   returns     boolean     false where it is missing
+///   collective  no
+///   example
+///     local path = ("%s/has%d.h5"):format(folder, mh.rank())
+///     local out <close> = mh.h5.open(path, "w")
+///     out:write("a", 1)
+///     out:has("a"), out:has("b")    --> true  false
 int file_has(lua_State* lua) {
   push(lua, file(lua)->has(check_string(lua, 2)));
   return 1;
@@ -180,33 +225,103 @@ at::Tensor check_data(lua_State* lua, int index, const char* call) {
   return check_tensor(lua, index);
 }
 
-/// file:write(name, data[, {attrs, dims, like, chunks, compression, replace}]): a tensor, or a number, boolean or
-/// nested list, which become int64, float64 or bool. Collective over the mesh of a ShardTensor.
+/// file:write(name, data, {attrs = nil, dims = nil, like = nil, chunks = nil, compression = 0,
+///     replace = false}) -> nothing
+///   Writes a dataset. Of a ShardTensor every rank writes its own block into the one file.
+///   name        string      its path in the file; groups are made
+///   data        Tensor|number|boolean|table   numbers and nested lists become int64, float64 or bool
+///   attrs       table?      attributes by name: strings, numbers, booleans, lists
+///   dims        {string}?   names of the dims; a dataset of that name becomes their coordinate
+///   like        Dataset|Selection?   takes attributes and dims from this dataset
+///   chunks      {integer}?   sizes of a chunk; nil chooses them
+///   compression   integer   0 to 9, of gzip
+///   replace     boolean     whether a dataset of that name is replaced
+///   returns     nothing
+///   collective  over the mesh of a ShardTensor, else no
+///   errors      ValueError: the name is there already, the file is open to read, or the disk refuses
+///   example
+///     local path = ("%s/write%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     mh.h5.open(path).t.dims    --> {"y", "x"}
 int file_write(lua_State* lua) {
   const io::WriteOptions options = check_write_options(lua, 4, "write");
   file(lua)->write(check_string(lua, 2), check_data(lua, 3, "write"), options);
   return 0;
 }
 
-/// file:append(name, data[, options of write]): rows behind those of a dataset that the first append makes.
+/// file:append(name, data, {attrs = nil, dims = nil, like = nil, chunks = nil, compression = 0,
+///     replace = false}) -> nothing
+///   Adds rows at the end of a dataset, which the first append makes.
+///   name        string      its path in the file
+///   data        Tensor|number|boolean|table   dim 0 is the one that grows
+///   attrs       table?      attributes by name, at the first append
+///   dims        {string}?   names of the dims, at the first append
+///   like        Dataset|Selection?   takes attributes and dims from this dataset
+///   chunks      {integer}?   sizes of a chunk; nil chooses them
+///   compression   integer   0 to 9, of gzip
+///   replace     boolean     whether a dataset of that name is replaced
+///   returns     nothing
+///   collective  over the mesh of a ShardTensor, else no
+///   errors      ValueError: rows of another shape, or the disk refuses
+///   example
+///     local path = ("%s/append%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:append("t", mh.ones{1, 3})
+///     out:append("t", mh.ones{2, 3})
+///     out:close()
+///     mh.h5.open(path).t.shape    --> {3, 3}
 int file_append(lua_State* lua) {
   const io::WriteOptions options = check_write_options(lua, 4, "append");
   file(lua)->append(check_string(lua, 2), check_data(lua, 3, "append"), options);
   return 0;
 }
 
-/// file:flush(): the path of the unfinished file, which now holds all that was written.
+/// file:flush() -> string
+///   Writes everything to the disk, for others who read while the file grows.
+///   returns     string      the path of the unfinished file, which has another name until close()
+///   collective  over the mesh of ShardTensors that were written, else no
+///   example
+///     local path = ("%s/flush%d.h5"):format(folder, mh.rank())
+///     local out <close> = mh.h5.open(path, "w")
+///     out:write("a", 1)
+///     mh.files.exists(out:flush())    --> true
 int file_flush(lua_State* lua) {
   push(lua, file(lua)->flush());
   return 1;
 }
 
-/// file:set_attr(name, value[, object])
+/// file:set_attr(name, value, object = "/") -> nothing
+///   Writes an attribute of the file, or of a dataset or group.
+///   name        string      of the attribute
+///   value       string|number|boolean|table   a table is a list of strings or of numbers
+///   object      string      path of the dataset or group
+///   returns     nothing
+///   collective  no; all ranks that write the file by blocks call it
+///   errors      ValueError: no such object, or the file is open to read
+///   example
+///     local path = ("%s/attr%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:set_attr("title", "winds")
+///     out:close()
+///     mh.h5.open(path).attrs.title    --> winds
 int file_set_attr(lua_State* lua) {
   file(lua)->set_attr(check_string(lua, 2), check_value(lua, 3), is_nil(lua, 4) ? "/" : check_string(lua, 4));
   return 0;
 }
 
+/// file:close() -> nothing
+///   Closes the file. One that was written gets its name now.
+///   returns     nothing
+///   collective  over the mesh of ShardTensors that were written, else no
+///   errors      ValueError: the disk refuses
+///   example
+///     local path = ("%s/close%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     local before = mh.files.exists(path)
+///     out:close()
+///     before, mh.files.exists(path)    --> false  true
 int file_close(lua_State* lua) {
   file(lua)->close();
   return 0;
@@ -222,6 +337,14 @@ int file_leave(lua_State* lua) {
   return 0;
 }
 
+/// file:discard() -> nothing
+///   Closes the file and removes what was written. An error in the block of `local out <close>` does the same.
+///   returns     nothing
+///   collective  no
+///   example
+///     local path = ("%s/discard%d.h5"):format(folder, mh.rank())
+///     mh.h5.open(path, "w"):discard()
+///     mh.files.exists(path)    --> false
 int file_discard(lua_State* lua) {
   file(lua)->discard();
   return 0;
@@ -289,7 +412,20 @@ int group_string(lua_State* lua) {
 
 std::shared_ptr<io::Dataset> dataset(lua_State* lua) { return check_object<io::Dataset>(lua, 1); }
 
-/// data:read([{dtype, decode}]): of a dataset or a selection.
+/// dataset:read({dtype = nil, decode = false}) -> Tensor
+/// selection:read({dtype = nil, decode = false}) -> Tensor
+///   The values, as a plain tensor. mh.scatter_tensor reads blocks instead.
+///   dtype       string?     converts them
+///   decode      boolean     applies scale_factor, add_offset and fill value (NaN)
+///   returns     Tensor      of the shape of the dataset or selection
+///   collective  no
+///   errors      ValueError: values that are no numbers (strings()), or a damaged file
+///   example
+///     local path = ("%s/read%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.arange(5))
+///     out:close()
+///     mh.h5.open(path).t["1:3"]:read{dtype = "float32"}:tolist()    --> {1.0, 2.0}
 int read(lua_State* lua) {
   const Options options(lua, 2, "read", {"dtype", "decode"});
   const io::ReadOptions wanted{.dtype = options.get_dtype("dtype"), .decode = options.get_bool("decode", false)};

@@ -211,8 +211,19 @@ void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options) {
   finish_grad_sync(bound.parameters(), options);
 }
 
-/// sync_shard_grad([{bucket_bytes, reduce_dtype}]): sums the gradients over the ranks now, several in one message, each
-/// to its parameter's own placements; step() does it otherwise. Collective.
+/// opt:sync_shard_grad({bucket_bytes = nil, reduce_dtype = nil}) -> nothing
+///   Sums the gradients over the ranks now, several in one message, each to the placements of its parameter. step()
+///   does it otherwise.
+///   bucket_bytes   integer?   bytes of gradients in one message
+///   reduce_dtype   string?   dtype in which they are added; nil for their own
+///   returns     nothing
+///   collective  over the meshes of the parameters
+///   example
+///     local net = nn.Linear(2, 1)
+///     local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+///     net(mh.ones{1, 2}):sum():backward()
+///     opt:sync_shard_grad()
+///     net.weight.grad:tolist()    --> {{1.0, 1.0}}
 int sync_shard_grad(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const Options options(lua, 2, "sync_shard_grad", {"bucket_bytes", "reduce_dtype"});
@@ -222,14 +233,34 @@ int sync_shard_grad(lua_State* lua) {
   return 0;
 }
 
-/// scale_grads(factor), once they are summed.
+/// opt:scale_grads(factor) -> nothing
+///   Multiplies all gradients, in place. Call it once they are summed over the ranks (sync_shard_grad, clip_gnorm).
+///   factor      number      the same on all ranks
+///   returns     nothing
+///   collective  no
+///   example
+///     local net = nn.Linear(2, 1)
+///     local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+///     net(mh.ones{1, 2}):sum():backward()
+///     opt:scale_grads(0.5)
+///     net.bias.grad:item()    --> 0.5
 int scale_gradients(lua_State* lua) {
   scale_grads(check_object<BoundOptimizer>(lua, 1)->parameters(), check_number(lua, 2));
   return 0;
 }
 
-/// clip_gnorm([max_norm[, norm_type = 2]]): the joint norm of the gradients, which are then scaled to max_norm at most.
-/// Collective.
+/// opt:clip_gnorm(max_norm = nil, norm_type = 2) -> Tensor
+///   Sums the gradients over the ranks, computes their joint norm, and scales them so that it is at most max_norm. Call
+///   it between backward and step.
+///   max_norm    number?     nil only measures
+///   norm_type   number      2 for the Euclidean norm, math.huge for the largest element
+///   returns     Tensor      the norm before, one element, the same on all ranks
+///   collective  over the meshes of the parameters
+///   example
+///     local w = nn.Parameter(mh.zeros{4})
+///     local opt = mh.optim.SGD({w}, {lr = 1})
+///     w.grad = mh.ones{4}
+///     opt:clip_gnorm(1.0):item(), w.grad:tolist()[1]    --> 2.0  0.49999976158142
 int clip_gnorm(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const double norm_type = is_nil(lua, 3) ? 2 : check_number(lua, 3);
@@ -262,16 +293,49 @@ int add_hook(lua_State* lua, const char* op, std::vector<OwnedFunction> BoundOpt
   return 0;
 }
 
-/// register_reducer_pre_hook(fn): fn(flat) sees, and may change in place, each bucket of gradients before it is summed
-/// over the ranks.
+/// opt:register_reducer_pre_hook(hook) -> nothing
+///   Calls hook(flat) with each bucket of gradients before it is summed over the ranks. The hook may change flat in
+///   place.
+///   hook        function    hook(flat), flat a plain tensor [n]
+///   returns     nothing
+///   collective  no
+///   errors      TypeError: the hook is not a function
+///   example
+///     local opt = mh.optim.SGD(nn.Linear(2, 1):parameters(), {lr = 0.1})
+///     opt:register_reducer_pre_hook(function(flat) flat:mul_(0.5) end)
+///     opt.name    --> SGD
 int register_pre_hook(lua_State* lua) {
   return add_hook(lua, "register_reducer_pre_hook", &BoundOptimizer::before_sum);
 }
-/// register_reducer_post_hook(fn): the same with this rank's part of the sums.
+/// opt:register_reducer_post_hook(hook) -> nothing
+///   Calls hook(flat) with this rank's part of each bucket of gradients after it was summed over the ranks. The hook
+///   may change flat in place.
+///   hook        function    hook(flat), flat a plain tensor [n]
+///   returns     nothing
+///   collective  no
+///   errors      TypeError: the hook is not a function
+///   example
+///     local opt = mh.optim.SGD(nn.Linear(2, 1):parameters(), {lr = 0.1})
+///     opt:register_reducer_post_hook(function(flat) flat:mul_(2) end)
+///     opt.name    --> SGD
 int register_post_hook(lua_State* lua) {
   return add_hook(lua, "register_reducer_post_hook", &BoundOptimizer::after_sum);
 }
 
+/// opt:step(closure = nil) -> Tensor?
+///   Sums gradients over the ranks where that was not done, and changes the parameters. LBFGS needs a closure, which it
+///   calls several times.
+///   closure     function?   zeroes gradients, computes the loss, calls backward and returns the loss
+///   returns     Tensor?     the loss of the closure; nothing without one
+///   collective  over the meshes of the parameters
+///   errors      ValueError: LBFGS without a closure
+///   example
+///     local w = nn.Parameter(mh.zeros{1})
+///     local opt = mh.optim.SGD({w}, {lr = 0.5})
+///     local loss = (w * 3):sum()
+///     loss:backward()
+///     opt:step()
+///     w:item()    --> -1.5
 int step(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   if (is_nil(lua, 2)) {
@@ -292,13 +356,33 @@ int step(lua_State* lua) {
   return 1;
 }
 
-/// zero_grad([{set_to_none = true}])
+/// opt:zero_grad({set_to_none = true}) -> nothing
+///   Removes the gradients of the parameters, before the backward of the next step.
+///   set_to_none   boolean   false fills them with zeros instead
+///   returns     nothing
+///   collective  no
+///   example
+///     local w = nn.Parameter(mh.zeros{1})
+///     local opt = mh.optim.SGD({w}, {lr = 0.5})
+///     w.grad = mh.ones{1}
+///     opt:zero_grad()
+///     w.grad    --> nil
 int zero_grad(lua_State* lua) {
   const Options options(lua, 2, "zero_grad", {"set_to_none"});
   check_object<BoundOptimizer>(lua, 1)->optimizer->zero_grad(options.get_bool("set_to_none", true));
   return 0;
 }
 
+/// opt:add_param_group(group) -> nothing
+///   Adds parameters with options of their own.
+///   group       table       {params = list, lr = ..., ...}; what is left out is that of the optimizer
+///   returns     nothing
+///   collective  no, but all ranks must add the same
+///   errors      ValueError: no params, an unknown option, or a parameter that is there already
+///   example
+///     local opt = mh.optim.SGD({nn.Parameter(mh.zeros{1})}, {lr = 0.5})
+///     opt:add_param_group{params = {nn.Parameter(mh.zeros{2})}, lr = 0.1}
+///     #opt.param_groups, opt.param_groups[2].lr    --> 2  0.1
 int add_param_group(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   TORCH_CHECK_VALUE(lua_istable(lua, 2), "add_param_group: wanted {params = ..., lr = ...}, got ", describe(lua, 2));
@@ -310,6 +394,13 @@ int add_param_group(lua_State* lua) {
   return 0;
 }
 
+/// opt.param_groups -> {ParamGroup}
+///   The groups of parameters. group.params is the list of parameters; options such as group.lr can be read and
+///   written.
+///   example
+///     local opt = mh.optim.Adam({nn.Parameter(mh.zeros{1})}, {lr = 0.5})
+///     opt.param_groups[1].lr = 0.25
+///     opt.param_groups[1].lr, #opt.param_groups[1].params    --> 0.25  1
 int param_groups(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const size_t count = bound->optimizer->param_groups().size();
@@ -323,13 +414,24 @@ int param_groups(lua_State* lua) {
   return 1;
 }
 
+/// opt.name -> string
+///   The name of the algorithm.
+///   example
+///     mh.optim.AdamW({nn.Parameter(mh.zeros{1})}).name    --> AdamW
 int name(lua_State* lua) {
   push(lua, check_object<BoundOptimizer>(lua, 1)->kind->name);
   return 1;
 }
 
-/// {name, param_groups = {{lr = ..., params = {1, 2}}, ...}, state = {{step = ..., exp_avg = ...}, ...}}: parameters by
-/// their position over all groups, an empty table for one without state. The tensors share memory with the optimizer.
+/// opt:state_dict() -> table
+///   The state, as mh.checkpoint saves it: give the optimizer as an entry of the checkpoint. The tensors share memory
+///   with the optimizer.
+///   returns     table       {name, param_groups, state}: options and positions of parameters by group; by parameter,
+///     in order over all groups, what the algorithm keeps (exp_avg, step, ...)
+///   collective  no
+///   example
+///     local opt = mh.optim.SGD({nn.Parameter(mh.zeros{1})}, {lr = 0.5})
+///     opt:state_dict().param_groups[1].lr    --> 0.5
 int state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   optim::Optimizer& optimizer = *bound->optimizer;
@@ -422,7 +524,18 @@ GivenState check_state_dict(lua_State* lua) {
   return given;
 }
 
-/// Tensors of device "meta" say only what there is: memory for them is made, and read_into (checkpoint.cpp) fills it.
+/// opt:load_state_dict(state) -> nothing
+///   Continues with the state of another optimizer of the same kind with as many parameters. Tensors may be placed
+///   otherwise.
+///   state       table       of state_dict()
+///   returns     nothing
+///   collective  over the meshes of tensors that are placed otherwise
+///   errors      ValueError: another kind of optimizer, other numbers of groups or parameters, or other shapes
+///   example
+///     local a = mh.optim.SGD({nn.Parameter(mh.zeros{1})}, {lr = 0.5})
+///     local b = mh.optim.SGD({nn.Parameter(mh.zeros{1})}, {lr = 0.1})
+///     b:load_state_dict(a:state_dict())
+///     b.param_groups[1].lr    --> 0.5
 int load_state_dict(lua_State* lua) {
   auto [parameters, options, state] = check_state_dict(lua);
   optim::Optimizer& optimizer = *check_object<BoundOptimizer>(lua, 1)->optimizer;

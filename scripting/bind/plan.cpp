@@ -33,11 +33,23 @@ int load_plan_file(lua_State* lua) {
   return 1;
 }
 
+/// plan:has_styles() -> boolean
+///   Whether the plan has entries that a parallel style decides, such as mh.ColwiseParallel.
+///   returns     boolean     false for a plan of placements alone
+///   collective  no
+///   example
+///     mh.plan.new{}:has_styles()    --> false
 int plan_has_styles(lua_State* lua) {
   push(lua, !check_object<ParallelPlan>(lua, 1)->styles.empty());
   return 1;
 }
 
+/// plan:to_json() -> string
+///   The plan as JSON, which mh.plan.load reads from a file. tostring(plan) is the same.
+///   returns     string      the same on all ranks
+///   collective  no
+///   example
+///     type(mh.json.decode(mh.plan.new{}:to_json()))    --> table
 int plan_text(lua_State* lua) {
   push(lua, to_json(*check_object<ParallelPlan>(lua, 1)));
   return 1;
@@ -104,8 +116,6 @@ void push_arguments(lua_State* lua, const SignaturePlan& plan) {
   lua_setfield(lua, -2, "names");
 }
 
-/// plan:resolve(modules, mesh, unmatched): per module {tensors = {weight = {placements =, listed =}}, inputs =,
-/// outputs =, custom = {1}}; and all of it as a plan without patterns and styles.
 /// plan:resolve(modules, mesh, unmatched) -> table
 ///   Finds what the plan says about each module of a model; mh.parallelize_module calls it.
 ///   modules     {table}     {name, kinds, tensors = {{name, shape}}} of each module
@@ -116,7 +126,8 @@ void push_arguments(lua_State* lua, const SignaturePlan& plan) {
 ///   collective  no
 ///   errors      ValueError: a pattern without a module, or two that fit equally well
 ///   example
-///     mh.plan.new{}:resolve({}, mesh, "error")    --> {}  plan
+///     local modules, plan = mh.plan.new{}:resolve({}, mesh, "error")
+///     #modules, plan:has_styles()    --> 0  false
 int plan_resolve(lua_State* lua) {
   const auto plan = check_object<ParallelPlan>(lua, 1);
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 3);

@@ -178,7 +178,8 @@ int to_local_method(lua_State* lua) {
 }
 
 /// x:is_shard_tensor() -> boolean
-///   Whether the tensor is distributed over a mesh. x.is_sharded is the same.
+/// x.is_sharded -> boolean
+///   Whether the tensor is distributed over a mesh.
 ///   returns     boolean     false for a plain tensor
 ///   collective  no
 ///   example
@@ -327,7 +328,7 @@ void push_record(lua_State* lua, const TraceRecord& record, const std::optional<
 /// mh.op_trace(fn, ...) -> {string}
 ///   Runs fn(...) and lists the operators that ran on ShardTensors, in order. A second result says for each of them
 ///   what was chosen: {op, inputs, outputs, bytes, traffic, gathered, halo, halo_seconds, halo_waited, module}. inputs
-///   are texts such as "Shard(0, {3, 6}) -> Replicate()", bytes is what this rank sent, traffic why ("halo,
+///   are strings such as "Shard(0, {3, 6}) -> Replicate()", bytes is what this rank sent, traffic why ("halo,
 ///   all_reduce"), module the path of the module whose forward called it.
 ///   fn          function    what to run
 ///   returns     {string}    names of operators

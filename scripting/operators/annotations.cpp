@@ -154,7 +154,7 @@ void write_classes(std::ostream& out, std::map<std::string, std::string_view>& n
   }
 }
 
-/// What no table has yet: functions of files that are loaded when they are used.
+/// Writes names that have no table yet: functions of files that are loaded when they are used.
 void write_rest(std::ostream& out, const std::map<std::string, std::string_view>& notes) {
   for (const auto& [name, note] : notes) {
     if (name.starts_with("mh.") || name.starts_with("Tensor:")) out << note << "\n";

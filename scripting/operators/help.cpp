@@ -172,6 +172,15 @@ std::string help_on_tensor(const at::Tensor& tensor) {
          "  x:item(), x:tolist(), x[\"0:2, 1\"] read elements; `help \"Tensor\"` lists attributes and methods.\n";
 }
 
+/// Returns the names that objects of a class have; of a module, the entry that makes it.
+std::string help_on_class(const std::string& name) {
+  const std::string members = members_of(name);
+  if (!members.empty()) return members;
+  return entries_of([&](const ReferenceEntry& entry) {
+    return has_name(entry, [&](std::string_view one) { return one == "mh.nn." + name; });
+  });
+}
+
 /// The entry of what is at 1.
 std::string help_on_value(lua_State* lua) {
   if (lua_gettop(lua) == 0) return help_overview();
@@ -179,9 +188,9 @@ std::string help_on_value(lua_State* lua) {
   if (lua_type(lua, 1) == LUA_TSTRING) return help_on(lua_tostring(lua, 1));
   if (const at::Tensor* tensor = to_tensor(lua, 1)) return help_on_tensor(*tensor);
   std::string text = help_on_function(lua);
-  if (text.empty() && luaL_getmetafield(lua, 1, "__name") == LUA_TSTRING) text = members_of(lua_tostring(lua, -1));
+  if (text.empty() && luaL_getmetafield(lua, 1, "__name") == LUA_TSTRING) text = help_on_class(lua_tostring(lua, -1));
   TORCH_CHECK_VALUE(!text.empty(), "help: the reference has no entry of ", describe(lua, 1),
-                    "\n  fix   help \"NAME\" finds by name; `moonhalo help --search WORDS` searches the texts");
+                    "\n  fix   help \"NAME\" finds by name; `moonhalo help --search WORDS` searches the entries");
   return text;
 }
 
@@ -209,7 +218,7 @@ std::string help_on(const std::string& name) {
   const std::string small = lower(name);
   if (text.empty()) text = named([&](Name one) { return ends_in_name(lower(one), small); });
   TORCH_CHECK_VALUE(!text.empty(), "help: no name '", name, "'", did_you_mean(name, known_names()),
-                    "\n  fix   `moonhalo help --search WORDS` searches the texts");
+                    "\n  fix   `moonhalo help --search WORDS` searches the entries");
   return text;
 }
 

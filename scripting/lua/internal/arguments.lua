@@ -9,7 +9,7 @@ local fail = mh.fail
 
 local arguments = {}
 
---- Signatures by the names of their functions, which the reference is compared with.
+--- Signatures by the names of their functions, which the reference is compared with; of a module, that of its class.
 arguments.signatures = {}
 
 local kNone = {}
@@ -42,7 +42,7 @@ function arguments.signature(op, entries, elsewhere)
       signature.default[name] = entry[2]
     end
   end
-  arguments.signatures[op] = signature
+  arguments.signatures[op] = arguments.signatures[op] or signature
   return signature
 end
 

@@ -11,6 +11,27 @@ local Module, fail = base.Module, mh.fail
 local optional, signature, read = arguments.optional, arguments.signature, arguments.read
 local attention = {}
 
+--- mh.nn.MultiheadAttention(embed_dim, num_heads, {dropout = 0.0, bias = true, batch_first = false, device = nil, dtype
+---     = nil}) -> Module
+---   Attention with several heads, as torch.nn.MultiheadAttention. The module takes query, key, value [length, batch,
+---   embed_dim] ([batch, length, embed_dim] with batch_first), then key_padding_mask, need_weights = true, attn_mask,
+---   average_attn_weights = true, is_causal = false, by position or by name. It returns the output and, unless
+---   need_weights is false, the weights.
+---   embed_dim   integer     size of the last dim
+---   num_heads   integer     divides embed_dim
+---   dropout     number      probability that a weight is dropped while training
+---   bias        boolean     whether the projections have a bias
+---   batch_first   boolean   the batch is dim 0
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters in_proj_weight, in_proj_bias, and the module out_proj
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: embed_dim that num_heads does not divide
+---   example
+---     local x = mh.randn{5, 2, 8}
+---     local attention = nn.MultiheadAttention(8, 2)
+---     attention(x, x, x, {need_weights = false}).shape    --> {5, 2, 8}
+
 local kInit = signature("MultiheadAttention", {"embed_dim", "num_heads", {"dropout", 0.0}, {"bias", true},
   {"batch_first", false}, optional "device", optional "dtype"})
 local kForward = signature("MultiheadAttention", {"query", "key", "value", optional "key_padding_mask",

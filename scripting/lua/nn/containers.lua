@@ -11,9 +11,23 @@ local containers = {}
 --- A list of modules with names "0", "1", ...; `list[0]` is the first and `list[-1]` the last, as in PyTorch.
 local List = Module:extend("List")
 
+--- list:length() -> integer
+--- dict:length() -> integer
+---   The number of modules; #list is the same.
+---   returns     integer     0 or more
+---   collective  no
+---   example
+---     nn.ModuleList{nn.ReLU(), nn.ReLU()}:length()    --> 2
 function List:length() return #self._modules end
 
---- The module at a position that counts from 0, or from the end when negative.
+--- list:at_position(position) -> Module
+---   The module at a position; list[position] is the same.
+---   position    integer     from 0; a negative one counts from the end
+---   returns     Module      the module
+---   collective  no
+---   errors      ValueError: the list has no such position
+---   example
+---     nn.ModuleList{nn.ReLU(), nn.Tanh()}:at_position(-1):class_name()    --> Tanh
 function List:at_position(position)
   if type(position) ~= "number" then
     fail(("%s: the position is %s, wanted a whole number"):format(self:class_name(), mh._describe(position)))
@@ -29,7 +43,14 @@ function List:at_position(position)
   return child
 end
 
---- Adds one or more modules at the end; returns the list.
+--- list:append(...) -> ModuleList
+--- list:add(...) -> ModuleList
+---   Adds one or more modules at the end.
+---   returns     ModuleList  the list itself
+---   collective  no
+---   errors      ValueError: an argument is not a module
+---   example
+---     #nn.ModuleList():append(nn.ReLU(), nn.Tanh())    --> 2
 function List:append(...)
   for _, module in ipairs {...} do
     if not is_module(module) then
@@ -41,6 +62,14 @@ function List:append(...)
 end
 List.add = List.append
 
+--- list:extend_with(modules) -> ModuleList
+---   Adds the modules of a list of Lua at the end.
+---   modules     {Module}    what is added
+---   returns     ModuleList  the list itself
+---   collective  no
+---   errors      ValueError: an element is not a module
+---   example
+---     #nn.ModuleList():extend_with{nn.ReLU(), nn.Tanh()}    --> 2
 function List:extend_with(modules)
   if type(modules) ~= "table" or getmetatable(modules) then
     fail(("%s: extend_with: wanted a list of modules, got %s"):format(self:class_name(), mh._describe(modules)))
@@ -66,7 +95,13 @@ local function add_all(self, first, ...)
   self:append(first, ...)
 end
 
---- `for i, module in list:each() do` walks in order with positions from 0.
+--- list:each() -> function
+---   Goes through the modules in order: for i, module in list:each() do ... end, with i from 0.
+---   returns     function    an iterator
+---   collective  no
+---   example
+---     local list = nn.ModuleList{nn.ReLU(), nn.Tanh()}
+---     for i, module in list:each() do print(i, module:class_name()) end    --> 0  ReLU | 1  Tanh
 function List:each()
   local position = -1
   return function()
@@ -76,6 +111,15 @@ function List:each()
   end
 end
 
+--- mh.nn.Sequential(...) -> ModuleList
+---   A module that calls modules one after another, each with the results of the one before. net[0] is the first.
+---   returns     ModuleList  with the names "0", "1", ... in state_dict()
+---   collective  its calls: as those of its modules
+---   errors      ValueError: an argument is not a module
+---   example
+---     local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+---     net(mh.ones{5, 3}).shape, #net    --> {5, 2}  3
+
 containers.Sequential = List:extend("Sequential")
 function containers.Sequential:init(...) add_all(self, ...) end
 function containers.Sequential:forward(...)
@@ -84,9 +128,30 @@ function containers.Sequential:forward(...)
   return table.unpack(values, 1, values.n)
 end
 
+--- mh.nn.ModuleList(...) -> ModuleList
+---   A list of modules whose parameters belong to the module that has the list: nn.ModuleList(a, b), nn.ModuleList{a,
+---   b}. list[0] is the first, list[-1] the last.
+---   returns     ModuleList  it cannot be called itself
+---   collective  no
+---   errors      ValueError: an element is not a module
+---   example
+---     local list = nn.ModuleList{nn.Linear(2, 2), nn.Linear(2, 3)}
+---     list[1](mh.ones{1, 2}).shape    --> {1, 3}
+
 containers.ModuleList = List:extend("ModuleList")
 function containers.ModuleList:init(...) add_all(self, ...) end
 function containers.ModuleList:forward() fail("ModuleList: it is a list, call its modules") end
+
+--- mh.nn.ModuleDict(modules = nil) -> ModuleDict
+---   Modules by name, whose parameters belong to the module that has the table: nn.ModuleDict{encoder = a, decoder =
+---   b}. dict.name = module adds one. Names that are given together are sorted.
+---   modules     table?      modules by name
+---   returns     ModuleDict  it cannot be called itself
+---   collective  no
+---   errors      ValueError: an entry is not a module, or a name of a method
+---   example
+---     local dict = nn.ModuleDict{b = nn.Linear(2, 2), a = nn.ReLU()}
+---     dict:keys()    --> {"a", "b"}
 
 --- Modules by name, `nn.ModuleDict{encoder = a, decoder = b}` (names are sorted) or added one by one, `dict.name = m`.
 containers.ModuleDict = Module:extend("ModuleDict")
@@ -97,6 +162,12 @@ function containers.ModuleDict:init(modules)
   for _, name in ipairs(sorted_keys(modules or {})) do self:register_module(name, modules[name]) end
 end
 function containers.ModuleDict:length() return #self._modules end
+--- dict:keys() -> {string}
+---   The names of the modules, in the order in which they were added.
+---   returns     {string}    the same on all ranks
+---   collective  no
+---   example
+---     nn.ModuleDict{a = nn.ReLU()}:keys()    --> {"a"}
 function containers.ModuleDict:keys()
   local names = {}
   for name in self._modules do names[#names + 1] = name end

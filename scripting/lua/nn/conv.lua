@@ -73,6 +73,34 @@ local function describe(self, defaults)
   return table.concat(parts, ", ")
 end
 
+--- mh.nn.Conv1d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1, bias =
+---     true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.Conv2d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1, bias =
+---     true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.Conv3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1, bias =
+---     true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+---   A convolution over 1, 2 or 3 dims of space, as torch.nn.Conv2d. The module takes x [batch, in_channels, space...]
+---   or [in_channels, space...]. Along cut dims of space each rank receives the border rows that its windows need.
+---   in_channels   integer   channels of the input
+---   out_channels   integer   channels of the result
+---   kernel_size   integer|{integer}   size of the window, one number or one for each dim
+---   stride      integer|{integer}   distance between windows
+---   padding     integer|{integer}|"same"|"valid"   rows added on both sides of each dim; "same" keeps the size and
+---     needs stride 1
+---   dilation    integer|{integer}   distance between the elements of a window
+---   groups      integer     groups of channels that do not mix; divides both numbers of channels
+---   bias        boolean     adds a number for each channel of the result
+---   padding_mode   "zeros"|"reflect"|"replicate"|"circular"   what the added rows contain
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters weight [out_channels, in_channels / groups, kernel...] and bias [out_channels]
+---   collective  its calls: over the mesh of a cut input
+---   errors      ValueError: channels that groups does not divide; a call with another number of channels
+---   example
+---     local conv = nn.Conv2d(3, 8, 3, {padding = 1})
+---     local x = mh.distribute_tensor(mh.ones{1, 3, 12, 8}, mesh, {mh.Shard(2)})
+---     conv(x).shape, conv.weight.shape    --> {1, 8, 12, 8}  {8, 3, 3, 3}
+
 local function convolution(dims)
   local name, op = "Conv" .. dims .. "d", mh["conv" .. dims .. "d"]
   local spec = signature(name, {"in_channels", "out_channels", "kernel_size", {"stride", 1}, {"padding", 0},
@@ -122,6 +150,32 @@ local function output_padding_for(self, name, x, size, dims)
   end
   return extra
 end
+
+--- mh.nn.ConvTranspose1d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0, groups =
+---     1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.ConvTranspose2d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0, groups =
+---     1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.ConvTranspose3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0, groups =
+---     1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+---   The transpose of a convolution, which enlarges space by `stride`, as torch.nn.ConvTranspose2d. The module takes x
+---   [batch, in_channels, space...] and, as a second argument, the wanted size of the result.
+---   in_channels   integer   channels of the input
+---   out_channels   integer   channels of the result
+---   kernel_size   integer|{integer}   size of the window, one number or one for each dim
+---   stride      integer|{integer}   distance between windows in the result
+---   padding     integer|{integer}   rows removed on both sides of each dim of the result
+---   output_padding   integer|{integer}   rows added at the end of each dim of the result
+---   groups      integer     groups of channels that do not mix; divides both numbers of channels
+---   bias        boolean     adds a number for each channel of the result
+---   dilation    integer|{integer}   distance between the elements of a window
+---   padding_mode   "zeros"   the only one
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters weight [in_channels, out_channels / groups, kernel...] and bias [out_channels]
+---   collective  its calls: over the mesh of a cut input
+---   errors      ValueError: channels that groups does not divide; a size that cannot be reached
+---   example
+---     nn.ConvTranspose2d(4, 2, 2, {stride = 2})(mh.ones{1, 4, 3, 5}).shape    --> {1, 2, 6, 10}
 
 local function transposed(dims)
   local name, op = "ConvTranspose" .. dims .. "d", mh["conv_transpose" .. dims .. "d"]

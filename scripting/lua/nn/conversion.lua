@@ -34,8 +34,14 @@ local function refuse_lost_halves(self, dtype)
   end
 end
 
---- Moves parameters, their gradients and buffers, in place: `to("cuda")`, `to("float64")` (which leaves integer
---- tensors alone), `to{device = ..., dtype = ...}`. A real dtype for complex tensors is an error.
+--- net:to(...) -> Module
+---   Moves parameters, their gradients and buffers in place: net:to("cuda"), net:to("float64"), net:to{device = "cpu",
+---   dtype = "bfloat16"}. A dtype leaves integer tensors as they are.
+---   returns     Module      net itself
+---   collective  no
+---   errors      ValueError: an unknown dtype or device; a real dtype for complex parameters
+---   example
+---     nn.Linear(2, 2):to("float64").weight.dtype    --> float64
 function conversion:to(...)
   local device, dtype
   for _, one in ipairs {...} do
@@ -64,10 +70,27 @@ end
 local function cast(self, dtype)
   return converted(self, function(tensor) return tensor:is_floating_point() and tensor:to(dtype) or tensor end)
 end
+--- net:double() -> Module
+--- net:float() -> Module
+--- net:half() -> Module
+--- net:bfloat16() -> Module
+---   Converts floating-point parameters and buffers to float64, float32, float16 or bfloat16, in place.
+---   returns     Module      net itself
+---   collective  no
+---   example
+---     nn.Linear(2, 2):double().weight.dtype    --> float64
 function conversion:double() return cast(self, "float64") end
 function conversion:float() return cast(self, "float32") end
 function conversion:half() return cast(self, "float16") end
 function conversion:bfloat16() return cast(self, "bfloat16") end
+--- net:cpu() -> Module
+--- net:cuda() -> Module
+---   Moves parameters and buffers to the CPU, or to the current GPU, in place.
+---   returns     Module      net itself
+---   collective  no
+---   errors      ValueError: there is no GPU
+---   example
+---     nn.Linear(2, 2):cpu().weight.device    --> cpu
 function conversion:cpu() return self:to("cpu") end
 function conversion:cuda() return self:to("cuda") end
 

@@ -38,6 +38,19 @@ end
 
 -- ---- Linear -------------------------------------------------------------------------------------------------------
 
+--- mh.nn.Linear(in_features, out_features, {bias = true, device = nil, dtype = nil}) -> Module
+---   The affine map x W^T + b over the last dim, as torch.nn.Linear. The module takes x [..., in_features].
+---   in_features   integer   size of the last dim of the input
+---   out_features   integer   size of the last dim of the result
+---   bias        boolean     adds a number for each feature of the result
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters weight [out_features, in_features] and bias [out_features]
+---   collective  its calls: over the mesh of a cut input, where numbers of ranks are added
+---   errors      ValueError: a call with another size of the last dim
+---   example
+---     nn.Linear(3, 4)(mh.ones{2, 3}).shape    --> {2, 4}
+
 local kLinear = signature("Linear", {"in_features", "out_features", {"bias", true}, optional "device",
     optional "dtype"})
 
@@ -57,6 +70,20 @@ function layers.Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
       Module.show(self.bias ~= nil))
 end
+
+--- mh.nn.Bilinear(in1_features, in2_features, out_features, {bias = true, device = nil, dtype = nil}) -> Module
+---   A bilinear map of two inputs, as torch.nn.Bilinear. The module takes x [..., in1_features] and y [...,
+---   in2_features].
+---   in1_features   integer   size of the last dim of x
+---   in2_features   integer   size of the last dim of y
+---   out_features   integer   size of the last dim of the result
+---   bias        boolean     adds a number for each feature of the result
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters weight [out_features, in1_features, in2_features] and bias [out_features]
+---   collective  its calls: over the mesh of a cut input, where numbers of ranks are added
+---   example
+---     nn.Bilinear(3, 4, 5)(mh.ones{2, 3}, mh.ones{2, 4}).shape    --> {2, 5}
 
 local kBilinear = signature("Bilinear",
   {"in1_features", "in2_features", "out_features", {"bias", true}, optional "device", optional "dtype"})
@@ -86,6 +113,20 @@ function layers.Bilinear:extra_repr()
 end
 
 -- ---- Embedding ----------------------------------------------------------------------------------------------------
+
+--- mh.nn.Embedding(num_embeddings, embedding_dim, {padding_idx = nil, device = nil, dtype = nil}) -> Module
+---   A table of vectors, looked up by their numbers, as torch.nn.Embedding. The module takes int64 numbers of any
+---   shape.
+---   num_embeddings   integer   rows of the table
+---   embedding_dim   integer   size of a vector
+---   padding_idx   integer?   a row of zeros that is not trained
+---   device      string?     of the parameter
+---   dtype       string?     of the parameter
+---   returns     Module      parameter weight [num_embeddings, embedding_dim]
+---   collective  its calls: over the mesh of a cut table or a cut input
+---   errors      ValueError: padding_idx outside of the table
+---   example
+---     nn.Embedding(10, 4)(mh.tensor{1, 2, 5}).shape    --> {3, 4}
 
 local kEmbedding = signature("Embedding",
   {"num_embeddings", "embedding_dim", optional "padding_idx", optional "device", optional "dtype"})
@@ -121,6 +162,22 @@ end
 
 -- ---- Dropout ------------------------------------------------------------------------------------------------------
 
+--- mh.nn.Dropout(p = 0.5) -> Module
+--- mh.nn.Dropout1d(p = 0.5) -> Module
+--- mh.nn.Dropout2d(p = 0.5) -> Module
+--- mh.nn.Dropout3d(p = 0.5) -> Module
+--- mh.nn.AlphaDropout(p = 0.5) -> Module
+---   Sets elements to zero with probability p while training and scales the others by 1 / (1 - p). Dropout1d to 3d drop
+---   whole channels; AlphaDropout keeps mean and variance after SELU. On cut tensors every number of ranks draws the
+---   same elements.
+---   p           number      probability from 0 to 1
+---   returns     Module      it does nothing after eval()
+---   collective  no
+---   errors      ValueError: p is not within 0 and 1
+---   example
+---     local drop = nn.Dropout(0.5):eval()
+---     drop(mh.ones{3}):tolist()    --> {1.0, 1.0, 1.0}
+
 for name, fn in pairs {Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d = "dropout2d", Dropout3d = "dropout3d",
   AlphaDropout = "alpha_dropout"} do
   local spec = signature(name, {{"p", 0.5}})
@@ -138,8 +195,24 @@ end
 
 -- ---- Shapes -------------------------------------------------------------------------------------------------------
 
+--- mh.nn.Identity() -> Module
+---   Returns its input.
+---   returns     Module      a module without parameters
+---   collective  no
+---   example
+---     nn.Identity()(mh.ones{2}):tolist()    --> {1.0, 1.0}
+
 layers.Identity = Module:extend("Identity")
 function layers.Identity:forward(x) return x end
+
+--- mh.nn.Flatten(start_dim = 1, end_dim = -1) -> Module
+---   Joins dims into one, as x:flatten(start_dim, end_dim).
+---   start_dim   integer     the first of them, from 0
+---   end_dim     integer     the last of them
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh, where a cut dim is joined behind another one
+---   example
+---     nn.Flatten()(mh.ones{2, 3, 4}).shape    --> {2, 12}
 
 local kFlatten = signature("Flatten", {{"start_dim", 1}, {"end_dim", -1}})
 layers.Flatten = Module:extend("Flatten")
@@ -149,6 +222,15 @@ function layers.Flatten:init(...)
 end
 function layers.Flatten:forward(x) return x:flatten(self.start_dim, self.end_dim) end
 function layers.Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.start_dim, self.end_dim) end
+
+--- mh.nn.Unflatten(dim, unflattened_size) -> Module
+---   Splits a dim into several.
+---   dim         integer     the dim, from 0
+---   unflattened_size   {integer}   their sizes; one of them may be -1
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh, where the cut does not fit the new dims
+---   example
+---     nn.Unflatten(1, {3, 4})(mh.ones{2, 12}).shape    --> {2, 3, 4}
 
 local kUnflatten = signature("Unflatten", {"dim", "unflattened_size"})
 layers.Unflatten = Module:extend("Unflatten")
@@ -160,6 +242,19 @@ function layers.Unflatten:forward(x) return x:unflatten(self.dim, self.unflatten
 function layers.Unflatten:extra_repr()
   return ("dim=%d, unflattened_size=(%s)"):format(self.dim, table.concat(self.unflattened_size, ", "))
 end
+
+--- mh.nn.Upsample({size = nil, scale_factor = nil, mode = "nearest", align_corners = nil}) -> Module
+---   Interpolates space to another size, as torch.nn.Upsample. The module takes x [batch, channels, space...].
+---   size        integer|{integer}?   size of the result; this or scale_factor
+---   scale_factor   number|{number}?   factor for each dim of space
+---   mode        "nearest"|"nearest-exact"|"linear"|"bilinear"|"bicubic"|"trilinear"|"area"   how values between are
+---     found
+---   align_corners   boolean?   whether the corners of input and result coincide; for the linear modes
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   errors      ValueError: both or neither of size and scale_factor
+---   example
+---     nn.Upsample{scale_factor = 2, mode = "bilinear"}(mh.ones{1, 2, 3, 4}).shape    --> {1, 2, 6, 8}
 
 local kUpsample = signature("Upsample",
   {optional "size", optional "scale_factor", {"mode", "nearest"}, optional "align_corners"})
@@ -202,16 +297,104 @@ local function loss(name, fn, entries)
   layers[name] = class
 end
 
+--- mh.nn.MSELoss(reduction = "mean") -> Module
+--- mh.nn.L1Loss(reduction = "mean") -> Module
+---   The mean of (input - target)^2, or of |input - target|. The module takes input and target of one shape.
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     nn.MSELoss()(mh.ones{2, 3} * 3, mh.ones{2, 3}):item()    --> 4.0
+
 local kReduction = {"reduction", "mean"}
 loss("MSELoss", "mse_loss", {kReduction})
 loss("L1Loss", "l1_loss", {kReduction})
+--- mh.nn.SmoothL1Loss(reduction = "mean", beta = 1.0) -> Module
+---   A loss that is quadratic where |input - target| is below beta, and linear above, divided by beta.
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   beta        number      where it becomes linear
+---   returns     Module      it takes input and target of one shape
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     nn.SmoothL1Loss()(mh.ones{2} * 3, mh.ones{2}):item()    --> 1.5
+
 loss("SmoothL1Loss", "smooth_l1_loss", {kReduction, {"beta", 1.0}})
+--- mh.nn.HuberLoss(reduction = "mean", delta = 1.0) -> Module
+---   A loss that is quadratic where |input - target| is below delta, and linear above.
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   delta       number      where it becomes linear
+---   returns     Module      it takes input and target of one shape
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     nn.HuberLoss()(mh.ones{2} * 3, mh.ones{2}):item()    --> 1.5
+
 loss("HuberLoss", "huber_loss", {kReduction, {"delta", 1.0}})
+--- mh.nn.CrossEntropyLoss(weight = nil, ignore_index = -100, reduction = "mean", label_smoothing = 0.0) -> Module
+---   The cross entropy of classes, as torch.nn.CrossEntropyLoss. The module takes input [batch, classes, space...], the
+---   logits, and target int64 [batch, space...] with class numbers from 0, or probabilities of the shape of input.
+---   weight      Tensor?     [classes], a factor for each class
+---   ignore_index   integer   a target that does not count
+---   reduction   "mean"|"sum"|"none"   mean or sum over all targets, or all of them
+---   label_smoothing   number   0 to 1: the part of the target that is spread over all classes
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      IndexError: a class that is not there
+---   example
+---     ("%.4f"):format(nn.CrossEntropyLoss()(mh.zeros{2, 4}, mh.tensor{0, 3}):item())    --> 1.3863
+
 loss("CrossEntropyLoss", "cross_entropy", {optional "weight", {"ignore_index", -100}, kReduction,
     {"label_smoothing", 0.0}})
+--- mh.nn.NLLLoss(weight = nil, ignore_index = -100, reduction = "mean") -> Module
+---   Minus the log probability of the target class, as torch.nn.NLLLoss. The module takes input [batch, classes,
+---   space...] of log probabilities and target int64 [batch, space...].
+---   weight      Tensor?     [classes], a factor for each class
+---   ignore_index   integer   a target that does not count
+---   reduction   "mean"|"sum"|"none"   mean or sum over all targets, or all of them
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   example
+---     nn.NLLLoss()(mh.tensor{{-0.5, -1.5}}, mh.tensor{1}):item()    --> 1.5
+
 loss("NLLLoss", "nll_loss", {optional "weight", {"ignore_index", -100}, kReduction})
+--- mh.nn.BCELoss(weight = nil, reduction = "mean") -> Module
+---   The binary cross entropy of probabilities, as torch.nn.BCELoss. The module takes input and target of one shape,
+---   both from 0 to 1.
+---   weight      Tensor?     a factor for each element
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     ("%.4f"):format(nn.BCELoss()(mh.full({4}, 0.5), mh.ones{4}):item())    --> 0.6931
+
 loss("BCELoss", "binary_cross_entropy", {optional "weight", kReduction})
+--- mh.nn.BCEWithLogitsLoss(weight = nil, reduction = "mean", pos_weight = nil) -> Module
+---   The binary cross entropy of sigmoid(input), computed without overflow. The module takes input and target of one
+---   shape.
+---   weight      Tensor?     a factor for each element
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   pos_weight   Tensor?    a factor for positive targets
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     ("%.4f"):format(nn.BCEWithLogitsLoss()(mh.zeros{4}, mh.ones{4}):item())    --> 0.6931
+
 loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", {optional "weight", kReduction, optional "pos_weight"})
+--- mh.nn.KLDivLoss(reduction = "mean", log_target = false) -> Module
+---   The Kullback-Leibler divergence of target from exp(input), as torch.nn.KLDivLoss. The module takes log
+---   probabilities as input.
+---   reduction   "mean"|"batchmean"|"sum"|"none"   "mean" divides by all elements, "batchmean" by the batch
+---   log_target   boolean    whether target also is log probabilities
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   example
+---     local p = mh.full({1, 4}, 0.25)
+---     nn.KLDivLoss("batchmean")(p:log(), p):item()    --> 0.0
+
 loss("KLDivLoss", "kl_div", {kReduction, {"log_target", false}})
 
 return layers

@@ -11,6 +11,14 @@ local Module = {name = "Module"}
 local kClasses = setmetatable({[Module] = true}, {__mode = "k"})
 local kInstances = setmetatable({}, {__mode = "k"})
 
+--- mh.nn.is_module(value) -> boolean
+---   Whether a value is an instance of a module class.
+---   value       any         what is asked about
+---   returns     boolean     false for classes
+---   collective  no
+---   example
+---     nn.is_module(nn.ReLU()), nn.is_module(nn.ReLU)    --> true  false
+
 local function is_module(value) return type(value) == "table" and kInstances[value] == true end
 
 --- Has modules take this very tensor for a parameter, whether it requires a gradient or not.
@@ -19,7 +27,17 @@ local function as_parameter(tensor)
   return tensor
 end
 
---- A tensor that a module trains: a leaf that requires a gradient unless told otherwise.
+--- mh.nn.Parameter(tensor, requires_grad = true) -> Tensor
+---   A tensor that a module trains: a leaf that requires a gradient and shares memory with `tensor`. Assigned to a
+---   field of a module, it is part of parameters() and state_dict().
+---   tensor      Tensor      initial values
+---   requires_grad   boolean   false for one that is saved but not trained
+---   returns     Tensor      a leaf
+---   collective  no
+---   errors      TypeError: not a tensor, or one of integers that cannot require a gradient
+---   example
+---     local w = nn.Parameter(mh.ones{2, 3})
+---     w.requires_grad, w.is_leaf    --> true  true
 local function Parameter(tensor, requires_grad)
   if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. mh._describe(tensor)) end
   if requires_grad ~= false and not (tensor:is_floating_point() or tensor:is_complex()) then
@@ -93,6 +111,18 @@ local function assign(self, name, value)
   end
 end
 
+--- net:register_module(name, module) -> nothing
+--- net:add_module(name, module) -> nothing
+---   Adds a submodule; self.name = module does the same.
+---   name        string      without dots, and not that of a method
+---   module      Module      the submodule
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: another kind of value or name
+---   example
+---     local net = nn.Sequential()
+---     net:register_module("first", nn.ReLU())
+---     tostring(net.first)    --> ReLU()
 function Module:register_module(name, module)
   check_name(self, name, "submodule")
   if not is_module(module) then
@@ -108,7 +138,18 @@ local function check_tensor_or_nil(self, name, tensor, what)
   fail(("%s: %s '%s' is no tensor but %s"):format(self:class_name(), what, name, mh._describe(tensor)))
 end
 
---- nil registers nothing, as a layer without bias does.
+--- net:register_parameter(name, tensor) -> nothing
+---   Adds a parameter; self.name = nn.Parameter(tensor) does the same. With nil it registers nothing, as a layer
+---   without bias does, and self.name is nil.
+---   name        string      without dots, and not that of a method
+---   tensor      Tensor?     the parameter
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: another kind of value or name
+---   example
+---     local net = nn.Identity()
+---     net:register_parameter("w", nn.Parameter(mh.ones{3}))
+---     #net:parameters()    --> 1
 function Module:register_parameter(name, tensor)
   check_name(self, name, "parameter")
   check_tensor_or_nil(self, name, tensor, "parameter")
@@ -119,7 +160,18 @@ function Module:register_parameter(name, tensor)
   registered[name] = tensor
 end
 
---- A tensor that belongs to the state but is not trained; `{persistent = false}` keeps it out of state_dict.
+--- net:register_buffer(name, tensor, {persistent = true}) -> nothing
+---   Adds a tensor that belongs to the state of the module but is not trained.
+---   name        string      without dots, and not that of a method
+---   tensor      Tensor?     the buffer
+---   persistent   boolean    whether it is part of state_dict()
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: another kind of value or name
+---   example
+---     local net = nn.Identity()
+---     net:register_buffer("mask", mh.ones{3})
+---     net:state_dict().mask.shape, #net:parameters()    --> {3}  0
 function Module:register_buffer(name, tensor, options)
   check_name(self, name, "buffer")
   check_tensor_or_nil(self, name, tensor, "buffer")
@@ -187,8 +239,18 @@ end
 
 local kConstruct = mh._framed(construct)
 
---- A class of modules: `local Block = nn.Module:extend("Block")`, then `Block:init(...)`, `Block:forward(x)`, and
---- `Block(...)` makes one. `Block.super` is the class it extends.
+--- mh.nn.Module:extend(name) -> Class
+---   A class of modules: write its init and forward, then Class(...) makes one. Class.super is the class it extends.
+---   name        string      its name in printed models and errors
+---   returns     Class       to which methods are added: function Block:forward(x) ... end
+---   collective  no
+---   errors      ValueError: called on something that is not a class
+---   example
+---     local Scale = nn.Module:extend("Scale")
+---     function Scale:init(factor) self.factor = factor end
+---     function Scale:forward(x) return x * self.factor end
+---     local scale = Scale(3)
+---     scale(mh.ones{2}):tolist()    --> {3.0, 3.0}
 function Module:extend(name)
   if not kClasses[self] then fail("extend: call it on a class, nn.Module:extend(\"Name\")") end
   local class = setmetatable({name = name or "Module", super = self}, {__index = self, __call = kConstruct})
@@ -197,16 +259,52 @@ function Module:extend(name)
   return class
 end
 
+--- net:init(...) -> nothing
+---   What a class does when a module is made: it gets the arguments and assigns fields. Submodules and parameters that
+---   are assigned are registered.
+---   returns     nothing
+---   collective  as what it does
+---   example
+---     local Net = nn.Module:extend("Net")
+---     function Net:init(width) self.fc = nn.Linear(width, 1) end
+---     Net(4).fc.weight.shape    --> {1, 4}
 function Module:init() end
+--- net:class_name() -> string
+---   The name of the module's class.
+---   returns     string      as given to extend
+---   collective  no
+---   example
+---     nn.Conv2d(1, 1, 1):class_name()    --> Conv2d
 function Module:class_name() return getmetatable(self).__name end
---- True if the module has a field, parameter, buffer, submodule or method of this name.
+--- net:has(name) -> boolean
+---   Whether the module has a field, parameter, buffer, submodule or method of this name. A name that was never
+---   assigned is an error when it is read.
+---   name        string      what is asked about
+---   returns     boolean     false for nil
+---   collective  no
+---   example
+---     nn.Linear(2, 2):has("weight"), nn.Linear(2, 2):has("wait")    --> true  false
 function Module:has(name) return rawget(self, name) ~= nil or find(self, getmetatable(self).class, name) ~= nil end
 --- Keeps the options that arguments.read gave, for layers; those left out are nil.
 function Module:_keep(spec, values)
   for _, name in ipairs(spec.names) do rawget(self, "_known")[name] = true end
   for name, value in pairs(values) do rawset(self, name, value) end
 end
+--- net:length() -> integer
+---   The length that #net gives; only containers have one.
+---   returns     integer     of containers the number of modules
+---   collective  no
+---   errors      ValueError: the module has no length
+---   example
+---     #nn.Sequential(nn.ReLU())    --> 1
 function Module:length() fail(self:class_name() .. ": has no length") end
+--- net:forward(...) -> any
+---   What the module computes. Classes write it; call net(...) instead, which also runs hooks.
+---   returns     any         what the class returns
+---   collective  as the operators in it
+---   errors      ValueError: the class has no forward
+---   example
+---     nn.ReLU():forward(mh.tensor{-1.0, 1.0}):tolist()    --> {0.0, 1.0}
 function Module:forward()
   local name = self:class_name()
   fail(("%s: has no forward function\n  fix   function %s:forward(x) ... end"):format(name, name))
@@ -222,7 +320,12 @@ local function packed(value)
   return {value, n = 1}
 end
 
---- Runs hooks and forward. `module(...)` calls this, or forward itself where there are no hooks.
+--- net:call(...) -> any
+---   Runs hooks and forward: the same as net(...).
+---   returns     any         the results of forward, as hooks have changed them
+---   collective  as forward
+---   example
+---     nn.ReLU():call(mh.tensor{-1.0, 1.0}):tolist()    --> {0.0, 1.0}
 function Module:call(...)
   if not is_module(self) then
     fail("call: wanted an nn.Module, got " .. mh._describe(self) .. "\n  fix   net:call(...), or net(...)")
@@ -266,14 +369,35 @@ local function add_hook(op, hooks, hook, options)
   }
 end
 
---- `hook(module, args)` runs before forward; `args` is the list of arguments (its `n` is their count). It may return
---- new arguments: a list, or one value. The result's `remove()` takes the hook off again.
+--- net:register_forward_pre_hook(hook, {prepend = false}) -> table
+---   Calls hook(module, args) before forward. args is the list of arguments, args.n their number. The hook may return
+---   new arguments: a list, or one value.
+---   hook        function    hook(module, args)
+---   prepend     boolean     before the hooks that are there
+---   returns     table       {remove}: remove() takes the hook away
+---   collective  no
+---   errors      ValueError: the hook is not a function
+---   example
+---     local net = nn.ReLU()
+---     net:register_forward_pre_hook(function(_, args) return args[1] + 5 end)
+---     net(mh.zeros{1}):item()    --> 5.0
 function Module:register_forward_pre_hook(hook, options)
   return add_hook("register_forward_pre_hook", self._pre_hooks, hook, options)
 end
 
---- `hook(module, args, output)` runs after forward. `output` is the result, or a list with `n` when forward returned
---- several values; what the hook returns replaces it (a list with `n` for several values).
+--- net:register_forward_hook(hook, {prepend = false}) -> table
+---   Calls hook(module, args, output) after forward. output is the result, or a list with n where forward returned
+---   several. What the hook returns replaces it.
+---   hook        function    hook(module, args, output)
+---   prepend     boolean     before the hooks that are there
+---   returns     table       {remove}: remove() takes the hook away
+---   collective  no
+---   errors      ValueError: the hook is not a function
+---   example
+---     local net, seen = nn.Linear(3, 2), nil
+---     net:register_forward_hook(function(module, _, output) seen = output.shape end)
+---     net(mh.ones{4, 3})
+---     seen    --> {4, 2}
 function Module:register_forward_hook(hook, options)
   return add_hook("register_forward_hook", self._hooks, hook, options)
 end
@@ -289,7 +413,13 @@ local function walk(self, prefix, seen, visit)
   end
 end
 
---- Name and module of this module (name "") and all below, in the order of assignment, each once.
+--- net:named_modules() -> map
+---   Name and module of this module (name "") and all below, each once, in the order of assignment: for name, module in
+---   net:named_modules() do ... end.
+---   returns     map         ordered, by name
+---   collective  no
+---   example
+---     for name in nn.Sequential(nn.ReLU()):named_modules() do print("'" .. name .. "'") end    --> '' | '0'
 function Module:named_modules()
   local found = ordered_map()
   walk(self, "", {}, function(name, module) found[name] = module end)
@@ -315,17 +445,49 @@ local function values_of(map)
   return list
 end
 
---- Name and tensor, `for name, parameter in net:named_parameters() do`; a shared parameter appears once.
+--- net:named_parameters() -> map
+--- net:named_buffers() -> map
+---   Name and tensor of each parameter, or buffer, of this module and all below; one that is shared appears once: for
+---   name, parameter in net:named_parameters() do ... end.
+---   returns     map         ordered, by name
+---   collective  no
+---   example
+---     for name in nn.Sequential(nn.Linear(2, 2)):named_parameters() do print(name) end    --> 0.weight | 0.bias
 function Module:named_parameters() return named_tensors(self, "_parameters") end
 function Module:named_buffers() return named_tensors(self, "_buffers") end
+--- net:parameters() -> {Tensor}
+--- net:buffers() -> {Tensor}
+---   The parameters, or buffers, of this module and all below, each once.
+---   returns     {Tensor}    in the order of named_parameters(), named_buffers()
+---   collective  no
+---   example
+---     #nn.Linear(2, 2):parameters()    --> 2
 function Module:parameters() return values_of(self:named_parameters()) end
 function Module:buffers() return values_of(self:named_buffers()) end
+--- net:modules() -> {Module}
+---   This module and all below, each once.
+---   returns     {Module}    in the order of named_modules()
+---   collective  no
+---   example
+---     #nn.Sequential(nn.ReLU(), nn.ReLU()):modules()    --> 3
 function Module:modules() return values_of(self:named_modules()) end
+--- net:named_children() -> map
+---   Name and module of the submodules of this module alone.
+---   returns     map         ordered, by name
+---   collective  no
+---   example
+---     for name, child in nn.Sequential(nn.ReLU()):named_children() do print(name, child) end    --> 0  ReLU()
 function Module:named_children()
   local found = ordered_map()
   for name, child in self._modules do found[name] = child end
   return found
 end
+--- net:children() -> {Module}
+---   The submodules of this module alone.
+---   returns     {Module}    in the order of assignment
+---   collective  no
+---   example
+---     #nn.Sequential(nn.ReLU(), nn.ReLU()):children()    --> 2
 function Module:children() return values_of(self._modules) end
 
 local function check_path(self, name, method)
@@ -334,7 +496,14 @@ local function check_path(self, name, method)
   end
 end
 
---- The module below under a dotted name, this one for "".
+--- net:get_submodule(name) -> Module
+---   The module below under a dotted name, this one for "".
+---   name        string      such as "blocks.0.fc"
+---   returns     Module      the module
+---   collective  no
+---   errors      ValueError: there is none, with the nearest name
+---   example
+---     nn.Sequential(nn.Sequential(nn.Tanh())):get_submodule("0.0"):class_name()    --> Tanh
 function Module:get_submodule(name)
   check_path(self, name, "get_submodule")
   local module, path = self, ""
@@ -365,14 +534,28 @@ local function tensor_at(self, name, method)
   return tensor
 end
 
---- The parameter or buffer under a dotted name.
+--- net:get_parameter(name) -> Tensor
+--- net:get_buffer(name) -> Tensor
+---   The parameter, or buffer, under a dotted name.
+---   name        string      such as "blocks.0.weight"
+---   returns     Tensor      the tensor of the module, not a copy
+---   collective  no
+---   errors      ValueError: there is none, with the nearest name
+---   example
+---     nn.Sequential(nn.Linear(2, 3)):get_parameter("0.weight").shape    --> {3, 2}
 function Module:get_parameter(name) return tensor_at(self, name, "get_parameter") end
 function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
 
---- Sets whether gradients are summed over the ranks while backward goes on, several in one message (true), or add up
---- over several passes without messages, whole on every rank, until the optimizer's step or its sync_shard_grad
---- (false). At first mh.fully_shard's are summed, except with reshard_after_backward = false, and mh.replicate's are
---- not.
+--- net:set_requires_gradient_sync(sync) -> Module
+---   Whether gradients are summed over the ranks during backward, several in one message (true), or add up over several
+---   passes, whole on every rank, until the optimizer's step (false). At first those of mh.fully_shard are summed,
+---   except with reshard_after_backward = false, and those of mh.replicate are not. mh.accumulate calls it.
+---   sync        boolean     the same on all ranks
+---   returns     Module      net itself
+---   collective  no
+---   errors      ValueError: neither true nor false
+---   example
+---     nn.Linear(2, 2):set_requires_gradient_sync(false):class_name()    --> Linear
 function Module:set_requires_gradient_sync(sync)
   if type(sync) ~= "boolean" then
     fail(("%s: set_requires_gradient_sync: wanted true or false, got %s"):format(self:class_name(), mh._describe(sync)))
@@ -381,10 +564,24 @@ function Module:set_requires_gradient_sync(sync)
   return self
 end
 
---- mh.finish_grad_sync of this module: reduces its gradients that are still sums over the ranks. Collective.
+--- net:finish_grad_sync() -> nothing
+---   Reduces the gradients of this module that are still sums over the ranks, as mh.finish_grad_sync(net). Optimizers
+---   do it in their step.
+---   returns     nothing
+---   collective  over the meshes of the parameters
+---   example
+---     nn.Linear(2, 2):finish_grad_sync()
+---     mh.rank() < mh.world_size()    --> true
 function Module:finish_grad_sync() mh.finish_grad_sync(self) end
 
---- `fn` on every module below, children first, then on this one.
+--- net:apply(fn) -> Module
+---   Calls fn(module) for every module below, children first, then for this one.
+---   fn          function    fn(module)
+---   returns     Module      net itself
+---   collective  as fn
+---   errors      ValueError: fn is not a function
+---   example
+---     local net = nn.Sequential(nn.ReLU()):apply(function(one) print(one:class_name()) end)    --> ReLU | Sequential
 function Module:apply(fn)
   if not is_callable(fn) then
     fail(("%s: apply: wanted a function, got %s"):format(self:class_name(), mh._describe(fn)))
@@ -397,19 +594,66 @@ end
 -- ---- State --------------------------------------------------------------------------------------------------------
 
 local state = require "moonhalo.nn.state"
+--- net:load_state_dict(state, options = nil) -> table
+---   Copies values into parameters and buffers. Values may be placed otherwise, and of another dtype.
+---   state       table       tensors by name, of state_dict() or mh.safetensors.load
+---   options     table?      {strict = false} accepts missing and unexpected names; default true
+---   returns     table       {missing_keys, unexpected_keys}: lists of names
+---   collective  over the meshes of tensors that are placed otherwise
+---   errors      ValueError: names or shapes differ, with all of them
+---   example
+---     local a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+---     b:load_state_dict(a:state_dict())
+---     a.weight:equal(b.weight)    --> true
+
+--- net:state_dict() -> map
+---   Parameters and persistent buffers by dotted name, as PyTorch names them. They share memory with the module.
+---   returns     map         ordered: state["fc.weight"], pairs(state)
+---   collective  no
+---   example
+---     nn.Linear(2, 3):state_dict().weight.shape    --> {3, 2}
 Module.state_dict, Module.load_state_dict = state.state_dict, state.load_state_dict
 
+--- net:train(mode = true) -> Module
+---   Sets net.training of this module and all below: dropout drops, batch norm uses the batch.
+---   mode        boolean     false as eval() does
+---   returns     Module      net itself
+---   collective  no
+---   example
+---     nn.Dropout():eval():train().training    --> true
 function Module:train(mode)
   for _, module in self:named_modules() do rawset(module, "training", mode ~= false) end
   return self
 end
+--- net:eval() -> Module
+---   The same as train(false): no dropout, running statistics.
+---   returns     Module      net itself
+---   collective  no
+---   example
+---     nn.Dropout():eval().training    --> false
 function Module:eval() return self:train(false) end
 
+--- net:requires_grad_(flag = true) -> Module
+---   Sets whether backward computes gradients of the parameters.
+---   flag        boolean     false freezes the module
+---   returns     Module      net itself
+---   collective  no
+---   example
+---     nn.Linear(2, 2):requires_grad_(false).weight.requires_grad    --> false
 function Module:requires_grad_(flag)
   for _, parameter in self:named_parameters() do parameter:requires_grad_(flag ~= false) end
   return self
 end
 
+--- net:zero_grad() -> nothing
+---   Sets the grad of every parameter to nil.
+---   returns     nothing
+---   collective  no
+---   example
+---     local net = nn.Linear(2, 1)
+---     net(mh.ones{1, 2}):sum():backward()
+---     net:zero_grad()
+---     net.weight.grad    --> nil
 function Module:zero_grad()
   for _, parameter in self:named_parameters() do parameter.grad = nil end
 end
@@ -419,7 +663,13 @@ for name, method in pairs(conversion) do Module[name] = method end
 
 -- ---- Text ---------------------------------------------------------------------------------------------------------
 
---- Python's spelling, so that a printed model reads like PyTorch's.
+--- mh.nn.Module:show(value) -> string
+---   A value as Python prints it, for extra_repr: Module.show(value), without a colon.
+---   value       any         an option
+---   returns     string      "True", "None", "(3, 3)"
+---   collective  no
+---   example
+---     nn.Module.show{3, 3}, nn.Module.show(true)    --> (3, 3)  True
 function Module.show(value)
   if value == true then return "True" end
   if value == false then return "False" end
@@ -430,9 +680,20 @@ function Module.show(value)
   return "(" .. table.concat(parts, ", ") .. (#parts == 1 and ",)" or ")")
 end
 
---- The text between the parentheses of `tostring`, before the submodules.
+--- net:extra_repr() -> string
+---   The text between the parentheses of a printed module, before its submodules. Classes may write it.
+---   returns     string      "" unless the class writes it
+---   collective  no
+---   example
+---     nn.Dropout(0.25):extra_repr()    --> p=0.25
 function Module:extra_repr() return "" end
 
+--- net:to_string() -> string
+---   The module as PyTorch prints it; tostring(net) and print(net) use it.
+---   returns     string      several lines where there are submodules
+---   collective  no
+---   example
+---     nn.Linear(2, 3):to_string()    --> Linear(in_features=2, out_features=3, bias=True)
 function Module:to_string()
   local lines, extra = {}, self:extra_repr()
   for name, child in self._modules do

@@ -32,6 +32,30 @@ local function flags(op, name, value, count)
   return list
 end
 
+--- mh.nn.NeighborhoodAttention1d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false, bias =
+---     true, scale = nil, device = nil, dtype = nil}) -> Module
+--- mh.nn.NeighborhoodAttention2d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false, bias =
+---     true, scale = nil, device = nil, dtype = nil}) -> Module
+--- mh.nn.NeighborhoodAttention3d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false, bias =
+---     true, scale = nil, device = nil, dtype = nil}) -> Module
+---   Self-attention of each point with the points of a window around it. The module takes x [batch, space...,
+---   embed_dim]. Along cut dims each rank receives the rows that its windows need.
+---   embed_dim   integer     size of the last dim
+---   num_heads   integer     divides embed_dim
+---   window      integer|{integer}   points along each dim
+---   stride      integer|{integer}   neighbouring points that share one window
+---   dilation    integer|{integer}   distance between the points of a window
+---   is_causal   boolean|{boolean}   for each dim: only points before
+---   bias        boolean     whether the projections have a bias
+---   scale       number?     factor of the scores; nil for 1 / sqrt(embed_dim / num_heads)
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      modules qkv and proj
+---   collective  its calls: over the mesh of an input whose space is cut
+---   errors      ValueError: embed_dim that num_heads does not divide
+---   example
+---     nn.NeighborhoodAttention2d(8, 2, 3)(mh.randn{1, 6, 5, 8}).shape    --> {1, 6, 5, 8}
+
 local function attention(dims)
   local name = "NeighborhoodAttention" .. dims .. "d"
   local spec = signature(name, {"embed_dim", "num_heads", "window", {"stride", 1}, {"dilation", 1},

@@ -79,6 +79,30 @@ function Running:extra_repr()
     show(self.momentum or nil), show(self.affine), show(self.track_running_stats))
 end
 
+--- mh.nn.BatchNorm1d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, device =
+---     nil, dtype = nil}) -> Module
+--- mh.nn.BatchNorm2d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, device =
+---     nil, dtype = nil}) -> Module
+--- mh.nn.BatchNorm3d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, device =
+---     nil, dtype = nil}) -> Module
+---   Normalises each channel over batch and space, as torch.nn.BatchNorm2d. The module takes x [batch, channels,
+---   space...]. On cut tensors mean and variance are those of the global tensor.
+---   num_features   integer   channels of the input
+---   eps         number      added to the variance
+---   momentum    number|false   part of the new statistics in the running ones; false for the plain mean over all
+---     batches
+---   affine      boolean     whether there are weight and bias
+---   track_running_stats   boolean   whether there are running statistics, which eval() uses
+---   device      string?     of parameters and buffers
+---   dtype       string?     of parameters and buffers
+---   returns     Module      parameters weight, bias [num_features]; buffers running_mean, running_var,
+---     num_batches_tracked
+---   collective  its calls while training: over the mesh of a cut input
+---   errors      ValueError: one value for each channel while training
+---   example
+---     local norm = nn.BatchNorm2d(3)
+---     ("%.3f"):format(norm(mh.randn{4, 3, 6, 6}):var():item())    --> 1.002
+
 local function batch_norm(dims, low, high)
   local name = "BatchNorm" .. dims .. "d"
   -- `momentum = false` is PyTorch's None: the running statistics are the plain mean over all batches.
@@ -102,6 +126,27 @@ local function batch_norm(dims, low, high)
   end
   norm[name] = class
 end
+
+--- mh.nn.InstanceNorm1d(num_features, {eps = 1e-5, momentum = 0.1, affine = false, track_running_stats = false, device
+---     = nil, dtype = nil}) -> Module
+--- mh.nn.InstanceNorm2d(num_features, {eps = 1e-5, momentum = 0.1, affine = false, track_running_stats = false, device
+---     = nil, dtype = nil}) -> Module
+--- mh.nn.InstanceNorm3d(num_features, {eps = 1e-5, momentum = 0.1, affine = false, track_running_stats = false, device
+---     = nil, dtype = nil}) -> Module
+---   Normalises each channel of each sample over space, as torch.nn.InstanceNorm2d. The module takes x [batch,
+---   channels, space...] or [channels, space...].
+---   num_features   integer   channels of the input
+---   eps         number      added to the variance
+---   momentum    number      part of the new statistics in the running ones
+---   affine      boolean     whether there are weight and bias
+---   track_running_stats   boolean   whether there are running statistics, which eval() uses
+---   device      string?     of parameters and buffers
+---   dtype       string?     of parameters and buffers
+---   returns     Module      parameters weight, bias [num_features] where affine
+---   collective  its calls: over the mesh of an input whose space is cut
+---   errors      ValueError: one value for each channel of a sample while training
+---   example
+---     nn.InstanceNorm2d(3)(mh.randn{4, 3, 6, 6}).shape    --> {4, 3, 6, 6}
 
 local function instance_norm(dims)
   local name = "InstanceNorm" .. dims .. "d"
@@ -130,6 +175,21 @@ batch_norm(3, 5, 5)
 for dims = 1, 3 do instance_norm(dims) end
 
 -- ---- GroupNorm, LayerNorm, RMSNorm --------------------------------------------------------------------------------
+
+--- mh.nn.GroupNorm(num_groups, num_channels, {eps = 1e-5, affine = true, device = nil, dtype = nil}) -> Module
+---   Normalises groups of channels of each sample, as torch.nn.GroupNorm. The module takes x [batch, channels,
+---   space...].
+---   num_groups   integer    divides num_channels
+---   num_channels   integer   channels of the input
+---   eps         number      added to the variance
+---   affine      boolean     whether there are weight and bias
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters weight, bias [num_channels]
+---   collective  its calls: over the mesh of an input whose channels or space are cut
+---   errors      ValueError: channels that groups do not divide, or one value for each group
+---   example
+---     nn.GroupNorm(2, 4)(mh.randn{3, 4, 6}).shape    --> {3, 4, 6}
 
 local kGroup = signature("GroupNorm",
   {"num_groups", "num_channels", {"eps", 1e-5}, {"affine", true}, optional "device", optional "dtype"})
@@ -166,6 +226,21 @@ local function shape_list(op, shape)
   return {table.unpack(list)}
 end
 
+--- mh.nn.LayerNorm(normalized_shape, {eps = 1e-5, elementwise_affine = true, bias = true, device = nil, dtype = nil})
+---     -> Module
+---   Normalises over the last dims, as torch.nn.LayerNorm. The module takes x [..., normalized_shape...].
+---   normalized_shape   integer|{integer}   sizes of the last dims
+---   eps         number      added to the variance
+---   elementwise_affine   boolean   whether there are weight and bias
+---   bias        boolean     whether there is a bias beside the weight
+---   device      string?     of the parameters
+---   dtype       string?     of the parameters
+---   returns     Module      parameters weight, bias of normalized_shape
+---   collective  its calls: over the mesh of an input that is cut along one of these dims
+---   errors      ValueError: sizes that are not integers
+---   example
+---     nn.LayerNorm(8)(mh.randn{3, 8}).shape    --> {3, 8}
+
 local kLayer = signature("LayerNorm",
   {"normalized_shape", {"eps", 1e-5}, {"elementwise_affine", true}, {"bias", true}, optional "device",
     optional "dtype"})
@@ -183,6 +258,19 @@ function norm.LayerNorm:extra_repr()
   return ("%s, eps=%g, elementwise_affine=%s"):format(show(self.normalized_shape), self.eps,
       show(self.elementwise_affine))
 end
+
+--- mh.nn.RMSNorm(normalized_shape, {eps = nil, elementwise_affine = true, device = nil, dtype = nil}) -> Module
+---   Divides by the root of the mean square over the last dims, as torch.nn.RMSNorm. The module takes x [...,
+---   normalized_shape...].
+---   normalized_shape   integer|{integer}   sizes of the last dims
+---   eps         number?     added to the mean square; nil for the smallest number of the dtype
+---   elementwise_affine   boolean   whether there is a weight
+---   device      string?     of the parameter
+---   dtype       string?     of the parameter
+---   returns     Module      parameter weight of normalized_shape
+---   collective  its calls: over the mesh of an input that is cut along one of these dims
+---   example
+---     nn.RMSNorm(4)(mh.ones{2, 4} * 5):tolist()[1]    --> {1.0, 1.0, 1.0, 1.0}
 
 local kRms = signature("RMSNorm",
   {"normalized_shape", optional "eps", {"elementwise_affine", true}, optional "device", optional "dtype"})

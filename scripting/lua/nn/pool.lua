@@ -30,6 +30,24 @@ local function pool_class(name, entries)
   return class
 end
 
+--- mh.nn.MaxPool1d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false, ceil_mode = false})
+---     -> Module
+--- mh.nn.MaxPool2d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false, ceil_mode = false})
+---     -> Module
+--- mh.nn.MaxPool3d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false, ceil_mode = false})
+---     -> Module
+---   The largest value of each window, as torch.nn.MaxPool2d. The module takes x [batch, channels, space...].
+---   kernel_size   integer|{integer}   size of the window, one number or one for each dim
+---   stride      integer|{integer}?   distance between windows; nil for kernel_size
+---   padding     integer|{integer}   rows added on both sides of each dim, at most half of the window
+---   dilation    integer|{integer}   distance between the elements of a window
+---   return_indices   boolean   a second result says where in space the values were, int64
+---   ceil_mode   boolean     also counts a window that is not whole at the end
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   example
+---     nn.MaxPool2d(2)(mh.ones{1, 3, 8, 6}).shape    --> {1, 3, 4, 3}
+
 local function max_pool(dims)
   local name, op = "MaxPool" .. dims .. "d", mh["max_pool" .. dims .. "d"]
   local with_indices = mh["max_pool" .. dims .. "d_with_indices"]
@@ -42,6 +60,34 @@ local function max_pool(dims)
   end
   class.extra_repr = repr_of {"kernel_size", "stride", "padding", "dilation", "ceil_mode"}
 end
+
+--- mh.nn.AvgPool1d(kernel_size, {stride = nil, padding = 0, ceil_mode = false, count_include_pad = true}) -> Module
+---   The mean of each window, as torch.nn.AvgPool1d. The module takes x [batch, channels, length].
+---   kernel_size   integer   size of the window
+---   stride      integer?    distance between windows; nil for kernel_size
+---   padding     integer     zeros added on both sides, at most half of the window
+---   ceil_mode   boolean     also counts a window that is not whole at the end
+---   count_include_pad   boolean   whether added zeros count in the mean
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose length is cut
+---   example
+---     nn.AvgPool1d(2)(mh.ones{1, 3, 8}).shape    --> {1, 3, 4}
+
+--- mh.nn.AvgPool2d(kernel_size, {stride = nil, padding = 0, ceil_mode = false, count_include_pad = true,
+---     divisor_override = nil}) -> Module
+--- mh.nn.AvgPool3d(kernel_size, {stride = nil, padding = 0, ceil_mode = false, count_include_pad = true,
+---     divisor_override = nil}) -> Module
+---   The mean of each window, as torch.nn.AvgPool2d. The module takes x [batch, channels, space...].
+---   kernel_size   integer|{integer}   size of the window, one number or one for each dim
+---   stride      integer|{integer}?   distance between windows; nil for kernel_size
+---   padding     integer|{integer}   zeros added on both sides of each dim, at most half of the window
+---   ceil_mode   boolean     also counts a window that is not whole at the end
+---   count_include_pad   boolean   whether added zeros count in the mean
+---   divisor_override   integer?   divides the sum by this number instead
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   example
+---     nn.AvgPool2d(2)(mh.ones{1, 3, 8, 6}):mean():item()    --> 1.0
 
 local function avg_pool(dims)
   local name, op = "AvgPool" .. dims .. "d", mh["avg_pool" .. dims .. "d"]
@@ -57,6 +103,27 @@ local function avg_pool(dims)
   end
   class.extra_repr = repr_of {"kernel_size", "stride", "padding"}
 end
+
+--- mh.nn.AdaptiveAvgPool1d(output_size) -> Module
+--- mh.nn.AdaptiveAvgPool2d(output_size) -> Module
+--- mh.nn.AdaptiveAvgPool3d(output_size) -> Module
+---   The mean of windows that divide space into output_size parts, as torch.nn.AdaptiveAvgPool2d.
+---   output_size   integer|{integer}   size of the result, one number or one for each dim
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   example
+---     nn.AdaptiveAvgPool2d(1)(mh.ones{2, 3, 8, 6}).shape    --> {2, 3, 1, 1}
+
+--- mh.nn.AdaptiveMaxPool1d(output_size, return_indices = false) -> Module
+--- mh.nn.AdaptiveMaxPool2d(output_size, return_indices = false) -> Module
+--- mh.nn.AdaptiveMaxPool3d(output_size, return_indices = false) -> Module
+---   The largest value of windows that divide space into output_size parts, as torch.nn.AdaptiveMaxPool2d.
+---   output_size   integer|{integer}   size of the result, one number or one for each dim
+---   return_indices   boolean   a second result says where in space the values were, int64
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   example
+---     nn.AdaptiveMaxPool1d(2)(mh.arange(6):float():reshape{1, 1, 6}):tolist()    --> {{{2.0, 5.0}}}
 
 local function adaptive(kind, dims)
   local name, op = "Adaptive" .. kind .. "Pool" .. dims .. "d",
@@ -75,6 +142,36 @@ local function adaptive(kind, dims)
   class.extra_repr = repr_of {"output_size"}
   pool[name] = class
 end
+
+--- mh.nn.ZeroPad1d(padding) -> Module
+--- mh.nn.ZeroPad2d(padding) -> Module
+--- mh.nn.ZeroPad3d(padding) -> Module
+--- mh.nn.ReflectionPad1d(padding) -> Module
+--- mh.nn.ReflectionPad2d(padding) -> Module
+--- mh.nn.ReflectionPad3d(padding) -> Module
+--- mh.nn.ReplicationPad1d(padding) -> Module
+--- mh.nn.ReplicationPad2d(padding) -> Module
+--- mh.nn.ReplicationPad3d(padding) -> Module
+--- mh.nn.CircularPad1d(padding) -> Module
+--- mh.nn.CircularPad2d(padding) -> Module
+--- mh.nn.CircularPad3d(padding) -> Module
+---   Adds rows around space: zeros, the reflected field, its border values, or the field from its other end.
+---   padding     integer|{integer}   rows on all sides, or {left, right, top, bottom, front, back}: the last dim first
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   example
+---     nn.CircularPad1d(1)(mh.arange(3):reshape{1, 1, 3}):tolist()    --> {{{2, 0, 1, 2, 0}}}
+
+--- mh.nn.ConstantPad1d(padding, value) -> Module
+--- mh.nn.ConstantPad2d(padding, value) -> Module
+--- mh.nn.ConstantPad3d(padding, value) -> Module
+---   Adds rows of one value around space.
+---   padding     integer|{integer}   rows on all sides, or {left, right, top, bottom, front, back}: the last dim first
+---   value       number      what the added rows contain
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose space is cut
+---   example
+---     nn.ConstantPad1d({1, 0}, 7)(mh.arange(3):reshape{1, 1, 3}):tolist()    --> {{{7, 0, 1, 2}}}
 
 --- nn.ReflectionPad2d and its like: `padding` is one number, or {left, right, top, bottom, front, back}.
 local function pad(prefix, mode, dims)

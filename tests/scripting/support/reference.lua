@@ -12,7 +12,7 @@ reference.path = os.getenv("MOONHALO_REFERENCE") or "build/cpu/generated/referen
 
 function reference.entries() return mh.json.load(reference.path).entries end
 
---- What print shows of values.
+--- The text that print shows of values.
 local function text_of(...)
   local texts = {}
   for i, value in ipairs(table.pack(...)) do
@@ -44,7 +44,7 @@ end
 
 local function where(entry) return ("%s:%d: %s"):format(entry.file, entry.line, entry.names[1]) end
 
---- Runs the example of an entry. Returns what is wrong, a list of texts.
+--- Runs the example of an entry. Returns what is wrong, a list of messages.
 local function run(entry, mesh)
   local wrong, printed = {}, {}
   local code = chunk_of(entry)
@@ -67,7 +67,7 @@ local function run(entry, mesh)
   return wrong
 end
 
---- Runs all examples. Settings of the run that an example changes go back.
+--- Runs all examples, and resets settings of the run that an example changes.
 function reference.run_examples()
   local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   mh.files.make_folder(own_path("example"))
@@ -76,8 +76,10 @@ function reference.run_examples()
     local only = os.getenv("MOONHALO_EXAMPLE")
     if #entry.example > 0 and entry.names[1]:find("^mh_") == nil and (not only or entry.names[1]:find(only)) then
       for _, text in ipairs(run(entry, mesh)) do wrong[#wrong + 1] = text end
+      mh.barrier()  -- thread ranks share settings of the process
       mh.set_default_dtype("float32")
       mh.set_grad_enabled(true)
+      mh.barrier()
     end
   end
   return wrong
