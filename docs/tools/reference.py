@@ -70,8 +70,7 @@ class Entry:
 
     def add(self, word, rest, names):
         """The part of the entry that a line begins: an argument, returns, collective, an error. None for a line of the description."""
-        if word.split(" ")[0] in ("returns", "collective", "errors") and not rest:
-            self.complain(f"{word!r}: two spaces follow the first word")
+        if not rest:
             return None
         if word == "returns":
             self.returns = {"type": rest[0], "text": " ".join(rest[1:])}
@@ -82,10 +81,10 @@ class Entry:
         if word == "errors":
             self.errors.append({"text": " ".join(rest)})
             return self.errors[-1]
-        if word in names and rest:
+        if word in names:
             self.arguments[word] = {"type": rest[0], "text": " ".join(rest[1:])}
             return self.arguments[word]
-        if rest and re.fullmatch(r"[\w.]+", word):
+        if re.fullmatch(r"[\w.]+", word):
             self.complain(f"'{word}' is not an argument of the signature")
         return None
 

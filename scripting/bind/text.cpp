@@ -14,13 +14,27 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// did_you_mean(name, known) -> "; did you mean 'a'?" or "".
+/// mh.did_you_mean(name, known) -> string
+///   The end of an error message that names the nearest known name.
+///   name        string      what was asked for
+///   known       {string}    what there is
+///   returns     string      "; did you mean 'a'?", or "" if none is near
+///   collective  no
+///   example
+///     mh.did_you_mean("redistibute", {"redistribute", "read"})    --> ; did you mean 'redistribute'?
 int did_you_mean_lua(lua_State* lua) {
   push(lua, did_you_mean(check_string(lua, 1), check_string_list(lua, 2)));
   return 1;
 }
 
-/// clock() -> seconds of a clock that only goes forward.
+/// mh.clock() -> number
+///   Seconds of a clock that only goes forward, to measure how long something takes. Ranks have different values: do
+///   not decide by them.
+///   returns     number      seconds since a time that means nothing
+///   collective  no
+///   example
+///     local start = mh.clock()
+///     mh.clock() >= start    --> true
 int clock_seconds(lua_State* lua) {
   push(lua, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
   return 1;
@@ -31,8 +45,13 @@ int64_t terminal_columns() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/// run_info() -> what the command line asked for: script, config_file, log_file (nil when not given), settings as a
-/// list of {key, value}, quiet, rank, world_size; and terminal, color, columns of standard error.
+/// mh.run_info() -> table
+///   Facts of the run and its command line.
+///   returns     table       {script, config_file, log_file, settings, quiet, rank, world_size, terminal, color,
+///     columns}: nil for what was not given, settings as a list of {key, value}, the last three about standard error
+///   collective  no
+///   example
+///     mh.run_info().world_size == mh.world_size()    --> true
 int run_info(lua_State* lua) {
   const Context& run = context(lua);
   const bool terminal = isatty(STDERR_FILENO) == 1;

@@ -30,8 +30,18 @@ int batch_of_ranks(lua_State* lua) {
   return 1;
 }
 
-/// mh.lift(tensor, mesh, placements): a tensor of a slice as one of the mesh; a placement for each dim that the slice
-/// lacks.
+/// mh.lift(tensor, mesh, placements) -> Tensor
+///   Makes a tensor of a slice of a mesh one of the whole mesh, without communication.
+///   tensor      Tensor      a ShardTensor on a slice, such as mesh["domain"]
+///   mesh        DeviceMesh  the whole mesh
+///   placements  {Placement}   one for each mesh dim that the slice lacks
+///   returns     Tensor      the same blocks as a tensor of the mesh
+///   collective  over the mesh
+///   errors      ValueError: the mesh of the tensor is not a slice of the mesh
+///   example
+///     local grid = mh.init_device_mesh(mh.device(), {1, mh.world_size()}, {"data", "domain"})
+///     local x = mh.distribute_tensor(mh.arange(6), grid["domain"], {mh.Shard(0)})
+///     mh.lift(x, grid, {mh.Replicate()}).mesh == grid    --> true
 int lift_to(lua_State* lua) {
   push(lua, lift(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
   return 1;

@@ -181,17 +181,24 @@ local function check_layout(options)
   return layout
 end
 
---- Writes `state` under folder `path`; an earlier checkpoint there is replaced as a whole. Entries are modules,
---- optimizers, schedules (anything with state_dict and load_state_dict), tensors, numbers, texts, booleans and tables
---- of them, with any keys but tensors and tables; metatables are not saved. ShardTensors may lie in any way; plain
---- tensors are those of rank 0. Options: keep = n removes, once this one is on the disk, all but the n newest
---- checkpoints beside it whose names differ from its name in digits only; async = true copies the tensors and returns
---- at once: what comes back has wait() and is_done(), and the next save waits for it too;
---- max_file_bytes = n writes entries in files of at most n bytes of data (or one tensor), with the index that Hugging
---- Face's libraries read; layout = "per_rank" lets every rank write its blocks into a folder of its own, on its own
---- disk if it
---- likes: as many ranks with the same cuts load them, without messages, and moonhalo merge makes whole tensors of them.
---- Collective.
+--- mh.checkpoint.save(path, state, {keep = nil, async = false, max_file_bytes = nil, layout = "whole"}) -> table?
+---   Writes a checkpoint, a folder that takes the place of an earlier one as a whole. Modules become model.safetensors
+---   with PyTorch's names. ShardTensors are written whole, however they are placed; plain tensors are those of rank 0.
+---   path        string      of the folder
+---   state       table       entries by name: modules, optimizers, schedules (anything with state_dict and
+---     load_state_dict), tensors, numbers, strings, booleans, tables of them
+---   keep        integer?    afterwards removes all but this many newest checkpoints beside it, whose names differ from
+---     its name only in digits
+---   async       boolean     copies the tensors and returns at once; the next save waits for the writing
+---   max_file_bytes   integer?   divides an entry into files of at most this size, with the index of Hugging Face
+---   layout      "whole"|"per_rank"   "per_rank": every rank writes its blocks into a folder of its own
+---   returns     table?      with async {wait, is_done}
+---   collective  over all ranks
+---   errors      ValueError: an entry that cannot be saved, or the disk refuses; on all ranks
+---   example
+---     local net = nn.Linear(2, 2)
+---     mh.checkpoint.save(folder .. "/step1", {model = net, step = 1})
+---     mh.files.exists(folder .. "/step1/model.safetensors")    --> true
 function checkpoint.save(path, state, options)
   check_path("save", path)
   check_entries("save", state, "mh.checkpoint.save(path, {model = net})")
@@ -331,14 +338,23 @@ local function check_wanted(source, into, others)
   end
 end
 
---- Restores the entries of `into` that have load_state_dict and returns all others as they were saved, their tensors
---- plain on every rank. Others of `into` become what was saved: numbers and texts are replaced, tables filled, tensors
---- written into where shape and dtype are the same, and replaced elsewhere; so the table that was saved can be loaded.
---- An entry of `into` that the checkpoint lacks is an error. What does not fit (names, shapes, dtypes, files cut short
---- or altered) is found before the first module or optimizer changes; verify = false leaves out the reading of all data
---- beforehand, by which altered ones are found. Options: strict = false lets modules lack tensors, or have others than
---- the file, and casts; device: of the tensors returned; entries: names of those that must be among the results.
---- Collective.
+--- mh.checkpoint.load(path, into = nil, {strict = true, device = nil, verify = true, entries = nil}) -> table
+---   Restores modules, optimizers and schedules from a checkpoint, on any number of ranks and with any placements, and
+---   returns the other entries. What does not fit is found before anything changes.
+---   path        string      of the checkpoint
+---   into        table?      the table that was saved, or a part of it: objects are restored, numbers and strings
+---     replaced
+---   strict      boolean     false lets modules have missing or other tensors, and casts
+---   device      string?     of the tensors that are returned
+---   verify      boolean     reads all data beforehand, to find altered files
+---   entries     {string}?   names that must be among the results
+---   returns     table       entries that were not restored, by name; their tensors plain on every rank
+---   collective  over all ranks
+---   errors      ValueError: no checkpoint there, names, shapes or dtypes differ, or a damaged file
+---   example
+---     local net = nn.Linear(2, 2)
+---     mh.checkpoint.save(folder .. "/load", {model = net, step = 7})
+---     mh.checkpoint.load(folder .. "/load", {model = net}).step    --> 7
 function checkpoint.load(path, into, options)
   check_path("load", path)
   options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into
@@ -399,8 +415,17 @@ function checkpoint.load(path, into, options)
   return rest
 end
 
---- Makes of the checkpoint `from`, of any layout, the checkpoint `to` of whole tensors, one file an entry. On one rank,
---- which holds all tensors meanwhile. As `moonhalo merge FROM TO`.
+--- mh.checkpoint.merge(from, to) -> nothing
+---   Makes a checkpoint of whole tensors, one file for each entry, of a checkpoint of any layout. `moonhalo merge FROM
+---   TO` does the same.
+---   from        string      path of the checkpoint
+---   to          string      path of the new one
+---   returns     nothing
+---   collective  no; it runs on one rank, which has all tensors in memory meanwhile
+---   errors      ValueError: several ranks, or no checkpoint there
+---   example
+---     local ok, message = pcall(mh.checkpoint.merge, folder .. "/nothing", folder .. "/new")
+---     ok    --> false
 function checkpoint.merge(from, to)
   check_path("merge", from)
   check_path("merge", to)
@@ -429,13 +454,29 @@ function checkpoint.merge(from, to)
   write_whole(to, entries, tensors, {})
 end
 
---- The path of the checkpoint in `folder` that was saved last, or nil; "run/step300" for "run". Collective.
+--- mh.checkpoint.latest(folder) -> string?
+---   The path of the checkpoint in a folder that was saved last.
+---   folder      string      with checkpoints in it
+---   returns     string?     "run/step300" for "run"; nil if there is none
+---   collective  over all ranks
+---   example
+---     mh.checkpoint.save(folder .. "/run/step3", {step = 3})
+---     mh.checkpoint.latest(folder .. "/run"):match("[^/]+$")    --> step3
 function checkpoint.latest(folder)
   check_path("latest", folder)
   wait_for_background()
   return history.latest(folder)
 end
 
---- mh.checkpoint(fn, ...) is fn(...), a function from tensors to tensors, whose intermediate results are not kept for
---- the backward pass but computed again there, with the same random numbers. Other arguments are passed on as they are.
+--- mh.checkpoint(fn, ...) -> any
+---   Runs fn(...) without keeping intermediate results for backward, where they are computed again with the same random
+---   numbers. It costs time and saves memory.
+---   fn          function    of tensors; other arguments are passed on as they are
+---   returns     any         the results of fn
+---   collective  as fn, which also runs during backward
+---   errors      TypeError: fn is not a function
+---   example
+---     local x = mh.ones({2}, {requires_grad = true})
+---     mh.checkpoint(function(y) return y:exp() end, x):sum():backward()
+---     ("%.3f"):format(x.grad[0]:item())    --> 2.718
 return setmetatable(checkpoint, {__call = function(_, fn, ...) return mh._checkpoint(fn, ...) end})

@@ -167,7 +167,16 @@ local function refuse_unknown_keys(settings, path)
   })
 end
 
---- The merged settings. Every rank gets the same.
+--- mh.config(defaults) -> table
+---   The settings of a run: defaults, overridden by the file of --config (.lua or .json), then by --set key=value. The
+---   defaults say which keys there are and of which types. They also go to the file of --log.
+---   defaults    table       numbers, strings, booleans, lists, and tables of these
+---   returns     table       the same on all ranks; reading a key that is not there is an error
+---   collective  no
+---   errors      ValueError: an unknown key, with the nearest one, or a value of another type
+---   example
+---     local settings = mh.config{lr = 1e-3, model = {width = 32}}
+---     settings.model.width    --> 32
 return function(defaults)
   if type(defaults) ~= "table" then fail("config: wanted a table of defaults, got " .. mh._describe(defaults)) end
   local info = mh.run_info()

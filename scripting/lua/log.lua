@@ -5,6 +5,16 @@
 local mh = require "moonhalo"
 local run_log = require "moonhalo.internal.run_log"
 
+--- mh.log(record) -> nothing
+---   Adds a record to the log: a line of JSON in the file of --log, written by rank 0. mh.progress shows the latest
+---   one. A number that is not finite becomes null, with a warning. Of a tensor or a number, mh.log is the logarithm.
+---   record      table       values by name: numbers, strings, tensors, tables
+---   returns     nothing
+---   collective  only where a value is a ShardTensor
+---   errors      ValueError: another kind of value, or the disk refuses
+---   example
+---     mh.log{step = 1, loss = 0.5}
+---     mh.log(mh.ones{2}):tolist()    --> {0.0, 0.0}
 return function(record, ...)
   if mh.is_tensor(record) then return record:log(...) end
   if type(record) == "number" and (... == nil or type(...) == "number") then return math.log(record, ...) end

@@ -166,6 +166,19 @@ end
 
 Meter.__close = Meter.close
 
+--- mh.progress(steps, {desc = "", unit = "it"}) -> function
+---   Goes through steps and shows on standard error of rank 0 how far it is, with the latest record of mh.log: for step
+---   in mh.progress(1000) do ... end. Of a list it gives position and element.
+---   steps       integer|table   the number of steps, or a list
+---   desc        string      stands in front
+---   unit        string      the name of a step
+---   returns     function    an iterator of 1, 2, ..., or of (position, element)
+---   collective  no
+---   errors      ValueError: neither a number of steps nor a list
+---   example
+---     local total = 0
+---     for step in mh.progress(4) do total = total + step end
+---     total    --> 10
 return function(...)
   local values = arguments.read(kSignature, ...)
   local list = type(values.steps) == "table" and values.steps or nil

@@ -65,8 +65,16 @@ local function compare(actual, expected, options)
   end
 end
 
---- Same shape and dtype, and |actual - expected| <= atol + rtol * |expected|. `expected` may be a number or list.
---- Options rtol, atol (1e-10 for float64, else 1e-5 and 1e-6), equal_nan.
+--- mh.testing.assert_close(actual, expected, options = nil) -> nothing
+---   Raises an error unless shape and dtype are the same and |actual - expected| <= atol + rtol * |expected|.
+---   actual      Tensor|number|table   tensors, numbers or lists of numbers
+---   expected    Tensor|number|table   tensors, numbers or lists of numbers
+---   options     table?      {rtol, atol, equal_nan}; rtol and atol are 1e-10 for float64, else 1e-5 and 1e-6
+---   returns     nothing
+---   collective  over the mesh of ShardTensors
+---   errors      values differ: how many, and by how much
+---   example
+---     pcall(mh.testing.assert_close, mh.ones{2}, {1.0, 1.0})    --> true
 function testing.assert_close(actual, expected, options) compare(actual, expected, options) end
 
 --- True for a table of named values, or a list of such tables.
@@ -78,7 +86,16 @@ local function holds_names(value)
   return false
 end
 
---- assert_close for every entry of the table `expected`, and of tables in it; `actual` has the same names.
+--- mh.testing.assert_all_close(actual, expected, options = nil) -> nothing
+---   mh.testing.assert_close of every entry of two tables, and of tables in them, which have the same names.
+---   actual      table       tensors by name
+---   expected    table       tensors by name
+---   options     table?      {rtol, atol, equal_nan}
+---   returns     nothing
+---   collective  over the mesh of ShardTensors
+---   errors      values differ, or a name is missing
+---   example
+---     pcall(mh.testing.assert_all_close, {a = mh.ones{2}}, {a = {1, 1.0}})    --> true
 function testing.assert_all_close(actual, expected, options)
   if type(actual) ~= "table" or type(expected) ~= "table" or mh.nn.is_module(actual) then
     error(("assert_all_close: wanted two tables of tensors by name, got %s and %s"):format(mh._describe(actual),
@@ -127,14 +144,30 @@ local function text_of(value)
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 
---- Equal values; tables are compared by content, tensors by shape, dtype and every element.
+--- mh.testing.assert_equal(actual, expected) -> nothing
+---   Raises an error unless the values are equal: tables by their contents, tensors by shape, dtype and every element.
+---   actual      any         a value
+---   expected    any         a value
+---   returns     nothing
+---   collective  over the mesh of ShardTensors
+---   errors      values differ
+---   example
+---     pcall(mh.testing.assert_equal, {1, {2}}, {1, {2}})    --> true
 function testing.assert_equal(actual, expected)
   if not equal(actual, expected) then
     error("assert_equal: values differ\n  have      " .. text_of(actual) .. "\n  expected  " .. text_of(expected), 2)
   end
 end
 
---- `fn()` must fail with a message that contains `text` (plain, no pattern). Returns the message.
+--- mh.testing.assert_error(fn, text = nil) -> string
+---   Raises an error unless fn() fails with a message that contains a string.
+---   fn          function    what must fail
+---   text        string?     a part of its message, no pattern
+---   returns     string      the message
+---   collective  as fn
+---   errors      there was no error, or another one
+---   example
+---     mh.testing.assert_error(function() error("no such row", 0) end, "row")    --> no such row
 function testing.assert_error(fn, text)
   if type(fn) ~= "function" then error("assert_error: wanted a function, got " .. mh._describe(fn), 2) end
   if text ~= nil and type(text) ~= "string" then error("assert_error: the text is " .. mh._describe(text), 2) end
@@ -147,10 +180,20 @@ function testing.assert_error(fn, text)
   return message
 end
 
---- `fn(table.unpack(inputs))` must give on blocks what it gives on the plain tensors `inputs`: results, gradients of
---- floating point inputs and, with `gradgrad`, gradients of gradients. Options: mesh (all ranks), placements (a list
---- for each input, an empty one for a plain tensor; drawn otherwise), draws (10), seed (0, also of random operators),
---- gradients (true), gradgrad (false), tolerance (by dtype). Collective; an error on every rank names what differs.
+--- mh.testing.same_as_plain(fn, inputs, options = nil) -> nothing
+---   Raises an error unless fn(inputs...) gives on blocks what it gives on plain tensors: results, gradients of
+---   floating-point inputs and, with gradgrad, gradients of gradients.
+---   fn          function|Module   of tensors
+---   inputs      {Tensor}    plain tensors, the same on all ranks
+---   options     table?      {mesh, placements, draws = 10, seed = 0, gradients = true, gradgrad = false, tolerance}:
+---     mesh of all ranks, placements a list for each input (empty for a plain tensor; drawn if left out), tolerance by
+---     dtype
+---   returns     nothing
+---   collective  over all ranks
+---   errors      the first difference, on every rank, with its placements
+---   example
+---     mh.testing.same_as_plain(function(x) return x:cumsum(0) end, {mh.randn({7, 3}, {dtype = "float64"})})
+---     mh.rank() < mh.world_size()    --> true
 function testing.same_as_plain(fn, inputs, options)
   local meta = type(fn) == "table" and getmetatable(fn)
   if type(fn) ~= "function" and not (meta and meta.__call) then

@@ -248,10 +248,47 @@ function Collection:locate(run, step, field)
   return parts[low].file, parts[low].sample, step - parts[low].first
 end
 
---- A field more, of a tensor or of what a function makes of others; see added_fields.lua.
+--- data:add_field(name, {values = nil, dims = nil, from = nil, make = nil, channels = 1, units = nil,
+---     version = nil}) -> Field
+---   Adds a field that no file has: a tensor, or what a function makes of other fields. The function is called for the
+---   frames of a batch, of ShardTensors that are cut as the batch; it must treat each frame by itself and draw no
+---   random numbers.
+---   name        string      a new name
+---   values      Tensor?     plain, the same on all ranks; it must not be changed
+---   dims        {string}?   names of its dims; nil means those of space
+---   from        {string}?   the fields that make takes
+---   make        function?   make(values of the first, ..., place) -> [frames, channels, space...]; place has
+---     coordinates and rows by dim, and times, steps and trajectories by frame
+---   channels    integer     that make gives
+---   units       string?     of the field
+---   version     string?     changes with the function; needed to keep statistics of the field
+---   returns     Field       also data.fields[name]
+---   collective  over all ranks
+---   errors      ValueError: the name is there already, or shapes do not fit
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 4}}, {dims = {"time", "x"}})
+---     data:add_field("square", {from = {"u"}, make = function(u) return u * u end})
+---     local windows = data:windows{inputs = {fields = {"square"}, steps = {0}}}
+---     for batch in windows:loader{batch = 10}:batches() do print(batch.inputs) end
+---     #windows    --> 10
 function Collection:add_field(...) return require("moonhalo.data.added_fields").add(self, ...) end
 
---- Samples of this collection; see windows.lua.
+--- data:windows(inputs, {targets = nil, static = {}, axis = nil, every = 1, gaps = "skip"}) -> Windows
+---   Samples of the collection: which fields at which steps before and after an anchor step. Reads nothing. No window
+---   crosses from one trajectory to another.
+---   inputs      table       {fields = {names}, steps = {0, -1}}, steps relative to the anchor; a list of names means
+---     step 0
+---   targets     table?      the same form
+---   static      {string}    fields that do not change with time
+---   axis        string?     the dim of the steps, to check that it is the one that is meant
+---   every       integer     each step is an anchor, or each second, ...
+---   gaps        "skip"|"error"   what happens where times are missing
+---   returns     Windows     #windows is the number of samples
+---   collective  no; the same on all ranks
+---   errors      ValueError: an unknown field, or steps that no trajectory has
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 4}}, {dims = {"time", "x"}})
+---     #data:windows{inputs = {fields = {"u"}, steps = {-1, 0}}, targets = {fields = {"u"}, steps = {1}}}    --> 8
 function Collection:windows(...) return require("moonhalo.data.windows")(self, ...) end
 
 --- A text that differs where the collection is another one: names of files and fields, and the steps of all.

@@ -35,11 +35,17 @@ local function fill(sums, speeds, limit, all)
   return begin == rows and sizes or nil
 end
 
---- Sizes of `parts` blocks of consecutive rows, in order, whose slowest is as fast as can be: a block takes the sum of
---- the `weights` of its rows, divided by its speed. weights: a list or tensor [rows], such as mask:sum{dim = {1}} of
---- the sea;
---- speeds: one a block (1 each). Returns a list for Shard(dim, sizes); the same numbers give the same sizes on every
---- rank.
+--- mh.cut_sizes(weights, parts, speeds = nil) -> {integer}
+---   Sizes of blocks of consecutive rows such that the slowest block is as fast as possible: a block takes the sum of
+---   the weights of its rows, divided by its speed.
+---   weights     {number}|Tensor   the work of each row, of at least 0
+---   parts       integer     number of blocks
+---   speeds      {number}?   one for each block; nil for equal ones
+---   returns     {integer}   for mh.Shard(dim, sizes); equal numbers give the same sizes on every rank
+---   collective  no
+---   errors      ValueError: numbers that are out of range
+---   example
+---     mh.cut_sizes({1, 1, 1, 1, 4}, 2)    --> {4, 1}
 return function(weights, parts, speeds)
   local rows = numbers("weights", weights, 0)
   if math.type(parts) ~= "integer" or parts < 1 then

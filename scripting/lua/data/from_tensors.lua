@@ -55,12 +55,25 @@ local function check_tensors(given)
   return tensors
 end
 
---- A collection of plain tensors, the same on all ranks, as mh.data.open makes one of a file with these datasets. They
---- are not copied, and an error once they have changed. `tensors`: by name. Options: dims (names of the dims of all,
---- {"sample", "time", "y", "x"}: "sample" counts trajectories, "time" is the axis, "channel" counts channels, the
---- others are space; or by field, {u = {...}, mask = {...}}), axis (the name of another dim that steps follow), space
---- (names of the dims of space), times (of the steps: numbers that increase; with calendar, as "standard", seconds
---- since 1970), coordinates (by dim, numbers), units (by field). Collective.
+--- mh.data.from_tensors(tensors, {dims = nil, axis = nil, space = nil, times = nil, calendar = nil, coordinates = nil,
+---     units = nil}) -> Collection
+---   A collection of plain tensors, as mh.data.open makes one of a file. They are not copied, and must not be changed.
+---   tensors     table       fields by name, the same on all ranks
+---   dims        table?      names of the dims of all, {"sample", "time", "y", "x"}, or by field: "sample" counts
+---     trajectories, "time" is the axis, "channel" counts channels, others are space
+---   axis        string?     another dim that steps follow
+---   space       {string}?   names of the dims of space
+---   times       {number}|Tensor?   of the steps, increasing; with calendar seconds since 1970
+---   calendar    string?     such as "standard"
+---   coordinates   table?    numbers by dim
+---   units       table?      strings by field
+---   returns     Collection  the same on all ranks
+---   collective  over all ranks
+---   errors      ValueError: fields that do not fit together
+---   example
+---     local data = mh.data.from_tensors({u = mh.arange(40):float():reshape{10, 4}}, {dims = {"time", "x"}})
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}
+---     #windows    --> 9
 return function(given, ...)
   local options = arguments.read(kFrom, given, select("#", ...) == 0 and {} or ...)
   local tensors, versions = check_tensors(options.tensors), {}

@@ -179,11 +179,18 @@ local function read_ahead(self)
   end
 end
 
---- Iterates over what is left of this epoch, also after a loop that was left by `break`; then a new epoch begins.
---- {resume = false} begins this epoch anew, with the same order of samples. A batch is {inputs, targets, static, index,
---- times} and, where missing = {mask = true}, mask (of the targets: true where there is a value) and input_mask.
---- Tensors are [batch, channel, space...]; index and times are those of all ranks. An error of any rank's reading is
---- one on every rank. Collective.
+--- loader:batches(options = nil) -> function
+---   Goes through the rest of the epoch: for batch in loader:batches() do. After a loop that was left by break it goes
+---   on with the next batch; {resume = false} begins the epoch again, in the same order.
+---   options     table?      {resume = true}
+---   returns     function    an iterator of {inputs, targets, static, index, times}, and masks where missing asks for
+---     them: tensors [batch, channels, space...]; index and times are those of all ranks
+---   collective  over all ranks
+---   errors      an error of any rank's reading, on every rank
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
+---     local loader = data:windows{inputs = {fields = {"u"}, steps = {0}}}:loader{batch = 5}
+---     for batch in loader:batches() do print(batch.index:tolist()[1]) end    --> 0 | 5
 function Loader:batches(options)
   if options ~= nil and type(options) ~= "table" then
     fail(("loader: batches got %s\n  have  no table of options\n" ..
@@ -216,8 +223,17 @@ function Loader:batches(options)
   end
 end
 
---- Other blocks from the next batch on: the cut as in `loader`, of those dims that change. Samples and their order
---- stay. Collective.
+--- loader:recut(cut) -> nothing
+---   Changes the blocks from the next batch on; samples and their order stay.
+---   cut         table       as of windows:loader, of the dims that change
+---   returns     nothing
+---   collective  over all ranks
+---   errors      ValueError: sizes that do not add up, or dims that are not there
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
+---     local loader = data:windows{inputs = {fields = {"u"}, steps = {0}}}:loader{mesh = mesh, cut = {x = "domain"}}
+---     loader:recut{x = "domain"}
+---     #loader    --> 10
 function Loader:recut(cut)
   local plain = type(cut) == "table" and not getmetatable(cut)
   for _, one in pairs(plain and cut or {}) do
@@ -250,7 +266,13 @@ local function identity(set)
   return parts
 end
 
---- Plain numbers and texts, in which ranks, cuts and batches do not occur.
+--- loader:state_dict() -> table
+---   Where the loader is, as mh.checkpoint saves it: give the loader as an entry of the checkpoint.
+---   returns     table       numbers and strings, without ranks and cuts
+---   collective  no
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
+---     data:windows{inputs = {fields = {"u"}, steps = {0}}}:loader{batch = 5, seed = 3}:state_dict().seed    --> 3
 function Loader:state_dict()
   local state = {shuffle = tostring(self.shuffle), set = identity(self.set)}
   for _, name in ipairs {"epoch", "next", "seed"} do state[name] = self[name] end
@@ -261,8 +283,19 @@ local function refuse(what, have, fix)
   fail(("loader: load_state_dict: %s\n  have  %s\n  fix   %s"):format(what, have, fix))
 end
 
---- Takes over seed, epoch and place, on any number of ranks, for any cut and batch size. Another set, or another way to
---- shuffle, is an error that says what differs; then nothing changes.
+--- loader:load_state_dict(state) -> nothing
+---   Continues with seed, epoch and place of another loader, on any number of ranks, for any cut and batch size.
+---   state       table       of state_dict()
+---   returns     nothing
+---   collective  no, but all ranks must give the same
+---   errors      ValueError: another set, or another way to shuffle; then nothing changes
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}}
+---     local one, other = windows:loader{batch = 5}, windows:loader{batch = 2}
+---     for batch in one:batches() do break end
+---     other:load_state_dict(one:state_dict())
+---     for batch in other:batches() do print(batch.index:tolist()[1]) end    --> 5 | 7 | 9
 function Loader:load_state_dict(state)
   if type(state) ~= "table" or getmetatable(state) or type(state.set) ~= "table" then
     refuse("wanted the table of state_dict()", text.of(state), "give what state_dict() or checkpoint.load gave")

@@ -153,17 +153,30 @@ local function check_dims(options)
   end
 end
 
---- Opens files as one collection of fields. `files`: a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them.
---- Options: layout (the name of one, else it is found out), axis (the dim that steps follow), space (names of the dims
---- of space), join ("trajectories": the steps of each file are a run of their own, as those of scenarios), index (a
---- path where heads are kept, so that only files that are new or have changed are opened again; for the layouts that
---- come with Moonhalo), dates (false: times are numbers as they are stored, and steps are counted where one is
---- missing), may_differ (a list of "units", "coordinates" and "calendar": files that differ in these are taken
---- together, and what the first says holds for all; but trajectories have a calendar each, and with "times" also steps,
---- units of time or no times of their own), dims (names of the dims of a file that does not name them, {"sample",
---- "time", "y", "x"}: "sample" counts trajectories, "time" is the axis, "channel" counts channels, the others are
---- space; or by dataset, {u = {...}, mask = {...}}; layout "plain"). Only heads and coordinates are read. Collective
---- over all ranks, which give the same arguments.
+--- mh.data.open(files, {layout = nil, axis = nil, space = nil, join = nil, index = nil, dates = nil, may_differ = nil,
+---     dims = nil}) -> Collection
+---   Opens files as one collection of fields: NetCDF, HDF5, Zarr, The Well, PDEBench, .npy. Only heads and coordinates
+---   are read. data.fields has the fields by name.
+---   files       string|{string}   a path, a pattern ("era5/t2m_*.nc"), a folder, or a list of them
+---   layout      string?     the name of a layout; nil finds it out
+---   axis        string?     the dim that steps follow
+---   space       {string}?   names of the dims of space
+---   join        "trajectories"?   the steps of each file are a run of their own
+---   index       string?     path of a file that keeps the heads, so that only new files are opened again
+---   dates       boolean?    false: times are numbers as they are stored
+---   may_differ   {string}?   "units", "coordinates", "calendar" or "times", in which files may differ
+---   dims        table?      names of the dims of a file that does not name them, {"sample", "time", "y", "x"}, or by
+---     dataset: "sample" counts trajectories, "time" is the axis, "channel" counts channels, others are space
+---   returns     Collection  the same on all ranks
+---   collective  over all ranks, which give the same arguments
+---   errors      ValueError: no file, an unknown layout, or files that do not fit together; on all ranks
+---   example
+---     local path = ("%s/open%d.h5"):format(folder, mh.world_size())
+---     local out = mh.h5.open(path, "w")
+---     out:write("u", mh.distribute_tensor(mh.rand{2, 10, 8}, mesh, {mh.Shard(2)}))
+---     out:close()
+---     local data = mh.data.open(path, {dims = {"sample", "time", "x"}})
+---     #data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}    --> 18
 return function(...)
   local options = arguments.read(kOpen, ...)
   for _, name in ipairs(kOpen.names) do check_plain(name, options[name]) end

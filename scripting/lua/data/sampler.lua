@@ -28,9 +28,19 @@ local sampler_meta = strict.class {name = "Sampler", methods = Sampler,
   elements = "for index in sampler:batches() do"}
 local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
---- The batches of a whole run: global indices, the same on all ranks. Arguments: size (samples), batch (1), shuffle
---- (true), seed (0; with it the order differs from epoch to epoch), drop_last (false: the last batch of an epoch may be
---- smaller). `sampler.epoch` counts from 0; `#sampler` is the number of batches of an epoch.
+--- mh.data.Sampler(size, {batch = 1, shuffle = true, seed = 0, drop_last = false}) -> Sampler
+---   An order of samples: batches of global indices, the same on all ranks, in another order each epoch.
+---   size        integer     number of samples
+---   batch       integer     samples of a batch
+---   shuffle     boolean     false keeps the order of the samples
+---   seed        integer     of the orders
+---   drop_last   boolean     leaves out a smaller last batch
+---   returns     Sampler     #sampler is the number of batches of an epoch, sampler.epoch counts from 0
+---   collective  no
+---   errors      ValueError: numbers that are out of range
+---   example
+---     local sampler = mh.data.Sampler(5, {batch = 2, shuffle = false})
+---     for index in sampler:batches() do print(index:tolist()) end    --> {0, 1} | {2, 3} | {4}
 function samplers.Sampler(...)
   local self = setmetatable(arguments.read(kSampler, ...), sampler_meta)
   check_count("Sampler", "size", self.size, 1)
@@ -47,8 +57,14 @@ function sampler_meta.__len(self)
   return self.drop_last and self.size // self.batch or (self.size + self.batch - 1) // self.batch
 end
 
---- Iterates over what is left of this epoch: int64 tensors of global indices, counted from 0. Then a new epoch begins.
---- What was left early, or saved in the body of the loop, goes on with the batch after that one.
+--- sampler:batches() -> function
+---   Goes through the rest of the epoch; then a new one begins. Only of mh.data.Sampler.
+---   returns     function    an iterator of int64 tensors of indices from 0
+---   collective  no
+---   example
+---     local sampler = mh.data.Sampler(4, {batch = 2, shuffle = false})
+---     for index in sampler:batches() do break end
+---     for index in sampler:batches() do print(index:tolist()) end    --> {2, 3}
 function Sampler:batches()
   local done
   return function()
@@ -65,7 +81,12 @@ end
 
 local kState = {"size", "batch", "seed", "epoch", "next", "shuffle", "drop_last"}
 
---- Plain numbers, in which ranks do not occur, so that any number of ranks goes on with them.
+--- sampler:state_dict() -> table
+---   Where the order is, as mh.checkpoint saves it: give the sampler as an entry of the checkpoint.
+---   returns     table       numbers, without ranks
+---   collective  no
+---   example
+---     mh.data.Sampler(4, {seed = 3}):state_dict().seed    --> 3
 function Sampler:state_dict()
   local state = {}
   for _, name in ipairs(kState) do state[name] = self[name] end
@@ -74,8 +95,16 @@ end
 
 local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(select(2, ...))) end
 
---- Takes over seed, epoch and place. The data set must have as many samples and be shuffled or not as before, else an
---- error; the batch size and drop_last may be others, since the order of the samples does not depend on them.
+--- sampler:load_state_dict(state) -> nothing
+---   Continues with seed, epoch and place of another sampler. The batch size may be another.
+---   state       table       of state_dict()
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: another number of samples, or shuffled otherwise
+---   example
+---     local one, other = mh.data.Sampler(4, {seed = 3}), mh.data.Sampler(4)
+---     other:load_state_dict(one:state_dict())
+---     other.seed    --> 3
 function Sampler:load_state_dict(state)
   if type(state) ~= "table" or mh.nn.is_module(state) then
     refuse("wanted the table of state_dict(), got %s", mh._describe(state))
@@ -107,11 +136,22 @@ local distributed_meta = strict.class {name = "DistributedSampler", methods = Di
 local kDistributed = signature("DistributedSampler", {"dataset", optional "num_replicas", optional "rank",
   {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
---- PyTorch's: the samples of one of `num_replicas` replicas (this run's ranks), the one numbered `rank` (this rank).
---- Where several ranks make a unit that wants the same samples, give the number of units and this rank's unit:
---- `num_replicas = mh.world_size() // 4, rank = mh.rank() // 4`. `dataset`: a number of samples, or what has a length.
---- With drop_last the tail is left out, else the first samples come again, so that every replica has `#sampler` of
---- them.
+--- mh.data.DistributedSampler(dataset, {num_replicas = nil, rank = nil, shuffle = true, seed = 0,
+---     drop_last = false}) -> Sampler
+---   The samples of one of several replicas, as PyTorch's. Ranks that need the same samples give the number of groups
+---   and that of their group: num_replicas = mh.world_size() // 4, rank = mh.rank() // 4.
+---   dataset     integer|table   a number of samples, or a value with a length
+---   num_replicas   integer?   nil for the ranks of the run
+---   rank        integer?    nil for this rank
+---   shuffle     boolean     false keeps the order of the samples
+---   seed        integer     of the orders
+---   drop_last   boolean     leaves out the tail; else the first samples come again, so that all replicas have as many
+---   returns     Sampler     #sampler is the number of samples of a replica
+---   collective  no
+---   errors      ValueError: numbers that are out of range
+---   example
+---     local sampler = mh.data.DistributedSampler(6, {num_replicas = 2, rank = 1, shuffle = false})
+---     sampler:indices():tolist()    --> {1, 3, 5}
 function samplers.DistributedSampler(...)
   local self = setmetatable(arguments.read(kDistributed, ...), distributed_meta)
   local name = "DistributedSampler"
@@ -140,13 +180,27 @@ function distributed_meta.__len(self)
   return (self.size + rest) // self.num_replicas
 end
 
---- Another epoch has another order.
+--- sampler:set_epoch(epoch) -> nothing
+---   Another epoch has another order. Only of mh.data.DistributedSampler.
+---   epoch       integer     from 0
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: not an integer of at least 0
+---   example
+---     local sampler = mh.data.DistributedSampler(6)
+---     sampler:set_epoch(2)
+---     sampler.epoch    --> 2
 function Distributed:set_epoch(epoch)
   check_count("DistributedSampler", "epoch", epoch, 0)
   self.epoch = epoch
 end
 
---- This replica's samples of the epoch, an int64 tensor: every num_replicas-th of the order, from `rank` on.
+--- sampler:indices() -> Tensor
+---   The samples of this replica. Only of mh.data.DistributedSampler.
+---   returns     Tensor      int64 [#sampler], indices from 0
+---   collective  no
+---   example
+---     mh.data.DistributedSampler(6, {num_replicas = 3, rank = 0, shuffle = false}):indices():tolist()    --> {0, 3}
 function Distributed:indices()
   return ordered(self, (mh.arange(#self, {dtype = "int64"}) * self.num_replicas + self.rank) % self.size)
 end

@@ -211,7 +211,16 @@ local function check_finite(fields)
   end
 end
 
---- Writes them as JSON. Collective. Error for a field whose statistics are no finite numbers.
+--- statistics:save(path) -> nothing
+---   Writes the statistics as JSON, which mh.data.load_statistics reads.
+---   path        string      of the file
+---   returns     nothing
+---   collective  over all ranks
+---   errors      ValueError: a field without finite statistics, or the disk refuses
+---   example
+---     local data = mh.data.from_tensors({u = mh.ones{10, 6}}, {dims = {"time", "x"}})
+---     data:windows{inputs = {fields = {"u"}, steps = {0}}}:statistics():save(folder .. "/statistics.json")
+---     mh.data.load_statistics(folder .. "/statistics.json").fields.u.mean    --> {1.0}
 function Statistics:save(path)
   check_finite(self.fields)
   local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights, parts = self.parts}, 1)
@@ -265,15 +274,35 @@ local function scales_of(self, call, x, part)
   return mh.tensor(mean, kind):reshape(shape), mh.tensor(std, kind):reshape(shape)
 end
 
---- x * std + mean of each channel: values as the files have them, of what a loader with normalize = these statistics
---- gave, or a network in its place. `x` is [batch, channels, space...], plain or cut; `part` is "inputs", "targets" or
---- "static" of the windows, or a list of names of fields. Gradients flow. Not collective for plain tensors.
+--- statistics:denormalize(x, part) -> Tensor
+---   x * std + mean of each channel: values in the units of the files, of what a loader with normalize gave, or of a
+---   network's output. Differentiable.
+---   x           Tensor      [batch, channels, space...]
+---   part        string|{string}   "inputs", "targets" or "static" of the windows, or names of fields
+---   returns     Tensor      the shape of x
+---   collective  no for plain tensors; over the mesh of x otherwise
+---   errors      ValueError: another number of channels
+---   example
+---     local data = mh.data.from_tensors({u = mh.arange(10):float():reshape{5, 2}}, {dims = {"time", "x"}})
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}}
+---     local statistics = windows:statistics()
+---     statistics:denormalize(mh.zeros{1, 1, 2}, "inputs"):tolist()    --> {{{4.5, 4.5}}}
 function Statistics:denormalize(x, part)
   local mean, std = scales_of(self, "denormalize", x, part)
   return x * std + mean
 end
 
---- (x - mean) / std of each channel, as a loader does it. Arguments as those of denormalize.
+--- statistics:normalize(x, part) -> Tensor
+---   (x - mean) / std of each channel, as a loader with normalize does it.
+---   x           Tensor      [batch, channels, space...]
+---   part        string|{string}   "inputs", "targets" or "static" of the windows, or names of fields
+---   returns     Tensor      the shape of x
+---   collective  no for plain tensors; over the mesh of x otherwise
+---   errors      ValueError: another number of channels
+---   example
+---     local data = mh.data.from_tensors({u = mh.arange(10):float():reshape{5, 2}}, {dims = {"time", "x"}})
+---     local statistics = data:windows{inputs = {fields = {"u"}, steps = {0}}}:statistics()
+---     statistics:normalize(mh.full({1, 1, 2}, 4.5), "inputs"):tolist()    --> {{{0.0, 0.0}}}
 function Statistics:normalize(x, part)
   local mean, std = scales_of(self, "normalize", x, part)
   return (x - mean) / std
@@ -309,7 +338,16 @@ local function check_loaded(loaded, path)
   return loaded
 end
 
---- Statistics that save() wrote. Collective.
+--- mh.data.load_statistics(path) -> Statistics
+---   Statistics that statistics:save(path) wrote.
+---   path        string      of the file
+---   returns     Statistics   for a loader's normalize
+---   collective  over all ranks
+---   errors      ValueError: the file cannot be read, or has no statistics
+---   example
+---     local data = mh.data.from_tensors({u = mh.ones{10, 6}}, {dims = {"time", "x"}})
+---     data:windows{inputs = {fields = {"u"}, steps = {0}}}:statistics():save(folder .. "/loaded.json")
+---     mh.data.load_statistics(folder .. "/loaded.json").fields.u.max    --> {1.0}
 function statistics.load(path)
   if type(path) ~= "string" then
     fail("data.load_statistics: wanted a path\n  have  " .. text.of(path)

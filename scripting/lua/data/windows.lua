@@ -217,6 +217,18 @@ function Windows:description()
   return table.concat(parts, "|")
 end
 
+--- windows:split(parts) -> Windows
+---   Divides the samples into sets such that no window of one set reads steps of another.
+---   parts       table       by name, such as {train = {"1979", "2015"}, valid = {"2016", "2017"}} (times; a year is all
+---     of it), or fractions {train = 0.8, valid = 0.2, by = "sample"}; by is "sample", "trajectory" or "file"
+---   returns     Windows     one result for each part: train, valid, test, then others by name
+---   collective  no; the same on all ranks
+---   errors      ValueError: parts that overlap, or an empty one
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 4}}, {dims = {"time", "x"}})
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}
+---     local train, valid = windows:split{train = 0.8, valid = 0.2, by = "sample"}
+---     #train > #valid    --> true
 function Windows:split(parts)
   local plain = type(parts) == "table" and not getmetatable(parts)
   for _, part in pairs(plain and parts or {}) do
@@ -229,8 +241,46 @@ function Windows:split(parts)
   return require("moonhalo.data.split")(self, parts)
 end
 
+--- windows:statistics({cache = nil, weights = nil, differences = false, of_any_split = false}) -> Statistics
+---   Mean, standard deviation, minimum and maximum of the fields of the samples; missing values do not count. Each rank
+---   reads a share.
+---   cache       string?     path of a file that keeps them, as long as files and samples are the same
+---   weights     string|Tensor?   name of a dim of latitudes, whose cosines weight the places, or weights [space...]
+---   differences   boolean   also of the change of targets from the anchor to each target step
+---   of_any_split   boolean   allows a part of a split that is not called train
+---   returns     Statistics   statistics.fields[name].mean, .std, .min, .max by channel
+---   collective  over all ranks
+---   errors      ValueError: a part of a split that is not train, or a field without values
+---   example
+---     local data = mh.data.from_tensors({u = mh.arange(40):float():reshape{10, 4}}, {dims = {"time", "x"}})
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}}
+---     windows:statistics().fields.u.mean    --> {19.5}
 function Windows:statistics(...) return require("moonhalo.data.statistics").of(self, ...) end
 
+--- windows:loader({mesh = nil, cut = {}, batch = 1, shuffle = false, seed = 0, drop_last = false, normalize = nil,
+---     missing = nil, prefetch = 2, memory = "1GiB", dtype = "float32", transform = nil}) -> Loader
+---   Batches of the samples. Each rank reads the blocks that it gets, and a thread reads ahead.
+---   mesh        DeviceMesh?   nil gives plain batches
+---   cut         table       by dim of space, and "batch": the mesh dim that cuts it, {lat = "domain"}, or {mesh dim,
+---     sizes}
+---   batch       integer     samples of all ranks together
+---   shuffle     boolean|"chunks"   "chunks" keeps samples of a compressed chunk near each other
+---   seed        integer     of the order
+---   drop_last   boolean     leaves out a smaller last batch
+---   normalize   Statistics?   gives (value - mean) / std of each channel
+---   missing     table|"keep"?   nil: a missing value is an error; {fill = number, mask = true}
+---   prefetch    integer     batches that are read ahead
+---   memory      string      what a rank may hold at once
+---   dtype       string      of the tensors
+---   transform   function?   transform(batch, place) returns the batch, or another table; called without gradients
+---   returns     Loader      #loader is the number of batches of an epoch
+---   collective  over all ranks
+---   errors      ValueError: a batch larger than the set, an unknown option, dims that are not there
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}
+---     local loader = windows:loader{mesh = mesh, cut = {x = "domain"}, batch = 3, shuffle = true}
+---     for batch in loader:batches() do print(batch.inputs.shape) end    --> {3, 1, 6} | {3, 1, 6} | {3, 1, 6}
 function Windows:loader(...) return require("moonhalo.data.loader")(self, ...) end
 
 function meta.__len(self) return self.count end

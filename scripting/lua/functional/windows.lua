@@ -102,7 +102,17 @@ end
 
 -- ---- Neighbouring channels, sliding blocks ------------------------------------------------------------------------
 
---- Divides by (k + alpha * mean of the squares of `size` neighbouring channels)^beta; channels are dimension 1.
+--- mh.local_response_norm(input, size, {alpha = 1e-4, beta = 0.75, k = 1.0}) -> Tensor
+---   Divides by (k + alpha * mean of the squares of `size` neighbouring channels)^beta.
+---   input       Tensor      [batch, channels, space...]
+---   size        integer     number of channels
+---   alpha       number      factor of the mean
+---   beta        number      exponent
+---   k           number      added to the mean
+---   returns     Tensor      the shape of input
+---   collective  over the mesh of an input whose channels are cut
+---   example
+---     mh.local_response_norm(mh.zeros{1, 4, 5}, 3):sum():item()    --> 0.0
 define("local_response_norm", {"input", "size", {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1.0}}, function(v, op)
   local x, size = v.input, v.size
   if x.ndim < 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 or more") end
@@ -121,8 +131,17 @@ end)
 
 local kBlocks = {{"dilation", 1}, {"padding", 0}, {"stride", 1}}
 
---- Sliding blocks [batch, channels * block, positions] of [batch, channels, rows, columns]. In `mh`, unfold is the
---- operator along one dimension.
+--- mh.functional.unfold(input, kernel_size, {dilation = 1, padding = 0, stride = 1}) -> Tensor
+---   The sliding blocks of a field. (mh.unfold is the operator along one dim.)
+---   input       Tensor      [batch, channels, rows, columns]
+---   kernel_size   integer|{integer}   size of a block
+---   dilation    integer|{integer}   distance between the elements of a block
+---   padding     integer|{integer}   zeros added on both sides
+---   stride      integer|{integer}   distance between blocks
+---   returns     Tensor      [batch, channels * block, positions]
+---   collective  over the mesh of an input whose space is cut
+---   example
+---     mh.functional.unfold(mh.ones{1, 3, 4, 5}, 2).shape    --> {1, 12, 12}
 define("unfold", {"input", "kernel_size", table.unpack(kBlocks)}, function(v, op)
   local two = {}
   for name, least in pairs {kernel_size = 1, dilation = 1, padding = 0, stride = 1} do
@@ -132,7 +151,18 @@ define("unfold", {"input", "kernel_size", table.unpack(kBlocks)}, function(v, op
   return aten.im2col(v.input, two.kernel_size, two.dilation, two.padding, two.stride)
 end)
 
---- The sum of sliding blocks where they were taken from: the adjoint of unfold.
+--- mh.fold(input, output_size, kernel_size, {dilation = 1, padding = 0, stride = 1}) -> Tensor
+---   Adds sliding blocks up where they were taken from: the adjoint of mh.functional.unfold.
+---   input       Tensor      [batch, channels * block, positions]
+---   output_size   integer|{integer}   rows and columns of the result
+---   kernel_size   integer|{integer}   size of a block
+---   dilation    integer|{integer}   distance between the elements of a block
+---   padding     integer|{integer}   rows removed on both sides
+---   stride      integer|{integer}   distance between blocks
+---   returns     Tensor      [batch, channels, rows, columns]
+---   collective  over the mesh of an input whose blocks or positions are cut
+---   example
+---     mh.fold(mh.ones{1, 12, 12}, {4, 5}, 2).shape    --> {1, 3, 4, 5}
 define("fold", {"input", "output_size", "kernel_size", table.unpack(kBlocks)}, function(v, op)
   return aten.col2im(v.input, tuple(op, "output_size", v.output_size, 2), tuple(op, "kernel_size", v.kernel_size, 2),
     tuple(op, "dilation", v.dilation, 2), tuple(op, "padding", v.padding, 2), tuple(op, "stride", v.stride, 2))

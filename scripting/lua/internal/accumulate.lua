@@ -73,19 +73,23 @@ end
 
 local accumulate = {}
 
---- `for micro, batch in mh.accumulate(n, net, loader:batches()) do`: a step of the optimizer for every n batches.
----
----     micro:backward(mh.mse_loss(net(batch.x), batch.y))
----     if micro.last then
----       opt:step()
----       opt:zero_grad()
+--- mh.accumulate(n, net, source, ...) -> function
+---   Gradients of n batches for one step of the optimizer: for micro, batch in mh.accumulate(4, net, loader:batches()).
+---   micro:backward(loss) adds this batch's part of the mean of the n losses and returns the loss; micro.last is true
+---   where the optimizer's step follows; micro.index counts from 1. Sums over ranks of mh.fully_shard and mh.replicate
+---   are made with the last batch alone.
+---   n           integer     batches of a step; fewer that remain at the end make a last step of their own mean
+---   net         Module|{Module}   what is trained
+---   source      function|table   what `for` takes, or a list of batches
+---   returns     function    an iterator of (micro, batch)
+---   collective  every rank goes through the same number of batches
+---   errors      ValueError: another kind of argument
+---   example
+---     local w = nn.Linear(1, 1, {bias = false})
+---     for micro, batch in mh.accumulate(2, w, {mh.ones{1, 1}, mh.ones{1, 1} * 3}) do
+---       micro:backward(w(batch):sum())
 ---     end
----
---- The gradient is that of the mean of the n losses; fewer batches than n that are left over at the end make a last
---- step of their own mean. Gradients of units (mh.fully_shard, mh.replicate) are summed over the ranks with the last
---- batch of a step alone, until when each rank keeps them whole. `net`: the module, or a list of modules. What stands
---- behind it are the values that `for` takes, or a list. The iterator is asked for one batch more only within a step,
---- so what it saves at a step's end is right. Every rank goes through as many batches.
+---     w.weight.grad:item()    --> 2.0
 function accumulate.accumulate(n, net, source, state, control, closing)
   local modules = check(n, net, source)
   local read, ahead, index = reader_of(source, state, control), nil, 0

@@ -26,10 +26,22 @@ local function start(tensor)
   return two_bytes and tensor:detach():to("float32") or tensor:detach():clone()
 end
 
---- Averages of `module`, placed as its tensors are. Make it after parallelize_module, call `ema:update()` after the
---- optimizer's step. Options: decay (0.999), warmup (false; true: the n-th update from 0 takes at most (1 + n) / (10 +
---- n), so that the first values are soon forgotten). Buffers are copied, not averaged. Averages of float16 and bfloat16
---- are float32.
+--- mh.EMA(module, {decay = 0.999, warmup = false}) -> EMA
+---   The exponential moving average of a module's parameters; buffers are copied. Averages are placed as the parameters
+---   are, so make it after the module is distributed. Averages of float16 and bfloat16 are float32.
+---   module      Module      whose parameters are averaged
+---   decay       number      0 to 1: part of the average that an update keeps
+---   warmup      boolean     the n-th update keeps at most (1 + n) / (10 + n), so that the first values are soon
+---     forgotten
+---   returns     EMA         call its update() after the optimizer's step
+---   collective  no
+---   errors      ValueError: not a module, or decay is out of range
+---   example
+---     local net = nn.Linear(1, 1)
+---     local ema = mh.EMA(net, {decay = 0.5})
+---     mh.no_grad(function() nn.init.constant_(net.weight, 1) end)
+---     ema:update()
+---     ema.updates    --> 1
 local function make(...)
   local self = setmetatable(arguments.read(kSignature, ...), meta)
   if not base.is_module(self.module) then fail("EMA: wanted an nn.Module, got " .. mh._describe(self.module)) end
@@ -61,7 +73,19 @@ local function each(self, op, module, visit)
   end
 end
 
---- One step of the averages towards the module's parameters.
+--- ema:update() -> nothing
+---   Moves the averages towards the parameters.
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: the averages are in the module (swap)
+---   example
+---     local net = nn.init.constant_(nn.Parameter(mh.zeros{1}), 0)
+---     local module = nn.Identity()
+---     module:register_parameter("w", net)
+---     local ema = mh.EMA(module, {decay = 0.5})
+---     nn.init.constant_(module.w, 2)
+---     ema:update()
+---     ema:state_dict().averages.w:item()    --> 1.0
 function EMA:update()
   if self.trained then fail("EMA: update: the averages are in the module\n  fix   call swap() again first") end
   local decay = self.decay
@@ -78,14 +102,32 @@ function EMA:update()
   self.updates = self.updates + 1
 end
 
---- Copies the averages into `module`, which has the names of the averaged one.
+--- ema:apply_to(module) -> nothing
+---   Copies the averages into a module that has the names and shapes of the averaged one.
+---   module      Module      such as a copy for evaluation
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: a name is missing, or a tensor is placed otherwise
+---   example
+---     local net, copy = nn.Linear(2, 2), nn.Linear(2, 2)
+---     mh.EMA(net):apply_to(copy)
+---     copy.weight:equal(net.weight)    --> true
 function EMA:apply_to(module)
   mh.no_grad(function()
     each(self, "apply_to", module, function(_, average, tensor) tensor:copy_(average) end)
   end)
 end
 
---- Puts the averages into the module, for an evaluation or a file; the next call brings the trained values back.
+--- ema:swap() -> nothing
+---   Puts the averages into the module, for an evaluation or a file; the next call puts the trained values back.
+---   returns     nothing
+---   collective  no
+---   example
+---     local net = nn.Linear(2, 2)
+---     local ema = mh.EMA(net)
+---     ema:swap()
+---     ema:swap()
+---     ema.updates    --> 0
 function EMA:swap()
   if self.trained then
     mh.no_grad(function()
@@ -100,14 +142,28 @@ function EMA:swap()
   self.trained = trained
 end
 
---- The averages by name and the number of updates, for checkpoints.
+--- ema:state_dict() -> table
+---   The state, as mh.checkpoint saves it: give the EMA as an entry of the checkpoint.
+---   returns     table       {averages, updates}: tensors by name, the number of updates
+---   collective  no
+---   example
+---     mh.EMA(nn.Linear(2, 3)):state_dict().averages.weight.shape    --> {3, 2}
 function EMA:state_dict()
   local averages = {}
   for name, average in self.averages do averages[name] = average end
   return {averages = averages, updates = self.updates}
 end
 
---- Names and shapes must be those of this module; the placements may be others.
+--- ema:load_state_dict(given) -> nothing
+---   Continues with saved averages; they may be placed otherwise.
+---   given       table       of state_dict()
+---   returns     nothing
+---   collective  over the meshes of tensors that are placed otherwise
+---   errors      ValueError: names or shapes differ
+---   example
+---     local a, b = mh.EMA(nn.Linear(2, 2)), mh.EMA(nn.Linear(2, 2))
+---     b:load_state_dict(a:state_dict())
+---     b.averages.weight:equal(a.averages.weight)    --> true
 function EMA:load_state_dict(given)
   if type(given) ~= "table" or base.is_module(given) or type(given.averages) ~= "table"
       or math.type(given.updates) ~= "integer" then

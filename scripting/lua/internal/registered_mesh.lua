@@ -15,8 +15,17 @@ end
 
 registered.is_mesh = is_mesh
 
---- Registers the mesh of the run, for mh.get_mesh; nil takes it off. An error where another one is registered, since
---- modules may have taken theirs. Returns the mesh.
+--- mh.set_mesh(mesh) -> DeviceMesh?
+---   Registers the mesh of the run, which mh.get_mesh and modules find; nil removes it.
+---   mesh        DeviceMesh?   the mesh
+---   returns     DeviceMesh?   the mesh itself
+---   collective  no, but all ranks must register the same
+---   errors      ValueError: another mesh is registered
+---   example
+---     mh.set_mesh(mesh)
+---     local found = mh.get_mesh("domain") == mesh["domain"]
+---     mh.set_mesh(nil)
+---     found    --> true
 function registered.set_mesh(mesh)
   if mesh ~= nil and not is_mesh(mesh) then
     fail("set_mesh: wanted a mesh, got " .. mh._describe(mesh)
@@ -30,7 +39,16 @@ function registered.set_mesh(mesh)
   return mesh
 end
 
---- The registered mesh, or its slice: mh.get_mesh("domain"), mh.get_mesh("dp", "domain"). An error where there is none.
+--- mh.get_mesh(...) -> DeviceMesh
+---   The registered mesh, or its slice along named dims: mh.get_mesh("domain").
+---   returns     DeviceMesh  the mesh or a slice
+---   collective  over the mesh at the first call with several names, else no
+---   errors      ValueError: no mesh is registered
+---   example
+---     mh.set_mesh(mesh)
+---     local names = mh.get_mesh().names
+---     mh.set_mesh(nil)
+---     names    --> {"domain"}
 function registered.get_mesh(...)
   if current == nil then
     fail("get_mesh: no mesh is registered\n  fix   mh.set_mesh(mesh) at the beginning of the run")
@@ -39,7 +57,12 @@ function registered.get_mesh(...)
   return current[{...}]
 end
 
---- True if a mesh is registered, for modules that also run on one rank.
+--- mh.has_mesh() -> boolean
+---   Whether a mesh is registered, for modules that also run on one rank.
+---   returns     boolean     the same on all ranks
+---   collective  no
+---   example
+---     mh.has_mesh()    --> false
 function registered.has_mesh() return current ~= nil end
 
 return registered

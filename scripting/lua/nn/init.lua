@@ -30,22 +30,71 @@ local function number(op, name, value, default)
   return value
 end
 
+--- mh.nn.init.uniform_(tensor, a = 0, b = 1) -> Tensor
+---   Fills a tensor with numbers of the uniform distribution from a to b, in place. Ranks draw the same numbers, and
+---   blocks of a ShardTensor those of the whole tensor.
+---   tensor      Tensor      floating point
+---   a           number      the smallest number
+---   b           number      the largest number
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      TypeError: a tensor of integers
+---   example
+---     local x = nn.init.uniform_(mh.empty{100}, 2, 3)
+---     x:min():item() >= 2 and x:max():item() <= 3    --> true
 function init.uniform_(tensor, a, b)
   a, b = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
   return drawn("uniform_", tensor, function(t) t:uniform_(a, b) end)
 end
+--- mh.nn.init.normal_(tensor, mean = 0, std = 1) -> Tensor
+---   Fills a tensor with numbers of the normal distribution, in place.
+---   tensor      Tensor      floating point
+---   mean        number      their mean
+---   std         number      their standard deviation
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      TypeError: a tensor of integers
+---   example
+---     nn.init.normal_(mh.empty{3}, 5, 0):tolist()    --> {5.0, 5.0, 5.0}
 function init.normal_(tensor, mean, std)
   mean, std = number("normal_", "mean", mean, 0), number("normal_", "std", std, 1)
   return drawn("normal_", tensor, function(t) t:normal_(mean, std) end)
 end
+--- mh.nn.init.constant_(tensor, value) -> Tensor
+---   Fills a tensor with one number, in place.
+---   tensor      Tensor      any dtype
+---   value       number      what it is filled with
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   example
+---     nn.init.constant_(mh.empty{2}, 3):tolist()    --> {3.0, 3.0}
 function init.constant_(tensor, value)
   number("constant_", "value", value)
   return filled("constant_", tensor, function(t) t:fill_(value) end)
 end
+--- mh.nn.init.ones_(tensor) -> Tensor
+--- mh.nn.init.zeros_(tensor) -> Tensor
+---   Fills a tensor with ones, or zeros, in place.
+---   tensor      Tensor      any dtype
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   example
+---     nn.init.ones_(mh.empty{2}):tolist()    --> {1.0, 1.0}
 function init.ones_(tensor) return filled("ones_", tensor, function(t) t:fill_(1) end) end
 function init.zeros_(tensor) return filled("zeros_", tensor, function(t) t:fill_(0) end) end
 
---- Normal numbers of which those outside [a, b] are drawn again, by the inverse distribution function.
+--- mh.nn.init.trunc_normal_(tensor, mean = 0, std = 1, a = -2, b = 2) -> Tensor
+---   Fills a tensor with numbers of the normal distribution within a and b, in place.
+---   tensor      Tensor      floating point
+---   mean        number      mean of the normal distribution
+---   std         number      its standard deviation
+---   a           number      the smallest number
+---   b           number      the largest number
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      TypeError: a tensor of integers
+---   example
+---     nn.init.trunc_normal_(mh.empty{100}):abs():max():item() <= 2    --> true
 function init.trunc_normal_(tensor, mean, std, a, b)
   local op = "trunc_normal_"
   mean, std, a, b = number(op, "mean", mean, 0), number(op, "std", std, 1), number(op, "a", a, -2),
@@ -57,6 +106,14 @@ function init.trunc_normal_(tensor, mean, std, a, b)
   end)
 end
 
+--- mh.nn.init.eye_(tensor) -> Tensor
+---   Fills a matrix with ones on its diagonal and zeros elsewhere, in place.
+---   tensor      Tensor      two dims
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      ValueError: another number of dims
+---   example
+---     nn.init.eye_(mh.empty{2, 2}):tolist()    --> {{1.0, 0.0}, {0.0, 1.0}}
 function init.eye_(tensor)
   if #arguments.tensor("eye_", "the first argument", tensor).shape ~= 2 then
     fail("eye_: a matrix is wanted, got " .. #tensor.shape .. " dimensions")
@@ -66,7 +123,15 @@ function init.eye_(tensor)
   end)
 end
 
---- Keeps as many input channels as possible the same through a convolution of 1 to 3 dimensions.
+--- mh.nn.init.dirac_(tensor, groups = 1) -> Tensor
+---   Fills the weight of a convolution so that it keeps as many input channels as possible, in place.
+---   tensor      Tensor      [out, in, kernel...], 1 to 3 dims of kernel
+---   groups      integer     of the convolution
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      ValueError: channels that groups does not divide
+---   example
+---     nn.init.dirac_(mh.empty{1, 1, 3}):tolist()    --> {{{0.0, 1.0, 0.0}}}
 function init.dirac_(tensor, groups)
   local shape = arguments.tensor("dirac_", "the first argument", tensor).shape
   groups = arguments.count("dirac_", "groups", groups or 1, 1)
@@ -90,7 +155,15 @@ end
 local kGain = {linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, conv_transpose1d = 1, conv_transpose2d = 1,
   conv_transpose3d = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4}
 
---- The factor that keeps variances through a nonlinearity; `parameter` is leaky_relu's slope (default 0.01).
+--- mh.nn.init.calculate_gain(nonlinearity, parameter = nil) -> number
+---   The factor of weights that keeps variances through a nonlinearity.
+---   nonlinearity   string   "linear", "relu", "leaky_relu", "tanh", "sigmoid", "selu", "conv2d", ...
+---   parameter   number?     slope of "leaky_relu"; nil for 0.01
+---   returns     number      the factor
+---   collective  no
+---   errors      ValueError: an unknown name
+---   example
+---     ("%.4f"):format(nn.init.calculate_gain("relu"))    --> 1.4142
 function init.calculate_gain(nonlinearity, parameter)
   if nonlinearity == "leaky_relu" then
     return math.sqrt(2 / (1 + number("calculate_gain", "parameter", parameter, 0.01) ^ 2))
@@ -108,9 +181,27 @@ local function fans(op, tensor)
   return shape[2] * field, shape[1] * field
 end
 
---- Inputs and outputs per element of a weight of shape [out, in, kernel...].
+--- mh.nn.init.fans(tensor) -> integer
+---   How many inputs an element of the result of a weight has; a second result is how many outputs an input has.
+---   tensor      Tensor      [out, in, kernel...]
+---   returns     integer     in times the size of the kernel, then out times the size of the kernel
+---   collective  no
+---   errors      ValueError: fewer than two dims
+---   example
+---     nn.init.fans(mh.empty{8, 4, 3, 3})    --> 36  72
 function init.fans(tensor) return fans("fans", tensor) end
 
+--- mh.nn.init.xavier_uniform_(tensor, gain = 1) -> Tensor
+--- mh.nn.init.xavier_normal_(tensor, gain = 1) -> Tensor
+---   Fills a weight so that variances stay the same forward and backward (Glorot), in place, with uniform or normal
+---   numbers.
+---   tensor      Tensor      [out, in, kernel...], floating point
+---   gain        number      factor for a nonlinearity (mh.nn.init.calculate_gain)
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      ValueError: fewer than two dims
+---   example
+---     nn.init.xavier_uniform_(mh.empty{3, 3}):abs():max():item() <= 1    --> true
 function init.xavier_uniform_(tensor, gain)
   local fan_in, fan_out = fans("xavier_uniform_", tensor)
   local bound = number("xavier_uniform_", "gain", gain, 1) * math.sqrt(6 / (fan_in + fan_out))
@@ -122,6 +213,18 @@ function init.xavier_normal_(tensor, gain)
   return init.normal_(tensor, 0, number("xavier_normal_", "gain", gain, 1) * math.sqrt(2 / (fan_in + fan_out)))
 end
 
+--- mh.nn.init.kaiming_uniform_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu"}) -> Tensor
+--- mh.nn.init.kaiming_normal_(tensor, {a = 0, mode = "fan_in", nonlinearity = "leaky_relu"}) -> Tensor
+---   Fills a weight so that variances stay the same through rectifiers (He), in place, with uniform or normal numbers.
+---   tensor      Tensor      [out, in, kernel...], floating point
+---   a           number      slope of a leaky rectifier
+---   mode        "fan_in"|"fan_out"   keeps variances forward, or backward
+---   nonlinearity   string   as of mh.nn.init.calculate_gain
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      ValueError: fewer than two dims, or an unknown name
+---   example
+---     nn.init.kaiming_uniform_(mh.empty{3, 6}):abs():max():item() <= 1    --> true
 local function kaiming(name, fill)
   local signature = arguments.signature(name, {"tensor", {"a", 0}, {"mode", "fan_in"}, {"nonlinearity", "leaky_relu"}})
   init[name] = function(...)
@@ -138,6 +241,16 @@ kaiming("kaiming_uniform_", function(tensor, std) return init.uniform_(tensor, -
     math.sqrt(3) * std) end)
 kaiming("kaiming_normal_", function(tensor, std) return init.normal_(tensor, 0, std) end)
 
+--- mh.nn.init.orthogonal_(tensor, gain = 1) -> Tensor
+---   Fills a tensor, seen as a matrix of dim 0 and all others, with orthogonal rows or columns, in place.
+---   tensor      Tensor      two dims or more, floating point
+---   gain        number      factor of the elements
+---   returns     Tensor      the tensor itself
+---   collective  over the mesh of a cut tensor
+---   errors      ValueError: fewer than two dims
+---   example
+---     local q = nn.init.orthogonal_(mh.empty({3, 3}, {dtype = "float64"}))
+---     q:matmul(q.T):sub(mh.eye(3)):abs():max():item() < 1e-12    --> true
 function init.orthogonal_(tensor, gain)
   local shape = arguments.tensor("orthogonal_", "the first argument", tensor).shape
   gain = number("orthogonal_", "gain", gain, 1)

@@ -90,20 +90,42 @@ local function define(name, entries, rate, prepare)
   return class
 end
 
---- Counts one step and sets every group's learning rate.
+--- scheduler:step(...) -> nothing
+---   Counts one step and sets the learning rate of every group. Call it after the optimizer's step.
+---   ReduceLROnPlateau:step(metric) takes a number that is the same on all ranks.
+---   returns     nothing
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.ExponentialLR(opt, 0.5)
+---     scheduler:step()
+---     opt.param_groups[1].lr    --> 4.0
 function Schedule:step()
   self.last_epoch = self.last_epoch + 1
   for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_rate(self.base_lrs[i], i) end
 end
 
---- The learning rates in force, one per parameter group.
+--- scheduler:get_last_lr() -> {number}
+---   The learning rates in force.
+---   returns     {number}    one for each group of parameters
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     mh.optim.StepLR(opt, 10):get_last_lr()    --> {8.0}
 function Schedule:get_last_lr()
   local rates = {}
   for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
   return rates
 end
 
---- Plain values only: functions and the optimizer are not part of it.
+--- scheduler:state_dict() -> table
+---   The state, as mh.checkpoint saves it: give the schedule as an entry of the checkpoint. Functions and the optimizer
+---   are not part of it.
+---   returns     table       numbers, strings, booleans and lists by name
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     mh.optim.StepLR(opt, 10):state_dict().step_size    --> 10
 function Schedule:state_dict()
   local state = {}
   for key, value in pairs(self) do
@@ -117,7 +139,18 @@ function Schedule:state_dict()
   return state
 end
 
---- Settings too come from the state, as in PyTorch.
+--- scheduler:load_state_dict(state) -> nothing
+---   Continues where another schedule was; settings come from the state too, as in PyTorch.
+---   state       table       of state_dict()
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: a value is missing or of another type, or another number of groups
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local a, b = mh.optim.ExponentialLR(opt, 0.5), mh.optim.ExponentialLR(opt, 0.5)
+---     a:step()
+---     b:load_state_dict(a:state_dict())
+---     b.last_epoch    --> 1
 function Schedule:load_state_dict(state)
   local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
   if type(state) ~= "table" or mh.nn.is_module(state) then
@@ -148,9 +181,39 @@ function Schedule:load_state_dict(state)
   end
 end
 
+--- mh.optim.StepLR(optimizer, step_size, {gamma = 0.1, last_epoch = -1}) -> Scheduler
+---   Multiplies the learning rate by gamma every step_size steps.
+---   optimizer   Optimizer   whose rates are set
+---   step_size   integer     steps between two changes
+---   gamma       number      the factor
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: a number that is out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.StepLR(opt, 2, {gamma = 0.5})
+---     for i = 1, 5 do scheduler:step() end
+---     scheduler:get_last_lr()    --> {2.0}
+
 define("StepLR", {"step_size", {"gamma", 0.1}}, function(self, base)
   return base * self.gamma ^ (self.last_epoch // self.step_size)
 end)
+
+--- mh.optim.MultiStepLR(optimizer, milestones, {gamma = 0.1, last_epoch = -1}) -> Scheduler
+---   Multiplies the learning rate by gamma at each milestone.
+---   optimizer   Optimizer   whose rates are set
+---   milestones   {integer}   steps at which the rate changes
+---   gamma       number      the factor
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: milestones that are not a list of numbers
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.MultiStepLR(opt, {1, 3}, {gamma = 0.5})
+---     for i = 1, 2 do scheduler:step() end
+---     scheduler:get_last_lr()    --> {4.0}
 
 define("MultiStepLR", {"milestones", {"gamma", 0.1}}, function(self, base)
   local passed = 0
@@ -160,30 +223,133 @@ define("MultiStepLR", {"milestones", {"gamma", 0.1}}, function(self, base)
   return base * self.gamma ^ passed
 end)
 
+--- mh.optim.ExponentialLR(optimizer, gamma, last_epoch = -1) -> Scheduler
+---   Multiplies the learning rate by gamma at each step.
+---   optimizer   Optimizer   whose rates are set
+---   gamma       number      the factor
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.ExponentialLR(opt, 0.5)
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {4.0}
+
 define("ExponentialLR", {"gamma"}, function(self, base) return base * self.gamma ^ self.last_epoch end)
+
+--- mh.optim.LinearLR(optimizer, {start_factor = 1 / 3, end_factor = 1.0, total_iters = 5,
+---     last_epoch = -1}) -> Scheduler
+---   Changes the factor of the learning rate linearly, for a warm-up or an end.
+---   optimizer   Optimizer   whose rates are set
+---   start_factor   number   factor at the first step
+---   end_factor   number     factor from step total_iters on
+---   total_iters   integer   steps of the change
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: a number that is out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.LinearLR(opt, {start_factor = 0.5, total_iters = 2})
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {6.0}
 
 define("LinearLR", {{"start_factor", 1 / 3}, {"end_factor", 1.0}, {"total_iters", 5}}, function(self, base)
   local done = math.min(self.last_epoch, self.total_iters) / self.total_iters
   return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
 end)
 
+--- mh.optim.ConstantLR(optimizer, {factor = 1 / 3, total_iters = 5, last_epoch = -1}) -> Scheduler
+---   Multiplies the learning rate by factor during the first steps.
+---   optimizer   Optimizer   whose rates are set
+---   factor      number      the factor
+---   total_iters   integer   for how many steps
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: a number that is out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     mh.optim.ConstantLR(opt, {factor = 0.25}):get_last_lr()    --> {2.0}
+
 define("ConstantLR", {{"factor", 1 / 3}, {"total_iters", 5}}, function(self, base)
   return self.last_epoch < self.total_iters and base * self.factor or base
 end)
+
+--- mh.optim.PolynomialLR(optimizer, {total_iters = 5, power = 1.0, last_epoch = -1}) -> Scheduler
+---   Lowers the learning rate to zero: the factor is (1 - steps / total_iters)^power.
+---   optimizer   Optimizer   whose rates are set
+---   total_iters   integer   steps until zero
+---   power       number      exponent
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: a number that is out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.PolynomialLR(opt, {total_iters = 4})
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {6.0}
 
 define("PolynomialLR", {{"total_iters", 5}, {"power", 1.0}}, function(self, base)
   return base * (1 - math.min(self.last_epoch, self.total_iters) / self.total_iters) ^ self.power
 end)
 
+--- mh.optim.CosineAnnealingLR(optimizer, T_max, {eta_min = 0.0, last_epoch = -1}) -> Scheduler
+---   Lowers the learning rate along half a cosine.
+---   optimizer   Optimizer   whose rates are set
+---   T_max       integer     steps until the lowest rate
+---   eta_min     number      the lowest rate
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: a number that is out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.CosineAnnealingLR(opt, 2)
+---     scheduler:step()
+---     ("%.3f"):format(scheduler:get_last_lr()[1])    --> 4.000
+
 define("CosineAnnealingLR", {"T_max", {"eta_min", 0.0}}, function(self, base)
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
 end)
+
+--- mh.optim.CosineAnnealingWarmRestarts(optimizer, T_0, {T_mult = 1, eta_min = 0.0, last_epoch = -1}) -> Scheduler
+---   Lowers the learning rate along half a cosine again and again.
+---   optimizer   Optimizer   whose rates are set
+---   T_0         integer     steps of the first period
+---   T_mult      integer     how many times longer each period is than the one before
+---   eta_min     number      the lowest rate
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: a number that is out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.CosineAnnealingWarmRestarts(opt, 2)
+---     for i = 1, 2 do scheduler:step() end
+---     scheduler:get_last_lr()    --> {8.0}
 
 define("CosineAnnealingWarmRestarts", {"T_0", {"T_mult", 1}, {"eta_min", 0.0}}, function(self, base)
   local since, period = self.last_epoch, self.T_0
   while since >= period do since, period = since - period, period * self.T_mult end
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * since / period)) / 2
 end)
+
+--- mh.optim.LambdaLR(optimizer, lr_lambda, last_epoch = -1) -> Scheduler
+---   Multiplies the learning rate by lr_lambda(steps).
+---   optimizer   Optimizer   whose rates are set
+---   lr_lambda   function|{function}   one, or one for each group
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: the function does not return a number
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.LambdaLR(opt, function(step) return 1 / (1 + step) end)
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {4.0}
 
 define("LambdaLR", {"lr_lambda"}, function(self, base, group)
   local fn = self.lr_lambda
@@ -206,14 +372,74 @@ local function define_warm(name, entries, factor)
   end)
 end
 
+--- mh.optim.get_constant_schedule_with_warmup(optimizer, num_warmup_steps, last_epoch = -1) -> Scheduler
+---   Raises the learning rate from zero during the warm-up, then keeps it.
+---   optimizer   Optimizer   whose rates are set
+---   num_warmup_steps   integer   steps of the warm-up
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.get_constant_schedule_with_warmup(opt, 4)
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {2.0}
+
 define_warm("get_constant_schedule_with_warmup", {}, function() return 1.0 end)
+--- mh.optim.get_linear_schedule_with_warmup(optimizer, num_warmup_steps, num_training_steps,
+---     last_epoch = -1) -> Scheduler
+---   Raises the learning rate from zero during the warm-up, then lowers it linearly to zero.
+---   optimizer   Optimizer   whose rates are set
+---   num_warmup_steps   integer   steps of the warm-up
+---   num_training_steps   integer   all steps
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.get_linear_schedule_with_warmup(opt, 2, 6)
+---     for i = 1, 4 do scheduler:step() end
+---     scheduler:get_last_lr()    --> {4.0}
+
 define_warm("get_linear_schedule_with_warmup", {"num_training_steps"},
     function(_, done) return math.max(0.0, 1 - done) end)
+--- mh.optim.get_cosine_schedule_with_warmup(optimizer, num_warmup_steps, num_training_steps, {num_cycles = 0.5,
+---     last_epoch = -1}) -> Scheduler
+---   Raises the learning rate from zero during the warm-up, then lowers it along a cosine.
+---   optimizer   Optimizer   whose rates are set
+---   num_warmup_steps   integer   steps of the warm-up
+---   num_training_steps   integer   all steps
+---   num_cycles   number     periods of the cosine; 0.5 ends at zero
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.get_cosine_schedule_with_warmup(opt, 2, 6)
+---     for i = 1, 4 do scheduler:step() end
+---     ("%.3f"):format(scheduler:get_last_lr()[1])    --> 4.000
+
 define_warm("get_cosine_schedule_with_warmup", {"num_training_steps", {"num_cycles", 0.5}}, function(self, done)
   return math.max(0.0, (1 + math.cos(math.pi * self.num_cycles * 2 * done)) / 2)
 end)
 
 -- One schedule after the other, warm-up first: `schedulers[i + 1]` begins at step `milestones[i]`.
+--- mh.optim.SequentialLR(optimizer, schedulers, milestones, last_epoch = -1) -> Scheduler
+---   One schedule after the other, such as a warm-up first.
+---   optimizer   Optimizer   whose rates are set
+---   schedulers   {Scheduler}   of the same optimizer; they follow the step count alone
+---   milestones   {integer}   the steps at which each but the first begins
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: another number of milestones, milestones that do not ascend, another optimizer
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local warm = mh.optim.LinearLR(opt, {start_factor = 0.5, total_iters = 2})
+---     local rest = mh.optim.ExponentialLR(opt, 0.5)
+---     local scheduler = mh.optim.SequentialLR(opt, {warm, rest}, {2})
+---     for i = 1, 3 do scheduler:step() end
+---     scheduler:get_last_lr()    --> {4.0}
 local Sequential = define("SequentialLR", {"schedulers", "milestones"}, function(self, _, group)
   local passed = 0
   for i, milestone in ipairs(self.milestones) do
@@ -276,6 +502,28 @@ local function list_of(value, count)
 end
 
 -- Momentum is not cycled.
+--- mh.optim.OneCycleLR(optimizer, max_lr, {total_steps = nil, epochs = nil, steps_per_epoch = nil, pct_start = 0.3,
+---     anneal_strategy = "cos", div_factor = 25.0, final_div_factor = 1e4, three_phase = false,
+---     last_epoch = -1}) -> Scheduler
+---   Raises the learning rate to max_lr and lowers it again, as torch's OneCycleLR; momentum does not change.
+---   optimizer   Optimizer   whose rates are set
+---   max_lr      number|{number}   the highest rate, one or one for each group
+---   total_steps   integer?   all steps; or epochs and steps_per_epoch
+---   epochs      integer?    number of epochs
+---   steps_per_epoch   integer?   steps of an epoch
+---   pct_start   number      part of the steps during which the rate rises
+---   anneal_strategy   "cos"|"linear"   how it changes
+---   div_factor   number     the first rate is max_lr / div_factor
+---   final_div_factor   number   the last rate is the first one / final_div_factor
+---   three_phase   boolean   lowers it first to the first rate
+---   last_epoch   integer    steps that are done, less 1
+---   returns     Scheduler   call its step() after the optimizer's
+---   collective  no
+---   errors      ValueError: the number of steps is not given, or is exceeded
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     mh.optim.OneCycleLR(opt, 50, {total_steps = 100}):get_last_lr()    --> {2.0}
+
 define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optional "steps_per_epoch",
   {"pct_start", 0.3},
   {"anneal_strategy", "cos"}, {"div_factor", 25.0}, {"final_div_factor", 1e4}, {"three_phase", false}},
@@ -313,6 +561,27 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
   end)
 
 -- ---- ReduceLROnPlateau: driven by a metric instead of the step count ----------------------------------------------
+
+--- mh.optim.ReduceLROnPlateau(optimizer, {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
+---     threshold_mode = "rel", cooldown = 0, min_lr = 0.0, eps = 1e-8}) -> Scheduler
+---   Lowers the learning rate when a metric no longer improves: scheduler:step(metric).
+---   optimizer   Optimizer   whose rates are set
+---   mode        "min"|"max"   whether a smaller or a larger metric is better
+---   factor      number      the factor of the rate, below 1
+---   patience    integer     steps without improvement that are accepted
+---   threshold   number      the least improvement
+---   threshold_mode   "rel"|"abs"   relative to the best metric, or absolute
+---   cooldown    integer     steps after a change that do not count
+---   min_lr      number|{number}   the lowest rate
+---   eps         number      the least change of the rate
+---   returns     Scheduler   its step takes a number that is the same on all ranks
+---   collective  no
+---   errors      ValueError: factor is not below 1, or the metric is not a number
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.ReduceLROnPlateau(opt, {patience = 0, factor = 0.5})
+---     for i = 1, 2 do scheduler:step(1.0) end
+---     opt.param_groups[1].lr    --> 4.0
 
 local kPlateau = signature("ReduceLROnPlateau", {"optimizer", {"mode", "min"}, {"factor", 0.1}, {"patience", 10},
   {"threshold", 1e-4}, {"threshold_mode", "rel"}, {"cooldown", 0}, {"min_lr", 0.0}, {"eps", 1e-8}})
