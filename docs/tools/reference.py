@@ -21,7 +21,7 @@ OBJECTS = {
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"), ("scripting/embed", "moonhalo_c.h", "///"),
          ("scripting/embed", "moonhalo.f90", "!>"))
 NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?|mh_\w+)(?=[({ ]|$)")
-KEYWORDS = ("returns", "collective", "errors", "example")
+LIST = "tests/scripting/support/names_without_entry.txt"
 VALUE = " --> "
 
 
@@ -45,13 +45,13 @@ class Entry:
             self.signatures.append(parse_signature(" ".join(line.strip() for line in body[:lines])))
             del body[:lines]
         names = {one for signature in self.signatures for one in argument_names(signature)}
-        target, description = None, []
+        targets, description = [], []
         for at, line in enumerate(body):
             stripped = line.strip()
             if line.startswith("    ") or not stripped:
-                if target is not None and stripped:
-                    target["text"] += " " + stripped
-                elif stripped:
+                for one in targets if stripped else ():
+                    one["text"] = (one["text"] + " " + stripped).strip()
+                if stripped and not targets:
                     self.complain(f"an indented line before the first argument: {stripped!r}")
                 continue
             if not line.startswith("  "):
@@ -63,30 +63,32 @@ class Entry:
                 if any(one.strip() and not one.startswith("    ") for one in body[at + 1:]):
                     self.complain("the example is the last part, its lines begin with four spaces")
                 break
-            target = self.add(word, rest, names)
-            if target is None:
+            targets = self.add(word, rest, names)
+            if not targets:
                 description.append(stripped)
         self.description = " ".join(description)
 
     def add(self, word, rest, names):
-        """The part of the entry that a line begins: an argument, returns, collective, an error. None for a line of the description."""
+        """The parts of the entry that a line begins: arguments, returns, collective, an error. none for a line of the description."""
         if not rest:
-            return None
+            return []
         if word == "returns":
             self.returns = {"type": rest[0], "text": " ".join(rest[1:])}
-            return self.returns
+            return [self.returns]
         if word == "collective":
             self.collective = {"text": " ".join(rest)}
-            return self.collective
+            return [self.collective]
         if word == "errors":
             self.errors.append({"text": " ".join(rest)})
-            return self.errors[-1]
-        if word in names:
-            self.arguments[word] = {"type": rest[0], "text": " ".join(rest[1:])}
-            return self.arguments[word]
+            return [self.errors[-1]]
+        several = word.split(", ")
+        if set(several) <= names:
+            for one in several:
+                self.arguments[one] = {"type": rest[0], "text": " ".join(rest[1:])}
+            return [self.arguments[one] for one in several]
         if re.fullmatch(r"[\w.]+", word):
             self.complain(f"'{word}' is not an argument of the signature")
-        return None
+        return []
 
     def check(self):
         """Adds what a whole entry lacks."""
@@ -103,12 +105,11 @@ class Entry:
             for name in argument_names(signature):
                 if name not in self.arguments:
                     self.complain(f"the argument '{name}' has no line with its type")
-        return self.problems
 
     def as_json(self):
         return {"names": [signature["name"] for signature in self.signatures], "signatures": self.signatures,
                 "description": self.description, "arguments": self.arguments, "returns": self.returns,
-                "collective": self.collective and self.collective["text"], "errors": [error["text"] for error in self.errors],
+                "whole": not self.problems, "collective": self.collective and self.collective["text"], "errors": [error["text"] for error in self.errors],
                 "example": self.example, "file": self.file, "line": self.line}
 
 
@@ -196,13 +197,16 @@ def read_entries(root):
     return entries
 
 
-def check_entries(entries):
+def check_entries(root, entries):
+    """What is wrong with entries, but for those that the list of names without an entry names."""
+    listed = set((root / LIST).read_text(encoding="utf-8").splitlines()) if (root / LIST).exists() else set()
     problems, places = [], {}
     for entry in entries:
-        problems += entry.check()
+        if not {signature["name"] for signature in entry.signatures} <= listed:
+            problems += entry.problems
         for signature in entry.signatures:
             if signature["name"] in places:
-                entry.complain(f"has an entry at {places[signature['name']]} already")
+                problems.append(f"{entry.file}:{entry.line}: {signature['name']} has an entry at {places[signature['name']]} already")
             places[signature["name"]] = f"{entry.file}:{entry.line}"
     return problems
 
@@ -221,14 +225,17 @@ def main():
     parser.add_argument("--cpp")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    entries = read_entries(options.source.resolve())
+    root = options.source.resolve()
+    entries = read_entries(root)
+    for entry in entries:
+        entry.check()
     if options.json:
         write_if_new(options.json, json.dumps({"entries": [entry.as_json() for entry in entries]}, indent=1) + "\n")
     if options.cpp:
         import reference_texts
         write_if_new(options.cpp, reference_texts.cpp_source(entries))
     if options.check:
-        problems = check_entries(entries)
+        problems = check_entries(root, entries)
         print("\n".join(problems) if problems else f"{len(entries)} entries are whole")
         sys.exit(1 if problems else 0)
 

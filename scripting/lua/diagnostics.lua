@@ -21,7 +21,7 @@ local define = arguments.definer(diagnostics, {x = true})
 ---   collective  where dim is cut: blocks of other dims are exchanged
 ---   errors      ValueError: x is complex
 ---   example
----     mh.diagnostics.power_spectrum(mh.tensor{1.0, -1.0, 1.0, -1.0}):tolist()    --> {0, 0, 1}
+---     mh.diagnostics.power_spectrum(mh.tensor{1.0, -1.0, 1.0, -1.0}):tolist()    --> {0.0, 0.0, 1.0}
 define("power_spectrum", {"x", {"dim", -1}}, function(v, op)
   local x = fields.real(op, "x", v.x)
   local dim = fields.dim(op, "dim", v.dim, x.ndim)
@@ -65,7 +65,7 @@ end
 ---   errors      ValueError: dims are not the last ones
 ---   example
 ---     local wave = mh.tensor{{1.0, -1.0}, {1.0, -1.0}}
----     mh.diagnostics.radial_spectrum(wave, {dims = {0, 1}}):tolist()    --> {0, 1}
+---     mh.diagnostics.radial_spectrum(wave, {dims = {0, 1}}):tolist()    --> {0.0, 1.0}
 define("radial_spectrum", {"x", arguments.optional "dims", arguments.optional "shells"}, function(v, op)
   local x = fields.real(op, "x", v.x)
   local dims = fields.space(op, x, v.dims)
@@ -142,7 +142,7 @@ end)
 ---   collective  where a dim of space is cut: neighbouring rows are sent
 ---   errors      ValueError: the number of dims differs from that of components
 ---   example
----     mh.diagnostics.divergence({mh.ones({4})}, {dims = {0}}):tolist()    --> {0, 0, 0, 0}
+---     mh.diagnostics.divergence({mh.ones({4})}, {dims = {0}}):tolist()    --> {0.0, 0.0, 0.0, 0.0}
 define("divergence", {"components", "dims", {"spacing", 1.0}, {"order", 2}, {"boundary", "circular"}}, function(v, op)
   local list = components(op, v.components, 1, 3)
   local dims = fields.dims(op, "dims", v.dims, list[1].ndim)
@@ -204,7 +204,7 @@ end)
 ---   collective  no; Partial where a dim of space is cut
 ---   errors      ValueError: the weights do not broadcast to x
 ---   example
----     mh.diagnostics.total(mh.ones({3, 2}), {dims = {1}}):tolist()    --> {2, 2, 2}
+---     mh.diagnostics.total(mh.ones({3, 2}), {dims = {1}}):tolist()    --> {2.0, 2.0, 2.0}
 define("total", {"x", arguments.optional "dims", arguments.optional "weights"}, function(v, op)
   local x = fields.real(op, "x", v.x)
   fields.check_weights(op, x, v)

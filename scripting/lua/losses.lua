@@ -72,7 +72,7 @@ end
 ---   collective     where a dim of space is cut
 ---   errors         ValueError: shapes differ
 ---   example
----     mh.losses.relative_lp(mh.tensor{{{3.0, 1.0}}}, mh.tensor{{{3.0, 0.0}}}, {p = 1}):item()    --> 0.33333334
+---     mh.losses.relative_lp(mh.tensor{{{3.0, 1.0}}}, mh.tensor{{{3.0, 0.0}}}, {p = 1}):item()    --> 0.33333334326744
 per_sample("relative_lp", {{"p", 2}, optional "weights", optional "mask", {"eps", 0.0}}, function(op, v)
   if not (arguments.number(op, "p", v.p) >= 1) then
     mh.fail(("%s: p is %s, expected a number of at least 1"):format(op, v.p))
@@ -116,7 +116,7 @@ end)
 ---   error of the target's mean. The variance is that of the sample, by n - 1, as in The Well's code.
 ---   options, returns, collective, errors   as in relative_lp
 ---   example
----     mh.losses.vrmse(mh.tensor{{{1.0, 1.0}}}, mh.tensor{{{0.0, 2.0}}}, {eps = 0.0}):item()    --> 0.70710677
+---     mh.losses.vrmse(mh.tensor{{{1.0, 1.0}}}, mh.tensor{{{0.0, 2.0}}}, {eps = 0.0}):item()    --> 0.70710676908493
 per_sample("vrmse", {{"eps", 1e-7}}, function(op, v) arguments.number(op, "eps", v.eps) end)
 
 --- mh.losses.crps(ensemble, target, {ensemble = 1, fair = true, weights = nil, mask = nil}) -> Tensor

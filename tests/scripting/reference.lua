@@ -66,6 +66,7 @@ local function public_names()
   add_methods(found, "Collection", data)
   add_methods(found, "Windows", windows)
   add_methods(found, "Loader", windows:loader{batch = 2})
+  add_methods(found, "Sampler", mh.data.Sampler(10))
   add_methods(found, "Sampler", mh.data.DistributedSampler(10))
   add_methods(found, "Scheduler", mh.optim.StepLR(wrong_values.optimizer(), 1))
   add_attributes(found, "Tensor", wrong_values.x(), 1)
@@ -94,11 +95,11 @@ local function fail_if_any(wrong)
   if #wrong > 0 then error(table.concat(wrong, "\n"), 0) end
 end
 
---- name -> signature of the entry; C and Fortran aside.
+--- name -> signature of whole entries; C and Fortran aside.
 local function signatures()
   local found = {}
   for _, entry in ipairs(reference.entries()) do
-    for _, signature in ipairs(entry.signatures) do
+    for _, signature in ipairs(entry.whole and entry.signatures or {}) do
       if not signature.name:find("^mh_") then found[signature.name] = signature end
     end
   end

@@ -219,14 +219,14 @@ end
 
 --- windows:split(parts) -> Windows
 ---   Divides the samples into sets such that no window of one set reads steps of another.
----   parts       table       by name, such as {train = {"1979", "2015"}, valid = {"2016", "2017"}} (times; a year is all
----     of it), or fractions {train = 0.8, valid = 0.2, by = "sample"}; by is "sample", "trajectory" or "file"
+---   parts       table       by name, such as {train = {"1979", "2015"}, valid = {"2016", "2017"}} (times; a year is
+---     all of it), or fractions {train = 0.8, valid = 0.2, by = "sample"}; by is "sample", "trajectory" or "file"
 ---   returns     Windows     one result for each part: train, valid, test, then others by name
 ---   collective  no; the same on all ranks
 ---   errors      ValueError: parts that overlap, or an empty one
 ---   example
 ---     local data = mh.data.from_tensors({u = mh.rand{10, 4}}, {dims = {"time", "x"}})
----     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}
+---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}}
 ---     local train, valid = windows:split{train = 0.8, valid = 0.2, by = "sample"}
 ---     #train > #valid    --> true
 function Windows:split(parts)

@@ -45,7 +45,7 @@ return function(define, others)
   ---   example
   ---     local m = mh.metrics.spread_skill{}
   ---     m:add(mh.tensor{{0.0, 2.0}}:double(), mh.tensor{1.0 + math.sqrt(3)}:double())
-  ---     math.abs(m:value() - 1) < 1e-9    --> true
+  ---     math.abs(m:value() - 1) < 1e-6    --> true
   define("spread_skill", {{"ensemble", 1}, optional "weights", optional "mask"}, {
     sums = function(self, op, ensemble, truth)
       local dim
@@ -73,7 +73,7 @@ return function(define, others)
   ---   example
   ---     local m = mh.metrics.rank_histogram{}
   ---     m:add(mh.tensor{{0.0, 2.0}, {0.0, 2.0}}, mh.tensor{1.0, 3.0})
-  ---     m:value():tolist()    --> {0, 0.5, 0.5}
+  ---     m:value():tolist()    --> {0.0, 0.5, 0.5}
   define("rank_histogram", {{"ensemble", 1}, optional "mask"}, {
     check = function(self, op)
       if #self.keep > 0 then fail(op .. ": keep has no meaning, the histogram is of all elements") end
@@ -127,7 +127,7 @@ return function(define, others)
   ---   example
   ---     local m, x = mh.metrics.spectrum{}, mh.ones({1, 1, 4, 4})
   ---     m:add(x, x)
-  ---     m:value().truth:tolist()    --> {{1, 0, 0}}
+  ---     m:value().truth:tolist()    --> {{1.0, 0.0, 0.0}}
   define("spectrum", {optional "dims", optional "shells", {"eps", 1e-12}}, {
     check = function(self, op)
       arguments.number(op, "eps", self.eps)

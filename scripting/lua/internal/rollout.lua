@@ -68,7 +68,7 @@ end
 ---   collective  as net is
 ---   errors      ValueError: the result has another shape than the input and `next` is left out
 ---   example
----     mh.rollout(function(x) return x * 2 end, mh.tensor{{1.0}}, 3):tolist()    --> {{{2}, {4}, {8}}}
+---     mh.rollout(function(x) return x * 2 end, mh.tensor{{1.0}}, 3):tolist()    --> {{{2.0}, {4.0}, {8.0}}}
 local function rollout(...)
   local v = arguments.read(kSignature, ...)
   check(v)
