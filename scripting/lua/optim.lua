@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.optim: LibTorch's optimizers, and learning-rate schedules with PyTorch's names and formulas.
+-- mh.optim: LibTorch's optimizers, those of optim/rules.lua, and learning-rate schedules, with PyTorch's names and
+-- formulas.
 -- `optim.AdamW(net:parameters(), {lr = 1e-3})`, or groups `{{params = a, lr = 1e-2}, {params = b}}`.
 
 local mh = require "moonhalo"
@@ -122,6 +123,8 @@ local optim = {lr_scheduler = require "moonhalo.optim.lr_scheduler"}
 for _, name in ipairs {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "LBFGS"} do
   optim[name] = mh._framed(function(parameters, options) return mh.make_optimizer(name, parameters, options) end)
 end
+local own = require "moonhalo.internal.own_optimizer"
+for name, rule in pairs(require "moonhalo.optim.rules") do optim[name] = mh._framed(own.maker(name, rule)) end
 for name, schedule in pairs(optim.lr_scheduler) do optim[name] = mh._framed(schedule) end
 
 return setmetatable(optim, {

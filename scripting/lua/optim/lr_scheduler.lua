@@ -14,7 +14,7 @@ local schedulers = {}
 local Schedule = {}
 
 -- Fields that every schedule may have beside its arguments; `_rate` is that of schedules that follow the step count.
-local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate"
+local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate _product _product_at"
 
 local kInitial = setmetatable({}, {__mode = "k"})
 
@@ -41,6 +41,7 @@ local kLeast = {step_size = 1, T_max = 1, T_0 = 1, T_mult = 1, total_iters = 1, 
   steps_per_epoch = 1,
   num_warmup_steps = 0, num_training_steps = 0, last_epoch = -1, gamma = false, start_factor = false,
   end_factor = false, factor = false,
+  base_lr = 0, step_size_up = 1, step_size_down = 1,
   power = false, eta_min = false, num_cycles = false, pct_start = false, div_factor = false, final_div_factor = false}
 
 local function is_list_of(value, kind)
@@ -559,6 +560,90 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
     end
     self.max_lrs = list_of(self.max_lr, #self.base_lrs)
   end)
+
+-- ---- Factors of factors -------------------------------------------------------------------------------------------
+
+--- The product of the factors of steps 1 to last_epoch.
+define("MultiplicativeLR", {"lr_lambda"}, function(self, base, group)
+  local function factor_of(step)
+    local fn = self.lr_lambda
+    if type(fn) == "table" then fn = fn[group] end
+    local factor = fn and fn(step)
+    if type(factor) ~= "number" then
+      fail(("MultiplicativeLR: the factor of group %d is %s, wanted a number"):format(group - 1, mh._describe(factor)))
+    end
+    return factor
+  end
+  self._product, self._product_at = self._product or {}, self._product_at or {}
+  if self._product_at[group] ~= self.last_epoch then
+    local from, product = 1, 1.0
+    if self._product_at[group] == self.last_epoch - 1 then
+      from, product = self.last_epoch, self._product[group]
+    end
+    for step = from, self.last_epoch do product = product * factor_of(step) end
+    self._product[group], self._product_at[group] = product, self.last_epoch
+  end
+  return base * self._product[group]
+end)
+
+--- Goes from base_lr to max_lr in step_size_up steps and back in step_size_down, again and again. Smith 2017.
+define("CyclicLR", {"base_lr", "max_lr", {"step_size_up", 2000}, optional "step_size_down", {"mode", "triangular"},
+  {"gamma", 1.0}, {"cycle_momentum", true}, {"base_momentum", 0.8}, {"max_momentum", 0.9}}, function(self, _, group)
+    local down = self.step_size_down or self.step_size_up
+    local total, ratio = self.step_size_up + down, self.step_size_up / (self.step_size_up + down)
+    local cycle = self.last_epoch // total + 1
+    local at = 1 + self.last_epoch / total - cycle
+    local height = at <= ratio and at / ratio or (at - 1) / (ratio - 1)
+    if self.mode == "triangular2" then height = height / 2.0 ^ (cycle - 1) end
+    if self.mode == "exp_range" then height = height * self.gamma ^ self.last_epoch end
+    if self.cycle_momentum then
+      local momentum, options = self.max_momentum - (self.max_momentum - self.base_momentum) * height,
+          self.optimizer.param_groups[group]
+      if strict.get(options, "betas") then
+        options.betas = {momentum, options.betas[2]}
+      else
+        options.momentum = momentum
+      end
+    end
+    local base = list_of(self.base_lr, group)[group]
+    return base + (self.max_lrs[group] - base) * height
+  end,
+  function(self, name)
+    arguments.choice(name, "mode", self.mode, {"triangular", "triangular2", "exp_range"})
+    arguments.flag(name, "cycle_momentum", self.cycle_momentum)
+    for _, key in ipairs {"base_momentum", "max_momentum"} do arguments.number(name, key, self[key]) end
+    arguments.number(name, "base_lr", self.base_lr)
+    local first = self.optimizer.param_groups[1]
+    if self.cycle_momentum and strict.get(first, "betas") == nil and strict.get(first, "momentum") == nil then
+      fail(("%s: %s has no momentum\n  fix   cycle_momentum = false"):format(name, self.optimizer.name))
+    end
+    self.max_lrs = list_of(self.max_lr, #self.base_lrs)
+  end)
+
+--- Schedules that PyTorch can chain, which are a rate times a factor of the step.
+local kFactors = {StepLR = true, MultiStepLR = true, ExponentialLR = true, LinearLR = true, ConstantLR = true,
+  PolynomialLR = true, MultiplicativeLR = true, CosineAnnealingLR = true}
+
+local Chained = define("ChainedScheduler", {"schedulers"}, function(self, base, group)
+  local rate = base
+  for _, schedule in ipairs(self.schedulers) do
+    schedule.last_epoch = self.last_epoch
+    rate = rate * schedule:_rate(1.0, group)
+  end
+  return rate
+end, function(self, name)
+  for i, schedule in ipairs(self.schedulers) do
+    local kind = type(schedule) == "table" and getmetatable(schedule) and getmetatable(schedule).__name
+    if not kFactors[kind] or (kind == "CosineAnnealingLR" and schedule.eta_min ~= 0) then
+      fail(("%s: schedule %d is %s, whose rate is not a factor of the step alone\n  have  %s"):format(name, i, kind
+          or mh._describe(schedule), table.concat(sorted(kFactors), ", ") .. " (with eta_min = 0)"))
+    end
+    if not rawequal(schedule.optimizer, self.optimizer) then
+      fail(("%s: schedule %d has another optimizer"):format(name, i))
+    end
+  end
+end)
+Chained.state_dict, Chained.load_state_dict = Sequential.state_dict, Sequential.load_state_dict
 
 -- ---- ReduceLROnPlateau: driven by a metric instead of the step count ----------------------------------------------
 
