@@ -563,7 +563,19 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
 
 -- ---- Factors of factors -------------------------------------------------------------------------------------------
 
---- The product of the factors of steps 1 to last_epoch.
+--- mh.optim.MultiplicativeLR(optimizer, lr_lambda, {last_epoch = -1}) -> Scheduler
+---   The first rate times the factors lr_lambda(1), lr_lambda(2), ... of all steps so far.
+---   optimizer   Optimizer   whose rates it sets
+---   lr_lambda   function|{function}   the factor of a step, for all groups or for each
+---   last_epoch   integer    the step before the first
+---   returns     Scheduler   the rate is set at once
+---   collective  no
+---   errors      ValueError: no optimizer, or a value out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.MultiplicativeLR(opt, function() return 0.5 end)
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {4.0}
 define("MultiplicativeLR", {"lr_lambda"}, function(self, base, group)
   local function factor_of(step)
     local fn = self.lr_lambda
@@ -586,7 +598,29 @@ define("MultiplicativeLR", {"lr_lambda"}, function(self, base, group)
   return base * self._product[group]
 end)
 
---- Goes from base_lr to max_lr in step_size_up steps and back in step_size_down, again and again. Smith 2017.
+--- mh.optim.CyclicLR(optimizer, base_lr, max_lr, {step_size_up = 2000, step_size_down = nil, mode = "triangular",
+---     gamma = 1.0, cycle_momentum = true, base_momentum = 0.8, max_momentum = 0.9, last_epoch = -1}) -> Scheduler
+---   From base_lr to max_lr in step_size_up steps and back in step_size_down, again and again (Smith 2017).
+---   optimizer   Optimizer   whose rates it sets
+---   base_lr     number      least rate
+---   max_lr      number|{number}   largest rate, for all groups or for each
+---   step_size_up   integer   steps up
+---   step_size_down   integer?   steps down; as many if left out
+---   mode        "triangular"|"triangular2"|"exp_range"   the height stays, is halved by each cycle, or is
+---     gamma ^ step
+---   gamma       number      of "exp_range"
+---   cycle_momentum   boolean   momentum, or the first of betas, goes the other way
+---   base_momentum   number   least momentum
+---   max_momentum   number    largest momentum
+---   last_epoch   integer    the step before the first
+---   returns     Scheduler   the rate is set at once
+---   collective  no
+---   errors      ValueError: no optimizer, or a value out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local scheduler = mh.optim.CyclicLR(opt, 1, 3, {step_size_up = 2, cycle_momentum = false})
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {2.0}
 define("CyclicLR", {"base_lr", "max_lr", {"step_size_up", 2000}, optional "step_size_down", {"mode", "triangular"},
   {"gamma", 1.0}, {"cycle_momentum", true}, {"base_momentum", 0.8}, {"max_momentum", 0.9}}, function(self, _, group)
     local down = self.step_size_down or self.step_size_up
@@ -620,10 +654,25 @@ define("CyclicLR", {"base_lr", "max_lr", {"step_size_up", 2000}, optional "step_
     self.max_lrs = list_of(self.max_lr, #self.base_lrs)
   end)
 
---- Schedules that PyTorch can chain, which are a rate times a factor of the step.
+-- Schedules that PyTorch can chain, which are a rate times a factor of the step.
 local kFactors = {StepLR = true, MultiStepLR = true, ExponentialLR = true, LinearLR = true, ConstantLR = true,
   PolynomialLR = true, MultiplicativeLR = true, CosineAnnealingLR = true}
 
+--- mh.optim.ChainedScheduler(optimizer, schedulers, {last_epoch = -1}) -> Scheduler
+---   All factors of several schedules at once. Step this one alone.
+---   optimizer   Optimizer   whose rates it sets
+---   schedulers   {Scheduler}   StepLR, MultiStepLR, ExponentialLR, LinearLR, ConstantLR, PolynomialLR,
+---     MultiplicativeLR or CosineAnnealingLR with eta_min = 0, of the same optimizer
+---   last_epoch   integer    the step before the first
+---   returns     Scheduler   the rate is set at once
+---   collective  no
+---   errors      ValueError: no optimizer, or a value out of range
+---   example
+---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
+---     local parts = {mh.optim.ExponentialLR(opt, 0.5), mh.optim.StepLR(opt, 1, {gamma = 0.5})}
+---     local scheduler = mh.optim.ChainedScheduler(opt, parts)
+---     scheduler:step()
+---     scheduler:get_last_lr()    --> {2.0}
 local Chained = define("ChainedScheduler", {"schedulers"}, function(self, base, group)
   local rate = base
   for _, schedule in ipairs(self.schedulers) do

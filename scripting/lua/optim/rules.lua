@@ -24,7 +24,22 @@ local function moments(g, s, o)
   s.exp_avg_sq:mul_(o.betas[2]):addcmul_(g, g, {value = 1 - o.betas[2]})
 end
 
---- Dozat 2016, "Incorporating Nesterov momentum into Adam".
+--- mh.optim.NAdam(parameters, {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.0,
+---     momentum_decay = 4e-3, decoupled_weight_decay = false, maximize = false}) -> Optimizer
+---   Adam with Nesterov's momentum (Dozat 2016).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   betas       {number}    decay of the averages of gradients and of their squares
+---   eps         number      added to the divisor
+---   weight_decay   number   factor of the parameter that is added to its gradient
+---   momentum_decay   number   how the momentum grows with steps
+---   decoupled_weight_decay   boolean   weight_decay shrinks the parameter instead
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.NAdam({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.002
 rules.NAdam = {
   options = {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.0, momentum_decay = 4e-3,
     decoupled_weight_decay = false, maximize = false},
@@ -42,7 +57,21 @@ rules.NAdam = {
   end,
 }
 
---- Liu et al. 2020, "On the variance of the adaptive learning rate and beyond".
+--- mh.optim.RAdam(parameters, {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.0,
+---     decoupled_weight_decay = false, maximize = false}) -> Optimizer
+---   Adam with a rectified rate in its first steps (Liu et al. 2020).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   betas       {number}    decay of the averages of gradients and of their squares
+---   eps         number      added to the divisor
+---   weight_decay   number   factor of the parameter that is added to its gradient
+---   decoupled_weight_decay   boolean   weight_decay shrinks the parameter instead
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.RAdam({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.001
 rules.RAdam = {
   options = {lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.0, decoupled_weight_decay = false,
     maximize = false},
@@ -66,7 +95,20 @@ rules.RAdam = {
   end,
 }
 
---- Kingma and Ba 2015, section 7.1.
+--- mh.optim.Adamax(parameters, {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.0,
+---     maximize = false}) -> Optimizer
+---   Adam by the largest gradient (Kingma and Ba 2015, section 7.1).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   betas       {number}    decay of the averages of gradients and of their squares
+---   eps         number      added to the divisor
+---   weight_decay   number   factor of the parameter that is added to its gradient
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.Adamax({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.002
 rules.Adamax = {
   options = {lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.0, maximize = false},
   start = function(p) return {step = 0, exp_avg = zeros(p), exp_inf = zeros(p)} end,
@@ -79,7 +121,20 @@ rules.Adamax = {
   end,
 }
 
---- Zeiler 2012.
+--- mh.optim.Adadelta(parameters, {lr = 1.0, rho = 0.9, eps = 1e-6, weight_decay = 0.0,
+---     maximize = false}) -> Optimizer
+---   Steps in the units of the parameters (Zeiler 2012).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   rho         number      decay of the averages
+---   eps         number      added to the divisor
+---   weight_decay   number   factor of the parameter that is added to its gradient
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.Adadelta({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 1.0
 rules.Adadelta = {
   options = {lr = 1.0, rho = 0.9, eps = 1e-6, weight_decay = 0.0, maximize = false},
   start = function(p) return {step = 0, square_avg = zeros(p), acc_delta = zeros(p)} end,
@@ -93,7 +148,19 @@ rules.Adadelta = {
   end,
 }
 
---- Riedmiller and Braun 1993.
+--- mh.optim.Rprop(parameters, {lr = 1e-2, etas = {0.5, 1.2}, step_sizes = {1e-6, 50.0},
+---     maximize = false}) -> Optimizer
+---   Steps by the signs of gradients alone (Riedmiller and Braun 1993).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   etas        {number}    factors of the step size where signs differ, and where they agree
+---   step_sizes  {number}    least and largest step size
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.Rprop({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.01
 rules.Rprop = {
   options = {lr = 1e-2, etas = {0.5, 1.2}, step_sizes = {1e-6, 50.0}, maximize = false},
   start = function(p, o) return {step = 0, prev = zeros(p), step_size = mh.full_like(p, o.lr)} end,
@@ -108,7 +175,21 @@ rules.Rprop = {
   end,
 }
 
---- Polyak and Juditsky 1992. `ax` of the state is the average.
+--- mh.optim.ASGD(parameters, {lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0.0,
+---     maximize = false}) -> Optimizer
+---   SGD whose average, `ax` of its state, is the result (Polyak and Juditsky 1992).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   lambd       number      factor of the decay of parameters
+---   alpha       number      power of the decay of the rate
+---   t0          number      step at which the average begins
+---   weight_decay   number   factor of the parameter that is added to its gradient
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.ASGD({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.01
 rules.ASGD = {
   options = {lr = 1e-2, lambd = 1e-4, alpha = 0.75, t0 = 1e6, weight_decay = 0.0, maximize = false},
   start = function(p, o) return {step = 0, eta = o.lr, mu = 1.0, ax = zeros(p)} end,
@@ -126,7 +207,18 @@ rules.ASGD = {
   end,
 }
 
---- Chen et al. 2023, "Symbolic discovery of optimization algorithms". Not in PyTorch.
+--- mh.optim.Lion(parameters, {lr = 1e-4, betas = {0.9, 0.99}, weight_decay = 0.0, maximize = false}) -> Optimizer
+---   Steps by the sign of the momentum (Chen et al. 2023). Not in PyTorch.
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   betas       {number}    weights of the momentum in a step, and its decay
+---   weight_decay   number   part of the parameter that a step of lr = 1 removes
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is, as gradients may be sums
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.Lion({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.0001
 rules.Lion = {
   options = {lr = 1e-4, betas = {0.9, 0.99}, weight_decay = 0.0, maximize = false},
   start = function(p) return {exp_avg = zeros(p)} end,
@@ -143,8 +235,22 @@ local kEpsilon = {float64 = 2.0 ^ -52, float32 = 2.0 ^ -23, bfloat16 = 2.0 ^ -7,
 
 local function root_mean_square(x) return math.sqrt((x * x):mean():item()) end
 
---- Shazeer and Stern 2018, with PyTorch's changes. The means over rows and columns are whole on every rank; a step
---- reduces these and two numbers for each parameter that is cut.
+--- mh.optim.Adafactor(parameters, {lr = 1e-2, beta2_decay = -0.8, eps1 = false, eps2 = 1e-3, d = 1.0,
+---     weight_decay = 0.0, maximize = false}) -> Optimizer
+---   Adam that keeps the means of squares over rows and columns alone (Shazeer and Stern 2018).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   lr          number      learning rate
+---   beta2_decay   number   power of the step that the newest square weighs
+---   eps1        number|boolean  least square of gradients; false: the type's epsilon
+---   eps2        number      least scale of a parameter
+---   d           number      largest root mean square of an update
+---   weight_decay   number   part of the parameter that a step of lr = 1 removes
+---   maximize    boolean     climbs instead
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is: two vectors and two numbers of each parameter that is cut
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.Adafactor({nn.Parameter(mh.ones{2})}).param_groups[1].lr    --> 0.01
 rules.Adafactor = {
   real = true,
   options = {lr = 1e-2, beta2_decay = -0.8, eps1 = false, eps2 = 1e-3, d = 1.0, weight_decay = 0.0, maximize = false},
@@ -194,7 +300,23 @@ local function orthogonal(matrix, o)
   return tall and x:t() or x
 end
 
---- Jordan et al. 2024. A step collects each matrix that is cut once, and every rank orthogonalizes the whole.
+--- mh.optim.Muon(parameters, {lr = 1e-3, weight_decay = 0.1, momentum = 0.95, nesterov = true,
+---     ns_coefficients = {3.4445, -4.775, 2.0315}, eps = 1e-7, ns_steps = 5, adjust_lr_fn = "original"}) -> Optimizer
+---   Steps by the orthogonal factor of the momentum of a matrix (Jordan et al. 2024).
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters(); matrices alone
+---   lr          number      learning rate
+---   weight_decay   number   part of the parameter that a step of lr = 1 removes
+---   momentum    number      decay of the average of gradients
+---   nesterov    boolean     Nesterov's momentum
+---   ns_coefficients   {number}   of Newton and Schulz's iteration
+---   eps         number      added to the divisor
+---   ns_steps    number      iterations
+---   adjust_lr_fn   "original"|"match_rms_adamw"   factor of lr by the shape of the matrix
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is: each matrix that is cut is collected
+---   errors      ValueError: no parameters, one that is given twice, or an unknown option
+---   example
+---     mh.optim.Muon({nn.Parameter(mh.ones{2, 2})}).param_groups[1].lr    --> 0.001
 rules.Muon = {
   real = true, matrices = true,
   options = {lr = 1e-3, weight_decay = 0.1, momentum = 0.95, nesterov = true,
