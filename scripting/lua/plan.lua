@@ -5,11 +5,29 @@ local mh = require "moonhalo"
 
 local plan = {}
 
---- Reads a plan from a JSON file; what may stand in it is what a plan in Lua may hold, placements being texts: "R",
---- "S(0)", "S(0, {5, 4})", "P".
+--- mh.plan.load(file) -> ParallelPlan
+---   Reads a plan from a file of JSON: what a plan in Lua may have, with placements as strings "R", "S(0)", "S(0, {5,
+---   4})", "P".
+---   file        string      path
+---   returns     ParallelPlan   for mh.parallelize_module
+---   collective  no
+---   errors      ValueError: the file cannot be read, or has no plan
+---   example
+---     local path = ("%s/plan%d.json"):format(folder, mh.rank())
+---     local file <close> = io.open(path, "w")
+---     assert(file:write(mh.plan.new{parameter = {weight = {mh.Shard(0)}}}:to_json()) and file:flush())
+---     local net = mh.parallelize_module(nn.Linear(2, 6), mesh, mh.plan.load(path))
+---     net.weight.placements[1].dim    --> 0
 function plan.load(file) return mh._plans.load_plan(file) end
 
---- The plan object of a table, for printing or saving.
+--- mh.plan.new(plan) -> ParallelPlan
+---   A plan of a table as an object, to print or to save.
+---   plan        table|Style   as of mh.parallelize_module
+---   returns     ParallelPlan   tostring(plan) is JSON
+---   collective  no
+---   errors      ValueError: a style that is written in Lua
+---   example
+---     mh.plan.new{fc = mh.ColwiseParallel()}:has_styles()    --> true
 function plan.new(table_or_style)
   if type(table_or_style) ~= "table" and type(table_or_style) ~= "userdata" or table_or_style == mh.none then
     mh.fail("plan.new: wanted a table {name = style}, or one style, got " .. mh._describe(table_or_style))

@@ -395,6 +395,37 @@ local function draw_maps(path, panels, options)
   save(canvas, path)
 end
 
+--- mh.plot.maps(path, panels, options = nil) -> nothing
+---   Draws fields as coloured maps side by side into a PNG file, which rank 0 writes.
+---   path        string      of the file
+---   panels      {table}     {data, title, colormap, range, unit, x, y}: data a tensor [rows, columns], x and y the
+---     coordinates {first, last} of columns and rows, range which values the colours span: "row" (panels of a row share
+---     it, the default), "own", {low, high}, or a name that panels share
+---   options     table?      {title, columns, colormap, range, unit, aspect, origin = "lower"|"upper", size}
+---   returns     nothing
+---   collective  over all ranks; ShardTensors are gathered
+---   errors      ValueError: data of another number of dims, or an unknown option
+---   example
+---     local field = mh.distribute_tensor(mh.rand{12, 8}, mesh, {mh.Shard(0)})
+---     mh.plot.maps(folder .. "/maps.png", {{data = field, title = "field"}}, {unit = "K"})
+---     mh.barrier()
+---     mh.files.exists(folder .. "/maps.png")    --> true
+
+--- mh.plot.lines(path, series, options = nil) -> nothing
+---   Draws curves into a PNG file, which rank 0 writes.
+---   path        string      of the file
+---   series      {table}     {y, x, label, color, points, smooth}: y and x lists or tensors [n]; x is 0, 1, 2, ... if
+---     left out; points draws a dot at each; smooth draws the mean over this many neighbours, with the values pale
+---     behind it
+---   options     table?      {title, xlabel, ylabel, xscale = "linear"|"log", yscale = "linear"|"log", xrange, yrange,
+---     size}
+---   returns     nothing
+---   collective  over all ranks; ShardTensors are gathered
+---   errors      ValueError: lists of different lengths, or an unknown option
+---   example
+---     mh.plot.lines(folder .. "/loss.png", {{y = {1, 0.5, 0.25}, label = "train"}}, {yscale = "log", xlabel = "step"})
+---     mh.barrier()
+---     mh.files.exists(folder .. "/loss.png")    --> true
 plot.lines, plot.maps = draw_lines, draw_maps
 
 return require("moonhalo.internal.strict").table("plot", plot)

@@ -225,36 +225,49 @@ end
 
 local units = {}
 
---- Trains `module` data parallel over the dims of `options.mesh`, a slice of one mesh, with every parameter kept in
---- blocks over its last dim: memory of parameters, gradients and optimizer states is divided by the ranks. Call it
---- bottom up, once per mesh; make optimizers afterwards. Collective over the whole mesh. Returns the module.
---- Options: mesh; min_numel (1024: parameters of fewer elements are copied); unit_rows (1: blocks begin at
---- multiples of so many rows); input (true: plain tensors that the outermost
---- such module is called with are this rank's own samples, as mh.local_batch makes of labels, unless mh.constant marks
---- them, and the first call refuses what may be meant otherwise; false: plain tensors count as replicated, as
---- everywhere else); output ("shard"; "local": the outermost gives this rank's block of its results, and the gradient
---- of the mean over the ranks of what each makes of it, as in a loop that was written for one rank of several; so plain
---- parameters, of an ordinary module that such results go through, get the mean of their gradients, too, before an
---- optimizer or clip_grad_norm looks at them).
----
---- The parameters that no earlier call has placed are a unit: one message per pair of ranks brings them together before
---- the module's forward, and one before its backward. reshard_after_forward, reshard_after_backward: whether they are
---- freed after each. true, true (as at first; ZeRO-3): each is whole for one unit at a time. false, true (ZeRO-2):
---- gathered once a step. false, false (ZeRO-1): once a step, and kept for all backward passes until an optimizer writes
---- them. prefetch (1): so many units that come next, in the order of the last pass, are on their way meanwhile. Results
---- do not depend on these.
---- mp_policy = {param_dtype, reduce_dtype}: floating-point parameters and arguments are cast to the first for forward
---- and backward, and travel so; gradients come back in the parameters' own type, and are summed over the ranks in the
---- second (that of the parameters). bucket_cap_mb (32): of gradients in one message.
+--- mh.fully_shard(module, options) -> Module
+---   Trains a module data parallel with every parameter kept in blocks: memory of parameters, gradients and optimizer
+---   states is divided by the ranks. Call it bottom up for the parts of a model, then for all of it; make optimizers
+---   afterwards. Parameters that no earlier call has placed are a unit, gathered by one message before forward and
+---   backward.
+---   module      Module      what is trained
+---   options     table       {mesh = a mesh or slice of one; min_numel = 1024: smaller parameters are copied; unit_rows
+---     = 1: blocks begin at multiples of this; input = true: plain tensors are this rank's own samples (false: the same
+---     on all); reshard_after_forward = true, reshard_after_backward = true: parameters are freed after each; prefetch
+---     = 1: units that are gathered ahead; mp_policy = {param_dtype, reduce_dtype}; output = "shard"|"local": results
+---     as a ShardTensor, or this rank's block; bucket_cap_mb = 32: gradients in one message}
+---   returns     Module      module itself
+---   collective  over the whole mesh
+---   errors      ValueError: no mesh, or an unknown option
+---   example
+---     local net = mh.fully_shard(nn.Linear(64, 32), {mesh = mesh})
+---     local loss = net(mh.local_batch(mh.ones{2, 64})):square():mean()
+---     loss:backward()
+---     loss.shape, net.weight.is_sharded    --> {}  true
 function units.fully_shard(module, options) return make_unit("fully_shard", module, options) end
 
---- As fully_shard, with a copy of every parameter on all ranks of `options.mesh`. Options: mesh, input, output,
---- bucket_cap_mb.
+--- mh.replicate(module, options) -> Module
+---   Trains a module data parallel with a copy of every parameter on each rank; gradients are averaged over the batch.
+---   module      Module      what is trained
+---   options     table       {mesh, input = true, output = "shard"|"local", bucket_cap_mb = 32}, as of mh.fully_shard
+---   returns     Module      module itself
+---   collective  over the whole mesh
+---   errors      ValueError: no mesh, or an unknown option
+---   example
+---     local net = mh.replicate(nn.Linear(4, 1), {mesh = mesh})
+---     net(mh.local_batch(mh.ones{2, 4})).shape[1] == 2 * mh.world_size()    --> true
 function units.replicate(module, options) return make_unit("replicate", module, options) end
 
---- `class(module:parameters(), options)`, as in `mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})`: for modules of
---- which all or parts are divided by fully_shard, replicate, parallelize or parallelize_module. What is plain trains as
---- on one rank, too. A ComputeConfig, or nil, may stand before the options, as in nnScaler; it must be one of this run.
+--- mh.build_optimizer(module, class, ...) -> Optimizer
+---   class(module:parameters(), options), for modules that are divided by mh.fully_shard, mh.replicate, mh.parallelize
+---   or mh.parallelize_module. A ComputeConfig may stand before the options, as in nnScaler.
+---   module      Module      what is trained
+---   class       function    such as mh.optim.AdamW
+---   returns     Optimizer   the optimizer
+---   collective  no
+---   errors      ValueError: another kind of argument, or a ComputeConfig of another run
+---   example
+---     mh.build_optimizer(nn.Linear(2, 1), mh.optim.SGD, {lr = 0.5}).param_groups[1].lr    --> 0.5
 function units.build_optimizer(module, class, ...)
   if not is_module(module) then
     fail(("build_optimizer: wanted an nn.Module, got %s\n" ..

@@ -41,7 +41,29 @@ local function define(name, ...)
   end
 end
 
+--- mh.ColwiseParallel({input_layouts = nil, output_layouts = nil, use_local_output = nil}) -> Style
+---   A style of mh.parallelize_module: a Linear is cut along its outputs, an Embedding along its vectors. A
+---   RowwiseParallel Linear usually follows.
+---   input_layouts   Placement?   how the input is placed; nil for mh.Replicate()
+---   output_layouts   Placement?   how the result is placed; nil for mh.Shard(-1)
+---   use_local_output   boolean?   as in PyTorch
+---   returns     Style       an entry of a plan
+---   collective  no
+---   example
+---     local net = mh.parallelize_module(nn.Linear(4, 6), mesh, mh.ColwiseParallel())
+---     net.weight.placements[1].dim, net.bias.placements[1].dim    --> 0  0
 define("ColwiseParallel", "input_layouts", "output_layouts", "use_local_output")
+--- mh.RowwiseParallel({input_layouts = nil, output_layouts = nil, use_local_output = nil}) -> Style
+---   A style of mh.parallelize_module: a Linear is cut along its inputs, an Embedding along its rows. The partial
+---   results of the ranks are added.
+---   input_layouts   Placement?   how the input is placed; nil for mh.Shard(-1)
+---   output_layouts   Placement?   how the result is placed; nil for mh.Replicate()
+---   use_local_output   boolean?   as in PyTorch
+---   returns     Style       an entry of a plan
+---   collective  no
+---   example
+---     local net = mh.parallelize_module(nn.Linear(6, 4), mesh, {[""] = mh.RowwiseParallel()})
+---     net.weight.placements[1].dim, net.bias.placements[1]:is_replicate()    --> 1  true
 define("RowwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("PairwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("SequenceParallel", "sequence_dim", "use_local_output")

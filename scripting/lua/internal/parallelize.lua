@@ -216,13 +216,24 @@ local function with_mesh(mesh, plan, given)
   return registered.get_mesh(), plan, given
 end
 
---- Divides `module` over `mesh` as `plan` says, in place, and returns it. Without a mesh, parallelize_module(net, plan,
---- options), it is the one of mh.set_mesh. Collective over the mesh; make optimizers afterwards. Options: src_data_rank
---- (default 0: that rank's parameters count; false: each rank cuts its own equal copy), unmatched ("error" or "warn":
---- names in the plan that match nothing), is_model_sharded (true: every rank's tensors are its blocks, cut as the plan
---- says), factory (what zeros, ones, full, arange, eye and linspace make within the module's forward; random factories,
---- which draw from this state's generator, stay plain: true for Replicate, or placements by name, {zeros =
---- {mh.Shard(0)}}; left out, plain tensors). A second call warns and changes nothing.
+--- mh.parallelize_module(module, mesh, plan, options = nil) -> Module
+---   Divides a module over a mesh as a plan says, in place: parameters become ShardTensors, and inputs and outputs of
+---   modules are moved. Make optimizers afterwards. Without a mesh, mh.parallelize_module(net, plan), it is that of
+---   mh.set_mesh. A second call warns and changes nothing.
+---   module      Module      what is divided
+---   mesh        DeviceMesh?   the mesh
+---   plan        table       styles by name or pattern of a module, {["blocks.*.fc1"] = mh.ColwiseParallel()}, one
+---     style, or placements, {parameter = {["fc.weight"] = {mh.Shard(0)}}, forward = {input = {{mh.Shard(2)}}}}
+---   options     table?      {src_data_rank = 0 (false: each rank cuts its own equal copy), unmatched = "error"|"warn"
+---     (a name that matches nothing), is_model_sharded = false (tensors are blocks already), factory (placements of
+---     what zeros, ones, full, arange, eye and linspace make in forward; true for Replicate)}
+---   returns     Module      module itself
+---   collective  over the mesh
+---   errors      ValueError: a name that matches nothing, with the nearest one; sizes that cannot be cut
+---   example
+---     local net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+---     mh.parallelize_module(net, mesh, {["0"] = mh.ColwiseParallel(), ["2"] = mh.RowwiseParallel()})
+---     net(mh.ones{3, 4}).shape, net[0].weight.placements[1].dim    --> {3, 2}  0
 function parallelize.parallelize_module(module, mesh, plan, given)
   check_module("parallelize_module", module)
   mesh, plan, given = with_mesh(mesh, plan, given)
@@ -272,7 +283,14 @@ end
 --- Returns what parallelize_module did to this very module: {mesh =, plan =, custom =}, nil when it did nothing.
 function parallelize.done(module) return kDone[module] end
 
---- Always an error: no operator sends tokens to the ranks of their experts.
+--- mh.expert_parallel() -> nothing
+---   Always an error: no operator sends tokens to the ranks of their experts. Keep the experts in one parameter
+---   [experts, ...] and cut its dim 0.
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: always
+---   example
+---     (pcall(mh.expert_parallel))    --> false
 function parallelize.expert_parallel()
   fail("expert_parallel: NotImplementedError: expert parallelism is not part of Moonhalo, in no function and as no " ..
       "mesh "
@@ -281,10 +299,22 @@ function parallelize.expert_parallel()
     .. "{parameter = {[\"moe.weight\"] = {mh.Shard(0)}}}")
 end
 
---- `partition(name, module, mesh)` places what it likes (`module.weight = nn.Parameter(mh.distribute_tensor(...))`),
---- for the root (name "") and every module below; what is left becomes Replicate. `input(module, args, mesh)` and
---- `output(module, result, mesh)` run around the root's forward, and may return what takes their place. Returns
---- `module`.
+--- mh.distribute_module(module, mesh, partition = nil, input = nil, output = nil) -> Module
+---   Distributes a module by functions, as PyTorch's: partition(name, module, mesh) places what it likes for the module
+---   (name "") and every module below; other parameters become replicated.
+---   module      Module      what is distributed
+---   mesh        DeviceMesh  the mesh
+---   partition   function?   partition(name, module, mesh)
+---   input       function?   input(module, args, mesh) runs before forward and may return new arguments
+---   output      function?   output(module, result, mesh) runs after forward and may return a new result
+---   returns     Module      module itself
+---   collective  over the mesh
+---   errors      ValueError: not a module, or not a mesh
+---   example
+---     local net = mh.distribute_module(nn.Linear(2, 6), mesh, function(_, module, on)
+---       module.weight = nn.Parameter(mh.distribute_tensor(module.weight:detach(), on, {mh.Shard(0)}))
+---     end)
+---     net.weight.placements[1].dim, net.bias.placements[1]:is_replicate()    --> 0  true
 function parallelize.distribute_module(module, mesh, partition, input, output)
   check_module("distribute_module", module)
   if not registered.is_mesh(mesh) then
@@ -303,8 +333,16 @@ function parallelize.distribute_module(module, mesh, partition, input, output)
   return module
 end
 
---- Reduces gradients that are still sums over ranks, several in one message; optimizers do it one by one otherwise.
---- `of` is a module or a list of parameters. Collective.
+--- mh.finish_grad_sync(of) -> nothing
+---   Reduces gradients that are still sums over ranks, several in one message. Optimizers do it in their step.
+---   of          Module|{Tensor}   a module, or a list of parameters
+---   returns     nothing
+---   collective  over the meshes of the parameters
+---   example
+---     local net = nn.Linear(2, 1)
+---     net(mh.ones{1, 2}):sum():backward()
+---     mh.finish_grad_sync(net)
+---     net.bias.grad:item()    --> 1.0
 function parallelize.finish_grad_sync(of)
   if is_module(of) then of = of:parameters() end
   mh._training.finish_grad_sync(of)

@@ -18,10 +18,20 @@ local function check(net, patches)
   end
 end
 
---- `patches`: names of modules, or patterns as in plans ("blocks.*.fc2"), to functions `fn(self, forward, ...)` that
---- run instead of the module's forward; `forward(self, ...)` is what ran before. Hooks, those of a plan too, run around
---- them as ever, so parallelize_module may come before or after. Returns an object whose `remove()` takes the patches
---- off again. A name that matches nothing is an error, as are two equally good ones for a module.
+--- mh.patch(net, patches) -> table
+---   Runs other functions in place of the forward of modules that are chosen by name: fn(self, forward, ...) may call
+---   forward(self, ...). Hooks, those of plans too, run around it.
+---   net         Module      the model
+---   patches     table       functions by name or pattern of a module, {["blocks.*.fc2"] = fn}
+---   returns     table       {remove}: remove() takes the patches away
+---   collective  no
+---   errors      ValueError: a name that matches nothing, or two patterns that fit equally well
+---   example
+---     local net = nn.Sequential(nn.ReLU())
+---     local patched = mh.patch(net, {["0"] = function(self, forward, x) return forward(self, x) + 5 end})
+---     local first = net(mh.zeros{1}):item()
+---     patched.remove()
+---     first, net(mh.zeros{1}):item()    --> 5.0  0.0
 local function patch(net, patches)
   check(net, patches)
   local names, modules, patterns, undo = {}, {}, {}, {}

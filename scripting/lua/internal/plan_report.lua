@@ -45,7 +45,14 @@ local function text(title, rows)
   return table.concat(lines, "\n")
 end
 
---- Every parameter and buffer: name, global shape, dtype, and how each dimension of its mesh divides it.
+--- mh.plan.repr_params(net) -> string
+---   Every parameter and buffer: name, global shape, dtype, and how each mesh dim divides it.
+---   net         Module      a divided module, or a plain one
+---   returns     string      the same on all ranks
+---   collective  no
+---   errors      ValueError: not a module
+---   example
+---     mh.plan.repr_params(nn.Linear(2, 3)):match("^[^\n]*")    --> Linear: 2 parameters of 9 numbers
 function report.repr_params(net)
   check("repr_params", net)
   local rows, count = {}, 0
@@ -58,8 +65,15 @@ function report.repr_params(net)
   return text(title, rows)
 end
 
---- The gradients that are sums still to be made: those that finish_grad_sync or the optimizer's step will reduce.
---- Returns the text and the list of names.
+--- mh.plan.list_grad_sync(net) -> string
+---   The gradients that are sums still to be made, by mh.finish_grad_sync or the optimizer's step; a second result is
+---   the list of their names.
+---   net         Module      after backward
+---   returns     string      the same on all ranks
+---   collective  no
+---   errors      ValueError: not a module
+---   example
+---     mh.plan.list_grad_sync(nn.Linear(2, 3)):match("^[^\n]*")    --> Linear: 0 of 0 gradients are to be summed
 function report.list_grad_sync(net)
   check("list_grad_sync", net)
   local rows, names, have = {}, {}, 0
@@ -77,9 +91,15 @@ function report.list_grad_sync(net)
   return text(("%s: %d of %d gradients are to be summed"):format(net:class_name(), #rows, have), rows), names
 end
 
---- Describes what parallelize_module understood of the plan for `net` and modules below that were divided on their own:
---- the mesh, and a plan without patterns and styles, which mh.plan.load reads when it stands in a file. What it does
---- not name is Replicate.
+--- mh.plan.dump(net) -> string
+---   What mh.parallelize_module understood of the plan: the mesh, and a plan without patterns and styles, which
+---   mh.plan.load reads. What it does not name is replicated.
+---   net         Module      a divided module
+---   returns     string      the same on all ranks
+---   collective  no
+---   errors      ValueError: not a module
+---   example
+---     mh.plan.dump(nn.Linear(2, 3))    --> Linear was not divided by a plan
 function report.dump(net)
   check("dump", net)
   local parts = {}

@@ -67,13 +67,18 @@ local function check(name, net)
   end
 end
 
---- A plan for parallelize_module and a mesh of one dimension, as a table to print (`print(mh.plan.new(plan))`) or
---- change.
---- Structures: unet2d, unet3d, convnext, fno, vit, dit (fields [batch, channels, first spatial dim, ...], given whole
---- to every rank, are cut along the first spatial dim, and what follows stays cut; Linears of convnext, vit and dit
---- that widen and narrow again keep their weights in blocks) and mlp (tensor parallel: Linears in pairs, the first by
---- columns, the second by rows; input and output are whole). Any plan gives the numbers of the whole module; the
---- structure decides what travels.
+--- mh.plan.zoo(name, net) -> table
+---   A plan for a model of known structure: fields are cut along their first dim of space, wide pairs of Linears keep
+---   their weights in blocks. Every plan gives the numbers of the whole module.
+---   name        "unet2d"|"unet3d"|"convnext"|"fno"|"vit"|"dit"|"mlp"   the structure
+---   net         Module      the model; it is read, not changed
+---   returns     table       for mh.parallelize_module
+---   collective  no
+---   errors      ValueError: an unknown name, or a module of another structure
+---   example
+---     local net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+---     mh.parallelize_module(net, mesh, mh.plan.zoo("mlp", net))
+---     net(mh.ones{2, 4}).shape    --> {2, 4}
 local function zoo(name, net)
   check(name, net)
   local structure, plan = kStructures[name], {}

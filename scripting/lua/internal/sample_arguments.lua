@@ -17,16 +17,28 @@ local function marked(op, tensor, said)
   return tensor
 end
 
---- Returns `t`, which from now on is one tensor for all samples: a table of classes, a grid, a mask. A data parallel
---- module (mh.replicate, mh.fully_shard, units of mh.parallelize, pipelines of units) that is called with it copies it
---- instead of joining the ranks' along dim 0. It must be the same on all ranks, which the first call checks. The mark
---- is this tensor's alone: what is computed from it has none. `t`: a tensor of any shape and dtype. Not collective.
+--- mh.constant(t) -> Tensor
+---   Marks a tensor as one for all samples (a grid, a mask, class weights), so that a data parallel module copies it
+---   instead of joining those of the ranks along dim 0. What is computed from it has no mark.
+---   t           Tensor      plain, the same on all ranks
+---   returns     Tensor      t itself
+---   collective  no
+---   errors      TypeError: not a tensor
+---   example
+---     local mask = mh.ones{4}
+---     mh.constant(mask):is_same(mask)    --> true
 function samples.constant(t) return marked("constant", t, "constant") end
 
---- `mh.local_batch(t, mesh["dp"])`: every rank's own samples as one tensor, cut along dim 0; ranks may have different
---- numbers of rows. Collective over the whole mesh. Plain parameters of modules that `t` was computed from get the sum
---- of their gradients over the ranks. `mh.local_batch(t)` returns t and marks it: its rows are this rank's own samples,
---- even if the other ranks have the same ones. Not collective.
+--- mh.local_batch(t, mesh = nil) -> Tensor
+---   Joins every rank's own samples into one tensor, cut along dim 0; ranks may have different numbers of rows. Without
+---   a mesh it returns t, marked as this rank's own samples.
+---   t           Tensor      plain, [samples, ...]
+---   mesh        DeviceMesh?   the mesh, or its data dim, mesh["data"]
+---   returns     Tensor      a ShardTensor on the whole mesh
+---   collective  over the whole mesh, if one is given
+---   errors      TypeError: not a tensor
+---   example
+---     mh.local_batch(mh.ones{2, 3}, mesh).shape[1] == 2 * mh.world_size()    --> true
 function samples.local_batch(t, ...)
   if select("#", ...) == 0 then return marked("local_batch", t, "own") end
   return training.local_batch(t, ...)
