@@ -37,6 +37,17 @@ function plan.new(table_or_style)
   return made
 end
 
+--- mh.make_optimizer(kind, parameters, options = nil) -> Optimizer
+---   Makes the optimizer of mh.optim that a string names; mh.optim[kind](parameters, options) does the same.
+---   kind        "SGD"|"Adam"|"AdamW"|"RMSprop"|"Adagrad"|"LBFGS"   the algorithm
+---   parameters   Tensor|{Tensor}|{table}   such as net:parameters()
+---   options     table?      those of the algorithm
+---   returns     Optimizer   its step() changes the parameters
+---   collective  no; step() is
+---   errors      ValueError: an unknown name, with the nearest one
+---   example
+---     mh.make_optimizer("SGD", {nn.Parameter(mh.ones{1})}, {lr = 0.5}).name    --> SGD
+
 plan.zoo = mh._framed(require "moonhalo.internal.plan_zoo")
 for name, fn in pairs(require "moonhalo.internal.plan_report") do plan[name] = mh._framed(fn) end
 

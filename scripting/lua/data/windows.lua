@@ -166,7 +166,15 @@ local function windows(data, ...)
   return self:over(pieces)
 end
 
---- The run and the anchor of sample `i`, all from 0.
+--- windows:at(i) -> integer
+---   The trajectory of a sample; a second result is its anchor step.
+---   i           integer     the sample, from 0
+---   returns     integer     trajectory and step, from 0
+---   collective  no
+---   errors      ValueError: there is no such sample
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 4}}, {dims = {"time", "x"}})
+---     data:windows{inputs = {fields = {"u"}, steps = {-1, 0}}}:at(0)    --> 0  1
 function Windows:at(i)
   if math.type(i) ~= "integer" or i < 0 or i >= self.count then
     fail(("windows: no sample %s\n  have  %d, which count from 0"):format(text.of(i), self.count))
@@ -180,14 +188,28 @@ function Windows:at(i)
   return piece.run, piece.first + (i - self.starts[low]) * self.every
 end
 
---- The time of a sample's anchor: a date, or a number (without times: the step).
+--- windows:time(i) -> string|number
+---   The time of a sample's anchor.
+---   i           integer     the sample, from 0
+---   returns     string|number   a date, a number, or the step where there are no times
+---   collective  no
+---   errors      ValueError: there is no such sample
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{3, 4}}, {dims = {"time", "x"}, times = {10, 20, 30}})
+---     tonumber(data:windows{inputs = {fields = {"u"}, steps = {0}}}:time(1))    --> 20
 function Windows:time(i)
   local run, anchor = self:at(i)
   local times = self.data.runs[run + 1].times
   return times and self.data:time_text(times[anchor + 1], run) or tostring(anchor)
 end
 
---- Names of all fields that samples read, each once.
+--- windows:fields() -> {string}
+---   The names of all fields that samples have, each once.
+---   returns     {string}    inputs, targets and static fields
+---   collective  no
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{3, 4}}, {dims = {"time", "x"}})
+---     data:windows{inputs = {fields = {"u"}, steps = {0}}}:fields()    --> {"u"}
 function Windows:fields()
   local seen = {}
   for _, part in ipairs {self.inputs, self.targets, self.static} do

@@ -27,8 +27,20 @@ end
 -- ---- Pooling ------------------------------------------------------------------------------------------------------
 
 for dims = 1, 3 do
-  --- (sum of x^p over the window)^(1/p); a window that ceil_mode lets stand out counts as if its mean were that of a
-  --- whole one.
+  --- mh.lp_pool1d(input, norm_type, kernel_size, {stride = nil, ceil_mode = false}) -> Tensor
+  --- mh.lp_pool2d(input, norm_type, kernel_size, {stride = nil, ceil_mode = false}) -> Tensor
+  --- mh.lp_pool3d(input, norm_type, kernel_size, {stride = nil, ceil_mode = false}) -> Tensor
+  ---   (sum of x^p over each window)^(1/p).
+  ---   input       Tensor      [batch, channels, space...]
+  ---   norm_type   number      p
+  ---   kernel_size   integer|{integer}   size of the window, one number or one for each dim
+  ---   stride      integer|{integer}?   distance between windows; nil for kernel_size
+  ---   ceil_mode   boolean     also counts a window that is not whole at the end, as if its mean were that of a whole
+  ---     one
+  ---   returns     Tensor      [batch, channels, space...]
+  ---   collective  over the mesh of an input whose space is cut
+  ---   example
+  ---     mh.lp_pool1d(mh.ones{1, 1, 4}, 1, 2):tolist()    --> {{{2.0, 2.0}}}
   define("lp_pool" .. dims .. "d", {"input", "norm_type", "kernel_size", optional "stride", {"ceil_mode", false}},
       function(v, op)
     local kernel = tuple(op, "kernel_size", v.kernel_size, dims)
@@ -55,6 +67,23 @@ local function unpooled_size(op, v, dims, kernel, stride, padding)
 end
 
 for dims = 1, 3 do
+  --- mh.max_unpool1d(input, indices, kernel_size, {stride = nil, padding = 0, output_size = nil}) -> Tensor
+  --- mh.max_unpool2d(input, indices, kernel_size, {stride = nil, padding = 0, output_size = nil}) -> Tensor
+  --- mh.max_unpool3d(input, indices, kernel_size, {stride = nil, padding = 0, output_size = nil}) -> Tensor
+  ---   Puts the values of a max pooling back where they were, with zeros elsewhere.
+  ---   input       Tensor      [batch, channels, space...]
+  ---   indices     Tensor      int64, of the pooling, the shape of input
+  ---   kernel_size   integer|{integer}   of the pooling
+  ---   stride      integer|{integer}?   of the pooling; nil for kernel_size
+  ---   padding     integer|{integer}   of the pooling
+  ---   output_size   {integer}?   size of the result, where several are possible
+  ---   returns     Tensor      [batch, channels, space...]
+  ---   collective  over the mesh of an input whose space is cut
+  ---   errors      ValueError: a size that the pooling cannot have come from
+  ---   example
+  ---     local values, indices = mh.max_pool1d_with_indices(mh.arange(4):float():reshape{1, 1, 4}, 2)
+  ---     mh.max_unpool1d(values, indices, 2):tolist()    --> {{{0.0, 1.0, 0.0, 3.0}}}
+
   define("max_unpool" .. dims .. "d",
     {"input", "indices", "kernel_size", optional "stride", {"padding", 0}, optional "output_size"}, function(v, op)
     local kernel, padding = tuple(op, "kernel_size", v.kernel_size, dims), tuple(op, "padding", v.padding, dims)
@@ -67,9 +96,22 @@ for dims = 1, 3 do
 end
 
 for dims = 2, 3 do
-  --- Windows that start where random numbers say (Graham, "Fractional max-pooling", 2014), as many as output_size, or
-  --- output_ratio times the extent. `random_samples` [batch, channels, dims] in [0, 1) are drawn where they are not
-  --- given. Returns the values, and with return_indices where they stood.
+  --- mh.fractional_max_pool2d(input, kernel_size, {output_size = nil, output_ratio = nil, return_indices = false,
+  ---     random_samples = nil}) -> Tensor
+  --- mh.fractional_max_pool3d(input, kernel_size, {output_size = nil, output_ratio = nil, return_indices = false,
+  ---     random_samples = nil}) -> Tensor
+  ---   The largest value of windows that start at random places (Graham, "Fractional max-pooling", 2014).
+  ---   input       Tensor      [batch, channels, space...]
+  ---   kernel_size   integer|{integer}   size of the window
+  ---   output_size   integer|{integer}?   size of the result; this or output_ratio
+  ---   output_ratio   number|{number}?   size of the result as a part of that of the input
+  ---   return_indices   boolean   a second result says where in space the values were, int64
+  ---   random_samples   Tensor?   [batch, channels, dims] from 0 to 1, in place of random numbers
+  ---   returns     Tensor      [batch, channels, space...]
+  ---   collective  over the mesh of a cut input
+  ---   errors      ValueError: both or neither of output_size and output_ratio
+  ---   example
+  ---     mh.fractional_max_pool2d(mh.randn{1, 2, 7, 7}, 2, {output_size = 3}).shape    --> {1, 2, 3, 3}
   define("fractional_max_pool" .. dims .. "d", {"input", "kernel_size", optional "output_size", optional "output_ratio",
     {"return_indices", false}, optional "random_samples"}, function(v, op)
     local x, shape = v.input, v.input.shape

@@ -46,7 +46,7 @@ end
 ---   RowwiseParallel Linear usually follows.
 ---   input_layouts   Placement?   how the input is placed; nil for mh.Replicate()
 ---   output_layouts   Placement?   how the result is placed; nil for mh.Shard(-1)
----   use_local_output   boolean?   as in PyTorch
+---   use_local_output   boolean?   nil or true: the result is this rank's block, a plain tensor
 ---   returns     Style       an entry of a plan
 ---   collective  no
 ---   example
@@ -58,13 +58,25 @@ define("ColwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 ---   results of the ranks are added.
 ---   input_layouts   Placement?   how the input is placed; nil for mh.Shard(-1)
 ---   output_layouts   Placement?   how the result is placed; nil for mh.Replicate()
----   use_local_output   boolean?   as in PyTorch
+---   use_local_output   boolean?   nil or true: the result is this rank's block, a plain tensor
 ---   returns     Style       an entry of a plan
 ---   collective  no
 ---   example
 ---     local net = mh.parallelize_module(nn.Linear(6, 4), mesh, {[""] = mh.RowwiseParallel()})
 ---     net.weight.placements[1].dim, net.bias.placements[1]:is_replicate()    --> 1  true
 define("RowwiseParallel", "input_layouts", "output_layouts", "use_local_output")
+--- mh.PairwiseParallel({input_layouts = nil, output_layouts = nil, use_local_output = nil}) -> Style
+---   A style of mh.parallelize_module for a module with Linears in pairs: the first of each pair is cut along its
+---   outputs, the second along its inputs, so that they communicate once.
+---   input_layouts   Placement?   how the input is placed; nil for mh.Replicate()
+---   output_layouts   Placement?   how the result is placed; nil for mh.Replicate()
+---   use_local_output   boolean?   nil or true: the result is this rank's block, a plain tensor
+---   returns     Style       an entry of a plan
+---   collective  no
+---   example
+---     local net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+---     mh.parallelize_module(net, mesh, mh.PairwiseParallel())
+---     net(mh.ones{3, 4}).shape    --> {3, 2}
 define("PairwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 define("SequenceParallel", "sequence_dim", "use_local_output")
 define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kwarg_layouts",

@@ -212,9 +212,16 @@ local function part_of(entry, tensors)
   return {rank = mh.rank(), ranks = mh.world_size(), entry = mh.json.encode(entry), blocks = kept, notes = notes}
 end
 
---- This rank's part of the state of `module`, and of `optimizer` if one is given: {rank, ranks, entry, blocks = tensors
---- by name, notes}. Every element is in the part of one rank. Parts are plain data: the caller stores them
---- (mh.checkpoint.save(path, {part = part}, {layout = "per_rank"}), say). Collective over all ranks.
+--- mh.deduped_state_dict(module, optimizer = nil) -> table
+---   This rank's part of the state of a module, and of its optimizer; every element is in the part of one rank.
+---   module      Module      divided in any way
+---   optimizer   Optimizer?   of its parameters
+---   returns     table       {rank, ranks, entry, blocks, notes}, plain data; a second result is that of the optimizer
+---   collective  over all ranks
+---   errors      ValueError: not a module
+---   example
+---     local part = mh.deduped_state_dict(nn.Linear(2, 3))
+---     part.rank == mh.rank(), part.ranks == mh.world_size()    --> true  true
 function parts.deduped_state_dict(module, optimizer)
   refuse_pipelines("deduped_state_dict", module)
   if not base.is_module(module) then fail("deduped_state_dict: wanted an nn.Module, got " .. mh._describe(module)) end
@@ -252,8 +259,20 @@ local function merged(list)
   return tree_of(list[1], parts.whole("merge_state_dicts", all))
 end
 
---- The whole states of which the lists hold every rank's part: of a module, tensors by name, which its load_state_dict
---- takes on one rank; and of its optimizer. Not collective.
+--- mh.merge_state_dicts(models, optimizers = nil) -> table
+---   The whole states of the parts that mh.deduped_state_dict gave on every rank.
+---   models      {table}     the parts of all ranks, in any order
+---   optimizers   {table}?   those of the optimizer
+---   returns     table       tensors by name, for load_state_dict on one rank; a second result is the optimizer's state
+---   collective  no
+---   errors      ValueError: a part is missing, or of another run
+---   example
+---     local net = nn.Linear(2, 3)
+---     if mh.world_size() == 1 then
+---       print(mh.merge_state_dicts({(mh.deduped_state_dict(net))}).weight.shape)
+---     else
+---       print(net.weight.shape)
+---     end    --> {3, 2}
 function parts.merge_state_dicts(models, optimizers)
   local model = merged(models)
   return model, optimizers and merged(optimizers) or nil

@@ -70,18 +70,18 @@ function meta.__newindex(_, name)
   fail("ComputeConfig: '" .. tostring(name) .. "' cannot be changed\n  fix   make another one")
 end
 
---- {plan_ngpus = 2, runtime_ngpus = 4, use_zero = true, use_end2end = true, pas_config = {pipeline_nmicros = 4}}.
---- plan_ngpus: ranks of a unit, over which a policy divides the model. runtime_ngpus (default: as many): ranks of a
---- run, a multiple of those; every unit trains on samples of its own. use_zero (false): parameters, gradients and
---- states of optimizers are kept in blocks over the units (over the data dim of the plan where there is one unit);
---- over units a step sends what copies would, and holds whole parameters until the optimizer writes them.
---- use_async_reducer (false): gradients are summed while the backward pass goes on, of train_step's samples while that
---- of the last does; else when the optimizer wants them. reducer_bucket_cap_mb (32): of gradients in one message.
---- macs_per_byte (nil: math.huge, of autodist 10, or what pas_config says): multiplications that a rank makes while it
---- sends a byte: products are divided over the ranks where that saves more than it sends. With math.huge bytes alone
---- count, and ranks repeat what is cheap to fetch. use_end2end (false): forward takes a sample and gives the loss, and
---- train_step and infer_step call it. pas_config: the options of the policy. user_config: what a policy of the user's
---- wants to know. Field of the result besides: units.
+--- mh.ComputeConfig(given) -> ComputeConfig
+---   How a run uses its ranks, for mh.parallelize.
+---   given       table       {plan_ngpus: ranks of a unit, over which a policy divides the model; runtime_ngpus: ranks
+---     of the run, a multiple, as many if left out; use_zero = false: parameters, gradients and optimizer states in
+---     blocks over the units; use_async_reducer = false: gradients are summed during backward; reducer_bucket_cap_mb =
+---     32: of one message; macs_per_byte: multiplications that a rank makes while it sends a byte; use_end2end = false:
+---     forward takes a sample and gives the loss; pas_config = {}: options of the policy; user_config = {}}
+---   returns     ComputeConfig   its fields, and units; it cannot be changed
+---   collective  no
+---   errors      ValueError: plan_ngpus is missing, an unknown field, or runtime_ngpus is not a multiple
+---   example
+---     mh.ComputeConfig{plan_ngpus = 2, runtime_ngpus = 4}.units    --> 2
 function compute_config.ComputeConfig(given)
   if type(given) ~= "table" or getmetatable(given) then
     fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. mh._describe(given))

@@ -216,21 +216,26 @@ local function parallelize_made(module, dummy, policy, config, options)
   return module
 end
 
---- Divides a model over the ranks of a run as a policy says, and trains it in units: `mh.parallelize(net, {x =
---- mh.zeros{4, 16}}, "tp", mh.ComputeConfig{plan_ngpus = 2, runtime_ngpus = 4})`. Collective over all ranks. `module`:
---- a module, which is divided in place and returned; or a class or constructor: a function is returned that makes such
---- modules (a module, where module_fn makes it). `dummy`: arguments of forward by name; one forward of them on plain
---- tensors is what the policy sees. `policy`: "dp", "data", "tp", "pp", "hybrid", "autodist", or a function(graph,
---- config) that returns placements (policies.lua). The ranks of a unit are given the same plain tensors, other units
---- theirs; what is the same for all samples is marked by mh.constant.
---- `module.parallel` then is {mesh, config, plan, planned, report (of autodist), pipeline}.
---- Options: gen_savedir: a folder where plans are kept. reuse: "match" (of what is there: an error where it was made
---- from something else, of a policy with other upvalues, say), "moo" (another plan then), "override" (always), "graph"
---- (another plan, from the graph that is there). instance_name: for several plans of one class. load_module = false:
---- plans only, on any number of ranks, and returns the plan. module_dtype. module_fn: makes the module.
---- init_module_params = false: parameters are NaN until they are loaded. broadcast_strategy: "all" (rank 0's plan and
---- weights count), "code" or "no_weights" (its plan; weights are equal in a unit already), "none" (every rank finds the
---- files or plans alike).
+--- mh.parallelize(module, dummy, policy, config, options = nil) -> Module
+---   Divides a model over the ranks of a run as a policy says, and trains it in units: the ranks of a unit get the same
+---   plain tensors, other units their own. What is the same for all samples is marked by mh.constant. module.parallel
+---   then has mesh, config, plan, report and pipeline.
+---   module      Module|Class|function   a module, which is divided in place, or what makes one: then the result is a
+---     function that makes divided modules
+---   dummy       table       arguments of forward by name; the policy sees one forward of them on plain tensors
+---   policy      string|function   "dp", "data", "tp", "pp", "hybrid", "autodist", or function(graph, config) that
+---     returns placements
+---   config      ComputeConfig   how the run uses its ranks
+---   options     table?      {gen_savedir: a folder where plans are kept; reuse = "match"|"moo"|"override"|"graph";
+---     instance_name; load_module = true; module_dtype; module_fn; init_module_params = true; broadcast_strategy =
+---     "all"|"code"|"no_weights"|"none"}
+---   returns     Module      module itself
+---   collective  over all ranks
+---   errors      ValueError: an unknown policy or option, or a config of another number of ranks
+---   example
+---     local config = mh.ComputeConfig{plan_ngpus = mh.world_size()}
+---     local net = mh.parallelize(nn.Linear(4, 6), {x = mh.zeros{2, 4}}, "tp", config)
+---     net(mh.ones{2, 4}).shape    --> {2, 6}
 local function parallelize(module, dummy, policy, config, given)
   local options = read_options(given)
   policy = check_policy(policy)
