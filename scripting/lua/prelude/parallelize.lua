@@ -10,6 +10,7 @@ local kHomes = {
   {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
   {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"}, {"internal.rollout", "rollout"},
+  {"internal.grad_scaler", "GradScaler"},
   {"internal.ema", "EMA"},
   {"internal.accumulate", "accumulate"},
   {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts",
