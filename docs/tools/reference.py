@@ -16,7 +16,7 @@ OBJECTS = {
     "x": "Tensor", "mesh": "DeviceMesh", "placement": "Placement", "net": "Module", "list": "ModuleList", "dict": "ModuleDict",
     "opt": "Optimizer", "group": "ParamGroup", "scheduler": "Scheduler", "ema": "EMA", "generator": "Generator", "plan": "ParallelPlan",
     "pipe": "Pipeline", "file": "File", "dataset": "Dataset", "selection": "Selection", "data": "Collection", "windows": "Windows",
-    "loader": "Loader", "sampler": "Sampler", "statistics": "Statistics", "canvas": "Canvas", "pending": "PendingTensor",
+    "loader": "Loader", "sampler": "Sampler", "statistics": "Statistics", "canvas": "Canvas", "pending": "PendingTensor", "metric": "Metric",
 }
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"), ("scripting/embed", "moonhalo_c.h", "///"),
          ("scripting/embed", "moonhalo.f90", "!>"))

@@ -138,6 +138,9 @@ end)
 ---   Sum of the derivatives of each component along its dim, by finite differences.
 ---   components  {Tensor}   one for each of dims, of one shape
 ---   dims        {integer}  the dim of each
+---   spacing     number|{number}   distance of neighbours, one or one for each dim
+---   order       integer    of the finite differences, as of mh.stencil
+---   boundary    string     what is beyond the domain, as of mh.stencil
 ---   returns     Tensor     of that shape
 ---   collective  where a dim of space is cut: neighbouring rows are sent
 ---   errors      ValueError: the number of dims differs from that of components

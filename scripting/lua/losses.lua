@@ -81,14 +81,20 @@ per_sample("relative_lp", {{"p", 2}, optional "weights", optional "mask", {"eps"
   fields.check_weights(op, v.input, v)
 end)
 
---- mh.losses.relative_h1(input, target, {spacing = 1.0, order = 2, boundary = "circular", eps = 0.0, dims = {2, ...},
----     reduction = "mean"}) -> Tensor
+--- mh.losses.relative_h1(input, target, {spacing = 1.0, order = 2, boundary = "circular", eps = 0.0, weights = nil,
+---     dims = {2, ...}, reduction = "mean"}) -> Tensor
 ---   The Sobolev norm sqrt(|d|^2 + |grad d|^2) of d = input - target, relative to that of the target. Gradients are
----   finite differences.
----   spacing        number or list   distance of neighbours, of every dim of space
----   order, boundary                 as in mh.stencil
----   the others, returns, errors     as in relative_lp
----   collective     where a dim of space is cut: neighbouring rows are sent
+---   finite differences. input, target  Tensor   real, of one shape [batch, channels, space...]
+---   spacing     number|{number}   distance of neighbours, one or one for each dim of space
+---   order       integer     order of the finite differences, as of mh.stencil
+---   boundary    string      what is beyond the domain, as of mh.stencil
+---   eps         number      added to the divisor
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   dims        {integer}   dims of space; all from 2 if left out
+---   reduction   "mean"|"sum"|"none"   over samples and channels
+---   returns     Tensor      one number; with "none" a value for each sample and channel
+---   collective  over the mesh of fields whose space is cut: neighbouring rows are sent
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local t = mh.ones({1, 1, 4})
 ---     mh.losses.relative_h1(t * 1.5, t):item()    --> 0.5
@@ -98,12 +104,19 @@ per_sample("relative_h1", {{"spacing", 1.0}, {"order", 2}, {"boundary", "circula
   fields.check_weights(op, v.input, v)
 end)
 
---- mh.losses.nrmse(input, target, {eps = 0.0, mask = nil, weights = nil, dims = {2, ...}, reduction = "mean"}) ->
----     Tensor
+--- mh.losses.nrmse(input, target, {eps = 0.0, weights = nil, mask = nil, dims = {2, ...},
+---     reduction = "mean"}) -> Tensor
 ---   sqrt(mean (input - target)^2 / mean target^2) over the dims of space: PDEBench (Takamoto et al. 2022), and with
----   eps =
----   1e-7 the NRMSE of The Well (Ohana et al. 2024).
----   options, returns, collective, errors   as in relative_lp
+---   eps = 1e-7 the NRMSE of The Well (Ohana et al. 2024). input, target  Tensor   real, of one shape [batch, channels,
+---   space...]
+---   eps         number      added to the divisor
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   dims        {integer}   dims of space; all from 2 if left out
+---   reduction   "mean"|"sum"|"none"   over samples and channels
+---   returns     Tensor      one number; with "none" a value for each sample and channel
+---   collective  over the mesh of fields whose space is cut
+---   errors      ValueError: the shapes differ
 ---   example
 ---     mh.losses.nrmse(mh.tensor{{{3.0, 0.0}}}, mh.tensor{{{4.0, 0.0}}}):item()    --> 0.25
 per_sample("nrmse", {{"eps", 0.0}, optional "weights", optional "mask"}, function(op, v)
@@ -113,22 +126,30 @@ end)
 
 --- mh.losses.vrmse(input, target, {eps = 1e-7, dims = {2, ...}, reduction = "mean"}) -> Tensor
 ---   sqrt(mean (input - target)^2 / (var target + eps)) over the dims of space: The Well (Ohana et al. 2024). 1 is the
----   error of the target's mean. The variance is that of the sample, by n - 1, as in The Well's code.
----   options, returns, collective, errors   as in relative_lp
+---   error of the target's mean. The variance is that of the sample, by n - 1, as in The Well's code. input, target
+---   Tensor   real, of one shape [batch, channels, space...]
+---   eps         number      added to the divisor
+---   dims        {integer}   dims of space; all from 2 if left out
+---   reduction   "mean"|"sum"|"none"   over samples and channels
+---   returns     Tensor      one number; with "none" a value for each sample and channel
+---   collective  over the mesh of fields whose space is cut
+---   errors      ValueError: the shapes differ
 ---   example
 ---     mh.losses.vrmse(mh.tensor{{{1.0, 1.0}}}, mh.tensor{{{0.0, 2.0}}}, {eps = 0.0}):item()    --> 0.70710676908493
 per_sample("vrmse", {{"eps", 1e-7}}, function(op, v) arguments.number(op, "eps", v.eps) end)
 
---- mh.losses.crps(ensemble, target, {ensemble = 1, fair = true, weights = nil, mask = nil}) -> Tensor
----   Continuous ranked probability score: mean |x_i - y| - sum_ij |x_i - x_j| / (2 m (m - 1)), the mean over all points
----   of Ferro's fair score (2014); with fair = false m^2 in the place of m (m - 1), the score of the ensemble as it is.
----   input          Tensor     {batch, members, ...}
----   target         Tensor     the same without the dim of members
----   ensemble       integer    the dim of members
----   weights, mask  Tensor?    broadcast to the target
----   returns        Tensor     a number
----   collective     where the dim of members is cut
----   errors         ValueError: shapes do not match; one member with fair = true
+--- mh.losses.crps(input, target, {ensemble = 1, fair = true, weights = nil, mask = nil}) -> Tensor
+---   The continuous ranked probability score: mean |x_i - y| - sum_ij |x_i - x_j| / (2 m (m - 1)), the mean over all
+---   points of Ferro's fair score (2014); with fair = false m^2 in place of m (m - 1).
+---   input       Tensor      [batch, members, ...]
+---   target      Tensor      the shape of input without the dim of members
+---   ensemble    integer     the dim of members, which the truth does not have
+---   fair        boolean     Ferro's fair score; false is the score of the ensemble as it is
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   returns     Tensor      one number
+---   collective  over the mesh of fields whose space is cut, or whose members are
+---   errors      ValueError: shapes do not match; one member with fair = true
 ---   example
 ---     mh.losses.crps(mh.tensor{{0.0, 2.0}}, mh.tensor{1.0}, {fair = false}):item()    --> 0.5
 define("crps", {"input", "target", {"ensemble", 1}, {"fair", true}, optional "weights", optional "mask"},
@@ -142,17 +163,18 @@ define("crps", {"input", "target", {"ensemble", 1}, {"fair", true}, optional "we
   return fields.mean(score, all, v)
 end)
 
---- mh.losses.ssim(input, target, {data_range = 1.0, window = 11, sigma = 1.5, periodic = false, k1 = 0.01, k2 = 0.03})
----     -> Tensor
----   1 - the mean structural similarity (Wang et al. 2004) of fields of 1 to 3 dims of space.
----   input, target  Tensor     {batch, channel, space ...}
----   data_range     number     largest value minus least value that can be
----   window, sigma             of the Gaussian, in elements. Windows stay inside the field, or with periodic = true go
----                             on
----                             at its other end
----   returns        Tensor     a number
----   collective     where a dim of space is cut: neighbouring rows are sent
----   errors         ValueError: the window is larger than the field
+--- mh.losses.ssim(input, target, {data_range = 1.0, window = 11, sigma = 1.5, periodic = false, k1 = 0.01,
+---     k2 = 0.03}) -> Tensor
+---   1 - the mean structural similarity (Wang et al. 2004) of fields of 1 to 3 dims of space. input, target  Tensor
+---   real, of one shape [batch, channels, space...]
+---   data_range  number      largest possible value minus least one
+---   window      integer     elements of the Gaussian window
+---   sigma       number      standard deviation of the window, in elements
+---   periodic    boolean     windows continue at the other end of the field; false keeps them inside
+---   k1, k2      number      constants of the formula
+---   returns     Tensor      one number
+---   collective  over the mesh of fields whose space is cut: neighbouring rows are sent
+---   errors      ValueError: the window is larger than the field
 ---   example
 ---     local x = mh.ones({1, 1, 16, 16})
 ---     mh.losses.ssim(x, x):item()    --> 0.0
@@ -165,11 +187,14 @@ end)
 
 --- mh.losses.log_spectral_distance(input, target, {dims = {2, ...}, shells = nil, eps = 1e-12}) -> Tensor
 ---   sqrt of the mean over shells 1, 2, ... of (10 log10(P_input / P_target))^2, with P the radial spectra
----   (mh.diagnostics.radial_spectrum) of every sample and channel, in decibel; the mean of these.
----   eps            number     added to both powers
----   returns        Tensor     a number
----   collective     where a dim of space is cut
----   errors         ValueError: shapes differ
+---   (mh.diagnostics.radial_spectrum) of every sample and channel, in decibel; the mean of these. input, target  Tensor
+---   real, of one shape [batch, channels, space...]
+---   dims        {integer}   dims of space; all from 2 if left out
+---   shells      integer?    number of shells of wave numbers
+---   eps         number      added to both powers
+---   returns     Tensor      one number
+---   collective  over the mesh of fields whose space is cut
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local x = mh.randn({1, 1, 8, 8})
 ---     mh.losses.log_spectral_distance(x, x):item() < 1e-9    --> true

@@ -43,18 +43,19 @@ end
 
 -- ---- Means over everything ----------------------------------------------------------------------------------------
 
---- mh.metrics.rmse{weights = nil, mask = nil, keep = {}} -> Metric
---- mh.metrics.mse{...}  mh.metrics.mae{...}  mh.metrics.bias{...}
+--- mh.metrics.rmse({weights = nil, mask = nil, keep = {}}) -> Metric
+--- mh.metrics.mse({weights = nil, mask = nil, keep = {}}) -> Metric
+--- mh.metrics.mae({weights = nil, mask = nil, keep = {}}) -> Metric
+--- mh.metrics.bias({weights = nil, mask = nil, keep = {}}) -> Metric
 ---   The root of the mean of (guess - truth)^2 over all elements of all batches; that mean; the mean of |guess -
----   truth|;
----   the mean of guess - truth. With latitude weights these are WeatherBench 2's (Rasp et al. 2024).
----   weights     Tensor?    broadcast to the fields, as mh.metrics.latitude_weights(lat)
----   mask        Tensor?    bool, true where elements count; the others may be NaN
----   keep        {integer}  dims that are not averaged: {1} gives a value for every channel
----   returns     Metric     m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
----                          m:load_state_dict(state)
+---   truth|; the mean of guess - truth. With latitude weights these are WeatherBench 2's (Rasp et al. 2024).
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
 ---   collective  value and state_dict, where fields are cut: one reduction
----   errors      ValueError: shapes differ, weights do not broadcast
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.rmse{}
 ---     m:add(mh.tensor{3.0, 0.0}, mh.tensor{0.0, 1.0})
@@ -70,12 +71,14 @@ for _, name in ipairs {"mse", "rmse", "mae", "bias"} do
   })
 end
 
---- mh.metrics.max_error{mask = nil} -> Metric
+--- mh.metrics.max_error({mask = nil, keep = {}}) -> Metric
 ---   The largest |guess - truth| of all elements: PDEBench's maximum error.
----   mask, keep  as in mh.metrics.rmse
----   returns     Metric   as mh.metrics.rmse
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
 ---   collective  value and state_dict, where fields are cut: one reduction
----   errors      ValueError: shapes differ
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.max_error{}
 ---     m:add(mh.tensor{3.0, -5.0}, mh.tensor{1.0, 1.0})
@@ -146,19 +149,20 @@ local function of_errors(name, entries, check)
   })
 end
 
---- mh.metrics.relative_lp{p = 2, eps = 0.0, weights = nil, mask = nil, dims = {2, ...}, keep = {}} -> Metric
---- mh.metrics.relative_h1{spacing = 1.0, order = 2, boundary = "circular", eps = 0.0, ...}
---- mh.metrics.nrmse{eps = 0.0, ...}  mh.metrics.vrmse{eps = 1e-7, ...}
----   The mean over samples (dim 0) of mh.losses of the same name, whose options they have.
----   dims        {integer}  dims of space (if left out all from 2 that are not kept, or dim 1 of two)
----   keep        {integer}  dims that are not averaged: {1} gives a value for every channel, and of fields {batch,
----                          channel,
----                          lead, y, x} with dims = {3, 4} keep = {2} gives one for every lead
----   returns     Metric     as mh.metrics.rmse
----   collective  value and state_dict, where fields are cut: one reduction; relative_h1:add sends neighbouring rows
----   errors      ValueError: shapes differ
+--- mh.metrics.relative_lp({p = 2, eps = 0.0, weights = nil, mask = nil, dims = {2, ...}, keep = {}}) -> Metric
+---   The mean over samples (dim 0) of mh.losses.relative_lp.
+---   p           number      of the norm, at least 1
+---   eps         number      added to the divisor
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
 ---   example
----     local m = mh.metrics.nrmse{}
+---     local m = mh.metrics.relative_lp{}
 ---     m:add(mh.tensor{{3.0, 0.0}, {1.0, 1.0}}, mh.tensor{{4.0, 0.0}, {2.0, 2.0}})
 ---     m:value()    --> 0.375
 of_errors("relative_lp", {{"p", 2}, {"eps", 0.0}, optional "weights", optional "mask"}, function(self, op)
@@ -167,18 +171,59 @@ of_errors("relative_lp", {{"p", 2}, {"eps", 0.0}, optional "weights", optional "
   end
   arguments.number(op, "eps", self.eps)
 end)
+--- mh.metrics.nrmse({eps = 0.0, weights = nil, mask = nil, dims = {2, ...}, keep = {}}) -> Metric
+--- mh.metrics.vrmse({eps = 1e-7, dims = {2, ...}, keep = {}}) -> Metric
+---   The mean over samples (dim 0) of mh.losses.nrmse, or of mh.losses.vrmse.
+---   eps         number      added to the divisor
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
+---   example
+---     local m = mh.metrics.nrmse{}
+---     m:add(mh.tensor{{3.0, 0.0}, {1.0, 1.0}}, mh.tensor{{4.0, 0.0}, {2.0, 2.0}})
+---     m:value()    --> 0.375
 local function check_eps(self, op) arguments.number(op, "eps", self.eps) end
+--- mh.metrics.relative_h1({spacing = 1.0, order = 2, boundary = "circular", eps = 0.0, weights = nil, dims = {2, ...},
+---     keep = {}}) -> Metric
+---   The mean over samples (dim 0) of mh.losses.relative_h1.
+---   spacing     number|{number}   distance of neighbours, one or one for each dim of space
+---   order       integer     order of the finite differences, as of mh.stencil
+---   boundary    string      what is beyond the domain, as of mh.stencil
+---   eps         number      added to the divisor
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction; add sends neighbouring rows
+---   errors      ValueError: the shapes differ
+---   example
+---     local m, t = mh.metrics.relative_h1{}, mh.ones({1, 1, 4})
+---     m:add(t * 1.5, t)
+---     m:value()    --> 0.5
 of_errors("relative_h1", {{"spacing", 1.0}, {"order", 2}, {"boundary", "circular"}, {"eps", 0.0}, optional "weights"},
   check_eps)
 of_errors("nrmse", {{"eps", 0.0}, optional "weights", optional "mask"}, check_eps)
 of_errors("vrmse", {{"eps", 1e-7}}, check_eps)
 
---- mh.metrics.acc{climatology, weights = nil, mask = nil, dims = {2, ...}, keep = {}} -> Metric
+--- mh.metrics.acc({climatology = 0.0, weights = nil, mask = nil, dims = {2, ...}, keep = {}}) -> Metric
 ---   Anomaly correlation: the mean over samples of sum w f o / sqrt(sum w f^2 * sum w o^2), with the anomalies f =
----   guess -
----   climatology and o = truth - climatology. WeatherBench 2's form (Rasp et al. 2024): anomalies are not centred.
----   climatology Tensor or 0.0   broadcast to the fields; add's third argument takes its place, for one by day of year
----   others, returns, collective, errors   as mh.metrics.relative_lp
+---   guess - climatology and o = truth - climatology. WeatherBench 2's form (Rasp et al. 2024): anomalies are not
+---   centred.
+---   climatology   Tensor|number   broadcast to the fields; a third argument of add replaces it
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.acc{climatology = 1.0}
 ---     m:add(mh.tensor{{2.0, 1.0}}, mh.tensor{{3.0, 1.0}})
@@ -200,10 +245,16 @@ per_sample("acc", {{"climatology", 0.0}, optional "weights", optional "mask"}, {
   of = function(sums) return sums[1] / (sums[2] * sums[3]):sqrt() end,
 })
 
---- mh.metrics.psnr{data_range = 1.0, mask = nil, dims = {2, ...}, keep = {}} -> Metric
+--- mh.metrics.psnr({data_range = 1.0, mask = nil, dims = {2, ...}, keep = {}}) -> Metric
 ---   Peak signal-to-noise ratio in decibel: the mean over samples of 10 log10(data_range^2 / mean (guess - truth)^2).
----   data_range  number   largest value minus least value that can be
----   others, returns, collective, errors   as mh.metrics.relative_lp
+---   data_range  number      largest possible value minus least one
+---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.psnr{}
 ---     m:add(mh.tensor{{0.1, 0.1}}:double(), mh.zeros({1, 2}, {dtype = "float64"}))
@@ -221,12 +272,18 @@ per_sample("psnr", {{"data_range", 1.0}, optional "mask"}, {
   of = function(sums, self) return (self.data_range ^ 2 / (sums[1] / sums[2])):log10() * 10 end,
 })
 
---- mh.metrics.ssim{data_range = 1.0, window = 11, sigma = 1.5, periodic = false, k1 = 0.01, k2 = 0.03, keep = {}} ->
----     Metric
----   The mean structural similarity (Wang et al. 2004): the mean over samples, channels and windows. Options as in
----   mh.losses.ssim; keep = {1} gives a value for every channel.
----   returns     Metric   as mh.metrics.rmse
----   collective  add, where a dim of space is cut: neighbouring rows are sent; value and state_dict: one reduction
+--- mh.metrics.ssim({data_range = 1.0, window = 11, sigma = 1.5, periodic = false, k1 = 0.01, k2 = 0.03,
+---     keep = {}}) -> Metric
+---   The mean structural similarity (Wang et al. 2004): the mean over samples, channels and windows.
+---   data_range  number      largest possible value minus least one
+---   window      integer     elements of the Gaussian window
+---   sigma       number      standard deviation of the window, in elements
+---   periodic    boolean     windows continue at the other end of the field; false keeps them inside
+---   k1, k2      number      constants of the formula
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction; add sends neighbouring rows
 ---   errors      ValueError: the window is larger than the field
 ---   example
 ---     local m, x = mh.metrics.ssim{}, mh.ones({1, 1, 16, 16})
@@ -243,11 +300,16 @@ define("ssim", {{"data_range", 1.0}, {"window", 11}, {"sigma", 1.5}, {"periodic"
   finish = function(totals) return totals[1] / totals[2] end,
 })
 
---- mh.metrics.conserved_rmse{weights = nil, dims = {2, ...}, keep = {}} -> Metric
+--- mh.metrics.conserved_rmse({weights = nil, dims = {2, ...}, keep = {}}) -> Metric
 ---   PDEBench's cRMSE: sqrt of the mean over samples of (sum guess - sum truth)^2 / n^2, how well a total is conserved.
----   With
----   weights of cells, of their weighted means.
----   others, returns, collective, errors   as mh.metrics.relative_lp
+---   With weights of cells, of their weighted means.
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.conserved_rmse{}
 ---     m:add(mh.tensor{{3.0, 1.0}}, mh.tensor{{0.0, 2.0}})
@@ -262,9 +324,15 @@ per_sample("conserved_rmse", {optional "weights"}, {
   finish = function(mean) return mean:sqrt() end,
 })
 
---- mh.metrics.drift{weights = nil, dims = {2, ...}, keep = {}} -> Metric
+--- mh.metrics.drift({weights = nil, dims = {2, ...}, keep = {}}) -> Metric
 ---   The mean over samples of |total after - total before| / |total before|: of m:add(after, before).
----   others, returns, collective, errors   as mh.metrics.relative_lp
+---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.drift{}
 ---     m:add(mh.tensor{{3.0, 2.0}}, mh.tensor{{2.0, 2.0}})
@@ -291,11 +359,15 @@ local function faces(x, dims)
   return total
 end
 
---- mh.metrics.boundary_rmse{dims = {2, ...}, keep = {}} -> Metric
+--- mh.metrics.boundary_rmse({dims = {2, ...}, keep = {}}) -> Metric
 ---   PDEBench's bRMSE: the mean over samples of the root of the mean of (guess - truth)^2 over the faces of the domain.
----   An
----   element of several faces counts for each.
----   others, returns, collective, errors   as mh.metrics.relative_lp
+---   An element of several faces counts for each.
+---   dims        {integer}   dims of space; all from 2 if left out
+---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+---   returns     Metric      m:add(guess, truth), m:value(), m:merge(other), m:reset(), m:state_dict(),
+---     m:load_state_dict(s)
+---   collective  value and state_dict, where fields are cut: one reduction
+---   errors      ValueError: the shapes differ
 ---   example
 ---     local m = mh.metrics.boundary_rmse{}
 ---     m:add(mh.tensor{{2.0, 9.0, 2.0}}, mh.tensor{{0.0, 0.0, 0.0}})

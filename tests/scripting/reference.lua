@@ -20,6 +20,7 @@ end
 --- The names of mh.functional and mh.optim.lr_scheduler are also in mh and mh.optim; those of mh.nn.Module are methods.
 local function canonical(name)
   name = name:gsub("^mh%.nn%.Module%.", "Module:"):gsub("^mh%.optim%.lr_scheduler%.", "mh.optim.")
+  name = name:gsub("^v?rmse:", "Metric:")
   local short = name:match("^mh%.functional%.(.*)$")
   return short and rawget(mh, short) == mh.functional[short] and "mh." .. short or name
 end

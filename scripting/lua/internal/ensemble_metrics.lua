@@ -16,11 +16,14 @@ return function(define, others)
     return ensemble:double(), truth:double(), dim
   end
 
-  --- mh.metrics.crps{ensemble = 1, fair = true, weights = nil, mask = nil, keep = {}} -> Metric
+  --- mh.metrics.crps({ensemble = 1, fair = true, weights = nil, mask = nil, keep = {}}) -> Metric
   ---   The mean of the continuous ranked probability score (mh.losses.crps) over all elements.
-  ---   ensemble    integer    the dim of members, which the truth lacks
-  ---   keep        {integer}  dims of the truth that are not averaged
-  ---   returns     Metric     m:add(ensemble, truth), else as mh.metrics.rmse
+  ---   ensemble    integer     the dim of members, which the truth does not have
+  ---   fair        boolean     Ferro's fair score; false is the score of the ensemble as it is
+  ---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+  ---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+  ---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+  ---   returns     Metric      m:add(ensemble, truth), else as mh.metrics.rmse
   ---   collective  value and state_dict, where fields are cut: one reduction
   ---   errors      ValueError: shapes do not match; one member with fair = true
   ---   example
@@ -38,10 +41,16 @@ return function(define, others)
     finish = function(totals) return totals[1] / totals[2] end,
   })
 
-  --- mh.metrics.spread_skill{ensemble = 1, weights = nil, mask = nil, keep = {}} -> Metric
+  --- mh.metrics.spread_skill({ensemble = 1, weights = nil, mask = nil, keep = {}}) -> Metric
   ---   The ratio of the ensemble's spread to the error of its mean, 1 for a reliable ensemble: sqrt((m + 1) / m * mean
   ---   variance) / sqrt(mean (mean of members - truth)^2), with the variance of the sample (Fortin et al. 2014).
-  ---   others, returns, collective, errors   as mh.metrics.crps
+  ---   ensemble    integer     the dim of members, which the truth does not have
+  ---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+  ---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+  ---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+  ---   returns     Metric      m:add(ensemble, truth), else as mh.metrics.rmse
+  ---   collective  value and state_dict, where fields are cut: one reduction
+  ---   errors      ValueError: shapes do not match
   ---   example
   ---     local m = mh.metrics.spread_skill{}
   ---     m:add(mh.tensor{{0.0, 2.0}}:double(), mh.tensor{1.0 + math.sqrt(3)}:double())
@@ -62,12 +71,12 @@ return function(define, others)
     finish = function(totals) return (totals[1] / totals[2]):sqrt() end,
   })
 
-  --- mh.metrics.rank_histogram{ensemble = 1, mask = nil} -> Metric
+  --- mh.metrics.rank_histogram({ensemble = 1, mask = nil}) -> Metric
   ---   How often the truth has rank 0, 1, ... m among the m members, as parts of 1 (Hamill 2001). A truth that equals
-  ---   some
-  ---   members is shared out equally among the ranks that it may have.
-  ---   ensemble    integer  the dim of members, which the truth lacks
-  ---   returns     Metric   m:add(ensemble, truth); m:value() is a tensor {m + 1}
+  ---   some members is divided equally among the ranks that it may have.
+  ---   ensemble    integer     the dim of members, which the truth does not have
+  ---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+  ---   returns     Metric      m:add(ensemble, truth); m:value() is a tensor [m + 1]
   ---   collective  value and state_dict, where fields are cut: one reduction
   ---   errors      ValueError: shapes do not match
   ---   example
@@ -95,10 +104,16 @@ return function(define, others)
     finish = function(totals) return totals[1] / totals[1]:sum() end,
   })
 
-  --- mh.metrics.brier{threshold, ensemble = 1, weights = nil, mask = nil, keep = {}} -> Metric
+  --- mh.metrics.brier({threshold, ensemble = 1, weights = nil, mask = nil, keep = {}}) -> Metric
   ---   The mean of (p - o)^2, with p the part of the members above the threshold and o 1 where the truth is, else 0.
-  ---   threshold   number
-  ---   others, returns, collective, errors   as mh.metrics.crps
+  ---   threshold   number      of the event
+  ---   ensemble    integer     the dim of members, which the truth does not have
+  ---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
+  ---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
+  ---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
+  ---   returns     Metric      m:add(ensemble, truth), else as mh.metrics.rmse
+  ---   collective  value and state_dict, where fields are cut: one reduction
+  ---   errors      ValueError: shapes do not match
   ---   example
   ---     local m = mh.metrics.brier{threshold = 0.5}
   ---     m:add(mh.tensor{{0.0, 1.0}}, mh.tensor{1.0})
@@ -116,14 +131,16 @@ return function(define, others)
     finish = function(totals) return totals[1] / totals[2] end,
   })
 
-  --- mh.metrics.spectrum{dims = {2, ...}, shells = nil, eps = 1e-12} -> Metric
+  --- mh.metrics.spectrum({dims = {2, ...}, shells = nil, eps = 1e-12}) -> Metric
   ---   Radial spectra of guess and truth (mh.diagnostics.radial_spectrum), averaged over samples.
-  ---   returns     Metric   m:add(guess, truth); m:value() is {guess = {channels ..., shells}, truth = the same,
-  ---                        distance =
-  ---                        number}: the distance is sqrt of the mean over channels and shells 1, 2, ... of
-  ---                        (10 log10(guess / truth))^2, in decibel
-  ---   collective  add, where a dim of space is cut (transforms); value and state_dict: one reduction
-  ---   errors      ValueError: shapes differ
+  ---   dims        {integer}   dims of space; all from 2 if left out
+  ---   shells      integer?    number of shells of wave numbers
+  ---   eps         number      added to both powers
+  ---   returns     Metric      m:value() is {guess = [channels, shells], truth, distance}: the distance is sqrt of the
+  ---     mean over channels and shells 1, 2, ... of (10 log10(guess / truth))^2, in decibel
+  ---   collective  value and state_dict, where fields are cut: one reduction; add transforms, which sends where a dim
+  ---     of space is cut
+  ---   errors      ValueError: the shapes differ
   ---   example
   ---     local m, x = mh.metrics.spectrum{}, mh.ones({1, 1, 4, 4})
   ---     m:add(x, x)

@@ -73,7 +73,16 @@ local function as_tensor(value, like)
   return mh.is_tensor(value) and value or mh.full({}, value + 0.0, {dtype = "float64", device = like.device})
 end
 
---- Adds a batch. Nothing is sent but what the formula itself needs (rows of neighbours, transforms).
+--- metric:add(...) -> nothing
+---   Adds a batch: metric:add(guess, truth); of ensembles metric:add(ensemble, truth). Nothing is sent but what the
+---   formula itself needs (rows of neighbours, transforms).
+---   returns     nothing
+---   collective  only where the formula needs rows of other ranks
+---   errors      ValueError: shapes that do not fit
+---   example
+---     local metric = mh.metrics.mae{}
+---     metric:add(mh.tensor{3.0, 0.0}, mh.tensor{0.0, 1.0})
+---     metric:value()    --> 2.0
 function Metric:add(...)
   local op = self.name .. ":add"
   mh.no_grad(function(...)
@@ -99,11 +108,17 @@ function Metric:add(...)
   end, ...)
 end
 
---- The metric of all batches so far: a number, or with `keep` a plain tensor of the dims that are kept. Collective
---- where
---- fields are cut: one reduction. `over`: a mesh whose ranks added batches of plain tensors, each its own; their sums
---- are
---- added. Every rank gets the same value.
+--- metric:value(options = nil) -> number|Tensor
+---   The metric of all batches so far.
+---   options     table?      {over = mesh}: a mesh whose ranks added batches of plain tensors, each its own; their sums
+---     are added
+---   returns     number|Tensor   with `keep` a plain tensor of the dims that are kept; the same on all ranks
+---   collective  where fields are cut, or over `over`: one reduction
+---   errors      ValueError: no batch was added
+---   example
+---     local metric = mh.metrics.mse{}
+---     metric:add(mh.distribute_tensor(mh.ones{6} * 3, mesh, {mh.Shard(0)}), mh.ones{6})
+---     metric:value()    --> 4.0
 function Metric:value(options)
   options = arguments.options(self.name .. ":value", options)
   for key in pairs(options) do
@@ -129,7 +144,18 @@ function Metric:value(options)
   end)
 end
 
---- Adds what another metric of the same kind and options has seen.
+--- metric:merge(other) -> nothing
+---   Adds what another metric of the same kind and options has seen.
+---   other       Metric      the other metric
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: another kind, or other options
+---   example
+---     local one, other = mh.metrics.mae{}, mh.metrics.mae{}
+---     one:add(mh.tensor{3.0}, mh.tensor{0.0})
+---     other:add(mh.tensor{1.0}, mh.tensor{0.0})
+---     one:merge(other)
+---     one:value()    --> 2.0
 function Metric:merge(other)
   if type(other) ~= "table" or getmetatable(other) ~= getmetatable(self) then
     fail(("%s:merge: expected another %s, got %s"):format(self.name, self.name, mh._describe(other)))
@@ -141,20 +167,45 @@ function Metric:merge(other)
   return self
 end
 
---- Forgets all batches.
+--- metric:reset() -> nothing
+---   Forgets all batches.
+---   returns     nothing
+---   collective  no
+---   example
+---     local metric = mh.metrics.mae{}
+---     metric:add(mh.tensor{3.0}, mh.tensor{0.0})
+---     metric:reset()
+---     metric:add(mh.tensor{1.0}, mh.tensor{0.0})
+---     metric:value()    --> 1.0
 function Metric:reset()
   self.pending, self.totals, self.batches = {}, {}, 0
   return self
 end
 
---- The sums so far, as plain tensors, for checkpoints; any number of ranks may load it. Collective where fields are
---- cut.
+--- metric:state_dict() -> table
+---   The sums so far, as mh.checkpoint saves them; any number of ranks may load them.
+---   returns     table       plain tensors
+---   collective  where fields are cut
+---   example
+---     local metric = mh.metrics.mae{}
+---     metric:add(mh.tensor{3.0}, mh.tensor{0.0})
+---     type(metric:state_dict())    --> table
 function Metric:state_dict()
   mh.no_grad(function() resolve(self) end)
   return {name = self.name, batches = self.batches, totals = {table.unpack(self.totals)}}
 end
 
---- Goes on from state_dict() of a metric with the same options.
+--- metric:load_state_dict(state) -> nothing
+---   Continues with the sums of another metric with the same options.
+---   state       table       of state_dict()
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: the state of another kind, or of other options
+---   example
+---     local one, other = mh.metrics.mae{}, mh.metrics.mae{}
+---     one:add(mh.tensor{3.0}, mh.tensor{0.0})
+---     other:load_state_dict(one:state_dict())
+---     other:value()    --> 3.0
 function Metric:load_state_dict(state)
   if type(state) ~= "table" or getmetatable(state) or math.type(state.batches) ~= "integer"
       or type(state.totals) ~= "table" then
