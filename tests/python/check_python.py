@@ -41,9 +41,12 @@ program = Path(source) / "tests/python/ranks.py"
 # PyTorch is compiled once, not by each of eight processes, also where the environment is not written to.
 kept_code = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(build) / "python_code")}
 module = Path(build) / "python"
+work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 run("threads", python, program, module)
 if mpiexec:
-    run("mpi", mpiexec, "-n", 3, python, program, module, "mpi")
+    run("mpi", mpiexec, "-n", 3, python, program, module, "mpi", work)
+    for ranks in (2, 1):  # what three processes have saved
+        run(f"a checkpoint on {ranks}", python, program.with_name("files.py"), module, work, ranks, "load")
 # The limit ends a wait that nothing else would end; the longest takes two seconds.
 run("late ranks", python, program.with_name("late_rank.py"), module, MOONHALO_TIMEOUT_S="60")
 said = run("the interpreter ends", python, program.with_name("interpreter_ends.py"), module, MOONHALO_TIMEOUT_S="1")
@@ -57,7 +60,6 @@ run_step(launched)
 if mpiexec:
     said = run("the world of mpirun", mpiexec, "-n", 2, python, launched, module, "mpi")
     check(f"both ranks of mpirun: {said}", "rank 0: [" in said and "rank 1: [" in said)
-work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 # The program of the page: three ranks print one loss, the first also the shape of its block.
 (work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])
 said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(module))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ShardTensor under PyTorch, against the same on one plain tensor (X15): over 3 rank threads, or one process each with `mpi`.
-usage: ranks.py FOLDER_OF_THE_MODULE [mpi]"""
+usage: ranks.py FOLDER_OF_THE_MODULE [mpi EMPTY_FOLDER]"""
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
+import files
 import front
 import hooks
 import modules
@@ -164,7 +167,7 @@ def errors(world, mesh):
             expect(text in str(error) and "frame #" not in str(error), f"error: {error}")
 
 
-def rank(world):
+def rank(world, folder):
     mesh = mh.init_device_mesh(world, "cpu", [3], ["rows"])
     expect(world.size == 3 and mesh.coordinate("rows") == world.rank and mesh["rows"].size() == 3, "mesh")
     for name, sizes in CUTS.items():
@@ -179,6 +182,7 @@ def rank(world):
     tensors.rank(world, mesh, expect)
     settings.rank(world, mesh, expect)
     modules.rank(mesh, expect)
+    files.rank(world, mesh, expect, Path(folder))
     world.barrier()
 
 
@@ -220,9 +224,10 @@ def interpreter_is_free():
 
 
 if len(sys.argv) > 2 and sys.argv[2] == "mpi":
-    rank(mh.mpi_world())
+    rank(mh.mpi_world(), sys.argv[3])
 else:
-    mh.run_ranks(3, rank)
+    with tempfile.TemporaryDirectory() as folder:
+        mh.run_ranks(3, rank, folder)
     errors_of_ranks()
     interpreter_is_free()
 for failure in failures:
