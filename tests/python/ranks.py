@@ -16,6 +16,7 @@ import settings
 import tensors
 import torch
 import torch.nn.functional as F
+import transforms
 
 ROWS = 11
 CUTS = {"uneven": [5, 2, 4], "one empty": [7, 0, 4], "even": []}
@@ -182,6 +183,7 @@ def rank(world, folder):
     tensors.rank(world, mesh, expect)
     settings.rank(world, mesh, expect)
     modules.rank(mesh, expect)
+    transforms.rank(world, mesh, expect)
     files.rank(world, mesh, expect, Path(folder))
     world.barrier()
 
@@ -223,6 +225,7 @@ def interpreter_is_free():
     expect(order == ["other", "rank"], f"order {order}")
 
 
+expect(transforms.warns_once() == 1, "torch.compile warns once")
 if len(sys.argv) > 2 and sys.argv[2] == "mpi":
     rank(mh.mpi_world(), sys.argv[3])
 else:

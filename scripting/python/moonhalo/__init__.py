@@ -17,7 +17,7 @@ import torch as _torch  # first: its libraries are those that Moonhalo works wit
 
 from ._moonhalo import (CheckpointSaving, CommError, Communicator, DeviceMesh, File, Placement, Selection, constant, distribute_tensor, from_local, full_tensor,
                         init_device_mesh, is_shard_tensor, local_batch, manual_seed, mesh_of, mpi_world, op_trace, open, placements, rebalance,
-                        redistribute, run_ranks, self_world, set_fallback, set_halo, set_output_cut, to_local, world,
+                        redistribute, self_world, set_fallback, set_halo, set_output_cut, to_local, world,
                         __version__)
 from ._files import load_checkpoint, save_checkpoint, scatter_tensor
 from ._local_map import local_map
@@ -25,6 +25,7 @@ from ._parallel import (ColwiseParallel, PairwiseParallel, ParallelStyle, Prepar
                         SequenceParallel, distribute_module, parallelize_module)
 from ._placements import Partial, Replicate, Shard, Stored
 from ._tensor import ShardTensor
+from ._transforms import run_ranks
 from ._training import clip_grad_norm_, finish_grad_sync, fully_shard, replicate, set_requires_gradient_sync
 
 ops = _torch.ops.moonhalo

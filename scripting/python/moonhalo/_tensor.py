@@ -51,27 +51,39 @@ def _redistribute(self, device_mesh=None, placements=None):
     return redistribute(self, placements, device_mesh)
 
 
-class _OfShardTensors:
-    """A method, or a property with `is_property`, that plain tensors lack: hasattr(plain, name) is False."""
+def _check_is_cut(tensor, name):
+    """AttributeError for a plain tensor, so hasattr(plain, name) is False."""
+    if not is_shard_tensor(tensor):
+        raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{name}': it is a plain tensor\n"
+                             f"  have  shape {list(tensor.shape)}\n  fix   isinstance(x, ShardTensor) tells; distribute_tensor makes one")
 
-    def __init__(self, name, function, is_property=False):
-        self.name, self.function, self.is_property = name, function, is_property
-        self.__doc__ = function.__doc__
+
+class _Method:
+    """A method that only ShardTensors have."""
+
+    def __init__(self, function):
+        self.function, self.__doc__ = function, function.__doc__
 
     def __get__(self, tensor, owner=None):
         if tensor is None:
-            return self if self.is_property else self.function
-        if not is_shard_tensor(tensor):
-            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self.name}': it is a plain tensor\n"
-                                 f"  have  shape {list(tensor.shape)}\n  fix   isinstance(x, ShardTensor) tells; distribute_tensor makes one")
-        return self.function(tensor) if self.is_property else self.function.__get__(tensor)
+            return self.function
+        _check_is_cut(tensor, self.function.__name__)
+        return self.function.__get__(tensor)
+
+
+def _property(name, function):
+    def get(self):
+        _check_is_cut(self, name)
+        return function(self)
+
+    return property(get, doc=function.__doc__)  # torch.overrides looks for property's __set__
 
 
 for _name, _function in {"to_local": _to_local, "full_tensor": _full_tensor, "redistribute": _redistribute}.items():
     _function.__name__ = _name
-    setattr(_torch.Tensor, _name, _OfShardTensors(_name, _function))
-_torch.Tensor.placements = _OfShardTensors("placements", placements, is_property=True)
-_torch.Tensor.device_mesh = _OfShardTensors("device_mesh", mesh_of, is_property=True)
+    setattr(_torch.Tensor, _name, _Method(_function))
+_torch.Tensor.placements = _property("placements", placements)
+_torch.Tensor.device_mesh = _property("device_mesh", mesh_of)
 
 # ---- Text -------------------------------------------------------------------------------------------------------------------------
 
