@@ -14,6 +14,6 @@ add_custom_command(
   COMMAND Python3::Interpreter -B "${reference_tool}" "${PROJECT_SOURCE_DIR}" --json "${reference_json}"
           --cpp "${reference_source}"
   DEPENDS ${reference_inputs} scripting/embed/moonhalo_c.h scripting/embed/moonhalo.f90 "${reference_tool}"
-          docs/tools/reference_texts.py
+          docs/tools/reference_texts.py docs/tools/reference_c.py
   COMMENT "Gathering the reference"
   VERBATIM)

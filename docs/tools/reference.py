@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gathers the entries of the reference: comments at the C++ bindings, in the Lua files, in the C header and in the Fortran module.
+"""Gathers the entries of the reference: comments at the C++ bindings and in the Lua files; and those of the C header and the Fortran module.
 usage: reference.py SOURCE_FOLDER [--json FILE] [--cpp FILE] [--check]
 --json writes all entries for the site and for tests; --cpp writes the C++ source that holds the texts of `moonhalo help` and the
 annotations for editors; --check prints what is wrong with entries, and ends with status 1 if there is anything.
@@ -11,6 +11,9 @@ import re
 import sys
 from pathlib import Path
 
+import reference_c
+import reference_texts
+
 # How examples and signatures call an object -> its class.
 OBJECTS = {
     "x": "Tensor", "mesh": "DeviceMesh", "placement": "Placement", "net": "Module", "list": "ModuleList", "dict": "ModuleDict",
@@ -18,9 +21,8 @@ OBJECTS = {
     "pipe": "Pipeline", "file": "File", "dataset": "Dataset", "selection": "Selection", "data": "Collection", "windows": "Windows",
     "loader": "Loader", "sampler": "Sampler", "statistics": "Statistics", "canvas": "Canvas", "pending": "PendingTensor", "metric": "Metric",
 }
-FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"), ("scripting/embed", "moonhalo_c.h", "///"),
-         ("scripting/embed", "moonhalo.f90", "!>"))
-NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?|mh_\w+)(?=[({ ]|$)")
+FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"))
+NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?)(?=[({ ]|$)")
 LIST = "tests/scripting/support/names_without_entry.txt"
 VALUE = " --> "
 
@@ -151,7 +153,7 @@ def parse_signature(text):
     name = NAME.match(text)[0]
     head, _, result = text.rpartition(" -> ")
     rest = head[len(name):].strip()
-    owner, separator, last = re.match(r"(.*?)([.:]?)([^.:]*)$", name).groups() if not name.startswith("mh_") else ("", "", name)
+    owner, separator, last = re.match(r"(.*?)([.:]?)([^.:]*)$", name).groups()
     if owner in OBJECTS or owner == "mh.nn.Module":
         name = OBJECTS.get(owner, "Module") + separator + last
     positional, options = [], []
@@ -194,6 +196,8 @@ def read_entries(root):
         for path in sorted((root / folder).rglob(pattern)):
             name = path.relative_to(root).as_posix()
             entries += [Entry(name, line, block) for line, block in entry_blocks(path.read_text(encoding="utf-8"), mark)]
+    if (root / reference_c.C_HEADER).exists():
+        entries += reference_c.read_c(root) + reference_c.read_fortran(root)
     return entries
 
 
@@ -232,7 +236,6 @@ def main():
     if options.json:
         write_if_new(options.json, json.dumps({"entries": [entry.as_json() for entry in entries]}, indent=1) + "\n")
     if options.cpp:
-        import reference_texts
         write_if_new(options.cpp, reference_texts.cpp_source(entries))
     if options.check:
         problems = check_entries(root, entries)

@@ -39,6 +39,8 @@ def parameter(argument, entry):
 def annotation_of(entry, signature):
     """The block of one name: `---` lines and an empty function, or a field."""
     name, lines = signature["name"], []
+    if name.startswith(("C.", "Fortran.")):
+        return ""
     owner = name.replace(":", ".") + ".options"
     if signature["options"]:
         lines.append(f"---@class {owner}")
@@ -70,7 +72,7 @@ def annotation_of(entry, signature):
 def literal(text):
     """A raw string of C++, in pieces that every compiler takes."""
     assert ')ref~"' not in text
-    return " ".join(f'R"ref~({text[at:at + 8000]})ref~"' for at in range(0, len(text), 8000))
+    return " ".join(f'R"ref~({text[at:at + 8000]})ref~"' for at in range(0, max(1, len(text)), 8000))
 
 
 def cpp_source(entries):

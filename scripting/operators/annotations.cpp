@@ -106,7 +106,9 @@ std::map<std::string, std::string> fields_of_top(lua_State* lua) {
 std::map<std::string, std::string_view> notes_by_name() {
   std::map<std::string, std::string_view> notes;
   for (const ReferenceEntry& entry : reference()) {
-    for (size_t i = 0; i < entry.names.size(); ++i) notes.emplace(entry.names[i], entry.notes[i]);
+    for (size_t i = 0; i < entry.names.size(); ++i) {
+      if (!entry.notes[i].empty()) notes.emplace(entry.names[i], entry.notes[i]);  // C and Fortran have none
+    }
   }
   return notes;
 }

@@ -1,0 +1,80 @@
+"""Entries of the C header and of the Fortran module: each function with the comment above it."""
+
+import re
+import textwrap
+
+C_HEADER = "scripting/embed/moonhalo_c.h"
+FORTRAN = "scripting/embed/moonhalo.f90"
+C_PART = re.compile(r"/\*(?P<comment>.*?)\*/\n|^(?P<function>[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));", re.DOTALL | re.MULTILINE)
+PROCEDURE = re.compile(r"\s*(?:recursive )?(?:(?P<result>[\w() ,:]*)\s)?(?P<kind>subroutine|function|interface) (?P<name>mh_\w+)(?P<arguments>\(.*?\))?")
+WIDTH = 116
+
+
+class PlainEntry:
+    """A function and what its comment says. `language` is in front of its name, "C.mh_open"."""
+
+    def __init__(self, file, line, language, name, signature, comment):
+        self.file, self.line, self.language, self.problems = file, line, language, []
+        words = " ".join(comment.split())
+        if not words:
+            self.problems.append(f"{file}:{line}: {name}: no comment that says what it is")
+        self.text = [signature] + ["  " + row for row in textwrap.wrap(words, WIDTH, break_long_words=False, break_on_hyphens=False)]
+        self.description = words
+        self.signatures = [{"name": f"{language}.{name}", "text": signature, "function": True, "positional": [], "options": [], "result": ""}]
+
+    def check(self):
+        """The comment is all that is asked for."""
+
+    def as_json(self):
+        collective = "no" if "Not collective" in self.description or "ollective" not in self.description else "over the session"
+        return {"names": [one["name"] for one in self.signatures], "signatures": self.signatures, "description": self.description,
+                "arguments": {}, "returns": None, "whole": not self.problems, "collective": collective, "errors": [], "example": [],
+                "file": self.file, "line": self.line}
+
+
+def read_c(root):
+    """Functions that follow one comment share it."""
+    text = (root / C_HEADER).read_text(encoding="utf-8")
+    comment, entries = "", []
+    body = text[text.index("/* Starts a session"):]
+    for part in C_PART.finditer(body):
+        if part["comment"] is not None:
+            comment = part["comment"]
+            continue
+        line = text.count("\n", 0, text.index(body) + part.start()) + 1
+        entries.append(PlainEntry(C_HEADER, line, "C", part["name"], " ".join(part["function"].split()) + ";", comment))
+    return entries
+
+
+def public_names(text):
+    names = re.search(r"public :: (mh_session.*?)\n\n", text, re.DOTALL)[1].replace("&", "").replace("\n", "")
+    types = set(re.findall(r"type(?:, bind\(c\))? :: (mh_\w+)", text))
+    return [name.strip() for name in names.split(",") if name.strip() not in types]
+
+
+def read_fortran(root):
+    """The first comment of a public name counts, above its interface or its procedure."""
+    text = (root / FORTRAN).read_text(encoding="utf-8")
+    found, comment, of_interface = {}, [], False  # functions of one interface share its comment
+    joined = re.sub(r" *&\n *&?", " ", text)
+    for line in joined.splitlines():
+        stripped = line.strip()
+        if stripped.startswith("!>"):
+            comment.append(stripped[2:])
+            continue
+        part = PROCEDURE.match(line)
+        if part and comment and not stripped.startswith("end "):
+            usage = [one.strip() for one in comment if one.startswith("     ")]
+            signature = usage[0] if usage else part["name"] + (part["arguments"] or "")
+            call = "result = " if part["kind"] == "function" else "call "
+            words = " ".join(one for one in comment if not one.startswith("     "))
+            found.setdefault(part["name"], (call + signature, words))
+        of_interface = stripped == "interface" or of_interface and not stripped.startswith("end interface")
+        if not of_interface:
+            comment = []
+    entries = []
+    for name in public_names(text):
+        signature, words = found.get(name, (name, ""))
+        line = text.count("\n", 0, text.index(name)) + 1
+        entries.append(PlainEntry(FORTRAN, line, "Fortran", name, signature, words))
+    return entries
