@@ -46,6 +46,36 @@ bool tells_how_to_make(const c10::Argument& argument) {
          std::find(kNames.begin(), kNames.end(), argument.name()) != kNames.end();
 }
 
+// These factor the transposed matrix where that lies row by row; their derivatives ask the whole tensor which it was.
+constexpr std::array<std::string_view, 3> kReadOrder = {"aten::_linalg_det", "aten::_linalg_slogdet",
+                                                        "aten::_linalg_solve_ex"};
+
+// Composite kernels that only call other operators, beside those of _foreach_ and _fused_.
+constexpr std::array<std::string_view, 13> kMadeOfOthers = {"aten::_pack_padded_sequence",
+                                                            "aten::affine_grid_generator",
+                                                            "aten::block_diag",
+                                                            "aten::dist",
+                                                            "aten::embedding_renorm",
+                                                            "aten::linspace",
+                                                            "aten::logspace",
+                                                            "aten::masked_scatter_backward",
+                                                            "aten::normal",
+                                                            "aten::normal_functional",
+                                                            "aten::rand",
+                                                            "aten::randint",
+                                                            "aten::randn"};
+
+template <size_t kCount>
+bool contains(const std::array<std::string_view, kCount>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// The place of a tensor argument, or -1.
+int tensor_argument(const c10::FunctionSchema& schema, const char* name) {
+  const auto index = schema.argumentIndexWithName(name);
+  return index && *schema.arguments()[*index].type() == *c10::TensorType::get() ? *index : -1;
+}
+
 }  // namespace
 
 std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle& op) {
@@ -94,37 +124,28 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   if (rule && gives_out && std::count(rule->op.begin(), rule->op.end(), name) > 0) rule = nullptr;
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
-  // These factor the transposed matrix where that lies row by row; their derivatives ask the whole tensor which it was.
-  static constexpr std::array<std::string_view, 3> kReadOrder = {"aten::_linalg_det", "aten::_linalg_slogdet",
-                                                                 "aten::_linalg_solve_ex"};
-  reads_order = std::find(kReadOrder.begin(), kReadOrder.end(), name) != kReadOrder.end();
+  reads_order = contains(kReadOrder, name);
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  static constexpr std::array<const char*, 13> kMadeOfOthers = {"aten::_pack_padded_sequence",
-                                                                "aten::affine_grid_generator",
-                                                                "aten::block_diag",
-                                                                "aten::dist",
-                                                                "aten::embedding_renorm",
-                                                                "aten::linspace",
-                                                                "aten::logspace",
-                                                                "aten::masked_scatter_backward",
-                                                                "aten::normal",
-                                                                "aten::normal_functional",
-                                                                "aten::rand",
-                                                                "aten::randint",
-                                                                "aten::randn"};
-  const bool made_of_others = std::find(kMadeOfOthers.begin(), kMadeOfOthers.end(), name) != kMadeOfOthers.end();
-  decomposes = (made_of_others || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_")) &&
-               op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-  if (decomposes) {
-    const auto is_tensor = [&](const char* called) {
-      const auto index = schema.argumentIndexWithName(called);
-      return index && *schema.arguments()[*index].type() == *c10::TensorType::get() ? *index : -1;
-    };
-    host_argument =
-        std::max(is_tensor("lengths"), starts_with(name, "aten::_foreach_addc") ? is_tensor("scalars") : -1);
-  }
+  find_decomposition(op);
+  find_aliases(schema);
+  const bool knows_how = rule || decomposes || (!gives_out && (pointwise || composite_implicit));
+  if (!knows_how) find_functional(op);
+}
+
+void OperatorFacts::find_decomposition(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  const bool made_of_others =
+      contains(kMadeOfOthers, name) || starts_with(name, "aten::_foreach_") || starts_with(name, "aten::_fused_");
+  decomposes = made_of_others && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  if (!decomposes) return;
+  host_argument = tensor_argument(op.schema(), "lengths");
+  if (starts_with(name, "aten::_foreach_addc"))
+    host_argument = std::max(host_argument, tensor_argument(op.schema(), "scalars"));
+}
+
+void OperatorFacts::find_aliases(const c10::FunctionSchema& schema) {
   // LibTorch's composites write through this one (kron.out).
-  view = name == "aten::_unsafe_view";
+  view = schema.name() == "aten::_unsafe_view";
   arguments = schema.arguments().size();
   for (const auto& argument : schema.arguments()) written.push_back(writes(argument));
   for (const auto& result : schema.returns()) {
@@ -146,12 +167,14 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
     returns_argument.push_back(same);
     returns_written |= same >= 0;
   }
-  const bool knows_how = rule || decomposes || (!gives_out && (pointwise || composite_implicit));
-  if (!knows_how) functional = functional_variant(op);
+}
+
+void OperatorFacts::find_functional(const c10::OperatorHandle& op) {
+  functional = functional_variant(op);
   if (!functional) return;
   bool takes_tensors = false;
   for (const auto& argument : functional->schema().arguments()) {
-    const auto index = schema.argumentIndexWithName(argument.name());
+    const auto index = op.schema().argumentIndexWithName(argument.name());
     functional_from.push_back(index ? *index : -1);
     takes_tensors |= !tensor_free(argument.type());
   }

@@ -32,6 +32,11 @@ struct OperatorFacts {
   std::optional<c10::OperatorHandle> functional;
   std::vector<int>
       functional_from;  ///< per argument of `functional`: the argument that it is, or -1 (dtype, device ...)
+
+ private:
+  void find_decomposition(const c10::OperatorHandle& op);
+  void find_aliases(const c10::FunctionSchema& schema);
+  void find_functional(const c10::OperatorHandle& op);
 };
 
 /// The operator with the same arguments that writes nothing: for `add.out(self, other, *, alpha, out)` it is

@@ -3,6 +3,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -86,6 +87,85 @@ std::string first_line(const std::exception_ptr& error) {
   return text.substr(0, text.find('\n'));
 }
 
+// The rank threads of one run_ranks, and the first error among them.
+class RankThreads {
+ public:
+  RankThreads(int ranks, const std::function<void(Communicator&)>& fn, int threads_per_rank)
+      : ranks_(ranks), fn_(fn), threads_per_rank_(threads_per_rank), world_(std::make_shared<ThreadWorld>(ranks)) {
+    std::vector<int> everyone(ranks);
+    std::iota(everyone.begin(), everyone.end(), 0);
+    hub_ = std::make_shared<ThreadHub>(world_, everyone);
+  }
+
+  /// Starts all and waits for their end. No rank begins before all have been started: where threads are short, nothing
+  /// has been done. Throws then, or rethrows the first error of a rank.
+  void run() {
+    std::string refused;
+    try {
+      for (int rank = 0; rank < ranks_; ++rank) start(rank);
+    } catch (const std::system_error& error) {
+      refused = error.code().message();
+    }
+    gate_ = refused.empty() ? kGo : kNever;
+    gate_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+    TORCH_CHECK(refused.empty(), "run_ranks: cannot start the thread of rank ", threads_.size(), " of ", ranks_, "\n  have  ", refused,
+                "\n  fix   use fewer ranks, or raise the limits of threads (ulimit -u) and memory (ulimit -v)");
+    if (first_error_) rethrow_with_rank(first_error_, first_rank_, ranks_);
+  }
+
+ private:
+  enum Gate { kWait, kGo, kNever };
+
+  void start(int rank) {
+    threads_.emplace_back([this, rank] {
+      gate_.wait(kWait);
+      if (gate_ == kNever) return;
+      pthread_setname_np(pthread_self(), ("rank " + std::to_string(rank)).c_str());
+      keep_error(rank, [&] { call(rank); });
+      keep_error(rank, [] { rank_exit_hooks->run(); });
+      world_->end_rank(rank);
+    });
+  }
+
+  void call(int rank) {
+    at::set_num_threads(threads_per_rank_);
+    const at::ThreadLocalStateGuard state(callers_state_);
+    const ElementwiseRandom random;
+    // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others', and
+    // ranks whose graphs differ talk at cross-purposes.
+    if (ranks_ > 1) at::autocast::set_autocast_cache_enabled(false);
+    const CommunicatorPtr communicator = make_threads_communicator(hub_, rank);
+    fn_(*communicator);
+  }
+
+  template <typename Fn>
+  void keep_error(int rank, const Fn& fn) {
+    try {
+      fn();
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (first_error_) return;
+      first_error_ = error;
+      first_rank_ = rank;
+      world_->abort("rank " + std::to_string(rank) + " failed: " + first_line(error));
+    }
+  }
+
+  int ranks_;
+  const std::function<void(Communicator&)>& fn_;
+  int threads_per_rank_;
+  std::shared_ptr<ThreadWorld> world_;
+  std::shared_ptr<ThreadHub> hub_;
+  const at::ThreadLocalState callers_state_;
+  std::mutex mutex_;
+  std::exception_ptr first_error_;
+  int first_rank_ = 0;
+  std::atomic<Gate> gate_{kWait};
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace
 
 void at_rank_exit(std::function<void()> hook) { rank_exit_hooks->hooks.push_back(std::move(hook)); }
@@ -97,69 +177,8 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int thre
                     threads_per_rank, "\n  fix   give a positive number, or 0 to divide the cores");
   const int callers_threads = at::get_num_threads();
   if (threads_per_rank == 0) threads_per_rank = std::max(1, callers_threads / ranks);
-
-  auto world = std::make_shared<ThreadWorld>(ranks);
-  std::vector<int> everyone(ranks);
-  std::iota(everyone.begin(), everyone.end(), 0);
-  auto hub = std::make_shared<ThreadHub>(world, everyone);
-  const at::ThreadLocalState callers_state;
-  std::mutex mutex;
-  std::exception_ptr first_error;
-  int first_rank = 0;
-  const auto fail = [&](int rank) {
-    const std::exception_ptr error = std::current_exception();
-    std::lock_guard<std::mutex> lock(mutex);
-    if (first_error) return;
-    first_error = error;
-    first_rank = rank;
-    world->abort("rank " + std::to_string(rank) + " failed: " + first_line(error));
-  };
-
-  // No rank begins before all have been started: where threads are short, nothing has been done.
-  enum Gate { kWait, kGo, kNever };
-  std::atomic<Gate> gate{kWait};
-  const auto open = [&gate](Gate to) {
-    gate = to;
-    gate.notify_all();
-  };
-  std::vector<std::thread> threads;
-  const auto start = [&](int rank) {
-    threads.emplace_back([&, rank] {
-      gate.wait(kWait);
-      if (gate == kNever) return;
-      pthread_setname_np(pthread_self(), ("rank " + std::to_string(rank)).c_str());
-      try {
-        at::set_num_threads(threads_per_rank);
-        const at::ThreadLocalStateGuard state(callers_state);
-        const ElementwiseRandom random;
-        // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others',
-        // and ranks whose graphs differ talk at cross-purposes.
-        if (ranks > 1) at::autocast::set_autocast_cache_enabled(false);
-        const CommunicatorPtr communicator = make_threads_communicator(hub, rank);
-        fn(*communicator);
-      } catch (...) {
-        fail(rank);
-      }
-      try {
-        rank_exit_hooks->run();
-      } catch (...) {
-        fail(rank);
-      }
-      world->end_rank(rank);
-    });
-  };
-  std::string refused;
-  try {
-    for (int rank = 0; rank < ranks; ++rank) start(rank);
-  } catch (const std::system_error& error) {
-    refused = error.code().message();
-  }
-  open(refused.empty() ? kGo : kNever);
-  for (std::thread& thread : threads) thread.join();
-  TORCH_CHECK(refused.empty(), "run_ranks: cannot start the thread of rank ", threads.size(), " of ", ranks, "\n  have  ", refused,
-              "\n  fix   use fewer ranks, or raise the limits of threads (ulimit -u) and memory (ulimit -v)");
-  at::set_num_threads(callers_threads);
-  if (first_error) rethrow_with_rank(first_error, first_rank, ranks);
+  const auto restore = c10::make_scope_exit([callers_threads] { at::set_num_threads(callers_threads); });
+  RankThreads(ranks, fn, threads_per_rank).run();
 }
 
 }  // namespace moonhalo

@@ -14,12 +14,8 @@
 namespace moonhalo {
 namespace {
 
-// Plans the product of two tensors whose dims have a letter each. `adds`: the first tensor of the call is added to it,
-// broadcast against it.
-std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool adds) {
-  const bool in_place = call.op.schema().is_mutable();
-  const std::string_view out = dims.outputs->front();
-  const size_t first = adds ? 1 : 0;
+// The extents of the letters of a product's factors, which are tensors of the call from `first` on.
+LetterExtents extents_of(const OpCall& call, const Letters& dims, size_t first) {
   LetterExtents extents;
   for (size_t i = 0; i < dims.inputs.size(); ++i) {
     const std::string_view letters = dims.inputs[i];
@@ -31,6 +27,47 @@ std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool a
                         shape[d], " do not fit\n  have  ", call.describe());
     }
   }
+  return extents;
+}
+
+// The axes of the tensor that is added to the product, broadcast against it; -1 where it is.
+std::vector<int> added_axes(const OpCall& call, const std::vector<int>& numbers, const std::vector<int64_t>& product) {
+  const bool in_place = call.op.schema().is_mutable();
+  const auto& shape = call.spec("self")->global_shape();
+  const bool wide = shape.size() > product.size();
+  std::vector<int> added;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const size_t at = product.size() - shape.size() + d;
+    TORCH_CHECK_VALUE(!wide && (shape[d] == product[at] || (shape[d] == 1 && !in_place)), call.name(),
+                      ": the added tensor does not broadcast to the product\n  have  ",
+                      call.describe(), "\n  fix   ",
+                      in_place ? "write to a tensor of the product's shape " : "give one that broadcasts to ",
+                      shape_string(product));
+    added.push_back(shape[d] == product[at] ? numbers[at] : -1);
+  }
+  return added;
+}
+
+// LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them: what
+// one rank alone would do.
+void cut_fractions_off(const OpCall& call, const LetterExtents& extents, Plan& plan) {
+  const bool nothing = std::count(extents.extents().begin(), extents.extents().end(), 0) > 0;
+  if (nothing || !at::isIntegralType(call.tensor("self").dtype, /*includeBool=*/false) ||
+      call.name().find("addr") != std::string::npos)
+    return;
+  for (const char* factor : {"beta", "alpha"}) {
+    const at::Scalar number = call.value(factor).toScalar();
+    if (number.isFloatingPoint()) plan.argument_overrides.emplace_back(call.arg(factor), number.to<int64_t>());
+  }
+}
+
+// Plans the product of two tensors whose dims have a letter each. `adds`: the first tensor of the call is added to it,
+// broadcast against it.
+std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool adds) {
+  const bool in_place = call.op.schema().is_mutable();
+  const std::string_view out = dims.outputs->front();
+  const size_t first = adds ? 1 : 0;
+  const LetterExtents extents = extents_of(call, dims, first);
   Axes axes;
   for (const char letter : extents.letters())
     axes.kinds.push_back(out.find(letter) == std::string_view::npos ? AxisKind::kReduce : AxisKind::kKeep);
@@ -42,20 +79,7 @@ std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool a
                    ": the added tensor is ", call.tensor("self").dtype, ", the matrix ", call.slots()[first].dtype, "\n  have  ",
                    call.describe(), "\n  fix   convert them to one type");
   if (adds) {
-    std::vector<int> added;
-    const auto& shape = call.spec("self")->global_shape();
-    const bool wide = shape.size() > out.size();
-    for (size_t d = 0; d < shape.size(); ++d) {
-      const int64_t extent = wide ? 0 : output_shape[out.size() - shape.size() + d];
-      TORCH_CHECK_VALUE(!wide && (shape[d] == extent || (shape[d] == 1 && !in_place)), call.name(),
-                        ": the added tensor does not broadcast to the product\n  have  ",
-                        call.describe(), "\n  fix   ",
-                        in_place ? "write to a tensor of the product's shape " : "give one that broadcasts to ",
-                        shape_string(output_shape));
-      const size_t at = out.size() - shape.size() + d;
-      added.push_back(shape[d] == output_shape[at] ? extents.numbers(out)[at] : -1);
-    }
-    axes.inputs.push_back(std::move(added));
+    axes.inputs.push_back(added_axes(call, extents.numbers(out), output_shape));
     axes.linear.push_back(PartialUse::kResolve);
   }
   for (const std::string_view letters : dims.inputs) axes.inputs.push_back(extents.numbers(letters));
@@ -68,18 +92,10 @@ std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool a
   }
   if (call.name().find("addr") == std::string::npos) refuse_integers_of_cuda(call);
   Plan plan = solve(call, axes);
-  // LibTorch's kernels cut the fractions of factors of integers off, but with nothing to multiply they refuse them:
-  // what one rank alone would do.
-  const bool nothing = std::count(extents.extents().begin(), extents.extents().end(), 0) > 0;
-  if (adds && !nothing && at::isIntegralType(call.tensor("self").dtype, /*includeBool=*/false) &&
-      call.name().find("addr") == std::string::npos) {
-    for (const char* factor : {"beta", "alpha"}) {
-      const at::Scalar number = call.value(factor).toScalar();
-      if (number.isFloatingPoint()) plan.argument_overrides.emplace_back(call.arg(factor), number.to<int64_t>());
-    }
-  }
-  if (adds && plan.outputs[0]->has_partial()) plan.inputs[0] = with_partials_of(plan.inputs[0], plan.outputs[0]);
-  if (adds && call.spec("self")->global_shape() != output_shape) {
+  if (!adds) return plan;
+  cut_fractions_off(call, extents, plan);
+  if (plan.outputs[0]->has_partial()) plan.inputs[0] = with_partials_of(plan.inputs[0], plan.outputs[0]);
+  if (call.spec("self")->global_shape() != output_shape) {
     // Kernels disagree about what broadcasts to a block without rows.
     plan.run = [shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {
       c10::IValue& added = call.value(at_self);

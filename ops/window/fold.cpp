@@ -95,30 +95,28 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   return plan;
 }
 
-std::optional<Plan> plan_fold(const OpCall& call) {
-  const SpecPtr self = call.spec("self");
-  const int64_t ndim = self->ndim(), last = ndim - 1;
-  TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ",
-                    call.describe());
-  const auto size = pair(call.integers("output_size"));
-  const Sliding s = sliding_of(call, size[0], size[1]);
-  const auto& shape = self->global_shape();
-  TORCH_CHECK_VALUE(
-      shape[last] == s.positions[0] * s.positions[1] && shape[last - 1] % s.elements == 0,
-      call.name(), ": ", s.positions[0] * s.positions[1], " windows of ", s.elements,
-      " elements are expected\n  have  ", call.describe());
-  Layout in = without_partial(self)->layout();
-  // Blocks of whole rows of windows; channels whole.
-  for (Cut* cut : {&in.cuts[last], &in.cuts[last - 1]}) {
-    const int64_t unit = cut == &in.cuts[last] ? s.positions[1] : s.elements;
-    int64_t end = 0, previous = 0;
-    for (int64_t& block : cut->sizes) {
-      end += block;
-      const int64_t boundary = (end + unit / 2) / unit;
-      block = (boundary - previous) * unit;
-      previous = boundary;
-    }
+// Moves the ends of the blocks of a cut to multiples of `unit`.
+void round_blocks(Cut& cut, int64_t unit) {
+  int64_t end = 0, previous = 0;
+  for (int64_t& block : cut.sizes) {
+    end += block;
+    const int64_t boundary = (end + unit / 2) / unit;
+    block = (boundary - previous) * unit;
+    previous = boundary;
   }
+}
+
+// The layouts of a fold: of its input, blocks of whole rows of windows and whole channels; of one element per window;
+// and of its output.
+struct FoldLayouts {
+  Layout in, plane, out;
+};
+
+FoldLayouts fold_layouts(const SpecPtr& self, const Sliding& s, at::IntArrayRef size) {
+  const int64_t last = self->ndim() - 1;
+  Layout in = without_partial(self)->layout();
+  round_blocks(in.cuts[last], s.positions[1]);
+  round_blocks(in.cuts[last - 1], s.elements);
   Layout out = in;
   out.global_shape[last] = size[0];
   out.global_shape.push_back(size[1]);
@@ -139,11 +137,27 @@ std::optional<Plan> plan_fold(const OpCall& call) {
     out.cuts[last].sizes[i] = boundary - previous;
     previous = boundary;
   }
+  return {std::move(in), std::move(plane), std::move(out)};
+}
+
+std::optional<Plan> plan_fold(const OpCall& call) {
+  const SpecPtr self = call.spec("self");
+  const int64_t ndim = self->ndim(), last = ndim - 1;
+  TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ",
+                    call.describe());
+  const auto size = pair(call.integers("output_size"));
+  const Sliding s = sliding_of(call, size[0], size[1]);
+  const auto& shape = self->global_shape();
+  TORCH_CHECK_VALUE(
+      shape[last] == s.positions[0] * s.positions[1] && shape[last - 1] % s.elements == 0,
+      call.name(), ": ", s.positions[0] * s.positions[1], " windows of ", s.elements,
+      " elements are expected\n  have  ", call.describe());
+  FoldLayouts layouts = fold_layouts(self, s, size);
 
   Plan plan;
-  plan.inputs = {intern(std::move(in))};
-  plan.outputs = {intern(std::move(out))};
-  const auto halo = window_map(plan.outputs[0], intern(std::move(plane)), s.windows);
+  plan.inputs = {intern(std::move(layouts.in))};
+  plan.outputs = {intern(std::move(layouts.out))};
+  const auto halo = window_map(plan.outputs[0], intern(std::move(layouts.plane)), s.windows);
   if (!halo) {
     plan.run = [shape = plan.outputs[0]->local_shape(), at_self = call.arg("self")](LocalCall& call) {
       const at::Tensor x = call.tensor(at_self);

@@ -25,9 +25,8 @@ struct Selected {
   std::vector<int64_t> integer_dims = {};  // of the view, where integers were kept as slices of one row
 };
 
-/// keep_integers   x[3] as x[3:4]: a block of a cut dimension can be written through a slice, not
-/// through a row
-Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts, bool keep_integers = false) {
+// The dims that the parts name; throws where they are more than the tensor has.
+int64_t check_parts(const at::Tensor& tensor, const std::vector<IndexPart>& parts) {
   int64_t used = 0;
   int ellipses = 0;
   for (const IndexPart& part : parts) {
@@ -37,58 +36,86 @@ Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& par
   TORCH_CHECK_VALUE(ellipses <= 1, "index: '...' may stand only once");
   TORCH_CHECK_INDEX(used <= tensor.dim(), "index: too many indices, ", used, " for a tensor of ",
                     tensor.dim(), " dimensions\n  have  shape ", tensor.sizes());
-  Selected selected;
-  selected.view = tensor;
-  int64_t dim = 0;     // of the view so far
-  int64_t source = 0;  // of the tensor, for messages
-  const auto keep = [&](int64_t dims) {
-    for (int64_t i = 0; i < dims; ++i) selected.indices.push_back(std::nullopt);
-    dim += dims;
-  };
-  for (const IndexPart& part : parts) {
+  return used;
+}
+
+// Selects a view of a tensor, part by part, and collects the tensors among the parts.
+class Selector {
+ public:
+  Selector(const at::Tensor& tensor, int64_t used, bool keep_integers)
+      : tensor_(tensor), used_(used), keep_integers_(keep_integers) {
+    selected_.view = tensor;
+  }
+
+  void apply(const IndexPart& part) {
     if (part.tensor.defined()) {
-      selected.indices.push_back(part.tensor);
-      selected.has_tensor = true;
-      dim += consumed(part);
-      source += consumed(part);
-      continue;
+      selected_.indices.push_back(part.tensor);
+      selected_.has_tensor = true;
+      dim_ += consumed(part);
+      source_ += consumed(part);
+      return;
     }
     switch (part.kind) {
-      case SlicePart::kInteger: {
-        const int64_t size = selected.view.size(dim);
-        TORCH_CHECK_INDEX(part.integer >= -size && part.integer < size, "index ", part.integer,
-                          " is out of range for dimension ", source, " of size ", size,
-                          "\n  have  shape ", tensor.sizes(), "\n  fix   ",
-                          size == 0 ? "the dimension is empty"
-                                    : "indices go from 0 to " + std::to_string(size - 1) + ", from the end from -1 to -" +
-                                          std::to_string(size));
-        if (keep_integers) {
-          const int64_t row = part.integer < 0 ? part.integer + size : part.integer;
-          selected.view = selected.view.slice(dim, row, row + 1);
-          selected.integer_dims.push_back(dim);
-          keep(1);
-        } else {
-          selected.view = selected.view.select(dim, part.integer);
-        }
+      case SlicePart::kInteger:
+        select(part.integer);
         break;
-      }
       case SlicePart::kSlice:
         if (part.start || part.stop || part.step) {
-          selected.view = selected.view.slice(dim, part.start, part.stop, part.step.value_or(1));
+          selected_.view = selected_.view.slice(dim_, part.start, part.stop, part.step.value_or(1));
         }
         keep(1);
         break;
       case SlicePart::kNewAxis:
-        selected.view = selected.view.unsqueeze(dim);
+        selected_.view = selected_.view.unsqueeze(dim_);
         keep(1);
         break;
       case SlicePart::kEllipsis:
-        keep(tensor.dim() - used);
+        keep(tensor_.dim() - used_);
         break;
     }
-    source += part.kind == SlicePart::kEllipsis ? tensor.dim() - used : consumed(part);
+    source_ += part.kind == SlicePart::kEllipsis ? tensor_.dim() - used_ : consumed(part);
   }
-  return selected;
+
+  Selected take() { return std::move(selected_); }
+
+ private:
+  void keep(int64_t dims) {
+    for (int64_t i = 0; i < dims; ++i) selected_.indices.push_back(std::nullopt);
+    dim_ += dims;
+  }
+
+  void select(int64_t index) {
+    const int64_t size = selected_.view.size(dim_);
+    TORCH_CHECK_INDEX(index >= -size && index < size, "index ", index,
+                      " is out of range for dimension ", source_, " of size ", size,
+                      "\n  have  shape ", tensor_.sizes(), "\n  fix   ",
+                      size == 0 ? "the dimension is empty"
+                                : "indices go from 0 to " + std::to_string(size - 1) + ", from the end from -1 to -" +
+                                      std::to_string(size));
+    if (!keep_integers_) {
+      selected_.view = selected_.view.select(dim_, index);
+      return;
+    }
+    const int64_t row = index < 0 ? index + size : index;
+    selected_.view = selected_.view.slice(dim_, row, row + 1);
+    selected_.integer_dims.push_back(dim_);
+    keep(1);
+  }
+
+  const at::Tensor& tensor_;
+  int64_t used_;
+  bool keep_integers_;
+  Selected selected_;
+  int64_t dim_ = 0;     // of the view so far
+  int64_t source_ = 0;  // of the tensor, for messages
+};
+
+/// keep_integers   x[3] as x[3:4]: a block of a cut dimension can be written through a slice, not
+/// through a row
+Selected select_view(const at::Tensor& tensor, const std::vector<IndexPart>& parts, bool keep_integers = false) {
+  Selector selector(tensor, check_parts(tensor, parts), keep_integers);
+  for (const IndexPart& part : parts) selector.apply(part);
+  return selector.take();
 }
 
 std::vector<IndexPart> parse_index(std::string_view text) {

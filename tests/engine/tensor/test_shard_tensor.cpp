@@ -167,6 +167,19 @@ TEST(ShardTensor, ScatterOfNothingIsRefusedOnEveryRank) {
   });
 }
 
+// One rank alone has the tensor, and all refuse it: the others do not wait for its blocks.
+TEST(ShardTensor, MoreDimsThanAMessageHoldsAreRefusedOnEveryRank) {
+  on_mesh({3}, [](const MeshPtr& mesh) {
+    const at::Tensor deep = at::ones(std::vector<int64_t>(17, 1)), flat = at::ones({1});
+    const bool first = mesh->rank() == 0;
+
+    EXPECT_THAT(message_of([&] { distribute_tensor(first ? deep : at::Tensor(), mesh, {shard(0)}); }),
+                HasSubstr("scatter_tensor: more than 16 dims"));
+    EXPECT_THAT(message_of([&] { from_local(first ? deep : flat, mesh, {shard(0)}); }),
+                HasSubstr("from_local: more than 16 dims\n  have  a block of 17 dims on rank 0"));
+  });
+}
+
 TEST(ShardTensor, ToLocalAndFullTensorAreDifferentiable) {  // D05, S23
   expect_same_as_plain({3}, {{make_tensor({7, 2}, 1), {shard(0, {1, 5, 1})}}},
                        [](const std::vector<at::Tensor>& t) {
