@@ -176,11 +176,11 @@ local kPRelu = arguments.signature("PReLU",
 activation.PReLU = Module:extend("PReLU")
 function activation.PReLU:init(...)
   local values = arguments.read(kPRelu, ...)
-  self.num_parameters = arguments.count("PReLU", "num_parameters", values.num_parameters, 1)
+  arguments.count("PReLU", "num_parameters", values.num_parameters, 1)
   self.weight = init.constant_(layers.new_parameter("PReLU", {values.num_parameters}, values),
     arguments.number("PReLU", "init", values.init))
 end
 function activation.PReLU:forward(x) return mh.prelu(x, self.weight) end
-function activation.PReLU:extra_repr() return "num_parameters=" .. self.num_parameters end
+function activation.PReLU:extra_repr() return "num_parameters=" .. self.weight:numel() end
 
 return activation

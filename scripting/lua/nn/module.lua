@@ -463,6 +463,25 @@ function Module:named_buffers() return named_tensors(self, "_buffers") end
 ---   example
 ---     #nn.Linear(2, 2):parameters()    --> 2
 function Module:parameters() return values_of(self:named_parameters()) end
+--- net:num_parameters({trained = false}) -> integer
+---   The number of elements of all parameters, each once, whole where they are cut.
+---   trained     boolean     only of those that require gradients
+---   returns     integer
+---   collective  no
+---   errors      ValueError: an unknown option
+---   example
+---     nn.Linear(3, 4):num_parameters()    --> 16
+function Module:num_parameters(options)
+  options = checked_options("num_parameters", options)
+  for key in pairs(options) do
+    if key ~= "trained" then fail(("num_parameters: unknown option '%s'\n  have  trained"):format(tostring(key))) end
+  end
+  local count = 0
+  for _, parameter in self:named_parameters() do
+    if not options.trained or parameter.requires_grad then count = count + parameter:numel() end
+  end
+  return count
+end
 function Module:buffers() return values_of(self:named_buffers()) end
 --- net:modules() -> {Module}
 ---   This module and all below, each once.

@@ -11,6 +11,7 @@ local kHomes = {
   {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"}, {"internal.rollout", "rollout"},
   {"internal.grad_scaler", "GradScaler"},
+  {"internal.training_tools", "summary", "find_lr", "checkpoint_modules"},
   {"internal.ema", "EMA"},
   {"internal.accumulate", "accumulate"},
   {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts",
