@@ -84,7 +84,8 @@ end)
 --- mh.losses.relative_h1(input, target, {spacing = 1.0, order = 2, boundary = "circular", eps = 0.0, weights = nil,
 ---     dims = {2, ...}, reduction = "mean"}) -> Tensor
 ---   The Sobolev norm sqrt(|d|^2 + |grad d|^2) of d = input - target, relative to that of the target. Gradients are
----   finite differences. input, target  Tensor   real, of one shape [batch, channels, space...]
+---   finite differences.
+---   input, target  Tensor   real, of one shape [batch, channels, space...]
 ---   spacing     number|{number}   distance of neighbours, one or one for each dim of space
 ---   order       integer     order of the finite differences, as of mh.stencil
 ---   boundary    string      what is beyond the domain, as of mh.stencil
@@ -107,8 +108,8 @@ end)
 --- mh.losses.nrmse(input, target, {eps = 0.0, weights = nil, mask = nil, dims = {2, ...},
 ---     reduction = "mean"}) -> Tensor
 ---   sqrt(mean (input - target)^2 / mean target^2) over the dims of space: PDEBench (Takamoto et al. 2022), and with
----   eps = 1e-7 the NRMSE of The Well (Ohana et al. 2024). input, target  Tensor   real, of one shape [batch, channels,
----   space...]
+---   eps = 1e-7 the NRMSE of The Well (Ohana et al. 2024).
+---   input, target  Tensor   real, of one shape [batch, channels, space...]
 ---   eps         number      added to the divisor
 ---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
 ---   mask        Tensor?     bool, broadcast to the fields: true where elements count; others may be NaN
@@ -126,8 +127,8 @@ end)
 
 --- mh.losses.vrmse(input, target, {eps = 1e-7, dims = {2, ...}, reduction = "mean"}) -> Tensor
 ---   sqrt(mean (input - target)^2 / (var target + eps)) over the dims of space: The Well (Ohana et al. 2024). 1 is the
----   error of the target's mean. The variance is that of the sample, by n - 1, as in The Well's code. input, target
----   Tensor   real, of one shape [batch, channels, space...]
+---   error of the target's mean. The variance is that of the sample, by n - 1, as in The Well's code.
+---   input, target  Tensor   real, of one shape [batch, channels, space...]
 ---   eps         number      added to the divisor
 ---   dims        {integer}   dims of space; all from 2 if left out
 ---   reduction   "mean"|"sum"|"none"   over samples and channels
@@ -165,8 +166,8 @@ end)
 
 --- mh.losses.ssim(input, target, {data_range = 1.0, window = 11, sigma = 1.5, periodic = false, k1 = 0.01,
 ---     k2 = 0.03}) -> Tensor
----   1 - the mean structural similarity (Wang et al. 2004) of fields of 1 to 3 dims of space. input, target  Tensor
----   real, of one shape [batch, channels, space...]
+---   1 - the mean structural similarity (Wang et al. 2004) of fields of 1 to 3 dims of space.
+---   input, target  Tensor   real, of one shape [batch, channels, space...]
 ---   data_range  number      largest possible value minus least one
 ---   window      integer     elements of the Gaussian window
 ---   sigma       number      standard deviation of the window, in elements
@@ -187,8 +188,8 @@ end)
 
 --- mh.losses.log_spectral_distance(input, target, {dims = {2, ...}, shells = nil, eps = 1e-12}) -> Tensor
 ---   sqrt of the mean over shells 1, 2, ... of (10 log10(P_input / P_target))^2, with P the radial spectra
----   (mh.diagnostics.radial_spectrum) of every sample and channel, in decibel; the mean of these. input, target  Tensor
----   real, of one shape [batch, channels, space...]
+---   (mh.diagnostics.radial_spectrum) of every sample and channel, in decibel; the mean of these.
+---   input, target  Tensor   real, of one shape [batch, channels, space...]
 ---   dims        {integer}   dims of space; all from 2 if left out
 ---   shells      integer?    number of shells of wave numbers
 ---   eps         number      added to both powers

@@ -15,7 +15,13 @@ end
 local kOnlyTheirs = {pdebench = true, well = true, makani = true}  -- they describe nothing but what they know
 local own = {}  -- names of layouts that were added
 
---- True where `name`, or without a name any file's layout, is one of those above.
+--- mh.data.layouts.come_with_moonhalo(name = nil) -> boolean
+---   Whether a layout, or without a name every known layout, is one of Moonhalo's own.
+---   name        string?     of a layout
+---   returns     boolean     false for layouts that mh.data.layouts.add has added
+---   collective  no
+---   example
+---     mh.data.layouts.come_with_moonhalo("cf")    --> true
 function layouts.come_with_moonhalo(name)
   if name ~= nil then return not own[name] end
   return next(own) == nil
@@ -27,7 +33,15 @@ local function names()
   return list
 end
 
---- Adds a layout, which is asked before all others. One of the same name is replaced.
+--- mh.data.layouts.add(layout) -> nothing
+---   Adds a layout, which is asked before all others; one of the same name is replaced. docs/layouts.md describes what
+---   a layout is.
+---   layout      table       {name, matches = function(file), describe = function(file, options)}
+---   returns     nothing
+---   collective  no, but all ranks must add the same
+---   errors      ValueError: a field is missing
+---   example
+---     (pcall(mh.data.layouts.add, {name = "mine"}))    --> false
 function layouts.add(layout)
   if type(layout) ~= "table" or getmetatable(layout) or type(layout.name) ~= "string"
       or type(layout.matches) ~= "function"
@@ -45,9 +59,27 @@ function layouts.add(layout)
   known[#known + 1], own[layout.name] = layout, true
 end
 
+--- mh.data.layouts.names() -> {string}
+---   The names of the known layouts, in the order in which they are asked.
+---   returns     {string}    those that were added come first
+---   collective  no
+---   example
+---     mh.data.layouts.names()    --> {"makani", "cf", "well", "pdebench", "plain"}
 layouts.names = names
 
---- The layout named `name`, or without a name the first that knows `file`.
+--- mh.data.layouts.choose(file, name = nil) -> table
+---   The layout of a file: the named one, or the first that fits.
+---   file        File        of mh.h5.open
+---   name        string?     of a layout
+---   returns     table       {name, matches, describe}
+---   collective  no
+---   errors      ValueError: an unknown name, or a file of another layout
+---   example
+---     local path = ("%s/layout%d.h5"):format(folder, mh.rank())
+---     local out = mh.h5.open(path, "w")
+---     out:write("u", mh.ones{3, 4})
+---     out:close()
+---     mh.data.layouts.choose(mh.h5.open(path)).name    --> plain
 function layouts.choose(file, name)
   local meta = getmetatable(file)
   if type(file) ~= "userdata" or not meta or meta.__name ~= "File" then

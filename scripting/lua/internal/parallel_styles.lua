@@ -78,9 +78,44 @@ define("RowwiseParallel", "input_layouts", "output_layouts", "use_local_output")
 ---     mh.parallelize_module(net, mesh, mh.PairwiseParallel())
 ---     net(mh.ones{3, 4}).shape    --> {3, 2}
 define("PairwiseParallel", "input_layouts", "output_layouts", "use_local_output")
+--- mh.SequenceParallel({sequence_dim = nil, use_local_output = nil}) -> Style
+---   A style of mh.parallelize_module for a LayerNorm, RMSNorm or Dropout between cut Linears: its parameters are
+---   replicated, and its input and result are cut along the sequence.
+---   sequence_dim   integer?   the dim that is cut; nil for 1
+---   use_local_output   boolean?   true: the result is this rank's block, a plain tensor
+---   returns     Style       an entry of a plan
+---   collective  no
+---   example
+---     local net = mh.parallelize_module(nn.LayerNorm(4), mesh, mh.SequenceParallel())
+---     net.weight.placements[1]:is_replicate()    --> true
 define("SequenceParallel", "sequence_dim", "use_local_output")
+--- mh.PrepareModuleInput({input_layouts = nil, desired_input_layouts = nil, input_kwarg_layouts = nil,
+---     desired_input_kwarg_layouts = nil, use_local_output = nil}) -> Style
+---   A style of mh.parallelize_module that moves the arguments of a module. A list has an entry for each argument;
+---   tables of names are for arguments by name.
+---   input_layouts   Placement|{Placement}?   how the arguments are placed
+---   desired_input_layouts   Placement|{Placement}?   how they shall be placed
+---   input_kwarg_layouts   table?   placements by the name of an argument
+---   desired_input_kwarg_layouts   table?   placements by the name of an argument
+---   use_local_output   boolean?   true: arguments become this rank's block, plain tensors
+---   returns     Style       an entry of a plan
+---   collective  no
+---   errors      ValueError, by mh.parallelize_module: neither input_layouts nor input_kwarg_layouts
+---   example
+---     local style = mh.PrepareModuleInput{input_layouts = mh.Replicate(), desired_input_layouts = mh.Shard(0)}
+---     tostring(style):match("^%w+")    --> PrepareModuleInput
 define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kwarg_layouts",
   "desired_input_kwarg_layouts", "use_local_output")
+--- mh.PrepareModuleOutput({output_layouts = nil, desired_output_layouts = nil, use_local_output = nil}) -> Style
+---   A style of mh.parallelize_module that moves the results of a module. A list has an entry for each result.
+---   output_layouts   Placement|{Placement}?   how the results are placed
+---   desired_output_layouts   Placement|{Placement}?   how they shall be placed
+---   use_local_output   boolean?   nil or true: results are this rank's block, plain tensors
+---   returns     Style       an entry of a plan
+---   collective  no
+---   example
+---     local style = mh.PrepareModuleOutput{output_layouts = mh.Shard(0), desired_output_layouts = mh.Replicate()}
+---     tostring(style):match("^%w+")    --> PrepareModuleOutput
 define("PrepareModuleOutput", "output_layouts", "desired_output_layouts", "use_local_output")
 
 local function is_style(value)

@@ -287,8 +287,22 @@ local function check_merged(who, what, given)
   end
 end
 
---- Loads what merge_state_dicts gave, the same on every rank, into a module that is divided in any way, and its
---- optimizer. `options`: {device = d}, which must be where the module is. Collective over all ranks.
+--- mh.load_merged_state_dict(module, model, optimizer = nil, optimizer_state = nil, options = nil) -> nothing
+---   Loads what mh.merge_state_dicts gave, the same on every rank, into a module that is divided in any way, and its
+---   optimizer.
+---   module      Module      where the state goes
+---   model       table       tensors by name
+---   optimizer   Optimizer?   of the module
+---   optimizer_state   table?   its state
+---   options     table?      {device = d}, which must be where the module is
+---   returns     nothing
+---   collective  over all ranks
+---   errors      ValueError: names or shapes differ
+---   example
+---     local a, b = nn.Linear(2, 3), nn.Linear(2, 3)
+---     local model = {weight = a.weight:detach(), bias = a.bias:detach()}
+---     mh.load_merged_state_dict(b, model)
+---     b.weight:equal(a.weight)    --> true
 function parts.load_merged_state_dict(module, model, optimizer, optimizer_state, options)
   local who = "load_merged_state_dict"
   check_targets(who, module, optimizer, options)
@@ -340,8 +354,21 @@ local function load_parts(who, part, targets)
   end
 end
 
---- Loads the parts that deduped_state_dict gave, each rank its own, on as many ranks; the module may be divided in
---- another way. `options`: {device = d}, which must be where the module is. Collective over all ranks.
+--- mh.load_deduped_state_dict(module, model, optimizer = nil, optimizer_state = nil, options = nil) -> nothing
+---   Loads the parts that mh.deduped_state_dict gave, each rank its own, on as many ranks; the module may be divided in
+---   another way.
+---   module      Module      where the state goes
+---   model       table       this rank's part
+---   optimizer   Optimizer?   of the module
+---   optimizer_state   table?   this rank's part of its state
+---   options     table?      {device = d}, which must be where the module is
+---   returns     nothing
+---   collective  over all ranks
+---   errors      ValueError: the part of another rank, or another number of ranks
+---   example
+---     local a, b = nn.Linear(2, 3), nn.Linear(2, 3)
+---     mh.load_deduped_state_dict(b, (mh.deduped_state_dict(a)))
+---     b.weight:equal(a.weight)    --> true
 function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state, options)
   local who, by_name = "load_deduped_state_dict", require "moonhalo.internal.checkpoint_optimizers"
   check_targets(who, module, optimizer, options)
