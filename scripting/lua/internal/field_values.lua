@@ -111,12 +111,11 @@ end
 --- Weighted mean over `dims`.
 function fields.mean(x, dims, options) return fields.sum(x, dims, options) / fields.total(x, dims, options) end
 
---- Sizes of the cells of regular latitudes, of mean 1.
----
 --- mh.metrics.latitude_weights(latitudes) -> Tensor
----   Weights cos(latitude) / mean(cos(latitude)) for fields {..., latitude, longitude}.
----   latitudes   Tensor or list   degrees, from -90 to 90, {n}
----   returns     Tensor           {n, 1}, float64
+---   Weights cos(latitude) / mean(cos(latitude)) for fields [..., latitude, longitude]: sizes of the cells of regular
+---   latitudes, of mean 1.
+---   latitudes   Tensor|{number}   degrees, from -90 to 90, [n]
+---   returns     Tensor      [n, 1], float64
 ---   collective  no
 ---   errors      ValueError: a latitude is beyond the poles
 ---   example

@@ -378,15 +378,29 @@ local kSignature = arguments.signature("pipeline", {
   arguments.optional "split", arguments.optional "parallelize",
 })
 
---- `mh.pipeline(model, {mesh = mesh, micros = 8})` puts the stages of a model on the ranks along mesh dim `dim` ("pp"),
---- stage s on rank s mod their number. Collective over the mesh. `model`: an nn.Sequential, whose children are shared
---- out evenly among `stages` (default: as many as ranks) or as `split` says ({3, 2}); a module with a method stages()
---- that returns a list of modules; or that list. A stage takes and gives tensors, any number of them. `schedule`:
---- "1f1b", "gpipe" or "interleaved_1f1b"; `micros`: micro-batches of a step.
---- Deferred parameters (mh.deferred_init) are made for this rank's stages alone, with the values of the whole model.
---- `parallelize(stage, mesh, number)` may divide them first; its mesh is the slice on which the stage lives. A
---- parameter that several stages have is one: its gradients are added up. Fields of the result: mesh, stages (all
---- modules).
+--- mh.pipeline(model, mesh, micros, {dim = "pp", schedule = "1f1b", stages = nil, split = nil,
+---     parallelize = nil}) -> Pipeline
+---   Puts the stages of a model on the ranks along a mesh dim: mh.pipeline(model, {mesh = mesh, micros = 8}).
+---   Parameters that mh.deferred_init made get memory for this rank's stages alone. A parameter that several stages
+---   have is one: its gradients are added.
+---   model       Module|{Module}   an nn.Sequential, whose children are divided; a module with a method stages() that
+---     returns a list of modules; or that list
+---   mesh        DeviceMesh  the mesh
+---   micros      integer     micro-batches of a step
+---   dim         string      the mesh dim of the stages; stage s is on rank s modulo their number
+---   schedule    "1f1b"|"gpipe"|"interleaved_1f1b"   the order of forwards and backwards
+---   stages      integer?    number of stages; nil for one on each rank
+---   split       {integer}?   children of each stage, {3, 2}; nil divides them evenly
+---   parallelize   function?   parallelize(stage, mesh, number) divides a stage over the slice of the mesh that has it
+---   returns     Pipeline    its fields mesh and stages, and train_step, infer_step, parameters, state_dict,
+---     clip_grad_norm
+---   collective  over the mesh
+---   errors      ValueError: no mesh, or stages that do not have all parameters of the model
+---   example
+---     local along = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"pp"})
+---     local pipe = mh.pipeline(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)), {mesh = along, micros = 2})
+---     local losses = pipe:train_step({mh.ones{3, 2}, mh.zeros{3, 2}}, function(y) return y:square():mean() end)
+---     #losses, #pipe:infer_step{mh.ones{3, 2}, mh.zeros{3, 2}}    --> 2  2
 local function pipeline(...)
   local given = arguments.read(kSignature, ...)
   if not is_mesh(given.mesh) then

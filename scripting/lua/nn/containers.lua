@@ -155,6 +155,14 @@ function containers.ModuleList:forward() fail("ModuleList: it is a list, call it
 
 --- Modules by name, `nn.ModuleDict{encoder = a, decoder = b}` (names are sorted) or added one by one, `dict.name = m`.
 containers.ModuleDict = Module:extend("ModuleDict")
+--- dict:init(modules = nil) -> nothing
+---   What nn.ModuleDict(modules) does with its argument.
+---   modules     table?      modules by name
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: an entry is not a module
+---   example
+---     #nn.ModuleDict{a = nn.ReLU()}:keys()    --> 1
 function containers.ModuleDict:init(modules)
   if modules ~= nil and (type(modules) ~= "table" or getmetatable(modules)) then
     fail(("ModuleDict: wanted modules by name, got %s"):format(mh._describe(modules)))
@@ -173,6 +181,13 @@ function containers.ModuleDict:keys()
   for name in self._modules do names[#names + 1] = name end
   return names
 end
+--- dict:forward() -> nothing
+---   Always an error: call the modules of the table.
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: always
+---   example
+---     (pcall(nn.ModuleDict{a = nn.ReLU()}))    --> false
 function containers.ModuleDict:forward() fail("ModuleDict: it is a table, call its modules") end
 
 return containers

@@ -132,8 +132,17 @@ end
 
 -- ---- Weights --------------------------------------------------------------------------------------------------------
 
---- Gives every unit of `plan_ngpus` ranks the parameters and buffers of the first: rank r's blocks become those of rank
---- r % plan_ngpus. Collective over all ranks.
+--- mh.broadcast_weights(module, plan_ngpus) -> Module
+---   Gives every unit of plan_ngpus ranks the parameters and buffers of the first unit: the blocks of rank r become
+---   those of rank r modulo plan_ngpus.
+---   module      Module      divided in the same way in every unit
+---   plan_ngpus   integer    ranks of a unit
+---   returns     Module      module itself
+---   collective  over all ranks
+---   errors      ValueError: the ranks are not whole units, or parameters are in blocks over the units
+---   example
+---     local net = nn.Linear(2, 2)
+---     mh.broadcast_weights(net, 1):class_name()    --> Linear
 function division.broadcast_weights(module, plan_ngpus)
   if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. mh._describe(module)) end
   local ranks = mh.world_size()
