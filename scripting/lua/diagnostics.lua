@@ -177,8 +177,8 @@ define("kinetic_energy", {"components", "dims", arguments.optional "weights"}, f
   return fields.mean(square * 0.5, dims, v)
 end)
 
---- mh.diagnostics.enstrophy(components, {dims, spacing = 1.0, order = 2, boundary = "circular", weights = nil}) ->
----     Tensor
+--- mh.diagnostics.enstrophy(components, {dims, spacing = 1.0, order = 2, boundary = "circular",
+---     weights = nil}) -> Tensor
 ---   Mean of curl^2 / 2 over `dims`, of the vector field {u, v} or {u, v, w}.
 ---   components, dims, spacing, order, boundary   as in curl
 ---   weights     Tensor?    of the cells

@@ -58,9 +58,8 @@ local function per_sample(name, entries, check)
   end)
 end
 
---- mh.losses.relative_lp(input, target, {p = 2, weights = nil, mask = nil, eps = 0.0, dims = {2, ...}, reduction =
----     "mean"})
----     -> Tensor
+--- mh.losses.relative_lp(input, target, {p = 2, weights = nil, mask = nil, eps = 0.0, dims = {2, ...},
+---     reduction = "mean"}) -> Tensor
 ---   ||input - target||_p / ||target||_p over the dims of space: Li et al. 2021, "Fourier neural operator".
 ---   input, target  Tensor     real, one shape
 ---   p              number     at least 1

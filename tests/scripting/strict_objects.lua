@@ -63,7 +63,8 @@ local kSchedules = {
   CosineAnnealingLR = {4},
   CosineAnnealingWarmRestarts = {4}, LambdaLR = {function() return 1 end}, get_constant_schedule_with_warmup = {2},
   get_linear_schedule_with_warmup = {2, 8}, get_cosine_schedule_with_warmup = {2, 8}, SequentialLR = {},
-  OneCycleLR = {0.1, 10}, ReduceLROnPlateau = {},
+  OneCycleLR = {0.1, 10}, ReduceLROnPlateau = {}, MultiplicativeLR = {function() return 1 end}, ChainedScheduler = {},
+  CyclicLR = {0.1, 1, {cycle_momentum = false}},
 }
 
 function tests.test_schedules()
@@ -72,6 +73,7 @@ function tests.test_schedules()
     local arguments = kSchedules[name] or error("no arguments for the schedule " .. name .. ": add them to kSchedules",
         0)
     if name == "SequentialLR" then arguments = {{optim.LinearLR(opt), optim.ExponentialLR(opt, 0.9)}, {3}} end
+    if name == "ChainedScheduler" then arguments = {{optim.StepLR(opt, 2), optim.ExponentialLR(opt, 0.9)}} end
     local schedule = make(opt, table.unpack(arguments))
     is_open_to_all(name, schedule)
     check(schedule, methods_of(schedule))

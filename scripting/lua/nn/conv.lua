@@ -73,12 +73,12 @@ local function describe(self, defaults)
   return table.concat(parts, ", ")
 end
 
---- mh.nn.Conv1d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1, bias =
----     true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
---- mh.nn.Conv2d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1, bias =
----     true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
---- mh.nn.Conv3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1, bias =
----     true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.Conv1d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1,
+---     bias = true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.Conv2d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1,
+---     bias = true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.Conv3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, dilation = 1, groups = 1,
+---     bias = true, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
 ---   A convolution over 1, 2 or 3 dims of space, as torch.nn.Conv2d. The module takes x [batch, in_channels, space...]
 ---   or [in_channels, space...]. Along cut dims of space each rank receives the border rows that its windows need.
 ---   in_channels   integer   channels of the input
@@ -151,12 +151,12 @@ local function output_padding_for(self, name, x, size, dims)
   return extra
 end
 
---- mh.nn.ConvTranspose1d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0, groups =
----     1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
---- mh.nn.ConvTranspose2d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0, groups =
----     1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
---- mh.nn.ConvTranspose3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0, groups =
----     1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.ConvTranspose1d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0,
+---     groups = 1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.ConvTranspose2d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0,
+---     groups = 1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
+--- mh.nn.ConvTranspose3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0,
+---     groups = 1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
 ---   The transpose of a convolution, which enlarges space by `stride`, as torch.nn.ConvTranspose2d. The module takes x
 ---   [batch, in_channels, space...] and, as a second argument, the wanted size of the result.
 ---   in_channels   integer   channels of the input

@@ -32,12 +32,12 @@ local function flags(op, name, value, count)
   return list
 end
 
---- mh.nn.NeighborhoodAttention1d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false, bias =
----     true, scale = nil, device = nil, dtype = nil}) -> Module
---- mh.nn.NeighborhoodAttention2d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false, bias =
----     true, scale = nil, device = nil, dtype = nil}) -> Module
---- mh.nn.NeighborhoodAttention3d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false, bias =
----     true, scale = nil, device = nil, dtype = nil}) -> Module
+--- mh.nn.NeighborhoodAttention1d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false,
+---     bias = true, scale = nil, device = nil, dtype = nil}) -> Module
+--- mh.nn.NeighborhoodAttention2d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false,
+---     bias = true, scale = nil, device = nil, dtype = nil}) -> Module
+--- mh.nn.NeighborhoodAttention3d(embed_dim, num_heads, window, {stride = 1, dilation = 1, is_causal = false,
+---     bias = true, scale = nil, device = nil, dtype = nil}) -> Module
 ---   Self-attention of each point with the points of a window around it. The module takes x [batch, space...,
 ---   embed_dim]. Along cut dims each rank receives the rows that its windows need.
 ---   embed_dim   integer     size of the last dim

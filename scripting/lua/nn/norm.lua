@@ -79,12 +79,12 @@ function Running:extra_repr()
     show(self.momentum or nil), show(self.affine), show(self.track_running_stats))
 end
 
---- mh.nn.BatchNorm1d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, device =
----     nil, dtype = nil}) -> Module
---- mh.nn.BatchNorm2d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, device =
----     nil, dtype = nil}) -> Module
---- mh.nn.BatchNorm3d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true, device =
----     nil, dtype = nil}) -> Module
+--- mh.nn.BatchNorm1d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true,
+---     device = nil, dtype = nil}) -> Module
+--- mh.nn.BatchNorm2d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true,
+---     device = nil, dtype = nil}) -> Module
+--- mh.nn.BatchNorm3d(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true,
+---     device = nil, dtype = nil}) -> Module
 ---   Normalises each channel over batch and space, as torch.nn.BatchNorm2d. The module takes x [batch, channels,
 ---   space...]. On cut tensors mean and variance are those of the global tensor.
 ---   num_features   integer   channels of the input
@@ -226,8 +226,8 @@ local function shape_list(op, shape)
   return {table.unpack(list)}
 end
 
---- mh.nn.LayerNorm(normalized_shape, {eps = 1e-5, elementwise_affine = true, bias = true, device = nil, dtype = nil})
----     -> Module
+--- mh.nn.LayerNorm(normalized_shape, {eps = 1e-5, elementwise_affine = true, bias = true, device = nil,
+---     dtype = nil}) -> Module
 ---   Normalises over the last dims, as torch.nn.LayerNorm. The module takes x [..., normalized_shape...].
 ---   normalized_shape   integer|{integer}   sizes of the last dims
 ---   eps         number      added to the variance

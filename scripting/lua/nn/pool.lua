@@ -30,12 +30,12 @@ local function pool_class(name, entries)
   return class
 end
 
---- mh.nn.MaxPool1d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false, ceil_mode = false})
----     -> Module
---- mh.nn.MaxPool2d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false, ceil_mode = false})
----     -> Module
---- mh.nn.MaxPool3d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false, ceil_mode = false})
----     -> Module
+--- mh.nn.MaxPool1d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false,
+---     ceil_mode = false}) -> Module
+--- mh.nn.MaxPool2d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false,
+---     ceil_mode = false}) -> Module
+--- mh.nn.MaxPool3d(kernel_size, {stride = nil, padding = 0, dilation = 1, return_indices = false,
+---     ceil_mode = false}) -> Module
 ---   The largest value of each window, as torch.nn.MaxPool2d. The module takes x [batch, channels, space...].
 ---   kernel_size   integer|{integer}   size of the window, one number or one for each dim
 ---   stride      integer|{integer}?   distance between windows; nil for kernel_size
