@@ -28,13 +28,31 @@ Rectangle check_rectangle(lua_State* lua, int index) {
           check_float(lua, index + 3)};
 }
 
-/// canvas(width, height, background)
+/// mh.canvas(width, height, background) -> Canvas
+///   A picture to draw on; x counts to the right and y down, in pixels from the upper left corner. mh.plot draws on
+///   these.
+///   width       integer     pixels
+///   height      integer     pixels
+///   background   string     a colour such as "#ffffff"
+///   returns     Canvas      write it by mh.files.write_png(path, canvas:picture())
+///   collective  no
+///   errors      ValueError: a size or a colour that cannot be
+///   example
+///     mh.canvas(20, 10, "#ffffff"):picture().shape    --> {10, 20, 3}
 int make(lua_State* lua) {
   push_object(lua, std::make_shared<Canvas>(check_int(lua, 1), check_int(lua, 2), check_color(lua, 3)));
   return 1;
 }
 
-/// clip(x0, y0, x1, y1), or clip() for the whole picture
+/// canvas:clip(...) -> nothing
+///   Limits what follows to a rectangle: canvas:clip(x0, y0, x1, y1). Without arguments it is the whole picture.
+///   returns     nothing
+///   collective  no
+///   example
+///     local canvas = mh.canvas(4, 4, "#ffffff")
+///     canvas:clip(0, 0, 2, 4)
+///     canvas:fill(0, 0, 4, 4, "#000000")
+///     canvas:picture():select(2, 0):tolist()[1]    --> {0, 0, 255, 255}
 int clip(lua_State* lua) {
   const auto canvas = check_object<Canvas>(lua, 1);
   canvas->set_clip(is_nil(lua, 2)
@@ -43,14 +61,38 @@ int clip(lua_State* lua) {
   return 0;
 }
 
-/// fill(x0, y0, x1, y1, color, [opacity])
+/// canvas:fill(x0, y0, x1, y1, color, opacity = 1) -> nothing
+///   Fills a rectangle.
+///   x0          number      left edge
+///   y0          number      upper edge
+///   x1          number      right edge
+///   y1          number      lower edge
+///   color       string      such as "#1f77b4"
+///   opacity     number      from 0 to 1
+///   returns     nothing
+///   collective  no
+///   example
+///     local canvas = mh.canvas(2, 2, "#ffffff")
+///     canvas:fill(0, 0, 2, 2, "#0000ff")
+///     canvas:picture()["0, 0"]:tolist()    --> {0, 0, 255}
 int fill(lua_State* lua) {
   check_object<Canvas>(lua, 1)->fill(check_rectangle(lua, 2), check_color(lua, 6),
                                      is_nil(lua, 7) ? 1.0f : check_float(lua, 7));
   return 0;
 }
 
-/// line({x, y, x, y, ...}, pen, color, [opacity]); NaN breaks the line.
+/// canvas:line(points, pen, color, opacity = 1) -> nothing
+///   Draws a line through points; NaN interrupts it.
+///   points      {number}    {x, y, x, y, ...}
+///   pen         number      width in pixels
+///   color       string      such as "#1f77b4"
+///   opacity     number      from 0 to 1
+///   returns     nothing
+///   collective  no
+///   example
+///     local canvas = mh.canvas(9, 9, "#ffffff")
+///     canvas:line({0, 4.5, 9, 4.5}, 3, "#000000")
+///     canvas:picture()["4, 4"]:tolist()    --> {0, 0, 0}
 int line(lua_State* lua) {
   const std::vector<double> numbers = check_number_list(lua, 2);
   std::vector<Polyline> lines(1);
@@ -66,8 +108,22 @@ int line(lua_State* lua) {
   return 0;
 }
 
-/// text(x, y, text, size, color, [align 0..1], [upwards], [pen]): the baseline's point at `align` of the width is (x,
-/// y); upwards turns it by a quarter.
+/// canvas:text(x, y, text, size, color, align = 0, upwards = false, pen = nil) -> nothing
+///   Writes a text whose baseline goes through (x, y).
+///   x           number      where the part `align` of its width is
+///   y           number      the baseline
+///   text        string      what is written
+///   size        number      height of capital letters in pixels
+///   color       string      such as "#1f77b4"
+///   align       number      0 for the left end at x, 0.5 for the middle, 1 for the right end
+///   upwards     boolean     turns it by a quarter
+///   pen         number?     width of the lines in pixels
+///   returns     nothing
+///   collective  no
+///   example
+///     local canvas = mh.canvas(40, 20, "#ffffff")
+///     canvas:text(2, 15, "m", 10, "#000000")
+///     canvas:picture():min():item() < 255    --> true
 int text(lua_State* lua) {
   const auto canvas = check_object<Canvas>(lua, 1);
   const float x = check_float(lua, 2), y = check_float(lua, 3), size = check_float(lua, 5);
@@ -82,18 +138,44 @@ int text(lua_State* lua) {
   return 0;
 }
 
-/// image(tensor, x0, y0, x1, y1): uint8 [rows, columns, 3]
+/// canvas:image(tensor, x0, y0, x1, y1) -> nothing
+///   Draws a picture into a rectangle.
+///   tensor      Tensor      uint8 [rows, columns, 3]
+///   x0          number      left edge
+///   y0          number      upper edge
+///   x1          number      right edge
+///   y1          number      lower edge
+///   returns     nothing
+///   collective  no
+///   errors      ValueError: another shape or dtype
+///   example
+///     local canvas = mh.canvas(4, 4, "#ffffff")
+///     canvas:image(mh.zeros({2, 2, 3}, {dtype = "uint8"}), 0, 0, 4, 4)
+///     canvas:picture():max():item()    --> 0
 int image(lua_State* lua) {
   check_object<Canvas>(lua, 1)->draw(check_tensor(lua, 2), check_rectangle(lua, 3));
   return 0;
 }
 
+/// canvas:picture() -> Tensor
+///   What was drawn.
+///   returns     Tensor      uint8 [height, width, 3], for mh.files.write_png
+///   collective  no
+///   example
+///     mh.canvas(3, 2, "#102030"):picture()["0, 0"]:tolist()    --> {16, 32, 48}
 int picture(lua_State* lua) {
   push(lua, check_object<Canvas>(lua, 1)->picture());
   return 1;
 }
 
-/// text_width(text, size)
+/// mh.text_width(text, size) -> number
+///   The width of a text that canvas:text writes.
+///   text        string      what is measured
+///   size        number      height of capital letters in pixels
+///   returns     number      pixels
+///   collective  no
+///   example
+///     mh.text_width("mm", 10) > mh.text_width("m", 10)    --> true
 int text_width(lua_State* lua) {
   push(lua, static_cast<double>(lay_out_text(check_string(lua, 1), check_float(lua, 2)).width));
   return 1;
