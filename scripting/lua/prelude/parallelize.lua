@@ -10,7 +10,7 @@ local kHomes = {
   {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
   {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"}, {"internal.rollout", "rollout"},
-  {"internal.grad_scaler", "GradScaler"},
+  {"internal.grad_scaler", "GradScaler"}, {"internal.own_function", "Function", "gradcheck"},
   {"internal.training_tools", "summary", "find_lr", "checkpoint_modules"},
   {"internal.ema", "EMA"},
   {"internal.accumulate", "accumulate"},
