@@ -350,11 +350,25 @@ int file_discard(lua_State* lua) {
   return 0;
 }
 
+/// file.path -> string
+///   The path with which the file was opened.
+///   example
+///     local path = ("%s/path%d.h5"):format(folder, mh.rank())
+///     local out <close> = mh.h5.open(path, "w")
+///     out.path == path    --> true
 int file_path(lua_State* lua) {
   push(lua, file(lua)->path());
   return 1;
 }
 
+/// file.attrs -> table
+///   The attributes of the file by name.
+///   example
+///     local path = ("%s/attrs_of_file%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:set_attr("title", "winds")
+///     out:close()
+///     mh.h5.open(path).attrs    --> {title = "winds"}
 int file_attrs(lua_State* lua) {
   push_attributes(lua, file(lua)->attrs());
   return 1;
@@ -439,36 +453,106 @@ int strings(lua_State* lua) {
   return 1;
 }
 
+/// dataset.shape -> {integer}
+/// selection.shape -> {integer}
+///   The sizes of the dims.
+///   example
+///     local path = ("%s/shape%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.shape    --> {2, 3}
 int shape(lua_State* lua) {
   push(lua, to_selection(lua, 1)->shape());
   return 1;
 }
 
+/// dataset.ndim -> integer
+/// selection.ndim -> integer
+///   The number of dims.
+///   example
+///     local path = ("%s/ndim%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.ndim    --> 2
 int ndim(lua_State* lua) {
   push(lua, to_selection(lua, 1)->ndim());
   return 1;
 }
 
+/// dataset.dims -> {string}
+/// selection.dims -> {string}
+///   The names of the dims; "" for a dim without one.
+///   example
+///     local path = ("%s/dims%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.dims    --> {"y", "x"}
 int dims(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dims());
   return 1;
 }
 
+/// dataset.dtype -> string?
+/// selection.dtype -> string?
+///   The type of the numbers, as a tensor has them; nil for other elements.
+///   example
+///     local path = ("%s/dtype%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.dtype    --> float32
 int dtype(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().dtype());
   return 1;
 }
 
+/// dataset.attrs -> table
+/// selection.attrs -> table
+///   The attributes by name: strings, numbers, booleans and lists.
+///   example
+///     local path = ("%s/attrs%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.attrs.units    --> K
 int attrs(lua_State* lua) {
   push_attributes(lua, to_selection(lua, 1)->dataset().attrs());
   return 1;
 }
 
+/// dataset.name -> string
+/// selection.name -> string
+///   The path in the file.
+///   example
+///     local path = ("%s/name%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.name:match("%w+$")    --> t
 int data_name(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().name());
   return 1;
 }
 
+/// dataset.chunks -> {integer}?
+/// selection.chunks -> {integer}?
+///   The sizes of a chunk; nil for a dataset that is not stored in chunks.
+///   example
+///     local path = ("%s/chunks%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.chunks    --> nil
 int chunks(lua_State* lua) {
   const auto& sizes = to_selection(lua, 1)->dataset().chunks();
   if (sizes.empty()) {
@@ -479,8 +563,15 @@ int chunks(lua_State* lua) {
   return 1;
 }
 
-/// data.rows_together: the shape of rows that are read together; nil but of data that lie in the file as they are, the
-/// last dim innermost.
+/// dataset.rows_together -> {integer}?
+/// selection.rows_together -> {integer}?
+///   The shape of the rows that are read together; nil for a dataset in chunks.
+///   example
+///     local path = ("%s/rows_together%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {chunks = {1, 3}})
+///     out:close()
+///     mh.h5.open(path).t.rows_together    --> nil
 int rows_together(lua_State* lua) {
   const io::Dataset dataset = to_selection(lua, 1)->dataset();
   const auto rows = dataset.info().reversed ? std::vector<int64_t>() : dataset.rows_together();
@@ -488,22 +579,61 @@ int rows_together(lua_State* lua) {
   return 1;
 }
 
+/// dataset.filters -> {string}
+/// selection.filters -> {string}
+///   How chunks are compressed.
+///   example
+///     local path = ("%s/filters%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.filters    --> {}
 int filters(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().filters());
   return 1;
 }
 
+/// dataset.units -> string
+/// selection.units -> string
+///   The attribute units; "" if there is none.
+///   example
+///     local path = ("%s/units%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.units    --> K
 int units(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().units());
   return 1;
 }
 
+/// dataset.is_numeric -> boolean
+/// selection.is_numeric -> boolean
+///   Whether the elements are numbers.
+///   example
+///     local path = ("%s/is_numeric%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.is_numeric    --> true
 int is_numeric(lua_State* lua) {
   push(lua, to_selection(lua, 1)->dataset().info().dtype.has_value());
   return 1;
 }
 
-/// False for a dimension of NetCDF that has a length and no values.
+/// dataset.has_values -> boolean
+/// selection.has_values -> boolean
+///   False for a dimension of NetCDF that has a length and no values.
+///   example
+///     local path = ("%s/has_values%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.has_values    --> true
 int has_values(lua_State* lua) {
   push(lua, !to_selection(lua, 1)->dataset().is_bare_dimension());
   return 1;
@@ -544,7 +674,16 @@ int data_index(lua_State* lua) {
   return 1;
 }
 
-/// data.members: names of a compound's members; nil of other types.
+/// dataset.members -> {string}?
+/// selection.members -> {string}?
+///   The names of the members of a compound; nil for other types.
+///   example
+///     local path = ("%s/members%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.ones{2, 3}, {dims = {"y", "x"}, attrs = {units = "K"}})
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.members    --> nil
 int members(lua_State* lua) {
   const auto& names = to_selection(lua, 1)->dataset().members();
   names.empty() ? lua_pushnil(lua) : push(lua, names);

@@ -74,6 +74,10 @@ local function public_names()
   add_attributes(found, "DeviceMesh", wrong_values.mesh(), 2)
   add_attributes(found, "Placement", mh.Shard(0), 2)
   add_attributes(found, "Optimizer", wrong_values.optimizer(), 2)
+  local file <close> = mh.h5.open(paths[1])
+  add_attributes(found, "File", file, 2)
+  add_attributes(found, "Dataset", file[file:datasets()[1]], 2)
+  add_attributes(found, "Selection", file[file:datasets()[1]]["0"], 2)
   return found
 end
 
