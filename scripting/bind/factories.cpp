@@ -243,7 +243,7 @@ int get_default_dtype(lua_State* lua) {
 ///   dtype       string      a floating-point dtype
 ///   returns     nothing
 ///   collective  no, but all ranks must choose the same
-///   errors      TypeError: not a floating-point dtype
+///   errors      ValueError: an unknown dtype
 ///   example
 ///     mh.set_default_dtype("float64")
 ///     mh.zeros{2}.dtype    --> float64
