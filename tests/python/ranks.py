@@ -10,6 +10,7 @@ sys.path.insert(0, sys.argv[1])
 import files
 import front
 import hooks
+import loops
 import modules
 import moonhalo as mh
 import settings
@@ -183,6 +184,7 @@ def rank(world, folder):
     tensors.rank(world, mesh, expect)
     settings.rank(world, mesh, expect)
     modules.rank(mesh, expect)
+    loops.rank(mesh, expect)
     transforms.rank(world, mesh, expect)
     files.rank(world, mesh, expect, Path(folder))
     world.barrier()
