@@ -131,7 +131,10 @@ void define_files(py::module_& m) {
       [](const std::string& path, const std::string& mode, bool allow_external) {
         return io::open(path, mode, {.allow_external = allow_external});
       },
-      py::arg("path"), py::arg("mode") = "r", py::kw_only(), py::arg("allow_external") = false, Released());
+      py::arg("path"), py::arg("mode") = "r", py::kw_only(), py::arg("allow_external") = false, Released(),
+      "Opens a file of HDF5, NetCDF or Zarr. mode: \"r\"; \"w\" writes a new one, which has its name after close(); "
+      "\"a\" adds "
+      "to one. `allow_external` follows links to other files. Not collective.");
   py::class_<io::CheckpointSaving>(m, "CheckpointSaving", "A checkpoint that is being written.")
       .def("wait", &io::CheckpointSaving::wait, Released(), "Returns the path when it is complete. Collective.")
       .def("is_done", &io::CheckpointSaving::is_done);

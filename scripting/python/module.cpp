@@ -155,8 +155,9 @@ void define_communicator(py::module_& m) {
       .def_property_readonly("rank", &Communicator::rank)
       .def_property_readonly("size", &Communicator::size)
       .def_property_readonly("backend", &Communicator::backend)
-      .def("barrier", &Communicator::barrier, Released())
-      .def("split", &Communicator::split, py::arg("color"), py::arg("key") = 0, Released())
+      .def("barrier", &Communicator::barrier, Released(), "Returns when all ranks have called it. Collective.")
+      .def("split", &Communicator::split, py::arg("color"), py::arg("key") = 0, Released(),
+           "The group of the ranks that pass the same color, ordered by key, then by rank. Collective.")
       .def("bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; })
       .def("comm_stats", &comm_stats, py::arg("reset") = false,
            "Calls, messages and bytes of this rank so far, by kind and by operator. Not collective.")
@@ -164,10 +165,16 @@ void define_communicator(py::module_& m) {
   m.def("run_ranks", &run_ranks, py::arg("ranks"), py::arg("fn"), py::arg("threads_per_rank") = 0);
   m.def(
       "world", [](const std::string& backend) { return make_world(backend, detect_launch()); }, py::arg("backend") = "",
-      Released());
+      Released(),
+      "The processes that a launcher started: over MPI under mpirun and srun with PMI, over TCP under torchrun and "
+      "others. "
+      "`backend`: \"mpi\" or \"tcp\". Collective over these processes. ValueError if the launcher started more of "
+      "them.");
   m.def(
-      "mpi_world", [] { return make_world("mpi", detect_launch()); }, Released());
-  m.def("self_world", &make_self_communicator);
+      "mpi_world", [] { return make_world("mpi", detect_launch()); }, Released(),
+      "The processes of MPI, MPI_COMM_WORLD. Collective. ValueError if the launcher started more processes than MPI "
+      "finds.");
+  m.def("self_world", &make_self_communicator, "A world of this process alone.");
 }
 
 }  // namespace
@@ -181,6 +188,7 @@ PYBIND11_MODULE(_moonhalo, m) {
   moonhalo::speak_python();
   pybind11::register_local_exception_translator(&translate);
   pybind11::register_exception<moonhalo::CommError>(m, "CommError", PyExc_RuntimeError).attr("__module__") = "moonhalo";
+  m.attr("CommError").attr("__doc__") = "A rank was lost, did not answer in time or ended the others.";
   define_communicator(m);
   define_mesh(m);
   define_tensors(m);

@@ -79,17 +79,26 @@ void define_settings(py::module_& m) {
   m.def("set_fallback", &change_fallback, py::arg("fallback"),
         "What operators without a sharding rule do: \"replicate\" gathers their tensors with one warning, \"error\" is "
         "an error. Of this rank; returns the setting before. Not collective.");
-  m.def("set_halo", &change_halo, py::arg("world"), py::kw_only(), py::arg("overlap") = py::none(),
-        py::arg("exchange") = py::none(), py::arg("keep") = py::none());
+  m.def(
+      "set_halo", &change_halo, py::arg("world"), py::kw_only(), py::arg("overlap") = py::none(),
+      py::arg("exchange") = py::none(), py::arg("keep") = py::none(),
+      "How halos are sent: overlap (compute the interior meanwhile), exchange (\"p2p\" or \"all_to_all\"), keep (cache "
+      "halos with their tensor). What is left out stays. Values do not depend on it. Returns the setting before. "
+      "Collective over `world`; with None not, and then all ranks must set the same.");
   m.def(
       "set_output_cut",
       [](Communicator* world, const std::string& cut) {
         return std::string(name(set_output_cut(parse_output_cut(cut), world)));
       },
-      py::arg("world"), py::arg("cut"), Released());
+      py::arg("world"), py::arg("cut"), Released(),
+      "How outputs of windows (convolution, pooling) are cut: \"geometry\", \"keep\" or \"rebalance\". Values do not "
+      "depend "
+      "on it. Returns the setting before. Collective over `world`; with None not.");
   m.def("rebalance", &rebalance, py::arg("tensor"), py::arg("dim") = py::none(), Released(),
         "The tensor with blocks whose sizes differ by at most one. Collective over its mesh. Differentiable.");
-  m.def("op_trace", &traced, py::arg("fn"));
+  m.def("op_trace", &traced, py::arg("fn"),
+        "Calls fn(*args, **kwargs) and returns a list of dicts, one for each operator on ShardTensors: op, inputs and "
+        "outputs (placements), bytes that this rank sent, traffic (why), gathered, halo. Not collective itself.");
 }
 
 }  // namespace moonhalo::python

@@ -63,7 +63,7 @@ std::vector<at::Tensor> map_blocks(const py::function& function, const std::vect
 
 void define_tensors(py::module_& m) {
   using at::Tensor;
-  m.def("is_shard_tensor", &is_shard_tensor, py::arg("tensor"));
+  m.def("is_shard_tensor", &is_shard_tensor, py::arg("tensor"), "Whether a tensor is a ShardTensor.");
   m.def(
       "from_local",
       [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
@@ -71,7 +71,11 @@ void define_tensors(py::module_& m) {
         const GivenUp released;
         return from_local(local, mesh, placements);
       },
-      py::arg("local"), py::arg("mesh"), py::arg("placements"));
+      py::arg("local"), py::arg("mesh"), py::arg("placements"),
+      "Makes a ShardTensor of each rank's block. Block sizes are exchanged. Collective over the mesh. Differentiable: "
+      "parameters that the blocks were computed from get the sum of their gradients. ValueError on every rank for "
+      "blocks "
+      "that differ in dtype or form no grid.");
   for (const bool scatter : {true, false}) {
     m.def(
         scatter ? "scatter_tensor" : "distribute_tensor",
@@ -82,7 +86,9 @@ void define_tensors(py::module_& m) {
           return scatter ? scatter_tensor(given, mesh, placements, src)
                          : distribute_tensor(given, mesh, placements, src);
         },
-        py::arg("full"), py::arg("mesh"), py::arg("placements"), py::arg("src") = 0);
+        py::arg("full"), py::arg("mesh"), py::arg("placements"), py::arg("src") = 0,
+        scatter ? "Distributes the tensor of mesh rank `src`; the others pass None. Gradients return to it. Collective."
+                : "Distributes the tensor of mesh rank `src`; the others pass None. Collective over the mesh.");
   }
   m.def(
       "redistribute",
@@ -91,7 +97,9 @@ void define_tensors(py::module_& m) {
       },
       py::arg("tensor"), py::arg("placements"), py::arg("mesh") = py::none(), Released(),
       "The same global tensor with other placements, or on another mesh of the same ranks. Collective.");
-  m.def("full_tensor", &full_tensor, py::arg("tensor"), Released());
+  m.def("full_tensor", &full_tensor, py::arg("tensor"), Released(),
+        "The whole tensor, plain, on every rank. Collective over the mesh. Differentiable. TypeError for a plain "
+        "tensor.");
   m.def(
       "to_local",
       [](const Tensor& tensor, const std::optional<Placements>& gradient) {
@@ -100,13 +108,16 @@ void define_tensors(py::module_& m) {
       py::arg("tensor"), py::arg("grad_placements") = py::none(), Released(),
       "This rank's block as a plain tensor, without a copy.");
   m.def(
-      "placements", [](const Tensor& tensor) { return spec(tensor)->placements(); }, py::arg("tensor"));
+      "placements", [](const Tensor& tensor) { return spec(tensor)->placements(); }, py::arg("tensor"),
+      "The placements of a ShardTensor, one for each dim of its mesh. TypeError for a plain tensor.");
   m.def(
-      "mesh_of", [](const Tensor& tensor) { return spec(tensor)->mesh(); }, py::arg("tensor"));
+      "mesh_of", [](const Tensor& tensor) { return spec(tensor)->mesh(); }, py::arg("tensor"),
+      "The mesh of a ShardTensor. TypeError for a plain tensor.");
   m.def("_replace_hooks",
         [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
   m.def("_check_trained", &check_no_own_data);
-  m.def("manual_seed", &manual_seed, py::arg("seed"));
+  m.def("manual_seed", &manual_seed, py::arg("seed"),
+        "Seeds the random numbers of ShardTensors of this rank. The same on all ranks; not collective.");
   m.def("_local_map", &map_blocks);
 }
 

@@ -132,9 +132,15 @@ void define_samples(py::module_& m) {
         const GivenUp released;
         return local_batch(tensor, mesh);
       },
-      py::arg("tensor"), py::arg("mesh") = py::none());
+      py::arg("tensor"), py::arg("mesh") = py::none(),
+      "One tensor of each rank's own samples, cut along dim 0; ranks may have different numbers of rows. Collective "
+      "over "
+      "the whole mesh. Without a mesh it returns the tensor, marked as this rank's own samples; then it is not "
+      "collective.");
   m.def(
-      "constant", [](const Tensor& tensor) { return mark(tensor, Said::kConstant); }, py::arg("tensor"));
+      "constant", [](const Tensor& tensor) { return mark(tensor, Said::kConstant); }, py::arg("tensor"),
+      "Marks a tensor that is the same for all samples, for modules of fully_shard and replicate, and returns it. Not "
+      "collective.");
   m.def("_is_constant", [](const Tensor& tensor) { return meaning_of(tensor).said == Said::kConstant; });
   m.def("_constant_of_samples", &constant_of_samples, Released());
   m.def("_is_on_slice", &is_on_slice);

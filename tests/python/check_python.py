@@ -41,6 +41,7 @@ program = Path(source) / "tests/python/ranks.py"
 # PyTorch is compiled once, not by each of eight processes, also where the environment is not written to.
 kept_code = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(build) / "python_code")}
 module = Path(build) / "python"
+run("stubs", python, program.with_name("stubs.py"), module)
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 run("threads", python, program, module)
 if mpiexec:
