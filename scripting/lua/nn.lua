@@ -13,7 +13,7 @@ local nn = {
 }
 
 for _, part in ipairs {"containers", "layers", "conv", "norm", "pool", "window", "activation", "attention",
-    "neighborhood", "recurrent"} do
+    "neighborhood", "recurrent", "transformer", "losses"} do
   for name, value in pairs(require("moonhalo.nn." .. part)) do
     if base.is_class(value) then nn[name] = value end
   end

@@ -4,58 +4,14 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local golden = require "golden.nn_modules"
+local modules = require "support.golden_modules"
 
 local kF64 = {dtype = "float64"}
 local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"dp"})
 local nn = mh.nn
 local tests = {}
 
-local function sines(shape, start)
-  local count = 1
-  for _, n in ipairs(shape) do count = count * n end
-  return ((mh.arange(0, count, kF64) * 0.7 + start):sin() * 0.4):reshape(shape)
-end
-
-local function filled(make)
-  local net, i = make(nn):double():eval(), 0
-  mh.no_grad(function()
-    for _, parameter in net:named_parameters() do
-      parameter:copy_(sines(parameter.shape, i))
-      i = i + 1
-    end
-  end)
-  return net
-end
-
-local function joined(results)
-  local list = {}
-  local function add(value)
-    if mh.is_tensor(value) then
-      list[#list + 1] = value:full_tensor():flatten()
-    else
-      for _, one in ipairs(value) do add(one) end
-    end
-  end
-  for i = 1, results.n do add(results[i]) end
-  return mh.cat(list, 0)
-end
-
-local function check(case, placement)
-  local net = filled(case[1])
-  local inputs = {}
-  for i, shape in ipairs(case[2]) do
-    local x = sines(shape, 9 + i)
-    inputs[i] = (placement and mh.distribute_tensor(x, mesh, {placement}):detach() or x):requires_grad_(true)
-  end
-  local all = joined(table.pack(net(table.unpack(inputs))))
-  testing.assert_close(all:detach(), mh.tensor(case[3], kF64), {rtol = 1e-11, atol = 1e-13})
-  local loss = (all * mh.arange(0, all:numel(), kF64):cos()):sum()
-  loss:backward()
-  testing.assert_close(inputs[1].grad:full_tensor():flatten(), mh.tensor(case[4], kF64), {rtol = 1e-11, atol = 1e-13})
-  local squares = 0.0
-  for _, parameter in net:named_parameters() do squares = squares + parameter.grad:full_tensor():square():sum():item() end
-  testing.assert_close(squares, case[5], {rtol = 1e-11})
-end
+local check, filled, sines = modules.check, modules.filled, modules.sines
 
 for i, case in ipairs(golden) do
   local name = tostring(case[1](nn):class_name())
@@ -64,10 +20,10 @@ for i, case in ipairs(golden) do
     local rank = #case[2][1]
     if rank == 3 then
       local batch = case[1](nn).batch_first and 0 or 1
-      check(case, mh.Shard(batch))
-      check(case, mh.Shard(batch, {2, 0, 1}))
+      check(case, mesh, mh.Shard(batch))
+      check(case, mesh, mh.Shard(batch, {2, 0, 1}))
     elseif rank == 2 and name:find("Cell") then
-      check(case, mh.Shard(0, {0, 3, 0}))
+      check(case, mesh, mh.Shard(0, {0, 3, 0}))
     end
   end
 end

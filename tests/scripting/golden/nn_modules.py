@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes nn_modules.lua beside it: results and gradients of torch.nn's modules whose parameters are sines.
+"""Writes nn_modules.lua (recurrent layers) and nn_layers.lua (losses, transformers) beside it: results and gradients of torch.nn's modules whose parameters are sines.
 usage: python nn_modules.py"""
 
 from pathlib import Path
@@ -22,6 +22,20 @@ def fill(net):
     return net.eval()
 
 
+class Sign(tuple):
+    """The shape of a tensor of 1 and -1."""
+
+
+class Positive(tuple):
+    """The shape of a tensor between 0.1 and 0.9."""
+
+
+def made(shape, start):
+    if isinstance(shape, Sign):
+        return torch.sign(sines(shape, start) + 0.01)
+    return sines(shape, start) + 0.5 if isinstance(shape, Positive) else sines(shape, start)
+
+
 # How Lua makes the module, the same in Python, shapes of the inputs.
 CASES = [
     ("LSTM(2, 3)", nn.LSTM(2, 3), [(4, 3, 2)]),
@@ -34,6 +48,25 @@ CASES = [
     ("LSTMCell(2, 3)", nn.LSTMCell(2, 3), [(3, 2)]),
     ("GRUCell(2, 3)", nn.GRUCell(2, 3), [(3, 2)]),
     ('RNNCell(2, 3, {bias = false, nonlinearity = "relu"})', nn.RNNCell(2, 3, bias=False, nonlinearity="relu"), [(2,)]),
+]
+
+
+LAYERS = [
+    ("CosineSimilarity()", nn.CosineSimilarity(), [(4, 3), (4, 3)]),
+    ("PairwiseDistance{p = 3.0, keepdim = true}", nn.PairwiseDistance(p=3.0, keepdim=True), [(4, 3), (4, 3)]),
+    ("CosineEmbeddingLoss(0.2)", nn.CosineEmbeddingLoss(0.2), [(4, 3), (4, 3), Sign((4,))]),
+    ("MarginRankingLoss(0.3)", nn.MarginRankingLoss(0.3), [(4,), (4,), Sign((4,))]),
+    ("HingeEmbeddingLoss(0.6)", nn.HingeEmbeddingLoss(0.6), [(4, 3), Sign((4, 3))]),
+    ("SoftMarginLoss()", nn.SoftMarginLoss(), [(4, 3), Sign((4, 3))]),
+    ('PoissonNLLLoss{full = true, reduction = "sum"}', nn.PoissonNLLLoss(full=True, reduction="sum"), [(4, 3), Positive((4, 3))]),
+    ("GaussianNLLLoss{full = true}", nn.GaussianNLLLoss(full=True), [(4, 3), (4, 3), Positive((4, 3))]),
+    ("TripletMarginLoss{swap = true, margin = 0.7}", nn.TripletMarginLoss(swap=True, margin=0.7), [(4, 3), (4, 3), (4, 3)]),
+    ('MultiLabelSoftMarginLoss{reduction = "none"}', nn.MultiLabelSoftMarginLoss(reduction="none"), [(4, 3), Positive((4, 3))]),
+    ("TransformerEncoderLayer(4, 2, {dim_feedforward = 6})", nn.TransformerEncoderLayer(4, 2, 6), [(5, 3, 4)]),
+    ('TransformerEncoderLayer(4, 2, {dim_feedforward = 6, activation = "gelu", norm_first = true, batch_first = true})',
+     nn.TransformerEncoderLayer(4, 2, 6, activation="gelu", norm_first=True, batch_first=True), [(3, 5, 4)]),
+    ("TransformerDecoderLayer(4, 2, {dim_feedforward = 6})", nn.TransformerDecoderLayer(4, 2, 6), [(5, 3, 4), (4, 3, 4)]),
+    ("Transformer(4, 2, 1, 2, {dim_feedforward = 6})", nn.Transformer(4, 2, 1, 2, 6), [(5, 3, 4), (4, 3, 4)]),
 ]
 
 
@@ -55,21 +88,23 @@ def row(numbers, indent):
     return "\n".join(lines + [line])
 
 
-def main():
+def write(name, cases):
     text = ["-- SPDX-License-Identifier: Apache-2.0",
             "-- Written by nn_modules.py with PyTorch " + torch.__version__.split("+")[0] + ".",
             "-- The maker, shapes of inputs, all results joined, the gradient of the first input and of all parameters.", "return {"]
-    for call, net, shapes in CASES:
+    for call, net, shapes in cases:
         fill(net)
-        inputs = [sines(shape, 10 + i).requires_grad_(True) for i, shape in enumerate(shapes)]
+        inputs = [made(shape, 10 + i).requires_grad_(i == 0) for i, shape in enumerate(shapes)]
         results = torch.cat([one.flatten() for one in tensors(net(*inputs))])
         (results * torch.cos(torch.arange(len(results)))).sum().backward()
-        gradients = sum(p.grad.square().sum() for p in net.parameters()).item()
-        shape_text = ", ".join("{" + ", ".join(map(str, shape)) + "}" for shape in shapes)
+        gradients = float(sum(p.grad.square().sum() for p in net.parameters()))
+        kinds = [f', kind = "{type(shape).__name__.lower()}"' if type(shape) is not tuple else "" for shape in shapes]
+        shape_text = ", ".join("{" + ", ".join(map(str, shape)) + kind + "}" for shape, kind in zip(shapes, kinds))
         text += [f"  {{function(nn) return nn.{call} end, {{{shape_text}}},", row(results.tolist(), "    ") + ",",
                  row(inputs[0].grad.flatten().tolist(), "    ") + f", {gradients:.15g}}},"]
     text += ["}"]
-    Path(__file__).with_suffix(".lua").write_text("\n".join(text) + "\n", encoding="utf-8")
+    Path(__file__).with_name(name).write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
-main()
+write("nn_modules.lua", CASES)
+write("nn_layers.lua", LAYERS)

@@ -1,0 +1,178 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Losses and distances of torch.nn that take more than an input and a target, or are formulas of several operators.
+
+local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
+local F = require "moonhalo.functional"
+
+local fail = mh.fail
+local optional, signature, read = arguments.optional, arguments.signature, arguments.read
+local losses = {}
+local kReduction = {"reduction", "mean"}
+
+local function reduced(op, value, reduction)
+  arguments.choice(op, "reduction", reduction, {"mean", "sum", "none"})
+  if reduction == "none" then return value end
+  return reduction == "mean" and value:mean() or value:sum()
+end
+
+local function check_shapes(op, a, b)
+  if table.concat(a.shape, ",") ~= table.concat(b.shape, ",") then
+    fail(("%s: input and target have different shapes\n  have  [%s] and [%s]"):format(op, table.concat(a.shape, ", "),
+        table.concat(b.shape, ", ")))
+  end
+end
+
+--- A module with the options `entries` whose call is run(self, tensors ...), `count` of them.
+local function define(name, entries, count, run)
+  local spec = signature(name, entries)
+  local class = base.Module:extend(name)
+  function class:init(...)
+    local values = read(spec, ...)
+    self:_keep(spec, {})
+    for key, value in pairs(values) do
+      if mh.is_tensor(value) then self:register_buffer(key, value, {persistent = false}) else self[key] = value end
+    end
+    if values.reduction then arguments.choice(name, "reduction", values.reduction, {"mean", "sum", "none"}) end
+  end
+  function class:forward(...)
+    local given = table.pack(...)
+    if given.n ~= count then
+      fail(("%s: the call has %d arguments, expected %d tensors"):format(name, given.n, count))
+    end
+    for i = 1, count do arguments.tensor(name, "argument " .. i, given[i]) end
+    return run(self, ...)
+  end
+  losses[name] = class
+end
+
+--- mh.nn.CosineSimilarity(dim = 1, eps = 1e-8) -> Module
+--- mh.nn.PairwiseDistance(p = 2.0, eps = 1e-6, keepdim = false) -> Module
+---   The cosine of the angle, or the p-norm of the difference, of two tensors along a dim (the last one).
+---   dim         integer     the dim of the vectors
+---   p           number      of the norm
+---   eps         number      least divisor; added to the difference
+---   keepdim     boolean     keeps a dim of 1
+---   returns     Module      of two tensors
+---   collective  its calls: where the dim is cut
+---   errors      TypeError: arguments that are not tensors
+---   example
+---     nn.PairwiseDistance{eps = 0.0}(mh.ones{1, 4}, mh.zeros{1, 4}):item()    --> 2.0
+define("CosineSimilarity", {{"dim", 1}, {"eps", 1e-8}}, 2, function(self, a, b)
+  return mh.cosine_similarity(a, b, self.dim, self.eps)
+end)
+define("PairwiseDistance", {{"p", 2.0}, {"eps", 1e-6}, {"keepdim", false}}, 2, function(self, a, b)
+  return mh.linalg_vector_norm(a - b + self.eps, self.p + 0.0, {dim = {-1}, keepdim = self.keepdim})
+end)
+
+--- mh.nn.CosineEmbeddingLoss(margin = 0.0, reduction = "mean") -> Module
+--- mh.nn.MarginRankingLoss(margin = 0.0, reduction = "mean") -> Module
+---   Losses of two tensors and a target of 1 and -1, as in torch.nn: 1 - cos, or max(0, cos - margin); max(0,
+---   -target * (a - b) + margin).
+---   margin      number      of pairs of target -1, or of the order
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of three tensors
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.MarginRankingLoss(1.0)(mh.ones{2}, mh.ones{2}, mh.ones{2}):item()    --> 1.0
+define("CosineEmbeddingLoss", {{"margin", 0.0}, kReduction}, 3, function(self, a, b, target)
+  return F.cosine_embedding_loss(a, b, target, {margin = self.margin, reduction = self.reduction})
+end)
+define("MarginRankingLoss", {{"margin", 0.0}, kReduction}, 3, function(self, a, b, target)
+  return F.margin_ranking_loss(a, b, target, {margin = self.margin, reduction = self.reduction})
+end)
+
+--- mh.nn.HingeEmbeddingLoss(margin = 1.0, reduction = "mean") -> Module
+---   x where the target is 1, max(0, margin - x) where it is -1.
+---   margin      number
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of input and target
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.HingeEmbeddingLoss()(mh.ones{2} * 3, mh.ones{2}):item()    --> 3.0
+define("HingeEmbeddingLoss", {{"margin", 1.0}, kReduction}, 2, function(self, x, target)
+  check_shapes("HingeEmbeddingLoss", x, target)
+  local near, far = target:eq(1):to(x.dtype), target:eq(-1):to(x.dtype)
+  return reduced("HingeEmbeddingLoss", x * near + (self.margin - x):clamp_min(0) * far, self.reduction)
+end)
+
+--- mh.nn.SoftMarginLoss(reduction = "mean") -> Module
+---   log(1 + exp(-target * x)), with a target of 1 and -1.
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of input and target
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     ("%.4f"):format(nn.SoftMarginLoss()(mh.zeros{2}, mh.ones{2}):item())    --> 0.6931
+define("SoftMarginLoss", {kReduction}, 2, function(self, x, target)
+  return F.soft_margin_loss(x, target, {reduction = self.reduction})
+end)
+
+--- mh.nn.PoissonNLLLoss(log_input = true, full = false, eps = 1e-8, reduction = "mean") -> Module
+---   exp(x) - target * x, or with log_input = false x - target * log(x + eps).
+---   log_input   boolean     x is the logarithm of the rate
+---   full        boolean     with Stirling's term
+---   eps         number      added to the rate
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of input and target
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.PoissonNLLLoss()(mh.zeros{2}, mh.ones{2}):item()    --> 1.0
+define("PoissonNLLLoss", {{"log_input", true}, {"full", false}, {"eps", 1e-8}, kReduction}, 2, function(self, x, target)
+  return F.poisson_nll_loss(x, target, {log_input = self.log_input, full = self.full, eps = self.eps,
+    reduction = self.reduction})
+end)
+
+--- mh.nn.GaussianNLLLoss({full = false, eps = 1e-6, reduction = "mean"}) -> Module
+---   (log(var) + (x - target)^2 / var) / 2, of three tensors: input, target, variance.
+---   full        boolean     with the constant term
+---   eps         number      least variance
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of three tensors
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.GaussianNLLLoss()(mh.zeros{2}, mh.ones{2}, mh.ones{2}):item()    --> 0.5
+define("GaussianNLLLoss", {{"full", false}, {"eps", 1e-6}, kReduction}, 3, function(self, x, target, var)
+  return F.gaussian_nll_loss(x, target, var, {full = self.full, eps = self.eps, reduction = self.reduction})
+end)
+
+--- mh.nn.TripletMarginLoss({margin = 1.0, p = 2.0, eps = 1e-6, swap = false, reduction = "mean"}) -> Module
+---   max(0, |a - p| - |a - n| + margin) of an anchor, a positive and a negative example.
+---   margin      number
+---   p           number      of the norm
+---   eps         number      added to differences
+---   swap        boolean     with the distance of p and n, where it is less
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of three tensors
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.TripletMarginLoss()(mh.zeros{1, 2}, mh.zeros{1, 2}, mh.zeros{1, 2}):item()    --> 1.0
+define("TripletMarginLoss", {{"margin", 1.0}, {"p", 2.0}, {"eps", 1e-6}, {"swap", false}, kReduction}, 3,
+    function(self, a, p, n)
+  return F.triplet_margin_loss(a, p, n, {margin = self.margin, p = self.p, eps = self.eps, swap = self.swap,
+    reduction = self.reduction})
+end)
+
+--- mh.nn.MultiLabelSoftMarginLoss(weight = nil, reduction = "mean") -> Module
+---   The mean over classes of binary cross entropies of logits.
+---   weight      Tensor?     of each class
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of logits {batch, classes} and targets of 0 and 1
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     ("%.4f"):format(nn.MultiLabelSoftMarginLoss()(mh.zeros{1, 2}, mh.ones{1, 2}):item())    --> 0.6931
+define("MultiLabelSoftMarginLoss", {optional "weight", kReduction}, 2, function(self, x, target)
+  check_shapes("MultiLabelSoftMarginLoss", x, target)
+  local loss = -(target * mh.log_sigmoid(x) + (1 - target) * mh.log_sigmoid(-x))
+  if self.weight then loss = loss * self.weight end
+  return reduced("MultiLabelSoftMarginLoss", loss:mean(-1), self.reduction)
+end)
+
+return losses
