@@ -229,4 +229,11 @@ if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
                                      "mpiexec=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>")
   set_tests_properties(embed.python PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
                                                "${mpi_environment}")
+  # Models that PyTorch saves, in Lua (docs/pytorch_models.md).
+  moonhalo_add_test(LONG NAME embed.pytorch_models COMMAND Python3::Interpreter
+                                     "${PROJECT_SOURCE_DIR}/tests/python/check_pytorch_models.py" "${moonhalo_python}"
+                                     $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}" "missing=${moonhalo_no_python}"
+                                     "mpiexec=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+  set_tests_properties(embed.pytorch_models PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 PROCESSORS 2
+                                                       ENVIRONMENT "${mpi_environment}")
 endif()

@@ -13,14 +13,18 @@
 #include <vector>
 
 #include "moonhalo/engine/dispatch/dispatch.h"
+#include "moonhalo/engine/dispatch/kept_error.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
 namespace {
 
-void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+void fallback_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) try {
   Dispatch::of_this_thread().run(op, *stack);
+} catch (...) {
+  KeptError::keep();
+  throw;
 }
 
 // Kernels that an operator offers to every backend (CompositeExplicitAutograd) come before a backend key's fallback,

@@ -16,6 +16,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "moonhalo/engine/model/registered_tensor.h"
+
 namespace moonhalo {
 namespace {
 
@@ -74,6 +76,7 @@ bool find_members(nn::Module& module, std::vector<at::Tensor*>& members) {
                           nn::ConvTranspose3dImpl, nn::LayerNormImpl, nn::GroupNormImpl, nn::BatchNorm1dImpl,
                           nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl,
                           nn::InstanceNorm3dImpl, nn::PReLUImpl, nn::MultiheadAttentionImpl>(module, members);
+  known |= dynamic_cast<const detail::HasRegisteredTensorsAlone*>(&module) != nullptr;
   const std::lock_guard lock(declared_mutex);
   for (const auto& of : declared()) {
     const auto found = of(module);
@@ -235,6 +238,10 @@ namespace detail {
 void declare_members(Members members) {
   const std::lock_guard lock(declared_mutex);
   declared().push_back(std::move(members));
+}
+
+at::Tensor& registered_tensor(nn::Module& module, const std::string& name, bool is_parameter) {
+  return is_parameter ? Parameters::of(module)[name] : buffers_of(module)[name];
 }
 
 at::Tensor call_module(nn::Module& module, const at::Tensor& input,

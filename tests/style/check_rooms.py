@@ -13,7 +13,7 @@ from checked import main, problems_in
 
 # Layers from the lowest: a folder may include itself and those of the layers below.
 FLOORS = {
-    "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "pipeline training", "testing"],
+    "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "imported pipeline training", "testing"],
     "io": ["base", "codecs", "formats", "shares", "checkpoint fields"],
     "scripting": ["core", "bind plot", "operators", "program", "embed python"],
 }

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/imported/script_program.h"
+
+#include <ATen/core/builtin_function.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/imported/script_error.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo::jit {
+namespace {
+
+torch::jit::Module load_script(const std::string& path, std::optional<c10::Device> device) {
+  TORCH_CHECK_VALUE(std::filesystem::exists(path), "jit.load: no file '", path, "'");
+  try {
+    return torch::jit::load(path, device);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const std::string have = text.substr(0, text.find(". This is an internal miniz error"));
+    TORCH_CHECK_VALUE(false, "jit.load: '", path, "' holds no TorchScript module\n  have  ", have.substr(0, have.find('\n')),
+                      "\n  fix   write one in Python: torch.jit.script(net).save(path)");
+  }
+}
+
+void refuse_threads(const torch::jit::Block& block, const std::string& path) {
+  for (const torch::jit::Node* node : block.nodes()) {
+    const std::string kind = node->kind().toQualString();
+    TORCH_CHECK_NOT_IMPLEMENTED(kind != "prim::fork" && kind != "prim::awaitable" && !kind.starts_with("prim::rpc"),
+                                "jit.load: '", path, "' starts threads of its own (", kind, "), whose calls would be in no order that ",
+                                "ranks could agree on\n  fix   save the model without torch.jit.fork");
+    for (const torch::jit::Block* inner : node->blocks()) refuse_threads(*inner, path);
+  }
+}
+
+}  // namespace
+
+struct ScriptProgram::Replaced {
+  // While this exists, the types have the program's own forward.
+  struct Undone {
+    explicit Undone(const Replaced& replaced) : all(replaced) { exchange(); }
+    ~Undone() { exchange(); }
+    void exchange() {
+      for (size_t i = 0; i < all.functions.size(); ++i) {
+        torch::jit::Function* const ours = all.functions[i].get();
+        c10::ClassType& type = *all.types[i];
+        torch::jit::Function* const present = type.findMethod("forward");
+        type.unsafeRemoveMethod("forward");
+        type.addMethod(present == ours ? all.own.at(&type) : ours);
+      }
+    }
+    const Replaced& all;
+  };
+
+  ForwardCall call;
+  std::vector<c10::ClassTypePtr> types;  // one for each function
+  std::vector<std::unique_ptr<torch::jit::BuiltinOpFunction>> functions;
+  std::unordered_map<const c10::ClassType*, torch::jit::Function*> own;  // the program's forward
+};
+
+ScriptProgram::ScriptProgram(const std::string& path, std::optional<c10::Device> device)
+    : replaced_(std::make_unique<Replaced>()), root_(load_script(path, device)) {
+  for (torch::jit::Function* function : root_._ivalue()->compilation_unit()->get_functions()) {
+    if (auto* graph = torch::jit::tryToGraphFunction(*function)) refuse_threads(*graph->graph()->block(), path);
+  }
+}
+
+ScriptProgram::ScriptProgram(torch::jit::Module root)
+    : replaced_(std::make_unique<Replaced>()), root_(std::move(root)) {}
+
+ScriptProgram::~ScriptProgram() = default;
+
+void ScriptProgram::save(const torch::jit::Module& module, const std::string& path, Communicator& world) const {
+  struct Slot {
+    c10::intrusive_ptr<c10::ivalue::Object> object;
+    size_t slot;
+    at::Tensor before;
+  };
+  std::vector<Slot> changed;
+  const auto restore = [](std::vector<Slot>* slots) {
+    for (const Slot& one : *slots) one.object->setSlot(one.slot, one.before);
+  };
+  const std::unique_ptr<std::vector<Slot>, decltype(restore)> at_end(&changed, restore);
+  const at::NoGradGuard no_grad;
+  for (const torch::jit::Module& one : module.modules()) {
+    for (const TensorSlot& slot : tensor_slots(one)) {
+      const at::Tensor tensor = one._ivalue()->getSlot(slot.slot).toTensor();
+      if (!is_shard_tensor(tensor)) continue;
+      changed.push_back({one._ivalue(), slot.slot, tensor});
+      one._ivalue()->setSlot(slot.slot, full_tensor(tensor.detach()).requires_grad_(tensor.requires_grad()));
+    }
+  }
+  std::string problem;
+  if (world.rank() == 0) {
+    const Replaced::Undone own(*replaced_);
+    // A file that is half written never has the name.
+    const std::string partial = path + ".partial";
+    try {
+      module.save(partial);
+      std::filesystem::rename(partial, path);
+    } catch (const std::exception& error) {
+      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+      problem = torch_error ? torch_error->what_without_backtrace() : error.what();
+    }
+  }
+  // All ranks learn of it, so that none waits.
+  at::Tensor failed = at::full({1}, problem.empty() ? 0 : 1, at::kLong);
+  world.broadcast(failed, /*root=*/0);
+  TORCH_CHECK_VALUE(failed.item<int64_t>() == 0, "save: '", path, "' cannot be written",
+                    problem.empty() ? " by rank 0" : "\n  have  " + problem.substr(0, problem.find('\n')));
+}
+
+void ScriptProgram::replace_forward_calls(ForwardCall call) {
+  replaced_->call = std::move(call);
+  for (const torch::jit::Module& module : root_.modules()) {
+    const c10::ClassTypePtr type = module.type();
+    torch::jit::Function* own = type->findMethod("forward");
+    if (own == nullptr || replaced_->own.contains(type.get()) || !own->isGraphFunction()) continue;
+    replaced_->own.emplace(type.get(), own);
+    const size_t count = own->getSchema().arguments().size();
+    const auto run = [replaced = replaced_.get(), count](torch::jit::Stack& stack) {
+      Values arguments(stack.end() - static_cast<int64_t>(count), stack.end());
+      stack.resize(stack.size() - count);
+      const torch::jit::Module called(arguments[0].toObject());
+      arguments.erase(arguments.begin());
+      try {
+        stack.push_back(replaced->call(called, std::move(arguments)));
+      } catch (...) {
+        KeptError::keep();
+        throw;
+      }
+    };
+    replaced_->functions.push_back(
+        std::make_unique<torch::jit::BuiltinOpFunction>(own->qualname(), own->getSchema(), run));
+    replaced_->types.push_back(type);
+    type->unsafeRemoveMethod("forward");
+    type->addMethod(replaced_->functions.back().get());
+  }
+}
+
+torch::jit::Function& ScriptProgram::method_of(const torch::jit::Module& module, const std::string& method) const {
+  const c10::ClassTypePtr type = module.type();
+  const auto own = replaced_->own.find(type.get());
+  if (method == "forward" && own != replaced_->own.end()) return *own->second;
+  torch::jit::Function* found = type->findMethod(method);
+  if (found == nullptr) {
+    std::vector<std::string> known;
+    for (const torch::jit::Function* one : type->methods()) known.push_back(one->name());
+    TORCH_CHECK_VALUE(false, class_name(module), ": the TorchScript module has no method '", method, "'",
+                      did_you_mean(method, known));
+  }
+  return *found;
+}
+
+c10::IValue ScriptProgram::run(const torch::jit::Module& module, const std::string& method, Values arguments,
+                               const NamedValues& named) const {
+  torch::jit::Function& function = method_of(module, method);
+  torch::jit::Stack stack{module._ivalue()};
+  for (c10::IValue& argument : arguments) stack.push_back(std::move(argument));
+  function.getSchema().checkAndNormalizeInputs(stack, named);
+  const torch::jit::GraphOptimizerEnabledGuard unoptimized(false);
+  const KeptError kept;
+  try {
+    function.run(stack);
+  } catch (const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+    if (!is_script_error(text)) throw;
+    throw_with_model_line(kept, text);
+  }
+  return std::move(stack.front());
+}
+
+const c10::FunctionSchema& ScriptProgram::schema(const torch::jit::Module& module, const std::string& method) const {
+  return method_of(module, method).getSchema();
+}
+
+std::vector<TensorSlot> tensor_slots(const torch::jit::Module& module) {
+  std::vector<TensorSlot> slots;
+  const c10::ClassTypePtr type = module.type();
+  for (size_t i = 0; i < type->numAttributes(); ++i) {
+    const bool is_parameter = type->is_parameter(i);
+    if (!is_parameter && !type->is_buffer(i)) continue;
+    if (module._ivalue()->getSlot(i).isTensor()) slots.push_back({type->getAttributeName(i), i, is_parameter});
+  }
+  return slots;
+}
+
+std::vector<std::pair<std::string, torch::jit::Module>> child_modules(const torch::jit::Module& module) {
+  std::vector<std::pair<std::string, torch::jit::Module>> children;
+  for (const auto& child : module.named_children()) children.emplace_back(child.name, child.value);
+  return children;
+}
+
+std::string class_name(const torch::jit::Module& module) {
+  const auto name = module.type()->name();
+  return name ? name->name() : "ScriptModule";
+}
+
+void set_training(const torch::jit::Module& module, bool on) {
+  const auto slot = module.type()->findAttributeSlot("training");
+  if (slot && module._ivalue()->getSlot(*slot).isBool()) module._ivalue()->setSlot(*slot, on);
+}
+
+}  // namespace moonhalo::jit

@@ -1,0 +1,197 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- mh.jit: TorchScript modules, which Python saved, as modules of mh.nn.
+
+local mh = require "moonhalo"
+local base = require "moonhalo.nn.module"
+
+local fail = mh.fail
+local jit = {}
+
+--- A module of a TorchScript file. Its tensors are in the registries of nn.Module, so all that finds or replaces them
+--- there works. What is replaced goes to the program before it runs.
+local ScriptModule = base.Module:extend("ScriptModule")
+
+-- Classes by the name of the Python class, so that plans and errors say "Linear".
+local kClasses = {ScriptModule = ScriptModule}
+-- From the key of an object to its module, for tensors that the program assigns.
+local kModules = setmetatable({}, {__mode = "v"})
+
+local function class_of(name)
+  kClasses[name] = kClasses[name] or ScriptModule:extend(name)
+  return kClasses[name]
+end
+
+--- `made`: modules and tensors of the file that exist already, by key, since some are there under two names.
+local function make(part, made)
+  local facts = part:describe()
+  if made[facts.key] then return made[facts.key] end
+  local module = class_of(facts.class)(part, facts, made)
+  return module
+end
+
+function ScriptModule:init(part, facts, made)
+  if facts == nil then fail("ScriptModule: mh.jit.load(path) makes these") end
+  made[facts.key], kModules[facts.key] = self, self
+  rawset(self, "_part", part)
+  rawset(self, "training", facts.training)
+  local links = {own = {}}
+  for _, entry in ipairs(facts.tensors) do
+    local name, tensor, is_parameter, key = table.unpack(entry)
+    tensor = made[key] or tensor
+    made[key] = tensor
+    local registry = rawget(self, is_parameter and "_parameters" or "_buffers")
+    registry[name] = is_parameter and base.as_parameter(tensor) or tensor
+    rawget(self, "_known")[name] = true
+    local link = {registry = registry, name = name, part = part, tensor = tensor}
+    links[#links + 1], links.own[name] = link, link
+  end
+  local modules = {{module = self, part = part, training = facts.training}}
+  for _, entry in ipairs(facts.children) do
+    local child = make(entry[2], made)
+    rawget(self, "_modules")[entry[1]] = child
+    for _, link in ipairs(rawget(child, "_links")) do links[#links + 1] = link end
+    for _, one in ipairs(rawget(child, "_below")) do modules[#modules + 1] = one end
+  end
+  rawset(self, "_links", links)
+  rawset(self, "_below", modules)
+  part:stand_for(self)
+end
+
+function ScriptModule:register_module(name, module)
+  if rawget(self, "_modules")[name] ~= nil then
+    fail(("%s: '%s' is part of the TorchScript program, which would not call another module\n" ..
+      "  fix   mh.patch(net, {[\"%s\"] = function(self, forward, x) return other(x) end})"):format(self:class_name(),
+      name, name))
+  end
+  base.Module.register_module(self, name, module)
+end
+
+--- For ModuleList and Sequential: `net.blocks[1]` is Python's `net.blocks[0]`.
+function ScriptModule:at_position(i) return rawget(self, "_modules")[tostring(i - 1)] end
+function ScriptModule:length()
+  local count = 0
+  while rawget(self, "_modules")[tostring(count)] do count = count + 1 end
+  return count
+end
+
+--- The program computes with the tensors and in the mode (train, eval) that the modules have now.
+local function bring_up_to_date(self)
+  for _, link in ipairs(self._links) do
+    local tensor = rawget(link.registry, link.name)
+    if not rawequal(tensor, link.tensor) then
+      if tensor == nil then
+        fail(("%s: '%s' was removed, the program needs it"):format(self:class_name(), link.name))
+      end
+      link.part:set(link.name, tensor)
+      link.tensor = tensor
+    end
+  end
+  for _, one in ipairs(self._below) do
+    local training = one.module.training
+    if training ~= one.training then
+      one.part:set_training(training)
+      one.training = training
+    end
+  end
+end
+
+--- The program assigned a buffer: `self.steps = self.steps + 1`.
+local function take(key, name, tensor)
+  local module = kModules[key]
+  if module == nil then return end
+  local link = module._links.own[name]
+  link.registry[name], link.tensor = tensor, tensor
+end
+
+function ScriptModule:forward(...)
+  bring_up_to_date(self)
+  return self._part:run(take, "forward", ...)
+end
+
+--- Runs another method of the TorchScript module, one that Python marked by torch.jit.export.
+function ScriptModule:call_method(name, ...)
+  if type(name) ~= "string" then
+    fail(("%s: call_method: expected the name of a method, got %s"):format(self:class_name(), mh._describe(name)))
+  end
+  bring_up_to_date(self)
+  return self._part:run(take, name, ...)
+end
+
+--- Writes the file that Python's torch.jit.load and mh.jit.load read. ShardTensors are written whole. Rank 0 writes.
+--- Collective over the world.
+function ScriptModule:save(path)
+  if type(path) ~= "string" then
+    fail(("%s: save: the path is a string, got %s"):format(self:class_name(), mh._describe(path)))
+  end
+  bring_up_to_date(self)
+  self._part:save(path)
+end
+
+local function option(op, options, name)
+  if options == nil then return nil end
+  if type(options) ~= "table" or getmetatable(options) then
+    fail(("%s: options are a table, as {%s = ...}, got %s"):format(op, name, mh._describe(options)))
+  end
+  for key in pairs(options) do
+    if key ~= name then fail(("%s: unknown option '%s'\n  have  %s"):format(op, tostring(key), name)) end
+  end
+  return options[name]
+end
+
+--- The model that Python saved by `torch.jit.script(net).save(path)` or `torch.jit.trace(net, x).save(path)`, as a
+--- module like those of mh.nn: with its parameters, buffers, names, children, hooks. Each rank reads the file for
+--- itself; not collective. `{device = "cpu"}`: where the tensors go, that of the run unless given. A tuple that forward
+--- gives is several results, a list is a list, a dict is a table. Arguments may be given by name in a table at the end.
+--- A file that holds no TorchScript module is an error, as is a program that starts threads (torch.jit.fork).
+function jit.load(path, options)
+  if type(path) ~= "string" then fail("jit.load: the path is a string, got " .. mh._describe(path)) end
+  return make(mh._load_script(path, option("jit.load", options, "device")), {})
+end
+
+--- The facts of a module that C++ needs; `made`: tables of modules that were there before.
+local function described(module, made)
+  if made[module] then return made[module] end
+  local facts = {class = module:class_name():gsub("%W", "_"), parameters = {}, buffers = {}, children = {}}
+  made[module] = facts
+  for _, kind in ipairs {"parameters", "buffers"} do
+    for name, tensor in rawget(module, "_" .. kind) do table.insert(facts[kind], {name, tensor}) end
+  end
+  for name, child in module:named_children() do table.insert(facts.children, {name, described(child, made)}) end
+  return facts
+end
+
+local function check_inputs(what, inputs)
+  if mh.is_tensor(inputs) then inputs = {inputs} end
+  if type(inputs) ~= "table" or getmetatable(inputs) or #inputs == 0 then
+    fail(("jit.trace: %s are a list of tensors, got %s"):format(what, mh._describe(inputs)))
+  end
+  for i, tensor in ipairs(inputs) do
+    if not mh.is_tensor(tensor) then
+      fail(("jit.trace: %s are tensors, number %d is %s"):format(what, i, mh._describe(tensor)))
+    end
+  end
+  return inputs
+end
+
+--- Runs `net(inputs...)` once and makes a TorchScript module of its operators, for Python:
+--- `mh.jit.trace(net, {example}):save("net.pt")`, then `torch.jit.load("net.pt")`. `inputs`: plain tensors. Parameters,
+--- buffers and children keep their names. Numbers that forward computes itself, such as sizes, become constants. The
+--- result is compared with `net` on `{check = inputs}`, which are multiples of the first unless given. Not collective.
+--- Errors: a net in training mode, ShardTensors, operators that PyTorch does not have.
+function jit.trace(net, inputs, options)
+  if not base.is_module(net) then fail("jit.trace: expected an nn.Module, got " .. mh._describe(net)) end
+  inputs = check_inputs("the inputs", inputs)
+  for name, module in net:named_modules() do
+    if module.training then
+      fail(("jit.trace: '%s' is in training mode, which a traced program would keep\n  fix   net:eval()"):format(name))
+    end
+  end
+  local check = option("jit.trace", options, "check")
+  if check == nil then
+    check = {}
+    for i, tensor in ipairs(inputs) do check[i] = tensor:is_floating_point() and tensor:detach() * 0.75 or tensor end
+  end
+  return make(mh._trace_script(described(net, {}), inputs, check_inputs("the check's inputs", check), net), {})
+end
+
+return jit

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// TorchScript modules as torch::nn modules (Y01), compiled and saved here. tests/python has those that Python saves.
+#include "moonhalo/engine/imported/script_module.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/optim/adamw.h>
+
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/training/fully_shard.h"
+#include "tests/support/folder.h"
+#include "tests/support/oracle.h"
+
+namespace moonhalo::testing::test_script_module {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A convolution on a circle of rows, a branch, and a buffer that forward replaces.
+void save_net(const std::string& path, const std::string& bad = "") {
+  torch::jit::Module layer("Layer");
+  layer.register_parameter("weight", make_tensor({2, 2, 3, 3}, 1) * 0.3, false);
+  layer.register_parameter("bias", make_tensor({2}, 2), false);
+  layer.define(R"(
+    def forward(self, x):
+      return torch.conv2d(x, self.weight, self.bias, [1, 1], [1, 1])
+  )");
+  torch::jit::Module net("Net");
+  net.register_module("layer", layer);
+  net.register_parameter("scale", make_tensor({2, 1, 1}, 3), false);
+  net.register_buffer("steps", at::zeros({1}, at::kDouble));
+  net.register_attribute("training", c10::BoolType::get(), true);
+  net.define(R"(
+    def forward(self, x):
+      if self.training:
+        self.steps = self.steps + 1
+      y = torch.tanh(self.layer.forward(x)) * self.scale + x
+      )" + bad +
+             R"(
+      return y * self.steps
+    def pair(self, x, n: int):
+      return x + n, [x]
+  )");
+  for (const at::Tensor& parameter : net.parameters()) at::Tensor(parameter).requires_grad_();
+  net.save(path);
+}
+
+at::Tensor whole(const at::Tensor& tensor) { return is_shard_tensor(tensor) ? full_tensor(tensor) : tensor; }
+
+using Place = std::function<void(jit::ScriptModule&, const MeshPtr&)>;
+
+// Five steps of AdamW: everything that is seen on the way.
+std::map<std::string, at::Tensor> train(const std::string& path, const at::Tensor& input, const Place& place,
+                                        const MeshPtr& mesh) {
+  const std::shared_ptr<jit::ScriptModule> net = jit::load(path);
+  place(*net, mesh);
+  std::map<std::string, at::Tensor> seen;
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    const at::Tensor x = input.detach().requires_grad_();
+    const at::Tensor y = call(net, x);
+    y.square().mean().backward();
+    if (step == 0) {
+      seen["output"] = whole(y.detach());
+      seen["gradient of the input"] = whole(x.grad());
+      for (const auto& p : net->named_parameters()) seen["gradient of " + p.key()] = whole(p.value().grad());
+    }
+    optimizer.step();
+  }
+  for (const auto& p : net->named_parameters()) seen[p.key()] = whole(p.value().detach());
+  for (const auto& b : net->named_buffers()) seen[b.key()] = whole(b.value());
+  return seen;
+}
+
+TEST(ScriptModule, Y01_TrainsAsOnOneRank) {
+  const Folder folder;
+  const std::string path = folder / "net.pt";
+  save_net(path);
+  const at::Tensor x0 = make_tensor({2, 2, 12, 5}, 4);
+  const auto expected = train(
+      path, x0, [](auto&, auto&) {}, nullptr);
+  ASSERT_EQ(expected.at("steps").item<double>(), 5);
+  ASSERT_EQ(expected.size(), 9);
+  const std::vector<std::pair<const char*, Place>> ways = {
+      {"plain", [](jit::ScriptModule&, const MeshPtr&) {}},
+      {"plan",
+       [](jit::ScriptModule& net, const MeshPtr& mesh) {
+         parallelize_module(std::static_pointer_cast<torch::nn::Module>(net.shared_from_this()), mesh, {});
+       }},
+      {"fully_shard", [](jit::ScriptModule& net, const MeshPtr& mesh) { fully_shard(net, mesh, {.min_numel = 1}); }},
+      {"replicate", [](jit::ScriptModule& net, const MeshPtr& mesh) { replicate(net, mesh); }}};
+  for (const auto& [name, place] : ways) {
+    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{5, 1, 6}, std::vector<int64_t>{0, 12, 0}}) {
+      on_mesh({3}, [&, name = name, place = place](const MeshPtr& mesh) {
+        const at::Tensor x = distribute_tensor(x0, mesh, {shard(2, sizes)});
+        const auto actual = train(path, x, place, mesh);
+        for (const auto& [what, value] : expected)
+          EXPECT_EQ(difference(actual.at(what), value, 1e-10), "") << name << ": " << what;
+      });
+    }
+  }
+}
+
+TEST(ScriptModule, Y01_PlansOfChildrenTakeEffectWhereTheProgramCallsThem) {
+  const Folder folder;
+  const std::string path = folder / "net.pt";
+  save_net(path);
+  const at::Tensor x0 = make_tensor({2, 2, 12, 5}, 4);
+  const at::Tensor expected = jit::load(path)->forward(x0);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const std::shared_ptr<jit::ScriptModule> net = jit::load(path);
+    parallelize_module(net, mesh, parse_plan(R"json({"parameter": {"layer.weight": "S(0)", "layer.bias": "S(0)"},
+      "forward": {"layer.input": ["R"], "layer.output": ["S(3)"]}})json"));
+    EXPECT_TRUE(spec(net->named_parameters()["layer.weight"])->is_cut(0));
+    const at::Tensor y = call(net, distribute_tensor(x0, mesh, {shard(3)}));
+    EXPECT_EQ(difference(full_tensor(y), expected, 1e-10), "");
+  });
+}
+
+TEST(ScriptModule, Y01_MethodsModesAndErrors) {
+  const Folder folder;
+  const std::string path = folder / "net.pt";
+  save_net(path);
+  const std::shared_ptr<jit::ScriptModule> net = jit::load(path);
+  const at::Tensor x = make_tensor({2, 2, 4, 5}, 4);
+  const c10::IValue pair = net->run({x, 3}, "pair");
+  EXPECT_EQ(difference(pair.toTupleRef().elements()[0].toTensor(), x + 3, 0), "");
+  net->forward(x);
+  net->eval();
+  net->forward(x);
+  EXPECT_EQ(net->named_buffers()["steps"].item<double>(), 1);
+  EXPECT_EQ(net->children()[0]->name(), "Layer");
+  EXPECT_THAT(message_of([&] { net->run({x}, "pairs"); }), HasSubstr("no method 'pairs'; did you mean 'pair'?"));
+  EXPECT_THAT(message_of([&] { jit::load(folder / "none.pt"); }), HasSubstr("jit.load: no file"));
+
+  const std::string bad = folder / "bad.pt";
+  save_net(bad, "y = y.view(3, 7)");
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    try {
+      jit::load(bad)->forward(distribute_tensor(x, mesh, {shard(2)}));
+      ADD_FAILURE() << "no error";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(message_of(error), HasSubstr("y = y.view(3, 7)"));
+      EXPECT_EQ(message_of(error).find("The following operation failed"), std::string::npos) << message_of(error);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moonhalo::testing::test_script_module
