@@ -38,6 +38,15 @@ SpecPtr gradient_spec(const SpecPtr& leaf, const SpecPtr& grad, bool keep_sums) 
   return intern(std::move(layout));
 }
 
+// The block of `grad` is the whole gradient, and only the lists of autograd's engine and of the hook hold it. Then it
+// need not be copied, and the leaf may keep it.
+bool is_ours_alone(const at::Tensor& grad) {
+  ShardTensorImpl& impl = *shard_impl(grad);
+  return impl.spec()->mesh()->size() == 1 && !grad.requires_grad() && grad.use_count() == 2 &&
+         impl.get_backend_meta() == nullptr && !impl.shares_block() && impl.local().use_count() == 1 &&
+         impl.local().storage().use_count() == 1 && impl.local().is_contiguous();
+}
+
 // Changes a gradient on its way into a leaf, or into a plain tensor that entered an operator with ShardTensors.
 struct BoundaryHook final : torch::autograd::FunctionPreHook {
   using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
@@ -50,7 +59,7 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
     at::Tensor& grad = result[index];
     if (!grad.defined()) return result;
     if (!leaf) {
-      if (is_shard_tensor(grad)) grad = full_tensor(grad);
+      if (is_shard_tensor(grad)) grad = is_ours_alone(grad) ? shard_impl(grad)->local() : full_tensor(grad);
       return result;
     }
     const auto impl = leaf->lock();

@@ -3,6 +3,8 @@
 // cut sequences scaled_dot_product_attention does not come here (attention/rules.cpp).
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 #include "moonhalo/engine/dispatch/axes.h"
 
 namespace moonhalo {
@@ -45,6 +47,20 @@ std::optional<Axes> attention_axes(const OpCall& call) {
   return axes;
 }
 
+// `result`, cut also as `source` is by mesh dims of one rank: its block stays what it is, and no tensor has to be
+// copied only to get other placements.
+SpecPtr with_undivided_cuts(const SpecPtr& result, const SpecPtr& source) {
+  const DeviceMesh& mesh = *source->mesh();
+  Layout layout = result->layout();
+  for (int64_t d = 0; d < result->ndim(); ++d) {
+    const Cut& cut = source->cut(d);
+    const bool idle = std::all_of(cut.mesh_dims.begin(), cut.mesh_dims.end(),
+                                  [&](int64_t m) { return mesh.size(m) == 1 && !layout.uses(m); });
+    if (cut && idle && !layout.cuts[d] && cut.sizes[0] == result->global_shape()[d]) layout.cuts[d] = cut;
+  }
+  return intern(std::move(layout));
+}
+
 // The kernel takes no empty batch.
 bool nothing_here(LocalCall& call, Arg query) { return call.tensor(query).numel() == 0; }
 
@@ -66,6 +82,7 @@ std::optional<Plan> plan_flash_forward(const OpCall& call) {
   axes->output_shapes = {{query[0], query[1], query[2], call.spec("value")->global_shape()[3]},
                          {query[0], query[1], query[2]}};
   Plan plan = solve(call, *axes);
+  for (SpecPtr& output : plan.outputs) output = with_undivided_cuts(output, call.spec("query"));
   plan.memory_order = {{}, {0, 2, 1}};
   plan.run = [at_query = call.arg("query"), at_value = call.arg("value")](LocalCall& call) {
     if (!nothing_here(call, at_query)) return run_on_rows(call);
@@ -85,6 +102,8 @@ std::optional<Plan> plan_flash_backward(const OpCall& call) {
     axes->output_shapes.push_back(call.spec(input)->global_shape());
   }
   Plan plan = solve(call, *axes);
+  for (size_t i = 0; i < 3; ++i)
+    plan.outputs[i] = with_undivided_cuts(plan.outputs[i], call.spec(i == 0 ? "query" : i == 1 ? "key" : "value"));
   plan.memory_order.assign(3, {0, 2, 1, 3});
   plan.run = [at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value")](LocalCall& call) {
     if (!nothing_here(call, at_query)) return run_on_rows(call);

@@ -181,7 +181,12 @@ at::Tensor composite(const at::Tensor& query, const at::Tensor& key, const at::T
 at::Tensor attend_whole(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                         const MaybeTensor& mask, double dropout_p, bool is_causal, std::optional<double> scale,
                         bool enable_gqa) {
-  const auto whole = [](const at::Tensor& t) { return is_shard_tensor(t) ? redistribute(t, undivided(spec(t))) : t; };
+  // The fused kernel's rule takes such cuts as they are. What it does not take goes through operators that know no
+  // sequences.
+  const bool fused = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && !mask && dropout_p == 0 && !enable_gqa;
+  const auto whole = [fused](const at::Tensor& t) {
+    return is_shard_tensor(t) && !fused ? redistribute(t, undivided(spec(t))) : t;
+  };
   const at::Tensor output = at::native::scaled_dot_product_attention(whole(query), whole(key), whole(value),
                                                                      mask ? MaybeTensor(whole(*mask)) : mask, dropout_p,
                                                                      is_causal, scale, enable_gqa);
