@@ -28,6 +28,16 @@ Box block_box(const ShardSpec& spec, int64_t rank);
 /// Returns requests for `box`, with zeros outside of the domain.
 std::vector<HaloRequest> requests_for(const Box& box);
 
+/// Requests in which the rows of a dim follow from the blocks of that dim alone, as with windows. A plan then looks at
+/// the blocks of each dim, and not at every rank: at 64 + 64 of 64 x 64 ranks.
+struct GridRequests {
+  SpecPtr readers;  ///< on the mesh of the map's `from`
+  /// Returns what a rank needs along `dim`. It owns the rows `owned` of `from` and `reading` of `readers` there.
+  std::function<HaloRequest(int64_t dim, const Interval& owned, const Interval& reading)> along;
+  /// The shape of the result of a rank that needs nothing; if left out, the sizes of its requests.
+  std::optional<std::vector<int64_t>> shape_of_nothing = std::nullopt;
+};
+
 /// Describes which box each rank of a mesh owns and which ranks may read it. All ranks must pass the same functions.
 struct Ownership {
   MeshPtr mesh;
@@ -59,6 +69,8 @@ class IntervalMap {
   /// every rank.
   IntervalMap(const SpecPtr& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
   IntervalMap(const Ownership& from, const std::function<std::vector<HaloRequest>(int64_t rank)>& requests);
+  /// The same map as one whose requests(rank) returns requests.along(dim, ...) for each dim.
+  IntervalMap(const SpecPtr& from, const GridRequests& requests);
 
   const std::vector<int64_t>& needed_shape() const { return needed_shape_; }
   /// True if any rank sends anything. Equal on all ranks.
@@ -69,8 +81,9 @@ class IntervalMap {
     SpecPtr from;
     std::vector<int64_t> requests;  // each: rank * ndim + dim, begin, end, boundary and direction
   };
-  /// Null if no rank sends anything, or if the map was made from an Ownership.
-  const std::shared_ptr<const Key>& key() const { return key_; }
+  /// Null if no rank sends anything, or if the map was made from an Ownership. The first call makes it, from the
+  /// requests of all ranks.
+  std::shared_ptr<const Key> key() const;
   /// The regions that this rank receives, in the order of HaloCache::Entry::parts. `source` is the start in the block
   /// of `peer`.
   struct Received {
@@ -95,13 +108,15 @@ class IntervalMap {
     int64_t numel = 0;
   };
   struct Planner;
+  struct KeySource;
   friend class HaloExchange;
+  void take(const Planner& planner);
   static at::Tensor region(const at::Tensor& tensor, at::IntArrayRef start, at::IntArrayRef length);
   static at::Tensor source_part(const at::Tensor& owned, const Copy& copy);
   static at::Tensor target_part(const at::Tensor& needed, const Copy& copy);
 
   MeshPtr mesh_;
-  std::shared_ptr<const Key> key_;
+  std::shared_ptr<KeySource> key_;
   std::vector<int64_t> owned_shape_, needed_shape_;
   std::vector<Copy> local_;
   std::vector<Transfer> sends_, receives_;

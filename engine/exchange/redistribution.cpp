@@ -33,18 +33,16 @@ std::vector<Redistribution::Reduce> Redistribution::reduces_of(const Redistribut
   if (plan.reduction == RedistributionPlan::Reduction::kNone) return {};
   const DeviceMesh& mesh = *plan.from->mesh();
   const bool scatters = plan.reduction == RedistributionPlan::Reduction::kReduceScatter;
-  std::vector<int64_t> ranks = plan.addend_holders(), counts;
+  std::vector<int64_t> counts, ranks;
+  if (scatters) ranks = plan.addend_holders();
   if (plan.at_once) {
     for (const int64_t rank : ranks) counts.push_back(plan.box_after_reduce[rank].numel());
-    if (!scatters) counts.clear();
     return {{mesh.group_ptr(), *plan.from->partial(plan.partial_reduced[0]), std::move(counts)}};
   }
   std::vector<Reduce> reduces;
   for (const int64_t m : plan.reduce_order()) {
     counts.assign(scatters ? mesh.size(m) : 0, 0);
-    for (const int64_t rank : ranks) {
-      if (scatters) counts[mesh.coordinate(rank, m)] += plan.box_after_reduce[rank].numel();
-    }
+    for (const int64_t rank : ranks) counts[mesh.coordinate(rank, m)] += plan.box_after_reduce[rank].numel();
     reduces.push_back({mesh.group(m).shared_from_this(), *plan.from->partial(m), counts});
     std::erase_if(ranks, [&](int64_t rank) { return mesh.coordinate(rank, m) != mesh.coordinate(m); });
   }

@@ -131,6 +131,13 @@ void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box
   share_evenly(box, ranks, kept);
 }
 
+void find_boxes(RedistributionPlan& plan) {
+  for (int64_t rank = 0; rank < plan.from->mesh()->size(); ++rank) {
+    plan.box_after_reduce.push_back(block_box(*plan.from, rank));
+    plan.box_wanted.push_back(block_box(*plan.to, plan.rank_in_target[rank]));
+  }
+}
+
 // Decides how the Partials that end are summed, and where the sums lie then.
 void plan_reduction(RedistributionPlan& plan) {
   if (plan.partial_reduced.empty()) return;
@@ -143,13 +150,15 @@ void plan_reduction(RedistributionPlan& plan) {
   // Copies could share the work of a sum among them; that pays from three addends on.
   const bool alone = reduced.size() == 1 && (plan.replicated_dims.empty() || mesh.size(reduced[0]) == 2);
   const bool fewer_elements_than_ranks = from.global_numel() < mesh.size();
-  const bool in_place = plan.box_after_reduce == plan.box_wanted && plan.partial_started.empty();
+  const bool in_place = plan.keeps_blocks || (plan.box_after_reduce == plan.box_wanted && plan.partial_started.empty());
   if (fewer_elements_than_ranks || (in_place && (plan.at_once || alone))) {
     plan.reduction = RedistributionPlan::Reduction::kAllReduce;
     plan.replicated_dims = joined(std::move(plan.replicated_dims), reduced);
     return;
   }
   plan.reduction = RedistributionPlan::Reduction::kReduceScatter;
+  if (plan.keeps_blocks) find_boxes(plan);
+  plan.keeps_blocks = false;
   const std::vector<int64_t> sharing = joined(reduced, plan.replicated_dims);
   for (const auto& [key, ranks] : grouped(mesh, others(mesh, sharing)))
     share_out(Box(plan.box_after_reduce[ranks[0]]), ranks, plan.box_wanted, plan.box_after_reduce);
@@ -177,6 +186,7 @@ void choose_holders(RedistributionPlan& plan) {
 
 // Plans the moves that are left once the sums are made. Copies serve their own ranks.
 void plan_moves(RedistributionPlan& plan) {
+  if (plan.keeps_blocks) return;
   const DeviceMesh& mesh = *plan.from->mesh();
   plan.moves = plan.box_after_reduce != plan.box_wanted || !plan.partial_started.empty();
   plan.first_owner.resize(mesh.size());
@@ -192,11 +202,10 @@ RedistributionPlan plan_redistribution(const SpecPtr& from, const SpecPtr& to) {
   TORCH_INTERNAL_ASSERT(from->global_shape() == to->global_shape(), "redistribute changes a shape from ",
                         from->to_string(), " to ", to->to_string());
   RedistributionPlan plan{from, to, ranks_in_target(*from, *to)};
-  for (int64_t rank = 0; rank < from->mesh()->size(); ++rank) {
-    plan.box_after_reduce.push_back(block_box(*from, rank));
-    plan.box_wanted.push_back(block_box(*to, plan.rank_in_target[rank]));
-  }
   classify_mesh_dims(plan);
+  plan.keeps_blocks =
+      from->mesh() == to->mesh() && from->layout().cuts == to->layout().cuts && plan.partial_started.empty();
+  if (!plan.keeps_blocks) find_boxes(plan);
   plan_reduction(plan);
   plan_moves(plan);
   return plan;
@@ -252,7 +261,7 @@ std::string RedistributionPlan::to_string() const {
     }
   }
   for (int64_t user = 0; user < from->mesh()->size(); ++user) {
-    text << "\nrank " << user << " " << box_string(box_after_reduce[user]);
+    text << "\nrank " << user << " " << box_string(keeps_blocks ? block_box(*from, user) : box_after_reduce[user]);
     if (!moves) continue;
     text << " -> " << box_string(box_wanted[user]);
     std::string owners;

@@ -26,7 +26,8 @@ struct RedistributionPlan {
   Reduction reduction = Reduction::kNone;
   bool at_once = false;  ///< one reduction over the whole mesh instead of one per mesh dim
 
-  std::vector<Box> box_after_reduce, box_wanted;  ///< by rank
+  bool keeps_blocks = false;                      ///< the cuts stay, and no rank keeps a share of its block alone
+  std::vector<Box> box_after_reduce, box_wanted;  ///< by rank; left out if the blocks are kept
   bool moves = false;                             ///< whether one interval map follows the sums
   std::vector<int64_t> first_owner;               ///< by rank: the first of those that hold the same copy
   /// Coordinates along partial_started, by first owner and wanted box: where the ranks that want it keep an element.

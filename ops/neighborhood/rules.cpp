@@ -172,13 +172,11 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 
 // From the owned rows of a tensor to those that the windows of the owned queries reach.
 std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const SpecPtr& spec) {
-  return std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
-    Box box = block_box(*spec, rank);
-    for (int64_t d = 1; d <= whole.spatial; ++d) {
-      if (spans_ranks(spec, d)) box[d] = keys_reached(whole.axis(d - 1), box[d]);
-    }
-    return requests_for(box);
-  });
+  const auto along = [&](int64_t d, const Interval& owned, const Interval&) {
+    const bool reaches = d >= 1 && d <= whole.spatial && spans_ranks(spec, d);
+    return HaloRequest{reaches ? keys_reached(whole.axis(d - 1), owned) : owned};
+  };
+  return std::make_shared<const IntervalMap>(spec, GridRequests{spec, along});
 }
 
 // Keys, values and their cotangents are borrowed in one exchange, before the work; second derivatives are rare.

@@ -68,12 +68,10 @@ SpecPtr padded_spec(const SpecPtr& self, const Margins& margins) {
 
 std::shared_ptr<const IntervalMap> map_of(const SpecPtr& self, const SpecPtr& padded, const Margins& margins,
                                           Boundary boundary) {
-  return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    std::vector<HaloRequest> requests;
-    for (int64_t d = 0; d < self->ndim(); ++d)
-      requests.push_back({padded->block_range(d, rank).shifted(-margins.before[d]), boundary});
-    return requests;
-  });
+  const auto along = [&](int64_t d, const Interval&, const Interval& rows) {
+    return HaloRequest{rows.shifted(-margins.before[d]), boundary};
+  };
+  return std::make_shared<const IntervalMap>(self, GridRequests{padded, along});
 }
 
 template <Boundary boundary>

@@ -57,14 +57,13 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
     const int64_t in = shape[d], to = p.output->global_shape()[d];
     return Interval{o * in / to, ((o + 1) * in + to - 1) / to};
   };
-  const auto needed = [&](int64_t d, int64_t rank) {
-    if (d < p.first || !p.input->is_cut(d)) return p.input->block_range(d, rank);
-    const auto [begin, end] = p.output->block_range(d, rank);
-    return begin == end ? Interval{} : Interval{window(d, begin).begin, window(d, end - 1).end};
+  const auto needed = [&](int64_t d, const Interval& owned, const Interval& outputs) {
+    if (d < p.first || !p.input->is_cut(d)) return owned;
+    return outputs.empty() ? Interval{} : Interval{window(d, outputs.begin).begin, window(d, outputs.end - 1).end};
   };
   const int64_t rank = p.input->mesh()->rank();
   for (int64_t d = p.first; d < p.input->ndim(); ++d) {
-    const auto [begin, end] = needed(d, rank);
+    const auto [begin, end] = needed(d, p.input->block_range(d, rank), p.output->block_range(d, rank));
     p.begins.push_back(begin);
     p.extended.push_back(end - begin);
     p.global.push_back(shape[d]);
@@ -78,11 +77,10 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
     p.cuts.push_back(std::move(cut));
   }
   if (p.cuts.empty()) return p;
-  p.halo = std::make_shared<const IntervalMap>(p.input, [&](int64_t r) {
-    Box box;
-    for (int64_t d = 0; d < p.input->ndim(); ++d) box.push_back(needed(d, r));
-    return requests_for(box);
-  });
+  const auto along = [&](int64_t d, const Interval& owned, const Interval& outputs) {
+    return HaloRequest{needed(d, owned, outputs)};
+  };
+  p.halo = std::make_shared<const IntervalMap>(p.input, GridRequests{p.output, along});
   return p;
 }
 

@@ -66,6 +66,18 @@ HaloSplit::Part edge_part(const HaloReach& reach, const HaloReach::Dim& across, 
   return block;
 }
 
+// The rows of one dim in box i of a rank which has the rows `own` and the outputs `block` there.
+Interval borrowed_rows(const HaloReach& reach, size_t i, const HaloReach::Dim& one, const Interval& own,
+                       const Interval& block) {
+  const int64_t across = reach.cut[i / 2].dim;
+  const bool low = i % 2 == 0;
+  const Interval wanted = one.reads(block).intersect({0, reach.input->global_shape()[one.dim]});
+  Interval rows = one.dim < across ? own.intersect(wanted) : wanted;
+  if (one.dim == across && low) rows.end = std::min(own.begin, wanted.end);
+  if (one.dim == across && !low) rows.begin = std::max(own.end, wanted.begin);
+  return wanted.empty() || rows.empty() ? Interval{0, 0} : rows;
+}
+
 }  // namespace
 
 HaloReach reach_of(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows) {
@@ -94,39 +106,33 @@ std::string HaloSplit::to_string() const {
 std::vector<Box> borrowed_boxes(const HaloReach& reach, int64_t rank) {
   const Box owned = block_box(*reach.input, rank), block = block_box(*reach.output, rank);
   std::vector<Box> boxes;
-  for (const HaloReach::Dim& across : reach.cut) {
-    for (const bool low : {true, false}) {
-      Box box = owned;
-      bool empty = false;
-      for (const auto& [dim, reads, feeds] : reach.cut) {
-        const Interval own = owned[dim], wanted = reads(block[dim]).intersect({0, reach.input->global_shape()[dim]});
-        if (dim < across.dim) box[dim] = own.intersect(wanted);
-        if (dim > across.dim) box[dim] = wanted;
-        if (dim == across.dim) {
-          box[dim] = low ? Interval{wanted.begin, std::min(own.begin, wanted.end)}
-                         : Interval{std::max(own.end, wanted.begin), wanted.end};
-        }
-        empty |= wanted.empty() || box[dim].empty();
-      }
-      for (const HaloReach::Dim& dim : reach.cut) {
-        if (empty) box[dim.dim] = {0, 0};
-      }
-      boxes.push_back(std::move(box));
+  for (size_t i = 0; i < 2 * reach.cut.size(); ++i) {
+    Box box = owned, nothing = owned;
+    bool empty = false;
+    for (const HaloReach::Dim& one : reach.cut) {
+      box[one.dim] = borrowed_rows(reach, i, one, owned[one.dim], block[one.dim]);
+      nothing[one.dim] = {0, 0};
+      empty |= box[one.dim].empty();
     }
+    boxes.push_back(empty ? nothing : box);
   }
   return boxes;
 }
 
 HaloMaps halo_maps(const HaloReach& reach, const SpecPtr& spec) {
-  std::vector<std::vector<Box>> borrowed;
-  for (int64_t rank = 0; rank < spec->mesh()->size(); ++rank) borrowed.push_back(borrowed_boxes(reach, rank));
+  const int64_t me = spec->mesh()->rank();
+  const std::vector<Box> borrowed = borrowed_boxes(reach, me);
   HaloMaps maps;
-  for (size_t i = 0; i < 2 * reach.cut.size(); ++i) {
-    maps.push_back(std::make_shared<const IntervalMap>(spec, [&](int64_t rank) {
-      Box box = block_box(*spec, rank);
-      for (const HaloReach::Dim& dim : reach.cut) box[dim.dim] = borrowed[rank][i][dim.dim];
-      return requests_for(box);
-    }));
+  for (size_t i = 0; i < borrowed.size(); ++i) {
+    const auto along = [&](int64_t dim, const Interval& owned, const Interval& block) {
+      for (const HaloReach::Dim& one : reach.cut) {
+        if (one.dim == dim) return HaloRequest{borrowed_rows(reach, i, one, owned, block)};
+      }
+      return HaloRequest{owned};
+    };
+    Box none = block_box(*spec, me);
+    for (const HaloReach::Dim& one : reach.cut) none[one.dim] = {0, 0};
+    maps.push_back(std::make_shared<const IntervalMap>(spec, GridRequests{reach.output, along, none.shape()}));
   }
   const bool any = std::any_of(maps.begin(), maps.end(), [](const auto& map) { return map->exchanges(); });
   return any ? maps : HaloMaps{};

@@ -105,11 +105,10 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
     };
     return plan;
   }
-  auto map = std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    std::vector<HaloRequest> requests = requests_for(block_box(*self, rank));
-    requests[dim] = {rows.needed(requests[dim].rows), rows.boundary()};
-    return requests;
-  });
+  const auto along = [&](int64_t d, const Interval& owned, const Interval&) {
+    return d == dim ? HaloRequest{rows.needed(owned), rows.boundary()} : HaloRequest{owned};
+  };
+  auto map = std::make_shared<const IntervalMap>(self, GridRequests{self, along});
   plan.run = [rows, map, out = self->block_range(dim, self->mesh()->rank()),
               at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);

@@ -354,18 +354,15 @@ Resampling resampling_of(const OpCall& call, bool backward) {
   r.input = specs.input;
   r.output = specs.output;
   const auto dims = dims_of(call, specs, r.edits);
-  const auto needed = [&](int64_t rank) {
-    Box box = block_box(*r.input, rank);
-    for (int64_t d = 2; d < box.ndim(); ++d) {
-      if (dims[d]) box[d] = dims[d]->needed(r.output->block_range(d, rank));
-    }
-    return box;
+  const auto along = [&](int64_t d, const Interval& owned, const Interval& outputs) {
+    return HaloRequest{d >= 2 && dims[d] ? dims[d]->needed(outputs) : owned};
   };
   if (std::any_of(dims.begin(), dims.end(), [](const auto& dim) { return dim.has_value(); }))
-    r.halo = std::make_shared<const IntervalMap>(r.input, [&](int64_t rank) { return requests_for(needed(rank)); });
+    r.halo = std::make_shared<const IntervalMap>(r.input, GridRequests{r.output, along});
 
   const int64_t rank = r.input->mesh()->rank();
-  const Box mine = needed(rank);
+  Box mine = block_box(*r.input, rank);
+  for (int64_t d = 0; d < mine.ndim(); ++d) mine[d] = along(d, mine[d], r.output->block_range(d, rank)).rows;
   std::vector<int64_t> local_size = call.integers("output_size");
   r.kernel_input = r.input->local_shape();
   for (int64_t d = 2; d < mine.ndim(); ++d) {

@@ -85,13 +85,11 @@ std::shared_ptr<const IntervalMap> window_map(const SpecPtr& input, const SpecPt
   bool cut = false;
   for (int64_t d = first; d < ndim; ++d) cut |= spans_ranks(input, d);
   if (!cut) return nullptr;
-  return std::make_shared<const IntervalMap>(input, [&](int64_t rank) {
-    Box box = block_box(*input, rank);
-    for (int64_t d = first; d < ndim; ++d) {
-      if (spans_ranks(input, d)) box[d] = windows[d - first].input_needed(output->block_range(d, rank));
-    }
-    return requests_for(box);
-  });
+  const auto along = [&](int64_t dim, const Interval& owned, const Interval& outputs) {
+    const bool reads = dim >= first && spans_ranks(input, dim);
+    return HaloRequest{reads ? windows[dim - first].input_needed(outputs) : owned};
+  };
+  return std::make_shared<const IntervalMap>(input, GridRequests{output, along});
 }
 
 }  // namespace moonhalo

@@ -9,11 +9,14 @@
 //     between hosts          20 us,  50 GB/s
 //   latency    the part of the communication's time that smaller tensors would not shorten
 // usage: bench_clusters [SIDE]            prints the table of docs/clusters.md
+//        bench_clusters [SIDE] plans      processor time of the U-Net's first step, in which the plans are made
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <functional>
 
 #include "moonhalo/engine/moonhalo.h"
@@ -44,22 +47,35 @@ CommStats operator-(const CommStats& after, const CommStats& before) {
   return difference;
 }
 
-// The second step, when plans are made.
-CommStats counts_of(mh::Communicator& group, nn::Module& net, const std::function<at::Tensor()>& loss) {
+// This is the time of all threads of this process.
+double cpu_ms() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+
+struct Steps {
+  CommStats second;  // what is sent in the second step, when plans are made
+  double first_ms = 0, second_ms = 0;
+};
+
+Steps two_steps(mh::Communicator& group, nn::Module& net, const std::function<at::Tensor()>& loss) {
   torch::optim::SGD optimizer(net.parameters(), 1e-3);
   const auto step = [&] {
     optimizer.zero_grad();
     loss().backward();
     optimizer.step();
   };
+  const double begin = cpu_ms();
   step();
+  const double middle = cpu_ms();
   const CommStats before = group.stats();
   step();
-  return group.stats() - before;
+  return {group.stats() - before, middle - begin, cpu_ms() - middle};
 }
 
 // On a rank in the middle of the grid.
-CommStats u_net(int ranks, int64_t side) {
+Steps u_net(int ranks, int64_t side) {
   int64_t rows = 1;
   while (rows * rows * 4 <= ranks) rows *= 2;
   const int64_t columns = ranks / rows;
@@ -70,7 +86,7 @@ CommStats u_net(int ranks, int64_t side) {
   const mh::SpecPtr spec =
       mh::make_spec(mesh, {1, mh::bench::kFieldChannels, rows * side, columns * side}, {mh::shard(2), mh::shard(3)});
   const at::Tensor x = mh::from_local(at::ones(spec->local_shape()), spec);
-  return counts_of(mesh->group(), *net, [&] { return net->forward(x).square().mean(); });
+  return two_steps(mesh->group(), *net, [&] { return net->forward(x).square().mean(); });
 }
 
 struct BlockImpl : nn::Module {
@@ -94,7 +110,7 @@ struct BlockImpl : nn::Module {
 };
 TORCH_MODULE(Block);
 
-CommStats transformer(int ranks, int ring) {
+Steps transformer(int ranks, int ring) {
   const auto world = mh::make_fake_communicator(ranks / 2, ranks);
   const mh::MeshPtr mesh = mh::init_device_mesh(*world, "cpu", {ranks / ring, ring}, {"data", "tokens"});
   nn::Sequential net;
@@ -102,10 +118,11 @@ CommStats transformer(int ranks, int ring) {
   mh::parallelize_module(net.ptr(), mesh, {}, {.src_data_rank = std::nullopt});
   const mh::SpecPtr spec = mh::make_spec(mesh, {ranks / ring, ring * kTokens, kWidth}, {mh::shard(0), mh::shard(1)});
   const at::Tensor x = mh::from_local(at::ones(spec->local_shape()), spec);
-  return counts_of(mesh->group(), *net, [&] { return net->forward(x).square().mean(); });
+  return two_steps(mesh->group(), *net, [&] { return net->forward(x).square().mean(); });
 }
 
-void print(const char* model, int ranks, const CommStats& stats) {
+void print(const char* model, int ranks, const Steps& steps) {
+  const CommStats& stats = steps.second;
   const auto& exchanges = stats.by_kind[CommStats::kExchange];
   CommStats::Count sums{};
   for (const auto kind : {CommStats::kAllReduce, CommStats::kAllGather, CommStats::kReduceScatter}) {
@@ -122,10 +139,25 @@ void print(const char* model, int ranks, const CommStats& stats) {
   std::fflush(stdout);
 }
 
+void print_plans(int64_t side) {
+  u_net(4, side);  // LibTorch's own first calls
+  std::printf("| ranks | first step, ms | second step | difference |\n|---|---|---|---|\n");
+  for (const int ranks : {4, 64, 512, 4096, 16384}) {
+    const Steps steps = u_net(ranks, side);
+    std::printf("| %d | %.0f | %.0f | %.0f |\n", ranks, steps.first_ms, steps.second_ms,
+                steps.first_ms - steps.second_ms);
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int64_t side = argc > 1 ? std::atoll(argv[1]) : 256;
+  if (argc > 2 && std::strcmp(argv[2], "plans") == 0) {
+    print_plans(side);
+    return 0;
+  }
   std::printf(
       "| model | ranks | exchanges | messages | MB | sums | messages | MB | estimated ms | latency "
       "|\n|---|---|---|---|---|---|---|---|---|---|\n");

@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "moonhalo/engine/exchange/boundary_index.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
@@ -95,10 +97,17 @@ void check(const MapCase& row, bool reversed) {
       return result;
     };
     const IntervalMap map(spec, requests);
+    const IntervalMap grid(spec, GridRequests{spec, [&](int64_t d, const Interval& owned, const Interval&) {
+                                                return HaloRequest{
+                                                    {owned.begin - row.halos[d].lo, owned.end + row.halos[d].hi},
+                                                    row.halos[d].boundary,
+                                                    reversed};
+                                              }});
     const at::Tensor local = redistribute_local(full, replicated(mesh, row.shape), spec).clone();
 
     const at::Tensor needed = gather(map, local);
 
+    EXPECT_TRUE(at::equal(gather(grid, local), needed));
     EXPECT_EQ(difference(needed, needed_of(full, requests(mesh->rank())), 0), "");
     // Adjoint: <F x, y> = <x, F* y>, summed over ranks (each block once).
     const at::Tensor y = make_tensor(map.needed_shape(), 10 + mesh->rank());
@@ -183,6 +192,71 @@ TEST(Redistribute, MovesOnlyWhatMustMove) {
     const auto bytes = mesh->group().stats().total().bytes;
     EXPECT_EQ(bytes, mesh->rank() == 1 ? 4 * 8 : 0);
   });
+}
+
+// Describes the map as this rank has it.
+std::string text_of(const IntervalMap& map) {
+  std::ostringstream text;
+  text << at::IntArrayRef(map.needed_shape()) << map.exchanges() << " sends " << map.elements_sent();
+  for (const auto& [peer, source, length] : map.received())
+    text << " from " << peer << at::IntArrayRef(source) << at::IntArrayRef(length);
+  if (map.key()) text << " key " << at::IntArrayRef(map.key()->requests);
+  return text.str();
+}
+
+// Blocks of every kind, also where one mesh dim cuts different dims of what is read and of what reads it.
+TEST(IntervalMap, GridsGiveThePlanOfAllRanks) {
+  const std::vector<std::vector<Placement>> all = {{shard(0), shard(1)},
+                                                   {shard(1), shard(0, {2, 4, 1})},
+                                                   {replicate(), shard(0, {0, 3, 4})},
+                                                   {shard(0), replicate()},
+                                                   {replicate(), replicate()},
+                                                   {shard(0), shard(0, {1, 0, 2, 0, 3, 1})},
+                                                   {shard(1, {6, 0}), shard(0)},
+                                                   {partial(), shard(1)}};
+  int64_t exchanging = 0;
+  for (const Boundary boundary : {Boundary::kZero, Boundary::kCircular, Boundary::kReflect}) {
+    for (size_t i = 0; i < 6 * all.size() * all.size(); ++i) {
+      const auto& from = all[i / 6 / all.size()];
+      const auto& to = all[i / 6 % all.size()];
+      const auto rank = static_cast<int>(i % 6);
+      const auto world = make_fake_communicator(rank, 6);
+      const MeshPtr mesh = init_device_mesh(*world, "cpu", {2, 3}, {"rows", "columns"});
+      const SpecPtr spec = make_spec(mesh, {7, 6}, from), readers = make_spec(mesh, {7, 6}, to);
+      const auto along = [&](int64_t dim, const Interval& owned, const Interval& reading) {
+        const int64_t low = (owned.begin + dim) % 3, high = owned.size() % 4;
+        if (reading.empty() && dim == 0) return HaloRequest{{0, 0}, boundary};
+        return HaloRequest{{reading.begin - low, reading.end + high}, boundary, dim == 1};
+      };
+      const IntervalMap grid(spec, GridRequests{readers, along});
+      const IntervalMap ranks(spec, [&](int64_t r) {
+        return std::vector<HaloRequest>{along(0, spec->block_range(0, r), readers->block_range(0, r)),
+                                        along(1, spec->block_range(1, r), readers->block_range(1, r))};
+      });
+      EXPECT_EQ(text_of(grid), text_of(ranks)) << spec->to_string() << " read as " << readers->to_string();
+      exchanging += grid.exchanges();
+    }
+  }
+  EXPECT_GT(exchanging, 500);
+}
+
+// A plan asks once for each block of each dim, not for each rank.
+TEST(IntervalMap, GridsOfManyRanksArePlannedByDim) {
+  const auto world = make_fake_communicator(65, 64 * 64);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {64, 64}, {"rows", "columns"});
+  const SpecPtr spec = make_spec(mesh, {2, 3, 256, 192}, {shard(2), shard(3)});
+  int64_t asked = 0;
+  const auto along = [&](int64_t dim, const Interval& owned, const Interval&) {
+    ++asked;
+    return HaloRequest{dim < 2 ? owned : Interval{owned.begin - 1, owned.end + 1}};
+  };
+
+  const IntervalMap map(spec, GridRequests{spec, along});
+
+  EXPECT_EQ(asked, 1 + 1 + 64 + 64);
+  EXPECT_EQ(map.received().size(), 8);
+  EXPECT_EQ(map.elements_received(), 2 * 3 * (6 * 5 - 4 * 3));
+  EXPECT_EQ(map.elements_sent(), map.elements_received());
 }
 
 // Rows that were kept for a map serve others of the same key: one that turns them round has another.
