@@ -17,8 +17,9 @@ std::string child_name(const std::string& module, const std::string& name) {
   return module.empty() ? name : module + "." + name;
 }
 
-// Moves the tensors that the plan lists; `where` is "'fc1.input'".
-void move_listed(CallTensors& values, const SignaturePlan& plan, const MeshPtr& mesh, const std::string& where) {
+// Moves the tensors that the plan lists; `where` is "'fc1.input'", `what` "arguments". Named arguments may be absent.
+void move_listed(CallTensors& values, const SignaturePlan& plan, const MeshPtr& mesh, const std::string& where,
+                 const std::string& what) {
   std::vector<at::Tensor*> slots;
   std::vector<ArgumentPlan> plans;
   const auto add = [&](at::Tensor& slot, const ArgumentPlan& argument) {
@@ -28,11 +29,13 @@ void move_listed(CallTensors& values, const SignaturePlan& plan, const MeshPtr& 
   };
   for (size_t i = 0; i < plan.by_position.size(); ++i) {
     if (!plan.by_position[i]) continue;
-    TORCH_CHECK_VALUE(i < values.by_position.size(), where, " lists ", i + 1, " tensors, the call has ", values.by_position.size());
+    TORCH_CHECK_VALUE(i < values.by_position.size(), where, " lists ", i + 1, " ", what, ", the call has ", values.by_position.size());
     add(values.by_position[i], *plan.by_position[i]);
   }
   for (const auto& [name, argument] : plan.by_name) {
-    if (const auto found = values.by_name.find(name); found != values.by_name.end()) add(found->second, argument);
+    const auto found = values.by_name.find(name);
+    TORCH_CHECK_VALUE(found != values.by_name.end() || what == "arguments", where, ": no result is named '", name, "'");
+    if (found != values.by_name.end()) add(found->second, argument);
   }
   if (slots.empty()) return;
   std::vector<at::Tensor> given;
@@ -149,12 +152,14 @@ class Parallelizer {
   }
 
   void add_hooks(size_t i) const {
-    const auto hook = [&](const SignaturePlan& plan, const char* side) -> std::function<void(CallTensors&)> {
+    const auto hook = [&](const SignaturePlan& plan, const char* side,
+                          const char* what) -> std::function<void(CallTensors&)> {
       if (plan.empty()) return nullptr;
       const std::string where = "'" + child_name(modules_[i].name, side) + "'";
-      return [plan, where, mesh = mesh_](CallTensors& values) { move_listed(values, plan, mesh, where); };
+      return [plan, where, what, mesh = mesh_](CallTensors& values) { move_listed(values, plan, mesh, where, what); };
     };
-    modules_[i].module->add_call_hooks({hook(plans_[i].inputs, "input"), hook(plans_[i].outputs, "output")});
+    modules_[i].module->add_call_hooks(
+        {hook(plans_[i].inputs, "input", "arguments"), hook(plans_[i].outputs, "output", "results")});
   }
 
   ModuleTreePtr root_;

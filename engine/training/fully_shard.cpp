@@ -146,8 +146,8 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
 
 namespace {
 
-// Remembers the tensors that fully_shard and replicate made, so that modules of several calls go on sharing them, and
-// outer calls leave what inner calls have placed.
+// Remembers the tensors that fully_shard and replicate made. So modules of several calls go on sharing them, and outer
+// calls leave what inner calls have placed.
 class PlacedTensors {
  public:
   at::Tensor find(const at::Tensor& tensor) const {

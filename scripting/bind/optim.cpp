@@ -5,10 +5,7 @@
 #include <set>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/model/optimizer_step.h"
-#include "moonhalo/engine/training/clip.h"
-#include "moonhalo/engine/training/gradient_sync.h"
-#include "moonhalo/engine/training/unit_reducer.h"
+#include "moonhalo/engine/training/parallel_optimizer.h"
 #include "moonhalo/scripting/bind/optimizer_kinds.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/held_values.h"
@@ -21,21 +18,15 @@ namespace optim = torch::optim;
 
 struct BoundOptimizer {
   const OptimizerKind* kind;
-  std::unique_ptr<optim::Optimizer> optimizer;
-  std::vector<OwnedFunction> before_sum = {}, after_sum = {};  // called with every bucket of gradients
+  ParallelOptimizer parallel;
 
-  std::vector<at::Tensor> parameters() const {
-    std::vector<at::Tensor> all;
-    for (const optim::OptimizerParamGroup& group : optimizer->param_groups())
-      all.insert(all.end(), group.params().begin(), group.params().end());
-    return all;
-  }
+  optim::Optimizer& optimizer() const { return parallel.optimizer(); }
 };
 
 struct BoundGroup {
   std::shared_ptr<BoundOptimizer> owner;
   size_t index;
-  optim::OptimizerParamGroup& group() const { return owner->optimizer->param_groups()[index]; }
+  optim::OptimizerParamGroup& group() const { return owner->optimizer().param_groups()[index]; }
 };
 
 }  // namespace
@@ -132,7 +123,8 @@ int make_optimizer(lua_State* lua) {
     groups.emplace_back(check_parameters(lua, 2, kind), defaults->clone());
   }
   check_once(groups, kind);
-  push_object(lua, std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, kind.make(groups, *defaults)}));
+  push_object(lua,
+              std::make_shared<BoundOptimizer>(BoundOptimizer{&kind, ParallelOptimizer(kind.make(groups, *defaults))}));
   return 1;
 }
 
@@ -194,23 +186,6 @@ at::Tensor call_closure(lua_State* lua, int index) {
   return loss;
 }
 
-/// Where Lua has found the optimizer dead, its hooks are gone with it.
-void call_hooks(const std::vector<OwnedFunction>& hooks, const at::Tensor& flat) {
-  for (const OwnedFunction& hook : hooks) {
-    if (!hook.try_push()) continue;
-    push(hook.lua(), flat);
-    call_traced(hook.lua(), 1, 0);
-  }
-}
-
-void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options) {
-  if (!bound.before_sum.empty() || !bound.after_sum.empty()) {
-    options.hooks = std::make_shared<SumHooks>(SumHooks{[&](at::Tensor& flat) { call_hooks(bound.before_sum, flat); },
-                                                        [&](at::Tensor& flat) { call_hooks(bound.after_sum, flat); }});
-  }
-  finish_grad_sync(bound.parameters(), options);
-}
-
 /// opt:sync_shard_grad({bucket_bytes = nil, reduce_dtype = nil}) -> nothing
 ///   Sums the gradients over the ranks now, several in one message, each to the placements of its parameter. step()
 ///   does it otherwise.
@@ -227,9 +202,9 @@ void sync_gradients(const BoundOptimizer& bound, GradientSyncOptions options) {
 int sync_shard_grad(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const Options options(lua, 2, "sync_shard_grad", {"bucket_bytes", "reduce_dtype"});
-  GradientSyncOptions sync{.reduce_dtype = options.get_dtype("reduce_dtype")};
-  sync.bucket_bytes = options.get_int("bucket_bytes", bucket_bytes_of(bound->parameters()));
-  sync_gradients(*bound, sync);
+  std::optional<int64_t> bucket_bytes;
+  if (options.has("bucket_bytes")) bucket_bytes = options.get_int("bucket_bytes", 0);
+  bound->parallel.sync_shard_grad(bucket_bytes, options.get_dtype("reduce_dtype"));
   return 0;
 }
 
@@ -245,7 +220,7 @@ int sync_shard_grad(lua_State* lua) {
 ///     opt:scale_grads(0.5)
 ///     net.bias.grad:item()    --> 0.5
 int scale_gradients(lua_State* lua) {
-  scale_grads(check_object<BoundOptimizer>(lua, 1)->parameters(), check_number(lua, 2));
+  check_object<BoundOptimizer>(lua, 1)->parallel.scale_grads(check_number(lua, 2));
   return 0;
 }
 
@@ -264,32 +239,20 @@ int scale_gradients(lua_State* lua) {
 int clip_gnorm(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const double norm_type = is_nil(lua, 3) ? 2 : check_number(lua, 3);
-  sync_gradients(*bound, {.bucket_bytes = bucket_bytes_of(bound->parameters())});
-  push(lua, is_nil(lua, 2) ? grad_norm(bound->parameters(), norm_type)
-                           : clip_grad_norm(bound->parameters(), check_number(lua, 2), norm_type));
+  const auto max_norm = is_nil(lua, 2) ? std::nullopt : std::optional(check_number(lua, 2));
+  push(lua, bound->parallel.clip_gnorm(max_norm, norm_type));
   return 1;
 }
 
-// Sums that know no optimizer, those made during backward say, find its hooks in the units.
-void tell_reducers(const std::shared_ptr<BoundOptimizer>& bound) {
-  const std::weak_ptr<BoundOptimizer> weak = bound;
-  const auto calls = [&weak](std::vector<OwnedFunction> BoundOptimizer::*hooks) {
-    return [weak, hooks](at::Tensor& flat) {
-      if (const auto alive = weak.lock()) call_hooks(alive.get()->*hooks, flat);
-    };
-  };
-  const auto hooks =
-      std::make_shared<SumHooks>(SumHooks{calls(&BoundOptimizer::before_sum), calls(&BoundOptimizer::after_sum)});
-  for (const at::Tensor& parameter : bound->parameters()) {
-    if (const auto reducer = UnitReducer::of(parameter)) reducer->set_hooks(hooks);
-  }
-}
-
-int add_hook(lua_State* lua, const char* op, std::vector<OwnedFunction> BoundOptimizer::*hooks) {
+int add_hook(lua_State* lua, const char* op, void (ParallelOptimizer::*add)(ParallelOptimizer::Hook)) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   TORCH_CHECK_TYPE(is_callable(lua, 2), op, ": the hook is no function but ", describe(lua, 2));
-  (bound.get()->*hooks).emplace_back(lua, 1, 2);
-  tell_reducers(bound);
+  // Where Lua has found the optimizer dead, its hooks are gone with it.
+  (bound->parallel.*add)([hook = OwnedFunction(lua, 1, 2)](at::Tensor& flat) {
+    if (!hook.try_push()) return;
+    push(hook.lua(), flat);
+    call_traced(hook.lua(), 1, 0);
+  });
   return 0;
 }
 
@@ -305,7 +268,7 @@ int add_hook(lua_State* lua, const char* op, std::vector<OwnedFunction> BoundOpt
 ///     opt:register_reducer_pre_hook(function(flat) flat:mul_(0.5) end)
 ///     opt.name    --> SGD
 int register_pre_hook(lua_State* lua) {
-  return add_hook(lua, "register_reducer_pre_hook", &BoundOptimizer::before_sum);
+  return add_hook(lua, "register_reducer_pre_hook", &ParallelOptimizer::register_reducer_pre_hook);
 }
 /// opt:register_reducer_post_hook(hook) -> nothing
 ///   Calls hook(flat) with this rank's part of each bucket of gradients after it was summed over the ranks. The hook
@@ -319,7 +282,7 @@ int register_pre_hook(lua_State* lua) {
 ///     opt:register_reducer_post_hook(function(flat) flat:mul_(2) end)
 ///     opt.name    --> SGD
 int register_post_hook(lua_State* lua) {
-  return add_hook(lua, "register_reducer_post_hook", &BoundOptimizer::after_sum);
+  return add_hook(lua, "register_reducer_post_hook", &ParallelOptimizer::register_reducer_post_hook);
 }
 
 /// opt:step(closure = nil) -> Tensor?
@@ -342,17 +305,11 @@ int step(lua_State* lua) {
     TORCH_CHECK_VALUE(std::string_view(bound->kind->name) != "LBFGS",
                       "step: LBFGS evaluates the loss several times\n  fix   opt:step(function() opt:zero_grad(); "
                       "local loss = ...; loss:backward(); return loss end)");
-    sync_gradients(*bound, {.bucket_bytes = bucket_bytes_of(bound->parameters())});
-    optimizer_step(*bound->optimizer);
+    bound->parallel.step();
     return 0;
   }
   TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is no function but ", describe(lua, 2));
-  push(lua, optimizer_step(*bound->optimizer, [lua, &bound] {
-         const at::AutoGradMode with_gradients(true);
-         at::Tensor loss = call_closure(lua, 2);
-         sync_gradients(*bound, {.bucket_bytes = bucket_bytes_of(bound->parameters())});
-         return loss;
-       }));
+  push(lua, bound->parallel.step([lua] { return call_closure(lua, 2); }));
   return 1;
 }
 
@@ -369,7 +326,7 @@ int step(lua_State* lua) {
 ///     w.grad    --> nil
 int zero_grad(lua_State* lua) {
   const Options options(lua, 2, "zero_grad", {"set_to_none"});
-  check_object<BoundOptimizer>(lua, 1)->optimizer->zero_grad(options.get_bool("set_to_none", true));
+  check_object<BoundOptimizer>(lua, 1)->optimizer().zero_grad(options.get_bool("set_to_none", true));
   return 0;
 }
 
@@ -386,11 +343,10 @@ int zero_grad(lua_State* lua) {
 int add_param_group(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   TORCH_CHECK_VALUE(lua_istable(lua, 2), "add_param_group: wanted {params = ..., lr = ...}, got ", describe(lua, 2));
-  std::vector<optim::OptimizerParamGroup> groups = bound->optimizer->param_groups();
-  groups.push_back(check_group(lua, 2, *bound->kind, bound->optimizer->defaults()));
+  std::vector<optim::OptimizerParamGroup> groups = bound->optimizer().param_groups();
+  groups.push_back(check_group(lua, 2, *bound->kind, bound->optimizer().defaults()));
   check_once(groups, *bound->kind);
-  bound->optimizer->add_param_group(groups.back());
-  if (!bound->before_sum.empty() || !bound->after_sum.empty()) tell_reducers(bound);
+  bound->parallel.add_param_group(groups.back());
   return 0;
 }
 
@@ -403,7 +359,7 @@ int add_param_group(lua_State* lua) {
 ///     opt.param_groups[1].lr, #opt.param_groups[1].params    --> 0.25  1
 int param_groups(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
-  const size_t count = bound->optimizer->param_groups().size();
+  const size_t count = bound->optimizer().param_groups().size();
   lua_createtable(lua, static_cast<int>(count), 0);
   for (size_t i = 0; i < count; ++i) {
     push_object(lua, std::make_shared<BoundGroup>(BoundGroup{bound, i}));
@@ -434,7 +390,7 @@ int name(lua_State* lua) {
 ///     opt:state_dict().param_groups[1].lr    --> 0.5
 int state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
-  optim::Optimizer& optimizer = *bound->optimizer;
+  optim::Optimizer& optimizer = bound->optimizer();
   lua_createtable(lua, 0, 3);
   set_field(lua, "name", bound->kind->name);
   lua_newtable(lua);
@@ -483,7 +439,7 @@ struct GivenState {
 GivenState check_state_dict(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
   const OptimizerKind& kind = *bound->kind;
-  optim::Optimizer& optimizer = *bound->optimizer;
+  optim::Optimizer& optimizer = bound->optimizer();
   GivenState given;
   auto& [parameters, options, state] = given;
   std::vector<size_t> group_of;
@@ -538,7 +494,7 @@ GivenState check_state_dict(lua_State* lua) {
 ///     b.param_groups[1].lr    --> 0.5
 int load_state_dict(lua_State* lua) {
   auto [parameters, options, state] = check_state_dict(lua);
-  optim::Optimizer& optimizer = *check_object<BoundOptimizer>(lua, 1)->optimizer;
+  optim::Optimizer& optimizer = check_object<BoundOptimizer>(lua, 1)->optimizer();
   for (size_t i = 0; i < options.size(); ++i) optimizer.param_groups()[i].set_options(std::move(options[i]));
   for (size_t i = 0; i < parameters.size(); ++i) {
     void* const key = parameters[i].unsafeGetTensorImpl();

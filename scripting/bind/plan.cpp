@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parallel plans: read, matched with a model, carried out tensor by tensor. scripting/lua/internal/parallelize.lua
-// walks the modules.
+// Parallel plans as objects; bind/module_tree.cpp applies them.
+#include "moonhalo/scripting/bind/plan.h"
+
 #include <c10/util/Exception.h>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/deferred/factory_capture.h"
-#include "moonhalo/engine/model/distribute_parameters.h"
-#include "moonhalo/engine/model/name_pattern.h"
-#include "moonhalo/engine/model/parallel_plan.h"
-#include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/bind/mesh.h"
-#include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
 
-template <>
-inline constexpr const char* kObjectName<ParallelPlan> = "ParallelPlan";
 template <>
 inline constexpr const char* kObjectName<ArgumentPlan> = "ArgumentPlan";
 
@@ -164,89 +157,6 @@ int plan_resolve(lua_State* lua) {
   return 2;
 }
 
-/// match_names(patterns, names): per name the pattern that it means (from 1; 0 for none), a list of the patterns that
-/// fit nothing, and the ties as {name, pattern, pattern}.
-int match(lua_State* lua) {
-  const auto patterns = check_string_list(lua, 1), names = check_string_list(lua, 2);
-  NameMatches found = match_names(patterns, names);
-  for (int64_t& meant : found.meant) ++meant;
-  push(lua, found.meant);
-  std::vector<std::string> unused;
-  for (size_t i = 0; i < patterns.size(); ++i) {
-    if (!found.used[i]) unused.push_back(patterns[i]);
-  }
-  push(lua, unused);
-  std::vector<std::vector<std::string>> ties;
-  for (const auto& [name, first, second] : found.ties) ties.push_back({names[name], patterns[first], patterns[second]});
-  push(lua, ties);
-  return 3;
-}
-
-/// move_arguments(plans, tensors, mesh, where): the tensors as their plans say. Collective over the mesh.
-int move_all(lua_State* lua) {
-  std::vector<ArgumentPlan> arguments;
-  each(lua, 1, [&] { arguments.push_back(*check_object<ArgumentPlan>(lua, -1)); });
-  push(lua,
-       move_arguments(check_tensor_list(lua, 2), check_object<DeviceMesh>(lua, 3), arguments, check_string(lua, 4)));
-  return 1;
-}
-
-/// distribute_parameters({{name =, tensor =, plan = {placements =, listed =, gradient =}}, ...}, mesh, src or nil,
-/// is_model_sharded): a list of new tensors, false where one stays. Collective over the mesh.
-int distribute_all(lua_State* lua) {
-  std::vector<PlannedTensor> tensors;
-  each(lua, 1, [&] {
-    PlannedTensor one{read_plan_field(lua, "name", check_string), read_plan_field(lua, "tensor", check_tensor), {}};
-    plan_field(lua, "plan");
-    one.plan.placements = read_plan_field(lua, "placements", check_placements);
-    one.plan.listed = read_plan_field(lua, "listed", check_bool);
-    plan_field(lua, "gradient");
-    if (!is_nil(lua, -1)) one.plan.gradient = check_placements(lua, -1);
-    lua_pop(lua, 2);
-    tensors.push_back(std::move(one));
-  });
-  const auto placed =
-      distribute_parameters(tensors, check_object<DeviceMesh>(lua, 2),
-                            is_nil(lua, 3) ? std::nullopt : std::optional(check_int(lua, 3)), check_bool(lua, 4));
-  lua_createtable(lua, static_cast<int>(placed.size()), 0);
-  for (size_t i = 0; i < placed.size(); ++i) {
-    if (placed[i].defined()) {
-      push(lua, placed[i]);
-    } else {
-      lua_pushboolean(lua, 0);
-    }
-    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
-  }
-  return 1;
-}
-
-/// factory_plan's table at `index`: true, or placements by name. Nothing for nil and false.
-FactoryPlan check_factory_plan(lua_State* lua, int index, const DeviceMesh& mesh) {
-  if (lua_isboolean(lua, index)) return replicated_factories(mesh);
-  FactoryPlan plan;
-  lua_pushnil(lua);
-  while (lua_next(lua, index) != 0) {
-    plan[check_string(lua, -2)] = check_placements(lua, -1);
-    lua_pop(lua, 1);
-  }
-  check_factories(plan, mesh);
-  return plan;
-}
-
-/// check_factories(plan, mesh)
-int check_factory_names(lua_State* lua) {
-  check_factory_plan(lua, 1, *check_object<DeviceMesh>(lua, 2));
-  return 0;
-}
-
-/// capture_factories(plan, mesh, fn, ...): calls fn, within which the named factories make ShardTensors.
-int capture_factories(lua_State* lua) {
-  const MeshPtr mesh = check_object<DeviceMesh>(lua, 2);
-  const CaptureFactories captured(mesh, check_factory_plan(lua, 1, *mesh));
-  lua_call(lua, lua_gettop(lua) - 3, LUA_MULTRET);
-  return lua_gettop(lua) - 2;
-}
-
 int warn(lua_State* lua) {
   TORCH_WARN(check_string(lua, 1));
   return 0;
@@ -260,15 +170,8 @@ const luaL_Reg kPlanMeta[] = {{"__tostring", guard<plan_text>}, {nullptr, nullpt
 const luaL_Reg kArgumentMethods[] = {{nullptr, nullptr}};
 
 // Functions that only the embedded Lua files call are kept out of `mh`.
-const luaL_Reg kPlanInternals[] = {{"make_plan", guard<make_plan>},
-                                   {"load_plan", guard<load_plan_file>},
-                                   {"match_names", guard<match>},
-                                   {"distribute_parameters", guard<distribute_all>},
-                                   {"warn", guard<warn>},
-                                   {"move_arguments", guard<move_all>},
-                                   {"check_factories", guard<check_factory_names>},
-                                   {"capture_factories", guard<capture_factories>},
-                                   {nullptr, nullptr}};
+const luaL_Reg kPlanInternals[] = {
+    {"make_plan", guard<make_plan>}, {"load_plan", guard<load_plan_file>}, {"warn", guard<warn>}, {nullptr, nullptr}};
 
 void open_plan(lua_State* lua) {
   define_object<ParallelPlan>(lua, kPlanMethods, nullptr, kPlanMeta);
@@ -281,4 +184,17 @@ void open_plan(lua_State* lua) {
 const Binding plan_binding{"plan", open_plan};
 
 }  // namespace
+
+FactoryPlan check_factory_plan(lua_State* lua, int index, const DeviceMesh& mesh) {
+  if (lua_isboolean(lua, index)) return replicated_factories(mesh);
+  FactoryPlan plan;
+  lua_pushnil(lua);
+  while (lua_next(lua, index) != 0) {
+    plan[check_string(lua, -2)] = check_placements(lua, -1);
+    lua_pop(lua, 1);
+  }
+  check_factories(plan, mesh);
+  return plan;
+}
+
 }  // namespace moonhalo::scripting

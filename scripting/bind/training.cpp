@@ -15,6 +15,7 @@
 #include "moonhalo/engine/training/sample_arguments.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/bind/mesh.h"
+#include "moonhalo/scripting/bind/module_tree.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -47,22 +48,6 @@ int lift_to(lua_State* lua) {
   return 1;
 }
 
-/// store_parameter(tensor, mesh["dp"], min_numel, unit_rows, level, name): the same object where nothing changes.
-/// Collective over the whole mesh.
-int store(lua_State* lua) {
-  const at::Tensor& given = check_tensor(lua, 1);
-  const at::Tensor stored =
-      store_parameter(given, check_object<DeviceMesh>(lua, 2),
-                      {.min_numel = check_int(lua, 3), .unit_rows = check_int(lua, 4), .level = check_bool(lua, 5)},
-                      check_string(lua, 6));
-  if (stored.is_same(given)) {
-    lua_pushvalue(lua, 1);
-  } else {
-    push(lua, stored);
-  }
-  return 1;
-}
-
 /// storage_dim(shape, placements, ranks): the dim along which fully_shard would keep blocks of a parameter that these
 /// cut already (a list of placements or of their texts), or nil.
 int dim_of_storage(lua_State* lua) {
@@ -83,26 +68,36 @@ int dim_of_storage(lua_State* lua) {
   return 1;
 }
 
-/// copy_tensor(tensor, mesh["dp"], name): collective over the whole mesh.
-int copy(lua_State* lua) {
-  push(lua, copy_tensor(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_string(lua, 3)));
+GradientSyncOptions check_gradient_options(lua_State* lua, int index) {
+  const Options given(lua, index, "fully_shard", {"bucket_bytes", "reduce_dtype"});
+  GradientSyncOptions options;
+  options.bucket_bytes = given.get_int("bucket_bytes", options.bucket_bytes);
+  options.reduce_dtype = given.get_dtype("reduce_dtype");
+  return options;
+}
+
+/// fully_shard(module, mesh["dp"], {min_numel =, ...}, {bucket_bytes =, reduce_dtype =}): the unit. Collective over the
+/// whole mesh.
+int shard_module(lua_State* lua) {
+  const Options given(
+      lua, 3, "fully_shard",
+      {"min_numel", "unit_rows", "reshard_after_forward", "reshard_after_backward", "prefetch", "param_dtype"});
+  FullyShardOptions options;
+  options.min_numel = given.get_int("min_numel", options.min_numel);
+  options.unit_rows = given.get_int("unit_rows", options.unit_rows);
+  options.reshard_after_forward = given.get_bool("reshard_after_forward", true);
+  options.reshard_after_backward = given.get_bool("reshard_after_backward", true);
+  options.prefetch = given.get_int("prefetch", 1);
+  options.param_dtype = given.get_dtype("param_dtype");
+  options.gradients = check_gradient_options(lua, 4);
+  push_object(lua, fully_shard(check_module_tree(lua, 1), check_object<DeviceMesh>(lua, 2), options));
   return 1;
 }
 
-/// unit(parameters, {reshard_after_forward, reshard_after_backward, prefetch, param_dtype, reduce_dtype,
-/// bucket_bytes}): see parameter_unit.h.
-int unit(lua_State* lua) {
-  const Options options(
-      lua, 2, "fully_shard",
-      {"reshard_after_forward", "reshard_after_backward", "prefetch", "param_dtype", "reduce_dtype", "bucket_bytes"});
-  FullyShardOptions values;
-  values.reshard_after_forward = options.get_bool("reshard_after_forward", true);
-  values.reshard_after_backward = options.get_bool("reshard_after_backward", true);
-  values.prefetch = options.get_int("prefetch", 1);
-  values.param_dtype = options.get_dtype("param_dtype");
-  values.gradients.reduce_dtype = options.get_dtype("reduce_dtype");
-  values.gradients.bucket_bytes = options.get_int("bucket_bytes", values.gradients.bucket_bytes);
-  push_object(lua, std::make_shared<ParameterUnit>(check_tensor_list(lua, 1), values));
+/// replicate(module, mesh["dp"], {bucket_bytes =, reduce_dtype =}): the unit. Collective over the whole mesh.
+int replicate_module(lua_State* lua) {
+  push_object(lua,
+              replicate(check_module_tree(lua, 1), check_object<DeviceMesh>(lua, 2), check_gradient_options(lua, 3)));
   return 1;
 }
 
@@ -228,8 +223,6 @@ const luaL_Reg kTrainingInternals[] = {{"local_batch", guard<batch_of_ranks>},
                                        {"constant_of_samples", guard<constant>},
                                        {"is_slice_of", guard<lies_on_slice>},
                                        {"check_samples", guard<check_arguments>},
-                                       {"store_parameter", guard<store>},
-                                       {"copy_tensor", guard<copy>},
                                        {"storage_dim", guard<dim_of_storage>},
                                        {"finish_grad_sync", guard<finish_sync>},
                                        {"requires_gradient_sync", guard<requires_sync>},
@@ -239,7 +232,8 @@ const luaL_Reg kTrainingInternals[] = {{"local_batch", guard<batch_of_ranks>},
                                        {"is_parameter", guard<is_of_module>},
                                        {"say", guard<say_of_tensor>},
                                        {"said", guard<said_of_tensor>},
-                                       {"unit", guard<unit>},
+                                       {"fully_shard", guard<shard_module>},
+                                       {"replicate", guard<replicate_module>},
                                        {nullptr, nullptr}};
 const luaL_Reg kUnitMethods[] = {{"before_forward", guard<before_forward>},
                                  {"after_forward", guard<after_forward>},

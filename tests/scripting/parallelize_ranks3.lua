@@ -290,6 +290,24 @@ function tests.test_parameters_come_from_the_source_rank_or_from_each()
   testing.assert_equal(mh.equal(net.fc1.weight:detach():full_tensor(), whole), true)
 end
 
+function tests.test_a_shared_module_has_two_names()
+  mh.manual_seed(8)
+  local x = mh.randn({3, 4}, kF64)
+  local layer = nn.Linear(4, 4):double()
+  local net = nn.Sequential(layer, nn.Tanh(), layer)
+  local expected = net(x)
+  mh.parallelize_module(net, mesh, {parameter = {["2.weight"] = {S(1)}}, forward = {["2.input"] = {{R()}}}})
+  testing.assert_equal(where(net[0].weight), "S(1)")
+  testing.assert_equal(rawequal(net[0].weight, net[2].weight), true)
+  testing.assert_equal(#net:parameters(), 2)
+  testing.assert_equal(#layer._pre_hooks, 1)
+  testing.assert_close(plain(net(x)), expected)
+  testing.assert_error(function()
+    local one = nn.Linear(4, 4)
+    mh.parallelize_module(nn.Sequential(one, one), mesh, {forward = {["0.input"] = {{R()}}, ["1.input"] = {{S(0)}}}})
+  end, "'0' and '1' are one module, and the plan moves their arguments differently")
+end
+
 function tests.test_shared_parameters_stay_shared()
   local net = mlp(6)
   net.fc2.weight = net.fc1.weight

@@ -4,6 +4,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
+require "moonhalo.internal.module_tree"
 local ordered_map = require "moonhalo.internal.ordered_map"
 local state = require "moonhalo.nn.state"
 
@@ -11,20 +12,6 @@ local fail = mh.fail
 local EMA = {}
 local meta = {__index = EMA, __name = "EMA"}
 local kSignature = arguments.signature("EMA", {"module", {"decay", 0.999}, {"warmup", false}})
-
---- Parameters, then buffers, by name; each once.
-local function tensors_of(module)
-  local found = ordered_map()
-  for name, tensor in module:named_parameters() do found[name] = tensor end
-  for name, tensor in module:named_buffers() do found[name] = tensor end
-  return found
-end
-
---- A step of 1 - decay would be lost in types of two bytes.
-local function start(tensor)
-  local two_bytes = tensor.dtype == "float16" or tensor.dtype == "bfloat16"
-  return two_bytes and tensor:detach():to("float32") or tensor:detach():clone()
-end
 
 --- mh.EMA(module, {decay = 0.999, warmup = false}) -> EMA
 ---   The exponential moving average of a module's parameters; buffers are copied. Averages are placed as the parameters
@@ -48,29 +35,11 @@ local function make(...)
   if type(self.decay) ~= "number" or not (self.decay >= 0 and self.decay <= 1) then
     fail("EMA: decay is " .. mh._describe(self.decay) .. ", wanted a number within 0 and 1")
   end
-  self.updates, self.trained, self.averages, self.is_buffer = 0, nil, ordered_map(), {}
-  for name, tensor in tensors_of(self.module) do self.averages[name] = start(tensor) end
-  for name in self.module:named_buffers() do self.is_buffer[name] = true end
+  self.engine, self.averages = mh._moving_average(self.module, self.decay, not not self.warmup), ordered_map()
+  self.updates = 0
+  local names, tensors = self.engine:averages()
+  for i, name in ipairs(names) do self.averages[name] = tensors[i] end
   return self
-end
-
-local function place_text(tensor)
-  return tensor:is_shard_tensor() and tostring(tensor:detach().mesh) or "a plain tensor"
-end
-
---- `visit(name, average, tensor)` for every average, the tensors being those of `module` under the same names.
-local function each(self, op, module, visit)
-  if not base.is_module(module) then fail(("EMA: %s: wanted an nn.Module, got %s"):format(op, mh._describe(module))) end
-  local tensors = tensors_of(module)
-  for name, average in self.averages do
-    local tensor = tensors[name]
-    if tensor == nil then fail(("EMA: %s: the module has no '%s'"):format(op, name)) end
-    if average:is_shard_tensor() ~= tensor:is_shard_tensor() then
-      fail(("EMA: %s: '%s' was placed since\n  have  an average on %s, the module's on %s\n"
-        .. "  fix   make the EMA after parallelize_module"):format(op, name, place_text(average), place_text(tensor)))
-    end
-    visit(name, average, tensor:detach())
-  end
 end
 
 --- ema:update() -> nothing
@@ -87,19 +56,8 @@ end
 ---     ema:update()
 ---     ema:state_dict().averages.w:item()    --> 1.0
 function EMA:update()
-  if self.trained then fail("EMA: update: the averages are in the module\n  fix   call swap() again first") end
-  local decay = self.decay
-  if self.warmup then decay = math.min(decay, (1 + self.updates) / (10 + self.updates)) end
-  mh.no_grad(function()
-    each(self, "update", self.module, function(name, average, tensor)
-      if self.is_buffer[name] then
-        average:copy_(tensor)
-      else
-        average:lerp_(tensor:to(average.dtype), 1 - decay)
-      end
-    end)
-  end)
-  self.updates = self.updates + 1
+  self.engine:update(self.module)
+  self.updates = self.engine:updates()
 end
 
 --- ema:apply_to(module) -> nothing
@@ -113,9 +71,10 @@ end
 ---     mh.EMA(net):apply_to(copy)
 ---     copy.weight:equal(net.weight)    --> true
 function EMA:apply_to(module)
-  mh.no_grad(function()
-    each(self, "apply_to", module, function(_, average, tensor) tensor:copy_(average) end)
-  end)
+  if not base.is_module(module) then
+    fail("EMA: apply_to: wanted an nn.Module, got " .. mh._describe(module))
+  end
+  self.engine:apply_to(module)
 end
 
 --- ema:swap() -> nothing
@@ -128,19 +87,7 @@ end
 ---     ema:swap()
 ---     ema:swap()
 ---     ema.updates    --> 0
-function EMA:swap()
-  if self.trained then
-    mh.no_grad(function()
-      each(self, "swap", self.module, function(name, _, tensor) tensor:copy_(self.trained[name]) end)
-    end)
-    self.trained = nil
-    return
-  end
-  local trained = {}
-  each(self, "swap", self.module, function(name, _, tensor) trained[name] = tensor:clone() end)
-  self:apply_to(self.module)
-  self.trained = trained
-end
+function EMA:swap() self.engine:swap(self.module) end
 
 --- ema:state_dict() -> table
 ---   The state, as mh.checkpoint saves it: give the EMA as an entry of the checkpoint.
@@ -173,7 +120,7 @@ function EMA:load_state_dict(given)
     class_name = function() return "EMA" end,
     state_dict = function() return self.averages end,
   }, given.averages)
-  self.updates = given.updates
+  self.updates = self.engine:updates(given.updates)
 end
 
 return {EMA = make}

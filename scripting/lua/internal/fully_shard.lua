@@ -6,13 +6,13 @@ local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local forward = require "moonhalo.internal.forward"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
+require "moonhalo.internal.module_tree"
 local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local training = mh._training
 
 local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the outermost}
-local kPlaced = setmetatable({}, {__mode = "k"})  -- a tensor before -> after; what was made -> itself
 
 -- Meshes of local results, kept: a script may drop them, and the collector frees them at other steps on other ranks.
 local kLocal = {}
@@ -71,39 +71,6 @@ local function read_options(op, given)
   end
   check_types(op, options)
   return options
-end
-
--- ---- Parameters -----------------------------------------------------------------------------------------------------
-
---- A tensor in several modules stays one, also where each of them is a unit of its own.
-local function place(tensor, is_parameter, make)
-  if kPlaced[tensor] then return kPlaced[tensor] end
-  local new = make(tensor)
-  if is_parameter and not rawequal(new, tensor) then new = base.Parameter(new, new.requires_grad) end
-  kPlaced[tensor], kPlaced[new] = new, new
-  return new
-end
-
-local function place_tensors(op, root, options)
-  for path, module in root:named_modules() do
-    for _, registry in ipairs {"_parameters", "_buffers"} do
-      local tensors, stores = rawget(module, registry), op == "fully_shard" and registry == "_parameters"
-      for name, tensor in tensors do
-        local where = ("%s: '%s'"):format(op, path == "" and name or path .. "." .. name)
-        tensors[name] = place(tensor, registry == "_parameters", function(old)
-          if old.grad then
-            fail(where .. " has a gradient\n  fix   call " .. op
-                .. " before the first backward, and make optimizers after it")
-          end
-          if stores then
-            local level = not (rawget(module, "_shared_by_stages") or {})[name]
-            return training.store_parameter(old, options.mesh, options.min_numel, options.unit_rows, level, where)
-          end
-          return training.copy_tensor(old, options.mesh, where)
-        end)
-      end
-    end
-  end
 end
 
 -- ---- Inputs ---------------------------------------------------------------------------------------------------------
@@ -201,18 +168,22 @@ local function make_unit(op, module, given)
     end
     return module
   end
-  place_tensors(op, module, options)
+  local gradients = {bucket_bytes = math.max(1, options.bucket_cap_mb * 2 ^ 20 // 1 | 0),
+    reduce_dtype = options.mp_policy.reduce_dtype}
+  local unit
+  if op == "fully_shard" then
+    unit = training.fully_shard(module, options.mesh, {min_numel = options.min_numel, unit_rows = options.unit_rows,
+      reshard_after_forward = options.reshard_after_forward, prefetch = options.prefetch,
+      reshard_after_backward = options.reshard_after_backward, param_dtype = options.mp_policy.param_dtype}, gradients)
+  else
+    unit = training.replicate(module, options.mesh, gradients)
+  end
   for _, below in module:named_modules() do
     for _, hook in ipairs(kUnits[below] and kUnits[below].hooks or {}) do hook:remove() end
   end
   local hooks = {}
   kUnits[module] = {op = op, hooks = hooks}
   if options.input then hooks[1] = module:register_forward_pre_hook(input_hook(op, options.mesh), {prepend = true}) end
-  local unit = training.unit(module:parameters(), {
-    reshard_after_forward = options.reshard_after_forward, prefetch = options.prefetch,
-    reshard_after_backward = op == "fully_shard" and options.reshard_after_backward,
-    bucket_bytes = math.max(1, options.bucket_cap_mb * 2 ^ 20 // 1 | 0), param_dtype = options.mp_policy.param_dtype,
-  reduce_dtype = options.mp_policy.reduce_dtype, })
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
   if options.output == "local" then

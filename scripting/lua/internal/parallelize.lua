@@ -1,171 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
--- parallelize_module for modules in Lua. What a plan means is decided by engine/model/parallel_plan.cpp, as for
--- torch::nn.
+-- parallelize_module for modules in Lua: reads its arguments. engine/model/parallelize.cpp divides the module, as those
+-- of torch::nn.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
-local replaced = require "moonhalo.internal.forward"
 local styles = require "moonhalo.internal.parallel_styles"
 local registered = require "moonhalo.internal.registered_mesh"
+local tree = require "moonhalo.internal.module_tree"
 
-local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
-local plans = mh._plans
-local parallelize = {warn = plans.warn}
-
--- module -> {mesh =, plan = the plan as it was understood, custom = names}
-local kDone = setmetatable({}, {__mode = "k"})
-
-local function path(prefix, name) return prefix == "" and name or prefix .. "." .. name end
+local fail, is_module = mh.fail, base.is_module
+local parallelize = {warn = mh._plans.warn, kinds_of = tree.kinds, argument_names = tree.argument_names}
 
 local function check_module(op, module)
   if not is_module(module) then
     fail(op .. ": wanted an nn.Module, got " .. mh._describe(module))
-  end
-end
-
--- ---- What the plan needs to know ------------------------------------------------------------------------------------
-
---- The class of a module and those that it extends.
-function parallelize.kinds_of(module)
-  local kinds, class = {module:class_name()}, module.super
-  while class do
-    kinds[#kinds + 1] = class.name
-    class = rawget(class, "super")
-  end
-  return kinds
-end
-
-local function slots_of(module)
-  local slots = {}
-  for _, registry in ipairs {"_parameters", "_buffers"} do
-    for name, tensor in rawget(module, registry) do
-      slots[#slots + 1] = {name = name, tensor = tensor, registry = registry}
-    end
-  end
-  return slots
-end
-
-local function facts_of(root)
-  local modules, facts = {}, {}
-  for name, module in root:named_modules() do
-    local tensors = {}
-    for i, slot in ipairs(slots_of(module)) do tensors[i] = {name = slot.name, shape = slot.tensor.shape} end
-    modules[#modules + 1] = {name = name, module = module}
-    facts[#facts + 1] = {name = name, kinds = parallelize.kinds_of(module), tensors = tensors}
-  end
-  return modules, facts
-end
-
--- ---- Parameters -----------------------------------------------------------------------------------------------------
-
---- Replaces parameters and buffers; a tensor in several modules stays one, placed as the entry says that lists it.
---- `sharded`: every rank's tensors are its blocks.
-local function place_tensors(modules, resolved, mesh, src, sharded)
-  local kWhole = {placements = {}, listed = false}
-  for i = 1, mesh.ndim do kWhole.placements[i] = mh.Replicate() end
-  local slots = {}
-  for i, entry in ipairs(modules) do
-    for _, slot in ipairs(slots_of(entry.module)) do
-      slots[#slots + 1] = {name = path(entry.name, slot.name), tensor = slot.tensor, owner = entry.module,
-        registry = slot.registry, key = slot.name, plan = resolved and resolved[i].tensors[slot.name] or kWhole}
-    end
-  end
-  local shared = {}
-  for i, placed in ipairs(plans.distribute_parameters(slots, mesh, src, sharded or false)) do
-    local slot = slots[i]
-    if placed then
-      shared[slot.tensor] = shared[slot.tensor] or (slot.registry == "_parameters" and base.as_parameter(placed)
-          or placed)
-      rawget(slot.owner, slot.registry)[slot.key] = shared[slot.tensor]
-    end
-  end
-end
-
--- ---- Activations ----------------------------------------------------------------------------------------------------
-
---- Position of every named argument of `forward`, their names, and whether more may come in a last table.
-function parallelize.argument_names(forward)
-  forward = replaced.written(forward)
-  local info = debug.getinfo(forward, "u")
-  local positions, names, open = {}, {}, info.isvararg
-  for i = 2, info.nparams do
-    local name = debug.getlocal(forward, i)
-    positions[name], names[#names + 1] = i - 1, name
-    open = open or name == "options" or name == "kwargs"
-  end
-  return positions, names, open
-end
-
---- Moves in order what is a tensor among `jobs` = {{plan, value, put}, ...}, and calls put(moved) for each.
-local function move(jobs, mesh, where)
-  local list, tensors, puts = {}, {}, {}
-  for _, job in ipairs(jobs) do
-    if is_tensor(job[2]) then list[#list + 1], tensors[#tensors + 1], puts[#puts + 1] = job[1], job[2], job[3] end
-  end
-  if #list == 0 then return end
-  for i, moved in ipairs(plans.move_arguments(list, tensors, mesh, where)) do puts[i](moved) end
-end
-
-local function input_hook(entry, plan, mesh)
-  local where = "'" .. path(entry.name, "input") .. "'"
-  local positions, names, open = parallelize.argument_names(entry.module.forward)
-  for name in pairs(plan.names) do
-    if not positions[name] and not open then
-      fail(("parallelize_module: %s names '%s', forward has no such argument%s\n  have  %s"):format(where, name,
-        mh.did_you_mean(name, names), table.concat(names, ", ")))
-    end
-  end
-  return function(_, args)
-    local jobs = {}
-    local function at(i) return function(moved) args[i] = moved end end
-    for i, argument in pairs(plan.positions) do
-      if i > args.n then fail(("%s lists %d arguments, the call has %d"):format(where, i, args.n)) end
-      jobs[#jobs + 1] = {argument, args[i], at(i)}
-    end
-    for name, argument in pairs(plan.names) do
-      local i, last = positions[name], args[args.n]
-      if i then
-        if i <= args.n then jobs[#jobs + 1] = {argument, args[i], at(i)} end
-      elseif arguments.is_options(last) and last[name] ~= nil then
-        jobs[#jobs + 1] = {argument, last[name], function(moved)
-          local copy = {}
-          for key, value in pairs(args[args.n]) do copy[key] = value end
-          copy[name] = moved
-          args[args.n] = copy
-        end}
-      end
-    end
-    move(jobs, mesh, where)
-    return args
-  end
-end
-
-local function output_hook(entry, plan, mesh)
-  local where = "'" .. path(entry.name, "output") .. "'"
-  local function each(list, count)
-    local jobs = {}
-    local function add(key, argument)
-      jobs[#jobs + 1] = {argument, list[key], function(moved) list[key] = moved end}
-    end
-    for i, argument in pairs(plan.positions) do
-      if i > count then fail(("%s lists %d results, there are %d"):format(where, i, count)) end
-      add(i, argument)
-    end
-    for name, argument in pairs(plan.names) do
-      if list[name] == nil then fail(where .. ": no result is named '" .. name .. "'") end
-      add(name, argument)
-    end
-    move(jobs, mesh, where)
-    return list
-  end
-  return function(_, _, output)
-    local listed = type(output) == "table" and not getmetatable(output)
-    if not listed then return each({output, n = 1}, 1) end
-    if output.n then return each(output, output.n) end
-    local copy = {}
-    for key, value in pairs(output) do copy[key] = value end
-    return {each(copy, #copy), n = 1}
   end
 end
 
@@ -239,7 +88,7 @@ function parallelize.parallelize_module(module, mesh, plan, given)
   mesh, plan, given = with_mesh(mesh, plan, given)
   local options
   options, mesh = read_options(given, mesh)
-  if kDone[module] then
+  if parallelize.done(module) then
     if mesh.rank == 0 then
       parallelize.warn(("parallelize_module: this %s was parallelized before, nothing is changed"):format(
           module:class_name()))
@@ -254,34 +103,14 @@ function parallelize.parallelize_module(module, mesh, plan, given)
       .. "\n  fix   give {parameter = {...}, forward = {...}}")
   end
   local factory = options.factory and factory_plan(options.factory)
-  if factory then plans.check_factories(factory, mesh) end
-  local modules, facts = facts_of(module)
-  local resolved, understood = plan:resolve(facts, mesh, options.unmatched)
-  local hooks, styled = {}, {}
-  for i, entry in ipairs(modules) do
-    local inputs, outputs = resolved[i].inputs, resolved[i].outputs
-    if inputs then hooks[#hooks + 1] = {entry.module, "register_forward_pre_hook", input_hook(entry, inputs, mesh)} end
-    if outputs then hooks[#hooks + 1] = {entry.module, "register_forward_hook", output_hook(entry, outputs, mesh)} end
-  end
-  for i, entry in ipairs(modules) do
-    for _, number in ipairs(resolved[i].custom) do
-      styled[#styled + 1] = entry.name
-      custom[number]:apply(entry.module, mesh)
-    end
-  end
-  place_tensors(modules, resolved, mesh, options.src_data_rank, options.is_model_sharded)
-  if factory then
-    replaced.replace(module, function(forward)
-      return function(...) return plans.capture_factories(factory, mesh, forward, ...) end
-    end)
-  end
-  for _, hook in ipairs(hooks) do hook[1][hook[2]](hook[1], hook[3]) end
-  kDone[module] = {mesh = mesh, plan = understood, custom = styled}
+  mh._trees.parallelize_module(module, mesh, plan, {src_data_rank = options.src_data_rank,
+    unmatched = options.unmatched, is_model_sharded = options.is_model_sharded}, factory,
+    function(number, one, on) custom[number]:apply(one, on) end, #custom)
   return module
 end
 
 --- Returns what parallelize_module did to this very module: {mesh =, plan =, custom =}, nil when it did nothing.
-function parallelize.done(module) return kDone[module] end
+parallelize.done = tree.parallelized
 
 --- mh.expert_parallel() -> nothing
 ---   Always an error: no operator sends tokens to the ranks of their experts. Keep the experts in one parameter
@@ -322,12 +151,7 @@ function parallelize.distribute_module(module, mesh, partition, input, output)
       "  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
       mh._describe(mesh), mh.world_size()))
   end
-  local modules = {}
-  for name, one in module:named_modules() do modules[#modules + 1] = {name = name, module = one} end
-  if partition then
-    for _, entry in ipairs(modules) do partition(entry.name, entry.module, mesh) end
-  end
-  place_tensors(modules, nil, mesh, 0)
+  mh._trees.distribute_module(module, mesh, partition)
   if input then module:register_forward_pre_hook(function(self, args) return input(self, args, mesh) end) end
   if output then module:register_forward_hook(function(self, _, result) return output(self, result, mesh) end) end
   return module

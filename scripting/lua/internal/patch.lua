@@ -37,14 +37,7 @@ local function patch(net, patches)
   local names, modules, patterns, undo = {}, {}, {}, {}
   for name, module in net:named_modules() do names[#names + 1], modules[#modules + 1] = name, module end
   for pattern in pairs(patches) do patterns[#patterns + 1] = pattern end
-  local meant, unused, ties = mh._plans.match_names(patterns, names)
-  if unused[1] then
-    fail(("patch: '%s' matches no module%s"):format(unused[1], mh.did_you_mean(unused[1], names)))
-  end
-  if ties[1] then
-    fail(("patch: '%s' and '%s' both match '%s'\n  fix   give the exact name an entry of its own"):format(ties[1][2],
-      ties[1][3], ties[1][1]))
-  end
+  local meant = mh._trees.match_modules("patch", patterns, names)
   for i, module in ipairs(modules) do
     local fn = patches[patterns[meant[i]]]
     if fn then
