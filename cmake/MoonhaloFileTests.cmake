@@ -33,3 +33,14 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
         ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()
+
+# Y03, Y04: files of Python's torch.save, by the Python that has LibTorch's wheel, and files for torch.load.
+get_filename_component(wheel_python "${MOONHALO_TORCH_DIR}/../../../../bin/python3" ABSOLUTE)
+if(TARGET moonhalo_cli AND EXISTS "${wheel_python}" AND NOT MOONHALO_SANITIZE)
+  foreach(kind read written optimizers)
+    moonhalo_add_test(NAME io.pytorch_${kind}
+             COMMAND "${wheel_python}" "${PROJECT_SOURCE_DIR}/tests/pytorch/check_${kind}.py"
+                     $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}/tests/pytorch/${kind}.lua")
+    set_tests_properties(io.pytorch_${kind} PROPERTIES PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  endforeach()
+endif()

@@ -229,6 +229,11 @@ foreach(kind files plans configs checkpoints)
                                      "${PROJECT_BINARY_DIR}/fuzz")
   set_tests_properties(fuzz.${kind} PROPERTIES LABELS fuzz ENVIRONMENT "${test_environment}")
 endforeach()
+# Y03: a thousand files of PyTorch.
+moonhalo_add_test(NAME fuzz.models
+         COMMAND moonhalo_fuzz_input --models --count 1000 --seed 1 --found "${PROJECT_SOURCE_DIR}/tests/fuzz/found"
+                 --keep "${PROJECT_BINARY_DIR}/fuzz")
+set_tests_properties(fuzz.models PROPERTIES LABELS fuzz ENVIRONMENT "${test_environment}")
 
 # The readers of files alone under the sanitizers, all else as it is (`./dev fuzz --files --sanitize`): built in
 # minutes, where the preset asan takes an hour or two.

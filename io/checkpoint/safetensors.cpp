@@ -289,7 +289,9 @@ SafetensorsText read_safetensors_text(const std::string& path) {
   file.seekg(0);
   uint64_t length = 0;
   read_bytes(file, path, &length, sizeof length);
-  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is no safetensors file");
+  constexpr uint32_t kZip = 0x04034b50;  // "PK\3\4"
+  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is no safetensors file",
+                    static_cast<uint32_t>(length) == kZip ? "\n  have  a zip archive\n  fix   load it as a file of torch.save" : "");
   text.header.resize(length);
   read_bytes(file, path, text.header.data(), static_cast<int64_t>(length));
   return text;

@@ -415,6 +415,25 @@ function checkpoint.load(path, into, options)
   return rest
 end
 
+--- mh.checkpoint.import_optimizer(optimizer, state, options = nil) -> nothing
+---   Restores the state_dict() of one of PyTorch's optimizers, as mh.load gives it: options of groups, steps and
+---   moments. Of tensors that are still in a file, only this rank's blocks are read.
+---   optimizer   Optimizer   SGD, Adam, AdamW, RMSprop or Adagrad, of the same kind
+---   state       table       {state = ..., param_groups = ...}: mh.load("x.ckpt").optimizer_states[1]
+---   options     table?      {names = list, module = net}: the names of the parameters in PyTorch's order, where the
+---                           optimizer here has another one, and the module that has them
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: another kind of optimizer, other groups, other shapes, an option that the optimizer lacks;
+---               nothing has changed then
+---   example
+---     local net = mh.nn.Linear(3, 2)
+---     local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+---     local group = {lr = 0.05, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, params = {0, 1}}
+---     mh.checkpoint.import_optimizer(opt, {state = {}, param_groups = {group}})
+---     opt.param_groups[1].lr    --> 0.05
+function checkpoint.import_optimizer(...) return require "moonhalo.internal.import_optimizer"(...) end
+
 --- mh.checkpoint.merge(from, to) -> nothing
 ---   Makes a checkpoint of whole tensors, one file for each entry, of a checkpoint of any layout. `moonhalo merge FROM
 ---   TO` does the same.

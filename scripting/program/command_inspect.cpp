@@ -18,6 +18,7 @@
 #include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/values.h"
 #include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/inspect_models.h"
 #include "moonhalo/scripting/program/session.h"
 
 namespace moonhalo::scripting {
@@ -80,6 +81,12 @@ void inspect_in_lua(lua_State* lua, const Wanted& wanted) {
 }
 
 int inspect(const Wanted& wanted) {
+  if (is_model_file(wanted.path)) {
+    TORCH_CHECK_VALUE(wanted.variable.empty(), "inspect: file \"", wanted.path, "\" holds a model, of which nothing is drawn\n  have  --plot ",
+                      wanted.variable, "\n  fix   leave --plot out");
+    print_model_file(wanted.path);
+    return kDone;
+  }
   const io::File file = io::open(wanted.path);
   std::printf("%s  %s\n", wanted.path.c_str(), file.format().c_str());
   print_attributes(file.attrs());
@@ -143,7 +150,9 @@ int inspect_safely(const Wanted& wanted) {
 
 void add_inspect_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
-      "inspect", "Groups, datasets, chunks, attributes and layout of a file: HDF5, NetCDF, or a Zarr folder");
+      "inspect",
+      "Groups, datasets, chunks, attributes and layout of a file: HDF5, NetCDF, or a Zarr folder; tensors and values "
+      "of a model: .pt, .ckpt, .mdlus, safetensors, the entries of .pt2");
   const auto wanted = std::make_shared<Wanted>();
   command->add_option("file", wanted->path, "The file or folder")->required()->check(CLI::ExistingPath);
   command->add_option(

@@ -31,6 +31,7 @@ struct InputKind {
 };
 
 const InputKind& files_kind();        ///< HDF5 of several layouts, NetCDF-3, Zarr, safetensors
+const InputKind& models_kind();       ///< files of PyTorch
 const InputKind& plans_kind();        ///< plans as JSON
 const InputKind& configs_kind();      ///< settings in Lua and JSON
 const InputKind& checkpoints_kind();  ///< folders that mh.checkpoint wrote

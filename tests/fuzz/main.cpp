@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damages valid files and gives them to what reads them: `./dev fuzz --files`, --plans, --configs, --checkpoints. Every
-// input is read in a process that may crash or hang; those that do, are read wrong, or are refused without their name,
-// are kept. Exit status 1 if there were any. What was found and mended lies in tests/fuzz/found and is tried first in
-// every run.
+// Damages valid files and gives them to what reads them: `./dev fuzz --files`, --models, --plans, --configs,
+// --checkpoints. Every input is read in a process that may crash or hang; those that do, are read wrong, or are refused
+// without their name, are kept. Exit status 1 if there were any. What was found and mended lies in tests/fuzz/found and
+// is tried first in every run.
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -51,7 +51,7 @@ struct Options {
 
 int usage() {
   std::fputs(
-      "usage: moonhalo_fuzz_input --files | --plans | --configs | --checkpoints [options]\n"
+      "usage: moonhalo_fuzz_input --files | --models | --plans | --configs | --checkpoints [options]\n"
       "  --minutes M   how long (default 1)\n"
       "  --count N     this many inputs, however long it takes\n"
       "  --seed S      another sequence (default: drawn, and printed)\n"
@@ -223,7 +223,8 @@ int main(int count, char** words) {
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
     const char* value = i + 1 < count ? words[i + 1] : nullptr;
-    const InputKind* const kinds[] = {&files_kind(), &plans_kind(), &configs_kind(), &checkpoints_kind()};
+    const InputKind* const kinds[] = {&files_kind(), &models_kind(), &plans_kind(), &configs_kind(),
+                                      &checkpoints_kind()};
     const auto* const kind = std::find_if(std::begin(kinds), std::end(kinds),
                                           [&](const InputKind* one) { return word == std::string("--") + one->name; });
     if (kind != std::end(kinds)) {

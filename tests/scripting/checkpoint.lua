@@ -124,7 +124,7 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     {function(all) all.entries.model["3.bias"] = nil end, entry:format("model")
     .. "Sequential: load_state_dict: missing keys: '3.bias'"},
     {function(all) all.entries.model["3.bias"] = 4 end,
-    "entry 'model': Sequential: load_state_dict: '3.bias' is no tensor but 4"},
+    "entry 'model': Sequential: load_state_dict: '3.bias' is not a tensor but 4"},
     {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model")
     .. "the tensor 'y' is missing"},
     {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "a name is a table"},

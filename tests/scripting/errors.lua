@@ -64,7 +64,7 @@ function tests.test_unknown_names()
 end
 
 function tests.test_names_of_python_are_answered_with_names_that_exist()
-  for _, name in ipairs {"fft", "linalg", "special", "load", "save", "utils", "distributed", "autograd"} do
+  for _, name in ipairs {"fft", "linalg", "special", "save", "utils", "distributed", "autograd"} do
     local message = t.assert_error(function() return mh[name] end, "'" .. name .. "'")
     local found = 0
     for path in message:match("\n  fix   (.*)"):gmatch("mh%.([%a][%w_%.]*)") do

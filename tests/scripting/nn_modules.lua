@@ -192,11 +192,11 @@ function tests.test_what_is_no_state_is_refused()
     {nil, "wanted tensors by name, got nil"},
     {{mh.ones{3, 2}}, "element 1 of the list is no {name, tensor} but Tensor float32 [3, 2]"},
     {{{"weight", mh.ones{3, 2}}, "bias"}, "element 2 of the list is no {name, tensor} but 'bias'"},
-    {{{"weight"}}, "'weight' is no tensor but nil"},
-    {{{mh.ones{3, 2}, "weight"}}, "names are texts, got "},
-    {{weight = 1}, "'weight' is no tensor but 1"},
-    {{[0] = mh.ones{3, 2}}, "names are texts, got 0"},
-    {{model = net:state_dict()}, "'model' is no tensor but OrderedMap"},
+    {{{"weight"}}, "'weight' is not a tensor but nil"},
+    {{{mh.ones{3, 2}, "weight"}}, "names are strings, got "},
+    {{weight = 1}, "'weight' is not a tensor but 1"},
+    {{[0] = mh.ones{3, 2}}, "names are strings, got 0"},
+    {{model = net:state_dict()}, "'model' is not a tensor but OrderedMap"},
   }
   for _, case in ipairs(cases) do
     local message = testing.assert_error(function() net:load_state_dict(case[1]) end, "Linear: load_state_dict: "
@@ -204,6 +204,42 @@ function tests.test_what_is_no_state_is_refused()
     assert(message:find("fix   give what state_dict() or mh.safetensors.load(path) returned", 1, true), message)
   end
   testing.assert_error(function() net:load_state_dict(net:state_dict(), false) end, "options are a table, got false")
+end
+
+function tests.test_names_are_changed_before_they_are_compared()
+  local net = nn.Linear(2, 3)
+  local weight, bias = mh.randn{3, 2}, mh.randn{3}
+  local given = {["module.net.weight"] = weight, ["module.net.bias"] = bias, step = mh.tensor(7)}
+
+  local left = net:load_state_dict(given, {rename = {{"^module%.", ""}, {"^net%.", ""}}, strict = false})
+  testing.assert_equal({left.missing_keys, left.unexpected_keys}, {{}, {"step"}})
+  assert(mh.equal(net.weight, weight) and mh.equal(net.bias, bias))
+  local function short(name) return name:match("^module%.net%.(.*)$") end
+  testing.assert_equal(net:load_state_dict(given, {rename = short}), {missing_keys = {}, unexpected_keys = {}})
+
+  local refused = {
+    {{{"^module%.net%..*", "weight"}}, "rename gives two tensors the name 'weight'\n  have  'module.net.bias' and 'module.net.weight'"},
+    {{{"[", ""}}, "rename is a list of {pattern, replacement} or a function: entry 1, '[': "},
+    {{"weight"}, "entry 1 is 'weight'"}, {7, "got 7"}, {function() return 7 end, "gave 7 for '"},
+  }
+  for _, case in ipairs(refused) do
+    local message = testing.assert_error(function() net:load_state_dict(given, {rename = case[1]}) end, "Linear: load_state_dict: ")
+    assert(message:find(case[2], 1, true), message)
+  end
+end
+
+function tests.test_dtypes_are_cast_or_compared()
+  local net = nn.Linear(2, 3)
+  local given = net:to("float64"):state_dict()
+  local single = nn.Linear(2, 3)
+
+  single:load_state_dict(given)
+  testing.assert_equal(single.weight.dtype, "float32")
+  testing.assert_error(function() single:load_state_dict(given, {dtype = true}) end,
+    "'weight' is float64, the module's is float32; dtype = false casts")
+  single:load_state_dict(single:state_dict(), {dtype = true})
+  testing.assert_error(function() single:load_state_dict(given, {dtype = "float64"}) end, "load_state_dict: dtype is true")
+  single:load_state_dict(given, {dtype = "a string of metadata", format = "pt"})
 end
 
 function tests.test_train_and_eval_reach_all_modules()

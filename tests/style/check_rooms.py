@@ -14,7 +14,7 @@ from checked import main, problems_in
 # Layers from the lowest: a folder may include itself and those of the layers below.
 FLOORS = {
     "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "imported pipeline training", "testing"],
-    "io": ["base", "codecs", "formats", "shares", "checkpoint fields"],
+    "io": ["base", "codecs", "formats", "shares", "checkpoint fields pytorch"],
     "scripting": ["core", "bind plot", "operators", "program", "embed python"],
 }
 # Folders of ops/ include support/ and, these two, window/.

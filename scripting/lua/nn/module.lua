@@ -614,16 +614,24 @@ end
 
 local state = require "moonhalo.nn.state"
 --- net:load_state_dict(state, options = nil) -> table
----   Copies values into parameters and buffers. Values may be placed otherwise, and of another dtype.
----   state       table       tensors by name, of state_dict() or mh.safetensors.load
----   options     table?      {strict = false} accepts missing and unexpected names; default true
----   returns     table       {missing_keys, unexpected_keys}: lists of names
+---   Copies values into parameters and buffers. Values may be placed otherwise, and of another dtype. Of tensors that
+---   are still in a file of mh.load, only the blocks of this rank are read.
+---   state       table       tensors by name: of state_dict(), mh.load or mh.safetensors.load; a module that was
+---                           pickled whole, as mh.load gives it
+---   options     table?      {strict = true, rename = nil, dtype = false}. strict = false accepts missing and
+---                           unexpected names. rename: {{pattern, replacement}, ...}, patterns of Lua, applied to
+---                           each name of `state` in this order; or a function that gives the new name, or nil for a
+---                           tensor to leave out. dtype = true refuses other dtypes, false casts
+---   returns     table       {missing_keys, unexpected_keys}: lists of names that were left over on either side
 ---   collective  over the meshes of tensors that are placed otherwise
----   errors      ValueError: names or shapes differ, with all of them
+---   errors      ValueError: names, shapes or dtypes differ, with all of them; nothing has changed then
 ---   example
 ---     local a, b = nn.Linear(2, 2), nn.Linear(2, 2)
 ---     b:load_state_dict(a:state_dict())
 ---     a.weight:equal(b.weight)    --> true
+---     local given = {["module.weight"] = mh.ones{2, 2}, step = mh.tensor(1)}
+---     local left = b:load_state_dict(given, {rename = {{"^module%.", ""}}, strict = false})
+---     left.missing_keys[1], left.unexpected_keys[1]    --> bias  step
 
 --- net:state_dict() -> map
 ---   Parameters and persistent buffers by dotted name, as PyTorch names them. They share memory with the module.

@@ -3,8 +3,9 @@
 
 local mh = require "moonhalo"
 local ordered_map = require "moonhalo.internal.ordered_map"
+local pt = require "moonhalo.internal.pt"
 
-local fail, is_tensor = mh.fail, mh.is_tensor
+local fail = mh.fail
 local state = {}
 
 --- `visit(path, module)` under every name, so twice for a module that is registered twice. A module inside of itself is
@@ -38,19 +39,55 @@ local function refuse_state(self, problem)
     :format(self:class_name(), problem))
 end
 
---- The tensors of `given` by name, and all names sorted. Lists of {name, tensor} are what mh.safetensors.load gives.
-local function read_state(self, given)
+local function refuse_rename(self, problem)
+  fail(("%s: load_state_dict: rename is a list of {pattern, replacement} or a function: %s\n" ..
+      "  fix   rename = {{\"^module%%.\", \"\"}}"):format(self:class_name(), problem))
+end
+
+--- The names of `given` changed by `rename`: a list of {pattern, replacement}, or a function that gives the new name,
+--- or nil for a tensor to leave out.
+local function new_name(self, rename, name)
+  if rename == nil then return name end
+  if type(rename) == "function" then
+    local given = rename(name)
+    if given ~= nil and type(given) ~= "string" then
+      refuse_rename(self, ("gave %s for '%s'"):format(mh._describe(given), name))
+    end
+    return given
+  end
+  if type(rename) ~= "table" then refuse_rename(self, "got " .. mh._describe(rename)) end
+  for i, pair in ipairs(rename) do
+    if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
+      refuse_rename(self, ("entry %d is %s"):format(i, mh._describe(pair)))
+    end
+    local good, changed = pcall(string.gsub, name, pair[1], pair[2])
+    if not good then refuse_rename(self, ("entry %d, '%s': %s"):format(i, pair[1], changed)) end
+    name = changed
+  end
+  return name
+end
+
+--- The tensors of `given` by (new) name, all names sorted, and what the tensors are (of those that are still in a file,
+--- tensors of device "meta"). Lists of {name, tensor} are what mh.safetensors.load gives.
+local function read_state(self, given, rename)
   if type(given) ~= "table" then
     refuse_state(self, "wanted tensors by name, got " .. mh._describe(given))
   end
-  local tensors, names = {}, {}
+  local tensors, shapes, before, names = {}, {}, {}, {}
   local function add(name, tensor)
-    if type(name) ~= "string" then refuse_state(self, "names are texts, got " .. mh._describe(name)) end
-    if not is_tensor(tensor) then
-      refuse_state(self, ("'%s' is no tensor but %s"):format(name, mh._describe(tensor)))
+    if type(name) ~= "string" then refuse_state(self, "names are strings, got " .. mh._describe(name)) end
+    local facts = mh._pt.facts(tensor)
+    if not facts then refuse_state(self, ("'%s' is not a tensor but %s"):format(name, mh._describe(tensor))) end
+    local old = name
+    name = new_name(self, rename, old)
+    if name == nil then return end
+    if tensors[name] ~= nil then
+      fail(("%s: load_state_dict: rename gives two tensors the name '%s'\n  have  '%s' and '%s'\n" ..
+        "  fix   give a pattern that keeps them apart"):format(self:class_name(), name, before[name], old))
     end
-    tensors[name], names[#names + 1] = tensor, name
+    tensors[name], shapes[name], before[name], names[#names + 1] = tensor, facts, old, name
   end
+  given = pt.state_of(given)
   if #given > 0 and not getmetatable(given) then
     for i, entry in ipairs(given) do
       if type(entry) ~= "table" or getmetatable(entry) then
@@ -62,7 +99,7 @@ local function read_state(self, given)
     for name, tensor in pairs(given) do add(name, tensor) end
   end
   table.sort(names)
-  return tensors, names
+  return tensors, names, shapes
 end
 
 --- safetensors files name each tensor once and tell in their metadata which other names it has.
@@ -71,6 +108,17 @@ local function add_second_names(tensors, own, metadata)
     local first = metadata and metadata[name]
     if tensors[name] == nil and first ~= nil then tensors[name] = tensors[first] end
   end
+end
+
+--- An option; metadata of safetensors, which may be given in its place, has strings alone.
+local function own_option(options, name)
+  local value, others = options[name], 0
+  for key in pairs(options) do others = others + (key == name and 0 or 1) end
+  if type(value) == "string" and name == "dtype" and others == 0 then
+    fail(("load_state_dict: dtype is true (the same dtypes) or false (cast), got '%s'\n" ..
+      "  fix   net:to('%s') changes the module's dtype"):format(value, value))
+  end
+  if type(value) ~= "string" then return value end
 end
 
 local kFixState = "\n  fix   make the module as it was when the state was saved, or give {strict = false}, which " ..
@@ -83,8 +131,10 @@ local function check_state(self, given, options, same_dtype)
     refuse_state(self, "options are a table, got " .. mh._describe(options))
   end
   local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
-  local tensors, given_names = read_state(self, given)
+  local tensors, given_names, facts = read_state(self, given, options and own_option(options, "rename"))
+  local dtypes = options and own_option(options, "dtype")
   add_second_names(tensors, own, options)
+  add_second_names(facts, own, options)
   local names = {}
   for name in own do
     names[#names + 1] = name
@@ -101,16 +151,16 @@ local function check_state(self, given, options, same_dtype)
     end
   end
   for name, target in own do
-    local value = tensors[name]
+    local value = facts[name]
     if value ~= nil and table.concat(target.shape, ", ") ~= table.concat(value.shape, ", ") then
       problems[#problems + 1] = ("'%s' has shape [%s], the module's is [%s]"):format(name,
         table.concat(value.shape, ", "), table.concat(target.shape, ", "))
     elseif value ~= nil and value:is_complex() and not target:is_complex() then
       problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype,
           target.dtype)
-    elseif same_dtype and value ~= nil and value.dtype ~= target.dtype then
-      problems[#problems + 1] = ("'%s' is %s, the module's is %s; strict = false casts"):format(name, value.dtype,
-          target.dtype)
+    elseif (same_dtype or dtypes) and value ~= nil and value.dtype ~= target.dtype then
+      problems[#problems + 1] = ("'%s' is %s, the module's is %s; %s = false casts"):format(name, value.dtype,
+          target.dtype, same_dtype and "strict" or "dtype")
     end
   end
   if #problems > 0 then
@@ -119,14 +169,12 @@ local function check_state(self, given, options, same_dtype)
   return own, tensors, result
 end
 
---- Copies values into parameters and buffers. `given`: tensors by name, or the list that mh.safetensors.load gives
---- (whose metadata may follow). Options: strict (default true: names must be the same ones). Returns
---- {missing_keys = list, unexpected_keys = list}.
+--- Module:load_state_dict, which module.lua describes.
 function state.load_state_dict(self, given, options)
   local own, tensors, result = check_state(self, given, options)
   mh.no_grad(function()
     for name, target in own do
-      if tensors[name] ~= nil then target:copy_(tensors[name]) end
+      if tensors[name] ~= nil then target:copy_(mh._pt.read_for(tensors[name], target)) end
     end
   end)
   return result

@@ -9,7 +9,7 @@ local kHomes = {
   {"internal.sample_arguments", "constant", "local_batch"},
   {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
   {"internal.pipeline", "pipeline"},
-  {"internal.patch", "patch"}, {"internal.rollout", "rollout"},
+  {"internal.patch", "patch"}, {"internal.rollout", "rollout"}, {"internal.pt", "load", "save_pt"},
   {"internal.grad_scaler", "GradScaler"}, {"internal.own_function", "Function", "gradcheck"},
   {"internal.training_tools", "summary", "find_lr", "checkpoint_modules"},
   {"internal.ema", "EMA"},

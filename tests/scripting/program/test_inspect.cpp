@@ -8,6 +8,9 @@
 #include <csignal>
 #include <thread>
 
+#include "moonhalo/io/checkpoint/safetensors.h"
+#include "moonhalo/io/pytorch/pt_write.h"
+#include "moonhalo/io/pytorch/zip_writer.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/io/support/classic_file.h"
 #include "tests/io/support/raw_file.h"
@@ -97,6 +100,33 @@ TEST(Inspect, ShowsWhatOtherFormatsHold) {
   EXPECT_EQ(safe.out, of_zarr.out);
   EXPECT_EQ(of_classic.status + of_zarr.status + safe.status, 0);
   EXPECT_THAT(of_classic.err + of_zarr.err + safe.err, IsEmpty());
+}
+
+TEST(Inspect, Y03_ShowsWhatModelsHold) {
+  const moonhalo::testing::Folder folder;
+  const std::string pt = folder / "x.pt", safetensors = folder / "x.safetensors", zip = folder / "x.pt2";
+  const at::Tensor weight = at::ones({2, 3});
+  io::PtWriter writer("test", pt);
+  writer.begin_dict();
+  writer.text("epoch"), writer.integer(3), writer.text("net"), writer.begin_dict();
+  writer.text("weight"), writer.tensor(weight), writer.end_dict(), writer.end_dict();
+  writer.finish();
+  io::save_safetensors(safetensors, {{"weight", weight}}, {{"format", "pt"}});
+  io::ZipWriter archive("test", zip);
+  archive.add("model/model.json", std::string_view("{}"));
+  archive.finish();
+
+  const Result of_pt = run({"inspect", pt}), of_safetensors = run({"inspect", safetensors}),
+               of_zip = run({"inspect", zip});
+  const Result drawn = run({"inspect", pt, "--plot", "net.weight"}), safe = run({"inspect", pt, "--safe"});
+
+  EXPECT_EQ(of_pt.out, pt + "  PyTorch, zip, pickle protocol 2, 1 tensors\nepoch = 3\nnet.weight  float32 [2, 3]\n");
+  EXPECT_EQ(of_safetensors.out, safetensors + "  safetensors, 1 tensors\n  @format = pt\nweight  float32 [2, 3]\n");
+  EXPECT_EQ(of_zip.out, zip + "  zip archive, 1 entries\nmodel/model.json  2 bytes\n");
+  EXPECT_EQ(safe.out, of_pt.out);
+  EXPECT_EQ(of_pt.status + of_safetensors.status + of_zip.status + safe.status, kDone);
+  EXPECT_EQ(drawn.status, kScriptFailed);
+  EXPECT_THAT(drawn.err, HasSubstr("holds a model, of which nothing is drawn"));
 }
 
 TEST(Inspect, DrawsAVariable) {
