@@ -29,7 +29,7 @@ SpecPtr spec_for(const MeshPtr& mesh, at::IntArrayRef shape, const std::vector<P
   for (const Placement& placement : placements) {
     const auto ndim = static_cast<int64_t>(shape.size());
     TORCH_CHECK_VALUE(!placement.is_shard() || (placement.dim >= -ndim && placement.dim < ndim), name, ": the tensor cannot be ",
-                      placement.to_string(), ", as the factory plan wants\n  have  shape ", shape_string(shape),
+                      placement.to_string(), ", as the factory plan says\n  have  shape ", shape_string(shape),
                       "\n  fix   plan Replicate for ", name, ", and redistribute those that are to be cut");
   }
   return make_spec(mesh, shape, placements);
