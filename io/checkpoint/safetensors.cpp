@@ -171,7 +171,7 @@ StoredTensor read_entry(const std::string& path, const std::string& name, const 
   TORCH_CHECK_VALUE(false, "safetensors: '", path, "' has a broken entry '", name, "': ", problem);
 }
 
-/// ValueError unless the tensors' bytes, one after the other, are all the data: the format's reader wants it so, and an
+/// ValueError unless the tensors' bytes, one after the other, are all the data: the format's reader requires it, and an
 /// offset that is off does not go unseen.
 void check_no_holes(const std::string& path, const std::vector<StoredTensor>& entries, int64_t data_bytes) {
   std::vector<const StoredTensor*> sorted;
