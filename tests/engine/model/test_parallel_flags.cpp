@@ -249,7 +249,7 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
     EXPECT_THAT(message_of([&] {
                   run(FactoryPlan{{"arange", {shard(1)}}}, x);
                 }),
-                HasSubstr("arange: the tensor cannot be Shard(1), as the factory plan wants"));
+                HasSubstr("arange: the tensor cannot be Shard(1), as the factory plan says"));
     EXPECT_FALSE(is_shard_tensor(at::zeros({2})));
   });
 }
