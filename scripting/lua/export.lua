@@ -161,11 +161,20 @@ function ExportedProgram:forward(...)
   return result
 end
 
---- The program that Python saved by `torch.export.save(torch.export.export(net, (x,)), path)`, as a module with the
---- parameters, buffers and names of the model. Its operators run one by one, so they work on ShardTensors, and have
---- gradients. Each rank reads the file for itself; not collective. `{device = "cpu"}`: where the tensors go; default:
---- the device of the run. A tuple that forward gives is several results; lists, dicts are tables. An input of a shape
---- that the program was not exported for is an error that names the dim. A file that holds no such program is an error.
+--- mh.export.load(path, {device = nil}) -> Module
+---   The program that Python saved by torch.export.save(torch.export.export(net, (x,)), path), as a module with the
+---   parameters, buffers and names of the model. Its operators run one by one, so they work on ShardTensors, and have
+---   gradients. A tuple that forward gives is several results; lists and dicts are tables.
+---   path        string      of a file that this rank sees; each rank reads it for itself
+---   device      string?     where the tensors go; the device of the run unless given
+---   returns     Module      its call refuses an input of a shape that the program was not exported for, and names
+---                           the dim
+---   collective  no
+---   errors      ValueError: no program of torch.export in the file, or a damaged one
+---               NotImplementedError: higher-order operators but cond and those of torch.no_grad
+---   example
+---     local ok, problem = pcall(mh.export.load, folder .. "/absent.pt2")
+---     ok    --> false
 function export.load(path, options)
   if type(path) ~= "string" then fail("export.load: the path is a string, got " .. mh._describe(path)) end
   options = options or {}

@@ -138,11 +138,19 @@ local function option(op, options, name)
   return options[name]
 end
 
---- The model that Python saved by `torch.jit.script(net).save(path)` or `torch.jit.trace(net, x).save(path)`, as a
---- module like those of mh.nn: with its parameters, buffers, names, children, hooks. Each rank reads the file for
---- itself; not collective. `{device = "cpu"}`: where the tensors go, that of the run unless given. A tuple that forward
---- gives is several results, a list is a list, a dict is a table. Arguments may be given by name in a table at the end.
---- A file that holds no TorchScript module is an error, as is a program that starts threads (torch.jit.fork).
+--- mh.jit.load(path, {device = nil}) -> Module
+---   The model that Python saved by torch.jit.script(net).save(path) or torch.jit.trace(net, x).save(path), as a
+---   module like those of mh.nn: with its parameters, buffers, names, children and hooks. A tuple that forward gives is
+---   several results, a list is a list, a dict is a table. Arguments may be given by name in a table at the end.
+---   path        string      of a file that this rank sees; each rank reads it for itself
+---   device      string?     where the tensors go; the device of the run unless given
+---   returns     Module      in the mode, training or not, in which it was saved
+---   collective  no
+---   errors      ValueError: no TorchScript module in the file
+---               NotImplementedError: a program that starts threads (torch.jit.fork)
+---   example
+---     mh.jit.trace(nn.Linear(2, 3):eval(), {mh.ones{1, 2}}):save(folder .. "/traced.pt")
+---     mh.jit.load(folder .. "/traced.pt")(mh.ones{4, 2}).shape    --> {4, 3}
 function jit.load(path, options)
   if type(path) ~= "string" then fail("jit.load: the path is a string, got " .. mh._describe(path)) end
   return make(mh._load_script(path, option("jit.load", options, "device")), {})
@@ -173,11 +181,20 @@ local function check_inputs(what, inputs)
   return inputs
 end
 
---- Runs `net(inputs...)` once and makes a TorchScript module of its operators, for Python:
---- `mh.jit.trace(net, {example}):save("net.pt")`, then `torch.jit.load("net.pt")`. `inputs`: plain tensors. Parameters,
---- buffers and children keep their names. Numbers that forward computes itself, such as sizes, become constants. The
---- result is compared with `net` on `{check = inputs}`, which are multiples of the first unless given. Not collective.
---- Errors: a net in training mode, ShardTensors, operators that PyTorch does not have.
+--- mh.jit.trace(net, inputs, {check = nil}) -> Module
+---   Runs net(inputs...) once and makes a TorchScript module of its operators, for Python: torch.jit.load reads what
+---   its save(path) writes. Parameters, buffers and children keep their names. Numbers that forward computes itself,
+---   such as sizes, become constants. The result is compared with net on other inputs.
+---   net         Module      not in training mode
+---   inputs      {Tensor}    plain tensors, the arguments of one call
+---   check       {Tensor}?   inputs to compare on; multiples of the first unless given
+---   returns     Module      save(path) writes it: collective over the world, rank 0 writes, ShardTensors whole
+---   collective  no
+---   errors      ValueError: a net in training mode, or results that differ on the other inputs
+---               TypeError: a ShardTensor
+---               NotImplementedError: operators that PyTorch does not have
+---   example
+---     mh.jit.trace(nn.ReLU():eval(), {mh.ones{2}})(mh.tensor{-1.0, 2.0}):tolist()[2]    --> 2.0
 function jit.trace(net, inputs, options)
   if not base.is_module(net) then fail("jit.trace: expected an nn.Module, got " .. mh._describe(net)) end
   inputs = check_inputs("the inputs", inputs)
