@@ -244,10 +244,7 @@ function tools.checkpoint_modules(...)
   arguments.count("checkpoint_modules", "every", v.every, 1)
   local names, modules = {}, {}
   for name, module in v.net:named_modules() do names[#names + 1], modules[#modules + 1] = name, module end
-  local meant, unused = mh._plans.match_names({v.pattern}, names)
-  if unused[1] then
-    fail(("checkpoint_modules: '%s' matches no module%s"):format(v.pattern, mh.did_you_mean(v.pattern, names)))
-  end
+  local meant = mh._trees.match_modules("checkpoint_modules", {v.pattern}, names)
   local undo, chosen, count = {}, {}, 0
   for i, module in ipairs(modules) do
     if meant[i] == 1 then
