@@ -5,9 +5,13 @@ if(Python3_Interpreter_FOUND)
                               "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.features COMMAND Python3::Interpreter
                                        "${PROJECT_SOURCE_DIR}/tests/style/check_features.py" "${PROJECT_SOURCE_DIR}")
-  # The version that formatted the sources (./dev installs it); without it their format is not checked.
+  # The versions that formatted the sources (./dev installs them); without them their format is not checked.
   find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
-  set(format_check "$<$<BOOL:${MOONHALO_CLANG_FORMAT}>:${MOONHALO_CLANG_FORMAT};${PROJECT_BINARY_DIR}/formatted.txt>")
+  find_program(MOONHALO_RUFF ruff PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
+  set(format_check "")
+  if(MOONHALO_CLANG_FORMAT AND MOONHALO_RUFF)
+    set(format_check "${MOONHALO_CLANG_FORMAT}" "${PROJECT_BINARY_DIR}/formatted.txt" "${MOONHALO_RUFF}")
+  endif()
   moonhalo_add_test(NAME style.tests COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_tests.py"
                                              "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.git COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_git.py"

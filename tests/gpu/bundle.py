@@ -21,7 +21,8 @@ from pathlib import Path
 PROGRAMS = ["moonhalo", "test_gpu", "test_engine", "test_ops", "moonhalo_fuzz", "bench_na", "bench_models"]
 LIMIT = 45 * 2**20
 # What comes with PyTorch, and what every machine with glibc and GCC's run-time libraries has; libgomp comes with LibTorch.
-OF_CUDA = re.compile(r"^lib(cudart|cupti|nccl|cublas|cublasLt|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparseLt|nvJitLink|nvrtc|nvshmem_\w+)\.so")
+OF_CUDA = re.compile(r"^lib(cudart|cupti|nccl|cublas|cublasLt|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparseLt"
+    r"|nvJitLink|nvrtc|nvshmem_\w+)\.so")
 OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|gomp)\.so|ld-linux)")
 
 

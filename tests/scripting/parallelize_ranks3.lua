@@ -185,7 +185,8 @@ function tests.test_V09_json_and_lua_say_the_same()
   local path = own_path(("plan_%d.json"):format(mesh.rank))
   local tables = {mlp_plan(S(0)), styles({use_local_output = false}, {output_layouts = S(0)})}
   local texts = {
-    [=[{"parameter": {"fc1.weight": ["S(0)"], "fc1.bias": "Shard(0)", "fc2.weight": ["S(1)"], "fc2.bias": ["Replicate()"]},
+    [=[{"parameter": {"fc1.weight": ["S(0)"], "fc1.bias": "Shard(0)", "fc2.weight": ["S(1)"],
+                     "fc2.bias": ["Replicate()"]},
        "forward": {"fc1.input": [["S(0)"]], "fc2.output": [["R"]]}}]=],
     [[{"fc1": {"style": "ColwiseParallel", "use_local_output": false}, // comments are fine
        "fc2": {"style": "RowwiseParallel", "output_layouts": "S(0)"}}]],

@@ -19,7 +19,7 @@ IMPERATIVE = {"Embed", "Feed", "Need", "Seed", "Speed", "Bring", "Ring", "String
               "Express", "Focus", "Guess", "Pass", "Press", "Process", "Suppress"}
 NO_VERB = re.compile(r"[A-Z]\w*(?:ed|ing|s)$")
 NOUNS = {"A", "An", "The", "One", "Two", "Three", "No", "New", "More", "Some", "All", "Every", "Each", "What", "Whether", "Where", "Who"}
-ROOT = {".clang-format", ".clang-tidy", ".git-blame-ignore-revs", ".gitattributes", ".gitignore", "CHANGELOG.md", "CMakeLists.txt",
+ROOT = {".clang-format", ".clang-tidy", ".git-blame-ignore-revs", ".gitattributes", ".gitignore", "ruff.toml", "CHANGELOG.md", "CMakeLists.txt",
         "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "dev", "pyproject.toml"}
 
 

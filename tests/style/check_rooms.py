@@ -156,13 +156,23 @@ def check_format(root, clang_format, found_formatted, problems):
     found_formatted.write_text("\n".join(digests[name] for name in files if name not in unformatted))
 
 
-def check(root, clang_format=None, found_formatted=None):
+def check_python_format(root, ruff, problems):
+    found = subprocess.run([ruff, "format", "--check", "--no-cache", "."], cwd=root, capture_output=True, text=True)
+    unformatted = [line.split(": ")[1] for line in found.stdout.splitlines() if line.startswith("Would reformat: ")]
+    problems += [f"{name}: not formatted; ./dev format" for name in unformatted]
+    if found.returncode != 0 and not unformatted:
+        problems.append(f"{ruff}: {found.stderr.strip()[:300]}")
+
+
+def check(root, clang_format=None, found_formatted=None, ruff=None):
     problems = []
     check_includes(root, problems)
     check_public(root, problems)
     check_readmes(root, problems)
     if clang_format:
         check_format(root, clang_format, Path(found_formatted), problems)
+    if ruff:
+        check_python_format(root, ruff, problems)
     return problems
 
 

@@ -36,7 +36,8 @@ NUMBERS = {
     r"^The difference between .* exceeds ": "GoogleTest",
 }
 CRASHES = {
-    r"[Ss]egmentation fault|SIGSEGV|SIGABRT|SIGBUS|SIGFPE|SIGILL|signal (?:4|6|7|8|11)\b|SIGNAL: (?:4|6|7|8|11)\b|core dumped": "signals",
+    r"[Ss]egmentation fault|SIGSEGV|SIGABRT|SIGBUS|SIGFPE|SIGILL|core dumped": "signals",
+    r"(?:signal|SIGNAL:) (?:4|6|7|8|11)\b": "signals",
     r"terminate called|stack smashing|corrupted|double free": "the C and C++ libraries",
 }
 SANITIZERS = {r"Sanitizer\b|: runtime error: ": "sanitizers"}
