@@ -108,8 +108,7 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     if (cut_anew && moved.is_alias_of(impl->local())) moved = copied_block(moved);
     sharing.views->read(tensor, cut_anew ? moved : at::Tensor(), move.wanted);
   }
-  if (moved.defined()) return moved;
-  return impl->local();
+  return moved.defined() ? moved : impl->local();
 }
 
 // The short way of localize for most tensors: a block that is read or written where it lies, and of which nothing else

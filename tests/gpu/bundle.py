@@ -59,7 +59,7 @@ def fill(folder, build, source, torch):
         shutil.copy(source / "tests/support" / name, folder / "tables" / name)
     for name in ("one_conv.lua", "flex_attention.py"):
         shutil.copy(source / "tests/gpu" / name, folder / "scripts" / name)
-    for name in ("first.sh", "first.py"):
+    for name in ("first.sh", "first.py", "checks.py"):
         shutil.copy(source / "tests/gpu" / name, folder / name)
     shutil.copytree(source / "tests/scripting", folder / "tests/scripting", ignore=shutil.ignore_patterns("*.cpp", "*.h"))
     for name in ("examples/channel/convnext.lua", "tests/examples/mlp_plan.lua"):  # that tests in Lua read

@@ -34,7 +34,7 @@ class First(unittest.TestCase):
         self.bundle = self.folder / "a bundle"
         for name in ("bin", "tables", "site/torch", "site/nvidia/cu13/lib"):
             (self.bundle / name).mkdir(parents=True)
-        for name in ("first.sh", "first.py"):
+        for name in ("first.sh", "first.py", "checks.py"):
             shutil.copy(SOURCE / name, self.bundle / name)
         for name in ("device_table.txt", "cuda_table.txt"):
             shutil.copy(SOURCE.parent / "support" / name, self.bundle / "tables" / name)

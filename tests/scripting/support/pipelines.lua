@@ -2,30 +2,16 @@
 -- N15-N20, V12: pipelines of modules over all ranks of a run, against the same model on one rank.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
+local models = require "support.pipeline_models"
 local nn, optim = mh.nn, mh.optim
+local mlp, seeded, samples, loss_of = models.mlp, models.seeded, models.samples, models.loss_of
+local words, cross_entropy = models.words, models.cross_entropy
 
 local ranks = mh.world_size()
 local line = mh.init_device_mesh(mh.device(), {ranks}, {"pp"})
 local alone = mh.init_device_mesh(mh.device(), {1, ranks}, {"pp", "others"})  -- the whole pipeline on every rank
 local kF64 = {dtype = "float64"}
 local tests = {}
-
-local function mlp()
-  return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.4), nn.Linear(8, 5), nn.GELU(), nn.Linear(5, 3)):double()
-end
-local function seeded(make, ...)
-  mh.manual_seed(5)
-  return make(...)
-end
-
---- Batches of different sizes, with targets.
-local function samples(micros)
-  mh.manual_seed(6)
-  local list = {}
-  for i = 1, micros do list[i] = {mh.randn({i % 3 + 1, 6}, kF64), target = mh.randn({i % 3 + 1, 3}, kF64)} end
-  return list
-end
-local function loss_of(prediction, sample) return mh.mse_loss(prediction, sample.target) end
 
 local function gradients(parameters)
   local found = {}
@@ -132,45 +118,7 @@ function tests.test_V12_stages_of_others_stay_deferred()
   pipe:train_step(samples(2), loss_of)
 end
 
--- A module that says what its stages are: the first hands the field on to the last, whose head is the first one's embedding.
-local Down, Up = nn.Module:extend("Down"), nn.Module:extend("Up")
-function Down:init(table)
-  self.table = table
-  self.mix = nn.Linear(4, 4)
-end
-function Down:forward(x, ...)
-  local h = mh.embedding(self.table.weight, x)
-  return self.mix(h):tanh(), h, ...
-end
-local Middle = nn.Module:extend("Middle")
-function Middle:init() self.mix = nn.Linear(4, 4) end
-function Middle:forward(h, ...) return self.mix(h):sin(), ... end
-function Up:init(table) self.table = table end
-function Up:forward(h, skip) return mh.linear(h + skip, self.table.weight) end
-
-local Words = nn.Module:extend("Words")
-function Words:init()
-  self.table = nn.Embedding(7, 4)
-  self.first = Down(self.table)
-  self.middle = nn.ModuleList()
-  for _ = 1, ranks - 2 do self.middle:append(Middle()) end
-  self.last = Up(self.table)
-end
-function Words:stages()
-  local list = self.middle:children()
-  table.insert(list, 1, self.first)
-  list[#list + 1] = self.last
-  return list
-end
-function Words:forward(x)
-  local values = {x}
-  for _, stage in ipairs(self:stages()) do values = {stage(table.unpack(values))} end
-  return values[1]
-end
-
 local kWords = {{mh.tensor{1, 2, 3}, target = mh.tensor{2, 3, 4}}, {mh.tensor{6, 6}, target = mh.tensor{0, 1}}}
-local function words() return Words():double() end
-local function cross_entropy(logits, sample) return mh.cross_entropy_loss(logits, sample.target) end
 
 --- Three steps; the norms of the gradients before they were clipped, and the losses.
 local function train_words(model, step, clip, parameters)
@@ -419,7 +367,7 @@ function tests.test_N41_states_that_a_stage_misses_are_told_on_every_rank()
   local all = adam(pipe:parameters())
   testing.assert_equal(mh.equal(before, other), false)
   -- Names of other stages are none of this rank's business; a dtype of its own is.
-  local wrong = mh.pipeline(seeded(function() return Words():float() end), {mesh = line, micros = 2, schedule = "gpipe", stages = ranks})
+  local wrong = mh.pipeline(seeded(function() return words():float() end), {mesh = line, micros = 2, schedule = "gpipe", stages = ranks})
   testing.assert_error(function() mh.checkpoint.load(path, {model = wrong, opt = all}) end, "is float64, the module's is float32; strict = false casts")
   mh.checkpoint.load(path, {model = pipe, opt = all})
   testing.assert_equal(mh.equal(pipe:state_dict()["first.mix.weight"], before), true)
