@@ -12,7 +12,7 @@ string(REPLACE " " ";" arch_list "${arch_list}")
 set(CMAKE_CUDA_ARCHITECTURES "")
 foreach(arch IN LISTS arch_list)
   if(NOT arch MATCHES "^([0-9]+)\\.([0-9]+[af]?)(\\+PTX)?$")
-    message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST: '${arch}' is no architecture\n"
+    message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST: '${arch}' is not an architecture\n"
                         "  have  '${arch_list}'\n"
                         "  fix   give numbers as in 8.0;9.0+PTX")
   endif()

@@ -169,7 +169,7 @@ moonhalo_add_check_test(all "${all_called}"
                         "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua" --field u=6x5:float32)
 
 # Compared with whole fields: alike, and a function that is not.
-moonhalo_add_check_test(verify "alike  learn\\(\\), to [0-9.e-]+ .(everywhere|result 1).\nok     learn"
+moonhalo_add_check_test(verify "same  learn\\(\\), to [0-9.e-]+ .(everywhere|result 1).\nok     learn"
                         "${PROJECT_SOURCE_DIR}/tests/embed/check_all.lua" --ranks 3 --field u=6x5 --verify)
 string(CONCAT differs "host.verify: 'centre' gives other numbers on 3 ranks than on one\n"
        "  have  field u.[0-9], [0-9]. is ")

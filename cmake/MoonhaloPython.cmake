@@ -3,7 +3,7 @@
 get_filename_component(moonhalo_python "${MOONHALO_TORCH_DIR}/../../../../bin/python3" ABSOLUTE)
 set(moonhalo_no_python "")
 if(NOT EXISTS "${moonhalo_python}" OR NOT EXISTS "${MOONHALO_TORCH_DIR}/lib/libtorch_python.so")
-  set(moonhalo_no_python "LibTorch is no wheel in a Python environment: ${MOONHALO_TORCH_DIR}")
+  set(moonhalo_no_python "LibTorch is not a wheel in a Python environment: ${MOONHALO_TORCH_DIR}")
   return()
 endif()
 execute_process(COMMAND "${moonhalo_python}" -c

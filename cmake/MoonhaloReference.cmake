@@ -2,7 +2,7 @@
 # for `moonhalo help` and the annotations for editors (docs/tools/README.md).
 find_package(Python3 COMPONENTS Interpreter)
 if(NOT Python3_Interpreter_FOUND)
-  message(FATAL_ERROR "Python 3 is missing: it gathers the texts of `moonhalo help` from the sources\n"
+  message(FATAL_ERROR "Python 3 is missing: it gathers the strings of `moonhalo help` from the sources\n"
                       "  fix   apt-get install python3, or pass -DPython3_EXECUTABLE=PATH")
 endif()
 file(GLOB_RECURSE reference_inputs CONFIGURE_DEPENDS scripting/*.cpp scripting/*.lua)

@@ -24,7 +24,7 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter
                                                     "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
-  moonhalo_add_test(NAME style.rooms COMMAND Python3::Interpreter tests/style/check_rooms.py "${PROJECT_SOURCE_DIR}"
+  moonhalo_add_test(NAME style.layers COMMAND Python3::Interpreter tests/style/check_layers.py "${PROJECT_SOURCE_DIR}"
            "${format_check}" COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter
       "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
@@ -37,6 +37,6 @@ if(Python3_Interpreter_FOUND)
                       "${reference_json}")
     set_tests_properties(lua.Y10_help PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
   endif()
-  set_tests_properties(style style.features style.rooms style.tests style.git style.words style.reference
+  set_tests_properties(style style.features style.layers style.tests style.git style.words style.reference
       style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
 endif()

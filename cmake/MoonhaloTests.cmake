@@ -266,7 +266,7 @@ if(mpi_tests AND MPI_C_FOUND)
     # Words that no other line has; a killed rank says nothing itself, so they are its launcher's (Open MPI, MPICH).
     set(text_killed "exited on signal 9|KILLED BY SIGNAL: 9")
     set(text_abort "rank 1 stops all ranks: the disk is full")
-    set(text_exception "nobody catches this")
+    set(text_exception "nothing catches this")
     set(text_returns "rank 1 ended without joining all_reduce")
     moonhalo_add_test(NAME mpi.${how}_rank
              COMMAND "${CMAKE_COMMAND}" "-DMPIEXEC=${MPIEXEC_EXECUTABLE}" "-DPROGRAM=$<TARGET_FILE:test_mpi>" -DRANKS=3

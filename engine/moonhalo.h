@@ -5,8 +5,8 @@
 
 #include <ATen/ATen.h>
 
-#include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/exchange/halo_options.h"
@@ -24,8 +24,8 @@
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/registered_mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/host_block.h"
-#include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/tensor_meaning.h"

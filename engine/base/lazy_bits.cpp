@@ -7,14 +7,14 @@
 
 namespace moonhalo {
 
-at::Tensor carried_out(const at::Tensor& tensor) {
+at::Tensor materialize_lazy_bits(const at::Tensor& tensor) {
   if (!is_lazy(tensor)) return tensor;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return tensor.clone();
 }
 
 void refuse_layout(at::Layout layout, at::IntArrayRef shape, const char* operation) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, operation, ": a tensor of layout ", layout, " has no blocks and does not meet ShardTensors\n  have  shape ", shape,
+  TORCH_CHECK_NOT_IMPLEMENTED(false, operation, ": a tensor of layout ", layout, " has no blocks and cannot be combined with ShardTensors\n  have  shape ", shape,
                               ", layout ", layout, "\n  fix   make it dense first (to_dense()), or leave the mesh: full_tensor(x)");
 }
 

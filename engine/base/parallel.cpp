@@ -28,7 +28,7 @@ void run_part(const Loop& loop, int thread, int64_t begin, int64_t end) {
   loop.body(begin, end);
 }
 
-/// The part of one thread of a region; LibTorch cuts its loops alike.
+/// The part of one thread of a region; LibTorch divides its loops in the same way.
 void run_thread(void* context, int thread, int threads) {
   Loop& loop = *static_cast<Loop*>(context);
   const int64_t count = loop.end - loop.begin;

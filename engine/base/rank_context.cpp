@@ -26,7 +26,7 @@ RankContext& RankContext::begin() {
   return *(of_thread_ = owner.context.get());
 }
 
-// Last made, first destroyed; what a destructor asks for anew is destroyed too.
+// Last made, first destroyed; what a destructor requests again is destroyed too.
 RankContext::~RankContext() {
   while (made_ > 0) {
     const size_t part = order_[--made_];

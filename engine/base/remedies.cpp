@@ -18,13 +18,16 @@ constexpr std::string_view kFix = "\n  fix   ";
 
 /// In the order of Remedy.
 constexpr Words kWords[] = {
-    {"make it alike on all ranks: one mh::manual_seed for all before weights are made, one mh::distribute_tensor of "
+    {"initialise it identically on all ranks: one mh::manual_seed for all before weights are made, one "
+     "mh::distribute_tensor of "
      "what one rank read; a rank's block of a larger tensor becomes a part by mh::from_local. "
      "mh::set_check_replicated(false) switches this check off",
-     "make it alike on all ranks: one mh.manual_seed for all before weights are made, math.randomseed with one seed, "
+     "initialise it identically on all ranks: one mh.manual_seed for all before weights are made, math.randomseed with "
+     "one seed, "
      "one mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by "
      "mh.from_local. mh.check_replicated(false) switches this check off",
-     "make it alike on all ranks: one torch.manual_seed for all before weights are made, one mh.distribute_tensor of "
+     "initialise it identically on all ranks: one torch.manual_seed for all before weights are made, one "
+     "mh.distribute_tensor of "
      "what one rank read; a rank's block of a larger tensor becomes a part by mh.from_local"},
     {"the same mh::manual_seed on all ranks, and the same random operators in the same order since. "
      "mh::set_check_replicated(false) switches this check off",
@@ -55,11 +58,11 @@ constexpr Words kWords[] = {
      "own, make it a ShardTensor first (mh.from_local)",
      "if all ranks have the same one, make it a parameter before it is used (torch.nn.Parameter); if it is this rank's "
      "own, make it a ShardTensor first (mh.from_local)"},
-    {"compute it anew from the parameters for each of the two, or give what it meets the samples as mh::local_batch "
+    {"compute it again from the parameters for each of the two, or give what it is combined with as mh::local_batch "
      "makes them",
-     "compute it anew from the parameters for each of the two, or give what it meets the samples as mh.local_batch "
+     "compute it again from the parameters for each of the two, or give what it is combined with as mh.local_batch "
      "makes them",
-     "compute it anew from the parameters for each of the two, or give what it meets the samples as mh.from_local "
+     "compute it again from the parameters for each of the two, or give what it is combined with as mh.from_local "
      "makes them"},
     {"give it to a module as mh::constant_of_samples(t, mesh), or make each rank's samples of it first",
      "give it to a module as mh.constant(t), or make each rank's samples of it first",

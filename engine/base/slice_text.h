@@ -25,7 +25,7 @@ struct SlicePart {
 std::vector<SlicePart> parse_slice_text(std::string_view text,
                                         const std::function<std::string(const std::string& problem)>& message);
 
-/// True if a text is meant as the above, rightly or wrongly, and not as a name.
+/// True if a string is meant as the above, rightly or wrongly, and not as a name.
 bool looks_like_slices(std::string_view text);
 
 }  // namespace moonhalo

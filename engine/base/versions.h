@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-// Autograd's version counters tell that a tensor was written: those of ShardTensors, which all ranks move alike, and of
-// their blocks.
+// Autograd's version counters tell that a tensor was written: those of ShardTensors, which all ranks change in the
+// same way, and of their blocks.
 namespace moonhalo {
 
 /// The number of writes to a tensor; 0 in inference mode, which does not count. Views share the counter of what they

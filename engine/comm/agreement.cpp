@@ -15,7 +15,7 @@ namespace {
 
 enum Kind : char { kNone = '-', kRuntime = 'r', kValue = 'v', kType = 't', kMissing = 'n' };
 
-/// A failure as it travels: its kind, then its message.
+/// A failure as it is sent: its kind, then its message.
 std::string attempt(const std::function<void()>& work) {
   const auto packed = [](Kind kind, const char* text) { return std::string(1, kind) + text; };
   try {
@@ -57,11 +57,11 @@ void fail_together(Communicator& group, const std::function<void()>& work, const
   const auto all = group.all_gather_strings(mine);
   const auto first = static_cast<size_t>(
       std::find_if(all.begin(), all.end(), [](const auto& s) { return s[0] != kNone; }) - all.begin());
-  const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& s) { return s == all[first]; });
+  const bool identical = std::all_of(all.begin(), all.end(), [&](const auto& s) { return s == all[first]; });
   std::string text = all[first].substr(1);
   const std::string self = std::to_string(group.rank()) + " of " + std::to_string(group.size());
   const auto names = group.all_gather_strings(rank.empty() ? self : rank);
-  if (!alike) text += "\n  rank  " + names[first];
+  if (!identical) text += "\n  rank  " + names[first];
   switch (all[first][0]) {
     case kValue:
       TORCH_CHECK_VALUE(false, text);

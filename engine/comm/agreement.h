@@ -12,10 +12,10 @@ class Communicator;
 /// want different SETTINGS". Collective; in a world of one, or a fake one, no rank is there to differ.
 void check_same_on_all_ranks(Communicator& world, const char* op, const char* settings, const std::string& setting);
 
-/// Runs `work` on this rank and throws on every rank alike when it failed on any: the message of the first failing
-/// rank, in its own type, naming the rank unless all failed in the same words. So no rank waits for one whose disk
-/// failed. `rank` says which one it is, "R of N"; "" stands for the rank in this group. Collective over `group`; `work`
-/// itself must not communicate.
+/// Runs `work` on this rank and throws on every rank when it failed on any: the message of the first failing rank,
+/// in its own type, naming the rank unless all failed in the same words. So no rank waits for one whose disk
+/// failed. `rank` says which one it is, "R of N"; "" stands for the rank in this group. Collective over `group`;
+/// `work` itself must not communicate.
 void fail_together(Communicator& group, const std::function<void()>& work, const std::string& rank = "");
 
 }  // namespace moonhalo

@@ -17,10 +17,10 @@
 #include "moonhalo/engine/comm/before_collective.h"
 #include "moonhalo/engine/comm/message_counts.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/comm/sum_tree.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/comm/traffic.h"
-#include "moonhalo/engine/comm/uncounted.h"
 
 namespace moonhalo {
 namespace {
@@ -38,9 +38,9 @@ void check_largest(const char* what, at::IntArrayRef counts, int64_t largest) {
                     ", largest ", largest, "\n  fix   give the largest part of any rank, the same number on all ranks");
 }
 
-void check_elements(const char* verb, const char* what, const at::Tensor& tensor, int64_t wanted) {
-  TORCH_CHECK_VALUE(tensor.numel() == wanted, verb, ": `", what, "` has ", tensor.numel(), " elements, the counts say ",
-                    wanted, "\n  have  a tensor of shape ", tensor.sizes(), "\n  fix   make the counts and `", what,
+void check_elements(const char* verb, const char* what, const at::Tensor& tensor, int64_t required) {
+  TORCH_CHECK_VALUE(tensor.numel() == required, verb, ": `", what, "` has ", tensor.numel(), " elements, the counts say ",
+                    required, "\n  have  a tensor of shape ", tensor.sizes(), "\n  fix   make the counts and `", what,
                     "` agree");
 }
 
@@ -64,7 +64,7 @@ class Finished final : public Work {
   void wait() override {}
 };
 
-// Messages between this rank and itself never leave it: each send meets the receive in the same place.
+// Messages between this rank and itself never leave it: each send matches the receive in the same place.
 void deliver_to_self(int rank, std::vector<Message>& sends, std::vector<Message>& receives) {
   const auto is_self = [rank](const Message& m) { return m.peer == rank; };
   std::vector<Message> from, to;
@@ -164,22 +164,22 @@ namespace {
 struct Counting {
   int64_t bytes_sent = 0;
   BeforeCollective before_collective = nullptr;
-  int uncounted = 0;
+  int stats_pause = 0;
 };
 const RankLocal<Counting> counting;
 }  // namespace
 
 void set_before_collective(BeforeCollective hook) { counting->before_collective = hook; }
 
-Uncounted::Uncounted() { ++counting->uncounted; }
-Uncounted::~Uncounted() { --counting->uncounted; }
+ScopedStatsPause::ScopedStatsPause() { ++counting->stats_pause; }
+ScopedStatsPause::~ScopedStatsPause() { --counting->stats_pause; }
 
 int64_t bytes_sent_by_this_thread() { return counting->bytes_sent; }
 
 void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
   Counting& mine = *counting;
   if (mine.before_collective) mine.before_collective();
-  if (mine.uncounted > 0) return;
+  if (mine.stats_pause > 0) return;
   mine.bytes_sent += bytes;
   const bool reduces = kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter;
   note_traffic(reduces ? Traffic::kAllReduce : Traffic::kOther);

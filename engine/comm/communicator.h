@@ -37,9 +37,10 @@ struct Message {
   }
 };
 
-/// Counts calls, messages and bytes by kind of collective, alike for every backend. Messages are those that this rank
-/// sends over MPI or TCP (docs/clusters.md). Bytes are counted as if each part went directly to the rank that needs it
-/// (all_reduce: a reduce-scatter and an all-gather). A group of one rank counts nothing, and so does a barrier.
+/// Counts calls, messages and bytes by kind of collective, in the same way for every backend. Messages are those
+/// that this rank sends over MPI or TCP (docs/clusters.md). Bytes are counted as if each part went directly to the
+/// rank that needs it (all_reduce: a reduce-scatter and an all-gather). A group of one rank counts nothing, and so
+/// does a barrier.
 struct CommStats {
   enum Kind { kExchange, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kKinds };
   struct Count {
@@ -110,8 +111,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// counts[rank] elements). Collective.
   void reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op = ReduceOp::kSum);
   /// Sends send_counts[r] elements of `in` to rank r and receives receive_counts[r] elements of `out` from it.
-  /// `largest`: no part of any rank has more elements; the same number on all ranks. Short parts then travel together.
-  /// Collective.
+  /// `largest`: no part of any rank has more elements; the same number on all ranks. Short parts are then sent
+  /// together. Collective.
   void all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
                   int64_t largest = kUnknown);
   static constexpr int64_t kUnknown = -1;

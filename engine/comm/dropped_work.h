@@ -6,14 +6,14 @@
 
 namespace moonhalo {
 
-/// For destructors: waits for an exchange that was dropped, or its messages would meet the wrong receives. An error is
-/// printed.
+/// For destructors: waits for an exchange that was dropped, or its messages would match the wrong receives. An
+/// error is printed.
 template <typename Work>
 void finish_dropped(Work& work) {
   try {
     work.wait();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "moonhalo: in an exchange that nobody waited for: %s\n", error.what());
+    std::fprintf(stderr, "moonhalo: error in an exchange that was destroyed before wait(): %s\n", error.what());
   }
 }
 

@@ -12,12 +12,12 @@ std::atomic<const InterpreterLock*> interpreter_lock{nullptr};
 
 void set_interpreter_lock(const InterpreterLock& lock) { interpreter_lock = &lock; }
 
-InterpreterGivenUp::InterpreterGivenUp() {
-  if (const InterpreterLock* lock = interpreter_lock) given_up_ = lock->give_up();
+InterpreterReleased::InterpreterReleased() {
+  if (const InterpreterLock* lock = interpreter_lock) released_state_ = lock->give_up();
 }
 
-InterpreterGivenUp::~InterpreterGivenUp() {
-  if (given_up_ != nullptr) interpreter_lock.load()->take(given_up_);
+InterpreterReleased::~InterpreterReleased() {
+  if (released_state_ != nullptr) interpreter_lock.load()->take(released_state_);
 }
 
 }  // namespace moonhalo

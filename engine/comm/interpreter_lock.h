@@ -7,22 +7,22 @@ namespace moonhalo {
 struct InterpreterLock {
   /// Gives the lock up if the calling thread holds it, and returns what `take` needs; else null.
   void* (*give_up)();
-  void (*take)(void* given_up);
+  void (*take)(void* interpreter_released);
 };
 /// Set once, before any rank waits; lives as long as the process.
 void set_interpreter_lock(const InterpreterLock& lock);
 
 /// A thread that waits for another rank makes one first: the other may need the interpreter to come. Neither made nor
 /// destroyed while the thread holds a mutex that others take while they hold the interpreter.
-class InterpreterGivenUp {
+class InterpreterReleased {
  public:
-  InterpreterGivenUp();
-  ~InterpreterGivenUp();
-  InterpreterGivenUp(const InterpreterGivenUp&) = delete;
-  InterpreterGivenUp& operator=(const InterpreterGivenUp&) = delete;
+  InterpreterReleased();
+  ~InterpreterReleased();
+  InterpreterReleased(const InterpreterReleased&) = delete;
+  InterpreterReleased& operator=(const InterpreterReleased&) = delete;
 
  private:
-  void* given_up_ = nullptr;
+  void* released_state_ = nullptr;
 };
 
 }  // namespace moonhalo

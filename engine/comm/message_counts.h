@@ -14,7 +14,7 @@ namespace moonhalo {
 
 /// Up to this size of all ranks' data together, an all_reduce is one all-gather.
 inline constexpr size_t kGatherBytes = 64 * 1024;
-/// Up to this size of a part, those of an all_to_all travel together.
+/// Up to this size of a part, those of an all_to_all are sent together.
 inline constexpr int64_t kShortPartBytes = 1024;
 
 /// The messages of a rank that sends all it has by way of others.

@@ -44,7 +44,7 @@ Acc multiply(Acc a, Acc b) {
   }
 }
 
-// In blocks, because the compiler vectorises loops whose length it knows.
+// In blocks, because the compiler vectorises loops of known length.
 template <typename Body>
 void repeat(int64_t count, const Body& body) {
   constexpr int64_t kBlock = 64;
@@ -55,7 +55,7 @@ void repeat(int64_t count, const Body& body) {
   for (; i < count; ++i) body(i);
 }
 
-// The compiler vectorises loops over local memory, since nothing else can lie there.
+// The compiler vectorises loops over local memory, since nothing else can be stored there.
 template <typename Acc>
 struct Chunk {
   static constexpr int64_t kSize = kChunkBytes / static_cast<int64_t>(sizeof(Acc));

@@ -49,7 +49,7 @@ int SumPlan::rank_at(Place place, int level) const {
   }
 }
 
-// The rank that has what this rank of a pair has not, when their block meets one without pairs.
+// The rank that has what this rank of a pair has not, when their block is reduced with one without pairs.
 int SumPlan::other_of_pair(int rank) const {
   Place place = first_place(rank);
   int level = 0;

@@ -34,15 +34,15 @@ struct SumStep {
   PartRange sent, kept;                 ///< what leaves, and what this rank has afterwards and receives values for
   bool first = false;                   ///< this rank's values are the first operand
   bool raw = false;                     ///< what comes are one rank's own values, of the tensor's dtype
-  bool final = false;                   ///< what travels has been reduced over all ranks and belongs to the receiver
+  bool final = false;                   ///< what is sent has been reduced over all ranks and belongs to the receiver
 };
 
 /// A reduce-scatter along the tree, by recursive halving: neighbours first, then pairs of neighbours, and so on, so
-/// that long messages stay within a host. Parts are numbered in an order of their owners in which every message is a
-/// run of parts. Ranks of paired leaves halve their parts once more; where such a part of the tree meets one without
-/// pairs, one rank of each pair gives away what it has, and is given its own part at the end. So a rank sends at most
-/// ceil(log2 ranks) messages and no element twice, except that those who give all away send their own part, too, which
-/// comes back.
+/// that long messages stay within a host. Parts are numbered in an order of their owners in which every message is
+/// a run of parts. Ranks of paired leaves halve their parts once more; where such a part of the tree is reduced
+/// with one without pairs, one rank of each pair gives away what it has, and is given its own part at the end. So a
+/// rank sends at most ceil(log2 ranks) messages and no element twice, except that those who give all away send
+/// their own part, too, which comes back.
 class SumPlan {
  public:
   explicit SumPlan(int ranks);

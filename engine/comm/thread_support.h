@@ -3,7 +3,8 @@
 
 namespace moonhalo {
 
-/// Communicators whose messages another's library carries. Those that are not may be used while the program talks.
+/// Communicators whose messages another's library carries. Those that are not may be used while the program
+/// communicates.
 class ThreadSupport {
  public:
   virtual ~ThreadSupport() = default;

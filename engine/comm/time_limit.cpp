@@ -16,11 +16,11 @@ namespace moonhalo {
 namespace {
 
 constexpr std::chrono::minutes kDefault{10};
-constexpr std::chrono::seconds kMostPerLook{1};
+constexpr std::chrono::seconds kMostPerPoll{1};
 
 const RankLocal<std::optional<std::chrono::milliseconds>> default_of_rank;
 const RankLocal<int> without_limit_of_rank;
-const RankLocal<std::chrono::steady_clock::duration> in_vain_of_rank;
+const RankLocal<std::chrono::steady_clock::duration> failed_waits_of_rank;
 
 }  // namespace
 
@@ -78,22 +78,22 @@ WithoutTimeLimit::~WithoutTimeLimit() { --*without_limit_of_rank; }
 WaitingTime::WaitingTime() : exceptions_(std::uncaught_exceptions()) {}
 
 WaitingTime::~WaitingTime() {
-  if (std::uncaught_exceptions() > exceptions_) *in_vain_of_rank += waited_;
+  if (std::uncaught_exceptions() > exceptions_) *failed_waits_of_rank += waited_;
 }
 
-WaitsInVain::WaitsInVain() : before_(std::exchange(*in_vain_of_rank, {})) {}
-WaitsInVain::~WaitsInVain() { *in_vain_of_rank += before_; }
+FailedWaits::FailedWaits() : before_(std::exchange(*failed_waits_of_rank, {})) {}
+FailedWaits::~FailedWaits() { *failed_waits_of_rank += before_; }
 
-std::chrono::milliseconds WaitsInVain::left(std::chrono::milliseconds limit) const {
+std::chrono::milliseconds FailedWaits::left(std::chrono::milliseconds limit) const {
   using std::chrono::milliseconds;
-  const auto waited = std::chrono::duration_cast<milliseconds>(*in_vain_of_rank);
+  const auto waited = std::chrono::duration_cast<milliseconds>(*failed_waits_of_rank);
   const milliseconds least = std::clamp<milliseconds>(limit / 10, milliseconds(1), std::chrono::seconds(1));
   return std::max(limit - waited, least);
 }
 
-std::chrono::steady_clock::duration WaitingTime::look() {
+std::chrono::steady_clock::duration WaitingTime::poll() {
   const auto now = std::chrono::steady_clock::now();
-  waited_ += std::min<std::chrono::steady_clock::duration>(now - last_, kMostPerLook);
+  waited_ += std::min<std::chrono::steady_clock::duration>(now - last_, kMostPerPoll);
   last_ = now;
   return waited_;
 }

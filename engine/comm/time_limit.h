@@ -66,7 +66,7 @@ class WaitingTime {
  public:
   WaitingTime();
   ~WaitingTime();
-  std::chrono::steady_clock::duration look();
+  std::chrono::steady_clock::duration poll();
   /// The part of the limit that was left at the last look; 0 or less when it is over.
   std::chrono::steady_clock::duration left(std::chrono::milliseconds limit) const;
 
@@ -78,11 +78,11 @@ class WaitingTime {
 
 /// While it lives, it adds up how long this rank has waited in vain: in waits that ended with an exception. So what is
 /// left of a limit can be given to the next wait for the same rank, and a lost rank costs one limit, not two.
-class WaitsInVain {
+class FailedWaits {
  public:
-  WaitsInVain();
-  ~WaitsInVain();
-  WaitsInVain(const WaitsInVain&) = delete;
+  FailedWaits();
+  ~FailedWaits();
+  FailedWaits(const FailedWaits&) = delete;
   /// Returns what is left of `limit`, but at least a tenth of it or a second, so that ranks that noticed one loss can
   /// still agree.
   std::chrono::milliseconds left(std::chrono::milliseconds limit) const;

@@ -24,7 +24,8 @@ namespace {
 const RankLocal<int64_t> recording_from_of_rank{-1};  // the smallest tensor that is deferred; -1: no scope
 const RankLocal<std::weak_ptr<DeferredTape>> tape_of_rank;
 
-// One for all scopes of a thread, so that tensors of two scopes may meet; it lives as long as a deferred tensor.
+// One for all scopes of a thread, so that tensors of two scopes may be combined; it lives as long as a deferred
+// tensor.
 std::shared_ptr<DeferredTape> current_tape() {
   auto tape = tape_of_rank->lock();
   if (!tape) *tape_of_rank = tape = std::make_shared<DeferredTape>();
@@ -170,7 +171,7 @@ void record(const c10::OperatorHandle& op, Stack& stack, size_t base) {
   for_each_tensor(stack, base, [&](int, int, const at::Tensor& tensor) {
     const DeferredImpl* impl = deferred_impl(tensor);
     if (!impl || tape == impl->tape) return;
-    TORCH_CHECK_VALUE(!tape, op.operator_name().name, ": deferred tensors of two threads meet\n  fix   build a model on one thread");
+    TORCH_CHECK_VALUE(!tape, op.operator_name().name, ": deferred tensors of two threads are combined\n  fix   build a model on one thread");
     tape = impl->tape;
     device = impl->device();
   });

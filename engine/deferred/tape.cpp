@@ -144,17 +144,17 @@ std::vector<DeferredTape::Result> DeferredTape::shapes_of(const Step& step) {
 
 // Backwards: a step counts if it made or wrote memory that a later step of those, or the value itself, reads.
 std::vector<size_t> DeferredTape::needed_for(int64_t value) const {
-  std::unordered_set<const void*> wanted = {storage_of(value)};
+  std::unordered_set<const void*> required = {storage_of(value)};
   std::vector<size_t> needed;
   for (size_t i = steps_.size(); i-- > 0;) {
     const Step& step = steps_[i];
-    const auto counts = [&](int64_t v) { return v >= 0 && wanted.count(storage_of(v)) > 0; };
+    const auto counts = [&](int64_t v) { return v >= 0 && required.count(storage_of(v)) > 0; };
     bool needs =
         std::any_of(step.uses.begin(), step.uses.end(), [&](const Use& u) { return u.written && counts(u.value); });
     for (const Result& result : step.results) needs |= std::any_of(result.values.begin(), result.values.end(), counts);
     if (!needs) continue;
     needed.push_back(i);
-    for (const Use& use : step.uses) wanted.insert(storage_of(use.value));
+    for (const Use& use : step.uses) required.insert(storage_of(use.value));
   }
   std::reverse(needed.begin(), needed.end());
   return needed;

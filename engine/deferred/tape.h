@@ -23,8 +23,8 @@ class DeferredTape {
     std::vector<int64_t> values;  ///< -1: undefined
   };
 
-  /// Notes a call whose arguments include the deferred values that `value_of` knows (-1 for others). A random operator
-  /// draws its key now. `factory`: its result starts from nothing.
+  /// Notes a call whose arguments include the deferred values that `value_of` has (-1 for others). A random
+  /// operator draws its key now. `factory`: its result starts from nothing.
   std::vector<Result> record(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, bool factory,
                              const std::function<int64_t(const at::Tensor&)>& value_of);
   const at::Tensor& meta(int64_t value) const { return metas_[value]; }

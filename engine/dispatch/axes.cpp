@@ -185,8 +185,8 @@ class Solver {
     if (disjoint(strategy, mesh_) && partials_fit(strategy)) consider(strategy);
   }
 
-  // A product passes one Partial on; a sum needs every term Partial alike (a plain or replicated term would be
-  // counted once per rank).
+  // A product passes one Partial on; a sum needs every term Partial of the same kind (a plain or replicated term
+  // would be counted once per rank).
   bool partials_fit(const Strategy& strategy) const {
     for (int64_t m = 0; m < mesh_.ndim(); ++m) {
       if (!strategy.partials[m]) continue;
@@ -202,7 +202,7 @@ class Solver {
       const bool sums = strategy.partials[m] == ReduceOp::kSum || strategy.partials[m] == ReduceOp::kAvg;
       if (!sums || (joint && joint_missing) || each + joint != 1) return false;
     }
-    // A cut contraction leaves Partial(reduce); it must not meet a Partial of another kind.
+    // A cut contraction leaves Partial(reduce); it must not be combined with a Partial of another kind.
     for (size_t a = 0; a < axes_.kinds.size(); ++a) {
       if (axes_.kinds[a] != AxisKind::kReduce || !strategy.cuts[a]) continue;
       for (const auto& op : strategy.partials) {
@@ -297,20 +297,20 @@ class Solver {
     const double bound = best_cost_ * (1 - 1e-12);
     double cost = extents_.empty() ? 0 : work(strategy);
     if (cost >= bound) return;
-    auto wanted = inputs(strategy);
-    for (size_t s = 0; s < wanted.size(); ++s) {
+    auto required = inputs(strategy);
+    for (size_t s = 0; s < required.size(); ++s) {
       const SpecPtr& spec = call_.slots()[s].spec;
-      if (wanted[s] && wanted[s] != spec) cost += redistribution_cost(*spec, *wanted[s]);
+      if (required[s] && required[s] != spec) cost += redistribution_cost(*spec, *required[s]);
     }
     if (cost >= bound) return;
-    auto results = outputs(strategy, wanted);
+    auto results = outputs(strategy, required);
     // A Partial result must be reduced some day.
     for (const SpecPtr& output : results) {
       if (output->has_partial()) cost += redistribution_cost(*output, *without_partial(output));
     }
     if (cost >= bound) return;
     best_cost_ = cost;
-    best_inputs_ = std::move(wanted);
+    best_inputs_ = std::move(required);
     best_outputs_ = std::move(results);
   }
 

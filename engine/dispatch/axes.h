@@ -10,7 +10,7 @@ namespace moonhalo {
 
 /// Says what cutting an axis does to the results.
 enum class AxisKind : uint8_t {
-  kKeep,    ///< the axis is in the results: they are cut alike
+  kKeep,    ///< the axis is in the results: they are cut in the same way
   kReduce,  ///< the axis is summed (or max'ed, ...) away: a cut leaves the results Partial(reduce)
   kUncut,   ///< the operator needs the whole axis on one rank
 };
@@ -19,7 +19,7 @@ enum class AxisKind : uint8_t {
 enum class PartialUse : uint8_t {
   kResolve,    ///< must be resolved first
   kOneFactor,  ///< linear in this tensor alone (a product): one Partial input at a time, the results become Partial
-  kAllTerms,   ///< linear in all such tensors together (a sum): all of them Partial alike, the results too
+  kAllTerms,   ///< linear in all such tensors together (a sum): all of them Partial of the same kind, the results too
 };
 
 /// An operator described by axes, as in an einsum: most operators need no other rule.
@@ -41,9 +41,10 @@ struct Axes {
   SpecPtr fixed_spec = {};
 };
 
-/// Chooses for every axis one of the cuts that the inputs have, or none, so that the estimated traffic is least (with
-/// divided_work.h, and the work of products), and fills in the plan's inputs and outputs. A factor of a product that
-/// alone is cut along a summed axis may be cut along another of its own. Every rank chooses alike.
+/// Chooses for every axis one of the cuts that the inputs have, or none, so that the estimated traffic is least
+/// (with divided_work.h, and the work of products), and fills in the plan's inputs and outputs. A factor of a
+/// product that alone is cut along a summed axis may be cut along another of its own. Every rank makes the same
+/// choice.
 Plan solve(const OpCall& call, const Axes& axes);
 
 /// Axes of an elementwise operator: every tensor slot broadcast against the others, right aligned; one axis per dim of

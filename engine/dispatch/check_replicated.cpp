@@ -14,14 +14,13 @@
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
 
 namespace moonhalo {
 namespace {
 
-// A tensor that is made anew for every call is compared at so many meetings of its kind; a weight, which lives on,
-// once.
+// A tensor that is made for every call is compared as often of its kind; a weight, which lives on, once.
 constexpr uint64_t kFirstMeetings = 16;
 constexpr uint64_t kLongestGap = 1024;
 constexpr size_t kMostKinds = 65536, kFirstSweep = 1024;
@@ -46,7 +45,7 @@ struct Meeting {
   // Not at powers of two or the like: in a loop of 12 equal layers some would never have their turn.
   void plan_next(uint64_t first_ones) {
     const uint64_t gap = count < first_ones ? 1 : std::min(count / 8 + 1, kLongestGap);
-    next = count + gap + combine_tag(combine_tag(kFirstTag, ordinal), count) % gap;
+    next = count + gap + combine_fingerprint(combine_fingerprint(kFirstFingerprint, ordinal), count) % gap;
   }
 };
 
@@ -71,15 +70,15 @@ struct OnMesh {
 
   // Any other: by operator, argument, dtype and shape.
   Meeting& of_kind(const at::Tensor& tensor, const c10::OperatorHandle& op, int arg, int item) {
-    uint64_t key = combine_tag(reinterpret_cast<uintptr_t>(&op.operator_name()),
-                               static_cast<uint64_t>(arg) << 32 ^ static_cast<uint32_t>(item));
-    key = combine_tag(key, static_cast<uint64_t>(tensor.scalar_type()));
-    for (const int64_t size : tensor.sizes()) key = combine_tag(key, static_cast<uint64_t>(size));
+    uint64_t key = combine_fingerprint(reinterpret_cast<uintptr_t>(&op.operator_name()),
+                                       static_cast<uint64_t>(arg) << 32 ^ static_cast<uint32_t>(item));
+    key = combine_fingerprint(key, static_cast<uint64_t>(tensor.scalar_type()));
+    for (const int64_t size : tensor.sizes()) key = combine_fingerprint(key, static_cast<uint64_t>(size));
     return of_key(key);
   }
 
   Meeting& of_draw(const c10::OperatorHandle& op) {
-    return of_key(combine_tag(reinterpret_cast<uintptr_t>(&op.operator_name()), ~uint64_t{0}));
+    return of_key(combine_fingerprint(reinterpret_cast<uintptr_t>(&op.operator_name()), ~uint64_t{0}));
   }
 
   Meeting& of_key(uint64_t key) {
@@ -196,8 +195,8 @@ void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std:
   compare_values(tensor, *mesh, {.where = where, .what = "a plain tensor"});
 }
 
-void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
-                         int item, const c10::IValue* arguments) {
+void used_with_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
+                             int item, const c10::IValue* arguments) {
   if (mesh->size() == 1 || !checks_of_rank->on) return;
   OnMesh& here = on(mesh);
   if (here.alone) return;

@@ -27,8 +27,8 @@ void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std:
 
 /// Called by the dispatcher if the plain tensor `tensor` is argument `arg` (item `item` of a list) of a call with
 /// ShardTensors on `mesh`. `arguments` are the arguments of the call; only the numbers among them are read.
-void meets_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
-                         int item, const c10::IValue* arguments);
+void used_with_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
+                             int item, const c10::IValue* arguments);
 
 /// Called by the dispatcher if a call on ShardTensors of `mesh` drew random numbers. Its key must be equal on all
 /// ranks, or the blocks would belong to different tensors. It is compared as rarely as plain tensors are.

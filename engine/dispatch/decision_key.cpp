@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/tensor/output_cut.h"
@@ -14,8 +14,8 @@
 namespace moonhalo {
 namespace {
 
-// Says what an item of a key is; the number of its words follows from that (and, for texts and lists, from the first
-// of them), so that two keys are equal only where all facts are.
+// Says what an item of a key is; the number of its words follows from that (and, for strings and lists, from the
+// first of them), so that two keys are equal only where all facts are.
 enum Kind : uint64_t {
   kUndefined,
   kNone,
@@ -31,7 +31,7 @@ enum Kind : uint64_t {
   kText,     // number of characters, characters
   kIntegers,
   kList,          // number of items; these follow
-  kGenerator,     // no word: whose numbers they are is no matter of plans
+  kGenerator,     // no word: plans do not depend on whose numbers they are
   kStridedBlock,  // as kBlock, strides
 };
 constexpr unsigned kKindBits = 4;
@@ -52,7 +52,7 @@ class KeyWriter {
       return list(v.toListRef());
     } else if (!reads_numbers) {
       item(kUnread);
-      origins_ = combine_tag(origins_, number_word(v));
+      origins_ = combine_fingerprint(origins_, number_word(v));
     } else if (v.isInt()) {
       integer(v);
     } else if (v.isBool()) {
@@ -102,7 +102,7 @@ class KeyWriter {
     if (!row_major) [[unlikely]]
       numbers(t.strides());
     if (first_origin_ == 0) first_origin_ = impl->origin;
-    origins_ = combine_tag(origins_, impl->origin);
+    origins_ = combine_fingerprint(origins_, impl->origin);
   }
 
   void plain(const at::Tensor& t) {

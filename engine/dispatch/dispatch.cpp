@@ -14,7 +14,7 @@
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/rank_context.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
@@ -22,15 +22,15 @@
 #include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/dispatch/out_of_memory.h"
-#include "moonhalo/engine/dispatch/undivided.h"
+#include "moonhalo/engine/dispatch/trivial_mesh_dims.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
-#include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
-#include "moonhalo/engine/tensor/kept_gather.h"
+#include "moonhalo/engine/tensor/host_halos.h"
 #include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/shard_tensor_meta.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
-#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/unsharded_cache.h"
 #include "moonhalo/engine/tensor/view_tracking.h"
 
 namespace moonhalo {
@@ -40,8 +40,8 @@ namespace {
 constexpr int64_t kMaxDecisions = 16384;
 
 uint64_t hash_of(at::ArrayRef<int64_t> key) {
-  uint64_t hash = kFirstTag;
-  for (const int64_t word : key) hash = combine_tag(hash, static_cast<uint64_t>(word));
+  uint64_t hash = kFirstFingerprint;
+  for (const int64_t word : key) hash = combine_fingerprint(hash, static_cast<uint64_t>(word));
   return hash;
 }
 
@@ -64,8 +64,8 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     install_gradient_hook(tensor);
   if (impl == nullptr) {
     if (is_lazy(tensor) && !move.written) [[unlikely]]
-      return localize(move, carried_out(tensor), op, arguments, sharing);
-    meets_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
+      return localize(move, materialize_lazy_bits(tensor), op, arguments, sharing);
+    used_with_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
     return move.redistribution ? move.redistribution->apply(tensor, Traffic::kInputs) : tensor;
   }
   if (impl->get_backend_meta() != nullptr || (move.written && writes_are_counted())) [[unlikely]]
@@ -74,19 +74,19 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
     impl->origin = sharing.tag;
     if (halo_options().keep) [[unlikely]]
       invalidate_halos(*impl);
-    ghosts_grow_old();
+    invalidate_host_halos();
   }
   at::Tensor moved;  // undefined: the block itself
   if (impl->spec() != move.given) {
     // The same tensor stands twice in a call, and has been resolved the first time.
-    const SpecPtr& wanted = move.wanted ? move.wanted : move.given;
-    if (impl->spec() != wanted) moved = redistribute_local(impl->local(), impl->spec(), wanted, Traffic::kInputs);
+    const SpecPtr& required = move.required ? move.required : move.given;
+    if (impl->spec() != required) moved = redistribute_local(impl->local(), impl->spec(), required, Traffic::kInputs);
   } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() &&
              !impl->shares_block()) {
     // The tensor that a view is made from is summed up first, so that both can be kept equal.
     const SpecPtr summed = without_partial(impl->spec());
     impl->replace(redistribute_local(impl->local(), impl->spec(), summed, Traffic::kInputs), summed);
-    moved = redistribute_local(impl->local(), summed, move.wanted, Traffic::kInputs);
+    moved = redistribute_local(impl->local(), summed, move.required, Traffic::kInputs);
   } else if (move.redistribution) {
     // A block that is shared with another ShardTensor cannot part from it.
     const bool shared = move.resolves && impl->shares_block();
@@ -95,24 +95,24 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
                                 "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     if (move.written) block_was_written(impl->local());
     const bool stored = impl->spec()->has_stored();
-    if (stored && !sharing.views) moved = kept_block(tensor, move.wanted);
+    if (stored && !sharing.views) moved = reusable_block(tensor, move.required);
     if (!moved.defined()) moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
     if (move.resolves && impl->spec()->is_replicate()) moved = moved.clone();  // a part shall not hold the whole
-    // Kernels add up in the order of memory, so a stored matrix is fetched as it would lie whole.
+    // Kernels add up in the order of memory, so a stored matrix is fetched as it would be stored whole.
     if ((stored || move.resolves) && !tensor.is_contiguous()) moved = laid_as(moved, tensor.strides());
-    if (move.resolves && !shared) impl->replace(moved, move.wanted);
+    if (move.resolves && !shared) impl->replace(moved, move.required);
   }
   if (sharing.views) {
-    const bool cut_anew = moved.defined() && impl->spec() != move.wanted;
+    const bool cut_again = moved.defined() && impl->spec() != move.required;
     // This rank alone may have had nothing to move.
-    if (cut_anew && moved.is_alias_of(impl->local())) moved = copied_block(moved);
-    sharing.views->read(tensor, cut_anew ? moved : at::Tensor(), move.wanted);
+    if (cut_again && moved.is_alias_of(impl->local())) moved = copied_block(moved);
+    sharing.views->read(tensor, cut_again ? moved : at::Tensor(), move.required);
   }
   return moved.defined() ? moved : impl->local();
 }
 
-// The short way of localize for most tensors: a block that is read or written where it lies, and of which nothing else
-// need know. Null where there is more to do.
+// The short way of localize for most tensors: a block that is read or written in place, and that nothing else
+// depends on. Null where there is more to do.
 inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
   if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
   // Planning has looked at the type.
@@ -195,7 +195,7 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
   }
 } catch (const c10::OutOfMemoryError& error) {
   std::vector<SpecPtr> tensors = decision.plan.outputs;
-  for (const Decision::Move& move : decision.moves) tensors.push_back(move.wanted ? move.wanted : move.given);
+  for (const Decision::Move& move : decision.moves) tensors.push_back(move.required ? move.required : move.given);
   throw_with_blocks(error, op.operator_name().name, tensors);
 }
 
@@ -207,11 +207,11 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
   if (!outputs.empty() && !outputs[index]) return local;
   if (!call.views && local.numel() == 0) [[unlikely]]
-    local = without_false_expansion(local, op.operator_name().name);
+    local = canonical_empty_strides(local, op.operator_name().name);
   at::Tensor result = outputs.empty() ? wrap(local, replicated(mesh_of(decision), local.sizes()))
                                       : wrap(std::move(local), outputs[index]);
   auto& impl = static_cast<ShardTensorImpl&>(*result.unsafeGetTensorImpl());
-  impl.origin = index == 0 ? call.tag : combine_tag(call.tag, index);
+  impl.origin = index == 0 ? call.tag : combine_fingerprint(call.tag, index);
   if (call.views) {
     call.views->mark(impl, decision.plan.breaks_alias);
   } else if (!decision.strides.empty() || !impl.local().is_contiguous()) [[unlikely]] {
@@ -311,12 +311,12 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
 }
 
 // The origin of the tensor whose value an operator passes on: what copy_ reads, the first of others.
-uint64_t Dispatch::kept_origin(const OperatorFacts& facts, const Stack& stack) const {
+uint64_t Dispatch::original_origin(const OperatorFacts& facts, const Stack& stack) const {
   if (!facts.written[0]) return first_origin_;
   const c10::IValue& source = stack[stack.size() - facts.arguments + 1];
   const ShardTensorImpl* impl =
       source.isTensor() && source.toTensor().defined() ? shard_impl(source.toTensor()) : nullptr;
-  return impl != nullptr ? impl->origin : combine_tag(origins_, 1);
+  return impl != nullptr ? impl->origin : combine_fingerprint(origins_, 1);
 }
 
 void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
@@ -324,8 +324,8 @@ void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::Oper
   std::optional<TracedCall> traced;
   if (trace != nullptr) traced.emplace();
   const size_t base = stack.size() - entry.facts.arguments;
-  const uint64_t tag = combine_tag(log_.shared_origin(origins_), decision.tag);
-  const uint64_t origin = decision.keeps_value ? kept_origin(entry.facts, stack) : tag;
+  const uint64_t tag = combine_fingerprint(log_.shared_origin(origins_), decision.tag);
+  const uint64_t origin = decision.keeps_value ? original_origin(entry.facts, stack) : tag;
   if (!decision.keeps_value) log_.add(tag, first_origin_, op.operator_name());
   if (decision.may_send) {
     const auto describe = [this, &decision, first = first_origin_] {
@@ -380,8 +380,8 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   auto decision = std::make_shared<Decision>();
   decision->key = key_.get().vec();
   decision->keeps_value = keeps_value(op.operator_name().name);
-  decision->tag = tag_of(op.operator_name().name, at::ArrayRef(stack).slice(stack.size() - facts.arguments),
-                         facts.pointwise && !facts.rule);
+  decision->tag = fingerprint_of(op.operator_name().name, at::ArrayRef(stack).slice(stack.size() - facts.arguments),
+                                 facts.pointwise && !facts.rule);
   const OpCall call(op, stack);
   decision->plan = plan(facts, call);
   const Plan& made = decision->plan;
@@ -391,9 +391,9 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
     const TensorArgument& slot = call.slots()[s];
     Decision::Move move{
         slot.arg.index, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg.index]};
-    if (slot.spec && move.wanted && move.wanted != slot.spec) {
-      move.redistribution = std::make_unique<Redistribution>(slot.spec, move.wanted);
-      move.resolves = !slot.plain && (slot.spec->has_partial() ? move.wanted == without_partial(slot.spec)
+    if (slot.spec && move.required && move.required != slot.spec) {
+      move.redistribution = std::make_unique<Redistribution>(slot.spec, move.required);
+      move.resolves = !slot.plain && (slot.spec->has_partial() ? move.required == without_partial(slot.spec)
                                                                : move.written && slot.spec->is_replicate());
       TORCH_INTERNAL_ASSERT(!move.written || move.resolves, call.name(), ": the plan moves a tensor that is written");
     }
@@ -404,7 +404,7 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   const std::string& name = op.operator_name().name;
   decision->foreign = made.gathered || !(name.starts_with("aten::") || name.starts_with("moonhalo::"));
   decision->strides = result_strides(op, stack, facts, made);
-  decision->any_order = may_lie_anyhow(op, stack, facts, decision->strides);
+  decision->any_order = layout_is_unspecified(op, stack, facts, decision->strides);
   return decision;
 }
 
@@ -417,17 +417,17 @@ void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) 
 
 // Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done
 // there.
-void Dispatch::undivide(const Rule& rule, const OpCall& call, Plan& plan) {
+void Dispatch::reuse_undivided_plan(const Rule& rule, const OpCall& call, Plan& plan) {
   OpCall whole = call;
   bool changed = false;
   for (TensorArgument& slot : whole.slots_) {
     if (!slot.spec) continue;
-    SpecPtr spec = undivided(slot.spec);
+    SpecPtr spec = without_trivial_mesh_dims(slot.spec);
     changed |= spec != slot.spec;
     slot.spec = std::move(spec);
   }
   if (!changed) return;
-  if (auto other = rule.plan(whole)) run_as(plan, std::move(*other), call);
+  if (auto other = rule.plan(whole)) reuse_plan(plan, std::move(*other), call);
 }
 
 Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
@@ -436,14 +436,14 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
   if (rule == nullptr && facts.pointwise && !facts.random) rule = pointwise;
   if (rule != nullptr) {
     if (auto made = rule->plan(call)) {
-      if (made->run || !made->argument_overrides.empty()) undivide(*rule, call, *made);
+      if (made->run || !made->argument_overrides.empty()) reuse_undivided_plan(*rule, call, *made);
       return std::move(*made);
     }
   }
   Plan gather = gather_plan(facts, call, fallback);
   if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {
     TORCH_WARN(call.name(),
-               ": no rule for these placements, its tensors are gathered to every rank (told once)\n  have  ",
+               ": no sharding rule for these placements; its tensors are gathered on every rank (shown once)\n  have  ",
                call.describe());
   }
   return gather;
@@ -468,7 +468,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   if (foreign) [[unlikely]]
     foreign->lay(stack, base);
   if (facts.reads_order) [[unlikely]]
-    stack[base] = lying_alike(stack[base].toTensor(), in_rows);
+    stack[base] = match_layout(stack[base].toTensor(), in_rows);
   for (const auto& [arg, value] : decision.plan.argument_overrides) stack[base + arg.index] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;
   if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {

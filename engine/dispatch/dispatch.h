@@ -32,8 +32,8 @@ struct Decision {
     int arg = 0;
     int item = -1;
     SpecPtr given;                                   // null: undefined; the decision's key holds its address
-    SpecPtr wanted;                                  // null: taken as it is
-    std::unique_ptr<Redistribution> redistribution;  // null: already as wanted
+    SpecPtr required;                                // null: taken as it is
+    std::unique_ptr<Redistribution> redistribution;  // null: already as required
     bool resolves = false;  // kept in the tensor: Partials summed up, or copies cut to write them
     bool written = false;
   };
@@ -41,14 +41,14 @@ struct Decision {
   Plan plan;
   std::vector<Move> moves;
   bool may_send = false;     // inputs move, or a run of the rule's own
-  uint64_t tag = 0;          // operator, specs and the key's other arguments by content: alike on all ranks
+  uint64_t tag = 0;          // operator, specs and the key's other arguments by content: the same on all ranks
   ResultStrides strides;     // of results that are not row-major
   bool any_order = false;    // of the results on a plain tensor, as far as is known
   bool foreign = false;      // carried out by a kernel that may read memory as the tensors' strides say
   bool keeps_value = false;  // copies and views of all elements: the result's origin is its source's
 };
 
-/// Describes one call: placements given and, where they were moved, wanted; of the results; bytes this rank sent.
+/// Describes one call: placements given and, where they were moved, required; of the results; bytes this rank sent.
 struct TraceRecord {
   std::string op;
   std::vector<std::string> inputs, outputs;
@@ -96,11 +96,11 @@ class Dispatch {
   std::shared_ptr<Decision> decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack);
   void remember(Entry& entry, std::shared_ptr<const Decision> decision);
   Plan plan(const OperatorFacts& facts, const OpCall& call);
-  static void undivide(const Rule& rule, const OpCall& call, Plan& plan);
+  static void reuse_undivided_plan(const Rule& rule, const OpCall& call, Plan& plan);
   void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack,
                uint64_t origin, const CallScope* scope);
-  uint64_t kept_origin(const OperatorFacts& facts, const Stack& stack) const;
+  uint64_t original_origin(const OperatorFacts& facts, const Stack& stack) const;
   bool write_key(const OperatorFacts& facts, const Stack& stack);
 
   std::unordered_map<const void*, std::unique_ptr<Entry>> entries_;

@@ -11,8 +11,8 @@
 
 namespace moonhalo {
 
-/// A call that is carried out by a kernel of others: an operator without a rule, or one of another library. It may read
-/// memory as its caller's tensors say that they lie (x.contiguous(), then data_ptr()), so it is given blocks that do.
+/// A call that is carried out by a kernel of others: an operator without a rule, or one of another library. It may
+/// read memory as its caller's tensors declare it (x.contiguous(), then data_ptr()), so it is given blocks that do.
 class ForeignCall {
  public:
   /// `stack` holds the caller's tensors from `base` on.

@@ -46,7 +46,8 @@ bool tells_how_to_make(const c10::Argument& argument) {
          std::find(kNames.begin(), kNames.end(), argument.name()) != kNames.end();
 }
 
-// These factor the transposed matrix where that lies row by row; their derivatives ask the whole tensor which it was.
+// These factor the transposed matrix where that is stored row by row; their derivatives ask the whole tensor which
+// it was.
 constexpr std::array<std::string_view, 3> kReadOrder = {"aten::_linalg_det", "aten::_linalg_slogdet",
                                                         "aten::_linalg_solve_ex"};
 
@@ -83,9 +84,9 @@ std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle&
   if (std::none_of(arguments.begin(), arguments.end(), writes)) return std::nullopt;
   const bool out = std::any_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.is_out(); });
   std::string name = op.operator_name().name;
-  std::vector<const c10::Argument*> wanted;
+  std::vector<const c10::Argument*> required;
   for (const auto& argument : arguments) {
-    if (!out || !argument.is_out()) wanted.push_back(&argument);
+    if (!out || !argument.is_out()) required.push_back(&argument);
   }
   if (!out) {
     if (name.back() != '_') return std::nullopt;
@@ -98,12 +99,12 @@ std::optional<c10::OperatorHandle> functional_variant(const c10::OperatorHandle&
     const auto& others = other->schema().arguments();
     size_t found = 0;
     const bool fits = std::all_of(others.begin(), others.end(), [&](const c10::Argument& a) {
-      const bool same = found < wanted.size() && !writes(a) && a.name() == wanted[found]->name() &&
-                        *a.type() == *wanted[found]->type();
+      const bool same = found < required.size() && !writes(a) && a.name() == required[found]->name() &&
+                        *a.type() == *required[found]->type();
       if (same) ++found;
       return same || (out && tells_how_to_make(a));
     });
-    if (!fits || found < wanted.size()) continue;
+    if (!fits || found < required.size()) continue;
     if (found == others.size()) return other;
     factory = other;
   }
@@ -120,7 +121,7 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   rule = find_rule(op.operator_name());
   gives_out =
       std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const auto& a) { return a.is_out(); });
-  // A rule named without an overload speaks of results that are made, not of out= tensors that are given.
+  // A rule named without an overload describes results that are made, not of out= tensors that are given.
   if (rule && gives_out && std::count(rule->op.begin(), rule->op.end(), name) > 0) rule = nullptr;
   pointwise = op.hasTag(at::Tag::pointwise);
   random = op.hasTag(at::Tag::nondeterministic_seeded);
@@ -128,8 +129,8 @@ OperatorFacts::OperatorFacts(const c10::OperatorHandle& op) {
   composite_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   find_decomposition(op);
   find_aliases(schema);
-  const bool knows_how = rule || decomposes || (!gives_out && (pointwise || composite_implicit));
-  if (!knows_how) find_functional(op);
+  const bool has_rule = rule || decomposes || (!gives_out && (pointwise || composite_implicit));
+  if (!has_rule) find_functional(op);
 }
 
 void OperatorFacts::find_decomposition(const c10::OperatorHandle& op) {

@@ -19,16 +19,17 @@ struct OperatorFacts {
   bool random = false;
   bool view = false;  ///< a result aliases an argument that is not written
   bool composite_implicit = false;
-  bool decomposes = false;   ///< a composite kernel that only calls other operators (foreach, fused)
-  int host_argument = -1;    ///< a tensor that this kernel reads from memory: given plain to it
-  bool gives_out = false;    ///< out=: what is written is not read
-  bool reads_order = false;  ///< of its matrix, and so does its derivative: the block must lie as the whole does
+  bool decomposes = false;  ///< a composite kernel that only calls other operators (foreach, fused)
+  int host_argument = -1;   ///< a tensor that this kernel reads from memory: given plain to it
+  bool gives_out = false;   ///< out=: what is written is not read
+  bool reads_order =
+      false;  ///< of its matrix, and so does its derivative: the block must have the memory order of the whole
   size_t arguments = 0;
   std::vector<bool> written;          ///< per argument
   std::vector<int> returns_argument;  ///< per result: the written argument it is, or -1
   bool returns_written = false;       ///< any of them is
-  /// The operator that makes what this one writes (add for add.out, cumsum for cumsum_), where no rule knows how to
-  /// write: it is called instead, and its results are copied to where they belong.
+  /// The operator that makes what this one writes (add for add.out, cumsum for cumsum_), where no rule writes: it
+  /// is called instead, and its results are copied to where they belong.
   std::optional<c10::OperatorHandle> functional;
   std::vector<int>
       functional_from;  ///< per argument of `functional`: the argument that it is, or -1 (dtype, device ...)

@@ -60,16 +60,16 @@ void run_functional(const OperatorFacts& facts, Stack& stack) {
     targets.insert(targets.end(), tensors.begin(), tensors.end());
   }
   Stack results;
-  const auto& wanted = facts.functional->schema().arguments();
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  const auto& required = facts.functional->schema().arguments();
+  for (size_t i = 0; i < required.size(); ++i) {
     if (facts.functional_from[i] >= 0) {
       results.push_back(stack[base + facts.functional_from[i]]);
-    } else if (wanted[i].name() == "dtype") {  // a factory: how to make the tensor
+    } else if (required[i].name() == "dtype") {  // a factory: how to make the tensor
       results.emplace_back(targets.at(0).scalar_type());
-    } else if (wanted[i].name() == "device") {
+    } else if (required[i].name() == "device") {
       results.emplace_back(targets.at(0).device());
     } else {
-      results.push_back(*wanted[i].default_value());
+      results.push_back(*required[i].default_value());
     }
   }
   facts.functional->callBoxed(results);

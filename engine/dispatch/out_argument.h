@@ -10,12 +10,12 @@
 
 namespace moonhalo {
 
-/// Carries out an operator that writes (out=, in-place) and has no rule of its own: runs the functional form of `facts`
-/// and copies its results to where they belong. In-place operators and out= alike: write_result.
+/// Carries out an operator that writes (out=, in-place) and has no rule of its own: runs the functional form of
+/// `facts` and copies its results to where they belong. Both in-place operators and out=: write_result.
 void run_functional(const OperatorFacts& facts, Stack& stack);
 
-/// Puts `result` where the operator `name` was told to write: an out= tensor (`out`), or self of an in-place operator,
-/// gets the value and keeps its cut; an empty out= tensor takes the result's shape and cut. ValueError where shapes
+/// Puts `result` where the operator `name` writes: an out= tensor (`out`), or self of an in-place operator, gets
+/// the value and keeps its cut; an empty out= tensor takes the result's shape and cut. ValueError where shapes
 /// differ.
 void write_result(const std::string& name, const at::Tensor& result, const at::Tensor& target, bool out);
 

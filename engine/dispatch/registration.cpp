@@ -68,7 +68,7 @@ bool keeps_places(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef 
 }
 
 // LibTorch does this to the result of a pooling to one element, so that it is channels last as its input is: every
-// element stays in its place. Met above autograd, which need not know of it; its formula would read memory.
+// element stays in its place. Intercepted above autograd, which does not need it; its formula would read memory.
 const at::Tensor& as_strided_in_place(c10::DispatchKeySet keys, const at::Tensor& self, at::SymIntArrayRef size,
                                       at::SymIntArrayRef stride, std::optional<c10::SymInt> offset) {
   if (!is_shard_tensor(self))

@@ -18,7 +18,7 @@
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/shard_tensor_meta.h"
 
 namespace moonhalo {
 namespace {
@@ -136,7 +136,7 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
   if (facts.view && given[0].isTensor() && is_shard_tensor(given[0].toTensor())) {
     const at::Tensor& base = given[0].toTensor();
     if (name == "aten::as_strided") {
-      TORCH_CHECK_NOT_IMPLEMENTED(base.is_contiguous(), "as_strided: the rows of this view of a ShardTensor do not lie one behind ",
+      TORCH_CHECK_NOT_IMPLEMENTED(base.is_contiguous(), "as_strided: the rows of this view of a ShardTensor are not one behind ",
                                   "the other\n  have  ", spec(base)->to_string(), ", strides ", base.strides(),
                                   "\n  fix   clone() it first, or use view, slice, select, transpose, expand or unfold");
       return {at::DimVector(given[2].toIntVector())};
@@ -167,8 +167,8 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
   return any ? found : ResultStrides();
 }
 
-bool may_lie_anyhow(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
-                    const ResultStrides& found) {
+bool layout_is_unspecified(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperatorFacts& facts,
+                           const ResultStrides& found) {
   if (facts.view || facts.returns_written || !found.empty() || has_kernel_without_memory(op)) return false;
   const std::string& name = op.operator_name().name;
   static constexpr std::array<std::string_view, 7> kOtherwise = {
@@ -183,21 +183,21 @@ bool may_lie_anyhow(const c10::OperatorHandle& op, const torch::jit::Stack& stac
   });
 }
 
-at::Tensor lying_alike(const at::Tensor& block, bool in_rows) {
+at::Tensor match_layout(const at::Tensor& block, bool in_rows) {
   if (block.is_contiguous() == in_rows) return block;
   return in_rows ? block.contiguous() : block.mT().contiguous().mT();
 }
 
 void lay_as_declared(const ResultStrides& strides, size_t index, bool any_order, ShardTensorImpl& impl) {
   if (!strides.empty() && strides.at(index)) {
-    if (!lies_as(impl.local(), *strides[index])) impl.replace(laid_as(impl.local(), *strides[index]), impl.spec());
+    if (!has_layout(impl.local(), *strides[index])) impl.replace(laid_as(impl.local(), *strides[index]), impl.spec());
   } else if (!impl.local().is_contiguous() && impl.is_contiguous()) {  // else its dims are declared as expanded
     impl.replace(copied_block(impl.local()), impl.spec());
-    if (any_order) make_notes(impl).laid_anew = true;
+    if (any_order) make_notes(impl).has_new_layout = true;
   }
 }
 
-at::Tensor without_false_expansion(const at::Tensor& empty, const std::string& op) {
+at::Tensor canonical_empty_strides(const at::Tensor& empty, const std::string& op) {
   if (op == "aten::div") return empty;
   return empty.has_storage() ? at::empty_like(empty, at::MemoryFormat::Contiguous) : empty;
 }

@@ -73,7 +73,7 @@ Stack LocalCall::run_with(std::initializer_list<std::pair<Arg, c10::IValue>> val
 
 namespace {
 
-/// Says how tensors of two meshes can meet: redistribute serves meshes of the same ranks alone.
+/// Describes how tensors of two meshes can be combined: redistribute serves meshes of the same ranks alone.
 std::string way_to_one_mesh(const DeviceMesh& a, const DeviceMesh& b) {
   if (a.root() == b.root()) {
     const DeviceMesh& slice = a.ndim() < b.ndim() ? a : b;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A sparse tensor in one call with a ShardTensor. LibTorch's kernels for sparse tensors come before ours and read a
-// ShardTensor's memory, which has none; so operators that have such kernels are met further up, where both kinds of
-// tensor can be told from the keys.
+// ShardTensor's memory, which has none; so operators that have such kernels are intercepted further up, where the
+// keys distinguish both kinds of tensor.
 #include <ATen/Operators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -23,7 +23,7 @@ using c10::DispatchKeySet;
 constexpr DispatchKeySet kSparse = c10::sparse_ks | c10::sparse_csr_ks;
 constexpr DispatchKeySet kBelow(DispatchKeySet::FULL_AFTER, kSparseCheckKey);
 
-bool meet(DispatchKeySet keys) { return keys.has_any(kSparse) && keys.has(kShardKey); }
+bool are_mixed(DispatchKeySet keys) { return keys.has_any(kSparse) && keys.has(kShardKey); }
 
 template <typename... Arguments>
 [[noreturn]] void refuse(const char* name, const Arguments&... arguments) {
@@ -42,7 +42,7 @@ struct Typed;
 template <typename Op, typename Return, typename... Arguments>
 struct Typed<Op, Return(Arguments...)> {
   static Return call(DispatchKeySet keys, Arguments... arguments) {
-    if (meet(keys)) [[unlikely]]
+    if (are_mixed(keys)) [[unlikely]]
       refuse(Op::name, arguments...);
     return Op::redispatch(keys & kBelow, arguments...);
   }
@@ -53,7 +53,7 @@ struct Typed<Op, Return(Arguments...)> {
 };
 
 void boxed(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (meet(keys)) {
+  if (are_mixed(keys)) {
     const char* name = op.operator_name().name.c_str();
     for (const c10::IValue& value : at::ArrayRef(*stack).slice(stack->size() - op.schema().arguments().size())) {
       if (value.isTensor() && value.toTensor().defined()) check_strided(value.toTensor(), name);

@@ -20,7 +20,7 @@ void HaloExchange::take_kept() {
   if (any) note_halo("kept");
 }
 
-// Copies: what arrived may lie in the operator's own tensors, or beside what is not kept.
+// Copies: what arrived may be in the operator's own tensors, or beside what is not kept.
 void HaloExchange::keep_arrived() {
   for (const PeerBuffer& buffer : incoming_) {
     const auto keep = [&](const Part& part, const at::Tensor& data) {

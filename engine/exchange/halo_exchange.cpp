@@ -72,7 +72,7 @@ size_t HaloExchange::add_scatter_add(const IntervalMap& map, const at::Tensor& g
 std::vector<HaloExchange::PeerBuffer> HaloExchange::buffers(bool incoming) const {
   std::map<int, PeerBuffer> by_peer;
   for (size_t request = 0; request < requests_.size(); ++request) {
-    if (!requests_[request].travels()) continue;
+    if (!requests_[request].is_exchanged()) continue;
     const IntervalMap& map = *requests_[request].map;
     for (const IntervalMap::Transfer& transfer : incoming != requests_[request].back ? map.receives_ : map.sends_) {
       PeerBuffer& buffer = by_peer[transfer.peer];
@@ -101,7 +101,7 @@ void HaloExchange::each_part(const PeerBuffer& buffer, c10::function_ref<void(co
   }
 }
 
-// One behind the other, so that they are packed, and travel on, together.
+// One behind the other, so that they are packed, and sent on, together.
 at::Tensor HaloExchange::lay_out(std::vector<PeerBuffer>& peers) const {
   int64_t numel = 0;
   for (const PeerBuffer& buffer : peers) numel += buffer.numel;
@@ -121,7 +121,7 @@ void HaloExchange::pack(const std::vector<PeerBuffer>& peers) const {
   copy_regions(copies);
 }
 
-// On the host a lone region travels from its place, or to it, where the communicator can take it there.
+// On the host a lone region is sent from its place, or to it, where the communicator can take it there.
 Message HaloExchange::outgoing_message(PeerBuffer& buffer, const Communicator& group) const {
   if (buffer.parts.size() == 1) {
     const at::Tensor data = outgoing(buffer.parts[0]);
@@ -173,7 +173,7 @@ void HaloExchange::send_all_to_all(Communicator& group) {
 }
 
 bool HaloExchange::moves() const {
-  return std::any_of(requests_.begin(), requests_.end(), [](const Request& request) { return request.travels(); });
+  return std::any_of(requests_.begin(), requests_.end(), [](const Request& request) { return request.is_exchanged(); });
 }
 
 void HaloExchange::trace(const char* event) const {
@@ -181,9 +181,9 @@ void HaloExchange::trace(const char* event) const {
 }
 
 void HaloExchange::start(bool asynchronous) {
-  // Noted before anything can fail, so that all ranks keep alike.
+  // Noted before anything can fail, so that all ranks store the same.
   for (Request& request : requests_) {
-    if (request.cache && request.travels()) request.keeps = request.cache->keep(*request.map);
+    if (request.cache && request.is_exchanged()) request.keeps = request.cache->keep(*request.map);
   }
   take_kept();
   if (moves()) {

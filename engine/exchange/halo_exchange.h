@@ -69,7 +69,7 @@ class HaloExchange {
     HaloCachePtr cache = {};
     std::shared_ptr<const HaloCache::Entry> kept = nullptr;  // set: nothing is sent
     std::shared_ptr<HaloCache::Entry> keeps = nullptr;       // receives the halos for the cache
-    bool travels() const { return map->exchanges_ && !kept; }
+    bool is_exchanged() const { return map->exchanges_ && !kept; }
   };
   struct Part {  // one region of one request
     size_t request;

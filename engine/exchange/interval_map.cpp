@@ -24,17 +24,17 @@ struct ReadRun {
 // The run at row `i` beyond an end of the domain: as far as the rows go on from there, upwards, downwards (mirrored) or
 // not at all.
 ReadRun run_beyond(int64_t i, const HaloRequest& request, int64_t extent) {
-  const int64_t row = boundary_index(i, extent, request.boundary), wanted = request.rows.end - i;
+  const int64_t row = boundary_index(i, extent, request.boundary), required = request.rows.end - i;
   const int64_t step = boundary_index(i + 1, extent, request.boundary) - row;
   const int64_t target = i - request.rows.begin;
   if (step == -1) {
-    const int64_t length = std::min(wanted, row);  // row 0 belongs to the next run
+    const int64_t length = std::min(required, row);  // row 0 belongs to the next run
     return {target, {row + 1 - length, row + 1}, length > 1};
   }
-  return {target, {row, row + (step == 1 ? std::min(wanted, extent - row) : 1)}, false};
+  return {target, {row, row + (step == 1 ? std::min(required, extent - row) : 1)}, false};
 }
 
-// The runs of one request. What has none lies outside the domain (Boundary::kZero).
+// The runs of one request. What has none is outside the domain (Boundary::kZero).
 std::vector<ReadRun> runs_of(const HaloRequest& request, int64_t extent) {
   std::vector<ReadRun> runs;
   const auto [begin, end] = request.rows;
@@ -61,7 +61,7 @@ std::vector<ReadRun> runs_of(const HaloRequest& request, int64_t extent) {
   return runs;
 }
 
-// The rows where runs meet one owned block, in positions local to both.
+// The rows that runs and one owned block share, in positions local to both.
 struct Overlap {
   int64_t source, target, length;
   bool reversed;
@@ -82,7 +82,7 @@ bool inside(const std::vector<ReadRun>& runs, const Interval& owned) {
   return std::all_of(runs.begin(), runs.end(), [&](const ReadRun& run) { return owned.contains(run.rows); });
 }
 
-bool meet(const std::vector<ReadRun>& runs, const Interval& owned) {
+bool runs_overlap(const std::vector<ReadRun>& runs, const Interval& owned) {
   return std::any_of(runs.begin(), runs.end(), [&](const ReadRun& run) { return !run.rows.intersect(owned).empty(); });
 }
 
@@ -187,13 +187,13 @@ IntervalMap::Planner IntervalMap::Planner::of_ranks(const Ownership& ownership,
   planner.axes->resize(planner.ndim);
   for (int64_t rank = 0; rank < planner.ranks(); ++rank) {
     const Box owned = ownership.owned(rank);
-    const std::vector<HaloRequest> wanted = requests(rank);
-    TORCH_INTERNAL_ASSERT(static_cast<int64_t>(wanted.size()) == planner.ndim, "one need per dim");
+    const std::vector<HaloRequest> required = requests(rank);
+    TORCH_INTERNAL_ASSERT(static_cast<int64_t>(required.size()) == planner.ndim, "one need per dim");
     for (int64_t d = 0; d < planner.ndim; ++d) {
       Axis& axis = (*planner.axes)[d];
       axis.owned.push_back(owned[d]);
-      axis.requests.push_back(wanted[d]);
-      axis.runs.push_back(runs_of(wanted[d], ownership.global_shape[d]));
+      axis.requests.push_back(required[d]);
+      axis.runs.push_back(runs_of(required[d], ownership.global_shape[d]));
     }
   }
   return planner;
@@ -238,10 +238,10 @@ IntervalMap::Planner IntervalMap::Planner::of_grid(const SpecPtr& spec, const Gr
   planner.grid = forms_grid(*spec, *requests.readers);
   if (!planner.grid) {
     planner = of_ranks(planner.from, [&](int64_t rank) {
-      std::vector<HaloRequest> wanted;
+      std::vector<HaloRequest> required;
       for (int64_t d = 0; d < spec->ndim(); ++d)
-        wanted.push_back(requests.along(d, spec->block_range(d, rank), requests.readers->block_range(d, rank)));
-      return wanted;
+        required.push_back(requests.along(d, spec->block_range(d, rank), requests.readers->block_range(d, rank)));
+      return required;
     });
   }
   for (int64_t d = 0; d < spec->ndim() && planner.grid; ++d) planner.axes->push_back(axis_of(*spec, requests, d));
@@ -262,7 +262,7 @@ bool IntervalMap::Planner::exchanges() const {
   for (int64_t user = 0; user < ranks(); ++user) {
     if (from.serves(user, user) && in_all_dims(inside, user, user)) continue;
     for (int64_t owner = 0; owner < ranks(); ++owner) {
-      if (owner != user && from.serves(owner, user) && in_all_dims(meet, owner, user)) return true;
+      if (owner != user && from.serves(owner, user) && in_all_dims(runs_overlap, owner, user)) return true;
     }
   }
   return false;
@@ -304,18 +304,18 @@ std::vector<int64_t> IntervalMap::Planner::ranks_with(int64_t me, const Holds& h
 
 std::vector<int64_t> IntervalMap::Planner::owners_for(int64_t me) const {
   return ranks_with(
-      me, [](const Axis& axis, size_t mine, size_t other) { return meet(axis.runs[mine], axis.owned[other]); });
+      me, [](const Axis& axis, size_t mine, size_t other) { return runs_overlap(axis.runs[mine], axis.owned[other]); });
 }
 
 std::vector<int64_t> IntervalMap::Planner::users_of(int64_t me) const {
   return ranks_with(
-      me, [](const Axis& axis, size_t mine, size_t other) { return meet(axis.runs[other], axis.owned[mine]); });
+      me, [](const Axis& axis, size_t mine, size_t other) { return runs_overlap(axis.runs[other], axis.owned[mine]); });
 }
 
 std::vector<IntervalMap::Copy> IntervalMap::Planner::transfers_between(int64_t owner, int64_t user) const {
   std::vector<Copy> copies;
   if (!from.serves(owner, user)) return copies;
-  if (!in_all_dims(meet, owner, user)) return copies;
+  if (!in_all_dims(runs_overlap, owner, user)) return copies;
   std::vector<std::vector<Overlap>> found;
   for (int64_t d = 0; d < ndim; ++d) found.push_back(overlaps(runs(d, user), owned(d, owner)));
   std::vector<size_t> at(ndim, 0);

@@ -67,7 +67,7 @@ std::shared_ptr<const IntervalMap> Redistribution::map_of(const RedistributionPl
   const auto owned = [&](int64_t rank) { return plan.box_after_reduce[rank]; };
   const auto serves = [&](int64_t owner, int64_t user) { return plan.serves(owner, user); };
   return std::make_shared<const IntervalMap>(Ownership{plan.from->mesh(), plan.from->global_shape(), owned, serves},
-                                             [&](int64_t rank) { return requests_for(plan.box_wanted[rank]); });
+                                             [&](int64_t rank) { return requests_for(plan.required_box[rank]); });
 }
 
 at::Tensor Redistribution::reduced(const at::Tensor& local) const {
@@ -79,14 +79,14 @@ at::Tensor Redistribution::reduced(const at::Tensor& local) const {
   }
   // Ranks may hold their addends in different strides, so these do not decide which call is made.
   if (const std::optional<int64_t> dim = split_dim(local)) {
-    // Every rank reads its part where it lies.
+    // Every rank reads its part in place.
     at::Tensor result = empty_block(kept_shape_, local.options());
     at::Tensor rows = result.movedim(*dim, 0);
     reduces_[0].group->reduce_scatter(local.movedim(*dim, 0), reduces_[0].counts, rows, reduces_[0].op);
     return result;
   }
   std::vector<at::Tensor> parts;
-  bool in_a_row = local.is_contiguous();  // the parts lie one behind the other already
+  bool in_a_row = local.is_contiguous();  // the parts are contiguous already
   int64_t next = local.storage_offset(), total = 0;
   for (const Part& part : parts_) {
     at::Tensor one = local;
@@ -117,7 +117,7 @@ at::Tensor Redistribution::reduced(const at::Tensor& local) const {
 }
 
 // The dim along which one reduce-scatter cuts the block into runs of rows, where the communicator takes them as they
-// lie.
+// are stored.
 std::optional<int64_t> Redistribution::split_dim(const at::Tensor& local) const {
   if (reduces_.size() != 1 || !reduces_[0].group->takes_strided() || reduces_[0].group->size() == 1)
     return std::nullopt;
@@ -204,10 +204,10 @@ double cost_of_move(const ShardSpec& from, const ShardSpec& to) {
     cost += (scatters ? 1 : 2) * (ranks - 1) / ranks * local;
     if (scatters) local /= ranks;
   }
-  double stays = 1, wanted = static_cast<double>(to.global_numel());
+  double stays = 1, required = static_cast<double>(to.global_numel());
   for (int64_t d = 0; d < from.ndim(); ++d) {
     const Cut &a = from.cut(d), &b = to.cut(d);
-    for (const int64_t m : b.mesh_dims) wanted /= static_cast<double>(mesh.size(m));
+    for (const int64_t m : b.mesh_dims) required /= static_cast<double>(mesh.size(m));
     if (!a || a == b) continue;
     if (a.mesh_dims == b.mesh_dims) {
       int64_t same = 0, begin_a = 0, begin_b = 0;
@@ -222,7 +222,7 @@ double cost_of_move(const ShardSpec& from, const ShardSpec& to) {
       stays /= static_cast<double>(a.sizes.size());
     }
   }
-  return cost + wanted * (1 - stays);
+  return cost + required * (1 - stays);
 }
 
 }  // namespace

@@ -105,10 +105,10 @@ void share_evenly(const Box& box, const std::vector<int64_t>& ranks, std::vector
 }
 
 // Shares `box`, of which every one of `ranks` holds an addend (or a copy), out among them: an element goes to a rank
-// that wants it if there is one, evenly among several. The wanted boxes are blocks of a grid: along each dim equal or
-// apart.
-void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box>& wanted, std::vector<Box>& kept) {
-  const auto wants = [&](int64_t rank) { return !wanted[rank].intersect(box).empty(); };
+// that requires it if there is one, evenly among several. The required boxes are blocks of a grid: along each dim
+// equal or apart.
+void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box>& required, std::vector<Box>& kept) {
+  const auto wants = [&](int64_t rank) { return !required[rank].intersect(box).empty(); };
   if (std::none_of(ranks.begin(), ranks.end(), wants)) return share_evenly(box, ranks, kept);
   for (const int64_t rank : ranks) {
     kept[rank] = box;
@@ -117,13 +117,13 @@ void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box
   std::erase_if(ranks, [&](int64_t rank) { return !wants(rank); });
   for (int64_t d = 0; d < box.ndim(); ++d) {
     std::map<int64_t, std::vector<int64_t>> by_begin;
-    for (const int64_t rank : ranks) by_begin[std::max(wanted[rank][d].begin, box[d].begin)].push_back(rank);
+    for (const int64_t rank : ranks) by_begin[std::max(required[rank][d].begin, box[d].begin)].push_back(rank);
     if (by_begin.size() < 2) continue;
     Box part = box;
     for (auto group = by_begin.begin(); group != by_begin.end(); ++group) {
       const auto next = std::next(group);
       part[d].end = next == by_begin.end() ? box[d].end : next->first;
-      share_out(part, group->second, wanted, kept);
+      share_out(part, group->second, required, kept);
       part[d].begin = part[d].end;
     }
     return;
@@ -134,11 +134,11 @@ void share_out(const Box& box, std::vector<int64_t> ranks, const std::vector<Box
 void find_boxes(RedistributionPlan& plan) {
   for (int64_t rank = 0; rank < plan.from->mesh()->size(); ++rank) {
     plan.box_after_reduce.push_back(block_box(*plan.from, rank));
-    plan.box_wanted.push_back(block_box(*plan.to, plan.rank_in_target[rank]));
+    plan.required_box.push_back(block_box(*plan.to, plan.rank_in_target[rank]));
   }
 }
 
-// Decides how the Partials that end are summed, and where the sums lie then.
+// Decides how the Partials that end are summed, and where the sums are then.
 void plan_reduction(RedistributionPlan& plan) {
   if (plan.partial_reduced.empty()) return;
   const ShardSpec& from = *plan.from;
@@ -150,7 +150,8 @@ void plan_reduction(RedistributionPlan& plan) {
   // Copies could share the work of a sum among them; that pays from three addends on.
   const bool alone = reduced.size() == 1 && (plan.replicated_dims.empty() || mesh.size(reduced[0]) == 2);
   const bool fewer_elements_than_ranks = from.global_numel() < mesh.size();
-  const bool in_place = plan.keeps_blocks || (plan.box_after_reduce == plan.box_wanted && plan.partial_started.empty());
+  const bool in_place =
+      plan.keeps_blocks || (plan.box_after_reduce == plan.required_box && plan.partial_started.empty());
   if (fewer_elements_than_ranks || (in_place && (plan.at_once || alone))) {
     plan.reduction = RedistributionPlan::Reduction::kAllReduce;
     plan.replicated_dims = joined(std::move(plan.replicated_dims), reduced);
@@ -161,7 +162,7 @@ void plan_reduction(RedistributionPlan& plan) {
   plan.keeps_blocks = false;
   const std::vector<int64_t> sharing = joined(reduced, plan.replicated_dims);
   for (const auto& [key, ranks] : grouped(mesh, others(mesh, sharing)))
-    share_out(Box(plan.box_after_reduce[ranks[0]]), ranks, plan.box_wanted, plan.box_after_reduce);
+    share_out(Box(plan.box_after_reduce[ranks[0]]), ranks, plan.required_box, plan.box_after_reduce);
   plan.replicated_dims.clear();
 }
 
@@ -170,7 +171,7 @@ void plan_reduction(RedistributionPlan& plan) {
 void choose_holders(RedistributionPlan& plan) {
   std::map<std::pair<int64_t, Box>, std::map<std::vector<int64_t>, int64_t>> holders;
   for (int64_t rank = 0; rank < plan.from->mesh()->size(); ++rank) {
-    ++holders[{plan.first_owner[rank], plan.box_wanted[rank]}][plan.started_at(rank)];
+    ++holders[{plan.first_owner[rank], plan.required_box[rank]}][plan.started_at(rank)];
   }
   for (auto& [owner_and_box, counts] : holders) {
     std::vector<int64_t> chosen = plan.started_at(owner_and_box.first);
@@ -188,7 +189,7 @@ void choose_holders(RedistributionPlan& plan) {
 void plan_moves(RedistributionPlan& plan) {
   if (plan.keeps_blocks) return;
   const DeviceMesh& mesh = *plan.from->mesh();
-  plan.moves = plan.box_after_reduce != plan.box_wanted || !plan.partial_started.empty();
+  plan.moves = plan.box_after_reduce != plan.required_box || !plan.partial_started.empty();
   plan.first_owner.resize(mesh.size());
   for (const auto& [key, ranks] : grouped(mesh, others(mesh, plan.replicated_dims))) {
     for (const int64_t rank : ranks) plan.first_owner[rank] = ranks[0];
@@ -246,7 +247,7 @@ bool RedistributionPlan::serves(int64_t owner, int64_t user) const {
     return false;
   }
   if (partial_started.empty()) return true;
-  const auto chosen = chosen_holder.find({first_owner[owner], box_wanted[user]});
+  const auto chosen = chosen_holder.find({first_owner[owner], required_box[user]});
   return (chosen == chosen_holder.end() ? started_at(first_owner[owner]) : chosen->second) == started_at(user);
 }
 
@@ -263,10 +264,10 @@ std::string RedistributionPlan::to_string() const {
   for (int64_t user = 0; user < from->mesh()->size(); ++user) {
     text << "\nrank " << user << " " << box_string(keeps_blocks ? block_box(*from, user) : box_after_reduce[user]);
     if (!moves) continue;
-    text << " -> " << box_string(box_wanted[user]);
+    text << " -> " << box_string(required_box[user]);
     std::string owners;
     for (int64_t owner = 0; owner < from->mesh()->size(); ++owner) {
-      if (!serves(owner, user) || box_after_reduce[owner].intersect(box_wanted[user]).empty()) continue;
+      if (!serves(owner, user) || box_after_reduce[owner].intersect(required_box[user]).empty()) continue;
       owners += (owners.empty() ? "" : ", ") + std::to_string(owner);
     }
     text << " from " << (owners.empty() ? "none" : owners);

@@ -26,11 +26,12 @@ struct RedistributionPlan {
   Reduction reduction = Reduction::kNone;
   bool at_once = false;  ///< one reduction over the whole mesh instead of one per mesh dim
 
-  bool keeps_blocks = false;                      ///< the cuts stay, and no rank keeps a share of its block alone
-  std::vector<Box> box_after_reduce, box_wanted;  ///< by rank; left out if the blocks are kept
-  bool moves = false;                             ///< whether one interval map follows the sums
-  std::vector<int64_t> first_owner;               ///< by rank: the first of those that hold the same copy
-  /// Coordinates along partial_started, by first owner and wanted box: where the ranks that want it keep an element.
+  bool keeps_blocks = false;                        ///< the cuts stay, and no rank keeps a share of its block alone
+  std::vector<Box> box_after_reduce, required_box;  ///< by rank; left out if the blocks are kept
+  bool moves = false;                               ///< whether one interval map follows the sums
+  std::vector<int64_t> first_owner;                 ///< by rank: the first of those that hold the same copy
+  /// Coordinates along partial_started, by first owner and required box: where the ranks that require it store an
+  /// element.
   std::map<std::pair<int64_t, Box>, std::vector<int64_t>> chosen_holder;
 
   /// Mesh dims of `from` that are reduced, the first to be reduced first.
@@ -39,13 +40,13 @@ struct RedistributionPlan {
   std::vector<int64_t> addend_holders() const;
   /// A rank's coordinates along partial_started.
   std::vector<int64_t> started_at(int64_t rank) const;
-  /// True if `user` takes what it wants of the box of `owner`.
+  /// True if `user` takes what it requires of the box of `owner`.
   bool serves(int64_t owner, int64_t user) const;
   /// Several lines: the specs, the reductions, and per rank its boxes and whom it takes them from.
   std::string to_string() const;
 };
 
-/// ValueError, on every rank alike, when the meshes hold different ranks.
+/// ValueError, on every rank, when the meshes hold different ranks.
 RedistributionPlan plan_redistribution(const SpecPtr& from, const SpecPtr& to);
 
 }  // namespace moonhalo

@@ -18,9 +18,9 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/call_tag.h"
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -175,22 +175,23 @@ std::string values_text(const std::vector<Claim>& claims, const std::vector<std:
 
 [[noreturn]] void refuse(const Comparison& comparison, const std::string& have) {
   TORCH_CHECK_VALUE(false, comparison.where, ": ", comparison.what, ", ", comparison.weight ? "a plain weight" : "a plain tensor",
-                    ", is not the same on all ranks; beside ShardTensors it counts as replicated\n  have  ", have, fix(Remedy::kMakeAlike));
+                    ", is not the same on all ranks; beside ShardTensors it counts as replicated\n  have  ", have, fix(Remedy::kSameValues));
 }
 
 void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_t>& first,
                        const std::vector<size_t>& ranks, const DeviceMesh& mesh, const std::string& where) {
-  TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have parted ways: rank ", mesh.rank(), " is in ", where,
+  TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have diverged: rank ", mesh.rank(), " is in ", where,
                     ", other ranks in another call\n  have  ", ranks_text(first), " and ", ranks_text(ranks),
                     " make different calls\n  fix   every rank must make the same calls: look for a branch on the rank, an order, a random "
                     "number or the time");
 }
 
 void warn_of_roundings(const Comparison& comparison, double relative) {
-  static const RankLocal<bool> told;
-  if (std::exchange(*told, true)) return;
-  TORCH_WARN(comparison.where, ": ", comparison.what, ", a plain tensor, differs between ranks by up to ", relative,
-             " of its largest value: roundings, as of different processors; taken as the same (told once)");
+  static const RankLocal<bool> was_shown;
+  if (std::exchange(*was_shown, true)) return;
+  TORCH_WARN(
+      comparison.where, ": ", comparison.what, ", a plain tensor, differs between ranks by up to ", relative,
+      " of its largest value: within rounding error, as of different processors; taken as the same (shown once)");
 }
 
 const RankLocal<bool> compares(true);
@@ -211,7 +212,7 @@ int64_t checksum(const at::Tensor& tensor) {
   const c10::AutoGradMode no_grad(false);
   const at::Tensor values = plain_values(tensor.detach());
   uint64_t sum = checksum(values.const_data_ptr(), values.nbytes(), static_cast<uint64_t>(tensor.scalar_type()));
-  for (const int64_t size : tensor.sizes()) sum = combine_tag(sum, static_cast<uint64_t>(size));
+  for (const int64_t size : tensor.sizes()) sum = combine_fingerprint(sum, static_cast<uint64_t>(size));
   return static_cast<int64_t>(sum);
 }
 
@@ -241,7 +242,7 @@ uint64_t checksum(const void* bytes, size_t count, uint64_t seed) {
 
 void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comparison& comparison) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   Communicator& group = mesh.group();
   const at::Tensor values = plain_values(tensor);
   Claim mine;
@@ -275,7 +276,7 @@ void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comp
 }
 
 void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where) {
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   Claim mine;
   mine.checksum = static_cast<int64_t>(key);
   mine.call = static_cast<int64_t>(checksum(where.data(), where.size()));
@@ -287,7 +288,7 @@ void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where
     refuse_other_call(claims, groups[0], groups[g], mesh, where);
     have += (g > 0 ? "; " : "") + ranks_text(groups[g]);
   }
-  TORCH_CHECK_VALUE(false, where, ": ranks draw different random numbers for one ShardTensor\n  have  alike only among: ", have, fix(Remedy::kDrawAlike));
+  TORCH_CHECK_VALUE(false, where, ": ranks draw different random numbers for one ShardTensor\n  have  equal only among: ", have, fix(Remedy::kSameDraws));
 }
 
 }  // namespace moonhalo

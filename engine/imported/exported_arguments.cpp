@@ -14,19 +14,19 @@ using c10::IValue;
 using c10::TypeKind;
 using nlohmann::json;
 
-const c10::Type* type_without_optional(const c10::Argument* wanted) {
-  if (wanted == nullptr) return nullptr;
-  const c10::Type& type = *wanted->type();
+const c10::Type* type_without_optional(const c10::Argument* required) {
+  if (required == nullptr) return nullptr;
+  const c10::Type& type = *required->type();
   return type.kind() == TypeKind::OptionalType ? type.containedType(0).get() : &type;
 }
 
-bool wants(const c10::Argument* wanted, TypeKind kind) {
-  const c10::Type* type = type_without_optional(wanted);
+bool wants(const c10::Argument* required, TypeKind kind) {
+  const c10::Type* type = type_without_optional(required);
   return type != nullptr && type->kind() == kind;
 }
 
-bool wants_list_of(const c10::Argument* wanted, TypeKind kind) {
-  return wants(wanted, TypeKind::ListType) && type_without_optional(wanted)->containedType(0)->kind() == kind;
+bool wants_list_of(const c10::Argument* required, TypeKind kind) {
+  return wants(required, TypeKind::ListType) && type_without_optional(required)->containedType(0)->kind() == kind;
 }
 
 Argument constant(IValue value) {
@@ -36,39 +36,39 @@ Argument constant(IValue value) {
 }
 
 // A number where the schema may want a tensor, a float, or a list of equal numbers.
-Argument number_argument(const IValue& value, const c10::Argument* wanted) {
-  if (wants(wanted, TypeKind::TensorType)) {
+Argument number_argument(const IValue& value, const c10::Argument* required) {
+  if (wants(required, TypeKind::TensorType)) {
     at::Tensor tensor = at::scalar_to_tensor(value.toScalar());
     tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
     return constant(tensor);
   }
-  if (wants(wanted, TypeKind::FloatType) && value.isInt()) return constant(static_cast<double>(value.toInt()));
-  if (wants(wanted, TypeKind::ListType)) {
-    const int64_t copies = std::max<int64_t>(wanted->N().value_or(1), 1);
+  if (wants(required, TypeKind::FloatType) && value.isInt()) return constant(static_cast<double>(value.toInt()));
+  if (wants(required, TypeKind::ListType)) {
+    const int64_t copies = std::max<int64_t>(required->N().value_or(1), 1);
     if (value.isInt()) return constant(std::vector<int64_t>(copies, value.toInt()));
     if (value.isDouble()) return constant(std::vector<double>(copies, value.toDouble()));
   }
   return constant(value);
 }
 
-Argument slot_argument(int slot, const c10::Argument* wanted) {
+Argument slot_argument(int slot, const c10::Argument* required) {
   Argument argument;
-  argument.kind = wants(wanted, TypeKind::TensorType) ? Argument::Kind::kNumberAsTensor : Argument::Kind::kSlot;
+  argument.kind = wants(required, TypeKind::TensorType) ? Argument::Kind::kNumberAsTensor : Argument::Kind::kSlot;
   argument.slot = slot;
-  argument.as_double = wants(wanted, TypeKind::FloatType);
-  if (wants(wanted, TypeKind::ListType)) {
+  argument.as_double = wants(required, TypeKind::FloatType);
+  if (wants(required, TypeKind::ListType)) {
     argument.kind = Argument::Kind::kInts;
-    argument.elements.assign(std::max(wanted->N().value_or(1), 1), {slot, IValue()});
+    argument.elements.assign(std::max(required->N().value_or(1), 1), {slot, IValue()});
   }
   return argument;
 }
 
 // {"as_name": "sym_size"}, or {"as_int": 3}.
-Argument symbolic_argument(const json& given, const c10::Argument* wanted, const SlotNames& names) {
-  if (given.contains("as_name")) return slot_argument(names.use(given.at("as_name").get<std::string>()), wanted);
-  if (given.contains("as_int")) return number_argument(given.at("as_int").get<int64_t>(), wanted);
-  if (given.contains("as_float")) return number_argument(given.at("as_float").get<double>(), wanted);
-  return number_argument(given.at("as_bool").get<bool>(), wanted);
+Argument symbolic_argument(const json& given, const c10::Argument* required, const SlotNames& names) {
+  if (given.contains("as_name")) return slot_argument(names.use(given.at("as_name").get<std::string>()), required);
+  if (given.contains("as_int")) return number_argument(given.at("as_int").get<int64_t>(), required);
+  if (given.contains("as_float")) return number_argument(given.at("as_float").get<double>(), required);
+  return number_argument(given.at("as_bool").get<bool>(), required);
 }
 
 Argument symbolic_list(const json& given, Argument::Kind kind, const SlotNames& names) {
@@ -81,10 +81,10 @@ Argument symbolic_list(const json& given, Argument::Kind kind, const SlotNames& 
   return argument;
 }
 
-Argument tensor_list(const json& given, const c10::Argument* wanted, const SlotNames& names) {
+Argument tensor_list(const json& given, const c10::Argument* required, const SlotNames& names) {
   Argument argument;
   argument.kind =
-      wants_list_of(wanted, TypeKind::OptionalType) ? Argument::Kind::kOptionalTensors : Argument::Kind::kTensors;
+      wants_list_of(required, TypeKind::OptionalType) ? Argument::Kind::kOptionalTensors : Argument::Kind::kTensors;
   for (const json& one : given) {
     if (one.contains("as_none")) {
       argument.kind = Argument::Kind::kOptionalTensors;
@@ -94,7 +94,7 @@ Argument tensor_list(const json& given, const c10::Argument* wanted, const SlotN
     const json& tensor = one.contains("as_tensor") ? one.at("as_tensor") : one;
     argument.elements.emplace_back(names.use(tensor.at("name").get<std::string>()), IValue());
   }
-  if (wants_list_of(wanted, TypeKind::OptionalType)) argument.kind = Argument::Kind::kOptionalTensors;
+  if (wants_list_of(required, TypeKind::OptionalType)) argument.kind = Argument::Kind::kOptionalTensors;
   return argument;
 }
 
@@ -106,25 +106,25 @@ IValue memory_format(int64_t number) {
 }
 
 template <class Number>
-IValue number_list(const json& given, const c10::Argument* wanted) {
-  if (wants_list_of(wanted, TypeKind::FloatType)) return given.get<std::vector<double>>();
+IValue number_list(const json& given, const c10::Argument* required) {
+  if (wants_list_of(required, TypeKind::FloatType)) return given.get<std::vector<double>>();
   return given.get<std::vector<Number>>();
 }
 
-std::optional<Argument> read_plain(const std::string& kind, const json& value, const c10::Argument* wanted) {
+std::optional<Argument> read_plain(const std::string& kind, const json& value, const c10::Argument* required) {
   if (kind == "as_none") return constant(IValue());
-  if (kind == "as_int") return number_argument(value.get<int64_t>(), wanted);
-  if (kind == "as_bool") return number_argument(value.get<bool>(), wanted);
+  if (kind == "as_int") return number_argument(value.get<int64_t>(), required);
+  if (kind == "as_bool") return number_argument(value.get<bool>(), required);
   if (kind == "as_float") {  // infinities and NaN are strings
     const double number = value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
-    return number_argument(number, wanted);
+    return number_argument(number, required);
   }
   if (kind == "as_complex") {
     return number_argument(IValue(c10::complex<double>(value.at("real").get<double>(), value.at("imag").get<double>())),
-                           wanted);
+                           required);
   }
   if (kind == "as_string") return constant(value.get<std::string>());
-  if (kind == "as_ints") return constant(number_list<int64_t>(value, wanted));
+  if (kind == "as_ints") return constant(number_list<int64_t>(value, required));
   if (kind == "as_floats") return constant(value.get<std::vector<double>>());
   if (kind == "as_bools") {
     c10::List<bool> list;
@@ -149,22 +149,22 @@ int SlotNames::use(const std::string& name) const {
   return found->second;
 }
 
-Argument read_argument(const json& given, const c10::Argument* wanted, const SlotNames& names,
+Argument read_argument(const json& given, const c10::Argument* required, const SlotNames& names,
                        const c10::Device& device) {
   TORCH_CHECK_VALUE(given.is_object() && given.size() == 1, "an argument is ", given.dump());
   const std::string kind = given.begin().key();
   const json& value = given.begin().value();
-  if (auto plain = read_plain(kind, value, wanted)) return *std::move(plain);
+  if (auto plain = read_plain(kind, value, required)) return *std::move(plain);
   if (kind == "as_tensor") {
     Argument argument;
     argument.kind = Argument::Kind::kSlot;
     argument.slot = names.use(value.at("name").get<std::string>());
     return argument;
   }
-  if (kind == "as_optional_tensor") return read_argument(value, wanted, names, device);
-  if (kind == "as_tensors" || kind == "as_optional_tensors") return tensor_list(value, wanted, names);
+  if (kind == "as_optional_tensor") return read_argument(value, required, names, device);
+  if (kind == "as_tensors" || kind == "as_optional_tensors") return tensor_list(value, required, names);
   if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool")
-    return symbolic_argument(value, wanted, names);
+    return symbolic_argument(value, required, names);
   if (kind == "as_sym_ints") return symbolic_list(value, Argument::Kind::kInts, names);
   if (kind == "as_sym_floats") return symbolic_list(value, Argument::Kind::kFloats, names);
   if (kind == "as_sym_bools") return symbolic_list(value, Argument::Kind::kBools, names);

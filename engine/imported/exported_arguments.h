@@ -24,9 +24,9 @@ class SlotNames {
   int count_ = 0;
 };
 
-/// An argument as the JSON {"as_ints": [1, 1]} gives it. `wanted`: the operator's schema of it, or null. `device`: what
-/// devices in the program become. Throws NotImplementedError for kinds that are not read.
-Argument read_argument(const nlohmann::json& given, const c10::Argument* wanted, const SlotNames& names,
+/// An argument as the JSON {"as_ints": [1, 1]} gives it. `required`: the operator's schema of it, or null.
+/// `device`: what devices in the program become. Throws NotImplementedError for kinds that are not read.
+Argument read_argument(const nlohmann::json& given, const c10::Argument* required, const SlotNames& names,
                        const c10::Device& device);
 
 }  // namespace moonhalo::exported

@@ -128,16 +128,16 @@ class StepBuilder {
     step.op = find_operator(step.target);
     std::map<std::string, const json*> given;
     for (const json& input : node.at("inputs")) given[input.at("name").get<std::string>()] = &input.at("arg");
-    for (const c10::Argument& wanted : step.op->schema().arguments()) {
-      const auto found = given.find(wanted.name());
+    for (const c10::Argument& required : step.op->schema().arguments()) {
+      const auto found = given.find(required.name());
       if (found != given.end()) {
-        step.arguments.push_back(read_argument(*found->second, &wanted, names_, device_));
+        step.arguments.push_back(read_argument(*found->second, &required, names_, device_));
         given.erase(found);
         continue;
       }
-      TORCH_CHECK_VALUE(wanted.default_value(), "'", step.target, "' lacks the argument '", wanted.name(), "'");
+      TORCH_CHECK_VALUE(required.default_value(), "'", step.target, "' lacks the argument '", required.name(), "'");
       step.arguments.emplace_back();
-      step.arguments.back().constant = *wanted.default_value();
+      step.arguments.back().constant = *required.default_value();
     }
     TORCH_CHECK_VALUE(given.empty(), "'", step.target, "' has no argument '", given.begin()->first, "'");
   }

@@ -61,15 +61,15 @@ IValue value_of(const Argument& argument, const Slots& slots) {
 
 void store(const Step& step, Slots results, Slots& slots) {
   for (size_t i = 0; i < step.outputs.size(); ++i) {
-    const std::vector<int>& wanted = step.outputs[i];
+    const std::vector<int>& required = step.outputs[i];
     if (!step.output_is_list[i]) {
-      if (wanted[0] != kNoSlot) slots[wanted[0]] = std::move(results.at(i));
+      if (required[0] != kNoSlot) slots[required[0]] = std::move(results.at(i));
       continue;
     }
     const c10::ArrayRef<IValue> list = results.at(i).toListRef();
-    TORCH_CHECK_VALUE(list.size() == wanted.size(), step.target, " gives ", list.size(), " tensors, the program needs ", wanted.size());
-    for (size_t k = 0; k < wanted.size(); ++k) {
-      if (wanted[k] != kNoSlot) slots[wanted[k]] = list[k];
+    TORCH_CHECK_VALUE(list.size() == required.size(), step.target, " gives ", list.size(), " tensors, the program needs ", required.size());
+    for (size_t k = 0; k < required.size(); ++k) {
+      if (required[k] != kNoSlot) slots[required[k]] = list[k];
     }
   }
 }
@@ -105,8 +105,8 @@ Slots operands_of(const Step& step, const Slots& slots, size_t first) {
 // Results in the form that the step's outputs have: one list, or one by one.
 void store_flat(const Step& step, const Slots& results, Slots& slots) {
   size_t next = 0;
-  for (const std::vector<int>& wanted : step.outputs) {
-    for (const int slot : wanted) {
+  for (const std::vector<int>& required : step.outputs) {
+    for (const int slot : required) {
       if (slot != kNoSlot) slots[slot] = results.at(next);
       ++next;
     }
@@ -184,11 +184,11 @@ void check_dim(const Graph& graph, const InputShape& input, size_t d, int64_t si
                     "\n  fix   export it with other dynamic_shapes");
 }
 
-void check_constant(const InputShape& wanted, const IValue& given) {
-  const IValue& constant = *wanted.constant;
+void check_constant(const InputShape& required, const IValue& given) {
+  const IValue& constant = *required.constant;
   const bool numbers = constant.isScalar() && given.isScalar() && !constant.isBool() && !given.isBool();
   const bool same = numbers ? constant.toScalar().equal(given.toScalar().toDouble()) : constant == given;
-  TORCH_CHECK_VALUE(same, "export: '", wanted.name, "' is ", given, ", the program was exported for ", constant, " alone",
+  TORCH_CHECK_VALUE(same, "export: '", required.name, "' is ", given, ", the program was exported for ", constant, " alone",
                     "\n  fix   export it with a tensor in this place");
 }
 
@@ -196,15 +196,15 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& inputs) {
   TORCH_CHECK_VALUE(inputs.size() == graph.inputs.size(), "export: the program takes ", graph.inputs.size(), " inputs, got ", inputs.size());
   std::map<std::string, int64_t> known;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const InputShape& wanted = graph.inputs[i];
-    if (wanted.constant) check_constant(wanted, inputs[i]);
-    if (!wanted.is_tensor) continue;
-    TORCH_CHECK_TYPE(inputs[i].isTensor(), "export: '", wanted.name, "' is not a tensor but ", inputs[i].tagKind());
+    const InputShape& required = graph.inputs[i];
+    if (required.constant) check_constant(required, inputs[i]);
+    if (!required.is_tensor) continue;
+    TORCH_CHECK_TYPE(inputs[i].isTensor(), "export: '", required.name, "' is not a tensor but ", inputs[i].tagKind());
     const at::Tensor& tensor = inputs[i].toTensor();
-    TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(wanted.dims.size()), "export: '", wanted.name, "' has ", tensor.dim(),
-                      " dims, the program was exported for ", wanted.dims.size());
-    for (size_t d = 0; d < wanted.dims.size(); ++d)
-      check_dim(graph, wanted, d, tensor.size(static_cast<int64_t>(d)), known);
+    TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(required.dims.size()), "export: '", required.name, "' has ", tensor.dim(),
+                      " dims, the program was exported for ", required.dims.size());
+    for (size_t d = 0; d < required.dims.size(); ++d)
+      check_dim(graph, required, d, tensor.size(static_cast<int64_t>(d)), known);
   }
 }
 

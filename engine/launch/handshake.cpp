@@ -86,12 +86,12 @@ void Callers::accept_all() {
 }
 
 /// Takes what the caller says. False for one that is to be dropped.
-bool Callers::go_on(Caller& caller, const std::function<bool(int)>& wanted) {
+bool Callers::go_on(Caller& caller, const std::function<bool(int)>& required) {
   if (!caller.answered) {
     if (!caller.read(&caller.call, sizeof(Call))) return false;
     if (caller.got < sizeof(Call)) return true;
     const int64_t rank = caller.call.rank;
-    if (caller.call.magic != kMagic || rank < 0 || rank >= me_.size || !wanted(static_cast<int>(rank))) return false;
+    if (caller.call.magic != kMagic || rank < 0 || rank >= me_.size || !required(static_cast<int>(rank))) return false;
     caller.drawn = random_digest();
     const Answer answer{caller.drawn, prove(me_, "called", rank, me_.rank, caller.call.drawn, caller.drawn)};
     caller.answered = true;
@@ -102,12 +102,12 @@ bool Callers::go_on(Caller& caller, const std::function<bool(int)>& wanted) {
   if (caller.got < sizeof(Digest)) return true;
   const int64_t rank = caller.call.rank;
   const Digest right = prove(me_, "caller", rank, me_.rank, caller.call.drawn, caller.drawn);
-  if (!same_digest(caller.proof, right) || !wanted(static_cast<int>(rank))) return false;
+  if (!same_digest(caller.proof, right) || !required(static_cast<int>(rank))) return false;
   caller.proved = true;
   return send_all(caller.socket.get(), &kTaken, sizeof(kTaken));
 }
 
-std::optional<std::pair<int, Socket>> Callers::next(const std::function<bool(int)>& wanted,
+std::optional<std::pair<int, Socket>> Callers::next(const std::function<bool(int)>& required,
                                                     MeetingClock::time_point deadline) {
   ::fcntl(listening_, F_SETFL, ::fcntl(listening_, F_GETFL) | O_NONBLOCK);
   while (MeetingClock::now() < deadline) {
@@ -117,7 +117,7 @@ std::optional<std::pair<int, Socket>> Callers::next(const std::function<bool(int
     size_t at = 1;
     for (auto caller = callers_.begin(); caller != callers_.end();) {
       const bool speaks = ready[at++].revents != 0;
-      const bool stays = !speaks || go_on(*caller, wanted);
+      const bool stays = !speaks || go_on(*caller, required);
       if (stays && caller->proved) {
         std::pair<int, Socket> rank{static_cast<int>(caller->call.rank), std::move(caller->socket)};
         callers_.erase(caller);

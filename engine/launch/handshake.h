@@ -19,9 +19,9 @@ struct Member {
   int rank = 0, size = 1;
 };
 
-// Both ends of a connection draw 32 random bytes, and each proves that it has the key by HMAC-SHA256 of both draws, the
-// ranks and the run. The key is never sent, and the end that is called gives its proof first. Without the key a process
-// gets no rank's place and is not taken for a rank. What travels later is neither signed nor encrypted.
+// Both ends of a connection draw 32 random bytes, and each proves that it has the key by HMAC-SHA256 of both draws,
+// the ranks and the run. The key is never sent, and the end that is called gives its proof first. Without the key a
+// process gets no rank's place and is not taken for a rank. What is sent later is neither signed nor encrypted.
 //
 //     caller: rank, its bytes  ->   <- bytes of the other, proof   proof ->   <- taken
 
@@ -35,13 +35,14 @@ class Callers {
   Callers(int listening, const Member& me);
   ~Callers();
   Callers(const Callers&) = delete;
-  /// The next rank that has proved itself, of those that are `wanted`; nothing at the deadline.
-  std::optional<std::pair<int, Socket>> next(const std::function<bool(int)>& wanted, MeetingClock::time_point deadline);
+  /// The next rank that has proved itself, of those that are `required`; nothing at the deadline.
+  std::optional<std::pair<int, Socket>> next(const std::function<bool(int)>& required,
+                                             MeetingClock::time_point deadline);
 
  private:
   struct Caller;
   void accept_all();
-  bool go_on(Caller& caller, const std::function<bool(int)>& wanted);
+  bool go_on(Caller& caller, const std::function<bool(int)>& required);
 
   int listening_;
   const Member& me_;

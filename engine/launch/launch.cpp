@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/device_link.h"
+#include "moonhalo/engine/comm/device/device_link.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/rendezvous.h"
 
@@ -159,7 +159,7 @@ std::optional<Launch> from_slurm(const Environment& env) {
   const char* size = env.text("SLURM_STEP_NUM_TASKS") != nullptr ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   if (!env.all({"SLURM_PROCID", size}) || env.number(size) == 1) return std::nullopt;
   const char* step = env.text("SLURM_STEP_ID") != nullptr ? "SLURM_STEP_ID" : "SLURM_STEPID";
-  // A batch script has all of Slurm's variables, but it is no step.
+  // A batch script has all of Slurm's variables, but it is not a step.
   if (env.text(step) == nullptr || std::string(env.text(step)) == "4294967291") return std::nullopt;
   int local_size = -1;
   if (env.all({"SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"})) {
@@ -253,7 +253,7 @@ Launch detect_launch(const std::function<const char*(const char*)>& getenv) {
     if (!launch) continue;
     TORCH_CHECK_VALUE(launch->rank < launch->size, "launch: rank ", launch->rank, " of ", launch->size,
                       " does not exist\n  have  ", launch->why, "\n  fix   ranks count from 0 to size - 1");
-    launch->not_believed = disbelieved(env, *launch);
+    launch->ignored_variables = disbelieved(env, *launch);
     return *launch;
   }
   TORCH_CHECK_VALUE(env.number_or({"PMIX_RANK"}, 0) == 0, "launch: PMIx gives this process a rank, and no variable tells how "
@@ -261,7 +261,7 @@ Launch detect_launch(const std::function<const char*(const char*)>& getenv) {
                     "\n  fix   start the program with mpirun or srun, or with torchrun's four variables");
   Launch single;
   single.why = "no launcher's variables are set";
-  single.not_believed = disbelieved(env, single);
+  single.ignored_variables = disbelieved(env, single);
   return single;
 }
 
@@ -291,9 +291,9 @@ namespace {
 
 CommunicatorPtr make_tcp_world(const Launch& launch) {
   const auto place = meeting_place(launch, [](const char* variable) -> const char* { return std::getenv(variable); });
-  TORCH_CHECK_VALUE(place, "world: backend \"tcp\" does not know where the processes meet\n  have  ", launch.why,
+  TORCH_CHECK_VALUE(place, "world: backend \"tcp\" does not know where the processes connect\n  have  ", launch.why,
                     "\n  fix   set MASTER_ADDR (a host that all reach, that of rank 0) and MASTER_PORT, or start them with torchrun");
-  return make_transport_communicators(meet(launch, *place, default_time_limit()), 1)[0];
+  return make_transport_communicators(join_ranks(launch, *place, default_time_limit()), 1)[0];
 }
 
 CommunicatorPtr make_whole_mpi_world(const Launch& launch) {

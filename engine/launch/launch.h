@@ -20,7 +20,7 @@ struct Launch {
   /// True if the launcher has set up what MPI processes need to connect (its own protocol, PMI or PMIx).
   bool joins_mpi = false;
   /// Human-readable: the variables that were used, and conflicting or incomplete ones that were ignored.
-  std::string why, not_believed = {};
+  std::string why, ignored_variables = {};
 };
 /// Returns "single" | "torchrun" | "openmpi" | "flux" | "pals" | "pmi" | "slurm".
 const char* name(Launch::Kind kind);

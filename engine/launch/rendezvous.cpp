@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/comm/rank_device.h"
-#include "moonhalo/engine/comm/socket_transport.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
+#include "moonhalo/engine/comm/tcp/socket_transport.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/handshake.h"
 #include "moonhalo/engine/launch/job_key.h"
@@ -50,7 +50,7 @@ struct Contact {
     for (const std::string& ip : ips) all += " " + ip;
     return machine + " " + std::to_string(port) + (everywhere ? " everywhere" : " at") + all;
   }
-  /// Reads any text: what is no contact has port 0.
+  /// Reads any string: what is not a contact has port 0.
   static Contact of(const std::string& text) {
     std::istringstream words(text);
     Contact contact;
@@ -117,9 +117,9 @@ class Meeting {
   void allow_many_files() const {
     rlimit files{};
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-    const auto wanted = 2 * static_cast<rlim_t>(launch_.size) + 512;  // ranks, and strangers for a while
-    if (files.rlim_cur >= wanted || files.rlim_cur == files.rlim_max) return;
-    files.rlim_cur = std::min(files.rlim_max, wanted);
+    const auto required = 2 * static_cast<rlim_t>(launch_.size) + 512;  // ranks, and strangers for a while
+    if (files.rlim_cur >= required || files.rlim_cur == files.rlim_max) return;
+    files.rlim_cur = std::min(files.rlim_max, required);
     setrlimit(RLIMIT_NOFILE, &files);
   }
 
@@ -174,7 +174,7 @@ class Meeting {
   /// have one store, or ranks wrong numbers; none of them may go on.
   void claim() {
     const std::string me = this_host() + ", process " + std::to_string(::getpid());
-    const std::string mark = "\n" + hex(random_digest());  // processes of two machines' containers may look alike
+    const std::string mark = "\n" + hex(random_digest());  // processes of two machines' containers may look the same
     const std::string fix =
         std::string("\n  fix   ") + kOwnPort + ", and its processes each a RANK and all one WORLD_SIZE";
     const std::string theirs = set_once("job", job() + "\nrank " + std::to_string(launch_.rank) + ", " + me);
@@ -197,8 +197,8 @@ class Meeting {
     return seal_.open(name, store_->set_once(seal_.name(name), seal_.close(name, value)), address());
   }
 
-  static constexpr std::chrono::seconds kHear{1};  // before the store goes, which others are about to ask
-  static constexpr char kStops = '!';              // begins what is no contact, but the reason for which all ranks stop
+  static constexpr std::chrono::seconds kReplyWait{1};  // before the store goes, which others are about to ask
+  static constexpr char kStops = '!';  // begins what is not a contact, but the reason for which all ranks stop
 
   static constexpr const char* kOwnPort = "give every job a MASTER_PORT of its own";
 
@@ -302,7 +302,7 @@ class Meeting {
     try {
       if (await(keys)) values = opened(name, store_->get(keys));
     } catch (const CommError&) {
-      if (place_.serves) std::this_thread::sleep_for(kHear);
+      if (place_.serves) std::this_thread::sleep_for(kReplyWait);
       throw;
     } catch (const StoreLost&) {
       if (Clock::now() < deadline_) throw;
@@ -312,7 +312,7 @@ class Meeting {
     }
     if (!values.empty()) return values;
     const int rank = first_without(keys);
-    if (place_.serves) std::this_thread::sleep_for(kHear);
+    if (place_.serves) std::this_thread::sleep_for(kReplyWait);
     late(rank);
   }
 
@@ -377,9 +377,9 @@ class Meeting {
   }
 
   void answer(Callers& callers) {
-    const auto wanted = [this](int rank) { return rank > launch_.rank && !sockets_[rank]; };
-    constexpr milliseconds kLook{500};  // whether all are stopped
-    auto caller = callers.next(wanted, std::min(deadline_, Clock::now() + kLook));
+    const auto required = [this](int rank) { return rank > launch_.rank && !sockets_[rank]; };
+    constexpr milliseconds kPollPause{500};  // whether all are stopped
+    auto caller = callers.next(required, std::min(deadline_, Clock::now() + kPollPause));
     if (!caller) {
       check_stopped();
       if (Clock::now() < deadline_) return;
@@ -435,7 +435,7 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     char* end = nullptr;
     const std::string given = text("MASTER_PORT");
     const long port = std::strtol(given.c_str(), &end, 10);
-    TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536, "launch: MASTER_PORT is no port\n  have  MASTER_PORT=",
+    TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536, "launch: MASTER_PORT is not a port\n  have  MASTER_PORT=",
                       given, "\n  fix   give a free port, 1 to 65535");
     place = {without_brackets(text("MASTER_ADDR")), static_cast<uint16_t>(port), launch.rank == 0, ""};
     place.key = job_key(getenv);
@@ -467,7 +467,7 @@ std::string open_meeting(const MeetingPlace& place) {
          "MOONHALO_JOB_KEY (openssl rand -hex 32), or MOONHALO_JOB_KEY_FILE";
 }
 
-TransportPtr meet(const Launch& launch, const MeetingPlace& place, milliseconds limit, milliseconds note_after) {
+TransportPtr join_ranks(const Launch& launch, const MeetingPlace& place, milliseconds limit, milliseconds note_after) {
   return make_socket_transport(launch.rank, Meeting(launch, place, limit, note_after).hold());
 }
 

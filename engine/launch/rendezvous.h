@@ -7,12 +7,12 @@
 #include <optional>
 #include <string>
 
-#include "moonhalo/engine/comm/transport.h"
+#include "moonhalo/engine/comm/tcp/transport.h"
 #include "moonhalo/engine/launch/launch.h"
 
 namespace moonhalo {
 
-/// Where the processes of one launch meet: a store that torchrun, or else rank 0, serves.
+/// Where the processes of one launch connect: a store that torchrun, or else rank 0, serves.
 struct MeetingPlace {
   std::string host;
   uint16_t port = 0;
@@ -26,13 +26,13 @@ struct MeetingPlace {
 /// is known. ValueError for a port or a job key that is none.
 std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::function<const char*(const char*)>& getenv);
 
-/// A warning for ranks that meet without a key where other machines may come; "" otherwise.
+/// A warning for ranks that connect without a key where other machines may come; "" otherwise.
 std::string open_meeting(const MeetingPlace& place);
 
-/// Connects the processes of a launch to each other by TCP. Collective over them. CommError, which names the ranks that
-/// did not come, when that takes longer than `limit`, and at once on all ranks where two say that they are the same, or
-/// belong to different jobs. What is waited for is told on stderr after `note_after`.
-TransportPtr meet(const Launch& launch, const MeetingPlace& place, std::chrono::milliseconds limit,
-                  std::chrono::milliseconds note_after = std::chrono::seconds(10));
+/// Connects the processes of a launch to each other by TCP. Collective over them. CommError, which names the ranks
+/// that did not come, when that takes longer than `limit`, and at once on all ranks where two say that they are the
+/// same, or belong to different jobs. What is waited for is reported on stderr after `note_after`.
+TransportPtr join_ranks(const Launch& launch, const MeetingPlace& place, std::chrono::milliseconds limit,
+                        std::chrono::milliseconds note_after = std::chrono::seconds(10));
 
 }  // namespace moonhalo

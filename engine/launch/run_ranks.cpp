@@ -19,7 +19,7 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/thread_hub.h"
+#include "moonhalo/engine/comm/threads/thread_group.h"
 #include "moonhalo/engine/random/random.h"
 
 namespace moonhalo {
@@ -94,7 +94,7 @@ class RankThreads {
       : ranks_(ranks), fn_(fn), threads_per_rank_(threads_per_rank), world_(std::make_shared<ThreadWorld>(ranks)) {
     std::vector<int> everyone(ranks);
     std::iota(everyone.begin(), everyone.end(), 0);
-    hub_ = std::make_shared<ThreadHub>(world_, everyone);
+    hub_ = std::make_shared<ThreadGroup>(world_, everyone);
   }
 
   /// Starts all and waits for their end. No rank begins before all have been started: where threads are short, nothing
@@ -132,8 +132,8 @@ class RankThreads {
     at::set_num_threads(threads_per_rank_);
     const at::ThreadLocalStateGuard state(callers_state_);
     const ElementwiseRandom random;
-    // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others', and
-    // ranks whose graphs differ talk at cross-purposes.
+    // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others',
+    // and ranks whose graphs differ send messages that do not match.
     if (ranks_ > 1) at::autocast::set_autocast_cache_enabled(false);
     const CommunicatorPtr communicator = make_threads_communicator(hub_, rank);
     fn_(*communicator);
@@ -157,7 +157,7 @@ class RankThreads {
   const std::function<void(Communicator&)>& fn_;
   int threads_per_rank_;
   std::shared_ptr<ThreadWorld> world_;
-  std::shared_ptr<ThreadHub> hub_;
+  std::shared_ptr<ThreadGroup> hub_;
   const at::ThreadLocalState callers_state_;
   std::mutex mutex_;
   std::exception_ptr first_error_;

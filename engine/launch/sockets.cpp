@@ -80,14 +80,14 @@ std::vector<std::string> own_ips() {
   return ips;
 }
 
-/// Where a socket is bound to. Of length 0 where that cannot be told.
+/// Where a socket is bound to. Of length 0 where that is unknown.
 SocketAddress address_of(int socket) {
   SocketAddress own{.length = sizeof(own.address)};
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own.address), &own.length) != 0) own.length = 0;
   return own;
 }
 
-/// This machine's address on the way to `host`; "" where that cannot be told. A datagram socket asks the routes and
+/// This machine's address on the way to `host`; "" where that is unknown. A datagram socket asks the routes and
 /// sends nothing.
 std::string address_towards(const std::string& host, uint16_t port) {
   for (const SocketAddress& address : stream_addresses(host, port)) {

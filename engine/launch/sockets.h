@@ -55,7 +55,7 @@ Socket connect_to(const SocketAddress& address, MeetingClock::time_point deadlin
 bool wait_for(int socket, short events, MeetingClock::time_point deadline);
 /// False when the other end has closed it, or at the deadline.
 bool read_all(int socket, void* data, size_t bytes, MeetingClock::time_point deadline);
-/// Sends few bytes, for which a socket has room.
+/// Sends few bytes, which fit into a socket's buffer.
 bool send_all(int socket, const void* data, size_t bytes);
 /// As read_all, for a connection that blocks nothing (connect_to).
 bool write_all(int socket, const void* data, size_t bytes, MeetingClock::time_point deadline);
@@ -70,8 +70,8 @@ struct Listener {
   uint16_t port = 0;
   bool everywhere = false;  ///< on all interfaces
 };
-/// On the interface by which this process reaches `host`, or the one of MOONHALO_ADDRESS; on all where neither can be
-/// told. CommError.
+/// On the interface by which this process reaches `host`, or the one of MOONHALO_ADDRESS; on all where neither is
+/// known. CommError.
 Listener listen_for_ranks(const std::string& host, uint16_t port);
 
 /// Listens at `port` of the address that `host` stands for here; on all interfaces, of IPv4 and IPv6, where it is none

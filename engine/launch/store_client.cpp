@@ -35,7 +35,7 @@ class OtherProgram : public StoreLost {
 
 }  // namespace
 
-/// Numbers are sent as they lie in memory; texts follow their length.
+/// Numbers are sent as they are in memory; strings follow their length.
 class StoreClient::Request {
  public:
   explicit Request(QueryType type) { add(type); }

@@ -13,10 +13,10 @@
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
-#include "moonhalo/engine/tensor/lift.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/shard_tensor_meta.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 
 namespace moonhalo {
@@ -85,7 +85,7 @@ at::Tensor adopt_local_block(const at::Tensor& block, const MeshPtr& mesh, const
                              const std::string& where) {
   const c10::AutoGradMode no_grad(false);
   at::Tensor value = block.detach();
-  if (!lies_on(*mesh, value)) value = value.to(device_of(*mesh));
+  if (!is_on_device(*mesh, value)) value = value.to(device_of(*mesh));
   return annotate(value, mesh, placements, where).detach().requires_grad_(block.requires_grad());
 }
 
@@ -120,7 +120,7 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
     check_mesh(value, mesh, "parallelize_module");
     placed = redistribute(value, inherit_block_sizes(placements, *spec(value))).detach();
   } else {
-    if (!lies_on(*mesh, value)) value = value.to(device_of(*mesh));
+    if (!is_on_device(*mesh, value)) value = value.to(device_of(*mesh));
     if (src) {
       placed = distribute_tensor(value, mesh, placements, *src);
     } else {
@@ -150,7 +150,7 @@ Placements inherit_block_sizes(Placements placements, const ShardSpec& spec) {
 
 std::vector<at::Tensor> distribute_parameters(const std::vector<PlannedTensor>& tensors, const MeshPtr& mesh,
                                               std::optional<int64_t> src_data_rank, bool is_model_sharded) {
-  const PlanOfTensor wanted = plans_of_shared(tensors, mesh, is_model_sharded);
+  const PlanOfTensor required = plans_of_shared(tensors, mesh, is_model_sharded);
   const auto place = [&](const at::Tensor& tensor, const std::string& name, const Placements& placements) {
     if (is_model_sharded && !is_shard_tensor(tensor))
       return adopt_local_block(tensor, mesh, placements, "parallelize_module: '" + name + "'");
@@ -163,7 +163,7 @@ std::vector<at::Tensor> distribute_parameters(const std::vector<PlannedTensor>& 
       result.emplace_back();
       continue;
     }
-    const ModulePlan::Tensor& plan = *wanted.at(one.tensor.unsafeGetTensorImpl());
+    const ModulePlan::Tensor& plan = *required.at(one.tensor.unsafeGetTensorImpl());
     at::Tensor& leaf = placed[one.tensor.unsafeGetTensorImpl()];
     if (!leaf.defined() && (plan.listed || !is_shard_tensor(one.tensor))) {
       leaf = place(one.tensor, one.name, plan.placements);
@@ -189,18 +189,18 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
     const ArgumentPlan& plan = plans[i];
     if (!values[i].defined()) continue;
     if (!is_shard_tensor(values[i])) {
-      if (!plan.plain && !plan.wanted) continue;
+      if (!plan.plain && !plan.required) continue;
       moved[i] = annotate(values[i], mesh, plan.plain ? *plan.plain : Placements(mesh->ndim(), replicate()), where);
     }
-    if (!plan.wanted) continue;
+    if (!plan.required) continue;
     const SpecPtr own = spec(moved[i]);
-    const std::optional<Placements> larger = on_larger_mesh(*plan.wanted, mesh, *own);
+    const std::optional<Placements> larger = on_larger_mesh(*plan.required, mesh, *own);
     if (!larger) check_mesh(moved[i], mesh, where);
-    const Placements wanted = inherit_block_sizes(larger ? *larger : *plan.wanted, *own);
+    const Placements required = inherit_block_sizes(larger ? *larger : *plan.required, *own);
     if (plan.async) {
-      under_way[i] = redistribute_async(moved[i], wanted);
+      under_way[i] = redistribute_async(moved[i], required);
     } else {
-      moved[i] = redistribute(moved[i], wanted);
+      moved[i] = redistribute(moved[i], required);
     }
   }
   for (size_t i = 0; i < values.size(); ++i) {

@@ -58,16 +58,16 @@ std::vector<at::Tensor> local_map(
   }
   std::vector<at::Tensor> blocks = inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto& wanted = entry(options.in_placements, i);
-    if (!inputs[i].defined() || (!wanted && !is_shard_tensor(inputs[i]))) continue;
+    const auto& required = entry(options.in_placements, i);
+    if (!inputs[i].defined() || (!required && !is_shard_tensor(inputs[i]))) continue;
     at::Tensor input = inputs[i];
     const bool plain = !is_shard_tensor(input);
     if (plain) input = from_local(input, replicated(mesh, input.sizes()));
-    if (wanted) {
-      check_count(*wanted, "argument", i);
-      const SpecPtr to = make_spec(mesh, input.sizes(), inherit_block_sizes(*wanted, *spec(input)));
+    if (required) {
+      check_count(*required, "argument", i);
+      const SpecPtr to = make_spec(mesh, input.sizes(), inherit_block_sizes(*required, *spec(input)));
       TORCH_CHECK_VALUE(plain || options.redistribute_inputs || to == spec(input), "local_map: argument ", i + 1,
-                        " has placements ", text_of(spec(input)->placements()), ", in_placements says ", text_of(*wanted),
+                        " has placements ", text_of(spec(input)->placements()), ", in_placements says ", text_of(*required),
                         "\n  fix   redistribute it, or give redistribute_inputs = true");
       input = redistribute(input, to);
     }

@@ -244,7 +244,7 @@ class NameRegexParser {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    TORCH_CHECK_VALUE(false, "parallelize_module: ", shortened(text_, at_), " is no valid pattern: ", what, " at character ", at_ + 1,
+    TORCH_CHECK_VALUE(false, "parallelize_module: ", shortened(text_, at_), " is not a valid pattern: ", what, " at character ", at_ + 1,
                       "\n  fix   patterns are \"blocks.*.fc?\", or regular expressions as \"blocks\\\\.\\\\d+\\\\.fc[12]\"");
   }
 

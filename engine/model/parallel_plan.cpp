@@ -65,7 +65,7 @@ void check_count(const Placements& placements, const DeviceMesh& mesh, const std
 void check_arguments(const SignaturePlan& plan, const DeviceMesh& mesh, const std::string& where) {
   const auto check = [&](const ArgumentPlan& argument) {
     if (argument.plain) check_count(*argument.plain, mesh, where);
-    if (argument.wanted) check_count(*argument.wanted, mesh, where);
+    if (argument.required) check_count(*argument.required, mesh, where);
     if (argument.gradient) check_count(*argument.gradient, mesh, "the gradient of " + where);
   };
   for (const auto& argument : plan.by_position) {
@@ -149,17 +149,17 @@ class StyleResolver {
     const bool linear = is_kind(module_, "Linear");
     place("weight", shard(linear ? 1 : 0));
     Placement input = one(style_.input_layouts, shard(-1));
-    Placement wanted = one(style_.desired_input_layouts, linear ? shard(-1) : replicate());
+    Placement required = one(style_.desired_input_layouts, linear ? shard(-1) : replicate());
     for (const TensorFacts& tensor : module_.tensors) {
       if (!linear || tensor.name != "weight") continue;
       // Features are cut as the weight is, so that the plan need not say it.
-      for (Placement* placement : {&input, &wanted}) {
+      for (Placement* placement : {&input, &required}) {
         if (placement->is_shard() && placement->dim == -1 && placement->sizes.empty()) {
           placement->sizes = balanced_sizes(tensor.shape.at(1), mesh_.size(0));
         }
       }
     }
-    pass(input, wanted, one(style_.output_layouts, replicate()));
+    pass(input, required, one(style_.output_layouts, replicate()));
   }
 
   void prepare_input() {
@@ -174,10 +174,10 @@ class StyleResolver {
     TORCH_CHECK_VALUE(given.size() == desired.size(), kOp, "PrepareModuleInput of ", quoted(module_), " has ", given.size(),
                       " input_kwarg_layouts and ", desired.size(), " desired_input_kwarg_layouts");
     for (const auto& [name, layout] : given) {
-      const auto wanted = desired.find(name);
-      TORCH_CHECK_VALUE(wanted != desired.end(), kOp, "PrepareModuleInput of ", quoted(module_),
+      const auto required = desired.find(name);
+      TORCH_CHECK_VALUE(required != desired.end(), kOp, "PrepareModuleInput of ", quoted(module_),
                         " has no desired_input_kwarg_layouts for '", name, "'");
-      if (layout || wanted->second) plan_.inputs.by_name[name] = argument(layout, wanted->second, local);
+      if (layout || required->second) plan_.inputs.by_name[name] = argument(layout, required->second, local);
     }
   }
 
@@ -201,8 +201,8 @@ class StyleResolver {
     slot->second = {.placements = {placement}, .listed = true};
   }
 
-  void pass(const Placement& input, const Placement& wanted, const Placement& output) {
-    plan_.inputs.by_position = {ArgumentPlan{Placements{input}, Placements{wanted}}};
+  void pass(const Placement& input, const Placement& required, const Placement& output) {
+    plan_.inputs.by_position = {ArgumentPlan{Placements{input}, Placements{required}}};
     plan_.outputs.by_position = {
         ArgumentPlan{Placements{output}, Placements{output}, style_.use_local_output.value_or(true)}};
   }
@@ -214,11 +214,11 @@ class StyleResolver {
     return *layouts->front();
   }
 
-  static ArgumentPlan argument(const std::optional<Placement>& plain, const std::optional<Placement>& wanted,
+  static ArgumentPlan argument(const std::optional<Placement>& plain, const std::optional<Placement>& required,
                                bool local) {
     ArgumentPlan made;
     if (plain) made.plain = Placements{*plain};
-    if (wanted) made.wanted = Placements{*wanted};
+    if (required) made.required = Placements{*required};
     made.local = local;
     return made;
   }

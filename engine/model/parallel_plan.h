@@ -25,9 +25,9 @@ using Placements = std::vector<Placement>;  ///< one per mesh dim
 
 /// Describes how one argument or result of a module is redistributed.
 struct ArgumentPlan {
-  std::optional<Placements> plain = {};   ///< meaning of a plain tensor: each rank's block; default: replicated
-  std::optional<Placements> wanted = {};  ///< target placements; default: unchanged
-  bool local = false;                     ///< afterwards, take the local block
+  std::optional<Placements> plain = {};     ///< meaning of a plain tensor: each rank's block; default: replicated
+  std::optional<Placements> required = {};  ///< target placements; default: unchanged
+  bool local = false;                       ///< afterwards, take the local block
   /// Placements of its gradient; default: the argument's own.
   std::optional<Placements> gradient = {};
   bool async = false;  ///< its messages are in flight while those of other arguments start

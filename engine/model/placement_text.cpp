@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// "S(0, {5, 4})": placements as text, in plans. A block size per rank may make texts of a megabyte, so they are read
-// once, by hand.
+// "S(0, {5, 4})": placements as text, in plans. A block size per rank may make strings of a megabyte, so they are
+// read once, by hand.
 #include <c10/util/Exception.h>
 
 #include <cctype>
@@ -32,7 +32,7 @@ class PlacementText {
       fail("");
     }
     skip();
-    if (at_ < text_.size()) fail("nothing more is wanted");
+    if (at_ < text_.size()) fail("nothing more is required");
     return placement;
   }
 
@@ -47,7 +47,7 @@ class PlacementText {
   }
 
   Placement cut() {
-    if (!take('(')) fail("a ( is wanted");
+    if (!take('(')) fail("a ( is required");
     skip();
     const bool negative = take('-');
     const int64_t dim = number(3, "a dim");
@@ -55,7 +55,7 @@ class PlacementText {
     skip();
     if (take(',')) {
       skip();
-      if (!take('{')) fail("a { is wanted");
+      if (!take('{')) fail("a { is required");
       skip();
       if (!take('}')) {
         do {
@@ -63,7 +63,7 @@ class PlacementText {
           sizes.push_back(number(15, "a block size"));
           skip();
         } while (take(','));
-        if (!take('}')) fail("a , or } is wanted");
+        if (!take('}')) fail("a , or } is required");
       }
     }
     want(')');
@@ -77,7 +77,7 @@ class PlacementText {
       if (at_ - begin == digits) fail(std::string(what) + " has at most " + std::to_string(digits) + " digits");
       value = 10 * value + (text_[at_] - '0');
     }
-    if (at_ == begin) fail(std::string(what) + " is wanted");
+    if (at_ == begin) fail(std::string(what) + " is required");
     return value;
   }
 
@@ -99,12 +99,12 @@ class PlacementText {
 
   void want(char c) {
     skip();
-    if (!take(c)) fail(std::string("a ") + c + " is wanted");
+    if (!take(c)) fail(std::string("a ") + c + " is required");
   }
 
   [[noreturn]] void fail(const std::string& what) const {
     const std::string where = what.empty() ? "" : ": " + what + " at character " + std::to_string(at_ + 1);
-    TORCH_CHECK_VALUE(false, shortened(text_, at_), " is no placement", where,
+    TORCH_CHECK_VALUE(false, shortened(text_, at_), " is not a placement", where,
                       "\n  have  Replicate or R, Shard(0), S(0) or S(0, {5, 4}), Stored(0), Partial(sum) or P");
   }
 

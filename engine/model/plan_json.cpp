@@ -53,7 +53,7 @@ int64_t read_integer(const Json& value, const std::string& where) {
   if (!value.is_number_integer()) wrong_type(where, "an integer", value);
   const bool fits =
       !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
-  TORCH_CHECK_VALUE(fits, where, ": ", value.dump(), " is no integer of 64 bits");
+  TORCH_CHECK_VALUE(fits, where, ": ", value.dump(), " is not an integer of 64 bits");
   return value.get<int64_t>();
 }
 
@@ -84,11 +84,11 @@ bool read_flag(const Json& value, const std::string& where) {
 
 // Reads one parameter's or argument's entry: placements alone, or an object with flags.
 ArgumentPlan read_entry(const Json& value, const std::vector<std::string>& keys, const std::string& where) {
-  if (!value.is_object()) return {.wanted = read_placements(value, where)};
+  if (!value.is_object()) return {.required = read_placements(value, where)};
   check_keys(value, keys, where);
   ArgumentPlan entry;
   const auto given = [&](const char* key) { return value.contains(key) && !value[key].is_null(); };
-  if (given("placements")) entry.wanted = read_placements(value["placements"], where + ".placements");
+  if (given("placements")) entry.required = read_placements(value["placements"], where + ".placements");
   if (given("plain")) entry.plain = read_placements(value["plain"], where + ".plain");
   if (given("grad")) entry.gradient = read_placements(value["grad"], where + ".grad");
   if (given("async")) entry.async = read_flag(value["async"], where + ".async");
@@ -242,7 +242,7 @@ ParallelPlan read_plan(const Json& json, const std::string& source) {
         const std::string where = source + ".parameter[\"" + key + "\"]";
         ArgumentPlan entry = read_entry(value, {"placements", "grad", "async"}, where);
         TORCH_CHECK_VALUE(!entry.async, where, ": async is for the inputs and outputs of modules");
-        if (entry.wanted) plan.parameters.emplace_back(key, std::move(*entry.wanted));
+        if (entry.required) plan.parameters.emplace_back(key, std::move(*entry.required));
         if (entry.gradient) plan.gradients.emplace_back(key, std::move(*entry.gradient));
       }
     }
@@ -266,9 +266,9 @@ Json json_of(const ParallelStyle::Layouts& layouts) {
 
 Json json_of(const SignaturePlan& plan) {
   const auto one = [](const ArgumentPlan& argument) {
-    const Json wanted = argument.wanted ? json_of(*argument.wanted) : Json();
-    if (argument == ArgumentPlan{.wanted = argument.wanted}) return wanted;
-    Json object{{"placements", wanted}};
+    const Json required = argument.required ? json_of(*argument.required) : Json();
+    if (argument == ArgumentPlan{.required = argument.required}) return required;
+    Json object{{"placements", required}};
     if (argument.plain) object["plain"] = json_of(*argument.plain);
     if (argument.local) object["local"] = true;
     if (argument.gradient) object["grad"] = json_of(*argument.gradient);
@@ -320,7 +320,7 @@ ParallelPlan parse_plan(const std::string& json, const std::string& source) {
   try {
     parsed = Json::parse(json, refuse_twice, true, /*ignore_comments=*/true);
   } catch (const Json::parse_error& error) {
-    TORCH_CHECK_VALUE(false, source, ": this is no valid JSON\n  have  ", error.what());
+    TORCH_CHECK_VALUE(false, source, ": this is not valid JSON\n  have  ", error.what());
   } catch (const Json::out_of_range& error) {
     TORCH_CHECK_VALUE(false, source, ": a number does not fit 64 bits\n  have  ", error.what());
   }

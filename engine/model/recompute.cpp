@@ -178,7 +178,7 @@ Graph record(const Segment& segment, const variable_list& inputs) {
   }
   graph.start = at::sequence_number::peek();
   {
-    const StandIns leaves(graph.leaves, inputs);
+    const Substitutes leaves(graph.leaves, inputs);
     graph.outputs = segment(graph.leaves);
   }
   for (at::Tensor& output : graph.outputs) {
@@ -206,7 +206,7 @@ struct SegmentNode final : Node {
                 "\n  fix   give retain_graph = true to the first backward");
     const Graph graph = make();
     const bool create_graph = c10::GradMode::is_enabled();
-    edge_list roots, wanted;
+    edge_list roots, required;
     variable_list given(grads.size()), root_grads;
     size_t next = 0;
     for (const at::Tensor& output : graph.outputs) {
@@ -219,11 +219,11 @@ struct SegmentNode final : Node {
     }
     variable_list results(num_outputs());
     if (roots.empty()) return results;
-    // Each wanted gradient goes to a leaf, or to what was captured in the first run.
+    // Each required gradient goes to a leaf, or to what was captured in the first run.
     std::vector<size_t> places;
     for (size_t i = 0; i < graph.leaves.size(); ++i) {
       if (!graph.leaves[i].defined() || !graph.leaves[i].requires_grad()) continue;
-      wanted.push_back(impl::gradient_edge(graph.leaves[i]));
+      required.push_back(impl::gradient_edge(graph.leaves[i]));
       places.push_back(i);
     }
     for (size_t i = 0; i < graph.captured.size(); ++i) {
@@ -232,11 +232,11 @@ struct SegmentNode final : Node {
       });
       TORCH_CHECK_VALUE(same != captured.end(), "checkpoint: the segment used other tensors when it was run again",
                         "\n  fix   let the segment depend on its inputs and on tensors that stay the same alone");
-      wanted.emplace_back(graph.sinks[i], 0);
+      required.emplace_back(graph.sinks[i], 0);
       places.push_back(graph.leaves.size() + static_cast<size_t>(same - captured.begin()));
     }
     variable_list found = torch::autograd::Engine::get_default_engine().execute(
-        roots, root_grads, /*keep_graph=*/create_graph, create_graph, /*accumulate_grad=*/false, wanted);
+        roots, root_grads, /*keep_graph=*/create_graph, create_graph, /*accumulate_grad=*/false, required);
     if (create_graph) found = differentiable(graph, given, grads, std::move(found));
     for (size_t i = 0; i < found.size(); ++i) results[places[i]] = std::move(found[i]);
     return results;

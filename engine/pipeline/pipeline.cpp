@@ -20,7 +20,7 @@
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/random/random.h"
@@ -209,9 +209,9 @@ void Pipeline::check_count(StepKind kind, size_t samples) {
   const char* step = kind == StepKind::kTrain ? "train_step" : "infer_step";
   check_use(step);
   if (static_cast<int64_t>(samples) == micros_) return;
-  const std::string wanted = std::to_string(micros_), given = std::to_string(samples);
-  refuse_step(kind, std::string(step) + ": " + given + " samples for " + wanted +
-                        " micro-batches\n  have  a pipeline with micros = " + wanted + "\n  fix   give " + wanted +
+  const std::string required = std::to_string(micros_), given = std::to_string(samples);
+  refuse_step(kind, std::string(step) + ": " + given + " samples for " + required +
+                        " micro-batches\n  have  a pipeline with micros = " + required + "\n  fix   give " + required +
                         " samples, or make the pipeline with micros = " + given);
 }
 
@@ -296,27 +296,27 @@ static std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-/// The other ranks of a slice may wait for this one in the midst of a stage. Where they have failed in the same call,
-/// all go on alike.
+/// The other ranks of a slice may wait for this one in the midst of a stage. Where they have failed in the same
+/// call, all continue in the same way.
 void Pipeline::check_slice_has_failed(const StageCall& call, const Step& step) const {
   std::vector<int64_t> dims;
   for (int64_t dim = 0; dim < slice_->ndim(); ++dim) {
     if (slice_->size(dim) > 1) dims.push_back(dim);
   }
   if (dims.empty()) return;
-  bool alike = dims.size() == 1;  // of several, they may wait in any
+  bool identical = dims.size() == 1;  // of several, they may wait in any
   const std::string mine = "failed in " + call.to_string();
   // Ranks that wait in the stage find this call beside theirs: their error names the cause, whichever rank is the
   // first.
   const auto describe = [&] { return mine + ": " + message_of(step.failure); };
-  const CallScope scope(tag_of(mine), "pipeline", describe);
+  const CallScope scope(fingerprint_of(mine), "pipeline", describe);
   try {
-    const auto all = alike ? slice_->group(dims[0]).all_gather_strings(mine) : std::vector<std::string>();
-    for (const std::string& one : all) alike = alike && one == mine;
+    const auto all = identical ? slice_->group(dims[0]).all_gather_strings(mine) : std::vector<std::string>();
+    for (const std::string& one : all) identical = identical && one == mine;
   } catch (const std::exception&) {  // they are elsewhere
-    alike = false;
+    identical = false;
   }
-  if (!alike) std::rethrow_exception(step.failure);
+  if (!identical) std::rethrow_exception(step.failure);
 }
 
 /// Makes one error on all ranks of those that some of them have.
@@ -357,7 +357,7 @@ void Pipeline::check_trained(const StageCall& call, const Step& step, const std:
     if (step.trained.contains(leaf.unsafeGetTensorImpl()) || meaning_of(leaf).said == Said::kOwn) continue;
     const bool given =
         std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& one) { return one.is_same(leaf); });
-    TORCH_CHECK_VALUE(given, "train_step: ", where(call), ": ", who, " uses a tensor that requires a gradient and is no parameter of the stage: "
+    TORCH_CHECK_VALUE(given, "train_step: ", where(call), ": ", who, " uses a tensor that requires a gradient and is not a parameter of the stage: "
                       "other ranks would not have its gradient\n  have  ", describe(leaf),
                       fix(Remedy::kOwnOfStage));
   }
@@ -375,7 +375,7 @@ Tensors Pipeline::outputs_of(const StageCall& call, const Tensors& inputs) const
 at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& outputs) const {
   const ElementwiseRandom random;
   const at::Tensor loss = (*step.loss)(outputs, call.micro);
-  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, step.options != nullptr ? "train_step" : "infer_step", ": micro-batch ", call.micro, ": the loss is no single number\n  have  ",
+  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, step.options != nullptr ? "train_step" : "infer_step", ": micro-batch ", call.micro, ": the loss is not a single number\n  have  ",
                     loss.defined() ? describe(loss) : "no tensor", "\n  fix   reduce it: mean() or sum()");
   step.results[call.micro] = {is_shard_tensor(loss) ? full_tensor(loss.detach()) : loss.detach()};
   if (step.options == nullptr) return loss;

@@ -16,7 +16,7 @@ namespace {
 
 /// The message that a call of one stage sends to the neighbouring stage.
 struct SimulatedMessage {
-  StageCall wanted_by;
+  StageCall required_by;
   int64_t sent;
 };
 
@@ -70,8 +70,8 @@ class Simulator {
     }
     const bool trains =
         std::any_of(made.begin(), made.end(), [](const Key& one) { return std::get<0>(one) == Pass::kBackward; });
-    const auto wanted = static_cast<size_t>(stages_ * micros * (trains ? 2 : 1));
-    TORCH_CHECK_VALUE(made.size() == wanted, "schedule: ", made.size(), " calls where ", wanted, " are wanted");
+    const auto required = static_cast<size_t>(stages_ * micros * (trains ? 2 : 1));
+    TORCH_CHECK_VALUE(made.size() == required, "schedule: ", made.size(), " calls where ", required, " are required");
   }
 
  private:
@@ -137,8 +137,8 @@ class Simulator {
     SimulatedLink& link = this->link(call.pass, sender(call));
     if (link.messages.empty()) return false;
     const SimulatedMessage message = link.messages.front();
-    TORCH_CHECK_VALUE(message.wanted_by == call, "schedule: ", call.to_string(), " gets the message for ",
-                      message.wanted_by.to_string());
+    TORCH_CHECK_VALUE(message.required_by == call, "schedule: ", call.to_string(), " gets the message for ",
+                      message.required_by.to_string());
     mine.time = std::max(mine.time, message.sent);
     link.taken = mine.time;
     link.messages.pop_front();

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -156,9 +156,9 @@ std::vector<at::Tensor> TensorList::tensors(uint64_t origin) const {
 }
 
 void TensorLink::send(const TensorList& list, const std::string& what) {
-  wait_for_room(capacity_ - 1);
+  wait_for_capacity(capacity_ - 1);
   const auto describe = [&what] { return what; };
-  const CallScope scope(tag_of(what), "pipeline", describe);
+  const CallScope scope(fingerprint_of(what), "pipeline", describe);
   under_way_.emplace_back();
   const auto post = [this](std::vector<Message> messages) {
     under_way_.back().push_back(pair_->exchange_async(std::move(messages), {}));
@@ -172,7 +172,7 @@ void TensorLink::send(const TensorList& list, const std::string& what) {
 
 std::optional<std::vector<at::Tensor>> TensorLink::receive(const MeshPtr& mesh, const std::string& what) {
   const auto describe = [&what] { return what; };
-  const CallScope scope(tag_of(what), "pipeline", describe);
+  const CallScope scope(fingerprint_of(what), "pipeline", describe);
   TensorList list(receive_words([this](const at::Tensor& data) { pair_->exchange({}, {{peer_, data}}); }), mesh);
   std::vector<Message> messages;
   for (const at::Tensor& block : list.blocks()) messages.push_back({peer_, block});
@@ -181,13 +181,13 @@ std::optional<std::vector<at::Tensor>> TensorLink::receive(const MeshPtr& mesh, 
   return list.tensors(scope.tag());
 }
 
-void TensorLink::wait_for_room(size_t most_under_way) {
+void TensorLink::wait_for_capacity(size_t most_under_way) {
   for (; under_way_.size() > most_under_way; under_way_.pop_front()) {
     for (const WorkPtr& work : under_way_.front()) work->wait();
   }
 }
 
-void TensorLink::finish() { wait_for_room(0); }
+void TensorLink::finish() { wait_for_capacity(0); }
 
 // Waiting would be for a rank that waits for this one; what was sent keeps its own memory.
 void TensorLink::abandon() {
@@ -204,7 +204,7 @@ std::vector<at::Tensor> broadcast_tensors(Communicator& group, int root, const s
   if (group.rank() != root) {
     TensorList list(receive_words(broadcast), mesh);
     for (at::Tensor& block : list.blocks()) broadcast(block);
-    return list.tensors(kFirstTag);
+    return list.tensors(kFirstFingerprint);
   }
   TensorList list(tensors);
   at::Tensor header = header_of(list.words()), rest = rest_of(list.words());

@@ -52,7 +52,7 @@ class TensorLink {
   TensorLink(CommunicatorPtr pair, int64_t capacity)
       : pair_(std::move(pair)), peer_(1 - pair_->rank()), capacity_(static_cast<size_t>(capacity)) {}
 
-  /// Waits until there is room for this list, not until it is taken. The tensors must not be written until then.
+  /// Waits until this list fits, not until it is taken. The tensors must not be written until then.
   void send(const TensorList& list, const std::string& what);
   /// Nothing where the list has failed.
   std::optional<std::vector<at::Tensor>> receive(const MeshPtr& mesh, const std::string& what);
@@ -62,7 +62,7 @@ class TensorLink {
   void abandon();
 
  private:
-  void wait_for_room(size_t most_under_way);
+  void wait_for_capacity(size_t most_under_way);
 
   CommunicatorPtr pair_;
   int peer_;

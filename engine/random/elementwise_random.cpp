@@ -11,7 +11,7 @@
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/rank_context.h"
-#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -98,7 +98,7 @@ at::Tensor& rrelu_in_place(at::Tensor& self, at::Tensor& noise, const at::Scalar
   return self.copy_(at::rrelu_with_noise(self.clone(), noise, lower, upper, training, generator));
 }
 
-// A permutation is no matter of elements; it is drawn from this rank's generator instead of the process's.
+// A permutation does not work by elements; it is drawn from this rank's generator instead of the process's.
 at::Tensor& permuted(int64_t n, std::optional<at::Generator> generator, at::Tensor& out) {
   const c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKeySet({kRandomKey}));
   if (!generator || !generator->defined()) generator = default_generator();

@@ -8,7 +8,7 @@
 
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/rank_context.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/random/fill_kernel.h"
 
 namespace moonhalo {

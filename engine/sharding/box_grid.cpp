@@ -58,7 +58,7 @@ void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
   int64_t begin = 0, end = 0;
   size_t before = 0;
   for (const auto& [rows, ranks] : slabs) {
-    TORCH_CHECK_VALUE(rows.first <= end, "boxes: nobody owns ", rows_text({end, rows.first}), " of dim ", dim, "\n  have  rank ",
+    TORCH_CHECK_VALUE(rows.first <= end, "boxes: no rank owns ", rows_text({end, rows.first}), " of dim ", dim, "\n  have  rank ",
                       ranks[0], ": ", rows_text(rows), kFix);
     TORCH_CHECK_VALUE(rows.first > begin || begin == end, "boxes: the boxes form no grid along dim ", dim, ": ranks ", before, " and ",
                       ranks[0], " begin at one row with different extents\n  have  rank ", before, ": ",
@@ -68,14 +68,14 @@ void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
     std::tie(begin, end) = rows;
     before = ranks[0];
   }
-  TORCH_CHECK_VALUE(end >= global, "boxes: nobody owns ", rows_text({end, global}), " of dim ", dim, "\n  have  the last box, rank ",
+  TORCH_CHECK_VALUE(end >= global, "boxes: no rank owns ", rows_text({end, global}), " of dim ", dim, "\n  have  the last box, rank ",
                     before, "'s, ends at ", end, "; global is ", global, kFix);
   TORCH_CHECK_VALUE(end == global, "boxes: the box of rank ", before, " reaches beyond the field along dim ", dim,
                     "\n  have  it ends at ", end, "; global is ", global, kFix);
 }
 
-/// The number of ranks that own each block of the dim, along all others. Blocks of the same empty interval lie in one
-/// slab.
+/// The number of ranks that own each block of the dim, along all others. Blocks of the same empty interval are in
+/// one slab.
 size_t ranks_per_block(const Slabs& slabs, size_t dim) {
   size_t count = 0, owner = 0;
   for (const auto& [rows, ranks] : slabs) {
@@ -275,7 +275,7 @@ BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& 
   const auto as_given = [&] { return divide_all(boxes, all, whole_of(boxes, all, global)); };
   const auto in_order = [](const BoxGrid& grid) { return std::is_sorted(grid.place.begin(), grid.place.end()); };
   if (full.size() == all.size()) return as_given();
-  // A rank without elements need not say where it lies.
+  // A rank without elements need not say where it is.
   if (full.empty()) {
     const std::vector<int64_t> whole = whole_of(boxes, all, global);
     const auto empty = std::find(whole.begin(), whole.end(), 0);
@@ -294,7 +294,7 @@ BoxGrid grid_of(const std::vector<OwnedBox>& boxes, const std::vector<int64_t>& 
   try {
     BoxGrid moved = divide_all(with_empty_moved(boxes, full, given->global), all, given->global);
     if (in_order(moved) && moved.mesh_shape() == given->mesh_shape()) return moved;
-  } catch (const c10::ValueError&) {  // then they lie where they say
+  } catch (const c10::ValueError&) {  // then they are where they say
   }
   return *given;
 }

@@ -13,11 +13,11 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/communicator_device.h"
-#include "moonhalo/engine/comm/device_link.h"
-#include "moonhalo/engine/comm/fake_part.h"
-#include "moonhalo/engine/comm/rank_device.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
+#include "moonhalo/engine/comm/device/device_link.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
+#include "moonhalo/engine/comm/fake/fake_subgroup.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 
@@ -39,29 +39,29 @@ std::vector<int64_t> row_major_strides(const std::vector<int64_t>& shape) {
 }
 
 // Every rank throws when one of them has no such device. A fake world is for planning: nothing is computed.
-void check_usable(Communicator& world, c10::Device wanted, const std::vector<int64_t>& shape) {
-  if (world.is_fake() || wanted.is_cpu()) return;
-  const Uncounted check;
-  at::Tensor devices = at::full({1}, device_count(wanted.type()), at::kLong);
+void check_usable(Communicator& world, c10::Device required, const std::vector<int64_t>& shape) {
+  if (world.is_fake() || required.is_cpu()) return;
+  const ScopedStatsPause check;
+  at::Tensor devices = at::full({1}, device_count(required.type()), at::kLong);
   world.all_reduce(devices, ReduceOp::kMin);
   const int64_t count = *devices.const_data_ptr<int64_t>();
-  std::string type = c10::DeviceTypeName(wanted.type());
-  TORCH_CHECK_VALUE(count > 0, "init_device_mesh: no ", type, " device can be used here\n  have  device type \"", wanted.str(),
+  std::string type = c10::DeviceTypeName(required.type());
+  TORCH_CHECK_VALUE(count > 0, "init_device_mesh: no ", type, " device can be used here\n  have  device type \"", required.str(),
                     "\", mesh shape ", shape_string(shape), "\n  fix   use \"cpu\", or a build with ", type,
                     " on a machine that has a GPU");
-  const std::string name = c10::DeviceTypeName(wanted.type(), /*lower_case=*/true);
-  TORCH_CHECK_VALUE(wanted.index() < count, "init_device_mesh: there are ", count, " ", type, " devices here\n  have  device type \"",
-                    wanted.str(), "\", mesh shape ", shape_string(shape), "\n  fix   name one from ", name, ":0 to ", name, ":",
+  const std::string name = c10::DeviceTypeName(required.type(), /*lower_case=*/true);
+  TORCH_CHECK_VALUE(required.index() < count, "init_device_mesh: there are ", count, " ", type, " devices here\n  have  device type \"",
+                    required.str(), "\", mesh shape ", shape_string(shape), "\n  fix   name one from ", name, ":0 to ", name, ":",
                     count - 1);
 }
 
 // The ranks of `world` as a group that carries tensors of each rank's device, which becomes that of its thread.
-CommunicatorPtr group_on(Communicator& world, c10::Device wanted) {
-  if (wanted.is_cpu()) return host_part(world);
+CommunicatorPtr group_on(Communicator& world, c10::Device required) {
+  if (required.is_cpu()) return host_communicator(world);
   const auto known = device_of(world);  // of a number that is named it says nothing: other ranks have others
-  if (known && known->type() == wanted.type() && !wanted.has_index()) return world.shared_from_this();
-  const CommunicatorPtr host = host_part(world);
-  const c10::Device device = device_of_rank(*host, wanted);
+  if (known && known->type() == required.type() && !required.has_index()) return world.shared_from_this();
+  const CommunicatorPtr host = host_communicator(world);
+  const c10::Device device = device_of_rank(*host, required);
   use_device(device);
   if (device.is_cuda() && host->size() > 1 && std::string_view(host->backend()) == "threads")
     load_linear_algebra(device);
@@ -86,7 +86,7 @@ DeviceMesh::DeviceMesh(CommunicatorPtr group, std::string device_type, std::vect
     if (shape_[d] == size()) {
       groups_.push_back(group_);
     } else if (fake_groups_) {
-      groups_.push_back(make_fake_part(*group_, static_cast<int>(coordinate(d)), static_cast<int>(shape_[d])));
+      groups_.push_back(make_fake_subgroup(*group_, static_cast<int>(coordinate(d)), static_cast<int>(shape_[d])));
     } else {
       const int64_t color = rank() - coordinate(d) * strides_[d];
       groups_.push_back(group_->split(static_cast<int>(color), static_cast<int>(coordinate(d))));
@@ -126,7 +126,7 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
       key = key * shape_[d] + coordinate(d);
       ranks *= shape_[d];
     }
-    group = fake_groups_ ? make_fake_part(*group_, static_cast<int>(key), static_cast<int>(ranks))
+    group = fake_groups_ ? make_fake_subgroup(*group_, static_cast<int>(key), static_cast<int>(ranks))
                          : group_->split(static_cast<int>(color), static_cast<int>(key));
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);
@@ -187,12 +187,12 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
   std::string asked = "\"" + device_type + "\" " + shape_string(shape);
   for (const std::string& name : names) asked += " \"" + name + "\"";
   {
-    // First of all, since all other errors are told from what is asked for.
-    const Uncounted check;
+    // First of all, since all other errors depend on what is requested.
+    const ScopedStatsPause check;
     check_same_on_all_ranks(world, "init_device_mesh", "meshes", asked);
   }
-  const std::optional<c10::Device> wanted = parse_compute_device(device_type);
-  TORCH_CHECK_VALUE(wanted.has_value(), "init_device_mesh: unknown device type \"", device_type,
+  const std::optional<c10::Device> required = parse_compute_device(device_type);
+  TORCH_CHECK_VALUE(required.has_value(), "init_device_mesh: unknown device type \"", device_type,
                     "\"\n  fix   use \"cpu\" or \"cuda\"");
   TORCH_CHECK_VALUE(!shape.empty(), "init_device_mesh: the mesh needs at least one dimension");
   int64_t product = 1;
@@ -214,9 +214,9 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
                     "init_device_mesh: the names of the dimensions must differ\n  have  ", c10::Join(", ", names),
                     "\n  fix   give each dimension a name of its own");
   const bool fake = world.is_fake();  // for planning: nothing is computed
-  check_usable(world, *wanted, shape);
+  check_usable(world, *required, shape);
   if (hook_of_meshes() != nullptr) hook_of_meshes()();
-  return std::make_shared<DeviceMesh>(fake ? world.shared_from_this() : group_on(world, *wanted), wanted->str(),
+  return std::make_shared<DeviceMesh>(fake ? world.shared_from_this() : group_on(world, *required), required->str(),
                                       std::move(shape), std::move(names), fake);
 }
 

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "moonhalo/engine/comm/communicator_device.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 
 namespace moonhalo {
 namespace {
@@ -19,7 +19,7 @@ bool stays(c10::Device from, c10::Device to) {
 
 void refuse_to_move(const ShardSpec& spec, c10::Device to, const std::string& where) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "to: ShardTensors stay on the device of their mesh\n  have  ", spec.to_string(), " on ",
-                              device_of(*spec.mesh()), ", wanted on ", to, where,
+                              device_of(*spec.mesh()), ", expected on ", to, where,
                               "\n  fix   make full_tensor(x) or to_local(x) plain and move that, or distribute_tensor() it ",
                               "over a mesh of the other device");
 }
@@ -32,7 +32,7 @@ c10::Device device_of(const DeviceMesh& mesh) {
   return *device_of(mesh.group());
 }
 
-bool lies_on(const DeviceMesh& mesh, const at::Tensor& tensor) {
+bool is_on_device(const DeviceMesh& mesh, const at::Tensor& tensor) {
   return tensor.device() == device_of(mesh) || mesh.group().is_fake();
 }
 
@@ -46,12 +46,11 @@ void check_all_stay(const ShardSpec& spec, c10::Device to) {
   const c10::Device of_all(mesh.device_type());
   if (of_all.is_cpu() || of_all.has_index() || !to.has_index() || to.type() != of_all.type())
     return check_stays(spec, to);
-  const Uncounted check;
+  const ScopedStatsPause check;
   at::Tensor first = at::full({1}, stays(device_of(mesh), to) ? mesh.size() : mesh.rank(), at::kLong);
   mesh.group().all_reduce(first, ReduceOp::kMin);
   const int64_t rank = *first.const_data_ptr<int64_t>();
-  if (rank < mesh.size())
-    refuse_to_move(spec, to, ", where the blocks of rank " + std::to_string(rank) + " do not lie");
+  if (rank < mesh.size()) refuse_to_move(spec, to, ", where the blocks of rank " + std::to_string(rank) + " are not");
 }
 
 }  // namespace moonhalo

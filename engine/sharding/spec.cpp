@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 
 namespace moonhalo {
@@ -167,7 +167,9 @@ std::string ShardSpec::to_string() const {
   return text;
 }
 
-size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const { return tag_of(at::IntArrayRef(key)); }
+size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const {
+  return fingerprint_of(at::IntArrayRef(key));
+}
 
 SpecPtr SpecTable::intern(Layout layout) {
   std::vector<int64_t> key;

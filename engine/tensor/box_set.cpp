@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kFix = "\n  fix   give each box its own begin, and every element of the field to one box at most";
 
-/// Holds the facts of all boxes, alike on all ranks.
+/// Holds the facts of all boxes, identically on all ranks.
 struct Facts {
   at::ScalarType dtype = at::kDouble;
   std::vector<int64_t> global;

@@ -20,10 +20,10 @@ namespace moonhalo {
 ///             [c on 0][d on 2  ]                   rows 4-7 on rank 1:  parts of b, c, d
 class BoxSet {
  public:
-  /// `make_mesh` gives a mesh of one dim over the ranks of `world`, in their order. Boxes of all ranks have one dtype
-  /// and number of dims and do not overlap; begin says where they lie. Elements that none of them owns are zero. The
-  /// slabs are as even as can be, and lie on the last `holders` ranks (0: on all); those of others are empty.
-  /// Collective over `world`; ValueError, on every rank alike.
+  /// `make_mesh` gives a mesh of one dim over the ranks of `world`, in their order. Boxes of all ranks have one
+  /// dtype and number of dims and do not overlap; begin says where they are. Elements that none of them owns are
+  /// zero. The slabs are as even as can be, and are on the last `holders` ranks (0: on all); those of others are
+  /// empty. Collective over `world`; ValueError, on every rank.
   BoxSet(std::vector<Block> mine, Communicator& world, const std::function<MeshPtr(int64_t ranks)>& make_mesh,
          int64_t holders = 0);
 
@@ -48,7 +48,7 @@ class BoxSet {
   void finish_read(Reading& reading);
 
  private:
-  struct Region {  // where a box and a slab meet
+  struct Region {  // what a box and a slab share
     int peer;      // who has the other of the two
     std::vector<int64_t> in_box, in_slab, length;
     size_t box = 0;

@@ -14,18 +14,18 @@
 namespace moonhalo {
 
 /// By content: mesh, global shape, blocks and partials, not the pointer that a decision's key holds.
-uint64_t tag_of(const ShardSpec& spec);
-/// ShardTensors that travel together: their specs and, as far as ranks must have them alike, their origins.
-uint64_t tag_of(at::TensorList tensors);
+uint64_t fingerprint_of(const ShardSpec& spec);
+/// ShardTensors that are sent together: their specs and, as far as ranks must have the same, their origins.
+uint64_t fingerprint_of(at::TensorList tensors);
 /// The specs of ShardTensors, for messages.
 std::string specs_of(at::TensorList tensors);
-/// Operators whose result holds its source's elements in their order. LibTorch calls them where memory wants it, which
-/// differs from rank to rank: a gradient is copied where its strides are not those of its tensor, reshaped with a copy
-/// or without.
+/// Operators whose result holds its source's elements in their order. LibTorch calls them where memory requires it,
+/// which differs from rank to rank: a gradient is copied where its strides are not those of its tensor, reshaped
+/// with a copy or without.
 bool keeps_value(const std::string& op);
 /// The operator (in place or not, which LibTorch chooses by memory too), the specs and dtypes of its tensors and,
 /// unless `tensors_only`, its other arguments.
-uint64_t tag_of(const std::string& op, at::ArrayRef<c10::IValue> arguments, bool tensors_only);
+uint64_t fingerprint_of(const std::string& op, at::ArrayRef<c10::IValue> arguments, bool tensors_only);
 
 /// Gives a tensor that all ranks have just made together an origin of its own; `tag` says how. Called by every rank of
 /// its mesh.
@@ -41,12 +41,12 @@ class CallLog {
   }
   /// ", made by aten::mean <- aten::mul": the calls behind a tensor of this origin; "" when none is remembered.
   std::string made_by(uint64_t origin) const;
-  /// The origin of what a tensor's values were taken from: its own, or that behind operators which only add dims. 0
-  /// where ranks need not have it alike.
+  /// The origin of what a tensor's values were taken from: its own, or that behind operators which only add dims.
+  /// 0 where ranks need not have the same.
   uint64_t origin_of_values(uint64_t origin) const;
-  /// The origin of a ShardTensor as far as ranks must have it alike. In forward-mode differentiation LibTorch copies
-  /// tangents where their memory wants it, on one rank and not on another: a thread that has used it compares no
-  /// origins any more.
+  /// The origin of a ShardTensor as far as ranks must have the same. In forward-mode differentiation LibTorch
+  /// copies tangents where their memory requires it, on one rank and not on another: a thread that has used it
+  /// compares no origins any more.
   uint64_t shared_origin(uint64_t origin) const { return forward_mode_ ? 0 : origin; }
   void forward_mode_begins() { forward_mode_ = true; }
 

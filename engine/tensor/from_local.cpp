@@ -10,7 +10,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
@@ -30,7 +30,7 @@ class BlockFacts {
     std::vector<int64_t> words(kWords, -1);
     words[0] = local.dim();
     words[1] = static_cast<int64_t>(local.scalar_type());
-    words[2] = !lies_on(mesh, local);
+    words[2] = !is_on_device(mesh, local);
     const BlockFront::Words computed_from = front.words();
     std::copy(computed_from.begin(), computed_from.end(), words.begin() + kFront);
     if (local.dim() <= kMaxDims) {
@@ -57,14 +57,14 @@ class BlockFacts {
     return all;
   }
 
-  /// Strides of a tensor of blocks that do not all lie row by row: those of their common order, and twice as great
-  /// where there are gaps or no common order, so that contiguous() copies on all ranks or on none. Nullopt where all
-  /// lie row by row, and where dims are expanded, which every ShardTensor declares by itself.
+  /// Strides of a tensor of blocks that are not all stored row by row: those of their common order, and twice as
+  /// great where there are gaps or no common order, so that contiguous() copies on all ranks or on none. Nullopt
+  /// where all are stored row by row, and where dims are expanded, which every ShardTensor declares by itself.
   std::optional<at::DimVector> strides_of_whole(at::IntArrayRef shape) const {
     const at::DimVector rows = dense_strides(shape, at::DimVector(shape.size(), 1));
-    const auto all_lie_as = [this](at::IntArrayRef like) {
+    const auto all_have_layout = [this](at::IntArrayRef like) {
       for (int64_t rank = 0; rank < ranks_; ++rank) {
-        if (!lies_as(sizes(rank), strides(rank), like)) return false;
+        if (!has_layout(sizes(rank), strides(rank), like)) return false;
       }
       return true;
     };
@@ -75,13 +75,13 @@ class BlockFacts {
         if (size[d] > 1 && stride[d] == 0) return std::nullopt;
       }
       const auto long_dims = std::count_if(size.begin(), size.end(), [](int64_t n) { return n > 1; });
-      if (lies_as(size, stride, rows) || long_dims <= most) continue;
+      if (has_layout(size, stride, rows) || long_dims <= most) continue;
       most = long_dims;
       chosen = rank;
     }
     if (chosen < 0) return std::nullopt;
     at::DimVector found = dense_strides(shape, strides(chosen));
-    if (!all_lie_as(strides(chosen))) {
+    if (!all_have_layout(strides(chosen))) {
       for (int64_t& stride : found) stride *= 2;
     }
     return found;
@@ -174,13 +174,13 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
                     spec->mesh()->rank(), " is ", shape_string(spec->local_shape()));
   TORCH_CHECK_TYPE(!is_shard_tensor(local), "from_local: the block is a ShardTensor already\n  fix   use redistribute");
   check_strided(local, "from_local");
-  TORCH_CHECK_VALUE(lies_on(*spec->mesh(), local), "from_local: the block of rank ", spec->mesh()->rank(),
+  TORCH_CHECK_VALUE(is_on_device(*spec->mesh(), local), "from_local: the block of rank ", spec->mesh()->rank(),
                     " is not on the mesh's device\n  have  a block on ", local.device(), ", ", spec->to_string(), " on ",
                     device_of(*spec->mesh()), "\n  fix   move it there first, or use a mesh of its device");
   at::Tensor block;
   {
     const BelowAutograd guard;
-    block = is_lazy(local) ? carried_out(local) : local.alias();
+    block = is_lazy(local) ? materialize_lazy_bits(local) : local.alias();
     if (!is_lazy(local)) share_versions(local, block);
   }
   at::Tensor result = wrap(std::move(block), spec);
@@ -197,7 +197,7 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   check_strided(local, "from_local");
   const std::string placed = placed_text(mesh, placements);
   const auto describe = [&placed] { return placed; };
-  const CallScope scope(tag_of(placed), "from_local", describe);
+  const CallScope scope(fingerprint_of(placed), "from_local", describe);
   BlockFront front(local);
   const BlockFacts facts(local, *mesh, front);
   check_blocks(facts, *mesh, local);

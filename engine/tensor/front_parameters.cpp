@@ -23,7 +23,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -41,7 +41,7 @@ constexpr int64_t kMixed = -1;  // for the number of copies, which is then of no
 
 struct Known {
   bool any_in_front = false, any_own_data = false;
-  std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins;  // copies and originals
+  std::vector<std::pair<at::Tensor, at::Tensor>> substitutes;  // copies and originals
 };
 const RankLocal<Known> known;
 
@@ -76,7 +76,7 @@ const FrontHook* front_hook(const Node& node) {
 // The tensor that a leaf stands for: mostly itself.
 const at::Tensor& original_of(const at::Tensor& leaf) {
   const at::Tensor* found = &leaf;
-  for (auto it = known->stand_ins.rbegin(); it != known->stand_ins.rend(); ++it) {
+  for (auto it = known->substitutes.rbegin(); it != known->substitutes.rend(); ++it) {
     if (it->first.is_same(*found)) found = &it->second;
   }
   return *found;
@@ -116,7 +116,7 @@ void add_once(std::vector<at::Tensor>& list, const at::Tensor& tensor) {
 }
 
 [[noreturn]] void refuse_mixture(at::IntArrayRef shape) {
-  TORCH_CHECK_VALUE(false, "backward: a plain tensor was computed together with samples of this rank alone, and meets "
+  TORCH_CHECK_VALUE(false, "backward: a plain tensor was computed together with samples of this rank alone, and is combined with "
                     "ShardTensors, where plain tensors are the same on all ranks\n  have  a tensor of shape ", shape_string(shape),
                     fix(Remedy::kComputeTwice));
 }
@@ -160,7 +160,7 @@ void compare_unsaid(const std::vector<at::Tensor>& leaves, const Addends& addend
     const auto same = same_on_group(sums, rank, addends);
     if (!same) continue;
     const auto here = std::find(mine.begin(), mine.end(), *same);
-    TORCH_CHECK_VALUE(false, "from_local: the block was computed from a tensor that requires a gradient, is no parameter, and is the "
+    TORCH_CHECK_VALUE(false, "from_local: the block was computed from a tensor that requires a gradient, is not a parameter, and is the "
                       "same on all ranks: is its gradient the sum over the ranks, or each rank's own?\n  have  ",
                       here == mine.end() ? "one on rank " + std::to_string(rank)
                                          : "a tensor of shape " + shape_string(leaves[here - mine.begin()].sizes()),
@@ -230,7 +230,7 @@ BlockFront::BlockFront(const at::Tensor& block) : shape_(block.sizes()) {
       add_once(unsaid_, leaf);
     }
   });
-  for (const auto& [copy, original] : known->stand_ins) {
+  for (const auto& [copy, original] : known->substitutes) {
     const auto is_here = [&](const auto& one) { return one.first == original.grad_fn().get(); };
     mixed_ = mixed_ || (has_gradient_hook(copy) && std::any_of(nodes_.begin(), nodes_.end(), is_here));
   }
@@ -244,7 +244,7 @@ void BlockFront::compare(const Addends& addends, const std::vector<Words>& words
   const DeviceMesh& mesh = *addends.mesh;
   if (mesh.group().is_fake()) return;
   const c10::AutoGradMode no_grad(false);
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   const bool as_many = std::all_of(words.begin(), words.end(), [&](const Words& one) { return one[0] == words[0][0]; });
   if (as_many && compares_values()) {
     for (const at::Tensor& leaf : copies_) {
@@ -274,7 +274,7 @@ void BlockFront::sum_gradients(const Addends& addends) {
   for (const Addends* before : earlier_) {
     TORCH_CHECK_VALUE(before->same_ranks(addends), "from_local: what this block was computed from is on other ranks already",
                       "\n  have  ", addends.mesh->to_string(), ", and earlier blocks on ", before->mesh->to_string(),
-                      "\n  fix   compute the block anew for each mesh");
+                      "\n  fix   compute the block again for each mesh");
   }
   for (auto& [node, edges] : nodes_) node->add_post_hook(std::make_unique<FrontHook>(addends, std::move(edges)));
   known->any_in_front = known->any_in_front || !nodes_.empty();
@@ -296,17 +296,17 @@ bool computed_from_parameters(const at::Tensor& tensor) {
                      [](const at::Tensor& leaf) { return meaning_of(leaf).same_on_all_ranks(); });
 }
 
-StandIns::StandIns(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals)
-    : before_(known->stand_ins.size()) {
+Substitutes::Substitutes(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals)
+    : before_(known->substitutes.size()) {
   for (size_t i = 0; i < copies.size(); ++i) {
     if (copies[i].defined() && copies[i].requires_grad() && !is_shard_tensor(copies[i]))
-      known->stand_ins.emplace_back(copies[i], originals[i]);
+      known->substitutes.emplace_back(copies[i], originals[i]);
   }
 }
 
 // The ranks have compared what there is to be compared; a copy that lives on is asked no more.
-StandIns::~StandIns() {
-  auto& all = known->stand_ins;
+Substitutes::~Substitutes() {
+  auto& all = known->substitutes;
   for (size_t i = before_; i < all.size(); ++i) {
     TensorMeaning meaning = meaning_of(original_of(all[i].second));
     meaning.is_compared = true;
@@ -319,7 +319,7 @@ void check_no_own_data(const std::vector<at::Tensor>& parameters) {
   if (!known->any_own_data) return;
   for (size_t i = 0; i < parameters.size(); ++i) {
     TORCH_CHECK_VALUE(!meaning_of(parameters[i]).feeds_own_block, "parameter ", i + 1, " of ", parameters.size(),
-                      " is a plain tensor that is in no module, and samples of this rank alone were computed from it: nobody sums its "
+                      " is a plain tensor that is in no module, and samples of this rank alone were computed from it: nothing sums its "
                       "gradients over the ranks",
                       "\n  have  a tensor of shape ", shape_string(parameters[i].sizes()), fix(Remedy::kMakeShardTensor));
   }

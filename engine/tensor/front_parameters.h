@@ -40,10 +40,11 @@ class BlockFront {
   using Words = std::array<int64_t, 2>;
   Words words() const;
 
-  /// From now on backward sums those addends, over the mesh dims that cut or sum what is `made`, on their way into the
-  /// leaf. `words`: of all ranks. ValueError on every rank, at the first use of a leaf, where parameters differ between
-  /// the ranks, and where a leaf that nothing is said of is the same on all. ValueError where what was computed
-  /// from them also meets ShardTensors as if it were replicated, or has addends on other ranks already. Collective.
+  /// From now on backward sums those addends, over the mesh dims that cut or sum what is `made`, on their way
+  /// into the leaf. `words`: of all ranks. ValueError on every rank, at the first use of a leaf, where parameters
+  /// differ between the ranks, and where a leaf that nothing is said of is the same on all. ValueError where what
+  /// was computed from them is also combined with ShardTensors as if it were replicated, or has addends on other
+  /// ranks already. Collective.
   void sum_gradients(const SpecPtr& made, const std::vector<Words>& words);
   /// The same, and nothing is compared. Not collective, but at the first use of two meshes.
   void sum_gradients(const SpecPtr& made);
@@ -66,11 +67,11 @@ bool computed_from_parameters(const at::Tensor& tensor);
 
 /// While one lives, `copies` stand for `originals`, as the leaves of a recomputed segment do: a block that is computed
 /// from a copy was computed from what its original was.
-class StandIns {
+class Substitutes {
  public:
-  StandIns(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals);
-  ~StandIns();
-  StandIns(const StandIns&) = delete;
+  Substitutes(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals);
+  ~Substitutes();
+  Substitutes(const Substitutes&) = delete;
 
  private:
   size_t before_;
@@ -80,8 +81,8 @@ class StandIns {
 /// sums its gradients over all.
 void check_no_own_data(const std::vector<at::Tensor>& parameters);
 
-/// For gradient_hooks: ValueError if `tensor`, plain, which meets ShardTensors as if it were replicated, was computed
-/// together with a block.
+/// For gradient_hooks: ValueError if `tensor`, plain, which is combined with ShardTensors as if it were replicated,
+/// was computed together with a block.
 void check_not_in_front(const at::Tensor& tensor);
 
 }  // namespace moonhalo

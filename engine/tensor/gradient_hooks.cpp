@@ -51,8 +51,8 @@ bool is_ours_alone(const at::Tensor& grad) {
 struct BoundaryHook final : torch::autograd::FunctionPreHook {
   using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl>;
   explicit BoundaryHook(size_t index) : index(index) {}
-  BoundaryHook(size_t index, const at::Tensor& leaf, SpecPtr wanted)
-      : index(index), leaf(leaf.getIntrusivePtr()), wanted(std::move(wanted)) {}
+  BoundaryHook(size_t index, const at::Tensor& leaf, SpecPtr required)
+      : index(index), leaf(leaf.getIntrusivePtr()), required(std::move(required)) {}
 
   variable_list operator()(const variable_list& grads) override {
     variable_list result = grads;
@@ -68,8 +68,8 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
     const SpecPtr& own = static_cast<const ShardTensorImpl*>(impl.get())->spec();
     // Formulas that allocate make plain tensors, the same on every rank.
     if (!is_shard_tensor(grad)) grad = from_local(grad, replicated(own->mesh(), grad.sizes()));
-    const bool asked = wanted && wanted->global_shape() == own->global_shape();
-    grad = redistribute(grad, asked ? wanted : gradient_spec_of(own, moonhalo::spec(grad)));
+    const bool asked = required && required->global_shape() == own->global_shape();
+    grad = redistribute(grad, asked ? required : gradient_spec_of(own, moonhalo::spec(grad)));
     return result;
   }
 
@@ -85,7 +85,7 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
 
   size_t index;
   std::optional<WeakImpl> leaf;  // a ShardTensor; none: a plain tensor
-  SpecPtr wanted;                // null: the leaf's own cut
+  SpecPtr required;              // null: the leaf's own cut
   bool keeps_sums = false;
   SpecPtr last_own, last_grad, last;
 };

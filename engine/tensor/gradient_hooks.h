@@ -19,7 +19,7 @@ namespace moonhalo {
 ///  - of a ShardTensor leaf into the leaf's own cut (a sum still to be reduced stays Partial, for later bucketing),
 ///  - of a plain tensor into a plain tensor, reduced over the mesh.
 void install_gradient_hook(const at::Tensor& tensor);
-/// True if this leaf has met a ShardTensor, so that such a hook brings its gradient into form.
+/// True if this leaf has been combined with a ShardTensor, so that such a hook brings its gradient into form.
 bool has_gradient_hook(const at::Tensor& leaf);
 /// The same for a result of this node.
 bool has_gradient_hook(torch::autograd::Node& node);

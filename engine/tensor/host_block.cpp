@@ -58,8 +58,8 @@ void check_ghosts(const Block& block) {
   }
 }
 
-/// Elements share no memory, and all lie where an address can be: sorted by their strides, each dim steps over all
-/// that the dims before it span. For blocks with elements.
+/// Elements share no memory, and all have valid addresses: sorted by their strides, each dim steps over all that
+/// the dims before it span. For blocks with elements.
 void check_memory(const Block& block) {
   const auto packed = packed_strides(block.extent);
   const bool known = !block.stride.empty() || packed.has_value();
@@ -86,7 +86,7 @@ void check_memory(const Block& block) {
   TORCH_CHECK_VALUE(fits, "block: its memory would reach beyond all addresses\n  have  extents ", shape_string(block.extent),
                     "\n  fix   set all numbers of the block: some are not initialised");
   const auto unit = static_cast<uintptr_t>(c10::elementSize(c10::toRealValueType(block.dtype)));
-  TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(block.data) % unit == 0, "block: its address is no multiple of ", unit,
+  TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(block.data) % unit == 0, "block: its address is not a multiple of ", unit,
                     " bytes\n  have  address ", block.data, " for elements of ", block.dtype,
                     "\n  fix   give the address of the array's first element, and the dtype that the array has");
 }

@@ -20,7 +20,7 @@ at::DimVector dense_strides(at::IntArrayRef sizes, at::IntArrayRef like) {
   return strides;
 }
 
-bool lies_as(at::IntArrayRef sizes, at::IntArrayRef strides, at::IntArrayRef like) {
+bool has_layout(at::IntArrayRef sizes, at::IntArrayRef strides, at::IntArrayRef like) {
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 0 || (sizes[d] > 1 && like[d] == 0)) return true;
   }
@@ -32,7 +32,7 @@ bool lies_as(at::IntArrayRef sizes, at::IntArrayRef strides, at::IntArrayRef lik
 }
 
 at::Tensor laid_as(const at::Tensor& block, at::IntArrayRef like) {
-  if (lies_as(block, like)) return block;
+  if (has_layout(block, like)) return block;
   return at::empty_strided(block.sizes(), dense_strides(block.sizes(), like), block.options()).copy_(block);
 }
 

@@ -10,7 +10,7 @@
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
@@ -128,8 +128,8 @@ SourceFacts share_facts(const at::Tensor& source, const DeviceMesh& mesh, int64_
 at::Tensor send_blocks(const at::Tensor& source, const ShardSpec& spec) {
   const BelowAutograd guard;
   const DeviceMesh& mesh = *spec.mesh();
-  at::Tensor full = carried_out(source);
-  if (!lies_on(mesh, full)) full = full.to(device_of(mesh));
+  at::Tensor full = materialize_lazy_bits(source);
+  if (!is_on_device(mesh, full)) full = full.to(device_of(mesh));
   std::vector<Message> sends;
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     if (rank == mesh.rank()) continue;
@@ -175,14 +175,14 @@ void connect_to_source(const at::Tensor& source, const at::Tensor& result, const
 at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           int64_t src) {
   check_placements(mesh, placements, "scatter_tensor");
-  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is no rank of ", mesh->to_string());
+  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is not a rank of ", mesh->to_string());
   TORCH_CHECK_TYPE(!is_shard_tensor(source), "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
   const std::string placed = placed_text(mesh, placements) + ", src " + std::to_string(src);
   const auto describe = [&placed] { return placed; };
-  const CallScope scope(tag_of(placed), "scatter_tensor", describe);
+  const CallScope scope(fingerprint_of(placed), "scatter_tensor", describe);
   const SourceFacts facts = share_facts(source, *mesh, src);
   const SpecPtr spec = make_spec(mesh, facts.shape(), placements);
-  TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: Partial is no way to cut a tensor\n  fix   use Shard or Replicate");
+  TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: a source cannot be distributed as Partial\n  fix   use Shard or Replicate");
   at::Tensor result =
       wrap(mesh->rank() == src ? send_blocks(source, *spec) : receive_block(facts.dtype(), *spec, src), spec);
   set_new_origin(result, scope.tag());

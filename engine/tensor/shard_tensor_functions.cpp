@@ -15,7 +15,7 @@
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
@@ -41,8 +41,8 @@ class Moving {
       : text_([origin = shard_impl(tensor)->origin, from = spec(tensor), to] {
           return from->to_string() + " -> " + to->to_string() + CallLog::of_this_thread().made_by(origin);
         }),
-        scope_(combine_tag(combine_tag(tag_of(*spec(tensor)), tag_of(*to)),
-                           CallLog::of_this_thread().shared_origin(shard_impl(tensor)->origin)),
+        scope_(combine_fingerprint(combine_fingerprint(fingerprint_of(*spec(tensor)), fingerprint_of(*to)),
+                                   CallLog::of_this_thread().shared_origin(shard_impl(tensor)->origin)),
                "redistribute", text_) {}
 
  private:
@@ -56,13 +56,13 @@ void check_target(const ShardSpec& from, const ShardSpec& to) {
   if (from.mesh() == to.mesh() || to.mesh()->group().is_fake()) return;
   const c10::Device here = device_of(*from.mesh()), there = device_of(*to.mesh());
   // "cuda" and "cuda:0" are one device on the first rank, and two on the next, so the names count.
-  const bool named_alike = from.mesh()->device_type() == to.mesh()->device_type() || from.mesh()->size() == 1;
-  TORCH_CHECK_NOT_IMPLEMENTED(named_alike && here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(), " on ", here,
+  const bool same_name = from.mesh()->device_type() == to.mesh()->device_type() || from.mesh()->size() == 1;
+  TORCH_CHECK_NOT_IMPLEMENTED(same_name && here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(), " on ", here,
                               " and ", to.to_string(), " on ", there,
                               "\n  fix   distribute_tensor(full_tensor(x), mesh, placements), or from_local of blocks that were moved");
 }
 
-// A redistributed tensor, which is no view of the one with the block `source`.
+// A redistributed tensor, which is not a view of the one with the block `source`.
 at::Tensor wrap_moved(at::Tensor local, const at::Tensor& source, const SpecPtr& to) {
   return wrap_new(local.is_alias_of(source) ? copied_block(local) : std::move(local), to);
 }

@@ -146,7 +146,7 @@ void refuse_foreign_impl() {
 
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
   if (is_lazy(local)) [[unlikely]]
-    local = carried_out(local);
+    local = materialize_lazy_bits(local);
   check_strided(local, "ShardTensor");
   return at::detail::make_tensor<ShardTensorImpl>(std::move(local), spec);
 }

@@ -31,8 +31,9 @@ struct ShardTensorImpl final : public c10::TensorImpl {
   void live_until_collected();
   /// The gradient hook of a leaf is in place (engine/tensor/gradient_hooks.h).
   bool guarded = false;
-  /// The calls that made the value, as a tag (engine/comm/call_tag.h): equal on all ranks that made the same calls.
-  /// Goes with every collective that works on the tensor, so that two tensors of one shape are not mixed up.
+  /// The calls that made the value, as a tag (engine/comm/diagnostics/call_fingerprint.h): equal on all ranks that made
+  /// the same calls. Goes with every collective that works on the tensor, so that two tensors of one shape are not
+  /// mixed up.
   uint64_t origin = 0;
 
   const char* tensorimpl_type_name() const override { return "ShardTensorImpl"; }
@@ -67,7 +68,7 @@ inline ShardTensorImpl* shard_impl(const at::Tensor& tensor) {
 }
 /// Wraps a local block whose shape must be the spec's local shape. No autograd.
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec);
-/// The same for a block that is no view. It is copied unless it lies row by row, as the tensor says.
+/// The same for a block that is not a view. It is copied unless it is stored row by row, as the tensor says.
 at::Tensor wrap_new(at::Tensor local, const SpecPtr& spec);
 
 }  // namespace moonhalo

@@ -10,9 +10,9 @@
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/drop_halos.h"
-#include "moonhalo/engine/tensor/filled_ghosts.h"
+#include "moonhalo/engine/tensor/host_halos.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/shard_tensor_meta.h"
 
 namespace moonhalo {
 
@@ -31,7 +31,7 @@ const RankLocal<const CurrentCall*> call_of_rank;
 
 // Null where nothing is kept, or only of another version or setting.
 TensorHalos* kept_by(ShardTensorImpl& impl) {
-  TensorNotes* notes = notes_of(impl);
+  ShardTensorMeta* notes = notes_of(impl);
   TensorHalos* kept = notes != nullptr ? notes->halos.get() : nullptr;
   return kept != nullptr && kept->version == version_of(impl) && kept->setting == halo_setting() ? kept : nullptr;
 }

@@ -17,9 +17,9 @@ namespace moonhalo {
 ///
 /// Rows are taken from what was kept only by facts that all ranks share: the ShardTensor is the same object, its
 /// version counter stands where it stood (every in-place operator on it, or on a view of it, moves it), no other
-/// set_halo came between, and the map is equal for all ranks (IntervalMap::Key). Kept with the tensor (tensor_notes.h),
-/// and dropped when it is exchanged in a newer version, is given other data, or dies; of one version the 16 maps
-/// exchanged last.
+/// set_halo came between, and the map is equal for all ranks (IntervalMap::Key). Kept with the tensor
+/// (shard_tensor_meta.h), and dropped when it is exchanged in a newer version, is given other data, or dies; of one
+/// version the 16 maps exchanged last.
 ///
 /// A block can be written without the ShardTensor's knowing: through to_local(), the tensor that from_local() took, or
 /// .data(). Other ranks cannot see that, so the rank that finds it when it would reuse throws ValueError. Writes
@@ -27,7 +27,7 @@ namespace moonhalo {
 /// which count no versions.
 HaloCachePtr halo_cache_of_argument(int index);
 
-/// While it lives, halo_cache_of_argument knows the ShardTensors of one call.
+/// While it lives, halo_cache_of_argument has the ShardTensors of one call.
 class CurrentCall {
  public:
   using Arguments = std::vector<std::pair<int, at::Tensor>>;

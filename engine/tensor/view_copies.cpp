@@ -12,7 +12,7 @@
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/shard_tensor_meta.h"
 
 namespace moonhalo {
 namespace {
@@ -116,7 +116,7 @@ void CopiedMemory::write_through() {
 
 const std::shared_ptr<CopiedMemory>& copied_memory(ShardTensorImpl& impl) {
   static const std::shared_ptr<CopiedMemory> kNone;
-  const TensorNotes* notes = notes_of(impl);
+  const ShardTensorMeta* notes = notes_of(impl);
   return notes != nullptr ? notes->copied : kNone;
 }
 

@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// Counts how often operators on ShardTensors wrote the memory of a block. All ranks count alike.
+/// Counts how often operators on ShardTensors wrote the memory of a block. All ranks count the same.
 class WriteCount;
 /// Begins to count, as long as the result is held.
 std::shared_ptr<const WriteCount> count_writes(const at::Tensor& block);
@@ -38,8 +38,8 @@ class CopiedMemory {
   /// what the original is a copy of, or null.
   CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Write write, std::shared_ptr<CopiedMemory> source);
 
-  /// Before the copy is read or written: copies again if the original was written since. Collective if it moves; all
-  /// ranks decide alike. NotImplementedError where `read` or `write` is missing.
+  /// Before the copy is read or written: copies again if the original was written since. Collective if it moves;
+  /// all ranks decide the same. NotImplementedError where `read` or `write` is missing.
   void refresh(const ShardTensorImpl& reader, const std::string& op);
   /// NotImplementedError unless what is written to the copy can reach the original.
   void check_writable(const ShardTensorImpl& writer, const std::string& op) const;
@@ -67,12 +67,12 @@ void block_was_written(const at::Tensor& block);
 
 /// For run functions of view operators that cannot view the block that they are given: `copy` has its shape and is
 /// viewed instead. Nothing happens in operators that make no views.
-void tell_copied(const at::Tensor& copy);
+void mark_copied(const at::Tensor& copy);
 /// Dims are merged: of a plain tensor with gaps, that would be no view but a copy (reshape), which is not written
 /// through.
 /// `gaps`: this rank's block has some.
-void tell_merged(bool gaps);
-/// Like tell_copied, of the input's own block, with its own `read` and `write`.
-void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write);
+void mark_merged(bool gaps);
+/// Like mark_copied, of the input's own block, with its own `read` and `write`.
+void mark_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write);
 
 }  // namespace moonhalo

@@ -9,10 +9,10 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/engine/tensor/tensor_notes.h"
+#include "moonhalo/engine/tensor/shard_tensor_meta.h"
 
 namespace moonhalo {
 namespace {
@@ -24,7 +24,7 @@ void put_back(const at::Tensor& copy, const at::Tensor& original) { original.cop
 
 // Ranks whose block is thin or empty see no gaps where others do.
 bool on_any_rank(const at::Tensor& tensor, bool here) {
-  const Uncounted check;
+  const ScopedStatsPause check;
   at::Tensor any = at::full({}, here ? 1 : 0, at::kInt);
   shard_impl(tensor)->spec()->mesh()->group().all_reduce(any, ReduceOp::kMax);
   return any.item<int>() != 0;
@@ -34,8 +34,8 @@ bool on_any_rank(const at::Tensor& tensor, bool here) {
 // tell. The same on all ranks.
 bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps) {
   if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), shape.vec())) return false;
-  const TensorNotes* notes = notes_of(*shard_impl(tensor));
-  return notes == nullptr || !notes->any_order || !on_any_rank(tensor, gaps || notes->laid_anew);
+  const ShardTensorMeta* notes = notes_of(*shard_impl(tensor));
+  return notes == nullptr || !notes->any_order || !on_any_rank(tensor, gaps || notes->has_new_layout);
 }
 
 }  // namespace
@@ -44,16 +44,18 @@ ViewTrace::ViewTrace() : before_(std::exchange(*trace_of_rank, this)) {}
 
 ViewTrace::~ViewTrace() { *trace_of_rank = before_; }
 
-void ViewTrace::read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted) {
+void ViewTrace::read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& required) {
   base_ = tensor;
   const ShardTensorImpl& impl = *shard_impl(tensor);
   block_ = impl.local();
   if (!moved.defined()) return;
   copy_ = moved;
   const SpecPtr& from = impl.spec();
-  read_ = [from, wanted](const at::Tensor& original) { return cached_redistribution(from, wanted)->apply(original); };
-  write_ = [from, wanted](const at::Tensor& copy, const at::Tensor& original) {
-    original.copy_(cached_redistribution(wanted, from)->apply(copy));
+  read_ = [from, required](const at::Tensor& original) {
+    return cached_redistribution(from, required)->apply(original);
+  };
+  write_ = [from, required](const at::Tensor& copy, const at::Tensor& original) {
+    original.copy_(cached_redistribution(required, from)->apply(copy));
   };
 }
 
@@ -78,7 +80,7 @@ void ViewTrace::mark(ShardTensorImpl& result, bool copies) {
   make_notes(result).copied = copied_;
 }
 
-void tell_copied(const at::Tensor& copy) {
+void mark_copied(const at::Tensor& copy) {
   if (*trace_of_rank == nullptr) return;
   ViewTrace& trace = **trace_of_rank;
   if (!trace.copy_.defined()) {
@@ -88,13 +90,13 @@ void tell_copied(const at::Tensor& copy) {
   trace.copy_ = copy;
 }
 
-void tell_merged(bool gaps) {
+void mark_merged(bool gaps) {
   if (*trace_of_rank == nullptr) return;
   (*trace_of_rank)->merged_ = true;
   (*trace_of_rank)->gaps_ = gaps;
 }
 
-void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write) {
+void mark_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write) {
   if (*trace_of_rank == nullptr) return;
   ViewTrace& trace = **trace_of_rank;
   trace.copy_ = copy;
@@ -110,7 +112,7 @@ void Sharing::prepare(const at::Tensor& tensor, bool writes, const c10::Operator
   if (writes) written.push_back(tensor);
 }
 
-void Sharing::tell_of_writes() {
+void Sharing::report_writes() {
   for (const at::Tensor& tensor : written) {
     ShardTensorImpl& impl = *shard_impl(tensor);
     block_was_written(impl.local());

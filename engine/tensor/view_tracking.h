@@ -14,23 +14,23 @@
 namespace moonhalo {
 
 /// A view must share memory with what it was made from, or know that it is a copy (view_copies.h). Lives as long as
-/// one call of a view operator: is shown what it reads, told of copies (tell_copied), and marks its results.
+/// one call of a view operator: receives what it reads and its copies (mark_copied), and marks its results.
 class ViewTrace {
  public:
   ViewTrace();
   ~ViewTrace();
   ViewTrace(const ViewTrace&) = delete;
 
-  /// `tensor` is a ShardTensor, summed up if it was a Partial that is not shared; the call is given `moved`, cut as
-  /// `wanted` says, or the tensor's own block if that is undefined.
-  void read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& wanted);
+  /// `tensor` is a ShardTensor, summed up if it was a Partial that is not shared; the call is given `moved`, cut
+  /// as `required` says, or the tensor's own block if that is undefined.
+  void read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& required);
   /// `copies`: the plan says so (Plan::breaks_alias).
   void mark(ShardTensorImpl& result, bool copies);
 
  private:
-  friend void tell_merged(bool gaps);
-  friend void tell_copied(const at::Tensor& copy);
-  friend void tell_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write);
+  friend void mark_merged(bool gaps);
+  friend void mark_copied(const at::Tensor& copy);
+  friend void mark_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write);
 
   ViewTrace* before_;
   at::Tensor base_, block_, copy_;
@@ -48,14 +48,14 @@ struct Sharing {
   /// For a ShardTensor that has notes, or is to be written while writes are counted: a block that is a copy is read
   /// again if it is old; what will be written is remembered.
   void prepare(const at::Tensor& tensor, bool writes, const c10::OperatorHandle& op);
-  /// Once the operator has run: other tensors hear of what it wrote, originals of copies get it.
+  /// Once the operator has run: other tensors are notified of what it wrote, originals of copies get it.
   void after_writing() {
     if (!written.empty()) [[unlikely]]
-      tell_of_writes();
+      report_writes();
   }
 
  private:
-  void tell_of_writes();
+  void report_writes();
 };
 
 }  // namespace moonhalo

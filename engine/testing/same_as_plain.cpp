@@ -92,8 +92,8 @@ Outcome outcome_of(const Program& program, const Tensors& inputs, const SameAsPl
 }
 
 at::Tensor input_of(const at::Tensor& given, const SameAsPlainOptions& options) {
-  const bool wanted = (options.gradients || options.gradgrad) && differentiable(given);
-  return given.detach().clone().requires_grad_(wanted);
+  const bool required = (options.gradients || options.gradgrad) && differentiable(given);
+  return given.detach().clone().requires_grad_(required);
 }
 
 // Every rank walks the same lists, since full_tensor is collective.

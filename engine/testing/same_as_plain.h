@@ -50,10 +50,10 @@ struct SameAsPlainOptions {
   std::function<void(const std::string&)> before_blocks = {};
 };
 
-/// Compares shapes, dtypes and values of the results and the gradients on the ranks of `mesh`. Returns "" if all agree.
-/// Otherwise returns a text, equal on all ranks, that names the placements, the tensor and the place of the difference.
-/// Collective over `mesh`. The inputs are plain tensors, equal on all ranks. Throws ValueError for placements that do
-/// not fit, and passes on exceptions of the program.
+/// Compares shapes, dtypes and values of the results and the gradients on the ranks of `mesh`. Returns "" if all
+/// agree. Otherwise returns a string, equal on all ranks, that names the placements, the tensor and the place of
+/// the difference. Collective over `mesh`. The inputs are plain tensors, equal on all ranks. Throws ValueError for
+/// placements that do not fit, and passes on exceptions of the program.
 std::string difference_from_plain(const MeshPtr& mesh, const Program& program, const std::vector<at::Tensor>& inputs,
                                   const SameAsPlainOptions& options = {});
 

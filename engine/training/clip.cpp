@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/call_origin.h"
@@ -128,7 +128,7 @@ std::pair<at::Tensor, bool> reduced_sum(const Part& part, double norm_type) {
   }
   if (part.stages) {  // which have other gradients, or none
     const auto describe = [] { return std::string("the norms of stages"); };
-    const CallScope scope(tag_of(std::string("stages")), "clip_grad_norm", describe);
+    const CallScope scope(fingerprint_of(std::string("stages")), "clip_grad_norm", describe);
     at::Tensor all = at::tensor({total.item<double>(), is_double ? 1.0 : 0.0}, at::kDouble);
     part.stages->all_reduce(all, op);
     total = all[0].to(total.device());
@@ -140,7 +140,7 @@ std::pair<at::Tensor, bool> reduced_sum(const Part& part, double norm_type) {
 }  // namespace
 
 at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type, const CommunicatorPtr& stages) {
-  TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm: norm_type is ", norm_type, ", wanted a positive number or infinity");
+  TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm: norm_type is ", norm_type, ", expected a positive number or infinity");
   const c10::AutoGradMode no_grad(false);
   finish_grad_sync(parameters);
   at::Tensor total;
@@ -164,7 +164,7 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                           bool error_if_nonfinite, const CommunicatorPtr& stages) {
   const c10::AutoGradMode no_grad(false);
-  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm: max_norm is no norm: it would turn the gradients round or make them NaN",
+  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm: max_norm is not a norm: it would turn the gradients round or make them NaN",
                     "\n  have  max_norm = ", max_norm, "\n  fix   a number that is not negative");
   const at::Tensor norm = grad_norm(parameters, norm_type, stages);
   TORCH_CHECK_VALUE(!error_if_nonfinite || norm.isfinite().item<bool>(), "clip_grad_norm: the norm of the gradients is ",

@@ -29,7 +29,7 @@ std::string place_text(const at::Tensor& tensor) {
 }  // namespace
 
 Ema::Ema(const ModuleTreePtr& module, const EmaOptions& options) : options_(options) {
-  TORCH_CHECK_VALUE(options.decay >= 0 && options.decay <= 1, "EMA: decay is ", options.decay, ", wanted a number within 0 and 1");
+  TORCH_CHECK_VALUE(options.decay >= 0 && options.decay <= 1, "EMA: decay is ", options.decay, ", expected a number within 0 and 1");
   for (const NamedTensor& one : named_tensors(module)) {
     averages_.push_back({one.name, first_average(one.tensor), one.is_parameter});
   }

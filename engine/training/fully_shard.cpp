@@ -13,7 +13,7 @@
 #include "moonhalo/engine/model/distribute_parameters.h"
 #include "moonhalo/engine/model/torch_module_tree.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
-#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/gradient_sync.h"
 
@@ -21,7 +21,7 @@ namespace moonhalo {
 namespace {
 
 // Bytes that the ranks along a mesh dim hold of what was stored over it, so that later parameters even them out.
-struct HeldBytes {
+struct ShardLoad {
   struct Entry {
     std::weak_ptr<DeviceMesh> mesh;
     int64_t mesh_dim;
@@ -37,16 +37,16 @@ struct HeldBytes {
     return entries.emplace_back(Entry{mesh, mesh_dim, std::vector<int64_t>(mesh->size(mesh_dim), 0)}).bytes;
   }
 };
-const RankLocal<HeldBytes> held_bytes;
+const RankLocal<ShardLoad> shard_loads;
 
 void check_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
   TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || !dims_of_slice(*root, *spec(tensor)->mesh()).empty(), name, ": the parameter lives on ",
-                    spec(tensor)->mesh()->to_string(), ", which is no slice of ", root->to_string(),
+                    spec(tensor)->mesh()->to_string(), ", which is not a slice of ", root->to_string(),
                     "\n  fix   slice both meshes from one that init_device_mesh made");
 }
 
 // A tensor of a slice as one of the whole mesh. Its copies there are made equal.
-at::Tensor lifted(const at::Tensor& tensor, const MeshPtr& root) {
+at::Tensor embedded_in_root(const at::Tensor& tensor, const MeshPtr& root) {
   const MeshPtr& own = spec(tensor)->mesh();
   if (own == root) return tensor;
   at::Tensor block = to_local(tensor).contiguous().clone();
@@ -55,13 +55,13 @@ at::Tensor lifted(const at::Tensor& tensor, const MeshPtr& root) {
     if (std::find(kept.begin(), kept.end(), m) == kept.end()) root->group(m).broadcast(block, 0);
   }
   const std::vector<Placement> copies(root->ndim() - own->ndim());
-  return lift(from_local(block, spec(tensor)), root, copies);
+  return embed_in_mesh(from_local(block, spec(tensor)), root, copies);
 }
 
 // The tensor on the whole mesh, as it is cut by now; plain and deferred ones stay what they are.
 at::Tensor on_whole_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
   check_mesh(tensor, root, name);
-  return is_shard_tensor(tensor) ? lifted(tensor.detach(), root) : tensor;
+  return is_shard_tensor(tensor) ? embedded_in_root(tensor.detach(), root) : tensor;
 }
 
 SpecPtr spec_on(const at::Tensor& tensor, const MeshPtr& root) {
@@ -101,7 +101,8 @@ std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t
   return storage_dim(spec.global_shape(), is_cut, ranks, min_numel, unit_rows);
 }
 
-std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held, int64_t unit_rows) {
+std::vector<int64_t> balanced_shard_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held,
+                                          int64_t unit_rows) {
   const auto ranks = static_cast<int64_t>(held.size());
   const int64_t units = (rows + unit_rows - 1) / unit_rows;
   std::vector<int64_t> sizes(ranks, units / ranks), order(ranks);
@@ -116,7 +117,7 @@ std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<in
 
 at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
                            const std::string& name) {
-  TORCH_CHECK_VALUE(options.unit_rows > 0, name, ": unit_rows = ", options.unit_rows, ", wanted a number of rows");
+  TORCH_CHECK_VALUE(options.unit_rows > 0, name, ": unit_rows = ", options.unit_rows, ", expected a number of rows");
   const MeshPtr root = whole_mesh(data);
   const int64_t mesh_dim = dims_of_slice(*root, *data).back(), ranks = root->size(mesh_dim);
   const at::Tensor value = on_whole_mesh(tensor, root, name);
@@ -128,9 +129,10 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
     const int64_t rows = own->global_shape()[*dim];
     // For the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
     const auto row_bytes = own->global_numel() / rows * static_cast<int64_t>(tensor.element_size());
-    std::vector<int64_t>& held = held_bytes->of(root, mesh_dim);
+    std::vector<int64_t>& held = shard_loads->of(root, mesh_dim);
     std::vector<int64_t> nothing(ranks, 0);
-    const std::vector<int64_t> sizes = level_sizes(rows, row_bytes, options.level ? held : nothing, options.unit_rows);
+    const std::vector<int64_t> sizes =
+        balanced_shard_sizes(rows, row_bytes, options.level ? held : nothing, options.unit_rows);
     for (int64_t rank = 0; rank < ranks; ++rank) held[rank] += nothing[rank];
     placements[mesh_dim] = stored(*dim, sizes);
   }

@@ -60,6 +60,7 @@ std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t
 /// Returns block sizes that differ by at most one unit of `unit_rows` rows; the longer blocks go to the ranks that hold
 /// the fewest bytes. All blocks begin at multiples of `unit_rows`. `held` has the bytes per rank; the new blocks' bytes
 /// are added to it.
-std::vector<int64_t> level_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held, int64_t unit_rows = 1);
+std::vector<int64_t> balanced_shard_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held,
+                                          int64_t unit_rows = 1);
 
 }  // namespace moonhalo

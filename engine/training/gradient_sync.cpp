@@ -13,13 +13,13 @@
 #include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
-#include "moonhalo/engine/comm/call_tag.h"
-#include "moonhalo/engine/comm/ordered_reduction.h"
+#include "moonhalo/engine/comm/device/ordered_reduction.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "moonhalo/engine/training/local_results.h"
+#include "moonhalo/engine/training/local_loss_mesh.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 
 namespace moonhalo {
@@ -33,7 +33,7 @@ struct PartialGrad {
   at::Tensor grad;
   int64_t mesh_dim;
   ReduceOp op;
-  SpecPtr leaf;     // null: the sum is wanted whole
+  SpecPtr leaf;     // null: the sum is required whole
   int64_t cut = 0;  // else the dim along which the leaf is cut there
   std::optional<at::ScalarType> reduce_dtype = {};
   std::shared_ptr<const SumHooks> hooks = {};
@@ -139,7 +139,7 @@ void in_scope(const std::vector<PartialGrad>& bucket, const Send& send) {
   std::vector<at::Tensor> grads;
   for (const PartialGrad& one : bucket) grads.push_back(one.grad);
   const auto describe = [&grads] { return specs_of(grads); };
-  const CallScope scope(tag_of(grads), "reduce_gradients", describe);
+  const CallScope scope(fingerprint_of(grads), "reduce_gradients", describe);
   send();
 }
 
@@ -157,7 +157,7 @@ at::ScalarType sum_dtype(at::ScalarType dtype, const std::optional<at::ScalarTyp
 struct PendingGradientSync::Bucket {
   std::vector<PartialGrad> grads;
   Communicator& group;
-  std::vector<int64_t> counts = {};               // elements by rank; of a sum that is wanted whole: none
+  std::vector<int64_t> counts = {};               // elements by rank; of a sum that is required whole: none
   std::vector<std::vector<int64_t>> shapes = {};  // of what this rank keeps
   at::Tensor flat = {};
   std::vector<at::Tensor> addends = {};  // by rank, of this rank's part

@@ -9,7 +9,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
-#include "moonhalo/engine/training/backward_ends.h"
+#include "moonhalo/engine/training/backward_end_callbacks.h"
 
 namespace moonhalo {
 
@@ -20,7 +20,7 @@ struct UnitPasses {
   std::vector<ParameterUnitPtr> open;       // gathered in backward
   std::vector<ParameterUnitPtr> in_flight;  // all ranks end a gather that no unit uses at the same point
   std::weak_ptr<ParameterUnit> last[2];
-  BackwardEnds ends;
+  BackwardEndCallbacks ends;
   uint64_t gathers = 0;
 
   // The order of the next pass is taken to be that of this one.
@@ -57,7 +57,7 @@ struct UnitPasses {
     close_others(nullptr);
     ended(kBackward);
   }
-  // The pass that comes next receives what travels.
+  // The pass that comes next receives what is sent.
   void backward_failed() {
     if (ends.waits()) return;
     for (const ParameterUnitPtr& unit : std::exchange(open, {})) {
@@ -80,10 +80,10 @@ const RankLocal<UnitPasses> passes_of_rank;
 ParameterUnit::ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options)
     : options_(options), reducer_(UnitReducer::of(parameters, options.reshard_after_backward, options.gradients)) {
   for (const at::Tensor& parameter : parameters) {
-    if (!is_shard_tensor(parameter) || looks_into_gather(parameter)) continue;
+    if (!is_shard_tensor(parameter) || has_unsharded_cache(parameter)) continue;
     if (!options.param_dtype && !stored_cut(*spec(parameter))) continue;
     entries_.push_back({parameter});
-    look_into(parameter, entries_.back().kept, 0);  // so that no later unit takes it
+    attach_unsharded_cache(parameter, entries_.back().kept, 0);  // so that no later unit takes it
     entries_.back().drop();
   }
 }
@@ -105,7 +105,7 @@ void ParameterUnit::Entry::drop() {
   count.reset();
 }
 
-// Anew for every forward, since each has a graph of its own; they all look into what was gathered for one of them.
+// Made for every forward, since each has a graph of its own; they all look into what was gathered for one of them.
 void ParameterUnit::cast() {
   if (!options_.param_dtype) return;
   for (Entry& entry : entries_) {
@@ -115,7 +115,7 @@ void ParameterUnit::cast() {
     if (!parameter.is_floating_point() || (entry.cast.defined() && unwritten && entry.cast.requires_grad() == records))
       continue;
     entry.cast = parameter.to(*options_.param_dtype);
-    if (unwritten && entry.kept->whole.defined()) look_into(entry.cast, entry.kept, entry.kept->of);
+    if (unwritten && entry.kept->whole.defined()) attach_unsharded_cache(entry.cast, entry.kept, entry.kept->of);
   }
 }
 
@@ -132,11 +132,11 @@ void ParameterUnit::start() {
   std::vector<at::Tensor> missing;
   std::vector<Entry*> entries;
   std::vector<SpecPtr> specs;
-  if (!BackwardEnds::under_way()) cast();
+  if (!BackwardEndCallbacks::under_way()) cast();
   for (Entry& entry : entries_) {
     const at::Tensor source = entry.source(options_.param_dtype.has_value());
     if (!source.defined() || !stored_cut(*spec(source))) continue;
-    const KeptGather* kept = kept_gather(source);
+    const UnshardedCache* kept = unsharded_cache(source);
     const SpecPtr whole = whole_spec(spec(source));
     if (kept != nullptr && kept->spec == whole) continue;
     entry.drop();
@@ -148,7 +148,7 @@ void ParameterUnit::start() {
   const uint64_t values = ++passes.gathers;
   for (size_t i = 0; i < entries.size(); ++i) {
     Entry& entry = *entries[i];
-    look_into(missing[i], entry.kept, values);  // from here on a write makes the gathered values old
+    attach_unsharded_cache(missing[i], entry.kept, values);  // from here on a write makes the gathered values old
     entry.count = count_writes(shard_impl(entry.parameter)->local());
     entry.writes = writes_so_far(*entry.count);
   }
@@ -172,7 +172,7 @@ void ParameterUnit::reshard() {
 
 void ParameterUnit::reach() {
   UnitPasses& passes = *passes_of_rank;
-  const auto kind = BackwardEnds::under_way() ? UnitPasses::kBackward : UnitPasses::kForward;
+  const auto kind = BackwardEndCallbacks::under_way() ? UnitPasses::kBackward : UnitPasses::kForward;
   if (kind == UnitPasses::kBackward) {
     passes.await_end();
     passes.close_others(this);
@@ -192,9 +192,9 @@ void ParameterUnit::reach() {
 
 void ParameterUnit::before_forward() {
   UnitPasses& passes = *passes_of_rank;
-  passes.left(this);  // of an earlier forward that threw before its end was told
+  passes.left(this);  // of an earlier forward that threw before its end was reported
   // A segment that runs again in backward does so outside of the forwards that it was in.
-  if (!BackwardEnds::under_way()) outer_.assign(passes.under_way.begin(), passes.under_way.end());
+  if (!BackwardEndCallbacks::under_way()) outer_.assign(passes.under_way.begin(), passes.under_way.end());
   passes.under_way.push_back(shared_from_this());
   try {
     finish();
@@ -209,7 +209,8 @@ void ParameterUnit::before_forward() {
 void ParameterUnit::after_forward(at::TensorList results) {
   UnitPasses& passes = *passes_of_rank;
   passes.left(this);
-  const bool within_backward = BackwardEnds::under_way();  // a segment that is computed again: its backward follows
+  const bool within_backward =
+      BackwardEndCallbacks::under_way();  // a segment that is computed again: its backward follows
   if (!within_backward && options_.reshard_after_forward) reshard();
   for (Entry& entry : entries_) {
     if (entry.cast.defined()) entry.last = entry.cast.getIntrusivePtr();
@@ -227,7 +228,7 @@ void ParameterUnit::after_forward(at::TensorList results) {
 void ParameterUnit::forward_failed() {
   UnitPasses& passes = *passes_of_rank;
   passes.left(this);
-  // The order stays that of the last pass. What travels is received by the pass that comes next.
+  // The order stays that of the last pass. What is sent is received by the pass that comes next.
   if (passes.under_way.empty()) passes.last[UnitPasses::kForward].reset();
 }
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "moonhalo/engine/tensor/kept_gather.h"
+#include "moonhalo/engine/tensor/unsharded_cache.h"
 #include "moonhalo/engine/training/unit_gather.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 
@@ -28,8 +28,8 @@ struct FullyShardOptions {
 
 /// The parameters that fully_shard gathers together: one message per pair of ranks before a module's forward and one
 /// before its backward. Gathers of the units that came next in the last pass are in flight meanwhile. A unit only fills
-/// a cache (kept_gather.h). Outside of its calls, operators gather the parameters that they need. So no result depends
-/// on units.
+/// a cache (unsharded_cache.h). Outside of its calls, operators gather the parameters that they need. So no result
+/// depends on units.
 ///
 /// Collective over the mesh: all ranks make the same units and the same calls. A unit belongs to one rank thread.
 class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
@@ -68,7 +68,7 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   friend struct UnitPasses;
   struct Entry {
     at::Tensor parameter;
-    std::shared_ptr<KeptGather> kept = std::make_shared<KeptGather>();
+    std::shared_ptr<UnshardedCache> kept = std::make_shared<UnshardedCache>();
     at::Tensor cast = {};                                               // until forward ends; afterwards:
     std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> last = {};  // autograd keeps it for backward
     std::shared_ptr<const WriteCount> count = {};                       // of the parameter, since the gather

@@ -9,11 +9,11 @@
 
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
-#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/tensor_meaning.h"
 
@@ -62,14 +62,14 @@ at::Tensor constant_of_samples(const at::Tensor& tensor, const MeshPtr& data) {
   const MeshPtr& own = spec(tensor)->mesh();
   const std::vector<int64_t> has = dims_of_slice(*mesh, *own);
   if (own == mesh || has.empty()) return tensor;
-  return lift(tensor, mesh, std::vector<Placement>(mesh->ndim() - static_cast<int64_t>(has.size())));
+  return embed_in_mesh(tensor, mesh, std::vector<Placement>(mesh->ndim() - static_cast<int64_t>(has.size())));
 }
 
 bool check_sample_arguments(const std::vector<SampleArgument>& arguments, const MeshPtr& data, const std::string& who) {
   const MeshPtr mesh = whole_mesh(data);
   if (data->size() == 1 || mesh->group().is_fake() || arguments.empty()) return true;
   const c10::AutoGradMode no_grad(false);
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   const auto claims = gather(arguments, mesh->group());
   const std::vector<int64_t> dims = dims_of_slice(*mesh, *data);
   // Ranks that differ along other dims may hold other rows of the same samples.

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
@@ -78,7 +78,7 @@ UnitGather::UnitGather(const std::vector<at::Tensor>& tensors) : whole_(tensors.
     group->blocks.push_back(impl.local());
   }
   const auto describe = [&tensors] { return specs_of(tensors); };
-  const CallScope scope(tag_of(tensors), "gather_parameters", describe);
+  const CallScope scope(fingerprint_of(tensors), "gather_parameters", describe);
   for (Group& group : groups_) {
     Communicator& ranks = group_of(*group.parts[0].spec, group.parts[0].cut);
     ranks.takes_parts() ? post_in_place(group, ranks) : post_packed(group, ranks);
@@ -118,7 +118,7 @@ void UnitGather::post_in_place(Group& group, Communicator& ranks) {
   group.work = exchange(ranks, std::move(sends), std::move(receives));
 }
 
-// The whole tensors are made when what travels has come, so that no more is held meanwhile than one of both.
+// The whole tensors are made when the data has arrived, so that no more is held meanwhile than one of both.
 void UnitGather::post_packed(Group& group, Communicator& ranks) {
   std::vector<Message> sends, receives;
   for (int rank = 0; rank < ranks.size(); ++rank) {

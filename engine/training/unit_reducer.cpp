@@ -11,7 +11,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/engine/training/backward_ends.h"
+#include "moonhalo/engine/training/backward_end_callbacks.h"
 
 namespace moonhalo {
 
@@ -21,13 +21,13 @@ struct LeafHook final : torch::autograd::PostAccumulateGradHook {
   std::shared_ptr<UnitReducer> reducer;
 };
 
-// Holds what travels, and what waits for the end of the backward pass.
+// Holds what is being sent, and what waits for the end of the backward pass.
 struct ReducersOfRank {
   std::unique_ptr<PendingGradientSync> travelling;
   std::vector<std::unique_ptr<PendingGradientSync>> dropped;  // received by the pass that comes next
   std::vector<std::shared_ptr<UnitReducer>> with_ready;
   std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes, if any
-  BackwardEnds ends;
+  BackwardEndCallbacks ends;
 
   void arrive() {
     dropped.clear();
@@ -96,7 +96,7 @@ void UnitReducer::watch(const at::Tensor& leaf) {
   });
 }
 
-// LibTorch adds to what it finds: a sum of earlier passes would be met by one that is still to be made.
+// LibTorch adds to what it finds: a sum of earlier passes would be added to one that is still to be made.
 void UnitReducer::begins(const at::Tensor& leaf) {
   const at::Tensor grad = leaf.grad();
   const bool waits = grad.defined() && (!is_shard_tensor(grad) || !is_summed(grad, leaf));

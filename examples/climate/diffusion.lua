@@ -2,7 +2,7 @@
 -- shows:
 --  * a diffusion transformer with neighbourhood attention on a field that is cut unevenly: an odd grid, 37 x 49
 --  * noise that is drawn on the blocks by global index: losses and samples do not depend on the number of ranks
---  * an ensemble forecast made of samples, scored block by block; only sums travel
+--  * an ensemble forecast made of samples, scored block by block; only sums are sent
 --
 -- Next year's surface air temperature over North America as a distribution: given the mean of the eight years before,
 -- the network turns noise into maps of what the year may differ by. Trained on the A1B scenario, tested on E1 (see

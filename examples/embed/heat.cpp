@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // heat.c in C++11, without LibTorch.
 // shows:
-//  * a session is an object, an error an exception, and vectors are registered where they lie
+//  * a session is an object, an error an exception, and vectors are registered where they are
 //  * a network trains in situ on what the solver computes, then advances the same array
 //
 //     mpirun -n 4 heat_cpp surrogate.lua [LEAPS]          LEAPS of training, 1200 if not given

@@ -92,7 +92,7 @@ void run(mh::Communicator& world) {
     std::printf("the field changed by (rms)           %.6f\n", change);
     std::printf("network against solver, 10 leaps (rms) %.6f  = %.2f %% of the change\n", error, 100 * error / change);
   }
-  TORCH_CHECK(error < 0.1 * change, "the network is no use: error ", error, " of a change of ", change);
+  TORCH_CHECK(error < 0.1 * change, "the network is not a use: error ", error, " of a change of ", change);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- shows:
---  * mh.data: a file that is opened, windows in time, a split without leaks, batches that lie on a mesh
+--  * mh.data: a file that is opened, windows in time, a split without leaks, batches that are on a mesh
 --  * missing values (land) with masks, and blocks of latitudes that hold as many points of sea each
 --  * a longitude that goes round: circular padding beside a cut latitude
 --  * a run that stops, and goes on with any number of ranks at the sample where it stopped (--set resume=true)
@@ -54,7 +54,7 @@ local climatology = mh.scatter_tensor(file.sst[("0:%d"):format(kTrainMonths)], m
                                       {dtype = cfg.dtype, decode = true})
 climatology = climatology:view{kTrainMonths // 12, 12, climatology.shape[2], climatology.shape[3]}:mean{0}:nan_to_num()
 
---- The climatology of the months that lie `later` than the anchors of a batch: [batch, 1, latitude, longitude].
+--- The climatology of the months that are `later` than the anchors of a batch: [batch, 1, latitude, longitude].
 local function usual(batch, later)
   local months = {}
   for i, time in ipairs(batch.times) do months[i] = (tonumber(time:match("^%d+%-(%d+)")) - 1 + later) % 12 end
@@ -164,5 +164,5 @@ say("  test on 2018 to 2020, RMSE in kelvin")
 for _, name in ipairs {"persistence", "climatology", "network"} do say("  %-14s %8.3f", name, rmse(name)) end
 say("  written to %s: prediction.nc maps.png checkpoint/", cfg.output)
 if rmse("network") >= rmse("climatology") then
-  say("  the network is no better than the climatology: train it longer")
+  say("  the network is not a better than the climatology: train it longer")
 end

@@ -7,10 +7,11 @@
 
 namespace moonhalo::io {
 
-/// Size and last change of a file, for people too: "20480 bytes, written 2026-11-23 05:30:11.123456789 UTC". A
-/// file with the same text has the same contents; another text may only mean that it was written anew. Of a Zarr
-/// folder: those of the files that describe its arrays, and when chunks were added to or renamed in the folders of the
-/// arrays. The same on all hosts that see the file, or a copy that kept its times. RuntimeError where there is nothing.
+/// Size and last change of a file, for people too: "20480 bytes, written 2026-11-23 05:30:11.123456789 UTC". A file
+/// with the same text has the same contents; another text may only mean that it was written again. Of a Zarr
+/// folder: those of the files that describe its arrays, and when chunks were added to or renamed in the folders of
+/// the arrays. The same on all hosts that see the file, or a copy that kept its times. RuntimeError where there is
+/// nothing.
 std::string file_version(const std::string& path);
 
 /// Stands for the file that `path` leads to on this host, for what file_version() looks at and which file it is:

@@ -189,11 +189,11 @@ std::vector<hsize_t> extent(hid_t space, const Where& where) {
   return shape;
 }
 
-bool lies_in(hid_t file, hid_t object, const Where& where) {
+bool is_in_file(hid_t file, hid_t object, const Where& where) {
   H5O_info_t info[2];
   const hid_t ids[2] = {file, object};
   for (int i = 0; i < 2; ++i) {
-    checked(where, "find the file it lies in", [&] { return H5Oget_info2(ids[i], &info[i], H5O_INFO_BASIC); });
+    checked(where, "find the file it is in", [&] { return H5Oget_info2(ids[i], &info[i], H5O_INFO_BASIC); });
   }
   return info[0].fileno == info[1].fileno;
 }
@@ -204,7 +204,7 @@ bool link_exists(hid_t file, const std::string& path, hid_t links) {
     end = std::min(path.find('/', begin), path.size());
     if (end == begin) continue;
     const std::string so_far = "/" + path.substr(0, end);
-    // Negative where the part before is no group; a soft or external link may lead nowhere.
+    // Negative where the part before is not a group; a soft or external link may lead nowhere.
     if (H5Lexists(file, so_far.c_str(), links) > 0 && H5Oexists_by_name(file, so_far.c_str(), links) > 0) continue;
     throw_refusal();
     return false;

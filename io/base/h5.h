@@ -105,7 +105,7 @@ Handle creation_list_of(hid_t dataset, const Where& where);
 Handle simple_space(const std::vector<hsize_t>& shape, const Where& where, const std::vector<hsize_t>& most = {});
 std::vector<hsize_t> extent(hid_t space, const Where& where);
 /// False for what an external link led to: its addresses mean another file.
-bool lies_in(hid_t file, hid_t object, const Where& where);
+bool is_in_file(hid_t file, hid_t object, const Where& where);
 /// True when every part of the path exists ("/" always does). `links`: a link access list, see Reach.
 bool link_exists(hid_t file, const std::string& path, hid_t links = H5P_DEFAULT);
 

@@ -5,8 +5,8 @@
 
 namespace moonhalo::io::h5 {
 
-std::vector<std::string> read_texts(hid_t type, hid_t space, size_t count, const Where& where,
-                                    const std::function<herr_t(void* out)>& read) {
+std::vector<std::string> read_string_values(hid_t type, hid_t space, size_t count, const Where& where,
+                                            const std::function<herr_t(void* out)>& read) {
   const auto variable = checked(where, "read its type", [&] { return H5Tis_variable_str(type); });
   std::vector<std::string> values;
   if (variable > 0) {

@@ -27,7 +27,7 @@ class Reclaim {
 };
 
 /// `count` strings of HDF5 type `type`, of any length or of one, that `read` puts in memory laid out as `space`.
-std::vector<std::string> read_texts(hid_t type, hid_t space, size_t count, const Where& where,
-                                    const std::function<herr_t(void* out)>& read);
+std::vector<std::string> read_string_values(hid_t type, hid_t space, size_t count, const Where& where,
+                                            const std::function<herr_t(void* out)>& read);
 
 }  // namespace moonhalo::io::h5

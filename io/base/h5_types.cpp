@@ -122,7 +122,7 @@ hid_t native_id(at::ScalarType dtype) {
   }
 }
 
-/// Describes how a tensor of that dtype lies in memory; any dtype that scalar_type may give.
+/// Describes how a tensor of that dtype is in memory; any dtype that scalar_type may give.
 Handle layout_of(at::ScalarType dtype, const Where& where) {
   if (dtype == at::kHalf) return small_float(5, 15, where);
   if (dtype == at::kBFloat16) return small_float(8, 127, where);

@@ -58,26 +58,26 @@ double bytes_of(at::IntArrayRef shape, double element_size) {
 
 }  // namespace
 
-void check_room(const h5::Where& where, at::IntArrayRef shape, double element_size) {
+void check_fits_memory(const h5::Where& where, at::IntArrayRef shape, double element_size) {
   const double bytes = bytes_of(shape, element_size);
   if (bytes < kNotWorthAsking) return;
   const double available = available_bytes();
   if (bytes > available) refuse(where, shape, bytes, in_words(available) + " available");
 }
 
-void refuse_room(const h5::Where& where, at::IntArrayRef shape, double element_size) {
+void refuse_memory(const h5::Where& where, at::IntArrayRef shape, double element_size) {
   refuse(where, shape, bytes_of(shape, element_size), "an allocation that the system refused");
 }
 
-at::Tensor room_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where& where) {
+at::Tensor allocate_for(at::IntArrayRef shape, at::ScalarType dtype, const h5::Where& where) {
   const auto element_size = static_cast<double>(c10::elementSize(dtype));
-  check_room(where, shape, element_size);
+  check_fits_memory(where, shape, element_size);
   try {
     return empty_block(shape, at::TensorOptions(dtype));
   } catch (const c10::Error&) {
-    refuse_room(where, shape, element_size);
+    refuse_memory(where, shape, element_size);
   } catch (const std::bad_alloc&) {
-    refuse_room(where, shape, element_size);
+    refuse_memory(where, shape, element_size);
   }
 }
 

@@ -67,9 +67,9 @@ void PositionedFile::read_at(void* data, int64_t bytes, int64_t offset) const {
 void PositionedFile::read_at(at::ArrayRef<ReadInto> parts, int64_t offset) const {
   const int64_t got = read_into(descriptor_, parts, static_cast<uint64_t>(offset));
   check(got >= 0);
-  int64_t wanted = 0;
-  for (const ReadInto& part : parts) wanted += part.bytes;
-  TORCH_CHECK_VALUE(got == wanted, who_, ": '", path_, "' is cut short");
+  int64_t required = 0;
+  for (const ReadInto& part : parts) required += part.bytes;
+  TORCH_CHECK_VALUE(got == required, who_, ": '", path_, "' is cut short");
 }
 
 void PositionedFile::sync() { check(::fsync(descriptor_) == 0 || errno == EINVAL || errno == ENOTSUP); }

@@ -12,7 +12,7 @@ namespace moonhalo::io {
 /// that the disk is the reason of are RuntimeError, others ValueError; both say why and what to do.
 class PositionedFile {
  public:
-  /// A new file of `bytes` bytes, for which room is found on the disk at once where the file system can.
+  /// A new file of `bytes` bytes, for which space is found on the disk at once where the file system can.
   static PositionedFile create(const std::string& who, const std::string& path, int64_t bytes);
   static PositionedFile open_to_write(const std::string& who, const std::string& path);
   static PositionedFile open_to_read(const std::string& who, const std::string& path);
@@ -21,7 +21,7 @@ class PositionedFile {
 
   void write_at(const void* data, int64_t bytes, int64_t offset);
   void read_at(void* data, int64_t bytes, int64_t offset) const;
-  /// Bytes that lie one behind the other in the file, each straight to its place.
+  /// Bytes that are contiguous in the file, each straight to its place.
   void read_at(at::ArrayRef<ReadInto> parts, int64_t offset) const;
   /// fsync: returns when what this file was given is on the disk.
   void sync();

@@ -14,7 +14,7 @@ namespace moonhalo::io {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{8} << 20;
-constexpr size_t kLargeBytes = size_t{1} << 20;  // less is no work for a disk
+constexpr size_t kLargeBytes = size_t{1} << 20;  // less is not a work for a disk
 
 /// The system lets one thread at a time write a file, and those that wait for it spin: here they sleep.
 std::mutex& turn_of(int descriptor) {

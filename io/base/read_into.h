@@ -13,7 +13,7 @@ struct ReadInto {
   int64_t bytes;
 };
 
-/// Fills `parts` with the bytes of a file from `offset` on, which lie there one behind the other. Returns how many
+/// Fills `parts` with the bytes of a file from `offset` on, which are there one behind the other. Returns how many
 /// there were: fewer where the file ends. -1 where the system refuses, which says why by errno.
 int64_t read_into(int descriptor, c10::ArrayRef<ReadInto> parts, uint64_t offset);
 

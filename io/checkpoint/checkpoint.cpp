@@ -174,7 +174,7 @@ CheckpointSaving save_checkpoint(Communicator& world, const std::string& path, c
   const std::string name = on_first_rank(world, [&] { return resolved(path); });
   CheckpointWriter writer(world, name, options.async);
   for (const auto& [key, own] : tensors) writer.add(key, own);
-  writer.check_alike();
+  writer.check_same_entries();
   std::shared_ptr<BackgroundWrite> background;
   try {
     fail_together(world, [&] {
@@ -227,10 +227,10 @@ std::vector<std::string> files_of(const std::string& folder, const std::string& 
 }
 
 /// Finds the folder, the entries, and the headers of their files, for all ranks.
-std::string look_into(const std::string& path) {
+std::string attach_unsharded_cache(const std::string& path) {
   const std::string name = resolved(path);
   const auto folder = find_checkpoint(kLoad, name);
-  TORCH_CHECK_VALUE(folder, kLoad, ": '", path, "' is no checkpoint\n  have  no ", kCheckpointFile, " in it",
+  TORCH_CHECK_VALUE(folder, kLoad, ": '", path, "' is not a checkpoint\n  have  no ", kCheckpointFile, " in it",
                     "\n  fix   give the folder that was saved; blocks of ranks become one by: moonhalo merge ", path, " OTHER");
   const std::string file = *folder + "/" + kCheckpointFile;
   const json saved = json::parse(read_file(kLoad, file), nullptr, false);
@@ -263,8 +263,8 @@ struct Entry {
   void check_tensor(const std::string& name, const at::Tensor& target) const {
     const at::Tensor described = describe(name);
     TORCH_CHECK_VALUE(described.defined(), "the tensor '", name, "' is missing\n  fix   load it into what was saved");
-    TORCH_CHECK_VALUE(described.sizes() == target.sizes(), "'", name, "' has shape ", described.sizes(), ", wanted ", target.sizes());
-    TORCH_CHECK_VALUE(described.scalar_type() == target.scalar_type(), "'", name, "' is ", c10::toString(described.scalar_type()), ", wanted ",
+    TORCH_CHECK_VALUE(described.sizes() == target.sizes(), "'", name, "' has shape ", described.sizes(), ", expected ", target.sizes());
+    TORCH_CHECK_VALUE(described.scalar_type() == target.scalar_type(), "'", name, "' is ", c10::toString(described.scalar_type()), ", expected ",
                       c10::toString(target.scalar_type()), "\n  fix   make it of that dtype");
   }
 };
@@ -287,12 +287,12 @@ struct Check : Entry {
   void operator()(at::Tensor* tensor) const { check_tensor("", *tensor); }
   void operator()(double*) const { unpack_number(saved); }
   void operator()(int64_t*) const {
-    TORCH_CHECK_VALUE(saved.is_number_integer(), "it is no integer but ", saved.dump());
+    TORCH_CHECK_VALUE(saved.is_number_integer(), "it is not an integer but ", saved.dump());
   }
   void operator()(bool*) const {
     TORCH_CHECK_VALUE(saved.is_boolean(), "it is neither true nor false but ", saved.dump());
   }
-  void operator()(std::string*) const { TORCH_CHECK_VALUE(saved.is_string(), "it is no text but ", saved.dump()); }
+  void operator()(std::string*) const { TORCH_CHECK_VALUE(saved.is_string(), "it is not a string but ", saved.dump()); }
 };
 
 struct Read : Entry {
@@ -316,7 +316,7 @@ struct Read : Entry {
 
 void load_checkpoint(Communicator& world, const std::string& path, const CheckpointState& state,
                      const LoadOptions& options) {
-  const std::string found = on_first_rank(world, [&] { return look_into(path); });
+  const std::string found = on_first_rank(world, [&] { return attach_unsharded_cache(path); });
   const json source = json::from_msgpack(found.begin(), found.end());
   CheckpointReader reader(world);
   for (const json& file : source["files"]) {

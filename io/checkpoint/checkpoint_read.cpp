@@ -18,7 +18,7 @@
 #include "moonhalo/io/checkpoint/checkpoint_sums.h"
 #include "moonhalo/io/codecs/crc32c.h"
 #include "moonhalo/io/shares/file_shares.h"
-#include "moonhalo/io/shares/lent_blocks.h"
+#include "moonhalo/io/shares/shared_blocks.h"
 
 namespace moonhalo::io {
 namespace {
@@ -31,7 +31,7 @@ constexpr int64_t kLoneBytes = 1 << 20;        // goes from place to place alone
 
 int64_t bytes_of(const StoredTensor& tensor) { return tensor.end - tensor.begin; }
 
-/// True if a file's bytes can go where the tensor lies.
+/// True if a file's bytes can go where the tensor is.
 bool takes_bytes(const at::Tensor& target, const StoredTensor& tensor) {
   return target.is_cpu() && target.is_contiguous() && target.scalar_type() == tensor.dtype && !target.is_conj() &&
          !target.is_neg();
@@ -44,8 +44,8 @@ void mark_written(const at::Tensor& target) {
 }
 
 /// True if the ranks put what they read straight into each other's blocks. The same answer on every rank.
-bool lends(const SpecPtr& spec, const at::Tensor& block, const StoredTensor& tensor) {
-  return LentBlocks::possible(spec->mesh()->group()) && block.is_cpu() && block.scalar_type() == tensor.dtype;
+bool can_share(const SpecPtr& spec, const at::Tensor& block, const StoredTensor& tensor) {
+  return SharedBlocks::possible(spec->mesh()->group()) && block.is_cpu() && block.scalar_type() == tensor.dtype;
 }
 
 bool same_box(const Box& one, const Box& other) { return (one.empty() && other.empty()) || one == other; }
@@ -80,7 +80,7 @@ void CheckpointReader::verify(const std::vector<std::string>& entries, bool own_
       total += bytes_of(located.tensor);
     }
   }
-  if (all.empty() && !own_files) return;  // headers are alike on all ranks
+  if (all.empty() && !own_files) return;  // headers are the same on all ranks
   const int64_t ranks = own_files ? 1 : world_.size(), rank = own_files ? 0 : world_.rank();
   const int64_t first = total / ranks * rank + std::min(rank, total % ranks),
                 last = first + total / ranks + (rank < total % ranks ? 1 : 0);
@@ -216,12 +216,12 @@ void CheckpointReader::add_shared(Shared shared) {
   for (const Box& box : shared.boxes) {
     bytes = std::max(bytes, box.numel() * static_cast<int64_t>(c10::elementSize(shared.tensor->dtype)));
   }
-  shared.lent = lends(shared.spec, shared.block, *shared.tensor);
+  shared.is_shared = can_share(shared.spec, shared.block, *shared.tensor);
   const bool joins =
       shared_.empty() ||
-      (shared_[0].spec->mesh() == shared.spec->mesh() && shared_[0].lent == shared.lent &&
-       shared_[0].tensor->dtype == shared.tensor->dtype && (shared.lent || shared_bytes_ + bytes <= kSharedBytes));
-  if (!joins || (!shared.lent && (bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes))) flush();
+      (shared_[0].spec->mesh() == shared.spec->mesh() && shared_[0].is_shared == shared.is_shared &&
+       shared_[0].tensor->dtype == shared.tensor->dtype && (shared.is_shared || shared_bytes_ + bytes <= kSharedBytes));
+  if (!joins || (!shared.is_shared && (bytes >= kLoneBytes || shared_bytes_ >= kLoneBytes))) flush();
   shared_.push_back(std::move(shared));
   shared_bytes_ += bytes;
 }
@@ -239,7 +239,7 @@ void CheckpointReader::flush() {
   const std::vector<Shared> all = std::exchange(shared_, {});
   shared_bytes_ = scratch_used_ = 0;
   if (all.empty()) return;
-  all[0].lent ? put_in_place(all) : exchange(all);
+  all[0].is_shared ? put_in_place(all) : exchange(all);
 }
 
 void CheckpointReader::put_in_place(const std::vector<Shared>& all) {
@@ -249,7 +249,7 @@ void CheckpointReader::put_in_place(const std::vector<Shared>& all) {
     places.push_back(takes_bytes(one.block, *one.tensor) ? one.block
                                                          : empty_block(one.block.sizes(), one.tensor->dtype));
   }
-  const LentBlocks blocks(mesh->group(), places);
+  const SharedBlocks blocks(mesh->group(), places);
   const at::Tensor data = scratch({kPieceBytes}, at::kByte);
   for (size_t i = 0; i < all.size() && !failed_; ++i) {
     const Shared& one = all[i];
@@ -309,7 +309,7 @@ void CheckpointReader::read_into(const std::string& entry, const std::string& te
     read_copies(from, stored, &world_, whole);
     target.copy_(whole);
   } else if (spec(target)->is_replicate() && to_local(target).is_cpu() &&
-             !lends(spec(target), to_local(target), stored)) {
+             !can_share(spec(target), to_local(target), stored)) {
     read_copies(from, stored, &spec(target)->mesh()->group(), to_local(target));
   } else {
     read_block(from, stored, target);

@@ -79,7 +79,7 @@ class CheckpointReader {
     SpecPtr spec;
     at::Tensor block;
     std::vector<Box> boxes;
-    bool lent = false;  ///< the ranks put it straight into each other's blocks
+    bool is_shared = false;  ///< the ranks put it straight into each other's blocks
   };
   void add_shared(Shared shared);
   void exchange(const std::vector<Shared>& all);

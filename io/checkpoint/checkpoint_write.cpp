@@ -21,7 +21,7 @@ namespace moonhalo::io {
 namespace {
 
 constexpr const char* kWho = "checkpoint.save";
-constexpr int64_t kShortestBackgroundRun = 512;  // a thread takes its time, the run does not wait for what travels
+constexpr int64_t kShortestBackgroundRun = 512;  // a thread takes its time, the run does not wait for what is sent
 
 }  // namespace
 
@@ -49,7 +49,7 @@ FilePart CheckpointWriter::make_part(const at::Tensor& tensor, int64_t owner) {
                        short_run_);
   }
   FilePart part{.element_bytes = static_cast<int64_t>(tensor.element_size())};
-  part.block = tensor.dim() == 0 ? carried_out(tensor).reshape({1}) : carried_out(tensor);
+  part.block = tensor.dim() == 0 ? materialize_lazy_bits(tensor).reshape({1}) : materialize_lazy_bits(tensor);
   part.shares.shape = part.block.sizes().vec();
   for (const int64_t size : part.shares.shape) part.owned.push_back({0, world_.rank() == owner ? size : 0});
   part.box = part.owned;
@@ -78,7 +78,7 @@ void CheckpointWriter::add(const std::string& name, const std::vector<std::pair<
       {{path_ + ".partial/" + name + ".safetensors", std::move(stored), std::move(metadata)}, std::move(header)});
 }
 
-void CheckpointWriter::check_alike() {
+void CheckpointWriter::check_same_entries() {
   std::string all;
   for (const File& file : files_) all += file.path + file.header;
   const auto hashes = world_.all_gather_strings(std::to_string(std::hash<std::string>()(all)));

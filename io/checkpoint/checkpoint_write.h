@@ -16,20 +16,20 @@
 namespace moonhalo::io {
 
 /// Writes the safetensors files of a checkpoint (checkpoint_folder.h), all ranks at once: every tensor whole and
-/// row-major, each rank the bytes that share_out gives it, straight from where they lie. All ranks see the same file
-/// system.
+/// row-major, each rank the bytes that share_out gives it, straight from where they are. All ranks see the same
+/// file system.
 ///
-///     CheckpointWriter writer(world, "run/step100");      each rank; then, alike on all of them:
+///     CheckpointWriter writer(world, "run/step100");      each rank; then, identically on all of them:
 ///     writer.add("model", {{"weight", weight}, ...});     run/step100.partial/model.safetensors
-///     writer.check_alike();
+///     writer.check_same_entries();
 ///     writer.create();                                    rank 0 alone
 ///     writer.write();                                     or copy(), for a BackgroundWrite
 ///
 /// The headers get the checksums of the tensors when all bytes are known.
 ///
-/// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds their owner), plain
-/// tensors by their owner: rank 0, or the rank that add() is told. Where only some ranks have a tensor, the others give
-/// one of device "meta".
+/// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds their owner),
+/// plain tensors by their owner: rank 0, or the rank that is given to add(). Where only some ranks have a tensor,
+/// the others give one of device "meta".
 class CheckpointWriter {
  public:
   /// `in_background`: for copy().
@@ -45,8 +45,8 @@ class CheckpointWriter {
   void add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::vector<int64_t>& owners = {}, std::map<std::string, std::string> metadata = {});
   /// Collective. ValueError on every rank unless all have added tensors of the same names, shapes and dtypes.
-  void check_alike();
-  /// Makes the files in PATH.partial, with room for all tensors. Rank 0 alone.
+  void check_same_entries();
+  /// Makes the files in PATH.partial, with space for all tensors. Rank 0 alone.
   void create();
   /// Returns when the tensors are on the disk. Collective; what fails on one rank fails on all.
   void write();

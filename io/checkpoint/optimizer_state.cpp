@@ -36,7 +36,7 @@ void with_kind(const to::Optimizer& optimizer, const char* who, const Visit& vis
     return visit.template operator()<to::AdagradOptions, to::AdagradParamState>("Adagrad");
   TORCH_CHECK_NOT_IMPLEMENTED(false, who, ": the state of this optimizer is not saved\n  have  ",
                               dynamic_cast<const to::LBFGS*>(&optimizer) ? "LBFGS" : "an optimizer that is not LibTorch's",
-                              "\n  fix   save the module alone, and make the optimizer anew");
+                              "\n  fix   save the module alone, and make the optimizer again");
 }
 
 json pack_field(double value) { return pack_number(value); }
@@ -46,8 +46,8 @@ json pack_field(const T& value) {
   return value;
 }
 
-void check(bool good, const std::string& what, const char* wanted) {
-  TORCH_CHECK_VALUE(good, "load_state_dict: ", what, " is damaged: wanted ", wanted, "\n  fix   load an older checkpoint");
+void check(bool good, const std::string& what, const char* required) {
+  TORCH_CHECK_VALUE(good, "load_state_dict: ", what, " is damaged: expected ", required, "\n  fix   load an older checkpoint");
 }
 
 void unpack_field(const json& saved, const std::string& what, double& value) {
@@ -128,7 +128,7 @@ ParameterNames saved_names(const json& saved) {
 }
 
 /// Strangers ("#3") are found by their position.
-ParameterNames wanted_names(const ParameterNames& names, const json& saved) {
+ParameterNames required_names(const ParameterNames& names, const json& saved) {
   const bool strangers =
       std::all_of(names.begin(), names.end(), [](const std::string& name) { return name[0] == '#'; });
   return strangers ? saved_names(saved) : names;
@@ -229,15 +229,15 @@ void check_optimizer(to::Optimizer& optimizer, const ParameterNames& names, cons
       Options options = static_cast<const Options&>(optimizer.param_groups()[0].options());
       read_options(group, options);
     }
-    const ParameterNames wanted = wanted_names(names, saved);
-    TORCH_CHECK_VALUE(wanted.size() == names.size(), "load_state_dict: the state is of ", wanted.size(), " parameters, the optimizer has ",
+    const ParameterNames required = required_names(names, saved);
+    TORCH_CHECK_VALUE(required.size() == names.size(), "load_state_dict: the state is of ", required.size(), " parameters, the optimizer has ",
                       names.size());
     std::set<std::string> left;
     for (const std::string& name : saved_names(saved)) left.insert(name);
     size_t position = 0;
     for (to::OptimizerParamGroup& group : optimizer.param_groups()) {
       for (const at::Tensor& parameter : group.params()) {
-        const std::string& name = wanted[position++];
+        const std::string& name = required[position++];
         TORCH_CHECK_VALUE(left.erase(name) == 1, "load_state_dict: no state of '", name,
                           "'\n  fix   load it together with the modules saved beside it");
         const json& fields = table_of(table_of(saved, "state"), name);
@@ -249,7 +249,7 @@ void check_optimizer(to::Optimizer& optimizer, const ParameterNames& names, cons
         });
       }
     }
-    groups_by_name(optimizer, wanted, groups);
+    groups_by_name(optimizer, required, groups);
     TORCH_CHECK_VALUE(left.empty(), "load_state_dict: the optimizer has no '", *left.begin(),
                       "'\n  fix   load it together with the modules saved beside it");
   });
@@ -260,13 +260,13 @@ void unpack_optimizer(to::Optimizer& optimizer, const ParameterNames& names, con
                       const std::function<void(const std::string& name, const at::Tensor& target)>& read) {
   with_kind(optimizer, "checkpoint.load", [&]<class Options, class State>(const char*) {
     const at::NoGradGuard no_grad;
-    const ParameterNames wanted = wanted_names(names, saved);
-    const std::vector<const json*> groups = groups_by_name(optimizer, wanted, saved["param_groups"]);
+    const ParameterNames required = required_names(names, saved);
+    const std::vector<const json*> groups = groups_by_name(optimizer, required, saved["param_groups"]);
     size_t position = 0, number = 0;
     for (to::OptimizerParamGroup& group : optimizer.param_groups()) {
       read_options(*groups[number++], static_cast<Options&>(group.options()));
       for (const at::Tensor& parameter : group.params()) {
-        const std::string& name = wanted[position++];
+        const std::string& name = required[position++];
         const json& fields = table_of(table_of(saved, "state"), name);
         if (fields.empty()) {
           optimizer.state().erase(parameter.unsafeGetTensorImpl());

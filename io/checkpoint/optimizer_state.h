@@ -31,7 +31,7 @@ using DescribeSaved = std::function<at::Tensor(const std::string& name)>;
 /// ValueError, changing nothing, unless what pack_optimizer gave is for this optimizer.
 void check_optimizer(torch::optim::Optimizer& optimizer, const ParameterNames& names, const nlohmann::json& saved,
                      const DescribeSaved& describe);
-/// Takes over options and states. New tensors lie as their parameters do; `read` fills each.
+/// Takes over options and states. New tensors have the layout of their parameters; `read` fills each.
 void unpack_optimizer(torch::optim::Optimizer& optimizer, const ParameterNames& names, const nlohmann::json& saved,
                       const DescribeSaved& describe,
                       const std::function<void(const std::string& name, const at::Tensor& target)>& read);

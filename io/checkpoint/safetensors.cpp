@@ -25,7 +25,7 @@ namespace moonhalo::io {
 
 namespace {
 
-// Large data begins with a page: between memory and pages of a file that lie otherwise, copies take longer.
+// Large data begins with a page: between memory and pages of a file that are otherwise, copies take longer.
 constexpr int64_t kLargeData = 1 << 20;
 constexpr size_t kPage = 4096;
 
@@ -69,7 +69,7 @@ at::ScalarType parse_dtype(const std::string& name) {
     if (name == known.name) return known.type;
   }
   if (name == "C64") return at::kComplexFloat;  // of newer writers; what is written here can be read by all
-  TORCH_CHECK_VALUE(false, "'", name, "' is no dtype of the format");
+  TORCH_CHECK_VALUE(false, "'", name, "' is not a dtype of the format");
 }
 
 // A JSON object in the metadata: the dtype of every tensor that is stored as pairs of reals.
@@ -98,13 +98,13 @@ void restore_complex(const std::string& path, SafetensorsHeader& header) {
     const auto named = by_name.find(name);
     if (named == by_name.end()) continue;  // left out by a program that copied the metadata
     StoredTensor& tensor = *named->second;
-    const Dtype* wanted = std::find_if(std::begin(kComplexDtypes), std::end(kComplexDtypes),
-                                       [&, &dtype = dtype](const Dtype& known) { return dtype == known.name; });
-    TORCH_CHECK_VALUE(wanted != std::end(kComplexDtypes) && c10::toRealValueType(wanted->type) == tensor.dtype &&
+    const Dtype* required = std::find_if(std::begin(kComplexDtypes), std::end(kComplexDtypes),
+                                         [&, &dtype = dtype](const Dtype& known) { return dtype == known.name; });
+    TORCH_CHECK_VALUE(required != std::end(kComplexDtypes) && c10::toRealValueType(required->type) == tensor.dtype &&
                           !tensor.shape.empty() && tensor.shape.back() == 2,
                       "safetensors: '", path, "' says that '", name, "' is ", dtype.dump(), " in pairs, but it is of dtype ",
                       c10::toString(tensor.dtype), " and shape ", at::IntArrayRef(tensor.shape));
-    tensor.dtype = wanted->type;
+    tensor.dtype = required->type;
     tensor.shape.pop_back();
   }
 }
@@ -137,7 +137,7 @@ void restore_crc32c(const std::string& path, SafetensorsHeader& header) {
 int64_t read_size(const Json& value) {
   const bool fits =
       value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
-  TORCH_CHECK_VALUE(fits, value.dump(), " is no size");
+  TORCH_CHECK_VALUE(fits, value.dump(), " is not a size");
   return value.get<int64_t>();
 }
 
@@ -202,17 +202,17 @@ Json read_header(const std::string& path, const std::string& text) {
   // A number that JSON does not have, NaN say, ends the reading.
   TORCH_CHECK_VALUE(!header.is_discarded() || last.empty(), "safetensors: '", path, "' has a broken entry '", last,
                     "', at which its header ceases to be JSON");
-  TORCH_CHECK_VALUE(header.is_object(), "safetensors: '", path, "' is no safetensors file");
+  TORCH_CHECK_VALUE(header.is_object(), "safetensors: '", path, "' is not a safetensors file");
   return header;
 }
 
-/// The format's reader knows texts only.
+/// The format's reader supports strings only.
 std::map<std::string, std::string> read_metadata(const std::string& path, const Json& value) {
-  TORCH_CHECK_VALUE(value.is_object(), "safetensors: '", path, "' has metadata that are no table of texts");
+  TORCH_CHECK_VALUE(value.is_object(), "safetensors: '", path, "' has metadata that are not a table of strings");
   std::map<std::string, std::string> metadata;
   for (const auto& [key, text] : value.items()) {
     TORCH_CHECK_VALUE(text.is_string(), "safetensors: '", path, "' has metadata '", key, "' of type ", text.type_name(),
-                      ", but they are texts");
+                      ", but they are strings");
     metadata[key] = text.get<std::string>();
   }
   return metadata;
@@ -290,7 +290,7 @@ SafetensorsText read_safetensors_text(const std::string& path) {
   uint64_t length = 0;
   read_bytes(file, path, &length, sizeof length);
   constexpr uint32_t kZip = 0x04034b50;  // "PK\3\4"
-  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is no safetensors file",
+  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is not a safetensors file",
                     static_cast<uint32_t>(length) == kZip ? "\n  have  a zip archive\n  fix   load it as a file of torch.save" : "");
   text.header.resize(length);
   read_bytes(file, path, text.header.data(), static_cast<int64_t>(length));
@@ -321,7 +321,9 @@ SafetensorsHeader parse_safetensors(const std::string& path, const SafetensorsTe
 void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   std::vector<StoredTensor> all;
-  const auto dense = [](const at::Tensor& tensor) { return carried_out(tensor.detach()).to(at::kCPU).contiguous(); };
+  const auto dense = [](const at::Tensor& tensor) {
+    return materialize_lazy_bits(tensor.detach()).to(at::kCPU).contiguous();
+  };
   for (const auto& [name, tensor] : tensors) {
     dtype_name(name, c10::isComplexType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type());
     const at::Tensor bytes = dense(tensor);

@@ -12,14 +12,15 @@
 
 namespace moonhalo::io {
 
-/// A safetensors file: named tensors as they lie in memory, row-major and little-endian, behind a JSON header. Other
-/// programs read it too. The format knows no complex numbers: they are stored as pairs of reals, [..., 2], and the
-/// metadata's "moonhalo.complex" says which; reading makes them complex again. "moonhalo.crc32c" has the checksum of
-/// every tensor's bytes, for files that have been altered. Source: the format's page of the safetensors project.
+/// A safetensors file: named tensors as they are in memory, row-major and little-endian, behind a JSON header.
+/// Other programs read it too. The format has no complex numbers: they are stored as pairs of reals, [..., 2], and
+/// the metadata's "moonhalo.complex" says which; reading makes them complex again. "moonhalo.crc32c" has the
+/// checksum of every tensor's bytes, for files that have been altered. Source: the format's page of the safetensors
+/// project.
 
 /// Writes the tensors in the order given. The file appears under its name only when it is complete and on disk.
-/// `metadata` is a map of texts kept in the header. ValueError for a name given twice or a dtype that the format lacks
-/// (quantised).
+/// `metadata` is a map of strings kept in the header. ValueError for a name given twice or a dtype that the format
+/// lacks (quantised).
 void save_safetensors(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
@@ -27,9 +28,9 @@ struct SafetensorsFile {
   std::vector<std::pair<std::string, at::Tensor>> tensors;  ///< on the CPU, in the order of the file
   std::map<std::string, std::string> metadata;              ///< without the notes about tensors
 };
-/// Reads a whole file. ValueError: no such file, cut short, other data than were saved, or a header that is not one:
-/// metadata that are no texts, sizes that are no integers or do not fit the data, a name that stands twice, bytes that
-/// belong to no tensor or to two.
+/// Reads a whole file. ValueError: no such file, cut short, other data than were saved, or a header that is not
+/// one: metadata that are not strings, sizes that are not integers or do not fit the data, a name that stands
+/// twice, bytes that belong to no tensor or to two.
 SafetensorsFile load_safetensors(const std::string& path);
 
 // The same in parts, for those who read and write the data themselves.

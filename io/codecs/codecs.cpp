@@ -146,7 +146,7 @@ void regroup(const char* in, char* out, size_t count) {
   }
 }
 
-/// False where elements are alike taken apart and together.
+/// False where elements are the same taken apart and together.
 bool regroups(size_t bytes, size_t element_size) { return element_size > 1 && bytes / element_size > 1; }
 
 /// Takes elements apart, or puts them together again.
@@ -198,11 +198,11 @@ bool encodable(const std::vector<Codec>& codecs) {
   return decodable(codecs) && std::all_of(codecs.begin(), codecs.end(), is_of_hdf5);
 }
 
-char* ChunkBuffer::resize(size_t wanted) {
-  size = wanted;
-  if (room < wanted || !bytes) {
-    room = wanted;
-    bytes.reset(new char[wanted + kLzfSlack]);  // not zeroed
+char* ChunkBuffer::resize(size_t required) {
+  size = required;
+  if (capacity < required || !bytes) {
+    capacity = required;
+    bytes.reset(new char[required + kLzfSlack]);  // not zeroed
   }
   return bytes.get();
 }
@@ -278,7 +278,7 @@ std::string ChunkDecoder::check_sum(const Codec& codec) {
 
 std::string ChunkDecoder::number_filter(const Codec& codec) {
   const size_t count = data_.size / made_bytes(codec);
-  if (data_.size % made_bytes(codec) != 0) return "its " + std::to_string(data_.size) + " bytes are no whole numbers";
+  if (data_.size % made_bytes(codec) != 0) return "its " + std::to_string(data_.size) + " bytes are not integers";
   undo_numbers(codec, data_.bytes.get(), count, other_.resize(count * given_bytes(codec)));
   std::swap(data_, other_);
   return "";

@@ -43,14 +43,14 @@ struct Codec {
 
 /// At most one codec compresses, so that the size of the bytes is known on both sides of every codec.
 bool decodable(const std::vector<Codec>& codecs);
-/// Those that ChunkEncoder knows: those of HDF5 but lzf.
+/// Those that ChunkEncoder supports: those of HDF5 but lzf.
 bool encodable(const std::vector<Codec>& codecs);
 
 /// The bytes of a chunk on their way through codecs.
 struct ChunkBuffer {
   std::unique_ptr<char[]> bytes;
-  size_t size = 0, room = 0;
-  char* resize(size_t wanted);
+  size_t size = 0, capacity = 0;
+  char* resize(size_t required);
 };
 
 /// Undoes the codecs of one chunk after the other. Holds the buffers and the decompressor of one thread.
@@ -58,11 +58,12 @@ class ChunkDecoder {
  public:
   ChunkDecoder();
   ~ChunkDecoder();
-  /// Room for the stored bytes of the next chunk.
+  /// Memory for the stored bytes of the next chunk.
   char* stored(size_t bytes);
 
-  /// Undoes `codecs`, given in the order of writing, on what lies in stored(); a codec whose bit is in `skipped` was
-  /// not applied. "" when that left exactly `bytes` bytes, in `target` or without one in data(); else what is damaged.
+  /// Undoes `codecs`, given in the order of writing, on what is in stored(); a codec whose bit is in `skipped`
+  /// was not applied. "" when that left exactly `bytes` bytes, in `target` or without one in data(); else what is
+  /// damaged.
   std::string decode(const std::vector<Codec>& codecs, uint32_t skipped, size_t bytes, char* target = nullptr);
   char* data() { return data_.bytes.get(); }
 
@@ -81,11 +82,11 @@ class ChunkEncoder {
  public:
   ChunkEncoder();
   ~ChunkEncoder();
-  /// Room for the bytes of the next chunk.
+  /// Memory for the bytes of the next chunk.
   char* chunk(size_t bytes) { return data_.resize(bytes); }
 
-  /// Applies `codecs`, which are encodable, to what lies in chunk(). Returns those that it skipped, by bit: gzip where
-  /// that saves nothing.
+  /// Applies `codecs`, which are encodable, to what is in chunk(). Returns those that it skipped, by bit: gzip
+  /// where that saves nothing.
   uint32_t encode(const std::vector<Codec>& codecs);
   std::string encoded() const { return {data_.bytes.get(), data_.size}; }
 

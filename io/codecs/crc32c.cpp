@@ -8,7 +8,7 @@
 namespace moonhalo::io {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "eight bytes are looked up as they lie in a word");
+static_assert(std::endian::native == std::endian::little, "eight bytes are looked up as they are in a word");
 
 using Table = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -60,7 +60,7 @@ constexpr std::array<uint32_t, 67> make_powers() {
 }
 constexpr std::array<uint32_t, 67> kPowers = make_powers();
 
-// The register after so many bytes of zeros.
+// The register after `n` bytes of zeros.
 constexpr uint32_t moved(uint32_t sum, uint64_t bytes) {
   for (size_t k = 3; bytes != 0 && sum != 0; bytes >>= 1, ++k) {
     if (bytes & 1) sum = times(kPowers[k], sum);

@@ -13,12 +13,12 @@
 namespace moonhalo::io {
 namespace {
 
-std::string sizes(size_t stored, const char* verb, const std::string& got, size_t wanted) {
-  return "its " + std::to_string(stored) + " stored bytes " + verb + " " + got + ", not " + std::to_string(wanted);
+std::string sizes(size_t stored, const char* verb, const std::string& got, size_t required) {
+  return "its " + std::to_string(stored) + " stored bytes " + verb + " " + got + ", not " + std::to_string(required);
 }
 
 std::string no_stream(size_t size, const std::string& of) {
-  return "its " + std::to_string(size) + " stored bytes are no whole " + of + " stream";
+  return "its " + std::to_string(size) + " stored bytes are not whole " + of + " stream";
 }
 
 std::string inflate_problem(libdeflate_result result, size_t size, size_t got, size_t bytes) {
@@ -69,7 +69,7 @@ std::string Decompressor::expand(Codec::Kind kind, const char* stored, size_t si
       break;
   }
   if (lzf_decode(stored, size, out, bytes) == bytes) return "";
-  return "its " + std::to_string(size) + " stored bytes are no lzf stream of " + std::to_string(bytes);
+  return "its " + std::to_string(size) + " stored bytes are not an lzf stream of " + std::to_string(bytes);
 }
 
 /// Some writers put several streams one after the other.

@@ -98,15 +98,15 @@ Deflater::Deflater(int level) : level_(level), compressor_(libdeflate_alloc_comp
   if (!compressor_) throw std::bad_alloc();
 }
 
-size_t Deflater::deflate(const char* in, size_t bytes, char* out, size_t room) {
+size_t Deflater::deflate(const char* in, size_t bytes, char* out, size_t capacity) {
   const size_t noise = level_ > 0 ? noise_in_front(reinterpret_cast<const unsigned char*>(in), bytes) : 0;
-  if (noise == 0) return libdeflate_zlib_compress(compressor_.get(), in, bytes, out, room);
+  if (noise == 0) return libdeflate_zlib_compress(compressor_.get(), in, bytes, out, capacity);
   const size_t blocks = (noise + kStoredBytes - 1) / kStoredBytes;
-  if (room < kStreamHead + blocks * kBlockHead + noise + kStreamEnd) return 0;
+  if (capacity < kStreamHead + blocks * kBlockHead + noise + kStreamEnd) return 0;
   out[0] = 0x78;  // deflate with its largest window
   out[1] = 0x01;
   char* next = store_blocks(in, noise, out + kStreamHead);
-  const size_t left = room - static_cast<size_t>(next - out) - kStreamEnd;
+  const size_t left = capacity - static_cast<size_t>(next - out) - kStreamEnd;
   const size_t rest = libdeflate_deflate_compress(compressor_.get(), in + noise, bytes - noise, next, left);
   if (rest == 0) return 0;
   next += rest;

@@ -19,8 +19,8 @@ class Deflater {
   /// 1 (fast) to 9 (small), 0 for none.
   explicit Deflater(int level);
   int level() const { return level_; }
-  /// Writes the stream of `bytes` bytes into `out` and returns its size; 0 where that is more than `room`.
-  size_t deflate(const char* in, size_t bytes, char* out, size_t room);
+  /// Writes the stream of `bytes` bytes into `out` and returns its size; 0 where that is more than `capacity`.
+  size_t deflate(const char* in, size_t bytes, char* out, size_t capacity);
 
  private:
   struct Closer {

@@ -18,8 +18,8 @@ bool read_length(const unsigned char*& from, const unsigned char* end, size_t& l
 }  // namespace
 
 // A block of runs. The upper four bits of a first byte count the bytes that follow as they are; then come two bytes,
-// how far before lies what is repeated; the lower four bits are its length less 4. The last run has no repetition.
-std::optional<size_t> lz4_decode(const char* in, size_t bytes, char* out, size_t room) {
+// how far before is what is repeated; the lower four bits are its length less 4. The last run has no repetition.
+std::optional<size_t> lz4_decode(const char* in, size_t bytes, char* out, size_t capacity) {
   const auto* from = reinterpret_cast<const unsigned char*>(in);
   const unsigned char* const end = from + bytes;
   size_t done = 0;
@@ -27,7 +27,7 @@ std::optional<size_t> lz4_decode(const char* in, size_t bytes, char* out, size_t
     const size_t first = *from++;
     size_t literals = first >> 4;
     if (literals == 15 && !read_length(from, end, literals)) return std::nullopt;
-    if (literals > static_cast<size_t>(end - from) || literals > room - done) return std::nullopt;
+    if (literals > static_cast<size_t>(end - from) || literals > capacity - done) return std::nullopt;
     std::memcpy(out + done, from, literals);
     from += literals;
     done += literals;
@@ -38,7 +38,7 @@ std::optional<size_t> lz4_decode(const char* in, size_t bytes, char* out, size_t
     size_t length = first & 15;
     if (length == 15 && !read_length(from, end, length)) return std::nullopt;
     length += 4;
-    if (distance == 0 || distance > done || length > room - done) return std::nullopt;
+    if (distance == 0 || distance > done || length > capacity - done) return std::nullopt;
     char* const to = out + done;
     if (distance >= length) {
       std::memcpy(to, to - distance, length);

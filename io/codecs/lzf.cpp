@@ -23,7 +23,7 @@ void repeat(unsigned char* to, size_t distance, size_t length) {
 
 /// A chunk as HDF5 hands it to a filter: `*buffer` is from malloc and changes hands. 0 is a failure, which leaves a
 /// chunk that is to be written as it was: the filter is optional.
-size_t filter(unsigned flags, size_t count, const unsigned values[], size_t bytes, size_t* room, void** buffer) {
+size_t filter(unsigned flags, size_t count, const unsigned values[], size_t bytes, size_t* capacity, void** buffer) {
   if (!(flags & H5Z_FLAG_REVERSE) || count < 3) return 0;
   const size_t whole = values[2];  // bytes of a chunk, to which a checksum may have been added
   constexpr size_t kSums = 16;
@@ -41,21 +41,21 @@ size_t filter(unsigned flags, size_t count, const unsigned values[], size_t byte
   }
   std::free(*buffer);
   *buffer = out;
-  *room = whole + kSums;
+  *capacity = whole + kSums;
   return got;
 }
 
 }  // namespace
 
-// A stream of runs. A first byte below 32 is followed by that many bytes and one more, as they are; any other holds in
-// its upper 3 bits the length less 2 of a repetition (7: the next byte adds to it), in its lower 5, and the byte that
-// follows, how far before lies what is repeated, less 1.
-size_t lzf_decode(const char* in, size_t bytes, char* out, size_t room) {
+// A stream of runs. A first byte below 32 is followed by that many bytes and one more, as they are; any other holds
+// in its upper 3 bits the length less 2 of a repetition (7: the next byte adds to it), in its lower 5, and the byte
+// that follows, how far before is what is repeated, less 1.
+size_t lzf_decode(const char* in, size_t bytes, char* out, size_t capacity) {
   const auto* from = reinterpret_cast<const unsigned char*>(in);
   const unsigned char* const from_end = from + bytes;
   auto* to = reinterpret_cast<unsigned char*>(out);
   unsigned char* const begin = to;
-  const auto left = [&] { return room - static_cast<size_t>(to - begin); };
+  const auto left = [&] { return capacity - static_cast<size_t>(to - begin); };
   while (from < from_end) {
     const size_t first = *from++;
     if (first < 32) {

@@ -9,7 +9,8 @@ namespace moonhalo::io {
 size_t made_bytes(const Codec& codec);
 size_t given_bytes(const Codec& codec);
 
-/// True for types that undo_numbers knows: integers and floats of 4 and 8 bytes, of which kScaled makes integers.
+/// True for types that undo_numbers supports: integers and floats of 4 and 8 bytes, of which kScaled makes
+/// integers.
 bool numbers_known(const Codec& codec);
 
 /// Undoes kDelta or kScaled on `count` numbers, in this machine's byte order; `out` may be `in` for kDelta.

@@ -15,7 +15,7 @@ namespace moonhalo::io {
 void ChunkReader::read(const ChunkGrid& grid, const Box& cells, char* out) const {
   const CellBox box(map_, grid, cells);
   if (box.count() == 0) return;
-  check_room(where_, map_.chunk, static_cast<double>(map_.element_size));
+  check_fits_memory(where_, map_.chunk, static_cast<double>(map_.element_size));
   std::vector<std::vector<int64_t>> chunks;
   for (int64_t i = 0; i < box.count(); ++i) chunks.push_back(box.chunk(i));
   const std::vector<StoredChunk> stored = source_.find(chunks, where_);
@@ -30,7 +30,7 @@ void ChunkReader::read(const ChunkGrid& grid, const Box& cells, char* out) const
       read_cell(box, i, stored[static_cast<size_t>(i)], out, decoder);
     });
   } catch (const std::bad_alloc&) {
-    refuse_room(where_, map_.chunk, static_cast<double>(map_.element_size));
+    refuse_memory(where_, map_.chunk, static_cast<double>(map_.element_size));
   }
 }
 

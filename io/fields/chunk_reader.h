@@ -6,8 +6,8 @@
 
 namespace moonhalo::io {
 
-/// Reads chunks without HDF5's lock: their source says where they lie, then LibTorch's threads (at::get_num_threads)
-/// read, decode and copy them.
+/// Reads chunks without HDF5's lock: their source says where they are, then LibTorch's threads
+/// (at::get_num_threads) read, decode and copy them.
 class ChunkReader {
  public:
   /// All must outlive it.
@@ -16,7 +16,7 @@ class ChunkReader {
 
   /// Fills `out`, dense in the shape of the rows of `cells`. ValueError that names the first damaged chunk.
   void read(const ChunkGrid& grid, const Box& cells, char* out) const;
-  /// One chunk that was written, decoded, in the byte order of this machine; it lies in `target`, or without one in
+  /// One chunk that was written, decoded, in the byte order of this machine; it is in `target`, or without one in
   /// `decoder`.
   const char* load(const std::vector<int64_t>& chunk, const StoredChunk& stored, ChunkDecoder& decoder,
                    char* target = nullptr) const;

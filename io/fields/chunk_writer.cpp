@@ -51,7 +51,7 @@ uint64_t place_chunk(hid_t dataset, const ArrayMap& map, const std::vector<int64
   const std::unique_ptr<char[]> unwritten(new char[bytes]);
   std::vector<hsize_t> corner(chunk.size());
   for (size_t dim = 0; dim < chunk.size(); ++dim) corner[dim] = static_cast<hsize_t>(chunk[dim] * map.chunk[dim]);
-  h5::checked(where, "find room for a chunk",
+  h5::checked(where, "find space for a chunk",
               [&] { return H5Dwrite_chunk(dataset, H5P_DEFAULT, skipped, corner.data(), bytes, unwritten.get()); });
   const StoredChunk placed = find_chunk(dataset, map, chunk, where);
   TORCH_INTERNAL_ASSERT(placed.bytes == bytes && placed.skipped == skipped, "the chunk that was placed");

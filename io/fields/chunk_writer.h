@@ -17,8 +17,8 @@ struct EncodedChunk {
 std::vector<EncodedChunk> encode_cells(const ArrayMap& map, const CellBox& cells, const char* rows,
                                        const std::vector<StoredChunk>& before, int descriptor, const h5::Where& where);
 
-/// Finds room in the file for a chunk of that size, in place of what was there, and returns its address. The bytes are
-/// for the caller to write (FileState::PlacesOnly).
+/// Finds space in the file for a chunk of that size, in place of what was there, and returns its address. The bytes
+/// are for the caller to write (FileState::PlacesOnly).
 uint64_t place_chunk(hid_t dataset, const ArrayMap& map, const std::vector<int64_t>& chunk, uint64_t bytes,
                      uint32_t skipped, const h5::Where& where);
 

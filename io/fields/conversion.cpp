@@ -38,24 +38,24 @@ std::optional<Decoder> decoder_for(const Selection& selection, const ReadOptions
 at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options, const std::optional<Decoder>& decoder,
                          const h5::Where& where) {
   const auto stored = selection.dataset().dtype();
-  const auto wanted = options.dtype           ? options.dtype
-                      : options.out.defined() ? std::optional(options.out.scalar_type())
-                                              : std::nullopt;
-  TORCH_CHECK_VALUE(!options.out.defined() || wanted == options.out.scalar_type(),
+  const auto required = options.dtype           ? options.dtype
+                        : options.out.defined() ? std::optional(options.out.scalar_type())
+                                                : std::nullopt;
+  TORCH_CHECK_VALUE(!options.out.defined() || required == options.out.scalar_type(),
                     where.to_string(), ": `out` has another dtype than asked for\n  have  ",
                     h5::dtype_name(options.out.scalar_type()), "\n  fix   leave dtype out");
-  TORCH_CHECK_TYPE(!decoder || !wanted || at::isFloatingType(*wanted), where.to_string(),
-                   ": decoded values cannot be ", wanted ? h5::dtype_name(*wanted) : "",
+  TORCH_CHECK_TYPE(!decoder || !required || at::isFloatingType(*required), where.to_string(),
+                   ": decoded values cannot be ", required ? h5::dtype_name(*required) : "",
                    "\n  have  missing values, which become NaN, or a scale"
                    "\n  fix   read as float32 or float64");
   const bool complex = c10::isComplexType(stored);
-  TORCH_CHECK_TYPE(!wanted || c10::isComplexType(*wanted) == complex, where.to_string(), ": ",
-                   complex ? "complex numbers cannot be read as " + h5::dtype_name(*wanted) : "numbers cannot be read as complex",
+  TORCH_CHECK_TYPE(!required || c10::isComplexType(*required) == complex, where.to_string(), ": ",
+                   complex ? "complex numbers cannot be read as " + h5::dtype_name(*required) : "numbers cannot be read as complex",
                    "\n  have  stored ", h5::dtype_name(stored), "\n  fix   ",
                    complex ? "read them as they are and use at::view_as_real" : "read as float and use at::complex");
   TORCH_CHECK_TYPE(!decoder || !complex, where.to_string(), ": complex numbers cannot be decoded\n  have  attributes that scale ",
                    h5::dtype_name(stored), "\n  fix   leave decode out, and scale them yourself");
-  return wanted.value_or(decoder ? decoder->dtype() : stored);
+  return required.value_or(decoder ? decoder->dtype() : stored);
 }
 
 }  // namespace

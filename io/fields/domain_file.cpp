@@ -72,7 +72,7 @@ using Place = std::pair<unsigned long, haddr_t>;
 
 Place place_of(const H5O_info_t& info) { return {info.fileno, info.addr}; }
 
-/// Depth first. A group is not followed where it lies within itself, by a link to one above: `above` are those on the
+/// Depth first. A group is not followed where it is within itself, by a link to one above: `above` are those on the
 /// way. Nor past 16 levels.
 void add_datasets(const FileState::Access& file, const std::string& group, std::vector<Place>& above,
                   const h5::Where& where, std::vector<std::string>& found) {
@@ -312,7 +312,7 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   const auto conversion = Conversion::of(*this, options, where);
   const auto& [stored, dtype, decoder] = conversion;
   if (options.out.defined()) check_out(options.out, shape_, where);
-  at::Tensor out = options.out.defined() ? options.out : room_for(shape_, dtype, where);
+  at::Tensor out = options.out.defined() ? options.out : allocate_for(shape_, dtype, where);
   if (out.numel() == 0) return out;
 
   Reader reader(*dataset_.file(), info, slices_, where);

@@ -43,7 +43,7 @@ void File::append(const std::string& name, const at::Tensor& rows, const WriteOp
 std::string File::flush() {
   const h5::Where where{"flush", path()};
   if (!state_->group()) return state_->flush(where);
-  std::string unfinished;  // the owner's HDF5 file speaks of what the others have put on disk
+  std::string unfinished;  // the owner's HDF5 file refers to what the others have put on disk
   for (const bool owner : {false, true}) {
     fail_together(*state_->group(), [&] {
       if (state_->follows() != owner) unfinished = state_->flush(where);

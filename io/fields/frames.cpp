@@ -19,13 +19,13 @@ constexpr size_t kOpenFiles = 32;
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
 
 /// The dataset was another one when its head was read.
-void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& wanted) {
+void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& required) {
   TORCH_CHECK_VALUE(unchanged, "read: dataset \"", dataset.name(), "\" of file \"", dataset.path(),
-                    "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", wanted ", wanted,
+                    "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", expected ", required,
                     "\n  fix   leave files alone while they are read, and open them again");
 }
 
-/// True where the elements of one step do not lie together, as [time, y, x] in Fortran's order.
+/// True where the elements of one step are not together, as [time, y, x] in Fortran's order.
 bool steps_are_inside(const Dataset& dataset, const FrameSource& source) {
   return std::any_of(source.space_dims.begin(), source.space_dims.end(), [&](int64_t dim) {
     return dataset.info().reversed ? dim > source.step_dim : dim < source.step_dim;
@@ -48,7 +48,7 @@ void FrameReader::check_same_file(const FrameSource& source) {
   if (first && same) return;
   if (first) identities_.erase(known);
   TORCH_CHECK_VALUE(false, "read: file \"", source.path, "\" has changed since it was opened\n  have  ",
-                    same ? "another file of the same version, " : "", version, ", wanted ", source.version,
+                    same ? "another file of the same version, " : "", version, ", expected ", source.version,
                     "\n  fix   leave files alone while they are read, and open them again");
 }
 
@@ -80,7 +80,7 @@ FrameReader::Steps FrameReader::steps_together(const Dataset& dataset, const Fra
   if (!dataset.chunks().empty() && !dataset.filters().empty()) {
     together = dataset.chunks()[dim];
   } else if (steps_are_inside(dataset, source)) {
-    // As many as there is room for, since reading one brings its neighbours.
+    // As many as there is space for, since reading one brings its neighbours.
     const std::vector<int64_t> rows = dataset.rows_together();
     if (!rows.empty()) together = std::clamp<int64_t>(cache_bytes_ / std::max<int64_t>(frame, 1), 1, rows[dim]);
   }

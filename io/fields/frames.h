@@ -36,7 +36,7 @@ struct FramePlace {
 };
 
 /// Reads frames of any number of files, decoded as each file says. Opens files when they are needed and keeps a few
-/// open; keeps what was decoded as long as there is room: steps that a chunk holds together are read together, so
+/// open; keeps what was decoded as long as there is space: steps that a chunk holds together are read together, so
 /// that frames of one chunk, and windows that overlap, cost one reading. A file that is another one than its source
 /// says before or after a reading is a ValueError, since ranks would mix both. Of one thread at a time.
 class FrameReader {

@@ -5,9 +5,9 @@
 
 namespace moonhalo::io {
 
-/// Moments of the channels of frames: float64 [channels, kMoments], as count of values, sum of weights, mean, sum of
-/// squared deviations from it, least and greatest. NaN is no value. All sums have a fixed order, so the same frames
-/// merged in the same order give the same bits on any number of ranks and threads.
+/// Moments of the channels of frames: float64 [channels, kMoments], as count of values, sum of weights, mean, sum
+/// of squared deviations from it, least and greatest. NaN is not a value. All sums have a fixed order, so the same
+/// frames merged in the same order give the same bits on any number of ranks and threads.
 constexpr int64_t kMoments = 6;
 
 /// The moments of one frame [channels, space...], float32 or float64, contiguous. `weights`: float64, one a place of

@@ -15,13 +15,13 @@
 #include "moonhalo/io/fields/reader.h"
 #include "moonhalo/io/fields/scatter.h"
 #include "moonhalo/io/shares/file_shares.h"
-#include "moonhalo/io/shares/lent_blocks.h"
 #include "moonhalo/io/shares/run_plan.h"
+#include "moonhalo/io/shares/shared_blocks.h"
 
 namespace moonhalo::io {
 namespace {
 
-/// Returns as one number what all ranks must hold alike: all that plans are made from.
+/// Returns as one number what all ranks must hold identically: all that plans are made from.
 class Fingerprint {
  public:
   void add(int64_t value) { hash_ = (hash_ ^ static_cast<uint64_t>(value)) * 1099511628211ull; }  // FNV-1a
@@ -92,10 +92,10 @@ class SharedRead {
     at::Tensor out;
     fail_together(mesh_->group(), [&] {
       conversion = Conversion::of(source_, options_, where_);
-      out = room_for(needs.shape(), conversion->dtype, where_);
+      out = allocate_for(needs.shape(), conversion->dtype, where_);
       reader.emplace(*source_.dataset().file(), source_.dataset().info(), source_.slices(), where_);
     });
-    if (LentBlocks::possible(mesh_->group())) {
+    if (SharedBlocks::possible(mesh_->group())) {
       put_in_place(*reader, *conversion, out);
       return shaped(out, needs);
     }
@@ -130,7 +130,7 @@ class SharedRead {
     return pieces;
   }
 
-  void put_rows(const at::Tensor& data, const Box& rows, const Conversion& conversion, const LentBlocks& blocks);
+  void put_rows(const at::Tensor& data, const Box& rows, const Conversion& conversion, const SharedBlocks& blocks);
 
   /// The chunks, or runs, that this rank reads, for all.
   at::Tensor read(int64_t round, Reader& reader) {
@@ -192,7 +192,7 @@ class SharedRead {
 /// Ranks that are threads put what they read straight into all blocks that need it: nothing is copied twice, and no
 /// rank waits for another before the end.
 void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, const at::Tensor& out) {
-  const LentBlocks blocks(mesh_->group(), {out});
+  const SharedBlocks blocks(mesh_->group(), {out});
   const auto element_size = static_cast<int64_t>(source_.dataset().info().element_size);
   fail_together(mesh_->group(), [&] {
     for (int64_t round = 0; round < plan_.rounds(); ++round) {
@@ -216,7 +216,7 @@ void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, cons
 }
 
 void SharedRead::put_rows(const at::Tensor& data, const Box& rows, const Conversion& conversion,
-                          const LentBlocks& blocks) {
+                          const SharedBlocks& blocks) {
   if (rows.empty()) return;
   at::Tensor values = data;
   if (conversion.dtype != conversion.stored || conversion.decoder) {

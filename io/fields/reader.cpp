@@ -21,9 +21,9 @@ namespace {
 constexpr size_t kConversionBytes = size_t{1} << 20;  // of HDF5's own buffer
 constexpr size_t kChunkCacheLimit = size_t{64} << 20;
 
-constexpr int64_t kReversedBytes = int64_t{1} << 20;  // of an array that lies with its first dim innermost, at once
+constexpr int64_t kReversedBytes = int64_t{1} << 20;  // of an array that is with its first dim innermost, at once
 
-/// Any byte may lie in a file.
+/// Any byte may be in a file.
 void make_truths(char* flags, size_t count) {
   for (size_t i = 0; i < count; ++i) flags[i] = flags[i] != 0;
 }
@@ -74,7 +74,7 @@ std::vector<std::string> filter_names(hid_t list, const h5::Where& where) {
   return names;
 }
 
-/// HDF5 1.10 believes what the file says of the size of chunks and of what lies in one run.
+/// HDF5 1.10 believes what the file says of the size of chunks and of what is in one run.
 std::string damage_of(const DatasetInfo& info, hid_t dataset, hid_t space, hid_t list, H5D_layout_t layout,
                       const h5::Where& where) {
   if (layout == H5D_CHUNKED) {
@@ -95,12 +95,12 @@ std::string damage_of(const DatasetInfo& info, hid_t dataset, hid_t space, hid_t
     const h5::Scope scope;
     const hsize_t stored = H5Dget_storage_size(dataset);  // 0 until something was written, unless compact
     const bool written = stored != 0 || layout == H5D_COMPACT;
-    uint64_t wanted = info.element_size;
+    uint64_t required = info.element_size;
     bool fits = true;
     for (const int64_t extent : info.shape) {
-      fits = fits && !__builtin_mul_overflow(wanted, static_cast<uint64_t>(extent), &wanted);
+      fits = fits && !__builtin_mul_overflow(required, static_cast<uint64_t>(extent), &required);
     }
-    if (written && (!fits || stored < wanted))
+    if (written && (!fits || stored < required))
       return "it has " + std::to_string(stored) + " bytes, too few for shape " + shape_string(info.shape) + " of " +
              info.type_name;
   }
@@ -140,11 +140,11 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
     info.filters = filter_names(list.get(), where);
   }
   info.damage = damage_of(info, dataset, space.get(), list.get(), layout, where);
-  if (layout == H5D_CHUNKED && info.dtype && h5::lies_in(file, dataset, where)) {
+  if (layout == H5D_CHUNKED && info.dtype && h5::is_in_file(file, dataset, where)) {
     const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where);
     info.map = read_map(dataset, list.get(), memory.get(), where);
   }
-  if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0 && h5::lies_in(file, dataset, where)) {
+  if (layout == H5D_CONTIGUOUS && H5Pget_external_count(list.get()) == 0 && h5::is_in_file(file, dataset, where)) {
     const haddr_t offset = H5Dget_offset(dataset);  // undefined until something was written
     if (offset != HADDR_UNDEF) info.offset = offset;
   }
@@ -175,7 +175,7 @@ DatasetInfo member_info(hid_t dataset, const DatasetInfo& info, const std::strin
   const bool text = found.type_name == "string";
   TORCH_CHECK_TYPE(found.dtype || !found.members.empty(), where.to_string(), ": member \"", member, "\" holds ",
                    text ? "text" : "no numbers", "\n  have  a compound of ", all, "; \"", member, "\" is a ", found.type_name,
-                   "\n  fix   choose a member of numbers, or store ", text ? "texts" : "it", " as a dataset of its own");
+                   "\n  fix   choose a member of numbers, or store ", text ? "strings" : "it", " as a dataset of its own");
   return found;
 }
 

@@ -35,25 +35,25 @@ class Reader {
   /// kept between pieces.
   Reader(FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices, const h5::Where& where);
 
-  /// Fills `out`, room for the slices' elements as `dtype`, which is the dataset's own or one that
-  /// HDF5 converts to.
+  /// Fills `out`, space for the slices' elements as `dtype`, which is the dataset's own or one that HDF5 converts
+  /// to.
   ///
-  /// A dataset that lies in the file as it will in memory (contiguous, no filter, native byte
-  /// order) is read with positioned reads straight into `out` (plain_reader.h): they need no lock, so thread ranks
-  /// read at the same time. Chunks that went through common filters are decoded in LibTorch's threads (ChunkReader), if
-  /// `dtype` is the dataset's own. Everything else goes through H5Dread, one thread at a time. Integers
-  /// that do not fit `dtype` are a ValueError.
+  /// A dataset that is stored in the file as it will be in memory (contiguous, no filter, native byte order) is
+  /// read with positioned reads straight into `out` (plain_reader.h): they need no lock, so thread ranks read at
+  /// the same time. Chunks that went through common filters are decoded in LibTorch's threads (ChunkReader), if
+  /// `dtype` is the dataset's own. Everything else goes through H5Dread, one thread at a time. Integers that do
+  /// not fit `dtype` are a ValueError.
   void read(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
   /// The same, for other ranks too: it counts as asked for where it is needed.
   void read_for_all(const std::vector<Slice>& slices, at::ScalarType dtype, void* out);
   /// Elements of any type, as they are stored. Of a file that is not HDF5.
   void read_stored(const std::vector<Slice>& slices, void* out);
 
-  /// True if chunks are decoded here. Only HDF5 knows what a file holds that is being written.
+  /// True if chunks are decoded here. Only HDF5 has what a file contains that is being written.
   static bool decodes(const FileState& file, const DatasetInfo& info) {
     return info.map && (info.source || (!info.map->codecs.empty() && file.descriptor() >= 0));
   }
-  /// True if read() takes elements as they lie in the file, in any number of runs.
+  /// True if read() takes elements as they are in the file, in any number of runs.
   static bool is_plain(const FileState& file, const DatasetInfo& info, const std::vector<Slice>& slices);
   static PlainArray plain_array(const FileState& file, const DatasetInfo& info);
   /// The cells of a grid over the dataset, dense in `out`, as the dataset's own dtype. Where decodes().

@@ -8,7 +8,7 @@
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -50,7 +50,7 @@ SpecPtr spec_of(const io::Selection& source, const MeshPtr& mesh, const std::vec
 
 // By page-locked memory, from which the device takes it while the host goes on.
 at::Tensor on_device(const at::Tensor& block, const DeviceMesh& mesh) {
-  if (lies_on(mesh, block)) return block;
+  if (is_on_device(mesh, block)) return block;
   const at::Tensor locked = at::empty(block.sizes(), block.options().pinned_memory(true));
   locked.copy_(block);
   return locked.to(device_of(mesh), /*non_blocking=*/true);
@@ -58,7 +58,7 @@ at::Tensor on_device(const at::Tensor& block, const DeviceMesh& mesh) {
 
 at::Tensor as_scattered(const at::Tensor& block, const SpecPtr& spec, const io::h5::Where& where) {
   const at::Tensor result = from_local(block, spec);
-  set_new_origin(result, tag_of(where.to_string()));
+  set_new_origin(result, fingerprint_of(where.to_string()));
   return result;
 }
 

@@ -11,11 +11,11 @@
 namespace moonhalo::io {
 namespace {
 
-/// Texts of one length, filled up with zeros.
-std::vector<std::string> stored_texts(const Selection& source, Reader& reader, const h5::Where& where) {
+/// Strings of one length, filled up with zeros.
+std::vector<std::string> stored_strings(const Selection& source, Reader& reader, const h5::Where& where) {
   const size_t length = source.dataset().info().element_size;
   const auto count = static_cast<size_t>(c10::multiply_integers(source.shape()));
-  check_room(where, source.shape(), static_cast<double>(length));
+  check_fits_memory(where, source.shape(), static_cast<double>(length));
   std::string bytes(count * length, '\0');
   reader.read_stored(source.slices(), bytes.data());
   std::vector<std::string> texts;
@@ -35,13 +35,13 @@ std::vector<std::string> read_strings(const Selection& source) {
   TORCH_CHECK_TYPE(dataset.type_name() == "string", where.to_string(), ": it holds no text\n  have  ", dataset.type_name(),
                    "\n  fix   read() gives numbers as a tensor");
   Reader reader(*dataset.file(), dataset.info(), source.slices(), where);
-  if (dataset.file()->has_catalog()) return stored_texts(source, reader, where);
+  if (dataset.file()->has_catalog()) return stored_strings(source, reader, where);
   const Selected selected = reader.select(source.slices());
   const size_t count = static_cast<size_t>(c10::multiply_integers(source.shape()));
   if (count == 0) return {};
   const h5::Handle type = h5::type_of(selected.dataset->get(), where);
-  check_room(where, source.shape(), static_cast<double>(H5Tget_size(type.get())));
-  return h5::read_texts(type.get(), selected.memory.get(), count, where, [&](void* out) {
+  check_fits_memory(where, source.shape(), static_cast<double>(H5Tget_size(type.get())));
+  return h5::read_string_values(type.get(), selected.memory.get(), count, where, [&](void* out) {
     return H5Dread(selected.dataset->get(), type.get(), selected.memory.get(), selected.file.get(), H5P_DEFAULT, out);
   });
 }

@@ -16,9 +16,9 @@
 #include "moonhalo/io/base/memory.h"
 #include "moonhalo/io/base/pwrite_all.h"
 #include "moonhalo/io/fields/chunk_writer.h"
-#include "moonhalo/io/fields/likeness.h"
+#include "moonhalo/io/fields/dataset_template.h"
 #include "moonhalo/io/fields/writer.h"
-#include "moonhalo/io/formats/reach.h"
+#include "moonhalo/io/formats/link_policy.h"
 #include "moonhalo/io/formats/scales.h"
 #include "moonhalo/io/shares/file_parts.h"
 #include "moonhalo/io/shares/io_plan.h"
@@ -68,10 +68,10 @@ Target from_json(const nlohmann::json& json) {
   return target;
 }
 
-/// True if writes of several ranks may not meet in a file: clients of NFS write whole pages as they know them.
+/// True if writes of several ranks may not overlap in a file: clients of NFS write whole pages as they know them.
 bool needs_one_writer(const std::string& path) {
-  const char* wanted = std::getenv("MOONHALO_ONE_WRITER");
-  if (wanted && std::string(wanted) == "1") return true;
+  const char* required = std::getenv("MOONHALO_ONE_WRITER");
+  if (required && std::string(required) == "1") return true;
   struct statfs system {};
   return statfs(path.c_str(), &system) == 0 && system.f_type == NFS_SUPER_MAGIC;
 }
@@ -119,11 +119,12 @@ class SharedWrite {
     Target target;
     DatasetInfo info;
     const auto& shape = spec_->global_shape();
-    const Likeness like = options.like ? read_likeness(*options.like, shape, grows, where_) : Likeness{};
+    const DatasetTemplate like =
+        options.like ? read_dataset_template(*options.like, shape, grows, where_) : DatasetTemplate{};
     const WriteOptions full = completed(options, like);
     {
       const auto access = file_.write(where_);
-      for (const Likeness::Coordinates& coordinates : like.coordinates) check_coordinates(access, coordinates);
+      for (const DatasetTemplate::Coordinates& coordinates : like.coordinates) check_coordinates(access, coordinates);
       h5::Handle dataset;
       if (grows) {
         std::tie(dataset, target.first_row) = grow_dataset_in(access, name_, shape, block_.scalar_type(), full, where_);
@@ -132,7 +133,7 @@ class SharedWrite {
       }
       info = read_info(access.id, dataset.get(), name_, where_);
       dataset.close(where_);
-      for (const Likeness::Coordinates& coordinates : like.coordinates) write_coordinates(access, coordinates);
+      for (const DatasetTemplate::Coordinates& coordinates : like.coordinates) write_coordinates(access, coordinates);
     }
     if (shared) target.file = file_.share(group_, where_);
     if (shared && group_->size() > 1 && needs_one_writer(target.file)) return target;
@@ -142,27 +143,27 @@ class SharedWrite {
   }
 
   /// ValueError where the file has others of that name.
-  void check_coordinates(const FileState::Access& access, const Likeness::Coordinates& coordinates) const {
+  void check_coordinates(const FileState::Access& access, const DatasetTemplate::Coordinates& coordinates) const {
     const std::string path = find_dimension(access, name_, coordinates.name);
     if (path.empty()) return;
     const h5::Handle there = h5::open_dataset(access.id, "/" + path, 0, nullptr, where_);
     if (is_bare_dimension(there.get(), where_)) return;
     const DatasetInfo info = read_info(access.id, there.get(), path, where_);
     at::Tensor known = at::empty_like(coordinates.values);
-    const bool alike = info.dtype == known.scalar_type() && info.shape == known.sizes();
-    if (alike) {
+    const bool identical = info.dtype == known.scalar_type() && info.shape == known.sizes();
+    if (identical) {
       const h5::Handle type = h5::type_of(there.get(), where_);
       const h5::Handle memory = h5::memory_type(type.get(), *info.dtype, where_);
       h5::checked(where_, "read its coordinates", [&] {
         return H5Dread(there.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, known.mutable_data_ptr());
       });
     }
-    TORCH_CHECK_VALUE(alike && at::equal(known, coordinates.values), where_.to_string(), ": dimension \"",
+    TORCH_CHECK_VALUE(identical && at::equal(known, coordinates.values), where_.to_string(), ": dimension \"",
                       coordinates.name, "\" has other coordinates\n  have  those of an earlier dataset, and those of "
                       "`like`\n  fix   write it into another group or file, or give dims of other names");
   }
 
-  void write_coordinates(const FileState::Access& access, const Likeness::Coordinates& coordinates) const {
+  void write_coordinates(const FileState::Access& access, const DatasetTemplate::Coordinates& coordinates) const {
     const std::string path = find_dimension(access, name_, coordinates.name);
     const h5::Handle there = h5::open_dataset(access.id, "/" + path, 0, nullptr, where_);
     if (!is_bare_dimension(there.get(), where_)) return;
@@ -246,7 +247,7 @@ void SharedWrite::write_round(const IoPlan& plan, int64_t round, const at::Tenso
   const std::vector<uint64_t> addresses = place(by_rank, chunks);
   for (size_t i = 0; i < chunks.size(); ++i)
     file_.write_raw(chunks[i].bytes.data(), chunks[i].bytes.size(), addresses[i]);
-  // A rank's chunks lie together, as place() asks for room in the order of ranks.
+  // A rank's chunks are stored together, as place() asks for space in the order of ranks.
   if (!chunks.empty()) hand_to_disk(file_.raw_descriptor(), addresses.front(), addresses.back());
   check_written();
 }
@@ -287,7 +288,7 @@ std::vector<StoredChunk> SharedWrite::chunks_before(const std::vector<CellBox>& 
   return before;
 }
 
-/// Where this rank's chunks go. The owner gives places in the order of ranks, so that each rank's lie together.
+/// Where this rank's chunks go. The owner gives places in the order of ranks, so that each rank's are together.
 std::vector<uint64_t> SharedWrite::place(const std::vector<CellBox>& by_rank, const std::vector<EncodedChunk>& mine) {
   std::vector<int64_t> counts, sent;
   int64_t all = 0, first = 0;

@@ -10,7 +10,7 @@
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/formats/attributes.h"
-#include "moonhalo/io/formats/reach.h"
+#include "moonhalo/io/formats/link_policy.h"
 #include "moonhalo/io/formats/scales.h"
 
 namespace moonhalo::io {
@@ -45,7 +45,7 @@ std::vector<int64_t> growing_chunks(at::IntArrayRef rows, int64_t element_size) 
   return chunks;
 }
 
-/// Decides how the dataset lies in the file; empty datasets and scalars cannot be chunked.
+/// Decides how the dataset is in the file; empty datasets and scalars cannot be chunked.
 h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOptions& options, bool grows,
                   const h5::Where& where) {
   h5::Handle list = h5::new_dataset_list(where);
@@ -84,8 +84,8 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
   return list;
 }
 
-void make_room(const FileState::Access& file, const std::string& path, const std::string& name, bool replace,
-               NewScales& scales, const h5::Where& where) {
+void remove_existing(const FileState::Access& file, const std::string& path, const std::string& name, bool replace,
+                     NewScales& scales, const h5::Where& where) {
   if (!h5::link_exists(file.id, name, file.links)) return;
   TORCH_CHECK_VALUE(replace || scales.takes_place(), where.to_string(),
                     ": it exists already\n  have  a dataset or group of that name"
@@ -113,7 +113,7 @@ std::string normalized(const std::string& path) {
 }
 
 void refuse_elsewhere(hid_t file, hid_t object, const h5::Where& where) {
-  TORCH_CHECK_VALUE(h5::lies_in(file, object, where), where.to_string(), ": it lies in another file\n  have  a link that leads there",
+  TORCH_CHECK_VALUE(h5::is_in_file(file, object, where), where.to_string(), ": it is in another file\n  have  a link that leads there",
                     "\n  fix   open that file for writing");
 }
 
@@ -163,7 +163,7 @@ h5::Handle create_dataset_in(const FileState::Access& file, const std::string& n
   check_groups(file, name, where);
   h5::check_attributes(options.attrs, type.get(), where);
   NewScales scales(file, name, shape, options.dims, grows, where);
-  make_room(file, path, name, options.replace, scales, where);
+  remove_existing(file, path, name, options.replace, scales, where);
   make_groups(file, name, where);
   h5::Handle dataset = h5::make(where, "create it", H5Dclose, [&] {
     return H5Dcreate2(file.id, path.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT);
@@ -176,7 +176,9 @@ h5::Handle create_dataset_in(const FileState::Access& file, const std::string& n
   return dataset;
 }
 
-at::Tensor plain_data(const at::Tensor& tensor) { return carried_out(tensor.detach()).to(at::kCPU).contiguous(); }
+at::Tensor plain_data(const at::Tensor& tensor) {
+  return materialize_lazy_bits(tensor.detach()).to(at::kCPU).contiguous();
+}
 
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block, const h5::Where& where) {
   const DatasetInfo info = read_info(dataset, dataset, "", where);

@@ -15,12 +15,13 @@ namespace moonhalo::io {
 h5::Handle create_dataset_in(const FileState::Access& file, const std::string& name, at::IntArrayRef shape,
                              at::ScalarType dtype, const WriteOptions& options, const h5::Where& where,
                              bool grows = false);
-/// Makes room for `rows` more behind those of a dataset, which is made where it is not there. Returns the dataset and
-/// its first new row. ValueError where it cannot grow or holds rows of another shape, TypeError for another dtype.
+/// Makes space for `rows` more behind those of a dataset, which is made where it is not there. Returns the dataset
+/// and its first new row. ValueError where it cannot grow or holds rows of another shape, TypeError for another
+/// dtype.
 std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, const std::string& name,
                                                at::IntArrayRef rows, at::ScalarType dtype, const WriteOptions& options,
                                                const h5::Where& where);
-/// The elements as they lie in a file: on the CPU, contiguous, everything that LibTorch has put off carried out.
+/// The elements as they are in a file: on the CPU, contiguous, everything that LibTorch has put off carried out.
 at::Tensor plain_data(const at::Tensor& tensor);
 /// Writes a plain tensor with its first element at `offsets`, converted to the dataset's type.
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block, const h5::Where& where);

@@ -50,8 +50,9 @@ bool is_ordinary(hid_t dataset, hid_t list, const h5::Where& where) {
   return options == 0 && userblock == 0;
 }
 
-/// HDF5 finds a chunk of a newer file by walking an array of all chunks. In that of a dataset whose only dim without a
-/// limit is not the first, chunks lie in the order of dims that has it in front, and HDF5 gives others, or none.
+/// HDF5 finds a chunk of a newer file by walking an array of all chunks. In that of a dataset whose only dim
+/// without a limit is not the first, chunks are in the order of dims that has it in front, and HDF5 gives others,
+/// or none.
 bool finds_chunks(hid_t dataset, hid_t space, size_t ndim, const h5::Where& where) {
   H5D_chunk_index_t kind{};
   h5::checked(where, "read the index of its chunks", [&] { return H5Dget_chunk_index_type(dataset, &kind); });
@@ -125,7 +126,7 @@ StoredChunk find_chunk(hid_t dataset, const ArrayMap& map, const std::vector<int
 
 ChunkCells::ChunkCells(const Slice& slice, int64_t chunk) : slice_(slice), chunk_(chunk) {
   if (slice.step > chunk || slice.count == 0) {
-    count_ = slice.count;  // every row lies in a chunk of its own
+    count_ = slice.count;  // every row is in a chunk of its own
   } else {
     count_ = (slice.begin + (slice.count - 1) * slice.step) / chunk - slice.begin / chunk + 1;
   }

@@ -12,8 +12,8 @@
 
 namespace moonhalo::io {
 
-/// An array of a file as a value: how it is cut into chunks and what was done to each. With it, and where a chunk lies,
-/// any thread reads elements without the library that wrote the file.
+/// An array of a file as a value: how it is cut into chunks and what was done to each. With it, and where a chunk
+/// is, any thread reads elements without the library that wrote the file.
 struct ArrayMap {
   std::vector<int64_t> shape;
   std::vector<int64_t> chunk;  ///< shape of a chunk; those at the ends reach beyond the array
@@ -21,7 +21,7 @@ struct ArrayMap {
   bool swapped = false;       ///< stored in the other byte order
   std::vector<Codec> codecs;  ///< in the order of writing
   size_t parts = 1;           ///< numbers of an element: 2 of complex ones
-  std::vector<size_t> order;  ///< dims as they lie in a chunk, the slowest first; empty: in their own order
+  std::vector<size_t> order;  ///< dims as they are in a chunk, the slowest first; empty: in their own order
   std::string fill;           ///< one element as in memory: what stands in chunks that were never written
   size_t chunk_bytes() const;
 };
@@ -33,8 +33,8 @@ struct StoredChunk {
   uint32_t skipped = 0;  ///< codecs that were not applied to it, by bit
 };
 
-/// The map of a dataset in chunks that all went through codecs known here, or through none, whose elements lie in the
-/// file as `memory` lies in memory, or byte-swapped. Nothing for any other: HDF5 itself must read it. `list`: its
+/// The map of a dataset in chunks that all went through codecs known here, or through none, whose elements are in
+/// the file as `memory` is in memory, or byte-swapped. Nothing for any other: HDF5 itself must read it. `list`: its
 /// creation list.
 std::optional<ArrayMap> read_map(hid_t dataset, hid_t list, hid_t memory, const h5::Where& where);
 

@@ -28,13 +28,14 @@ Attribute open_attribute(hid_t object, const std::string& name, const Where& whe
       make(where, "read an attribute's shape", H5Sclose, [&] { return H5Aget_space(attribute.id.get()); });
   attribute.count = static_cast<size_t>(
       checked(where, "read an attribute's shape", [&] { return H5Sget_simple_extent_npoints(attribute.space.get()); }));
-  check_room(where, {static_cast<int64_t>(attribute.count)}, static_cast<double>(H5Tget_size(attribute.type.get())));
+  check_fits_memory(where, {static_cast<int64_t>(attribute.count)},
+                    static_cast<double>(H5Tget_size(attribute.type.get())));
   return attribute;
 }
 
 std::vector<std::string> read_strings(const Attribute& attribute, const Where& where) {
-  return read_texts(attribute.type.get(), attribute.space.get(), attribute.count, where,
-                    [&](void* out) { return H5Aread(attribute.id.get(), attribute.type.get(), out); });
+  return read_string_values(attribute.type.get(), attribute.space.get(), attribute.count, where,
+                            [&](void* out) { return H5Aread(attribute.id.get(), attribute.type.get(), out); });
 }
 
 template <typename T>
@@ -92,7 +93,7 @@ bool is_internal(const std::string& name) {
 
 /// True in files with dims of NetCDF, whose readers in C and Fortran want text of one length. Readers of other HDF5
 /// files (h5py) take that for bytes, and text of any length for strings.
-bool wants_fixed_text(hid_t object, const std::string& name, const Where& where) {
+bool has_fixed_length(hid_t object, const std::string& name, const Where& where) {
   if (name == "Conventions") return true;
   for (const char* const sign : {"Conventions", "_NCProperties"}) {
     if (checked(where, "look for an attribute", [&] { return H5Aexists_by_name(object, "/", sign, H5P_DEFAULT); }) > 0)
@@ -123,7 +124,8 @@ void write_raw(hid_t object, const std::string& name, hid_t type, std::optional<
   checked(where, "write an attribute", [&] { return H5Awrite(attribute.get(), type, data); });
 }
 
-/// True if an attribute of this name speaks of stored values of a type, and so has that type (CF 1.8, section 2.5.1).
+/// True if an attribute of this name describes stored values of a type, and so has that type (CF 1.8, section
+/// 2.5.1).
 bool speaks_of_values(const std::string& name, hid_t type) {
   static const std::array<const char*, 7> names = {"_FillValue",  "missing_value", "valid_min", "valid_max",
                                                    "valid_range", "flag_values",   "flag_masks"};
@@ -131,7 +133,7 @@ bool speaks_of_values(const std::string& name, hid_t type) {
   return (kind == H5T_INTEGER || kind == H5T_FLOAT) && std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// The type of a dataset whose attribute of this name speaks of its values. Empty for all others.
+/// The type of a dataset whose attribute of this name describes its values. Empty for all others.
 Handle type_of_values(hid_t object, const std::string& name, const Where& where) {
   if (checked(where, "write an attribute", [&] { return H5Iget_type(object); }) != H5I_DATASET) return {};
   Handle type = type_of(object, where);
@@ -259,7 +261,7 @@ void write_attribute(hid_t object, const std::string& name, const AttributeValue
   } else if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
     numbers(*reals, H5T_NATIVE_DOUBLE, true);
   } else if (const auto* text = std::get_if<std::string>(&value);
-             text && !text->empty() && wants_fixed_text(object, name, where)) {
+             text && !text->empty() && has_fixed_length(object, name, where)) {
     write_raw(object, name, string_type(text->size(), where).get(), std::nullopt, text->data(), where);
   } else {
     const auto* list = std::get_if<std::vector<std::string>>(&value);

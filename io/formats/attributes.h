@@ -21,9 +21,9 @@ std::vector<std::string> attribute_names(hid_t object, const Where& where);
 std::optional<AttributeValue> find_attribute(hid_t object, const std::string& name, const Where& where);
 /// All that have an AttributeValue.
 Attributes read_attributes(hid_t object, const Where& where);
-/// Replaces one of the same name. float64 and int64 as such, but those that speak of a dataset's stored values
-/// (_FillValue, missing_value, valid_*, flag_*) as its type; text as UTF-8 of fixed length, lists of texts of any; bool
-/// as h5py does. ValueError for a number that does not fit that type.
+/// Replaces one of the same name. float64 and int64 as such, but those that describe a dataset's stored values
+/// (_FillValue, missing_value, valid_*, flag_*) as its type; text as UTF-8 of fixed length, lists of strings of
+/// any; bool as h5py does. ValueError for a number that does not fit that type.
 void write_attribute(hid_t object, const std::string& name, const AttributeValue& value, const Where& where);
 /// Before a dataset of that type is made: ValueError for an attribute of its values that does not fit them.
 void check_attributes(const Attributes& attrs, hid_t type, const Where& where);

@@ -6,7 +6,7 @@
 namespace moonhalo::io {
 namespace {
 
-/// The name of `path` in `group` if it lies directly in it.
+/// The name of `path` in `group` if it is directly in it.
 std::optional<std::string> name_in(const std::string& group, const std::string& path) {
   const std::string prefix = group.empty() ? "" : group + "/";
   if (path.size() <= prefix.size() || !path.starts_with(prefix)) return std::nullopt;

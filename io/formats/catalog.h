@@ -13,7 +13,7 @@
 
 namespace moonhalo::io {
 
-/// The head of a file that is not HDF5, as a value: it has all names, shapes, attributes, and where elements lie.
+/// The head of a file that is not HDF5, as a value: it has all names, shapes, attributes, and where elements are.
 struct Catalog {
   struct Attribute {
     AttributeValue value;
@@ -30,8 +30,8 @@ struct Catalog {
   std::map<std::string, AttributeMap> groups;  ///< by path, "" is the whole file
   std::map<std::string, Array> arrays;         ///< by path
   std::map<std::string, std::string> broken;   ///< paths that are named and cannot be opened, and why: what, have, fix
-  FileDescriptor file;                         ///< that arrays with an offset lie in
-  bool has_default_fills = false;  ///< NetCDF: values that nobody wrote are known by its default fill values
+  FileDescriptor file;                         ///< that arrays with an offset are in
+  bool has_default_fills = false;  ///< NetCDF: values that were never written are recognised by its default fill values
 
   const Array* find(const std::string& path) const;
   /// Null where nothing has that path.

@@ -47,7 +47,7 @@ std::vector<StoredChunk> H5Chunks::find(const std::vector<std::vector<int64_t>>&
   std::vector<StoredChunk> found;
   for (const auto& chunk : chunks) {
     found.push_back(find_chunk(dataset_, map_, chunk, where));
-    // Before there is room for them, which a damaged index may ask for without measure.
+    // Before there is space for them, which a damaged index may ask for without measure.
     const std::string damage = found.back().bytes > 0 ? beyond_the_end(file_size_, found.back()) : "";
     if (!damage.empty()) refuse_damaged_chunk(chunk, damage, where);
   }

@@ -22,13 +22,12 @@ struct AttributeLookup {
 };
 AttributeLookup attributes_of(hid_t dataset, const h5::Where& where);
 
-/// Says how stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the
-/// NetCDF users' guide: value = stored * scale_factor + add_offset; NaN where stored equals
-/// _FillValue (without one NetCDF's default fill value, which bytes do not have) or any
-/// missing_value, or lies outside valid_min .. valid_max or valid_range. Those attributes speak of
-/// stored numbers, except a floating-point valid_range of packed integers, which speaks of values.
-/// Text among them counts where it is a number, and says nothing where it is none, as "NaN" and
-/// "none". _Unsigned = "true" reads signed integers as unsigned.
+/// Says how stored numbers become values, after the CF conventions (sections 2.5.1 and 8.1) and the NetCDF users'
+/// guide: value = stored * scale_factor + add_offset; NaN where stored equals _FillValue (without one NetCDF's
+/// default fill value, which bytes do not have) or any missing_value, or is outside valid_min .. valid_max or
+/// valid_range. Those attributes describe stored numbers, except a floating-point valid_range of packed integers,
+/// which describes values. Text among them counts where it is a number, and says nothing where it is none, as "NaN"
+/// and "none". _Unsigned = "true" reads signed integers as unsigned.
 class Decoder {
  public:
   /// From a dataset's attributes. Nothing where none of them is there, nor a default fill value:

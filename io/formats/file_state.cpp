@@ -140,7 +140,7 @@ void FileState::refuse_unwritable(const h5::Where& where) const {
 
 void FileState::refuse_failed(const h5::Where& where) const {
   TORCH_CHECK(failure_.empty(), where.to_string(), ": an earlier write failed, and half a file is never finished\n  have  ", failure_,
-              "\n  fix   write the file anew once that is mended; what was there before is untouched");
+              "\n  fix   write the file again once that is corrected; what was there before is untouched");
 }
 
 void FileState::change(const h5::Where& where, const std::function<void()>& work) {
@@ -170,10 +170,10 @@ void FileState::note_refusal(const c10::Error& error) {
   if (refusal_.empty()) refusal_ = in_one_line(error.what_without_backtrace());
 }
 
-/// A program that caught the refusal and calls close() knows what it wants; one that drops the handle may not.
+/// A program that caught the refusal and calls close() does so on purpose; one that drops the handle may not.
 void FileState::refuse_dropped() const {
   TORCH_CHECK(refusal_.empty(), "close: file \"", path_, "\": it was dropped after a write that was refused\n  have  ", refusal_,
-              "\n  fix   mend that write, or call close() if the file is complete without it");
+              "\n  fix   repeat that write, or call close() if the file is complete without it");
 }
 
 void FileState::fail(const std::string& message) {

@@ -14,7 +14,7 @@
 #include "moonhalo/io/base/h5.h"
 #include "moonhalo/io/base/unfinished_file.h"
 #include "moonhalo/io/formats/file_driver.h"
-#include "moonhalo/io/formats/reach.h"
+#include "moonhalo/io/formats/link_policy.h"
 
 namespace moonhalo::io {
 
@@ -64,11 +64,11 @@ class FileState {
   /// ValueError unless open for writing, RuntimeError when an operation has failed so far.
   void check_writable(const h5::Where& where);
 
-  /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a
-  /// larger one is wanted. Call with a read Access held.
+  /// An open dataset of a file opened for reading, kept with its chunk cache; reopened when a larger one is
+  /// required. Call with a read Access held.
   std::shared_ptr<h5::Handle> dataset(hid_t file, const std::string& name, const h5::Where& where,
                                       size_t cache_bytes = 0);
-  const h5::Reach& reach() const { return reach_; }
+  const h5::LinkPolicy& reach() const { return reach_; }
   /// The system's descriptor for positioned reads beside HDF5; -1 where there is none (another
   /// driver, a file being written).
   int descriptor() const { return descriptor_; }
@@ -118,7 +118,7 @@ class FileState {
 
   const std::string path_;
   const Mode mode_;
-  const h5::Reach reach_;
+  const h5::LinkPolicy reach_;
   h5::Handle links_;
   const int exceptions_;
   std::string unfinished_;  // path of the file being written; empty until begun

@@ -64,7 +64,7 @@ class HeadReader {
   }
   /// Followed by what fills it up to a multiple of four.
   std::string bytes(uint64_t count) {
-    check(count <= size_ - at_, "a text of " + std::to_string(count) + " bytes, more than there are");
+    check(count <= size_ - at_, "a string of " + std::to_string(count) + " bytes, more than there are");
     std::string text;
     while (text.size() < count) {
       const size_t part = std::min<uint64_t>(count - text.size(), kBuffer);
@@ -89,12 +89,12 @@ class HeadReader {
   void fill() {
     begin_ = at_;
     buffered_ = 0;
-    const size_t wanted = std::min<uint64_t>(buffer_.size(), size_ - begin_);
-    const int64_t got = read_into(file_, {{buffer_.data(), static_cast<int64_t>(wanted)}}, begin_);
+    const size_t required = std::min<uint64_t>(buffer_.size(), size_ - begin_);
+    const int64_t got = read_into(file_, {{buffer_.data(), static_cast<int64_t>(required)}}, begin_);
     TORCH_CHECK(got >= 0, "open: file \"", path_, "\": cannot read it\n  have  ", std::strerror(errno),
                 "\n  fix   check the disk, or copy the file again");
-    check(static_cast<size_t>(got) == wanted, "it ends too early");
-    buffered_ = wanted;
+    check(static_cast<size_t>(got) == required, "it ends too early");
+    buffered_ = required;
   }
 
   const std::string& path_;

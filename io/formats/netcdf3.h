@@ -9,7 +9,7 @@ namespace moonhalo::io {
 bool is_netcdf3(const std::string& path);
 
 /// The head of a NetCDF-3 file: classic (CDF-1), with 64-bit offsets (CDF-2) or with 64-bit data (CDF-5). Variables
-/// lie in it plainly, in big-endian order; those with the record dimension, the only one that grows, row by row:
+/// are in it plainly, in big-endian order; those with the record dimension, the only one that grows, row by row:
 ///
 ///     | head | a | b | c row 0 | d row 0 | c row 1 | d row 1 | ...
 ///

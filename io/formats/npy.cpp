@@ -69,21 +69,21 @@ class HeadParser {
   void spaces() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
   }
-  bool skip(char wanted) {
+  bool skip(char required) {
     spaces();
-    if (at_ >= text_.size() || text_[at_] != wanted) return false;
+    if (at_ >= text_.size() || text_[at_] != required) return false;
     ++at_;
     return true;
   }
-  void take(char wanted) {
-    check(skip(wanted), std::string("no '") + wanted + "' at character " + std::to_string(at_));
+  void take(char required) {
+    check(skip(required), std::string("no '") + required + "' at character " + std::to_string(at_));
   }
   std::string string() {
     spaces();
     const char quote = at_ < text_.size() ? text_[at_] : ' ';
     check(quote == '\'' || quote == '"', "no text at character " + std::to_string(at_));
     const size_t end = text_.find(quote, at_ + 1);
-    check(end != std::string::npos, "a text without an end");
+    check(end != std::string::npos, "a string without an end");
     std::string found = text_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
     return found;
@@ -98,7 +98,7 @@ class HeadParser {
     check(false, "a fortran_order that is neither True nor False");
     return false;
   }
-  /// A text, or a list, which describes a compound.
+  /// A string, or a list, which describes a compound.
   void read_descr() {
     if (!skip('[')) {
       descr = string();
@@ -243,7 +243,7 @@ std::unique_ptr<Catalog> read_npy(const std::string& path) {
 void write_npy(const std::string& path, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(is_known_to_numpy(tensor.scalar_type()), "files.write_npy: file \"", path, "\": numpy has no dtype ",
                    h5::dtype_name(tensor.scalar_type()), "\n  have  a tensor of it\n  fix   convert it to float32 first");
-  const at::Tensor data = carried_out(tensor.detach()).to(at::kCPU).contiguous();
+  const at::Tensor data = materialize_lazy_bits(tensor.detach()).to(at::kCPU).contiguous();
   std::string shape;
   for (const int64_t extent : data.sizes()) shape += std::to_string(extent) + (data.dim() == 1 ? "," : ", ");
   if (data.dim() > 1) shape.resize(shape.size() - 2);

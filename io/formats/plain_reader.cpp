@@ -27,7 +27,7 @@ void read_run(int file, char* out, uint64_t offset, size_t bytes, const h5::Wher
 
 void read_rows(int file, char* out, uint64_t offset, size_t bytes, size_t stride, int64_t count,
                const h5::Where& where) {
-  // Short rows that lie close together are read together and picked apart.
+  // Short rows that are close together are read together and picked apart.
   if (count <= 1 || stride > kReadCost) {
     for (int64_t row = 0; row < count; ++row) {
       read_run(file, out, offset, bytes, where);

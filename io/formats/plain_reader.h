@@ -13,7 +13,7 @@ namespace moonhalo::io {
 /// together.
 constexpr size_t kReadCost = size_t{8} << 10;
 
-/// An array whose elements lie in a file as they are, at fixed distances.
+/// An array whose elements are in a file as they are, at fixed distances.
 struct PlainArray {
   int descriptor;
   uint64_t offset;  ///< of the first element
@@ -23,7 +23,7 @@ struct PlainArray {
   bool reversed = false;                ///< the first dim is the innermost, as Fortran has it; without strides
 };
 
-/// Fills `out` with positioned reads, which need no lock; elements that lie together are read together. Those of a
+/// Fills `out` with positioned reads, which need no lock; elements that are together are read together. Those of a
 /// reversed array come with its first dim innermost. ValueError where the file ends too early.
 void read_plain(const PlainArray& array, const std::vector<Slice>& slices, char* out, const h5::Where& where);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/io/formats/scales.h"
-#include "moonhalo/io/formats/reach.h"
+#include "moonhalo/io/formats/link_policy.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -122,7 +122,7 @@ NewScales::NewScales(const FileState::Access& file, std::string name, at::IntArr
                         std::equal(now.begin(), now.end(), shape_.begin(), shape_.end(),
                                    [](hsize_t a, int64_t b) { return a == static_cast<hsize_t>(b); }),
                     where.to_string(), ": other datasets have it as their dimension\n  have  another length than theirs"
-                    "\n  fix   replace it by one of the same length, or write the others anew too");
+                    "\n  fix   replace it by one of the same length, or write the others again too");
 }
 
 /// The dataset of this name that is there; empty where there is none.
@@ -148,7 +148,7 @@ void NewScales::check(size_t dim) const {
   const bool dataset =
       h5::checked(where_, "open a dimension", [&] { return H5Iget_type(object.get()); }) == H5I_DATASET;
   const Extent extent = dataset ? extent_of(object.get(), where_) : Extent{};
-  TORCH_CHECK_VALUE(extent.now.size() == 1, where_.to_string(), ": \"", path, "\" is no dimension\n  have  ",
+  TORCH_CHECK_VALUE(extent.now.size() == 1, where_.to_string(), ": \"", path, "\" is not a dimension\n  have  ",
                     dataset ? "a dataset that is not 1-D" : "a group", "\n  fix   give the dimension another name");
   if (is_coordinate() && !is_bare_dimension(object.get(), where_)) return;  // may be replaced
   const bool growing = grows_ && dim == 0;

@@ -83,7 +83,7 @@ class Walk {
     const Json node = read_json(folder + "/zarr.json");
     if (!node.is_null()) check_version(node, 3);
     const Json attributes_here = node.is_null() ? attributes(folder) : node.value("attributes", Json::object());
-    if (!attributes_here.is_object()) throw BrokenZarr("attributes that are no object");
+    if (!attributes_here.is_object()) throw BrokenZarr("attributes that are not a object");
     catalog_->groups[path] = attributes_of(attributes_here);
     if (depth == kDeepestGroup) return;
     std::vector<std::string> names;

@@ -14,9 +14,10 @@ bool is_zarr(const std::string& path);
 ///     era5.zarr/t2m/zarr.json       array     (version 2: .zarray, .zattrs)
 ///     era5.zarr/t2m/c/0/3/1         a chunk, or a shard of many (version 2: t2m/0.3.1)
 ///
-/// An array that is opened by itself bears the name of its folder. Consolidated metadata only tell which arrays should
-/// be there: files of the arrays themselves are what counts. ValueError, naming the folder, for damaged metadata of the
-/// group that is opened; an array that is damaged is one of Catalog::broken, one of an unknown codec can be looked at.
+/// An array that is opened by itself has the name of its folder. Consolidated metadata only tell which arrays
+/// should be there: files of the arrays themselves are what counts. ValueError, naming the folder, for damaged
+/// metadata of the group that is opened; an array that is damaged is one of Catalog::broken, one of an unknown
+/// codec can be looked at.
 ///
 /// Symbolic links are followed where they stay in the folder (anywhere with `allow_external`), those to groups where
 /// the group is not read by another name already; else what they name is one of Catalog::broken.

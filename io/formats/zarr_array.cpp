@@ -162,7 +162,7 @@ Catalog::Array read_zarr3_array(const ZarrPlace& place, const Json& node) {
     return zarr3_codecs(need(node, "codecs"), type, words.chunk);
   });
   const Json attributes = node.value("attributes", Json::object());
-  if (!attributes.is_object()) throw BrokenZarr("attributes that are no object");
+  if (!attributes.is_object()) throw BrokenZarr("attributes that are not a object");
   Catalog::Array result{info, dims_of(node.value("dimension_names", Json()), ndim), attributes_of(attributes)};
   add_time_attributes(result.attrs, type);
   // xarray writes floats among them as base64 of a double.

@@ -5,7 +5,7 @@
 
 namespace moonhalo::io {
 
-/// Where an array lies: its folder, what links in it may lead to, and its path in the catalog.
+/// Where an array is: its folder, what links in it may lead to, and its path in the catalog.
 struct ZarrPlace {
   std::string folder;
   std::shared_ptr<const FolderReach> reach;

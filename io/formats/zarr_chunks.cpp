@@ -61,7 +61,7 @@ void ZarrChunks::check_older(const std::string& path, const struct stat& found, 
 uint64_t ZarrChunks::size_of(int file, const std::string& path, const h5::Where& where) const {
   struct stat found {};
   TORCH_CHECK(fstat(file, &found) == 0 && S_ISREG(found.st_mode), where.to_string(), ": cannot read a chunk\n  have  \"", path,
-              "\", which is no file\n  fix   copy or download the array again");
+              "\", which is not a file\n  fix   copy or download the array again");
   check_older(path, found, where);
   return static_cast<uint64_t>(found.st_size);
 }
@@ -92,7 +92,7 @@ StoredChunk ZarrChunks::find_file(const Number& chunk, const h5::Where& where) c
     return {};
   }
   check_inside(path, where);
-  if (!S_ISREG(found.st_mode)) refuse_damaged_chunk(chunk, "\"" + path + "\", which is no file", where);
+  if (!S_ISREG(found.st_mode)) refuse_damaged_chunk(chunk, "\"" + path + "\", which is not a file", where);
   check_older(path, found, where);
   const auto bytes = static_cast<uint64_t>(found.st_size);
   if (bytes == 0 || bytes > layout_.largest)

@@ -9,7 +9,7 @@
 
 #include "moonhalo/io/base/file_descriptor.h"
 #include "moonhalo/io/formats/chunk_source.h"
-#include "moonhalo/io/formats/folder_reach.h"
+#include "moonhalo/io/formats/folder_policy.h"
 
 namespace moonhalo::io {
 

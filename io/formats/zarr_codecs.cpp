@@ -31,7 +31,7 @@ std::string described(const std::string& name, const Json& settings) {
 Codec checksum(Codec::Kind kind, const Json& settings, const char* usual) {
   const std::string location = settings.contains("location") ? need_text(settings, "location") : usual;
   if (location != "start" && location != "end")
-    throw BrokenZarr("a checksum that lies at \"" + location.substr(0, 40) + "\"");
+    throw BrokenZarr("a checksum that is at \"" + location.substr(0, 40) + "\"");
   return {.kind = kind, .in_front = location == "start"};
 }
 
@@ -58,7 +58,7 @@ NumberTypes number_types(const std::string& codec, const Json& settings) {
 
 double number_of(const Json& settings, const char* key) {
   const Json& value = need(settings, key);
-  if (!value.is_number()) throw BrokenZarr(std::string("codec \"fixedscaleoffset\" whose ") + key + " is no number");
+  if (!value.is_number()) throw BrokenZarr(std::string("codec \"fixedscaleoffset\" whose ") + key + " is not a number");
   return value.get<double>();
 }
 
@@ -137,7 +137,7 @@ const Json& settings_of(const Json& codec) {
   static const Json none = Json::object();
   const auto found = codec.is_object() ? codec.find("configuration") : codec.end();
   if (!codec.is_object() || found == codec.end()) return none;
-  if (!found->is_object()) throw BrokenZarr("a codec whose configuration is no object");
+  if (!found->is_object()) throw BrokenZarr("a codec whose configuration is not an object");
   return *found;
 }
 
@@ -179,7 +179,7 @@ ZarrChunks::Shards index_of(const Json& settings) {
   ZarrChunks::Shards shards;
   const std::string location = settings.contains("index_location") ? need_text(settings, "index_location") : "end";
   if (location != "start" && location != "end")
-    throw BrokenZarr("shards whose index lies at \"" + location.substr(0, 40) + "\"");
+    throw BrokenZarr("shards whose index is at \"" + location.substr(0, 40) + "\"");
   shards.index_at_end = location == "end";
   const Json& codecs = need(settings, "index_codecs");
   bool ordered = false;
@@ -208,7 +208,7 @@ ZarrCodecs sharded(const Json& settings, const ZarrType& type, const std::vector
   std::string name = "sharding";
   uint64_t bytes = 16;
   for (size_t dim = 0; dim < shard.size(); ++dim) {
-    if (shard[dim] % inner[dim] != 0) throw BrokenZarr("shards that are no whole number of chunks");
+    if (shard[dim] % inner[dim] != 0) throw BrokenZarr("shards that are not an integer of chunks");
     all.shards->chunks.push_back(shard[dim] / inner[dim]);
     name += (dim == 0 ? " " : "x") + std::to_string(all.shards->chunks.back());
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(all.shards->chunks.back()), &bytes) || bytes >> 48)
@@ -222,7 +222,7 @@ ZarrCodecs sharded(const Json& settings, const ZarrType& type, const std::vector
 
 ZarrCodecs zarr2_codecs(const Json& filters, const Json& compressor) {
   ZarrCodecs all;
-  if (!filters.is_null() && !filters.is_array()) throw BrokenZarr("filters that are no list");
+  if (!filters.is_null() && !filters.is_array()) throw BrokenZarr("filters that are not a list");
   for (const Json& filter : filters) add(all, need_text(filter, "id"), filter, Stage::kAny);
   if (!compressor.is_null()) add(all, need_text(compressor, "id"), compressor, Stage::kAny);
   return all;
@@ -230,7 +230,7 @@ ZarrCodecs zarr2_codecs(const Json& filters, const Json& compressor) {
 
 ZarrCodecs zarr3_codecs(const Json& codecs, const ZarrType& type, const std::vector<int64_t>& chunk) {
   ZarrCodecs all;
-  if (!codecs.is_array() || codecs.empty()) throw BrokenZarr("codecs that are no list");
+  if (!codecs.is_array() || codecs.empty()) throw BrokenZarr("codecs that are not a list");
   const bool complex = type.dtype && c10::isComplexType(*type.dtype);
   bool as_bytes = false;
   for (const Json& codec : codecs) {

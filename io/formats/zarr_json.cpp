@@ -88,14 +88,14 @@ Json read_json(const std::string& path, const FolderReach& reach) {
   check_inside(reach, path);
   const std::string name = "file \"" + path + "\"";
   if (!S_ISREG(found.st_mode) || found.st_size > kLargestFile)
-    throw BrokenZarr(name + ", which is no file of metadata");
+    throw BrokenZarr(name + ", which is not a file of metadata");
   std::string text(static_cast<size_t>(found.st_size), '\0');
   std::ifstream stream(path, std::ios::binary);
   if (!stream.read(text.data(), found.st_size))
     throw BrokenZarr(name + ", which cannot be read", "check its permissions");
   std::string quoted;
   Json json = quote_numbers(text, quoted) ? Json::parse(quoted, nullptr, false) : Json();
-  if (!json.is_object()) throw BrokenZarr(name + ", which is no JSON object");
+  if (!json.is_object()) throw BrokenZarr(name + ", which is not a JSON object");
   return json;
 }
 
@@ -107,7 +107,7 @@ const Json& need(const Json& object, const char* key) {
 
 std::string need_text(const Json& object, const char* key) {
   const Json& value = need(object, key);
-  if (!value.is_string()) throw BrokenZarr("\"" + std::string(key) + "\" that is no text");
+  if (!value.is_string()) throw BrokenZarr("\"" + std::string(key) + "\" that is not a string");
   return value.get<std::string>();
 }
 
@@ -119,7 +119,7 @@ std::vector<int64_t> need_sizes(const Json& object, const char* key, int64_t lea
     good = is_whole(list[i]) && list[i].get<int64_t>() >= least && list[i].get<int64_t>() <= kLargestSize;
     if (good) sizes.push_back(list[i].get<int64_t>());
   }
-  if (!good) throw BrokenZarr("\"" + std::string(key) + "\" that is no list of at most 32 sizes");
+  if (!good) throw BrokenZarr("\"" + std::string(key) + "\" that is not a list of at most 32 sizes");
   return sizes;
 }
 
@@ -159,7 +159,7 @@ std::string from_base64(const std::string& text) {
   for (const char c : text) {
     if (c == '=') break;
     const size_t value = letters.find(c);
-    if (value == std::string::npos) throw BrokenZarr("\"" + text + "\", which is no base64");
+    if (value == std::string::npos) throw BrokenZarr("\"" + text + "\", which is not a base64");
     held = held << 6 | static_cast<uint32_t>(value);
     bits += 6;
     if (bits < 8) continue;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "moonhalo/io/formats/catalog.h"
-#include "moonhalo/io/formats/folder_reach.h"
+#include "moonhalo/io/formats/folder_policy.h"
 
 namespace moonhalo::io {
 
@@ -27,13 +27,13 @@ void check_inside(const FolderReach& reach, const std::string& path);
 Json read_json(const std::string& path, const FolderReach& reach);
 /// The value of a key, which must be there.
 const Json& need(const Json& object, const char* key);
-/// As above, as a text, or as sizes that are no less than `least`.
+/// As above, as a string, or as sizes that are no less than `least`.
 std::string need_text(const Json& object, const char* key);
 std::vector<int64_t> need_sizes(const Json& object, const char* key, int64_t least);
 
-/// Python writes numbers that JSON does not have into attributes; read_json makes them texts that begin so.
+/// Python writes numbers that JSON does not have into attributes; read_json makes them strings that begin so.
 inline constexpr const char* kNotANumber = "\x01";
-/// NaN, Infinity and -Infinity by name, or as one of those texts; nothing for another text.
+/// NaN, Infinity and -Infinity by name, or as one of those strings; nothing for another text.
 std::optional<double> special_number(const std::string& text);
 
 /// Attributes of a JSON object; what is neither number, text nor a list of them is its JSON text.

@@ -149,14 +149,14 @@ ZarrType zarr2_type(const Json& name) {
 
 ZarrType zarr3_type(const Json& name) {
   const std::string text = name.is_object() ? need_text(name, "name") : name.is_string() ? name.get<std::string>() : "";
-  if (text.empty()) throw BrokenZarr("a data_type that is no name");
+  if (text.empty()) throw BrokenZarr("a data_type that is not a name");
   for (const auto dtype : kDtypes) {
     if (text == h5::dtype_name(dtype)) return type_of(dtype, false);
   }
   if (name.is_object() && (text == "numpy.datetime64" || text == "numpy.timedelta64")) {
     const Json& settings = need(name, "configuration");
     const Json& factor = need(settings, "scale_factor");
-    if (!factor.is_number_integer()) throw BrokenZarr("a scale_factor of " + text + " that is no whole number");
+    if (!factor.is_number_integer()) throw BrokenZarr("a scale_factor of " + text + " that is not an integer");
     return time_type(need_text(settings, "unit"), factor.get<int64_t>(), text == "numpy.timedelta64", false);
   }
   return {std::nullopt, text == "string" ? "unicode string" : text, 0};

@@ -5,7 +5,7 @@
 
 namespace moonhalo::io {
 
-/// The unit of numpy's datetime64 or timedelta64, which are stored as int64; the least one is no time ("NaT").
+/// The unit of numpy's datetime64 or timedelta64, which are stored as int64; the least one is not a time ("NaT").
 struct ZarrTime {
   std::string units;         ///< as CF has them: "days"; empty for months and years, which differ in length
   int64_t factor = 1;        ///< how many of them a stored 1 is

@@ -95,7 +95,7 @@ void PtWriter::tensor(const at::Tensor& tensor) {
   if (is_new || tensor.is_conj() || tensor.is_neg()) {
     known->second = storages_.size();
     given_.push_back(tensor);
-    storages_.push_back(carried_out(tensor.detach()).to(at::kCPU).contiguous());
+    storages_.push_back(materialize_lazy_bits(tensor.detach()).to(at::kCPU).contiguous());
   }
   const at::Tensor& stored = storages_[known->second];
   const bool typed = type->storage != nullptr;

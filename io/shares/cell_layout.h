@@ -8,7 +8,7 @@ namespace moonhalo::io {
 /// The same elements in two layouts. Strides are bytes.
 struct StridedCopy {
   std::vector<int64_t> count, from_strides, to_strides;
-  size_t run;  ///< bytes that lie together in both
+  size_t run;  ///< bytes that are together in both
 
   /// Makes runs as long as they are in both.
   void drop_dense_dims();
@@ -24,7 +24,7 @@ struct DenseBox {
   /// Where `part` of it begins, in bytes.
   int64_t offset(const Box& part) const;
 };
-/// Returns how `part`, which lies in both, is copied from one dense box into another, from its first element on.
+/// Returns how `part`, which is in both, is copied from one dense box into another, from its first element on.
 StridedCopy copy_between(const DenseBox& from, const DenseBox& to, const Box& part);
 
 /// A box of cells of a selection, with their rows dense in memory. Cells count in row-major order.
@@ -36,7 +36,7 @@ class CellBox {
   int64_t count() const { return cells_.numel(); }
   /// The number of cell i's chunk along every dim.
   std::vector<int64_t> chunk(int64_t i) const;
-  /// True if cell i has every element of its chunk that lies in the array.
+  /// True if cell i has every element of its chunk that is in the array.
   bool has_whole_chunk(int64_t i) const;
 
   /// Where cell i stands in its chunk and among the rows; `part` copies from the chunk to the rows.

@@ -27,7 +27,7 @@ at::Tensor region(at::Tensor tensor, const Box& box, const Box& within) {
   return tensor;
 }
 
-/// Pieces of one tensor, one by rank, that travel at once.
+/// Pieces of one tensor, one by rank, that are sent at once.
 struct Round {
   const FilePart* part;
   std::vector<Box> boxes;

@@ -26,8 +26,8 @@ struct FilePart {
 FilePart share_block(const SpecPtr& spec, const at::Tensor& block, std::vector<int64_t>& bytes,
                      int64_t short_run = kShortRun);
 
-/// Calls visit(part, box, data) for pieces of what this rank writes, `data` on the CPU and contiguous. Collective where
-/// elements travel (FileShares::moves), so `visit` must not throw; every rank gives the same parts.
+/// Calls visit(part, box, data) for pieces of what this rank writes, `data` on the CPU and contiguous. Collective
+/// where elements are sent (FileShares::moves), so `visit` must not throw; every rank gives the same parts.
 using VisitPiece = std::function<void(const FilePart& part, const Box& box, const at::Tensor& data)>;
 void for_each_piece(const std::vector<FilePart>& parts, const VisitPiece& visit);
 

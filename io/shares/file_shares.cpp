@@ -39,8 +39,8 @@ int64_t run_elements(const std::vector<int64_t>& shape, const Box& box) {
   return length;
 }
 
-/// The dim along which `parts` ranks share a box: the outermost with rows enough for parts of nearly equal size, or the
-/// longest, as long as a part's rows are no short run.
+/// The dim along which `parts` ranks share a box: the outermost with rows enough for parts of nearly equal size, or
+/// the longest, as long as a part's rows are not short run.
 int64_t dim_to_share(const Box& box, int64_t parts, int64_t element_bytes) {
   int64_t longest = 0, row_bytes = box.numel() * element_bytes;
   for (int64_t dim = 0; dim < box.ndim(); ++dim) {

@@ -10,10 +10,10 @@
 
 namespace moonhalo::io {
 
-// Says which rank writes, or reads, which part of a ShardTensor that lies whole and row-major in a file. Pure: decided
+// Says which rank writes, or reads, which part of a ShardTensor that is whole and row-major in a file. Pure: decided
 // from specs, which all ranks hold, so nothing is negotiated.
 
-constexpr int64_t kSmallBytes = 64 << 10;  ///< less is no work to share
+constexpr int64_t kSmallBytes = 64 << 10;  ///< less is not a work to share
 constexpr int64_t kShortRun = 32 << 10;    ///< runs of bytes that a disk takes badly
 
 /// Every element of the tensor is in one rank's box. A tensor without dims counts as one of shape {1}, so that a box
@@ -21,13 +21,13 @@ constexpr int64_t kShortRun = 32 << 10;    ///< runs of bytes that a disk takes 
 struct FileShares {
   std::vector<int64_t> shape;
   std::vector<Box> boxes;  ///< by rank of the mesh
-  bool moves = false;      ///< some box is not part of its rank's block: its elements travel
+  bool moves = false;      ///< some box is not part of its rank's block: its elements are sent
 };
 
-/// Ranks that hold equal blocks share the block's rows, or, if it is small, the one with the fewest bytes so far has
-/// it. Where blocks are many short runs of the file (a cut of an inner dim), boxes are rows of the whole tensor
-/// instead, and elements travel. `bytes` is what each rank has so far and grows by this tensor's. Partial counts as
-/// Replicate.
+/// Ranks that hold equal blocks share the block's rows, or, if it is small, the one with the fewest bytes so far
+/// has it. Where blocks are many short runs of the file (a cut of an inner dim), boxes are rows of the whole tensor
+/// instead, and elements are sent. `bytes` is what each rank has so far and grows by this tensor's. Partial counts
+/// as Replicate.
 FileShares share_out(const ShardSpec& spec, int64_t element_bytes, std::vector<int64_t>& bytes,
                      int64_t short_run = kShortRun);
 

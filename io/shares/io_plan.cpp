@@ -58,8 +58,8 @@ void IoPlan::divide(Dim& dim, const ChunkCells& cells) const {
   give_cells(dim, cells, owned);
 }
 
-/// A cell goes to the block that has most of its rows, the first of several. Only where that burdens the blocks about
-/// alike do those who need a cell read it.
+/// A cell goes to the block that has most of its rows, the first of several. Only where that burdens the blocks
+/// about in the same way do those who need a cell read it.
 void IoPlan::give_cells(Dim& dim, const ChunkCells& cells, const std::vector<Interval>& owned) {
   int64_t next = 0, largest = 0;
   for (size_t block = 0; block < owned.size(); ++block) {
@@ -102,8 +102,8 @@ std::pair<int64_t, int64_t> IoPlan::turn(int64_t rank) const {
   return {mine, all};
 }
 
-/// Into how many parts a box of so many cells is divided along each dim among the ranks that take turns: the longest
-/// dim first.
+/// Into how many parts a box of `cells` cells is divided along each dim among the ranks that take turns: the
+/// longest dim first.
 std::vector<int64_t> IoPlan::shares(const std::vector<int64_t>& cells) const {
   std::vector<size_t> order(cells.size());
   std::iota(order.begin(), order.end(), size_t{0});

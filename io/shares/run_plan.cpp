@@ -11,7 +11,8 @@ constexpr int64_t kRunBytes = int64_t{1} << 20;  // read at once
 constexpr double kCopies = 2;  // each byte is read, and then brought to its place
 constexpr double kMessages = 512 << 10;
 constexpr double kWorthIt = 1.2;
-// Ranks that read neighbours of what they need, whose bytes a slow disk or network brings: no more than so many times.
+// Ranks that read neighbours of what they need, whose bytes a slow disk or network brings: no more than this many
+// times.
 constexpr double kMostRead = 1.5;
 constexpr int64_t kRunsOfRank = 4;  // at least, so that all ranks read about as much of what is small
 
@@ -30,8 +31,8 @@ std::vector<Slice> rows_in(const std::vector<Slice>& slices, const ShardSpec& sp
   return part;
 }
 
-/// Whole rows of the innermost dims, as many as are read at once; less of what is small, so that all ranks read about
-/// as much. Rows that lie so close together that they would be read with what is between are not divided.
+/// Whole rows of the innermost dims, as many as are read at once; less of what is small, so that all ranks read
+/// about as much. Rows that are so close together that they would be read with what is between are not divided.
 ChunkGrid grid_of_runs(const PlainArray& array, const std::vector<Slice>& slices, int64_t ranks) {
   const auto element_size = static_cast<int64_t>(array.element_size);
   std::vector<int64_t> chunk(slices.size(), 1);

@@ -27,13 +27,14 @@ void fill_from_blocks(const MeshPtr& mesh, const at::Tensor& target, const std::
   at::Tensor all = at::empty({mesh->size() * width}, at::kLong);
   mesh->group().all_gather(at::tensor(edges, at::kLong), std::vector<int64_t>(mesh->size(), width), all);
   const auto* edge = all.const_data_ptr<int64_t>();
-  const auto wanted = [&](int64_t rank) {
+  const auto required = [&](int64_t rank) {
     Box box;
     for (int64_t i = rank * width; i < (rank + 1) * width; i += 2) box.push_back({edge[i], edge[i + 1]});
     return requests_for(box);
   };
   const IntervalMap map(
-      Ownership{mesh, shape, [&](int64_t rank) { return owned[rank]; }, [](int64_t, int64_t) { return true; }}, wanted);
+      Ownership{mesh, shape, [&](int64_t rank) { return owned[rank]; }, [](int64_t, int64_t) { return true; }},
+      required);
   const at::NoGradGuard no_grad;
   HaloExchange exchange;
   exchange.add_gather(map, block.dim() == 0 ? block.reshape({1}) : block);

@@ -10,7 +10,7 @@
 
 namespace moonhalo::io {
 
-/// Where this rank's block of a tensor lies in the whole; all of it for a plain tensor. Without dims: {0, 1}.
+/// Where this rank's block of a tensor is in the whole; all of it for a plain tensor. Without dims: {0, 1}.
 Box held_box(const at::Tensor& tensor);
 
 /// Writes into `target`, plain or divided in any way and of any dtype, from blocks that the ranks of `mesh` hold: rank

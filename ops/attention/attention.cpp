@@ -60,13 +60,13 @@ Results forward_cpu(const at::Tensor& query, const at::Tensor& key, const at::Te
 Gradients backward_cpu(const at::Tensor& grad_output, const at::Tensor& query, const at::Tensor& key,
                        const at::Tensor& value, const MaybeTensor& attn_mask, const at::Tensor& output,
                        const at::Tensor& logsumexp, double dropout_p, bool is_causal, std::optional<double> scale,
-                       const MaybeTensor& dropout_key, bool wants_mask) {
+                       const MaybeTensor& dropout_key, bool needs_mask) {
   const at::Tensor q = attention_packed_rows(query), k = attention_packed_rows(key), v = attention_packed_rows(value);
   const at::Tensor mask = attn_mask ? attention_mask_four_dims(*attn_mask, query) : at::Tensor();
   const auto zeros_of = [&](const at::Tensor& t) {
     return at::zeros(t.sizes(), t.options().dtype(attention_sum_type(t.scalar_type())));
   };
-  const AttentionGradients g{zeros_of(q), zeros_of(k), zeros_of(v), wants_mask ? zeros_of(mask) : at::Tensor()};
+  const AttentionGradients g{zeros_of(q), zeros_of(k), zeros_of(v), needs_mask ? zeros_of(mask) : at::Tensor()};
   attend_backward(call_of(query, key, dropout_p, is_causal, scale, dropout_key), {},
                   attention_four_dims(grad_output).contiguous(), q, k, v, mask,
                   attention_shift(attention_peaks(is_causal, {}, q, mask)), attention_packed_rows(output),
@@ -75,7 +75,7 @@ Gradients backward_cpu(const at::Tensor& grad_output, const at::Tensor& query, c
     return gradient.to(t.scalar_type()).reshape(t.sizes());
   };
   return {as(g.query, query), as(g.key, key), as(g.value, value),
-          wants_mask ? attention_mask_gradient(g.mask, *attn_mask, query) : at::Tensor()};
+          needs_mask ? attention_mask_gradient(g.mask, *attn_mask, query) : at::Tensor()};
 }
 
 template <typename Signature>
@@ -99,7 +99,7 @@ struct Arguments {
 
 // The gradients by operators that can be differentiated again, with all scores. Of LibTorch's two kernels for plain
 // tensors, one has no second derivative; here every call has one.
-variable_list differentiable_gradients(const Arguments& a, const at::Tensor& grad_output, bool wants_mask) {
+variable_list differentiable_gradients(const Arguments& a, const at::Tensor& grad_output, bool needs_mask) {
   const int64_t queries = a.query.size(-2), keys = a.key.size(-2);
   const int64_t heads = a.query.dim() > 2 ? a.query.size(-3) : 1;
   const bool groups = a.query.dim() > 2 && a.key.size(-3) != heads;
@@ -136,7 +136,7 @@ variable_list differentiable_gradients(const Arguments& a, const at::Tensor& gra
   result[0] = (by_scores.matmul(key) * scale).to(a.query.scalar_type());
   result[1] = over_groups(by_scores.transpose(-1, -2).matmul(query) * scale).to(a.key.scalar_type());
   result[2] = over_groups(dropped.transpose(-1, -2).matmul(grad)).to(a.value.scalar_type());
-  if (wants_mask) result[3] = by_scores.sum_to_size(a.mask->sizes()).to(a.mask->scalar_type());
+  if (needs_mask) result[3] = by_scores.sum_to_size(a.mask->sizes()).to(a.mask->scalar_type());
   return result;
 }
 
@@ -169,11 +169,11 @@ struct Attention : torch::autograd::Function<Attention> {
                       context->saved_data["is_causal"].toBool(),
                       context->saved_data["scale"].toOptional<double>(),
                       maybe(saved[4])};
-    const bool wants_mask = a.mask && context->needs_input_grad(3);
-    if (c10::GradMode::is_enabled()) return differentiable_gradients(a, grads[0], wants_mask);
+    const bool needs_mask = a.mask && context->needs_input_grad(3);
+    if (c10::GradMode::is_enabled()) return differentiable_gradients(a, grads[0], needs_mask);
     std::tie(result[0], result[1], result[2], result[3]) =
         backward_handle().call(grads[0], a.query, a.key, a.value, a.mask, saved[5], saved[6], a.dropout_p, a.is_causal,
-                               a.scale, a.dropout_key, wants_mask);
+                               a.scale, a.dropout_key, needs_mask);
     return result;
   }
 };
@@ -238,7 +238,7 @@ void check_attention_tensors(const char* name, const AttentionOperand& query, co
                    name, ": query is ", query.type, ", key ", key.type, ", value ", value.type, have(),
                    "\n  fix   pass tensors of one floating point type");
   TORCH_CHECK_VALUE(query.shape.back() == key.shape.back() && rows(key) == rows(value), name, ": ", query.shape.back(),
-                    " features of queries meet ", key.shape.back(), " of keys, ", rows(key), " keys meet ", rows(value), " values",
+                    " features of queries are multiplied by ", key.shape.back(), " of keys, ", rows(key), " keys are multiplied by ", rows(value), " values",
                     have(), "\n  fix   pass keys like the queries, and a value for each");
   TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1, name, ": the probability ", dropout_p, " of dropout is not in [0, 1]", have(),
                     "\n  fix   pass one that is");

@@ -60,8 +60,8 @@ at::Tensor rows_or_all(const at::Tensor& t, int64_t row, int64_t rows) {
   return t.size(2) == 1 ? t : t.narrow(2, row, rows);
 }
 
-// Below zero, the scale turns the kernel's diagonal of -inf into one of +inf.
-// And it would add the shift to a logsumexp that has no room for both.
+// Below zero, the scale turns the kernel's diagonal of -inf into one of +inf. And it would add the shift to a
+// logsumexp that has no space for both.
 bool kernel_fits(const AttentionCall& call, const Piece& p, const at::Tensor& shift) {
   if (call.dropout_p > 0 || (p.diagonal && call.scale < 0)) return false;
   return !shift.defined() || rows_or_all(shift, p.row, p.rows).count_nonzero().item<int64_t>() == 0;
@@ -76,7 +76,7 @@ void join_diagonal(at::Tensor& mask, Piece& p) {
 
 std::optional<at::Tensor> optional_of(const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
 
-// The kernel wants as many features of keys as of values; zeros change no score and no sum.
+// The kernel needs as many features of keys as of values; zeros change no score and no sum.
 at::Tensor widened(const at::Tensor& t, int64_t features) {
   return t.size(-1) == features ? t : at::constant_pad_nd(t, {0, features - t.size(-1)});
 }

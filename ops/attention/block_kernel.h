@@ -38,8 +38,8 @@ struct AttentionOperand {
   at::IntArrayRef shape;
   at::ScalarType type;
 };
-/// Checks what an attention of any kind asks of its tensors: two dims or more, one floating point type, features and
-/// numbers of rows that meet, a probability, a mask of that type, float32 or bool. Errors begin with `name`.
+/// Checks what an attention of any kind asks of its tensors: two dims or more, one floating point type, features
+/// and numbers of rows that match, a probability, a mask of that type, float32 or bool. Errors begin with `name`.
 void check_attention_tensors(const char* name, const AttentionOperand& query, const AttentionOperand& key,
                              const AttentionOperand& value, const std::optional<AttentionOperand>& mask,
                              double dropout_p);
@@ -49,7 +49,7 @@ void check_attention(const AttentionOperand& query, const AttentionOperand& key,
 /// The line "have" of such errors.
 std::string attention_shapes(const AttentionOperand& query, const AttentionOperand& key, const AttentionOperand& value,
                              const std::optional<AttentionOperand>& mask);
-/// True if so many heads of keys divide those of queries.
+/// True if this number of heads of keys divides that of queries.
 bool attention_groups_fit(int64_t heads, int64_t key_heads);
 
 /// float32 for reduced types, else the type itself: of logsumexp and of sums over blocks.
@@ -103,7 +103,7 @@ at::Tensor attention_shift(const at::Tensor& peaks);
 void attend(const AttentionCall& call, AttentionPlace place, const at::Tensor& query, const at::Tensor& key,
             const at::Tensor& value, const at::Tensor& mask, const at::Tensor& shift, AttentionSums& sums);
 
-/// Gradients of a block, in the sum type, added to what is there. `mask` may be undefined: not wanted.
+/// Gradients of a block, in the sum type, added to what is there. `mask` may be undefined: not required.
 struct AttentionGradients {
   at::Tensor query, key, value, mask;
 };

@@ -64,7 +64,7 @@ SpecPtr with_undivided_cuts(const SpecPtr& result, const SpecPtr& source) {
 // The kernel takes no empty batch.
 bool nothing_here(LocalCall& call, Arg query) { return call.tensor(query).numel() == 0; }
 
-// It reads features as neighbours in memory: whole tensors that lie otherwise do not come here, their blocks may.
+// It reads features as neighbours in memory: whole tensors that are otherwise do not come here, their blocks may.
 void run_on_rows(LocalCall& call) {
   for (c10::IValue& value : call.values()) {
     if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() != 4) continue;

@@ -28,7 +28,7 @@ void check_multi_head(const at::Tensor& query, const at::Tensor& key, const at::
   };
   TORCH_CHECK_VALUE(query.dim() == 3 && query.size(2) == embed_dim && key.sizes() == query.sizes() &&
                         value.sizes() == query.sizes(),
-                    kMultiHead, ": query, key and value are not alike [batch, sequence, embed_dim]", have());
+                    kMultiHead, ": query, key and value are not the same [batch, sequence, embed_dim]", have());
   TORCH_CHECK_VALUE(num_head > 0 && embed_dim % num_head == 0, kMultiHead, ": num_head does not divide embed_dim", have());
   TORCH_CHECK_VALUE(qkv_weight.sizes() == at::IntArrayRef({3 * embed_dim, embed_dim}) &&
                         qkv_bias.sizes() == at::IntArrayRef({3 * embed_dim}),

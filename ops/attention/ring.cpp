@@ -41,7 +41,7 @@ double even_sums(double query, int64_t features) { return query / static_cast<do
 
 // Some output of which `delta` is the sum of its products with `grad_output`, row by row: all that the derivative of
 // the scores takes from it, in less bytes.
-at::Tensor stand_in_output(const at::Tensor& grad_output, const at::Tensor& delta) {
+at::Tensor delta_as_output(const at::Tensor& grad_output, const at::Tensor& delta) {
   if (grad_output.size(-1) == 0) return grad_output;
   const at::Tensor grad = grad_output.to(delta.scalar_type());
   const at::Tensor largest = grad.abs().amax(-1, /*keepdim=*/true);
@@ -131,7 +131,7 @@ void AttentionRing::partition_work() {
     return std::make_unique<const AttentionWork>(query_blocks, key_blocks, call_.is_causal, !specs_.mask, extents);
   };
   work_ = work({of_query, keys_and_values, of_output + sums});
-  // Queries travel with the gradients of their results, two sums a row, and return as gradients.
+  // Queries are sent with the gradients of their results, two sums a row, and return as gradients.
   backward_work_ = work({of_query + of_output + 2 * sums, 2 * keys_and_values, of_query});
 }
 
@@ -165,7 +165,7 @@ struct AttentionRing::Messages {
     if (t.numel() > 0) receives.push_back({members[member], t});
     return t;
   }
-  /// Room for rows of a member's tensor that is like `own`.
+  /// Memory for rows of a member's tensor that is like `own`.
   at::Tensor receive_rows(int64_t member, const Interval& rows, const at::Tensor& own) {
     std::vector<int64_t> shape = own.sizes().vec();
     shape[2] = rows.size();
@@ -228,11 +228,11 @@ void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, con
                                     Messages& t) const {
   const int64_t next = next_rank(step), previous = previous_rank(step);
   if (!everywhere_) {
-    const Interval wanted = work.seen(work.local_queries(me_, next), next),
+    const Interval required = work.seen(work.local_queries(me_, next), next),
                    given = work.seen(work.local_queries(previous, me_), me_);
     for (const at::Tensor& own : {b.key, b.value}) t.send(previous, b.keys(own, given));
-    state.key = t.receive_rows(next, wanted, b.key);
-    state.value = t.receive_rows(next, wanted, b.value);
+    state.key = t.receive_rows(next, required, b.key);
+    state.value = t.receive_rows(next, required, b.value);
   }
   const Interval sent = work.sent_queries(me_, next), visiting = work.sent_queries(previous, me_);
   const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {{&b.query, &state.query},
@@ -368,7 +368,7 @@ struct AttentionRing::Backward {
   Interval visiting_queries(int64_t s) const {
     return s == 0 ? Interval{0, 0} : work.sent_queries(ring.previous_rank(s), ring.me_);
   }
-  /// The own keys that travel to the member s behind.
+  /// The own keys that are sent to the member s behind.
   Interval sent_keys(int64_t s) const {
     const int64_t previous = ring.previous_rank(s);
     return ring.everywhere_ ? Interval{0, 0} : work.seen(work.local_queries(previous, ring.me_), ring.me_);
@@ -396,7 +396,7 @@ struct AttentionRing::Backward {
     const Interval seen = work.seen(rows, ring.me_);
     const AttentionGradients into{zeros_of(step.query), b.keys(own.key, seen), b.keys(own.value, seen), {}};
     attend_backward(call, {rows.begin, seen.begin}, step.grad_output, step.query, b.keys(b.key, seen),
-                    b.keys(b.value, seen), {}, {}, stand_in_output(step.grad_output, step.delta), step.logsumexp, into);
+                    b.keys(b.value, seen), {}, {}, delta_as_output(step.grad_output, step.delta), step.logsumexp, into);
     step.visiting_results[0] = into.query.to(b.query.scalar_type());
   }
   void compute(int64_t s) {
@@ -436,7 +436,7 @@ struct AttentionRing::Backward {
 AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, const at::Tensor& query,
                                                  const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask,
                                                  const at::Tensor& output, const at::Tensor& logsumexp,
-                                                 uint64_t dropout_key, bool wants_mask) const {
+                                                 uint64_t dropout_key, bool needs_mask) const {
   const AttentionWork& work = *backward_work_;
   Backward pass{*this, work, call_, blocks(query, key, value, mask), attention_packed_rows(output), {}, {}};
   pass.call.dropout_key = dropout_key;
@@ -446,7 +446,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
   if (work.size() > 1) b.delta = (b.grad_output.to(b.logsumexp.scalar_type()) * pass.output).sum(-1);
   AttentionGradients& own = pass.own;
   own = {Backward::zeros_of(b.query), Backward::zeros_of(b.key), Backward::zeros_of(b.value), {}};
-  if (wants_mask) own.mask = Backward::zeros_of(b.mask);
+  if (needs_mask) own.mask = Backward::zeros_of(b.mask);
   pass.steps.resize(work.size());
 
   rotate([&](int64_t s, Messages& t) { exchange_inputs(work, s, b, pass.steps[s], t); },
@@ -457,7 +457,7 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
                       own.key.to(key.scalar_type()).reshape(key.sizes()),
                       own.value.to(value.scalar_type()).reshape(value.sizes()),
                       {}};
-  if (wants_mask) gradients.mask = attention_mask_gradient(own.mask, mask, query);
+  if (needs_mask) gradients.mask = attention_mask_gradient(own.mask, mask, query);
   return gradients;
 }
 

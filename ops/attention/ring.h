@@ -22,11 +22,10 @@ namespace moonhalo {
 ///     afterwards    results of sent queries return during the next step; mesh dims that cut keys alone merge by
 ///                   log-sum-exp
 ///
-/// Blocks travel straight from owner to user: the same bytes as from neighbour to neighbour, and rows that no other
-/// rank needs are not sent.
-/// Backward takes such steps too; gradients of keys and queries that travelled return in the same way. There a sent
-/// query needs its gradient and two sums but not its output, so of equal blocks sending queries is 3/4 of the bytes,
-/// and all are sent.
+/// Blocks are sent straight from owner to user: the same bytes as from neighbour to neighbour, and rows that no
+/// other rank needs are not sent. Backward takes such steps too; gradients of keys and queries that were sent
+/// return in the same way. There a sent query needs its gradient and two sums but not its output, so of equal
+/// blocks sending queries is 3/4 of the bytes, and all are sent.
 class AttentionRing {
  public:
   AttentionRing(AttentionSpecs specs, AttentionCall call);
@@ -48,7 +47,7 @@ class AttentionRing {
   /// Collective over the mesh. `output` and `logsumexp` whole, not Partial.
   Gradients backward(const at::Tensor& grad_output, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const at::Tensor& mask, const at::Tensor& output,
-                     const at::Tensor& logsumexp, uint64_t dropout_key, bool wants_mask) const;
+                     const at::Tensor& logsumexp, uint64_t dropout_key, bool needs_mask) const;
 
  private:
   struct Messages;
@@ -77,7 +76,7 @@ class AttentionRing {
   AttentionSpecs specs_;
   AttentionCall call_;
   SpecPtr output_, grad_query_, grad_key_, grad_value_, grad_mask_;
-  bool everywhere_ = false;      // the keys of all members lie on every one of them
+  bool everywhere_ = false;      // the keys of all members are on every one of them
   std::vector<int> members_;     // ranks of the mesh
   int64_t me_ = 0;               // place among them
   int64_t key_begin_ = 0;        // of this rank's block

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of moonhalo::attention, and the way there: at::scaled_dot_product_attention is met above autograd, where its
-// composite would run, and comes here when a sequence is cut.
+// Rules of moonhalo::attention, and the way there: at::scaled_dot_product_attention is intercepted above autograd,
+// where its composite would run, and comes here when a sequence is cut.
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/scaled_dot_product_attention_native.h>
@@ -11,7 +11,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
-#include "moonhalo/engine/dispatch/undivided.h"
+#include "moonhalo/engine/dispatch/trivial_mesh_dims.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/attention/attention.h"
@@ -51,7 +51,7 @@ uint64_t seed_number(const at::Tensor& number) {
   return number.defined() ? static_cast<uint64_t>(number.item<int64_t>()) : 0;
 }
 
-void want_inputs(const OpCall& call, Plan& plan, const AttentionSpecs& specs) {
+void require_inputs(const OpCall& call, Plan& plan, const AttentionSpecs& specs) {
   want(call, plan, "query", specs.query);
   want(call, plan, "key", specs.key);
   want(call, plan, "value", specs.value);
@@ -73,7 +73,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   check(call);
   const auto ring = ring_of(call, choose_attention_specs(given_to(call)));
   Plan plan;
-  want_inputs(call, plan, ring->specs());
+  require_inputs(call, plan, ring->specs());
   plan.outputs = {ring->output_spec(), ring->specs().logsumexp};
   plan.run = [ring, at_query = call.arg("query"), at_key = call.arg("key"), at_value = call.arg("value"),
               at_attn_mask = call.arg("attn_mask"), at_number = call.arg("dropout_key")](LocalCall& call) {
@@ -86,21 +86,21 @@ std::optional<Plan> plan_forward(const OpCall& call) {
 
 std::optional<Plan> plan_backward(const OpCall& call) {
   const auto ring = ring_of(call, choose_attention_specs(given_to(call)));
-  const bool wants_mask = call.flag("wants_mask");
+  const bool needs_mask = call.flag("wants_mask");
   Plan plan;
-  want_inputs(call, plan, ring->specs());
+  require_inputs(call, plan, ring->specs());
   want(call, plan, "grad_output", ring->specs().output);
   want(call, plan, "output", ring->specs().output);
   want(call, plan, "logsumexp", ring->specs().logsumexp);
   plan.outputs = {ring->grad_query_spec(), ring->grad_key_spec(), ring->grad_value_spec(),
-                  wants_mask ? ring->grad_mask_spec() : SpecPtr()};
-  plan.run = [ring, wants_mask, at_grad_output = call.arg("grad_output"), at_query = call.arg("query"),
+                  needs_mask ? ring->grad_mask_spec() : SpecPtr()};
+  plan.run = [ring, needs_mask, at_grad_output = call.arg("grad_output"), at_query = call.arg("query"),
               at_key = call.arg("key"), at_value = call.arg("value"), at_attn_mask = call.arg("attn_mask"),
               at_output = call.arg("output"), at_logsumexp = call.arg("logsumexp"),
               at_number = call.arg("dropout_key")](LocalCall& call) {
     auto gradients = ring->backward(call.tensor(at_grad_output), call.tensor(at_query), call.tensor(at_key),
                                     call.tensor(at_value), call.tensor(at_attn_mask), call.tensor(at_output),
-                                    call.tensor(at_logsumexp), seed_number(call.tensor(at_number)), wants_mask);
+                                    call.tensor(at_logsumexp), seed_number(call.tensor(at_number)), needs_mask);
     call.give(std::move(gradients.query), std::move(gradients.key), std::move(gradients.value),
               std::move(gradients.mask));
   };
@@ -111,7 +111,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
 
 bool is_cut(const at::Tensor& tensor, int64_t from_the_end) {
   if (!is_shard_tensor(tensor) || tensor.dim() < from_the_end) return false;
-  return undivided(spec(tensor))->is_cut(tensor.dim() - from_the_end);
+  return without_trivial_mesh_dims(spec(tensor))->is_cut(tensor.dim() - from_the_end);
 }
 
 bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(/*level=*/0).defined(); }
@@ -185,16 +185,18 @@ at::Tensor attend_whole(const at::Tensor& query, const at::Tensor& key, const at
   // sequences.
   const bool fused = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && !mask && dropout_p == 0 && !enable_gqa;
   const auto whole = [fused](const at::Tensor& t) {
-    return is_shard_tensor(t) && !fused ? redistribute(t, undivided(spec(t))) : t;
+    return is_shard_tensor(t) && !fused ? redistribute(t, without_trivial_mesh_dims(spec(t))) : t;
   };
   const at::Tensor output = at::native::scaled_dot_product_attention(whole(query), whole(key), whole(value),
                                                                      mask ? MaybeTensor(whole(*mask)) : mask, dropout_p,
                                                                      is_causal, scale, enable_gqa);
-  if (!is_shard_tensor(query) || !is_shard_tensor(output) || undivided(spec(query)) == spec(query)) return output;
+  if (!is_shard_tensor(query) || !is_shard_tensor(output) || without_trivial_mesh_dims(spec(query)) == spec(query))
+    return output;
   Layout layout = spec(output)->layout();
   const int64_t lead = output.dim() - query.dim();
   for (int64_t d = 0; d + 1 < query.dim(); ++d) {
-    if (undivided(spec(query))->cut(d) == layout.cuts[lead + d]) layout.cuts[lead + d] = spec(query)->cut(d);
+    if (without_trivial_mesh_dims(spec(query))->cut(d) == layout.cuts[lead + d])
+      layout.cuts[lead + d] = spec(query)->cut(d);
   }
   return redistribute(output, intern(std::move(layout)));
 }
@@ -216,9 +218,9 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& query, const at::Tenso
   return attend_cut(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa);
 }
 
-void meet(torch::Library& library) { library.impl("scaled_dot_product_attention", &scaled_dot_product_attention); }
+void intercept(torch::Library& library) { library.impl("scaled_dot_product_attention", &scaled_dot_product_attention); }
 
-const MeetAboveAutograd met(&meet);
+const InterceptAboveAutograd interception(&intercept);
 
 constexpr const char* kSource = "PyTorch scaled_dot_product_attention; Liu et al., Ring Attention, 2023";
 constexpr const char* kSupports = "batch, heads, queries, keys cut, uneven, by several mesh dims; causal work balanced";

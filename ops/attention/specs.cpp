@@ -152,9 +152,9 @@ double attention_cost(const AttentionSpecs& from, const AttentionSpecs& to) {
   const Cut &queries = to.query->cut(rows), &keys = to.key->cut(rows);
   const double results = mean_local_numel(*to.output) + mean_local_numel(*to.logsumexp);
   const double ring = ranks_of(mesh, mesh_dims_of_both(queries, keys));
-  const double keys_travel = mean_local_numel(*to.key) + mean_local_numel(*to.value),
-               queries_travel = mean_local_numel(*to.query) + results;
-  cost += (ring - 1) * (from.mask ? keys_travel : std::min(keys_travel, queries_travel));
+  const double keys_are_sent = mean_local_numel(*to.key) + mean_local_numel(*to.value),
+               queries_are_sent = mean_local_numel(*to.query) + results;
+  cost += (ring - 1) * (from.mask ? keys_are_sent : std::min(keys_are_sent, queries_are_sent));
   const double merged = ranks_of(mesh, mesh_dims_of_one(keys, queries));
   return cost + 2 * (merged - 1) / merged * results;
 }

@@ -10,8 +10,8 @@ namespace moonhalo {
 
 /// Divides the work among ranks of which each holds a block of queries and a block of keys.
 ///
-///                keys of 0   1   2            x  computed by the owner of the queries: the keys travel
-///     queries 0       x      .   .            o  computed by the owner of the keys: queries travel, results return
+///                keys of 0   1   2            x  computed by the owner of the queries: the keys are sent
+///     queries 0       x      .   .            o  computed by the owner of the keys: queries are sent, results return
 ///     of      1       ox     x   .            .  masked (causal): neither computed nor sent
 ///             2       oo     ox  x
 ///
@@ -23,18 +23,19 @@ namespace moonhalo {
 /// rank with the most by 5 % is not done.
 class AttentionWork {
  public:
-  /// Elements that travel: for a query and its result if it is sent, for a row of keys and values if it is not.
+  /// Elements that are sent: for a query and its result if it is sent, for a row of keys and values if it is not.
   struct Extents {
     double query = 1, keys = 1, result = 1;
   };
-  /// Blocks by position in the ring, as rows of the whole sequences. `may_send` is false where queries would have to
-  /// travel with rows of a mask.
+  /// Blocks by position in the ring, as rows of the whole sequences. `may_send` is false where queries would have
+  /// to be sent with rows of a mask.
   AttentionWork(std::vector<Interval> queries, std::vector<Interval> keys, bool is_causal, bool may_send,
                 Extents extents);
 
   int64_t size() const { return static_cast<int64_t>(queries_.size()); }
   Interval queries(int64_t i) const { return queries_[i]; }
-  /// Queries of i that meet keys of j at i, and those that meet them at j. Empty where nothing is to be done.
+  /// Queries of i that are multiplied by keys of j at i, and those that are multiplied at j. Empty where nothing
+  /// is to be done.
   Interval local_queries(int64_t i, int64_t j) const;
   Interval sent_queries(int64_t i, int64_t j) const;
   /// The keys of j that any of these queries sees.
@@ -55,9 +56,9 @@ class AttentionWork {
 
 /// Specs of the tensors of an attention, all by where their dims are cut.
 ///     query [lead.., queries, features]   key [lead.., keys, features]   value [lead.., keys, value features]
-/// A mesh dim that cuts queries and keys forms a ring: every block of queries meets every block of keys. One that cuts
-/// the keys alone merges what its ranks have seen; one that cuts the queries alone needs nothing (its ranks share work
-/// if it is causal).
+/// A mesh dim that cuts queries and keys forms a ring: every block of queries is multiplied by every block of keys. One
+/// that cuts the keys alone merges what its ranks have seen; one that cuts the queries alone needs nothing (its ranks
+/// share work if it is causal).
 struct AttentionSpecs {
   SpecPtr query, key, value, output, logsumexp;  ///< nothing Partial
   SpecPtr mask;                                  ///< null: none

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -14,7 +14,7 @@ namespace {
 
 std::optional<Plan> plan_clone(const OpCall& call) { return unary_plan(call, nullptr, {call.spec("self")}); }
 
-// A cast of a sum is the sum of casts only between types that can hold the addends alike.
+// A cast of a sum is the sum of casts only between types that can hold the addends in the same way.
 std::optional<Plan> plan_to_copy(const OpCall& call) {
   const SpecPtr& self = call.spec("self");
   if (call.given("device") && !call.mesh()->group().is_fake()) {
@@ -24,10 +24,10 @@ std::optional<Plan> plan_to_copy(const OpCall& call) {
   const at::ScalarType from = call.tensor("self").dtype;
   const at::ScalarType to = call.given("dtype") ? call.value("dtype").toScalarType() : from;
   const auto continuous = [](at::ScalarType type) { return at::isFloatingType(type) || at::isComplexType(type); };
-  const SpecPtr wanted = from == to                           ? self
-                         : continuous(from) && continuous(to) ? resolve_nonlinear(self)
-                                                              : without_partial(self);
-  return unary_plan(call, wanted, {wanted});
+  const SpecPtr required = from == to                           ? self
+                           : continuous(from) && continuous(to) ? resolve_nonlinear(self)
+                                                                : without_partial(self);
+  return unary_plan(call, required, {required});
 }
 
 // The tensor that is written keeps its spec; the source is cut, gathered or moved to fit.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators of forward-mode derivatives on a tensor and its tangent. LibTorch keeps a tangent in the memory layout of
-// its tensor, so that views and writes in place can be repeated on it; for blocks that means the same cut, and the dims
-// that are not cut in the same order in memory. Every rank must come to the same answer.
-// Operators met above autograd (products of more than two dims, einsum, circular padding) set the tangents of their
+// Operators of forward-mode derivatives on a tensor and its tangent. LibTorch keeps a tangent in the memory layout
+// of its tensor, so that views and writes in place can be repeated on it; for blocks that means the same cut, and
+// the dims that are not cut in the same order in memory. Every rank must come to the same answer. Operators that are
+// intercepted above autograd (products of more than two dims, einsum, circular padding) set the tangents of their
 // results themselves: contract.cpp, pad.cpp. Limit: a dual level belongs to the process, so thread ranks share one.
 #include <ATen/ATen.h>
 
@@ -22,13 +22,13 @@ std::optional<Plan> plan_alias(const OpCall& call) {
 std::optional<Plan> plan_same_storage(const OpCall& call) {
   const TensorArgument &self = call.tensor("self"), &other = call.tensor("other");
   const SpecPtr spec = without_partial(self.spec);
-  const bool alike = self.plain == other.plain && spec == without_partial(other.spec);
+  const bool identical = self.plain == other.plain && spec == without_partial(other.spec);
   Plan plan;
   plan.inputs.resize(call.slots().size());
   plan.outputs = {nullptr};
-  plan.run = [alike, spec, at_self = call.arg("self"), at_other = call.arg("other")](LocalCall& call) {
+  plan.run = [identical, spec, at_self = call.arg("self"), at_other = call.arg("other")](LocalCall& call) {
     const at::Tensor a = call.tensor(at_self), b = call.tensor(at_other);
-    bool same = alike;
+    bool same = identical;
     for (int64_t d = 0; same && d < spec->ndim(); ++d) {
       same = spec->is_cut(d) || spec->global_shape()[d] < 2 || a.stride(d) == b.stride(d);
     }

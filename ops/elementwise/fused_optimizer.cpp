@@ -14,7 +14,7 @@ namespace {
 struct Move {
   Arg arg;
   int item;
-  SpecPtr own, wanted;
+  SpecPtr own, required;
   bool back;  // the outcome is put back
 };
 
@@ -22,7 +22,7 @@ struct Moved {
   at::Tensor before, now;
 };
 
-// Puts copies held as wanted into the lists. Moves are sorted by argument.
+// Puts copies held as required into the lists. Moves are sorted by argument.
 std::vector<Moved> move_items(LocalCall& call, const std::vector<Move>& moves) {
   std::vector<Moved> moved;
   for (size_t m = 0; m < moves.size();) {
@@ -31,7 +31,7 @@ std::vector<Moved> move_items(LocalCall& call, const std::vector<Move>& moves) {
     std::vector<at::Tensor> items = value.toTensorVector();
     for (; m < moves.size() && moves[m].arg == arg; ++m) {
       at::Tensor& item = items[moves[m].item];
-      at::Tensor now = redistribute_local(item, moves[m].own, moves[m].wanted);
+      at::Tensor now = redistribute_local(item, moves[m].own, moves[m].required);
       if (now.is_alias_of(item)) now = now.clone();
       moved.push_back({item, now});
       item = now;
@@ -56,11 +56,11 @@ std::optional<Plan> plan_step(const OpCall& call) {
     const SpecPtr parameter = slot.item < 0 ? nullptr : without_partial(call.spec("self", slot.item));
     const bool written = call.writes(slot.arg) && !(slot.arg == grads && !scales);
     const bool same_shape = parameter && parameter->global_shape() == own->global_shape();
-    const SpecPtr wanted = same_shape ? parameter : replicated(call.mesh(), own->global_shape());
+    const SpecPtr required = same_shape ? parameter : replicated(call.mesh(), own->global_shape());
     // The dispatcher leaves what the schema calls written where it is, so those items move in the run.
     const bool stays = call.writes(slot.arg);
-    plan.inputs.push_back(stays ? own : wanted);
-    if (stays && own != wanted) moves.push_back({slot.arg, slot.item, own, wanted, written});
+    plan.inputs.push_back(stays ? own : required);
+    if (stays && own != required) moves.push_back({slot.arg, slot.item, own, required, written});
   }
   if (moves.empty()) return plan;
   plan.run = [moves](LocalCall& call) {
@@ -68,7 +68,7 @@ std::optional<Plan> plan_step(const OpCall& call) {
     call.run();
     for (size_t m = 0; m < moves.size(); ++m) {
       if (!moves[m].back) continue;
-      moved[m].before.copy_(redistribute_local(moved[m].now, moves[m].wanted, moves[m].own));
+      moved[m].before.copy_(redistribute_local(moved[m].now, moves[m].required, moves[m].own));
     }
   };
   return plan;

@@ -152,13 +152,13 @@ const Register recurrent_cell_rules{
      .supports = kRecurrentCellSupports},
 };
 
-// LibTorch asks this before it takes cuDNN's kernel for whole recurrent layers, which knows nothing of blocks. Without
-// it a layer is made of the steps above.
+// LibTorch asks this before it takes cuDNN's kernel for whole recurrent layers, which does not support blocks.
+// Without it a layer is made of the steps above.
 bool cudnn_is_acceptable(const Tensor& self) { return !is_shard_tensor(self) && at::native::cudnn_is_acceptable(self); }
 
-void meet_cudnn(torch::Library& library) { library.impl("cudnn_is_acceptable", &cudnn_is_acceptable); }
+void intercept_cudnn(torch::Library& library) { library.impl("cudnn_is_acceptable", &cudnn_is_acceptable); }
 
-const MeetAboveAutograd met_cudnn(&meet_cudnn);
+const InterceptAboveAutograd cudnn_interception(&intercept_cudnn);
 
 }  // namespace
 }  // namespace moonhalo

@@ -84,7 +84,7 @@ class Search {
   void visit(const SpecPtr& held, const Dims& remaining, double cost) {
     const Dims dims = possible(*held, remaining);
     step(held, remaining, dims, cost);
-    // Half a spectrum is no smaller than the real rows that it is made of.
+    // Half a spectrum is not a smaller than the real rows that it is made of.
     const bool may_wait = path_.empty() && transform_.special_first && contains(dims, transform_.special);
     if (may_wait) step(held, remaining, {}, cost);
   }
@@ -96,7 +96,7 @@ class Search {
     cost += work(*after, dims) * bytes(rest);
     if (cost >= best_cost_) return;
     path_.push_back({held, after, dims});
-    come_home(after, rest, cost);
+    transpose_back(after, rest, cost);
     for (const Dims& freed : choices(*after, rest)) {
       Layout layout = after->layout();
       Dims mesh_dims;
@@ -111,7 +111,7 @@ class Search {
   }
 
   // Ends with the output's own cut, if nothing else is left to do.
-  void come_home(const SpecPtr& after, const Dims& rest, double cost) {
+  void transpose_back(const SpecPtr& after, const Dims& rest, double cost) {
     const bool waits = contains(rest, transform_.special);
     if (waits && output_->cut(transform_.special).sizes.size() > 1) return;
     const SpecPtr home = waits ? sized(output_, after->global_shape()[transform_.special]) : output_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's short-time Fourier transform reads its overlapping frames out of memory (as_strided). With a ShardTensor
-// it is met above autograd and made of operators that keep a cut: pad, unfold, the transform.
+// LibTorch's short-time Fourier transform reads its overlapping frames out of memory (as_strided). With a
+// ShardTensor it is intercepted above autograd and made of operators that keep a cut: pad, unfold, the transform.
 #include <ATen/ATen.h>
 #include <ATen/ops/stft_native.h>
 
@@ -82,12 +82,12 @@ at::Tensor stft_center(const at::Tensor& self, int64_t n_fft, OptionalInt hop_le
   return stft_of_frames(signal, n_fft, hop_length, win_length, window, normalized, onesided, return_complex);
 }
 
-void meet(torch::Library& library) {
+void intercept(torch::Library& library) {
   library.impl("stft", &stft);
   library.impl("stft.center", &stft_center);
 }
 
-const MeetAboveAutograd met(&meet);
+const InterceptAboveAutograd interception(&intercept);
 
 }  // namespace
 }  // namespace moonhalo

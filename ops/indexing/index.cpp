@@ -66,8 +66,8 @@ Pattern pattern_of(const OpCall& call) {
   return pattern;
 }
 
-// The index tensors in local rows, broadcast to one shape, and which entries this rank owns in every cut dim. Indices
-// of a tensor on a device may lie on the host.
+// The index tensors in local rows, broadcast to one shape, and which entries this rank owns in every cut dim.
+// Indices of a tensor on a device may be on the host.
 struct LocalIndices {
   std::vector<at::Tensor> rows;
   at::Tensor valid;
@@ -198,7 +198,7 @@ std::optional<PickedByIndices> picked_by_indices(const OpCall& call, const Patte
   return PickedByIndices{pattern, std::move(*rows), std::move(shape), call.arg("indices")};
 }
 
-void want_indices(const OpCall& call, const PickedRows& rows, Plan& plan) {
+void check_index_types(const OpCall& call, const PickedRows& rows, Plan& plan) {
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const TensorArgument& slot = call.slots()[s];
     if (slot.arg == call.arg("indices") && slot.spec)
@@ -211,7 +211,7 @@ std::optional<Plan> plan_picked_index(const OpCall& call, const Pattern& pattern
   const auto picked = picked_by_indices(call, pattern, call.spec("self"), UncutIndex::kShare);
   if (!picked) return std::nullopt;
   Plan plan = unary_plan(call, picked->rows.table, {result_spec(pattern, picked->rows)});
-  want_indices(call, picked->rows, plan);
+  check_index_types(call, picked->rows, plan);
   plan.run = [picked = *picked, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor self = call.tensor(at_self);
     const auto way = picked.route(call, self.device(), "index");
@@ -235,7 +235,7 @@ std::optional<Plan> plan_picked_put(const OpCall& call, const Pattern& pattern, 
   const auto picked = picked_by_indices(call, pattern, self, UncutIndex::kOwn, entries);
   if (!picked) return std::nullopt;
   Plan plan = unary_plan(call, self, {self});
-  want_indices(call, picked->rows, plan);
+  check_index_types(call, picked->rows, plan);
   plan.inputs[call.slot("values")] = broadcast_spec(result_spec(pattern, picked->rows), values->global_shape());
   plan.run = [picked = *picked, to = RowSums(self, picked->rows, call.writes("self")), at_self = call.arg("self"),
               at_values = call.arg("values")](LocalCall& call) {
@@ -306,7 +306,7 @@ std::optional<Plan> plan_index(const OpCall& call) {
   return plan;
 }
 
-// The gradient of x[a, b] whose indices are cut is added where it lies: the sums of its ranks are addends, which are
+// The gradient of x[a, b] whose indices are cut is added where it is: the sums of its ranks are addends, which are
 // less than the values and indices where these are many (index_dim.cpp does so for index_add).
 std::optional<Plan> plan_gradient_addends(const OpCall& call, const Pattern& pattern, const SpecPtr& self) {
   if (call.name() != "aten::_index_put_impl_" || !call.flag("accumulate")) return std::nullopt;
@@ -390,7 +390,7 @@ std::optional<Plan> plan_index_put(const OpCall& call) {
       std::vector<int64_t> order = pattern.indexed;
       order.insert(order.end(), pattern.others.begin(), pattern.others.end());
       const auto index_ndim = static_cast<int64_t>(pattern.index_shape.size());
-      const at::Tensor given = call.tensor(at_values).to(target.device());  // a single number may lie on the host
+      const at::Tensor given = call.tensor(at_values).to(target.device());  // a single number may be on the host
       at::Tensor values = given.expand(pattern.result_shape(target.sizes()));
       std::vector<int64_t> values_order;
       for (int64_t d = 0; d < index_ndim; ++d) values_order.push_back(pattern.place + d);

@@ -94,19 +94,19 @@ std::optional<Plan> plan_short_gather(const OpCall& call, int64_t dim) {
   const SpecPtr self = resolve_nonlinear(call.spec("self"));
   const SpecPtr& index = call.spec("index");
   bool shorter = false;
-  Layout wanted(call.mesh(), index->global_shape());
+  Layout required(call.mesh(), index->global_shape());
   for (int64_t d = 0; d < self->ndim(); ++d) {
     if (d == dim || !self->is_cut(d)) continue;
     const int64_t rows = index->global_shape()[d];
     shorter |= rows != self->global_shape()[d];
-    wanted.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, rows, rows)};
+    required.cuts[d] = {self->cut(d).mesh_dims, beside(self->cut(d).sizes, rows, rows)};
   }
   if (!shorter) return std::nullopt;
   const SpecPtr held = without_cuts(self, {dim});
-  Layout result = wanted;
+  Layout result = required;
   result.partials = held->layout().partials;
   Plan plan = unary_plan(call, held, {intern(std::move(result))});
-  plan.inputs[call.slot("index")] = intern(std::move(wanted));
+  plan.inputs[call.slot("index")] = intern(std::move(required));
   return plan;
 }
 
@@ -190,9 +190,9 @@ SpecPtr written_spec(const OpCall& call, int64_t dim, Arg at_source) {
   if (call.writes("self") || !source || source->ndim() != self->ndim()) return self;
   Layout layout = self->layout();
   for (int64_t d = 0; d < self->ndim(); ++d) {
-    const bool alike = source->global_shape()[d] == self->global_shape()[d] &&
-                       (index->ndim() != self->ndim() || index->global_shape()[d] == self->global_shape()[d]);
-    if (d != dim && alike && !layout.cuts[d] && is_free(source->cut(d), layout)) layout.cuts[d] = source->cut(d);
+    const bool identical = source->global_shape()[d] == self->global_shape()[d] &&
+                           (index->ndim() != self->ndim() || index->global_shape()[d] == self->global_shape()[d]);
+    if (d != dim && identical && !layout.cuts[d] && is_free(source->cut(d), layout)) layout.cuts[d] = source->cut(d);
   }
   return intern(std::move(layout));
 }
@@ -238,7 +238,7 @@ std::optional<Plan> plan_picked_addends(const OpCall& call, const SpecPtr& self,
   return plan;
 }
 
-// A source that is cut along `dim` may be added where it lies: the sums of its ranks are addends of self. Only these
+// A source that is cut along `dim` may be added where it is: the sums of its ranks are addends of self. Only these
 // move, and only where self keeps its rows whole or in its own cut; so not where they are more than the source.
 std::optional<Plan> plan_addends(const OpCall& call, const SpecPtr& self, int64_t dim, Arg at_source) {
   const SpecPtr &source = call.spec(at_source), &index = call.spec("index");

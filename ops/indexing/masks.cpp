@@ -104,11 +104,11 @@ at::Tensor nonzero_rows(const at::Tensor& local, const ShardSpec& self) {
 std::optional<Plan> plan_nonzero(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const int64_t ndim = self->ndim();
-  const SpecPtr wanted = cut_in_front(self, 0, ndim);
-  Plan plan = unary_plan(call, wanted, {nullptr});
-  plan.run = [wanted, ndim, layout = Layout(call.mesh(), {0, ndim}), at_self = call.arg("self")](LocalCall& call) {
-    const at::Tensor rows = nonzero_rows(call.tensor(at_self), *wanted);
-    call.give(wrap_picked(rows, layout, 0, front_cut(*wanted, 0, ndim)));
+  const SpecPtr required = cut_in_front(self, 0, ndim);
+  Plan plan = unary_plan(call, required, {nullptr});
+  plan.run = [required, ndim, layout = Layout(call.mesh(), {0, ndim}), at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor rows = nonzero_rows(call.tensor(at_self), *required);
+    call.give(wrap_picked(rows, layout, 0, front_cut(*required, 0, ndim)));
   };
   return plan;
 }
@@ -118,16 +118,16 @@ std::optional<Plan> plan_nonzero_static(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const int64_t ndim = self->ndim(), size = call.integer("size"), fill = call.integer("fill_value");
   TORCH_CHECK_VALUE(size >= 0, call.name(), ": a size of ", size, " rows\n  have  ", call.describe());
-  const SpecPtr wanted = cut_in_front(self, 0, ndim);
+  const SpecPtr required = cut_in_front(self, 0, ndim);
   Layout result(call.mesh(), {size, ndim});
-  const Cut cut = front_cut(*wanted, 0, ndim);
+  const Cut cut = front_cut(*required, 0, ndim);
   for (const int64_t m : cut.mesh_dims) result.partials[m] = ReduceOp::kSum;
-  Plan plan = unary_plan(call, wanted, {intern(std::move(result))});
+  Plan plan = unary_plan(call, required, {intern(std::move(result))});
   if (!cut) return plan;
-  plan.run = [wanted, cut, size, fill, at_self = call.arg("self")](LocalCall& call) {
-    const at::Tensor rows = nonzero_rows(call.tensor(at_self), *wanted);
-    const auto counts = counts_of_blocks(*wanted, cut, rows.size(0), rows.device());
-    const int64_t mine = block_of(*wanted->mesh(), cut, wanted->mesh()->rank());
+  plan.run = [required, cut, size, fill, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor rows = nonzero_rows(call.tensor(at_self), *required);
+    const auto counts = counts_of_blocks(*required, cut, rows.size(0), rows.device());
+    const int64_t mine = block_of(*required->mesh(), cut, required->mesh()->rank());
     const int64_t start = std::accumulate(counts.begin(), counts.begin() + mine, int64_t{0});
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     at::Tensor placed = at::zeros({size, rows.size(1)}, rows.options());
@@ -262,8 +262,8 @@ SpecPtr mask_spec(const SpecPtr& spec, const OpCall& call, const MaskIndex& mask
   return with_cuts_of(without_partial(spec), call.slots()[mask.slot].spec->global_shape(), source);
 }
 
-// The spec of x in x[mask] = values. The gradient of x[mask] is written to new zeros, which lie on every rank but need
-// not stay so: they take the cuts that mask and values have.
+// The spec of x in x[mask] = values. The gradient of x[mask] is written to new zeros, which are on every rank but
+// need not stay so: they take the cuts that mask and values have.
 SpecPtr written_by_mask(const OpCall& call, const MaskIndex& mask) {
   const SpecPtr self = without_partial(call.spec("self")), &picker = call.slots()[mask.slot].spec;
   const bool of_gradient = call.name() == "aten::_index_put_impl_" && call.flag("unsafe");
@@ -330,7 +330,7 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   plan.inputs[mask.slot] = held;
   plan.inputs[slot] = with_cuts_of(self, sizes, source);
   if (along < 0 || sizes[along] == 1 || !held->has_cut()) return plan;
-  // Where values are cut, and true elements lie in order on the ranks, each rank fetches the run that it writes.
+  // Where values are cut, and true elements are in order on the ranks, each rank fetches the run that it writes.
   const auto masked_dims = static_cast<int64_t>(held->ndim());
   const Cut& front = front_cut(*held, 0, masked_dims);
   const SpecPtr kept = keeping_cut(plan.inputs[slot], call.slots()[slot].spec, along);

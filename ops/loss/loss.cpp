@@ -61,7 +61,7 @@ std::optional<Plan> plan_elementwise_backward(const OpCall& call) {
 // Over cut batch and spatial dims every rank adds up its own points. Over a cut class dim a rank
 // serves the points whose class it holds; for all others it sees a target to be ignored.
 
-// A negative number is no rank's class.
+// A negative number is not a rank's class.
 constexpr int64_t kIgnored = -100;
 
 int64_t class_dim(const ShardSpec& scores) { return scores.ndim() == 1 ? 0 : 1; }
@@ -106,7 +106,7 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
   // On a GPU the loss kernel itself asserts, so that no rank has to wait for an answer here.
   TORCH_CHECK_INDEX(
       !target.is_cpu() || !wrong.any().item<bool>(),
-      "nll_loss: a target is no class number\n  have  target ",
+      "nll_loss: a target is not a class number\n  have  target ",
       target.masked_select(wrong)[0].item<int64_t>(), " and ", classes.all,
       " classes\n  fix   number the classes from 0, or name the value to skip as ignore_index");
   const at::Tensor mine = counts.logical_and(target.ge(classes.begin)).logical_and(target.lt(classes.end));
@@ -154,7 +154,7 @@ std::optional<Plan> plan_nll(const OpCall& call) {
       call.run();
     }
     if (!mean) return;
-    // The sum and its weight travel together, so a mean costs one all-reduce of two numbers.
+    // The sum and its weight are sent together, so a mean costs one all-reduce of two numbers.
     const at::Tensor sum = call.result(0), weight = call.result(1);
     const at::Tensor both = group.all_reduce(at::stack({sum, weight}).to(wide_type(x.scalar_type())));
     call.give(at::div(both[0], both[1]).to(x.scalar_type()), both[1].to(x.scalar_type()));
@@ -178,7 +178,7 @@ std::optional<Plan> plan_nll_backward(const OpCall& call) {
   const auto run = [at_scores = call.arg("self")](LocalCall& call) {
     const at::Tensor x = call.tensor(at_scores);
     if (x.numel() == 0) return call.give(at::zeros_like(x));
-    // The kernel wants a gradient that lies row by row, and makes it like the scores.
+    // The kernel needs a gradient that is row by row, and makes it like the scores.
     if (!x.is_contiguous()) call.value(at_scores) = x.contiguous();
     call.run();
   };

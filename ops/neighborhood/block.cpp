@@ -91,7 +91,7 @@ bool every_other_apart(const Axis& axis, int64_t slab_queries) {
   return true;
 }
 
-// Facts of sizes alone, so that sums are made alike by any number of threads.
+// Facts of sizes alone, so that sums are made in the same way by any number of threads.
 void choose_slabs(Problem& p, int64_t element_bytes) {
   p.slab_axis = 2;
   for (int i = 1; i >= 0; --i) {
@@ -100,8 +100,8 @@ void choose_slabs(Problem& p, int64_t element_bytes) {
   const Axis& axis = p.axes[p.slab_axis];
   const int64_t row_bytes = (p.head_dim + p.value_dim) * element_bytes;
   const int64_t count = neighborhood::group_rows(axis, axis.queries);
-  const int64_t wanted = std::max<int64_t>(1, kTasks / std::max<int64_t>(1, p.units()));
-  int64_t size = (count + wanted - 1) / wanted;
+  const int64_t required = std::max<int64_t>(1, kTasks / std::max<int64_t>(1, p.units()));
+  int64_t size = (count + required - 1) / required;
   if (p.slab_axis == 2) size = std::min(size, kSlabBytes / row_bytes - axis.window);
   size = std::clamp<int64_t>(std::max(size, 2 * (axis.window + axis.stride)), 1, std::max<int64_t>(count, 1));
   while (size < count && !every_other_apart(axis, size)) size = std::min(count, 2 * size);
@@ -235,14 +235,14 @@ void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query,
     const at::IntArrayRef shape = like == Like::kValue   ? value.shape
                                   : like == Like::kQuery ? query.shape
                                                          : query.shape.slice(0, query.shape.size() - 1);
-    const at::ScalarType wanted = like == Like::kLogsumexp ? neighborhood_sum_type(query.type) : query.type;
+    const at::ScalarType required = like == Like::kLogsumexp ? neighborhood_sum_type(query.type) : query.type;
     TORCH_CHECK_VALUE(given.device == query.device, op, ": query is on ", query.device, ", ", name, " on ", given.device,
                       "\n  fix   move them to one device");
     TORCH_CHECK_VALUE(given.shape == shape, op, ": ", name, " has shape ", shape_string(given.shape), " instead of ", shape_string(shape),
                       "\n  have  query ", shape_string(query.shape), ", value ", shape_string(value.shape),
                       "\n  fix   give what the forward call took and returned, and gradients of that");
-    TORCH_CHECK_TYPE(given.type == wanted, op, ": ", name, " is ", given.type, " instead of ", wanted, "\n  have  query of ", query.type,
-                     "\n  fix   convert it to ", wanted);
+    TORCH_CHECK_TYPE(given.type == required, op, ": ", name, " is ", given.type, " instead of ", required, "\n  have  query of ", query.type,
+                     "\n  fix   convert it to ", required);
   }
 }
 

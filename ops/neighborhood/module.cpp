@@ -31,7 +31,7 @@ void NeighborhoodAttentionImpl::pretty_print(std::ostream& stream) const {
 
 at::Tensor NeighborhoodAttentionImpl::forward(const at::Tensor& x) {
   TORCH_CHECK_VALUE(x.dim() == dims_ + 2, "NeighborhoodAttention", dims_, "d: the input has ",
-                    x.dim(), " dims, wanted ", dims_ + 2, "\n  have  ", shape_string(x.sizes()),
+                    x.dim(), " dims, expected ", dims_ + 2, "\n  have  ", shape_string(x.sizes()),
                     "\n  fix   give [batch, ", dims_, " dims, embed_dim]");
   std::vector<int64_t> heads = x.sizes().vec();
   heads.back() = 3;

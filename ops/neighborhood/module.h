@@ -20,10 +20,10 @@ struct NeighborhoodAttentionOptions {
   std::optional<double> scale = std::nullopt;  ///< default 1 / sqrt(embed_dim / num_heads)
 };
 
-/// Self-attention within neighbourhoods: x [batch, dims..., embed_dim] is projected to query, key and value (`qkv`),
-/// attended by neighborhood_attention with `num_heads` heads, and projected again (`proj`). Same shape out; plain or
-/// ShardTensor.
-/// ValueError when embed_dim is no multiple of num_heads, or x has another number of dims.
+/// Self-attention within neighbourhoods: x [batch, dims..., embed_dim] is projected to query, key and value
+/// (`qkv`), attended by neighborhood_attention with `num_heads` heads, and projected again (`proj`). Same shape
+/// out; plain or ShardTensor. ValueError when embed_dim is not a multiple of num_heads, or x has another number of
+/// dims.
 class NeighborhoodAttentionImpl : public torch::nn::Cloneable<NeighborhoodAttentionImpl> {
  public:
   NeighborhoodAttentionImpl(int64_t dims, NeighborhoodAttentionOptions options);

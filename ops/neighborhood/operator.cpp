@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operator of neighbourhood attention, its derivative, and its rule: queries stay where they are, the keys and
-// values that their windows reach are borrowed, both in one exchange; backward, their gradients go back the same way.
+// values that their windows reach are fetched, both in one exchange; backward, their gradients go back the same way.
 #include "moonhalo/ops/neighborhood/operator.h"
 
 #include <ATen/ATen.h>

@@ -34,7 +34,7 @@ NeighborhoodBlocks::NeighborhoodBlocks(const NeighborhoodCall& whole, const Spec
   value_maps_ = value == query ? key_maps_ : halo_maps(reach, value);
   if (!exchanges()) return;
   HaloSplit split = split_outputs(reach, query->mesh()->rank());
-  borrowed_ = std::move(split.borrowed);
+  halo_rows_ = std::move(split.halo_rows);
   for (const HaloSplit::Part& slab : split.slabs) edges_.push_back(piece(whole, slab));
   if (split.interior->output.empty()) return;
   // Backward, one half hides what arrives and the other what leaves.
@@ -49,18 +49,18 @@ at::Tensor NeighborhoodBlocks::mine(const at::Tensor& tensor, const Box& queries
 
 void NeighborhoodBlocks::start_borrowing(HaloExchange& exchange, const at::Tensor& key, const at::Tensor& value,
                                          const Sources& sources) const {
-  for (size_t i = 0; i < borrowed_.size(); ++i) {
+  for (size_t i = 0; i < halo_rows_.size(); ++i) {
     exchange.add_gather(*key_maps_[i], key, 0, sources.key);
     exchange.add_gather(*value_maps_[i], value, 0, sources.value);
   }
   exchange.start();
 }
 
-// The owned keys and values, and those of every borrowed box.
+// The owned keys and values, and those of every fetched box.
 std::array<std::vector<Tile>, 2> NeighborhoodBlocks::at_hand(HaloExchange& exchange, const at::Tensor& key,
                                                              const at::Tensor& value) const {
   std::array<Tiles, 2> tiles{Tiles{{key, owned_}}, Tiles{{value, owned_}}};
-  for (size_t i = 0; i < 2 * borrowed_.size(); ++i) tiles[i % 2].push_back({exchange.gathered(i), borrowed_[i / 2]});
+  for (size_t i = 0; i < 2 * halo_rows_.size(); ++i) tiles[i % 2].push_back({exchange.gathered(i), halo_rows_[i / 2]});
   return tiles;
 }
 
@@ -100,10 +100,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
   arriving.wait();
 
   const auto [keys, values] = at_hand(arriving, key, value);
-  Tiles key_sums, value_sums;  // per borrowed box
-  for (size_t i = 0; i < borrowed_.size(); ++i) {
-    key_sums.push_back({at::zeros_like(keys[i + 1].data), borrowed_[i]});
-    value_sums.push_back({at::zeros_like(values[i + 1].data), borrowed_[i]});
+  Tiles key_sums, value_sums;  // per fetched box
+  for (size_t i = 0; i < halo_rows_.size(); ++i) {
+    key_sums.push_back({at::zeros_like(keys[i + 1].data), halo_rows_[i]});
+    value_sums.push_back({at::zeros_like(values[i + 1].data), halo_rows_[i]});
   }
   std::vector<std::tuple<at::Tensor, at::Tensor>> of_edges;
   for (const Piece& piece : edges_) {
@@ -117,7 +117,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
   arriving.trace("edges");
 
   HaloExchange leaving;
-  for (size_t i = 0; i < borrowed_.size(); ++i) {
+  for (size_t i = 0; i < halo_rows_.size(); ++i) {
     leaving.add_scatter_add(*key_maps_[i], key_sums[i].data);
     leaving.add_scatter_add(*value_maps_[i], value_sums[i].data);
   }
@@ -130,7 +130,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> NeighborhoodBlocks::backward(
   }
   leaving.trace("interior");
   leaving.wait();
-  for (size_t i = 0; i < borrowed_.size(); ++i) {
+  for (size_t i = 0; i < halo_rows_.size(); ++i) {
     leaving.scattered(2 * i, grad_key);
     leaving.scattered(2 * i + 1, grad_value);
   }

@@ -11,15 +11,16 @@
 
 namespace moonhalo {
 
-/// Neighbourhood attention of one rank whose windows reach over keys and values of others, which are borrowed
-/// and, backward, whose gradients go home, both in one exchange. The interior of split_outputs is worked on meanwhile,
-/// without a copy of the block; the slabs afterwards, on copies of the keys and values that their windows reach.
+/// Neighbourhood attention of one rank whose windows reach over keys and values of others, which are fetched and,
+/// backward, whose gradients return to their owners, both in one exchange. The interior of split_outputs is worked
+/// on meanwhile, without a copy of the block; the slabs afterwards, on copies of the keys and values that their
+/// windows reach.
 class NeighborhoodBlocks {
  public:
   /// `query` cuts all tensors; `whole` is the call in global terms. From facts that every rank holds.
   NeighborhoodBlocks(const NeighborhoodCall& whole, const SpecPtr& query, const SpecPtr& value);
 
-  /// True if anything travels on any rank; if not, the blocks are wholes of their own. The same on every rank.
+  /// True if anything is sent on any rank; if not, the blocks are wholes of their own. The same on every rank.
   bool exchanges() const { return !key_maps_.empty(); }
 
   struct Sources {  ///< the ShardTensors whose blocks key and value are
@@ -48,7 +49,7 @@ class NeighborhoodBlocks {
   at::Tensor mine(const at::Tensor& tensor, const Box& queries) const;
 
   Box owned_;
-  std::vector<Box> borrowed_;
+  std::vector<Box> halo_rows_;
   HaloMaps key_maps_, value_maps_;
   std::vector<Piece> interior_;  // in two halves, or empty; their keys are the owned ones
   std::vector<Piece> edges_;

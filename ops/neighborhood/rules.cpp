@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Neighbourhood attention on blocks: queries stay where they are, the keys and values that their windows reach are
-// borrowed.
+// fetched.
 #include <ATen/ATen.h>
 
 #include <initializer_list>
@@ -46,7 +46,7 @@ int64_t mesh_dims_used(const ShardSpec& spec) {
   return count;
 }
 
-// Divides one call: all tensors are cut alike.
+// Divides one call: all tensors are cut in the same way.
 struct Division {
   SpecPtr query, value, logsumexp;  // of query and key; value and output; logsumexp
   NeighborhoodBlocks blocks;        // where some rank needs another's keys
@@ -143,11 +143,11 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const Division& d = *division;
   Plan plan;
   plan.inputs.resize(call.slots().size());
-  const std::pair<const char*, SpecPtr> wanted[] = {{"grad_output", d.value},  {"grad_logsumexp", d.logsumexp},
-                                                    {"query", d.query},        {"key", d.query},
-                                                    {"value", d.value},        {"output", d.value},
-                                                    {"logsumexp", d.logsumexp}};
-  for (const auto& [name, spec] : wanted) {
+  const std::pair<const char*, SpecPtr> required[] = {{"grad_output", d.value},  {"grad_logsumexp", d.logsumexp},
+                                                      {"query", d.query},        {"key", d.query},
+                                                      {"value", d.value},        {"output", d.value},
+                                                      {"logsumexp", d.logsumexp}};
+  for (const auto& [name, spec] : required) {
     const int slot = call.slot(name);
     if (slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = spec;
   }
@@ -179,7 +179,7 @@ std::shared_ptr<const IntervalMap> reach_of(const NeighborhoodCall& whole, const
   return std::make_shared<const IntervalMap>(spec, GridRequests{spec, along});
 }
 
-// Keys, values and their cotangents are borrowed in one exchange, before the work; second derivatives are rare.
+// Keys, values and their cotangents are fetched in one exchange, before the work; second derivatives are rare.
 std::optional<Plan> plan_second(const OpCall& call) {
   const NeighborhoodCall whole = checked_call(call);
   check_extra_specs("neighborhood_attention_double_backward", call,
@@ -205,7 +205,7 @@ std::optional<Plan> plan_second(const OpCall& call) {
   Plan plan;
   plan.inputs = {query, query, value, value, logsumexp, query, query, value};
   plan.outputs = {value, logsumexp, query, query, value};
-  plan.run = [local, features, value_dim, borrow = reach_of(whole, with_features(query, 2 * (features + value_dim))),
+  plan.run = [local, features, value_dim, halo_map = reach_of(whole, with_features(query, 2 * (features + value_dim))),
               give_back = reach_of(whole, with_features(query, features + value_dim)),
               at_cotangent_query = call.arg("cotangent_query"), at_cotangent_key = call.arg("cotangent_key"),
               at_cotangent_value = call.arg("cotangent_value"), at_grad_output = call.arg("grad_output"),
@@ -220,8 +220,9 @@ std::optional<Plan> plan_second(const OpCall& call) {
                              call.tensor(at_key),
                              call.tensor(at_value)};
     const std::vector<int64_t> parts = {features, value_dim, features, value_dim};
-    const auto rows = gather(*borrow, at::cat({given.key, given.value, given.cotangent_key, given.cotangent_value}, -1))
-                          .split_with_sizes(parts, -1);
+    const auto rows =
+        gather(*halo_map, at::cat({given.key, given.value, given.cotangent_key, given.cotangent_value}, -1))
+            .split_with_sizes(parts, -1);
     given.key = rows[0];
     given.value = rows[1];
     given.cotangent_key = rows[2];

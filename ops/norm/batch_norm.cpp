@@ -181,7 +181,7 @@ std::optional<Plan> plan_batch_norm_backward(const OpCall& call) {
   Plan plan = solve(call, channels.axes);
   const bool training = flag(call, {"train", "update"}, true);
   const Norm norm = norm_of(call, plan, training);
-  const auto mask = call.has("output_mask") ? wanted_gradients(call) : std::vector<bool>(3, true);
+  const auto mask = call.has("output_mask") ? required_gradients(call) : std::vector<bool>(3, true);
   const auto dims = dims_but(norm.spec->ndim(), 1);
   const SpecPtr affine = training ? norm.channels : reduced_spec(norm.spec, dims, false, ReduceOp::kSum);
   plan.outputs = masked(mask, {norm.spec, affine, affine});

@@ -17,7 +17,7 @@ at::Tensor per_channel(const at::Tensor& values, int64_t ndim) {
   return values.reshape(shape);
 }
 
-std::vector<bool> wanted_gradients(const OpCall& call) {
+std::vector<bool> required_gradients(const OpCall& call) {
   const auto mask = call.value("output_mask").toBoolList();
   return {mask.begin(), mask.end()};
 }

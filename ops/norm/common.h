@@ -16,10 +16,10 @@ at::Tensor widen(const at::Tensor& tensor);
 /// are the channels.
 at::Tensor per_channel(const at::Tensor& values, int64_t ndim);
 
-/// output_mask of a backward operator: which gradients are wanted.
-std::vector<bool> wanted_gradients(const OpCall& call);
+/// output_mask of a backward operator: which gradients are required.
+std::vector<bool> required_gradients(const OpCall& call);
 
-/// Null where no gradient is wanted.
+/// Null where no gradient is required.
 std::vector<SpecPtr> masked(const std::vector<bool>& mask, std::vector<SpecPtr> specs);
 
 /// The operator itself on contiguous tensors (kernels that read raw memory rely on it; a block may

@@ -83,7 +83,7 @@ std::optional<Plan> plan_group_norm_backward(const OpCall& call) {
   Plan plan = solve(call, group->axes);
   const SpecPtr spec = plan.inputs[call.slot("input")];
   const SpecPtr affine = reduced_spec(spec, dims_but(spec->ndim(), 1), false, ReduceOp::kSum);
-  const auto mask = wanted_gradients(call);
+  const auto mask = required_gradients(call);
   plan.outputs = masked(mask, {spec, affine, affine});
   if (samples_are_whole(*spec)) {
     plan.argument_overrides = {{call.arg("N"), spec->local_shape()[0]}};

@@ -60,7 +60,7 @@ class RowsOfChannels {
   }
 
   GroupGradients backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& mean, const at::Tensor& rstd,
-                          const at::Tensor& weight, const std::vector<bool>& wanted) const {
+                          const at::Tensor& weight, const std::vector<bool>& required) const {
     const auto& kernels = rows::kernels<T>();
     const T *g = grad.const_data_ptr<T>(), *from = x.const_data_ptr<T>();
     const T *means = mean.const_data_ptr<T>(), *rstds = rstd.const_data_ptr<T>();
@@ -72,9 +72,9 @@ class RowsOfChannels {
       products[at] *= rstds[group];
     });
     GroupGradients result;
-    if (wanted[1]) result.weight = over_samples(products, x.options());
-    if (wanted[2]) result.bias = over_samples(sums, x.options());
-    if (!wanted[0]) return result;
+    if (required[1]) result.weight = over_samples(products, x.options());
+    if (required[2]) result.bias = over_samples(sums, x.options());
+    if (!required[0]) return result;
     at::Tensor of_groups = at::zeros({2, samples_, shape_.groups}, at::kDouble);
     add_to_groups(of_groups.mutable_data_ptr<double>(),
                   [&](int64_t at, int64_t c) { return weights ? sums[at] * weights[c] : sums[at]; });
@@ -198,17 +198,17 @@ Normalized forward_anywhere(const GroupShape& shape, const at::Tensor& x, const 
 
 GroupGradients backward_anywhere(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& input,
                                  const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
-                                 const std::vector<bool>& wanted) {
+                                 const std::vector<bool>& required) {
   const at::Tensor factor = spread(shape, rstd);
   at::Tensor x = at::sub(input, spread(shape, mean));
   const at::Tensor sums = at::stack({at::sum(grad, 2), at::sum(grad * x, 2).mul_(factor.squeeze(2))});  // [2, n, c]
   GroupGradients result;
-  if (wanted[1]) result.weight = sums[1].sum(0);
-  if (wanted[2]) result.bias = sums[0].sum(0);
-  if (!wanted[0]) return result;
+  if (required[1]) result.weight = sums[1].sum(0);
+  if (required[2]) result.bias = sums[0].sum(0);
+  if (!required[0]) return result;
   const at::Tensor scaled = weight.defined() ? sums * weight : sums;
   const at::Tensor means = shape.ranks.all_reduce(per_group(shape, scaled)).div_(shape.count);
-  // Two passes over the block: what is alike for a channel is multiplied out before.
+  // Two passes over the block: what is the same for a channel is multiplied out before.
   const at::Tensor shift = (spread(shape, means[0]) * factor).neg_(),
                    slope = (spread(shape, means[1]) * factor.square()).neg_();
   result.input = at::addcmul_out(x, shift, x, slope).addcmul_(grad, times_weight(factor, weight));
@@ -233,12 +233,12 @@ Normalized normalize_groups(const GroupShape& shape, const at::Tensor& x, const 
 
 GroupGradients normalize_groups_back(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& x,
                                      const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
-                                     const std::vector<bool>& wanted) {
-  if (!x.device().is_cpu()) return backward_anywhere(shape, grad, x, mean, rstd, weight, wanted);
+                                     const std::vector<bool>& required) {
+  if (!x.device().is_cpu()) return backward_anywhere(shape, grad, x, mean, rstd, weight, required);
   if (x.scalar_type() == at::kFloat)
-    return RowsOfChannels<float>(shape, x).backward(grad, x, mean, rstd, weight, wanted);
+    return RowsOfChannels<float>(shape, x).backward(grad, x, mean, rstd, weight, required);
   TORCH_INTERNAL_ASSERT(x.scalar_type() == at::kDouble);
-  return RowsOfChannels<double>(shape, x).backward(grad, x, mean, rstd, weight, wanted);
+  return RowsOfChannels<double>(shape, x).backward(grad, x, mean, rstd, weight, required);
 }
 
 }  // namespace moonhalo

@@ -28,7 +28,7 @@ struct Normalized {
 };
 struct GroupGradients {
   at::Tensor input, weight,
-      bias;  ///< input flat; weight and bias [c], this block's addends; undefined where not wanted
+      bias;  ///< input flat; weight and bias [c], this block's addends; undefined where not required
 };
 
 /// Collective over the ranks that share a sample: one all-reduce of [2, n, groups] numbers, in float64 and on other
@@ -40,9 +40,9 @@ Normalized normalize_groups(const GroupShape& shape, const at::Tensor& x, const 
 /// With x^ the normalized input, g = grad * weight, and means over a group:
 ///     d input = rstd (g - mean(g) - x^ mean(g x^)),   d weight = sum over samples and points of grad x^,   d bias =
 ///                                                     that of grad
-/// Collective as above if the input's gradient is wanted: one all-reduce.
+/// Collective as above if the input's gradient is required: one all-reduce.
 GroupGradients normalize_groups_back(const GroupShape& shape, const at::Tensor& grad, const at::Tensor& x,
                                      const at::Tensor& mean, const at::Tensor& rstd, const at::Tensor& weight,
-                                     const std::vector<bool>& wanted);
+                                     const std::vector<bool>& required);
 
 }  // namespace moonhalo

@@ -99,7 +99,7 @@ std::optional<Plan> plan_layer_norm_backward(const OpCall& call) {
   Plan plan = solve(call, layer.axes);
   const SpecPtr spec = plan.inputs[call.slot("input")];
   const SpecPtr affine = reduced_spec(spec, layer.lead, false, ReduceOp::kSum);
-  const auto mask = wanted_gradients(call);
+  const auto mask = required_gradients(call);
   plan.outputs = masked(mask, {spec, affine, affine});
   plan.run = run_contiguous;
   const CutGroup group(spec, layer.normalized);
@@ -160,7 +160,7 @@ std::optional<Plan> plan_rms_backward(const OpCall& call) {
   layer.axes.output_shapes = {call.spec("input")->global_shape()};
   Plan plan = solve(call, layer.axes);
   const SpecPtr spec = plan.inputs[call.slot("input")];
-  const auto mask = wanted_gradients(call);
+  const auto mask = required_gradients(call);
   plan.outputs = masked(mask, {spec, reduced_spec(spec, layer.lead, false, ReduceOp::kSum)});
   plan.run = [mask, lead = layer.lead, dims = layer.normalized, group = CutGroup(spec, layer.normalized),
               count = global_count(*spec, layer.normalized), at_rstd = call.arg("rstd"), at_weight = call.arg("weight"),

@@ -29,32 +29,32 @@ void check_points(const char* op, at::IntArrayRef query, at::IntArrayRef points,
   TORCH_CHECK_VALUE(dims >= 2 && query.size() == dims && query.slice(0, dims - 2) == points.slice(0, dims - 2) &&
                         query.back() == points.back() && query.back() > 0,
                     op, ": a query of shape ", shape_string(query), " for points of shape ", shape_string(points),
-                    "\n  have  [batch..., M, D] and [batch..., N, D] are wanted",
+                    "\n  have  [batch..., M, D] and [batch..., N, D] are required",
                     "\n  fix   give both the same batch and as many coordinates");
   TORCH_CHECK_TYPE(query_dtype == points_dtype && (query_dtype == at::kFloat || query_dtype == at::kDouble), op,
                    ": a query of ", query_dtype, " and points of ", points_dtype,
-                   "\n  have  Float or Double, both alike, is wanted\n  fix   convert them");
+                   "\n  have  Float or Double, both the same, is required\n  fix   convert them");
 }
 
 void check_most(const char* op, const char* what, int64_t most, int64_t limit) {
   TORCH_CHECK_VALUE(most >= 1 && most <= limit, op, ": ", what, " = ", most, " is not in [1, ", limit, "]",
                     limit == std::numeric_limits<int64_t>::max() ? "\n  have  no neighbour to look for"
-                                                                 : "\n  have  so many points",
+                                                                 : "\n  have  number of points",
                     "\n  fix   ask for at least one neighbour, and for no more than there are points");
 }
 
 void check_radius(double radius, int64_t max_neighbors) {
   TORCH_CHECK_VALUE(radius >= 0, "radius_search: the radius is ", radius,
-                    "\n  have  a number that is no distance\n  fix   give a radius of at least 0");
+                    "\n  have  a number that is not a distance\n  fix   give a radius of at least 0");
   check_most("radius_search", "max_neighbors", max_neighbors, std::numeric_limits<int64_t>::max());
 }
 
 void check_indices(at::IntArrayRef query_rows, at::IntArrayRef indices, at::ScalarType dtype) {
   TORCH_CHECK_VALUE(indices.size() == query_rows.size() + 1 && indices.slice(0, query_rows.size()) == query_rows,
                     "neighbor_offsets: indices of shape ", shape_string(indices), " for queries ",
-                    shape_string(query_rows), "\n  have  [batch..., M, K] is wanted\n  fix   give a list of indices for every query");
+                    shape_string(query_rows), "\n  have  [batch..., M, K] is required\n  fix   give a list of indices for every query");
   TORCH_CHECK_TYPE(dtype == at::kLong, "neighbor_offsets: indices of ", dtype,
-                   "\n  have  Long is wanted\n  fix   convert them");
+                   "\n  have  Long is required\n  fix   convert them");
 }
 
 at::Tensor one_batch(const at::Tensor& tensor, int64_t batch_dims) {
@@ -144,23 +144,23 @@ Tensor offsets_meta(const Tensor& query, const Tensor& points, const Tensor& ind
   return at::empty(with_rows(query, {indices.size(-1), points.size(-1)}), query.options());
 }
 
-// Says which gradients are wanted, of query and of points. The other one is undefined.
+// Says which gradients are required, of query and of points. The other one is undefined.
 using Wanted = std::array<bool, 2>;
 
-Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
+Pair offsets_backward_cpu(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted required) {
   const int64_t batch = points.dim() - 2;
   const Tensor index = one_batch(indices, batch), g = one_batch(grad, batch);
   const Tensor numbers = row_numbers(index, points.size(-2), "neighbor_offsets");
   Pair result;
-  if (wanted[0]) std::get<0>(result) = query_gradient(g, index).view(with_rows(indices, {points.size(-1)}));
-  if (wanted[1]) std::get<1>(result) = add_rows_at(g, numbers, points.numel() / points.size(-1)).view(points.sizes());
+  if (required[0]) std::get<0>(result) = query_gradient(g, index).view(with_rows(indices, {points.size(-1)}));
+  if (required[1]) std::get<1>(result) = add_rows_at(g, numbers, points.numel() / points.size(-1)).view(points.sizes());
   return result;
 }
 
-Pair offsets_backward_meta(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
+Pair offsets_backward_meta(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted required) {
   Pair result;
-  if (wanted[0]) std::get<0>(result) = at::empty(with_rows(indices, {points.size(-1)}), grad.options());
-  if (wanted[1]) std::get<1>(result) = at::empty(points.sizes(), grad.options());
+  if (required[0]) std::get<0>(result) = at::empty(with_rows(indices, {points.size(-1)}), grad.options());
+  if (required[1]) std::get<1>(result) = at::empty(points.sizes(), grad.options());
   return result;
 }
 
@@ -182,12 +182,12 @@ Tensor call_offsets(const Tensor& query, const Tensor& points, const Tensor& ind
   static const auto op = handle<decltype(offsets_cpu)>("moonhalo::neighbor_offsets");
   return op.call(query, points, indices);
 }
-Pair call_offsets_backward(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
+Pair call_offsets_backward(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted required) {
   static const auto op = handle<decltype(offsets_backward_cpu)>("moonhalo::neighbor_offsets_backward");
-  return op.call(grad, points, indices, wanted);
+  return op.call(grad, points, indices, required);
 }
-// The graph is alike on all ranks, and so is what is asked of it.
-Wanted wanted_of(const AutogradContext* context) {
+// The graph is the same on all ranks, and so is what is asked of it.
+Wanted points_required(const AutogradContext* context) {
   return {context->needs_input_grad(0), context->needs_input_grad(1)};
 }
 
@@ -215,18 +215,18 @@ struct Offsets : torch::autograd::Function<Offsets> {
     if (!grads[0].defined()) return variable_list(3);
     const auto saved = context->get_saved_variables();
     // Only the shape and cut of the points are used. Without history, no gradient is made up for them.
-    auto [query, points] = call_offsets_backward(grads[0], saved[0].detach(), saved[1], wanted_of(context));
+    auto [query, points] = call_offsets_backward(grads[0], saved[0].detach(), saved[1], points_required(context));
     return {query, points, Tensor()};
   }
 };
 
 struct OffsetsBackward : torch::autograd::Function<OffsetsBackward> {
   static variable_list forward(AutogradContext* context, const Tensor& grad, const Tensor& points,
-                               const Tensor& indices, Wanted wanted) {
+                               const Tensor& indices, Wanted required) {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->set_materialize_grads(false);
     context->save_for_backward({grad, points, indices});
-    auto [for_query, for_points] = call_offsets_backward(grad, points, indices, wanted);
+    auto [for_query, for_points] = call_offsets_backward(grad, points, indices, required);
     // A Function has no undefined results.
     variable_list results = {for_query, for_points}, absent;
     for (Tensor& result : results) {
@@ -274,7 +274,7 @@ struct Search : torch::autograd::Function<Search> {
     const Tensor one = at::ones({}, squared.options().device(at::kCPU));
     const Tensor scale = at::where(apart, grads[0] / at::where(apart, squared, one).sqrt(), one * 0);
     auto [query, points] =
-        call_offsets_backward(scale.unsqueeze(-1) * offsets, saved[1].detach(), saved[2], wanted_of(context));
+        call_offsets_backward(scale.unsqueeze(-1) * offsets, saved[1].detach(), saved[2], points_required(context));
     return {query, points, Tensor(), Tensor()};
   }
 };
@@ -303,13 +303,13 @@ Tensor offsets_autograd(const Tensor& query, const Tensor& points, const Tensor&
   return call_offsets(query, points, indices);
 }
 
-Pair offsets_backward_autograd(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted wanted) {
+Pair offsets_backward_autograd(const Tensor& grad, const Tensor& points, const Tensor& indices, Wanted required) {
   if (records({&grad})) {
-    const auto results = OffsetsBackward::apply(grad, points, indices, wanted);
-    return {wanted[0] ? results[0] : Tensor(), wanted[1] ? results[1] : Tensor()};
+    const auto results = OffsetsBackward::apply(grad, points, indices, required);
+    return {required[0] ? results[0] : Tensor(), required[1] ? results[1] : Tensor()};
   }
   const at::AutoDispatchBelowADInplaceOrView below;
-  return call_offsets_backward(grad, points, indices, wanted);
+  return call_offsets_backward(grad, points, indices, required);
 }
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {

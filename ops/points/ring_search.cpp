@@ -32,8 +32,8 @@ PointRound::PointRound(const PointCuts& cuts, int64_t most, std::optional<double
                lines = static_cast<double>(cuts.query->block_sizes(batch_dims_).size()) /
                        static_cast<double>(blocks_.size()),
                candidates = static_cast<double>(most) * (size + 8) + 16;
-  queries_travel_ = static_cast<double>(cuts.query->global_shape()[batch_dims_]) / lines * (features + candidates) <
-                    static_cast<double>(cuts.points->global_shape()[batch_dims_]) * features;
+  queries_are_sent_ = static_cast<double>(cuts.query->global_shape()[batch_dims_]) / lines * (features + candidates) <
+                      static_cast<double>(cuts.points->global_shape()[batch_dims_]) * features;
 }
 
 NeighborLists PointRound::lists_for(const at::Tensor& query) const {
@@ -42,7 +42,7 @@ NeighborLists PointRound::lists_for(const at::Tensor& query) const {
 
 NeighborLists PointRound::search(const at::Tensor& query, const at::Tensor& points) const {
   const at::Tensor q = one_batch(query, batch_dims_), block = one_batch(points, batch_dims_);
-  NeighborLists lists = queries_travel_ && blocks_.size() > 1 ? pass_queries(q, block) : pass_points(q, block);
+  NeighborLists lists = queries_are_sent_ && blocks_.size() > 1 ? pass_queries(q, block) : pass_points(q, block);
   lists.finish();
   return lists;
 }

@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// One search of cut queries among cut points, as a rank takes part in it. What travels along a line of ranks that
+/// One search of cut queries among cut points, as a rank takes part in it. What is sent along a line of ranks that
 /// share the points is what is less, by figures that all ranks hold:
 ///
 ///     points    ranks      0     1     2       step 0: each searches its own block, while the next one comes from the
@@ -37,7 +37,7 @@ class PointRound {
   std::vector<int64_t> queries_;  // of each holder
   int64_t own_ = 0, batch_dims_, most_;
   std::optional<double> radius_;
-  bool queries_travel_ = false;
+  bool queries_are_sent_ = false;
 };
 
 }  // namespace moonhalo

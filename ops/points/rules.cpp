@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Point clouds on blocks: blocks of points or the queries go round (ring_search.h); afterwards only rows that are asked
-// for travel. The kernels are the host's: blocks of a device are brought there, and travel from host to host.
+// Point clouds on blocks: blocks of points or the queries go round (ring_search.h); afterwards only rows that are
+// asked for are sent. The kernels are the host's: blocks of a device are brought there, and are sent from host to
+// host.
 #include <ATen/ATen.h>
 
 #include <memory>
@@ -82,8 +83,8 @@ std::optional<Plan> plan_offsets_backward(const OpCall& call) {
   const SpecPtr query = cuts.like_query({features});
   Plan plan;
   plan.inputs = {cuts.like_query({neighbors, features}), nullptr, cuts.like_query({neighbors})};
-  const auto wanted = call.value("output_mask").toBoolList();
-  const bool for_query = wanted[0], for_points = wanted[1];
+  const auto required = call.value("output_mask").toBoolList();
+  const bool for_query = required[0], for_points = required[1];
   plan.outputs = {for_query ? query : SpecPtr(), for_points ? cuts.sum_like_points() : SpecPtr()};
   plan.run = [cuts, for_query, for_points, batch = points->ndim() - 2, query = query->local_shape(),
               home = cuts.points->local_shape(), at_grad = call.arg("grad"),

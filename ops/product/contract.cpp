@@ -32,7 +32,8 @@ at::Tensor call_operator(const at::Tensor& left, const at::Tensor& right, at::In
   return op.call(left, right, l, r, o, bias);
 }
 
-// True if LibTorch's linear is this contraction: the last axis of the left operand meets the second of a matrix.
+// True if LibTorch's linear is this contraction: the last axis of the left operand is contracted with the second of
+// a matrix.
 bool is_linear(at::IntArrayRef l, at::IntArrayRef r, at::IntArrayRef o) {
   return r.size() == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[1] && o.back() == r[0] &&
          std::equal(l.begin(), l.end() - 1, o.begin());
@@ -124,9 +125,9 @@ struct Operands {
   at::Tensor left, right;
 };
 
-// The gradient of either operand is a contraction of the other with the gradient of the result. What is saved for that
-// is `whole`, the operands with their tangents: the gradient has a tangent too. That of a bias is no view, as
-// LibTorch's is: a view of sums makes them over the ranks at once, one message for each bias.
+// The gradient of either operand is a contraction of the other with the gradient of the result. What is saved for
+// that is `whole`, the operands with their tangents: the gradient has a tangent too. That of a bias is not a view,
+// as LibTorch's is: a view of sums makes them over the ranks at once, one message for each bias.
 struct Contract : torch::autograd::Function<Contract> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& left, const at::Tensor& right,
                             const Bias& bias, const Operands& whole, Ints l, Ints r, Ints o) {
@@ -151,7 +152,7 @@ struct Contract : torch::autograd::Function<Contract> {
       const at::Tensor& other = saved[1 - own];
       const at::ScalarType wide = at::result_type(grads[0], other), type = saved[own].scalar_type();
       const at::Tensor grad = grads[0].to(wide), factor = other.conj().to(wide);
-      // The operand that has the outer rows first, so that they lie row by row as parameters do.
+      // The operand that has the outer rows first, so that they are row by row as parameters do.
       const auto alone = std::find_if(own_axes.begin(), own_axes.end(),
                                       [&](int64_t axis) { return !contains(o, axis) || !contains(other_axes, axis); });
       const bool turned = alone != own_axes.end() && !contains(o, *alone);

@@ -76,7 +76,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   return plan;
 }
 
-// A word's weight meets all columns: sums over cut ones.
+// A word's weight multiplies all columns: sums over cut ones.
 std::optional<Plan> plan_weights_backward(const OpCall& call) {
   Axes axes = column_axes(call, {"grad", "weight"}, AxisKind::kReduce);
   axes.outputs = {{-1}};

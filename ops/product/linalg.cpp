@@ -38,7 +38,7 @@ class Batch {
                         cores_.back(), " is expected\n  have  ", call.describe());
       widen(Shape(spec->global_shape().begin(), spec->global_shape().begin() + count));
       for (int64_t d = 0; parts[s] != "?" && d < cores_.back(); ++d)
-        extents_.meet(parts[s][d], spec->global_shape()[count + d]);
+        extents_.match_extent(parts[s][d], spec->global_shape()[count + d]);
     }
   }
 

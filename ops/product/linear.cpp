@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear, matmul, einsum and tensordot are composite: LibTorch merges dims ([batch, rows, features]
-// -> [batch * rows, features]) before it multiplies, and a cut inside a merged dim would be lost.
-// They are met above autograd, on the keys where their composite kernels would run, and carried out
-// as contractions when a ShardTensor takes part; plain tensors go on to LibTorch's own kernel. What
-// autocast does to linear and matmul is done by then; what it does to the mm and bmm that einsum and
-// tensordot are made of is done here.
+// linear, matmul, einsum and tensordot are composite: LibTorch merges dims ([batch, rows, features] -> [batch *
+// rows, features]) before it multiplies, and a cut inside a merged dim would be lost. They are intercepted above
+// autograd, on the keys where their composite kernels would run, and carried out as contractions when a ShardTensor
+// takes part; plain tensors go on to LibTorch's own kernel. What autocast does to linear and matmul is done by then;
+// what it does to the mm and bmm that einsum and tensordot are made of is done here.
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/einsum_native.h>
@@ -98,8 +97,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::o
   return has_bias && !fused ? out + *bias : out;
 }
 
-// Axes of matmul's operands: dims of size one that meet a larger one are dropped, since they
-// broadcast.
+// Axes of matmul's operands: dims of size one that correspond to a larger one are dropped, since they broadcast.
 at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   const bool sharded = is_shard_tensor(left) || is_shard_tensor(right);
   if (sharded) check_dense("matmul", {left, right});
@@ -111,7 +109,7 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
                     shape_string(left.sizes()), " and ", shape_string(right.sizes()));
   const int64_t contracted = right.dim() == 1 ? 0 : right.dim() - 2;
   TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1),
-                    " columns meet ", right.size(contracted), " rows\n  have  shapes ",
+                    " columns are multiplied by ", right.size(contracted), " rows\n  have  shapes ",
                     shape_string(left.sizes()), " and ", shape_string(right.sizes()));
   const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0), right_batch = std::max<int64_t>(right.dim() - 2, 0);
   const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1, columns = batch + 2;
@@ -253,8 +251,8 @@ std::optional<Equation> parse(std::string_view text, at::TensorList operands) {
   return equation;
 }
 
-// A letter that an operand has twice takes its diagonal. Dims of size one that meet a larger one are dropped, since
-// they broadcast. False when a diagonal has no rows to follow.
+// A letter that an operand has twice takes its diagonal. Dims of size one that correspond to a larger one are
+// dropped, since they broadcast. False when a diagonal has no rows to follow.
 bool simplify(std::vector<at::Tensor>& operands, Equation& equation) {
   std::map<int64_t, int64_t> extents;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -379,7 +377,7 @@ at::Tensor max_pool1d(const at::Tensor& self, at::IntArrayRef kernel, at::IntArr
   return std::get<0>(at::max_pool1d_with_indices(self, kernel, stride, padding, dilation, ceil_mode));
 }
 
-void meet(torch::Library& library) {
+void intercept(torch::Library& library) {
   library.impl("linear", &linear);
   library.impl("matmul", &matmul);
   library.impl("matmul.out", &matmul_out);
@@ -391,7 +389,7 @@ void meet(torch::Library& library) {
   library.impl("max_pool1d", &max_pool1d);
 }
 
-const MeetAboveAutograd met(&meet);
+const InterceptAboveAutograd interception(&intercept);
 
 }  // namespace
 }  // namespace moonhalo

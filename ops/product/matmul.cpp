@@ -23,7 +23,7 @@ LetterExtents extents_of(const OpCall& call, const Letters& dims, size_t first) 
     TORCH_CHECK_VALUE(shape.size() == letters.size(), call.name(), ": a tensor of ", shape.size(), " dims where one of ",
                       letters.size(), " is expected\n  have  ", call.describe());
     for (size_t d = 0; d < letters.size(); ++d) {
-      TORCH_CHECK_VALUE(extents.meet(letters[d], shape[d]), call.name(), ": extents of ", extents.at(letters[d]), " and ",
+      TORCH_CHECK_VALUE(extents.match_extent(letters[d], shape[d]), call.name(), ": extents of ", extents.at(letters[d]), " and ",
                         shape[d], " do not fit\n  have  ", call.describe());
     }
   }

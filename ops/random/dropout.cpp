@@ -40,7 +40,7 @@ std::optional<Plan> plan_rrelu(const OpCall& call) {
     const at::Tensor self = call.tensor(at_self), noise = call.tensor(at_noise);
     const double lower = call.value(at_lower).toScalar().toDouble(), upper = call.value(at_upper).toScalar().toDouble();
     check_floating("rrelu", self.scalar_type());
-    TORCH_CHECK_VALUE(lower <= upper, "rrelu: the slopes [", lower, ", ", upper, "] are no range");
+    TORCH_CHECK_VALUE(lower <= upper, "rrelu: the slopes [", lower, ", ", upper, "] are not range");
     at::Tensor result;
     if (call.value(at_training).toBool()) {
       const ElementRandom random(generator_of(call, at_generator));

@@ -126,7 +126,7 @@ void check_chances(const at::Tensor& p) {
                     p.max().item<double>());
 }
 
-// Ones where a uniform number is below `p`, which lies as the block does.
+// Ones where a uniform number is below `p`, which is as the block does.
 void fill_chances(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, const at::Tensor& p) {
   check_chances(p);
   const at::Tensor u = at::empty(block.sizes(), p.options().dtype(at::kDouble));

@@ -206,7 +206,7 @@ void sample_without(const ElementRandom& random, const at::Tensor& weights, int6
 
 std::optional<Plan> plan_multinomial(const OpCall& call) {
   const SpecPtr given = without_partial(call.spec("self"));
-  TORCH_CHECK_VALUE(given->ndim() == 1 || given->ndim() == 2, "multinomial: probabilities of one or two dims are wanted\n  have  ",
+  TORCH_CHECK_VALUE(given->ndim() == 1 || given->ndim() == 2, "multinomial: probabilities of one or two dims are required\n  have  ",
                     given->to_string(), "\n  fix   flatten the leading dims");
   const int64_t samples = call.integer("num_samples"), categories = given->global_shape().back();
   const bool replacement = call.flag("replacement");

@@ -101,7 +101,7 @@ void meet(torch::Library& library) {
   library.impl("nanquantile.out", &of_tensor_out<true>);
   library.impl("nanquantile.scalar_out", &of_number_out<true>);
 }
-const MeetAboveAutograd met(&meet);
+const InterceptAboveAutograd met(&meet);
 
 }  // namespace
 }  // namespace moonhalo

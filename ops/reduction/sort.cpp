@@ -25,9 +25,8 @@ SpecPtr with_whole(const SpecPtr& spec, int64_t dim) {
   return intern(std::move(layout));
 }
 
-// Operators that need whole lines: the tensor is transposed over the ranks so that each holds whole
-// lines of some slices, and the results return to the cut of the input. Twice the tensor travels,
-// but none holds all of it.
+// Operators that need whole lines: the tensor is transposed over the ranks so that each holds whole lines of some
+// slices, and the results return to the cut of the input. Twice the tensor is sent, but none holds all of it.
 template <bool kReduces>
 std::optional<Plan> plan_lines(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
@@ -51,8 +50,8 @@ std::optional<Plan> plan_lines(const OpCall& call) {
   return plan;
 }
 
-// The k greatest of all are among the k greatest of every block, so only these travel. LibTorch's order of
-// sorted = false is what is left of its search through the whole line, which no rank holds: here it is that of sorted =
+// The k greatest of all are among the k greatest of every block, so only these are sent. LibTorch's order of sorted
+// = false is what is left of its search through the whole line, which no rank holds: here it is that of sorted =
 // true, on any blocks.
 std::optional<Plan> plan_topk(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets of values. Every rank makes the set of its block, only these travel, and every rank joins them into the same
-// whole: the set is replicated, the places of the elements in it stay cut as the elements are.
+// Sets of values. Every rank makes the set of its block, only these are sent, and every rank joins them into the
+// same whole: the set is replicated, the places of the elements in it stay cut as the elements are.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using Dims = std::vector<int64_t>;
 
 struct Unique {
   bool consecutive = false;  // only neighbours are joined
-  bool inverse = false;      // places are wanted
+  bool inverse = false;      // places are required
   bool counts = false;
   int64_t dim = -1;  // rows of this dim are compared, or elements (-1)
 };
@@ -76,23 +76,23 @@ SpecPtr in_rows(const SpecPtr& spec) {
 
 Plan plan_set(const OpCall& call, const Unique& how) {
   const SpecPtr from = without_partial(call.spec("self"));
-  SpecPtr wanted = how.dim < 0 && how.consecutive ? in_rows(from) : from;
+  SpecPtr required = how.dim < 0 && how.consecutive ? in_rows(from) : from;
   if (how.dim >= 0) {
     Dims others = all_dims(from->ndim());
     others.erase(others.begin() + how.dim);
-    wanted = without_cuts(from, others);
+    required = without_cuts(from, others);
   }
   Dims mesh_dims;
   for (int64_t d = 0; d < from->ndim(); ++d) {
-    const Dims& cut = wanted->cut(d).mesh_dims;
+    const Dims& cut = required->cut(d).mesh_dims;
     mesh_dims.insert(mesh_dims.end(), cut.begin(), cut.end());
   }
-  Plan plan{.inputs = {wanted}, .outputs = {}};
+  Plan plan{.inputs = {required}, .outputs = {}};
   if (mesh_dims.empty() || from->global_numel() == 0) return plan;
-  SpecPtr places = wanted;
+  SpecPtr places = required;
   if (how.dim >= 0) {
     Layout layout(from->mesh(), {from->global_shape()[how.dim]});
-    layout.cuts[0] = wanted->cut(how.dim);
+    layout.cuts[0] = required->cut(how.dim);
     places = intern(std::move(layout));
   }
   // The size of the set is known after the run only, which says itself how its results are held.

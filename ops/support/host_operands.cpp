@@ -18,13 +18,13 @@ void with_host_numbers(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack
 }
 
 // Above autograd, where these composites would run.
-void meet(torch::Library& library) {
+void intercept(torch::Library& library) {
   for (const char* name : {"tensor_split.tensor_indices_or_sections", "_pad_packed_sequence", "lstm.data", "gru.data",
                            "rnn_tanh.data", "rnn_relu.data", "ctc_loss.Tensor"})
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_host_numbers>());
 }
 
-const MeetAboveAutograd met(&meet);
+const InterceptAboveAutograd interception(&intercept);
 
 }  // namespace
 }  // namespace moonhalo

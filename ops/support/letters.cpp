@@ -21,7 +21,7 @@ Letters::Letters(std::string_view text) {
   if (arrow != std::string_view::npos) outputs = split(text.substr(arrow + 2));
 }
 
-bool LetterExtents::meet(char letter, int64_t extent) {
+bool LetterExtents::match_extent(char letter, int64_t extent) {
   if (has(letter)) return at(letter) == extent;
   letters_ += letter;
   extents_.push_back(extent);

@@ -16,14 +16,14 @@ struct Letters {
   std::optional<std::vector<std::string_view>> outputs;  ///< absent without an arrow
 };
 
-/// The extents that letters stand for. Letters are numbered in the order in which they are met.
+/// The extents that letters stand for. Letters are numbered in the order in which they appear.
 class LetterExtents {
  public:
   /// False if the letter stands for another extent already, which it keeps.
-  bool meet(char letter, int64_t extent);
+  bool match_extent(char letter, int64_t extent);
   bool has(char letter) const { return letters_.find(letter) != std::string::npos; }
   int64_t at(char letter) const { return extents_.at(letters_.find(letter)); }
-  /// The numbers of letters that have all been met.
+  /// The numbers of letters that have all appeared.
   std::vector<int> numbers(std::string_view letters) const;
   const std::string& letters() const { return letters_; }
   const std::vector<int64_t>& extents() const { return extents_; }

@@ -8,8 +8,8 @@
 namespace moonhalo {
 
 /// `spec` with the dims [first, last) cut, if at all, in the first of them that has more than one row: then the
-/// elements of those dims, in row-major order, lie on the ranks one block after the other. Nothing changes where that
-/// is so already; else the blocks are balanced over all mesh dims that cut any of them.
+/// elements of those dims, in row-major order, are on the ranks one block after the other. Nothing changes where
+/// that is so already; else the blocks are balanced over all mesh dims that cut any of them.
 SpecPtr cut_in_front(const SpecPtr& spec, int64_t first, int64_t last);
 /// The cut of `cut_in_front(spec, first, last)` among those dims.
 const Cut& front_cut(const ShardSpec& spec, int64_t first, int64_t last);
@@ -24,8 +24,8 @@ struct TruePlaces {
   at::Tensor places;  ///< int64, of the shape of the block; meaningless where the mask is false
   int64_t count = 0;  ///< of the whole mask
 };
-/// `mask` is this rank's block (bool) of a mask of spec `spec`, cut in any way. Collective over the mesh dims that cut
-/// it; what travels are counts per row, never the mask.
+/// `mask` is this rank's block (bool) of a mask of spec `spec`, cut in any way. Collective over the mesh dims that
+/// cut it; what is sent are counts per row, never the mask.
 TruePlaces true_places(const at::Tensor& mask, const ShardSpec& spec);
 
 }  // namespace moonhalo

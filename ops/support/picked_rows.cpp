@@ -251,14 +251,14 @@ PickedRoutePtr route_of(const PickedRows& rows, const std::vector<at::Tensor>& i
     return std::make_shared<const PickedRoute>(
         PickedRoute{made_route(rows, places.of(checked), asker, places.most()), false});
   };
-  return indices.size() == 1 ? kept_route(given, facts_of(rows), indices[0], op, make) : make();
+  return indices.size() == 1 ? cached_route(given, facts_of(rows), indices[0], op, make) : make();
 }
 
 PickedRoutePtr route_by_columns(const PickedRows& rows, const at::Tensor& index, const at::Tensor& given,
                                 const char* op) {
   RouteFacts facts = facts_of(rows);
   facts.table = without_partial(rows.table);
-  return kept_route(given, facts, index, op, [&] {
+  return cached_route(given, facts, index, op, [&] {
     const at::Tensor table = index.dim() == 1 ? index.unsqueeze(1) : index.flatten(1);
     const int64_t columns = table.size(1);
     const bool varies = table.numel() > 0 && columns > 1 && !table.eq(table.narrow(1, 0, 1)).all().item<bool>();

@@ -85,8 +85,8 @@ struct RouteFacts {
   bool wrap, known, own;
   bool operator==(const RouteFacts&) const = default;
 };
-/// Finds or makes the route of `given`, whose entries this rank has as `values` (kept_routes.cpp).
-PickedRoutePtr kept_route(const at::Tensor& given, const RouteFacts& facts, const at::Tensor& values, const char* op,
-                          const std::function<PickedRoutePtr()>& make);
+/// Finds or makes the route of `given`, whose entries this rank has as `values` (cached_routes.cpp).
+PickedRoutePtr cached_route(const at::Tensor& given, const RouteFacts& facts, const at::Tensor& values, const char* op,
+                            const std::function<PickedRoutePtr()>& make);
 
 }  // namespace moonhalo

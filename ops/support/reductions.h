@@ -28,7 +28,7 @@ int64_t global_count(const ShardSpec& spec, at::IntArrayRef dims);
 class CutGroup {
  public:
   CutGroup(const SpecPtr& spec, at::IntArrayRef dims);
-  /// No mesh dim cuts these dims, so there is no rank to talk to.
+  /// No mesh dim cuts these dims, so there is no rank to send to.
   bool alone() const { return mesh_dims_.empty(); }
   /// Every rank's `data` reduced into one, the same on all of them. Collective over the group; may
   /// write into `data`.
@@ -50,7 +50,7 @@ bool keeps_dims(const OpCall& call);
 /// that), gives the value that changes nothing: one result per entry of `ops`.
 Run run_or_neutral(const OpCall& call, std::vector<int64_t> dims, bool keepdim, std::vector<ReduceOp> ops);
 
-/// The dtype in which sums of `dtype` are taken before they travel: float for half and bfloat16.
+/// The dtype in which sums of `dtype` are taken before they are sent: float for half and bfloat16.
 at::ScalarType wide_type(at::ScalarType dtype);
 
 }  // namespace moonhalo

@@ -81,16 +81,16 @@ RowRoute RowRoute::ask(MeshPtr mesh, const NamedRows& mine, int64_t most) {
   if (!route.exchanges_) return route;
   at::Tensor counts = at::zeros({ranks}, at::kLong);
   for (const auto& [peer, rows] : route.arrives_) counts[peer] = rows;
-  at::Tensor wanted = at::empty({ranks}, options);
+  at::Tensor required = at::empty({ranks}, options);
   const std::vector<int64_t> ones(ranks, 1);
-  group.all_to_all(counts.to(options.device()), ones, wanted, ones, /*largest=*/1);
+  group.all_to_all(counts.to(options.device()), ones, required, ones, /*largest=*/1);
   std::vector<Message> sends, receives;
   int64_t begin = 0;
   for (const auto& [peer, rows] : route.arrives_) {
     sends.push_back({peer, route.asked_.narrow(0, begin, rows).contiguous()});
     begin += rows;
   }
-  const auto served = on_host(wanted);
+  const auto served = on_host(required);
   for (int64_t r = 0; r < ranks; ++r) {
     if (served[r] == 0) continue;
     route.serves_.emplace_back(static_cast<int>(r), at::empty({served[r]}, options));

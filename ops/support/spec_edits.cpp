@@ -80,12 +80,12 @@ SpecPtr resolve_nonlinear(const SpecPtr& spec) {
   return intern(std::move(layout));
 }
 
-Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs) {
+Plan unary_plan(const OpCall& call, const SpecPtr& required, std::vector<SpecPtr> outputs) {
   Plan plan;
-  plan.inputs = {wanted};
+  plan.inputs = {required};
   plan.inputs.resize(call.slots().size());
   plan.outputs = std::move(outputs);
-  plan.breaks_alias = wanted && without_partial(wanted) != without_partial(call.slots().front().spec);
+  plan.breaks_alias = required && without_partial(required) != without_partial(call.slots().front().spec);
   return plan;
 }
 

@@ -21,9 +21,9 @@ SpecPtr with_cut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent);
 /// Only Partial(sum) and Partial(avg) are linear: other Partials resolved.
 SpecPtr resolve_nonlinear(const SpecPtr& spec);
 
-/// A plan for an operator of one tensor, which is wanted as `wanted`. A view operator whose input has to be cut anew
-/// copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
-Plan unary_plan(const OpCall& call, const SpecPtr& wanted, std::vector<SpecPtr> outputs);
+/// A plan for an operator of one tensor, which is required as `required`. A view operator whose input has to be cut
+/// again copies; resolving a Partial does not count, since the input itself is then the resolved tensor.
+Plan unary_plan(const OpCall& call, const SpecPtr& required, std::vector<SpecPtr> outputs);
 
 /// Every block of `cut` (of the whole dim of `extent` rows, if there is none) divided evenly over more mesh dims.
 Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent, const DeviceMesh& mesh);
@@ -40,7 +40,8 @@ std::vector<int64_t> all_dims(int64_t ndim);
 /// A list of integers as an argument.
 c10::IValue int_list(const std::vector<int64_t>& values);
 
-/// Blocks of a dim of `extent` rows whose boundaries lie at the same place of the domain as those of `sizes`, rounded.
+/// Blocks of a dim of `extent` rows whose boundaries are at the same place of the domain as those of `sizes`,
+/// rounded.
 std::vector<int64_t> proportional_sizes(const std::vector<int64_t>& sizes, int64_t extent);
 
 /// Block sizes whose boundaries are as near as may be to those of balanced blocks, while boundary i (before block i +

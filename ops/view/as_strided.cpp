@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// as_strided speaks of memory, which a ShardTensor does not have as a whole. What it can mean is read off the strides
-// that a ShardTensor declares (row-major): every result dim walks along one input dim, or stands still; input dims that
-// no result dim walks along are selected by the offset.
+// as_strided refers to memory, which a ShardTensor does not have as a whole. What it can mean is read off the
+// strides that a ShardTensor declares (row-major): every result dim walks along one input dim, or stands still;
+// input dims that no result dim walks along are selected by the offset.
 //
 //     [4, 9]   as_strided({3, 2}, {2, 9}, 10)     dim 1 from column 1 in steps of 2; dim 0 from row 1
 #include <ATen/ATen.h>
@@ -69,9 +69,9 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
     source[r] = walk.from;
     std::erase(changed, walk.from);
   }
-  const SpecPtr wanted = without_cuts(self, changed);
-  const SpecPtr result = with_cuts_of(wanted, size, source);
-  Plan plan = unary_plan(call, wanted, {result});
+  const SpecPtr required = without_cuts(self, changed);
+  const SpecPtr result = with_cuts_of(required, size, source);
+  Plan plan = unary_plan(call, required, {result});
   const bool fresh = call.name() == "aten::as_strided_copy";
   plan.run = [geometry = *geometry, source, fresh, shape = result->local_shape(),
               at_self = call.arg("self")](LocalCall& call) {

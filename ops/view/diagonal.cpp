@@ -130,12 +130,12 @@ std::optional<Plan> plan_trace(const OpCall& call) {
   SpecPtr self = call.spec("self");
   TORCH_CHECK_VALUE(self->ndim() == 2, call.name(), ": a tensor of ", self->ndim(), " dims, not a matrix\n  have  ",
                     call.describe());
-  Layout wanted = self->layout(), result(call.mesh(), {});
+  Layout required = self->layout(), result(call.mesh(), {});
   for (int64_t m = 0; m < call.mesh()->ndim(); ++m) {
-    if (wanted.partials[m] != ReduceOp::kSum) wanted.partials[m].reset();
-    if (wanted.uses(m)) result.partials[m] = ReduceOp::kSum;
+    if (required.partials[m] != ReduceOp::kSum) required.partials[m].reset();
+    if (required.uses(m)) result.partials[m] = ReduceOp::kSum;
   }
-  self = intern(std::move(wanted));
+  self = intern(std::move(required));
   Plan plan = unary_plan(call, self, {intern(std::move(result))});
   plan.run = [offset = Diagonal{}.local_offset(*self), at_self = call.arg("self")](LocalCall& call) {
     call.give(call.tensor(at_self).diagonal(offset).sum());
@@ -143,8 +143,9 @@ std::optional<Plan> plan_trace(const OpCall& call) {
   return plan;
 }
 
-// A composite that walks through memory by strides: met_diagonal above autograd and carried out through diagonals,
-// which share memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1 rows.
+// A composite that walks through memory by strides: diagonal_interception above autograd and carried out through
+// diagonals, which share memory on any cut. A tall matrix that is filled on (`wrap`) has a new one every columns + 1
+// rows.
 at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) {
   if (!is_shard_tensor(self) || self.dim() < 2) return at::native::fill_diagonal_(self, value, wrap);
   if (self.dim() == 2) {
@@ -162,8 +163,8 @@ at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) 
   return self;
 }
 
-void meet_diagonal(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
-const MeetAboveAutograd met_diagonal(&meet_diagonal);
+void intercept_diagonal(torch::Library& library) { library.impl("fill_diagonal_", &fill_diagonal); }
+const InterceptAboveAutograd diagonal_interception(&intercept_diagonal);
 
 const char* const kDiagonalAny = "any cut, of the two dims too";
 

@@ -60,8 +60,8 @@ std::optional<Plan> plan_squeeze(const OpCall& call) {
     const bool drop = self->global_shape()[d] == 1 && std::find(asked.begin(), asked.end(), d) != asked.end();
     (drop ? dropped : source).push_back(d);
   }
-  const SpecPtr wanted = without_cuts(self, dropped);
-  Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, source)});
+  const SpecPtr required = without_cuts(self, dropped);
+  Plan plan = unary_plan(call, required, {with_cuts_of(required, shape, source)});
   // A block may have one row where the tensor has several, so the dims are named.
   const bool fresh = call.name().find("_copy") != std::string::npos;
   plan.run = [dropped, fresh, at_self = call.arg("self")](LocalCall& call) {
@@ -84,9 +84,9 @@ std::optional<Plan> plan_expand(const OpCall& call) {
       stretched.push_back(d);
     }
   }
-  const SpecPtr wanted = without_cuts(self, stretched);
-  const SpecPtr result = with_cuts_of(wanted, shape, source);
-  Plan plan = unary_plan(call, wanted, {result});
+  const SpecPtr required = without_cuts(self, stretched);
+  const SpecPtr result = with_cuts_of(required, shape, source);
+  Plan plan = unary_plan(call, required, {result});
   if (call.name() == "aten::expand_copy") {
     plan.argument_overrides = {{call.arg("size"), int_list(result->local_shape())}};
   } else {
@@ -107,7 +107,7 @@ std::optional<Plan> plan_view_as_real(const OpCall& call) {
   return unary_plan(call, self, {with_cuts_of(self, shape, source)});
 }
 
-// True if the pairs lie as complex numbers do. A block may begin at an odd place where the whole does not.
+// True if the pairs are as complex numbers do. A block may begin at an odd place where the whole does not.
 bool holds_complex(const at::Tensor& pairs) {
   const at::IntArrayRef strides = pairs.strides();
   return pairs.storage_offset() % 2 == 0 && strides.back() == 1 &&
@@ -117,15 +117,15 @@ bool holds_complex(const at::Tensor& pairs) {
 std::optional<Plan> plan_view_as_complex(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shape = *call.output_shapes()[0];
-  const SpecPtr wanted = without_cuts(self, {self->ndim() - 1});
-  Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, all_dims(self->ndim() - 1))});
+  const SpecPtr required = without_cuts(self, {self->ndim() - 1});
+  Plan plan = unary_plan(call, required, {with_cuts_of(required, shape, all_dims(self->ndim() - 1))});
   const bool fresh = call.name() == "aten::view_as_complex_copy";
   plan.run = [fresh, at_self = call.arg("self")](LocalCall& call) {
     at::Tensor pairs = call.tensor(at_self);
     if (fresh) {
       pairs = pairs.clone(at::MemoryFormat::Contiguous);
     } else if (!holds_complex(pairs)) {
-      tell_copied(pairs = pairs.clone(at::MemoryFormat::Contiguous));
+      mark_copied(pairs = pairs.clone(at::MemoryFormat::Contiguous));
     }
     call.give(at::view_as_complex(pairs));
   };
@@ -140,7 +140,7 @@ std::optional<Plan> plan_lazy_bit(const OpCall& call) {
   plan.breaks_alias = true;
   plan.run = [at_self = call.arg("self")](LocalCall& call) {
     at::Tensor result = physical(call.tensor(at_self));
-    tell_copied(result, physical,
+    mark_copied(result, physical,
                 [](const at::Tensor& copy, const at::Tensor& original) { original.copy_(physical(copy)); });
     call.give(std::move(result));
   };

@@ -5,7 +5,7 @@
 //
 //     pieces   |0 0 0| + |0 0 1| + |1 1 1|    (the owner of each row)    result   |0 0 0 0 0|1 1 1 1|
 //
-// Otherwise each rank keeps as many rows as it had in all the pieces together, and what lies elsewhere moves.
+// Otherwise each rank keeps as many rows as it had in all the pieces together, and what is elsewhere moves.
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 
@@ -84,15 +84,15 @@ Joined join_like(const OpCall& call, const std::vector<SpecPtr>& pieces, const S
       joined.pieces.push_back(replicated(call.mesh(), piece->global_shape()));
       continue;
     }
-    Layout wanted = layout;
+    Layout required = layout;
     const int64_t end = start + piece->global_shape()[dim];
-    wanted.global_shape[dim] = end - start;
+    required.global_shape[dim] = end - start;
     int64_t row = 0;
     for (size_t b = 0; b < sizes.size(); ++b) {
-      wanted.cuts[dim].sizes[b] = std::max<int64_t>(0, std::min(row + sizes[b], end) - std::max(row, start));
+      required.cuts[dim].sizes[b] = std::max<int64_t>(0, std::min(row + sizes[b], end) - std::max(row, start));
       row += sizes[b];
     }
-    joined.pieces.push_back(intern(std::move(wanted)));
+    joined.pieces.push_back(intern(std::move(required)));
     joined.cost += redistribution_cost(*piece, *joined.pieces.back());
     start = end;
   }

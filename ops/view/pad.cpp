@@ -4,7 +4,8 @@
 //
 //     reflect by 2   |2 1 0 1 2 3 4|5 6 7 8 7 6|       blocks 5 + 4 become 7 + 6
 //
-// PyTorch pads circularly by writing into a plain tensor, so that is met_pad above autograd, as an operator of our own.
+// PyTorch pads circularly by writing into a plain tensor, so that is pad_interception above autograd, as an operator of
+// our own.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_pad_circular_native.h>
@@ -182,16 +183,16 @@ at::Tensor record_pad_backward(const at::Tensor& grad, at::IntArrayRef sizes, at
       [padding = padding.vec()](const at::Tensor& padded) { return pad_circular(padded, padding); });
 }
 
-at::Tensor meet_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
+at::Tensor intercept_pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
   // When PyTorch crops, it goes round the rows that are left, not round all. Its composite does that.
   const bool crops = std::any_of(pad.begin(), pad.end(), [](const c10::SymInt& rows) { return rows < 0; });
   if (!is_shard_tensor(self) || crops) return at::native::_pad_circular_symint(self, pad);
   return pad_circular(self, C10_AS_INTARRAYREF_SLOW(pad));
 }
 
-void meet_pad(torch::Library& library) { library.impl("_pad_circular", &meet_pad_circular); }
+void intercept_pad(torch::Library& library) { library.impl("_pad_circular", &intercept_pad_circular); }
 
-const MeetAboveAutograd met_pad(&meet_pad);
+const InterceptAboveAutograd pad_interception(&intercept_pad);
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
   library.def("pad_circular(Tensor self, int[] padding) -> Tensor");

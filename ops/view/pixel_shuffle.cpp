@@ -43,9 +43,9 @@ at::Tensor unshuffle(const at::Tensor& local, int64_t r) {
 }
 
 template <at::Tensor (*rearrange)(const at::Tensor&, int64_t)>
-Plan pixels_moved(const OpCall& call, const SpecPtr& wanted, Layout result, int64_t factor) {
-  result.partials = wanted->layout().partials;
-  Plan plan = unary_plan(call, wanted, {intern(std::move(result))});
+Plan pixels_moved(const OpCall& call, const SpecPtr& required, Layout result, int64_t factor) {
+  result.partials = required->layout().partials;
+  Plan plan = unary_plan(call, required, {intern(std::move(result))});
   plan.run = [factor, at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
     const at::Tensor made = rearrange(local, factor);
@@ -58,32 +58,32 @@ std::optional<Plan> plan_shuffle(const OpCall& call) {
   const SpecPtr self = resolve_nonlinear(call.spec("self"));
   Layout result(call.mesh(), *call.output_shapes()[0]);
   const int64_t n = self->ndim(), factor = call.integer("upscale_factor");
-  const SpecPtr wanted = without_cuts(self, {n - 3});
+  const SpecPtr required = without_cuts(self, {n - 3});
   for (int64_t d = 0; d < n; ++d) {
-    result.cuts[d] = wanted->cut(d);
+    result.cuts[d] = required->cut(d);
     for (int64_t& size : result.cuts[d].sizes) size *= d >= n - 2 ? factor : 1;
   }
-  return pixels_moved<shuffle>(call, wanted, std::move(result), factor);
+  return pixels_moved<shuffle>(call, required, std::move(result), factor);
 }
 
 std::optional<Plan> plan_unshuffle(const OpCall& call) {
   const SpecPtr self = resolve_nonlinear(call.spec("self"));
   Layout result(call.mesh(), *call.output_shapes()[0]);
   const int64_t n = self->ndim(), factor = call.integer("downscale_factor");
-  Layout wanted = without_cuts(self, {n - 3})->layout();
+  Layout required = without_cuts(self, {n - 3})->layout();
   for (int64_t d = 0; d < n; ++d) {
-    result.cuts[d] = wanted.cuts[d];
+    result.cuts[d] = required.cuts[d];
     if (d < n - 2) continue;
     int64_t row = 0, begin = 0;
-    for (size_t b = 0; b < wanted.cuts[d].sizes.size(); ++b) {
+    for (size_t b = 0; b < required.cuts[d].sizes.size(); ++b) {
       row += self->cut(d).sizes[b];
       const int64_t end = (row + factor / 2) / factor;
       result.cuts[d].sizes[b] = end - begin;
-      wanted.cuts[d].sizes[b] = (end - begin) * factor;
+      required.cuts[d].sizes[b] = (end - begin) * factor;
       begin = end;
     }
   }
-  return pixels_moved<unshuffle>(call, intern(std::move(wanted)), std::move(result), factor);
+  return pixels_moved<unshuffle>(call, intern(std::move(required)), std::move(result), factor);
 }
 
 // Channel i of group g comes to stand at place i * groups + g. A cut of the channels is undone for that, and made

@@ -192,7 +192,7 @@ std::optional<Plan> plan_constant_pad(const OpCall& call) {
 const Register repeat_rules{
     {.op = "aten::repeat",
      .plan = plan_repeat,
-     .supports = "any cut; blocks of a repeated cut dim grow alike",
+     .supports = "any cut; blocks of a repeated cut dim grow in the same way",
      .traffic = Traffic::kHalo},
     {.op = "aten::repeat_interleave.Tensor",
      .plan = plan_repeat_counts,

@@ -20,7 +20,7 @@ constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
 /// Rows start, start + step, ... of a dim: `length` of them.
 struct StridedRows {
   int64_t start = 0, step = 1, length = 0;
-  /// The number of them that lie before `row`.
+  /// The number of them that are before `row`.
   int64_t before(int64_t row) const { return std::clamp<int64_t>((row - start + step - 1) / step, 0, length); }
 };
 
@@ -153,7 +153,7 @@ Run fetch_row(Arg at_self, const SpecPtr& self, int64_t dim, int64_t row) {
     const at::Tensor block = call.tensor(at_self);
     at::Tensor fetched = gather(*map, block);
     if (fetched.is_alias_of(block)) fetched = fetched.clone(at::MemoryFormat::Contiguous);
-    tell_copied(
+    mark_copied(
         fetched, [map](const at::Tensor& original) { return gather(*map, original); }, put_back);
     call.give(fetched.select(dim, 0));
   };
@@ -209,10 +209,10 @@ std::optional<Plan> plan_unbind(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shapes = call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
-  const SpecPtr wanted = without_cuts(self, {dim});
+  const SpecPtr required = without_cuts(self, {dim});
   std::vector<SpecPtr> outputs;
-  for (const auto& shape : shapes) outputs.push_back(with_cuts_of(wanted, *shape, without_dim(self->ndim(), dim)));
-  return unary_plan(call, wanted, std::move(outputs));
+  for (const auto& shape : shapes) outputs.push_back(with_cuts_of(required, *shape, without_dim(self->ndim(), dim)));
+  return unary_plan(call, required, std::move(outputs));
 }
 
 std::optional<Plan> plan_split(const OpCall& call) {

@@ -50,7 +50,8 @@ std::shared_ptr<const IntervalMap> windows_map(const SpecPtr& self, const SpecPt
   });
 }
 
-// Windows that do not overlap can be written: each row is in one window at most, so what ranks put back does not meet.
+// Windows that do not overlap can be written: each row is in one window at most, so what ranks put back does not
+// overlap.
 at::Tensor own_windows(const std::shared_ptr<const IntervalMap>& map, const Windows& windows,
                        const std::vector<int64_t>& shape, const at::Tensor& block, at::Tensor rows) {
   if (rows.is_alias_of(block)) rows = rows.clone();
@@ -59,7 +60,7 @@ at::Tensor own_windows(const std::shared_ptr<const IntervalMap>& map, const Wind
     const at::Tensor values = scatter_add(*map, copy.contiguous());
     original.copy_(at::where(held.ne(0), values, original));
   };
-  tell_copied(
+  mark_copied(
       rows, [map](const at::Tensor& original) { return gather(*map, original); }, put_back);
   return shape[windows.dim] == 0 ? rows.narrow(windows.dim, 0, 0).unsqueeze(-1).expand(shape)
                                  : rows.unfold(windows.dim, windows.size, windows.step);

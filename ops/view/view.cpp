@@ -54,7 +54,7 @@ std::vector<int64_t> on_grains(const std::vector<int64_t>& sizes, int64_t unit, 
 }
 
 struct Regrouped {
-  Layout wanted, result;
+  Layout required, result;
 };
 
 void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
@@ -76,13 +76,13 @@ void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
   for (const int64_t d : group.from) {
     if (d == outer_from) continue;
     for (const int64_t m : self.cut(d).mesh_dims) inner_mesh_dims.push_back(m);
-    layouts.wanted.cuts[d] = {};
+    layouts.required.cuts[d] = {};
   }
   if (outer_from < 0) return;
   const int64_t unit = extent / from_shape[outer_from], unit_to = extent / to_shape[outer_to];
   const int64_t grain = std::lcm(unit, unit_to);
   if (extent == grain) {
-    layouts.wanted.cuts[outer_from] = {};
+    layouts.required.cuts[outer_from] = {};
     return;
   }
   Cut cut = self.cut(outer_from);
@@ -103,7 +103,7 @@ void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
     for (int64_t& size : rows.sizes) size = size * grain / row;
     return rows;
   };
-  layouts.wanted.cuts[outer_from] = in_rows(unit);
+  layouts.required.cuts[outer_from] = in_rows(unit);
   layouts.result.cuts[outer_to] = in_rows(unit_to);
 }
 
@@ -115,7 +115,7 @@ std::optional<Plan> plan_view(const OpCall& call) {
   if (shape == self->global_shape()) {
     layouts.result = self->layout();
   } else if (self->global_numel() == 0) {
-    layouts.wanted = Layout(call.mesh(), self->global_shape());
+    layouts.required = Layout(call.mesh(), self->global_shape());
   } else {
     for (const Group& group : groups_of(self->global_shape(), shape)) {
       regroup(*self, group, layouts);
@@ -124,7 +124,7 @@ std::optional<Plan> plan_view(const OpCall& call) {
     }
   }
   const SpecPtr result = intern(std::move(layouts.result));
-  Plan plan = unary_plan(call, intern(std::move(layouts.wanted)), {result});
+  Plan plan = unary_plan(call, intern(std::move(layouts.required)), {result});
   // A block of a narrowed tensor has gaps that the global tensor does not have, so `view` may have to copy.
   const bool fresh = call.name() == "aten::view_copy" || call.name() == "aten::_reshape_copy";
   plan.run = [shape = result->local_shape(), fresh, merges, at_self = call.arg("self")](LocalCall& call) {
@@ -134,10 +134,10 @@ std::optional<Plan> plan_view(const OpCall& call) {
       if (viewed.is_alias_of(local)) viewed = viewed.clone();
     } else {
       const bool gaps = !viewed.is_alias_of(local);
-      if (merges) tell_merged(gaps);
+      if (merges) mark_merged(gaps);
       if (gaps) {
         const at::Tensor dense = local.clone(at::MemoryFormat::Contiguous);
-        tell_copied(dense);
+        mark_copied(dense);
         viewed = dense.view(shape);
       }
     }
@@ -151,17 +151,17 @@ std::optional<Plan> plan_view_dtype(const OpCall& call) {
   const std::vector<int64_t> shape = *call.output_shapes()[0];
   const int64_t last = self->ndim() - 1;
   const bool resized = shape != self->global_shape();
-  const SpecPtr wanted = resized ? without_cuts(self, {last}) : self;
+  const SpecPtr required = resized ? without_cuts(self, {last}) : self;
   std::vector<int64_t> source = all_dims(self->ndim());
   if (resized) source[last] = -1;
-  Plan plan = unary_plan(call, wanted, {with_cuts_of(wanted, shape, source)});
+  Plan plan = unary_plan(call, required, {with_cuts_of(required, shape, source)});
   if (plan.breaks_alias || resized) {
     // Bytes are regrouped along the last dim, which therefore has to be dense.
     plan.breaks_alias = true;
     plan.run = [at_self = call.arg("self"), at_dtype = call.arg("dtype")](LocalCall& call) {
       const at::Tensor dense = call.tensor(at_self).clone(at::MemoryFormat::Contiguous);
       const auto dtype = call.value(at_dtype).toScalarType();
-      tell_copied(dense);
+      mark_copied(dense);
       call.give(dense.view(dtype));
     };
   }

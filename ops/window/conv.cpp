@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution of any kernel, stride, dilation, padding, groups, transposed or not, on any cut: an
-// output row belongs to the rank that owns the centre of its window, so every rank borrows the
-// input rows that its outputs need, and then convolves what it has without padding along the cut
-// dims.
+// Convolution of any kernel, stride, dilation, padding, groups, transposed or not, on any cut: an output row belongs
+// to the rank that owns the centre of its window, so every rank fetches the input rows that its outputs need, and
+// then convolves what it has without padding along the cut dims.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -73,7 +72,7 @@ void add_dim(Geometry& g, const Window& window, int64_t rows, int64_t output_pad
                     "convolution: stride and dilation must be positive and padding not negative");
   const int64_t below = std::max(window.stride, window.dilation);
   TORCH_CHECK_VALUE(!g.transposed || (output_padding >= 0 && output_padding < below), "convolution: output padding ",
-                    output_padding, " along dim ", dim, " does not lie below the stride of ", window.stride,
+                    output_padding, " along dim ", dim, " is not below the stride of ", window.stride,
                     " or the dilation of ", window.dilation, have, "\n  fix   use one of 0 to ", below - 1);
   const int64_t extent = g.transposed
                              ? (rows - 1) * window.stride - 2 * window.padding + window.reach() + output_padding
@@ -212,8 +211,7 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
   const Cut& own_in = weight->cut(g.in_dim());
   const Cut& own_out = weight->cut(g.out_dim());
   if (x.cuts[1] && own_out && intersects(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
-    // Both channel axes want the same mesh dim: gather the input, or cut the weight anew and sum
-    // the outputs.
+    // Both channel axes want the same mesh dim: gather the input, or cut the weight again and sum the outputs.
     Layout gathered = x;
     gathered.cuts[1] = {};
     Layout recut = w, kept = w;
@@ -309,8 +307,8 @@ LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const La
   return call;
 }
 
-// Divides this rank's outputs, and has the maps that bring what it borrows. Backward, a transposed convolution
-// stays whole: its weight's gradient then hides the way home of the borrowed rows' gradients.
+// Divides this rank's outputs, and has the maps that bring what it fetches. Backward, a transposed convolution stays
+// whole: its weight's gradient then overlaps with returning the gradients of the halo rows.
 std::pair<HaloSplit, HaloMaps> divide(const Geometry& g, const Layouts& layouts, bool backward) {
   const int64_t rank = layouts.input->mesh()->rank();
   const HaloReach reach = reach_of(layouts.input, layouts.output, g.windows);
@@ -318,7 +316,7 @@ std::pair<HaloSplit, HaloMaps> divide(const Geometry& g, const Layouts& layouts,
   const bool contracts = std::find(layouts.contracts.begin(), layouts.contracts.end(), true) != layouts.contracts.end();
   const bool divides = g.transposed ? !backward && !maps.empty() : gives_outputs(g, layouts);
   if (!contracts && (divides || reach.cut.empty())) return {split_inputs(reach, rank), std::move(maps)};
-  return {undivided(block_box(*layouts.output, rank), rows_needed(g, layouts, rank)),
+  return {without_trivial_mesh_dims(block_box(*layouts.output, rank), rows_needed(g, layouts, rank)),
           {std::make_shared<const IntervalMap>(layouts.input,
                                                [&](int64_t r) { return requests_for(rows_needed(g, layouts, r)); })}};
 }
@@ -341,7 +339,7 @@ LocalConv localize(const Geometry& g, const Layouts& layouts, bool backward) {
   std::tie(split, local.maps) = divide(g, layouts, backward);
   if (split.interior) local.interior = call_of(*split.interior, g, layouts);
   for (const HaloSplit::Part& slab : split.slabs) local.slabs.push_back(call_of(slab, g, layouts));
-  local.borrowed = std::move(split.borrowed);
+  local.halo_rows = std::move(split.halo_rows);
   return local;
 }
 

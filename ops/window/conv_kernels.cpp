@@ -26,7 +26,7 @@ std::vector<int64_t> turned(at::IntArrayRef per_dim) { return {per_dim.rbegin(),
 // oneDNN's kernels for AMX (LibTorch 2.11.0 and 2.15.0) read memory that was never written where a convolution of a
 // 2-byte type with a stride gives one column of the last dim. Whole fields are seldom one column wide; blocks and
 // strips are. `columns`: of the result, or, where the convolution is transposed, of the input.
-bool wants_float(const at::Tensor& x, int64_t columns, at::IntArrayRef stride) {
+bool needs_float(const at::Tensor& x, int64_t columns, at::IntArrayRef stride) {
   const bool two_bytes = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
   return two_bytes && x.is_cpu() && columns == 1 &&
          std::any_of(stride.begin(), stride.end(), [](int64_t step) { return step > 1; });
@@ -53,7 +53,7 @@ at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight, co
   const int64_t window = dilation.back() * (weight.size(-1) - 1) + 1;
   const int64_t columns =
       transposed ? x.size(-1) : (x.size(-1) + 2 * local_padding.back() - window) / stride.back() + 1;
-  if (wants_float(x, columns, stride)) {
+  if (needs_float(x, columns, stride)) {
     const auto wide_bias = bias && bias->defined() ? std::optional(bias->to(at::kFloat)) : std::nullopt;
     return at::convolution(x.to(at::kFloat), weight.to(at::kFloat), wide_bias, stride, local_padding, dilation,
                            transposed, output_padding, groups)
@@ -70,7 +70,7 @@ LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const 
                                                   at::IntArrayRef local_padding, std::array<bool, 3> mask) const {
   if (grad.numel() == 0 || x.numel() == 0 || weight.numel() == 0) return no_gradients(grad, x, weight, mask);
   const std::vector<int64_t> bias_sizes{grad.size(1)};
-  if (wants_float(x, transposed ? x.size(-1) : grad.size(-1), stride)) {
+  if (needs_float(x, transposed ? x.size(-1) : grad.size(-1), stride)) {
     const auto type = x.scalar_type();
     const auto narrow = [&](const at::Tensor& wide) { return wide.defined() ? wide.to(type) : wide; };
     const auto [of_input, of_weight, of_bias] =

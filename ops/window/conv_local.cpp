@@ -23,9 +23,9 @@ at::Tensor LocalConv::result_of(const Call& call, const at::Tensor& x, const at:
                                 const std::optional<at::Tensor>& bias) const {
   at::Tensor out = convolve(x, weight, bias, call.padding);
   for (int64_t d = 0; d < out.dim(); ++d) {
-    const int64_t wanted = call.output[d].size();
-    if (transposed && d >= 2 && out.size(d) != wanted) out = out.narrow(d, call.crop[d - 2], wanted);
-    TORCH_INTERNAL_ASSERT(out.size(d) == wanted, "a local convolution made ", out.sizes(), " instead of ",
+    const int64_t required = call.output[d].size();
+    if (transposed && d >= 2 && out.size(d) != required) out = out.narrow(d, call.crop[d - 2], required);
+    TORCH_INTERNAL_ASSERT(out.size(d) == required, "a local convolution made ", out.sizes(), " instead of ",
                           box_string(call.output));
   }
   return out;
@@ -67,15 +67,15 @@ at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
   }
   edges.wait();
   for (size_t i = 0; i < slabs.size(); ++i) {
-    if (!slabs[i].output.empty()) add(slabs[i], assemble(slabs[i].input, {{edges.gathered(i), borrowed[i]}}, 0));
+    if (!slabs[i].output.empty()) add(slabs[i], assemble(slabs[i].input, {{edges.gathered(i), halo_rows[i]}}, 0));
   }
   if (interior) edges.trace("edges");
   return out.defined() ? out : bias_alone(input, bias);
 }
 
-// The gradients of borrowed rows need the output's gradient alone. With an interior they travel together with the rows
-// that the weight's gradient needs, while the owned rows are worked on. Without one they are computed while those rows
-// travel, and go home while the weight's gradient is computed.
+// The gradients of halo rows need the output's gradient alone. With an interior they are sent together with the rows
+// that the weight's gradient needs, while the owned rows are worked on. Without one they are computed while those
+// rows are sent, and returned while the weight's gradient is computed.
 LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at::Tensor& input,
                                          const at::Tensor& weight, std::array<bool, 3> mask,
                                          const HaloCachePtr& cache) const {
@@ -86,15 +86,15 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
   if (!interior) edges.start();
   std::vector<size_t> left;
   for (size_t i = 0; mask[0] && i < maps.size(); ++i) {
-    at::Tensor of_borrowed;
+    at::Tensor of_halo;
     if (idle(slabs[i])) {
-      of_borrowed = at::zeros(maps[i]->needed_shape(), input.options());
+      of_halo = at::zeros(maps[i]->needed_shape(), input.options());
     } else {
       const at::Tensor shape_alone = at::empty(slabs[i].input.shape(), input.options());
       const Gradients of_slab = gradients_of(slabs[i], grad_output, shape_alone, weight, {true, false, false});
-      of_borrowed = assemble(borrowed[i], {{std::get<0>(of_slab), slabs[i].input}}, 0);
+      of_halo = assemble(halo_rows[i], {{std::get<0>(of_slab), slabs[i].input}}, 0);
     }
-    left.push_back(leaving.add_scatter_add(*maps[i], of_borrowed));
+    left.push_back(leaving.add_scatter_add(*maps[i], of_halo));
   }
   Gradients sums;
   if (interior) {
@@ -107,7 +107,7 @@ LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at
   const std::array<bool, 3> of_weight{false, mask[1], mask[2] && !interior};
   for (size_t i = 0; (of_weight[1] || of_weight[2]) && i < slabs.size(); ++i) {
     if (idle(slabs[i])) continue;
-    const at::Tensor x = mask[1] ? assemble(slabs[i].input, {{edges.gathered(i), borrowed[i]}}, 0)
+    const at::Tensor x = mask[1] ? assemble(slabs[i].input, {{edges.gathered(i), halo_rows[i]}}, 0)
                                  : at::empty(slabs[i].input.shape(), input.options());
     const auto [none, weight_term, bias_term] = gradients_of(slabs[i], grad_output, x, weight, of_weight);
     if (!interior) {

@@ -14,9 +14,9 @@
 
 namespace moonhalo {
 
-/// One rank's part of a convolution: borrow the rows that its outputs need, convolve part by part, crop and add. All
-/// tensors are local and plain; both verbs are collective over the mesh where there are `maps`. `cache` keeps halos of
-/// the ShardTensor whose block `input` is.
+/// One rank's part of a convolution: fetch the rows that its outputs need, convolve part by part, crop and add. All
+/// tensors are local and plain; both verbs are collective over the mesh where there are `maps`. `cache` keeps halos
+/// of the ShardTensor whose block `input` is.
 struct LocalConv {
   /// One call of LibTorch's kernel. Its result has `uncropped` rows per spatial dim, of which `crop` come before the
   /// outputs; a plain window's result is not cropped.
@@ -29,13 +29,13 @@ struct LocalConv {
   Box block;                     ///< this rank's outputs, any extent may be zero
   std::optional<Call> interior;  ///< the parts of a HaloSplit
   std::vector<Call> slabs;
-  std::vector<Box> borrowed;  ///< slab i is computed from borrowed box i, which maps[i] brings
+  std::vector<Box> halo_rows;  ///< slab i is computed from fetched box i, which maps[i] brings
   HaloMaps maps;
 
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                      const HaloCachePtr& cache = {}) const;
-  /// Gradients of input (owned rows, gradients of borrowed rows added by their owners), weight and
-  /// bias, as far as `mask` asks for them; sums over this rank's outputs.
+  /// Gradients of input (owned rows, gradients of halo rows added by their owners), weight and bias, as far as
+  /// `mask` asks for them; sums over this rank's outputs.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
                                                           const at::Tensor& weight, std::array<bool, 3> mask,
                                                           const HaloCachePtr& cache = {}) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_tbc, a convolution of sequences [time, batch, channels]: time and the channels that are summed over are whole,
-// batch and the channels that come out stay cut. Its derivative is a composite that writes into views; with a
-// ShardTensor it is met above autograd and made that of a convolution.
+// conv_tbc, a convolution of sequences [time, batch, channels]: time and the channels that are summed over are
+// whole, batch and the channels that come out stay cut. Its derivative is a composite that writes into views; with a
+// ShardTensor it is intercepted above autograd and made that of a convolution.
 #include <ATen/ATen.h>
 #include <ATen/ops/conv_tbc_backward_native.h>
 
@@ -45,9 +45,9 @@ Gradients backward(const at::Tensor& grad, const at::Tensor& input, const at::Te
   return {x.permute({2, 0, 1}), w.permute({2, 1, 0}), b};
 }
 
-void meet(torch::Library& library) { library.impl("conv_tbc_backward", &backward); }
+void intercept(torch::Library& library) { library.impl("conv_tbc_backward", &backward); }
 
-const MeetAboveAutograd met(&meet);
+const InterceptAboveAutograd interception(&intercept);
 
 constexpr auto* kConvTbcSupports = "any cut of batch and output channels; others are gathered";
 

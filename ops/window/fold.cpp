@@ -127,7 +127,7 @@ FoldLayouts fold_layouts(const SpecPtr& self, const Sliding& s, at::IntArrayRef 
   plane.global_shape[last] = s.positions[0];
   plane.global_shape[last + 1] = s.positions[1];
   for (int64_t& block : plane.cuts[last].sizes) block /= s.positions[1];
-  // The rows whose windows' centres lie in the block, as unfold would have cut them.
+  // The rows whose windows' centres are in the block, as unfold would have cut them.
   const Window& window = s.windows[0];
   int64_t end = 0, previous = 0;
   for (size_t i = 0; i < out.cuts[last].sizes.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grid_sample: every output reads the input wherever its grid point lies, so the input's space is whole on every rank;
+// grid_sample: every output reads the input wherever its grid point is, so the input's space is whole on every rank;
 // batch, channels and the grid's space may be cut. An operator described by axes:
 //
 //     input [n, c, H, W] x grid [n, h, w, 2] -> [n, c, h, w]        grad_input is summed over h and w, grad_grid over c
@@ -76,18 +76,19 @@ std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   s.axes.inputs = {s.output, s.input, s.grid};
   s.axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve, PartialUse::kResolve};
   const auto mask = call.value("output_mask").toBoolList();
-  const bool wants_input = mask[0];
+  const bool needs_input_gradient = mask[0];
   s.axes.outputs = {s.output};
   s.axes.output_shapes = {s.output_shape};
   Plan plan = solve(call, s.axes);
   const Layout chosen = plan.outputs[0]->layout();
-  plan.outputs = {wants_input ? summed(chosen, s.input, input->global_shape()) : nullptr,
+  plan.outputs = {needs_input_gradient ? summed(chosen, s.input, input->global_shape()) : nullptr,
                   summed(chosen, s.grid, grid->global_shape())};
-  plan.run = [wants_input, at_grad_output = call.arg("grad_output"), at_input = call.arg("input"),
+  plan.run = [needs_input_gradient, at_grad_output = call.arg("grad_output"), at_input = call.arg("input"),
               at_grid = call.arg("grid")](LocalCall& call) {
     const at::Tensor grad = call.tensor(at_grad_output), x = call.tensor(at_input), g = call.tensor(at_grid);
     if (grad.numel() > 0) return call.run();
-    call.give(wants_input ? at::zeros(x.sizes(), x.options()) : at::Tensor(), at::zeros(g.sizes(), g.options()));
+    call.give(needs_input_gradient ? at::zeros(x.sizes(), x.options()) : at::Tensor(),
+              at::zeros(g.sizes(), g.options()));
   };
   return plan;
 }

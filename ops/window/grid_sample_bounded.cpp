@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// grid_sample with a stated bound on displacements: outputs are cut as the grid is, and each rank borrows the box of
-// the input that its outputs can reach. Backward, the gradient of that box goes home by the map's adjoint.
-// The kernels are the host's: blocks of a device are sampled there, and rows travel from device to device.
+// grid_sample with a stated bound on displacements: outputs are cut as the grid is, and each rank fetches the box of
+// the input that its outputs can reach. Backward, the gradient of that box returns to its owners by the map's
+// adjoint. The kernels are the host's: blocks of a device are sampled there, and rows are sent from device to
+// device.
 //
 //     outputs   |0 1 2 3|4 5 6 7|      max_displacement 1.5, bilinear:
 //     input     |0 1 2 3|4 5 6 7|      rank 0 reads rows [0, 6), rank 1 rows [2, 8)
@@ -63,16 +64,16 @@ Tensor forward_meta(const Tensor& input, const Tensor& grid, Word mode, Word pad
 }
 
 Pair backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
-                  bool align_corners, Bound bound, SampleWanted wanted) {
+                  bool align_corners, Bound bound, RequiredSamples required) {
   const Sampler sampler = sampler_of(options_of(mode, padding_mode, align_corners, bound), input, grid);
   return sample_part_backward(sampler, grad, input, input.sizes(), std::vector<int64_t>(sampler.in.size(), 0), grid,
-                              wanted);
+                              required);
 }
 
 Pair backward_meta(const Tensor&, const Tensor& input, const Tensor& grid, Word, Word, bool, Bound,
-                   SampleWanted wanted) {
+                   RequiredSamples required) {
   const auto like = [](const Tensor& t) { return at::empty(t.sizes(), t.options()); };
-  return {wanted[0] ? like(input) : Tensor(), wanted[1] ? like(grid) : Tensor()};
+  return {required[0] ? like(input) : Tensor(), required[1] ? like(grid) : Tensor()};
 }
 
 // Autograd
@@ -85,12 +86,12 @@ Tensor call(const Tensor& input, const Tensor& grid, const GridSample& o) {
 }
 
 Pair call_backward(const Tensor& grad, const Tensor& input, const Tensor& grid, const GridSample& o,
-                   SampleWanted wanted) {
+                   RequiredSamples required) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("moonhalo::grid_sample_backward", "")
                              .typed<decltype(backward_cpu)>();
   const Bound bound = o.max_displacement ? Bound(at::ArrayRef<double>(*o.max_displacement)) : Bound();
-  return op.call(grad, input, grid, o.mode, o.padding_mode, o.align_corners, bound, wanted);
+  return op.call(grad, input, grid, o.mode, o.padding_mode, o.align_corners, bound, required);
 }
 
 bool differentiates(const Tensor& tensor) {
@@ -100,12 +101,12 @@ bool differentiates(const Tensor& tensor) {
 // Stands in the graph of a derivative that was recorded, to say what cannot be had.
 struct SampleBackward : torch::autograd::Function<SampleBackward> {
   static variable_list forward(AutogradContext*, const Tensor& grad, const Tensor& input, const Tensor& grid,
-                               const GridSample& options, SampleWanted wanted) {
+                               const GridSample& options, RequiredSamples required) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [for_input, for_grid] = call_backward(grad, input, grid, options, wanted);
+    auto [for_input, for_grid] = call_backward(grad, input, grid, options, required);
     // A Function has no undefined results.
-    if (!wanted[0]) for_input = at::empty({0}, at::kFloat);
-    if (!wanted[1]) for_grid = at::empty({0}, at::kFloat);
+    if (!required[0]) for_input = at::empty({0}, at::kFloat);
+    if (!required[1]) for_grid = at::empty({0}, at::kFloat);
     return {for_input, for_grid};
   }
   static variable_list backward(AutogradContext*, const variable_list&) {
@@ -132,7 +133,7 @@ struct Sample : torch::autograd::Function<Sample> {
     GridSample options{data["mode"].toStringRef(), data["padding_mode"].toStringRef(), data["align_corners"].toBool()};
     if (data.count("max_displacement")) options.max_displacement = data["max_displacement"].toDoubleVector();
     const auto saved = context->get_saved_variables();
-    // The graph is alike on all ranks, and so is what is asked of it.
+    // The graph is the same on all ranks, and so is what is asked of it.
     auto [for_input, for_grid] = call_backward(grads[0], saved[0], saved[1], options,
                                                {context->needs_input_grad(0), context->needs_input_grad(1)});
     return {for_input, for_grid, Tensor()};
@@ -155,14 +156,14 @@ Tensor forward_autograd(const Tensor& input, const Tensor& grid, Word mode, Word
 }
 
 Pair backward_autograd(const Tensor& grad, const Tensor& input, const Tensor& grid, Word mode, Word padding_mode,
-                       bool align_corners, Bound bound, SampleWanted wanted) {
+                       bool align_corners, Bound bound, RequiredSamples required) {
   const GridSample options = options_of(mode, padding_mode, align_corners, bound);
   if (differentiates(grad) || differentiates(input) || differentiates(grid)) {
-    const auto results = SampleBackward::apply(grad, input, grid, options, wanted);
-    return {wanted[0] ? results[0] : Tensor(), wanted[1] ? results[1] : Tensor()};
+    const auto results = SampleBackward::apply(grad, input, grid, options, required);
+    return {required[0] ? results[0] : Tensor(), required[1] ? results[1] : Tensor()};
   }
   const at::AutoDispatchBelowADInplaceOrView below;
-  return call_backward(grad, input, grid, options, wanted);
+  return call_backward(grad, input, grid, options, required);
 }
 
 TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
@@ -187,8 +188,8 @@ TORCH_LIBRARY_FRAGMENT(moonhalo, library) {
 struct Division {
   Sampler sampler;
   SpecPtr input, grid, output;
-  std::shared_ptr<const IntervalMap> borrow;
-  std::vector<int64_t> begin;  // of the borrowed box's space
+  std::shared_ptr<const IntervalMap> halo_map;
+  std::vector<int64_t> begin;  // of the fetched box's space
 
   static GridSample options(const OpCall& call) {
     GridSample o{call.value("mode").toStringRef(), call.value("padding_mode").toStringRef(),
@@ -232,7 +233,7 @@ struct Division {
       for (int64_t d = 2; d < box.ndim(); ++d) box[d] = sampler.rows_read(d - 2, box[d]);
       return box;
     };
-    borrow = std::make_shared<const IntervalMap>(input, [&](int64_t rank) { return requests_for(box(rank)); });
+    halo_map = std::make_shared<const IntervalMap>(input, [&](int64_t rank) { return requests_for(box(rank)); });
     for (const Interval& rows : box(input->mesh()->rank())) begin.push_back(rows.begin);
     begin.erase(begin.begin(), begin.begin() + 2);
   }
@@ -261,7 +262,7 @@ std::optional<Plan> plan_sample(const OpCall& call) {
     Tensor away = d.sampler.displacement(grid, {offsets.begin() + 2, offsets.end()});
     d.input->mesh()->group().all_reduce(away, ReduceOp::kMax);
     d.sampler.check_displacement(away);
-    const Tensor part = gather(*d.borrow, input);
+    const Tensor part = gather(*d.halo_map, input);
     call.give(sample_part(d.sampler, part.cpu(), d.begin, grid).to(input.device()));
   };
   return plan;
@@ -272,21 +273,21 @@ std::optional<Plan> plan_sample_backward(const OpCall& call) {
   const int64_t ndim = division->output->ndim();
   Plan plan;
   const auto mask = call.value("output_mask").toBoolList();
-  const SampleWanted wanted = {mask[0], mask[1]};
-  plan.inputs = {division->output, wanted[1] ? division->input : SpecPtr(), division->grid};
-  plan.outputs = {wanted[0] ? division->sums(division->input, all_dims(ndim)) : SpecPtr(),
-                  wanted[1] ? division->sums(division->grid, {1}) : SpecPtr()};
-  plan.run = [division, wanted, at_grad = call.arg("grad"), at_grid = call.arg("grid"),
+  const RequiredSamples required = {mask[0], mask[1]};
+  plan.inputs = {division->output, required[1] ? division->input : SpecPtr(), division->grid};
+  plan.outputs = {required[0] ? division->sums(division->input, all_dims(ndim)) : SpecPtr(),
+                  required[1] ? division->sums(division->grid, {1}) : SpecPtr()};
+  plan.run = [division, required, at_grad = call.arg("grad"), at_grid = call.arg("grid"),
               at_input = call.arg("input")](LocalCall& call) {
     const Division& d = *division;
     const Tensor grad = call.tensor(at_grad), grid = call.tensor(at_grid).cpu();
     Tensor part;
-    if (wanted[1]) part = gather(*d.borrow, call.tensor(at_input)).cpu();
+    if (required[1]) part = gather(*d.halo_map, call.tensor(at_input)).cpu();
     auto [for_part, for_grid] =
-        sample_part_backward(d.sampler, grad.cpu(), part, d.borrow->needed_shape(), d.begin, grid, wanted);
+        sample_part_backward(d.sampler, grad.cpu(), part, d.halo_map->needed_shape(), d.begin, grid, required);
     Tensor for_input;
-    if (wanted[0]) for_input = scatter_add(*d.borrow, for_part.to(grad.device()));
-    if (wanted[1]) for_grid = for_grid.to(grad.device());
+    if (required[0]) for_input = scatter_add(*d.halo_map, for_part.to(grad.device()));
+    if (required[1]) for_grid = for_grid.to(grad.device());
     call.give(std::move(for_input), std::move(for_grid));
   };
   return plan;

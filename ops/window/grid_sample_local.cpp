@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling of a part of a field, in positions of the whole field: LibTorch's kernels measure positions by the extents
-// of the tensor at hand, and what is rounded anew may fall to the other side of a pixel.
+// Sampling of a part of a field, in positions of the whole field: LibTorch's kernels measure positions by the
+// extents of the tensor at hand, and what is rounded again may fall to the other side of a pixel.
 #include "moonhalo/ops/window/grid_sample_local.h"
 
 #include <ATen/ATen.h>
@@ -90,7 +90,7 @@ struct Taps {
   T weight[4], slope[4];
 };
 
-// One part of a field: its space, and where it lies in the whole.
+// One part of a field: its space, and where it is in the whole.
 template <typename T>
 struct Part {
   const Sampler& sampler;
@@ -113,10 +113,10 @@ struct Part {
     Place<T> p{(coordinate + 1) * half - (sampler.align_corners ? T(0) : T(0.5)), half};
     Taps<T> taps;
     const auto add = [&](T pixel, T weight, T slope) {
-      // Compared as a number: what lies far outside may not fit an integer.
+      // Compared as a number: what is far outside may not fit an integer.
       if (!(pixel >= 0 && pixel < static_cast<T>(extent))) return;
       const int64_t row = static_cast<int64_t>(pixel) - begin[d];
-      TORCH_INTERNAL_ASSERT(row >= 0 && row < length[d], "grid_sample: row ", static_cast<int64_t>(pixel), " was not borrowed");
+      TORCH_INTERNAL_ASSERT(row >= 0 && row < length[d], "grid_sample: row ", static_cast<int64_t>(pixel), " was not fetched");
       taps.offset[taps.count] = row * stride[d];
       taps.weight[taps.count] = weight;
       taps.slope[taps.count++] = slope;
@@ -170,12 +170,12 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
   TORCH_CHECK_VALUE((ndim == 4 || ndim == 5) && grid.size() == ndim && grid[0] == input[0] &&
                         grid.back() == static_cast<int64_t>(ndim) - 2,
                     "grid_sample: a grid of shape ", shape_string(grid), " for an input of shape ", shape_string(input),
-                    "\n  have  [batch, channels, space...] and [batch, space..., dims of space] are wanted",
+                    "\n  have  [batch, channels, space...] and [batch, space..., dims of space] are required",
                     "\n  fix   give the same batch, and points with a coordinate for each of 2 or 3 dims of space");
   // Without a bound the kernels are LibTorch's, for what they take.
   const bool ours = !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
   TORCH_CHECK_TYPE(input_dtype == grid_dtype && ours, "grid_sample: an input of ", input_dtype, " and a grid of ", grid_dtype, "\n  have  ",
-                   options.max_displacement ? "Float or Double, both alike, is wanted" : "both alike are wanted", "\n  fix   convert them");
+                   options.max_displacement ? "Float or Double, both the same, is required" : "both the same are required", "\n  fix   convert them");
   TORCH_CHECK_VALUE(mode != Mode::kCubic || ndim == 4, "grid_sample: bicubic for 3 dims of space\n  have  an input of shape ",
                     shape_string(input), "\n  fix   use bilinear or nearest");
   in = input.slice(2).vec();
@@ -188,7 +188,7 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
   if (bound.size() == 1) bound.resize(in.size(), bound[0]);
   const bool distances = std::all_of(bound.begin(), bound.end(), [](double b) { return b >= 0; });
   TORCH_CHECK_VALUE(bound.size() == in.size() && distances, "grid_sample: max_displacement = ", at::ArrayRef<double>(bound), " for ", in.size(),
-                    " dims of space\n  have  distances in pixels are wanted\n  fix   give one for all dims, or one for each, at least 0");
+                    " dims of space\n  have  distances in pixels are required\n  fix   give one for all dims, or one for each, at least 0");
   rounding =
       8 * (input_dtype == at::kFloat ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon());
 }
@@ -243,7 +243,7 @@ at::Tensor Sampler::displacement(const at::Tensor& grid, const std::vector<int64
 void Sampler::check_displacement(const at::Tensor& displacement) const {
   for (size_t d = 0; d < in.size(); ++d) {
     const double away = displacement[static_cast<int64_t>(d)].item<double>();
-    TORCH_CHECK_VALUE(std::isfinite(away) && away <= bound[d] + tolerance(d), "grid_sample: a point lies ", away,
+    TORCH_CHECK_VALUE(std::isfinite(away) && away <= bound[d] + tolerance(d), "grid_sample: a point is ", away,
                       " pixels from its identity position along dim ", d + 2, ", beyond max_displacement = ", bound[d],
                       "\n  have  an input of ", in[d], " pixels there and ", out[d], " outputs",
                       "\n  fix   give finite points, and a larger max_displacement or none to gather the input");
@@ -278,19 +278,19 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given, const st
 std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, const at::Tensor& given_grad,
                                                         const at::Tensor& given, at::IntArrayRef part_shape,
                                                         const std::vector<int64_t>& begin, const at::Tensor& given_grid,
-                                                        SampleWanted wanted) {
+                                                        RequiredSamples required) {
   const at::Tensor grid = given_grid.contiguous(), grad = given_grad.contiguous(),
-                   input = wanted[1] ? given.contiguous() : at::Tensor();
-  at::Tensor for_input = wanted[0] ? at::zeros(part_shape, grad.options()) : at::Tensor(),
-             for_grid = wanted[1] ? at::zeros(grid.sizes(), grid.options()) : at::Tensor();
+                   input = required[1] ? given.contiguous() : at::Tensor();
+  at::Tensor for_input = required[0] ? at::zeros(part_shape, grad.options()) : at::Tensor(),
+             for_grid = required[1] ? at::zeros(grid.sizes(), grid.options()) : at::Tensor();
   const int64_t channels = grad.size(1), dims = grid.size(-1), batch = grid.size(0);
   const int64_t points = c10::multiply_integers(grid.sizes().slice(1, dims));
   AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "grid_sample", [&] {
     const Part<scalar_t> part(sampler, part_shape, begin);
-    const scalar_t *values = wanted[1] ? input.const_data_ptr<scalar_t>() : nullptr,
+    const scalar_t *values = required[1] ? input.const_data_ptr<scalar_t>() : nullptr,
                    *at = grid.const_data_ptr<scalar_t>(), *from = grad.const_data_ptr<scalar_t>();
-    scalar_t *to = wanted[0] ? for_input.mutable_data_ptr<scalar_t>() : nullptr,
-             *slope_to = wanted[1] ? for_grid.mutable_data_ptr<scalar_t>() : nullptr;
+    scalar_t *to = required[0] ? for_input.mutable_data_ptr<scalar_t>() : nullptr,
+             *slope_to = required[1] ? for_grid.mutable_data_ptr<scalar_t>() : nullptr;
     // Points of one image may share pixels, so images are what threads divide.
     parallel_for(0, batch, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first * points; i < last * points; ++i) {

@@ -30,7 +30,7 @@ struct Sampler {
 
   /// The place that output row `o` of dim `d` of space reads if nothing is displaced, in pixels.
   double identity(size_t d, int64_t o) const;
-  /// Positions may be off by rounding: accepted beyond the bound, and half of what is borrowed beyond it.
+  /// Positions may be off by rounding: accepted beyond the bound, and half of what is fetched beyond it.
   double tolerance(size_t d) const { return 1e-3 + rounding * static_cast<double>(in[d]); }
   /// Input rows of dim `d` that the outputs `out` may read.
   Interval rows_read(size_t d, const Interval& out) const;
@@ -45,13 +45,13 @@ struct Sampler {
 /// CPU.
 at::Tensor sample_part(const Sampler& sampler, const at::Tensor& input, const std::vector<int64_t>& begin,
                        const at::Tensor& grid);
-/// Says which gradients are wanted, of the input and of the grid. One that is not is undefined.
-using SampleWanted = std::array<bool, 2>;
+/// Says which gradients are required, of the input and of the grid. One that is not is undefined.
+using RequiredSamples = std::array<bool, 2>;
 /// Gradients of that part of the input, whose shape is `part`, and of the grid. `input` is read for the grid's alone,
 /// and may else be undefined.
 std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, const at::Tensor& grad,
                                                         const at::Tensor& input, at::IntArrayRef part,
                                                         const std::vector<int64_t>& begin, const at::Tensor& grid,
-                                                        SampleWanted wanted);
+                                                        RequiredSamples required);
 
 }  // namespace moonhalo

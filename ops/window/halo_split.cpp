@@ -48,12 +48,12 @@ HaloSplit::Part fed_part(const HaloReach& reach, const Box& block, const Box& ro
   return part;
 }
 
-// By plain windows, the outputs of the block that read a borrowed box: near one of its edges.
+// By plain windows, the outputs of the block that read a fetched box: near one of its edges.
 HaloSplit::Part edge_part(const HaloReach& reach, const HaloReach::Dim& across, bool low, HaloSplit::Part block,
-                          const Box& borrowed) {
+                          const Box& halo_rows) {
   const Interval owned = block.input[across.dim];
   Interval& outputs = block.output[across.dim];
-  if (borrowed.empty()) {
+  if (halo_rows.empty()) {
     outputs.end = outputs.begin;
   } else if (low) {
     outputs.end = first_inner(across, outputs, owned);
@@ -71,11 +71,11 @@ Interval borrowed_rows(const HaloReach& reach, size_t i, const HaloReach::Dim& o
                        const Interval& block) {
   const int64_t across = reach.cut[i / 2].dim;
   const bool low = i % 2 == 0;
-  const Interval wanted = one.reads(block).intersect({0, reach.input->global_shape()[one.dim]});
-  Interval rows = one.dim < across ? own.intersect(wanted) : wanted;
-  if (one.dim == across && low) rows.end = std::min(own.begin, wanted.end);
-  if (one.dim == across && !low) rows.begin = std::max(own.end, wanted.begin);
-  return wanted.empty() || rows.empty() ? Interval{0, 0} : rows;
+  const Interval required = one.reads(block).intersect({0, reach.input->global_shape()[one.dim]});
+  Interval rows = one.dim < across ? own.intersect(required) : required;
+  if (one.dim == across && low) rows.end = std::min(own.begin, required.end);
+  if (one.dim == across && !low) rows.begin = std::max(own.end, required.begin);
+  return required.empty() || rows.empty() ? Interval{0, 0} : rows;
 }
 
 }  // namespace
@@ -99,11 +99,11 @@ std::string HaloSplit::to_string() const {
   };
   if (interior) add("interior ", *interior);
   for (const Part& slab : slabs) add("slab ", slab);
-  for (const Box& box : borrowed) text += "borrowed " + box_string(box) + "\n";
+  for (const Box& box : halo_rows) text += "fetched " + box_string(box) + "\n";
   return text;
 }
 
-std::vector<Box> borrowed_boxes(const HaloReach& reach, int64_t rank) {
+std::vector<Box> halo_boxes(const HaloReach& reach, int64_t rank) {
   const Box owned = block_box(*reach.input, rank), block = block_box(*reach.output, rank);
   std::vector<Box> boxes;
   for (size_t i = 0; i < 2 * reach.cut.size(); ++i) {
@@ -121,9 +121,9 @@ std::vector<Box> borrowed_boxes(const HaloReach& reach, int64_t rank) {
 
 HaloMaps halo_maps(const HaloReach& reach, const SpecPtr& spec) {
   const int64_t me = spec->mesh()->rank();
-  const std::vector<Box> borrowed = borrowed_boxes(reach, me);
+  const std::vector<Box> halo_rows = halo_boxes(reach, me);
   HaloMaps maps;
-  for (size_t i = 0; i < borrowed.size(); ++i) {
+  for (size_t i = 0; i < halo_rows.size(); ++i) {
     const auto along = [&](int64_t dim, const Interval& owned, const Interval& block) {
       for (const HaloReach::Dim& one : reach.cut) {
         if (one.dim == dim) return HaloRequest{borrowed_rows(reach, i, one, owned, block)};
@@ -141,7 +141,7 @@ HaloMaps halo_maps(const HaloReach& reach, const SpecPtr& spec) {
 HaloSplit split_outputs(const HaloReach& reach, int64_t rank) {
   const Box owned = block_box(*reach.input, rank);
   HaloSplit split;
-  split.borrowed = borrowed_boxes(reach, rank);
+  split.halo_rows = halo_boxes(reach, rank);
   Box left = block_box(*reach.output, rank);  // the outputs that no slab has taken
   for (const HaloReach::Dim& across : reach.cut) {
     Interval& inner = left[across.dim];
@@ -162,17 +162,19 @@ HaloSplit split_outputs(const HaloReach& reach, int64_t rank) {
 
 HaloSplit split_inputs(const HaloReach& reach, int64_t rank) {
   const Box owned = block_box(*reach.input, rank), block = block_box(*reach.output, rank);
-  HaloSplit split{fed_part(reach, block, owned), {}, borrowed_boxes(reach, rank)};
-  for (size_t i = 0; i < split.borrowed.size(); ++i) {
-    const Box& borrowed = split.borrowed[i];
+  HaloSplit split{fed_part(reach, block, owned), {}, halo_boxes(reach, rank)};
+  for (size_t i = 0; i < split.halo_rows.size(); ++i) {
+    const Box& halo_rows = split.halo_rows[i];
     const HaloReach::Dim& across = reach.cut[i / 2];
-    split.slabs.push_back(across.feeds ? fed_part(reach, block, borrowed)
-                                       : edge_part(reach, across, i % 2 == 0, {block, owned}, borrowed));
+    split.slabs.push_back(across.feeds ? fed_part(reach, block, halo_rows)
+                                       : edge_part(reach, across, i % 2 == 0, {block, owned}, halo_rows));
   }
   return split;
 }
 
-HaloSplit undivided(const Box& outputs, const Box& needed) { return {std::nullopt, {{outputs, needed}}, {needed}}; }
+HaloSplit without_trivial_mesh_dims(const Box& outputs, const Box& needed) {
+  return {std::nullopt, {{outputs, needed}}, {needed}};
+}
 
 at::Tensor part(const Tile& tile, const Box& box) {
   at::Tensor result = tile.data;

@@ -30,10 +30,10 @@ struct HaloReach {
 HaloReach reach_of(const SpecPtr& input, const SpecPtr& output, const std::vector<Window>& windows);
 
 /// Divides one rank's outputs and the rows that they read: the part that needs no other rank is computed while rows
-/// travel, the rest afterwards, on slabs. All boxes are global; those of the input may leave the domain.
+/// are sent, the rest afterwards, on slabs. All boxes are global; those of the input may leave the domain.
 ///
-///     owned rows        |o o o o o o o o|           borrowed:   +---------------+
-///     borrowed      b b |               | b b                   | low of dim 2  |
+///     owned rows        |o o o o o o o o|           fetched:   +---------------+
+///     fetched      b b |               | b b                   | low of dim 2  |
 ///                                                               +---+-------+---+
 ///     split_outputs     |  i i i i i i  |     read o            |dim|       |dim|
 ///       slabs           |s             s|     read b and o      | 3 | owned | 3 |
@@ -47,28 +47,28 @@ struct HaloSplit {
   };
   std::optional<Part> interior;  ///< reads the owned rows alone; on every rank or on none
   std::vector<Part> slabs;
-  std::vector<Box> borrowed;  ///< two per cut dim, disjoint, within the domain; empty where the rank lacks nothing
+  std::vector<Box> halo_rows;  ///< two per cut dim, disjoint, within the domain; empty where the rank lacks nothing
 
   /// A line for each part and each box.
   std::string to_string() const;
 };
 
 /// The boxes that `rank` lacks, low and high along every cut dim; those of the first dim reach over the corners.
-std::vector<Box> borrowed_boxes(const HaloReach& reach, int64_t rank);
+std::vector<Box> halo_boxes(const HaloReach& reach, int64_t rank);
 
 using HaloMaps = std::vector<std::shared_ptr<const IntervalMap>>;
 /// The maps that bring them, in their order, to every rank from the owners of `spec`, whose cut dims are cut as those
 /// of reach.input; none where no rank lacks anything. All ranks make the same maps.
 HaloMaps halo_maps(const HaloReach& reach, const SpecPtr& spec);
 
-/// Each output belongs to one part, as maxima and softmax need it. Slabs read owned and borrowed rows.
+/// Each output belongs to one part, as maxima and softmax need it. Slabs read owned and halo rows.
 HaloSplit split_outputs(const HaloReach& reach, int64_t rank);
 /// Each input row belongs to one part, as sums allow it: the interior gives to all outputs, and the results of the
-/// slabs, one per borrowed box in their order, are added. A slab of a plain window is as wide as the windows of its
+/// slabs, one per fetched box in their order, are added. A slab of a plain window is as wide as the windows of its
 /// outputs, with zeros for all rows but those of its box; one of a transposed window is its box.
 HaloSplit split_inputs(const HaloReach& reach, int64_t rank);
-/// No interior: one slab for all outputs of the rank, which reads the rows `needed`, borrowed as one box.
-HaloSplit undivided(const Box& outputs, const Box& needed);
+/// No interior: one slab for all outputs of the rank, which reads the rows `needed`, fetched as one box.
+HaloSplit without_trivial_mesh_dims(const Box& outputs, const Box& needed);
 
 /// A tensor that holds a box. Dims that all boxes leave whole may have other extents.
 struct Tile {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Max and average pooling over cut dims: as a convolution, an output row lies where the centre of
-// its window lies, and its rank borrows the rows that the window reaches. Indices of a maximum are
-// global. Windows inside the owned rows are pooled while the others' rows travel.
+// Max and average pooling over cut dims: as a convolution, an output row is where the centre of its window is, and
+// its rank fetches the rows that the window reaches. Indices of a maximum are global. Windows inside the owned rows
+// are pooled while the others' rows are sent.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -40,9 +40,9 @@ struct LocalPool {
   // the edges, too, which the slabs overwrite.
   std::optional<Call> interior;
   std::vector<Call> slabs;
-  std::vector<Box> borrowed;
+  std::vector<Box> halo_rows;
   HaloMaps maps;
-  std::vector<std::vector<int64_t>> divisors;  // averages whose windows are not all alike: per dim, per output row
+  std::vector<std::vector<int64_t>> divisors;  // averages whose windows are not all the same: per dim, per output row
 
   bool empty() const { return c10::multiply_integers(output_shape) == 0; }
 
@@ -219,7 +219,7 @@ bool pooling_gives_outputs(const Pooling& p) {
 // With what the forward kernel needs to work on its inner outputs first.
 LocalPool divided(const Pooling& p) {
   LocalPool local = p.local;
-  HaloSplit split = undivided(local.block, local.needed);
+  HaloSplit split = without_trivial_mesh_dims(local.block, local.needed);
   if (pooling_gives_outputs(p)) {
     const HaloReach reach = reach_of(p.input, p.output, local.windows);
     split = split_outputs(reach, p.input->mesh()->rank());
@@ -229,7 +229,7 @@ LocalPool divided(const Pooling& p) {
     local.maps = {local.halo};
   }
   for (const HaloSplit::Part& slab : split.slabs) local.slabs.push_back(local.call_of(slab));
-  local.borrowed = std::move(split.borrowed);
+  local.halo_rows = std::move(split.halo_rows);
   return local;
 }
 
@@ -262,7 +262,7 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self, double fill, c
   exchange.wait();
   std::vector<Tile> tiles;
   if (local.interior && !local.slabs.empty()) tiles.push_back({self, local.interior->input});
-  for (size_t i = 0; i < local.maps.size(); ++i) tiles.push_back({exchange.gathered(i), local.borrowed[i]});
+  for (size_t i = 0; i < local.maps.size(); ++i) tiles.push_back({exchange.gathered(i), local.halo_rows[i]});
   for (const LocalPool::Call& slab : local.slabs) {
     if (local.empty()) continue;
     Pooled pooled = pool(slab, assemble(slab.input, tiles, fill));
@@ -340,13 +340,13 @@ void localize_average(const OpCall& call, Pooling& p, Plan& plan) {
   if (!p.local.halo || call.given("divisor_override")) return;
   const bool include_pad = call.flag("count_include_pad");
   int64_t full = 1;
-  bool alike = !p.ceil_mode;
+  bool identical = !p.ceil_mode;
   for (const Window& window : p.local.windows) {
     full *= window.kernel;
-    alike &= include_pad || window.padding == 0;
+    identical &= include_pad || window.padding == 0;
   }
-  plan.argument_overrides.emplace_back(call.arg("divisor_override"), c10::IValue(alike ? full : int64_t{1}));
-  if (alike) return;
+  plan.argument_overrides.emplace_back(call.arg("divisor_override"), c10::IValue(identical ? full : int64_t{1}));
+  if (identical) return;
   const int64_t first = p.output->ndim() - static_cast<int64_t>(p.local.windows.size());
   for (size_t i = 0; i < p.local.windows.size(); ++i) {
     const Window& window = p.local.windows[i];

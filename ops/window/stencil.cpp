@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finite differences: an operator that is linear, its adjoint, and their rule on the interval map. Blocks stay as they
-// are; rows from the lowest to the highest offset are borrowed, and backward their gradients are sent back.
+// Finite differences: an operator that is linear, its adjoint, and their rule on the interval map. Blocks stay as
+// they are; rows from the lowest to the highest offset are fetched, and backward their gradients are sent back.
 #include "moonhalo/ops/window/stencil.h"
 
 #include <ATen/ATen.h>

@@ -87,7 +87,7 @@ StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::Scal
   TORCH_CHECK_VALUE(m >= 0 && order >= 2 && order % 2 == 0, "stencil: derivative ", m, " of order ", order,
                     "\n  have  central differences\n  fix   give a derivative of at least 0 and an even order");
   TORCH_CHECK_VALUE(std::isfinite(options.spacing) && options.spacing != 0, "stencil: the spacing is ", options.spacing,
-                    "\n  have  rows that lie nowhere\n  fix   give the distance of neighbouring rows");
+                    "\n  have  rows that are nowhere\n  fix   give the distance of neighbouring rows");
   const double factor = std::pow(options.spacing, -static_cast<double>(m));
   const int64_t half = (m + 1) / 2 + order / 2 - 1;
   std::vector<double> places;

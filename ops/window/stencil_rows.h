@@ -40,7 +40,7 @@ class StencilRows {
   std::vector<int64_t> offsets_;
   std::vector<double> weights_;
   Boundary boundary_ = Boundary::kZero;
-  // One-sided: so many rows at each end have formulas of their own, from that many rows at the end: [row][point].
+  // One-sided: a number of rows at each end has formulas of its own, from that many rows at the end: [row][point].
   int64_t edge_rows_ = 0, edge_points_ = 0;
   std::vector<double> low_, high_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted
-// sum of one, two or four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples
-// the dims that are not cut, cut dims are resampled here, from the owned rows and the few borrowed ones.
+// Resampling to a given size. Every mode is a product of one-dim maps, each output row a weighted sum of one, two or
+// four input rows, or with antialiasing of as many as its window covers. LibTorch's kernel resamples the dims that
+// are not cut, cut dims are resampled here, from the owned rows and the few fetched ones.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ bool is_smooth(Interpolation mode) {
   return mode == Interpolation::kSmoothLinear || mode == Interpolation::kSmoothCubic;
 }
 
-// One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with
-// align_corners the end rows' centres meet, otherwise the domain's ends do.
+// One dim of a resampling, in global terms. Positions as in LibTorch's UpSample.h: with align_corners the end rows'
+// centres coincide, otherwise the domain's ends do.
 class Dim {
  public:
   Dim(Interpolation mode, int64_t in, int64_t out, bool align_corners, std::optional<double> factor,
@@ -164,9 +164,9 @@ struct RowTaps {
   }
 
  private:
-  std::vector<int64_t> resized(const at::Tensor& x, int64_t rows_wanted) const {
+  std::vector<int64_t> resized(const at::Tensor& x, int64_t required_rows) const {
     std::vector<int64_t> shape = x.sizes().vec();
-    shape[dim] = rows_wanted;
+    shape[dim] = required_rows;
     return shape;
   }
   at::Tensor row_index(const at::Tensor& like, int64_t tap) const {
@@ -315,7 +315,7 @@ Specs specs_of(const OpCall& call, bool backward) {
   return {intern(std::move(in)), intern(std::move(out))};
 }
 
-// The dims that are resampled from borrowed rows; LibTorch's kernel does the others. Of such a dim the kernel's own
+// The dims that are resampled from halo rows; LibTorch's kernel does the others. Of such a dim the kernel's own
 // factor is cleared, in `edits`.
 std::vector<std::optional<Dim>> dims_of(const OpCall& call, const Specs& specs,
                                         std::vector<std::pair<Arg, c10::IValue>>& edits) {

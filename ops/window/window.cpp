@@ -35,7 +35,7 @@ std::vector<int64_t> Window::output_sizes(const std::vector<int64_t>& input_size
   int64_t end = 0, previous = 0;
   for (const int64_t size : input_sizes) {
     end += size;
-    // Number of outputs whose centre lies before row `end`.
+    // Number of outputs whose centre is before row `end`.
     int64_t count = transposed ? end * stride - padding + half : ceil_div(end + padding - half, stride);
     count = std::clamp<int64_t>(count, previous, out_extent);
     if (end == 0) count = 0;

@@ -127,7 +127,7 @@ int retain_grad(lua_State* lua) {
   return 0;
 }
 
-/// A Lua error in a hook travels through LibTorch as a C++ exception, not as Lua's own kind.
+/// A Lua error in a hook is sent through LibTorch as a C++ exception, not as Lua's own kind.
 at::Tensor run_hook(const HeldValue& function, const at::Tensor& gradient) {
   function.push();
   lua_State* lua = function.lua();
@@ -273,7 +273,7 @@ int autocast(lua_State* lua) {
   const at::ScalarType dtype = check_dtype(lua, 1);
   TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ",
                     dtype_name(dtype),
-                    " is no lower precision\n  fix   use \"bfloat16\" or \"float16\"");
+                    " is not a lower precision\n  fix   use \"bfloat16\" or \"float16\"");
   return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype);
 }
 
@@ -322,7 +322,7 @@ constexpr int64_t kMostThreads = 4096;
 ///     mh.get_num_threads()    --> 1
 int set_num_threads(lua_State* lua) {
   const int64_t count = check_int(lua, 1);
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMostThreads, "set_num_threads: ", count, " is no number of threads\n  fix   give 1 to ",
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMostThreads, "set_num_threads: ", count, " is not a number of threads\n  fix   give 1 to ",
                     kMostThreads);
   at::set_num_threads(static_cast<int>(count));
   return 0;

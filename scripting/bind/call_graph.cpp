@@ -67,7 +67,7 @@ struct Entered : at::ObserverContext {
   std::vector<at::Tensor> inputs;
 };
 
-/// Each weight meets every output element (of a transposed one, every input element) of its channel.
+/// Each weight contributes to every output element (of a transposed one, every input element) of its channel.
 int64_t macs_of_convolution(const Entered& call, const at::Tensor& field, const at::Tensor& weight,
                             const at::Tensor& out) {
   const at::Tensor& met = call.transposed ? field : out;
@@ -133,7 +133,7 @@ class TensorNames {
   std::unordered_map<const c10::TensorImpl*, int64_t> numbers_;
 };
 
-/// Runs the function that lies below `arguments` values, observed.
+/// Runs the function that is below `arguments` values, observed.
 void observe(lua_State* lua, int arguments, CallGraph& seen) {
   struct Observer {
     CallGraph* before;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets whether ranks compare their calls.
-#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {

@@ -22,7 +22,7 @@ int check_replicated_function(lua_State* lua) {
     push(lua, check_replicated());
     return 1;
   }
-  TORCH_CHECK_TYPE(lua_isboolean(lua, 1), "check_replicated: wanted true or false, got ", describe(lua, 1));
+  TORCH_CHECK_TYPE(lua_isboolean(lua, 1), "check_replicated: expected true or false, got ", describe(lua, 1));
   push(lua, set_check_replicated(lua_toboolean(lua, 1) != 0, context(lua).world.get()));
   return 1;
 }

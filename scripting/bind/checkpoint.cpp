@@ -73,7 +73,7 @@ int identity(lua_State* lua) {
 /// block(tensor) -> this rank's block, plain, and where it begins
 int block(lua_State* lua) {
   const at::Tensor tensor = check_tensor(lua, 1).detach();
-  push(lua, carried_out(is_shard_tensor(tensor) ? to_local(tensor) : tensor));
+  push(lua, materialize_lazy_bits(is_shard_tensor(tensor) ? to_local(tensor) : tensor));
   std::vector<int64_t> begin;
   const Box box = io::held_box(tensor);
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) begin.push_back(box[dim].begin);
@@ -130,7 +130,7 @@ int writer_add(lua_State* lua) {
     owners.push_back(is_nil(lua, -1) ? 0 : check_int(lua, -1));
     lua_pop(lua, 2);
   }
-  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors, owners, check_texts(lua, 4));
+  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors, owners, check_strings(lua, 4));
   return 0;
 }
 
@@ -277,7 +277,7 @@ const luaL_Reg kCheckpointFunctions[] = {
 };
 const luaL_Reg writer_methods[] = {
     {"add", guard<writer_add>},
-    {"check_alike", guard<call<io::CheckpointWriter, &io::CheckpointWriter::check_alike>>},
+    {"check_alike", guard<call<io::CheckpointWriter, &io::CheckpointWriter::check_same_entries>>},
     {"create", guard<call<io::CheckpointWriter, &io::CheckpointWriter::create>>},
     {"write_all", guard<writer_write>},
     {"copy", guard<writer_copy>},

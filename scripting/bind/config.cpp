@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings files in Lua. They may come from anywhere, so each runs in its own state that has nothing but a copy of
-// `math`: what it overwrites stays in there, and without the methods of texts there are no patterns, which take hours
-// within one instruction.
-// Random numbers are left out as well, which would differ between ranks.
+// `math`: what it overwrites stays in there, and without the methods of strings there are no patterns, which take
+// hours within one instruction. Random numbers are left out as well, which would differ between ranks.
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
@@ -19,11 +18,11 @@ namespace {
 constexpr size_t kMostBytes = size_t{64} << 20;
 constexpr int kMostInstructions = 10'000'000;
 constexpr int kInstructionsPerLook = 1000;
-constexpr int kMostSeconds = 3;  // of this thread; ten million instructions take less than one, but for long texts
+constexpr int kMostSeconds = 3;  // of this thread; ten million instructions take less than one, but for long strings
 constexpr int kDeepestTable = 100;
 constexpr size_t kBytesPerValue = 64;
 constexpr const char* kFix =
-    "\n  fix   settings are a table of numbers, texts, true, false and lists; calculate in the script";
+    "\n  fix   settings are a table of numbers, strings, true, false and lists; calculate in the script";
 
 /// Counts what a settings file has used.
 struct Used {
@@ -34,17 +33,17 @@ struct Used {
   int line = 0;  ///< the last one begun: Lua's error of memory has none
 };
 
-void* allocate(void* data, void* block, size_t before, size_t wanted) {
+void* allocate(void* data, void* block, size_t before, size_t required) {
   auto& used = *static_cast<Used*>(data);
   if (!block) before = 0;  // then it is the kind of object
-  if (wanted == 0) {
+  if (required == 0) {
     std::free(block);
     used.bytes -= before;
     return nullptr;
   }
-  if (wanted > before && used.bytes + (wanted - before) > used.most) return nullptr;
-  void* const made = std::realloc(block, wanted);
-  if (made) used.bytes += wanted - before;
+  if (required > before && used.bytes + (required - before) > used.most) return nullptr;
+  void* const made = std::realloc(block, required);
+  if (made) used.bytes += required - before;
   return made;
 }
 
@@ -91,7 +90,7 @@ int load_and_run(lua_State* lua) {
   return 1;
 }
 
-/// Makes values of one state anew in another.
+/// Makes values of one state again in another.
 class Copy {
  public:
   Copy(lua_State* from, lua_State* to, const std::string& path) : from_(from), to_(to), path_(path) {}

@@ -23,7 +23,7 @@ inline constexpr const char* kObjectName<io::FrameQueue::Ticket> = "FrameTicket"
 
 namespace {
 
-/// Tensors that a script makes lie on its device; these functions read numbers on the host.
+/// Tensors that a script makes are on its device; these functions read numbers on the host.
 at::Tensor on_host(const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; }
 
 /// _data.find_files(source): paths, by name.
@@ -32,7 +32,7 @@ int find_files(lua_State* lua) {
   return 1;
 }
 
-/// _data.file_version(path): a text that another one replaces when the file changes.
+/// _data.file_version(path): a string that another one replaces when the file changes.
 int file_version(lua_State* lua) {
   push(lua, io::file_version(check_string(lua, 1)));
   return 1;
@@ -108,7 +108,7 @@ int make_field_reader(lua_State* lua) {
 
 std::vector<io::FramePlace> check_places(lua_State* lua, int index) {
   const at::Tensor rows = on_host(check_tensor(lua, index));
-  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == 3 && rows.scalar_type() == at::kLong, "places: wanted int64 [n, 3]");
+  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == 3 && rows.scalar_type() == at::kLong, "places: expected int64 [n, 3]");
   const auto from = rows.accessor<int64_t, 2>();
   std::vector<io::FramePlace> places;
   for (int64_t i = 0; i < rows.size(0); ++i) places.push_back({from[i][0], from[i][1], from[i][2]});

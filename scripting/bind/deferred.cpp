@@ -72,7 +72,7 @@ int materialize_tensor(lua_State* lua) {
 int materialize_modules_tensors(lua_State* lua) {
   for (const char* method : {"parameters", "buffers"}) {
     const bool is_module = lua_istable(lua, 1) && luaL_getmetafield(lua, 1, "class") != LUA_TNIL;
-    TORCH_CHECK_TYPE(is_module, "materialize_module: wanted an nn.Module, got ", describe(lua, 1));
+    TORCH_CHECK_TYPE(is_module, "materialize_module: expected an nn.Module, got ", describe(lua, 1));
     lua_pop(lua, 1);
     lua_getfield(lua, 1, method);
     lua_pushvalue(lua, 1);

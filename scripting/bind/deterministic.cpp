@@ -11,7 +11,7 @@ namespace {
 ///   Makes LibTorch take algorithms whose results have the same bits in every run, and refuse, by name, operators that
 ///   have none. It concerns GPUs: on CPUs runs with as many ranks have the same bits anyway. Draws do not depend on the
 ///   number of ranks, sums do to rounding.
-///   on          boolean     true or false, on all ranks alike: ranks that are threads share the setting
+///   on          boolean     true or false, on all ranks: ranks that are threads share the setting
 ///   returns     boolean     what was set before
 ///   collective  no
 ///   errors      TypeError: on is not a boolean

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mh.tensor from Lua tables, the constants, and small functions of the module that are no
-// operators.
+// mh.tensor from Lua tables, the constants, and small functions of the module that are not operators.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Version.h>

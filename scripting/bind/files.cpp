@@ -139,7 +139,7 @@ int on_every_rank(lua_State* lua) {
   return 1;
 }
 
-/// _files.of_all_ranks(text) -> the texts of all ranks, in their order. Collective.
+/// _files.of_all_ranks(text) -> the strings of all ranks, in their order. Collective.
 int of_all_ranks(lua_State* lua) {
   const std::vector<std::string> texts = context(lua).world->all_gather_strings(check_string(lua, 1));
   lua_createtable(lua, static_cast<int>(texts.size()), 0);
@@ -223,10 +223,10 @@ std::vector<std::pair<std::string, at::Tensor>> check_named_tensors(lua_State* l
   return tensors;
 }
 
-std::map<std::string, std::string> check_texts(lua_State* lua, int index) {
+std::map<std::string, std::string> check_strings(lua_State* lua, int index) {
   std::map<std::string, std::string> texts;
   if (is_nil(lua, index)) return texts;
-  if (!lua_istable(lua, index)) argument_error(lua, index, "a table of texts");
+  if (!lua_istable(lua, index)) argument_error(lua, index, "a table of strings");
   for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) texts[check_string(lua, -2)] = check_string(lua, -1);
   return texts;
 }
@@ -244,7 +244,7 @@ bool is_method(lua_State* lua, int index, const char* name) {
 
 /// The tensor on top of the stack, which this rank has as a whole.
 at::Tensor check_whole_tensor(lua_State* lua, const std::string& name) {
-  TORCH_CHECK_TYPE(to_tensor(lua, -1) != nullptr, kSave, ": '", name, "' is no tensor but ", describe(lua, -1),
+  TORCH_CHECK_TYPE(to_tensor(lua, -1) != nullptr, kSave, ": '", name, "' is not a tensor but ", describe(lua, -1),
                    "\n  fix   give {name = tensor}, as state_dict() does; mh.checkpoint.save writes tables of other values");
   const at::Tensor tensor = check_tensor(lua, -1);
   TORCH_CHECK_VALUE(!is_shard_tensor(tensor), kSave, ": '", name, "' is a ShardTensor, of which this rank has a block",
@@ -255,8 +255,8 @@ at::Tensor check_whole_tensor(lua_State* lua, const std::string& name) {
 
 /// The tensors of {{name, tensor}, ...} or of {name = tensor}, the latter in the order of names.
 std::vector<std::pair<std::string, at::Tensor>> check_either(lua_State* lua, int index) {
-  TORCH_CHECK_TYPE(lua_istable(lua, index), kSave, ": wanted a table of tensors by name, got ", describe(lua, index));
-  TORCH_CHECK_TYPE(!is_method(lua, index, "state_dict"), kSave, ": a module or the like is no table of tensors",
+  TORCH_CHECK_TYPE(lua_istable(lua, index), kSave, ": expected a table of tensors by name, got ", describe(lua, index));
+  TORCH_CHECK_TYPE(!is_method(lua, index, "state_dict"), kSave, ": a module or the like is not a table of tensors",
                    "\n  fix   give its state_dict()");
   std::map<std::string, at::Tensor> named;
   std::map<lua_Integer, std::pair<std::string, at::Tensor>> listed;
@@ -300,7 +300,7 @@ std::vector<std::pair<std::string, at::Tensor>> check_either(lua_State* lua, int
 ///     mh.safetensors.load(path)[1][1]    --> bias
 int save_safetensors(lua_State* lua) {
   const std::string path = check_string(lua, 1);
-  io::save_safetensors(path, check_either(lua, 2), check_texts(lua, 3));
+  io::save_safetensors(path, check_either(lua, 2), check_strings(lua, 3));
   return 0;
 }
 

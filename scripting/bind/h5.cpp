@@ -53,7 +53,7 @@ AttributeValue check_values(lua_State* lua, int index) {
   }
   lua_Integer keys = 0;
   for (lua_pushnil(lua); lua_next(lua, lua_absindex(lua, index)) != 0; lua_pop(lua, 1)) ++keys;
-  TORCH_CHECK_TYPE(keys == count, "set_attr: a table with keys is no attribute\n  have  ", describe(lua, index),
+  TORCH_CHECK_TYPE(keys == count, "set_attr: a table with keys is not an attribute\n  have  ", describe(lua, index),
                    "\n  fix   give each as an attribute of its own, or a list");
   if (strings) return check_string_list(lua, index);
   if (integers && count > 0) return check_int_list(lua, index);
@@ -92,7 +92,7 @@ io::Attributes check_attributes(lua_State* lua, int index) {
   return attributes;
 }
 
-/// Key of the registry table that knows the script's files, without keeping them alive.
+/// Key of the registry table of the script's files, without keeping them alive.
 const char kFilesKey = 0;
 
 void push_files(lua_State* lua) {
@@ -433,7 +433,7 @@ std::shared_ptr<io::Dataset> dataset(lua_State* lua) { return check_object<io::D
 ///   decode      boolean     applies scale_factor, add_offset and fill value (NaN)
 ///   returns     Tensor      of the shape of the dataset or selection
 ///   collective  no
-///   errors      ValueError: values that are no numbers (strings()), or a damaged file
+///   errors      ValueError: values that are not numbers (strings()), or a damaged file
 ///   example
 ///     local path = ("%s/read%d.h5"):format(folder, mh.rank())
 ///     local out = mh.h5.open(path, "w")
@@ -442,8 +442,8 @@ std::shared_ptr<io::Dataset> dataset(lua_State* lua) { return check_object<io::D
 ///     mh.h5.open(path).t["1:3"]:read{dtype = "float32"}:tolist()    --> {1.0, 2.0}
 int read(lua_State* lua) {
   const Options options(lua, 2, "read", {"dtype", "decode"});
-  const io::ReadOptions wanted{.dtype = options.get_dtype("dtype"), .decode = options.get_bool("decode", false)};
-  push(lua, to_selection(lua, 1)->read(wanted));
+  const io::ReadOptions required{.dtype = options.get_dtype("dtype"), .decode = options.get_bool("decode", false)};
+  push(lua, to_selection(lua, 1)->read(required));
   return 1;
 }
 
@@ -639,7 +639,7 @@ int has_values(lua_State* lua) {
   return 1;
 }
 
-/// Texts of numbers and signs select rows; no other is one of them.
+/// Strings of numbers and signs select rows; no other is one of them.
 bool names_rows(const std::string& key) { return key.find_first_not_of("0123456789-:., ") == std::string::npos; }
 
 /// No text that selects rows is a word, but None for a new dim.

@@ -123,7 +123,7 @@ class LuaReader : public nlohmann::json_sax<Json> {
   }
   [[noreturn]] void refuse_integer(const std::string& digits) const {
     TORCH_CHECK_VALUE(false, "json: ", source_, " has the integer ", digits.substr(0, kLongestReason), ", which does not fit 64 bits",
-                      "\n  fix   write it as a text, or as a float: with a point");
+                      "\n  fix   write it as a string, or as a float: with a point");
   }
 
   lua_State* lua_;
@@ -146,13 +146,14 @@ struct JsonPlace {
 
 Json to_json(lua_State* lua, int index, const JsonPlace& place);
 
-/// The last index of a list, where nil may stand between elements; nothing for a table of texts. JSON has no others.
+/// The last index of a list, where nil may stand between elements; nothing for a table of strings. JSON has no
+/// others.
 std::optional<lua_Integer> length_of(lua_State* lua, int index, const JsonPlace& place) {
   lua_Integer last = 0, elements = 0, texts = 0;
   for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
     const bool is_text = lua_type(lua, -2) == LUA_TSTRING;
     TORCH_CHECK_TYPE(is_text || (lua_isinteger(lua, -2) && lua_tointeger(lua, -2) > 0), "json: ", place.quoted(),
-                     " has a key that is no string: ", describe(lua, -2), "\n  fix   use a list, or strings as keys");
+                     " has a key that is not a string: ", describe(lua, -2), "\n  fix   use a list, or strings as keys");
     ++(is_text ? texts : elements);
     if (!is_text) last = std::max(last, lua_tointeger(lua, -2));
   }
@@ -260,7 +261,7 @@ int encode(lua_State* lua) {
   try {
     push(lua, to_json(lua, 1, {nullptr, "", 0}).dump(indent));
   } catch (const Json::type_error&) {
-    TORCH_CHECK_VALUE(false, "json: a text is no UTF-8, which JSON is written in\n  fix   leave it out, or write its bytes as numbers");
+    TORCH_CHECK_VALUE(false, "json: a string is not UTF-8, which JSON is written in\n  fix   leave it out, or write its bytes as numbers");
   }
   return 1;
 }

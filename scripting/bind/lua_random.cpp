@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// math.random alike on all ranks; Lua alone seeds it in every state anew.
+// math.random identically on all ranks; Lua alone seeds it in every state again.
 #include "moonhalo/scripting/core/lua_random.h"
 
 #include "moonhalo/engine/base/splitmix.h"

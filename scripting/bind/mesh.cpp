@@ -4,7 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/engine/dispatch/dispatch.h"
 #include "moonhalo/engine/dispatch/divided_work.h"
 #include "moonhalo/engine/sharding/mesh_device.h"

@@ -12,7 +12,7 @@ namespace moonhalo::scripting {
 
 /// A list of {name, tensor}, as files take it.
 std::vector<std::pair<std::string, at::Tensor>> check_named_tensors(lua_State* lua, int index);
-/// A table of texts by name, or nothing.
-std::map<std::string, std::string> check_texts(lua_State* lua, int index);
+/// A table of strings by name, or nothing.
+std::map<std::string, std::string> check_strings(lua_State* lua, int index);
 
 }  // namespace moonhalo::scripting

@@ -17,8 +17,8 @@ class NestedList {
   /// `who` begins the messages.
   explicit NestedList(lua_State* lua, std::string who = "tensor") : lua_(lua), who_(std::move(who)) {}
 
-  /// int64, float64 or bool, or the dtype of the tensors that are its elements. TypeError for elements that are no
-  /// numbers, ValueError for lists that differ in length.
+  /// int64, float64 or bool, or the dtype of the tensors that are its elements. TypeError for elements that are
+  /// not numbers, ValueError for lists that differ in length.
   at::Tensor read(int index);
   /// The dtype that PyTorch gives a list of such numbers.
   at::ScalarType natural_dtype() const;

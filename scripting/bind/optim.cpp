@@ -55,7 +55,7 @@ std::vector<at::Tensor> listed_parameters(lua_State* lua, int index, const Optim
   for (lua_Integer i = 1; i <= count; ++i) {
     lua_rawgeti(lua, index, i);
     const at::Tensor* tensor = to_tensor(lua, -1);
-    TORCH_CHECK_TYPE(tensor, kind.name, ": parameter ", i, " is no tensor but ", describe(lua, -1));
+    TORCH_CHECK_TYPE(tensor, kind.name, ": parameter ", i, " is not a tensor but ", describe(lua, -1));
     parameters.push_back(*tensor);
     lua_pop(lua, 1);
   }
@@ -64,7 +64,7 @@ std::vector<at::Tensor> listed_parameters(lua_State* lua, int index, const Optim
 
 std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const OptimizerKind& kind) {
   const bool is_list = lua_istable(lua, index) && (lua_rawlen(lua, index) > 0 || is_empty_table(lua, index));
-  TORCH_CHECK_TYPE(is_list || to_tensor(lua, index), kind.name, ": wanted a list of parameters, got ", describe(lua, index),
+  TORCH_CHECK_TYPE(is_list || to_tensor(lua, index), kind.name, ": expected a list of parameters, got ", describe(lua, index),
                    "\n  fix   ", kind.name, "(net:parameters(), {lr = 1e-3})");
   const std::vector<at::Tensor> parameters = listed_parameters(lua, index, kind);
   TORCH_CHECK_VALUE(!parameters.empty(), kind.name, ": the list of parameters is empty",
@@ -181,7 +181,7 @@ at::Tensor call_closure(lua_State* lua, int index) {
   } else if (lua_type(lua, -1) == LUA_TNUMBER) {
     loss = at::scalar_tensor(lua_tonumber(lua, -1), at::kDouble);
   }
-  TORCH_CHECK_TYPE(loss.defined(), "step: the closure returned ", describe(lua, -1), ", wanted the loss");
+  TORCH_CHECK_TYPE(loss.defined(), "step: the closure returned ", describe(lua, -1), ", expected the loss");
   lua_pop(lua, 1);
   return loss;
 }
@@ -246,7 +246,7 @@ int clip_gnorm(lua_State* lua) {
 
 int add_hook(lua_State* lua, const char* op, void (ParallelOptimizer::*add)(ParallelOptimizer::Hook)) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
-  TORCH_CHECK_TYPE(is_callable(lua, 2), op, ": the hook is no function but ", describe(lua, 2));
+  TORCH_CHECK_TYPE(is_callable(lua, 2), op, ": the hook is not a function but ", describe(lua, 2));
   // Where Lua has found the optimizer dead, its hooks are gone with it.
   (bound->parallel.*add)([hook = OwnedFunction(lua, 1, 2)](at::Tensor& flat) {
     if (!hook.try_push()) return;
@@ -308,7 +308,7 @@ int step(lua_State* lua) {
     bound->parallel.step();
     return 0;
   }
-  TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is no function but ", describe(lua, 2));
+  TORCH_CHECK_TYPE(is_callable(lua, 2), "step: the closure is not a function but ", describe(lua, 2));
   push(lua, bound->parallel.step([lua] { return call_closure(lua, 2); }));
   return 1;
 }
@@ -342,7 +342,7 @@ int zero_grad(lua_State* lua) {
 ///     #opt.param_groups, opt.param_groups[2].lr    --> 2  0.1
 int add_param_group(lua_State* lua) {
   const auto bound = check_object<BoundOptimizer>(lua, 1);
-  TORCH_CHECK_VALUE(lua_istable(lua, 2), "add_param_group: wanted {params = ..., lr = ...}, got ", describe(lua, 2));
+  TORCH_CHECK_VALUE(lua_istable(lua, 2), "add_param_group: expected {params = ..., lr = ...}, got ", describe(lua, 2));
   std::vector<optim::OptimizerParamGroup> groups = bound->optimizer().param_groups();
   groups.push_back(check_group(lua, 2, *bound->kind, bound->optimizer().defaults()));
   check_once(groups, *bound->kind);
@@ -421,7 +421,7 @@ int state_dict(lua_State* lua) {
 void push_list(lua_State* lua, int table, const char* key, size_t count, const char* of) {
   const bool is_object = luaL_getmetafield(lua, table, "class") != LUA_TNIL;
   if (is_object) lua_pop(lua, 1);
-  TORCH_CHECK_VALUE(lua_istable(lua, table) && !is_object, "load_state_dict: wanted the table of state_dict(), got ", describe(lua, table));
+  TORCH_CHECK_VALUE(lua_istable(lua, table) && !is_object, "load_state_dict: expected the table of state_dict(), got ", describe(lua, table));
   lua_getfield(lua, table, key);
   TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: '", key, "' is missing",
                     "\n  fix   give what opt:state_dict() returned, or let mh.checkpoint.load(path, {optimizer = opt}) restore it");
@@ -467,7 +467,7 @@ GivenState check_state_dict(lua_State* lua) {
   state.resize(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     lua_rawgeti(lua, states, static_cast<lua_Integer>(i) + 1);
-    TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ", describe(lua, -1), ", wanted a table");
+    TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ", describe(lua, -1), ", expected a table");
     lua_pushnil(lua);
     const bool empty = lua_next(lua, -2) == 0;
     if (!empty) {

@@ -57,9 +57,9 @@ void push_field(lua_State* lua, const T& value) {
 /// A tensor of saved state, copied: in the parameter's placement where it has the parameter's shape. One of device
 /// "meta" has no values, and neither has the copy.
 at::Tensor own_copy(const at::Tensor& value, const at::Tensor& parameter) {
-  const bool alike = value.sizes() == parameter.sizes();
-  const at::Tensor copy = alike ? at::empty_like(parameter, parameter.options().dtype(value.dtype()))
-                                : at::empty(value.sizes(), value.options().device(parameter.device()));
+  const bool identical = value.sizes() == parameter.sizes();
+  const at::Tensor copy = identical ? at::empty_like(parameter, parameter.options().dtype(value.dtype()))
+                                    : at::empty(value.sizes(), value.options().device(parameter.device()));
   return value.is_meta() ? copy : copy.copy_(value);
 }
 
@@ -131,12 +131,12 @@ struct StateReader {
           std::string("a tensor of ") + (complex ? "complex" : "real") + " floating-point numbers");
   }
   /// About the value on top of the stack.
-  void check(bool good, const char* key, const std::string& wanted) const {
+  void check(bool good, const char* key, const std::string& required) const {
     if (good) return;
     const at::Tensor* tensor = to_tensor(lua, -1);
     std::string have = describe(lua, -1);
-    if (tensor && tensor->is_meta()) have.resize(have.size() - std::string(" meta").size());  // it lies in a file
-    TORCH_CHECK_VALUE(false, "load_state_dict: '", key, "' of parameter ", number, " is ", have, ", wanted ", wanted);
+    if (tensor && tensor->is_meta()) have.resize(have.size() - std::string(" meta").size());  // it is in a file
+    TORCH_CHECK_VALUE(false, "load_state_dict: '", key, "' of parameter ", number, " is ", have, ", expected ", required);
   }
 };
 
@@ -147,9 +147,9 @@ void read_betas(const OptimizerKind& kind, lua_State* lua, const Options& option
   options.push("betas");
   const std::vector<double> betas = check_number_list(lua, -1);
   lua_pop(lua, 1);
-  TORCH_CHECK_VALUE(betas.size() == 2, kind.name, ": option 'betas' has ", betas.size(), " numbers, wanted 2");
+  TORCH_CHECK_VALUE(betas.size() == 2, kind.name, ": option 'betas' has ", betas.size(), " numbers, expected 2");
   for (const double beta : betas) {
-    TORCH_CHECK_VALUE(beta >= 0 && beta < 1, kind.name, ": option 'betas' holds ", beta, ", wanted 0 <= beta < 1");
+    TORCH_CHECK_VALUE(beta >= 0 && beta < 1, kind.name, ": option 'betas' holds ", beta, ", expected 0 <= beta < 1");
   }
   value = {betas[0], betas[1]};
 }

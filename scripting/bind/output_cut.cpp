@@ -23,8 +23,8 @@ int set_output_cut_function(lua_State* lua) {
     push(lua, std::string(name(output_cut())));
     return 1;
   }
-  const OutputCut wanted = parse_output_cut(check_string(lua, 1));
-  push(lua, std::string(name(set_output_cut(wanted, context(lua).world.get()))));
+  const OutputCut required = parse_output_cut(check_string(lua, 1));
+  push(lua, std::string(name(set_output_cut(required, context(lua).world.get()))));
   return 1;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pairs` in one order on all ranks. Lua seeds its hashes in every state anew, so its own order (here `rawpairs`, and
-// `next`) differs between ranks, and a loop around collectives would mix what ranks send.
+// `pairs` in one order on all ranks. Lua seeds its hashes in every state again, so its own order (here `rawpairs`,
+// and `next`) differs between ranks, and a loop around collectives would mix what ranks send.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -14,7 +14,7 @@ int permuted(lua_State* lua) {
   const at::Tensor& places = check_tensor(lua, 1);
   const Permutation permutation(check_int(lua, 2), static_cast<uint64_t>(check_int(lua, 3)),
                                 static_cast<uint64_t>(check_int(lua, 4)));
-  const at::Tensor on_host = places.cpu();  // a script's tensors lie on its device
+  const at::Tensor on_host = places.cpu();  // a script's tensors are on its device
   at::Tensor values = at::empty_like(on_host);
   const auto from = on_host.accessor<int64_t, 1>();
   auto to = values.accessor<int64_t, 1>();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets the order in which ranks' numbers are added.
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/communicator_device.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -23,7 +23,7 @@ int set_reduction(lua_State* lua) {
   TORCH_CHECK_VALUE(how == "ordered" || how == "fast", "set_reduction: unknown name \"", how, "\"\n  have  \"", how,
                     "\"\n  fix   use \"ordered\" or \"fast\"");
   {
-    const Uncounted check;
+    const ScopedStatsPause check;
     check_same_on_all_ranks(*context(lua).world, "set_reduction", "orders", how);
   }
   push(lua, set_ordered_reductions(how == "ordered") ? "ordered" : "fast");

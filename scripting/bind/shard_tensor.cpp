@@ -292,18 +292,18 @@ void push_halo(lua_State* lua, const HaloOptions& options) {
 ///     mh.set_halo().overlap, mh.set_halo(before).overlap    --> false  false
 int set_halo_function(lua_State* lua) {
   const Options options(lua, 1, "set_halo", {"overlap", "exchange", "keep"});
-  HaloOptions wanted = halo_options();
+  HaloOptions required = halo_options();
   if (lua_gettop(lua) == 0) {
-    push_halo(lua, wanted);
+    push_halo(lua, required);
     return 1;
   }
-  wanted.overlap = options.get_bool("overlap", wanted.overlap);
-  wanted.keep = options.get_bool("keep", wanted.keep);
-  const std::string exchange = options.get_string("exchange", name(wanted.backend));
+  required.overlap = options.get_bool("overlap", required.overlap);
+  required.keep = options.get_bool("keep", required.keep);
+  const std::string exchange = options.get_string("exchange", name(required.backend));
   TORCH_CHECK_VALUE(exchange == "p2p" || exchange == "all_to_all", "set_halo: exchange '", exchange,
                     "' is neither \"p2p\" nor \"all_to_all\"", did_you_mean(exchange, {"p2p", "all_to_all"}));
-  wanted.backend = exchange == "p2p" ? HaloBackend::kP2p : HaloBackend::kAllToAll;
-  push_halo(lua, set_halo(wanted, context(lua).world.get()));
+  required.backend = exchange == "p2p" ? HaloBackend::kP2p : HaloBackend::kAllToAll;
+  push_halo(lua, set_halo(required, context(lua).world.get()));
   return 1;
 }
 

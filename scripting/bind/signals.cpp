@@ -10,7 +10,7 @@
 #include <memory>
 #include <mutex>
 
-#include "moonhalo/engine/comm/call_tag.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -114,7 +114,7 @@ int signalled(lua_State* lua) {
   at::Tensor come = at::full({1}, static_cast<int64_t>(watch_of(lua).state()), at::kLong);
   {
     const auto describe = [] { return std::string("mh.signalled"); };
-    const CallScope scope(tag_of("mh.signalled"), "mh.signalled", describe);
+    const CallScope scope(fingerprint_of("mh.signalled"), "mh.signalled", describe);
     context(lua).world->all_reduce(come, ReduceOp::kMax);
   }
   const auto state = come.item<int64_t>();

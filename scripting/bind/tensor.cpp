@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes and methods of tensors that are no operators.
+// Attributes and methods of tensors that are not operators.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -22,8 +22,8 @@ int give(lua_State* lua, const Value& value) {
   return 1;
 }
 
-/// x.shape[0], as in Python, is no size: Lua's lists count from 1. Other keys that are absent are nil, as in every
-/// list.
+/// x.shape[0], as in Python, is not a size: Lua's lists count from 1. Other keys that are absent are nil, as in
+/// every list.
 int shape_index(lua_State* lua) {
   const std::optional<int64_t> key = to_int(lua, 2);
   TORCH_CHECK_INDEX(!key || *key > 0, "x.shape[", *key, "]: x.shape is a Lua list, which counts from 1",

@@ -4,13 +4,13 @@
 
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
-#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/tensor_meaning.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
 #include "moonhalo/engine/training/gradient_sync.h"
-#include "moonhalo/engine/training/local_results.h"
+#include "moonhalo/engine/training/local_loss_mesh.h"
 #include "moonhalo/engine/training/parameter_unit.h"
 #include "moonhalo/engine/training/sample_arguments.h"
 #include "moonhalo/engine/training/unit_reducer.h"
@@ -43,13 +43,13 @@ int batch_of_ranks(lua_State* lua) {
 ///     local grid = mh.init_device_mesh(mh.device(), {1, mh.world_size()}, {"data", "domain"})
 ///     local x = mh.distribute_tensor(mh.arange(6), grid["domain"], {mh.Shard(0)})
 ///     mh.lift(x, grid, {mh.Replicate()}).mesh == grid    --> true
-int lift_to(lua_State* lua) {
-  push(lua, lift(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
+int embed_in(lua_State* lua) {
+  push(lua, embed_in_mesh(check_tensor(lua, 1), check_object<DeviceMesh>(lua, 2), check_placements(lua, 3)));
   return 1;
 }
 
-/// storage_dim(shape, placements, ranks): the dim along which fully_shard would keep blocks of a parameter that these
-/// cut already (a list of placements or of their texts), or nil.
+/// storage_dim(shape, placements, ranks): the dim along which fully_shard would keep blocks of a parameter that
+/// these cut already (a list of placements or of their strings), or nil.
 int dim_of_storage(lua_State* lua) {
   const std::vector<int64_t> shape = check_int_list(lua, 1);
   std::vector<bool> is_cut(shape.size(), false);
@@ -178,7 +178,7 @@ int constant(lua_State* lua) {
 }
 
 /// is_slice_of(tensor, mesh["dp"]): whether its mesh is a slice of the whole one, so that samples may be joined.
-int lies_on_slice(lua_State* lua) {
+int is_on_slice(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   const MeshPtr mesh = whole_mesh(check_object<DeviceMesh>(lua, 2));
   const bool shard = is_shard_tensor(tensor) && spec(tensor)->mesh() != mesh;
@@ -199,9 +199,9 @@ int check_arguments(lua_State* lua) {
   return 1;
 }
 
-/// note_local_results(mesh["dp"])
+/// register_local_loss_mesh(mesh["dp"])
 int local_results(lua_State* lua) {
-  note_local_results(check_object<DeviceMesh>(lua, 1));
+  register_local_loss_mesh(check_object<DeviceMesh>(lua, 1));
   return 0;
 }
 
@@ -217,17 +217,17 @@ int clip_parameters(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kTrainingFunctions[] = {{"lift", guard<lift_to>}, {nullptr, nullptr}};
+const luaL_Reg kTrainingFunctions[] = {{"lift", guard<embed_in>}, {nullptr, nullptr}};
 // Functions that only the embedded Lua files call are kept out of `mh`.
 const luaL_Reg kTrainingInternals[] = {{"local_batch", guard<batch_of_ranks>},
                                        {"constant_of_samples", guard<constant>},
-                                       {"is_slice_of", guard<lies_on_slice>},
+                                       {"is_slice_of", guard<is_on_slice>},
                                        {"check_samples", guard<check_arguments>},
                                        {"storage_dim", guard<dim_of_storage>},
                                        {"finish_grad_sync", guard<finish_sync>},
                                        {"requires_gradient_sync", guard<requires_sync>},
                                        {"clip_grad_norm", guard<clip_parameters>},
-                                       {"note_local_results", guard<local_results>},
+                                       {"register_local_loss_mesh", guard<local_results>},
                                        {"note_parameter", guard<parameter_of_module>},
                                        {"is_parameter", guard<is_of_module>},
                                        {"say", guard<say_of_tensor>},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// All that a binding needs of this room.
+// All that a binding needs of this folder.
 #include "moonhalo/scripting/core/bindings.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
 
 namespace moonhalo::scripting {
 

@@ -15,12 +15,12 @@ std::string module_place(lua_State* lua);
 /// The path alone: "blocks.0.fc", "" in the module that the script called; nothing outside of modules.
 std::optional<std::string> module_path(lua_State* lua);
 
-/// A message handler: gives a text the script's line where it has one of Moonhalo's own Lua files, the running module,
-/// and a remedy for a method that was called with a dot. Texts without a position (`error(text, 0)`) and other objects
-/// stay as they are.
+/// A message handler: gives a string the script's line where it has one of Moonhalo's own Lua files, the running
+/// module, and a remedy for a method that was called with a dot. Strings without a position (`error(text, 0)`) and
+/// other objects stay as they are.
 int place_error(lua_State* lua);
 
-/// The same for the last words of a script: texts without a position get the running module too.
+/// The same for the last words of a script: strings without a position get the running module too.
 std::string placed_message(lua_State* lua, std::string message);
 
 /// pcall whose message has a place, as place_error gives it, and xpcall. Neither keeps os.exit (script_exit.h); both
@@ -31,7 +31,7 @@ int place_xpcall(lua_State* lua);
 /// text.
 int call_with_guard(lua_State* lua);
 
-/// Words an error value that is no text: "x.lua:3: error value {code = 5}". Objects with __tostring speak for
+/// Words an error value that is not a string: "x.lua:3: error value {code = 5}". Objects with __tostring describe
 /// themselves.
 std::string error_value_text(lua_State* lua, int index);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/core/local_rank.h"
 
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/scripting/core/state.h"
 
 namespace moonhalo::scripting {

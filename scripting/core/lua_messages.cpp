@@ -24,7 +24,7 @@ constexpr NamedFix kLooped[] = {
     {"Dataset", "for i, row in data:read():iter() do"},
 };
 
-/// Objects that scripts compute with, and that are no tensors yet.
+/// Objects that scripts compute with, and that are not tensors yet.
 constexpr NamedFix kRead[] = {
     {"Dataset", "data:read() gives its tensor, data[\"0:10\"]:read() that of some rows"},
     {"Selection", "selection:read() gives its tensor"},
@@ -84,10 +84,10 @@ std::string fix_of_index(std::string_view message) {
 
 std::string fix_of_value(std::string_view message) {
   if (message.find("attempt to concatenate a nil value") != std::string_view::npos) {
-    return "\n  fix   look where the value is assigned; tostring(value) is a text for every value, nil too";
+    return "\n  fix   look where the value is assigned; tostring(value) is a string for every value, nil too";
   }
   if (message.find("attempt to concatenate a ") != std::string_view::npos) {
-    return "\n  fix   tostring(value) is a text for every value";
+    return "\n  fix   tostring(value) is a string for every value";
   }
   if (message.find("attempt to add a 'string' with a ") != std::string_view::npos ||
       (message.find("attempt to perform arithmetic on a string value") != std::string_view::npos)) {

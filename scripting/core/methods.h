@@ -7,7 +7,7 @@
 
 namespace moonhalo::scripting {
 
-/// Notes that functions are methods of `type`, so that `opt.step()` is told from a wrong argument.
+/// Notes that functions are methods of `type`, so that `opt.step()` is distinguished from a wrong argument.
 void remember_methods(lua_State* lua, const luaL_Reg* methods, const std::string& type);
 /// The type whose method the running C function (`frame`, from lua_getstack) is, or "".
 std::string method_type(lua_State* lua, lua_Debug& frame);

@@ -57,7 +57,7 @@ int search_embedded(lua_State* lua) {
   return 2;
 }
 
-/// Files in the folders of lua/ are no fields of `mh`.
+/// Files in the folders of lua/ are not fields of `mh`.
 bool is_public(std::string_view name) { return name.find('.') == std::string_view::npos; }
 
 /// mh[key] for a key that the table does not hold: a module, an operator, or an error.

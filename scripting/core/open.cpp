@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
 #include "moonhalo/scripting/core/bindings.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/error_place.h"
@@ -102,7 +102,7 @@ std::unique_ptr<lua_State, void (*)(lua_State*)> new_state(Context context) {
   luaL_openlibs(lua);
   lua_register(lua, "pcall", place_pcall);
   lua_register(lua, "xpcall", place_xpcall);
-  mend_coroutines(lua);
+  patch_coroutines(lua);
   const std::string script = context.script;
   const std::vector<std::string> arguments = context.arguments;
   set_module_paths(lua, script);

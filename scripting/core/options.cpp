@@ -14,7 +14,7 @@
 namespace moonhalo::scripting {
 namespace {
 
-// The name of an object, whose fields are no options; those of settings (mh.config) are.
+// The name of an object, whose fields are not options; those of settings (mh.config) are.
 std::optional<std::string> object_name(lua_State* lua, int index) {
   if (lua_getmetatable(lua, index) == 0) return std::nullopt;
   lua_getfield(lua, -1, "__name");

@@ -86,7 +86,7 @@ void replace_os_exit(lua_State* lua) {
   lua_pop(lua, 1);
 }
 
-void mend_coroutines(lua_State* lua) {
+void patch_coroutines(lua_State* lua) {
   lua_getglobal(lua, "coroutine");
   const luaL_Reg functions[] = {{"resume", call_and_pass_exit},
                                 {"close", call_and_pass_exit},

@@ -34,6 +34,6 @@ bool is_exit(lua_State* lua, int index);
 /// Makes os.exit throw ScriptExit instead of ending the process, which has other ranks.
 void replace_os_exit(lua_State* lua);
 /// Makes coroutine.resume and .close pass on what is_exit, and those that are created have guards (call_with_guard).
-void mend_coroutines(lua_State* lua);
+void patch_coroutines(lua_State* lua);
 
 }  // namespace moonhalo::scripting

@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/scripting/core/errors.h"
 

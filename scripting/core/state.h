@@ -20,8 +20,7 @@
 
 namespace moonhalo::scripting {
 
-/// The facts that one Lua state knows about its run. One per state, a state belongs to one rank
-/// and one thread.
+/// The facts that one Lua state has about its run. One per state, a state belongs to one rank and one thread.
 struct Context {
   CommunicatorPtr world;  ///< never null; a world of one outside parallel runs
   bool ranks_are_threads = false;

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/methods.h"
@@ -54,17 +54,17 @@ constexpr DtypeName kDtypes[] = {
 };
 
 // A table without an element 1 may be one with names, which would be taken for nothing.
-void check_empty(lua_State* lua, int index, const char* wanted) {
+void check_empty(lua_State* lua, int index, const char* required) {
   lua_pushnil(lua);
   if (lua_next(lua, index) == 0) return;
   const std::string key = describe(lua, -2);
   lua_pop(lua, 2);
-  argument_error(lua, index, std::string(wanted) + " (the table has no element 1, but the key " + key + ")");
+  argument_error(lua, index, std::string(required) + " (the table has no element 1, but the key " + key + ")");
 }
 
 template <class Element, class Check>
-std::vector<Element> check_list(lua_State* lua, int index, const char* wanted, Check check) {
-  if (!lua_istable(lua, index)) argument_error(lua, index, wanted);
+std::vector<Element> check_list(lua_State* lua, int index, const char* required, Check check) {
+  if (!lua_istable(lua, index)) argument_error(lua, index, required);
   index = lua_absindex(lua, index);
   std::vector<Element> values;
   const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
@@ -76,13 +76,13 @@ std::vector<Element> check_list(lua_State* lua, int index, const char* wanted, C
       const std::string got = describe(lua, -1);
       lua_pop(lua, 1);
       std::ostringstream text;
-      text << wanted << " (element " << i << " is " << got << ")";
+      text << required << " (element " << i << " is " << got << ")";
       argument_error(lua, index, text.str());
     }
     values.push_back(std::move(*value));
     lua_pop(lua, 1);
   }
-  if (count == 0) check_empty(lua, index, wanted);
+  if (count == 0) check_empty(lua, index, required);
   return values;
 }
 
@@ -228,7 +228,7 @@ std::string describe(const at::Tensor& tensor) {
   return text.str();
 }
 
-void argument_error(lua_State* lua, int index, const std::string& wanted) {
+void argument_error(lua_State* lua, int index, const std::string& required) {
   const int position = lua_absindex(lua, index);
   const std::string got = describe(lua, position);
   lua_Debug frame;
@@ -242,10 +242,10 @@ void argument_error(lua_State* lua, int index, const std::string& wanted) {
   }
   TORCH_CHECK_TYPE(got != kFreedTensor, name == "?" ? "" : name + ": ", freed_tensor());
   TORCH_CHECK_TYPE(argument > 0 || type.empty(), dot_call(lua, name, type));
-  const std::string what = wanted.substr(0, wanted.find("; did you mean"));
-  const std::string hint = wanted.substr(what.size());
-  TORCH_CHECK_TYPE(argument > 0, name, ": wrong self, wanted ", what, ", got ", got, hint);
-  TORCH_CHECK_TYPE(false, name, ": bad argument #", argument, ", wanted ", what, ", got ", got, hint);
+  const std::string what = required.substr(0, required.find("; did you mean"));
+  const std::string hint = required.substr(what.size());
+  TORCH_CHECK_TYPE(argument > 0, name, ": wrong self, expected ", what, ", got ", got, hint);
+  TORCH_CHECK_TYPE(false, name, ": bad argument #", argument, ", expected ", what, ", got ", got, hint);
 }
 
 std::optional<int64_t> to_int(lua_State* lua, int index) {

@@ -52,7 +52,7 @@ void set_field(lua_State* lua, const char* name, const Value& value) {
 }
 
 const at::Tensor* to_tensor(lua_State* lua,
-                            int index);  ///< null when it is no tensor or a freed one
+                            int index);  ///< null when it is not a tensor or a freed one
 const at::Tensor& check_tensor(lua_State* lua, int index);
 at::Tensor opt_tensor(lua_State* lua, int index);                      ///< undefined for nil or none
 std::vector<at::Tensor> check_tensor_list(lua_State* lua, int index);  ///< a list, or one tensor
@@ -75,14 +75,13 @@ bool is_nil(lua_State* lua, int index);  ///< nil, none, or mh.none
 bool is_callable(lua_State* lua, int index);
 /// "Tensor float32 [2, 3]", "integer 3", "string 'a'", "table {0, 1}": for messages.
 std::string describe(lua_State* lua, int index);
-/// Throws TypeError "bad argument #2 to 'distribute_tensor': wanted ..., got ...". Counts self out
-/// for methods.
-[[noreturn]] void argument_error(lua_State* lua, int index, const std::string& wanted);
+/// Throws TypeError "bad argument #2 to 'distribute_tensor': required ..., got ...". Counts self out for methods.
+[[noreturn]] void argument_error(lua_State* lua, int index, const std::string& required);
 /// `mh.Generator{seed = 1}`, for operators that take a generator of the user's.
 
-/// Every name that `parse_dtype` knows.
+/// Every name that `parse_dtype` accepts.
 std::vector<std::string> dtype_names();
-/// "cpu", "cuda", "cuda:1", "meta"; nothing for other texts.
+/// "cpu", "cuda", "cuda:1", "meta"; nothing for other strings.
 std::optional<c10::Device> parse_device(const std::string& name);
 /// "Tensor float32 [2, 3]".
 std::string describe(const at::Tensor& tensor);

@@ -71,7 +71,7 @@ mh_status guarded(const Work& work) noexcept {
     instead_of_text = "no memory for the message of an error";
     return MH_MEMORY;
   } catch (...) {  // nothing may reach C
-    instead_of_text = "an exception that is no std::exception";
+    instead_of_text = "an exception that is not a std::exception";
     return MH_INTERNAL;
   }
 }
@@ -147,7 +147,7 @@ void check_readable(const mh_options* options) {
   }
 }
 
-/// Says what else is wrong with the arguments of mh_open; "" if nothing is. All ranks hear of it.
+/// Says what else is wrong with the arguments of mh_open; "" if nothing is. All ranks receive it.
 std::string problem_of_open(const mh_options& options, mh_session** session) {
   if (session == nullptr) return "no place for the session\n  have  a null pointer";
   const int given = (options.mpi_comm != nullptr) + (options.mpi_fcomm != nullptr) + (options.transport != nullptr);
@@ -158,7 +158,7 @@ std::string problem_of_open(const mh_options& options, mh_session** session) {
   for (const auto& [name, seconds] :
        {std::pair{"timeout_s", options.timeout_s}, {"call_budget_s", options.call_budget_s}}) {
     if (seconds != 0 && !(seconds >= 0.001 && seconds <= 1e9))
-      return std::string(name) + " " + std::to_string(seconds) + " is no number of seconds from 0.001 to 1e9";
+      return std::string(name) + " " + std::to_string(seconds) + " is not a number of seconds from 0.001 to 1e9";
   }
   if (options.script == nullptr) return "no script\n  have  a null pointer";
   return "";
@@ -184,7 +184,7 @@ at::ScalarType dtype_of(int dtype) {
     case MH_COMPLEX128:
       return at::kComplexDouble;
     default:
-      usage(std::to_string(dtype) + " is no mh_dtype");
+      usage(std::to_string(dtype) + " is not a mh_dtype");
   }
 }
 
@@ -200,7 +200,7 @@ Block to_block(const mh_block& given) {
   if (given.ndim < 1 || given.ndim > MH_MAX_DIMS)
     usage("a block of " + std::to_string(given.ndim) + " dims\n  fix   1 to 8");
   if (given.order != MH_LAST_FASTEST && given.order != MH_FIRST_FASTEST) {
-    usage(std::to_string(given.order) + " is no mh_order");
+    usage(std::to_string(given.order) + " is not a mh_order");
   }
   const bool reverse = given.order == MH_FIRST_FASTEST;
   const auto list = [&](const int64_t* values) {
@@ -353,7 +353,7 @@ mh_status mh_report(mh_session* session, char* text, size_t size) {
     if (Outcome idle = host.check_idle("mh_report"); idle.status != MH_OK) return idle;
     const std::string report = host.report();
     if (text == nullptr || size <= report.size()) {
-      usage("mh_report: the text does not fit\n  have  room for " + std::to_string(text == nullptr ? 0 : size) +
+      usage("mh_report: the text does not fit\n  have  space for " + std::to_string(text == nullptr ? 0 : size) +
             " bytes\n  fix   give " + std::to_string(report.size() + 1));
     }
     std::memcpy(text, report.c_str(), report.size() + 1);

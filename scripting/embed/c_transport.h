@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "moonhalo/engine/comm/transport.h"
+#include "moonhalo/engine/comm/tcp/transport.h"
 #include "moonhalo/scripting/embed/moonhalo_c.h"
 
 namespace moonhalo::scripting {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/embed/call_watch.h"
 
-#include "moonhalo/engine/comm/away.h"
+#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/script_exit.h"
@@ -11,15 +11,15 @@ namespace moonhalo::scripting {
 namespace {
 
 constexpr int kInstructionsPerLook = 10000;
-constexpr std::chrono::milliseconds kLooksAtOthersEvery{100};
+constexpr std::chrono::milliseconds kPollInterval{100};
 const char kWatchKey = 0;
 
 /// Returns why no rank waits for this one any more; nothing while they do.
-std::optional<std::string> given_up(Communicator& control) {
-  auto* const others = dynamic_cast<PartsForAWhile*>(&control);
+std::optional<std::string> interpreter_released(Communicator& control) {
+  auto* const others = dynamic_cast<Suspendable*>(&control);
   if (control.size() == 1 || others == nullptr) return std::nullopt;
   try {
-    const int rank = others->parted();
+    const int rank = others->suspended_rank();
     if (rank < 0) return std::nullopt;
     return "rank " + std::to_string(rank) + " of all has given it up";
   } catch (const CommError& error) {  // the program has ended its MPI
@@ -51,11 +51,11 @@ void CallWatch::hook(lua_State* lua, lua_Debug*) {
   lua_rawgetp(lua, LUA_REGISTRYINDEX, &kWatchKey);
   auto* const watch = static_cast<CallWatch*>(lua_touserdata(lua, -1));
   lua_pop(lua, 1);
-  watch->look(lua);
+  watch->poll(lua);
 }
 
 /// Raises an error of Lua where the code must end, with no object of C++ alive.
-void CallWatch::look(lua_State* lua) {
+void CallWatch::poll(lua_State* lua) {
   const Clock::time_point now = Clock::now();
   bool ends = false;
   if (budget_ && now >= ends_) {
@@ -64,9 +64,9 @@ void CallWatch::look(lua_State* lua) {
                               "\n  have  call_budget_s = " + seconds_text(*budget_) +
                               "\n  fix   look for a loop without an end at this line, or give a larger budget"));
     ends = true;
-  } else if (now >= looks_at_others_) {
-    looks_at_others_ = now + kLooksAtOthersEvery;
-    if (const auto why = given_up(*control_)) {
+  } else if (now >= polls_others_) {
+    polls_others_ = now + kPollInterval;
+    if (const auto why = interpreter_released(*control_)) {
       context(lua).rank_was_lost = true;
       push_exit(
           lua, ScriptStop(script_position(lua) + "the other ranks do not wait for this call any more\n  have  " + *why +

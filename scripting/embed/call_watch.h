@@ -36,12 +36,12 @@ class CallWatch {
 
  private:
   static void hook(lua_State* lua, lua_Debug*);
-  void look(lua_State* lua);
+  void poll(lua_State* lua);
 
   const CommunicatorPtr& control_;
   std::string call_;
   std::optional<std::chrono::milliseconds> budget_;
-  Clock::time_point ends_, looks_at_others_;
+  Clock::time_point ends_, polls_others_;
 };
 
 }  // namespace moonhalo::scripting

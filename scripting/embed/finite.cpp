@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/text.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -53,7 +53,7 @@ std::string not_finite(const std::string& name, const at::Tensor& field) {
 
 void refuse_together(Communicator& world, mh_status status, const std::string& what, const std::string& mine,
                      const std::string& when) {
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   at::Tensor any = at::full({1}, int64_t{mine.empty() ? 0 : 1}, at::kLong);
   world.all_reduce(any, ReduceOp::kMax);
   if (any.item<int64_t>() == 0) return;

@@ -13,9 +13,9 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/away.h"
-#include "moonhalo/engine/comm/call_tag.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -55,11 +55,11 @@ std::string contents_tag(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  return "contents " + std::to_string(tag_of(text.str()));
+  return "contents " + std::to_string(fingerprint_of(text.str()));
 }
 
-/// Runs `work` on a field of this name; its errors get the name, and what any rank's `note` says of them, so that all
-/// ranks end alike.
+/// Runs `work` on a field of this name; its errors get the name, and what any rank's `note` says of them, so that
+/// all ranks end in the same way.
 void on_field(Communicator& world, const char* function, const std::string& name, const std::string& ranks_note,
               const std::function<void()>& work) {
   const std::vector<std::string> notes = world.all_gather_strings(ranks_note);
@@ -78,7 +78,7 @@ struct Run {
   std::exception_ptr error = nullptr;
 };
 
-/// An error with its own status goes around Lua, which knows texts alone.
+/// An error with its own status goes around Lua, which supports strings alone.
 int run_work(lua_State* lua) {
   auto* run = static_cast<Run*>(lua_touserdata(lua, 1));
   lua_settop(lua, 0);
@@ -98,12 +98,12 @@ int run_work(lua_State* lua) {
 void HostSession::Results::give(const std::string& function, std::span<double> out) const {
   if (out.size() > numbers.size() && static_cast<size_t>(count) > numbers.size()) {
     throw HostError(MH_SCRIPT, "mh_call: result " + std::to_string(numbers.size() + 1) + " of '" + function +
-                                   "' is no number\n  have  " + other +
+                                   "' is not a number\n  have  " + other +
                                    "\n  fix   return numbers or tensors of one element");
   }
   if (out.size() > numbers.size()) {
     throw HostError(MH_SCRIPT, "mh_call: '" + function + "' returned " + std::to_string(count) + " values, " +
-                                   std::to_string(out.size()) + " are wanted");
+                                   std::to_string(out.size()) + " are required");
   }
   std::copy_n(numbers.begin(), out.size(), out.begin());
 }
@@ -126,29 +126,29 @@ Outcome HostSession::together_here(const std::string& what, const std::function<
   if (!ended_.empty())
     return {MH_RANK_LOST,
             what + ": the session has ended before\n  have  " + ended_ + "\n  fix   close it and open another"};
-  stuck_ranks(*control_);  // forgets those of a session before
-  const WaitsInVain waits;
+  deadlocked_ranks(*control_);  // forgets those of a session before
+  const FailedWaits waits;
   const Outcome mine = attempt(work);
-  auto* processes = world_->size() > 1 ? dynamic_cast<PartsForAWhile*>(world_.get()) : nullptr;
-  std::optional<Outcome> stuck = stuck_ranks(*control_);
-  if (!stuck && mine.status != MH_OK && processes != nullptr) processes->part();
+  auto* processes = world_->size() > 1 ? dynamic_cast<Suspendable*>(world_.get()) : nullptr;
+  std::optional<Outcome> stuck = deadlocked_ranks(*control_);
+  if (!stuck && mine.status != MH_OK && processes != nullptr) processes->suspend();
   const Outcome all = stuck ? *stuck : agree_within(waits, what, mine);
   if (all.status == MH_OK) return all;
   if (state_ != nullptr) attempt([&] { run_in_lua(discard_files); });
-  if (processes != nullptr && all.alike) processes->come_back();
-  if (!all.alike || all.status == MH_RANK_LOST) ended_ = all.text.substr(0, all.text.find('\n'));
+  if (processes != nullptr && all.identical) processes->resume();
+  if (!all.identical || all.status == MH_RANK_LOST) ended_ = all.text.substr(0, all.text.find('\n'));
   return all;
 }
 
-/// A rank that was waited for in vain is not waited for as long again. Where the ranks cannot meet, this one has given
-/// the session up, which those hear that still run the script.
-Outcome HostSession::agree_within(const WaitsInVain& waits, const std::string& what, const Outcome& mine) {
+/// A rank that was waited for in vain is not waited for as long again. Where the ranks cannot communicate, this one
+/// has ended the session, and those that still run the script are notified.
+Outcome HostSession::agree_within(const FailedWaits& waits, const std::string& what, const Outcome& mine) {
   const std::chrono::milliseconds limit = control_->timeout();
   control_->set_timeout(waits.left(limit));
   const Outcome all = agree(*control_, what, mine);
   control_->set_timeout(limit);
-  if (auto* processes = dynamic_cast<PartsForAWhile*>(control_.get()); processes != nullptr && !all.agreed)
-    processes->part();
+  if (auto* processes = dynamic_cast<Suspendable*>(control_.get()); processes != nullptr && !all.agreed)
+    processes->suspend();
   return all;
 }
 
@@ -178,7 +178,7 @@ Outcome HostSession::open(const std::string& script, const std::string& settings
   if (link_ == nullptr) return opened;
   if (opened.status == MH_OK) {
     world_ = part_;
-    control_ = part_control_;
+    control_ = control_group_;
   } else {
     link_->abandon();
   }
@@ -233,7 +233,7 @@ Outcome HostSession::field(const std::string& name, const std::function<Block()>
 
 void HostSession::register_field(const std::string& name, const std::function<Block()>& make, bool filled,
                                  const std::string& note) {
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   check_same_on_all_ranks(*world_, "mh_field", "fields",
                           "'" + name + (make ? "'" : "' unregistered") + (filled ? " with filled ghosts" : ""));
   if (!make) {
@@ -256,9 +256,9 @@ void HostSession::register_field(const std::string& name, const std::function<Bl
   std::iota(grid.place.begin(), grid.place.end(), int64_t{0});  // the mesh has its ranks in this order
   const SpecPtr spec = grid.spec_on(mesh);
   const at::Tensor tensor = as_shard_tensor(block, spec);
-  set_new_origin(tensor, tag_of(name));
-  std::optional<FilledGhosts> ghosts;
-  if (filled) ghosts = filled_ghosts(tensor, block);
+  set_new_origin(tensor, fingerprint_of(name));
+  std::optional<HostHalos> ghosts;
+  if (filled) ghosts = host_halos(tensor, block);
   set_field(name, tensor);
   set_mask(name, {});
   fields_[name] = {spec, tensor, ghosts};
@@ -285,7 +285,7 @@ void HostSession::set_entry(const char* table, const std::string& name, const at
 Outcome HostSession::boxes(const std::string& name, const std::function<std::vector<Block>()>& make,
                            const std::string& note) {
   return together("mh_boxes", [&] {
-    const Uncounted uncounted;
+    const ScopedStatsPause stats_pause;
     check_same_on_all_ranks(*world_, "mh_boxes", "fields", "'" + name + "'");
     std::vector<Block> mine;
     const auto make_mesh = [this](int64_t ranks) {
@@ -298,7 +298,7 @@ Outcome HostSession::boxes(const std::string& name, const std::function<std::vec
       fail_together(*world_, [&] { mine = make(); });
       set.emplace(std::move(mine), *world_, make_mesh);
     });
-    set_new_origin(set->field(), tag_of(name));
+    set_new_origin(set->field(), fingerprint_of(name));
     set_field(name, set->field());
     set_mask(name, set->owned());
     fields_.erase(name);
@@ -313,14 +313,14 @@ void HostSession::read_boxes() {
   }
 }
 
-/// Those that the script has written, or views of them: on all ranks alike.
+/// Those that the script has written, or views of them: on all ranks.
 void HostSession::write_boxes() {
   for (auto& [name, boxes] : boxes_) {
     if (version_of(*boxes.set.field().unsafeGetTensorImpl()) != boxes.version) boxes.set.write();
   }
 }
 
-/// Fields that are divided alike share a mesh, so that they can meet in one operator.
+/// Fields that are divided in the same way share a mesh, so that one operator can take them.
 MeshPtr HostSession::mesh_for(const BoxGrid& grid) {
   MeshPtr& mesh = meshes_[{grid.mesh_shape(), grid.place}];
   if (mesh != nullptr) return mesh;
@@ -332,7 +332,7 @@ MeshPtr HostSession::mesh_for(const BoxGrid& grid) {
 Outcome HostSession::call(const std::string& function, std::span<const double> in, std::span<double> out) {
   const std::string what = "mh_call('" + function + "')";
   return together(what, [&] {
-    std::vector<FilledGhosts> filled;
+    std::vector<HostHalos> filled;
     for (const auto& [name, field] : fields_) {
       if (field.ghosts) filled.push_back(*field.ghosts);
     }
@@ -350,7 +350,7 @@ Outcome HostSession::call(const std::string& function, std::span<const double> i
   });
 }
 
-/// Numbers and, where wanted, fields; an error on all ranks alike, so that the session goes on.
+/// Numbers and, where required, fields; an error on all ranks, so that the session goes on.
 void HostSession::check_finite(mh_status status, const std::string& what, const char* kind,
                                std::span<const double> numbers, bool fields, const char* when) const {
   if (!check_finite_) return;
@@ -372,7 +372,7 @@ std::optional<CallWatch::Limited> HostSession::limit_call(const std::string& wha
 }
 
 HostSession::Results HostSession::call_function(lua_State* lua, const std::string& name, std::span<const double> in,
-                                                int wanted) {
+                                                int required) {
   lua_pushglobaltable(lua);
   push(lua, name);
   lua_rawget(lua, -2);
@@ -388,7 +388,7 @@ HostSession::Results HostSession::call_function(lua_State* lua, const std::strin
   lua_call(lua, static_cast<int>(in.size()), LUA_MULTRET);
   Results results;
   results.count = lua_gettop(lua) - before;
-  for (int i = before + 1; i <= before + std::min(results.count, wanted); ++i) {
+  for (int i = before + 1; i <= before + std::min(results.count, required); ++i) {
     const at::Tensor* tensor = lua_type(lua, i) == LUA_TNUMBER ? nullptr : to_tensor(lua, i);
     if (lua_type(lua, i) == LUA_TNUMBER) {
       results.numbers.push_back(lua_tonumber(lua, i));

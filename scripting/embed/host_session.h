@@ -19,8 +19,8 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/tensor/box_set.h"
-#include "moonhalo/engine/tensor/filled_ghosts.h"
 #include "moonhalo/engine/tensor/host_block.h"
+#include "moonhalo/engine/tensor/host_halos.h"
 #include "moonhalo/scripting/embed/call_watch.h"
 #include "moonhalo/scripting/embed/outcome.h"
 
@@ -74,9 +74,9 @@ class HostSession {
   struct Field {
     SpecPtr spec;
     at::Tensor tensor;
-    std::optional<FilledGhosts> ghosts = {};
+    std::optional<HostHalos> ghosts = {};
   };
-  /// Holds what a function returned: numbers, up to as many as are wanted or the first value that is none.
+  /// Holds what a function returned: numbers, up to as many as are required or the first value that is none.
   struct Results {
     std::vector<double> numbers = {};
     int count = 0;
@@ -87,7 +87,7 @@ class HostSession {
 
   Outcome together(const std::string& what, const std::function<void()>& work);
   Outcome together_here(const std::string& what, const std::function<void()>& work);
-  Outcome agree_within(const WaitsInVain& waits, const std::string& what, const Outcome& mine);
+  Outcome agree_within(const FailedWaits& waits, const std::string& what, const Outcome& mine);
   std::optional<CallWatch::Limited> limit_call(const std::string& what);
   void adopt_state();
   void show_fields(bool as_they_were);
@@ -103,13 +103,13 @@ class HostSession {
                     bool fields, const char* when) const;
   void register_field(const std::string& name, const std::function<Block()>& make, bool filled,
                       const std::string& note);
-  Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int wanted);
+  Results call_function(lua_State* lua, const std::string& name, std::span<const double> in, int required);
   void call_host(const char* function, const std::string& path);
   MeshPtr mesh_for(const BoxGrid& grid);
   std::vector<std::string> functions(lua_State* lua) const;
 
   CommunicatorPtr world_, control_;
-  CommunicatorPtr part_, part_control_;  // these after mh_open, where the script has divided its ranks
+  CommunicatorPtr part_, control_group_;  // these after mh_open, where the script has divided its ranks
   std::unique_ptr<TrainerLink> link_;
   std::unique_ptr<RankContext> context_ = std::make_unique<RankContext>();  // what the engine remembers for the session
   const std::optional<std::chrono::milliseconds> budget_;

@@ -20,7 +20,7 @@ void HostSession::divide(lua_State* lua, int trainers) {
   const bool trains = world_->rank() >= world_->size() - trainers;
   link_ = std::make_unique<TrainerLink>(control_->split(0, control_->rank()), trainers);
   part_ = world_->split(trains ? 1 : 0, world_->rank());
-  part_control_ = control_->split(trains ? 1 : 0, control_->rank());
+  control_group_ = control_->split(trains ? 1 : 0, control_->rank());
   context(lua).world = part_;
 }
 

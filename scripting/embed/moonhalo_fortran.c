@@ -62,7 +62,7 @@ static void problem_of(const CFI_cdesc_t* array, const CFI_cdesc_t* first, char*
   if (first != NULL && !begins_with(array, first)) {
     strcpy(
         text,
-        "`first` is no part of the first element of `array`\n  have  other addresses, or another type; of a component "
+        "`first` is not part of the first element of `array`\n  have  other addresses, or another type; of a component "
         "cells%p the compiler has made a copy\n  fix   give the array itself: mh_field_at(session, name, cells, "
         "cells(1, 1)%p)");
     return;
@@ -70,7 +70,7 @@ static void problem_of(const CFI_cdesc_t* array, const CFI_cdesc_t* first, char*
   for (d = 0; d < array->rank; ++d) {
     if (array->dim[d].extent <= 1 || array->dim[d].sm % (CFI_index_t)element->elem_len == 0) continue;
     snprintf(text, 400,
-             "the array's elements are %ld bytes apart along dim %d, which is no multiple of their %ld bytes; give a "
+             "the array's elements are %ld bytes apart along dim %d, which is not a multiple of their %ld bytes; give a "
              "copy of it",
              (long)array->dim[d].sm, d + 1, (long)element->elem_len);
     return;

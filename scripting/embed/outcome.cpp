@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "moonhalo/engine/comm/away.h"
-#include "moonhalo/engine/comm/call_tag.h"
-#include "moonhalo/engine/comm/check_calls.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
+#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/program/report.h"
@@ -23,7 +23,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// Words the errors of Lua, LibTorch and C++; an error that went through a script is a text.
+/// Words the errors of Lua, LibTorch and C++; an error that went through a script is a string.
 bool is_of_memory(std::string_view text) {
   constexpr std::string_view kSigns[] = {"not enough memory", "can't allocate memory", "out of memory",
                                          "std::bad_alloc"};
@@ -31,7 +31,7 @@ bool is_of_memory(std::string_view text) {
                      [&](std::string_view sign) { return text.find(sign) != std::string_view::npos; });
 }
 
-constexpr const char* kCallAlike =
+constexpr const char* kSameCalls =
     "\n  fix   make the same calls in the same order on all ranks, and the same collectives in the script";
 
 Outcome failure(mh_status status, const std::string& text) { return {is_of_memory(text) ? MH_MEMORY : status, text}; }
@@ -50,18 +50,18 @@ Outcome first_failure(const std::vector<std::string>& all) {
   auto found = std::find_if(all.begin(), all.end(), [&](const auto& p) { return fails(p) && !unpack(p).secondary; });
   if (found == all.end()) found = std::find_if(all.begin(), all.end(), fails);
   Outcome outcome = unpack(*found);
-  outcome.alike = std::all_of(all.begin(), all.end(), [&](const auto& packed) { return packed == *found; });
-  if (!outcome.alike) {
+  outcome.identical = std::all_of(all.begin(), all.end(), [&](const auto& packed) { return packed == *found; });
+  if (!outcome.identical) {
     outcome.text += "\n  rank  " + std::to_string(found - all.begin()) + " of " + std::to_string(all.size());
   }
   return outcome;
 }
 
-const uint64_t kAgreement = tag_of("agree");
+const uint64_t kAgreement = fingerprint_of("agree");
 constexpr const char* kSessionsCall = "a session's call";
 
 /// Returns true on all ranks if all give this word. One small message under MPI.
-bool all_alike(Communicator& control, uint64_t word, const CallScope::Describe& describe) {
+bool all_same(Communicator& control, uint64_t word, const CallScope::Describe& describe) {
   if (auto* const checks = dynamic_cast<ChecksCalls*>(&control)) {
     const CallScope scope(word, kSessionsCall, describe);
     if (const std::optional<bool> same = checks->same_scope()) return *same;
@@ -84,8 +84,8 @@ Outcome calls_differ(const std::vector<std::string>& calls, const std::vector<st
            (failure.empty() ? "" : ", which failed: " + failure.substr(0, failure.find('\n')));
   };
   Outcome outcome{MH_USAGE, "session: ranks 0 and " + std::to_string(other) + " make different calls\n  have  " +
-                                call_of(0) + "; " + call_of(other) + kCallAlike};
-  outcome.alike = false;
+                                call_of(0) + "; " + call_of(other) + kSameCalls};
+  outcome.identical = false;
   return outcome;
 }
 
@@ -120,13 +120,13 @@ Outcome attempt(const std::function<void()>& work) {
   return {};
 }
 
-std::optional<Outcome> stuck_ranks(Communicator& control) {
-  auto* const others = dynamic_cast<PartsForAWhile*>(&control);
-  const std::string waits = others == nullptr ? "" : others->take_stuck();
+std::optional<Outcome> deadlocked_ranks(Communicator& control) {
+  auto* const others = dynamic_cast<Suspendable*>(&control);
+  const std::string waits = others == nullptr ? "" : others->take_deadlock();
   if (waits.empty()) return std::nullopt;
   Outcome outcome{MH_USAGE,
-                  "session: all ranks wait for each other, in different calls\n  have  " + waits + kCallAlike};
-  outcome.alike = false;
+                  "session: all ranks wait for each other, in different calls\n  have  " + waits + kSameCalls};
+  outcome.identical = false;
   outcome.repeats = control.rank() > 0;
   return outcome;
 }
@@ -134,23 +134,23 @@ std::optional<Outcome> stuck_ranks(Communicator& control) {
 Outcome agree(Communicator& control, const std::string& what, const Outcome& mine) {
   if (control.size() == 1) return mine;
   const auto describe = [&what] { return what; };
-  const Uncounted uncounted;
-  Outcome verdict;
+  const ScopedStatsPause stats_pause;
+  Outcome report;
   const Outcome met = attempt([&] {
-    const uint64_t word = combine_tag(tag_of(what), static_cast<uint64_t>(mine.status));
-    if (all_alike(control, word, describe) && mine.status == MH_OK) return;
+    const uint64_t word = combine_fingerprint(fingerprint_of(what), static_cast<uint64_t>(mine.status));
+    if (all_same(control, word, describe) && mine.status == MH_OK) return;
     const CallScope scope(kAgreement, kSessionsCall, describe);
     const std::vector<std::string> calls = control.all_gather_strings(what);
     const bool same = std::all_of(calls.begin(), calls.end(), [&](const auto& call) { return call == what; });
-    verdict = same ? first_failure(control.all_gather_strings(pack(mine)))
-                   : calls_differ(calls, control.all_gather_strings(mine.text));
+    report = same ? first_failure(control.all_gather_strings(pack(mine)))
+                  : calls_differ(calls, control.all_gather_strings(mine.text));
   });
-  verdict.repeats = verdict.status != MH_OK && control.rank() > 0;
-  if (met.status == MH_OK) return verdict;
-  if (const auto stuck = stuck_ranks(control)) return *stuck;
-  // The ranks could not even meet: each says what it knows.
+  report.repeats = report.status != MH_OK && control.rank() > 0;
+  if (met.status == MH_OK) return report;
+  if (const auto stuck = deadlocked_ranks(control)) return *stuck;
+  // The ranks could not even communicate: each reports its own facts.
   Outcome alone = mine.status != MH_OK ? mine : met;
-  alone.alike = false;
+  alone.identical = false;
   alone.agreed = false;
   return alone;
 }

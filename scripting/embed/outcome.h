@@ -26,17 +26,17 @@ struct Outcome {
   mh_status status = MH_OK;
   std::string text = {};
   bool secondary = false;  ///< the rank only noticed that another one had failed
-  bool alike = true;       ///< all ranks ended in the same way
+  bool identical = true;   ///< all ranks ended in the same way
   bool repeats = false;    ///< a rank before this one returns the same text
-  bool agreed = true;      ///< the ranks met and know of each other's outcome
+  bool agreed = true;      ///< the ranks communicated and have each other's outcome
 };
 
 /// Runs `work`; every exception becomes an outcome.
 Outcome attempt(const std::function<void()>& work);
 
 /// The error of ranks that were found to wait for each other, in collectives of the script's or in agree(): of all
-/// ranks, which need not meet for it. Nothing if they were not, since it was asked last.
-std::optional<Outcome> stuck_ranks(Communicator& control);
+/// ranks, which need not communicate for it. Nothing if they were not, since it was asked last.
+std::optional<Outcome> deadlocked_ranks(Communicator& control);
 
 /// Returns what all ranks of `control` return for the call `what` that ended as `mine` on this one: the first failure
 /// that does not follow from another's. Collective over `control`; nothing that it sends is counted.

@@ -23,7 +23,7 @@ void SideThread::start(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
     work_ = std::move(work);
-    calls_ = std::make_unique<CallsUnderWay>();
+    calls_ = std::make_unique<ActiveCall>();
   }
   changed_.notify_all();
 }

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "moonhalo/engine/comm/calling_threads.h"
+#include "moonhalo/engine/comm/diagnostics/calling_threads.h"
 
 namespace moonhalo::scripting {
 
@@ -29,7 +29,7 @@ class SideThread {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::function<void()> work_;
-  std::unique_ptr<CallsUnderWay> calls_;  // while there is work
+  std::unique_ptr<ActiveCall> calls_;  // while there is work
   bool ends_ = false;
   std::thread thread_;
 };

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "moonhalo/engine/comm/pollable.h"
-#include "moonhalo/engine/comm/uncounted.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/embed/outcome.h"
 
@@ -64,20 +64,20 @@ struct TrainerLink::Header {
 TrainerLink::TrainerLink(CommunicatorPtr all, int trainers)
     : all_(std::move(all)), solvers_(all_->size() - trainers), trainers_(trainers) {
   if (all_->rank() >= solvers_) part_rank_ = all_->rank() - solvers_;
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   mesh_ = init_device_mesh(*all_, "cpu", {all_->size()});
 }
 
 TrainerLink::~TrainerLink() {
-  attempt([this] {  // the session ends: there is no caller any more who could be told of an error
+  attempt([this] {  // the session ends: there is no caller any more to which an error could be reported
     if (ended_.empty() && trains()) receive_header();
-    if (ended_.empty() && !trains()) part_from_trainers();
+    if (ended_.empty() && !trains()) disconnect_from_trainers();
     for (const WorkPtr& work : sends_) work->wait();
   });
 }
 
 /// Unless they have failed meanwhile.
-void TrainerLink::part_from_trainers() {
+void TrainerLink::disconnect_from_trainers() {
   if (reply_ != nullptr) reply_->wait();
   if (reply_ == nullptr || arriving_.const_data_ptr<uint8_t>()[0] == kFine) send_header({});
 }
@@ -89,7 +89,7 @@ void TrainerLink::check_open(const char* what) const {
 
 /// Solvers give their fields, trainers how many there are. Collective over all.
 void TrainerLink::plan(const std::vector<at::Tensor>& fields, size_t count) {
-  const Uncounted uncounted;
+  const ScopedStatsPause stats_pause;
   ended_ = "its fields do not fit together";
   std::vector<BoxSet> sets;
   for (size_t i = 0; i < count; ++i) {
@@ -115,21 +115,21 @@ void TrainerLink::request(Communicator& solvers, const std::vector<at::Tensor>& 
   TORCH_CHECK_VALUE(numbers.size() <= Header::kNumbers, "trainers: too many numbers go with a snapshot\n  have  ", numbers.size(),
                     "\n  fix   give step at most ", Header::kNumbers);
   const at::NoGradGuard plain;
-  std::vector<std::pair<SpecPtr, at::ScalarType>> wanted;
+  std::vector<std::pair<SpecPtr, at::ScalarType>> required;
   for (const at::Tensor& field : fields) {
-    wanted.emplace_back(spec(field), field.scalar_type());
+    required.emplace_back(spec(field), field.scalar_type());
     const int64_t ranks = spec(field)->mesh()->size();
-    TORCH_CHECK_VALUE(ranks == solvers.size(), "trainers: a field lies on ", ranks, " of the ", solvers.size(),
+    TORCH_CHECK_VALUE(ranks == solvers.size(), "trainers: a field is on ", ranks, " of the ", solvers.size(),
                       " ranks that solve\n  have  ", spec(field)->to_string(),
                       "\n  fix   give fields that the solver has registered");
   }
-  Header header{wanted == planned_ ? Header::kSnapshot : Header::kNewPlan, static_cast<int64_t>(numbers.size())};
+  Header header{required == planned_ ? Header::kSnapshot : Header::kNewPlan, static_cast<int64_t>(numbers.size())};
   std::copy(numbers.begin(), numbers.end(), header.numbers);
   sends_.clear();
   send_header(header);
   if (header.command == Header::kNewPlan) {
     plan(fields, fields.size());
-    planned_ = std::move(wanted);
+    planned_ = std::move(required);
   }
   for (size_t i = 0; i < fields.size(); ++i) {
     std::vector<at::Tensor> mine;
@@ -150,7 +150,7 @@ bool TrainerLink::take(Communicator& solvers, const std::vector<at::Tensor>& wei
     come.fill_(int64_t{*next == kFine ? kWeights : kFailure});
   }
   {
-    const Uncounted uncounted;
+    const ScopedStatsPause stats_pause;
     solvers.all_reduce(come, ReduceOp::kMin);
   }
   if (come.item<int64_t>() == kNot) return false;
@@ -178,7 +178,7 @@ void TrainerLink::throw_failure(Communicator& solvers) {
   const auto other = std::find_if(all.begin(), all.end(), [](const auto& one) { return one[0] != '0' + kFine; });
   const std::string text = (first == all.end() ? *other : *first).substr(1);
   ended_ = "the trainers have failed: " + text.substr(0, text.find('\n'));
-  TORCH_CHECK(false, "the trainers have failed\n  have  ", text, "\n  fix   mend the script; the solver can go on without them");
+  TORCH_CHECK(false, "the trainers have failed\n  have  ", text, "\n  fix   correct the script; the solver can go on without them");
 }
 
 bool TrainerLink::finish(Communicator& solvers, const std::vector<at::Tensor>& weights) {

@@ -27,7 +27,7 @@ class TrainerLink {
   ~TrainerLink();
   TrainerLink(const TrainerLink&) = delete;
 
-  /// Nothing is said when it ends, because the ranks have parted ways.
+  /// Nothing is said when it ends, because the ranks have diverged.
   void abandon() { ended_ = "the session failed"; }
 
   bool trains() const { return part_rank_ >= 0; }
@@ -39,8 +39,8 @@ class TrainerLink {
   /// Sends `fields`, ShardTensors over the solvers, as they are now, and `numbers`. `weights` say what will come back.
   void request(Communicator& solvers, const std::vector<at::Tensor>& fields, std::span<const double> numbers,
                const std::vector<at::Tensor>& weights);
-  /// Copies what the trainers have sent back into `weights`, once it has reached all solvers; true if it did so. An
-  /// error of theirs is an error here, on all solvers alike, and ends the link.
+  /// Copies what the trainers have sent back into `weights`, once it has reached all solvers; true if it did so.
+  /// An error of theirs is an error here, on all solvers in the same way, and ends the link.
   bool take(Communicator& solvers, const std::vector<at::Tensor>& weights);
   /// Waits for what is under way, takes it as take() does, and ends the link.
   bool finish(Communicator& solvers, const std::vector<at::Tensor>& weights);
@@ -66,7 +66,7 @@ class TrainerLink {
   void check_open(const char* what) const;
   void send_reply(const at::Tensor& bytes);
   Header receive_header();
-  void part_from_trainers();
+  void disconnect_from_trainers();
   [[noreturn]] void throw_failure(Communicator& solvers);
 
   CommunicatorPtr all_;

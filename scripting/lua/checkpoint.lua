@@ -49,12 +49,12 @@ end
 local function check_entries(what, state, call)
   if type(state) == "table" and not has_state(state) then return end
   local given = type(state) == "table" and "one object that has a state" or mh._describe(state)
-  fail(("checkpoint.%s: wanted a table of entries by name, got %s\n  fix   %s"):format(what, given, call))
+  fail(("checkpoint.%s: expected a table of entries by name, got %s\n  fix   %s"):format(what, given, call))
 end
 
 local function check_path(what, path)
   if type(path) ~= "string" or path == "" then
-    fail(("checkpoint.%s: the path is %s, wanted a text"):format(what, mh._describe(path)))
+    fail(("checkpoint.%s: the path is %s, expected a string"):format(what, mh._describe(path)))
   end
 end
 
@@ -73,7 +73,7 @@ end
 
 local function check_count(name, value, wanted)
   if value ~= nil and (math.type(value) ~= "integer" or value < 1) then
-    fail(("checkpoint.save: %s = %s, wanted %s"):format(name, mh._describe(value), wanted))
+    fail(("checkpoint.save: %s = %s, expected %s"):format(name, mh._describe(value), wanted))
   end
 end
 
@@ -281,7 +281,7 @@ local function plan_module(module, value, names, key, reader, options)
   end
 end
 
---- States lie as their parameters do.
+--- States have the layout of their parameters.
 local function check_blocks(optimizer, value, names, key, reader)
   local position = 0
   for _, group in ipairs(optimizer.param_groups) do
@@ -323,7 +323,7 @@ local function plan_object(object, value, names, key, reader)
   end
 end
 
---- `others`: names of entries that are wanted among the results.
+--- `others`: names of entries that are required among the results.
 local function check_wanted(source, into, others)
   local names = sorted(source.entries)
   local function check(key)

@@ -15,7 +15,7 @@ local function kind_name(value)
   if is_list(value) then return "a list" end
   if type(value) == "table" then return "a table" end
   if type(value) == "number" then return math.type(value) == "integer" and "an integer" or "a number" end
-  return ({string = "a text", boolean = "true or false"})[type(value)] or type(value)
+  return ({string = "a string", boolean = "true or false"})[type(value)] or type(value)
 end
 
 local kShown = 200
@@ -178,7 +178,7 @@ end
 ---     local settings = mh.config{lr = 1e-3, model = {width = 32}}
 ---     settings.model.width    --> 32
 return function(defaults)
-  if type(defaults) ~= "table" then fail("config: wanted a table of defaults, got " .. mh._describe(defaults)) end
+  if type(defaults) ~= "table" then fail("config: expected a table of defaults, got " .. mh._describe(defaults)) end
   local info = mh.run_info()
   local merged = copy(defaults)
   if info.config_file then

@@ -106,7 +106,7 @@ function func.jvp(fn, primals, tangents)
   for i, x in ipairs(inputs) do cotangent_of("jvp", x, tangents[i]) end
   return mh.enable_grad(function()
     local y = check_output("jvp", fn(table.unpack(inputs)))
-    -- The product with u is linear in u; its derivative by u, times the tangents, is the one that is wanted.
+    -- The product with u is linear in u; its derivative by u, times the tangents, is the one that is required.
     local u = mh.zeros_like(y):detach():requires_grad_(true)
     local products, outputs, weights = gradients(y, inputs, u, true), {}, {}
     for i, product in ipairs(products) do

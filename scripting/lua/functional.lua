@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- mh.functional: the functions of torch.nn.functional that are not single operators, or whose options are texts there
--- and numbers in the operator. Other names are the operators themselves.
+-- mh.functional: the functions of torch.nn.functional that are not single operators, or whose options are strings
+-- there and numbers in the operator. Other names are the operators themselves.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -230,7 +230,7 @@ end)
 ---   input1      Tensor      scores
 ---   input2      Tensor      scores, the shape of input1
 ---   target      Tensor      1 where input1 should be larger, -1 where input2 should
----   margin      number      the wanted distance
+---   margin      number      the required distance
 ---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
 ---   returns     Tensor      one number, the same on all ranks; with "none" all elements
 ---   collective  over the mesh of cut tensors
@@ -261,7 +261,7 @@ end)
 ---   anchor      Tensor      [batch, features]
 ---   positive    Tensor      [batch, features], which should be near
 ---   negative    Tensor      [batch, features], which should be far
----   margin      number      the wanted difference of the distances
+---   margin      number      the required difference of the distances
 ---   p           number      of the p-norm that measures distances
 ---   eps         number      added to differences
 ---   swap        boolean     uses the distance of positive and negative where it is smaller
@@ -302,7 +302,7 @@ define("interpolate", {"input", optional "size", optional "scale_factor", {"mode
   local x, mode = v.input, choice(op, "mode", v.mode, kModes)
   local dims = x.ndim - 2
   if dims < 1 or dims > 3 then
-    fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 to 5 (batch, channel, ...)")
+    fail(op .. ": the input has " .. x.ndim .. " dimensions, expected 3 to 5 (batch, channel, ...)")
   end
   if (v.size == nil) == (v.scale_factor == nil) then fail(op .. ": give either size or scale_factor") end
   if v.align_corners ~= nil and not kLinearOf[mode] then
@@ -342,7 +342,7 @@ local drop, alpha_drop, feature_drop = mh.dropout, mh.alpha_dropout, mh.feature_
 
 local function check_drop(op, v)
   if not (arguments.number(op, "p", v.p) >= 0 and v.p <= 1) then
-    fail(("%s: p is %s, wanted a probability between 0 and 1"):format(op, mh._describe(v.p)))
+    fail(("%s: p is %s, expected a probability between 0 and 1"):format(op, mh._describe(v.p)))
   end
   arguments.flag(op, "training", v.training)
 end
@@ -384,7 +384,7 @@ for dims = 1, 3 do
   define("dropout" .. dims .. "d", {"input", {"p", 0.5}, {"training", true}}, function(v, op)
     check_drop(op, v)
     if v.input.ndim < 2 then
-      fail(("%s: input is %s, wanted at least 2 dims (batch, channel)"):format(op, mh._describe(v.input)))
+      fail(("%s: input is %s, expected at least 2 dims (batch, channel)"):format(op, mh._describe(v.input)))
     end
     if v.input.ndim == dims + 1 then return feature_drop(v.input:unsqueeze(0), v.p, v.training):squeeze(0) end
     return feature_drop(v.input, v.p, v.training)
@@ -411,7 +411,7 @@ define("normalize", {"input", {"p", 2.0}, {"dim", 1}, {"eps", 1e-12}}, function(
   end
   for _, name in ipairs {"p", "eps"} do arguments.number(op, name, v[name]) end
   if math.type(v.dim) ~= "integer" then
-    fail(("%s: dim is %s, wanted a whole number"):format(op, mh._describe(v.dim)))
+    fail(("%s: dim is %s, expected an integer"):format(op, mh._describe(v.dim)))
   end
   local norm = mh.linalg_vector_norm(v.input, v.p, {dim = {v.dim}, keepdim = true})
   return v.input / norm:clamp_min(v.eps)
@@ -430,7 +430,8 @@ end)
 ---     mh.gumbel_softmax(mh.zeros{2, 3}, {hard = true}):sum(1):tolist()    --> {1.0, 1.0}
 define("gumbel_softmax", {"logits", {"tau", 1.0}, {"hard", false}, {"dim", -1}}, function(v, op)
   if not v.logits:is_floating_point() then
-    fail(("%s: logits is %s, wanted floating point numbers\n  fix   logits:float()"):format(op, mh._describe(v.logits)))
+    fail(("%s: logits is %s, expected floating point numbers\n  fix   logits:float()"):format(op,
+        mh._describe(v.logits)))
   end
   arguments.number(op, "tau", v.tau)
   arguments.number(op, "dim", v.dim)
@@ -445,7 +446,7 @@ end)
 local function parameters_of(op, parameters)
   if mh.is_tensor(parameters) then return {parameters} end
   if type(parameters) ~= "table" or getmetatable(parameters) then
-    fail(op .. ": wanted a list of parameters, got " .. mh._describe(parameters))
+    fail(op .. ": expected a list of parameters, got " .. mh._describe(parameters))
   end
   return parameters
 end

@@ -18,11 +18,11 @@ local run_log = require "moonhalo.internal.run_log"
 return function(record, ...)
   if mh.is_tensor(record) then return record:log(...) end
   if type(record) == "number" and (... == nil or type(...) == "number") then return math.log(record, ...) end
-  if type(record) == "number" then mh.fail("log: the base is " .. mh._describe((...)) .. ", wanted a number") end
-  if type(record) ~= "table" then mh.fail("log: wanted a table {name = value, ...}, got " .. mh._describe(record)) end
+  if type(record) == "number" then mh.fail("log: the base is " .. mh._describe((...)) .. ", expected a number") end
+  if type(record) ~= "table" then mh.fail("log: expected a table {name = value, ...}, got " .. mh._describe(record)) end
   local values = {}
   for name, value in pairs(record) do
-    if type(name) ~= "string" then mh.fail("log: names are texts, got " .. mh._describe(name)) end
+    if type(name) ~= "string" then mh.fail("log: names are strings, got " .. mh._describe(name)) end
     values[name] = mh.is_tensor(value) and value:tolist() or value
   end
   run_log.latest = values

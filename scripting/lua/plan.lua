@@ -30,7 +30,7 @@ function plan.load(file) return mh._plans.load_plan(file) end
 ---     mh.plan.new{fc = mh.ColwiseParallel()}:has_styles()    --> true
 function plan.new(table_or_style)
   if type(table_or_style) ~= "table" and type(table_or_style) ~= "userdata" or table_or_style == mh.none then
-    mh.fail("plan.new: wanted a table {name = style}, or one style, got " .. mh._describe(table_or_style))
+    mh.fail("plan.new: expected a table {name = style}, or one style, got " .. mh._describe(table_or_style))
   end
   local made, custom = require("moonhalo.internal.parallel_styles").read_plan("plan.new", table_or_style)
   if #custom > 0 then mh.fail("plan.new: a style that is written in Lua cannot be put into a plan object") end

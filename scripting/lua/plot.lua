@@ -2,7 +2,7 @@
 -- Pictures of a run, as PNG. All ranks call, rank 0 writes; ShardTensors are gathered.
 --   mh.plot.lines("loss.png", {{y = losses, label = "train"}}, {yscale = "log", xlabel = "step", ylabel = "loss"})
 --   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
--- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), smooth (the mean over so many
+-- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), smooth (the mean over this many
 -- neighbours is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or
 -- "log"), xrange, yrange, size {width, height}.
 -- A panel: data, title, colormap, range, unit, x and y (the coordinates {first, last} of the columns and rows). Maps:
@@ -28,7 +28,9 @@ local plot = {}
 --- A list or a 1-D tensor as a list of numbers.
 local function numbers(op, values)
   if mh.is_tensor(values) then return values:detach():to("float64"):reshape{-1}:tolist() end
-  if type(values) ~= "table" then fail(op .. ": wanted a list of numbers or a tensor, got " .. mh._describe(values)) end
+  if type(values) ~= "table" then
+    fail(op .. ": expected a list of numbers or a tensor, got " .. mh._describe(values))
+  end
   return values
 end
 
@@ -255,7 +257,7 @@ local function read_panel(one, i, origin)
   local field = one.data:detach()
   if field:is_shard_tensor() then field = field:full_tensor() end
   if field.ndim ~= 2 then
-    fail(("plot: panel %d has %d dimensions, wanted 2\n  have  shape {%s}"):format(i, field.ndim,
+    fail(("plot: panel %d has %d dimensions, expected 2\n  have  shape {%s}"):format(i, field.ndim,
         table.concat(field.shape, ", ")))
   end
   field = field:cpu():to("float64")

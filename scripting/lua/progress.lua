@@ -67,7 +67,7 @@ local function bar_text(part, width, utf8)
   return text .. (" "):rep(width - full - (rest > 0 and 1 or 0))
 end
 
---- Cuts a text (one column per character) to `columns`.
+--- Cuts a string (one column per character) to `columns`.
 local function cut(text, columns)
   local finish = utf8.offset(text, columns + 1)
   return finish and text:sub(1, finish - 1) or text
@@ -184,7 +184,7 @@ return function(...)
   local list = type(values.steps) == "table" and values.steps or nil
   local total = list and #list or values.steps
   if math.type(total) ~= "integer" or total < 0 then
-    mh.fail("progress: wanted a number of steps or a list, got " .. mh._describe(values.steps))
+    mh.fail("progress: expected a number of steps or a list, got " .. mh._describe(values.steps))
   end
   local info = mh.run_info()
   local meter

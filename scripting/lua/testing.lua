@@ -15,7 +15,7 @@ local function show(value)
   return #text > 400 and text:sub(1, 400) .. " ..." or text
 end
 
---- Refuses what is no tensor, no number and no list of numbers.
+--- Refuses what is not a tensor, no number and no list of numbers.
 local function check_numbers(what, value)
   local element = value
   while type(element) == "table" and not getmetatable(element) and #element > 0 do
@@ -26,8 +26,8 @@ local function check_numbers(what, value)
     element = first
   end
   if not mh.is_tensor(value) and type(element) ~= "number" and type(element) ~= "boolean" then
-    error(("assert_close: %s is %s, wanted a tensor, a number or a list of numbers"):format(what, mh._describe(value)),
-        4)
+    error(("assert_close: %s is %s, expected a tensor, a number or a list of numbers"):format(what,
+        mh._describe(value)), 4)
   end
 end
 
@@ -98,7 +98,7 @@ end
 ---     pcall(mh.testing.assert_all_close, {a = mh.ones{2}}, {a = {1, 1.0}})    --> true
 function testing.assert_all_close(actual, expected, options)
   if type(actual) ~= "table" or type(expected) ~= "table" or mh.nn.is_module(actual) then
-    error(("assert_all_close: wanted two tables of tensors by name, got %s and %s"):format(mh._describe(actual),
+    error(("assert_all_close: expected two tables of tensors by name, got %s and %s"):format(mh._describe(actual),
         mh._describe(expected)), 2)
   end
   for name, value in pairs(expected) do
@@ -169,7 +169,7 @@ end
 ---   example
 ---     mh.testing.assert_error(function() error("no such row", 0) end, "row")    --> no such row
 function testing.assert_error(fn, text)
-  if type(fn) ~= "function" then error("assert_error: wanted a function, got " .. mh._describe(fn), 2) end
+  if type(fn) ~= "function" then error("assert_error: expected a function, got " .. mh._describe(fn), 2) end
   if text ~= nil and type(text) ~= "string" then error("assert_error: the text is " .. mh._describe(text), 2) end
   local ok, message = pcall(fn)
   message = tostring(message)

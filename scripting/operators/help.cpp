@@ -28,16 +28,16 @@ std::string lower(std::string_view text) {
 }
 
 /// True for "Conv2d" and "nn.Conv2d" of "mh.nn.Conv2d".
-bool ends_in_name(std::string_view name, std::string_view wanted) {
-  if (!name.ends_with(wanted)) return false;
-  const size_t before = name.size() - wanted.size();
+bool ends_in_name(std::string_view name, std::string_view required) {
+  if (!name.ends_with(required)) return false;
+  const size_t before = name.size() - required.size();
   return before == 0 || name[before - 1] == '.' || name[before - 1] == ':';
 }
 
 /// The signatures begin as scripts call an object: "x:redistribute(", "mesh.ndim ->".
-bool begins_a_line(std::string_view text, const std::string& wanted) {
-  for (size_t at = text.find(wanted); at != std::string_view::npos; at = text.find(wanted, at + 1)) {
-    const size_t end = at + wanted.size();
+bool begins_a_line(std::string_view text, const std::string& required) {
+  for (size_t at = text.find(required); at != std::string_view::npos; at = text.find(required, at + 1)) {
+    const size_t end = at + required.size();
     const bool starts = at == 0 || text[at - 1] == '\n';
     if (starts && end < text.size() && (text[end] == '(' || text[end] == ' ' || text[end] == '{')) return true;
   }
@@ -223,16 +223,16 @@ std::string help_on(const std::string& name) {
 }
 
 std::string help_search(const std::string& words) {
-  std::vector<std::string> wanted;
+  std::vector<std::string> required;
   std::istringstream parts(lower(words));
-  for (std::string word; parts >> word;) wanted.push_back(word);
+  for (std::string word; parts >> word;) required.push_back(word);
   std::vector<std::pair<int, std::pair<std::string_view, const ReferenceEntry*>>> found;
   for (const ReferenceEntry& entry : reference()) {
     std::string names;
     for (const std::string_view name : entry.names) names += lower(name) + " ";
     const std::string text = lower(entry.text), sentence = lower(summary(entry));
     int score = 0;
-    const bool fits = !wanted.empty() && std::all_of(wanted.begin(), wanted.end(), [&](const std::string& word) {
+    const bool fits = !required.empty() && std::all_of(required.begin(), required.end(), [&](const std::string& word) {
       score += names.find(word) != std::string::npos ? 3 : sentence.find(word) != std::string::npos ? 1 : 0;
       return text.find(word) != std::string::npos || names.find(word) != std::string::npos;
     });

@@ -159,7 +159,7 @@ std::vector<IndexPart> read_index(lua_State* lua, int index) {
     return {part};
   }
   TORCH_CHECK_TYPE(lua_istable(lua, index),
-                   "index: wanted an integer, a string such as \"0, :, 2:5\", a tensor or a ",
+                   "index: expected an integer, a string such as \"0, :, 2:5\", a tensor or a ",
                    "list of these, got ", describe(lua, index));
   refuse_ambiguous(lua, index);
   std::vector<IndexPart> parts;

@@ -11,7 +11,7 @@
 
 namespace moonhalo::scripting {
 
-/// One part of an index: of a text, or a tensor of indices or of booleans.
+/// One part of an index: of a string, or a tensor of indices or of booleans.
 struct IndexPart : SlicePart {
   at::Tensor tensor;  ///< defined: counts instead
 };

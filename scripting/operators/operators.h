@@ -17,9 +17,9 @@ struct OperatorSet {
   std::vector<c10::OperatorHandle> overloads;
 };
 
-/// Null when the dispatcher knows no such name. Any thread. Libraries loaded later are found.
+/// Null when the dispatcher has no such name. Any thread. Libraries loaded later are found.
 const OperatorSet* find_operator(const std::string& name);
-/// Every name that `find_operator` knows without a namespace, sorted.
+/// Every name that `find_operator` finds without a namespace, sorted.
 std::vector<std::string> operator_names();
 /// Pushes the Lua function for operator `name`, and true; false (nothing pushed) when there is none. With `method` the
 /// tensor before the colon stands for the schema's `self`, wherever that is.

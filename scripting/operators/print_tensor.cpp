@@ -24,7 +24,7 @@ constexpr size_t kLineWidth = 80;
 /// The format of the numbers of one tensor, decided from all that are shown.
 struct NumberFormat {
   bool integral = false;  // dtype without fraction
-  bool whole = false;     // floating, but every value is a whole number
+  bool whole = false;     // floating, but every value is an integer
   bool scientific = false;
 
   std::string operator()(double value) const {
@@ -55,7 +55,7 @@ NumberFormat float_format(const at::Tensor& shown) {
   return format;
 }
 
-/// The elements of a plain CPU tensor as texts of one width.
+/// The elements of a plain CPU tensor as strings of one width.
 class Elements {
  public:
   explicit Elements(const at::Tensor& tensor) : tensor_(tensor) {

@@ -144,13 +144,13 @@ bool Trial::bind_keywords() {
     auto position = schema_.argumentIndexWithName(keyword);
     if (!position) position = schema_.argumentIndexWithName(python_alias(keyword));
     if (!position && keyword == "requires_grad" && is_factory()) {
-      if (!lua_isboolean(lua_, index)) return fail("argument 'requires_grad' wants bool");
+      if (!lua_isboolean(lua_, index)) return fail("argument 'requires_grad' needs bool");
       chosen_.requires_grad = lua_toboolean(lua_, index);
       continue;
     }
     if (!position && keyword == "mesh" && is_factory() && !has_tensor()) {
       chosen_.mesh = to_object<DeviceMesh>(lua_, index);
-      if (!chosen_.mesh) return fail("argument 'mesh' wants DeviceMesh");
+      if (!chosen_.mesh) return fail("argument 'mesh' needs DeviceMesh");
       continue;
     }
     if (!position && keyword == "placements" && is_factory() && !has_tensor()) {
@@ -174,7 +174,7 @@ bool Trial::place() {
   if (chosen_.mesh && chosen_.placements.empty()) {
     chosen_.placements.assign(chosen_.mesh->ndim(), replicate());
   }
-  return chosen_.mesh || chosen_.placements.empty() || fail("'placements' wants a 'mesh' too");
+  return chosen_.mesh || chosen_.placements.empty() || fail("'placements' needs a 'mesh' too");
 }
 
 bool Trial::has_tensor() const {
@@ -210,7 +210,7 @@ bool Trial::convert_all() {
     }
     const Cost cost = from_lua(lua_, values_[i], argument, numbers_as_tensors, chosen_.stack[i]);
     if (!cost) {
-      return fail("argument '" + argument.name() + "' wants " + type_text(argument) + ", got " +
+      return fail("argument '" + argument.name() + "' needs " + type_text(argument) + ", got " +
                   describe(lua_, values_[i]) + word_hint(argument, values_[i]));
     }
     chosen_.cost += *cost;
@@ -232,8 +232,7 @@ std::string Trial::word_hint(const Argument& argument, int index) const {
 
 bool Trial::fill_absent(size_t position) {
   const Argument& argument = arguments()[position];
-  // ShardTensors draw from the engine's counter generator, which knows the global position of every
-  // element.
+  // ShardTensors draw from the engine's counter generator, which has the global position of every element.
   if (is_kind(argument, TypeKind::GeneratorType) && !has_shard_tensor()) {
     // One of the host for tensors of any device: their numbers depend on its seed alone.
     chosen_.stack[position] = default_generator();
@@ -243,8 +242,8 @@ bool Trial::fill_absent(size_t position) {
   if (!argument.default_value()) return fail("argument '" + argument.name() + "' is missing");
   chosen_.stack[position] = *argument.default_value();
   if (argument.name() == "device" && is_factory() && !has_tensor()) {
-    const c10::Device wanted = context(lua_).device;
-    if (!wanted.is_cpu()) chosen_.stack[position] = wanted;
+    const c10::Device required = context(lua_).device;
+    if (!required.is_cpu()) chosen_.stack[position] = required;
   }
   ++defaults_;
   return true;
@@ -332,7 +331,7 @@ LuaCall read_call(lua_State* lua, bool method) {
         call.keywords.emplace_back(lua_tostring(lua, -2), value);
         lua_pushvalue(lua, -2);  // the key stays above its value for the next step
       }
-      std::sort(call.keywords.begin(), call.keywords.end());  // messages alike on all ranks
+      std::sort(call.keywords.begin(), call.keywords.end());  // messages identically on all ranks
     } else {
       call.empty_table_last = !numbers;
     }

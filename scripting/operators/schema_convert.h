@@ -18,8 +18,8 @@ namespace moonhalo::scripting {
 ///   int[] 4  0-dim tensor for a number                                    16  number for Tensor
 using Cost = std::optional<int>;
 
-/// Converts the Lua value at `index` to what `argument` of a schema wants.
-/// numbers_as_tensors   whether a number may stand for a tensor (as a wrapped number)
+/// Converts the Lua value at `index` to what `argument` of a schema needs. numbers_as_tensors   whether a number
+/// may stand for a tensor (as a wrapped number)
 Cost from_lua(lua_State* lua, int index, const c10::Argument& argument, bool numbers_as_tensors, c10::IValue& out);
 
 /// Pushes one result: tensors, numbers, booleans, strings, dtypes and devices by name, lists as Lua

@@ -140,16 +140,16 @@ IValue check_script_value(lua_State* lua, int index, const TypePtr& type, const 
 ScriptArguments check_script_arguments(lua_State* lua, int first, const c10::FunctionSchema& schema,
                                        const std::string& where) {
   ScriptArguments given;
-  const auto& wanted = schema.arguments();  // the first is self
+  const auto& required = schema.arguments();  // the first is self
   int last = lua_gettop(lua);
   const size_t position = static_cast<size_t>(last - first) + 1;
   const bool by_name = last >= first && has_text_keys_alone(lua, last) &&
-                       (position >= wanted.size() || !takes_dict(*wanted[position].type()));
+                       (position >= required.size() || !takes_dict(*required[position].type()));
   if (by_name) --last;
-  TORCH_CHECK_VALUE(last - first + 1 < static_cast<int>(wanted.size()), where, " takes ", wanted.size() - 1,
+  TORCH_CHECK_VALUE(last - first + 1 < static_cast<int>(required.size()), where, " takes ", required.size() - 1,
                     " arguments, got ", last - first + 1, "\n  have  ", schema);
   for (int index = first; index <= last; ++index) {
-    const c10::Argument& argument = wanted[static_cast<size_t>(index - first) + 1];
+    const c10::Argument& argument = required[static_cast<size_t>(index - first) + 1];
     given.positional.push_back(check_script_value(lua, index, argument.type(), where + ": '" + argument.name() + "'"));
   }
   if (!by_name) return given;
@@ -157,7 +157,7 @@ ScriptArguments check_script_arguments(lua_State* lua, int first, const c10::Fun
     const std::string name = lua_tostring(lua, -2);
     const auto at = schema.argumentIndexWithName(name);
     TORCH_CHECK_VALUE(at && *at > 0, where, " has no argument '", name, "'\n  have  ", schema);
-    given.named[name] = check_script_value(lua, lua_gettop(lua), wanted[*at].type(), where + ": '" + name + "'");
+    given.named[name] = check_script_value(lua, lua_gettop(lua), required[*at].type(), where + ": '" + name + "'");
   }
   return given;
 }

@@ -21,7 +21,7 @@ at::Tensor operand(lua_State* lua, int index) {
 
 using Apply = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
 
-/// On failure says which operator and operands, as the kernels speak of sizes only.
+/// On failure says which operator and operands, as the kernels report sizes only.
 template <Apply kApply>
 int binary(lua_State* lua, const char* symbol) {
   const at::Tensor left = operand(lua, 1);

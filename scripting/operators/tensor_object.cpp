@@ -24,9 +24,9 @@ const char kMetatableKey = 0;
 /// The user value of a tensor's userdata that holds its StoredTensor; others have no such value.
 constexpr int kStoredValue = 2;
 
-/// Lua sees a few bytes per tensor and would collect far too late: after this much tensor memory it is told to. Memory
-/// that lies dead is new memory for the next tensor, at some 0.3 ms per MiB; a collection takes 0.1 ms per MiB of Lua's
-/// own memory.
+/// Lua sees a few bytes per tensor and would collect far too late: after this much tensor memory it is started.
+/// Unused memory is new memory for the next tensor, at some 0.3 ms per MiB; a collection takes 0.1 ms per MiB of
+/// Lua's own memory.
 constexpr int64_t kCollectAtLeast = int64_t{4} << 20, kCollectAtMost = int64_t{64} << 20, kOfLua = 8;
 
 int64_t collect_after(lua_State* lua) {
@@ -181,7 +181,7 @@ int tensor_is_same(lua_State* lua) {
 
 /// Upvalue: Lua's table.unpack, to which a tensor would look like a list that begins at its second row.
 int unpack_list(lua_State* lua) {
-  TORCH_CHECK_TYPE(!to_tensor(lua, 1), "table.unpack: wanted a list, got ", describe(lua, 1),
+  TORCH_CHECK_TYPE(!to_tensor(lua, 1), "table.unpack: expected a list, got ", describe(lua, 1),
                    "\n  fix   mh.grad and other functions return their tensors one by one: local a, b = mh.grad(y, {u, v}); ",
                    "x:unbind() is the list of a tensor's rows");
   return lua_tocfunction(lua, lua_upvalueindex(1))(lua);
@@ -207,7 +207,7 @@ int tensor_less(lua_State*) {
 }
 
 int tensor_concat(lua_State*) {
-  TORCH_CHECK_TYPE(false, "..: a tensor is no text", "\n  fix   \"loss \" .. x:item() for its one number, tostring(x) for all of it");
+  TORCH_CHECK_TYPE(false, "..: a tensor is not a string", "\n  fix   \"loss \" .. x:item() for its one number, tostring(x) for all of it");
 }
 
 /// Stateless iterator: (tensor, previous index) -> index, row. Counts from 0 like every index.

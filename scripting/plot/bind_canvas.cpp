@@ -109,7 +109,7 @@ int line(lua_State* lua) {
 }
 
 /// canvas:text(x, y, text, size, color, align = 0, upwards = false, pen = nil) -> nothing
-///   Writes a text whose baseline goes through (x, y).
+///   Writes a string whose baseline goes through (x, y).
 ///   x           number      where the part `align` of its width is
 ///   y           number      the baseline
 ///   text        string      what is written
@@ -169,7 +169,7 @@ int picture(lua_State* lua) {
 }
 
 /// mh.text_width(text, size) -> number
-///   The width of a text that canvas:text writes.
+///   The width of a string that canvas:text writes.
 ///   text        string      what is measured
 ///   size        number      height of capital letters in pixels
 ///   returns     number      pixels

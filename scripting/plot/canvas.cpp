@@ -11,7 +11,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// The part of the pixel [i, i + 1] that lies in [low, high].
+/// The part of the pixel [i, i + 1] that is in [low, high].
 float overlap(float i, float low, float high) {
   return std::clamp(std::min(i + 1, high) - std::max(i, low), 0.0f, 1.0f);
 }

@@ -21,7 +21,7 @@ struct Rectangle {
   float x0, y0, x1, y1;
 };
 
-/// A picture to draw on, anti-aliased. Coordinates may lie outside.
+/// A picture to draw on, anti-aliased. Coordinates may be outside.
 class Canvas {
  public:
   Canvas(int64_t width, int64_t height, Color background);
@@ -29,7 +29,7 @@ class Canvas {
   int64_t width() const { return width_; }
   int64_t height() const { return height_; }
 
-  /// Only what lies inside is drawn from now on.
+  /// Only what is inside is drawn from now on.
   void set_clip(Rectangle clip) { clip_ = clip; }
   void fill(Rectangle area, Color color, float opacity = 1);
   /// Strokes with round ends and joints; where strokes of one call overlap, they count once.

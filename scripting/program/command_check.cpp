@@ -29,18 +29,18 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
-struct StandIn {
+struct Substitute {
   std::string name, dtype = "float64";
   std::vector<int64_t> shape;
 };
 
 /// "u=64x48:float32"
-StandIn parse_field(const std::string& text) {
+Substitute parse_field(const std::string& text) {
   const std::string form = "NAME=EXTENTS[:DTYPE], in the script's order of dims, as u=64x48 or u=64x48:float32";
   const size_t equals = text.find('='), colon = text.find(':');
   if (equals == 0 || equals == std::string::npos || (colon != std::string::npos && colon < equals))
     usage("--field", text, form);
-  StandIn field{text.substr(0, equals)};
+  Substitute field{text.substr(0, equals)};
   if (colon != std::string::npos) field.dtype = text.substr(colon + 1);
   for (const std::string& extent : split(text.substr(equals + 1, colon - equals - 1), 'x')) {
     char* end = nullptr;
@@ -81,11 +81,11 @@ void push_list(lua_State* lua, const Numbers& numbers) {
   }
 }
 
-void check(lua_State* lua, const std::vector<StandIn>& fields, const std::vector<Call>& calls, bool verify) {
+void check(lua_State* lua, const std::vector<Substitute>& fields, const std::vector<Call>& calls, bool verify) {
   push_embedded(lua, "internal.check", "prepare");
   push(lua, verify);
   call_traced(lua, 1, 0);
-  for (const StandIn& field : fields) {
+  for (const Substitute& field : fields) {
     push_embedded(lua, "internal.check", "field");
     push(lua, field.name);
     push_list(lua, field.shape);
@@ -133,11 +133,11 @@ void add_check_command(CLI::App& app, Action& action) {
       "parameter.\nFields are smooth and cut over the ranks, as grids of two dims where that is possible.");
   command->callback([options, fields, calls, verify, &action] {
     action = [options, fields, calls, verify] {
-      std::vector<StandIn> stand_ins;
+      std::vector<Substitute> substitutes;
       std::vector<Call> wanted;
-      for (const std::string& text : *fields) stand_ins.push_back(parse_field(text));
+      for (const std::string& text : *fields) substitutes.push_back(parse_field(text));
       for (const std::string& text : *calls) wanted.push_back(parse_call(text));
-      return run_session(*options, [&](lua_State* lua) { check(lua, stand_ins, wanted, *verify); });
+      return run_session(*options, [&](lua_State* lua) { check(lua, substitutes, wanted, *verify); });
     };
   });
 }

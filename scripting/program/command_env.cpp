@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
+#include "moonhalo/engine/launch/check_connectivity.h"
+#include "moonhalo/engine/launch/environment_report.h"
 #include "moonhalo/engine/launch/launch.h"
-#include "moonhalo/engine/launch/surroundings.h"
-#include "moonhalo/engine/launch/try_messages.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/scripting/core/warnings.h"
 #include "moonhalo/scripting/program/commands.h"
@@ -45,12 +45,12 @@ void print_times(const Communicator& group, const std::string& device, const std
 void try_ranks(lua_State* lua) {
   Communicator& world = *context(lua).world;
   const c10::Device device = context(lua).device;
-  const auto host = try_messages(world, at::kCPU);
+  const auto host = check_connectivity(world, at::kCPU);
   if (world.rank() == 0) print_times(world, "cpu", host);
   if (device.is_cpu()) return;
   const MeshPtr mesh =
       init_device_mesh(world, shared_device_name(world, device, device.str()), {world.size()}, {"ranks"});
-  const auto there = try_messages(mesh->group(), device);
+  const auto there = check_connectivity(mesh->group(), device);
   if (world.rank() == 0) print_times(mesh->group(), device.str(), there);
 }
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/device_link.h"
+#include "moonhalo/engine/comm/device/device_link.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/scripting/operators/annotations.h"
 #include "moonhalo/scripting/operators/operators.h"

@@ -71,7 +71,7 @@ struct Wanted {
   bool safe = false;
 };
 
-/// Lua knows the layouts of mh.data, and draws.
+/// Lua has the layouts of mh.data, and draws.
 void inspect_in_lua(lua_State* lua, const Wanted& wanted) {
   push_embedded(lua, "internal.inspect");
   push(lua, wanted.path);

@@ -40,7 +40,7 @@ int act(int argc, char** argv) {
       "  MOONHALO_TIMEOUT_S        longest silence of a rank in seconds before the others give up (600); also run "
       "--timeout\n"
       "  MOONHALO_CHECK_CALLS      0: processes do not compare their calls (mh.check_calls)\n"
-      "  MOONHALO_MPI_CHUNK_BYTES  larger messages travel in pieces (1073741824)\n"
+      "  MOONHALO_MPI_CHUNK_BYTES  larger messages are sent in pieces (1073741824)\n"
       "  OMP_NUM_THREADS           threads of each process");
   Action action;
   std::vector<std::string> after_dashes;

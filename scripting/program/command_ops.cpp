@@ -17,7 +17,7 @@ namespace moonhalo::scripting {
 namespace {
 
 std::string file_of(const Rule& rule) {
-  const std::string path = rule.file;  // ops/ROOM/FILE.cpp from here on
+  const std::string path = rule.file;  // ops/FOLDER/FILE.cpp from here on
   const size_t at = path.rfind("/ops/");
   return at == std::string::npos ? path : path.substr(at + 1);
 }

@@ -11,7 +11,7 @@ namespace moonhalo::scripting {
 
 namespace {
 
-/// A word that is no option would have no effect: nothing says whether it is a setting or the script's.
+/// A word that is not an option would have no effect: nothing says whether it is a setting or the script's.
 void refuse_words(const std::vector<std::string>& words) {
   if (words.empty()) return;
   const std::string& word = words.front();

@@ -75,7 +75,7 @@ void run_test_among_processes(lua_State* lua, int table, const std::string& name
 }
 
 /// After a failure in which ranks made different calls, they are no longer at the same place.
-void print_left_out(const std::vector<std::string>& names, const std::string& last) {
+void print_skipped(const std::vector<std::string>& names, const std::string& last) {
   const auto first = std::upper_bound(names.begin(), names.end(), last);
   if (first == names.end()) return;
   std::printf("not run, since the ranks no longer agree after %s:", last.c_str());
@@ -111,7 +111,7 @@ void run_tests(lua_State* lua, RankBoard& board, Tally& tally) {
       ++(outcome.failure.empty() ? tally.passed : tally.failed);
     }
     if (outcome.aborted) {
-      if (run.rank() == 0) print_left_out(names, name);
+      if (run.rank() == 0) print_skipped(names, name);
       break;
     }
   }

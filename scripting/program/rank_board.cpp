@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-#include "moonhalo/engine/comm/away.h"
+#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 
 namespace moonhalo::scripting {
 
@@ -16,9 +16,9 @@ RankBoard::Outcome RankBoard::arrive(Communicator& world, const std::string& fai
   ++step.arrived;
   if (!failure.empty()) step.failures[world.rank()] = failure;
   // A rank that waits here joins no collective that others of this step may wait in.
-  set_away(world, {world.rank()}, true);
+  set_inactive(world, {world.rank()}, true);
   if (step.arrived == ranks_) {
-    for (int rank = 0; rank < ranks_; ++rank) set_away(world, {rank}, false);
+    for (int rank = 0; rank < ranks_; ++rank) set_inactive(world, {rank}, false);
     step.aborted |= !step.failures.empty() && is_broken(world);
   }
   changed_.notify_all();

@@ -10,14 +10,14 @@
 
 namespace moonhalo::scripting {
 
-/// Thread ranks meet here after each step (a test, a line of the repl) to learn how it went on all
-/// of them. It is no communicator: it works while some ranks still wait in a collective that a
-/// failed rank will never join.
+/// Thread ranks have a barrier here after each step (a test, a line of the repl) to learn how it went on all of
+/// them. It is not a communicator: it works while some ranks still wait in a collective that a failed rank will
+/// never join.
 class RankBoard {
  public:
   struct Outcome {
-    std::string failure;   ///< texts of the ranks that failed, with their numbers; empty when none did
-    bool aborted = false;  ///< ranks parted ways in a collective: the world is of no further use
+    std::string failure;   ///< strings of the ranks that failed, with their numbers; empty when none did
+    bool aborted = false;  ///< ranks diverged in a collective: the world is of no further use
   };
 
   explicit RankBoard(int ranks) : ranks_(ranks) {}

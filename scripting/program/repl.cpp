@@ -109,8 +109,7 @@ class LineReader {
   std::string history_;
 };
 
-/// A whole chunk: further lines are read while the syntax wants them. Returns false at the end of
-/// the input.
+/// A whole chunk: further lines are read while the syntax needs them. Returns false at the end of the input.
 bool read_chunk(lua_State* lua, LineReader& reader, std::string& chunk) {
   if (!reader.read("> ", chunk)) return false;
   for (bool incomplete = false;;) {
@@ -222,7 +221,7 @@ void run_repl(lua_State* lua, RankBoard& board) {
     }
     if (outcome.aborted)
       throw CommError(
-          "repl: the ranks have parted ways in a collective and cannot go on together"
+          "repl: the ranks have diverged in a collective and cannot go on together"
           "\n  fix   start again; every rank must make the same collective calls");
   }
   if (reads) {

@@ -14,9 +14,8 @@ namespace moonhalo::scripting {
 /// (by rank 0); errors are printed and do not end it; an interrupt stops the running chunk.
 void run_repl(lua_State* lua, RankBoard& board);
 
-/// Loads one line, or several, as an expression list if it is one, else as statements; pushes the
-/// function. Returns "" when done, else the syntax error; `incomplete` tells that more lines may
-/// mend it.
+/// Loads one line, or several, as an expression list if it is one, else as statements; pushes the function. Returns
+/// "" when done, else the syntax error; `incomplete` is true if more lines may complete it.
 std::string load_chunk(lua_State* lua, const std::string& text, bool& incomplete);
 
 /// Lists what may follow `text`, whose last word is a path such as `mh.ran` or `x:sq`: whole words,

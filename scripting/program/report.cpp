@@ -84,11 +84,11 @@ std::string source_line(const std::string& message) {
   const std::string path = message.substr(0, colon + 4);
   const size_t digits = message.find_first_not_of("0123456789", colon + 5);
   if (digits == colon + 5 || digits == std::string::npos || message[digits] != ':') return "";
-  const int wanted = std::stoi(message.substr(colon + 5, digits - colon - 5));
+  const int required = std::stoi(message.substr(colon + 5, digits - colon - 5));
   std::ifstream file(path);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    if (number < wanted) continue;
+    if (number < required) continue;
     std::ostringstream text;
     text << "  " << number << " | " << line << "\n";
     return text.str();

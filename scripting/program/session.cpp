@@ -14,10 +14,10 @@
 #include <system_error>
 #include <thread>
 
-#include "moonhalo/engine/comm/device_link.h"
-#include "moonhalo/engine/comm/device_watch.h"
-#include "moonhalo/engine/comm/ending.h"
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/device_link.h"
+#include "moonhalo/engine/comm/device/device_watch.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
+#include "moonhalo/engine/comm/diagnostics/process_exit.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/scripting/bind/h5.h"
@@ -89,7 +89,7 @@ class Session {
 
 const char kSessionKey = 0;
 
-/// Ranks that compute in Lua meet no collective that could tell them to stop.
+/// Ranks that compute in Lua call no collective that could stop them.
 void stop_hook(lua_State* lua, lua_Debug*) {
   lua_rawgetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
   const auto* stop = static_cast<const std::atomic<bool>*>(lua_touserdata(lua, -1));
@@ -130,11 +130,11 @@ int print_line(lua_State* lua) {
 
 /// The device of this rank, which becomes that of its thread. Collective.
 c10::Device device_of(const std::string& name, Communicator& world) {
-  const auto wanted = parse_device(name);
-  if (!wanted || wanted->is_meta()) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
+  const auto required = parse_device(name);
+  if (!required || required->is_meta()) throw UsageError("--device: '" + name + "' is neither cpu nor cuda");
   try {
-    if (world.is_fake()) return present(*wanted);
-    const c10::Device device = device_of_rank(world, present(*wanted));
+    if (world.is_fake()) return present(*required);
+    const c10::Device device = device_of_rank(world, present(*required));
     use_device(device);
     return device;
   } catch (const c10::ValueError& error) {
@@ -200,7 +200,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
 }
 
 /// The process ends when all its ranks have. Those that work on after one has failed are given a moment; those that
-/// wait for it hear of it.
+/// wait for it are notified.
 void Session::leave(Communicator& world, int status) {
   if (status > exit_code_) exit_code_ = status;
   if (status != 0 && world.size() > 1 && launch_.size == 1) watch(kLeaveWithin);
@@ -220,8 +220,8 @@ void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   }
 }
 
-/// After `grace` ranks are to stop. One inside a long computation hears nothing: after a while the process ends without
-/// it.
+/// After `grace` ranks are to stop. One inside a long computation is not notified: after a while the process ends
+/// without it.
 void Session::watch(std::chrono::seconds grace) {
   const std::lock_guard lock(watch_mutex_);
   if (watcher_.joinable()) return;
@@ -339,7 +339,7 @@ void add_ranks_option(CLI::App& app, int& ranks, const std::string& description)
           [](std::string& text) {
             const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
             const bool fits = number && text.size() < 10 && std::stoi(text) > 0;
-            return fits ? std::string() : "'" + text + "' is no number of ranks; allowed are 1, 2, 3, ...";
+            return fits ? std::string() : "'" + text + "' is not a number of ranks; allowed are 1, 2, 3, ...";
           },
           ""));
 }
@@ -357,7 +357,7 @@ void add_timeout_option(CLI::App& app, SessionOptions& options) {
   const auto set = [&options](const std::string& text) {
     options.timeout = parse_time_limit(text);
     if (!options.timeout)
-      throw CLI::ValidationError("--timeout", "'" + text + "' is no number of seconds from 0.001 to 1e9");
+      throw CLI::ValidationError("--timeout", "'" + text + "' is not a number of seconds from 0.001 to 1e9");
   };
   app.add_option_function<std::string>(
          "--timeout", set,

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/comm/ending.h"
+#include "moonhalo/engine/comm/diagnostics/process_exit.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace CLI {

@@ -63,7 +63,7 @@ void use_interpreter_lock() {
         const bool runs = Py_IsInitialized() != 0 && !interpreter_ends();
         return runs && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
       },
-      .take = [](void* given_up) { take_interpreter(static_cast<PyThreadState*>(given_up)); },
+      .take = [](void* interpreter_released) { take_interpreter(static_cast<PyThreadState*>(interpreter_released)); },
   };
   set_interpreter_lock(lock);
 }
@@ -115,7 +115,7 @@ void run_ranks(int ranks, const py::function& fn, const py::args& arguments, int
     }
   };
   try {
-    const GivenUp released;
+    const ScopedRelease released;
     moonhalo::run_ranks(ranks, run, threads_per_rank);
   } catch (const RankFailed& first) {
     PythonError& error = errors[first.rank()];

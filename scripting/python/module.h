@@ -25,16 +25,16 @@ void take_interpreter(PyThreadState* state);
 /// Others may need Python before they join a collective, so whoever waits in one must not hold the interpreter. The
 /// wait gives it up by itself (use_interpreter_lock), as it must in PyTorch's own functions; here others run meanwhile,
 /// too.
-class GivenUp {
+class ScopedRelease {
  public:
-  GivenUp() : state_(PyEval_SaveThread()) {}
-  ~GivenUp() { take_interpreter(state_); }
-  GivenUp(const GivenUp&) = delete;
+  ScopedRelease() : state_(PyEval_SaveThread()) {}
+  ~ScopedRelease() { take_interpreter(state_); }
+  ScopedRelease(const ScopedRelease&) = delete;
 
  private:
   PyThreadState* state_;
 };
-using Released = py::call_guard<GivenUp>;
+using Released = py::call_guard<ScopedRelease>;
 
 /// Declares the parameters of torch.nn modules that `block` was computed from to the engine.
 void note_weights_behind(const at::Tensor& block);

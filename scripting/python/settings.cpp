@@ -35,17 +35,17 @@ py::dict halo_dict(const HaloOptions& options) {
 
 py::dict change_halo(Communicator* world, std::optional<bool> overlap, const std::optional<std::string>& exchange,
                      std::optional<bool> keep) {
-  HaloOptions wanted = halo_options();
+  HaloOptions required = halo_options();
   if (exchange) {
     check_choice("set_halo: exchange", *exchange, {"p2p", "all_to_all"});
-    wanted.backend = *exchange == "p2p" ? HaloBackend::kP2p : HaloBackend::kAllToAll;
+    required.backend = *exchange == "p2p" ? HaloBackend::kP2p : HaloBackend::kAllToAll;
   }
-  wanted.overlap = overlap.value_or(wanted.overlap);
-  wanted.keep = keep.value_or(wanted.keep);
+  required.overlap = overlap.value_or(required.overlap);
+  required.keep = keep.value_or(required.keep);
   HaloOptions before;
   {
-    const GivenUp released;
-    before = set_halo(wanted, world);
+    const ScopedRelease released;
+    before = set_halo(required, world);
   }
   return halo_dict(before);
 }

@@ -68,7 +68,7 @@ void define_tensors(py::module_& m) {
       "from_local",
       [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
         note_weights_behind(local);
-        const GivenUp released;
+        const ScopedRelease released;
         return from_local(local, mesh, placements);
       },
       py::arg("local"), py::arg("mesh"), py::arg("placements"),
@@ -82,7 +82,7 @@ void define_tensors(py::module_& m) {
         [scatter](const std::optional<Tensor>& full, const MeshPtr& mesh, const Placements& placements, int64_t src) {
           const Tensor given = full.value_or(Tensor());
           if (given.defined()) note_weights_behind(given);
-          const GivenUp released;
+          const ScopedRelease released;
           return scatter ? scatter_tensor(given, mesh, placements, src)
                          : distribute_tensor(given, mesh, placements, src);
         },

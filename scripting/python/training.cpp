@@ -7,7 +7,7 @@
 
 #include "moonhalo/engine/moonhalo.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
-#include "moonhalo/engine/training/local_results.h"
+#include "moonhalo/engine/training/local_loss_mesh.h"
 #include "moonhalo/engine/training/sample_arguments.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 #include "moonhalo/scripting/python/module.h"
@@ -120,7 +120,7 @@ void define_units(py::module_& m) {
       },
       Released());
   m.def("_copy_tensor", &copy_tensor, Released());
-  m.def("_note_local_results", &note_local_results, Released());
+  m.def("_register_local_loss_mesh", &register_local_loss_mesh, Released());
 }
 
 void define_samples(py::module_& m) {
@@ -129,7 +129,7 @@ void define_samples(py::module_& m) {
       [](const Tensor& tensor, const MeshPtr& mesh) {
         if (mesh == nullptr) return mark(tensor, Said::kOwn);
         note_weights_behind(tensor);
-        const GivenUp released;
+        const ScopedRelease released;
         return local_batch(tensor, mesh);
       },
       py::arg("tensor"), py::arg("mesh") = py::none(),

@@ -305,7 +305,7 @@ int main(int count, char** words) {
       return moonhalo::testing::usage();
     }
   }
-  setenv("MOONHALO_TIMEOUT_S", "60", 0);  // ranks that part ways do not wait for ten minutes
+  setenv("MOONHALO_TIMEOUT_S", "60", 0);  // ranks that diverge do not wait for ten minutes
   at::set_num_threads(1);                 // forked processes must have no threads
   return moonhalo::testing::fuzz(options);
 }

@@ -124,13 +124,13 @@ namespace {
 
 bool differentiable(const at::Tensor& t) { return t.is_floating_point() || t.is_complex(); }
 
-// Finds how far the plain call can be differentiated with respect to the tensors of `wanted`; throws what LibTorch
+// Finds how far the plain call can be differentiated with respect to the tensors of `required`; throws what LibTorch
 // throws where it cannot even be called so.
-int derivatives_of(const Sample& sample, const std::vector<bool>& wanted) {
+int derivatives_of(const Sample& sample, const std::vector<bool>& expected) {
   List leaves, tensors;
   for (size_t i = 0; i < sample.tensors.size(); ++i) {
-    tensors.push_back(sample.tensors[i].detach().clone().requires_grad_(wanted[i]));
-    if (wanted[i]) leaves.push_back(tensors.back());
+    tensors.push_back(sample.tensors[i].detach().clone().requires_grad_(expected[i]));
+    if (expected[i]) leaves.push_back(tensors.back());
   }
   if (leaves.empty()) return 0;
   const auto gradients = [&](const List& of, bool create_graph) {
@@ -159,21 +159,21 @@ int derivatives_of(const Sample& sample, const std::vector<bool>& wanted) {
 }
 
 void find_derivatives(Sample& sample) {
-  sample.wanted.assign(sample.tensors.size(), false);
+  sample.expected.assign(sample.tensors.size(), false);
   if (sample.op.out || !sample.values) return;
   std::vector<bool> all, first(sample.tensors.size(), false);
   for (const at::Tensor& t : sample.tensors) all.push_back(differentiable(t));
   const auto begin = std::find(all.begin(), all.end(), true);
   if (begin == all.end()) return;
   first[begin - all.begin()] = true;
-  for (const auto& wanted : {all, first}) {
+  for (const auto& expected : {all, first}) {
     try {
-      sample.derivatives = derivatives_of(sample, wanted);
+      sample.derivatives = derivatives_of(sample, expected);
     } catch (const c10::Error&) {
       continue;  // "the derivative for 'target' is not implemented": ask for fewer
     }
     if (sample.derivatives > 0) {
-      sample.wanted = wanted;
+      sample.expected = expected;
       return;
     }
   }

@@ -21,7 +21,7 @@ struct Sample {
   std::vector<c10::IValue> arguments;  ///< by position in the schema
   List tensors;                        ///< those among them, lists flattened
   std::vector<bool> written;           ///< per tensor: the operator writes to it
-  std::vector<bool> wanted;            ///< per tensor: a gradient can be asked for
+  std::vector<bool> expected;          ///< per tensor: a gradient can be asked for
   int derivatives = 0;                 ///< 0 none, 1 gradients, 2 gradients of gradients
   bool random = false;                 ///< compared with a world of one rank and the same seed, not with plain tensors
   bool values = true;  ///< false: contents are arbitrary (empty_like), only shapes and dtypes are compared

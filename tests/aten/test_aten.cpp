@@ -109,7 +109,7 @@ std::vector<Sample> plain_samples(const std::string& name) {
 List plain_run(const Sample& sample, bool past_ours) {
   List leaves = sample.tensors;
   for (size_t i = 0; i < leaves.size(); ++i)
-    leaves[i] = leaves[i].detach().clone().requires_grad_(sample.derivatives > 0 && sample.wanted[i]);
+    leaves[i] = leaves[i].detach().clone().requires_grad_(sample.derivatives > 0 && sample.expected[i]);
   List all = call_by(sample, leaves, [&](const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (past_ours) return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
     op.callBoxed(stack);
@@ -123,8 +123,8 @@ List plain_run(const Sample& sample, bool past_ours) {
   return all;
 }
 
-// S08: operators that are met above autograd (ops/support/interceptions.cpp) give plain tensors LibTorch's bits,
-// gradients too.
+// S08: operators that are intercepted above autograd (ops/support/interceptions.cpp) give plain tensors LibTorch's
+// bits, gradients too.
 TEST(AtenPlain, S08_InterceptedOperatorsGiveTheSameBits) {
   int operators = 0, gradients = 0;
   for (const Interception& row : interceptions()) {

@@ -79,7 +79,7 @@ std::string Trial::to_test() const {
 
 Verdict run_trial(const Trial& trial) {
   Way way = trial.way;
-  for (size_t i = 0; i < way.inputs.size(); ++i) way.inputs[i].grad = trial.derivatives > 0 && trial.sample.wanted[i];
+  for (size_t i = 0; i < way.inputs.size(); ++i) way.inputs[i].grad = trial.derivatives > 0 && trial.sample.expected[i];
   return judge(way, [&](const List& tensors) { return call(trial.sample, tensors); },
                {.tolerance = trial.sample.tolerance,
                 .backward = trial.derivatives >= 1,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves and loads about 1 GB of state on four ranks, against the same bytes written (pwrite, fsync) and read (pread, of
-// the checkpoint's own file: how files lie in the page cache differs) by as many ranks that know nothing of tensors, in
-// turns. The page cache is warm for reads. Prints, as ratios of one run: rates, also of a load that compares all data
-// with their checksums first, what a load onto three ranks with other cuts costs, bytes on disk and bytes read over
-// bytes of state, memory above the state at the peak of a save (all ranks together), and the time that a save in the
-// background stops the run, over a memcpy of this rank's share.
-// A load fills more memory than the state has bytes: replicated tensors on every rank, here 1.12 of the state. So it is
-// set against two raw reads: of as many bytes on each rank as it holds after the load, and of every byte once.
-// Ratios of times: the median of the rounds, of the clock's and of the processors' time, and that of the least. New
-// files fill memory that the system has to find, and where the host of a virtual machine had taken that away, a round
-// costs up to eight times as much, for either side.
+// Saves and loads about 1 GB of state on four ranks, against the same bytes written (pwrite, fsync) and read (pread,
+// of the checkpoint's own file: how files are kept in the page cache differs) by as many ranks that do not depend on
+// tensors, in turns. The page cache is warm for reads. Prints, as ratios of one run: rates, also of a load that
+// compares all data with their checksums first, what a load onto three ranks with other cuts costs, bytes on disk
+// and bytes read over bytes of state, memory above the state at the peak of a save (all ranks together), and the
+// time that a save in the background stops the run, over a memcpy of this rank's share. A load fills more memory
+// than the state has bytes: replicated tensors on every rank, here 1.12 of the state. So it is set against two raw
+// reads: of as many bytes on each rank as it holds after the load, and of every byte once. Ratios of times: the
+// median of the rounds, of the clock's and of the processors' time, and that of the least. New files fill memory
+// that the system has to find, and where the host of a virtual machine had taken that away, a round costs up to
+// eight times as much, for either side.
 //   bench_checkpoint [FOLDER [MILLION_PARAMETERS]]    FOLDER default: the system's temporary one
 #include <ATen/ATen.h>
 #include <unistd.h>
@@ -136,7 +136,7 @@ Seconds read_raw(mh::Communicator& world, const std::string& path, at::Tensor& m
 
 void begin_save(mh::Communicator& world, const Paths& paths, io::CheckpointWriter& writer, const Tensors& state) {
   writer.add("state", state);
-  writer.check_alike();
+  writer.check_same_entries();
   if (world.rank() == 0) {
     io::settle_checkpoint("bench", paths.checkpoint);
     std::filesystem::create_directories(paths.checkpoint + ".partial");
@@ -161,7 +161,7 @@ struct Loaded {
   int64_t bytes_read;
 };
 
-/// `verify`: as load_checkpoint does unless it is told not to.
+/// `verify`: as load_checkpoint does unless that is switched off.
 Loaded load(mh::Communicator& world, const Paths& paths, const Tensors& state, bool verify = false) {
   io::CheckpointReader reader(world);
   const Seconds seconds = timed(world, [&] {

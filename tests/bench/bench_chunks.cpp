@@ -64,7 +64,7 @@ void make_file(const std::string& path, const at::Tensor& field, std::vector<hsi
   H5Fclose(file);
 }
 
-/// H5Dread of a box, with HDF5's own chunk cache large enough for every chunk it meets.
+/// H5Dread of a box, with HDF5's own chunk cache large enough for every chunk.
 at::Tensor library_read(const std::string& path, const mh::Box& box) {
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), access = H5Pcreate(H5P_DATASET_ACCESS);
   H5Pset_chunk_cache(access, 12421, size_t{64} << 20, 0.75);
@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
   make_file(path, field, {1, 256, 1024}, /*lzf=*/false);
   whole("gzip tiles, whole, 2 threads: one H5Dread", path, 4);
   make_file(path, field, {1, 256, 1024}, /*lzf=*/true);
-  mh::io::open(path);  // from now on H5Dread knows lzf
+  mh::io::open(path);  // from now on H5Dread supports lzf
   whole("lzf tiles, whole, 2 threads: one H5Dread", path, 3);
   make_file(path, field, {1, 1024, 1024}, /*lzf=*/false);
   cut(path);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a rank asks of its device, a make-believe one (tests/support/fake_device.h), so that the numbers are the
-// same on every machine: for a training step of a U-Net on blocks of rows, and for one exchange of edges with 2, 8 and
-// 26 neighbours.
+// Counts what a rank asks of its device, a simulated one (tests/support/fake_device.h), so that the numbers are the
+// same on every machine: for a training step of a U-Net on blocks of rows, and for one exchange of edges with 2, 8
+// and 26 neighbours.
 //   launches   kernels, and copies on the device
 //   copies     between the device and the host; bytes: what they carry
 //   waits      the host waits for the device

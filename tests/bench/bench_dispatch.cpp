@@ -60,7 +60,7 @@ struct Row {
   Op op;
   bool grad = false;
   int64_t plain_own =
-      0;  // instructions of Moonhalo's library that a call of plain tensors may run: it is met above autograd
+      0;  // instructions of Moonhalo's library that a call of plain tensors may run: it is intercepted above autograd
 };
 
 std::vector<Row> rows() {
@@ -337,7 +337,7 @@ int verdict(const Table& table, int worse) {
   return 77;
 }
 
-// A handful of instructions comes and goes with where memory lies.
+// A handful of instructions comes and goes with where memory is.
 bool grew(int64_t now, int64_t before) { return now > before * 11 / 10 + 30; }
 
 int compare(const std::string& path) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fourier transforms of cut fields over thread ranks. For each: bytes that travelled against the fewest that its
-// pencils need (counted from the blocks' intersections), and the time against one local transform of the whole field on
-// as many cores. Medians of interleaved rounds.
+// Fourier transforms of cut fields over thread ranks. For each: bytes that were sent against the fewest that its
+// pencils need (counted from the blocks' intersections), and the time against one local transform of the whole field
+// on as many cores. Medians of interleaved rounds.
 //   bench_fft [ROUNDS] [RANKS]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

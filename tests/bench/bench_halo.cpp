@@ -30,7 +30,7 @@
 #include <string>
 #include <thread>
 
-#include "moonhalo/engine/comm/check_calls.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/sharding/mesh.h"
@@ -59,8 +59,8 @@ int64_t reached(int64_t extent, int64_t blocks, int64_t block, int64_t reach) {
   return std::min(begin + size + reach, extent) - std::max<int64_t>(begin - reach, 0);
 }
 
-// Elements of one channel that all blocks together borrow.
-int64_t borrowed(const Grid& grid, int64_t height, int64_t width, int64_t reach) {
+// Elements of one channel that all blocks together fetch.
+int64_t halo_rows(const Grid& grid, int64_t height, int64_t width, int64_t reach) {
   int64_t total = 0;
   for (int64_t i = 0; i < grid.rows; ++i) {
     for (int64_t j = 0; j < grid.columns; ++j)
@@ -128,10 +128,10 @@ Step conv_step() {
   };
 }
 
-// Forward and, for the weight's gradient, backward; gradients go home.
+// Forward and, for the weight's gradient, backward; gradients return to their owners.
 template <int64_t kKernel, int64_t kChannels>
 int64_t conv_fewest(const Grid& grid, int64_t height, int64_t width) {
-  return 3 * kChannels * borrowed(grid, height, width, kKernel / 2);
+  return 3 * kChannels * halo_rows(grid, height, width, kKernel / 2);
 }
 
 template <int64_t kChannels>
@@ -161,8 +161,8 @@ Step unet_step() {
 int64_t unet_fewest(const Grid& grid, int64_t height, int64_t width) {
   int64_t total = 0;
   for (const auto& [in, out, scale] : kLayers) {
-    const int64_t times = in == 4 ? 2 : 3;  // the field itself wants no gradient
-    total += times * in * borrowed(grid, height / scale, width / scale, 1);
+    const int64_t times = in == 4 ? 2 : 3;  // the field itself needs no gradient
+    total += times * in * halo_rows(grid, height / scale, width / scale, 1);
   }
   return total;
 }
@@ -175,7 +175,7 @@ const Case kCases[] = {
        return std::vector<int64_t>{1, h, w, 4, 32};
      },
      1, attention_step,
-     [](const Grid& grid, int64_t h, int64_t w) { return 3 * 2 * 4 * 32 * borrowed(grid, h, w, 3); }},
+     [](const Grid& grid, int64_t h, int64_t w) { return 3 * 2 * 4 * 32 * halo_rows(grid, h, w, 3); }},
     {"unet", planes<4>, 2, unet_step, unet_fewest},
 };
 

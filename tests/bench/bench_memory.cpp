@@ -168,7 +168,7 @@ void measure(const Run& run, const std::string& cut, mh::Communicator* world, bo
 /// "threads-columns".
 void measure(const Run& run, const std::string& how) {
   at::set_num_threads(1);
-  at::manual_seed(1);  // plain weights are alike on all ranks
+  at::manual_seed(1);  // plain weights are the same on all ranks
   const auto live = std::make_shared<SharedLiveBytes>();
   const std::string threads = "threads-";
   if (how.starts_with(threads)) {
@@ -207,7 +207,7 @@ Peaks peaks_of(const std::string& command, int processes) {
     ++found;
   }
   const int status = pclose(pipe);
-  TORCH_CHECK(status == 0 && found == processes, "bench_memory: ", found, " of ", processes, " processes told their figures\n  have  ",
+  TORCH_CHECK(status == 0 && found == processes, "bench_memory: ", found, " of ", processes, " processes reported their figures\n  have  ",
               command, ", status ", status, "\n  fix   see its messages above; it needs mpirun");
   return peaks;
 }

@@ -4,8 +4,8 @@
 // mesh of one rank with as many, and ShardTensors cut by rows over as many thread ranks of one thread each. Medians of
 // wall and of processor time (all threads of the process); ratios are medians of each round's, to the plain step beside
 // it.
-//   mesh of 1 / plain    what the engine costs where nothing is cut; wanted: at most 1.03 of processor time
-//   ranks / plain        what cutting costs; wanted: at most 1.00
+//   mesh of 1 / plain    what the engine costs where nothing is cut; required: at most 1.03 of processor time
+//   ranks / plain        what cutting costs; required: at most 1.00
 // Run again with OMP_WAIT_POLICY=passive, which this program sets: threads that wait would count as work.
 // On a GPU (--device cuda:0) all three compute there, two thread ranks share it, wall times end when the GPU has
 // finished, and two more tables follow: the most memory that a step of each way takes, and the time of the host for one

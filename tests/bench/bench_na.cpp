@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neighbourhood attention, in float32 if not told otherwise, 8 heads of 32: forward and backward of the operator, of a
-// version on unfolded keys and values, and of LibTorch's attention with a dense mask, in one run. Prints times, ratios,
-// the share of the measured FMA peak that the operator's useful products reach (2 forward and 5 backward, of window
-// keys each), and the peak memory that each adds.
-// Shares of the peak are by processor time, of the peak's too: on a busy machine wall times say little.
-// usage: bench_na [rounds] [all | quick] [case] [--device cuda] [--dtype bfloat16]
+// Neighbourhood attention, in float32 by default, 8 heads of 32: forward and backward of the operator, of a version
+// on unfolded keys and values, and of LibTorch's attention with a dense mask, in one run. Prints times, ratios, the
+// share of the measured FMA peak that the operator's useful products reach (2 forward and 5 backward, of window keys
+// each), and the peak memory that each adds. Shares of the peak are by processor time, of the peak's too: on a busy
+// machine wall times say little. usage: bench_na [rounds] [all | quick] [case] [--device cuda] [--dtype bfloat16]
 // quick leaves the dense mask out; case 0 to 3 runs that one alone. On a GPU times are those between events on its
-// stream, memory is what LibTorch's allocator gave out at most, and no share of a peak is printed; float16 and bfloat16
-// take its tensor cores.
+// stream, memory is what LibTorch's allocator gave out at most, and no share of a peak is printed; float16 and
+// bfloat16 take its tensor cores.
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>

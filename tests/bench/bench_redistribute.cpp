@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Redistributes a 64 MiB float32 tensor over four thread ranks, on a line and on a square, between every pair of a
-// table of placements. For each pair: bytes that travelled against the fewest possible (counted element by element from
-// the intervals, tests/support/fewest.h), the time, and its ratio to a plain memcpy of the same bytes by the same four
-// threads, and of the bytes of the four results (what stays on a rank must be copied too). Medians of interleaved
-// rounds.
+// table of placements. For each pair: bytes that were sent against the fewest possible (counted element by element
+// from the intervals, tests/support/fewest.h), the time, and its ratio to a plain memcpy of the same bytes by the
+// same four threads, and of the bytes of the four results (what stays on a rank must be copied too). Medians of
+// interleaved rounds.
 //   bench_redistribute [ROUNDS]
 #include <ATen/ATen.h>
 

@@ -270,12 +270,12 @@ double fastest_tenth(const std::vector<Pair>& pairs, Step Pair::*whose) {
   return times[times.size() / 10];
 }
 
-void times(int64_t width, int rounds, const std::string& wanted) {
+void times(int64_t width, int rounds, const std::string& expected) {
   for (const int64_t tokens : {1024, 64}) {
     std::printf("%lld tokens a rank, width %lld, 2 thread ranks, %d pairs of steps\n", static_cast<long long>(tokens),
                 static_cast<long long>(width), rounds * kPairs);
     for (const Way& way : ways()) {
-      if (!wanted.empty() && wanted != way.name) continue;
+      if (!expected.empty() && expected != way.name) continue;
       std::vector<Pair> pairs;
       for (int round = 0; round < rounds; ++round) {
         const std::vector<Pair> more = in_process(way, tokens, width, round);

@@ -37,16 +37,17 @@ inline void own_code(const void* address) {
     bool found = false;
   } search{reinterpret_cast<uintptr_t>(address)};
   const auto visit = [](dl_phdr_info* object, size_t, void* data) {
-    Search& wanted = *static_cast<Search*>(data);
-    for (int i = 0; i < object->dlpi_phnum && !wanted.found; ++i) {
+    Search& expected = *static_cast<Search*>(data);
+    for (int i = 0; i < object->dlpi_phnum && !expected.found; ++i) {
       const auto& segment = object->dlpi_phdr[i];
       const uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
-      if (segment.p_type != PT_LOAD || wanted.address < begin || wanted.address >= begin + segment.p_memsz) continue;
-      wanted.found = true;
+      if (segment.p_type != PT_LOAD || expected.address < begin || expected.address >= begin + segment.p_memsz)
+        continue;
+      expected.found = true;
       own_begin = begin;
       own_end = begin + segment.p_memsz;
     }
-    return wanted.found ? 1 : 0;
+    return expected.found ? 1 : 0;
   };
   TORCH_CHECK(dl_iterate_phdr(visit, &search) != 0, "own_code: no library holds this address");
 }

@@ -69,7 +69,7 @@ struct FnoImpl : nn::Module {
   static constexpr int64_t kWidth = 16, kModes = 12;
   static constexpr int kLayers = 4;
   FnoImpl() {
-    lift = register_module("lift", conv(kFieldChannels, kWidth, 1));
+    embed_in_mesh = register_module("lift", conv(kFieldChannels, kWidth, 1));
     for (int i = 0; i < kLayers; ++i) {
       const std::string n = std::to_string(i);
       beside.push_back(register_module("beside" + n, conv(kWidth, kWidth, 1)));
@@ -80,7 +80,7 @@ struct FnoImpl : nn::Module {
     drop = register_module("drop", conv(kWidth, 1, 1));
   }
   at::Tensor forward(const at::Tensor& field) {
-    at::Tensor x = lift->forward(field);
+    at::Tensor x = embed_in_mesh->forward(field);
     for (int i = 0; i < kLayers; ++i) x = at::gelu(spectral(x, modes[2 * i], modes[2 * i + 1]) + beside[i]->forward(x));
     return drop->forward(x);
   }
@@ -93,7 +93,7 @@ struct FnoImpl : nn::Module {
                             at::constant_pad_nd(last, {0, width / 2 + 1 - kModes, height - kModes, 0});
     return at::fft_irfft2(rows, at::OptionalIntArrayRef({height, width}));
   }
-  nn::Conv2d lift = nullptr, drop = nullptr;
+  nn::Conv2d embed_in_mesh = nullptr, drop = nullptr;
   std::vector<nn::Conv2d> beside;
   std::vector<at::Tensor> modes;
 };

@@ -30,7 +30,7 @@ inline double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// The value below which `quarters` quarters of the values lie.
+/// The value below which `quarters` quarters of the values are.
 inline double quartile(std::vector<double> values, size_t quarters) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[(values.size() - 1) * quarters / 4];

@@ -25,7 +25,7 @@ void expect(int condition, const char* what, int line) {
 
 void expect_error(mh_status status, mh_status wanted, const char* text, int line) {
   char what[600];
-  snprintf(what, sizeof(what), "status %d (wanted %d), message with \"%s\"", (int)status, (int)wanted, text);
+  snprintf(what, sizeof(what), "status %d (expected %d), message with \"%s\"", (int)status, (int)wanted, text);
   expect(status == wanted && strstr(mh_error(), text) != NULL, what, line);
 }
 

@@ -18,7 +18,7 @@ extern const char* script;
 void expect(int condition, const char* what, int line);
 #define EXPECT(condition) expect((condition) != 0, #condition, __LINE__)
 /* Status, and the beginning of the message without the script's path. */
-void expect_error(mh_status status, mh_status wanted, const char* text, int line);
+void expect_error(mh_status status, mh_status expected, const char* text, int line);
 #define EXPECT_ERROR(call, status, text) expect_error((call), (status), (text), __LINE__)
 
 void divide(host* h, MPI_Comm comm);

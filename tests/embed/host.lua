@@ -144,7 +144,7 @@ end
 
 function verify_train() return mh.host.verify("train") end
 
---- Sums of a field and of its mask, the mean of what is there, and whether both are cut alike.
+--- Sums of a field and of its mask, the mean of what is there, and whether both are cut in the same way.
 function masked(name_code)
   local name = string.char(name_code)
   local u, mask = fields[name], mh.host.masks[name]
@@ -187,7 +187,7 @@ function verify_failing()
   end)
 end
 
--- ---- Numbers that are no numbers, tiny ones, and rounding -----------------------------------------------------------
+-- ---- Numbers that are not numbers, tiny ones, and rounding -----------------------------------------------------------
 
 --- Operators whose numbers raise every flag, on enough elements for all threads.
 function not_finite()

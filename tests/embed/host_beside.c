@@ -96,9 +96,9 @@ static void fails(const host* h, mh_session* session) {
   EXPECT(mh_call_begin(session, "fails", 0, NULL) == MH_OK);
   EXPECT_ERROR(mh_call_end(session, 0, NULL), MH_SCRIPT, "the pressure is negative");
   EXPECT(mh_call_begin(session, "half", 0, NULL) == MH_OK);
-  EXPECT_ERROR(mh_call_end(session, 2, out), MH_SCRIPT, "'half' returned 1 values, 2 are wanted");
+  EXPECT_ERROR(mh_call_end(session, 2, out), MH_SCRIPT, "'half' returned 1 values, 2 are required");
   EXPECT(mh_call_begin(session, "text", 0, NULL) == MH_OK);
-  EXPECT_ERROR(mh_call_end(session, 1, out), MH_SCRIPT, "result 1 of 'text' is no number");
+  EXPECT_ERROR(mh_call_end(session, 1, out), MH_SCRIPT, "result 1 of 'text' is not a number");
   EXPECT(call1(session, "half", 3) == 1.5);
   if (h->ranks > 1) {
     mh_session* lost = open_session(h, NULL);

@@ -207,7 +207,7 @@ static void errors_of_shapes(const host* h, mh_session* session) {
   expect_alike(h);
   block.begin[0] = 0;
   block.dtype = 77;
-  EXPECT_ERROR(mh_boxes(session, "m", 1, &block), MH_USAGE, "mh_boxes('m'): 77 is no mh_dtype");
+  EXPECT_ERROR(mh_boxes(session, "m", 1, &block), MH_USAGE, "mh_boxes('m'): 77 is not a mh_dtype");
   EXPECT(mh_sync(session) == MH_OK);
 }
 
@@ -240,7 +240,7 @@ static void errors_of_memory(const host* h, mh_session* session) {
     if (i == 6) bad.stride[0] = 9, bad.stride[1] = 1, bad.ghost_low[1] = 1; /* rows reach into the next one's ghost */
     if (i == 5 || i == 6) text = "block: elements share memory\n  have  extents [4, 10] with strides [";
     if (i == 7) bad.data = (char*)memory + 4;
-    if (i == 7) text = "block: its address is no multiple of 8 bytes";
+    if (i == 7) text = "block: its address is not a multiple of 8 bytes";
     EXPECT_ERROR(mh_field(session, "m", last ? &bad : &good), MH_USAGE, text);
     expect_alike(h);
     EXPECT_ERROR(mh_boxes(session, "m", 1, last ? &bad : &good), MH_USAGE, text);
@@ -271,7 +271,7 @@ static void errors_of_fields(const host* h, mh_session* session) {
   expect_alike(h);
   bad = p.block;
   bad.dtype = 77;
-  EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "77 is no mh_dtype");
+  EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "77 is not a mh_dtype");
   bad = p.block;
   bad.ndim = 9;
   EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "a block of 9 dims");
@@ -281,7 +281,7 @@ static void errors_of_fields(const host* h, mh_session* session) {
   bad = p.block;
   bad.global[0] = 14;
   bad.global[1] = 11;
-  EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "mh_field('u'): boxes: nobody owns rows 13 to 14 of dim 0");
+  EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "mh_field('u'): boxes: no rank owns rows 13 to 14 of dim 0");
   bad.global[0] = 12;
   EXPECT_ERROR(mh_field(session, "u", &bad), MH_USAGE, "reaches beyond the field along dim 0");
   expect_alike(h);
@@ -317,8 +317,8 @@ static void errors_of_calls(const host* h, mh_session* session) {
   EXPECT_ERROR(mh_call(session, NULL, 0, NULL, 0, NULL), MH_USAGE, "no name of a function");
   EXPECT_ERROR(mh_call(session, "half", 1, NULL, 1, &out), MH_USAGE, "no place for numbers");
   EXPECT_ERROR(mh_call(session, "half", -1, &out, 1, &out), MH_USAGE, "negative counts");
-  EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 1, &out), MH_SCRIPT, "'nothing' returned 0 values, 1 are wanted");
-  EXPECT_ERROR(mh_call(session, "text", 0, NULL, 1, &out), MH_SCRIPT, "result 1 of 'text' is no number");
+  EXPECT_ERROR(mh_call(session, "nothing", 0, NULL, 1, &out), MH_SCRIPT, "'nothing' returned 0 values, 1 are required");
+  EXPECT_ERROR(mh_call(session, "text", 0, NULL, 1, &out), MH_SCRIPT, "result 1 of 'text' is not a number");
   EXPECT_ERROR(mh_call(session, "fails", 0, NULL, 0, NULL), MH_SCRIPT, "host.lua:69: the pressure is negative");
   EXPECT_ERROR(mh_call(session, "fails_deep", 0, NULL, 0, NULL), MH_SCRIPT,
                "is negative\n  69 | function fails() error(\"the pressure is negative\") end\nstack traceback:\n\t");

@@ -25,7 +25,7 @@ if cfg.how == "disk_h5" then
   file:write("x", mh.distribute_tensor(mh.ones{1000, 1000}, mesh, {mh.Shard(0)}))
 end
 if cfg.how == "stdout" then
-  print("nobody reads this")
+  print("nothing reads this")
   io.write("nor that")
   return mh.checkpoint.save(path, {x = x, step = 7})
 end

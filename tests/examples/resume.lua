@@ -70,7 +70,7 @@ mh.no_grad(function()  -- what is not loaded would be seen
   for _, p in net:named_parameters() do p:zero_() end
 end)
 mh.checkpoint.load(cfg.folder .. "/checkpoint", state)
--- S11: the file holds the whole embedding; here it is cut again, as this run wants it.
+-- S11: the file holds the whole embedding; here it is cut again, as this run needs it.
 local saved = mh.checkpoint.load(cfg.folder .. "/checkpoint").model.place
 assert(not saved:is_shard_tensor() and saved.shape[2] == 9 and mh.equal(saved, net.place:detach():full_tensor()))
 assert(net.place:is_shard_tensor() and net.place.placements[1].dim == cuts.place[1].dim)

@@ -49,7 +49,7 @@ class Run:
         self.clock = Clock()
 
     def pids(self):
-        """All processes of the run, by their session; what mpirun starts is no child of ours. Those that nobody waited for count not."""
+        """All processes of the run, by their session; what mpirun starts is not a child of ours. Those that nobody waited for count not."""
         found = []
         for entry in os.listdir("/proc"):
             if entry.isdigit():

@@ -9,8 +9,8 @@
 namespace moonhalo::testing {
 
 /// Some of a file of `input` changed: bytes and numbers overwritten, ranges cut out, doubled, put in from `others`;
-/// where there are `words`, edits of text too. Of an input that is checked, only bytes are overwritten and the end is
-/// cut off: a copy of a piece that has its checksum with it is no damage that one could see.
+/// where there are `words`, edits of text too. Of an input that is checked, only bytes are overwritten and the end
+/// is cut off: a copy of a piece that has its checksum with it is not damage that one could see.
 InputFiles damaged(const InputFiles& input, const std::vector<InputFiles>& others,
                    const std::vector<std::string>& words, std::mt19937_64& random);
 

@@ -7,7 +7,7 @@
 
 namespace moonhalo::testing {
 
-/// Every input bears this name, which an error about it must say.
+/// Every input has this name, which an error about it must say.
 inline constexpr const char* kInputName = "damaged-input";
 
 /// One input: the bytes of its files, by path below the folder that it is put into.
@@ -23,9 +23,8 @@ struct InputKind {
   std::vector<InputFiles> (*valid)(const std::string& folder);
   /// The words that edits of text put in; none: the files are bytes.
   std::vector<std::string> words;
-  /// Uses the input that lies in `folder`, as a program would. "read", "refused" (with an error that names it) or what
-  /// is wrong.
-  /// `original` is the valid one that it was made of.
+  /// Uses the input that is in `folder`, as a program would. "read", "refused" (with an error that names it) or
+  /// what is wrong. `original` is the valid one that it was made of.
   std::string (*judge)(const std::string& folder, const InputFiles& original);
   size_t once;  ///< inputs of a run with --once: some ten seconds
 };

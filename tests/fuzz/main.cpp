@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damages valid files and gives them to what reads them: `./dev fuzz --files`, --models, --plans, --configs,
-// --checkpoints. Every input is read in a process that may crash or hang; those that do, are read wrong, or are refused
-// without their name, are kept. Exit status 1 if there were any. What was found and mended lies in tests/fuzz/found and
-// is tried first in every run.
+// --checkpoints. Every input is read in a process that may crash or hang; those that do, are read wrong, or are
+// refused without their name, are kept. Exit status 1 if there were any. What was found and corrected is in
+// tests/fuzz/found and is tried first in every run.
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -124,7 +124,7 @@ class Fuzzer {
   }
 
   template <class Make, class Name>
-  void judge(size_t count, const Make& make, const Name& name, const std::string& wanted = "") {
+  void judge(size_t count, const Make& make, const Name& name, const std::string& expected = "") {
     const auto task = [&](size_t i) {
       if (std::freopen(errors().c_str(), "w", stderr) == nullptr) return std::string("no file for stderr");
       const Made made = make(i);
@@ -132,7 +132,7 @@ class Fuzzer {
       write_input(folder, made.first);
       try {
         const std::string verdict = kind_.judge(folder, valid_[made.second]);
-        return wanted.empty() || verdict == wanted ? verdict : "of a valid input: " + verdict;
+        return expected.empty() || verdict == expected ? verdict : "of a valid input: " + verdict;
       } catch (const std::exception& error) {
         return std::string("an exception of no call: ") + error.what();
       }

@@ -38,7 +38,7 @@ def find_torch(manifest):
     found = re.search(r"__version__ = '([^']+)'", (torch / "version.py").read_text()).group(1)
     if found != manifest["torch"]:
         sys.exit(f"first: the bundle was built with another PyTorch\n  have  torch {found} in {torch}, bundle of torch {manifest['torch']}\n"
-                 f"  fix   set PYTHON to a Python with torch {manifest['torch']}, or make the bundle anew with that one")
+                 f"  fix   set PYTHON to a Python with torch {manifest['torch']}, or make the bundle again with that one")
     folders = [torch / "lib"] + sorted(path for path in (torch.parent / "nvidia").glob("*/lib") if path.is_dir())
     if not list((torch.parent / "nvidia").glob("cu1*/lib/libcudart.so.*")):
         sys.exit(f"first: no CUDA runtime beside PyTorch\n  have  {torch.parent}/nvidia\n  fix   install the packages that torch {found} needs")
@@ -265,7 +265,7 @@ def main():
     if unknown:
         parser.error(f"no stage {unknown[0]!r}; there are quick, {', '.join(STAGES)}")
     if MANIFEST is None:
-        sys.exit("first: this is no bundle\n  have  no manifest.json beside first.py\n  fix   make one with ./dev gpu bundle, and unpack it")
+        sys.exit("first: this is not a bundle\n  have  no manifest.json beside first.py\n  fix   make one with ./dev gpu bundle, and unpack it")
     o.output = o.output.resolve()
     o.output.mkdir(parents=True, exist_ok=True)
     # TF32 rounds float32 products to 10 bits; the comparisons are without it. The times of the models are, too.

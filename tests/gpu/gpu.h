@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-/// Tests of this folder ask CUDA itself for these. They never install make-believe devices (support/fake_device.h) in
+/// Tests of this folder ask CUDA itself for these. They never install simulated devices (support/fake_device.h) in
 /// their process: LibTorch takes one kind of accelerator.
 namespace moonhalo::testing {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors of a GPU by way of page-locked memory of the host: what is copied is what was computed before, and nothing
 // is computed from what has not arrived.
-#include "moonhalo/engine/comm/host_stage.h"
+#include "moonhalo/engine/comm/device/host_stage.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 
 #include <atomic>
 
-#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "tests/gpu/gpu.h"
 #include "tests/support/oracle.h"
@@ -73,7 +73,7 @@ TEST_F(HostStageCuda, S16_WhatIsComputedLaterWaitsForWhatArrives) {
   });
 }
 
-// One copy for tensors that lie one behind the other, of several dtypes and out of order.
+// One copy for tensors that are one behind the other, of several dtypes and out of order.
 TEST_F(HostStageCuda, S16_TensorsOfOneMemory) {
   const HostStage stage(gpu());
   const Tensor values = at::arange(1000, at::kInt), memory = values.to(gpu()), other = (values * 3).to(gpu());
@@ -81,17 +81,17 @@ TEST_F(HostStageCuda, S16_TensorsOfOneMemory) {
     return std::vector<Tensor>{t.narrow(0, 10, 20).view({4, 5}), t.narrow(0, 30, 0), t.narrow(0, 30, 7),
                                t.narrow(0, 500, 9), t.narrow(0, 100, 3)};
   };
-  std::vector<Tensor> parts = parts_of(memory), wanted = parts_of(values);
+  std::vector<Tensor> parts = parts_of(memory), expected = parts_of(values);
   parts.push_back(other.narrow(0, 103, 4));
-  wanted.push_back(values.narrow(0, 103, 4) * 3);
+  expected.push_back(values.narrow(0, 103, 4) * 3);
 
   const std::vector<Tensor> places = stage.to_host(parts, stage.mark());
   ASSERT_EQ(places.size(), parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(difference(places[i], wanted[i], 0), "") << i;
+  for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(difference(places[i], expected[i], 0), "") << i;
 
   for (const Tensor& place : places) place.neg_();
   stage.to_device(places, parts, stage.mark());
-  for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(difference(parts[i], -wanted[i], 0), "") << i;
+  for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(difference(parts[i], -expected[i], 0), "") << i;
 }
 
 // All verbs, as every backend passes them.
@@ -171,7 +171,7 @@ TEST_F(StagedOrderCuda, S16_UnevenPartsOfWhatWasJustComputed) {
   });
 }
 
-// To both neighbours of a line, uneven, the last rank with an empty message; buffers are dropped and used anew.
+// To both neighbours of a line, uneven, the last rank with an empty message; buffers are dropped and used again.
 TEST_F(StagedOrderCuda, S16_ExchangesOfWhatWasJustComputed) {
   on_staged_ranks([](Communicator& group) {
     const int size = group.size(), rank = group.rank();

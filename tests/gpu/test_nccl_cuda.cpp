@@ -9,9 +9,9 @@
 #include <cstdio>
 #include <vector>
 
-#include "moonhalo/engine/comm/communicator_device.h"
-#include "moonhalo/engine/comm/device_link.h"
-#include "moonhalo/engine/comm/nccl_api.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
+#include "moonhalo/engine/comm/device/device_link.h"
+#include "moonhalo/engine/comm/device/nccl_api.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "tests/gpu/gpu.h"
@@ -128,27 +128,27 @@ TEST_F(OneRankNcclCuda, S16_ExchangesWithItself) {
   on_nccl([](Communicator& group) {
     for (int round = 0; round < 3; ++round) {
       std::vector<Message> sends, receives;
-      std::vector<Tensor> wanted;
+      std::vector<Tensor> expected;
       for (const int64_t n : {1, 0, 30000, 7, 2000000}) {
-        wanted.push_back(at::arange(n, at::kFloat) + static_cast<double>(n + round));
-        sends.push_back({0, wanted.back().to(gpu())});
+        expected.push_back(at::arange(n, at::kFloat) + static_cast<double>(n + round));
+        sends.push_back({0, expected.back().to(gpu())});
         receives.push_back({0, at::zeros({n}, gpu())});
       }
-      wanted.push_back(make_tensor({50}, 3, at::kHalf));
-      sends.push_back({0, wanted.back()});
+      expected.push_back(make_tensor({50}, 3, at::kHalf));
+      sends.push_back({0, expected.back()});
       receives.push_back({0, at::zeros({50}, at::device(gpu()).dtype(at::kHalf))});
-      wanted.push_back(make_tensor({60}, 4));
-      sends.push_back({0, wanted.back().to(gpu())});
+      expected.push_back(make_tensor({60}, 4));
+      sends.push_back({0, expected.back().to(gpu())});
       receives.push_back({0, at::zeros({60}, at::kDouble)});
       exchange(group, sends, receives)->wait();
-      for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(difference(receives[i].data, wanted[i], 0), "") << i;
+      for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(difference(receives[i].data, expected[i], 0), "") << i;
     }
     exchange(group, {}, {})->wait();
   });
 }
 
 // Sent is what was computed before, what is computed later sees what has arrived, on any stream, and buffers may be
-// dropped while messages travel.
+// dropped while messages are sent.
 TEST_F(OneRankNcclCuda, S16_StreamsAreInOrder) {
   on_nccl([](Communicator& group) {
     for (const bool beside : {false, true}) {
@@ -160,7 +160,7 @@ TEST_F(OneRankNcclCuda, S16_StreamsAreInOrder) {
         mine.fill_(3);
         const WorkPtr work = exchange(group, {{0, mine}}, {{0, got}});
         mine = Tensor();
-        for (int i = 0; i < 4; ++i) at::full({30000}, -1.0, gpu());  // may be given the memory of what travels
+        for (int i = 0; i < 4; ++i) at::full({30000}, -1.0, gpu());  // may be given the memory of what is sent
         work->wait();
         EXPECT_TRUE(is_ready(*work));
       }
@@ -261,18 +261,18 @@ TEST_F(OneRankNcclCuda, A5_TwoRanksOnOneGpuAreAnErrorOnBoth) {
 }
 
 TEST_F(OneRankNcclCuda, A5_MeshesOfOneGpuAreStagedOrRefused) {
-  for (const char* const wanted : {"", "nccl", "staged"}) {
+  for (const char* const expected : {"", "nccl", "staged"}) {
     std::vector<std::string> texts(2);
     on_ranks(2, [&](Communicator& world) {
-      set_device_link(wanted);
+      set_device_link(expected);
       std::string& text = texts[world.rank()];
       const std::string error =
           message_of([&] { text = describe_transport(init_device_mesh(world, gpu().str(), {2})->group()); });
       text += error;
       set_device_link("");
     });
-    EXPECT_THAT(texts, Each(HasSubstr(wanted == std::string("staged") ? "staged: it was asked for"
-                                                                      : "ranks 0 and 1 share a device")));
+    EXPECT_THAT(texts, Each(HasSubstr(expected == std::string("staged") ? "staged: it was asked for"
+                                                                        : "ranks 0 and 1 share a device")));
   }
 }
 

@@ -100,7 +100,7 @@ Gap gap_of(Tensor got, Tensor wanted, double zero) {
   return {units.nan_to_num(INFINITY).max().item<double>(), got.ne(wanted).sum().item<int64_t>()};
 }
 
-// Many enough for rare places, in a shape that is no power of two.
+// Many enough for rare places, in a shape that is not a power of two.
 const Tensor& chances() {
   static const Tensor values = make_tensor({97, 51, 43}, 1).abs();
   return values;
@@ -127,7 +127,7 @@ TEST_F(RandomCuda, X02_AFewUnitsInTheLastPlace) {
   }
 }
 
-// A logarithm that is off in its last place may lie on the other side of a whole number.
+// A logarithm that is off in its last place may be on the other side of an integer.
 TEST_F(RandomCuda, X02_GeometricNumbersDifferByOneAtRarePlaces) {
   for (const Kind& kind : kGeometric) {
     const Tensor wanted = drawn(kind, chances(), at::kCPU), got = drawn(kind, chances(), gpu());

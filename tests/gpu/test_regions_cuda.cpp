@@ -61,7 +61,7 @@ void RegionsCuda::expect_copies(at::ScalarType type, int64_t dims, int64_t regio
   Sizes shape(dims, dims > 4 ? 2 : 5);
   if (dims > 0) shape[0] = regions;
   const Tensor host = numbers(shape, type), source = there(host);
-  const Tensor wanted = numbers(shape, type), got = there(wanted);
+  const Tensor expected = numbers(shape, type), got = there(expected);
   std::vector<RegionCopy> copies;
   for (int64_t row = 0; row < (dims == 0 ? 1 : regions); ++row) {
     auto [begin, length] = box_in(shape);
@@ -75,10 +75,10 @@ void RegionsCuda::expect_copies(at::ScalarType type, int64_t dims, int64_t regio
     const bool turned = dims > 1 && below(2) == 0;
     copies.push_back({turned ? values.transpose(0, dims - 1).contiguous().transpose(0, dims - 1) : values,
                       part(got, begin, length)});
-    part(wanted, begin, length).copy_(part(host, from, length));
+    part(expected, begin, length).copy_(part(host, from, length));
   }
   copy_regions(copies);
-  EXPECT_EQ(difference(got, wanted, 0), "") << regions << " regions of " << type << " in " << dims << " dims";
+  EXPECT_EQ(difference(got, expected, 0), "") << regions << " regions of " << type << " in " << dims << " dims";
 }
 
 TEST_F(RegionsCuda, S16_CopiesAreThoseOfALoop) {
@@ -94,16 +94,16 @@ TEST_F(RegionsCuda, S16_CopiesAreThoseOfALoop) {
 void RegionsCuda::expect_sums(at::ScalarType type, int64_t dims, int regions) {
   const Sizes shape = Sizes{3, 6, 5, 2, 3, 2, 2};
   const at::IntArrayRef some(shape.data(), dims);
-  const Tensor wanted = numbers(some, type), got = there(wanted);
+  const Tensor expected = numbers(some, type), got = there(expected);
   std::vector<RegionSum> here, moved;
   for (int r = 0; r < regions; ++r) {
     const auto [begin, length] = box_in(some);
     here.push_back({begin, numbers(length, type)});
     moved.push_back({begin, there(here.back().part)});
   }
-  add_regions(wanted, here);
+  add_regions(expected, here);
   add_regions(got, moved);
-  EXPECT_EQ(difference(got, wanted, 0), "") << regions << " regions of " << type << " in " << dims << " dims";
+  EXPECT_EQ(difference(got, expected, 0), "") << regions << " regions of " << type << " in " << dims << " dims";
 }
 
 TEST_F(RegionsCuda, S16_SumsAreThoseOfALoopInOrder) {
@@ -156,8 +156,8 @@ TEST_F(RegionsCuda, S16_MoreElementsThanThreads) {
   for (const at::ScalarType type : {at::kByte, at::kFloat, at::kComplexDouble}) {
     const Tensor source = whole.to(type).to(gpu()), to = at::zeros({3, 1300, 1100}, source.options());
     copy_regions({{source[0].t(), to[2]}, {source[1].t(), to[0]}, {source[2].t(), to[1]}});
-    const Tensor wanted = at::stack({whole[1].t(), whole[2].t(), whole[0].t()}).to(type);
-    EXPECT_TRUE(at::equal(to.cpu(), wanted)) << type;
+    const Tensor expected = at::stack({whole[1].t(), whole[2].t(), whole[0].t()}).to(type);
+    EXPECT_TRUE(at::equal(to.cpu(), expected)) << type;
   }
   const Tensor sum = whole[0].clone(), sum_there = sum.to(gpu());
   const std::vector<RegionSum> parts = {{{0, 0}, whole[1]},

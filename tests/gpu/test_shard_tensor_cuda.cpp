@@ -14,8 +14,8 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/neighborhood/operator.h"
 #include "tests/gpu/gpu.h"
-#include "tests/support/held.h"
 #include "tests/support/oracle.h"
+#include "tests/support/placement_cases.h"
 #include "tests/support/ranks.h"
 
 namespace moonhalo::testing::test_shard_tensor_cuda {
@@ -105,7 +105,7 @@ void expect_same(const Outcome& actual, const Outcome& expected, double toleranc
   }
 }
 
-const std::vector<Held> kWays = {
+const std::vector<PlacementCase> kWays = {
     {"rows", {2}, {shard(2, {5, 7})}},
     {"columns", {2}, {shard(3, {7, 3})}},
     {"batch", {2}, {shard(0, {1, 1})}},
@@ -113,7 +113,7 @@ const std::vector<Held> kWays = {
     {"grid", {2, 2}, {shard(2, {6, 6}), shard(3, {4, 6})}},
 };
 
-void run_on_ranks(const Held& way, const std::function<void(const MeshPtr&)>& body) {
+void run_on_ranks(const PlacementCase& way, const std::function<void(const MeshPtr&)>& body) {
   int64_t ranks = 1;
   for (const int64_t extent : way.mesh) ranks *= extent;
   on_ranks(static_cast<int>(ranks), [&](Communicator& world) {
@@ -124,7 +124,7 @@ void run_on_ranks(const Held& way, const std::function<void(const MeshPtr&)>& bo
 
 TEST_F(ShardTensorCuda, X01_ANetOnBlocksIsThatOnPlainTensors) {
   const Outcome expected = on_plain_tensors();
-  for (const Held& way : kWays) {
+  for (const PlacementCase& way : kWays) {
     SCOPED_TRACE(way.name);
     const std::string error = message_of([&] {
       run_on_ranks(way, [&](const MeshPtr& mesh) {

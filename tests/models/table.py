@@ -68,7 +68,7 @@ class Field:
 
 @dataclass
 class Integers:
-    """Whole numbers below `high`."""
+    """Integers below `high`."""
     shape: tuple
     high: int
 

@@ -13,12 +13,12 @@
 #include <thread>
 #include <type_traits>
 
-#include "moonhalo/engine/comm/away.h"
-#include "moonhalo/engine/comm/check_calls.h"
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/device_watch.h"
-#include "moonhalo/engine/comm/failures.h"
-#include "moonhalo/engine/comm/mpi_communicator.h"
+#include "moonhalo/engine/comm/device/device_watch.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
+#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
+#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/mpi/mpi_communicator.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "tests/mpi/world.h"
@@ -134,16 +134,16 @@ TEST(MpiErrors, X16_ARankThatPartsIsHeardOfWhereDevicesAreWaitedFor) {
   testing::fake::install();
   const MPI_Comm everyone = MPI_COMM_WORLD;
   const CommunicatorPtr group = make_mpi_communicator(&everyone);
-  auto& tells = dynamic_cast<TellsFailures&>(*group);
-  auto& parts = dynamic_cast<PartsForAWhile&>(*group);
+  auto& tells = dynamic_cast<FailureNotifier&>(*group);
+  auto& parts = dynamic_cast<Suspendable&>(*group);
   ASSERT_TRUE(dynamic_cast<ThreadSupport&>(*group).any_thread());
   group->barrier();
-  EXPECT_EQ(tells.heard_failure(1), "");
+  EXPECT_EQ(tells.peer_failure(1), "");
   tells.note_device_call(0);
   world->barrier();
 
   if (world->rank() == 1) {
-    parts.part();
+    parts.suspend();
   } else {
     DeviceWatch watch(group);
     const auto never = std::make_shared<c10::Event>(c10::kPrivateUse1);
@@ -153,9 +153,9 @@ TEST(MpiErrors, X16_ARankThatPartsIsHeardOfWhereDevicesAreWaitedFor) {
                 HasSubstr("rank 1 of the world has failed or has ended"));
   }
   world->barrier();
-  parts.come_back();
+  parts.resume();
   group->barrier();
-  EXPECT_EQ(tells.heard_failure(1), "");
+  EXPECT_EQ(tells.peer_failure(1), "");
 }
 
 // Where calls are not compared, messages still are.
@@ -224,7 +224,7 @@ void misbehave(const std::string& how) {
       if (how == "returns") std::exit(EXIT_SUCCESS);
       if (how == "killed") ::raise(SIGKILL);
       if (how == "abort") world->abort("the disk is full");
-      if (how == "exception") throw std::runtime_error("nobody catches this");
+      if (how == "exception") throw std::runtime_error("nothing catches this");
     }
     world->all_reduce(data);
   }

@@ -39,7 +39,7 @@ def make_theirs(path):
 
 def same(what, got, wanted):
     kind = type(got) is type(wanted) or isinstance(got, type(wanted))
-    check(f"{what}: {got!r}, wanted {wanted!r}", kind and np.array_equal(got, wanted))
+    check(f"{what}: {got!r}, expected {wanted!r}", kind and np.array_equal(got, wanted))
 
 
 def check_ours(ranks, path):

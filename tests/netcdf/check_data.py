@@ -28,7 +28,7 @@ def noise(*shape):
 
 
 def cf(path, form, steps, units, times, scale, offset):
-    """ERA5's habits: packed, chunks of one step, time unlimited; v lies [time, longitude, latitude]."""
+    """ERA5's habits: packed, chunks of one step, time unlimited; v is [time, longitude, latitude]."""
     with netCDF4.Dataset(path, "w", format=form) as file:
         file.createDimension("valid_time", None)
         for name, size in (("lat", H), ("lon", W), ("bnds", 2), ("letters", 4)):
@@ -171,13 +171,13 @@ with tempfile.TemporaryDirectory() as folder:
         for name, (fields, inputs, targets) in expected.items():
             for kind, wanted in (("inputs", inputs), ("targets", targets)):
                 found = loaded[f"{name}/{kind}"][...]
-                check(f"{name}/{kind}: {found.shape} {found.dtype}, wanted {wanted.shape}",
+                check(f"{name}/{kind}: {found.shape} {found.dtype}, expected {wanted.shape}",
                       found.dtype == np.float32 and np.array_equal(found, wanted, equal_nan=True))
             for field, values in fields.items():
                 axes = (0, *range(2, values.ndim))
                 values = values.astype("f8")
                 for what, wanted in (("mean", np.nanmean(values, axis=axes)), ("std", np.nanstd(values, axis=axes))):
                     found = loaded[f"{name}/{what}/{field}"][...]
-                    check(f"{name}: {what} of {field} is {found}, wanted {wanted}",
+                    check(f"{name}: {what} of {field} is {found}, expected {wanted}",
                           np.allclose(found, wanted, rtol=1e-12, atol=1e-12))
 finish()

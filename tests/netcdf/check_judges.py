@@ -57,7 +57,7 @@ def check_read(what, out, fields, times, static, says, attrs):
     for field, values in fields.items():
         check(f"{what}: steps of {field}:\n{out['read/' + field][()]}\nwanted\n{values}", close(out["read/" + field][()], values))
         mean = np.nanmean(values.astype("f4").astype("f8"), axis=(0, *range(2, values.ndim)))  # statistics are of float32
-        check(f"{what}: mean of {field}: {out['mean/' + field][()]}, wanted {mean}", np.allclose(out["mean/" + field][()], mean, rtol=1e-12))
+        check(f"{what}: mean of {field}: {out['mean/' + field][()]}, expected {mean}", np.allclose(out["mean/" + field][()], mean, rtol=1e-12))
     whole = np.concatenate(list(fields.values()), 1)
     for ahead in (0, 2):
         check(f"{what}: batches, {ahead} ahead", close(out[f"loaded{ahead}"][()], whole))
@@ -78,7 +78,7 @@ with tempfile.TemporaryDirectory() as folder:
             for name, wanted in cases.wanted.items():
                 what, own = f"{name} on {ranks}", {key.split("@")[1]: value for key, value in attrs.items() if key.split("@")[0] == name}
                 if isinstance(wanted, str):
-                    check(f"{what} says {own['refused']!r}, wanted {wanted!r}", wanted in own["refused"])
+                    check(f"{what} says {own['refused']!r}, expected {wanted!r}", wanted in own["refused"])
                 else:
                     check_read(what, out[name], *wanted, own)
 finish()

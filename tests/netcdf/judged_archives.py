@@ -140,7 +140,7 @@ def one_archive(cases):
 
 
 def units_of_time(cases):
-    """Dates in other spellings, as pandas and cftime read them, and times that are no dates."""
+    """Dates in other spellings, as pandas and cftime read them, and times that are not dates."""
     t = {"t": values_of(0, STEPS)[:, None]}
 
     def one(name, texts, options=None, says=(), **changes):

@@ -47,7 +47,7 @@ load("makani", folder .. "/makani", {inputs = {fields = {"fields"}, steps = {-1,
     targets = {fields = {"fields"}, steps = {1}}})
 out:close()
 
---- Text where numbers are wanted is the same error on every rank.
+--- Text where numbers are required is the same error on every rank.
 local function refuses_text(options, text)
   local read, message = pcall(function()
     for _ in mh.data.open(folder .. "/plain.h5", options):windows{inputs = {"names"}}:loader{}:batches() do end

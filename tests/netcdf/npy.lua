@@ -88,7 +88,7 @@ for _, dim in ipairs{"y", "x"} do
   end
 end
 
--- Steps that lie between each other in the file, as Fortran has them, are read once, not once a step.
+-- Steps that are between each other in the file, as Fortran has them, are read once, not once a step.
 for _, name in ipairs{"large.npy", "large_fortran.npy"} do
   local whole, sums = mh.files.read_npy(folder .. "/" .. name), {}
   local _, stored = stored_by(function()

@@ -30,7 +30,7 @@ at::Tensor kernel_gradient(const at::Tensor& field) {
 }
 
 void run(const mh::CommunicatorPtr& world) {
-  // Rows of this rank, the last has what is left over; a ghost cell on every side, and more room behind each row.
+  // Rows of this rank, the last has what is left over; a ghost cell on every side, and more space behind each row.
   const int64_t rank = world->rank(), ranks = world->size(), share = kRows / ranks;
   const int64_t begin = share * rank, rows = rank + 1 == ranks ? kRows - begin : share, pitch = kColumns + 2 + 3;
   std::vector<double> memory((rows + 2) * pitch, -7);

@@ -29,7 +29,7 @@ void expect(bool condition, const char* what) {
 /// Every rank's rows of one dataset, collectively.
 void write_by_host(const std::string& path, const std::vector<double>& rows, int rank, int ranks) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS), transfer = H5Pcreate(H5P_DATASET_XFER);
-  expect(H5Pset_fapl_mpio(access, MPI_COMM_WORLD, MPI_INFO_NULL) >= 0, "the host's HDF5 knows MPI");
+  expect(H5Pset_fapl_mpio(access, MPI_COMM_WORLD, MPI_INFO_NULL) >= 0, "the host's HDF5 supports MPI");
   H5Pset_dxpl_mpio(transfer, H5FD_MPIO_COLLECTIVE);
   const hsize_t whole[2] = {kRows * static_cast<hsize_t>(ranks), kColumns};
   const hsize_t begin[2] = {kRows * static_cast<hsize_t>(rank), 0}, mine[2] = {kRows, kColumns};

@@ -121,10 +121,10 @@ def refused(expect, what, text, call):
 
 def refusals(mesh, expect, mine, cut):
     alike = values((4, 6), 3).requires_grad_()
-    refused(expect, "a tensor that is no parameter", "is the same on all ranks", lambda: cut(mine @ alike))
+    refused(expect, "a tensor that is not a parameter", "is the same on all ranks", lambda: cut(mine @ alike))
     apart = values((4, 6), 3 + mesh.rank).requires_grad_()
     back()(cut(mine @ apart)).sum().backward()
-    refused(expect, "a step of a tensor that is no parameter", "is in no module", torch.optim.SGD([apart], lr=0.1).step)
+    refused(expect, "a step of a tensor that is not a parameter", "is in no module", torch.optim.SGD([apart], lr=0.1).step)
 
     other = front()
     if mesh.rank == 2:
@@ -140,4 +140,4 @@ def refusals(mesh, expect, mine, cut):
     refused(expect, "a reentrant checkpoint", "use_reentrant=False", loss.backward)
 
     strength = 2 * front().scale[:4]
-    refused(expect, "what meets ShardTensors too", "meets ShardTensors", lambda: cut(mine * strength).sum() + strength.sum())
+    refused(expect, "what is combined with ShardTensors too", "is combined with ShardTensors", lambda: cut(mine * strength).sum() + strength.sum())

@@ -20,7 +20,7 @@ def check(what, good):
 net = torch.jit.load(str(folder / "lua.pt"))
 kept = dict(torch.jit.load(str(folder / "lua_results.pt")).named_buffers())
 check("names", {"conv.weight", "blocks.0.weight", "blocks.2.bias"} <= set(dict(net.named_parameters())))
-check("gradients are wanted", net.conv.weight.requires_grad and not net.still.requires_grad)
+check("gradients are required", net.conv.weight.requires_grad and not net.still.requires_grad)
 for x, y in (("x", "y"), ("other_x", "other_y")):
     found = net(kept[x])
     check(f"outputs for {x}: {(found - kept[y]).abs().max()}", torch.allclose(found, kept[y], rtol=1e-12, atol=1e-12))

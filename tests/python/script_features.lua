@@ -206,7 +206,7 @@ function check_error(expected, fn, ...)
   local at = 1
   for line in expected:gmatch "[^\n]+" do
     local found = problem:find(line, at, true)
-    if not found then error(("wanted %s\ngot %s"):format(expected, problem), 0) end
+    if not found then error(("expected %s\ngot %s"):format(expected, problem), 0) end
     at = found
   end
 end

@@ -45,7 +45,7 @@ local function mlp()
   return nn.Sequential(nn.Linear(6, 7, kF64), nn.GELU(), nn.Linear(7, 6, kF64))
 end
 
--- V24: gradients where the plan wants them; moves that overlap.
+-- V24: gradients where the plan needs them; moves that overlap.
 function tests.test_gradient_placements_and_async()
   local x = mh.randn({5, 6}, kF64)
   local single = mlp()

@@ -68,7 +68,7 @@ class Mistake:
 
         def judge(how, status, text, same):
             if status != self.status or not same:
-                found.append(f"{self.path.name}, {how}: status {status}, wanted {self.status}\n--- said\n{text}--- expected\n"
+                found.append(f"{self.path.name}, {how}: status {status}, expected {self.status}\n--- said\n{text}--- expected\n"
                              f"{self.expected}---")
 
         for ranks in self.ranks:

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- C3: what a script makes differently on every rank is found where it meets a ShardTensor, with the script's line.
+-- C3: what a script makes differently on every rank is found where it is combined with a ShardTensor, with the
+-- script's line.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn = mh.nn
@@ -76,7 +77,7 @@ function tests.test_the_switch()
   x = x + p
   testing.assert_equal(mh.check_replicated(true), false)
   testing.assert_error(function() return x + p end, kNotAlike)
-  testing.assert_error(function() mh.check_replicated(1) end, "check_replicated: wanted true or false, got")
+  testing.assert_error(function() mh.check_replicated(1) end, "check_replicated: expected true or false, got")
   testing.assert_error(function() mh.check_replicated(mh.rank() == 1) end,
       "check_replicated: ranks 0 and 1 want different settings")
 end

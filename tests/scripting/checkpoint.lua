@@ -70,7 +70,7 @@ function tests.test_wrong_checkpoints_are_refused()
   local path = folder("wrong")
   mh.checkpoint.save(path, {model = model(), step = 1})
   local refused = {
-    {function() mh.checkpoint.load("/nowhere/run") end, "checkpoint.load: '/nowhere/run' is no checkpoint"},
+    {function() mh.checkpoint.load("/nowhere/run") end, "checkpoint.load: '/nowhere/run' is not a checkpoint"},
     {function() mh.checkpoint.load(path, {modle = model()}) end, "has no entry 'modle'; did you mean 'model'?"},
     {function() mh.checkpoint.load(path, {model = nn.Linear(2, 2)}) end,
     "Linear: load_state_dict: missing keys: 'weight', 'bias'"},
@@ -120,7 +120,7 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     {function(all) all.entries[""] = 1 end, in_file .. "'' cannot be the name of an entry"},
     {function(all) all.entries["a.b"] = 1 end, in_file .. "'a.b' cannot be the name of an entry"},
     {function(all) all.entries.model = "x" end, entry:format("model")
-    .. "Sequential: load_state_dict: wanted tensors by name, got 'x'"},
+    .. "Sequential: load_state_dict: expected tensors by name, got 'x'"},
     {function(all) all.entries.model["3.bias"] = nil end, entry:format("model")
     .. "Sequential: load_state_dict: missing keys: '3.bias'"},
     {function(all) all.entries.model["3.bias"] = 4 end,
@@ -128,31 +128,31 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model")
     .. "the tensor 'y' is missing"},
     {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "a name is a table"},
-    {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is no number"},
-    {function(all) all.entries.optimizer = 3 end, optimizer .. "wanted the table of state_dict(), got 3"},
+    {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is not a number"},
+    {function(all) all.entries.optimizer = 3 end, optimizer .. "expected the table of state_dict(), got 3"},
     {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
     {function(all) all.entries.optimizer.state["0.bias"] = 7 end, optimizer
-    .. "the state of parameter 2 is 7, wanted a table"},
+    .. "the state of parameter 2 is 7, expected a table"},
     {function(all) all.entries.optimizer.state["0.bias"].exp_avg = nil end,
-      optimizer .. "'exp_avg' of parameter 2 is nil, wanted a tensor"},
+      optimizer .. "'exp_avg' of parameter 2 is nil, expected a tensor"},
     {function(all) all.entries.optimizer.state["0.bias"].exp_avg = 1 end, optimizer
-    .. "'exp_avg' of parameter 2 is 1, wanted a tensor"}, {function(all)
+    .. "'exp_avg' of parameter 2 is 1, expected a tensor"}, {function(all)
       local state = all.entries.optimizer.state
       state["0.bias"].exp_avg = state["0.weight"].exp_avg
-    end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], wanted a tensor of shape [4]"},
+    end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], expected a tensor of shape [4]"},
     {function(all) all.entries.optimizer.state["0.bias"].step = "x" end, optimizer
-    .. "'step' of parameter 2 is 'x', wanted an integer"},
+    .. "'step' of parameter 2 is 'x', expected an integer"},
     {function(all) all.entries.optimizer.state["0.bias"].setp = 1 end, optimizer
     .. "unknown option 'setp'; did you mean 'step'?"},
     {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end,
     "entry 'optimizer': load_state_dict: option 'lr'"},
-    {function(all) all.entries.schedule = 3 end, rates .. "wanted the table of state_dict(), got 3"},
+    {function(all) all.entries.schedule = 3 end, rates .. "expected the table of state_dict(), got 3"},
     {function(all) all.entries.schedule.last_epoch = nil end, rates .. "'last_epoch' is missing"},
-    {function(all) all.entries.schedule.last_epoch = "x" end, rates .. "'last_epoch' is a string, wanted a number"},
-    {function(all) all.entries.schedule.step = 3 end, rates .. "'step' is no value of a schedule"},
+    {function(all) all.entries.schedule.last_epoch = "x" end, rates .. "'last_epoch' is a string, expected a number"},
+    {function(all) all.entries.schedule.step = 3 end, rates .. "'step' is not a value of a schedule"},
     {function(all) all.entries.schedule.base_lrs = {0.5, 0.5} end, rates
     .. "'base_lrs' is of 2 groups, the optimizer has 1"},
-    {function(all) all.entries.schedule.base_lrs = {"x"} end, rates .. "'base_lrs' holds a string, wanted numbers"},
+    {function(all) all.entries.schedule.base_lrs = {"x"} end, rates .. "'base_lrs' holds a string, expected numbers"},
   }
   for _, case in ipairs(cases) do
     local all = mh.json.decode(whole)
@@ -205,7 +205,7 @@ function tests.test_what_a_killed_save_left_is_found_and_cleaned_up()
   mh._checkpoint_files.discard("test", path)
   mh.files.make_folder(partial)
   testing.assert_error(function() mh.checkpoint.load(path) end,
-    "is no checkpoint (it has no checkpoint.json)\n  have  '" .. partial .. "', which a save left unfinished")
+    "is not a checkpoint (it has no checkpoint.json)\n  have  '" .. partial .. "', which a save left unfinished")
   make(path, 1)
   expect(1, true, false, false)
 end
@@ -261,7 +261,7 @@ function tests.test_files_cut_short_are_refused()
   file = io.open(path, "wb")
   file:write(("x"):rep(200))
   file:close()
-  testing.assert_error(function() mh.safetensors.load(path) end, "is no safetensors file")
+  testing.assert_error(function() mh.safetensors.load(path) end, "is not a safetensors file")
 end
 
 return tests

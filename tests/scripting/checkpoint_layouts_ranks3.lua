@@ -107,7 +107,7 @@ function tests.test_N40_entries_in_several_files()
   damage("'../x.safetensors' cannot be the name of a file", {["0.bias"] = "../x.safetensors"})
   damage("the tensor '0.weight' is missing", {["0.bias"] = "model-00001-of-00003.safetensors"})
   testing.assert_error(function() mh.checkpoint.save(path, {x = mh.ones{3}}, {max_file_bytes = 0}) end,
-      "max_file_bytes = 0, wanted a number of bytes")
+      "max_file_bytes = 0, expected a number of bytes")
 end
 
 function tests.test_N41_states_have_the_names_of_the_parameters()
@@ -303,7 +303,7 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
   other = other:double()
   local file = path .. "/model.safetensors"
   local right = "[193648,203248]"
-  local function put(text, was)  -- where the last tensor lies, in as many bytes
+  local function put(text, was)  -- where the last tensor is, in as many bytes
     on_first(function()
       local one <close> = assert(io.open(file, "r+b"))
       local length = string.unpack("<I8", one:read(8))
@@ -313,7 +313,7 @@ function tests.test_X16_nothing_changes_when_something_does_not_fit()
     mh.barrier()
   end
   for _, case in ipairs {{"[NaN,   203248]", "', at which its header ceases to be JSON"},
-                         {"[-93648,203248]", "': -93648 is no size"},
+                         {"[-93648,203248]", "': -93648 is not a size"},
                          {"[193640,203240]", "': its data begins at byte 193640, that before ends at 193648"}} do
     put(case[1], right)
     unchanged({model = other}, "safetensors: '" .. file .. "' has a broken entry '2.weight" .. case[2])
@@ -392,7 +392,7 @@ function tests.test_latest_and_keep()
   testing.assert_equal({exists(run .. "/step9"), exists(run .. "/step10"), exists(run .. "/step11"),
     exists(run .. "/step8"), exists(run .. "/best")}, {false, false, true, true, true})
   testing.assert_error(function() mh.checkpoint.save(run .. "/x", {step = 1}, {keep = 0}) end,
-      "keep = 0, wanted a number of checkpoints")
+      "keep = 0, expected a number of checkpoints")
   -- Killed before the new name was given.
   on_first(function() assert(os.rename(run .. "/step8", run .. "/step12.partial")) end)
   testing.assert_equal(mh.checkpoint.latest(run), run .. "/step12")

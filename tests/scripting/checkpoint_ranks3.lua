@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Checkpoints of several ranks: what fails on the one that writes fails on all alike, and they go on.
+-- Checkpoints of several ranks: what fails on the one that writes fails on all in the same way, and they go on.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
@@ -27,7 +27,7 @@ function tests.test_X16_what_is_not_there_is_an_error_on_every_rank()
   local done, problem = pcall(mh.checkpoint.load, "/nowhere/run")
 
   testing.assert_equal(done, false)
-  testing.assert_error(function() error(problem, 0) end, "checkpoint.load: '/nowhere/run' is no checkpoint")
+  testing.assert_error(function() error(problem, 0) end, "checkpoint.load: '/nowhere/run' is not a checkpoint")
   mh.barrier()
 end
 

@@ -33,7 +33,7 @@ end
 local kDtypes = {mh.float64, mh.float32, mh.float16, mh.bfloat16, mh.int64, mh.int32, mh.int16, mh.int8, mh.uint8,
     mh.bool, mh.complex64, mh.complex128}
 
---- The values that trees are made of, drawn by `draw`, which is alike on all ranks.
+--- The values that trees are made of, drawn by `draw`, which is the same on all ranks.
 local function leaf(draw, mesh)
   local shapes = {{}, {0}, {3}, {2, 0, 2}, {5, 2}}
   local function plain() return mh.arange(10):reshape{5, 2}:to(kDtypes[draw(#kDtypes)]) end
@@ -125,9 +125,9 @@ function tests.test_what_cannot_be_kept_is_refused_before_anything_is_written()
   local path, net = folder("refused"), nn.Linear(2, 2)
   local opt = optim.SGD(net:parameters(), {lr = 0.1})
   local refused = {
-    {net, "wanted a table of entries by name, got one object that has a state\n" ..
-    "  fix   mh.checkpoint.save(path, {model = net})"}, {opt, "wanted a table of entries by name, got"},
-    {mh.ones{2}, "wanted a table of entries by name, got Tensor float32 [2]"},
+    {net, "expected a table of entries by name, got one object that has a state\n" ..
+    "  fix   mh.checkpoint.save(path, {model = net})"}, {opt, "expected a table of entries by name, got"},
+    {mh.ones{2}, "expected a table of entries by name, got Tensor float32 [2]"},
     {{run = {net = net}}, "'run.net' is a module, an optimizer or the like inside of a table"},
     {{run = {{opts = {opt}}}}, "'run.1.opts.1' is a module, an optimizer or the like inside of a table"},
     {{run = {a = {print}}}, "'run.a.1' is a function, which cannot be saved"},

@@ -56,7 +56,7 @@ function tests.test_files_hold_pairs_and_give_complex_back()
     end
     testing.assert_equal(parts(back[i][2]), parts(pair[2]))
   end
-  -- Other programs see floats, and a text in the metadata.
+  -- Other programs see floats, and a string in the metadata.
   local handle = io.open(path, "rb")
   local header = handle:read(8)
   header = mh.json.decode(handle:read((string.unpack("<I8", header))))

@@ -62,7 +62,7 @@ function tests.test_X18_an_index_keeps_heads()
   local added = files.cf("i_07.nc", 24, 4, {scale = 0.07})
   paths[7] = added
   check(mh.data.open(paths, {index = index}), paths)
-  files.cf("i_07.nc", 24, 3, {scale = 0.07})  -- written anew
+  files.cf("i_07.nc", 24, 3, {scale = 0.07})  -- written again
   testing.assert_equal(mh.data.open(paths, {index = index}).steps, 27)
   hollow(paths[2])
   testing.assert_equal(mh.data.open({paths[2], paths[3]}, {index = index}).steps, 8)  -- a part of them
@@ -79,7 +79,7 @@ end
 function tests.test_X18_an_index_that_is_none()
   local paths, index = make(1), files.path("no_index.json")
   mh._files.on_first_rank(function() mh._files.write("test", index, "{\"results\": [1, 2, 3]}") end)
-  refused(function() mh.data.open(paths, {index = index}) end, "data.open: '" .. index .. "' is no index of heads")
+  refused(function() mh.data.open(paths, {index = index}) end, "data.open: '" .. index .. "' is not an index of heads")
   refused(function() mh.data.open(paths, {index = 3}) end, "data.open: index is 3")
   mh.data.layouts.add{name = "mine", matches = function() return false end, describe = function() end}
   refused(function() mh.data.open(paths, {index = files.path("i.json")}) end,

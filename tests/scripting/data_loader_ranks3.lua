@@ -174,7 +174,7 @@ function tests.test_X21_the_next_epoch_is_read_ahead()
           local state = from:state_dict()
           testing.assert_equal({state.epoch, state.next}, {epoch, #seen})
         end
-        -- Each chunk once, in the first epoch: there is room to keep it.
+        -- Each chunk once, in the first epoch: there is space to keep it.
         local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():sum():item()
         testing.assert_equal(decoded, epoch == 0 and 3 + 20 or 0)
         testing.assert_equal(seen, order_of(alone))
@@ -197,7 +197,7 @@ function tests.test_X21_random_windows_decode_few_chunks_twice()
   local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}}, targets = {fields = {"t2m"}, steps = {1}}}
   local function chunks(shuffle)
     mh.io_stats{reset = true}
-    -- Room for ten chunks of the twenty, beside the batches.
+    -- Memory for ten chunks of the twenty, beside the batches.
     local seen = order_of(set:loader{batch = 8, shuffle = shuffle, seed = 1, memory = 5 * 8 * 2 * 35 * 4 + 2 * 10 * 8 * 35 * 4})
     table.sort(seen)
     testing.assert_equal({#seen, seen[1], seen[159]}, {159, 0, 158})
@@ -346,7 +346,7 @@ function tests.test_X21_places_that_do_not_fit()
     local state = loader:state_dict()
     state.next = 99
     bad(state, "sample 99 of epoch 0 does not exist")
-    bad("x", "wanted the table of state_dict()")
+    bad("x", "expected the table of state_dict()")
   end)
 end
 
@@ -383,9 +383,9 @@ function tests.test_X21_options_that_do_not_fit()
     local function bad(options, text) refused(function() set:loader(options) end, text) end
     bad({batch = 21}, "loader: a batch of 21 is larger than the set\n  have  17 samples")
     bad({batch = 0}, "loader: batch is 0")
-    bad({mesh = mesh, cut = {latitud = "domain"}}, "loader: 'latitud' is no dim of the fields; did you mean 'latitude'?")
-    bad({mesh = mesh, cut = {latitude = "domian"}}, "loader: 'latitude' is cut over 'domian', which is no dim of the mesh; did you mean 'domain'?")
-    bad({cut = {latitude = "domain"}}, "loader: 'latitude' is cut over 'domain', which is no dim of the mesh")
+    bad({mesh = mesh, cut = {latitud = "domain"}}, "loader: 'latitud' is not a dim of the fields; did you mean 'latitude'?")
+    bad({mesh = mesh, cut = {latitude = "domian"}}, "loader: 'latitude' is cut over 'domian', which is not a dim of the mesh; did you mean 'domain'?")
+    bad({cut = {latitude = "domain"}}, "loader: 'latitude' is cut over 'domain', which is not a dim of the mesh")
     bad({mesh = mesh, cut = {latitude = "domain", longitude = "domain"}}, "loader: 'latitude' and 'longitude' are both cut over 'domain'")
     bad({mesh = mesh, cut = {latitude = {"domain", {1, 2, 3, 4, 5}}}}, "loader: sizes of 'latitude' do not fit")
     bad({batch = 4, memory = 1000}, "loader: 5 batches do not fit in memory = 1000 bytes\n  have  5040 bytes for the largest block of 4 samples of 9 channels")
@@ -400,7 +400,7 @@ function tests.test_X21_options_that_do_not_fit()
   end)
 end
 
---- Damage that one rank's thread meets is one error on all, and the next epoch says it again.
+--- Damage that one rank's thread finds is one error on all, and the next epoch says it again.
 function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks()
   local path = files.cf("d_cut.nc", 0, 40, {compression = 6, chunks = {20, 7, 5}, without_z = true})
   mh._files.on_first_rank(function()
@@ -426,7 +426,7 @@ function tests.test_X21_a_file_replaced_after_it_was_opened()
   local path = files.cf("d_new.nc", 0, 12, {without_z = true})
   local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   local function loader()
-    -- No room to keep what was read, so that every step is read again.
+    -- No memory to keep what was read, so that every step is read again.
     local rows = (7 + mh.world_size() - 1) // mh.world_size()
     return mh.data.open(path):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4, memory = 5 * 4 * rows * 5 * 4}
   end

@@ -241,7 +241,7 @@ function tests.test_X18_plain_trajectories()
   refused(function() mh.data.open(path, {dims = {"sample", "time", "y", "x"}, layout = "cf"}) end,
       "data.open: dims is {'sample', 'time', 'y', 'x'}\n  have  layout 'cf'")
   refused(function() mh.data.open(path, {layout = "pdebench"}) end, "data.open: '" .. path
-      .. "' is no file of layout 'pdebench'\n  have  mask, vorticity")
+      .. "' is not a file of layout 'pdebench'\n  have  mask, vorticity")
   files.remove{path, groups}
 end
 
@@ -335,7 +335,7 @@ function tests.test_X18_bad_files_are_one_error_on_all_ranks()
       .. "'; did you mean '" .. a)
   refused(function() open("/nowhere/*.nc") end,
       "data.open: no file matches '/nowhere/*.nc'\n  have  no folder '/nowhere'")
-  refused(function() open{3} end, "data.open: wanted paths, patterns or folders, got 3")
+  refused(function() open{3} end, "data.open: expected paths, patterns or folders, got 3")
   refused(function() open({}, {layout = "cf"}) end, "data.open: no files")
   refused(function() open{a, a} end, "is named twice")
   files.remove{a}
@@ -398,7 +398,7 @@ function tests.test_X18_heads_that_contradict_themselves()
   bad(function(one) one.times = {0, 1, 2} end, "'n' has 4 steps and 3 times")
   mh.data.layouts.add{name = "odd", matches = function() return false end,
       describe = function() return head(function() end) end}
-  refused(function() mh.data.layouts.add{name = "half"} end, "data.layouts.add: wanted {name = text")
+  refused(function() mh.data.layouts.add{name = "half"} end, "data.layouts.add: expected {name = text")
   files.remove{path}
 end
 

@@ -296,7 +296,7 @@ function tests.test_X21_mistakes_of_own_fields()
         inputs = batch.inputs:sum{0}} end}, "loader: transform gave batch.inputs of shape [1, 7, 5]")
     refused(first{windows = {inputs = {"t2m"}}, transform = function(batch) return {
         inputs = batch.inputs:full_tensor()} end}, "loader: transform gave a plain tensor as batch.inputs")
-    refused(function() data.fields.plain:select(0) end, "Field:select: 'plain' lies in no file")
+    refused(function() data.fields.plain:select(0) end, "Field:select: 'plain' is in no file")
     refused(function() mh.data.from_tensors(3) end, "data.from_tensors: the tensors are 3")
     refused(function() mh.data.from_tensors{u = 3} end, "data.from_tensors: the values of 'u' are 3")
     refused(function() mh.data.from_tensors({u = mh.ones{4, 3, 3}, v = mh.ones{5, 3, 3}},

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Orders of samples: whole, alike on all ranks, continued from any place (X12); samples by unit (N44). The same file
--- runs on 4 ranks, and alone.
+-- Orders of samples: whole, identically on all ranks, continued from any place (X12); samples by unit (N44). The
+-- same file runs on 4 ranks, and alone.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
@@ -144,15 +144,15 @@ function tests.test_states_that_do_not_fit()
   end
   refused({size = 1000}, "has 1000 samples, the data set 1200\n  fix   load it with the data set")
   refused({shuffle = false}, "was saved with shuffle = false, this one has true")
-  refused({epoch = "two"}, "'epoch' is 'two', wanted a whole number")
+  refused({epoch = "two"}, "'epoch' is 'two', expected an integer")
   refused({next = 1201}, "sample 1201 of epoch 0 is outside of 1200 samples")
-  testing.assert_error(function() Sampler(3):load_state_dict("x") end, "wanted the table of state_dict(), got 'x'")
+  testing.assert_error(function() Sampler(3):load_state_dict("x") end, "expected the table of state_dict(), got 'x'")
 end
 
 function tests.test_arguments_that_do_not_fit()
   testing.assert_error(function() Sampler{batch = 3} end, "Sampler: 'size' is missing")
-  testing.assert_error(function() Sampler{size = 0} end, "Sampler: size is 0, wanted a whole number of at least 1")
-  testing.assert_error(function() Sampler{size = 4, batch = 2.5} end, "Sampler: batch is 2.5, wanted a whole number")
+  testing.assert_error(function() Sampler{size = 0} end, "Sampler: size is 0, expected an integer of at least 1")
+  testing.assert_error(function() Sampler{size = 4, batch = 2.5} end, "Sampler: batch is 2.5, expected an integer")
   testing.assert_error(function() Sampler{size = 4, bach = 2} end, "unknown option 'bach'; did you mean 'batch'?")
   testing.assert_error(function() Sampler{size = 4, batch = 5, drop_last = true} end,
       "drop_last leaves nothing of 4 samples")
@@ -207,7 +207,7 @@ function tests.test_N44_epochs_and_defaults()
       "DistributedSampler: rank 3 of 3 replicas\n  fix   ranks count from 0")
   testing.assert_error(function() DistributedSampler(2, 3, 0, {drop_last = true}) end,
       "drop_last leaves nothing of 2 samples for 3")
-  testing.assert_error(function() sampler:set_epoch(-1) end, "epoch is -1, wanted a whole number of at least 0")
+  testing.assert_error(function() sampler:set_epoch(-1) end, "epoch is -1, expected an integer of at least 0")
 end
 
 return tests

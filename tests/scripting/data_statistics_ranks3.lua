@@ -125,7 +125,7 @@ function tests.test_X20_trajectories_of_files()
   files.remove(paths)
 end
 
--- Steps before and after a gap count alike.
+-- Steps before and after a gap count in the same way.
 function tests.test_X20_stretches_between_gaps()
   local paths = {files.cf("s_before.nc", 0, 5), files.cf("s_after.nc", 9, 4)}
   local found = mh.data.open(paths):windows{inputs = {"t2m"}}:statistics()
@@ -164,7 +164,7 @@ function tests.test_X20_saved_and_loaded()
   end)
 end
 
---- Other weights of the same shape, and files that were written anew under their names, are other statistics.
+--- Other weights of the same shape, and files that were written again under their names, are other statistics.
 function tests.test_X20_kept_statistics_are_of_these_weights_and_files()
   local cache = files.path("kept_statistics.json")
   local path = files.cf("s_kept.nc", 0, 12, {without_z = true})
@@ -212,7 +212,7 @@ function tests.test_X20_statistics_that_do_not_fit()
   files.remove{path}
 end
 
---- A file that is cut after it was opened: one rank meets the damage, all are told.
+--- A file that is cut after it was opened: one rank finds the damage, all get the error.
 function tests.test_X20_a_damaged_file_is_one_error_on_all_ranks()
   local path = files.cf("s_cut.nc", 0, 40, {compression = 1, chunks = {1, 7, 5}})
   local set = mh.data.open(path):windows{inputs = {"t2m"}}
@@ -267,7 +267,7 @@ function tests.test_X20_denormalized_by_part()
     bad("no part 'target'\n  have  inputs, static, targets\n  fix   ", x, "target")
     bad("no field 't2n'; did you mean 't2m'?", x, {"t2n"})
     bad("3 channels, the tensor has 1\n  have  shape [1, 1, 2, 2]", x, {"t2m", "z"})
-    bad("wanted a tensor [batch, channels, space...]\n  have  3\n", 3, "targets")
+    bad("expected a tensor [batch, channels, space...]\n  have  3\n", 3, "targets")
     files.remove{cache, paths[1], paths[2]}
   end
 end

@@ -84,10 +84,11 @@ function tests.test_X02_factories_on_a_mesh()
   end
   local leaf = mh.randn({6}, {mesh = mesh, requires_grad = true})
   testing.assert_equal(leaf:is_shard_tensor() and leaf.requires_grad and leaf.is_leaf, true)
-  testing.assert_error(function() mh.randn({6}, {placements = {mh.Shard(0)}}) end, "'placements' wants a 'mesh' too")
+  testing.assert_error(function() mh.randn({6}, {placements = {mh.Shard(0)}}) end, "'placements' needs a 'mesh' too")
 end
 
--- One rank's plain tensors and ShardTensors draw alike: a serial script and a sharded one differ in no number.
+-- One rank's plain tensors and ShardTensors draw in the same way: a serial script and a sharded one differ in no
+-- number.
 function tests.test_X02_plain_and_sharded_draws_are_the_same()
   local x = (mh.arange(42.0):reshape{6, 7} * 0.7):sin():abs()
   local shard = mh.distribute_tensor(x, mesh, {mh.Shard(0, {1, 0, 5})})

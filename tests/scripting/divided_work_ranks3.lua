@@ -90,7 +90,7 @@ function tests.test_V10_what_is_wrong_is_refused_on_all_ranks()
   mesh:set_macs_per_byte(math.huge)  -- as it is
   testing.assert_equal(held.shape, {4})
   testing.assert_error(function() mh.ComputeConfig{plan_ngpus = 1, macs_per_byte = -1} end,
-    "macs_per_byte = -1, wanted a number of multiplications above 0")
+    "macs_per_byte = -1, expected a number of multiplications above 0")
 end
 
 function tests.test_V10_autodist_counts_what_it_is_told()

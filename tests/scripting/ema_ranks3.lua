@@ -136,7 +136,7 @@ function tests.test_a_checkpoint_is_loaded_on_another_cut()
   state.averages["fc1.wait"], state.averages["fc1.weight"] = state.averages["fc1.weight"], nil
   testing.assert_error(function() ema2:load_state_dict(state) end, "EMA: load_state_dict: missing keys: 'fc1.weight'")
   testing.assert_error(function() ema2:load_state_dict{updates = 2} end,
-      "EMA: load_state_dict: wanted the table of state_dict()")
+      "EMA: load_state_dict: expected the table of state_dict()")
 end
 
 -- 1 - decay is below the spacing of bfloat16 here.
@@ -162,8 +162,8 @@ function tests.test_what_does_not_fit()
   mh.parallelize_module(model, mesh, {parameter = {["fc1.weight"] = {S(0)}}})
   testing.assert_error(function() ema:update() end,
       "EMA: update: 'fc1.weight' was placed since\n  have  an average on a plain tensor")
-  testing.assert_error(function() mh.EMA(3) end, "EMA: wanted an nn.Module, got 3")
-  testing.assert_error(function() mh.EMA(net(), {decay = 2}) end, "EMA: decay is 2, wanted a number within 0 and 1")
+  testing.assert_error(function() mh.EMA(3) end, "EMA: expected an nn.Module, got 3")
+  testing.assert_error(function() mh.EMA(net(), {decay = 2}) end, "EMA: decay is 2, expected a number within 0 and 1")
   testing.assert_error(function() mh.EMA(net(), {decoy = 0.1}) end,
       "EMA: unknown option 'decoy'; did you mean 'decay'?")
   testing.assert_error(function() ema:apply_to(nn.Linear(2, 2)) end, "EMA: apply_to: the module has no 'fc1.weight'")

@@ -12,19 +12,19 @@ function tests.test_no_overload_fits()
   local cases = {
     {function() mh.matmul(x, "a") end,
      {"matmul: no overload fits", "matmul(Tensor float32 [2, 3], 'a')", "aten::matmul(Tensor self, Tensor other)",
-      "argument 'other' wants Tensor, got 'a'"}},
+      "argument 'other' needs Tensor, got 'a'"}},
     {function() x:sum{dims = 0} end, {"has no argument 'dims'; did you mean 'dim'?"}},
     {function() x:sum(0, 1, 2, 3) end, {"sum: no overload fits"}},
     {function() mh.zeros() end, {"argument 'size' is missing"}},
     {function() mh.zeros({2}, {dtype = "flaot"}) end,
-    {"argument 'dtype' wants ScalarType?, got 'flaot'; did you mean 'float'"}},
+    {"argument 'dtype' needs ScalarType?, got 'flaot'; did you mean 'float'"}},
     {function() x:view({1.5}) end, {"view", "{1.5}"}},
-    {function() mh.cat(x) end, {"argument 'tensors' wants Tensor[]"}},
+    {function() mh.cat(x) end, {"argument 'tensors' needs Tensor[]"}},
     {function() x:softmax() end, {"argument 'dim' is missing"}},
     {function() x:sum(0, {dim = 0}) end, {"argument 'dim' is given twice"}},
     {function() mh.relu(nil) end, {"argument 'self'"}},
     {function() mh.relu() end, {"argument 'self' is missing"}},
-    {function() mh.zeros({2}, {requires_grad = 1}) end, {"argument 'requires_grad' wants bool"}},
+    {function() mh.zeros({2}, {requires_grad = 1}) end, {"argument 'requires_grad' needs bool"}},
     {function() mh.add(x, x, {1, alpha = 2}) end, {"mixes a list and options"}},
   }
   for _, case in ipairs(cases) do
@@ -58,7 +58,7 @@ function tests.test_unknown_names()
   t.assert_error(function() return mh.ones(1).shap end, "did you mean 'shape'?")
   t.assert_error(function() mh.ones(1).shape = 3 end, "attribute 'shape' cannot be set")
   t.assert_error(function() mh.ones(1).sum(3) end,
-      "sum: called on 3, which is no tensor\n  fix   write a colon, not a dot: x:sum(...)")
+      "sum: called on 3, which is not a tensor\n  fix   write a colon, not a dot: x:sum(...)")
   t.assert_error(function() mh.Generator{sed = 1} end, "unknown option 'sed'; did you mean 'seed'?")
   t.assert_error(function() return mh.Generator().foo end, "Generator: no attribute or method 'foo'")
 end
@@ -91,17 +91,17 @@ function tests.test_wrong_self()
   local mesh = mh.init_device_mesh(mh.device(), {1})
   cases {
     {function() x.item() end, "item: called without its tensor", ": x:item()"},
-    {function() x.item(3) end, "item: called on 3, which is no tensor", ": x:item(...)"},
+    {function() x.item(3) end, "item: called on 3, which is not a tensor", ": x:item(...)"},
     {function() x.sum() end, "sum: called without its tensor", ": x:sum()"},
-    {function() x.sum(0) end, "sum: called on 0, which is no tensor", ": x:sum(...)"},
-    {function() x.softmax{dim = 0} end, "softmax: called on {dim = 0}, which is no tensor", ": x:softmax(...)"},
+    {function() x.sum(0) end, "sum: called on 0, which is not a tensor", ": x:sum(...)"},
+    {function() x.softmax{dim = 0} end, "softmax: called on {dim = 0}, which is not a tensor", ": x:softmax(...)"},
     {function() opt.step() end, "step: called without its optimizer", ": opt:step()"},
-    {function() opt.zero_grad{} end, "zero_grad: called on {}, which is no optimizer", ": opt:zero_grad(...)"},
-    {function() mesh.size("domain") end, "size: called on 'domain', which is no mesh", ": mesh:size(...)"},
+    {function() opt.zero_grad{} end, "zero_grad: called on {}, which is not an optimizer", ": opt:zero_grad(...)"},
+    {function() mesh.size("domain") end, "size: called on 'domain', which is not a mesh", ": mesh:size(...)"},
     {function() net.parameters() end, "parameters: called without its module", ": net:parameters()"},
-    {function() net.load_state_dict({}) end, "load_state_dict: called on {}, which is no module",
+    {function() net.load_state_dict({}) end, "load_state_dict: called on {}, which is not a module",
     ": net:load_state_dict(...)"},
-    {function() return net.train(false) end, "train: called on false, which is no module", ": net:train(...)"},
+    {function() return net.train(false) end, "train: called on false, which is not a module", ": net:train(...)"},
     {function() net.length() end, "attempt to index a nil value (local 'self')",
   ", before the method's name: object:method(...)"}, }
   mh.Tensor.item(mh.ones(1))
@@ -131,7 +131,7 @@ function Net:forward(x)
   return self.blocks[1](x)
 end
 
---- The error of net(x), which must be a text that ends in the place.
+--- The error of net(x), which must be a string that ends in the place.
 local function at(net, x, place)
   local ok, message = pcall(net, x)
   assert(not ok and type(message) == "string", message)
@@ -148,7 +148,7 @@ function tests.test_errors_in_modules_name_line_and_path()
   at(Net(), "nil", "blocks.1 (Block) of Net")
   at(Net(nn.Sequential(Block(4))), mh.ones{2, 3}, "0.fc (Linear) of Sequential, called by Net")
   local around = Net()
-  around.other = function() return nn.Sequential(around.blocks[1]) end  -- made anew around what the net has
+  around.other = function() return nn.Sequential(around.blocks[1]) end  -- made again around what the net has
   at(around, mh.ones{2, 3}, "blocks.1.fc (Linear) of Net")
   local net = Net()
   net:register_forward_hook(function(_, _, y) return y:nothing() end)
@@ -244,10 +244,10 @@ function tests.test_values_that_would_be_lost_or_never_end_are_refused()
   t.assert_error(function() mh.tensor{{1, 2, x = 3}} end, "tensor: a list has names too")
   local opt = mh.optim.SGD({mh.ones(2):requires_grad_()}, {lr = 0.1})
   t.assert_error(function() mh.optim.CosineAnnealingWarmRestarts(opt, -1) end,
-      "T_0 is -1, wanted a number of at least 1")
-  t.assert_error(function() mh.optim.StepLR(opt, 0 / 0) end, "step_size is nan, wanted a number of at least 1")
+      "T_0 is -1, expected a number of at least 1")
+  t.assert_error(function() mh.optim.StepLR(opt, 0 / 0) end, "step_size is nan, expected a number of at least 1")
   t.assert_error(function() mh.optim.LambdaLR(opt, function() end) end, "LambdaLR: the factor of group 0 is nil")
-  t.assert_error(function() mh.nn.Dropout(0 / 0) end, "p is nan, wanted a probability")
+  t.assert_error(function() mh.nn.Dropout(0 / 0) end, "p is nan, expected a probability")
   t.assert_error(function() mh.EMA(mh.nn.Linear(2, 2), 0 / 0) end, "decay is nan")
 end
 
@@ -262,7 +262,7 @@ function tests.test_assertions_see_what_is_in_tables_of_names()
   t.assert_all_close(one, {steps = {{w = mh.ones(2)}}})
   t.assert_error(function() t.assert_all_close(one, other) end, "2 of 2 elements differ")
   t.assert_error(function() t.assert_close({w = mh.ones(2)}, {w = mh.zeros(2)}) end,
-      "wanted a tensor, a number or a list of numbers")
+      "expected a tensor, a number or a list of numbers")
 end
 
 return tests

@@ -33,16 +33,16 @@ function tests.test_safetensors_refuse_what_they_cannot_hold()
   local path, x = file("refused") .. ".safetensors", mh.ones{2}
   local cut = mh.distribute_tensor(x, mh.init_device_mesh(mh.device(), {1}, {"domain"}), {mh.Shard(0)})
   local refused = {
-    {nn.Linear(2, 2), "a module or the like is no table of tensors\n  fix   give its state_dict()"},
-    {{model = nn.Linear(2, 2):state_dict()}, "'model' is no tensor but"},
-    {{step = 3, x = x}, "'step' is no tensor but"},
+    {nn.Linear(2, 2), "a module or the like is not a table of tensors\n  fix   give its state_dict()"},
+    {{model = nn.Linear(2, 2):state_dict()}, "'model' is not a tensor but"},
+    {{step = 3, x = x}, "'step' is not a tensor but"},
     {{{"x", x}, y = x}, "'y' stands beside a list"},
     {{x, x}, "element 1 is no {name, tensor} but Tensor float32 [2]"},
     {{{"x", x}, {x, "y"}}, "element 2 has no name first"},
     {{[true] = x}, "element true is no {name, tensor}"},
     {{w = cut}, "'w' is a ShardTensor, of which this rank has a block\n" ..
     "  fix   mh.checkpoint.save(path, {model = net})"}, {{{"w", cut}}, "'w' is a ShardTensor"},
-    {x, "wanted a table of tensors by name, got Tensor float32 [2]"},
+    {x, "expected a table of tensors by name, got Tensor float32 [2]"},
   }
   for _, case in ipairs(refused) do
     testing.assert_error(function() mh.safetensors.save(path, case[1]) end, "safetensors.save: " .. case[2])
@@ -66,9 +66,9 @@ function tests.test_json_writes_all_of_a_table_or_says_what_not()
     {{0.1, epoch = 17}, "json: the table is a list with 1 other keys beside it"},
     {{run = {{[5] = 1}}}, "json: 'run.1' is a list of 1 elements, the last of which is number 5"},
     {{run = {[100] = 0.5, [200] = 0.4}}, "json: 'run' is a list of 2 elements, the last of which is number 200"},
-    {{run = {[0] = 1}}, "json: 'run' has a key that is no string"},
+    {{run = {[0] = 1}}, "json: 'run' has a key that is not a string"},
     {{run = {a = {print}}}, "json: cannot write"},
-    {{run = "\xff"}, "json: a text is no UTF-8"},
+    {{run = "\xff"}, "json: a string is not UTF-8"},
   }
   for _, case in ipairs(refused) do testing.assert_error(function() mh.json.encode(case[1]) end, case[2]) end
   testing.assert_error(function() mh.json.encode{run = {a = {print}}} end, "which is 'run.a.1'")

@@ -127,7 +127,7 @@ function tests.test_V15_parameters_are_kept_in_level_blocks()
   end
 end
 
--- Weights travel, activations never do, however few samples there are.
+-- Weights are sent, activations never do, however few samples there are.
 function tests.test_V15_no_activation_moves_for_a_stored_weight()
   for name, case in pairs(cases) do
     for _, rows in ipairs {rows_of(case.x), ({[3] = {1, 0, 0}, [4] = {0, 1, 0, 0}})[ranks]} do
@@ -323,14 +323,14 @@ function tests.test_bad_options_are_named()
   table.sort(rows)
   testing.assert_equal(rows, mh.world_size() == 3 and {4, 8, 8} or {20})  -- three units of rows
   testing.assert_error(function() mh.fully_shard(nn.Linear(5, 20), {mesh = mesh, unit_rows = 0}) end,
-      "unit_rows = 0, wanted a number of rows")
+      "unit_rows = 0, expected a number of rows")
   testing.assert_error(function() mh.fully_shard(net, {mesh = mesh, min_nume = 1}) end,
       "unknown option 'min_nume'; did you mean 'min_numel'?")
   testing.assert_error(function() mh.replicate(net, {mesh = mesh, min_numel = 1}) end,
       "replicate: unknown option 'min_numel'")
   testing.assert_error(function() mh.fully_shard(net, {}) end, "fully_shard: no mesh given")
   testing.assert_error(function() mh.fully_shard(mh.zeros{2}, {mesh = mesh}) end,
-      "wanted an nn.Module, got Tensor float32 [2]")
+      "expected an nn.Module, got Tensor float32 [2]")
   testing.assert_error(function() mh.fully_shard(net, {mesh = mesh, input = "x"}) end, "input is true or false")
   net(cases.mlp.x):sum():backward()
   testing.assert_error(function() mh.fully_shard(net, {mesh = mesh}) end, "fully_shard: 'scale' has a gradient")

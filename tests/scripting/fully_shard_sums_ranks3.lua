@@ -60,7 +60,7 @@ local function six(op)
   return net, opt, sizes
 end
 
--- Gradients of an earlier pass, which were not summed, travel with those of the last one, in the same buckets.
+-- Gradients of an earlier pass, which were not summed, are sent with those of the last one, in the same buckets.
 function tests.test_N35_N45_buckets_are_filled_anew_and_passes_share_them()
   for _, op in ipairs {"replicate", "fully_shard"} do
     local eager, opt, sizes = six(op)

@@ -102,7 +102,7 @@ function tests.test_V15_N32_a_unit_is_one_message_for_each_pair_of_ranks()
       for key, value in pairs(kSettings[i]) do given[key] = value end
       local net = new("fully_shard", given, false)
       local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
-      for _ = 1, 2 do  -- the second step knows the order
+      for _ = 1, 2 do  -- the second step has the order
         opt:zero_grad()
         local x, loss = mine(), nil
         testing.assert_equal(messages_of(function() loss = net(x):square():mean() end),
@@ -122,7 +122,7 @@ function tests.test_V15_segments_are_gathered_as_often_as_other_units()
   for i, backward in ipairs {2, 1} do
     local net = new("fully_shard", kSettings[i], false)
     net.segments = true
-    for _ = 1, 2 do  -- the second pass knows the order
+    for _ = 1, 2 do  -- the second pass has the order
       net:zero_grad()
       local y = net(mine())
       testing.assert_equal(messages_of(function() y:square():mean():backward() end), backward * kUnits * (ranks - 1))
@@ -404,7 +404,7 @@ function tests.test_bad_options_are_named()
   testing.assert_error(given {reshard_after_forwards = true},
       "unknown option 'reshard_after_forwards'; did you mean 'reshard_after_forward' or 'reshard_after_backward'?")
   testing.assert_error(given {reshard_after_backward = 1}, "reshard_after_backward is true or false, got 1")
-  testing.assert_error(given {prefetch = -1}, "prefetch is a whole number, not negative, got -1")
+  testing.assert_error(given {prefetch = -1}, "prefetch is an integer, not negative, got -1")
   testing.assert_error(given {output = "plain"}, 'output is "shard" or "local", got plain')
   testing.assert_error(given {mp_policy = "bfloat16"}, "mp_policy is a table")
   testing.assert_error(given {mp_policy = {params_dtype = "bfloat16"}},

@@ -101,7 +101,7 @@ function tests.test_Y16_mistakes()
   local opt, scaler = sgd(w), mh.GradScaler()
   local cases = {
     {function() scaler:update() end, "GradScaler: update: no gradients were looked at"},
-    {function() scaler:scale(3) end, "GradScaler: scale: the loss is 3, wanted a tensor"},
+    {function() scaler:scale(3) end, "GradScaler: scale: the loss is 3, expected a tensor"},
     {function() scaler:step(3) end, "GradScaler: step: expected an optimizer, got 3"},
     {function() mh.GradScaler{growth_factor = 1.0} end, "GradScaler: growth_factor is 1.0, out of range"},
     {function() mh.GradScaler{init = 2} end, "GradScaler: unknown option 'init'"},

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Moonhalo's own Lua gives the same on ranks whose hashes are seeded differently: texts, files, messages, weights, and
--- the sequence of operators.
+-- Moonhalo's own Lua gives the same on ranks whose hashes are seeded differently: strings, files, messages, weights,
+-- and the sequence of operators.
 
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
@@ -24,7 +24,7 @@ local function message(fn, ...)
   return tostring(text)
 end
 
--- Were the seeds alike, nothing below would show anything.
+-- Were the seeds equal, nothing below would show anything.
 function tests.test_ranks_hash_differently()
   local seen = {}
   for name in rawpairs(named(function() return true end)) do seen[#seen + 1] = name end

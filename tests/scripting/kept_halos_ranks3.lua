@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Edges kept for a tensor's next readers change no bit and travel once: S16, X06.
+-- Edges kept for a tensor's next readers change no bit and are sent once: S16, X06.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

@@ -10,7 +10,7 @@ local tests = {}
 
 local function plain(x) return x:is_shard_tensor() and x:full_tensor() or x end
 
--- V13: code that knows nothing of ranks, with the gradients of one device.
+-- V13: code that does not mention ranks, with the gradients of one device.
 function tests.test_local_map_runs_on_blocks()
   mh.manual_seed(8)
   local x, w = mh.randn({9, 6}, kF64), mh.linspace(-1, 1, 6, kF64)
@@ -80,7 +80,7 @@ function tests.test_mistakes_in_the_call()
   local x = mh.distribute_tensor(mh.ones({9, 6}, kF64), mesh, {S(0)})
   local function mapped(fn, options) return function() mh.local_map(fn, options)(x) end end
   testing.assert_error(mapped(print, {}), "local_map: out_placements is missing")
-  testing.assert_error(mapped(3, {out_placements = S(0)}), "wanted a function, got")
+  testing.assert_error(mapped(3, {out_placements = S(0)}), "expected a function, got")
   testing.assert_error(mapped(print, {out_placements = 3}), "local_map: out_placements is a list, got")
   testing.assert_error(mapped(print, {out_placements = {rows = S(0)}}), "local_map: out_placements has the key")
   testing.assert_error(mapped(print, {in_placements = {{S(0), R()}}, out_placements = S(0)}),

@@ -197,12 +197,12 @@ function tests.test_wrong_calls_name_the_option()
     {function() nn.Conv2d(1, 2) end, "Conv2d: 'kernel_size' is missing"},
     {function() nn.Conv2d(3, 4, 3, {groups = 2}) end, "Conv2d: in_channels 3 is not divisible by groups 2"},
     {function() nn.Conv2d(3, 4, 3, 1, {stride = 2}) end, "'stride' is given twice"},
-    {function() nn.Conv2d(3, 4, {3, 3, 3}) end, "Conv2d: kernel_size has 3 numbers, wanted one or 2"},
+    {function() nn.Conv2d(3, 4, {3, 3, 3}) end, "Conv2d: kernel_size has 3 numbers, expected one or 2"},
     {function() nn.Conv2d(3, 4, 3, {padding_mode = "cyclic"}) end, "unknown padding_mode 'cyclic'"},
     {function() nn.Conv2d(3, 4, 3, {padding = "same", stride = 2}) end, "padding 'same' needs a stride of 1"},
     {function() nn.GroupNorm(4, 6) end, "GroupNorm: 6 channels are not divisible by 4 groups"},
-    {function() nn.BatchNorm2d(3)(mh.zeros{2, 3, 4}) end, "BatchNorm2d: the input has 3 dimensions, wanted 4"},
-    {function() nn.Dropout(1.5) end, "wanted a probability"},
+    {function() nn.BatchNorm2d(3)(mh.zeros{2, 3, 4}) end, "BatchNorm2d: the input has 3 dimensions, expected 4"},
+    {function() nn.Dropout(1.5) end, "expected a probability"},
     {function() return nn.Conv4d end, "nn: no module 'Conv4d'; did you mean"},
     {function() F.interpolate(mh.zeros{1, 1, 2, 2}, {mode = "bilinear"}) end, "give either size or scale_factor"},
   }
@@ -255,11 +255,11 @@ function tests.test_X04_neighborhood_attention_of_the_whole_domain()
   testing.assert_error(function() nn.NeighborhoodAttention2d(12, 5, 3) end,
     "NeighborhoodAttention2d: embed_dim 12 is not divisible by num_heads 5")
   testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, {3, 3, 3}) end,
-      "window has 3 numbers, wanted one or 2")
+      "window has 3 numbers, expected one or 2")
   testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3, {is_causal = {true}}) end,
-      "wanted true, false or a list of 2")
+      "expected true, false or a list of 2")
   testing.assert_error(function() nn.NeighborhoodAttention2d(12, 3, 3)(mh.zeros{1, 6, 12}) end,
-    "NeighborhoodAttention2d: the input has 3 dimensions, wanted 4")
+    "NeighborhoodAttention2d: the input has 3 dimensions, expected 4")
   testing.assert_error(function() nn.NeighborhoodAttention1d(12, 3, 9)(mh.zeros{1, 6, 12}) end,
     "neighborhood_attention: window 9 along dim 1 is larger than the domain of 6")
 end

@@ -66,7 +66,7 @@ function tests.test_what_would_not_be_trained_is_refused()
   testing.assert_error(function() Block(2).offset = mh.zeros({2}, {requires_grad = true}) end,
       "fix   self.offset = mh.nn.Parameter(tensor)")
   testing.assert_error(function() Block(2).train = nn.ReLU() end, "'train' is a method of every module")
-  testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is no module but 3")
+  testing.assert_error(function() nn.Sequential(nn.ReLU(), 3) end, "Sequential: argument 2 is not a module but 3")
   testing.assert_error(function() return nn.Sequential(nn.ReLU())[1] end, "no module 1 in a list of 1")
   testing.assert_error(function() nn.Module:extend("Empty")()(1) end, "Empty: has no forward function")
   testing.assert_error(function() network():get_parameter("1.conv.wieght") end,
@@ -187,9 +187,9 @@ end
 function tests.test_what_is_no_state_is_refused()
   local net = nn.Linear(2, 3)
   local cases = {
-    {"run/model.safetensors", "wanted tensors by name, got 'run/model.safetensors'"},
-    {mh.ones{3, 2}, "wanted tensors by name, got Tensor float32 [3, 2]"},
-    {nil, "wanted tensors by name, got nil"},
+    {"run/model.safetensors", "expected tensors by name, got 'run/model.safetensors'"},
+    {mh.ones{3, 2}, "expected tensors by name, got Tensor float32 [3, 2]"},
+    {nil, "expected tensors by name, got nil"},
     {{mh.ones{3, 2}}, "element 1 of the list is no {name, tensor} but Tensor float32 [3, 2]"},
     {{{"weight", mh.ones{3, 2}}, "bias"}, "element 2 of the list is no {name, tensor} but 'bias'"},
     {{{"weight"}}, "'weight' is not a tensor but nil"},

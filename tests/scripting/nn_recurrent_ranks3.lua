@@ -73,7 +73,7 @@ function tests.test_Y16_mistakes()
     {function() nn.RNN(2, 4, {nonlinearity = "gelu"}) end, "RNN: unknown nonlinearity 'gelu'"},
     {function() nn.GRU(2, 4, {dropout = 2}) end, "GRU: dropout is 2"},
     {function() nn.LSTMCell(2, 4)(x) end, "LSTMCell: the input is"},
-    {function() nn.GRU(2, 4)(3) end, "GRU: input is 3, wanted a tensor"},
+    {function() nn.GRU(2, 4)(3) end, "GRU: input is 3, expected a tensor"},
   }
   for _, case in ipairs(cases) do testing.assert_error(case[1], case[2]) end
 end

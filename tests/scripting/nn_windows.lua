@@ -131,13 +131,13 @@ function tests.test_X03_wrong_calls_are_refused()
   local refused = {
     {function() nn.MaxUnpool2d(2)(values, indices, {6, 7}) end,
     "output_size 6 along dimension 0 cannot be, the range is 3 to 5"},
-    {function() nn.MaxUnpool2d(2)(values, indices, {7}) end, "max_unpool2d: output_size has 1 numbers, wanted 2"},
+    {function() nn.MaxUnpool2d(2)(values, indices, {7}) end, "max_unpool2d: output_size has 1 numbers, expected 2"},
     {function() nn.FractionalMaxPool2d(2)(x) end, "fractional_max_pool2d: give either output_size or output_ratio"},
     {function() nn.FractionalMaxPool2d(2, {output_ratio = 1.5})(x) end,
-    "output_ratio is 1.5, wanted more than 0 and less than 1"},
-    {function() nn.FractionalMaxPool3d(2, 2)(x["0, 0"]) end, "the input has 2 dimensions, wanted 4 or 5"},
+    "output_ratio is 1.5, expected more than 0 and less than 1"},
+    {function() nn.FractionalMaxPool3d(2, 2)(x["0, 0"]) end, "the input has 2 dimensions, expected 4 or 5"},
     {function() nn.LocalResponseNorm(2)(x["0, 0"]) end,
-    "local_response_norm: the input has 2 dimensions, wanted 3 or more"},
+    "local_response_norm: the input has 2 dimensions, expected 3 or more"},
     {function() nn.LPPool2d(2) end, "LPPool2d: 'kernel_size' is missing"},
     {function() nn.Unfold(2, {strid = 2}) end, "did you mean 'stride'?"},
   }

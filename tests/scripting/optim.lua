@@ -118,7 +118,7 @@ function tests.test_wrong_optimizers_are_refused()
   local refused = {
     {function() optim.AdamW({w}, {learning_rate = 1}) end, "AdamW: unknown option 'learning_rate'"},
     {function() optim.AdamW({w}, {lr = -1}) end, "AdamW: option 'lr' is -1, it must not be negative"},
-    {function() optim.Adam({w}, {betas = {0.9, 1.0}}) end, "option 'betas' holds 1, wanted 0 <= beta < 1"},
+    {function() optim.Adam({w}, {betas = {0.9, 1.0}}) end, "option 'betas' holds 1, expected 0 <= beta < 1"},
     {function() optim.SGD({}, {lr = 1}) end, "SGD: the list of parameters is empty"},
     {function() optim.SGD({w, w}, {lr = 1}) end, "SGD: a parameter is given twice"},
     {function() optim.SGD({w * 2}, {lr = 1}) end, "is the result of an operation"},
@@ -130,7 +130,7 @@ function tests.test_wrong_optimizers_are_refused()
     "the state is that of 'SGD', the optimizer is Adam"},
     {function() optim.Adam({w}):load_state_dict(optim.Adam({w, b}):state_dict()) end,
     "'state' is of 2 parameters, the optimizer has 1"},
-    {function() optim.LBFGS({w}):step(function() end) end, "the closure returned nil, wanted the loss"},
+    {function() optim.LBFGS({w}):step(function() end) end, "the closure returned nil, expected the loss"},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
 end
@@ -224,7 +224,7 @@ function tests.test_SequentialLR_refuses()
   local state = schedule:state_dict()
   state.schedulers[2] = nil
   testing.assert_error(function() schedule:load_state_dict(state) end,
-      "load_state_dict: 'schedulers' is 1, wanted 2 states")
+      "load_state_dict: 'schedulers' is 1, expected 2 states")
 end
 
 function tests.test_ReduceLROnPlateau()

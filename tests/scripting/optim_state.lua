@@ -60,7 +60,7 @@ function tests.test_states_that_lack_what_a_step_needs_are_refused()
     opt:load_state_dict(state)
     state.state[1][key] = nil
     testing.assert_error(function() opt:load_state_dict(state) end,
-        ("load_state_dict: '%s' of parameter 1 is nil, wanted %s"):format(key, wanted))
+        ("load_state_dict: '%s' of parameter 1 is nil, expected %s"):format(key, wanted))
   end
 end
 
@@ -69,7 +69,7 @@ function tests.test_states_of_another_kind_of_numbers_are_refused()
   local opt = optim.Adam({a}, {lr = 0.1})
   step(opt, a)
   local state = opt:state_dict()
-  local wanted = "wanted a tensor of real floating-point numbers"
+  local wanted = "expected a tensor of real floating-point numbers"
   for _, dtype in ipairs {"int32", "bool", "complex128"} do
     local good = state.state[1].exp_avg_sq
     state.state[1].exp_avg_sq = good:to(dtype)

@@ -27,7 +27,7 @@ local function attend(self, q, k, v)
 end
 function Attention:forward(x) return self.c_proj(attend(self, table.unpack(self.c_attn(x):chunk(3, -1)))) end
 
--- Four layers, of which the first three have the same input: their order is no chain.
+-- Four layers, of which the first three have the same input: their order is not a chain.
 local Separate = nn.Module:extend("Separate")
 function Separate:init(features, heads)
   self.heads = heads

@@ -60,8 +60,8 @@ function tests.test_N34_a_norm_is_not_negative()
   opt:sync_shard_grad()
   local before = plain(net.weight.grad):clone()
   for _, wrong in ipairs {-1, 0 / 0, -math.huge} do
-    refused(function() opt:clip_gnorm(wrong) end, "max_norm is no norm")
-    refused(function() mh.clip_grad_norm(net:parameters(), wrong) end, "max_norm is no norm")
+    refused(function() opt:clip_gnorm(wrong) end, "max_norm is not a norm")
+    refused(function() mh.clip_grad_norm(net:parameters(), wrong) end, "max_norm is not a norm")
   end
   testing.assert_equal(plain(net.weight.grad), before)
   opt:clip_gnorm(math.huge)
@@ -81,7 +81,7 @@ function tests.test_N17_N20_steps_without_samples_or_losses()
   for _, policy in ipairs {"tp", "data", "pp"} do
     local net = mh.parallelize(seeded(Loss), {sample = x}, policy,
       config_of(ranks, ranks, {use_end2end = true, pas_config = policy == "pp" and {pipeline_nmicros = 1} or nil}))
-    refused(function() net:train_step {} end, "train_step: wanted a list of samples")
+    refused(function() net:train_step {} end, "train_step: expected a list of samples")
     if policy ~= "pp" then  -- there the last stage alone sees it
       local wrong = {
         ["nil"] = function(loss) local _ = loss * 100 end, ["3"] = function() return 3 end,
@@ -115,7 +115,7 @@ function tests.test_N24_a_policy_with_other_upvalues_is_another_one()
   local function policy_of(dim, more)
     local function inner(shape) return shape[1] > more.least and dim or 0 end
     return function(_, config)
-      calls = calls + 1  -- its own count is no reason for another plan
+      calls = calls + 1  -- its own count is not a reason for another plan
       return {mesh = {{config.plan_ngpus}, {"tp"}}, parameter = {["fc1.weight"] = {mh.Shard(inner({8, 6}))}}}
     end
   end
@@ -255,10 +255,10 @@ function tests.test_N38_N41_what_is_no_state_is_told()
   local net = mh.replicate(nn.Linear(3, 2), {mesh = mesh})
   local opt = optim.Adam(net:parameters())
   local calls = {
-    ["wanted an nn.Module"] = {{nil, {}}, {3, {}}, {mh.ones {2}, {}}, {{}, {}}},
-    ["wanted the model's state"] = {{net, nil}, {net, 3}, {net, mh.ones {2}}},
-    ["wanted an optimizer"] = {{net, net:state_dict(), 3, {}}, {net, net:state_dict(), {}, {}}},
-    ["wanted the optimizer's state"] = {{net, net:state_dict(), opt}, {net, net:state_dict(), opt, 3},
+    ["expected an nn.Module"] = {{nil, {}}, {3, {}}, {mh.ones {2}, {}}, {{}, {}}},
+    ["expected the model's state"] = {{net, nil}, {net, 3}, {net, mh.ones {2}}},
+    ["expected an optimizer"] = {{net, net:state_dict(), 3, {}}, {net, net:state_dict(), {}, {}}},
+    ["expected the optimizer's state"] = {{net, net:state_dict(), opt}, {net, net:state_dict(), opt, 3},
   {net, net:state_dict(), opt, {}}}, }
   for text, list in pairs(calls) do
     for _, given in ipairs(list) do
@@ -269,9 +269,9 @@ end
 
 function tests.test_D07_N44_wrong_arguments_are_named()
   local net = nn.Linear(3, 2)
-  refused(function() mh.distribute_module(net) end, "distribute_module: wanted a mesh")
-  refused(function() mh.distribute_module(net, 3) end, "distribute_module: wanted a mesh")
-  refused(function() mh.pipeline(nn.Sequential(net), {mesh = 3, micros = 1}) end, "pipeline: mesh is no mesh but 3")
+  refused(function() mh.distribute_module(net) end, "distribute_module: expected a mesh")
+  refused(function() mh.distribute_module(net, 3) end, "distribute_module: expected a mesh")
+  refused(function() mh.pipeline(nn.Sequential(net), {mesh = 3, micros = 1}) end, "pipeline: mesh is not a mesh but 3")
   refused(function() mh.data.DistributedSampler(true) end, "DistributedSampler: dataset is a number of samples")
   testing.assert_error(function() mh.op_trace(nil) end, "a function")
   testing.assert_equal(#mh.data.DistributedSampler({1, 2, 3, 4}), 4 // ranks)

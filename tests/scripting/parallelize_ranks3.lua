@@ -224,7 +224,7 @@ local kWrong = {
   {"dim", {parameter = {["fc1.bias"] = {S(1)}}}, "'fc1.bias' cannot be Shard(1), its shape is [7]"},
   {"partial", {parameter = {["fc1.bias"] = {P()}}}, "'fc1.bias' cannot be Partial(sum)"},
   {"two_placements", {parameter = {["fc1.bias"] = {R(), R()}}}, "'fc1.bias' has 2 placements"},
-  {"placement_text", {parameter = {["fc1.bias"] = "T(0)"}}, "plan.parameter[\"fc1.bias\"]: 'T(0)' is no placement"},
+  {"placement_text", {parameter = {["fc1.bias"] = "T(0)"}}, "plan.parameter[\"fc1.bias\"]: 'T(0)' is not a placement"},
   {"layouts", {fc1 = mh.ColwiseParallel{input_layouts = 3}},
   "Expect a placement or a list of placements, found number"},
   {"P14_whole_module", {[""] = mh.ColwiseParallel()},

@@ -142,9 +142,9 @@ function tests.test_what_cannot_be_patched()
   local function refused(patches, text) testing.assert_error(function() mh.patch(net(), patches) end, text) end
   refused({["blocks.*.fc3"] = nothing}, "patch: 'blocks.*.fc3' matches no module; did you mean 'blocks.0.fc1'")
   refused({["b*.*.fc1"] = nothing, ["*.0.fc1"] = nothing}, "patch: '*.0.fc1' and 'b*.*.fc1' both match 'blocks.0.fc1'")
-  refused({["blocks.0"] = 3}, "patch: 'blocks.0' is a number, wanted a function(self, forward, ...)")
-  refused({nothing}, "patch: the names of modules are texts, got 1")
-  testing.assert_error(function() mh.patch(3, {}) end, "patch: wanted an nn.Module, got 3")
+  refused({["blocks.0"] = 3}, "patch: 'blocks.0' is a number, expected a function(self, forward, ...)")
+  refused({nothing}, "patch: the names of modules are strings, got 1")
+  testing.assert_error(function() mh.patch(3, {}) end, "patch: expected an nn.Module, got 3")
 end
 
 -- ---- Names of modules in traces -------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Texts about divided modules, the same on every rank (V16): compared with the files of golden/.
+-- Strings about divided modules, the same on every rank (V16): compared with the files of golden/.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
@@ -93,8 +93,8 @@ function tests.test_V16_a_dumped_plan_is_a_plan()
 end
 
 function tests.test_what_is_no_module()
-  testing.assert_error(function() mh.plan.dump(3) end, "plan.dump: wanted an nn.Module, got 3")
-  testing.assert_error(function() mh.plan.repr_params{} end, "plan.repr_params: wanted an nn.Module, got {}")
+  testing.assert_error(function() mh.plan.dump(3) end, "plan.dump: expected an nn.Module, got 3")
+  testing.assert_error(function() mh.plan.repr_params{} end, "plan.repr_params: expected an nn.Module, got {}")
 end
 
 function tests.test_V15_experts_are_refused_with_a_remedy()

@@ -34,7 +34,7 @@ for name, model in pairs(kModels) do
   end
 end
 
---- The names of parameters that lie in blocks.
+--- The names of parameters that are in blocks.
 local function divided(name)
   local net = kModels[name].network()
   mh.parallelize_module(net, mesh, mh.plan.zoo(name, net))
@@ -83,12 +83,12 @@ function tests.test_V08_structures_that_are_not_there()
   testing.assert_error(function() mh.plan.zoo("unet2", net) end,
       "plan.zoo: unknown structure 'unet2'; did you mean 'unet2d'")
   testing.assert_error(function() mh.plan.zoo("vit", net) end,
-    "plan.zoo: 'vit' wants a Conv2d, which this MLP lacks\n  have  Linear, MLP, Module\n" ..
+    "plan.zoo: 'vit' needs a Conv2d, which this MLP lacks\n  have  Linear, MLP, Module\n" ..
         "  fix   choose the structure that it has")
-  testing.assert_error(function() mh.plan.zoo("mlp", nn.Linear(3, 4)) end, "plan.zoo: 'mlp' wants two Linears in a row")
+  testing.assert_error(function() mh.plan.zoo("mlp", nn.Linear(3, 4)) end, "plan.zoo: 'mlp' needs two Linears in a row")
   local two_heads = nn.ModuleList{nn.Linear(3, 4), nn.Linear(5, 2)}
-  testing.assert_error(function() mh.plan.zoo("mlp", two_heads) end, "plan.zoo: 'mlp' wants two Linears in a row")
-  testing.assert_error(function() mh.plan.zoo("mlp") end, "plan.zoo: wanted an nn.Module, got nil")
+  testing.assert_error(function() mh.plan.zoo("mlp", two_heads) end, "plan.zoo: 'mlp' needs two Linears in a row")
+  testing.assert_error(function() mh.plan.zoo("mlp") end, "plan.zoo: expected an nn.Module, got nil")
 end
 
 return tests

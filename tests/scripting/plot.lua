@@ -130,7 +130,7 @@ function tests.test_wrong_calls_are_refused()
     {function() mh.plot.lines(path "x", {{y = {1, 2}, x = {1}}}) end, "plot: series 1 has 1 x and 2 y"},
     {function() mh.plot.lines(path "x", {{y = {1}}}, {yscale = "logarithmic"}) end,
     "plot: unknown yscale 'logarithmic'"},
-    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3, 4}}}) end, "plot: panel 1 has 3 dimensions, wanted 2"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3, 4}}}) end, "plot: panel 1 has 3 dimensions, expected 2"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, colormap = "virdis"}}) end,
     "unknown colormap 'virdis'; did you mean 'viridis'?"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, range = {1}}}) end,

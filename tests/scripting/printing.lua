@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Texts of tables and of integers without a sign; comparing two tensors.
+-- Strings of tables and of integers without a sign; comparing two tensors.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local text_of = require "moonhalo.internal.table_text"
@@ -59,13 +59,13 @@ function tests.test_two_tensors_are_not_compared_by_one_sign()
   -- one tensor, handed out twice
   testing.assert_equal({leaf.grad == leaf.grad, leaf.grad:is_same(leaf.grad)}, {true, true})
   testing.assert_equal({a:is_same(a), a:is_same(b), a:equal(b)}, {true, false, true})
-  testing.assert_error(function() return a:is_same(3) end, "is_same: bad argument #1, wanted a tensor, got 3")
+  testing.assert_error(function() return a:is_same(3) end, "is_same: bad argument #1, expected a tensor, got 3")
 end
 
 function tests.test_a_tensor_is_no_list_to_unpack()
   local w = mh.ones({3}, {requires_grad = true})
   testing.assert_error(function() return table.unpack(mh.grad(w:square():sum(), {w})) end,
-      "table.unpack: wanted a list, got Tensor float32 [3]\n  fix   mh.grad")
+      "table.unpack: expected a list, got Tensor float32 [3]\n  fix   mh.grad")
   testing.assert_equal({table.unpack({1, 2, 3}, 2)}, {2, 3})
   testing.assert_error(function() return table.unpack(nil) end, "nil")
 end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Redistribution: placements, another mesh of the same ranks, and messages that travel while the script goes on.
+-- Redistribution: placements, another mesh of the same ranks, and messages that are sent while the script goes on.
 local mh = require "moonhalo"
 local t = require "moonhalo.testing"
 

@@ -6,7 +6,7 @@ local nn = mh.nn
 
 local tests = {}
 
--- It is handed no mesh: what it adds lies as the run divides the domain.
+-- It is handed no mesh: what it adds is as the run divides the domain.
 local Placed = nn.Module:extend("Placed")
 function Placed:init(rows)
   local own = mh.arange(rows):double()
@@ -40,7 +40,7 @@ function tests.test_S21_parallelize_module_takes_the_registered_mesh()
   local function sizes(net) return net.weight:shard_sizes(0) end
   local expected = linear()(x)
   testing.assert_error(function() mh.parallelize_module(linear(), plan) end,
-    "parallelize_module: wanted a mesh\n  have  none, and none is registered\n" ..
+    "parallelize_module: expected a mesh\n  have  none, and none is registered\n" ..
         "  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh)")
   mh.set_mesh(mesh)
 
@@ -55,7 +55,7 @@ function tests.test_S21_parallelize_module_takes_the_registered_mesh()
   local other = mh.init_device_mesh(mh.device(), {3}, {"other"})
   testing.assert_equal(mh.parallelize_module(linear(), other, plan).weight.mesh == other, true)
   testing.assert_error(function() mh.parallelize_module(linear(), 3, plan) end,
-      "parallelize_module: wanted a mesh\n  have  3")
+      "parallelize_module: expected a mesh\n  have  3")
   mh.set_mesh(nil)
 end
 
@@ -67,7 +67,7 @@ end
 
 function tests.test_S21_mistakes_are_named()
   testing.assert_error(mh.get_mesh, "no mesh is registered")
-  testing.assert_error(function() mh.set_mesh({3}) end, "wanted a mesh, got {3}")
+  testing.assert_error(function() mh.set_mesh({3}) end, "expected a mesh, got {3}")
   mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"domain"}))
   testing.assert_error(function() mh.set_mesh(mh.init_device_mesh(mh.device(), {3}, {"dp"})) end,
       "(3: domain) is registered already")

@@ -191,7 +191,7 @@ end
 -- ---- Gradients ------------------------------------------------------------------------------------------------------
 
 --- Trains on 301 rows, so many that gradients of replicated weights stay sums until they are read. Gives the values
---- after three steps, the gradients of the first, the least number of Partial gradients that a step met, and the
+--- after three steps, the gradients of the first, the least number of Partial gradients that a step had, and the
 --- messages of their sums.
 local function train(net, x, make, sync)
   local opt, first, least, messages = make(net:parameters()), nil, math.huge, 0

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The way in which halos travel can be chosen, and changes no bit: S16, X06.
+-- The way in which halos are sent can be chosen, and changes no bit: S16, X06.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

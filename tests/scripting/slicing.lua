@@ -125,7 +125,7 @@ function tests.test_errors()
   t.assert_error(function() return x["::-1"] end, "step -1 is not positive")
   t.assert_error(function() return x["..., ..."] end, 'more than one "..."')
   t.assert_error(function() return x[{"...", "..."}] end, "only once")
-  t.assert_error(function() return x[0.5] end, "wanted an integer")
+  t.assert_error(function() return x[0.5] end, "expected an integer")
   t.assert_error(function() x["0"] = "text" end, "a number or boolean")
   t.assert_error(function() x["0"] = mh.ones(7) end, "a value of shape [7] does not fit the selected shape [3, 4]")
 end

@@ -84,7 +84,7 @@ function tests.test_schedules()
     local state = schedule:state_dict()
     state.gama = 2
     testing.assert_error(function() schedule:load_state_dict(state) end,
-        "load_state_dict: 'gama' is no value of a schedule")
+        "load_state_dict: 'gama' is not a value of a schedule")
   end
   local schedule = optim.StepLR(optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.1}), 10)
   testing.assert_error(function() return schedule.last_epoc end,
@@ -146,7 +146,7 @@ function tests.test_objects_of_objects()
       "\n  fix   samples come in batches: for batch in set:loader{batch = 1}:batches() do")
   testing.assert_error(function() return data:window{} end,
       "Collection: no field or method 'window'; did you mean 'windows'?")
-  testing.assert_equal(data.times, nil)  -- what a collection may have or not is no slip
+  testing.assert_equal(data.times, nil)  -- what a collection may have or not is not a slip
   testing.assert_equal(data.guessed, false)
 end
 

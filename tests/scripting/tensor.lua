@@ -135,7 +135,7 @@ function tests.test_grad_modes()
   local y = mh.autocast("bfloat16", function() return mh.matmul(mh.ones(2, 2), mh.ones(2, 2)) end)
   t.assert_equal({y.dtype, mh.matmul(mh.ones(2, 2), mh.ones(2, 2)).dtype}, {"bfloat16", "float32"})
   t.assert_error(function() mh.autocast("float64", print) end,
-      "autocast: dtype float64 is no lower precision\n  fix   use \"bfloat16\" or \"float16\"")
+      "autocast: dtype float64 is not a lower precision\n  fix   use \"bfloat16\" or \"float16\"")
 end
 
 function tests.test_tf32()
@@ -145,7 +145,7 @@ function tests.test_tf32()
   t.assert_equal({mh.is_tf32_allowed()}, {false, false})
   mh.allow_tf32(true)
   t.assert_equal({mh.is_tf32_allowed()}, {true, true})
-  t.assert_error(function() mh.allow_tf32("no") end, "allow_tf32: bad argument #1, wanted true or false, got 'no'")
+  t.assert_error(function() mh.allow_tf32("no") end, "allow_tf32: bad argument #1, expected true or false, got 'no'")
   -- As before: it is of the process.
   mh.allow_tf32(products)
 end

@@ -19,9 +19,9 @@ local function linear() return nn.Linear(60, 40) end
 
 function tests.test_V15_meshes_that_are_none()
   for _, op in ipairs {"fully_shard", "replicate"} do
-    refused(op .. ": mesh is no mesh but 'dp'\n  have  dp\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})",
+    refused(op .. ": mesh is not a mesh but 'dp'\n  have  dp\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})",
         function() mh[op](linear(), {mesh = "dp"}) end)
-    refused(op .. ": mesh is no mesh but Placement\n  have  Shard(0)",
+    refused(op .. ": mesh is not a mesh but Placement\n  have  Shard(0)",
         function() mh[op](linear(), {mesh = mh.Shard(0)}) end)
     refused("no mesh dimension named \"dq\"; did you mean 'dp'?", function() mh[op](linear(), {mesh = mesh["dq"]}) end)
   end
@@ -52,9 +52,9 @@ end
 
 function tests.test_N30_what_is_no_optimizer()
   local net = mh.fully_shard(linear(), {mesh = mesh})
-  refused("build_optimizer: wanted an nn.Module, got {Tensor float32 [40, 60], Tensor float32 [40]}\n" ..
+  refused("build_optimizer: expected an nn.Module, got {Tensor float32 [40, 60], Tensor float32 [40]}\n" ..
       "  fix   mh.build_optimizer(net,", function() mh.build_optimizer(net:parameters(), mh.optim.SGD, {lr = 1}) end)
-  refused("build_optimizer: wanted a class of optimizers, got nil",
+  refused("build_optimizer: expected a class of optimizers, got nil",
       function() mh.build_optimizer(net, nil, {lr = 1}) end)
 end
 

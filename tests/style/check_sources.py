@@ -66,7 +66,7 @@ OPENING = re.compile(r"\s*(?://+|--+) (?:What|Of|Who|Whose|Whom|How|Why|Which|Wh
 PERSON = re.compile(r"(?://|--) .*\b(?:[Nn]obody|[Ss]omebody|[Ee]verybody|of ours|of one's own)\b")
 # The engine's one thread_local: the context, and a pointer to it that costs one load. (And threads themselves are counted.)
 THREAD_LOCAL = {
-    ("engine/comm/calling_threads.cpp", "thread_local ThisThread this_thread;"),
+    ("engine/comm/diagnostics/calling_threads.cpp", "thread_local ThisThread this_thread;"),
     ("engine/base/rank_context.h", '[[gnu::tls_model("initial-exec")]] static thread_local constinit RankContext* of_thread_;'),
     ("engine/base/rank_context.cpp", "thread_local constinit RankContext* RankContext::of_thread_ = nullptr;"),
     ("engine/base/rank_context.cpp", "static thread_local constinit bool ended = false;"),
@@ -179,7 +179,7 @@ def check_own_functions(root, problems):
 
 
 def check_rules_have_tests(root, problems):
-    """ops/ROOM/FILE.cpp with rules is tested by tests/ops/ROOM/test_FILE.cpp, or by the file that SHARED_TESTS names."""
+    """ops/FOLDER/FILE.cpp with rules is tested by tests/ops/FOLDER/test_FILE.cpp, or by the file that SHARED_TESTS names."""
     shared, path = {}, root / SHARED_TESTS
     if path.is_file():
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/held.h"
 #include "tests/support/oracle.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing {
 
@@ -18,7 +18,7 @@ using X = const at::Tensor&;
 inline const at::Tensor kField = make_tensor({3, 4, 7, 5}, 1);
 
 /// Ways to hold it: uneven, with an empty block, on a grid.
-inline const std::vector<Held> kFieldWays = {
+inline const std::vector<PlacementCase> kFieldWays = {
     {"rows_2_5", {2}, {shard(2, {2, 5})}},
     {"rows_with_an_empty_block", {3}, {shard(2, {4, 0, 3})}},
     {"columns_over_4", {4}, {shard(3, {2, 1, 1, 1})}},
@@ -37,10 +37,10 @@ struct ProgramN {
 
 /// Every program on every way to hold the field; `inputs(way)` are its tensors.
 inline void expect_on_ways(const std::vector<ProgramN>& programs,
-                           const std::function<std::vector<Input>(const Held&)>& inputs, const Oracle& options = {},
-                           const std::vector<Held>& ways = kFieldWays) {
+                           const std::function<std::vector<Input>(const PlacementCase&)>& inputs,
+                           const Oracle& options = {}, const std::vector<PlacementCase>& ways = kFieldWays) {
   for (const ProgramN& program : programs) {
-    for (const Held& way : ways) {
+    for (const PlacementCase& way : ways) {
       SCOPED_TRACE(std::string(program.name) + " " + way.name);
       const std::string thrown = message_of([&] { expect_same_as_plain(way.mesh, inputs(way), program.run, options); });
       if (!thrown.empty()) ADD_FAILURE() << thrown;

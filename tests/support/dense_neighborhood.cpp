@@ -24,8 +24,8 @@ at::Tensor seen_along(int64_t extent, int64_t window, int64_t stride, int64_t di
       // The full window inside the domain that is nearest to where the leader would have it.
       int64_t best = 0;
       for (int64_t start = 0; start + window <= length; ++start) {
-        const int64_t wanted = leader - window / 2;
-        if (std::abs(start - wanted) < std::abs(best - wanted)) best = start;
+        const int64_t expected = leader - window / 2;
+        if (std::abs(start - expected) < std::abs(best - expected)) best = start;
       }
       for (int64_t k = best; k < best + window; ++k) mark[rows[q]][rows[k]] = true;
     }

@@ -30,13 +30,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kPrivateUse1; }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
   c10::Device getDevice() const override { return device(current_device()); }
-  void setDevice(c10::Device wanted) const override { uncheckedSetDevice(valid(wanted)); }
-  void uncheckedSetDevice(c10::Device wanted) const noexcept override {
-    if (wanted.index() >= 0) exchange_device(wanted.index());
+  void setDevice(c10::Device expected) const override { uncheckedSetDevice(valid(expected)); }
+  void uncheckedSetDevice(c10::Device expected) const noexcept override {
+    if (expected.index() >= 0) exchange_device(expected.index());
   }
-  c10::Device exchangeDevice(c10::Device wanted) const override {
+  c10::Device exchangeDevice(c10::Device expected) const override {
     const c10::Device before = getDevice();
-    setDevice(wanted);
+    setDevice(expected);
     return before;
   }
 
@@ -97,12 +97,12 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
-  void setCurrentDevice(c10::DeviceIndex wanted) const override { exchange_device(wanted); }
+  void setCurrentDevice(c10::DeviceIndex expected) const override { exchange_device(expected); }
   c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device()); }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex wanted) const override {
-    return static_cast<c10::DeviceIndex>(exchange_device(wanted));
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex expected) const override {
+    return static_cast<c10::DeviceIndex>(exchange_device(expected));
   }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex wanted) const override { return exchangeDevice(wanted); }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex expected) const override { return exchangeDevice(expected); }
   bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex of) const override {

@@ -9,14 +9,14 @@
 
 #include "tests/support/fake_streams.h"
 
-/// A make-believe accelerator: LibTorch's PrivateUse1 under the name "fake", with eight devices.
+/// A simulated accelerator: LibTorch's PrivateUse1 under the name "fake", with eight devices.
 ///
-/// Its memory cannot be read by the host, its streams run late, and what is not yet computed, or freed, is NaN. So what
-/// a program leaves out on the way to a real device is seen here: an event before or after messages, a buffer that must
-/// live on, a number that the host reads. Operators run LibTorch's CPU kernels on copies of what the stream has
-/// computed, since the shapes of results must be known at once; results lie in memory when the stream gets there.
-/// Like CUDA, it refuses tensors of the host among its own, single numbers and indices excepted.
-/// Not shown: kernels of CUDA, what cuDNN chooses, speed.
+/// Its memory cannot be read by the host, its streams run late, and what is not yet computed, or freed, is NaN. So
+/// what a program leaves out on the way to a real device is seen here: an event before or after messages, a buffer
+/// that must live on, a number that the host reads. Operators run LibTorch's CPU kernels on copies of what the
+/// stream has computed, since the shapes of results must be known at once; results are in memory when the stream
+/// gets there. Like CUDA, it refuses tensors of the host among its own, single numbers and indices excepted. Not
+/// shown: kernels of CUDA, what cuDNN chooses, speed.
 namespace moonhalo::testing::fake {
 
 /// Makes the devices known to LibTorch, once in a process; until then nothing is different from a machine without any.

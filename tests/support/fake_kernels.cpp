@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's own kernels on the make-believe devices: the same code as on others, by a loop over its threads, the
+// The engine's own kernels on the simulated devices: the same code as on others, by a loop over its threads, the
 // last one first, since threads have no order.
 #include "moonhalo/engine/exchange/kernels/region_types.h"
 #include "moonhalo/engine/random/kernels/fill.h"

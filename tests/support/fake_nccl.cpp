@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_memory.h"
 #include "tests/support/fake_streams.h"
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kInvalidArgument = 4, kInvalidUsage = 5;
 constexpr int kMax = 2, kMin = 3;
-constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kPollPause{1};
 
 struct Mail {
   const char* data;
@@ -121,7 +121,7 @@ bool wait(Member& member, std::unique_lock<std::mutex>& lock, const Ready& ready
       if (stream != nullptr) hurry(stream_of_handle(stream));
     }
     lock.lock();
-    if (!ready() && !member.aborted) clique.changed.wait_for(lock, kLook);
+    if (!ready() && !member.aborted) clique.changed.wait_for(lock, kPollPause);
   }
   return !member.aborted;
 }
@@ -267,7 +267,7 @@ void run(const std::vector<Call>& calls) {
   swap_mail(member, calls);
 }
 
-// The part of the planted fault that this rank is to meet in the group that it posts now.
+// The part of the planted fault that is planted for this rank in the group that it posts now.
 NcclFault fault_of(int rank) {
   State& all = state();
   const std::lock_guard lock(all.mutex);

@@ -5,14 +5,14 @@
 #include <functional>
 
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/nccl_api.h"
+#include "moonhalo/engine/comm/device/nccl_api.h"
 #include "tests/support/patience.h"
 
 namespace moonhalo::testing::fake {
 
-/// A double of NCCL over the make-believe devices' streams: what is posted runs when its stream gets there, and ends
-/// when the other ranks' parts have come there too (no message is kept on the way). Like NCCL it adds round a ring,
-/// so in another order for each part, rounds half types at every step, and drops NaN from max and min; it refuses two
+/// A fake NCCL over the simulated devices' streams: what is posted runs when its stream gets there, and ends when
+/// the other ranks' parts have come there too (no message is kept on the way). Like NCCL it adds round a ring, so
+/// in another order for each part, rounds half types at every step, and drops NaN from max and min; it refuses two
 /// ranks on one device. Nothing blocks: communicators are in progress until all ranks are there.
 const NcclApi& nccl();
 
@@ -39,7 +39,7 @@ struct NcclCounts {
 };
 NcclCounts nccl_counts();
 
-/// While it lives, the double is NCCL, and carries tensors of make-believe devices.
+/// While it lives, the double is NCCL, and carries tensors of simulated devices.
 class WithNccl {
  public:
   WithNccl();

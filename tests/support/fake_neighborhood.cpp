@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neighbourhood attention on the make-believe devices: CUDA's device code on fibers, when the stream gets there.
+// Neighbourhood attention on the simulated devices: CUDA's device code on fibers, when the stream gets there.
 #include "moonhalo/ops/neighborhood/block.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_memory.h"

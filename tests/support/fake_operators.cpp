@@ -78,8 +78,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   return to;
 }
 
-c10::Device placed(std::optional<at::Device> wanted) {
-  return wanted && wanted->has_index() ? *wanted : device(current_device());
+c10::Device placed(std::optional<at::Device> expected) {
+  return expected && expected->has_index() ? *expected : device(current_device());
 }
 
 at::Tensor empty(at::IntArrayRef shape, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
@@ -126,7 +126,7 @@ at::Scalar item(const at::Tensor& self) {
   return as_kernels_see(self).item();
 }
 
-// As CUDA: single numbers, and the indices of index and index_put, may lie on the host.
+// As CUDA: single numbers, and the indices of index and index_put, may be on the host.
 void refuse_host_tensors(const std::string& name, const torch::jit::Stack& stack, size_t arguments) {
   const auto check = [&](const at::Tensor& tensor) {
     TORCH_CHECK(!tensor.defined() || !tensor.is_cpu() || tensor.dim() == 0, name,
@@ -174,13 +174,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
                                                                     const at::Tensor& weight, at::IntArrayRef stride,
                                                                     at::IntArrayRef padding, at::IntArrayRef dilation,
                                                                     bool transposed, at::IntArrayRef output_padding,
-                                                                    int64_t groups, std::array<bool, 3> wanted) {
+                                                                    int64_t groups, std::array<bool, 3> expected) {
   count_launch("aten::convolution_backward");
   const InsideDevice inside;
   const int64_t channels = grad.size(1);
   const auto [of_x, of_weight, of_bias] = at::convolution_backward(
       for_convolution(grad), for_convolution(x), for_convolution(weight), at::IntArrayRef(channels), stride, padding,
-      dilation, transposed, output_padding, groups, wanted);
+      dilation, transposed, output_padding, groups, expected);
   const auto there = [&](const at::Tensor& made) { return made.defined() ? made.to(x.options()) : made; };
   return {there(of_x), there(of_weight), there(of_bias)};
 }

@@ -7,7 +7,7 @@
 
 namespace moonhalo::testing {
 
-/// True if programs of this machine can meet at ::1.
+/// True if programs of this machine can connect at ::1.
 inline bool has_ipv6() {
   const int socket = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return false;

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "moonhalo/engine/comm/transport.h"
+#include "moonhalo/engine/comm/tcp/transport.h"
 #include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 
@@ -52,7 +52,7 @@ class Mailboxes {
       boxes_;
 };
 
-/// The head of a message of a verb travels with its data, or before it.
+/// The head of a message of a verb is sent with its data, or before it.
 constexpr size_t kLongBytes = 2048;
 
 class Post final : public Transport {

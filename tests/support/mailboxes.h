@@ -14,8 +14,8 @@ struct Sent {
   bool operator==(const Sent&) const = default;
 };
 
-/// Runs `body` on rank threads, each with so many worlds over one transport: mailboxes between the threads, whose sends
-/// end when they are received.
+/// Runs `body` on rank threads, each with `worlds` worlds over one transport: mailboxes between the threads, whose
+/// sends end when they are received.
 void with_worlds(int ranks, int worlds, const std::function<void(std::vector<CommunicatorPtr>&)>& body);
 
 /// The same with one world. Gives what each rank has sent in it: messages of verbs and their data, which has at most

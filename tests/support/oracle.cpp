@@ -153,7 +153,7 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
   });
 }
 
-// Kernels of a GPU round otherwise than those of the CPU, so plain tensors lie on it, too. A program that ends in an
+// Kernels of a GPU round otherwise than those of the CPU, so plain tensors are on it, too. A program that ends in an
 // error there (it has tensors of the host, or no kernel) is compared with the CPU, if blocks do not end in the same
 // error.
 static Outcome outcome_of_plain_tensors(const std::function<Outcome(c10::Device)>& program) {

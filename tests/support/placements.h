@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/held.h"
 #include "tests/support/oracle.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing {
 
@@ -32,8 +32,8 @@ struct Way {
 };
 
 /// A way with tensor `first` cut on its dim `dim` over a line of ranks (`dim` -1: held in whatever way comes). The
-/// others are cut alike, replicated, cut otherwise, Partial or plain; `never_plain` names those that may not stay
-/// plain.
+/// others are cut in the same way, replicated, cut otherwise, Partial or plain; `never_plain` names those that may
+/// not stay plain.
 Way draw_way(Draw& draw, const List& tensors, std::vector<int64_t> mesh, size_t first, int64_t dim,
              const std::vector<bool>& never_plain = {});
 

@@ -14,10 +14,10 @@ namespace moonhalo::testing {
 /// that does not even stop then (it computes, or waits for something else) ends the whole test program.
 void on_ranks(int ranks, const std::function<void(Communicator&)>& fn, std::chrono::milliseconds limit = kHang);
 
-/// on_ranks without its watch: what all tests of ranks stand on. With MOONHALO_TEST_RANKS=mpi (under mpirun) or tcp the
-/// ranks are the processes of that run: `fn` is called once in each of them, and not at all where it wants another
-/// number of ranks; the program fails when nothing of it ran. Tests that look at several ranks from outside, in memory
-/// that threads share, are not for that.
+/// on_ranks without its watch: what all tests of ranks stand on. With MOONHALO_TEST_RANKS=mpi (under mpirun) or tcp
+/// the ranks are the processes of that run: `fn` is called once in each of them, and not at all where it needs
+/// another number of ranks; the program fails when nothing of it ran. Tests that look at several ranks from
+/// outside, in memory that threads share, are not for that.
 void run_test_ranks(int ranks, const std::function<void(Communicator&)>& fn);
 
 }  // namespace moonhalo::testing

@@ -10,9 +10,8 @@
 namespace moonhalo::testing {
 
 /// Tells a call that all thread ranks refuse from one that some refuse alone: others are ended by the first that
-/// throws, so that it could not be told afterwards. While one lives, a rank of the oracle that throws waits for the
-/// others to throw, three seconds at most.
-/// One at a time.
+/// throws, so that it would not be known afterwards. While one lives, a rank of the oracle that throws waits for
+/// the others to throw, three seconds at most. One at a time.
 class Refusals {
  public:
   Refusals();

@@ -112,7 +112,7 @@ def main(folder, command):
     if not any(reasons.values()):
         print(f"\nTried again, because they failed by an expectation: {', '.join(failed)}", flush=True)
         status, _, left = run([*command, "-R", only(failed), "-j1"])
-        print("\nA second try was needed by tests that depend on the time or on others; mend them:")
+        print("\nA second try was needed by tests that depend on the time or on others; correct them:")
     else:
         print("\nNo second try:")
     for name, reason in reasons.items():
@@ -125,7 +125,7 @@ def main(folder, command):
 
 
 def self_test(source):
-    """Texts of failed tests, and ctest itself on tests that fail in every way."""
+    """Strings of failed tests, and ctest itself on tests that fail in every way."""
     gtest = "a.cpp:3: Failure\nExpected equality of these values:\n  a\n    Which is: 2\n"
     for status, output, again in (
         ("Failed", gtest, True),

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-/// Runs device code of CUDA on one CPU thread, for tests: the threads of a block are fibers that run until they meet a
-/// barrier.
-/// Stands in for <cuda_runtime.h> and <mma.h> as far as the kernels of ops/ use them: include it before their headers.
+/// Runs device code of CUDA on one CPU thread, for tests: the threads of a block are fibers that run until they
+/// reach a barrier. Stands in for <cuda_runtime.h> and <mma.h> as far as the kernels of ops/ use them: include it
+/// before their headers.
 ///
 /// Stricter than a GPU where that finds mistakes: a fiber runs alone from barrier to barrier, so what the others would
 /// not have written yet is not there; shared memory begins as NaN and its end is guarded; a thread that leaves while

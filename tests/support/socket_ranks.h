@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "moonhalo/engine/comm/socket_transport.h"
+#include "moonhalo/engine/comm/tcp/socket_transport.h"
 
 namespace moonhalo::testing {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing {
 

@@ -11,13 +11,13 @@
 namespace moonhalo::testing {
 
 /// The devices that tests of ranks compute on: "cpu", or that which MOONHALO_TEST_DEVICE names, "fake"
-/// (support/fake_device.h), also as "fake_nccl": messages go by the double of NCCL (support/fake_nccl.h), or "cuda:0",
-/// a GPU that all ranks share. on_mesh, shard_of and the oracle ask for it, and tests through them.
+/// (support/fake_device.h), also as "fake_nccl": messages go by the fake NCCL (support/fake_nccl.h), or "cuda:0", a
+/// GPU that all ranks share. on_mesh, shard_of and the oracle ask for it, and tests through them.
 const std::string& test_device();
 /// True if it is not "cpu". Installs no devices, so a process that runs backwards and forks can ask.
 bool is_on_devices();
 
-/// `tensor` where this rank's blocks lie.
+/// `tensor` where this rank's blocks are.
 at::Tensor on_device(const at::Tensor& tensor, const DeviceMesh& mesh);
 
 /// True if the error of a program on blocks is to be expected on a device: of an operator that the tables

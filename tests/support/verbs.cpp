@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
 
 namespace moonhalo::testing {
 namespace {
@@ -79,7 +79,7 @@ std::vector<Tensor> of_all_ranks(int size, int64_t n, at::ScalarType dtype) {
 
 bool same_values(const Tensor& a, const Tensor& b) { return at::equal(a.cpu(), b); }
 
-// Ranks are added in an order of NCCL's own, and half types rounded at every step, unless it is told not to.
+// Ranks are added in an order of NCCL's own, and half types rounded at every step, unless that is switched off.
 bool in_any_order(Communicator& comm) {
   if (comm.backend() != std::string_view("nccl")) return false;
   const bool ordered = set_ordered_reductions(true);
@@ -241,8 +241,8 @@ void exchange(Communicator& comm) {
   }
 }
 
-// Parts of any strides and sizes, none included, to every rank, itself included: one message for each pair. Where they
-// are not taken, all ranks are told.
+// Parts of any strides and sizes, none included, to every rank, itself included: one message for each pair. Where
+// they are not taken, all ranks are notified.
 void exchange_of_parts(Communicator& comm) {
   if (!comm.takes_parts()) {
     const std::vector<Message> parts = {{comm.rank(), {}, {at::ones({2}, place(comm))}}};

@@ -64,7 +64,7 @@ struct Copy {
   }
 };
 
-/// The place in `other` of what lies at `place` of `region`, both in the tensor that is added to; false if it lies
+/// The place in `other` of what is at `place` of `region`, both in the tensor that is added to; false if it is
 /// outside.
 constexpr bool shared(const Launch& launch, const Region& region, const Place& place, const Region& other,
                       Place& there) {
@@ -75,9 +75,9 @@ constexpr bool shared(const Launch& launch, const Region& region, const Place& p
   return true;
 }
 
-/// Adds one element of the launch, and what other regions have for the same place. The first region that holds a place
-/// does all its sums, in the order of regions: the same bits every time, and no two threads write one number. All
-/// regions lie in one tensor: `to` and `to_stride` are alike but for where they begin.
+/// Adds one element of the launch, and what other regions have for the same place. The first region that holds a
+/// place does all its sums, in the order of regions: the same bits every time, and no two threads write one number.
+/// All regions are in one tensor: `to` and `to_stride` are the same but for where they begin.
 template <typename T>
 struct Add {
   static constexpr void run(const Launch& launch, int64_t element) {

@@ -78,7 +78,7 @@ struct Block {
     }
   }
 
-  /// Rows of one head lie far apart, where the processor does not look ahead by itself.
+  /// Rows of one head are far apart, where the processor does not look ahead by itself.
   [[gnu::always_inline]] static inline void prefetch(const T* row, int64_t features) {
     constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
     for (int64_t c = 0; c < features; c += kLine) __builtin_prefetch(row + c);
@@ -95,10 +95,9 @@ struct Block {
     for (int64_t c = 0; c < features; ++c) write(to[c], static_cast<A>(from[c] * factor));
   }
 
-  /// scores[q] lane k = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products stay
-  /// in lanes of features until the end: keys lie as they do for the products with values, and share the cache with
-  /// them.
-  /// `kFixed` is the number of vectors in a row if it is known, else 0.
+  /// scores[q] lane k = sum over c of queries[q][c] * row k [c], for kWidth rows of which `keys` matter. Products
+  /// stay in lanes of features until the end: keys are as they do for the products with values, and share the
+  /// cache with them. `kFixed` is the number of vectors in a row if it is known, else 0.
   template <int kQueries, int kFixed>
   [[gnu::always_inline]] static inline void scores_of(const A* const* queries, const A* row, int64_t keys,
                                                       int64_t features, Vector* scores) {

@@ -10,7 +10,7 @@ namespace moonhalo::neighborhood::cuda {
 
 enum class Element { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
-/// The tensors of `problem` lie on GPU `device` and have elements of that type, logsumexp float32 (float64 for
+/// The tensors of `problem` are on GPU `device` and have elements of that type, logsumexp float32 (float64 for
 /// float64); slabs and sums are not used. Queued on LibTorch's current stream of the device, nothing is waited for.
 /// NotImplementedError where the features of a tile exceed the device's shared memory, or a dim 2^31 rows.
 void forward(const Problem& problem, Element element, int device);

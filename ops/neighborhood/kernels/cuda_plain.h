@@ -17,8 +17,8 @@ constexpr int kPlainRows = kWarps * kWarpRows;
 
 constexpr int padded_features(int64_t features) { return static_cast<int>((features + 3) / 4 * 4); }
 
-/// Shared memory of a block: rows are read four features at once by all lanes alike, columns one by one with an odd
-/// pitch, so that lanes meet different banks.
+/// Shared memory of a block: rows are read four features at once by the same for all lanes, columns one by one with
+/// an odd pitch, so that lanes use different banks.
 template <typename Sum, bool kBackward>
 struct PlainShared {
   int head, value;               ///< padded features

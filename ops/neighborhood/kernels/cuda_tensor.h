@@ -3,12 +3,12 @@
 
 #include "moonhalo/ops/neighborhood/kernels/cuda_tile.h"
 
-/// CUDA kernels of neighbourhood attention on tensor cores (warp matrix products of 16 x 16 x 16, summed in float32),
-/// for float16 and bfloat16 where head_dim and value_dim are multiples of 16 up to kTiles * 16 and every row of
-/// features is aligned to 16 bytes.
-/// A warp owns 16 rows; scores of 16 x kColumns lie in shared memory while they become weights, sums stay in fragments.
-/// Weights are rounded to the element type before the second product. An infinite or NaN value may spoil all queries
-/// whose tile reaches its key (0 * infinity), not only those that see it; a NaN key spoils those that see it.
+/// CUDA kernels of neighbourhood attention on tensor cores (warp matrix products of 16 x 16 x 16, summed in
+/// float32), for float16 and bfloat16 where head_dim and value_dim are multiples of 16 up to kTiles * 16 and every
+/// row of features is aligned to 16 bytes. A warp owns 16 rows; scores of 16 x kColumns are in shared memory while
+/// they become weights, sums stay in fragments. Weights are rounded to the element type before the second product.
+/// An infinite or NaN value may spoil all queries whose tile reaches its key (0 * infinity), not only those that
+/// see it; a NaN key spoils those that see it.
 ///
 /// Shared memory of a block: 37 KB forward and 61 KB backward at 64 features, 53 and 85 KB at 128; of 228 KB of a
 /// multiprocessor that is six and three blocks, four and two. Columns are loaded 16 bytes a lane along the features.

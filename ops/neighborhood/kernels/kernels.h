@@ -96,8 +96,8 @@ struct Kernels {
 struct KernelSet {
   const char* name;  ///< instruction set
   Kernels float32, float64, bfloat16;
-  /// For measuring a processor's peak: so many rounds of 12 multiply-adds on vectors of float32 in registers. Returns
-  /// the number of floating point operations.
+  /// For measuring a processor's peak: a number of rounds of 12 multiply-adds on vectors of float32 in registers.
+  /// Returns the number of floating point operations.
   double (*multiply_adds)(int64_t rounds);
 };
 

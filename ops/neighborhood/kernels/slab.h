@@ -142,8 +142,8 @@ class Slab {
   // Packs keys and values up to row `end` of the group's slab axis; where that is the last axis, all of them.
   void pack_until(int64_t end) {
     const int axis = static_cast<int>(p_.slab_axis);
-    const int64_t wanted = axis == 2 ? 1 : end - groups_[axis].first_key;
-    for (; packed_ < wanted; ++packed_) {
+    const int64_t required = axis == 2 ? 1 : end - groups_[axis].first_key;
+    for (; packed_ < required; ++packed_) {
       const int64_t first[2] = {axis == 0 ? packed_ : 0, axis == 1 ? packed_ : 0};
       const int64_t last[2] = {axis == 0 ? packed_ + 1 : groups_[0].keys, axis == 1 ? packed_ + 1 : groups_[1].keys};
       for (int64_t i = first[0]; i < last[0]; ++i) {
@@ -186,7 +186,7 @@ class Slab {
     return view;
   }
 
-  bool alike(const View& view, int queries) const {
+  bool identical(const View& view, int queries) const {
     bool same = known_queries_ == queries && known_.span == view.span;
     for (int i = 0; i < queries; ++i) same &= known_.begin[i] == view.begin[i] && known_.end[i] == view.end[i];
     return same;
@@ -196,7 +196,7 @@ class Slab {
   // pairs find them as the pair before left them.
   struct Chunk {
     int64_t count = 0;
-    int64_t key[kChunk], value[kChunk];  ///< where the first of each lies among those kept
+    int64_t key[kChunk], value[kChunk];  ///< where the first of each is among those kept
     int64_t sum[kChunk];                 ///< row of the sums
     int32_t keys[kChunk];                ///< of the view in the vector
     Mask mine[kPair][kChunk];
@@ -204,7 +204,7 @@ class Slab {
   template <int kQueries, typename Give>
   void for_chunks(const View& view, const Give& give) {
     if (row_count_ * view.vectors <= kChunk) {
-      if (!alike(view, kQueries)) {
+      if (!identical(view, kQueries)) {
         fill<kQueries>(view, 0, 0);
         known_ = view;
         known_queries_ = kQueries;

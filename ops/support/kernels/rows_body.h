@@ -7,7 +7,7 @@
 namespace moonhalo::rows {
 namespace {
 
-// So many values are read again while they are in the nearest cache.
+// This number of values is read again while they are in the nearest cache.
 constexpr int64_t kChunk = 2048;
 
 template <typename T, int kBytes>

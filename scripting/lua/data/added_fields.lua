@@ -17,10 +17,10 @@ local kAdd = signature("add_field", {"name", optional "values", optional "dims",
 
 local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
---- A plain real tensor on the CPU, which all ranks have alike.
+--- A plain real tensor on the CPU, which all ranks have identically.
 function added.check_tensor(who, name, tensor)
   local function refuse(got, fix)
-    fail(("%s: the values of '%s' are %s\n  have  one tensor for all ranks wanted\n  fix   %s"):format(who, name, got,
+    fail(("%s: the values of '%s' are %s\n  have  one tensor for all ranks expected\n  fix   %s"):format(who, name, got,
         fix))
   end
   if not mh.is_tensor(tensor) then refuse(text.of(tensor), "give a tensor; mh.tensor(list) makes one") end
@@ -115,7 +115,7 @@ local function of_function(data, options)
       version = options.version}
   if math.type(self.channels) ~= "integer" or self.channels < 1 then
     fail(("add_field: channels of '%s' are %s\n  have  what its function makes\n" ..
-        "  fix   give a whole number of at least 1"):format(options.name, text.of(self.channels)))
+        "  fix   give an integer of at least 1"):format(options.name, text.of(self.channels)))
   end
   for _, one in ipairs(from) do
     local field = data:field(one, "add_field")
@@ -132,16 +132,16 @@ local function of_function(data, options)
   return Field.made(data, options.name, self)
 end
 
---- Adds a field that no file holds, under a name that is new. Either `values`: a plain tensor, the same on all ranks,
---- with the names of its dims (`dims`; left out where they are those of space): the axis, "sample" for trajectories,
---- all dims of space; others count channels. It is not copied, and an error once it has changed. Or `from` and `make`:
---- what make(values of the first, ..., place) gives, [frames, channels, space...] as its arguments, with `channels` (1)
---- of its own. It is called for the frames of a batch, of ShardTensors that are cut as the batch, and by statistics and
---- Field:read for whole plain frames, one or more at a time. So it must treat each frame by itself and draw nothing.
---- `place` has, by dim of space, `coordinates` (tensors that broadcast against the values) and `rows` ({first, end} of
---- this rank's), and by frame `times`, `steps` and `trajectories`. `version`: a text that changes with the function,
---- without which no statistics are kept of the field. `units`: a text. Collective; the same on all ranks. Reads
---- nothing.
+--- Adds a field that no file holds, under a name that is new. Either `values`: a plain tensor, the same on all
+--- ranks, with the names of its dims (`dims`; left out where they are those of space): the axis, "sample" for
+--- trajectories, all dims of space; others count channels. It is not copied, and an error once it has changed. Or
+--- `from` and `make`: what make(values of the first, ..., place) gives, [frames, channels, space...] as its
+--- arguments, with `channels` (1) of its own. It is called for the frames of a batch, of ShardTensors that are cut
+--- as the batch, and by statistics and Field:read for whole plain frames, one or more at a time. So it must treat
+--- each frame by itself and draw nothing. `place` has, by dim of space, `coordinates` (tensors that broadcast
+--- against the values) and `rows` ({first, end} of this rank's), and by frame `times`, `steps` and `trajectories`.
+--- `version`: a string that changes with the function, without which no statistics are kept of the field. `units`:
+--- a string. Collective; the same on all ranks. Reads nothing.
 function added.add(data, ...)
   local options = arguments.read(kAdd, ...)
   if type(options.name) ~= "string" or options.name == "" then
@@ -154,7 +154,7 @@ function added.add(data, ...)
   end
   for _, name in ipairs {"units", "version"} do
     if options[name] ~= nil and type(options[name]) ~= "string" then
-      fail(("add_field: %s of '%s' is %s\n  have  no text\n  fix   give a text"):format(name, options.name,
+      fail(("add_field: %s of '%s' is %s\n  have  no text\n  fix   give a string"):format(name, options.name,
           text.of(options[name])))
     end
   end

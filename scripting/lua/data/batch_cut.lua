@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How batches [batch, channel, space...] lie on a mesh: cut = {batch = "data", latitude = {"domain", sizes}}. Mesh dims
--- that are not named hold copies. Ranks that differ in other mesh dims than that of the batch read the same samples:
--- they form a group, which may share out whole frames.
+-- How batches [batch, channel, space...] are on a mesh: cut = {batch = "data", latitude = {"domain", sizes}}. Mesh
+-- dims that are not named hold copies. Ranks that differ in other mesh dims than that of the batch read the same
+-- samples: they form a group, which may share out whole frames.
 
 local mh = require "moonhalo"
 local strict = require "moonhalo.internal.strict"
@@ -27,7 +27,7 @@ local function check_sizes(dim, sizes, parts, rows)
   end
   if not all or sum ~= rows then
     fail(("loader: sizes of '%s' do not fit\n  have  %s, a sum of %s; %d rows, %d blocks\n" ..
-      "  fix   give a whole number of rows a block, whose sum is %d"):format(dim,
+      "  fix   give an integer of rows a block, whose sum is %d"):format(dim,
       type(sizes) == "table" and mh.json.encode(sizes) or text.of(sizes), tostring(sum), rows, parts, rows))
   end
   return sizes
@@ -42,7 +42,7 @@ function BatchCut.new(mesh, space, shape, cut, before)
     for _, known in ipairs(names) do
       if known == name then return mesh:size(name) end
     end
-    fail(("loader: '%s' is cut over %s, which is no dim of the mesh%s\n  have  (%s)\n" ..
+    fail(("loader: '%s' is cut over %s, which is not a dim of the mesh%s\n  have  (%s)\n" ..
       "  fix   name one of these, or give a mesh that has it"):format(dim, text.of(name),
       mh.did_you_mean(tostring(name), names), table.concat(names, ", ")))
   end
@@ -65,7 +65,7 @@ function BatchCut.new(mesh, space, shape, cut, before)
       self.cuts[places[dim]] = {mesh_dim = name,
         sizes = sizes and check_sizes(dim, sizes, parts, shape[places[dim]]) or even_sizes(shape[places[dim]], parts)}
     else
-      fail(("loader: '%s' is no dim of the fields%s\n  have  batch, %s\n  fix   name one of these in cut"):format(
+      fail(("loader: '%s' is not a dim of the fields%s\n  have  batch, %s\n  fix   name one of these in cut"):format(
         tostring(dim), mh.did_you_mean(tostring(dim), space), table.concat(space, ", ")))
     end
   end
@@ -158,7 +158,7 @@ function BatchCut:assemble(block, batch_sizes)
   return mh._data.from_block(block, self.mesh, placements(self, self.mesh.names, batch_sizes), shape)
 end
 
---- This rank's part of a batch that lies in any way, as assemble() takes it. Collective.
+--- This rank's part of a batch of any placements, as assemble() takes it. Collective.
 function BatchCut:block_of(batch, batch_sizes)
   if not self.mesh then return batch end
   return batch:redistribute(placements(self, self.mesh.names, batch_sizes)):to_local()

@@ -175,8 +175,8 @@ local function selected(self, batch, name, offset, frames)
   return from:index_select(0, mh.tensor(index, {dtype = "int64", device = from.device}))
 end
 
---- The values of a field that a function makes, computed on the batch as it lies on the mesh. NaN is an error where it
---- would be one of a file.
+--- The values of a field that a function makes, computed on the batch as it is on the mesh. NaN is an error where
+--- it would be one of a file.
 local function computed(self, batch, name, offset, frames)
   local data, all = self.set.data, {}
   for i, sample in ipairs(batch.samples) do
@@ -191,7 +191,7 @@ local function computed(self, batch, name, offset, frames)
     mh._files.on_every_rank(function()
       if absent then
         mh.fail(("loader: the function of '%s' made NaN\n  have  values of %s\n" ..
-          "  fix   mend the function, or say what becomes of missing values by missing ="):format(name,
+          "  fix   correct the function, or say what becomes of missing values by missing ="):format(name,
           table.concat(data.fields[name].from, ", ")))
       end
       return "good"

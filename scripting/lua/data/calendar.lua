@@ -76,7 +76,7 @@ local function standard_date(days) return (days >= kReform and gregorian_date or
 local kDays = {standard = standard_days, proleptic_gregorian = gregorian_days, julian = julian_days}
 local kDate = {standard = standard_date, proleptic_gregorian = gregorian_date, julian = julian_date}
 
---- Calendars whose years are all alike: days of the year before a month, and of a year.
+--- Calendars whose years are all the same: days of the year before a month, and of a year.
 local function days_before(name, month)
   if name == "360_day" then return 30 * (month - 1) end
   return kBefore[month] + (name == "all_leap" and month > 2 and 1 or 0)
@@ -213,8 +213,8 @@ function calendar.text(seconds, name)
   return ("%04d-%02d-%02d %02d:%02d:%02d"):format(year, month, day, rest // 3600, rest % 3600 // 60, rest % 60)
 end
 
---- The seconds that a date names, from its first to before the end: "2015" is a year, "2015-02" a month, "2015-02-03" a
---- day, with a time that second. Nil for a text that is no date.
+--- The seconds that a date names, from its first to before the end: "2015" is a year, "2015-02" a month,
+--- "2015-02-03" a day, with a time that second. Nil for a string that is not a date.
 function calendar.span(text, name)
   local first, given, year, month = moment(name, text)
   if not first then return nil end

@@ -12,7 +12,7 @@ local function check_times(times, head, layout, refuse)
     if time ~= time then
       refuse(("'%s' has no value at step %d"):format(head.axis, i - 1), layout == "cf"
           and "write the time that is missing; or give dates = false, which counts steps then"
-        or "write the time that is missing, or mend the layout's describe")
+        or "write the time that is missing, or correct the layout's describe")
     end
   end
   for i = 2, #times do
@@ -35,7 +35,7 @@ return function(head, path, layout)
     local field, seen = head.fields[name], {}
     if #field.dims ~= #field.shape then
       refuse(("'%s' has %d dims and %d names of dims"):format(name, #field.shape, #field.dims),
-          "mend the layout's describe")
+          "correct the layout's describe")
     end
     for i, dim in ipairs(field.dims) do
       if seen[dim] then
@@ -51,24 +51,24 @@ return function(head, path, layout)
         local short = dim == head.axis and field.shape[i] < wanted
         refuse(("'%s' has %d along '%s', which has %d"):format(name, field.shape[i], dim, wanted),
           short and "write its last steps too, missing values if there are none, or leave the file out"
-            or "mend the file, or leave it out")
+            or "correct the file, or leave it out")
       end
     end
   end
   if head.steps == 0 then refuse(("'%s' has length zero"):format(tostring(head.axis)), "leave the file out") end
   if head.times and #head.times ~= head.steps then
     refuse(("'%s' has %d steps and %d times"):format(head.axis, head.steps, #head.times),
-        "mend the file, or the layout's describe")
+        "correct the file, or the layout's describe")
   end
   for _, times in ipairs(head.times_of or {}) do
     if #times ~= head.steps then
       refuse(("'%s' has %d steps and a trajectory of %d times"):format(head.axis, head.steps, #times),
-          "mend the file, or the layout's describe")
+          "correct the file, or the layout's describe")
     end
   end
   if head.times_of and #head.times_of ~= head.trajectories then
     refuse(("%d trajectories and times of %d"):format(head.trajectories, #head.times_of),
-        "mend the file, or the layout's describe")
+        "correct the file, or the layout's describe")
   end
   for _, times in ipairs(head.times_of or {head.times}) do check_times(times, head, layout, refuse) end
   return head

@@ -109,8 +109,9 @@ local function refuse_steps(self, a, b, step)
       self:time_text(b.times[step])) or ""))
 end
 
---- One run of steps over all files. Files of one field follow each other, files of other fields lie beside them, over
---- the same steps. A field that lacks some of the files it shares with others is known, and an error where it is used.
+--- One run of steps over all files. Files of one field follow each other, files of other fields are beside them,
+--- over the same steps. A field that lacks some of the files it shares with others is known, and an error where it
+--- is used.
 local function join_axis(self, heads, static)
   local lists, runs, main = lists_of(heads, static), {}, 1
   for i, list in ipairs(lists) do
@@ -232,8 +233,8 @@ function Collection:field(name, who)
   return field
 end
 
---- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may lie
---- in files of their own. Without a field: in the first file's list.
+--- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may
+--- be in files of their own. Without a field: in the first file's list.
 function Collection:locate(run, step, field)
   if field and field.static_file then
     return field.static_file, field.sample_at and run or 0, field.varies and step or 0
@@ -291,7 +292,7 @@ function Collection:add_field(...) return require("moonhalo.data.added_fields").
 ---     #data:windows{inputs = {fields = {"u"}, steps = {-1, 0}}, targets = {fields = {"u"}, steps = {1}}}    --> 8
 function Collection:windows(...) return require("moonhalo.data.windows")(self, ...) end
 
---- A text that differs where the collection is another one: names of files and fields, and the steps of all.
+--- A string that differs where the collection is another one: names of files and fields, and the steps of all.
 function Collection:description()
   local fields = {}
   for _, name in ipairs(sorted(self.fields)) do

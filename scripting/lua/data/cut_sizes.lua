@@ -49,7 +49,7 @@ end
 return function(weights, parts, speeds)
   local rows = numbers("weights", weights, 0)
   if math.type(parts) ~= "integer" or parts < 1 then
-    fail(("cut_sizes: parts is %s\n  have  %d rows\n  fix   give a whole number of at least 1"):format(text.of(parts),
+    fail(("cut_sizes: parts is %s\n  have  %d rows\n  fix   give an integer of at least 1"):format(text.of(parts),
         #rows))
   end
   local by = {}

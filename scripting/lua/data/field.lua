@@ -36,8 +36,8 @@ local function take_dims(self, head, collection)
   end
 end
 
---- Sizes, along the dims of space, of rows that are read together, as they lie close to each other in files that are
---- not compressed. Parts of the outermost dim of a frame are read alone.
+--- Sizes, along the dims of space, of rows that are read together, as they are close to each other in files that
+--- are not compressed. Parts of the outermost dim of a frame are read alone.
 local function row_space(self, head)
   local sizes, outermost = {}, nil
   for i in ipairs(head.dims) do
@@ -120,7 +120,7 @@ end
 --- The dataset's selection of a step of a run, from 0.
 local function selection(self, run, step)
   if self.make or self.values then
-    fail(("Field:select: '%s' lies in no file\n  have  %s\n" ..
+    fail(("Field:select: '%s' is in no file\n  have  %s\n" ..
         "  fix   take read(step), or give dims = {names} to file:write"):format(self.name, tostring(self)))
   end
   local file, sample, at = self.collection:locate(run, step, self)

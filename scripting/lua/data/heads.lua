@@ -52,7 +52,7 @@ function heads.pack(entries)
   return {common = common, entries = packed}
 end
 
---- The list that pack() was given. Heads share tables where they are alike.
+--- The list that pack() was given. Heads share tables where they are the same.
 function heads.unpack(packed)
   for _, entry in ipairs(packed.entries) do
     for _, name in ipairs(kCommon) do entry.head[name] = packed.common[entry.head[name]] end
@@ -66,7 +66,7 @@ function heads.read_index(path, options)
   if not mh.files.exists(path) then return {} end
   local read, found = pcall(mh.json.load, path)
   if not read or type(found) ~= "table" or type(found.heads_of) ~= "string" then
-    fail(("data.open: '%s' is no index of heads\n  have  a file that another program wrote, or a part of one\n" ..
+    fail(("data.open: '%s' is not an index of heads\n  have  a file that another program wrote, or a part of one\n" ..
         "  fix   give index another path, or remove "
       .. "the file"):format(path))
   end

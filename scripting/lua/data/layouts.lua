@@ -46,7 +46,7 @@ function layouts.add(layout)
   if type(layout) ~= "table" or getmetatable(layout) or type(layout.name) ~= "string"
       or type(layout.matches) ~= "function"
       or type(layout.describe) ~= "function" then
-    fail("data.layouts.add: wanted {name = text, matches = function(file), describe = function(file, options)}\n" ..
+    fail("data.layouts.add: expected {name = text, matches = function(file), describe = function(file, options)}\n" ..
         "  have  "
       .. require("moonhalo.data.text").of(layout) .. "\n  fix   see docs/layouts.md")
   end
@@ -88,7 +88,7 @@ function layouts.choose(file, name)
   for i = #known, 1, -1 do
     if name == known[i].name or (name == nil and known[i].matches(file)) then
       if kOnlyTheirs[name] and not own[name] and not known[i].matches(file) then
-        fail(("data.open: '%s' is no file of layout '%s'\n  have  %s\n" ..
+        fail(("data.open: '%s' is not a file of layout '%s'\n  have  %s\n" ..
           "  fix   leave layout out; dims = {names} says what the dims of a plain file are"):format(
           file.path, name, table.concat(file:keys(), ", ")))
       end

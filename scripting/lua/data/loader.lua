@@ -37,7 +37,7 @@ local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, M
 
 local function check_count(name, value, least)
   if math.type(value) ~= "integer" or value < least then
-    fail(("loader: %s is %s\n  have  whole numbers in mind\n  fix   give one of at least %d"):format(name,
+    fail(("loader: %s is %s\n  have  integers in mind\n  fix   give one of at least %d"):format(name,
         text.of(value), least))
   end
 end
@@ -298,11 +298,11 @@ end
 ---     for batch in other:batches() do print(batch.index:tolist()[1]) end    --> 5 | 7 | 9
 function Loader:load_state_dict(state)
   if type(state) ~= "table" or getmetatable(state) or type(state.set) ~= "table" then
-    refuse("wanted the table of state_dict()", text.of(state), "give what state_dict() or checkpoint.load gave")
+    refuse("expected the table of state_dict()", text.of(state), "give what state_dict() or checkpoint.load gave")
   end
   for _, name in ipairs {"seed", "epoch", "next"} do
     if math.type(state[name]) ~= "integer" then
-      refuse(("'%s' is %s"):format(name, text.of(state[name])), "no whole number", "give what state_dict() gave")
+      refuse(("'%s' is %s"):format(name, text.of(state[name])), "not an integer", "give what state_dict() gave")
     end
   end
   local now = identity(self.set)
@@ -342,16 +342,17 @@ local function check_same_options(set, options)
   mh._data.check_same("loader", "samples or options", table.concat(parts, ", "))
 end
 
---- Batches of a set of windows. Options: mesh and cut ({batch = MESH_DIM, DIM = MESH_DIM or {MESH_DIM, sizes}}; without
---- a mesh batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of one
---- compressed chunk stay near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) / std by
---- channel), missing (nil: NaN is an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that a thread
---- reads ahead, at the end of an epoch those of the next), memory ("1GiB": what a rank may hold at once; what batches
---- leave of it keeps decoded chunks), dtype ("float32"), transform (a function(batch, place) that returns the batch, or
---- another table with its tensors changed; called with each batch as `batches` gives it, without gradients, so that
---- operators see the whole domain). `place` has, by dim of space, `coordinates` (cut as the batch, [.., rows, ..] that
---- broadcast) and `rows` ({first, end} of this rank's); `epoch`, and `seeds`, a whole number a sample that follows from
---- seed, epoch and sample alone: draws that are the same on any ranks, and after a resume. Collective over all ranks.
+--- Batches of a set of windows. Options: mesh and cut ({batch = MESH_DIM, DIM = MESH_DIM or {MESH_DIM, sizes}};
+--- without a mesh batches are plain), batch (samples of all ranks, 1), shuffle (false; true; "chunks": samples of
+--- one compressed chunk stay near each other), seed (0), drop_last (false), normalize (Statistics: (value - mean) /
+--- std by channel), missing (nil: NaN is an error; {fill = number, mask = true}; "keep"), prefetch (2: batches that
+--- a thread reads ahead, at the end of an epoch those of the next), memory ("1GiB": what a rank may hold at once;
+--- what batches leave of it keeps decoded chunks), dtype ("float32"), transform (a function(batch, place) that
+--- returns the batch, or another table with its tensors changed; called with each batch as `batches` gives it,
+--- without gradients, so that operators see the whole domain). `place` has, by dim of space, `coordinates` (cut as
+--- the batch, [.., rows, ..] that broadcast) and `rows` ({first, end} of this rank's); `epoch`, and `seeds`, an
+--- integer a sample that follows from seed, epoch and sample alone: draws that are the same on any ranks, and after
+--- a resume. Collective over all ranks.
 return function(set, ...)
   local options = arguments.read(kLoader, ...)
   if options.mesh ~= nil and not is_mesh(options.mesh) then

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Fields that a function makes of other fields. The function gets the values of these, [frames, channels, space...],
--- and a place: what it may know of where they lie. In batches they are ShardTensors, cut as the batch; elsewhere whole
--- and plain.
+-- and a place: what it may know of where they are. In batches they are ShardTensors, cut as the batch; elsewhere
+-- whole and plain.
 
 local mh = require "moonhalo"
 local Sources = require "moonhalo.data.sources"
@@ -23,11 +23,11 @@ end
 
 local function shape_text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
 
---- Refuses all that is no tensor of the field's shape, made of the function's arguments.
+--- Refuses all that is not a tensor of the field's shape, made of the function's arguments.
 local function check(field, value, like)
   local wanted = {like.shape[1], field.channels, table.unpack(field.space_shape)}
   local function refuse(got, fix)
-    fail(("add_field: the function of '%s' gave %s\n  have  %s wanted, [frames, channels, space...]\n" ..
+    fail(("add_field: the function of '%s' gave %s\n  have  %s expected, [frames, channels, space...]\n" ..
         "  fix   %s"):format(field.name, got, shape_text(wanted), fix))
   end
   if not mh.is_tensor(value) then refuse(text.of(value), "return a tensor of that shape") end

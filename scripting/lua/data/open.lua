@@ -21,8 +21,8 @@ local function find_files(source)
   local found, seen = {}, {}
   for _, one in ipairs(list) do
     if type(one) ~= "string" then
-      fail(("data.open: wanted paths, patterns or folders, got %s\n  have  a list of %d\n" ..
-          "  fix   give a text, or a list of texts"):format(text.of(one), #list))
+      fail(("data.open: expected paths, patterns or folders, got %s\n  have  a list of %d\n" ..
+          "  fix   give a string, or a list of strings"):format(text.of(one), #list))
     end
     for _, path in ipairs(mh._data.find_files(one)) do
       if seen[path] then
@@ -67,7 +67,7 @@ end
 
 --- Reads the heads of files of these numbers, each rank its share; all of them as text, by rank. Collective.
 local function read_in_shares(paths, numbers, options)
-  local alone = mh.world_size() == 1 or mh.backend() == "fake"  -- ranks of a dry run are pretended
+  local alone = mh.world_size() == 1 or mh.backend() == "fake"  -- ranks of a dry run are simulated
   local ranks, rank = alone and 1 or mh.world_size(), alone and 0 or mh.rank()
   local mine = mh._files.on_every_rank(function()
     local entries = {}
@@ -123,17 +123,17 @@ local function find_heads(options)
   return found
 end
 
---- Options are compared between ranks as text: texts, numbers, booleans and tables of them.
+--- Options are compared between ranks as text: strings, numbers, booleans and tables of them.
 local function check_plain(name, value)
   local kind = type(value)
   if kind == "nil" or kind == "string" or kind == "number" or kind == "boolean" then return end
   if kind ~= "table" or getmetatable(value) then
-    fail(("data.open: %s is %s\n  fix   give a text, or a table of texts"):format(name, text.of(value)))
+    fail(("data.open: %s is %s\n  fix   give a string, or a table of strings"):format(name, text.of(value)))
   end
   for _, one in pairs(value) do check_plain(name, one) end
 end
 
---- Names of dims are a list of texts, or one such list a dataset, for the layout "plain".
+--- Names of dims are a list of strings, or one such list a dataset, for the layout "plain".
 local function check_dims(options)
   local function is_list(list)
     for _, name in ipairs(type(list) == "table" and list or {}) do

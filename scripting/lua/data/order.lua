@@ -16,7 +16,7 @@ local meta = strict.class {name = "Order", methods = Order,
 
 local kBuffer = 8  -- chunks
 local kReaching = 4  -- chunks of a block, for windows of several steps
-local kGolden = 0x9E3779B97F4A7C15  -- keys of buffers lie apart
+local kGolden = 0x9E3779B97F4A7C15  -- keys of buffers are apart
 
 --- `shuffle`: false, true or "chunks".
 function Order.new(set, shuffle, seed) return setmetatable({set = set, shuffle = shuffle, seed = seed}, meta) end
@@ -30,7 +30,7 @@ end
 
 local function chunks_of_block(set) return set.high > set.low and kReaching or 1 end
 
---- {first sample, count} of consecutive samples whose anchors lie in one block of one file.
+--- {first sample, count} of consecutive samples whose anchors are in one block of one file.
 local function blocks_of(set)
   local blocks, steps, last = {}, chunk_steps(set) * chunks_of_block(set), nil
   for i = 0, set.count - 1 do

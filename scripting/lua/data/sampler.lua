@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Orders of samples that need no memory and no messages: a permutation by seed and epoch (engine/random/permutation.h),
--- so every rank knows every epoch's order, from any place on.
+-- Orders of samples that need no memory and no messages: a permutation by seed and epoch
+-- (engine/random/permutation.h), so every rank has every epoch's order, from any place on.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -11,7 +11,7 @@ local samplers = {}
 
 local function check_count(where, name, value, least)
   if math.type(value) ~= "integer" or value < least then
-    fail(("%s: %s is %s, wanted a whole number of at least %d"):format(where, name, mh._describe(value), least))
+    fail(("%s: %s is %s, expected an integer of at least %d"):format(where, name, mh._describe(value), least))
   end
 end
 
@@ -107,11 +107,11 @@ local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(sel
 ---     other.seed    --> 3
 function Sampler:load_state_dict(state)
   if type(state) ~= "table" or mh.nn.is_module(state) then
-    refuse("wanted the table of state_dict(), got %s", mh._describe(state))
+    refuse("expected the table of state_dict(), got %s", mh._describe(state))
   end
   for _, name in ipairs {"size", "seed", "epoch", "next"} do
     if math.type(state[name]) ~= "integer" then
-      refuse("'%s' is %s, wanted a whole number", name, mh._describe(state[name]))
+      refuse("'%s' is %s, expected an integer", name, mh._describe(state[name]))
     end
   end
   if state.size ~= self.size then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Where frames lie: a frame is one step of a field, [channels, space...], and its place is {source, trajectory, step}
--- as io/fields/frames.h has it. Fields that functions make have none; those that they are made of do (made.leaves).
+-- Where frames are: a frame is one step of a field, [channels, space...], and its place is {source, trajectory,
+-- step} as io/fields/frames.h has it. Fields that functions make have none; those that they are made of do
+-- (made.leaves).
 
 local mh = require "moonhalo"
 local strict = require "moonhalo.internal.strict"

@@ -161,7 +161,7 @@ local function below(border, every, count)
   return math.max(0, math.min(count, (border + every - 1) // every))
 end
 
---- The first anchor of a piece whose window lies in steps [range[1], range[2]), how many of its windows do, and how
+--- The first anchor of a piece whose window is in steps [range[1], range[2]), how many of its windows do, and how
 --- many of its anchors do.
 local function inside(set, piece, range)
   local at = set.data.first_steps[piece.run + 1] + piece.first
@@ -180,7 +180,7 @@ end
 --- "file").
 return function(set, parts)
   if type(parts) ~= "table" or #in_order(parts) == 0 then
-    fail("split: wanted a table of parts\n  have  " .. text.of(parts)
+    fail("split: expected a table of parts\n  have  " .. text.of(parts)
         .. "\n  fix   give {train = 0.8, valid = 0.2}, or ranges {first, last}")
   end
   local names = in_order(parts)

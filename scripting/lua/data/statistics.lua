@@ -91,7 +91,7 @@ local function weights_of(data, given, shape)
     tostring(given), mh.did_you_mean(tostring(given), data.space), table.concat(data.space, ", ")))
 end
 
---- True if no other rank shares the work: ranks of a dry run are pretended.
+--- True if no other rank shares the work: ranks of a dry run are simulated.
 local function is_alone() return mh.world_size() == 1 or mh.backend() == "fake" end
 
 --- This rank's groups, first to last, of `count`.
@@ -250,7 +250,7 @@ end
 --- mean and std of each channel of `x` [batch, channels, ...], as plain tensors [channels, 1, ...].
 local function scales_of(self, call, x, part)
   if not mh.is_tensor(x) or x.ndim < 2 then
-    fail(("Statistics:%s: wanted a tensor [batch, channels, space...]\n  have  %s\n" ..
+    fail(("Statistics:%s: expected a tensor [batch, channels, space...]\n  have  %s\n" ..
       "  fix   give a batch's part, or what a network makes of it"):format(call,
       mh.is_tensor(x) and "shape [" .. table.concat(x.shape, ", ") .. "]" or text.of(x)))
   end
@@ -350,7 +350,7 @@ end
 ---     mh.data.load_statistics(folder .. "/loaded.json").fields.u.max    --> {1.0}
 function statistics.load(path)
   if type(path) ~= "string" then
-    fail("data.load_statistics: wanted a path\n  have  " .. text.of(path)
+    fail("data.load_statistics: expected a path\n  have  " .. text.of(path)
         .. "\n  fix   give that of a file that save() wrote")
   end
   local content = mh._files.on_first_rank(function()
@@ -384,7 +384,7 @@ local function parts_of(set)
   return parts
 end
 
---- Kept statistics are those of this set only where all facts are alike.
+--- Kept statistics are those of this set only where all facts are the same.
 local function check_kept(path, kept, facts)
   for _, fact in ipairs(kFacts) do
     local name, what = table.unpack(fact)

@@ -10,7 +10,7 @@ local transformed = {}
 local kBatch = strict.record("batch", "inputs targets static mask input_mask index times")
 local kParts = {"inputs", "targets", "static", "mask", "input_mask"}
 
---- A whole number below 2^53 a sample, of the loader's seed, the epoch and the sample alone.
+--- an integer below 2^53 a sample, of the loader's seed, the epoch and the sample alone.
 local function seeds_of(index, seed, epoch) return mh._permuted(index:to("cpu"), 1 << 53, seed, epoch):tolist() end
 
 --- Tensors of the loader must stay tensors of these samples, on the same mesh.

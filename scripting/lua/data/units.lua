@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Units that are spelt differently and are the same: "K" and "kelvin", "m s-1" and "m/s". Those of udunits that
--- archives mix; a text that is none of them stands for itself.
+-- archives mix; a string that is none of them stands for itself.
 
 local units = {}
 
@@ -34,7 +34,7 @@ local function add_factors(product, sign, powers)
   return true
 end
 
---- A text that units which mean the same have in common.
+--- A string that units which mean the same have in common.
 function units.canonical(text)
   text = text or ""
   local plain, powers = text:gsub("%*%*", ""):gsub("%^", ""), {}

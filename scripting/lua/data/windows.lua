@@ -4,7 +4,7 @@
 --     steps      0 1 2 3 | 4 5 6 7          a file ends after 3: windows go on; a gap in time: none crosses it
 --     inputs     {-1, 0}, targets {1}: anchors 1, 2, ..., 6 without a gap; 1, 2 and 5, 6 with one after 3
 --
--- A set knows its anchors as runs of equal steps, so a million samples need no memory. Samples count from 0.
+-- A set stores its anchors as runs of equal steps, so a million samples need no memory. Samples count from 0.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -23,7 +23,7 @@ local kWindows = signature("windows", {"inputs", optional "targets", {"static", 
 
 local function listed(list) return "{" .. table.concat(list, ", ") .. "}" end
 
---- The steps of a part, each a whole number, each once.
+--- The steps of a part, each an integer, each once.
 local function check_steps(name, steps)
   local seen = {}
   if type(steps) ~= "table" or #steps == 0 then
@@ -33,7 +33,7 @@ local function check_steps(name, steps)
   for _, step in ipairs(steps) do
     if math.type(step) ~= "integer" or seen[step] then
       fail(("windows: %s.steps has %s%s\n  have  %s\n" ..
-        "  fix   give whole numbers, each once, in the order in which channels shall come"):format(
+        "  fix   give integers, each once, in the order in which channels shall come"):format(
         name, text.of(step), seen[step] and " twice" or "", mh.json.encode(steps)))
     end
     seen[step] = true
@@ -79,7 +79,7 @@ local function check_part(data, name, part, static)
         field_name, tostring(field), table.concat(data.space, ", ")))
     end
     if static and field.varies then
-      fail(("windows: '%s' is no static field: it changes along '%s'\n  have  %s\n  fix   name it in inputs"):format(
+      fail(("windows: '%s' is not a static field: it changes along '%s'\n  have  %s\n  fix   name it in inputs"):format(
           field_name, data.axis, tostring(field)))
     elseif not static and not field.varies and data.steps > #data.runs then
       fail(("windows: '%s' does not change along '%s'\n  have  %s\n  fix   name it in static"):format(field_name,
@@ -117,10 +117,10 @@ function Windows:over(pieces, name)
   return set
 end
 
---- Samples of a collection. `inputs` and `targets` are {fields = {names}, steps = {whole numbers, 0 the anchor}}, or a
---- list of names; `static` names fields that do not change. Options: every (1: each step is an anchor; 2: each second),
---- gaps ("skip": no window crosses one; "error"). No window crosses from one trajectory to another. The same on all
---- ranks; reads nothing.
+--- Samples of a collection. `inputs` and `targets` are {fields = {names}, steps = {integers, 0 the anchor}}, or a
+--- list of names; `static` names fields that do not change. Options: every (1: each step is an anchor; 2: each
+--- second), gaps ("skip": no window crosses one; "error"). No window crosses from one trajectory to another. The
+--- same on all ranks; reads nothing.
 local function windows(data, ...)
   local options = arguments.read(kWindows, ...)
   if options.axis and options.axis ~= data.axis then
@@ -129,7 +129,7 @@ local function windows(data, ...)
   end
   arguments.choice("windows", "gaps", options.gaps, {"skip", "error"})
   if math.type(options.every) ~= "integer" or options.every < 1 then
-    fail(("windows: every is %s\n  have  steps that count from 0\n  fix   give a whole number of at least 1"):format(
+    fail(("windows: every is %s\n  have  steps that count from 0\n  fix   give an integer of at least 1"):format(
         text.of(options.every)))
   end
   if options.gaps == "error" and #data.gaps > 0 then
@@ -227,7 +227,7 @@ function Windows:leaves()
   return sorted(seen)
 end
 
---- A text that differs where the samples are others.
+--- A string that differs where the samples are others.
 function Windows:description()
   local parts = {self.data:description(), "every " .. self.every}
   for _, part in ipairs {self.inputs, self.targets, self.static} do
@@ -258,7 +258,7 @@ function Windows:split(parts)
     plain = plain and (kind == "number" or kind == "string" or (kind == "table" and not getmetatable(part)))
   end
   if not plain then
-    fail("split: wanted parts by name, got " .. text.of(parts) .. "\n  fix   give {train = 0.8, valid = 0.2}")
+    fail("split: expected parts by name, got " .. text.of(parts) .. "\n  fix   give {train = 0.8, valid = 0.2}")
   end
   return require("moonhalo.data.split")(self, parts)
 end

@@ -54,7 +54,7 @@ end
 local function unpooled_size(op, v, dims, kernel, stride, padding)
   local shape, given, size = v.input.shape, v.output_size, {}
   if given and #given > dims then given = {table.unpack(given, #given - dims + 1)} end
-  if given and #given ~= dims then fail(("%s: output_size has %d numbers, wanted %d"):format(op, #given, dims)) end
+  if given and #given ~= dims then fail(("%s: output_size has %d numbers, expected %d"):format(op, #given, dims)) end
   for d = 1, dims do
     local default = (shape[#shape - dims + d] - 1) * stride[d] - 2 * padding[d] + kernel[d]
     size[d] = given and given[d] or default
@@ -119,7 +119,7 @@ for dims = 2, 3 do
       fail(op .. ": give either output_size or output_ratio")
     end
     if #shape ~= dims + 1 and #shape ~= dims + 2 then
-      fail(("%s: the input has %d dimensions, wanted %d or %d"):format(op, #shape, dims + 1, dims + 2))
+      fail(("%s: the input has %d dimensions, expected %d or %d"):format(op, #shape, dims + 1, dims + 2))
     end
     local size = v.output_size and tuple(op, "output_size", v.output_size, dims)
     if not size then
@@ -127,7 +127,7 @@ for dims = 2, 3 do
       size = {}
       for d = 1, dims do
         if ratio[d] <= 0 or ratio[d] >= 1 then
-          fail(op .. ": output_ratio is " .. ratio[d] .. ", wanted more than 0 and less than 1")
+          fail(op .. ": output_ratio is " .. ratio[d] .. ", expected more than 0 and less than 1")
         end
         size[d] = math.floor(shape[#shape - dims + d] * ratio[d])
       end
@@ -157,7 +157,7 @@ end
 ---     mh.local_response_norm(mh.zeros{1, 4, 5}, 3):sum():item()    --> 0.0
 define("local_response_norm", {"input", "size", {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1.0}}, function(v, op)
   local x, size = v.input, v.size
-  if x.ndim < 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, wanted 3 or more") end
+  if x.ndim < 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, expected 3 or more") end
   local squares, before, after = x:square():unsqueeze(1), size // 2, (size - 1) // 2
   local mean
   if x.ndim == 3 then

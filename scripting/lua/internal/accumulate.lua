@@ -52,7 +52,7 @@ end
 
 local function check(n, of, source)
   if math.type(n) ~= "integer" or n < 1 then
-    fail(("accumulate: wanted the number of batches for a step, got %s\n" ..
+    fail(("accumulate: expected the number of batches for a step, got %s\n" ..
         "  fix   mh.accumulate(4, net, loader:batches())"):format(mh._describe(n)))
   end
   local modules = is_module(of) and {of} or of
@@ -60,12 +60,12 @@ local function check(n, of, source)
     if not is_module(module) then fail(("accumulate: module %d is %s"):format(i, mh._describe(module))) end
   end
   if type(modules) ~= "table" or #modules == 0 then
-    fail(("accumulate: wanted the module that is trained, or a list of them, got %s\n" ..
+    fail(("accumulate: expected the module that is trained, or a list of them, got %s\n" ..
         "  fix   mh.accumulate(4, net, loader:batches()); "
       .. "a pipeline has micro-batches of its own"):format(mh._describe(of)))
   end
   if type(source) ~= "function" and (type(source) ~= "table" or getmetatable(source)) then
-    fail(("accumulate: wanted what `for` goes through, or a list of batches, got %s\n" ..
+    fail(("accumulate: expected what `for` goes through, or a list of batches, got %s\n" ..
       "  fix   mh.accumulate(4, net, loader:batches())"):format(mh._describe(source)))
   end
   return modules

@@ -107,7 +107,7 @@ end
 
 --- `value`, a tensor, or an error that names the argument.
 function arguments.tensor(op, name, value)
-  if not mh.is_tensor(value) then fail(("%s: %s is %s, wanted a tensor"):format(op, name, mh._describe(value))) end
+  if not mh.is_tensor(value) then fail(("%s: %s is %s, expected a tensor"):format(op, name, mh._describe(value))) end
   return value
 end
 
@@ -121,28 +121,28 @@ end
 
 --- `value`, a number, or an error that names the argument.
 function arguments.number(op, name, value)
-  if type(value) ~= "number" then fail(("%s: %s is %s, wanted a number"):format(op, name, mh._describe(value))) end
+  if type(value) ~= "number" then fail(("%s: %s is %s, expected a number"):format(op, name, mh._describe(value))) end
   return value
 end
 
 --- `value`, true or false, or an error that names the argument.
 function arguments.flag(op, name, value)
   if type(value) ~= "boolean" then
-    fail(("%s: %s is %s, wanted true or false"):format(op, name, mh._describe(value)))
+    fail(("%s: %s is %s, expected true or false"):format(op, name, mh._describe(value)))
   end
   return value
 end
 
---- `value`, a text, or an error that names the argument.
+--- `value`, a string, or an error that names the argument.
 function arguments.text(op, name, value)
-  if type(value) ~= "string" then fail(("%s: %s is %s, wanted a text"):format(op, name, mh._describe(value))) end
+  if type(value) ~= "string" then fail(("%s: %s is %s, expected a string"):format(op, name, mh._describe(value))) end
   return value
 end
 
---- `value`, a whole number of at least `least`, or an error that names the argument.
+--- `value`, an integer of at least `least`, or an error that names the argument.
 function arguments.count(op, name, value, least)
   if math.type(value) ~= "integer" or value < least then
-    fail(("%s: %s is %s, wanted a whole number of at least %d"):format(op, name, mh._describe(value), least))
+    fail(("%s: %s is %s, expected an integer of at least %d"):format(op, name, mh._describe(value), least))
   end
   return value
 end
@@ -151,12 +151,12 @@ end
 function arguments.tuple(op, name, value, count)
   if type(value) == "table" and not getmetatable(value) then
     if #value ~= count then
-      fail(("%s: %s has %d numbers, wanted one or %d"):format(op, name, #value, count))
+      fail(("%s: %s has %d numbers, expected one or %d"):format(op, name, #value, count))
     end
     return {table.unpack(value)}
   end
   if type(value) ~= "number" then
-    fail(("%s: %s is %s, wanted a number or a list of %d"):format(op, name, mh._describe(value), count))
+    fail(("%s: %s is %s, expected a number or a list of %d"):format(op, name, mh._describe(value), count))
   end
   local list = {}
   for i = 1, count do list[i] = value end

@@ -22,7 +22,7 @@ local function grid_of(ranks)
   return {ranks // rows, rows}
 end
 
---- Waves along all dims, of which no two elements near each other are alike.
+--- Waves along all dims, of which no two elements near each other are the same.
 local function made_up(shape, dtype)
   local values = mh.zeros(shape, {dtype = "float64"})
   for dim = 1, #shape do
@@ -36,7 +36,7 @@ end
 
 local meshes = {}
 
---- Fields that are divided alike share a mesh, as those of a session do.
+--- Fields that are divided in the same way share a mesh, as those of a session do.
 local function mesh_of(shape)
   local key = table.concat(shape, "x")
   meshes[key] = meshes[key] or mh.init_device_mesh("cpu", shape)
@@ -82,7 +82,7 @@ function check.call(name, numbers)
   if verify then
     local apart, where = mh.host.verify(name, numbers)
     if mh.rank() == 0 then
-      print(("alike  %s(%s), to %.2g (%s)"):format(name, table.concat(numbers, ", "), apart, where))
+      print(("same  %s(%s), to %.2g (%s)"):format(name, table.concat(numbers, ", "), apart, where))
     end
   end
   local results = table.pack(fn(table.unpack(numbers)))

@@ -99,7 +99,7 @@ function folders.choose(path)
   if not found then
     local unfinished = mh.files.exists(name .. ".partial")
         and ("\n  have  '%s.partial', which a save left unfinished"):format(name)
-    fail("checkpoint.load: '" .. path .. "' is no checkpoint (it has no " .. kFile .. ")" .. (unfinished or "")
+    fail("checkpoint.load: '" .. path .. "' is not a checkpoint (it has no " .. kFile .. ")" .. (unfinished or "")
       .. "\n  fix   give the path of mh.checkpoint.save, from the folder where the program runs; " ..
           "mh.checkpoint.latest(folder) finds the last one")
   end
@@ -110,7 +110,7 @@ function folders.choose(path)
   return found
 end
 
---- The entries of checkpoint.json, and its format. Names of entries become those of files, which must not lie
+--- The entries of checkpoint.json, and its format. Names of entries become those of files, which must not be
 --- elsewhere.
 function folders.read_entries(path, newest)
   local file = path .. "/" .. kFile

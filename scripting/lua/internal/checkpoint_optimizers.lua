@@ -10,9 +10,9 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 local fail, identity = mh.fail, mh._checkpoint_files.identity
 local optimizers = {}
 
---- The names of an optimizer's parameters by position, and whether any module knows one. Names that parameters of
---- several modules have get their entries' in front, all of them, so that no order decides; `plain`: by those, the name
---- alone. `modules`: list of {entry, module}.
+--- The names of an optimizer's parameters by position, and whether any module has one. Names that parameters of
+--- several modules have get their entries' in front, all of them, so that no order decides; `plain`: by those, the
+--- name alone. `modules`: list of {entry, module}.
 local function names_of(optimizer, modules)
   local known, places, users, names, plain, found = {}, {}, {}, {}, {}, false
   for _, pair in ipairs(modules) do
@@ -174,7 +174,7 @@ function optimizers.by_position(optimizer, modules, value, options)
       or ("the optimizer has no '%s'"):format(table.concat(more, "', '"))
     fail("load_state_dict: " .. problem
         .. "\n  fix   load it together with the modules saved beside it; with strict = false "
-      .. "states of other parameters are left out, and what has none starts anew")
+      .. "states of other parameters are left out, and what has none starts again")
   end
   return {name = value.name, param_groups = groups, state = state}
 end

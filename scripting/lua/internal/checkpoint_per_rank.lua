@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Checkpoints with layout = "per_rank": PATH/rank-00002-of-00004 is a folder of rank 2 alone, with its blocks. Nothing
--- travels, and the ranks need no disk in common. All folders are complete before the first takes its name, and those of
--- one save bear one number; so after a kill at any moment some save is complete on every rank.
+-- Checkpoints with layout = "per_rank": PATH/rank-00002-of-00004 is a folder of rank 2 alone, with its blocks.
+-- Nothing is sent, and the ranks need no disk in common. All folders are complete before the first takes its name,
+-- and those of one save have one number; so after a kill at any moment some save is complete on every rank.
 
 local mh = require "moonhalo"
 local folders = require "moonhalo.internal.checkpoint_folders"
@@ -30,7 +30,7 @@ end
 
 function per_rank.is_here(path) return #counts_in(kLoad, files.resolve(path)) > 0 end
 
---- The numbers of the complete saves of a folder, as texts, and the suffix of the folder that holds each.
+--- The numbers of the complete saves of a folder, as strings, and the suffix of the folder that holds each.
 local function numbers_of(folder)
   local numbers, suffixes = {}, {}
   for _, suffix in ipairs {"", ".partial", ".replaced"} do
@@ -232,8 +232,8 @@ function Blocks:check(key, name, target)
   local note = self.notes[key][name]
   local block, begin = cfiles.block(target)
   if self.problem or parts.same_block(note, block.shape, begin) then return end
-  self.problem = ("checkpoint.load: '%s', entry '%s': '%s' lies in other blocks\n" ..
-      "  have  %s of %s saved, %s wanted\n  fix   place it "
+  self.problem = ("checkpoint.load: '%s', entry '%s': '%s' is in other blocks\n" ..
+      "  have  %s of %s saved, %s expected\n  fix   place it "
     .. "as it was saved, or make a checkpoint of whole tensors first: moonhalo merge %s OTHER"):format(self.folder, key,
         name,
     parts.block_text(note.size, note.begin), parts.block_text(note.shape), parts.block_text(block.shape, begin),

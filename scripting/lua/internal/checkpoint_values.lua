@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The values of a checkpoint as JSON and back, exactly: lists and tables with texts as keys are those of JSON; all else
--- is an object of one key that begins with "$":
+-- The values of a checkpoint as JSON and back, exactly: lists and tables with strings as keys are those of JSON; all
+-- else is an object of one key that begins with "$":
 --   {"$tensor": name}              {"$number": "inf"}, which JSON lacks
---   {"$text": "c3"}                bytes that are no UTF-8, in hexadecimal digits
+--   {"$text": "c3"}                bytes that are not UTF-8, in hexadecimal digits
 --   {"$table": [[key, value]]}     a table with holes, numbers or booleans as keys, or keys beside a list
 
 local mh = require "moonhalo"
@@ -48,7 +48,7 @@ local function has_state(value)
   return type(strict.get(value, "load_state_dict")) == "function"
 end
 
---- Returns two booleans: the table is a list without holes; all of its keys are texts that are no marks.
+--- Returns two booleans: the table is a list without holes; all of its keys are strings that are not marks.
 local function kind_of(value)
   local count, is_list, is_object = 0, true, true
   for key in pairs(value) do
@@ -64,7 +64,7 @@ local function pack_table(value, path, tensors, depth)
   for i, key in ipairs(sorted_keys(value)) do
     local kind = type(key)
     if kind ~= "string" and kind ~= "number" and kind ~= "boolean" then
-      fail(("checkpoint.save: '%s' has a %s as a key\n  fix   use texts or numbers"):format(place_of(path, tensors),
+      fail(("checkpoint.save: '%s' has a %s as a key\n  fix   use strings or numbers"):format(place_of(path, tensors),
           mh.is_tensor(key) and "tensor" or kind))
     end
     local name = path == "" and tostring(key) or path .. "." .. tostring(key)
@@ -129,9 +129,9 @@ function values.unpack(value, tensor, damaged)
   local text = name or number or digits
   if text ~= nil and type(text) ~= "string" then damaged("a name is a " .. type(text)) end
   if name ~= nil then return tensor(name) or damaged(("the tensor '%s' is missing"):format(name)) end
-  if number ~= nil then return kNumbers[number] or damaged(("'%s' is no number"):format(number)) end
+  if number ~= nil then return kNumbers[number] or damaged(("'%s' is not a number"):format(number)) end
   if digits ~= nil then
-    if #digits % 2 ~= 0 or digits:find("%X") then damaged(("'%s' are no hexadecimal digits"):format(digits)) end
+    if #digits % 2 ~= 0 or digits:find("%X") then damaged(("'%s' are not hexadecimal digits"):format(digits)) end
     return (digits:gsub("%x%x", function(byte) return string.char(tonumber(byte, 16)) end))
   end
   local result = {}
@@ -145,7 +145,7 @@ function values.walk_both(a, b, visit)
   for _, key in ipairs(sorted_keys(a)) do values.walk_both(a[key], b[key], visit) end
 end
 
---- A copy of the tree `value` with read(tensor, like) for those tensors that `names` knows; `like`: the tensor that
+--- A copy of the tree `value` with read(tensor, like) for those tensors that `names` has; `like`: the tensor that
 --- stands at the same place of the tree `now`, if one does.
 function values.replace_tensors(value, now, read, names)
   if mh.is_tensor(value) then

@@ -31,9 +31,9 @@ local kSignature = arguments.signature("EMA", {"module", {"decay", 0.999}, {"war
 ---     ema.updates    --> 1
 local function make(...)
   local self = setmetatable(arguments.read(kSignature, ...), meta)
-  if not base.is_module(self.module) then fail("EMA: wanted an nn.Module, got " .. mh._describe(self.module)) end
+  if not base.is_module(self.module) then fail("EMA: expected an nn.Module, got " .. mh._describe(self.module)) end
   if type(self.decay) ~= "number" or not (self.decay >= 0 and self.decay <= 1) then
-    fail("EMA: decay is " .. mh._describe(self.decay) .. ", wanted a number within 0 and 1")
+    fail("EMA: decay is " .. mh._describe(self.decay) .. ", expected a number within 0 and 1")
   end
   self.engine, self.averages = mh._moving_average(self.module, self.decay, not not self.warmup), ordered_map()
   self.updates = 0
@@ -72,7 +72,7 @@ end
 ---     copy.weight:equal(net.weight)    --> true
 function EMA:apply_to(module)
   if not base.is_module(module) then
-    fail("EMA: apply_to: wanted an nn.Module, got " .. mh._describe(module))
+    fail("EMA: apply_to: expected an nn.Module, got " .. mh._describe(module))
   end
   self.engine:apply_to(module)
 end
@@ -114,7 +114,7 @@ end
 function EMA:load_state_dict(given)
   if type(given) ~= "table" or base.is_module(given) or type(given.averages) ~= "table"
       or math.type(given.updates) ~= "integer" then
-    fail("EMA: load_state_dict: wanted the table of state_dict(), with averages and updates")
+    fail("EMA: load_state_dict: expected the table of state_dict(), with averages and updates")
   end
   state.load_state_dict({
     class_name = function() return "EMA" end,

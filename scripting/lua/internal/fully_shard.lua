@@ -46,14 +46,14 @@ local function check_types(op, options)
     if type(default) == "boolean" and type(value) ~= "boolean" then
       fail(("%s: %s is true or false, got %s"):format(op, key, value))
     elseif type(default) == "number" and key ~= "bucket_cap_mb" and (math.type(value) ~= "integer" or value < 0) then
-      fail(("%s: %s is a whole number, not negative, got %s"):format(op, key, value))
+      fail(("%s: %s is an integer, not negative, got %s"):format(op, key, value))
     end
   end
 end
 
 local function read_options(op, given)
   if type(given) ~= "table" or getmetatable(given) then
-    fail(op .. ": wanted options, as {mesh = mesh[\"dp\"]}, got " .. mh._describe(given))
+    fail(op .. ": expected options, as {mesh = mesh[\"dp\"]}, got " .. mh._describe(given))
   end
   local options = setmetatable({}, {__index = kDefaults})
   for key, value in pairs(given) do
@@ -62,7 +62,7 @@ local function read_options(op, given)
   end
   if options.mesh == nil then fail(op .. ": no mesh given\n  fix   " .. op .. "(net, {mesh = mesh[\"dp\"]})") end
   if not is_mesh(options.mesh) then
-    fail(("%s: mesh is no mesh but %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op,
+    fail(("%s: mesh is not a mesh but %s\n  have  %s\n  fix   %s(net, {mesh = mesh[\"dp\"]})"):format(op,
       mh._describe(options.mesh), tostring(options.mesh), op))
   end
   if op == "fully_shard" and options.mesh.ndim > 2 then
@@ -84,8 +84,8 @@ local function input_hook(op, mesh)
   end
 end
 
---- This rank's block, for a loop that was written for one rank of several: each takes the mean of its own losses, and
---- the mean of their gradients is wanted.
+--- This rank's block, for a loop that was written for one rank of several: each takes the mean of its own losses,
+--- and the mean of their gradients is required.
 local function output_hook(op, mesh)
   local function own_block(tensor)
     if not tensor:is_shard_tensor() then return tensor end
@@ -158,7 +158,7 @@ end
 
 local function make_unit(op, module, given)
   if not is_module(module) then
-    fail(op .. ": wanted an nn.Module, got " .. mh._describe(module))
+    fail(op .. ": expected an nn.Module, got " .. mh._describe(module))
   end
   local options = read_options(op, given)
   if kUnits[module] then
@@ -188,7 +188,7 @@ local function make_unit(op, module, given)
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
   if options.output == "local" then
     kLocal[options.mesh] = true
-    training.note_local_results(options.mesh)
+    training.register_local_loss_mesh(options.mesh)
     hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh))
   end
   return module
@@ -241,11 +241,11 @@ function units.replicate(module, options) return make_unit("replicate", module, 
 ---     mh.build_optimizer(nn.Linear(2, 1), mh.optim.SGD, {lr = 0.5}).param_groups[1].lr    --> 0.5
 function units.build_optimizer(module, class, ...)
   if not is_module(module) then
-    fail(("build_optimizer: wanted an nn.Module, got %s\n" ..
+    fail(("build_optimizer: expected an nn.Module, got %s\n" ..
         "  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(mh._describe(module)))
   end
   if type(class) ~= "function" then
-    fail(("build_optimizer: wanted a class of optimizers, got %s\n" ..
+    fail(("build_optimizer: expected a class of optimizers, got %s\n" ..
       "  fix   mh.build_optimizer(net, mh.optim.AdamW, {lr = 1e-3})"):format(mh._describe(class)))
   end
   local given, compute_config = table.pack(...), require "moonhalo.policy.compute_config"

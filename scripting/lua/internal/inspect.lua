@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The part of `moonhalo inspect` that knows layouts of mh.data and draws: inspect(path, variable, picture) prints the
--- layout, and with a variable writes a quick look at it. "name[3, :, :]" chooses a part; else the first of all but the
--- last two dims.
+-- The part of `moonhalo inspect` that recognises layouts of mh.data and draws: inspect(path, variable, picture)
+-- prints the layout, and with a variable writes a quick look at it. "name[3, :, :]" chooses a part; else the first
+-- of all but the last two dims.
 
 local mh = require "moonhalo"
 local layouts = require "moonhalo.data.layouts"

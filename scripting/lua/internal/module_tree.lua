@@ -59,7 +59,7 @@ function tree.argument_names(forward)
   return positions, names, open
 end
 
---- An error unless the module's forward has arguments of the names `wanted`.
+--- An error unless the module's forward has arguments of the names `required`.
 function tree.check_arguments(module, path, wanted)
   local positions, names, open = tree.argument_names(module.forward)
   for _, name in ipairs(wanted) do

@@ -14,7 +14,7 @@ local parallelize = {warn = mh._plans.warn, kinds_of = tree.kinds, argument_name
 
 local function check_module(op, module)
   if not is_module(module) then
-    fail(op .. ": wanted an nn.Module, got " .. mh._describe(module))
+    fail(op .. ": expected an nn.Module, got " .. mh._describe(module))
   end
 end
 
@@ -39,7 +39,7 @@ local function read_options(given, mesh)
   if options.tp_mesh_dim then
     local name = mesh.names[options.tp_mesh_dim + 1]
     if not name then
-      fail(("parallelize_module: tp_mesh_dim %s is no dimension of %s"):format(options.tp_mesh_dim, mesh))
+      fail(("parallelize_module: tp_mesh_dim %s is not a dimension of %s"):format(options.tp_mesh_dim, mesh))
     end
     if mesh.rank == 0 then
       parallelize.warn(("parallelize_module: tp_mesh_dim is deprecated\n  fix   give the slice mesh[\"%s\"]"):format(
@@ -56,10 +56,10 @@ local function with_mesh(mesh, plan, given)
   if registered.is_mesh(mesh) then return mesh, plan, given end
   local kFix = "\n  fix   mh.parallelize_module(net, mesh, plan), or mh.set_mesh(mesh) before and leave it out"
   if mesh ~= nil and not styles.is_plan(mesh) then
-    fail("parallelize_module: wanted a mesh\n  have  " .. mh._describe(mesh) .. kFix)
+    fail("parallelize_module: expected a mesh\n  have  " .. mh._describe(mesh) .. kFix)
   end
   if not registered.has_mesh() then
-    fail("parallelize_module: wanted a mesh\n  have  none, and none is registered" .. kFix)
+    fail("parallelize_module: expected a mesh\n  have  none, and none is registered" .. kFix)
   end
   if mesh ~= nil then plan, given = mesh, plan end
   return registered.get_mesh(), plan, given
@@ -147,7 +147,7 @@ end
 function parallelize.distribute_module(module, mesh, partition, input, output)
   check_module("distribute_module", module)
   if not registered.is_mesh(mesh) then
-    fail(("distribute_module: wanted a mesh\n  have  %s\n" ..
+    fail(("distribute_module: expected a mesh\n  have  %s\n" ..
       "  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
       mh._describe(mesh), mh.world_size()))
   end

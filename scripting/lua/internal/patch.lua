@@ -8,12 +8,12 @@ local forward = require "moonhalo.internal.forward"
 local fail = mh.fail
 
 local function check(net, patches)
-  if not base.is_module(net) then fail("patch: wanted an nn.Module, got " .. mh._describe(net)) end
-  if type(patches) ~= "table" then fail("patch: wanted a table {name = function(self, forward, ...) ... end}") end
+  if not base.is_module(net) then fail("patch: expected an nn.Module, got " .. mh._describe(net)) end
+  if type(patches) ~= "table" then fail("patch: expected a table {name = function(self, forward, ...) ... end}") end
   for name, fn in pairs(patches) do
-    if type(name) ~= "string" then fail("patch: the names of modules are texts, got " .. tostring(name)) end
+    if type(name) ~= "string" then fail("patch: the names of modules are strings, got " .. tostring(name)) end
     if type(fn) ~= "function" then
-      fail(("patch: '%s' is a %s, wanted a function(self, forward, ...)"):format(name, type(fn)))
+      fail(("patch: '%s' is a %s, expected a function(self, forward, ...)"):format(name, type(fn)))
     end
   end
 end

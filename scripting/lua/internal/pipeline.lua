@@ -51,13 +51,13 @@ local function stages_of(model, options, ranks)
     end
     return model, model:stages()
   end
-  if type(model) ~= "table" then fail("pipeline: wanted a module or a list of modules, got " .. type(model)) end
+  if type(model) ~= "table" then fail("pipeline: expected a module or a list of modules, got " .. type(model)) end
   return containers.ModuleList(model), model
 end
 
 -- ---- Parameters -----------------------------------------------------------------------------------------------------
 
---- Checks that all lies in a stage; the rest would never be trained.
+--- Checks that all is in a stage; the rest would never be trained.
 local function check_owners(model, stages)
   local owned = {}
   for _, stage in ipairs(stages) do
@@ -87,7 +87,7 @@ local function check_meshes(model, mesh, dim)
   end
 end
 
---- Every parameter that lies in several stages: {numbers = {stage, ...}, slots = {{module, name, stage}, ...}}.
+--- Every parameter that is in several stages: {numbers = {stage, ...}, slots = {{module, name, stage}, ...}}.
 local function shared_tensors(stages)
   local found, list = {}, {}
   for number, stage in ipairs(stages) do
@@ -114,7 +114,7 @@ local function shared_tensors(stages)
     end
   end
   for _, entry in ipairs(shared) do
-    for _, slot in ipairs(entry.slots) do  -- fully_shard cuts them alike in all stages
+    for _, slot in ipairs(entry.slots) do  -- fully_shard cuts them in the same way in all stages
       local names = rawget(slot.module, "_shared_by_stages") or {}
       names[slot.name] = true
       rawset(slot.module, "_shared_by_stages", names)
@@ -172,7 +172,7 @@ end
 --- The arguments of the first stage: a tensor, or the list part of a table.
 local function inputs_of(op, samples)
   if type(samples) ~= "table" or is_tensor(samples) then
-    fail(op .. ": wanted a list of samples, one for each micro-batch")
+    fail(op .. ": expected a list of samples, one for each micro-batch")
   end
   local inputs = {}
   for i, sample in ipairs(samples) do
@@ -184,7 +184,7 @@ local function inputs_of(op, samples)
     end
     for k, value in ipairs(list) do
       if not is_tensor(value) then
-        fail(("%s: entry %d of sample %d is no tensor but %s"):format(op, k, i, mh._describe(value)))
+        fail(("%s: entry %d of sample %d is not a tensor but %s"):format(op, k, i, mh._describe(value)))
       end
     end
     inputs[i] = table.move(list, 1, #list, 1, {})
@@ -404,12 +404,14 @@ local kSignature = arguments.signature("pipeline", {
 local function pipeline(...)
   local given = arguments.read(kSignature, ...)
   if not is_mesh(given.mesh) then
-    fail(("pipeline: mesh is no mesh but %s\n  have  %s\n  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(
-      mh._describe(given.mesh), tostring(given.mesh)))
+    fail(("pipeline: mesh is not a mesh but %s\n  have  %s\n" ..
+      "  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(mh._describe(given.mesh), tostring(given.mesh)))
   end
   local model, stages = stages_of(given.model, given, given.mesh:size(given.dim))
   for i, stage in ipairs(stages) do
-    if not is_module(stage) then fail(("pipeline: stage %d is no module but %s"):format(i - 1, mh._describe(stage))) end
+    if not is_module(stage) then
+      fail(("pipeline: stage %d is not a module but %s"):format(i - 1, mh._describe(stage)))
+    end
   end
   check_owners(model, stages)
   check_meshes(model, given.mesh, given.dim)

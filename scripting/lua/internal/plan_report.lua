@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Describes a divided module, as texts that are the same on every rank.
+-- Describes a divided module, as strings that are the same on every rank.
 
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
@@ -8,7 +8,7 @@ local parallelize = require "moonhalo.internal.parallelize"
 local report = {}
 
 local function check(op, net)
-  if not base.is_module(net) then mh.fail("plan." .. op .. ": wanted an nn.Module, got " .. mh._describe(net)) end
+  if not base.is_module(net) then mh.fail("plan." .. op .. ": expected an nn.Module, got " .. mh._describe(net)) end
 end
 
 --- "dp: Replicate(), tp: Shard(0, {3, 2, 2})", or "plain".

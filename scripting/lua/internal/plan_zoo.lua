@@ -52,7 +52,7 @@ end
 local function widens(first, second) return first[1] > first[2] and second[1] < second[2] end
 
 local function check(name, net)
-  if not base.is_module(net) then fail("plan.zoo: wanted an nn.Module, got " .. mh._describe(net)) end
+  if not base.is_module(net) then fail("plan.zoo: expected an nn.Module, got " .. mh._describe(net)) end
   arguments.choice("plan.zoo", "structure", name, sorted_keys(kStructures))
   local have = {}
   for _, module in net:named_modules() do
@@ -60,7 +60,7 @@ local function check(name, net)
   end
   for _, kind in ipairs(kStructures[name].needs) do
     if not have[kind] then
-      fail(("plan.zoo: '%s' wants a %s, which this %s lacks\n  have  %s\n" ..
+      fail(("plan.zoo: '%s' needs a %s, which this %s lacks\n  have  %s\n" ..
           "  fix   choose the structure that it has, or write a plan")
         :format(name, kind, net:class_name(), table.concat(sorted_keys(have), ", ")))
     end
@@ -94,7 +94,7 @@ local function zoo(name, net)
       plan[pair[1]], plan[pair[2]] = mh.ColwiseParallel(), mh.RowwiseParallel()
     end
     if next(plan) == nil then
-      fail(("plan.zoo: '%s' wants two Linears in a row in one module, the second taking what the first gives"):format(
+      fail(("plan.zoo: '%s' needs two Linears in a row in one module, the second taking what the first gives"):format(
           name))
     end
   end

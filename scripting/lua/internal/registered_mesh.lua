@@ -28,7 +28,7 @@ registered.is_mesh = is_mesh
 ---     found    --> true
 function registered.set_mesh(mesh)
   if mesh ~= nil and not is_mesh(mesh) then
-    fail("set_mesh: wanted a mesh, got " .. mh._describe(mesh)
+    fail("set_mesh: expected a mesh, got " .. mh._describe(mesh)
       .. "\n  fix   mh.set_mesh(mh.init_device_mesh(\"cpu\", {2, 2}, {\"dp\", \"domain\"}))")
   end
   if mesh ~= nil and current ~= nil and mesh ~= current then

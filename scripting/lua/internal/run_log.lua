@@ -8,7 +8,7 @@ local info = mh.run_info()
 local run_log = {latest = nil}
 local file
 
---- Writes texts and flushes.
+--- Writes strings and flushes.
 local function append(target, ...)
   local written, problem = target:write(...)
   if written then written, problem = target:flush() end

@@ -10,7 +10,7 @@ local samples = {}
 
 local function marked(op, tensor, said)
   if not is_tensor(tensor) then
-    mh.fail(("%s: wanted a tensor, got %s\n  fix   mh.%s(t), for every tensor of a table"):format(op,
+    mh.fail(("%s: expected a tensor, got %s\n  fix   mh.%s(t), for every tensor of a table"):format(op,
       mh._describe(tensor), op))
   end
   training.say(tensor, said)

@@ -142,7 +142,7 @@ local function check_part(who, part)
   if type(part) == "table" and type(rawget(part, "notes")) == "table" and type(rawget(part, "blocks")) == "table" then
     return part
   end
-  fail(("%s: wanted what mh.deduped_state_dict gave, got %s"):format(who, mh._describe(part)))
+  fail(("%s: expected what mh.deduped_state_dict gave, got %s"):format(who, mh._describe(part)))
 end
 
 local function refuse_pipelines(who, module)
@@ -156,17 +156,17 @@ end
 local function check_targets(who, module, optimizer, options)
   if not base.is_module(module) then
     refuse_pipelines(who, module)
-    fail(("%s: wanted an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
+    fail(("%s: expected an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
         mh._describe(module), who))
   end
   refuse_pipelines(who, module)
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
-    fail(("%s: wanted an optimizer\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
+    fail(("%s: expected an optimizer\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
       mh._describe(optimizer), who))
   end
   if options == nil then return end
   if type(options) ~= "table" or getmetatable(options) then
-    fail(("%s: wanted options, as {device = \"cpu\"}, got %s"):format(who, type(options)))
+    fail(("%s: expected options, as {device = \"cpu\"}, got %s"):format(who, type(options)))
   end
   for key in pairs(options) do arguments.choice(who, "option", key, {"device"}) end
   for name, tensor in options.device ~= nil and module:state_dict() or function() end do
@@ -224,9 +224,9 @@ end
 ---     part.rank == mh.rank(), part.ranks == mh.world_size()    --> true  true
 function parts.deduped_state_dict(module, optimizer)
   refuse_pipelines("deduped_state_dict", module)
-  if not base.is_module(module) then fail("deduped_state_dict: wanted an nn.Module, got " .. mh._describe(module)) end
+  if not base.is_module(module) then fail("deduped_state_dict: expected an nn.Module, got " .. mh._describe(module)) end
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
-    fail("deduped_state_dict: wanted an optimizer, got " .. mh._describe(optimizer))
+    fail("deduped_state_dict: expected an optimizer, got " .. mh._describe(optimizer))
   end
   local packing = require "moonhalo.checkpoint"
   local entries, tensors = packing._pack(optimizer and {model = module, optimizer = optimizer} or {model = module})
@@ -244,7 +244,7 @@ end
 
 local function merged(list)
   if type(list) ~= "table" or getmetatable(list) or #list == 0 then
-    fail("merge_state_dicts: wanted a list of the parts of all ranks, got " .. mh._describe(list))
+    fail("merge_state_dicts: expected a list of the parts of all ranks, got " .. mh._describe(list))
   end
   local all, seen = {}, {}
   for i, part in ipairs(list) do
@@ -282,7 +282,7 @@ local function check_merged(who, what, given)
   local tensors = type(given) == "table" and not mh.is_tensor(given)
       and (what == "model's" or type(given.state) == "table")
   if not tensors then
-    fail(("%s: wanted the %s state that mh.merge_state_dicts gave\n  have  %s\n" ..
+    fail(("%s: expected the %s state that mh.merge_state_dicts gave\n  have  %s\n" ..
       "  fix   mh.%s(net, model, opt, state)"):format(who, what, given == false and "nil" or mh._describe(given), who))
   end
 end

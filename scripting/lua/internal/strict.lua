@@ -51,8 +51,8 @@ function strict.get(value, name)
   if known then return found end
 end
 
---- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each of
---- which an object may have or not. `elements`: the remedy where an object is indexed by what is no name.
+--- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each
+--- of which an object may have or not. `elements`: the remedy where an object is indexed by what is not a name.
 function strict.class(class)
   local name, methods, may = class.name, class.methods, {}
   for field in class.fields:gmatch("%S+") do may[field] = true end

@@ -16,7 +16,7 @@ local function key_text(key)
   return "[" .. text_of(key, {}, "") .. "]"
 end
 
---- Texts of the entries: the list, then what has other keys.
+--- Strings of the entries: the list, then what has other keys.
 local function entries_of(value, above, indent)
   local entries, count = {}, rawlen(value)
   local function add(text)

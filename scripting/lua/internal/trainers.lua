@@ -106,7 +106,8 @@ function Trainers:serve()
   while true do
     local numbers = self.native.next(self.fields)
     if not numbers then return snapshots end
-    -- A trainer that fails parts from the others: none replies before all have learnt, so all solvers hear the same.
+    -- A trainer that fails parts from the others: none replies before all have learnt, so all solvers receive
+    -- the same.
     local fine, problem = pcall(function()
       self.learn(table.unpack(numbers))
       mh.barrier()

@@ -143,7 +143,7 @@ end
 ---   least       number      first rate
 ---   most        number      last rate
 ---   steps       integer     at least 3
----   diverged    number      stops where the loss is so many times the least one
+---   diverged    number      stops where the loss is this many times the least one
 ---   smooth      number      weight of the past in the mean of losses
 ---   returns     table       {suggestion, rates, losses}: the rate where the loss fell fastest, and the curve
 ---   collective  as loss and the optimizer's step are; all ranks get the same

@@ -158,7 +158,7 @@ local function check_arguments(fn, numbers, options)
       "  fix   give the name of a global function of the script, or a function"):format(name, type(fn)))
   end
   if numbers ~= nil and type(numbers) ~= "table" then
-    fail(("host.verify: the function's arguments are no list\n  have  a %s\n" ..
+    fail(("host.verify: the function's arguments are not a list\n  have  a %s\n" ..
         "  fix   mh.host.verify(\"train\", {0.1})"):format(type(numbers)))
   end
   for key in pairs(options or {}) do

@@ -30,7 +30,7 @@ function List:length() return #self._modules end
 ---     nn.ModuleList{nn.ReLU(), nn.Tanh()}:at_position(-1):class_name()    --> Tanh
 function List:at_position(position)
   if type(position) ~= "number" then
-    fail(("%s: the position is %s, wanted a whole number"):format(self:class_name(), mh._describe(position)))
+    fail(("%s: the position is %s, expected an integer"):format(self:class_name(), mh._describe(position)))
   end
   local count = #self._modules
   local from_zero = position < 0 and position + count or position
@@ -54,7 +54,7 @@ end
 function List:append(...)
   for _, module in ipairs {...} do
     if not is_module(module) then
-      fail(("%s: wanted a module, got %s"):format(self:class_name(), mh._describe(module)))
+      fail(("%s: expected a module, got %s"):format(self:class_name(), mh._describe(module)))
     end
     self:register_module(tostring(#self._modules), module)
   end
@@ -72,7 +72,7 @@ List.add = List.append
 ---     #nn.ModuleList():extend_with{nn.ReLU(), nn.Tanh()}    --> 2
 function List:extend_with(modules)
   if type(modules) ~= "table" or getmetatable(modules) then
-    fail(("%s: extend_with: wanted a list of modules, got %s"):format(self:class_name(), mh._describe(modules)))
+    fail(("%s: extend_with: expected a list of modules, got %s"):format(self:class_name(), mh._describe(modules)))
   end
   return self:append(table.unpack(modules))
 end
@@ -81,7 +81,7 @@ local function add_all(self, first, ...)
   if type(first) == "table" and not is_module(first) then
     for i, module in ipairs(first) do
       if not is_module(module) then
-        fail(("%s: element %d of the list is no module but %s"):format(self:class_name(), i, mh._describe(module)))
+        fail(("%s: element %d of the list is not a module but %s"):format(self:class_name(), i, mh._describe(module)))
       end
     end
     return self:append(table.unpack(first))
@@ -89,7 +89,7 @@ local function add_all(self, first, ...)
   for i = 1, select("#", first, ...) do
     local module = select(i, first, ...)
     if not is_module(module) and not (i == 1 and module == nil) then
-      fail(("%s: argument %d is no module but %s"):format(self:class_name(), i, mh._describe(module)))
+      fail(("%s: argument %d is not a module but %s"):format(self:class_name(), i, mh._describe(module)))
     end
   end
   self:append(first, ...)
@@ -165,7 +165,7 @@ containers.ModuleDict = Module:extend("ModuleDict")
 ---     #nn.ModuleDict{a = nn.ReLU()}:keys()    --> 1
 function containers.ModuleDict:init(modules)
   if modules ~= nil and (type(modules) ~= "table" or getmetatable(modules)) then
-    fail(("ModuleDict: wanted modules by name, got %s"):format(mh._describe(modules)))
+    fail(("ModuleDict: expected modules by name, got %s"):format(mh._describe(modules)))
   end
   for _, name in ipairs(sorted_keys(modules or {})) do self:register_module(name, modules[name]) end
 end

@@ -21,7 +21,7 @@ end
 local function check_channels(op, values)
   for _, name in ipairs {"in_channels", "out_channels"} do
     if math.type(values[name]) ~= "integer" or values[name] <= 0 then
-      fail(op .. ": " .. name .. " is " .. mh._describe(values[name]) .. ", wanted a positive integer")
+      fail(op .. ": " .. name .. " is " .. mh._describe(values[name]) .. ", expected a positive integer")
     end
     if math.type(values.groups) ~= "integer" or values.groups <= 0 or values[name] % values.groups ~= 0 then
       fail(("%s: %s %d is not divisible by groups %s"):format(op, name, values[name], tostring(values.groups)))
@@ -136,7 +136,7 @@ end
 local function output_padding_for(self, name, x, size, dims)
   if #size == dims + 2 then size = {table.unpack(size, 3)} end
   if #size ~= dims then
-    fail(("%s: output_size has %d numbers, wanted %d or %d"):format(name, #size, dims, dims + 2))
+    fail(("%s: output_size has %d numbers, expected %d or %d"):format(name, #size, dims, dims + 2))
   end
   local shape, extra = x.shape, {}
   for d = 1, dims do
@@ -158,7 +158,7 @@ end
 --- mh.nn.ConvTranspose3d(in_channels, out_channels, kernel_size, {stride = 1, padding = 0, output_padding = 0,
 ---     groups = 1, bias = true, dilation = 1, padding_mode = "zeros", device = nil, dtype = nil}) -> Module
 ---   The transpose of a convolution, which enlarges space by `stride`, as torch.nn.ConvTranspose2d. The module takes x
----   [batch, in_channels, space...] and, as a second argument, the wanted size of the result.
+---   [batch, in_channels, space...] and, as a second argument, the required size of the result.
 ---   in_channels   integer   channels of the input
 ---   out_channels   integer   channels of the result
 ---   kernel_size   integer|{integer}   size of the window, one number or one for each dim

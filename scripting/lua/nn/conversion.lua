@@ -49,7 +49,7 @@ function conversion:to(...)
       mh._check_place(self:class_name() .. ": to", one)
       device, dtype = one.device or device, one.dtype or dtype
     elseif type(one) ~= "string" then
-      fail(("%s: to: wanted a device, a dtype or {device = ..., dtype = ...}, got %s"):format(self:class_name(),
+      fail(("%s: to: expected a device, a dtype or {device = ..., dtype = ...}, got %s"):format(self:class_name(),
           mh._describe(one)))
     elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
       device = one

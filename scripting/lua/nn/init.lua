@@ -19,14 +19,14 @@ end
 local function drawn(op, tensor, fill)
   arguments.tensor(op, "the first argument", tensor)
   if not (tensor:is_floating_point() or tensor:is_complex()) then
-    fail(("%s: the first argument is %s, wanted floating point numbers"):format(op, mh._describe(tensor)))
+    fail(("%s: the first argument is %s, expected floating point numbers"):format(op, mh._describe(tensor)))
   end
   return filled(op, tensor, fill)
 end
 
 local function number(op, name, value, default)
   if value == nil then value = default end
-  if type(value) ~= "number" then fail(("%s: %s is %s, wanted a number"):format(op, name, mh._describe(value))) end
+  if type(value) ~= "number" then fail(("%s: %s is %s, expected a number"):format(op, name, mh._describe(value))) end
   return value
 end
 
@@ -116,7 +116,7 @@ end
 ---     nn.init.eye_(mh.empty{2, 2}):tolist()    --> {{1.0, 0.0}, {0.0, 1.0}}
 function init.eye_(tensor)
   if #arguments.tensor("eye_", "the first argument", tensor).shape ~= 2 then
-    fail("eye_: a matrix is wanted, got " .. #tensor.shape .. " dimensions")
+    fail("eye_: a matrix is required, got " .. #tensor.shape .. " dimensions")
   end
   return filled("eye_", tensor, function(t)
     t:copy_(mh.eye(t.shape[1], t.shape[2], {dtype = t.dtype, device = t.device}))
@@ -135,7 +135,7 @@ end
 function init.dirac_(tensor, groups)
   local shape = arguments.tensor("dirac_", "the first argument", tensor).shape
   groups = arguments.count("dirac_", "groups", groups or 1, 1)
-  if #shape < 3 or #shape > 5 then fail("dirac_: 3 to 5 dimensions are wanted, got " .. #shape) end
+  if #shape < 3 or #shape > 5 then fail("dirac_: 3 to 5 dimensions are required, got " .. #shape) end
   if shape[1] % groups ~= 0 then
     fail("dirac_: " .. shape[1] .. " channels are not divisible by " .. groups .. " groups")
   end
@@ -175,7 +175,7 @@ end
 
 local function fans(op, tensor)
   local shape = arguments.tensor(op, "the first argument", tensor).shape
-  if #shape < 2 then fail(op .. ": a weight of at least 2 dimensions is wanted, got " .. #shape) end
+  if #shape < 2 then fail(op .. ": a weight of at least 2 dimensions is required, got " .. #shape) end
   local field = 1
   for d = 3, #shape do field = field * shape[d] end
   return shape[2] * field, shape[1] * field
@@ -254,7 +254,7 @@ kaiming("kaiming_normal_", function(tensor, std) return init.normal_(tensor, 0, 
 function init.orthogonal_(tensor, gain)
   local shape = arguments.tensor("orthogonal_", "the first argument", tensor).shape
   gain = number("orthogonal_", "gain", gain, 1)
-  if #shape < 2 then fail("orthogonal_: at least 2 dimensions are wanted, got " .. #shape) end
+  if #shape < 2 then fail("orthogonal_: at least 2 dimensions are required, got " .. #shape) end
   local rows, columns = shape[1], 1
   for d = 2, #shape do columns = columns * shape[d] end
   return drawn("orthogonal_", tensor, function(t)

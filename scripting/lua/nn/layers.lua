@@ -185,7 +185,7 @@ for name, fn in pairs {Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d =
   function class:init(...)
     self.p = read(spec, ...).p
     if type(self.p) ~= "number" or not (self.p >= 0 and self.p <= 1) then
-      fail(name .. ": p is " .. mh._describe(self.p) .. ", wanted a probability between 0 and 1")
+      fail(name .. ": p is " .. mh._describe(self.p) .. ", expected a probability between 0 and 1")
     end
   end
   function class:forward(x) return F[fn](x, {p = self.p, training = self.training}) end

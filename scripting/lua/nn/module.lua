@@ -39,7 +39,7 @@ end
 ---     local w = nn.Parameter(mh.ones{2, 3})
 ---     w.requires_grad, w.is_leaf    --> true  true
 local function Parameter(tensor, requires_grad)
-  if not is_tensor(tensor) then fail("Parameter: wanted a tensor, got " .. mh._describe(tensor)) end
+  if not is_tensor(tensor) then fail("Parameter: expected a tensor, got " .. mh._describe(tensor)) end
   if requires_grad ~= false and not (tensor:is_floating_point() or tensor:is_complex()) then
     fail("Parameter: " .. mh._describe(tensor)
         .. " cannot require a gradient\n  fix   convert it, x:float(), or give false for the second argument")
@@ -55,7 +55,7 @@ local function is_parameter(value) return is_tensor(value) and mh._training.is_p
 
 local function check_name(self, name, what)
   if type(name) ~= "string" or name == "" or name:find(".", 1, true) then
-    fail(("%s: %s name must be a text without '.', got %s"):format(self:class_name(), what, mh._describe(name)))
+    fail(("%s: %s name must be a string without '.', got %s"):format(self:class_name(), what, mh._describe(name)))
   end
   if Module[name] ~= nil then
     fail(("%s: '%s' is a method of every module and cannot be the name of a %s"):format(self:class_name(), name, what))
@@ -126,7 +126,7 @@ end
 function Module:register_module(name, module)
   check_name(self, name, "submodule")
   if not is_module(module) then
-    fail(("%s: submodule '%s' is no module but %s"):format(self:class_name(), name, mh._describe(module)))
+    fail(("%s: submodule '%s' is not a module but %s"):format(self:class_name(), name, mh._describe(module)))
   end
   forget(self, name)
   rawget(self, "_modules")[name] = module
@@ -135,7 +135,7 @@ Module.add_module = Module.register_module
 
 local function check_tensor_or_nil(self, name, tensor, what)
   if tensor == nil or is_tensor(tensor) then return end
-  fail(("%s: %s '%s' is no tensor but %s"):format(self:class_name(), what, name, mh._describe(tensor)))
+  fail(("%s: %s '%s' is not a tensor but %s"):format(self:class_name(), what, name, mh._describe(tensor)))
 end
 
 --- net:register_parameter(name, tensor) -> nothing
@@ -328,7 +328,7 @@ end
 ---     nn.ReLU():call(mh.tensor{-1.0, 1.0}):tolist()    --> {0.0, 1.0}
 function Module:call(...)
   if not is_module(self) then
-    fail("call: wanted an nn.Module, got " .. mh._describe(self) .. "\n  fix   net:call(...), or net(...)")
+    fail("call: expected an nn.Module, got " .. mh._describe(self) .. "\n  fix   net:call(...), or net(...)")
   end
   if next(self._pre_hooks) == nil and next(self._hooks) == nil then return self:forward(...) end
   local args = table.pack(...)
@@ -357,7 +357,7 @@ end
 
 local function add_hook(op, hooks, hook, options)
   if not is_callable(hook) then
-    fail(("%s: the hook is no function but %s"):format(op, mh._describe(hook)))
+    fail(("%s: the hook is not a function but %s"):format(op, mh._describe(hook)))
   end
   table.insert(hooks, checked_options(op, options).prepend and 1 or #hooks + 1, hook)
   return {
@@ -511,7 +511,7 @@ function Module:children() return values_of(self._modules) end
 
 local function check_path(self, name, method)
   if type(name) ~= "string" then
-    fail(("%s: %s: the name is %s, wanted a text"):format(self:class_name(), method, mh._describe(name)))
+    fail(("%s: %s: the name is %s, expected a string"):format(self:class_name(), method, mh._describe(name)))
   end
 end
 
@@ -577,7 +577,8 @@ function Module:get_buffer(name) return tensor_at(self, name, "get_buffer") end
 ---     nn.Linear(2, 2):set_requires_gradient_sync(false):class_name()    --> Linear
 function Module:set_requires_gradient_sync(sync)
   if type(sync) ~= "boolean" then
-    fail(("%s: set_requires_gradient_sync: wanted true or false, got %s"):format(self:class_name(), mh._describe(sync)))
+    fail(("%s: set_requires_gradient_sync: expected true or false, got %s"):format(self:class_name(),
+        mh._describe(sync)))
   end
   mh._training.requires_gradient_sync(self:parameters(), sync)
   return self
@@ -603,7 +604,7 @@ function Module:finish_grad_sync() mh.finish_grad_sync(self) end
 ---     local net = nn.Sequential(nn.ReLU()):apply(function(one) print(one:class_name()) end)    --> ReLU | Sequential
 function Module:apply(fn)
   if not is_callable(fn) then
-    fail(("%s: apply: wanted a function, got %s"):format(self:class_name(), mh._describe(fn)))
+    fail(("%s: apply: expected a function, got %s"):format(self:class_name(), mh._describe(fn)))
   end
   for _, child in self._modules do child:apply(fn) end
   fn(self)
@@ -735,7 +736,7 @@ local function is_class(value) return kClasses[value] == true end
 
 -- ---- Errors -------------------------------------------------------------------------------------------------------
 
---- The shortest name of `wanted` below `module`, "" for itself, nil when it is not there.
+--- The shortest name of `required` below `module`, "" for itself, nil when it is not there.
 local function name_below(module, wanted)
   local level, seen = {{"", module}}, {[module] = true}
   while #level > 0 do

@@ -26,7 +26,7 @@ local function flags(op, name, value, count)
   for i = 1, count do
     if type(value) == "table" then list[i] = value[i] else list[i] = value end
     if type(list[i]) ~= "boolean" or (type(value) == "table" and #value ~= count) then
-      fail(("%s: %s is %s, wanted true, false or a list of %d"):format(op, name, show_flags(value), count))
+      fail(("%s: %s is %s, expected true, false or a list of %d"):format(op, name, show_flags(value), count))
     end
   end
   return list
@@ -76,8 +76,8 @@ local function attention(dims)
   function class:forward(x)
     local shape = x.shape
     if #shape ~= dims + 2 then
-      fail(("%s: the input has %d dimensions, wanted %d: batch, %d of space, embed_dim"):format(name, #shape, dims + 2,
-          dims))
+      fail(("%s: the input has %d dimensions, expected %d: batch, %d of space, embed_dim"):format(name, #shape,
+          dims + 2, dims))
     end
     local heads = {table.unpack(shape, 1, dims + 1)}
     heads[#heads + 1], heads[#heads + 2], heads[#heads + 3] = 3, self.num_heads, self.embed_dim // self.num_heads

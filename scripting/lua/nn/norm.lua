@@ -29,7 +29,7 @@ local function check_dims(name, x, low, high)
   local count = #x.shape
   if count < low or count > high then
     local wanted = low == high and tostring(low) or low .. " or " .. high
-    fail(("%s: the input has %d dimensions, wanted %s\n  have  shape {%s}"):format(name, count, wanted,
+    fail(("%s: the input has %d dimensions, expected %s\n  have  shape {%s}"):format(name, count, wanted,
         table.concat(x.shape, ", ")))
   end
 end
@@ -220,7 +220,8 @@ end
 local function shape_list(op, shape)
   local list = type(shape) == "number" and {shape} or shape
   if type(list) ~= "table" or #list == 0 or getmetatable(list) then
-    fail(("%s: normalized_shape is %s, wanted the sizes of the last dims, as {8, 16}"):format(op, mh._describe(shape)))
+    fail(("%s: normalized_shape is %s, expected the sizes of the last dims, as {8, 16}"):format(op,
+        mh._describe(shape)))
   end
   for _, size in ipairs(list) do arguments.count(op, "a size of normalized_shape", size, 0) end
   return {table.unpack(list)}

@@ -18,7 +18,7 @@ local function repr_of(names)
   end
 end
 
---- A class whose fields `entries` name; where no stride is given, windows lie side by side.
+--- A class whose fields `entries` name; where no stride is given, windows are side by side.
 local function pool_class(name, entries)
   local spec = signature(name, entries)
   local class = Module:extend(name)

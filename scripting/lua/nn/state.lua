@@ -71,7 +71,7 @@ end
 --- tensors of device "meta"). Lists of {name, tensor} are what mh.safetensors.load gives.
 local function read_state(self, given, rename)
   if type(given) ~= "table" then
-    refuse_state(self, "wanted tensors by name, got " .. mh._describe(given))
+    refuse_state(self, "expected tensors by name, got " .. mh._describe(given))
   end
   local tensors, shapes, before, names = {}, {}, {}, {}
   local function add(name, tensor)

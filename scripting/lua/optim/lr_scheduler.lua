@@ -22,7 +22,7 @@ local kInitial = setmetatable({}, {__mode = "k"})
 --- changed them when the next is made (PyTorch's `initial_lr`).
 local function initial_rates(op, optimizer)
   if not mh._is_optimizer(optimizer) then
-    fail(("%s: the first argument is %s, wanted an optimizer\n" ..
+    fail(("%s: the first argument is %s, expected an optimizer\n" ..
         "  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})"):format(op,
             mh._describe(optimizer)))
   end
@@ -57,7 +57,8 @@ local function check_values(name, values)
   for key, least in pairs(kLeast) do
     local value = rawget(values, key)
     if value ~= nil and (type(value) ~= "number" or not (value >= (least or -math.huge))) then
-      fail(("%s: %s is %s, wanted a number%s"):format(name, key, mh._describe(value), least and " of at least " .. least
+      fail(("%s: %s is %s, expected a number%s"):format(name, key, mh._describe(value), least and " of at least "
+          .. least
           or ""))
     end
   end
@@ -67,7 +68,7 @@ local function check_values(name, values)
   for key, rule in pairs(rules) do
     local value, alone = rawget(values, key), key == "lr_lambda" or key == "max_lr"
     if value ~= nil and not is_list_of(value, rule[1]) and not (alone and type(value) == rule[1]) then
-      fail(("%s: %s is %s, wanted %s"):format(name, key, mh._describe(value), rule[2]))
+      fail(("%s: %s is %s, expected %s"):format(name, key, mh._describe(value), rule[2]))
     end
   end
 end
@@ -155,7 +156,7 @@ end
 function Schedule:load_state_dict(state)
   local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
   if type(state) ~= "table" or mh.nn.is_module(state) then
-    refuse("wanted the table of state_dict(), got %s", mh._describe(state))
+    refuse("expected the table of state_dict(), got %s", mh._describe(state))
   end
   local own = self:state_dict()
   for _, key in ipairs {"last_epoch", "base_lrs"} do
@@ -164,13 +165,13 @@ function Schedule:load_state_dict(state)
   for key, value in pairs(state) do
     local wanted = own[key]
     if wanted == nil and (rawget(self, key) ~= nil or not getmetatable(self).may[key]) then
-      refuse("'%s' is no value of a schedule%s", tostring(key), mh.did_you_mean(tostring(key), sorted(own)))
+      refuse("'%s' is not a value of a schedule%s", tostring(key), mh.did_you_mean(tostring(key), sorted(own)))
     end
     if wanted ~= nil and type(value) ~= type(wanted) then
-      refuse("'%s' is a %s, wanted a %s", key, type(value), type(wanted))
+      refuse("'%s' is a %s, expected a %s", key, type(value), type(wanted))
     end
     for _, element in ipairs(type(value) == "table" and value or {}) do
-      if type(element) ~= "number" then refuse("'%s' holds a %s, wanted numbers", tostring(key), type(element)) end
+      if type(element) ~= "number" then refuse("'%s' holds a %s, expected numbers", tostring(key), type(element)) end
     end
   end
   if #state.base_lrs ~= #own.base_lrs then
@@ -357,7 +358,7 @@ define("LambdaLR", {"lr_lambda"}, function(self, base, group)
   if type(fn) == "table" then fn = fn[group] end
   local factor = fn and fn(self.last_epoch)
   if type(factor) ~= "number" then
-    fail(("LambdaLR: the factor of group %d is %s, wanted a number"):format(group - 1, mh._describe(factor)))
+    fail(("LambdaLR: the factor of group %d is %s, expected a number"):format(group - 1, mh._describe(factor)))
   end
   return base * factor
 end)
@@ -479,7 +480,7 @@ end
 function Sequential:load_state_dict(state)
   local own, nested = {}, type(state) == "table" and rawget(state, "schedulers")
   if type(nested) ~= "table" or #nested ~= #self.schedulers then
-    fail(("load_state_dict: 'schedulers' is %s, wanted %d states"):format(type(nested) == "table" and #nested
+    fail(("load_state_dict: 'schedulers' is %s, expected %d states"):format(type(nested) == "table" and #nested
       or mh._describe(nested), #self.schedulers))
   end
   for key, value in pairs(state) do
@@ -582,7 +583,8 @@ define("MultiplicativeLR", {"lr_lambda"}, function(self, base, group)
     if type(fn) == "table" then fn = fn[group] end
     local factor = fn and fn(step)
     if type(factor) ~= "number" then
-      fail(("MultiplicativeLR: the factor of group %d is %s, wanted a number"):format(group - 1, mh._describe(factor)))
+      fail(("MultiplicativeLR: the factor of group %d is %s, expected a number"):format(group - 1,
+          mh._describe(factor)))
     end
     return factor
   end
@@ -730,13 +732,13 @@ function schedulers.ReduceLROnPlateau(...)
   arguments.choice("ReduceLROnPlateau", "threshold_mode", self.threshold_mode, {"rel", "abs"})
   for _, key in ipairs {"factor", "patience", "threshold", "cooldown", "eps"} do
     if type(self[key]) ~= "number" then
-      fail(("ReduceLROnPlateau: %s is %s, wanted a number"):format(key, mh._describe(self[key])))
+      fail(("ReduceLROnPlateau: %s is %s, expected a number"):format(key, mh._describe(self[key])))
     end
   end
   if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
   if not mh._is_optimizer(self.optimizer) then
     fail("ReduceLROnPlateau: the first argument is " .. mh._describe(self.optimizer)
-      .. ", wanted an optimizer\n  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})")
+      .. ", expected an optimizer\n  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})")
   end
   self.base_lrs = {}
   for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
@@ -752,7 +754,7 @@ function Plateau:_is_better(metric)
   return sign * (metric - self.best * (1 + sign * self.threshold)) > 0
 end
 
---- `metric` is a number that every rank holds alike.
+--- `metric` is a number that every rank holds identically.
 function Plateau:step(metric)
   if type(metric) ~= "number" then fail("ReduceLROnPlateau: step takes the metric, a number") end
   self.last_epoch = self.last_epoch + 1

@@ -6,7 +6,7 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local axis = {}
 
---- The round step closest to `wanted` ticks over the span.
+--- The round step closest to `required` ticks over the span.
 local function nice_step(span, wanted)
   local raw = span / wanted
   local power = 10.0 ^ math.floor(math.log(raw, 10))

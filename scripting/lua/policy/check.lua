@@ -19,7 +19,7 @@ end
 local function check_mesh(who, mesh, ranks)
   local sizes, names = type(mesh) == "table" and mesh[1], type(mesh) == "table" and mesh[2]
   if type(sizes) ~= "table" or type(names) ~= "table" or #sizes ~= #names or #sizes == 0 then
-    fail(who .. " wants a mesh as {{2, 2}, {\"dp\", \"tp\"}}")
+    fail(who .. " needs a mesh as {{2, 2}, {\"dp\", \"tp\"}}")
   end
   local product = 1
   for i, size in ipairs(sizes) do
@@ -102,7 +102,7 @@ local function checked(name, placed, graph, config)
   for parameter, list in pairs(placed.parameter or {}) do
     local wanted = #names - (pipelined and 1 or 0)
     if type(list) ~= "table" or #list ~= wanted then
-      fail(("%s: '%s' wants a list of %d placements, one for each mesh dim%s"):format(who, tostring(parameter), wanted,
+      fail(("%s: '%s' needs a list of %d placements, one for each mesh dim%s"):format(who, tostring(parameter), wanted,
         pipelined and " but \"pp\"" or ""))
     end
   end

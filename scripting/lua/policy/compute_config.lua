@@ -7,7 +7,7 @@ local arguments = require "moonhalo.internal.arguments"
 local fail = mh.fail
 local compute_config = {}
 
--- Every field with what it may be; `pas_config` and `user_config` are tables of numbers, texts and booleans.
+-- Every field with what it may be; `pas_config` and `user_config` are tables of numbers, strings and booleans.
 local kKinds = {
   plan_ngpus = "count", runtime_ngpus = "count", use_zero = "boolean", use_end2end = "boolean", pas_config = "table",
   user_config = "table", use_async_reducer = "boolean", reducer_bucket_cap_mb = "megabytes", macs_per_byte = "ratio",
@@ -17,7 +17,7 @@ local kNames = {"macs_per_byte", "pas_config", "plan_ngpus", "reducer_bucket_cap
                 "use_async_reducer", "use_end2end", "use_zero", "user_config"}
 
 local function wrong(name, value, wanted)
-  fail(("ComputeConfig: %s = %s, wanted %s"):format(name, mh._describe(value), wanted))
+  fail(("ComputeConfig: %s = %s, expected %s"):format(name, mh._describe(value), wanted))
 end
 
 --- A copy, so that the caller's table may change.
@@ -28,7 +28,7 @@ local function plain_copy(name, value)
     if kind == "table" and not getmetatable(one) then
       one = plain_copy(name .. "." .. tostring(key), one)
     elseif kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
-      wrong(name .. "." .. tostring(key), one, "a number, a text, a boolean or a table of those")
+      wrong(name .. "." .. tostring(key), one, "a number, a string, a boolean or a table of those")
     end
     copy[key] = one
   end
@@ -84,7 +84,7 @@ end
 ---     mh.ComputeConfig{plan_ngpus = 2, runtime_ngpus = 4}.units    --> 2
 function compute_config.ComputeConfig(given)
   if type(given) ~= "table" or getmetatable(given) then
-    fail("ComputeConfig: wanted a table, as {plan_ngpus = 2}, got " .. mh._describe(given))
+    fail("ComputeConfig: expected a table, as {plan_ngpus = 2}, got " .. mh._describe(given))
   end
   local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32,
       pas_config = {}, user_config = {}}
@@ -92,7 +92,7 @@ function compute_config.ComputeConfig(given)
   if not fields.plan_ngpus then fail("ComputeConfig: plan_ngpus is missing\n  fix   ComputeConfig{plan_ngpus = 2}") end
   fields.runtime_ngpus = fields.runtime_ngpus or fields.plan_ngpus
   if fields.runtime_ngpus % fields.plan_ngpus ~= 0 then
-    fail(("ComputeConfig: runtime_ngpus = %d is no multiple of plan_ngpus = %d\n  fix   run whole units of %d ranks")
+    fail(("ComputeConfig: runtime_ngpus = %d is not a multiple of plan_ngpus = %d\n  fix   run whole units of %d ranks")
       :format(fields.runtime_ngpus, fields.plan_ngpus, fields.plan_ngpus))
   end
   fields.units = fields.runtime_ngpus // fields.plan_ngpus

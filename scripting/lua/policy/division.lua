@@ -144,10 +144,10 @@ end
 ---     local net = nn.Linear(2, 2)
 ---     mh.broadcast_weights(net, 1):class_name()    --> Linear
 function division.broadcast_weights(module, plan_ngpus)
-  if not base.is_module(module) then fail("broadcast_weights: wanted an nn.Module, got " .. mh._describe(module)) end
+  if not base.is_module(module) then fail("broadcast_weights: expected an nn.Module, got " .. mh._describe(module)) end
   local ranks = mh.world_size()
   if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
-    fail(("broadcast_weights: the ranks are no whole units\n  have  %d ranks, plan_ngpus = %s\n" ..
+    fail(("broadcast_weights: the ranks are not whole units\n  have  %d ranks, plan_ngpus = %s\n" ..
         "  fix   give the number of ranks of a unit")
       :format(ranks, mh._describe(plan_ngpus)))
   end
@@ -158,7 +158,7 @@ function division.broadcast_weights(module, plan_ngpus)
         local own = tensor:is_shard_tensor() and tensor:to_local() or tensor
         for i, placement in ipairs(tensor:is_shard_tensor() and tensor.placements or {}) do
           if tensor.mesh.names[i] == "unit" and not placement:is_replicate() then
-            fail(("broadcast_weights: '%s' is in blocks over the units, which are no copies of each other"
+            fail(("broadcast_weights: '%s' is in blocks over the units, which are not copies of each other"
               .. "\n  have  %s\n  fix   broadcast weights before use_zero divides them"):format(name,
                   tostring(placement)))
           end

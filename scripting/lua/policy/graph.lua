@@ -55,7 +55,7 @@ end
 
 local function described(tensor) return ("%s[%s]"):format(tensor.dtype, table.concat(tensor.shape, ", ")) end
 
---- {["x"] = "float32[4, 16]"} of the arguments and of what lies in their tables ("sample.1").
+--- {["x"] = "float32[4, 16]"} of the arguments and of what is in their tables ("sample.1").
 function policy_graph.describe_arguments(dummy)
   local found = {}
   for name, value in pairs(dummy) do

@@ -36,7 +36,7 @@ local function read_options(given)
   arguments.choice("parallelize", "broadcast_strategy", options.broadcast_strategy, kStrategies)
   for _, name in ipairs {"gen_savedir", "instance_name"} do
     if options[name] ~= nil and (type(options[name]) ~= "string" or options[name] == "") then
-      fail(("parallelize: %s is a text, got %s"):format(name, mh._describe(options[name])))
+      fail(("parallelize: %s is a string, got %s"):format(name, mh._describe(options[name])))
     end
   end
   return options
@@ -109,7 +109,7 @@ local function count_stages(module, nodes)
   for _, node in ipairs(nodes) do
     local one = module
     for part in node.module:gmatch("[^.]+") do one = one and one._modules[part] end
-    local i = one and stage_of[one]  -- no module where a forward made it anew
+    local i = one and stage_of[one]  -- no module where a forward made it again
     if i then macs[i] = macs[i] + node.macs end
     node.stage = i
   end
@@ -174,7 +174,7 @@ local function check_stages_are_forward(module, dummy)
           module:class_name()))
   end
   if not module:has("loss") then
-    fail(("parallelize: a pipeline wants to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(
+    fail(("parallelize: a pipeline needs to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(
       module:class_name()))
   end
   local sample = values[1]
@@ -240,7 +240,7 @@ local function parallelize(module, dummy, policy, config, given)
   local options = read_options(given)
   policy = check_policy(policy)
   if not compute_config.is_config(config) then
-    fail("parallelize: wanted a ComputeConfig, got " .. mh._describe(config))
+    fail("parallelize: expected a ComputeConfig, got " .. mh._describe(config))
   end
   check_ranks(config, options)
   if is_module(module) then
@@ -257,7 +257,7 @@ local function parallelize(module, dummy, policy, config, given)
     return parallelize_made(dtype and module:to(dtype) or module, dummy, policy, config, options)
   end
   if not is_class(module) and type(module) ~= "function" then
-    fail("parallelize: wanted an nn.Module, its class or a constructor, got "
+    fail("parallelize: expected an nn.Module, its class or a constructor, got "
       .. mh._describe(module))
   end
   local function factory(...)

@@ -28,7 +28,7 @@ end
 
 local add_upvalues
 
---- A value, as texts and numbers by path in `found`. Objects and modules are left out: their fields are no data.
+--- A value, as strings and numbers by path in `found`. Objects and modules are left out: their fields are not data.
 local function add_value(path, value, found, seen)
   if mh.is_tensor(value) then
     found[path] = ("%s[%s]"):format(value.dtype, table.concat(value.shape, ", "))
@@ -76,7 +76,7 @@ function plan_cache.name_of(policy)
   return {code = fingerprint(string.dump(policy, true)), upvalues = upvalues_of(policy)}
 end
 
---- After `policy` has made a plan for `key`: upvalues that it has written itself are no reason for another plan.
+--- After `policy` has made a plan for `key`: upvalues that it has written itself are not reason for another plan.
 function plan_cache.forget_written(key, policy)
   if type(policy) == "string" then return end
   local before, now, written = key.policy.upvalues, upvalues_of(policy), {}
@@ -89,7 +89,7 @@ function plan_cache.forget_written(key, policy)
   key.policy.written = written
 end
 
---- `now`, the key that is wanted, without upvalues that the policy wrote when it made the plan of `before`.
+--- `now`, the key that is required, without upvalues that the policy wrote when it made the plan of `before`.
 local function without_written(now, before)
   local written = type(before.policy) == "table" and before.policy.written
   if not written or type(now.policy) ~= "table" then return now end
@@ -139,7 +139,7 @@ local function decoded(path, text)
   local done, entry = pcall(mh.json.decode, text)
   local known = done and type(entry) == "table" and entry.format == kFormat
   if not known or type(entry.key) ~= "table" or type(entry.plan) ~= "table" then
-    fail(("parallelize: '%s' is no plan that this version has written\n  fix   remove it, or reuse = \"override\"")
+    fail(("parallelize: '%s' is not a plan that this version has written\n  fix   remove it, or reuse = \"override\"")
       :format(path))
   end
   return entry

@@ -157,7 +157,7 @@ local kPipeline = {"pipeline_nmicros", "pipeline_nstages", "pipeline_scheduler"}
 --- The stages of a pipeline, as even in multiplications as module:stages() lets them be.
 function policies.stages_of(graph, count)
   if not graph.stage_macs then
-    fail(("parallelize: a pipeline wants to know the stages of %s\n  fix   function %s:stages() return {self.first, "
+    fail(("parallelize: a pipeline needs to know the stages of %s\n  fix   function %s:stages() return {self.first, "
       .. "self.second} end")
       :format(graph.class, graph.class))
   end
@@ -209,7 +209,7 @@ function policies.builtin.hybrid(graph, config)
   policies.check_options("hybrid", config.pas_config, kPipeline)
   local count = config.pas_config.pipeline_nstages or 2
   if config.plan_ngpus % count ~= 0 then
-    fail(("parallelize: policy 'hybrid': plan_ngpus = %d is no multiple of pipeline_nstages = %d"):format(
+    fail(("parallelize: policy 'hybrid': plan_ngpus = %d is not a multiple of pipeline_nstages = %d"):format(
       config.plan_ngpus, count))
   end
   return {

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The policy "autodist": tries every way to share out the ranks of a unit, and takes the cheapest.
 --
--- A candidate is a mesh of data, domain and tensor ranks, with parameters copied or kept in blocks over the data ranks.
--- It is carried out once on the ranks of the run, forward, backward and the sums of gradients, with zeros in the place
--- of parameters and arguments; what every rank sent and multiplied is counted, not timed. In a run with `--backend fake
--- --ranks 64` the others are pretended, and rank 0's numbers count. A pipeline is not carried out: its numbers are
--- those of the ranks beside it, with the share of the largest stage, the wait of its schedule and what goes from stage
--- to stage.
+-- A candidate is a mesh of data, domain and tensor ranks, with parameters copied or kept in blocks over the data
+-- ranks. It is carried out once on the ranks of the run, forward, backward and the sums of gradients, with zeros in
+-- the place of parameters and arguments; what every rank sent and multiplied is counted, not timed. In a run with
+-- `--backend fake --ranks 64` the others are simulated, and rank 0's numbers count. A pipeline is not carried out:
+-- its numbers are those of the ranks beside it, with the share of the largest stage, the wait of its schedule and
+-- what goes from stage to stage.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -119,7 +119,7 @@ local function activation_bytes(graph)
   return bytes
 end
 
---- Arguments of zeros, the rows of all units together. (What is no tensor stays; so do single numbers.)
+--- Arguments of zeros, the rows of all units together. (What is not a tensor stays; so do single numbers.)
 local function zero_batch(values, mesh)
   return arguments.map_tensors(values, function(x)
     if x.ndim == 0 then return x end
@@ -150,7 +150,8 @@ local function step_of(module, values, where)
   return {after.bytes - before.bytes, after.messages - before.messages, macs, held}
 end
 
---- The largest of every number over the ranks, so that all decide alike; of this rank where there is no other.
+--- The largest of every number over the ranks, so that all decide in the same way; of this rank where there is no
+--- other.
 local function largest(numbers, mesh)
   if mh.backend() == "fake" then return numbers end
   local placements = {}
@@ -255,7 +256,7 @@ local function check_options(options)
   policies.check_options("autodist", options, kOptions)
   for _, name in ipairs {"macs_per_byte", "memory_limit", "pipeline_nmicros"} do
     if options[name] ~= nil and (type(options[name]) ~= "number" or options[name] <= 0) then
-      fail(("parallelize: policy 'autodist': %s = %s, wanted a number above 0"):format(name, tostring(options[name])))
+      fail(("parallelize: policy 'autodist': %s = %s, expected a number above 0"):format(name, tostring(options[name])))
     end
   end
 end

@@ -56,7 +56,7 @@ end
 
 local function check_samples(op, samples)
   if type(samples) ~= "table" or is_tensor(samples) or #samples == 0 then
-    fail(("%s: wanted a list of samples, one for each micro-batch\n  have  %s\n  fix   %s{sample}"):format(op,
+    fail(("%s: expected a list of samples, one for each micro-batch\n  have  %s\n  fix   %s{sample}"):format(op,
       is_tensor(samples) and "a tensor" or type(samples) == "table" and "a table without a list" or "a "
         .. type(samples), op))
   end

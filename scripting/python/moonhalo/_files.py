@@ -55,7 +55,7 @@ def scatter_tensor(source, mesh, placements, src=0, *, dtype=None, decode=False)
 
 
 def _tensors_of(where, module):
-    """The module's state_dict as a list; what is no tensor in it is an error."""
+    """The module's state_dict as a list; what is not a tensor in it is an error."""
     tensors = list(module.state_dict(keep_vars=True).items())
     for name, one in tensors:
         if not isinstance(one, _torch.Tensor):

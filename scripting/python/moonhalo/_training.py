@@ -9,7 +9,7 @@ from torch.utils.weak import WeakIdKeyDictionary as _WeakIdKeyDictionary
 
 from ._moonhalo import (DeviceMesh, is_shard_tensor, local_batch, placements, to_local, _check_samples, _clip_grad_norm,
                         _constant_of_samples, _copy_tensor, _finish_grad_sync, _is_constant, _is_on_slice, _make_unit,
-                        _note_local_results, _set_requires_gradient_sync, _store_parameter)
+                        _register_local_loss_mesh, _set_requires_gradient_sync, _store_parameter)
 from ._parallel import as_parameter
 
 _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it
@@ -176,7 +176,7 @@ def _make(who, module, mesh, *, min_numel=1024, unit_rows=1, input=True, output=
         module.register_forward_hook(unit.after)
         module.register_forward_hook(unit.always, always_call=True)
     if output == "local":
-        _note_local_results(mesh)
+        _register_local_loss_mesh(mesh)
         unit.hooks.append(module.register_forward_hook(_output_hook(who, mesh)))
     return module
 

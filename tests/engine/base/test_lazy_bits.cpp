@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conjugations, signs and zeros that LibTorch has put off are not in a tensor's memory: wherever a plain tensor becomes
-// a block, travels or meets ShardTensors, its values count.
+// Conjugations, signs and zeros that LibTorch has put off are not in a tensor's memory: wherever a plain tensor
+// becomes a block, is sent or is combined with ShardTensors, its values count.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -49,7 +49,7 @@ TEST(RankContext, ValuesEndWithTheirThreadInReverseOrder) {
 
   told = "empty: ";
   std::thread([] { *again; }).join();
-  EXPECT_EQ(told, "empty: ") << "a value that a destructor asks for is made anew";
+  EXPECT_EQ(told, "empty: ") << "a value that a destructor asks for is made again";
 }
 
 }  // namespace

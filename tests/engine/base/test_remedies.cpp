@@ -11,8 +11,8 @@ using ::testing::Not;
 
 TEST(Remedies, AreInTheLanguageOfTheCaller) {
   for (const Remedy remedy :
-       {Remedy::kMakeAlike, Remedy::kDrawAlike, Remedy::kMarkArgument, Remedy::kMakeParameter, Remedy::kMakeShardTensor,
-        Remedy::kComputeTwice, Remedy::kMakeConstant, Remedy::kOwnOfStage}) {
+       {Remedy::kSameValues, Remedy::kSameDraws, Remedy::kMarkArgument, Remedy::kMakeParameter,
+        Remedy::kMakeShardTensor, Remedy::kComputeTwice, Remedy::kMakeConstant, Remedy::kOwnOfStage}) {
     const std::string cpp = fix(remedy), lua = fixes_in_lua("add: wrong" + cpp + "\n  call  add(x)");
     EXPECT_THAT(cpp, ::testing::StartsWith("\n  fix   "));
     EXPECT_THAT(cpp, AllOf(Not(HasSubstr("mh.")), Not(HasSubstr("t:"))));
@@ -27,7 +27,7 @@ TEST(Remedies, AreInTheLanguageOfTheCaller) {
       fixes_in_lua(fix(Remedy::kMarkArgument)),
       "\n  fix   mh.constant(t) if it is one tensor for all samples, mh.local_batch(t) if its rows are this rank's "
       "own samples");
-  EXPECT_THAT(fixes_in_lua(fix(Remedy::kCallAlike)), HasSubstr("(`next` over a table)"));
+  EXPECT_THAT(fixes_in_lua(fix(Remedy::kSameCalls)), HasSubstr("(`next` over a table)"));
   EXPECT_EQ(fixes_in_lua("no remedy"), "no remedy");
 }
 

@@ -131,7 +131,7 @@ TEST(CollectiveCounts, Y18_SumsStayWithinTheirBounds) {
   }
 }
 
-// Values of half types travel in float when several ranks' have been added.
+// Values of half types are sent in float when several ranks' have been added.
 TEST(CollectiveCounts, Y18_HalfTypesSendUpToAQuarterMore) {
   for (const int ranks : {2, 4, 8, 16, 64}) {
     const auto call = [](Communicator& comm) { all_reduce(comm, sum_elements(comm.size()), at::kBFloat16); };

@@ -211,9 +211,9 @@ TEST(CommunicatorErrors, TimeoutNamesTheVerbAndWhoDidNotCome) {
       });
       EXPECT_TRUE(late_threw);
       const std::string verb = collective ? "barrier" : "exchange";
-      const auto wanted = AllOf(HasSubstr(verb + " timed out after " + seconds_text(limit)),
-                                HasSubstr("rank 2 did not come"), HasSubstr("no call of this group yet"));
-      return ::testing::Matches(wanted)(message) ? "" : message;
+      const auto expected = AllOf(HasSubstr(verb + " timed out after " + seconds_text(limit)),
+                                  HasSubstr("rank 2 did not come"), HasSubstr("no call of this group yet"));
+      return ::testing::Matches(expected)(message) ? "" : message;
     };
     EXPECT_EQ(testing::with_longer_limits(200ms, attempt), "");
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/engine/comm/communicator_device.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells how tensors of devices travel in a mesh, and what ranks are told where they cannot.
-#include "moonhalo/engine/comm/device_link.h"
+// Tells how tensors of devices are sent in a mesh, and the errors of ranks where they cannot.
+#include "moonhalo/engine/comm/device/device_link.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "moonhalo/engine/comm/nccl_api.h"
+#include "moonhalo/engine/comm/device/nccl_api.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_nccl.h"
@@ -23,12 +23,12 @@ using ::testing::HasSubstr;
 using testing::message_of;
 namespace fake = testing::fake;
 
-// Returns what each rank says of the transport of a mesh on `device`, or its error. `wanted` is by rank.
-std::vector<std::string> transports(const std::string& device, const std::vector<std::string>& wanted) {
+// Returns what each rank says of the transport of a mesh on `device`, or its error. `required` is by rank.
+std::vector<std::string> transports(const std::string& device, const std::vector<std::string>& expected) {
   fake::install();
-  std::vector<std::string> texts(wanted.size());
-  testing::on_ranks(static_cast<int>(wanted.size()), [&](Communicator& world) {
-    set_device_link(wanted[world.rank()]);
+  std::vector<std::string> texts(expected.size());
+  testing::on_ranks(static_cast<int>(expected.size()), [&](Communicator& world) {
+    set_device_link(expected[world.rank()]);
     std::string& text = texts[world.rank()];
     const std::string error = message_of([&] {
       const MeshPtr mesh = init_device_mesh(world, device, {world.size()});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The make-believe accelerator finds what it is for: each mistake that is planted here gives wrong numbers or ends the
+// The simulated accelerator finds what it is for: each mistake that is planted here gives wrong numbers or ends the
 // program, and the same program without it is right.
 #include "tests/support/fake_device.h"
 

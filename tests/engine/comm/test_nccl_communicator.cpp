@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator of devices by NCCL, on a double of NCCL over make-believe devices.
+// The communicator of devices by NCCL, on a fake NCCL over simulated devices.
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 #include <map>
 #include <mutex>
 
-#include "moonhalo/engine/comm/communicator_device.h"
-#include "moonhalo/engine/comm/nccl_api.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
+#include "moonhalo/engine/comm/device/nccl_api.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/fake_streams.h"
@@ -98,7 +98,7 @@ TEST(NcclExchange, BuffersMayBeDroppedAndStreamsChangeWhileMessagesTravel) {
     const int other = 1 - group.rank();
     at::Tensor got = at::zeros({3000}, device);
     WorkPtr work = group.exchange_async({{other, at::full({3000}, 5.0 + group.rank(), device)}}, {{other, got}});
-    for (int i = 0; i < 3; ++i) at::full({3000}, -1.0, device);  // may be given the memory of what travels
+    for (int i = 0; i < 3; ++i) at::full({3000}, -1.0, device);  // may be given the memory of what is sent
     {
       const c10::StreamGuard beside(fake::stream_of_pool(device.index()));
       work->wait();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // X16 on devices: whatever goes wrong on one of them, every rank gets an error and none waits for ever. Devices are
-// make-believe, and NCCL is a double with a planted fault.
+// simulated, and NCCL is a double with a planted fault.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "moonhalo/engine/comm/check_calls.h"
-#include "moonhalo/engine/comm/communicator_device.h"
-#include "moonhalo/engine/comm/device_watch.h"
+#include "moonhalo/engine/comm/device/device_communicators.h"
+#include "moonhalo/engine/comm/device/device_watch.h"
+#include "moonhalo/engine/comm/diagnostics/check_calls.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "tests/support/fake_device.h"
@@ -58,7 +58,7 @@ class NcclFaults : public ::testing::Test {
   }
 };
 
-// Only the rank whose device hangs has a limit that it can reach: the others hear of it.
+// Only the rank whose device hangs has a limit that it can reach: the others are notified.
 TEST_F(NcclFaults, X16_AnOperationThatNeverEndsEndsAllRanks) {
   const auto texts = errors(3, {.rank = 1, .group_at = 4, .never_ends = true}, [](Communicator& group) {
     train(group, 4);
@@ -101,7 +101,7 @@ TEST_F(NcclFaults, X16_OneRankThatCannotJoinIsAnErrorOnAllRanksAlike) {
 
   const auto hanging = [&](std::chrono::milliseconds limit) {
     const auto texts = errors(3, {.rank = 1, .init_hangs = true}, [limit](Communicator& group) {
-      host_part(group)->set_timeout(limit);
+      host_communicator(group)->set_timeout(limit);
       train(group, 1);
     });
     return unlike(texts, {what, "not made within " + seconds_text(limit), fix});
@@ -120,7 +120,7 @@ TEST_F(NcclFaults, A5_TwoRanksOnOneDeviceAreAnErrorOnBoth) {
   EXPECT_THAT(texts, Each(HasSubstr("could not be made")));
 }
 
-// The device's memory may be in use for ever, but ranks get their errors, and the program is told.
+// The device's memory may be in use for ever, but ranks get their errors, and the program is notified.
 TEST_F(NcclFaults, X16_AnAbortThatHangsHoldsNoRankUp) {
   std::latch told(1);
   std::string why;
@@ -176,7 +176,7 @@ TEST_F(NcclFaults, X16_ARankWhoseDeviceIsFullEndsAllRanks) {
     EXPECT_THAT(texts[rank], HasSubstr("fake device: out of memory")) << "rank " << rank;
 }
 
-// The allocator knows nothing of cuts.
+// The allocator does not depend on cuts.
 TEST_F(NcclFaults, X16_ADeviceThatIsFullSaysHowItsTensorsAreCut) {
   const fake::WithNccl here;
   const std::string text = message_of([] {
@@ -191,7 +191,7 @@ TEST_F(NcclFaults, X16_ADeviceThatIsFullSaysHowItsTensorsAreCut) {
                           HasSubstr("Shard(1, {1, 4, 1})"), HasSubstr("the largest block is rank 1's, of ")));
 }
 
-// Processes hear of each other by notes, or by sockets that have closed; here their ranks are threads.
+// Processes are notified of each other by notes, or by sockets that have closed; here their ranks are threads.
 TEST_F(NcclFaults, B4_ARankThatFailsAloneEndsThoseWhoseDevicesWaitOverSockets) {
   const fake::WithNccl here;
   for (const bool says_so : {true, false}) {
@@ -204,7 +204,7 @@ TEST_F(NcclFaults, B4_ARankThatFailsAloneEndsThoseWhoseDevicesWaitOverSockets) {
       if (world->rank() != 2) texts[world->rank()] = message_of([&] { train(*group, 1); });
     });
 
-    // A rank that had heard of it before may be named.
+    // A rank that had been notified before may be named.
     EXPECT_THAT(texts[0], HasSubstr("of the world has failed, has ended or was lost"));
     EXPECT_THAT(texts[1], HasSubstr("of the world has failed, has ended or was lost"));
   }
@@ -223,7 +223,8 @@ TEST_F(NcclFaults, X16_ARankThatEndsEarlyIsMissedWhereItIsWaitedFor) {
   EXPECT_EQ(texts[2], "");
 }
 
-// Rank 0 has nothing to send or to wait for; the device of rank 2 is behind for longer than it takes to hear of an end.
+// Rank 0 has nothing to send or to wait for; the device of rank 2 is behind for longer than a notification of an end
+// takes.
 void end_one_by_one(Communicator& group, double& sum) {
   const int rank = group.rank();
   const auto part = group.split(rank == 3, rank);

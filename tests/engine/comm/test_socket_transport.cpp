@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds over sockets, here pairs of one process between rank threads.
-#include "moonhalo/engine/comm/socket_transport.h"
+#include "moonhalo/engine/comm/tcp/socket_transport.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -115,7 +115,7 @@ TEST(SocketTransport, MessagesThatAreTooLongAreErrors) {
   });
 }
 
-/// A transport of rank 0, and the other end of its socket, which is no rank's.
+/// A transport of rank 0, and the other end of its socket, which is not a rank's.
 struct Strange {
   Strange() {
     int ends[2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a reduce-scatter, carried out with texts for values: what is added to what, on any number of ranks.
+// The plan of a reduce-scatter, carried out with strings for values: what is added to what, on any number of ranks.
 #include "moonhalo/engine/comm/sum_tree.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ bool take(Rank& rank, int me, Posted& posted) {
   return true;
 }
 
-std::vector<Rank> carried_out(const SumPlan& plan) {
+std::vector<Rank> materialize_lazy_bits(const SumPlan& plan) {
   std::vector<Rank> ranks(plan.ranks());
   Posted posted;
   for (int r = 0; r < plan.ranks(); ++r) {
@@ -98,7 +98,7 @@ std::vector<Rank> carried_out(const SumPlan& plan) {
 TEST(SumPlan, Y18_EveryPartIsAddedAlongTheTreeAndComesToItsOwner) {
   for (int size = 1; size <= 130; ++size) {
     const SumPlan plan(size);
-    const std::vector<Rank> ranks = carried_out(plan);
+    const std::vector<Rank> ranks = materialize_lazy_bits(plan);
     std::vector<int> owners = plan.order();
     std::sort(owners.begin(), owners.end());
     for (int r = 0; r < size; ++r) {
@@ -114,7 +114,7 @@ TEST(SumPlan, Y18_EveryPartIsAddedAlongTheTreeAndComesToItsOwner) {
 
 TEST(SumPlan, Y18_ARankSendsLogarithmicallyManyMessagesAndNoPartTwice) {
   for (int size = 1; size <= 130; ++size) {
-    const std::vector<Rank> ranks = carried_out(SumPlan(size));
+    const std::vector<Rank> ranks = materialize_lazy_bits(SumPlan(size));
     const int rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
     const bool even = std::has_single_bit(static_cast<unsigned>(size));
     for (const Rank& rank : ranks) {

@@ -75,7 +75,7 @@ TEST(WaitingTime, CountsASecondAtMostBetweenTwoLooks) {
   WaitingTime time;
   std::this_thread::sleep_for(1200ms);
 
-  EXPECT_EQ(time.look(), 1s);
+  EXPECT_EQ(time.poll(), 1s);
   EXPECT_GT(time.left(5s), 0s);  // which looks again
   EXPECT_LE(time.left(1s), 0s);
 }

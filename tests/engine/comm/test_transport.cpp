@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Worlds over messages of another's making, here mailboxes between rank threads whose sends end when they are received.
-#include "moonhalo/engine/comm/transport.h"
+#include "moonhalo/engine/comm/tcp/transport.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/comm/away.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 #include "moonhalo/engine/comm/pollable.h"
+#include "tests/support/desync.h"
 #include "tests/support/mailboxes.h"
 #include "tests/support/oracle.h"
-#include "tests/support/parting.h"
 #include "tests/support/ranks.h"
 #include "tests/support/verbs.h"
 
@@ -95,10 +95,10 @@ TEST(TransportWorlds, OverlappingGroupsKeepTheirMessagesApart) {
   });
 }
 
-class TransportParting : public ::testing::TestWithParam<testing::PartingCase> {};
+class TransportDesync : public ::testing::TestWithParam<testing::DesyncCase> {};
 
 // Also on ranks that never send each other a message in that call.
-TEST_P(TransportParting, IsAnErrorOnEveryRankThatNamesBothCalls) {
+TEST_P(TransportDesync, IsAnErrorOnEveryRankThatNamesBothCalls) {
   for (const int ranks : {2, 3, 4, 7}) {
     with_worlds(ranks, 1, [](auto& worlds) {
       const std::string message = message_of([&] { GetParam().program(*worlds[0]); });
@@ -110,19 +110,19 @@ TEST_P(TransportParting, IsAnErrorOnEveryRankThatNamesBothCalls) {
 }
 
 // Those in which every rank waits for others.
-std::vector<testing::PartingCase> calls_of_all_ranks() {
+std::vector<testing::DesyncCase> calls_of_all_ranks() {
   const std::set<std::string> names = {
       "all_reduce_of_three_and_four", "small_and_large",        "sum_and_product", "dtypes",
       "reduce_scatter_ops",           "barrier_and_all_reduce", "sum_and_mean",    "one_step_more"};
-  std::vector<testing::PartingCase> cases;
-  for (const auto& one : testing::parting_cases()) {
+  std::vector<testing::DesyncCase> cases;
+  for (const auto& one : testing::desync_cases()) {
     if (names.count(one.name) > 0) cases.push_back(one);
   }
   TORCH_INTERNAL_ASSERT(cases.size() == names.size());
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, TransportParting, ::testing::ValuesIn(calls_of_all_ranks()),
+INSTANTIATE_TEST_SUITE_P(Cases, TransportDesync, ::testing::ValuesIn(calls_of_all_ranks()),
                          [](const auto& info) { return info.param.name; });
 
 // All verbs, in each of which most ranks wait for others than the odd one.
@@ -167,11 +167,11 @@ TEST(TransportErrors, Y18_ARankThatPartsIsFoundInEveryVerb) {
       with_worlds(ranks, 2, [&, &name = name, &verb = verb](auto& worlds) {
         worlds[1]->barrier();
         if (worlds[0]->rank() == 2) {
-          dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+          dynamic_cast<Suspendable&>(*worlds[0]).suspend();
         } else {
           EXPECT_THAT(message_of([&] { verb(*worlds[0]); }), HasSubstr("ended without joining")) << name;
           // Ranks that wait for one that has failed end, too.
-          dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+          dynamic_cast<Suspendable&>(*worlds[0]).suspend();
         }
         worlds[1]->barrier();
       });
@@ -201,7 +201,7 @@ TEST(TransportErrors, CallsThatDifferAreFoundWithBothNamed) {
     const std::string text = message_of(
         [&] { world.rank() == 2 ? world.all_reduce(data, ReduceOp::kMax) : world.all_reduce(data, ReduceOp::kSum); });
     EXPECT_THAT(text, AllOf(HasSubstr("of this group make different calls"), HasSubstr("op sum"), HasSubstr("op max")));
-    EXPECT_THAT(message_of([&] { world.barrier(); }), HasSubstr("have parted ways before"));
+    EXPECT_THAT(message_of([&] { world.barrier(); }), HasSubstr("have diverged before"));
   });
 }
 
@@ -224,7 +224,7 @@ TEST(TransportErrors, RanksThatWaitForOneThatPartedHearOfItAtOnce) {
     at::Tensor data = at::ones({1});
     worlds[0]->all_reduce(data);
     if (worlds[0]->rank() == 3) {
-      dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+      dynamic_cast<Suspendable&>(*worlds[0]).suspend();
     } else {
       EXPECT_THAT(message_of([&] { worlds[0]->all_reduce(data); }),
                   HasSubstr("rank 3 ended without joining all_reduce"));
@@ -236,7 +236,7 @@ TEST(TransportErrors, RanksThatWaitForOneThatPartedHearOfItAtOnce) {
 
 TEST(TransportErrors, WorkThatNoRankWillEndAnyMoreIsReady) {
   with_worlds(2, 2, [](auto& worlds) {
-    if (worlds[0]->rank() == 1) dynamic_cast<PartsForAWhile&>(*worlds[0]).part();
+    if (worlds[0]->rank() == 1) dynamic_cast<Suspendable&>(*worlds[0]).suspend();
     at::Tensor never = at::zeros({5});
     const WorkPtr work = worlds[0]->rank() == 0 ? worlds[0]->exchange_async({}, {{1, never}}) : nullptr;
     worlds[1]->barrier();  // the note has been sent
@@ -246,16 +246,16 @@ TEST(TransportErrors, WorkThatNoRankWillEndAnyMoreIsReady) {
   });
 }
 
-// All fail alike, come back, and their world is as it was; notes that arrive late are void.
+// All fail in the same way, come back, and their world is as it was; notes that arrive late are void.
 TEST(TransportErrors, RanksThatPartedComeBack) {
   with_worlds(4, 2, [](auto& worlds) {
-    auto& parts = dynamic_cast<PartsForAWhile&>(*worlds[0]);
+    auto& parts = dynamic_cast<Suspendable&>(*worlds[0]);
     for (int round = 0; round < 20; ++round) {
       at::Tensor data = at::ones({1});
       worlds[0]->all_reduce(data);
-      parts.part();
+      parts.suspend();
       worlds[1]->barrier();
-      parts.come_back();
+      parts.resume();
       EXPECT_EQ(data.template item<int>(), 4);
     }
   });

@@ -18,8 +18,8 @@
 
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "tests/support/held.h"
 #include "tests/support/live_bytes.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_deferred {
 namespace {
@@ -148,7 +148,7 @@ const std::vector<Maker> kMakers = {
      }},
 };
 
-const std::vector<Held> kWays = {
+const std::vector<PlacementCase> kWays = {
     {"plain", {1}, {}},
     {"one_rank", {1}, {shard(0)}},
     {"rows", {2}, {shard(0, {3, 6})}},
@@ -170,7 +170,7 @@ TEST(Deferred, V12_ValuesAreThoseOfEagerInitialisation) {
       expected = program.make();
       drawn_after = ElementRandom::draw_key(std::nullopt);
     }
-    for (const Held& held : kWays) {
+    for (const PlacementCase& held : kWays) {
       SCOPED_TRACE(held.name);
       std::mutex mutex;
       on_mesh(

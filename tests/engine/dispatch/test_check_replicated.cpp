@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain tensors that differ between ranks are found where they meet ShardTensors, and nothing else is.
+// Plain tensors that differ between ranks are found where they are combined with ShardTensors, and nothing else is.
 #include "moonhalo/engine/dispatch/check_replicated.h"
 
 #include <ATen/ATen.h>
@@ -136,17 +136,18 @@ TEST(CheckReplicated, TheMessageTellsWhoHoldsWhat) {
     const at::Tensor x = block(mesh, {6, 4});
     at::Tensor p = at::arange(4, at::kDouble);
     if (mesh->rank() >= 2) p[2] += 0.5 * static_cast<double>(mesh->rank());
-    EXPECT_EQ(message_of([&] { x* p; }),
-              "aten::mul: argument 'other', a plain tensor, is not the same on all ranks; beside ShardTensors it "
-              "counts as replicated\n"
-              "  have  shape [4], Double; ranks 0, 1 hold the same\n"
-              "        rank 2 holds others: element [2] is 3, on rank 0 2; 1 of 4 numbers differ, by up to 1\n"
-              "        rank 3 holds others: element [2] is 3.5, on rank 0 2; 1 of 4 numbers differ, by up to 1.5\n"
-              "  fix   make it alike on all ranks: one mh::manual_seed for all before weights are made, one "
-              "mh::distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by "
-              "mh::from_local. "
-              "mh::set_check_replicated(false) switches this check off");
-    // Told again, not let through, until it is mended.
+    EXPECT_EQ(
+        message_of([&] { x* p; }),
+        "aten::mul: argument 'other', a plain tensor, is not the same on all ranks; beside ShardTensors it "
+        "counts as replicated\n"
+        "  have  shape [4], Double; ranks 0, 1 hold the same\n"
+        "        rank 2 holds others: element [2] is 3, on rank 0 2; 1 of 4 numbers differ, by up to 1\n"
+        "        rank 3 holds others: element [2] is 3.5, on rank 0 2; 1 of 4 numbers differ, by up to 1.5\n"
+        "  fix   initialise it identically on all ranks: one mh::manual_seed for all before weights are made, one "
+        "mh::distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by "
+        "mh::from_local. "
+        "mh::set_check_replicated(false) switches this check off");
+    // Reported again, not accepted, until it is corrected.
     EXPECT_THAT(message_of([&] { x* p; }), HasSubstr("ranks 0, 1 hold the same"));
     p.copy_(at::arange(4, at::kDouble));
     EXPECT_EQ(message_of([&] { x* p; }), "");
@@ -168,7 +169,7 @@ TEST(CheckReplicated, OtherShapesAndTypesAreNamed) {
     EXPECT_THAT(message_of([&] { x* typed; }), HasSubstr("have  rank 0: shape [4], Float; ranks 1, 2: shape [4], Int"));
     // One rank is in another call.
     const at::Tensor one = at::ones({4});
-    EXPECT_THAT(message_of([&] { mesh->rank() == 1 ? x - one : x + one; }), HasSubstr("ranks have parted ways"));
+    EXPECT_THAT(message_of([&] { mesh->rank() == 1 ? x - one : x + one; }), HasSubstr("ranks have diverged"));
   });
 }
 
@@ -210,7 +211,7 @@ TEST(CheckReplicated, WhatPartsLaterIsFound) {
   }
 }
 
-// Each of the first sixteen: a tensor that is made anew is wrong at this one call only.
+// Each of the first sixteen: a tensor that is made again is wrong at this one call only.
 TEST(CheckReplicated, EachOfTheFirstMeetingsIsCompared) {
   for (int wrong = 0; wrong < 16; ++wrong) {
     on_mesh({2}, [&](const MeshPtr& mesh) {
@@ -237,7 +238,8 @@ TEST(CheckReplicated, ADifferenceThatWasCaughtIsCaughtAgain) {
   }
 }
 
-// Tensors made anew for every call are known by their kind alone: of 12 equal layers each is found, whichever it is.
+// Tensors made again for every call are known by their kind alone: of 12 equal layers each is found, whichever it
+// is.
 TEST(CheckReplicated, LayersOfOneKindAllHaveTheirTurn) {
   constexpr int kLayers = 12, kSteps = 4000;
   const at::Tensor same = make_tensor({4}, 2);
@@ -368,7 +370,7 @@ TEST(CheckReplicated, RandomNumbersOfDifferentSeedsAreNoTensor) {
       EXPECT_EQ(message_of(call), "");
       manual_seed(mesh->rank() == 2 ? 2 : 1);
       EXPECT_THAT(message_of(call), HasSubstr(": ranks draw different random numbers for one ShardTensor\n  have  "
-                                              "alike only among: ranks 0, 1; rank 2\n"));
+                                              "equal only among: ranks 0, 1; rank 2\n"));
       EXPECT_THAT(message_of(call), HasSubstr("ranks draw different random numbers"));
     }
     manual_seed(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor's strides tell how its block lies: contiguous() copies where it must, and kernels of others, which read
+// A tensor's strides tell how its block is: contiguous() copies where it must, and kernels of others, which read
 // memory after it, find what they expect.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -165,7 +165,7 @@ TEST(MemoryOrder, NewBlocksLieAsTheirTensorsSay) {
         SCOPED_TRACE(::testing::Message() << program.name << " " << spec(y)->to_string() << ", strides " << y.strides()
                                           << ", block " << to_local(y).strides());
         const bool gaps = !y.is_non_overlapping_and_dense();  // of a view, such as the real part
-        EXPECT_TRUE(gaps || spec(y)->has_partial() || lies_as(to_local(y), y.strides()));
+        EXPECT_TRUE(gaps || spec(y)->has_partial() || has_layout(to_local(y), y.strides()));
         const Tensor copy = y.contiguous();
         EXPECT_TRUE(to_local(copy).is_contiguous());
         EXPECT_EQ(difference(full_tensor(copy), program.run(full).detach(), 1e-10), "");
@@ -184,8 +184,8 @@ TEST(MemoryOrder, KernelsOfOthersGetWhatStridesSay) {
           for (const Program& program : kPrograms) {
             SCOPED_TRACE(::testing::Message() << program.name << " " << placements[0].to_string());
             const Tensor y = program.run(shard_of(full, mesh, placements)).detach().contiguous(),
-                         wanted = program.run(full).detach().contiguous();
-            EXPECT_EQ(difference(full_tensor(call_numbered(y)), call_numbered(wanted), 1e-10), "");
+                         expected = program.run(full).detach().contiguous();
+            EXPECT_EQ(difference(full_tensor(call_numbered(y)), call_numbered(expected), 1e-10), "");
           }
           const Tensor x = shard_of(full, mesh, placements);
           const std::vector<Tensor> list = {x, x.transpose(0, 3).contiguous().transpose(0, 3).contiguous()};
@@ -200,21 +200,21 @@ TEST(MemoryOrder, KernelsOfOthersGetWhatStridesSay) {
 }
 
 TEST(MemoryOrder, WhatKernelsOfOthersWriteArrives) {
-  const Tensor full = make_tensor({6, 4}, 1), wanted = numbered(full);
+  const Tensor full = make_tensor({6, 4}, 1), expected = numbered(full);
   on_mesh(
       {3},
       [&](const MeshPtr& mesh) {
         const SpecPtr spec = make_spec(mesh, {6, 4}, {shard(0, {1, 0, 5})});
         const Tensor block = to_local(shard_of(full, mesh, {shard(0, {1, 0, 5})})), turned = block.t().contiguous().t();
-        const Tensor x = from_local(turned, spec);  // says that rows lie one behind the other, and they do not
+        const Tensor x = from_local(turned, spec);  // says that rows are one behind the other, and they do not
         call<void(const Tensor&)>("number", x);
-        EXPECT_EQ(difference(full_tensor(x), wanted, 1e-12), "");
+        EXPECT_EQ(difference(full_tensor(x), expected, 1e-12), "");
         EXPECT_TRUE(to_local(x).is_alias_of(turned));
       },
       Fallback::kReplicate);
 }
 
-// from_local takes blocks as they lie, and all ranks say the same of them.
+// from_local takes blocks as they are, and all ranks say the same of them.
 TEST(MemoryOrder, BlocksThatAreGivenAreDeclared) {
   const Tensor full = make_tensor({7, 4}, 1);
   const auto turned = [](const Tensor& block) { return block.t().contiguous().t(); };

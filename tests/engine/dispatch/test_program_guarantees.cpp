@@ -42,7 +42,7 @@ std::string source_folder() {
   return here.substr(0, here.rfind("tests/engine/dispatch/test_program_guarantees.cpp"));
 }
 
-// True if a kernel is Moonhalo's: `origin` is what the dispatcher knows of it, "registered at FILE:LINE". Folders may
+// True if a kernel is Moonhalo's: `origin` is the dispatcher's record of it, "registered at FILE:LINE". Folders may
 // have any name.
 bool is_ours(const std::string& origin, const std::string& folder) {
   if (origin.rfind("moonhalo [", 0) == 0) return true;  // claim_operators
@@ -88,7 +88,7 @@ std::vector<std::string> words_of(std::string_view text) {
 }
 
 // S09: the list of what is intercepted is in one place, and says what LibTorch's own tables of kernels say; S08: so
-// plain tensors meet nothing of Moonhalo but what is on it.
+// plain tensors reach nothing of Moonhalo but what is on it.
 TEST(Rows, S08_S09_TheListOfInterceptionsIsWhatTheDispatcherHolds) {
   std::set<std::string> listed;
   for (const Interception& row : interceptions()) {
@@ -235,8 +235,8 @@ TEST(Rows, X01_UnmodifiedCodeRunsOnShards) {
   }
 }
 
-// S13: the Partial of a pool over the cut dim is reduced when a layer needs it, once, and only the pooled values
-// travel.
+// S13: the Partial of a pool over the cut dim is reduced when a layer needs it, once, and only the pooled values are
+// sent.
 TEST(Rows, S13_APartialIsResolvedByItsConsumer) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({2, 6, 9}, 1), mesh, {shard(2, {1, 5, 3})});

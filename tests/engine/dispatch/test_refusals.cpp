@@ -135,7 +135,7 @@ TEST(DeferredTensors, OfTwoThreadsDoNotMeet) {
   std::thread other([&] { theirs = deferred_init([] { return at::randn({3, 2}); }, 0); });
   other.join();
   const std::string message = message_of([&] { deferred_init([&] { return at::randn({3, 2}) + theirs; }, 0); });
-  EXPECT_THAT(message, HasSubstr("deferred tensors of two threads meet"));
+  EXPECT_THAT(message, HasSubstr("deferred tensors of two threads are combined"));
 }
 
 TEST(CapturedFactories, GiveThePlainCallsDtype) {

@@ -68,7 +68,7 @@ TEST(ResultStrides, D08_S26_ContiguousCopiesWhereThePlainOneDoes) {
   });
 }
 
-// Images whose channels lie last, through a network and back.
+// Images whose channels are last, through a network and back.
 TEST(ResultStrides, D08_ChannelsLast) {
   const Tensor full = make_tensor({2, 3, 8, 6}, 3), weight = make_tensor({4, 3, 3, 3}, 4);
   on_mesh({2}, [&](const MeshPtr& mesh) {

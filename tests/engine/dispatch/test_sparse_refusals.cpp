@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse tensors have no blocks: they are refused, on every rank alike, and the message says what to do.
+// Sparse tensors have no blocks: they are refused, on every rank, and the message says what to do.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

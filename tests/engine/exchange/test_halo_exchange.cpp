@@ -147,7 +147,7 @@ TEST(HaloExchange, X06_OrderOfEvents) {
       EXPECT_EQ(times.exchanges, 1);
       EXPECT_GT(times.under_way, 0);
       EXPECT_LE(times.waited, times.under_way);
-      note_halo("nobody listens");
+      note_halo("no process listens");
       EXPECT_EQ(events.size(), 3U);
     });
   }

@@ -101,9 +101,9 @@ void check_values(const std::vector<int64_t>& mesh_shape, const std::vector<Way>
       const MeshPtr mesh = spec(t[0])->mesh(), target = there(mesh);
       const at::Tensor start = from.rows ? redistribute(t[0], from.on(mesh)) : t[0];
       for (const Way& to : targets) {
-        const SpecPtr wanted = to.on(target);
-        const at::Tensor moved = async ? redistribute_async(start, wanted).wait() : redistribute(start, wanted);
-        EXPECT_EQ(spec(moved), wanted) << spec(moved)->to_string();
+        const SpecPtr expected = to.on(target);
+        const at::Tensor moved = async ? redistribute_async(start, expected).wait() : redistribute(start, expected);
+        EXPECT_EQ(spec(moved), expected) << spec(moved)->to_string();
         const at::Tensor square = moved * moved;
         // The oracle holds cotangents by placements, on the mesh of the inputs.
         results.push_back(target == mesh && !to.rows ? square : redistribute(square, replicated(mesh, kShape)));
@@ -170,17 +170,17 @@ TEST(Redistribute, LargeBlocksAreSummedAlike) {
     for (const auto dtype : {at::kDouble, at::kHalf}) {
       const at::Tensor full = make_tensor({720, 801}, 4, dtype), first = full * (mesh->rank() + 1);
       for (const ReduceOp op : {ReduceOp::kSum, kAvg, kMax}) {
-        for (const bool columns : {false, true}) {  // the addends lie by rows or by columns
+        for (const bool columns : {false, true}) {  // the addends are by rows or by columns
           const at::Tensor addend = columns ? first.t().contiguous().t() : first, before = addend.clone();
           const at::Tensor x = from_local(addend, make_spec(mesh, full.sizes(), {partial(op)}));
-          at::Tensor wanted = (full * 1).to(at::kDouble) + (full * 2).to(at::kDouble) + (full * 3).to(at::kDouble);
-          if (op == kAvg) wanted = wanted / 3;
-          if (op == kMax) wanted = at::maximum(full, full * 3).to(at::kDouble);
+          at::Tensor expected = (full * 1).to(at::kDouble) + (full * 2).to(at::kDouble) + (full * 3).to(at::kDouble);
+          if (op == kAvg) expected = expected / 3;
+          if (op == kMax) expected = at::maximum(full, full * 3).to(at::kDouble);
           for (const Placement& to : targets) {
             if (to.is_partial() && op != ReduceOp::kSum) continue;
             const at::Tensor result = full_tensor(redistribute(x, {to})).to(at::kDouble);
             EXPECT_TRUE(
-                at::allclose(result, wanted, dtype == at::kHalf ? 2e-3 : 1e-14, dtype == at::kHalf ? 2e-3 : 1e-14))
+                at::allclose(result, expected, dtype == at::kHalf ? 2e-3 : 1e-14, dtype == at::kHalf ? 2e-3 : 1e-14))
                 << dtype << " " << name(op) << " to " << to.to_string();
           }
           EXPECT_TRUE(addend.equal(before));
@@ -190,7 +190,7 @@ TEST(Redistribute, LargeBlocksAreSummedAlike) {
   });
 }
 
-// The ranks make the same calls, however their addends lie in memory.
+// The ranks make the same calls, however their addends are in memory.
 TEST(Redistribute, AddendsMayLieInOtherStridesOnEveryRank) {
   for (const auto& shape : std::vector<std::vector<int64_t>>{{7, 5}, {600, 500}}) {
     run_ranks(3, [&](Communicator& world) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions copied and added by one launch, against a loop of LibTorch's operators. The kernels' code runs on
-// make-believe devices, whose threads begin with the last.
+// simulated devices, whose threads begin with the last.
 #include "moonhalo/engine/exchange/regions.h"
 
 #include <ATen/ATen.h>
@@ -57,7 +57,7 @@ TEST_F(Regions, S16_CopiesAreThoseOfALoop) {
     for (int64_t dims = 0; dims <= 7; ++dims) {  // one more than the kernels take
       const std::vector<int64_t> shape(dims, dims > 4 ? 3 : 5);
       const at::Tensor host = numbers(shape, type), there = host.to(fake::device(0));
-      at::Tensor wanted = at::zeros(shape, type), got = wanted.to(fake::device(0));
+      at::Tensor expected = at::zeros(shape, type), got = expected.to(fake::device(0));
       std::vector<RegionCopy> copies;
       // Slabs of the first dim, one after the other, from other places and strides.
       for (int64_t row = 0; row < (dims == 0 ? 1 : shape[0]); ++row) {
@@ -72,11 +72,11 @@ TEST_F(Regions, S16_CopiesAreThoseOfALoop) {
           return dims > 1 ? part(t, from, length).transpose(0, dims - 1).contiguous().transpose(0, dims - 1)
                           : part(t, from, length);
         };
-        part(wanted, begin, length).copy_(part(host, from, length));
+        part(expected, begin, length).copy_(part(host, from, length));
         copies.push_back({turned(there), part(got, begin, length)});
       }
       copy_regions(copies);
-      EXPECT_EQ(difference(got.cpu(), wanted, 0), "") << type << " of " << dims << " dims";
+      EXPECT_EQ(difference(got.cpu(), expected, 0), "") << type << " of " << dims << " dims";
     }
   }
 }
@@ -86,16 +86,16 @@ TEST_F(Regions, S16_SumsAreThoseOfALoopInOrder) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kComplexFloat, at::kLong}) {
     for (const int regions : {1, 7, 40}) {
       const std::vector<int64_t> shape{3, 6, 5};
-      at::Tensor wanted = numbers(shape, type), got = wanted.to(fake::device(0));
+      at::Tensor expected = numbers(shape, type), got = expected.to(fake::device(0));
       std::vector<RegionSum> here, there;
       for (int r = 0; r < regions; ++r) {
         const auto [begin, length] = box_in(shape);
         here.push_back({begin, numbers(length, type)});
         there.push_back({begin, here.back().part.to(fake::device(0))});
       }
-      add_regions(wanted, here);
+      add_regions(expected, here);
       add_regions(got, there);
-      EXPECT_EQ(difference(got.cpu(), wanted, 0), "") << type << ", " << regions << " regions";
+      EXPECT_EQ(difference(got.cpu(), expected, 0), "") << type << ", " << regions << " regions";
     }
   }
 }

@@ -101,7 +101,7 @@ std::string error_of(int rank, const Program& program, std::chrono::milliseconds
   launch.size = 2;
   launch.why = "a test";
   const MeetingPlace place{"127.0.0.1", program.port(), rank == 0, "x"};
-  return message_of([&] { meet(launch, place, limit); });
+  return message_of([&] { join_ranks(launch, place, limit); });
 }
 
 const struct {

@@ -56,10 +56,10 @@ std::string hear(const Socket& socket, size_t size) {
   return read_all(socket.get(), text.data(), size, at_last()) ? text : "";
 }
 
-/// Rank 0 of four, called at its port. It takes the ranks that are `wanted`.
+/// Rank 0 of four, called at its port. It takes the ranks that are `required`.
 class Rank {
  public:
-  explicit Rank(std::function<bool(int)> wanted = [](int) { return true; }) : wanted_(std::move(wanted)) {
+  explicit Rank(std::function<bool(int)> expected = [](int) { return true; }) : wanted_(std::move(expected)) {
     thread_ = std::thread([this] {
       Callers callers(listener_.socket.get(), kCalled);
       while (!ended_) {
@@ -120,7 +120,7 @@ TEST(Handshake, Y21_TakesNoProofOfAnythingElse) {
     const Socket socket = rank.visit();
     EXPECT_TRUE(say(socket, call_of(1, kDraw)));
     const std::string answer = hear(socket, 64);
-    EXPECT_NE(answer.substr(0, 32), old);  // draws anew
+    EXPECT_NE(answer.substr(0, 32), old);  // draws again
     old = answer.substr(0, 32);
     EXPECT_TRUE(say(socket, prove(kDraw + old)));
     return hear(socket, 1);

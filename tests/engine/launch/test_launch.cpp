@@ -143,7 +143,7 @@ TEST(LaunchErrors, NumbersThatAreNoneOrDoNotFit) {
 
 // Whoever is believed, launchers that say otherwise are named.
 TEST(NotBelieved, NamesVariablesThatSayOtherwise) {
-  const auto text = [](const Variables& variables) { return detect(variables).not_believed; };
+  const auto text = [](const Variables& variables) { return detect(variables).ignored_variables; };
 
   EXPECT_EQ(text({}), "");
   EXPECT_EQ(text(kTorchrun), "");

@@ -55,7 +55,7 @@ TEST(MeetingPlace, IsWhereTheLauncherSays) {
   }
   torchrun["MASTER_PORT"] = "295oo";
   EXPECT_THAT(message_of([&] { place_of(torchrun, Launch::kTorchrun, 0); }),
-              HasSubstr("launch: MASTER_PORT is no port\n  have  MASTER_PORT=295oo"));
+              HasSubstr("launch: MASTER_PORT is not a port\n  have  MASTER_PORT=295oo"));
 }
 
 TEST(MeetingPlace, OfAStepOfSlurmIsItsFirstNode) {
@@ -106,8 +106,8 @@ std::vector<std::string> of_ranks(const std::vector<Coming>& come, std::chrono::
       std::this_thread::sleep_for(come[i].after);
       said[i] = message_of([&] {
         const MeetingPlace place{host, port, come[i].rank == 0, "x", come[i].job};
-        const auto world =
-            make_transport_communicators(meet(rank_of(come[i].rank, come[i].size), place, limit, note_after), 1)[0];
+        const auto world = make_transport_communicators(
+            join_ranks(rank_of(come[i].rank, come[i].size), place, limit, note_after), 1)[0];
         body(*world);
       });
     });
@@ -160,16 +160,16 @@ TEST(Meeting, Y21_RanksListenAtTheAddressThatIsGiven) {
 TEST(Meeting, NamesARankThatDoesNotCome) {
   const auto attempt = [](std::chrono::milliseconds limit) {
     const auto said = of_ranks(first_ranks(2, 3), limit, [](Communicator&) { FAIL(); });
-    const std::string wanted = "launch: rank 2 of 3 has not come within " + seconds_text(limit) + "\n  have  a test";
+    const std::string expected = "launch: rank 2 of 3 has not come within " + seconds_text(limit) + "\n  have  a test";
     for (const std::string& text : said) {
-      if (text.find(wanted) == std::string::npos) return "instead of \"" + wanted + "\": " + text;
+      if (text.find(expected) == std::string::npos) return "instead of \"" + expected + "\": " + text;
     }
     return std::string();
   };
   EXPECT_EQ(testing::with_longer_limits(700ms, attempt), "");
 }
 
-// Two jobs with one MASTER_PORT, or wrong numbers: all hear of it at once, whoever came first.
+// Two jobs with one MASTER_PORT, or wrong numbers: all are notified at once, whoever came first.
 TEST(Meeting, X22_OfRanksThatDoNotFitTogetherEndsAtOnce) {
   const struct {
     std::vector<Coming> come;
@@ -197,7 +197,7 @@ TEST(Meeting, X22_OfRanksThatDoNotFitTogetherEndsAtOnce) {
   }
 }
 
-// One who waits is told for what, long before the limit.
+// A waiting process reports for what, long before the limit.
 TEST(Meeting, TellsWhatItWaitsFor) {
   const struct {
     int late;
@@ -234,11 +234,11 @@ TEST(Meeting, NeedsAStore) {
   const testing::HeldPort held;
   if (testing::has_ipv6()) {
     const MeetingPlace six{"::1", held, false, "x"};
-    EXPECT_THAT(message_of([&] { meet(rank_of(1, 2), six, 50ms); }),
+    EXPECT_THAT(message_of([&] { join_ranks(rank_of(1, 2), six, 50ms); }),
                 HasSubstr("launch: cannot reach the store at [::1]:" + std::to_string(six.port)));
   }
   const MeetingPlace nowhere{"127.0.0.1", held, false, "x"};
-  EXPECT_THAT(message_of([&] { meet(rank_of(1, 2), nowhere, 1s); }),
+  EXPECT_THAT(message_of([&] { join_ranks(rank_of(1, 2), nowhere, 1s); }),
               HasSubstr("launch: cannot reach the store at 127.0.0.1:" + std::to_string(nowhere.port)));
 }
 

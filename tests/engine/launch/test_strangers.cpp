@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that are no ranks of a job and reach its store and its ports, on loopback.
+// Processes that are not ranks of a job and reach its store and its ports, on loopback.
 #include <ATen/ATen.h>
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -107,7 +107,7 @@ std::vector<std::string> with_stranger(const std::function<void(Stranger&)>& wor
     launch.why = "a test";
     const MeetingPlace place{"127.0.0.1", port, rank == 0, "x", "", rank == 0 ? keys.first : keys.other};
     said[rank] = message_of([&] {
-      const auto world = make_transport_communicators(meet(launch, place, limit, 10s), 1)[0];
+      const auto world = make_transport_communicators(join_ranks(launch, place, limit, 10s), 1)[0];
       at::Tensor data = at::full({1000}, rank + 1, at::kLong);
       world->all_reduce(data);
       EXPECT_EQ(data[999].item<int64_t>(), 3);
@@ -155,7 +155,7 @@ TEST(Strangers, Y21_GuessNoSecret) {
   for (const std::string& secret : secrets) EXPECT_EQ(secret.size(), 64u);
 }
 
-/// The call of rank 1, and what is no proof.
+/// The call of rank 1, and what is not a proof.
 std::string forged_call(char proof) {
   return std::string("moonhal1") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(32, 'a') + std::string(32, proof);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two jobs whose ranks meet at one port.
+// Two jobs whose ranks connect at one port.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class Ranks {
       launch.why = "a test";
       const MeetingPlace place{"127.0.0.1", port_, one.rank == 0, one.job.run, one.job.id};
       one.said = message_of([&] {
-        const auto world = make_transport_communicators(meet(launch, place, kHang, tell_), 1)[0];
+        const auto world = make_transport_communicators(join_ranks(launch, place, kHang, tell_), 1)[0];
         at::Tensor data = at::ones({1}, at::kLong);
         world->all_reduce(data);
         EXPECT_EQ(data.item<int64_t>(), one.job.size);

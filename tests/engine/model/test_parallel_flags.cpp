@@ -97,10 +97,10 @@ TEST(ParallelFlags, V24_AsyncMovesGiveTheSameBits) {
       EXPECT_EQ(spec(gradient), spec(runs[1].at(name))) << name;
       EXPECT_TRUE(whole(gradient).equal(whole(runs[1].at(name)))) << name;
     }
-    // Several at once travel together.
+    // Several at once are sent together.
     const at::Tensor a = shard_of(make_tensor({5, 6}, 1), mesh, {shard(0)}),
                      b = shard_of(make_tensor({5, 6}, 2), mesh, {shard(1)});
-    const ArgumentPlan plan{.wanted = Placements{replicate()}, .async = true};
+    const ArgumentPlan plan{.required = Placements{replicate()}, .async = true};
     const auto moved = move_arguments({a, {}, b}, mesh, {plan, plan, plan}, "here");
     EXPECT_TRUE(to_local(moved[0]).equal(make_tensor({5, 6}, 1)) && !moved[1].defined() &&
                 to_local(moved[2]).equal(make_tensor({5, 6}, 2)));
@@ -230,7 +230,7 @@ TEST(ParallelFlags, V26_FactoriesWithinForward) {
       for (const auto* seen : {&off, &on, &planned}) EXPECT_EQ(difference(whole((*seen)[i]), plain[i], 1e-12), "") << i;
       if (i < 2) continue;
       EXPECT_FALSE(is_shard_tensor(off[i])) << i;   // off by default
-      const bool constant = i + 1 == plain.size();  // at::tensor is no factory
+      const bool constant = i + 1 == plain.size();  // at::tensor is not a factory
       EXPECT_EQ(is_shard_tensor(on[i]), !constant) << i;
       if (!constant) EXPECT_TRUE(spec(on[i])->is_replicate()) << i;
     }

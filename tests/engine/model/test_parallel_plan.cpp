@@ -45,10 +45,10 @@ std::string text_of(const SignaturePlan& plan) {
   for (const auto& one : plan.by_position) {
     text += " [";
     if (one && one->plain) text += text_of(*one->plain) + " as ";
-    text += one ? (one->wanted ? text_of(*one->wanted) : "is") + (one->local ? ", local]" : "]") : "]";
+    text += one ? (one->required ? text_of(*one->required) : "is") + (one->local ? ", local]" : "]") : "]";
   }
   while (text.ends_with(" []")) text.resize(text.size() - 3);  // no list need end with what is left alone
-  for (const auto& [name, one] : plan.by_name) text += " " + name + " [" + text_of(*one.wanted) + "]";
+  for (const auto& [name, one] : plan.by_name) text += " " + name + " [" + text_of(*one.required) + "]";
   return text;
 }
 std::string outcome(const std::string& json, std::vector<int64_t> mesh = {3}) {
@@ -177,7 +177,7 @@ struct RefusedCase {
 };
 
 const RefusedCase kRefused[] = {
-    {"NoJson", "{", "plan: this is no valid JSON"},
+    {"NoJson", "{", "plan: this is not valid JSON"},
     {"P13Number", "3",
      "Expect ParallelStyle or table {name = ParallelStyle} or {parameter = ..., forward = ...}, found number"},
     {"NumberForAName", R"json({"words": 3})json", "plan[\"words\"]: Expect ParallelStyle, found number"},
@@ -187,7 +187,7 @@ const RefusedCase kRefused[] = {
     {"UnknownOption", R"json({"words": {"style": "RowwiseParallel", "output_layout": "R"}})json",
      "unknown key 'output_layout'; did you mean 'output_layouts'"},
     {"NoPlacement", R"json({"parameter": {"scale": "Shrad(0)"}})json",
-     "plan.parameter[\"scale\"]: 'Shrad(0)' is no placement"},
+     "plan.parameter[\"scale\"]: 'Shrad(0)' is not a placement"},
     {"NoReduction", R"json({"forward": {"words.input": ["P(mean)"]}})json", "mean"},
     {"Side", R"json({"forward": {"words.ouput": ["R"]}})json",
      "neither in .input nor in .output; did you mean 'output'?"},
@@ -197,26 +197,26 @@ const RefusedCase kRefused[] = {
      "'blocks.*.fc3.weight' matches no parameter"},
     {"RegexOfAnotherName", R"json({"parameter": {"blocks\\.0\\.fc[^1-9]\\.weight": "R"}})json", "matches no parameter"},
     {"BadRange", R"json({"parameter": {"fc[9-1]\\d": "R"}})json",
-     "'fc[9-1]\\d' is no valid pattern: a range without an end at character 5"},
+     "'fc[9-1]\\d' is not a valid pattern: a range without an end at character 5"},
     {"ReferenceBack", R"json({"parameter": {"(a)\\1": "R"}})json",
-     "is no valid pattern: \\1 is not known at character 6"},
+     "is not a valid pattern: \\1 is not known at character 6"},
     {"TooManyRepeats", R"json({"parameter": {"((\\d{100}){100}){100}": "R"}})json",
      "it repeats to more than 4000 characters"},
     {"EmptySize", R"json({"parameter": {"scale": "S(0, {4, })"}})json",
-     "plan.parameter[\"scale\"]: 'S(0, {4, })' is no placement: a block size is wanted at character 10"},
+     "plan.parameter[\"scale\"]: 'S(0, {4, })' is not a placement: a block size is required at character 10"},
     {"LargeSize", R"json({"parameter": {"scale": "S(0, {9223372036854775808})"}})json",
      "a block size has at most 15 digits at character 22"},
-    {"MoreText", R"json({"parameter": {"scale": "S(0) S(1)"}})json", "nothing more is wanted at character 6"},
+    {"MoreText", R"json({"parameter": {"scale": "S(0) S(1)"}})json", "nothing more is required at character 6"},
     {"KeyTwice", R"json({"parameter": {"scale": "R", "scale": "S(0)"}})json",
      "plan: the key 'scale' stands twice in one table"},
     {"LargeInteger", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 18446744073709551615}})json",
-     "plan[\"words\"].sequence_dim: 18446744073709551615 is no integer of 64 bits"},
+     "plan[\"words\"].sequence_dim: 18446744073709551615 is not an integer of 64 bits"},
     {"LargeNumber", R"json({"words": {"style": "SequenceParallel", "sequence_dim": 1e999}})json",
      "plan: a number does not fit 64 bits"},
     {"StarIsOnePart", R"json({"parameter": {"blocks.*.weight": "R"}})json", "matches no parameter"},
     {"Ambiguous", R"json({"parameter": {"blocks.?.fc1.bias": "R", "blocks.*.fc1.bias": "S(0)"}})json",
      "both match parameter"},
-    {"BadPattern", R"json({"parameter": {"blocks\\.(": "R"}})json", "is no valid pattern"},
+    {"BadPattern", R"json({"parameter": {"blocks\\.(": "R"}})json", "is not a valid pattern"},
     {"Dim", R"json({"parameter": {"scale": "S(1)"}})json", "'scale' cannot be Shard(1), its shape is [4]"},
     {"PartialParameter", R"json({"parameter": {"scale": "P"}})json", "'scale' cannot be Partial(sum)"},
     {"OnePlacementPerMeshDim",
@@ -279,7 +279,7 @@ TEST(ParallelPlan, ListsOfBlockSizesMayBeLong) {
   EXPECT_EQ(plan.parameters[0].second[0].sizes.size(), 100000U);
   EXPECT_EQ(plan.parameters[0].second[0].sizes[0], 7);
   EXPECT_THAT(message_of([&] { parse_placement("S(0, {" + sizes + " 5})"); }),
-              HasSubstr("28, 128, 128 5})' is no placement: a , or } is wanted at character 500004"));
+              HasSubstr("28, 128, 128 5})' is not a placement: a , or } is required at character 500004"));
 }
 
 // B9: hours for anything that backtracks.
@@ -309,7 +309,7 @@ TEST(ParallelPlan, RegularExpressionsFitWholeNames) {
     EXPECT_EQ(NameRegex(pattern).fits(name), fits) << pattern << " " << name;
   for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "a{,2}\\d",
                             "^*\\d", "(?=a)\\d", "[[:alpha:]]\\d", "\\b"}) {
-    EXPECT_THAT(message_of([&] { NameRegex regex(wrong); }), HasSubstr("is no valid pattern: ")) << wrong;
+    EXPECT_THAT(message_of([&] { NameRegex regex(wrong); }), HasSubstr("is not a valid pattern: ")) << wrong;
   }
   EXPECT_THAT(message_of([] { NameRegex regex(std::string(100000, '(')); }),
               HasSubstr("nested deeper than 100 levels"));
@@ -323,7 +323,7 @@ TEST(ParallelPlan, FilesAreRefusedByName) {
     return message_of([&] { load_plan(path); });
   };
 
-  EXPECT_THAT(refused(std::string(1000000, '[')), HasSubstr(path + ": this is no valid JSON"));
+  EXPECT_THAT(refused(std::string(1000000, '[')), HasSubstr(path + ": this is not valid JSON"));
   EXPECT_THAT(refused(std::string(1000000, '[') + std::string(1000000, ']')),
               HasSubstr(path + ": Expect ParallelStyle or table"));
   EXPECT_THAT(refused(R"({"a": {"style": "custom", "number": 1}})"),

@@ -131,7 +131,7 @@ const Row kRows[] = {
      }},
 };
 
-std::vector<Input> inputs_of(const Held& way) {
+std::vector<Input> inputs_of(const PlacementCase& way) {
   return {{kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true}, {make_tensor({6}, 3)}};
 }
 
@@ -142,7 +142,7 @@ TEST(Checkpoint, GivesWhatTheSegmentGives) {
       expect_on_ways({{row.name, [&](const List& t) { return row.run(checkpointed, t); }}}, inputs_of,
                      {.backward = false});
     }
-    for (const Held& way : kFieldWays) {
+    for (const PlacementCase& way : kFieldWays) {
       SCOPED_TRACE(std::string(row.name) + " beside itself " + way.name);
       on_mesh(way.mesh, [&](const MeshPtr& mesh) {
         const List t = {shard_of(kField, mesh, way.placements), make_tensor({6, 5}, 2),

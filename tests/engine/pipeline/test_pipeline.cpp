@@ -25,7 +25,7 @@ at::Tensor whole(const at::Tensor& tensor) {
   return is_shard_tensor(tensor) ? full_tensor(tensor.detach()) : tensor.detach();
 }
 
-/// A model of four stages: how its parameters and fields lie is decided by `place`.
+/// A model of four stages: how its parameters and fields are is decided by `place`.
 struct Net {
   using Place = std::function<at::Tensor(const at::Tensor&, size_t number)>;
 

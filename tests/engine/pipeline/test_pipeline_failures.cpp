@@ -35,7 +35,7 @@ TEST(Pipeline, N17_AFailingStageIsOneErrorOnAllRanks) {
       {"gives_nothing", "stage 2, micro-batch 2: the stage gave no tensor", [](const Tensors&) { return Tensors{}; },
        sum},
       {"sparse", "tensor between stages", [](const Tensors& in) { return Tensors{in[0].to_sparse()}; }, sum},
-      {"loss_of_many", "micro-batch 2: the loss is no single number\n  have  Double [200, 200]", good,
+      {"loss_of_many", "micro-batch 2: the loss is not a single number\n  have  Double [200, 200]", good,
        [](const Tensors& out, int64_t micro) { return micro == 2 ? out[0] : out[0].sum(); }},
       {"nothing_to_train", "micro-batch 2: nothing to train", good,
        [](const Tensors& out, int64_t micro) { return micro == 2 ? out[0].detach().sum() : out[0].sum(); }},

@@ -91,7 +91,7 @@ TEST(PipelineSchedule, TheSimulatorFindsWhatIsWrong) {
   };
   constexpr Pass kF = Pass::kForward, kB = Pass::kBackward;
 
-  EXPECT_THAT(said({{{kF, 0, 0}, {kB, 0, 0}}, {{kF, 1, 0}}}, 2, 1), HasSubstr("3 calls where 4 are wanted"));
+  EXPECT_THAT(said({{{kF, 0, 0}, {kB, 0, 0}}, {{kF, 1, 0}}}, 2, 1), HasSubstr("3 calls where 4 are required"));
   EXPECT_THAT(said({{{kF, 0, 0}, {kF, 0, 0}}, {}}, 2, 1), HasSubstr("F0.0 is made twice"));
   EXPECT_THAT(said({{{kF, 1, 0}}, {{kF, 0, 0}}}, 2, 1), HasSubstr("F1.0 does not belong on rank 0"));
   EXPECT_THAT(said({{{kF, 0, 1}, {kF, 0, 0}}, {{kF, 1, 0}, {kF, 1, 1}}}, 2, 2),
@@ -109,7 +109,8 @@ TEST(PipelineSchedule, TheSimulatorFindsWhatIsWrong) {
 
 TEST(PipelineSchedule, RanksThatWaitForEachOtherAreFound) {
   constexpr Pass kF = Pass::kForward, kB = Pass::kBackward;
-  // Rank 0 wants the gradient of micro-batch 0 before it sends micro-batch 1, rank 1 wants 1 before it gives that of 0.
+  // Rank 0 needs the gradient of micro-batch 0 before it sends micro-batch 1, rank 1 needs 1 before it gives that
+  // of 0.
   const PipelineSchedule schedule = {{{kF, 0, 0}, {kB, 0, 0}, {kF, 0, 1}, {kB, 0, 1}},
                                      {{kF, 1, 0}, {kF, 1, 1}, {kB, 1, 0}, {kB, 1, 1}}};
   EXPECT_THAT(message_of([&] { simulate(schedule, 2, 2); }),

@@ -13,7 +13,7 @@
 namespace moonhalo::testing::test_tensor_link {
 namespace {
 
-// The memory of a stage that is ahead of the next one: no more lists than the link has room for.
+// The memory of a stage that is ahead of the next one: no more lists than the link has space for.
 TEST(Pipeline, LinksHaveRoomForTheirCapacity) {
   for (const int64_t capacity : {1, 2, 3}) {
     std::atomic<int64_t> sent = 0;

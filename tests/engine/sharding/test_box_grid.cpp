@@ -79,9 +79,9 @@ TEST(X15_BoxGrid, Refusals) {
        {},
        "boxes: ranks 0 and 1 own the same elements\n  have  rank 0: rows 0 to 3; rank 1: rows 2 to 5"},
       {{box({0}, {3}), box({0}, {3})}, {}, "boxes: ranks 0 and 1 own the same elements"},
-      {{box({0}, {3}), box({4}, {3})}, {}, "boxes: nobody owns rows 3 to 4 of dim 0"},
-      {{box({1}, {3}), box({4}, {3})}, {}, "boxes: nobody owns rows 0 to 1 of dim 0"},
-      {{box({0}, {3}), box({3}, {3})}, {7}, "boxes: nobody owns rows 6 to 7 of dim 0"},
+      {{box({0}, {3}), box({4}, {3})}, {}, "boxes: no rank owns rows 3 to 4 of dim 0"},
+      {{box({1}, {3}), box({4}, {3})}, {}, "boxes: no rank owns rows 0 to 1 of dim 0"},
+      {{box({0}, {3}), box({3}, {3})}, {7}, "boxes: no rank owns rows 6 to 7 of dim 0"},
       {{box({0}, {3}), box({3}, {3})}, {5}, "boxes: the box of rank 1 reaches beyond the field along dim 0"},
       {{box({0}, {3}), box({3, 0}, {3, 1})}, {}, "boxes: ranks 0 and 1 have boxes of different numbers of dims"},
       {{box({0}, {3}), box({3}, {-1})}, {}, "boxes: negative numbers in the box of rank 1"},
@@ -103,7 +103,7 @@ TEST(X15_BoxGrid, Refusals) {
        {},
        "boxes: 5 ranks form no grid around 4 boxes that have elements\n  have  1 ranks without any"},
       {{box({0, 0}, {2, 2}), box({0, 0}, {0, 0}), box({2, 2}, {2, 2})}, {}, "boxes: the boxes form no grid"},
-      {{box({0}, {0}), box({0}, {0})}, {3}, "boxes: nobody owns rows 0 to 3 of dim 0"},
+      {{box({0}, {0}), box({0}, {0})}, {3}, "boxes: no rank owns rows 0 to 3 of dim 0"},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(one.text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meshes of devices, on make-believe ones.
+// Meshes of devices, on simulated ones.
 #include "moonhalo/engine/sharding/mesh_device.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "moonhalo/engine/comm/rank_device.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/oracle.h"
@@ -36,7 +36,7 @@ TEST_F(MeshDevice, EachRankHasADeviceOfItsOwn) {
 
     EXPECT_EQ(device_of(*mesh), fake::device(world.rank()));
     EXPECT_EQ(at::empty({2}, at::Device("fake")).device(), fake::device(world.rank()));
-    // Slices, and meshes of one rank, lie there too.
+    // Slices, and meshes of one rank, are there too.
     EXPECT_EQ(device_of(*mesh->slice({"rows"})), fake::device(world.rank()));
     EXPECT_EQ(device_of(*init_device_mesh(*make_self_communicator(), "fake", {1})), fake::device(world.rank()));
     EXPECT_EQ(device_of(*init_device_mesh(world, "cpu", {3})), c10::Device(at::kCPU));
@@ -161,7 +161,7 @@ TEST_F(MeshDevice, AShardTensorStaysOnTheDeviceOfItsMesh) {
   });
 }
 
-// On the first rank both are one device; it is told no less.
+// On the first rank both are one device; the error is the same.
 TEST_F(MeshDevice, MeshesOfOneDeviceAndOfEachRanksOwnDiffer) {
   on_ranks(2, [](Communicator& world) {
     const MeshPtr own = init_device_mesh(world, "fake", {2}), shared = init_device_mesh(world, "fake:0", {2});
@@ -185,8 +185,9 @@ TEST_F(MeshDevice, ADeviceOfOneRankIsRefusedOnEveryRank) {
 
     EXPECT_THAT(message_of([&] { check_all_stay(*spec(x), fake::device(0)); }),
                 AllOf(HasSubstr("stay on the device of their mesh"),
-                      HasSubstr("wanted on fake:0, where the blocks of rank 1 do not lie"), HasSubstr("\n  fix   ")));
-    EXPECT_THAT(message_of([&] { check_all_stay(*spec(y), fake::device(0)); }), HasSubstr("on cpu, wanted on fake:0"));
+                      HasSubstr("expected on fake:0, where the blocks of rank 1 are not"), HasSubstr("\n  fix   ")));
+    EXPECT_THAT(message_of([&] { check_all_stay(*spec(y), fake::device(0)); }),
+                HasSubstr("on cpu, expected on fake:0"));
     check_all_stay(*spec(x), device_of(*own));
     check_all_stay(*spec(x), c10::Device("fake"));
     check_all_stay(*spec(y), c10::Device("cpu:0"));

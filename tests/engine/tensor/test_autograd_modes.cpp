@@ -38,7 +38,7 @@ TEST(Modes, InferenceAndNoGradGiveTheSame) {
   };
   const std::vector<ProgramN> rows = {{"inference", under([] { return std::make_unique<c10::InferenceMode>(); })},
                                       {"no_grad", under([] { return std::make_unique<at::NoGradGuard>(); })}};
-  expect_on_ways(rows, [](const Held& way) {
+  expect_on_ways(rows, [](const PlacementCase& way) {
     return std::vector<Input>{{kField, way.placements}, {make_tensor({4, 4, 3, 3}, 2), {}, true, true}};
   });
 }
@@ -71,7 +71,7 @@ TEST(Modes, GradModeWithinAProgram) {
                      (y * constant).sum().backward();
                      return List{x.grad()};
                    }}},
-                 [](const Held& way) {
+                 [](const PlacementCase& way) {
                    return std::vector<Input>{{kField, way.placements}};
                  },
                  {.backward = false});
@@ -174,7 +174,7 @@ TEST(Modes, AutocastInBfloat16) {
       return row.run(t);
     };
     expect_on_ways({{row.name, cast}},
-                   [](const Held& way) {
+                   [](const PlacementCase& way) {
                      return std::vector<Input>{{kField.to(at::kFloat), way.placements},
                                                {make_tensor({4, 4, 3, 3}, 2, at::kFloat), {}, true, true},
                                                {make_tensor({6, 5}, 3, at::kFloat)}};

@@ -33,7 +33,7 @@ at::Tensor whole(const at::Tensor& tensor) {
   return tensor.defined() && is_shard_tensor(tensor) ? full_tensor(tensor) : tensor;
 }
 
-std::vector<Input> field_and_weights(const Held& way) {
+std::vector<Input> field_and_weights(const PlacementCase& way) {
   return {{kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true}, {make_tensor({6}, 3)}};
 }
 
@@ -129,7 +129,7 @@ TORCH_LIBRARY_IMPL(moonhalo_test, CPU, library) { library.impl("running_product"
 TORCH_LIBRARY_IMPL(moonhalo_test, AutogradCPU, library) { library.impl("running_product", &running_product_autograd); }
 
 TEST(AutogradOfUsers, V13_AnOperatorWithoutARuleRunsOnBlocks) {
-  const auto rows = [](const Held& way) {
+  const auto rows = [](const PlacementCase& way) {
     return [&way](const List& t) {
       Placements cut = way.placements;
       for (Placement& one : cut) one.sizes.clear();
@@ -138,8 +138,8 @@ TEST(AutogradOfUsers, V13_AnOperatorWithoutARuleRunsOnBlocks) {
                        {.in_placements = {cut, copies}, .out_placements = {cut}});
     };
   };
-  for (const Held& way : kFieldWays) {
-    if (way.placements.back().dim == 3) continue;  // along the columns it is no function of blocks
+  for (const PlacementCase& way : kFieldWays) {
+    if (way.placements.back().dim == 3) continue;  // along the columns it is not a function of blocks
     SCOPED_TRACE(way.name);
     for (const bool plain : {true, false}) {
       expect_same_as_plain(way.mesh, {{kField, way.placements}, {make_tensor({5}, 2), {}, true, plain}}, rows(way));

@@ -74,7 +74,7 @@ TEST(FrontParameters, N36_WhatNothingIsSaidOfIsRefusedWhereAllRanksHaveTheSame) 
   });
 }
 
-// Facts of one rank are told to all: none goes on where another refuses.
+// Facts of one rank are sent to all: none goes on where another refuses.
 TEST(FrontParameters, N36_AllRanksRefuseWhatOneRankHas) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor scale = make_tensor({4}, 1).requires_grad_();
@@ -83,7 +83,7 @@ TEST(FrontParameters, N36_AllRanksRefuseWhatOneRankHas) {
     const at::Tensor x = from_local(block, mesh, {shard(0)}) * twice;
 
     const at::Tensor mixed = mesh->rank() == 1 ? block * twice : block;
-    EXPECT_THAT(message_of([&] { from_local(mixed, mesh, {shard(0)}); }), HasSubstr("meets ShardTensors"));
+    EXPECT_THAT(message_of([&] { from_local(mixed, mesh, {shard(0)}); }), HasSubstr("is combined with ShardTensors"));
 
     // One rank alone has a graph: nothing is compared but the number of leaves, and no rank waits.
     const at::Tensor leaf = make_tensor({4}, 7).requires_grad_();

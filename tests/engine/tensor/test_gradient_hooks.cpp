@@ -35,7 +35,7 @@ List penalised(const List& t) {
 }
 
 TEST(Autograd, PenaltyOnTheSlopeOfANet) {  // X01
-  expect_on_ways({{"penalised", penalised}}, [](const Held& way) {
+  expect_on_ways({{"penalised", penalised}}, [](const PlacementCase& way) {
     return std::vector<Input>{{kField, way.placements},
                               {make_tensor({4, 4, 3, 3}, 2), {}, true, true},
                               {make_tensor({4}, 3)},
@@ -139,7 +139,7 @@ const std::vector<Program1> kTwiceDifferentiable = {
 TEST(Autograd, SecondDerivatives) {  // S07, S14
   for (const Program1& row : kTwiceDifferentiable) {
     expect_on_ways({{row.name, [&](const List& t) { return row.run(t[0]); }}},
-                   [](const Held& way) {
+                   [](const PlacementCase& way) {
                      return std::vector<Input>{{kField, way.placements}};
                    },
                    {.double_backward = true});
@@ -351,7 +351,7 @@ const std::vector<ProgramN> kAsked = {
 
 TEST(Autograd, GradAndBackwardAndHooks) {  // S14, S27
   expect_on_ways(kAsked,
-                 [](const Held& way) {
+                 [](const PlacementCase& way) {
                    return std::vector<Input>{
                        {kField, way.placements}, {make_tensor({6, 5}, 2), {}, true, true}, {make_tensor({6}, 3)}};
                  },

@@ -173,7 +173,7 @@ TEST(X15_HostBlock, RefusesWhatDoesNotFit) {
                 }),
                 HasSubstr("block: the ghosts of dim 0"));
     EXPECT_THAT(message([](Block& b) { b.stride = {-4, 1}; }), HasSubstr("block: stride -4 along dim 0"));
-    EXPECT_THAT(message([](Block& b) { b.global = {8, 9}; }), HasSubstr("boxes: nobody owns rows 7 to 8 of dim 0"));
+    EXPECT_THAT(message([](Block& b) { b.global = {8, 9}; }), HasSubstr("boxes: no rank owns rows 7 to 8 of dim 0"));
     EXPECT_THAT(message([&](Block& b) {
                   if (last) b.dtype = at::kFloat;
                 }),

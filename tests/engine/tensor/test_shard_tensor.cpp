@@ -98,7 +98,7 @@ TEST(ShardTensor, DerivedSpecsNeedNoCommunication) {  // S19
   });
 }
 
-// A handle on the block on one rank only must not make ranks part ways.
+// A handle on the block on one rank only must not make ranks diverge.
 TEST(ShardTensor, APartialIsSummedUpOnAllRanksOrOnNone) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor addend = at::full({4}, -1.0 - mesh->rank(), at::kDouble);

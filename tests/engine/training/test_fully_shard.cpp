@@ -14,7 +14,7 @@
 
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
-#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/gradient_sync.h"
@@ -45,17 +45,17 @@ TEST(Stored, IsWrittenAndReadAndKept) {
 
 TEST(LevelSizes, GivesRowsLeftOverToWhoHoldsLeast) {
   Sizes held(3, 0);
-  EXPECT_EQ(level_sizes(7, 10, held), (Sizes{3, 2, 2}));
-  EXPECT_EQ(level_sizes(5, 1, held), (Sizes{1, 2, 2}));
-  EXPECT_EQ(level_sizes(2, 1, held), (Sizes{0, 1, 1}));
+  EXPECT_EQ(balanced_shard_sizes(7, 10, held), (Sizes{3, 2, 2}));
+  EXPECT_EQ(balanced_shard_sizes(5, 1, held), (Sizes{1, 2, 2}));
+  EXPECT_EQ(balanced_shard_sizes(2, 1, held), (Sizes{0, 1, 1}));
   EXPECT_EQ(held, (Sizes{31, 23, 23}));
 }
 
 TEST(LevelSizes, KeepUnitsOfRowsWhole) {
   Sizes held(3, 0);
-  EXPECT_EQ(level_sizes(70, 10, held, 32), (Sizes{32, 32, 6}));
-  EXPECT_EQ(level_sizes(100, 1, held, 32), (Sizes{32, 32, 36}));  // four units, of which the last has 4 rows
-  EXPECT_EQ(level_sizes(33, 1, held, 32), (Sizes{32, 0, 1}));
+  EXPECT_EQ(balanced_shard_sizes(70, 10, held, 32), (Sizes{32, 32, 6}));
+  EXPECT_EQ(balanced_shard_sizes(100, 1, held, 32), (Sizes{32, 32, 36}));  // four units, of which the last has 4 rows
+  EXPECT_EQ(balanced_shard_sizes(33, 1, held, 32), (Sizes{32, 0, 1}));
   EXPECT_EQ(held, (Sizes{384, 352, 97}));
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor weight = make_tensor({70, 20}, 3).requires_grad_(true);
@@ -74,7 +74,7 @@ TEST(LevelSizes, HoldAModelLevelWithoutPadding) {
     Sizes held(ranks, 0);
     for (int64_t layer = 0; layer < 24; ++layer) {
       for (const auto& [rows, row_bytes] : {std::pair{515, 129 * 4}, {129, 515 * 4}, {515, 4}, {1013, 257 * 4}})
-        level_sizes(rows, row_bytes, held);
+        balanced_shard_sizes(rows, row_bytes, held);
     }
     const auto [least, most] = std::minmax_element(held.begin(), held.end());
     EXPECT_LE(static_cast<double>(*most) / static_cast<double>(*least), 1.001) << ranks << " ranks";

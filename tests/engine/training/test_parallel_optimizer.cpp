@@ -10,7 +10,7 @@
 #include <torch/optim/sgd.h>
 
 #include "moonhalo/engine/model/parallelize.h"
-#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/ema.h"

@@ -11,11 +11,11 @@
 
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
-#include "moonhalo/engine/tensor/lift.h"
+#include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
-#include "moonhalo/engine/training/local_results.h"
+#include "moonhalo/engine/training/local_loss_mesh.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
@@ -30,7 +30,7 @@ TEST(UnitReducer, N35_APassThatThrowsLeavesEarlierSumsAlone) {
   for (const int64_t ranks : {2, 3}) {
     on_mesh({ranks}, [&](const MeshPtr& mesh) {
       const at::Tensor a = stored_leaf(mesh, 1), b = stored_leaf(mesh, 2);
-      // Sums travel as soon as a leaf is complete.
+      // Sums are sent as soon as a leaf is complete.
       const auto reducer = UnitReducer::of({a, b}, /*sums=*/true, {.bucket_bytes = 1});
       const at::Tensor x = local_batch(make_tensor({2, 4}, 3 + mesh->rank()).to(device_of(*mesh)), mesh);
       const auto pass = [&](bool throws) {
@@ -72,9 +72,9 @@ TEST(LocalResults, N36_PlainParametersGetTheMeanOfTheirGradients) {
 
     finish_grad_sync(all);
     EXPECT_EQ(head.grad().cpu()[0][0].item<double>(), 3.0 * static_cast<double>(mesh->rank()));  // nothing was noted
-    note_local_results(mesh);
+    register_local_loss_mesh(mesh);
     const MeshPtr same = init_device_mesh(mesh->group(), device.is_cuda() ? "cuda" : "cpu", {3}, {"again"});
-    note_local_results(same);
+    register_local_loss_mesh(same);
     const auto sums = [&] { return mesh->group().stats().by_kind[CommStats::kAllReduce].calls; };
     const int64_t before_sync = sums();
     finish_grad_sync(all);

@@ -49,7 +49,7 @@ TEST(PwriteAll, X16_AFullDiskIsToldByItsNumber) {
   const testing::Folder folder;
   const FileDescriptor file = new_file(folder / "x");
   const std::vector<uint32_t> data = numbers();
-  for (const size_t room : {size_t{100}, kBytes / 2}) {  // met by the first piece, and by a later one
+  for (const size_t room : {size_t{100}, kBytes / 2}) {  // reached by the first piece, and by a later one
     const testing::FullDisk full(room);
     EXPECT_EQ(pwrite_all(file.get(), data.data(), kBytes, 0), EFBIG) << room;
     EXPECT_EQ(pwrite_all(file.get(), data.data(), 200, 0), room < 200 ? EFBIG : 0);

@@ -14,7 +14,7 @@ namespace {
 
 using testing::Folder;
 
-/// A process that writes `value` into a new file and then waits: closes it when told to, dies when killed.
+/// A process that writes `value` into a new file and then waits: closes it on request, dies when killed.
 class OtherWriter {
  public:
   OtherWriter(const std::string& path, double value) {

@@ -31,7 +31,7 @@ TEST(CheckpointReader, X16_AnotherFileOnAnotherDiskIsFoundOut) {
 
       reader.read_into("model", "x", target);
 
-      if (cut) {  // nothing of rank 2's file is wanted
+      if (cut) {  // nothing of rank 2's file is required
         reader.finish();
         EXPECT_TRUE(at::equal(full_tensor(target), x));
         continue;

@@ -129,12 +129,12 @@ TEST(Codecs, SayWhatIsDamaged) {
   } cases[] = {
       {stored, gzip, 3999, "its " + all + " stored bytes inflate to more, not 3999"},
       {stored, gzip, 4004, "its " + all + " stored bytes inflate to 4000, not 4004"},
-      {stored.substr(0, 50), gzip, 4000, "its 50 stored bytes are no whole gzip stream"},
-      {"", gzip, 4000, "its 0 stored bytes are no whole gzip stream"},
+      {stored.substr(0, 50), gzip, 4000, "its 50 stored bytes are not a whole gzip stream"},
+      {"", gzip, 4000, "its 0 stored bytes are not a whole gzip stream"},
       {summed, sum, 4000, "its Fletcher32 checksum does not match its bytes"},
       {"abc", sum, 4000, "its 3 stored bytes are too few for a checksum"},
       {"abcd", {{Kind::kShuffle, 2}}, 6, "its 4 stored bytes are all there is, not 6"},
-      {"\x1f", {{Kind::kLzf}}, 6, "its 1 stored bytes are no lzf stream of 6"},
+      {"\x1f", {{Kind::kLzf}}, 6, "its 1 stored bytes are not an lzf stream of 6"},
   };
   for (const auto& c : cases) {
     std::string damage;
@@ -156,7 +156,7 @@ TEST(Codecs, Lz4Blocks) {
       "\x02" +
       std::string(272, 'x');  // 15 + 255 + 2 literals
   const struct {
-    std::string stored, wanted;
+    std::string stored, expected;
   } good[] = {{lz4(5, "\x50hello"), "hello"},
               {lz4(0, std::string(1, '\0')), ""},
               {lz4(272, long_run), std::string(272, 'x')},
@@ -177,13 +177,13 @@ TEST(Codecs, Lz4Blocks) {
                "abcdabcdabcde"}};
   for (const auto& c : good) {
     std::string damage;
-    EXPECT_EQ(decoded(c.stored, codecs, c.wanted.size(), &damage), c.wanted);
+    EXPECT_EQ(decoded(c.stored, codecs, c.expected.size(), &damage), c.expected);
     EXPECT_EQ(damage, "");
   }
   const std::string damaged[] = {
       "",                          // nothing at all
       std::string("\x50hell"),     // too few literals
-      std::string("\x60hellos"),   // too many for the room
+      std::string("\x60hellos"),   // too many for the space
       std::string("\xf0\xff", 2),  // a length without its end
       std::string("\x10h\x02\0\x10"
                   "o",
@@ -193,19 +193,19 @@ TEST(Codecs, Lz4Blocks) {
                   6),                             // from nowhere
       std::string("\x10h\x01", 3),                // half of a distance
       std::string("\x1fh\x01\0\xff\xff\xff", 7),  // a repetition that does not end
-      std::string("\x1fh\x01\0\x10", 5),          // one that is longer than the room
+      std::string("\x1fh\x01\0\x10", 5),          // one that is longer than the space
       std::string("\x10h\x01\0", 4),              // one that no literals follow
   };
   for (const std::string& block : damaged) {
     std::string damage;
     decoded(lz4(5, block), codecs, 5, &damage);
-    EXPECT_EQ(damage, "its " + std::to_string(block.size() + 4) + " stored bytes are no whole lz4 stream");
+    EXPECT_EQ(damage, "its " + std::to_string(block.size() + 4) + " stored bytes are not a whole lz4 stream");
   }
   std::string damage;
   decoded(lz4(6, "\x50hello"), codecs, 5, &damage);
   EXPECT_EQ(damage, "its 10 stored bytes hold 6, not 5");
   decoded("abc", codecs, 5, &damage);
-  EXPECT_EQ(damage, "its 3 stored bytes are no whole lz4 stream");
+  EXPECT_EQ(damage, "its 3 stored bytes are not a whole lz4 stream");
 }
 
 TEST(Codecs, ChecksumsInFrontAndBehind) {
@@ -248,7 +248,7 @@ TEST(Codecs, NumbersThatWereChanged) {
   EXPECT_EQ(decoded(std::string("\x01\x01\x04\x01", 4) + bytes(scaled), {halves, sum}, 12, &damage), bytes(values));
   EXPECT_EQ(damage, "");
   decoded("abc", {{.kind = Kind::kDelta, .numbers = at::kShort}}, 4, &damage);
-  EXPECT_EQ(damage, "its 3 bytes are no whole numbers");
+  EXPECT_EQ(damage, "its 3 bytes are not integers");
 }
 
 // Least and greatest numbers of each integer type: a type that were taken for its neighbour would turn one round.

@@ -317,7 +317,7 @@ TEST(Chunks, FiltersThatAChunkSkippedAndLzf) {
   }
 }
 
-/// The same words on every rank, whichever met the chunk, and whether one rank decodes it or all do.
+/// The same words on every rank, whichever read the chunk, and whether one rank decodes it or all do.
 TEST(Chunks, X16_DamageIsAnErrorThatNamesTheChunk) {
   const Folder folder;
   const at::Tensor whole = at::arange(64, at::kFloat).view({8, 8});
@@ -330,13 +330,17 @@ TEST(Chunks, X16_DamageIsAnErrorThatNamesTheChunk) {
     std::string have;
   };
   const std::vector<Case> damaged = {
-      {"short_lzf", {kLzfFilter}, lzf_stream(lower).substr(0, 60), 0, "its 60 stored bytes are no lzf stream of 128"},
+      {"short_lzf",
+       {kLzfFilter},
+       lzf_stream(lower).substr(0, 60),
+       0,
+       "its 60 stored bytes are not an lzf stream of 128"},
       {"less_lzf",
        {kLzfFilter},
        lzf_stream(lower.substr(0, 96)),
        0,
-       "its " + std::to_string(lzf_stream(lower.substr(0, 96)).size()) + " stored bytes are no lzf stream of 128"},
-      {"no_gzip", {kGzip}, "nonsense", 0, "its 8 stored bytes are no whole gzip stream"},
+       "its " + std::to_string(lzf_stream(lower.substr(0, 96)).size()) + " stored bytes are not an lzf stream of 128"},
+      {"no_gzip", {kGzip}, "nonsense", 0, "its 8 stored bytes are not a whole gzip stream"},
       {"less_than_a_chunk", {kGzip}, lower.substr(0, 100), 1, "its 100 stored bytes are all there is, not 128"},
       {"more_than_a_chunk", {kShuffle}, lower + "1234", 1, "its 132 stored bytes are all there is, not 128"},
       {"sum", {kSum}, lower + "1234", 0, "its Fletcher32 checksum does not match its bytes"},
@@ -370,7 +374,7 @@ TEST(Chunks, X16_DamageIsAnErrorThatNamesTheChunk) {
 struct GrowingCase {
   const char* name;
   std::vector<hsize_t> shape, most, chunk;
-  bool early = false;  // room for all chunks from the start, and no filter
+  bool early = false;  // space for all chunks from the start, and no filter
 };
 
 constexpr hsize_t kAny = H5S_UNLIMITED;

@@ -63,7 +63,7 @@ TEST(FailedWrite, X16_CloseRefusesAndTheGoodFileStays) {
       EXPECT_EQ(again.find("write: dataset \"y\" of file \"" + path + "\"" + why), 0) << again;
       EXPECT_EQ(close.find("close: file \"" + path + "\"" + why), 0) << close;
       EXPECT_NE(close.find("\n  fix   "), std::string::npos) << close;
-      EXPECT_EQ(close.find("\n  rank  "), std::string::npos) << "not alike on every rank: " << close;
+      EXPECT_EQ(close.find("\n  rank  "), std::string::npos) << "not the same on every rank: " << close;
       EXPECT_EQ(message_of([&] { out.close(); }), "");
     });
     EXPECT_EQ(open(path).keys(), std::vector<std::string>{"good"});
@@ -72,7 +72,7 @@ TEST(FailedWrite, X16_CloseRefusesAndTheGoodFileStays) {
   }
 }
 
-/// Rank 0 alone writes plain tensors and attributes of a common file; all hear what it failed of.
+/// Rank 0 alone writes plain tensors and attributes of a common file; all receive its failure.
 TEST(FailedWrite, X16_WhatRankZeroWritesFailsOnEveryRank) {
   const Folder folder;
   const std::string path = folder / "x.h5";
@@ -81,9 +81,9 @@ TEST(FailedWrite, X16_WhatRankZeroWritesFailsOnEveryRank) {
     out.write("x", distribute_tensor(field({6, 2}), mesh, {shard(0)}));
     out.append("rows", at::zeros({2, 3}));
     const std::string of = "\" of file \"" + path + "\": ";
-    const auto expect_on_all = [&](const std::function<void()>& work, const std::string& wanted) {
+    const auto expect_on_all = [&](const std::function<void()>& work, const std::string& expected) {
       const std::string message = message_of(work);
-      EXPECT_EQ(first_line(message), wanted);
+      EXPECT_EQ(first_line(message), expected);
       EXPECT_NE(message.find("\n  rank  0 of 3"), std::string::npos) << message;
     };
     expect_on_all([&] { out.write("x", at::zeros({2})); }, "write: dataset \"x" + of + "it exists already");
@@ -108,7 +108,7 @@ TEST(FailedWrite, X16_WhatRankZeroWritesFailsOnEveryRank) {
     disk.reset();
     const std::string close = message_of([&] { out.close(); });
     EXPECT_NE(close.find("an earlier write failed"), std::string::npos) << close;
-    EXPECT_EQ(close.find("\n  rank  "), std::string::npos) << "not alike on every rank: " << close;
+    EXPECT_EQ(close.find("\n  rank  "), std::string::npos) << "not the same on every rank: " << close;
   });
   EXPECT_EQ(folder.names().size(), 0u);
 }

@@ -204,7 +204,7 @@ TEST_F(Frames, X21_MissingValuesAndStepsThatAreGoneAreNamed) {
   EXPECT_THAT(message_of([&] {
                 queue.submit({{0, {{0, 0, 3}}}})->wait();
               }),
-              HasSubstr("has changed since it was opened\n  have  shape [3, 2, 4], wanted step 3"));
+              HasSubstr("has changed since it was opened\n  have  shape [3, 2, 4], expected step 3"));
   EXPECT_EQ(queue.submit({{0, {{0, 0, 2}}}})->wait().size(), 1u);
 }
 
@@ -229,7 +229,8 @@ TEST_F(Frames, X21_AFileThatIsCutShortWhileItIsReadHasChanged) {
   }
 }
 
-/// A folder that is replaced, or whose chunks are written anew, is another one; so is a file of the same size and time.
+/// A folder that is replaced, or whose chunks are written again, is another one; so is a file of the same size and
+/// time.
 TEST_F(Frames, X21_AFolderThatIsReplacedIsNoticed) {
   const Folder folder;
   const std::string path = folder / "x.zarr";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Datasets whose elements lie in other files: external links, virtual datasets, external raw storage.
+// Datasets whose elements are in other files: external links, virtual datasets, external raw storage.
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -55,7 +55,7 @@ void external_link(RawFile& file, const std::string& name, const std::string& ta
   ASSERT_GE(H5Lcreate_external(target.c_str(), object.c_str(), file.id(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), 0);
 }
 
-/// Four floats that lie in `target` from its first byte on.
+/// Four floats that are in `target` from its first byte on.
 void raw_storage(RawFile& file, const std::string& name, const std::string& target) {
   const hsize_t size = 4;
   const hid_t list = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &size, nullptr);
@@ -286,7 +286,7 @@ TEST(OtherFiles, Y21_SourcesInCommonAreLookedAtOnce) {
 TEST(OtherFiles, X16_AreNotWrittenThroughALink) {
   const Leading files;
   File file = open(files.path, "a");
-  const std::string text = ": it lies in another file";
+  const std::string text = ": it is in another file";
   const at::Tensor ones = at::ones_like(files.values);
 
   EXPECT_NE(message_of([&] { file["good_link"].write_block({0}, ones); }).find(text), std::string::npos);
@@ -320,7 +320,7 @@ TEST(OtherFiles, AMissingSourceIsNoFillValue) {
         message_of([&] { file["v"]; }),
         "open: dataset \"v\" of file \"" + path +
             "\": it is virtual, and a source is missing in the file's folder\n  have  source \"gone.h5\", dataset "
-            "\"/t\"\n  fix   copy it together with its sources, or make it anew");
+            "\"/t\"\n  fix   copy it together with its sources, or make it again");
     EXPECT_EQ(first_line(message_of([&] { file["w"]; })),
               "open: dataset \"w\" of file \"" + path + "\": it is virtual, and a source has no dataset \"/gone\"");
   }

@@ -189,7 +189,7 @@ TEST(DamagedFiles, X16_ShapesThatDoNotFitTheirBytesAreErrors) {
   }
 }
 
-/// libhdf5 1.10 never comes back from the first of these, and reads what lies behind the heap in the others.
+/// libhdf5 1.10 never comes back from the first of these, and reads what is behind the heap in the others.
 TEST(DamagedFiles, HeapsThatHoldHdf5AreErrors) {
   const Folder folder;
   const std::string path = folder / "x.h5";
@@ -211,7 +211,8 @@ TEST(DamagedFiles, HeapsThatHoldHdf5AreErrors) {
     EXPECT_EQ(listing_ends_with(path), 0);
     return message_of([&] { open(path).attrs(); });
   };
-  // The first object of a heap, one that lies behind the 4096 bytes that HDF5 reads first, the unused rest of a heap.
+  // The first object of a heap, one that is behind the 4096 bytes that HDF5 reads first, the unused rest of a
+  // heap.
   const size_t first = heap_of(texts[0]) + 16, late = good.find(texts[1]) + 5000, rest = good.find(texts[0]) + 40;
   ASSERT_GT(late - heap_of(texts[1]), 4096u);
   const std::string unused = "is unused and has no size", beyond = "reaches beyond it";

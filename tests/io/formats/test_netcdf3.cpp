@@ -140,7 +140,7 @@ TEST(NetCdf3Errors, AreClearAndTheSameOnEveryRank) {
       {bytes.substr(0, 70), "it ends too early"},
       {std::string(bytes).replace(8, 4, "\0\0\0\7"s), "no list of dimensions"},
       {std::string(bytes).replace(12, 4, "\x7f\0\0\0"s), "a name that is none"},
-      {std::string(bytes).replace(16, 4, "\x7f\0\0\0"s), "a text of 2130706432 bytes, more than there are"},
+      {std::string(bytes).replace(16, 4, "\x7f\0\0\0"s), "a string of 2130706432 bytes, more than there are"},
   };
   for (const auto& [head, damage] : heads) {
     put(folder / "head.nc", head);

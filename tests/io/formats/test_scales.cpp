@@ -70,7 +70,7 @@ TEST(Scales, RefusalsNameTheDimensionAndChangeNothing) {
         {[&] {
            out.write("b", x, {.dims = {"flat", "x"}});
          },
-         start + "\"flat\" is no dimension"},
+         start + "\"flat\" is not a dimension"},
         {[&] {
            out.append("b", x, {.dims = {"y", "x"}});
          },

@@ -145,11 +145,11 @@ TEST_F(Zarr, DamagedChunksAreNamedOnEveryRank) {
   std::filesystem::remove(path + "/empty/c/0/0");
   std::filesystem::create_directories(path + "/empty/c/0/0");
   const std::map<std::string, std::string> damage = {
-      {"cut", "its 83 stored bytes are no whole zstd stream of 80"},
-      {"long", "are no whole zstd stream of 80: Destination buffer is too small"},
+      {"cut", "its 83 stored bytes are not a whole zstd stream of 80"},
+      {"long", "are not a whole zstd stream of 80: Destination buffer is too small"},
       {"sum", "its CRC-32C checksum does not match its bytes"},
       {"plain", "its 79 stored bytes are all there is, not 80"},
-      {"blosc", "stored bytes are no whole blosc stream"},
+      {"blosc", "stored bytes are not a whole blosc stream"},
       {"index", "whose index does not match its CRC-32C checksum"},
       {"short", "of 30 bytes, fewer than its index has"}};
   on_mesh({3}, [&](const MeshPtr& mesh) {
@@ -163,7 +163,7 @@ TEST_F(Zarr, DamagedChunksAreNamedOnEveryRank) {
       EXPECT_THAT(message, HasSubstr("\n  fix   take another copy of the file, or write it again"));
     }
   });
-  EXPECT_THAT(reading("empty"), HasSubstr("which is no file"));
+  EXPECT_THAT(reading("empty"), HasSubstr("which is not a file"));
 }
 
 TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
@@ -215,7 +215,7 @@ TEST_F(Zarr, WhatIsNotKnownIsSaidByName) {
       {"dtype", "dtype \"<f5x\""},
       {"shape", "chunks of another number of dims than the array"},
       {"huge", "chunks of more bytes than there can be"},
-      {"json", "file \"" + path + "/json/.zarray\", which is no JSON object"},
+      {"json", "file \"" + path + "/json/.zarray\", which is not a JSON object"},
       {"gone", "consolidated metadata that name it, and no folder of it"}};
   for (const auto& [name, text] : broken) {
     EXPECT_EQ(first_line(reading(name)), where(name, "open") + "damaged, cannot be opened");

@@ -13,7 +13,8 @@ namespace {
 
 using namespace testing;
 
-// Narrow columns are short runs of the file, so that they travel. 16 MiB in all, of which a rank gathers 2 at once.
+// Narrow columns are short runs of the file, so that they are sent. 16 MiB in all, of which a rank gathers 2 at
+// once.
 TEST(FileParts, X11_TensorsAreGatheredALittleAtATime) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     std::vector<int64_t> bytes;

@@ -11,7 +11,7 @@
 #include "moonhalo/io/checkpoint/safetensors.h"
 #include "moonhalo/io/fields/scatter.h"
 #include "moonhalo/io/shares/cell_layout.h"
-#include "moonhalo/io/shares/lent_blocks.h"
+#include "moonhalo/io/shares/shared_blocks.h"
 #include "tests/io/support/raw_file.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
@@ -23,14 +23,14 @@ using namespace testing;
 
 TEST(PutInPlace, StreamsOfAnyLengthAndAlignmentTouchNothingElse) {
   std::vector<char> from(60000);
-  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i % 251);  // no two pages are alike
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i % 251);  // no two pages are the same
   for (const size_t bytes : {0, 1, 63, 255, 256, 257, 320, 511, 1024, 4000, 16383, 16384, 16448, 49999}) {
     for (const size_t offset : {0, 1, 16, 63, 64, 100}) {
-      std::vector<char> to(from.size(), char{-7}), wanted = to;
-      std::memcpy(wanted.data() + offset, from.data() + 3, bytes);
+      std::vector<char> to(from.size(), char{-7}), expected = to;
+      std::memcpy(expected.data() + offset, from.data() + 3, bytes);
       stream_copy(to.data() + offset, from.data() + 3, bytes);
       finish_stream();
-      EXPECT_EQ(to, wanted) << bytes << " bytes at " << offset;
+      EXPECT_EQ(to, expected) << bytes << " bytes at " << offset;
     }
   }
 }
@@ -60,8 +60,8 @@ TEST(PutInPlace, APartGoesFromOneDenseBoxIntoAnother) {
 TEST(PutInPlace, BlocksLiveAsLongAsARankMayWriteIntoThem) {
   on_ranks(3, [](Communicator& world) {
     at::Tensor mine = at::zeros({3}, at::kInt);
-    ASSERT_TRUE(LentBlocks::possible(world));
-    auto blocks = std::make_unique<LentBlocks>(world, std::vector{mine});
+    ASSERT_TRUE(SharedBlocks::possible(world));
+    auto blocks = std::make_unique<SharedBlocks>(world, std::vector{mine});
     world.barrier();
     if (world.rank() == 1) {
       mine.reset();
@@ -74,7 +74,7 @@ TEST(PutInPlace, BlocksLiveAsLongAsARankMayWriteIntoThem) {
     if (blocks) EXPECT_TRUE(at::equal(blocks->block(1, 0), at::tensor({1, 0, 3}, at::kInt)));
     if (blocks) EXPECT_TRUE(at::equal(mine, at::tensor({1, 0, 3}, at::kInt)));
   });
-  EXPECT_FALSE(LentBlocks::possible(*make_fake_communicator(0, 2)));
+  EXPECT_FALSE(SharedBlocks::possible(*make_fake_communicator(0, 2)));
 }
 
 /// Row S18, where blocks are too large for the caches, and where chunks are decoded.
@@ -100,7 +100,7 @@ TEST(PutInPlace, S18LargeBlocks) {
   }
 }
 
-/// Row S10: blocks that cut runs, copies, values that are cast, blocks that lie in memory with strides.
+/// Row S10: blocks that cut runs, copies, values that are cast, blocks that are in memory with strides.
 TEST(PutInPlace, S10CheckpointsOfLargeTensors) {
   const Folder folder;
   const std::string path = folder / "state.safetensors";

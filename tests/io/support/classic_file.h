@@ -77,7 +77,7 @@ class ClassicFile {
     return text;
   }
 
-  /// `begin`: where the first variable lies.
+  /// `begin`: where the first variable is.
   std::string head(uint64_t begin) const {
     std::string text = "CDF" + number(static_cast<uint64_t>(version_), 1) + count(records) + list(0xa, dims.size());
     for (const Dim& dim : dims) text += name(dim.name) + count(dim.size);

@@ -1,5 +1,5 @@
--- Rank 1 (all ranks where they are threads) may take no more memory than it has, and no thread's stack fits: its error
--- is told and ends all.
+-- Rank 1 (all ranks where they are threads) may take no more memory than it has, and no thread's stack fits: its
+-- error is reported and ends all.
 local mh = require "moonhalo"
 mh.barrier()
 io.stderr:write("all ranks work\n")

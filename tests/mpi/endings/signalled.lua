@@ -1,4 +1,4 @@
--- Y22: the last rank alone is sent a signal (arg[1]): all ranks hear of it in the same step, save and end.
+-- Y22: the last rank alone is sent a signal (arg[1]): all ranks are notified in the same step, save and end.
 local mh = require "moonhalo"
 local rank, last = mh.rank(), mh.world_size() - 1
 io.stderr:write("all ranks work\n")

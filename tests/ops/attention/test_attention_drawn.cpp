@@ -28,8 +28,8 @@ TEST(AttentionRing, X07_DrawnCalls) {
     const int64_t key_heads = 1 + draw.below(2), groups = draw.percent(30) ? 2 : 1;
     const bool causal = draw.percent(50), masked = !causal && draw.percent(50);
     const bool boolean = draw.percent(40), mask_grad = !boolean && draw.percent(50);
-    const auto placements = [&](const Sizes& shape, int64_t rows, bool alike, const Placements& other) {
-      if (alike) return other;
+    const auto placements = [&](const Sizes& shape, int64_t rows, bool identical, const Placements& other) {
+      if (identical) return other;
       Placements result;
       for (const int64_t ranks : mesh) {
         const int64_t kind = draw.below(8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// scaled_dot_product_attention over cut sequences: dropout, second derivatives, modes, types, what travels, how work is
-// shared.
+// scaled_dot_product_attention over cut sequences: dropout, second derivatives, modes, types, what is sent, how work
+// is shared.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
@@ -184,8 +184,9 @@ TEST(AttentionModes, X07_InferenceModeNoGradAndTypes) {
   }
 }
 
-// Queries that travel take sum(grad * output) of theirs along. All values are alike, so scores have no gradient, unless
-// those sums were made in the type of the tensors: 3 (1 + epsilon) has no room there, and times 2^15 no float16 at all.
+// Queries that are sent take sum(grad * output) of theirs along. All values are the same, so scores have no
+// gradient, unless those sums were made in the type of the tensors: 3 (1 + epsilon) has no space there, and times
+// 2^15 no float16 at all.
 TEST(AttentionModes, X07_SumsOfGradientsAndOutputsInHalfTypes) {
   for (const auto& [type, epsilon] : {std::pair{at::kHalf, 0x1p-10}, {at::kBFloat16, 0x1p-7}}) {
     const at::Tensor q = make_tensor({1, 2, 9, 3}, 1, type), k = make_tensor({1, 2, 9, 3}, 2, type),
@@ -284,8 +285,8 @@ TEST(AttentionModes, X07_ForwardMode) {
   }
 }
 
-// Elements that all ranks send, forward and backward: what must travel, and no more. Gathered, keys and values would be
-// (ranks - 1) * rows * 48, both ways again backward.
+// Elements that all ranks send, forward and backward: what must be sent, and no more. Gathered, keys and values
+// would be (ranks - 1) * rows * 48, both ways again backward.
 TEST(AttentionModes, X07_WhatTravels) {
   struct Case {
     const char* name;
@@ -295,16 +296,16 @@ TEST(AttentionModes, X07_WhatTravels) {
     bool causal;
     int64_t forward, backward;
   };
-  // Batch 2, heads 3, features 4: a row has 24 elements, a row of logsumexp 6. Backward a sent row
-  // comes with its results' gradient and two sums, and comes back as one: 84; a row of keys and values travels twice.
+  // Batch 2, heads 3, features 4: a row has 24 elements, a row of logsumexp 6. Backward a sent row comes with its
+  // results' gradient and two sums, and comes back as one: 84; a row of keys and values is sent twice.
   const std::vector<Case> cases = {
       {"ring", {2}, {shard(2)}, {shard(2)}, 8, 8, false, 8 * 48, 8 * 84},
-      {"keys are many: queries travel", {2}, {shard(2)}, {shard(2)}, 4, 40, false, 4 * 54, 4 * 84},
+      {"keys are many: queries are sent", {2}, {shard(2)}, {shard(2)}, 4, 40, false, 4 * 54, 4 * 84},
       {"few queries, many keys", {2}, {shard(2, {5, 1})}, {shard(2, {100, 200})}, 6, 300, false, 6 * 54, 6 * 84},
       {"many queries, few keys", {2}, {shard(2, {100, 200})}, {shard(2, {5, 1})}, 300, 6, false, 6 * 48, 6 * 96},
       {"each as few", {2}, {shard(2, {1, 20})}, {shard(2, {3, 4})}, 21, 7, false, 54 + 3 * 48, 84 + 3 * 96},
       {"queries cut, keys everywhere", {2}, {shard(2)}, {replicate()}, 8, 8, false, 0, 0},
-      {"causal: two rows lent, keys for two",
+      {"causal: two rows shared, keys for two",
        {2},
        {shard(2)},
        {shard(2)},
@@ -344,7 +345,7 @@ TEST(AttentionModes, X07_WhatTravels) {
   }
 }
 
-// Queries do not travel where there is a mask: with few of them they are gathered, and their results are added up,
+// Queries do not are sent where there is a mask: with few of them they are gathered, and their results are added up,
 // instead of many keys that go round.
 TEST(AttentionModes, X07_AMaskKeepsManyKeysWhereTheyAre) {
   on_mesh({2}, [](const MeshPtr& mesh) {
@@ -356,7 +357,7 @@ TEST(AttentionModes, X07_AMaskKeepsManyKeysWhereTheyAre) {
   });
 }
 
-// Keys that are cut, queries that are not: results travel, not keys.
+// Keys that are cut, queries that are not: results are sent, not keys.
 TEST(AttentionModes, X07_QueriesEverywhereMoveResultsOnly) {
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const at::Tensor q = shard_of(make_tensor({1, 2, 3, 4}, 1), mesh, {replicate()});
@@ -440,8 +441,8 @@ TEST(AttentionModes, X07_Refusals) {
       return message_of([&] { at::scaled_dot_product_attention(x, k, v, mask, 0, false, {}, groups); });
     };
     EXPECT_THAT(message(cut({1, 4, 6, 7}), x),
-                StartsWith("scaled_dot_product_attention: 8 features of queries meet 7 of keys"));
-    EXPECT_THAT(message(x, cut({1, 4, 5, 8})), HasSubstr("6 keys meet 5 values"));
+                StartsWith("scaled_dot_product_attention: 8 features of queries are multiplied by 7 of keys"));
+    EXPECT_THAT(message(x, cut({1, 4, 5, 8})), HasSubstr("6 keys are multiplied by 5 values"));
     EXPECT_THAT(message(cut({1, 4, 6, 8}, at::kFloat), x),
                 StartsWith("scaled_dot_product_attention: query is Double, key Float"));
     EXPECT_THAT(message(cut({1, 3, 6, 8}), cut({1, 3, 6, 8}), {}, true), HasSubstr("do not divide those of queries"));

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_multi_head {
 namespace {
@@ -13,7 +13,7 @@ using at::Tensor;
 
 constexpr int64_t kBatch = 3, kLength = 7, kEmbedding = 6, kHeads = 3;
 
-const std::vector<Held> kWays = {
+const std::vector<PlacementCase> kWays = {
     {"batch", {3}, {shard(0, {2, 0, 1})}},
     {"sequence", {2}, {shard(1, {5, 2})}},
     {"sequence_empty", {4}, {shard(1, {3, 0, 3, 1})}},
@@ -123,7 +123,7 @@ TEST(MultiHead, RefusesWhatDoesNotFit) {
     const auto message = [&](const std::optional<Tensor>& mask, std::optional<int64_t> type, const Tensor& key) {
       return message_of([&] { attend(x, key, key, type, false, true, mask); });
     };
-    EXPECT_THAT(message({}, {}, x.narrow(1, 0, 4)), ::testing::HasSubstr("query, key and value are not alike"));
+    EXPECT_THAT(message({}, {}, x.narrow(1, 0, 4)), ::testing::HasSubstr("query, key and value are not the same"));
     EXPECT_THAT(message(mask_of(0), {}, x), ::testing::HasSubstr("a mask without a mask_type"));
     EXPECT_THAT(message(mask_of(0), 1, x), ::testing::HasSubstr("a mask [7, 7] of mask_type 1 instead of [3, 7]"));
   });

@@ -80,8 +80,8 @@ void check(const Way& way, const Call& call, Oracle options = {}) {
       options);
 }
 
-// A loss of the last rows alone, as of a model that predicts what comes next: most rows of the output have no gradient.
-// Queries that another rank works on travel with their gradients, zero or not.
+// A loss of the last rows alone, as of a model that predicts what comes next: most rows of the output have no
+// gradient. Queries that another rank works on are sent with their gradients, zero or not.
 TEST(AttentionRing, X07_RowsWithoutAGradient) {
   for (const Way& way : kAlike) {
     for (const bool causal : {false, true}) {

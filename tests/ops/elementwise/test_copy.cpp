@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_copy {
 namespace {
@@ -16,12 +16,12 @@ TEST(Copy, D05_ClonesAndCastsEqualThoseOfOneDevice) {
       {
           {"clone",
            [](const Tensor& x) {
-             return List{bent(x.clone()), x.clone(at::MemoryFormat::Contiguous)};
+             return List{cubed(x.clone()), x.clone(at::MemoryFormat::Contiguous)};
            },
            kTwice},
           {"float",
            [](const Tensor& x) {
-             return List{bent(x.to(at::kFloat)), x.to(at::kFloat).to(at::kDouble)};
+             return List{cubed(x.to(at::kFloat)), x.to(at::kFloat).to(at::kDouble)};
            },
            {.tolerance = 1e-5}},
           {"bfloat16",
@@ -36,7 +36,7 @@ TEST(Copy, D05_ClonesAndCastsEqualThoseOfOneDevice) {
            [](const Tensor& x) {
              return List{x.to(at::kDouble) * 2, x.contiguous() * 2, x.type_as(x) * 2};
            }},
-          {"contiguous", [](const Tensor& x) { return List{bent(x.transpose(0, 1).contiguous())}; }},
+          {"contiguous", [](const Tensor& x) { return List{cubed(x.transpose(0, 1).contiguous())}; }},
           {"lift",
            [](const Tensor& x) {
              return List{at::lift_fresh(x.detach()), at::lift(x.detach())};
@@ -89,7 +89,7 @@ TEST(Copy, D08_FactoriesFollowTheirModel) {
            kForward},
           {"fills",
            [](const Tensor& x) {
-             Tensor y = bent(x), z = x * 2;
+             Tensor y = cubed(x), z = x * 2;
              y.fill_(3);
              z.zero_();
              return List{y * x, z + x, at::fill(x, 2), x.detach().clone().fill_(at::scalar_tensor(7.0, at::kDouble))};
@@ -124,8 +124,8 @@ TEST(Copy, S17_CopiesBetweenAnyTwoPlacements) {
       };
       const std::string thrown = message_of([&] {
         expect_same_as_plain({2}, {input(1, {9, 4}, to), input(2, {9, 4}, from)}, [](const List& x) {
-          Tensor y = bent(x[0]);
-          y.copy_(bent(x[1]));
+          Tensor y = cubed(x[0]);
+          y.copy_(cubed(x[1]));
           return List{y * y};
         });
         expect_same_as_plain(
@@ -144,7 +144,7 @@ TEST(Copy, S17_CopiesBetweenAnyTwoPlacements) {
 
 TEST(Copy, D08_NumbersAndComparisonsAreReadOnEveryRank) {
   const Tensor full = make_tensor({9, 7, 2}, 3);
-  for (const Held& held : kHeld972) {
+  for (const PlacementCase& held : kPlacements972) {
     SCOPED_TRACE(held.name);
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       const Tensor x = shard_of(full, mesh, held.placements);

@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-const std::vector<Held> kWays = {kHeld972[0], kHeld972[3], kHeld972[5], kHeld972[9]};
+const std::vector<PlacementCase> kWays = {kPlacements972[0], kPlacements972[3], kPlacements972[5], kPlacements972[9]};
 
 TEST(Elementwise, ActivationsAndTheirDerivatives) {
   const auto twice = Oracle{.double_backward = true};
@@ -42,7 +42,7 @@ TEST(Elementwise, ActivationsAndTheirDerivatives) {
             return List{at::complex(x, x * 2), at::polar(x.abs(), x)};
           }}},
         make_tensor({9, 7, 2}, 1), kWays);
-  for (const Held& held : kWays) {
+  for (const PlacementCase& held : kWays) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh,
                          {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7}, 2), {}, true, true}},

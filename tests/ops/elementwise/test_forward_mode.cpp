@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward-mode derivatives on ShardTensors, against one device; those of attention and stencils are in their rooms.
+// Forward-mode derivatives on ShardTensors, against one device; those of attention and stencils are in their
+// folders.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -142,7 +143,7 @@ TEST(ForwardMode, DerivativesAlongATangent) {
   for (const Program1& row : kDualPrograms) {
     expect_on_ways(
         {{row.name, [&](const List& t) { return derivatives(row.run, t, level.index()); }}},
-        [](const Held& way) {
+        [](const PlacementCase& way) {
           return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
         },
         {.backward = false});
@@ -188,7 +189,7 @@ TEST(ForwardMode, ThroughMovesOfBlocks) {
           const at::Tensor again = from_local(whole, replicated(own->mesh(), own->global_shape()));
           return List{std::get<1>(at::_unpack_dual(redistribute(again, without_partial(own)).square(), level.index()))};
         }}},
-      [](const Held& way) {
+      [](const PlacementCase& way) {
         return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
       },
       {.backward = false});
@@ -205,13 +206,13 @@ TEST(ForwardMode, OverReverse) {
                      const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
                      return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
                    }}},
-                 [](const Held& way) {
+                 [](const PlacementCase& way) {
                    return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
                  },
                  {.backward = false});
 }
 
-// The same through what is met above autograd.
+// The same through what is intercepted above autograd.
 TEST(ForwardMode, OverReverseOfProductsAndCircularPadding) {
   const DualLevel level;
   expect_on_ways({{"hessian_vector",
@@ -224,7 +225,7 @@ TEST(ForwardMode, OverReverseOfProductsAndCircularPadding) {
                      const at::Tensor slope = grad({y}, {dual}, {}, true, true)[0];
                      return List{std::get<1>(at::_unpack_dual(slope, level.index()))};
                    }}},
-                 [](const Held& way) {
+                 [](const PlacementCase& way) {
                    return std::vector<Input>{{kField, way.placements}, {make_tensor({3, 4, 7, 5}, 5), way.placements}};
                  },
                  {.backward = false});

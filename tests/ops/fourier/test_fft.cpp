@@ -11,8 +11,8 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/fewest.h"
-#include "tests/support/held.h"
 #include "tests/support/oracle.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_fft {
 namespace {

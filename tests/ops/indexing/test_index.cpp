@@ -21,54 +21,54 @@ TEST(Index, S26_ReadsEqualThoseOfOneDevice) {
       {
           {"rows",
            [](const Tensor& x) {
-             return List{bent(x.index({indices({8, 0, 3, 3, -1})}))};
+             return List{cubed(x.index({indices({8, 0, 3, 3, -1})}))};
            },
            kTwice},
           {"columns",
            [](const Tensor& x) {
-             return List{bent(bent(x).index({Slice(), indices({6, 0, 2})}))};
+             return List{cubed(cubed(x).index({Slice(), indices({6, 0, 2})}))};
            },
            kTwice},
           {"neighbours",
            [](const Tensor& x) {
-             return List{bent(x.index({indices({8, 0, 3}), indices({6, 0, 2})}))};
+             return List{cubed(x.index({indices({8, 0, 3}), indices({6, 0, 2})}))};
            }},
           {"apart",
            [](const Tensor& x) {
-             return List{bent(x.index({indices({8, 0, 3}), Slice(), indices({1, 0, 1})}))};
+             return List{cubed(x.index({indices({8, 0, 3}), Slice(), indices({1, 0, 1})}))};
            },
            kTwice},
           {"table",
            [](const Tensor& x) {
-             return List{bent(x.index({Slice(), indices({1, 6, 0, 2}).view({2, 2}), Ellipsis}))};
+             return List{cubed(x.index({Slice(), indices({1, 6, 0, 2}).view({2, 2}), Ellipsis}))};
            }},
           {"broadcast",
            [](const Tensor& x) {
-             return List{bent(x.index({indices({8, 0, 3}).view({3, 1}), indices({6, 0})}))};
+             return List{cubed(x.index({indices({8, 0, 3}).view({3, 1}), indices({6, 0})}))};
            }},
           {"by_cut_index",
            [](const Tensor& x) {
-             return List{bent(x.index({(x.detach().select(1, 0) * 9).abs().floor().to(at::kLong)}))};
+             return List{cubed(x.index({(x.detach().select(1, 0) * 9).abs().floor().to(at::kLong)}))};
            }},
           {"index_select",
            [](const Tensor& x) {
-             return List{bent(x.index_select(0, indices({8, 0, 3, 3}))), x.index_select(1, indices({6, 1}))};
+             return List{cubed(x.index_select(0, indices({8, 0, 3, 3}))), x.index_select(1, indices({6, 1}))};
            },
            kTwice},
           {"gather_0",
-           [](const Tensor& x) { return List{bent(x.gather(0, (x.detach() * 9).abs().floor().to(at::kLong)))}; },
+           [](const Tensor& x) { return List{cubed(x.gather(0, (x.detach() * 9).abs().floor().to(at::kLong)))}; },
            kTwice},
           {"gather_1",
            [](const Tensor& x) {
-             return List{bent(x.gather(1, indices({1, 0, 6, 5}).view({2, 2, 1})))};
+             return List{cubed(x.gather(1, indices({1, 0, 6, 5}).view({2, 2, 1})))};
            }},
           {"take_along_dim",
            [](const Tensor& x) {
-             return List{bent(at::take_along_dim(x, (x.detach() * 7).abs().floor().to(at::kLong), 1))};
+             return List{cubed(at::take_along_dim(x, (x.detach() * 7).abs().floor().to(at::kLong), 1))};
            }},
           {"mask",
            [](const Tensor& x) {
-             return List{bent(x.index({x.detach().gt(0.2)})), x.index({x.detach().select(2, 0).gt(0)})};
+             return List{cubed(x.index({x.detach().gt(0.2)})), x.index({x.detach().select(2, 0).gt(0)})};
            }},
           {"masked_select",
            [](const Tensor& x) {
@@ -101,73 +101,73 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
       {
           {"rows",
            [](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({indices({8, 0, -5})}, x.narrow(0, 2, 3) * 2);
              return List{y * y};
            },
            kTwice},
           {"add",
            [](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({indices({8, 0, 0, 8})}, x.narrow(0, 2, 4), true);
              return List{y * y};
            }},
           {"functional",
            [](const Tensor& x) {
-             return List{bent(x.index_put({None, indices({6, 0})}, x.narrow(1, 2, 2) * 2)),
-                         bent(x.index_put({indices({6, 0})}, at::scalar_tensor(2.0, at::kDouble)))};
+             return List{cubed(x.index_put({None, indices({6, 0})}, x.narrow(1, 2, 2) * 2)),
+                         cubed(x.index_put({indices({6, 0})}, at::scalar_tensor(2.0, at::kDouble)))};
            }},
           {"apart",
            [](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({indices({8, 0}), Slice(), indices({1, 0})}, x.select(2, 0).narrow(0, 3, 2));
              return List{y};
            }},
           {"mask",
            [](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({x.detach().gt(0.2)}, at::scalar_tensor(2.0, at::kDouble));
              y.index_put_({x.detach().select(2, 0).lt(-0.5)}, at::scalar_tensor(-1.0, at::kDouble));
              return List{y};
            }},
           {"index_add",
            [](const Tensor& x) {
-             return List{bent(x.index_add(0, indices({8, 0, 8}), x.narrow(0, 1, 3), 2)),
-                         bent(x.index_add(1, indices({3}), x.narrow(1, 0, 1)))};
+             return List{cubed(x.index_add(0, indices({8, 0, 8}), x.narrow(0, 1, 3), 2)),
+                         cubed(x.index_add(1, indices({3}), x.narrow(1, 0, 1)))};
            },
            kTwice},
           {"index_copy",
            [](const Tensor& x) {
-             return List{bent(x.index_copy(0, indices({8, 1}), x.narrow(0, 1, 2) * 2))};
+             return List{cubed(x.index_copy(0, indices({8, 1}), x.narrow(0, 1, 2) * 2))};
            }},
           {"index_fill",
            [](const Tensor& x) {
-             return List{bent(x.index_fill(0, indices({8, -9}), 2)), x.index_fill(1, indices({2}), 0)};
+             return List{cubed(x.index_fill(0, indices({8, -9}), 2)), x.index_fill(1, indices({2}), 0)};
            }},
           {"index_add_",
            [](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_add_(0, indices({2, 7}), x.narrow(0, 3, 2)).index_fill_(0, indices({3}), 1);
              return List{y * y};
            }},
           {"scatter",
            [](const Tensor& x) {
-             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), x.narrow(0, 3, 2)))};
+             return List{cubed(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), x.narrow(0, 3, 2)))};
            },
            kTwice},
           {"scatter_value",
            [](const Tensor& x) {
-             return List{bent(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), 2.0))};
+             return List{cubed(x.scatter(0, indices({8, 1}).view({2, 1, 1}).expand({2, 7, 2}), 2.0))};
            }},
           {"scatter_add",
            [](const Tensor& x) {
              return List{
-                 bent(x.scatter_add(1, indices({2, 2, 6}).view({1, 3, 1}).expand({9, 3, 2}), x.narrow(1, 1, 3)))};
+                 cubed(x.scatter_add(1, indices({2, 2, 6}).view({1, 3, 1}).expand({9, 3, 2}), x.narrow(1, 1, 3)))};
            },
            kTwice},
           {"scatter_add_0",
            [](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.scatter_add_(0, (x.detach() * 9).abs().floor().to(at::kLong), x);
              return List{y * y};
            }},
@@ -194,7 +194,7 @@ TEST(Index, S26_WritesByMasks) {
       {
           {"beside_an_index",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({every(x, 0, 2), indices({1})}, x.narrow(0, 0, 5).select(1, 3));
              y.index_put_({indices({4}), Slice(), every(x, 2, 2)}, x.select(0, 2).narrow(1, 0, 1).t());
              return List{y * y};
@@ -202,32 +202,32 @@ TEST(Index, S26_WritesByMasks) {
            gathered_twice},
           {"two",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
              return List{y * y};
            },
            gathered_twice},
           {"two_added",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3), true);
              return List{y * y};
            },
            gathered},
           {"two_functional",
            [=](const Tensor& x) {
-             return List{bent(x.index_put({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3)))};
+             return List{cubed(x.index_put({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3)))};
            },
            gathered_twice},
           {"read_two",
            [=](const Tensor& x) {
-             return List{bent(x.index({every(x, 0, 3), every(x, 1, 3)})),
-                         bent(x.index({every(x, 0, 2), indices({1})}))};
+             return List{cubed(x.index({every(x, 0, 3), every(x, 1, 3)})),
+                         cubed(x.index({every(x, 0, 2), indices({1})}))};
            },
            gathered_twice},
           {"of_no_dims",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({Tensor(x.detach().sum().lt(1e9))}, x.narrow(0, 2, 1) * 2);
              y.index_put_({Slice(), x.detach().sum().gt(1e9)}, at::scalar_tensor(5.0, at::kDouble));
              return List{y * y, x.index({x.detach().sum().lt(1e9)})};
@@ -235,14 +235,14 @@ TEST(Index, S26_WritesByMasks) {
            gathered},
           {"bytes",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.index_put_({every(x, 0, 3).to(at::kByte), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
              return List{y * y};
            },
            gathered},
           {"values_of_the_mask",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              const Tensor mask = x.detach().gt(0.2), rows = every(x, 0, 2), columns = every(x, 1, 2);
              y.index_put_({mask}, x.index({mask}) * 2);
              y.index_put_({rows}, x.index({rows}) * 3);
@@ -262,7 +262,7 @@ TEST(Index, S26_WritesByMasks) {
            gathered},
           {"through_views",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.transpose(0, 1).index_put_({every(x, 1, 3), every(x, 0, 3)}, x.select(0, 0).narrow(0, 2, 3));
              y.select(0, 3).index_put_({every(x, 1, 2), indices({1})}, x.select(0, 1).narrow(0, 0, 4).select(1, 0));
              y.narrow(0, 1, 4).index_put_({Slice(), every(x, 1, 2), indices({0})},
@@ -272,7 +272,7 @@ TEST(Index, S26_WritesByMasks) {
            gathered},
           {"masked_scatter",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.masked_scatter_(every(x, 0, 2).view({9, 1, 1}), x.narrow(0, 0, 6));
              y.select(0, 3).masked_scatter_(every(x, 1, 2).view({7, 1}), x.select(2, 0));
              return List{y * y, y.masked_scatter(x.detach().gt(0), x * 2)};
@@ -280,7 +280,7 @@ TEST(Index, S26_WritesByMasks) {
            gathered},
           {"masked_fill",
            [=](const Tensor& x) {
-             Tensor y = bent(x);
+             Tensor y = cubed(x);
              y.masked_fill_(every(x, 1, 2).view({7, 1}), x.sum());
              y.select(1, 3).masked_fill_(every(x, 0, 2).view({9, 1}), 2);
              return List{y * y};

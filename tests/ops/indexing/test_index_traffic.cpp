@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indexing of what is cut, as along the edges of a graph or by masks: what stays where it lies, and what travels: S26.
+// Indexing of what is cut, as along the edges of a graph or by masks: what stays where it is, and what is sent: S26.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,50 +32,50 @@ TEST(IndexTraffic, S26_EntriesAreAddedWhereTheyLie) {
       {
           {"index_add",
            [=](const Tensor& x) {
-             return List{bent(ones({4, 7, 2}).index_add(0, rows(x, 0), x, -2)),
-                         bent(ones({9, 4, 2}).index_add(1, rows(x, 1), x)),
-                         bent(ones({9, 7, 4}).index_add(2, rows(x, 2), x))};
+             return List{cubed(ones({4, 7, 2}).index_add(0, rows(x, 0), x, -2)),
+                         cubed(ones({9, 4, 2}).index_add(1, rows(x, 1), x)),
+                         cubed(ones({9, 7, 4}).index_add(2, rows(x, 2), x))};
            },
            kTwice},
           {"scatter_add",
            [=](const Tensor& x) {
-             return List{bent(ones({4, 7, 2}).scatter_add(0, places(x, 0), x)),
-                         bent(ones({9, 4, 2}).scatter_add(1, places(x, 1), x)),
-                         bent(ones({9, 7, 4}).scatter_reduce(2, places(x, 2), x, "sum"))};
+             return List{cubed(ones({4, 7, 2}).scatter_add(0, places(x, 0), x)),
+                         cubed(ones({9, 4, 2}).scatter_add(1, places(x, 1), x)),
+                         cubed(ones({9, 7, 4}).scatter_reduce(2, places(x, 2), x, "sum"))};
            },
            kTwice},
           {"by_cut_indices",
            [=](const Tensor& x) {
              const Tensor of_elements = (x.detach() * 9).abs().floor().to(at::kLong).remainder(4);
-             return List{bent(ones({4, 7, 2}).scatter_add(0, of_elements, x)),
-                         bent(ones({9, 4, 2}).scatter_add(1, of_elements, x)),
-                         bent(ones({4, 7, 2}).index_add(0, of_elements.select(1, 1).select(1, 0), x))};
+             return List{cubed(ones({4, 7, 2}).scatter_add(0, of_elements, x)),
+                         cubed(ones({9, 4, 2}).scatter_add(1, of_elements, x)),
+                         cubed(ones({4, 7, 2}).index_add(0, of_elements.select(1, 1).select(1, 0), x))};
            }},
           {"shorter",
            [=](const Tensor& x) {
-             return List{bent(ones({4, 8, 2}).scatter_add(0, places(x, 0), x)),
-                         bent(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(0, 0, 5), x)),
-                         bent(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(1, 1, 3), x)),
-                         bent(ones({4, 7, 2}).scatter_reduce(0, places(x, 0), x, "sum", false)),
-                         bent(ones({4, 7, 2}).scatter_reduce(0, places(x, 0), x, "mean"))};
+             return List{cubed(ones({4, 8, 2}).scatter_add(0, places(x, 0), x)),
+                         cubed(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(0, 0, 5), x)),
+                         cubed(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(1, 1, 3), x)),
+                         cubed(ones({4, 7, 2}).scatter_reduce(0, places(x, 0), x, "sum", false)),
+                         cubed(ones({4, 7, 2}).scatter_reduce(0, places(x, 0), x, "mean"))};
            },
            kForward},
           {"onto_cut",
            [=](const Tensor& x) {
-             const Tensor y = bent(x).narrow(0, 2, 4), z = bent(x).narrow(1, 2, 4);
-             return List{bent(y.index_add(0, rows(x, 0), x)), bent(y.scatter_add(0, places(x, 0), x)),
-                         bent(z.index_add(1, rows(x, 1), x))};
+             const Tensor y = cubed(x).narrow(0, 2, 4), z = cubed(x).narrow(1, 2, 4);
+             return List{cubed(y.index_add(0, rows(x, 0), x)), cubed(y.scatter_add(0, places(x, 0), x)),
+                         cubed(z.index_add(1, rows(x, 1), x))};
            },
            kTwice},
           {"in_place",
            [=](const Tensor& x) {
-             Tensor plain = ones({4, 7, 2}), y = x.new_ones({4, 7, 2}), z = bent(x).narrow(0, 2, 4).clone(),
+             Tensor plain = ones({4, 7, 2}), y = x.new_ones({4, 7, 2}), z = cubed(x).narrow(0, 2, 4).clone(),
                     w = x.new_ones({9, 4, 2});
              plain.index_add_(0, rows(x, 0), x);
              y.scatter_add_(0, places(x, 0), x).index_add_(0, rows(x, 0), x, 3);
              z.index_add_(0, rows(x, 0), x).scatter_add_(0, places(x, 0), x);
              w.index_add_(1, rows(x, 1), x);
-             return List{bent(plain), bent(y), bent(z), bent(w)};
+             return List{cubed(plain), cubed(y), cubed(z), cubed(w)};
            }},
           {"whole_numbers",
            [=](const Tensor& x) {
@@ -87,7 +87,7 @@ TEST(IndexTraffic, S26_EntriesAreAddedWhereTheyLie) {
       make_tensor({9, 7, 2}, 3));
 }
 
-// The gradient of x[mask] is written to new zeros of x's shape. They need not lie on every rank.
+// The gradient of x[mask] is written to new zeros of x's shape. They need not be on every rank.
 TEST(IndexTraffic, S26_GradientsOfPickedElementsStayCut) {
   const Tensor full = make_tensor({4, 8, 6}, 1), land = make_tensor({8, 6}, 2).gt(0);
   struct Row {
@@ -104,10 +104,10 @@ TEST(IndexTraffic, S26_GradientsOfPickedElementsStayCut) {
     const auto picked = [&](const Tensor& x) {
       return row.plain ? x.index({Ellipsis, land}) : x.index({x.detach().gt(0.1)});
     };
-    const Tensor expected = torch::autograd::grad({bent(picked(leaf)).sum()}, {leaf})[0];
+    const Tensor expected = torch::autograd::grad({cubed(picked(leaf)).sum()}, {leaf})[0];
     on_mesh({2}, [&](const MeshPtr& mesh) {
       const Tensor x = shard_of(full, mesh, {row.cut}).requires_grad_().mul(1);
-      const Tensor loss = bent(picked(x)).sum();
+      const Tensor loss = cubed(picked(x)).sum();
       loss.item();
       mesh->group().reset_stats();
       const Tensor grad = torch::autograd::grad({loss}, {x})[0];
@@ -119,7 +119,7 @@ TEST(IndexTraffic, S26_GradientsOfPickedElementsStayCut) {
 }
 
 // Rows that are picked by indices which are cut too, as of the edges of a graph: their gradients are added up where
-// they lie, and only the sums move.
+// they are, and only the sums move.
 TEST(IndexTraffic, S26_WhatTravelsForTheGradientOfRowsByCutIndices) {
   const Tensor full = make_tensor({6, 5}, 1), rows = make_tensor({40}, 2, at::kLong).abs(),
                others = make_tensor({40}, 3, at::kLong).abs().clamp_max(4),
@@ -131,8 +131,8 @@ TEST(IndexTraffic, S26_WhatTravelsForTheGradientOfRowsByCutIndices) {
   };
   for (const Row& row : {Row{"cut", {shard(0, {1, 3, 2})}, 8 * 6 * 5}, Row{"whole", {replicate()}, 8 * 2 * 6 * 5}}) {
     const auto picked = [](const Tensor& x, const Tensor& a, const Tensor& b, const Tensor& c) {
-      return bent(x.index({a})).sum() + bent(x.index({a, b}).exp()).sum() + bent(x.index({c})).sum() +
-             bent(x.t().index({Slice(), a})).sum();
+      return cubed(x.index({a})).sum() + cubed(x.index({a, b}).exp()).sum() + cubed(x.index({c})).sum() +
+             cubed(x.t().index({Slice(), a})).sum();
     };
     const Tensor leaf = full.clone().requires_grad_();
     const Tensor expected = torch::autograd::grad({picked(leaf, rows, others, edges)}, {leaf})[0];
@@ -143,7 +143,7 @@ TEST(IndexTraffic, S26_WhatTravelsForTheGradientOfRowsByCutIndices) {
       const Tensor x = shard_of(full, mesh, row.cut).requires_grad_().mul(1);
       const Tensor grad = torch::autograd::grad({picked(x, a, b, c)}, {x})[0];
       EXPECT_EQ(difference(full_tensor(grad), expected, 1e-12), "") << row.name;
-      const Tensor loss = bent(x.index({a})).sum();
+      const Tensor loss = cubed(x.index({a})).sum();
       loss.item();
       mesh->group().reset_stats();
       torch::autograd::grad({loss}, {x});
@@ -158,7 +158,7 @@ TEST(IndexTraffic, S26_WhatTravelsForTheGradientOfAMaskedSelect) {
     std::atomic<int64_t> sent = 0;
     on_mesh({4}, [&](const MeshPtr& mesh) {
       const Tensor x = shard_of(make_tensor({4, 16, 8}, 1), mesh, {shard(1)}).requires_grad_().mul(1);
-      const Tensor loss = bent(x.masked_select(most ? x.detach().lt(0.9) : x.detach().gt(0.98))).sum();
+      const Tensor loss = cubed(x.masked_select(most ? x.detach().lt(0.9) : x.detach().gt(0.98))).sum();
       loss.item();
       mesh->group().reset_stats();
       const Tensor grad = torch::autograd::grad({loss}, {x})[0];
@@ -169,7 +169,7 @@ TEST(IndexTraffic, S26_WhatTravelsForTheGradientOfAMaskedSelect) {
   }
 }
 
-// A source of many rows, and what travels where it is added to few: nothing, or the few.
+// A source of many rows, and what is sent where it is added to few: nothing, or the few.
 TEST(IndexTraffic, S26_WhatTravelsToAddEntries) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({100, 6}, 1), mesh, {shard(0, {30, 70})}),
@@ -191,11 +191,12 @@ TEST(IndexTraffic, S26_WhatTravelsToAddEntries) {
               8 * 6 * (mesh->rank() == 0 ? 3 : 1));
     Tensor whole = x.new_zeros({4, 6}).mul(0).sum(0, true).expand({4, 6}).contiguous();
     EXPECT_LE(sent([&] { return whole.scatter_add_(0, places, x); }, "Replicate()"), 8 * 2 * 4 * 6);
-    // Every rank gets the sum of what is written in place, so it travels twice: a source of five rows costs less.
+    // Every rank gets the sum of what is written in place, so it is sent twice: a source of five rows costs
+    // less.
     const Tensor five = shard_of(make_tensor({5, 6}, 1), mesh, {shard(0, {2, 3})}), at_rows = rows.narrow(0, 0, 5);
     EXPECT_EQ(sent([&] { return whole.index_add_(0, at_rows, five); }, "Replicate()"),
               8 * 6 * (mesh->rank() == 0 ? 2 : 3));
-    // The last row, which rank 1 has, says that it goes where there is none: every rank hears of it.
+    // The last row, which rank 1 has, says that it goes where there is none: every rank is notified.
     for (const int64_t wrong : {4, -1}) {
       const Tensor bad = rows.clone().index_fill_(0, at::tensor({99}, at::kLong), wrong);
       EXPECT_THAT(message_of([&] { zeros.index_add(0, bad, x); }), ::testing::HasSubstr("is out of bounds"));

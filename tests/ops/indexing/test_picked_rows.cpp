@@ -166,7 +166,7 @@ TEST(PickedRows, Y19_ValuesAndGradientsEqualThoseOfOneDevice) {
       const bool sums = way.table[1 % way.table.size()].is_partial();
       const auto run = [&](const std::function<Tensor(const Tensors&)>& program) {
         expect_same_as_plain(
-            way.mesh, inputs, [&](const Tensors& t) { return Tensors{bent(program(t))}; }, kTwice);
+            way.mesh, inputs, [&](const Tensors& t) { return Tensors{cubed(program(t))}; }, kTwice);
       };
       run([](const Tensors& t) { return t[0].index_select(0, t[1]) * t[2]; });
       run([](const Tensors& t) { return t[0].index({t[1]}) * t[2]; });
@@ -177,9 +177,9 @@ TEST(PickedRows, Y19_ValuesAndGradientsEqualThoseOfOneDevice) {
       run([](const Tensors& t) { return at::embedding(t[0].select(1, 1), t[3].select(2, 0)); });
       if (sums) continue;
       run([](const Tensors& t) { return t[0].index_add(0, t[1], t[2], -2); });
-      run([](const Tensors& t) { return bent(t[0]).index_add_(0, t[1], t[2]); });
+      run([](const Tensors& t) { return cubed(t[0]).index_add_(0, t[1], t[2]); });
       run([](const Tensors& t) { return t[0].scatter_add(0, t[3], t[2]); });
-      run([](const Tensors& t) { return bent(t[0]).scatter_add_(0, t[3], t[2]); });
+      run([](const Tensors& t) { return cubed(t[0]).scatter_add_(0, t[3], t[2]); });
       run([](const Tensors& t) { return t[0].index_put({t[1]}, t[2], true); });
       run([](const Tensors& t) { return t[0].index_put({t[1], t[1].remainder(3)}, t[2].select(1, 0), true); });
       run([](const Tensors& t) { return t[0].index_put({t[1]}, t[2].select(0, 3), true); });

@@ -4,7 +4,7 @@
 #include <ATen/core/Reduction.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_loss {
 namespace {
@@ -31,7 +31,7 @@ TEST(Loss, ElementwiseLossesOfUnevenBlocks) {
   for (const auto& [name, loss] : losses) {
     for (const int64_t reduction : kReductions) {
       for (const size_t way : {0, 2, 3, 5, 9}) {
-        const Held& held = kHeld972[way];
+        const PlacementCase& held = kPlacements972[way];
         SCOPED_TRACE(std::string(name) + " " + held.name + " reduction " + std::to_string(reduction));
         const bool target_grad = std::string(name) == "mse" || std::string(name) == "l1";
         expect_same_as_plain(held.mesh,
@@ -165,7 +165,7 @@ TEST(Loss, AWrongClassNumberEndsEveryRank) {
   };
 
   EXPECT_NE(message_with(0).find("Target 9 is out of bounds"), std::string::npos);
-  EXPECT_NE(message_with(1).find("a target is no class number\n  have  target 9 and 3 classes"), std::string::npos);
+  EXPECT_NE(message_with(1).find("a target is not a class number\n  have  target 9 and 3 classes"), std::string::npos);
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST(NeighborhoodAttentionModule, X04_RegistersCopiesPrintsAndRefuses) {
               }),
               ::testing::StartsWith("NeighborhoodAttention1d: embed_dim 8 is not divisible by num_heads 3"));
   EXPECT_THAT(message_of([&] { module->forward(x[0]); }),
-              ::testing::StartsWith("NeighborhoodAttention2d: the input has 3 dims, wanted 4"));
+              ::testing::StartsWith("NeighborhoodAttention2d: the input has 3 dims, expected 4"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ Program attend(const Neighborhood& n) {
   };
 }
 
-// query, key and value of shape [2, dims..., 2, 3], held alike.
+// query, key and value of shape [2, dims..., 2, 3], held identically.
 void check(const Way& way, const Sizes& dims, const Neighborhood& n, at::ScalarType type = at::kDouble) {
   SCOPED_TRACE(way.name);
   Sizes shape = {2};
@@ -173,7 +173,7 @@ TEST(NeighborhoodAttentionSharded, X04_MixedPlacements) {
   });
 }
 
-// Keys and values travel together, and no row that no window reaches.
+// Keys and values are sent together, and no row that no window reaches.
 TEST(NeighborhoodAttentionSharded, S06_KeysAndValuesInOneExchange) {
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({1, 12, 4, 1, 2}, 1), mesh, {shard(1, {4, 4, 4})});

@@ -12,7 +12,7 @@ namespace {
 using at::Tensor;
 
 // Ways to hold [4, 6, 7, 5]: batch, channels, height, width.
-const std::vector<Held> kFields = {
+const std::vector<PlacementCase> kFields = {
     {"batch", {2}, {shard(0, {1, 3})}},
     {"batch_empty", {3}, {shard(0, {1, 0, 3})}},
     {"channels_inside_a_group", {2}, {shard(1, {2, 4})}},
@@ -31,16 +31,16 @@ Tensor field(int64_t seed) { return make_tensor({4, 6, 7, 5}, seed) * 2 + 3; }
 Tensor channels(int64_t seed) { return make_tensor({6}, seed) + 1.5; }
 
 // Weights plain and as ShardTensors, replicated or cut as the channels are.
-void check_affine(const std::vector<Held>& ways, const Tensor& full, const Tensor& weight, const Tensor& bias,
+void check_affine(const std::vector<PlacementCase>& ways, const Tensor& full, const Tensor& weight, const Tensor& bias,
                   const Program& program, Oracle options = {}) {
-  for (const Held& held : ways) {
+  for (const PlacementCase& held : ways) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh, {{full, held.placements}, {weight, {}, true, true}, {bias}}, program, options);
   }
 }
 
 TEST(Norm, LayerNormOverCutAndWholeDims) {
-  for (const Held& held : kHeld972) {
+  for (const PlacementCase& held : kPlacements972) {
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {7, 2}, {9, 7, 2}}) {
       SCOPED_TRACE(std::string(held.name) + " " + std::to_string(shape.size()));
       const Tensor full = make_tensor({9, 7, 2}, 1) * 3 + 5, weight = make_tensor(shape, 2),
@@ -54,7 +54,7 @@ TEST(Norm, LayerNormOverCutAndWholeDims) {
 
 TEST(Norm, LayerNormSecondDerivativeAndCutWeights) {
   const Tensor full = make_tensor({9, 7, 2}, 1), weight = make_tensor({7, 2}, 2), bias = make_tensor({7, 2}, 3);
-  for (const Held& held : {kHeld972[0], kHeld972[2], kHeld972[5]}) {
+  for (const PlacementCase& held : {kPlacements972[0], kPlacements972[2], kPlacements972[5]}) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh, {{full, held.placements}, {weight}, {bias}},
                          [&](const List& t) {
@@ -84,7 +84,7 @@ TEST(Norm, LayerNormOfOneRowLeavesItsGradientAsItIs) {
 }
 
 TEST(Norm, RmsNorm) {
-  for (const Held& held : kHeld972) {
+  for (const PlacementCase& held : kPlacements972) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh,
                          {{make_tensor({9, 7, 2}, 1), held.placements}, {make_tensor({7, 2}, 2), {}, true, true}},
@@ -109,7 +109,7 @@ TEST(Norm, GroupNormOfFloatsFarFromZero) {
   const Tensor full = exact.to(at::kFloat), given = full.to(at::kDouble).requires_grad_();
   const Tensor expected = at::group_norm(given, 2, w, b);
   expected.square().sum().backward();
-  for (const Held& held : kFields) {
+  for (const PlacementCase& held : kFields) {
     if (std::any_of(held.placements.begin(), held.placements.end(), [](const Placement& p) { return p.is_partial(); }))
       continue;
     SCOPED_TRACE(held.name);
@@ -127,7 +127,7 @@ TEST(Norm, GroupNormOfFloatsFarFromZero) {
 TEST(Norm, GroupNormKeepsNanInItsGroup) {
   Tensor full = field(1);
   full[1][2][6][3] = std::nan("");  // group 0 of sample 1
-  for (const Held& held : {kFields[2], kFields[4], kFields[8]}) {
+  for (const PlacementCase& held : {kFields[2], kFields[4], kFields[8]}) {
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       std::vector<List> all;
       for (const bool cut : {false, true}) {
@@ -148,7 +148,7 @@ TEST(Norm, GroupNormKeepsNanInItsGroup) {
 
 TEST(Norm, BatchNormInTrainingUpdatesRunningStatisticsAlike) {
   const Input mean{channels(4), {}, false}, var{channels(5), {}, false, true};
-  for (const Held& held : kFields) {
+  for (const PlacementCase& held : kFields) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh,
                          {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
@@ -166,7 +166,7 @@ TEST(Norm, BatchNormInTrainingUpdatesRunningStatisticsAlike) {
 
 TEST(Norm, BatchNormInEvaluation) {
   const Input mean{channels(4), {}, false}, var{channels(5), {}, false, true};
-  for (const Held& held : kFields) {
+  for (const PlacementCase& held : kFields) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}, mean, var},
@@ -212,7 +212,7 @@ TEST(Norm, BatchNormOfCutChannelsWithCutStatistics) {
 }
 
 TEST(Norm, BatchNormSecondDerivativeAndRows) {
-  for (const Held& held : {kFields[0], kFields[4], kFields[8]}) {
+  for (const PlacementCase& held : {kFields[0], kFields[4], kFields[8]}) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}, {channels(2)}, {channels(3)}},
@@ -226,7 +226,7 @@ TEST(Norm, BatchNormSecondDerivativeAndRows) {
 
 TEST(Norm, OtherOperatorsOfTheBatchNormFamily) {
   const Input mean{channels(4), {}, false}, var{channels(5), {}, false};
-  for (const Held& held : {kFields[2], kFields[7]}) {
+  for (const PlacementCase& held : {kFields[2], kFields[7]}) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements, false}, {channels(2), {}, false}, {channels(3), {}, false}, mean, var},
@@ -277,7 +277,7 @@ TEST(Norm, OperatorsOfAGpu) {
 }
 
 TEST(Norm, InstanceNorm) {
-  for (const Held& held : {kFields[0], kFields[4], kFields[5], kFields[6], kFields[7], kFields[9]}) {
+  for (const PlacementCase& held : {kFields[0], kFields[4], kFields[5], kFields[6], kFields[7], kFields[9]}) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(
         held.mesh, {{field(1), held.placements}, {channels(2), {}, true, true}, {channels(3)}},
@@ -288,7 +288,8 @@ TEST(Norm, InstanceNorm) {
 // Blocks of one sample whose memory is channels-last, though the global tensor is contiguous: their strides along the
 // batch are those of a view that one device never makes.
 TEST(Norm, InstanceNormOfOneSampleInOtherStrides) {
-  for (const Held& held : {Held{"one_each", {2}, {shard(0)}}, Held{"one_and_none", {3}, {shard(0, {1, 0, 1})}}}) {
+  for (const PlacementCase& held :
+       {PlacementCase{"one_each", {2}, {shard(0)}}, PlacementCase{"one_and_none", {3}, {shard(0, {1, 0, 1})}}}) {
     SCOPED_TRACE(held.name);
     for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2, 3, 5, 4}, {2, 2, 3, 5, 4}}) {
       const Tensor weight = make_tensor({4}, 2) + 1.5, bias = make_tensor({4}, 3);
@@ -303,7 +304,7 @@ TEST(Norm, InstanceNormOfOneSampleInOtherStrides) {
 
 TEST(Norm, SinglePrecisionAndBfloat16) {
   for (const auto& [dtype, tolerance] : {std::pair{at::kFloat, 1e-5}, {at::kBFloat16, 0.1}}) {
-    for (const Held& held : {kFields[0], kFields[2], kFields[4], kFields[9]}) {
+    for (const PlacementCase& held : {kFields[0], kFields[2], kFields[4], kFields[9]}) {
       SCOPED_TRACE(held.name);
       expect_same_as_plain(held.mesh,
                            {{field(1).to(dtype), held.placements},

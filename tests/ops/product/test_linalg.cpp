@@ -161,9 +161,9 @@ TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
   });
 }
 
-// LibTorch factors the transposed matrix where a real one lies row by row, and its derivative asks the whole tensor how
-// it lies. Here the block lies otherwise than the whole: a batch of one, rows that were gathered, a cut of the inner of
-// two batch dims.
+// LibTorch factors the transposed matrix where a real one is row by row, and its derivative asks the whole tensor
+// how it is. Here the block is otherwise than the whole: a batch of one, rows that were gathered, a cut of the inner
+// of two batch dims.
 struct Memory {
   const char* name;
   std::function<Tensor(const Tensor&)> of;
@@ -190,7 +190,7 @@ const Memory kMemories[] = {
      }},
 };
 
-const std::vector<Held> kMatrices = {
+const std::vector<PlacementCase> kMatrices = {
     {"batch_3_1", {2}, {shard(0, {3, 1})}},  {"batch_1_0_3", {3}, {shard(0, {1, 0, 3})}},
     {"batch_over_4", {4}, {shard(0)}},       {"rows", {2}, {shard(1, {2, 1})}},
     {"columns", {3}, {shard(2, {0, 2, 1})}}, {"batch_and_rows", {2, 2}, {shard(0, {1, 3}), shard(1)}},
@@ -200,7 +200,7 @@ const std::vector<Held> kMatrices = {
 TEST(Linalg, S20_FactorsOfMatricesInAnyMemory) {
   for (const Memory& memory : kMemories) {
     SCOPED_TRACE(memory.name);
-    const auto of = [&](const Tensor& x) { return memory.of(bent(x)); };
+    const auto of = [&](const Tensor& x) { return memory.of(cubed(x)); };
     const auto beside = [](const Tensor& a) { return (a.dim() == 4 ? right.unsqueeze(1) : right).to(a.device()); };
     check(
         {

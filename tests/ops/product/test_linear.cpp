@@ -134,7 +134,7 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_THAT(message([](const at::Tensor& x) {
                 return at::matmul(x, make_tensor({5, 2}, 2));
               }),
-              ::testing::HasSubstr("matmul: 6 columns meet 5 rows"));
+              ::testing::HasSubstr("matmul: 6 columns are multiplied by 5 rows"));
   EXPECT_THAT(message([](const at::Tensor& x) {
                 return at::matmul(x, make_tensor({3, 6, 2}, 2));
               }),

@@ -303,9 +303,9 @@ TEST(Embedding, CutInRowsAndColumns) {
     const std::string thrown = message_of([&] {
       expect_same_as_plain(
           c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
-          [](const List& x) { return List{bent(at::embedding(x[0], x[1], 3))}; }, kTwice);
+          [](const List& x) { return List{cubed(at::embedding(x[0], x[1], 3))}; }, kTwice);
       expect_same_as_plain(c.mesh, {{weight, c.weight}, {.full = words, .placements = c.words, .plain = c.plain}},
-                           [](const List& x) { return List{bent(at::embedding(x[0], x[1], -1, true))}; });
+                           [](const List& x) { return List{cubed(at::embedding(x[0], x[1], -1, true))}; });
     });
     EXPECT_EQ(thrown, "");
   }

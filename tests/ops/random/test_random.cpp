@@ -9,7 +9,7 @@
 
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_random {
 namespace {
@@ -113,14 +113,14 @@ Tensor drawn(const std::vector<int64_t>& mesh, const std::vector<Placement>& pla
 }
 
 TEST(Random, X02_TheSameNumbersOnAnyCut) {
-  std::vector<Held> ways = kHeld972;
+  std::vector<PlacementCase> ways = kPlacements972;
   ways.push_back({"one_rank_cut", {1}, {shard(0)}});
   ways.push_back({"replicated_on_3", {3}, {replicate()}});
   ways.push_back({"eight_ranks", {8}, {shard(0)}});
   ways.push_back({"eight_in_a_cube", {2, 2, 2}, {shard(0, {2, 7}), shard(1, {6, 1}), shard(2)}});
   for (const Kind& kind : kKinds) {
     const Tensor expected = drawn({1}, {replicate()}, kChances, kind.draw);
-    for (const Held& held : ways) {
+    for (const PlacementCase& held : ways) {
       SCOPED_TRACE(std::string(kind.name) + " " + held.name);
       // A Partial's probabilities are sums, equal up to rounding: coins may fall otherwise only there.
       const double tolerance =
@@ -159,7 +159,7 @@ TEST(Random, X02_PlainDrawsObeyAutograd) {
   z.sum().backward();
   EXPECT_EQ(difference(x.grad() * x.detach(), z.detach(), 1e-15), "");
 
-  // Views are written where they lie.
+  // Views are written where they are.
   Tensor table = at::zeros({4, 6}, at::kDouble);
   table.t().slice(0, 1, 6, 2).uniform_(1, 2);
   EXPECT_EQ(table.count_nonzero().item<int64_t>(), 12);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers made by the kernel of a device, which is that of make-believe devices here: the same numbers as on the
+// Random numbers made by the kernel of a device, which is that of simulated devices here: the same numbers as on the
 // CPU, bit by bit, and nothing made by the host (X02).
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>

@@ -10,7 +10,7 @@
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_random_quality {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_reduce {
 namespace {
@@ -152,7 +152,7 @@ TEST(Reduce, OtherDtypes) {
   for (const at::ScalarType dtype : {at::kFloat, at::kInt, at::kBool, at::kByte, at::kComplexDouble}) {
     SCOPED_TRACE(at::toString(dtype));
     const Tensor full = make_tensor({9, 7, 2}, 6, dtype);
-    for (const Held& held : kHeld972) {
+    for (const PlacementCase& held : kPlacements972) {
       if (!can_hold(held, dtype)) continue;
       SCOPED_TRACE(held.name);
       expect_same_as_plain(
@@ -181,7 +181,7 @@ TEST(Reduce, S12_MeansInHalfPrecisionStayInRange) {
 
 TEST(Reduce, Norms) {
   for (const double p : {0.0, 1.0, 2.0, 3.0, -1.0, double(INFINITY), -double(INFINITY)}) {
-    for (const Held& held : kHeld972) {
+    for (const PlacementCase& held : kPlacements972) {
       SCOPED_TRACE(std::to_string(p) + " " + held.name);
       expect_same_as_plain(
           held.mesh, {{make_tensor({9, 7, 2}, 7), held.placements}}, [&](const std::vector<Tensor>& x) {

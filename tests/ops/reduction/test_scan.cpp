@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_scan {
 namespace {
@@ -74,7 +74,7 @@ TEST(Sort, TopkMovesCandidatesOnly) {
 // PyTorch leaves the order free, so it may not depend on the blocks.
 TEST(Sort, TopkOfACutDimHasOneOrder) {
   const Tensor full = make_tensor({40, 2}, 4);
-  const auto wanted = full.topk(9, 0);
+  const auto expected = full.topk(9, 0);
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{40}, {13, 0, 27}, {1, 38, 1}, {10, 10, 10, 10}}) {
     on_mesh({static_cast<int64_t>(sizes.size())}, [&](const MeshPtr& mesh) {
       const auto found = shard_of(full, mesh, {shard(0, sizes)}).topk(9, 0, /*largest=*/true, /*sorted=*/false);
@@ -83,8 +83,8 @@ TEST(Sort, TopkOfACutDimHasOneOrder) {
         places = places.gather(0, values.argsort(0, /*descending=*/true));
         values = std::get<0>(values.sort(0, /*descending=*/true));
       }
-      EXPECT_EQ(difference(values, std::get<0>(wanted), 0), "");
-      EXPECT_TRUE(at::equal(places, std::get<1>(wanted)));
+      EXPECT_EQ(difference(values, std::get<0>(expected), 0), "");
+      EXPECT_TRUE(at::equal(places, std::get<1>(expected)));
     });
   }
 }

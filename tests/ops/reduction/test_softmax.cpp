@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_softmax {
 namespace {
@@ -32,7 +32,7 @@ TEST(Softmax, MaskedRowsAndOtherDtypes) {
             return List{x.softmax(0), x.log_softmax(1)};
           },
           {.backward = false}}},
-        masked, {kHeld972.begin(), kHeld972.begin() + 8});
+        masked, {kPlacements972.begin(), kPlacements972.begin() + 8});
   check({{"float",
           [](const Tensor& x) {
             return List{x.softmax(0), x.log_softmax(1)};
@@ -44,9 +44,9 @@ TEST(Softmax, MaskedRowsAndOtherDtypes) {
             return List{x.softmax(0), x.log_softmax(1)};
           },
           {.tolerance = 2e-2}}},
-        make_tensor({9, 7, 2}, 4, at::kBFloat16), {kHeld972.begin(), kHeld972.begin() + 8});
+        make_tensor({9, 7, 2}, 4, at::kBFloat16), {kPlacements972.begin(), kPlacements972.begin() + 8});
   check({{"to_double", [](const Tensor& x) { return List{x.softmax(0, at::kDouble)}; }}},
-        make_tensor({9, 7, 2}, 5, at::kInt), {kHeld972.begin(), kHeld972.begin() + 8});
+        make_tensor({9, 7, 2}, 5, at::kInt), {kPlacements972.begin(), kPlacements972.begin() + 8});
 }
 
 TEST(Softmax, AlongACutDimMovesTwoLinesForwardAndOneBackward) {

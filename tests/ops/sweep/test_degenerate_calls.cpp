@@ -7,7 +7,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 #include "tests/support/placements.h"
 
 namespace moonhalo::testing::test_degenerate_calls {
@@ -101,7 +101,7 @@ TEST(DegenerateCalls, DerivativesThatAreZero) {
       2);
 }
 
-// The same value, whose blocks lie in memory from the last dim to the first, or with gaps. The whole still counts as
+// The same value, whose blocks are in memory from the last dim to the first, or with gaps. The whole still counts as
 // row-major: so do results of kernels that LibTorch says nothing of.
 enum class Lying { kReversed, kApart };
 at::Tensor lying(const at::Tensor& x, Lying how) {

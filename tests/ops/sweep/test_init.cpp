@@ -9,7 +9,7 @@
 
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_init {
 namespace {
@@ -46,7 +46,7 @@ const std::vector<Initialiser> kInitialisers = {
     {"sparse_", [](Tensor w) { init::sparse_(w, 0.3); }, {9, 7}},
 };
 
-const std::vector<Held> kWays = {
+const std::vector<PlacementCase> kWays = {
     {"one_rank", {1}, {shard(0)}},
     {"rows_on_2", {2}, {shard(0)}},
     {"columns_on_2", {2}, {shard(1)}},
@@ -68,7 +68,7 @@ TEST(Init, X02_WeightsAreTheSameOnAnyCut) {
       expected = at::zeros(one.shape, at::kDouble);
       one.run(expected);
     }
-    for (const Held& held : kWays) {
+    for (const PlacementCase& held : kWays) {
       SCOPED_TRACE(std::string(one.name) + " " + held.name);
       std::mutex mutex;
       std::vector<Tensor> wholes;

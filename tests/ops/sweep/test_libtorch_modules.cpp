@@ -12,8 +12,8 @@
 
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
 #include "tests/support/modules.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_libtorch_modules {
 namespace {
@@ -68,14 +68,14 @@ std::vector<at::Tensor> train(const at::Tensor& input) {
   return seen;
 }
 
-const Held kCases[] = {
+const PlacementCase kCases[] = {
     {"BatchOverTwo", {2}, {shard(0, {1, 2})}},
     {"RowsOverThree", {3}, {shard(2, {5, 1, 3})}},
     {"RowsWithAnEmptyBlock", {3}, {shard(2, {4, 0, 5})}},
     {"ColumnsOverTwo", {2}, {shard(3)}},
     {"BatchAndRows", {2, 2}, {shard(0), shard(2, {6, 3})}},
 };
-class UnmodifiedModules : public ::testing::TestWithParam<Held> {};
+class UnmodifiedModules : public ::testing::TestWithParam<PlacementCase> {};
 
 TEST_P(UnmodifiedModules, X01TrainAsOnOneDevice) {
   const at::Tensor x = make_tensor({3, 2, 9, 6}, 50);
@@ -147,16 +147,16 @@ const std::vector<std::pair<const char*, Sequences>> kSequences = {
     {"gru", with_gradients<nn::GRU>([] { return nn::GRU(nn::GRUOptions(4, 3)); }, recurrent<nn::GRU>)},
     {"rnn", with_gradients<nn::RNN>([] { return nn::RNN(nn::RNNOptions(4, 3)); }, recurrent<nn::RNN>)},
 };
-const std::vector<Held> kHeldSequences = {{"batch", {2}, {shard(1, {1, 2})}},
-                                          {"batch_with_an_empty_block", {3}, {shard(1, {2, 0, 1})}},
-                                          {"length", {2}, {shard(0, {2, 3})}},
-                                          {"features", {2}, {shard(2, {1, 3})}},
-                                          {"length_and_batch", {2, 2}, {shard(0, {4, 1}), shard(1)}}};
+const std::vector<PlacementCase> kHeldSequences = {{"batch", {2}, {shard(1, {1, 2})}},
+                                                   {"batch_with_an_empty_block", {3}, {shard(1, {2, 0, 1})}},
+                                                   {"length", {2}, {shard(0, {2, 3})}},
+                                                   {"features", {2}, {shard(2, {1, 3})}},
+                                                   {"length_and_batch", {2, 2}, {shard(0, {4, 1}), shard(1)}}};
 
 TEST(LibtorchModules, X01SequencesAsOnOneDevice) {
   const at::Tensor x = make_tensor({5, 3, 4}, 60);
   for (const auto& [name, run] : kSequences) {
-    for (const Held& held : kHeldSequences) {
+    for (const PlacementCase& held : kHeldSequences) {
       SCOPED_TRACE(std::string(name) + " " + held.name);
       const std::string thrown = message_of([&, &run = run] {
         expect_same_as_plain(held.mesh, {{x, held.placements}}, [&](const List& t) { return run(t[0]); },
@@ -239,7 +239,8 @@ TEST(LibtorchModules, X01ToolsOnADividedModel) {
   const at::Tensor x = make_tensor({7, 4}, 70);
   const List expected = use(with_values(Stack()), with_values(Stack()), x);
 
-  for (const Held& held : std::vector<Held>{{"rows", {2}, {shard(0, {5, 2})}}, {"replicated", {3}, {replicate()}}}) {
+  for (const PlacementCase& held :
+       std::vector<PlacementCase>{{"rows", {2}, {shard(0, {5, 2})}}, {"replicated", {3}, {replicate()}}}) {
     SCOPED_TRACE(held.name);
     on_mesh(held.mesh, [&](const MeshPtr& mesh) {
       Stack net = with_values(Stack()), copy = with_values(Stack());

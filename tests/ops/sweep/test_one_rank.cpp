@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "moonhalo/engine/dispatch/undivided.h"
+#include "moonhalo/engine/dispatch/trivial_mesh_dims.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing::test_one_rank {
@@ -100,10 +100,10 @@ TEST(OneRank, UndividedLeavesCutsOverSeveralRanks) {
   on_mesh({2, 1}, [](const MeshPtr& mesh) {
     const auto made = [&](std::vector<Placement> placements) { return make_spec(mesh, {4, 6}, placements); };
 
-    EXPECT_EQ(undivided(made({shard(0), shard(1)})), made({shard(0), replicate()}));
-    EXPECT_EQ(undivided(made({shard(0, {3, 1}), shard(0)})), made({shard(0, {3, 1}), replicate()}));
-    EXPECT_EQ(undivided(made({partial(), partial(ReduceOp::kMax)})), made({partial(), replicate()}));
-    EXPECT_EQ(undivided(made({shard(1), replicate()})), made({shard(1), replicate()}));
+    EXPECT_EQ(without_trivial_mesh_dims(made({shard(0), shard(1)})), made({shard(0), replicate()}));
+    EXPECT_EQ(without_trivial_mesh_dims(made({shard(0, {3, 1}), shard(0)})), made({shard(0, {3, 1}), replicate()}));
+    EXPECT_EQ(without_trivial_mesh_dims(made({partial(), partial(ReduceOp::kMax)})), made({partial(), replicate()}));
+    EXPECT_EQ(without_trivial_mesh_dims(made({shard(1), replicate()})), made({shard(1), replicate()}));
   });
 }
 

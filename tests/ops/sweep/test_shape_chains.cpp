@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_shape_chains {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/version.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_join {
 namespace {
@@ -17,55 +17,55 @@ TEST(Join, S26_CatAndStackOfOneTensor) {
       {
           {"cat_0",
            [](const Tensor& x) {
-             return List{bent(at::cat({x, bent(x)}, 0))};
+             return List{cubed(at::cat({x, cubed(x)}, 0))};
            },
            kTwice},
           {"cat_1",
            [](const Tensor& x) {
-             return List{bent(at::cat({x, bent(x), x * 2}, 1))};
+             return List{cubed(at::cat({x, cubed(x), x * 2}, 1))};
            }},
           {"cat_last",
            [](const Tensor& x) {
-             return List{bent(at::cat({bent(x), x}, -1))};
+             return List{cubed(at::cat({cubed(x), x}, -1))};
            }},
           {"cat_of_parts",
            [](const Tensor& x) {
-             return List{bent(at::cat(x.split(4, 0), 0)), at::cat(x.split(2, 1), 1)};
+             return List{cubed(at::cat(x.split(4, 0), 0)), at::cat(x.split(2, 1), 1)};
            },
            kTwice},
           {"cat_turned",
            [](const Tensor& x) {
-             return List{bent(at::cat({x.narrow(0, 5, 4), x.narrow(0, 0, 5)}, 0))};
+             return List{cubed(at::cat({x.narrow(0, 5, 4), x.narrow(0, 0, 5)}, 0))};
            }},
           {"cat_of_sums",
            [](const Tensor& x) {
-             return List{bent(at::cat({x.sum(0, true), x.sum(0, true)}, 0))};
+             return List{cubed(at::cat({x.sum(0, true), x.sum(0, true)}, 0))};
            }},
           {"cat_empty",
            [](const Tensor& x) {
-             return List{bent(at::cat({x, at::empty({0}, x.options().requires_grad(false))}, 0))};
+             return List{cubed(at::cat({x, at::empty({0}, x.options().requires_grad(false))}, 0))};
            }},
           {"cat_plain",
            [](const Tensor& x) {
-             return List{bent(at::cat({at::ones({2, 7, 2}, at::kDouble), x, at::zeros({1, 7, 2}, at::kDouble)}, 0))};
+             return List{cubed(at::cat({at::ones({2, 7, 2}, at::kDouble), x, at::zeros({1, 7, 2}, at::kDouble)}, 0))};
            }},
           {"cat_dtypes",
            [](const Tensor& x) {
-             return List{bent(at::cat({x, x.to(at::kFloat)}, 0))};
+             return List{cubed(at::cat({x, x.to(at::kFloat)}, 0))};
            },
            {.tolerance = 1e-5}},
           {"stack_0",
            [](const Tensor& x) {
-             return List{bent(at::stack({x, bent(x)}, 0))};
+             return List{cubed(at::stack({x, cubed(x)}, 0))};
            },
            kTwice},
           {"stack_last",
            [](const Tensor& x) {
-             return List{bent(at::stack({x, x * 3}, -1))};
+             return List{cubed(at::stack({x, x * 3}, -1))};
            }},
           {"hstack",
            [](const Tensor& x) {
-             return List{bent(at::hstack({x, x})), at::vstack({x, x}), at::dstack({x, x})};
+             return List{cubed(at::hstack({x, x})), at::vstack({x, x}), at::dstack({x, x})};
            }},
       },
       make_tensor({9, 7, 2}, 1));
@@ -101,7 +101,7 @@ TEST(Join, S26_CatOfDifferentlyHeldTensors) {
       expect_same_as_plain(
           c.mesh, {{a, c.a}, {.full = b, .placements = b_placements, .plain = c.plain}},
           [&](const List& x) {
-            return List{bent(at::cat({x[0], x[1], x[0] * 2}, dim))};
+            return List{cubed(at::cat({x[0], x[1], x[0] * 2}, dim))};
           },
           kTwice);
     }
@@ -113,26 +113,26 @@ TEST(Join, S26_RepeatRollFlip) {
       {
           {"repeat",
            [](const Tensor& x) {
-             return List{bent(x.repeat({2, 1, 1})), bent(bent(x).repeat({1, 3, 2}))};
+             return List{cubed(x.repeat({2, 1, 1})), cubed(cubed(x).repeat({1, 3, 2}))};
            },
            kTwice},
           {"repeat_more_dims",
            [](const Tensor& x) {
-             return List{bent(x.repeat({2, 3, 1, 2}))};
+             return List{cubed(x.repeat({2, 3, 1, 2}))};
            }},
           // Its gradient is made by the formula as plain zeros.
           {"repeat_never",
            [](const Tensor& x) {
-             return List{bent(x.repeat({0, 1, 1}))};
+             return List{cubed(x.repeat({0, 1, 1}))};
            },
            {.same_cut_gradients = false}},
           {"tile",
            [](const Tensor& x) {
-             return List{bent(x.tile({2, 1})), x.tile({1, 1, 1, 1})};
+             return List{cubed(x.tile({2, 1})), x.tile({1, 1, 1, 1})};
            }},
           {"roll",
            [](const Tensor& x) {
-             return List{bent(x).roll(2, 0) * x, bent(x).roll(-3, 1) * x};
+             return List{cubed(x).roll(2, 0) * x, cubed(x).roll(-3, 1) * x};
            },
            kTwice},
           {"roll_dims",
@@ -158,25 +158,25 @@ TEST(Join, S26_ConstantPadding) {
       {
           {"zeros",
            [](const Tensor& x) {
-             return List{bent(at::constant_pad_nd(x, {0, 1, 2, 1, 1, 3}))};
+             return List{cubed(at::constant_pad_nd(x, {0, 1, 2, 1, 1, 3}))};
            },
            kTwice},
           {"number",
            [](const Tensor& x) {
-             return List{bent(at::constant_pad_nd(x, {1, 0, 2, 0, 2, 0}, 1.5))};
+             return List{cubed(at::constant_pad_nd(x, {1, 0, 2, 0, 2, 0}, 1.5))};
            }},
           {"crop",
            [](const Tensor& x) {
-             return List{bent(at::constant_pad_nd(x, {0, 0, 1, -3, -6, 2}))};
+             return List{cubed(at::constant_pad_nd(x, {0, 0, 1, -3, -6, 2}))};
            },
            kTwice},
           {"crop_all",
            [](const Tensor& x) {
-             return List{bent(at::constant_pad_nd(x, {0, 0, 0, 0, -9, 4}, 2.0))};
+             return List{cubed(at::constant_pad_nd(x, {0, 0, 0, 0, -9, 4}, 2.0))};
            }},
           {"pad",
            [](const Tensor& x) {
-             return List{bent(at::pad(x, {0, 0, 2, 2})), bent(at::pad(x, {-1, 0}, "constant", 3.0))};
+             return List{cubed(at::pad(x, {0, 0, 2, 2})), cubed(at::pad(x, {-1, 0}, "constant", 3.0))};
            }},
       },
       make_tensor({9, 7, 2}, 4));
@@ -187,32 +187,32 @@ TEST(Join, PaddingByTheFieldItself) {
       {
           {"reflect",
            [](const Tensor& x) {
-             return List{bent(at::reflection_pad1d(x, {1, 0})),
-                         bent(at::reflection_pad1d(x.permute({2, 1, 0}), {8, 3}))};
+             return List{cubed(at::reflection_pad1d(x, {1, 0})),
+                         cubed(at::reflection_pad1d(x.permute({2, 1, 0}), {8, 3}))};
            },
            kTwice},
           {"reflect_2d",
            [](const Tensor& x) {
-             return List{bent(at::reflection_pad2d(x.permute({2, 0, 1}), {6, 1, 0, 8}))};
+             return List{cubed(at::reflection_pad2d(x.permute({2, 0, 1}), {6, 1, 0, 8}))};
            },
            kTwice},
           {"reflect_3d",
            [](const Tensor& x) {
-             return List{bent(at::reflection_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 0}))};
+             return List{cubed(at::reflection_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 0}))};
            }},
           {"replicate",
            [](const Tensor& x) {
-             return List{bent(at::replication_pad1d(x, {0, 3})),
-                         bent(at::replication_pad1d(x.permute({2, 1, 0}), {11, 2}))};
+             return List{cubed(at::replication_pad1d(x, {0, 3})),
+                         cubed(at::replication_pad1d(x.permute({2, 1, 0}), {11, 2}))};
            },
            kTwice},
           {"replicate_2d",
            [](const Tensor& x) {
-             return List{bent(at::replication_pad2d(x.permute({2, 0, 1}), {2, 0, -1, 4}))};
+             return List{cubed(at::replication_pad2d(x.permute({2, 0, 1}), {2, 0, -1, 4}))};
            }},
           {"replicate_3d",
            [](const Tensor& x) {
-             return List{bent(at::replication_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 12}))};
+             return List{cubed(at::replication_pad3d(x.unsqueeze(0), {1, 1, 2, 3, 4, 12}))};
            },
            kTwice},
           {"cropped_to_nothing_along_one_dim",
@@ -220,11 +220,13 @@ TEST(Join, PaddingByTheFieldItself) {
              const Tensor y = x.permute({2, 0, 1});
              // From 2.15 LibTorch refuses it.
              if (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15) return List{y};
-             return List{bent(at::reflection_pad2d(y, {0, 0, -4, -5})), bent(at::replication_pad2d(y, {-3, -4, 1, 0}))};
+             return List{cubed(at::reflection_pad2d(y, {0, 0, -4, -5})),
+                         cubed(at::replication_pad2d(y, {-3, -4, 1, 0}))};
            }},
           {"by_name",
            [](const Tensor& x) {
-             return List{bent(at::pad(x.permute({2, 0, 1}), {1, 2, 3, 4}, "reflect")), at::pad(x, {1, 1}, "replicate")};
+             return List{cubed(at::pad(x.permute({2, 0, 1}), {1, 2, 3, 4}, "reflect")),
+                         at::pad(x, {1, 1}, "replicate")};
            }},
       },
       make_tensor({9, 7, 2}, 5));

@@ -6,8 +6,8 @@
 
 #include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
 #include "tests/support/live_bytes.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_padded_blocks {
 namespace {
@@ -44,7 +44,7 @@ TEST(PaddedBlocks, S26_ManyNewRowsAreShared) {
     const int64_t extent = c10::sum_integers(row.blocks);
     const Tensor full = at::randn({extent, 6}, at::kDouble), leaf = full.clone().requires_grad_();
     const auto pad = [&](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, row.before, row.after}, row.value); };
-    const Tensor expected = pad(leaf), gradient = torch::autograd::grad({bent(expected).sum()}, {leaf})[0];
+    const Tensor expected = pad(leaf), gradient = torch::autograd::grad({cubed(expected).sum()}, {leaf})[0];
     std::atomic<int64_t> sent = 0;
     on_mesh({4}, [&](const MeshPtr& mesh) {
       const OutputCut policy = set_output_cut(row.policy);
@@ -54,7 +54,7 @@ TEST(PaddedBlocks, S26_ManyNewRowsAreShared) {
       sent += mesh->group().stats().total().bytes;
       EXPECT_EQ(blocks(y), row.padded) << row.name;
       EXPECT_EQ(difference(full_tensor(y), expected.detach(), 0), "") << row.name;
-      const Tensor grad = torch::autograd::grad({bent(y).sum()}, {x})[0];
+      const Tensor grad = torch::autograd::grad({cubed(y).sum()}, {x})[0];
       EXPECT_EQ(spec(grad), spec(x)) << row.name;
       EXPECT_EQ(difference(full_tensor(grad), gradient, 1e-12), "") << row.name;
       set_output_cut(policy);

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_slice {
 namespace {
@@ -16,8 +16,8 @@ using at::indexing::Slice;
 
 // Every part weighted differently.
 Tensor weighed(const List& parts) {
-  Tensor sum = bent(parts[0]).sum();
-  for (size_t i = 1; i < parts.size(); ++i) sum = sum + (bent(parts[i]) * (1.5 + i)).sum();
+  Tensor sum = cubed(parts[0]).sum();
+  for (size_t i = 1; i < parts.size(); ++i) sum = sum + (cubed(parts[i]) * (1.5 + i)).sum();
   return sum;
 }
 
@@ -26,36 +26,36 @@ TEST(Slice, S14_S26_SlicesEqualThoseOfOneDevice) {
       {
           {"narrow",
            [](const Tensor& x) {
-             return List{bent(x.narrow(0, 2, 5)), bent(x).narrow(1, 1, 3)};
+             return List{cubed(x.narrow(0, 2, 5)), cubed(x).narrow(1, 1, 3)};
            },
            kTwice},
           {"steps",
            [](const Tensor& x) {
-             return List{bent(x.slice(0, 1, 9, 3)), bent(x).slice(1, 0, 7, 2)};
+             return List{cubed(x.slice(0, 1, 9, 3)), cubed(x).slice(1, 0, 7, 2)};
            },
            kTwice},
           {"negative",
            [](const Tensor& x) {
-             return List{bent(x.slice(0, -4, -1)), bent(x).slice(1, -100, 100)};
+             return List{cubed(x.slice(0, -4, -1)), cubed(x).slice(1, -100, 100)};
            }},
           {"one_row",
            [](const Tensor& x) {
-             return List{bent(x.slice(0, 4, 5)), bent(x.slice(0, 8, 9))};
+             return List{cubed(x.slice(0, 4, 5)), cubed(x.slice(0, 8, 9))};
            }},
           {"nothing",
            [](const Tensor& x) {
-             return List{bent(x.slice(0, 5, 2)), bent(x.slice(1, 7, 7))};
+             return List{cubed(x.slice(0, 5, 2)), cubed(x.slice(1, 7, 7))};
            }},
-          {"all_rows", [](const Tensor& x) { return List{bent(x.slice(0, 0, 9))}; }},
-          {"of_a_slice", [](const Tensor& x) { return List{bent(x.slice(0, 1, 8).slice(0, 1, 7, 2).slice(1, 2))}; }},
-          {"differences", [](const Tensor& x) { return List{bent(x.slice(0, 1) - x.slice(0, 0, -1))}; }, kTwice},
+          {"all_rows", [](const Tensor& x) { return List{cubed(x.slice(0, 0, 9))}; }},
+          {"of_a_slice", [](const Tensor& x) { return List{cubed(x.slice(0, 1, 8).slice(0, 1, 7, 2).slice(1, 2))}; }},
+          {"differences", [](const Tensor& x) { return List{cubed(x.slice(0, 1) - x.slice(0, 0, -1))}; }, kTwice},
           {"indexing",
            [](const Tensor& x) {
-             return List{bent(x.index({Slice(1, None, 2), Ellipsis, 0})), x.index({3, None})};
+             return List{cubed(x.index({Slice(1, None, 2), Ellipsis, 0})), x.index({3, None})};
            }},
           {"trim",
            [](const Tensor& x) {
-             return List{at::constant_pad_nd(bent(x), {0, 0, -1, -2, -3, -1})};
+             return List{at::constant_pad_nd(cubed(x), {0, 0, -1, -2, -3, -1})};
            },
            kTwice},
       },
@@ -67,12 +67,12 @@ TEST(Slice, S26_RowsAreSentByTheirOwner) {
       {
           {"select",
            [](const Tensor& x) {
-             return List{bent(x.select(0, 3)), bent(bent(x).select(1, 2))};
+             return List{cubed(x.select(0, 3)), cubed(cubed(x).select(1, 2))};
            },
            kTwice},
           {"select_last",
            [](const Tensor& x) {
-             return List{bent(x.select(0, -1)), x.select(2, 1).select(0, 4)};
+             return List{cubed(x.select(0, -1)), x.select(2, 1).select(0, 4)};
            }},
           {"corner", [](const Tensor& x) { return List{x.select(0, 8).select(0, 6).select(0, 1) * 2}; }},
           {"unbind",
@@ -80,7 +80,7 @@ TEST(Slice, S26_RowsAreSentByTheirOwner) {
              return List{weighed(x.unbind(1)), weighed(x.unbind(0))};
            },
            kTwice},
-          {"unbind_last", [](const Tensor& x) { return bent(x).unbind(2); }},
+          {"unbind_last", [](const Tensor& x) { return cubed(x).unbind(2); }},
       },
       make_tensor({9, 7, 2}, 2));
 }
@@ -94,17 +94,17 @@ TEST(Slice, S26_SplitsEqualThoseOfOneDevice) {
              return List{weighed(x.split(2, 1)), weighed(x.split(4, 0))};
            },
            kTwice},
-          {"split_used_in_part", [](const Tensor& x) { return List{bent(x.split(4, 0)[1])}; }},
+          {"split_used_in_part", [](const Tensor& x) { return List{cubed(x.split(4, 0)[1])}; }},
           {"with_sizes",
            [](const Tensor& x) {
-             return bent(x).split_with_sizes({2, 0, 6, 1}, 0);
+             return cubed(x).split_with_sizes({2, 0, 6, 1}, 0);
            }},
-          {"chunk", [](const Tensor& x) { return bent(x).chunk(4, 0); }},
+          {"chunk", [](const Tensor& x) { return cubed(x).chunk(4, 0); }},
           {"chunk_off",
            [](const Tensor& x) {
              return List{weighed(x.chunk(2, -1)), weighed(x.chunk(3, 1))};
            }},
-          {"tensor_split", [](const Tensor& x) { return bent(x).tensor_split(2, 0); }},
+          {"tensor_split", [](const Tensor& x) { return cubed(x).tensor_split(2, 0); }},
           {"unsafe",
            [](const Tensor& x) {
              return List{weighed(at::unsafe_split(x, 5, 0)), weighed(at::unsafe_chunk(x, 2, 0))};
@@ -116,13 +116,14 @@ TEST(Slice, S26_SplitsEqualThoseOfOneDevice) {
 TEST(Slice, ScattersWriteOwnedRows) {
   check(
       {
-          {"slice", [](const Tensor& x) { return List{bent(at::slice_scatter(x, x.narrow(0, 0, 3) * 2, 0, 1, 9, 3))}; },
+          {"slice",
+           [](const Tensor& x) { return List{cubed(at::slice_scatter(x, x.narrow(0, 0, 3) * 2, 0, 1, 9, 3))}; },
            kTwice},
           {"slice_off",
-           [](const Tensor& x) { return List{bent(at::slice_scatter(x, bent(x).narrow(1, 3, 4), 1, 1, 5))}; }},
-          {"select", [](const Tensor& x) { return List{bent(at::select_scatter(x, x.select(0, 1) * 2, 0, 6))}; },
+           [](const Tensor& x) { return List{cubed(at::slice_scatter(x, cubed(x).narrow(1, 3, 4), 1, 1, 5))}; }},
+          {"select", [](const Tensor& x) { return List{cubed(at::select_scatter(x, x.select(0, 1) * 2, 0, 6))}; },
            kTwice},
-          {"select_off", [](const Tensor& x) { return List{bent(at::select_scatter(x, x.select(1, 1) * 2, 1, -1))}; }},
+          {"select_off", [](const Tensor& x) { return List{cubed(at::select_scatter(x, x.select(1, 1) * 2, 1, -1))}; }},
           {"copies",
            [](const Tensor& x) {
              return List{at::slice_copy(x, 0, 2, 7, 2), at::select_copy(x, 0, 2)};

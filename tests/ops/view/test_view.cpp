@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_view {
 namespace {
@@ -15,51 +15,51 @@ using at::Tensor;
 TEST(View, S26_ViewsEqualThoseOfOneDevice) {
   check(
       {
-          {"flat", [](const Tensor& x) { return List{bent(x.view(-1))}; }, kTwice},
-          {"of_a_result", [](const Tensor& x) { return List{bent(bent(x).view({-1}))}; }},
+          {"flat", [](const Tensor& x) { return List{cubed(x.view(-1))}; }, kTwice},
+          {"of_a_result", [](const Tensor& x) { return List{cubed(cubed(x).view({-1}))}; }},
           {"merge_front",
            [](const Tensor& x) {
-             return List{bent(x).view({63, 2})};
+             return List{cubed(x).view({63, 2})};
            }},
-          {"merge_back", [](const Tensor& x) { return List{bent(x).flatten(1)}; }},
+          {"merge_back", [](const Tensor& x) { return List{cubed(x).flatten(1)}; }},
           {"split_rows",
            [](const Tensor& x) {
-             return List{bent(x).view({3, 3, 7, 2})};
+             return List{cubed(x).view({3, 3, 7, 2})};
            },
            kTwice},
           {"split_last",
            [](const Tensor& x) {
-             return List{bent(x).view({9, 7, 1, 2, 1})};
+             return List{cubed(x).view({9, 7, 1, 2, 1})};
            }},
           {"regroup",
            [](const Tensor& x) {
-             return List{bent(x).reshape({7, 9, 2})};
+             return List{cubed(x).reshape({7, 9, 2})};
            }},
           {"ones",
            [](const Tensor& x) {
-             return List{bent(x).view({1, 9, 1, 7, 2, 1})};
+             return List{cubed(x).view({1, 9, 1, 7, 2, 1})};
            }},
           {"and_back",
            [](const Tensor& x) {
-             return List{bent(x.view({3, 42}).view({9, 7, 2}))};
+             return List{cubed(x.view({3, 42}).view({9, 7, 2}))};
            }},
           {"same",
            [](const Tensor& x) {
-             return List{bent(x.view({9, 7, 2}))};
+             return List{cubed(x.view({9, 7, 2}))};
            }},
           {"view_as",
            [](const Tensor& x) {
-             return List{bent(x.view_as(at::empty({63, 2})))};
+             return List{cubed(x.view_as(at::empty({63, 2})))};
            }},
           {"unflatten",
            [](const Tensor& x) {
-             return List{bent(x).unflatten(0, {3, 3}).sum(1)};
+             return List{cubed(x).unflatten(0, {3, 3}).sum(1)};
            }},
-          {"of_a_slice", [](const Tensor& x) { return List{bent(x.narrow(1, 1, 4).reshape({-1}))}; }},
-          {"of_a_transpose", [](const Tensor& x) { return List{bent(x.transpose(0, 1).reshape({-1}))}; }},
+          {"of_a_slice", [](const Tensor& x) { return List{cubed(x.narrow(1, 1, 4).reshape({-1}))}; }},
+          {"of_a_transpose", [](const Tensor& x) { return List{cubed(x.transpose(0, 1).reshape({-1}))}; }},
           {"contiguous",
            [](const Tensor& x) {
-             return List{bent(x.permute({2, 0, 1}).contiguous().view({-1, 7}))};
+             return List{cubed(x.permute({2, 0, 1}).contiguous().view({-1, 7}))};
            }},
           {"dtype",
            [](const Tensor& x) {
@@ -75,36 +75,36 @@ TEST(View, S26_DimsAreRearranged) {
       {
           {"permute",
            [](const Tensor& x) {
-             return List{bent(x.permute({2, 0, -2}))};
+             return List{cubed(x.permute({2, 0, -2}))};
            },
            kTwice},
-          {"transpose", [](const Tensor& x) { return List{bent(x).transpose(0, -1) * 2}; }},
-          {"t", [](const Tensor& x) { return List{bent(x).select(2, 0).t() * 2}; }},
-          {"movedim", [](const Tensor& x) { return List{bent(x).movedim(0, 2)}; }},
+          {"transpose", [](const Tensor& x) { return List{cubed(x).transpose(0, -1) * 2}; }},
+          {"t", [](const Tensor& x) { return List{cubed(x).select(2, 0).t() * 2}; }},
+          {"movedim", [](const Tensor& x) { return List{cubed(x).movedim(0, 2)}; }},
           {"mT",
            [](const Tensor& x) {
-             return List{bent(x).mT(), bent(x).swapaxes(0, 1)};
+             return List{cubed(x).mT(), cubed(x).swapaxes(0, 1)};
            }},
           {"unsqueeze",
            [](const Tensor& x) {
-             return List{bent(x).unsqueeze(0), bent(x).unsqueeze(-1)};
+             return List{cubed(x).unsqueeze(0), cubed(x).unsqueeze(-1)};
            },
            kTwice},
           {"squeeze",
            [](const Tensor& x) {
-             return List{bent(x).unsqueeze(1).squeeze(), bent(x).squeeze(0)};
+             return List{cubed(x).unsqueeze(1).squeeze(), cubed(x).squeeze(0)};
            }},
-          {"squeeze_sum", [](const Tensor& x) { return List{bent(x).sum(0, true).squeeze(0)}; }},
+          {"squeeze_sum", [](const Tensor& x) { return List{cubed(x).sum(0, true).squeeze(0)}; }},
           {"squeeze_dims",
            [](const Tensor& x) {
-             return List{bent(x).sum(1, true).unsqueeze(0).squeeze({0, 2})};
+             return List{cubed(x).sum(1, true).unsqueeze(0).squeeze({0, 2})};
            }},
-          {"squeeze_cut_one", [](const Tensor& x) { return List{bent(x).narrow(0, 4, 1).squeeze(0)}; }},
-          {"diagonal", [](const Tensor& x) { return List{bent(x).diagonal(1, 0, 1)}; }, kTwice},
-          {"diagonal_back", [](const Tensor& x) { return List{bent(x).diagonal(0, 1, 2)}; }},
+          {"squeeze_cut_one", [](const Tensor& x) { return List{cubed(x).narrow(0, 4, 1).squeeze(0)}; }},
+          {"diagonal", [](const Tensor& x) { return List{cubed(x).diagonal(1, 0, 1)}; }, kTwice},
+          {"diagonal_back", [](const Tensor& x) { return List{cubed(x).diagonal(0, 1, 2)}; }},
           {"alias",
            [](const Tensor& x) {
-             return List{bent(x.alias()), x.detach()};
+             return List{cubed(x.alias()), x.detach()};
            }},
           {"copies",
            [](const Tensor& x) {
@@ -116,16 +116,16 @@ TEST(View, S26_DimsAreRearranged) {
 }
 
 TEST(View, WindowsOffTheCutAndShuffledPixels) {
-  const std::vector<Held> columns{{"columns", {2}, {shard(1, {2, 5})}}, {"empty", {3}, {shard(1, {4, 0, 3})}}};
-  check({{"unfold", [](const Tensor& x) { return List{bent(x.unfold(0, 3, 2))}; }, kTwice}}, make_tensor({9, 7, 2}, 3),
+  const std::vector<PlacementCase> columns{{"columns", {2}, {shard(1, {2, 5})}}, {"empty", {3}, {shard(1, {4, 0, 3})}}};
+  check({{"unfold", [](const Tensor& x) { return List{cubed(x.unfold(0, 3, 2))}; }, kTwice}}, make_tensor({9, 7, 2}, 3),
         columns);
-  std::vector<Held> pictures{{"channels", {2}, {shard(0, {3, 5})}},
-                             {"rows", {2}, {shard(1, {1, 3})}},
-                             {"empty", {3}, {shard(1, {2, 0, 2})}},
-                             {"grid", {2, 2}, {shard(1), shard(2, {1, 5})}},
-                             {"partial", {2}, {partial()}}};
-  check({{"shuffle", [](const Tensor& x) { return List{bent(at::pixel_shuffle(x, 2))}; }, kTwice},
-         {"unshuffle", [](const Tensor& x) { return List{bent(at::pixel_unshuffle(x, 2))}; }, kTwice}},
+  std::vector<PlacementCase> pictures{{"channels", {2}, {shard(0, {3, 5})}},
+                                      {"rows", {2}, {shard(1, {1, 3})}},
+                                      {"empty", {3}, {shard(1, {2, 0, 2})}},
+                                      {"grid", {2, 2}, {shard(1), shard(2, {1, 5})}},
+                                      {"partial", {2}, {partial()}}};
+  check({{"shuffle", [](const Tensor& x) { return List{cubed(at::pixel_shuffle(x, 2))}; }, kTwice},
+         {"unshuffle", [](const Tensor& x) { return List{cubed(at::pixel_unshuffle(x, 2))}; }, kTwice}},
         make_tensor({8, 4, 6}, 3), pictures);
 }
 
@@ -134,20 +134,20 @@ TEST(View, S26_ExpandIsSummedBack) {
       {
           {"new_dim",
            [](const Tensor& x) {
-             return List{bent(x.expand({3, 9, 7, 2}))};
+             return List{cubed(x.expand({3, 9, 7, 2}))};
            },
            kTwice},
           {"keeps",
            [](const Tensor& x) {
-             return List{bent(x.unsqueeze(1).expand({-1, 4, -1, 2}))};
+             return List{cubed(x.unsqueeze(1).expand({-1, 4, -1, 2}))};
            }},
           {"cut_one",
            [](const Tensor& x) {
-             return List{bent(x.narrow(0, 4, 1).expand({9, 7, 2})) + x};
+             return List{cubed(x.narrow(0, 4, 1).expand({9, 7, 2})) + x};
            }},
           {"of_a_sum",
            [](const Tensor& x) {
-             return List{bent(bent(x).sum(0, true).expand({9, 7, 2})) * x};
+             return List{cubed(cubed(x).sum(0, true).expand({9, 7, 2})) * x};
            },
            kTwice},
           {"expand_as", [](const Tensor& x) { return List{x.sum().expand_as(x) * x}; }},
@@ -164,13 +164,13 @@ TEST(View, ComplexAndItsParts) {
       {
           {"real_imag",
            [](const Tensor& x) {
-             return List{bent(at::real(x)), bent(at::imag(x))};
+             return List{cubed(at::real(x)), cubed(at::imag(x))};
            }},
           {"conj",
            [](const Tensor& x) {
              return List{x * x.conj(), x.conj().sum(0)};
            }},
-          {"view_as_real", [](const Tensor& x) { return List{bent(at::view_as_real(x))}; }},
+          {"view_as_real", [](const Tensor& x) { return List{cubed(at::view_as_real(x))}; }},
       },
       make_tensor({9, 7, 2}, 4, at::kComplexDouble));
   check({{"view_as_complex", [](const Tensor& x) { return List{at::view_as_complex(x) * at::view_as_complex(x)}; }}},
@@ -182,22 +182,22 @@ TEST(View, AsStridedStepsAlongDims) {
       {
           {"whole",
            [](const Tensor& x) {
-             return List{bent(x).as_strided({9, 7, 2}, {14, 2, 1})};
+             return List{cubed(x).as_strided({9, 7, 2}, {14, 2, 1})};
            },
            kForward},
           {"transposed",
            [](const Tensor& x) {
-             return List{bent(x).as_strided({7, 9, 2}, {2, 14, 1})};
+             return List{cubed(x).as_strided({7, 9, 2}, {2, 14, 1})};
            },
            kForward},
           {"window",
            [](const Tensor& x) {
-             return List{bent(x).as_strided({3, 2}, {28, 4}, 14 + 2)};
+             return List{cubed(x).as_strided({3, 2}, {28, 4}, 14 + 2)};
            },
            kForward},
           {"expanded",
            [](const Tensor& x) {
-             return List{bent(x).as_strided({4, 9, 1}, {0, 14, 1}, 5)};
+             return List{cubed(x).as_strided({4, 9, 1}, {0, 14, 1}, 5)};
            },
            kForward},
       },
@@ -219,11 +219,11 @@ TEST(View, AsStridedStepsAlongDims) {
 
 // LibTorch gives such results the strides of their input in place, by as_strided_.
 TEST(View, PoolingToOneElementKeepsTheMemoryFormat) {
-  const auto channels_last = [](const at::Tensor& x) { return bent(x).permute({0, 3, 1, 2}); };
+  const auto channels_last = [](const at::Tensor& x) { return cubed(x).permute({0, 3, 1, 2}); };
   const std::vector<Case> images = {
       {"2d",
        [&](const Tensor& x) {
-         return List{bent(at::adaptive_avg_pool2d(channels_last(x), {1, 1}))};
+         return List{cubed(at::adaptive_avg_pool2d(channels_last(x), {1, 1}))};
        }},
       {"2d_strides",
        [&](const Tensor& x) {
@@ -239,9 +239,9 @@ TEST(View, PoolingToOneElementKeepsTheMemoryFormat) {
        },
        kTwice},
       {"1d",
-       [](const Tensor& x) { return List{bent(at::adaptive_avg_pool1d(bent(x).flatten(1, 2).transpose(1, 2), 1))}; }},
+       [](const Tensor& x) { return List{cubed(at::adaptive_avg_pool1d(cubed(x).flatten(1, 2).transpose(1, 2), 1))}; }},
   };
-  const std::vector<Held> ways = {
+  const std::vector<PlacementCase> ways = {
       {"samples", {3}, {shard(0, {2, 0, 1})}},        {"rows", {2}, {shard(1, {5, 2})}},
       {"columns", {4}, {shard(2, {1, 0, 2, 1})}},     {"channels", {2}, {shard(3, {2, 3})}},
       {"grid", {2, 2}, {shard(0), shard(1, {3, 4})}}, {"partial", {2}, {partial()}},
@@ -250,7 +250,7 @@ TEST(View, PoolingToOneElementKeepsTheMemoryFormat) {
   check_in_inference_mode(images, make_tensor({3, 7, 4, 5}, 7), ways);
   check({{"3d",
           [](const Tensor& x) {
-            return List{bent(at::adaptive_avg_pool3d(bent(x).permute({0, 4, 1, 2, 3}), {1, 1, 1}))};
+            return List{cubed(at::adaptive_avg_pool3d(cubed(x).permute({0, 4, 1, 2, 3}), {1, 1, 1}))};
           }}},
         make_tensor({3, 7, 4, 5, 2}, 7), ways);
 }
@@ -259,53 +259,53 @@ TEST(View, PoolingToOneElementKeepsTheMemoryFormat) {
 const std::vector<Case> kWrites{
     {"view",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.view({9, 1, 7, 2}).mul_(2);
-       return List{y, bent(y)};
+       return List{y, cubed(y)};
      },
      kTwice},
     {"view_slice",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.view({9, 7, 1, 2}).narrow(1, 3, 4).mul_(x.narrow(1, 0, 4).unsqueeze(2));
        return List{y * y};
      },
      kTwice},
     {"permute",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.permute({2, 0, 1}).add_(1).mul_(x.permute({2, 0, 1}));
        return List{y * y};
      }},
     {"slice",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.narrow(0, 2, 5).mul_(3);
        return List{y * y};
      },
      kTwice},
     {"slice_steps",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.slice(0, 1, 9, 3).slice(1, 0, 7, 2).mul_(x.slice(0, 1, 9, 3).slice(1, 0, 7, 2));
        return List{y * y};
      },
      kTwice},
     {"select_new_dim",
      [](const Tensor& x) {
-       Tensor y = bent(x).unsqueeze(1);
+       Tensor y = cubed(x).unsqueeze(1);
        y.select(1, 0).mul_(3);
        return List{y * y};
      }},
     {"unsqueeze",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.unsqueeze(-1).sub_(x.unsqueeze(-1));
        return List{y * x};
      }},
     {"chain",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        Tensor z = y.transpose(0, 1).narrow(1, 3, 4);
        z.mul_(2);
        y.narrow(0, 0, 5).add_(x.narrow(0, 4, 5));
@@ -320,14 +320,14 @@ const std::vector<Case> kWrites{
      kTwice},
     {"fill",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.slice(0, 0, 9, 2).fill_(2);
        y.narrow(1, 3, 2).zero_();
        return List{y};
      }},
     {"masked",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.narrow(0, 1, 7).masked_fill_(x.detach().narrow(0, 1, 7).gt(0), 0.5);
        return List{y};
      }},
@@ -379,16 +379,16 @@ TEST(View, S26_Triangles) {
       {
           {"tril",
            [](const Tensor& x) {
-             return List{bent(x.permute({2, 0, 1}).tril()), x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
+             return List{cubed(x.permute({2, 0, 1}).tril()), x.permute({2, 0, 1}).tril(-2) * x.permute({2, 0, 1})};
            },
            kTwice},
           {"triu",
            [](const Tensor& x) {
-             return List{bent(x.select(2, 0).triu(1)), x.permute({2, 0, 1}).triu(3)};
+             return List{cubed(x.select(2, 0).triu(1)), x.permute({2, 0, 1}).triu(3)};
            }},
           {"in_place",
            [](const Tensor& x) {
-             Tensor y = bent(x.permute({2, 1, 0}));
+             Tensor y = cubed(x.permute({2, 1, 0}));
              y.triu_(1);
              return List{y * y};
            }},

@@ -5,14 +5,14 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_view_writes {
 namespace {
 
 using at::Tensor;
 
-const std::vector<Held> kHeldByOneTwoThree = {
+const std::vector<PlacementCase> kHeldByOneTwoThree = {
     {"one_rank", {1}, {shard(0)}},
     {"rows_5_4", {2}, {shard(0, {5, 4})}},
     {"replicated", {2}, {replicate()}},
@@ -25,7 +25,7 @@ const std::vector<Held> kHeldByOneTwoThree = {
 const std::vector<Case> kCopiesWritten{
     {"row",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.select(0, 3).mul_(2);
        y.select(1, -1).add_(x.select(1, 0)).mul_(x.select(1, 2));
        y.select(2, 1).sub_(3);
@@ -34,7 +34,7 @@ const std::vector<Case> kCopiesWritten{
      kTwice},
     {"row_of_a_row",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        Tensor row = y.select(0, 2), cell = row.select(0, 5);
        cell.mul_(x.select(0, 0).select(0, 0));
        row.slice(0, 0, 3).exp_();
@@ -44,7 +44,7 @@ const std::vector<Case> kCopiesWritten{
     {"assigned",
      [](const Tensor& x) {
        using at::indexing::Slice;
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.index_put_({4}, x.select(0, 1));
        y.index_put_({Slice(1, 3), 2}, 0.5);
        y.index_put_({Slice(), Slice(), -1}, make_tensor({9, 7}, 3));
@@ -54,28 +54,28 @@ const std::vector<Case> kCopiesWritten{
      kTwice},
     {"plain_into_transposed_row",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.transpose(0, 1).select(0, 1).copy_(make_tensor({9, 2}, 4));
        y.transpose(0, 2).select(2, 1).select(1, 3).fill_(2);
        return List{y * y};
      }},
     {"another_cut",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.select(0, 1).copy_(x.transpose(0, 1).select(1, 2) * 2);
        y.select(1, 4).copy_(x.flip({0, 2}).select(1, 1));
        return List{y * y};
      }},
     {"masked_row",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.select(0, 8).masked_fill_(x.detach().select(0, 0).gt(0), 0.5);
        y.view({63, 2}).masked_fill_(x.detach().view({63, 2}).lt(-0.5), -1);
        return List{y * y};
      }},
     {"moved_cut",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.view({63, 2}).mul_(x.reshape({63, 2}));
        y.view({9, 14}).select(1, 5).zero_();
        y.flatten().slice(0, 3, 120, 5).add_(1);
@@ -84,7 +84,7 @@ const std::vector<Case> kCopiesWritten{
      kTwice},
     {"unflattened",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.unflatten(0, {3, 3}).select(0, 1).mul_(3);
        y.view({3, 3, 14}).transpose(0, 1).select(0, 2).copy_(x.slice(0, 0, 3).flatten(1));
        return List{y * y};
@@ -92,7 +92,7 @@ const std::vector<Case> kCopiesWritten{
      kTwice},
     {"gaps",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        Tensor middle = y.narrow(1, 1, 3), flat = middle.reshape({54});
        flat = flat * 1;
        middle.view({9, 6}).mul_(2);
@@ -102,7 +102,7 @@ const std::vector<Case> kCopiesWritten{
      kForward},
     {"diagonal",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.diagonal(1).fill_(2);
        y.diagonal().select(1, 2).mul_(3);
        y.select(2, 0).diagonal(-1).copy_(x.select(2, 1).diagonal());
@@ -110,7 +110,7 @@ const std::vector<Case> kCopiesWritten{
      }},
     {"unbound_and_split",
      [](const Tensor& x) {
-       const Tensor y = bent(x).detach();
+       const Tensor y = cubed(x).detach();
        y.unbind(0)[1].mul_(2);
        y.unbind(1)[6].copy_(x.detach().select(1, 0));
        y.split(4, 0)[1].view({8, 7}).add_(1);
@@ -119,7 +119,7 @@ const std::vector<Case> kCopiesWritten{
      }},
     {"windows",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.unfold(0, 2, 2).select(3, 1).mul_(2);
        y.unfold(0, 3, 4).add_(x.detach().unfold(0, 3, 4));
        y.unfold(1, 2, 3).fill_(1);
@@ -128,7 +128,7 @@ const std::vector<Case> kCopiesWritten{
      kForward},
     {"sums_of_rows",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.select(0, 5).add_(x.sum(0)).mul_(x.mean());
        y.select(1, 2).add_(at::matmul(x.select(0, 0).t(), x.select(0, 1)).sum());
        return List{y * y};
@@ -145,7 +145,7 @@ const std::vector<Case> kCopiesWritten{
      kTwice},
     {"base_rows_and_slices_read_after_each_other",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        const Tensor row = y.select(0, 3), again = y.select(0, 3), flat = y.view({63, 2}), part = y.narrow(0, 2, 3);
        row.mul_(2);
        const Tensor a = again + flat.slice(0, 21, 28);
@@ -162,13 +162,13 @@ const std::vector<Case> kCopiesWritten{
 const std::vector<Case> kComplexViews{
     {"rows_of_seven",
      [](const Tensor& x) {
-       Tensor y = bent(x).flatten(1).narrow(1, 0, 13).reshape({9 * 13}), z = y.narrow(0, 26, 52).view({26, 2});
+       Tensor y = cubed(x).flatten(1).narrow(1, 0, 13).reshape({9 * 13}), z = y.narrow(0, 26, 52).view({26, 2});
        const Tensor c = at::view_as_complex(z);
        return List{c * c, at::view_as_real(c * 2)};
      }},
     {"written",
      [](const Tensor& x) {
-       const Tensor y = bent(x).detach().select(2, 0).clone(), rows = y.narrow(0, 2, 4).view({14, 2}),
+       const Tensor y = cubed(x).detach().select(2, 0).clone(), rows = y.narrow(0, 2, 4).view({14, 2}),
                     c = at::view_as_complex(rows);
        c.mul_(c10::complex<double>(0, 2));
        const Tensor real = at::real(c), imaginary = at::imag(c);
@@ -179,7 +179,7 @@ const std::vector<Case> kComplexViews{
      kForward},
     {"written_pairs",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        at::view_as_complex(y).mul_(at::view_as_complex(x));
        at::view_as_complex(y.narrow(0, 1, 5)).select(1, 2).copy_(at::view_as_complex(x).select(0, 3).select(0, 2));
        return List{y * y};
@@ -191,7 +191,7 @@ const std::vector<Case> kComplexViews{
      }},
     {"another_type",
      [](const Tensor& x) {
-       const Tensor y = bent(x).detach(), c = y.view(at::kComplexDouble);
+       const Tensor y = cubed(x).detach(), c = y.view(at::kComplexDouble);
        c.mul_(c10::complex<double>(0, 2));
        y.select(0, 4).view(at::kComplexDouble).zero_();
        return List{y * 1, c * 1};
@@ -214,8 +214,8 @@ TEST(View, S26_D08_ComplexViewsOfBlocksAtAnyPlace) {
   check_in_inference_mode(kComplexViews, make_tensor({9, 7, 2}, 13));
 }
 
-// Results of LibTorch's kernels may lie in any order, which thin and empty blocks do not show: all ranks write through
-// merged dims, or all refuse.
+// Results of LibTorch's kernels may be in any order, which thin and empty blocks do not show: all ranks write
+// through merged dims, or all refuse.
 TEST(View, D08_MergedDimsOfResultsInAnyOrderAreWrittenOnEveryRankOrOnNone) {
   const auto last = [](const Tensor& x) { return x.unsqueeze(0).to(at::MemoryFormat::ChannelsLast); };
   const std::pair<const char*, std::function<Tensor(const Tensor&)>> results[] = {
@@ -257,14 +257,14 @@ TEST(View, S26_D08_WritingThroughACopiedViewInInferenceMode) {
 const std::vector<Case> kContiguous{
     {"transposed",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.transpose(0, 1).contiguous();
+       Tensor y = cubed(x), z = y.transpose(0, 1).contiguous();
        z.mul_(2);
        return List{y * y, z};
      },
      kTwice},
     {"transposed_back",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.permute({2, 0, 1}).permute({1, 2, 0}).contiguous().mul_(2);
        y.transpose(0, 2).transpose(2, 0).reshape({63, 2}).add_(1);
        return List{y * y};
@@ -272,13 +272,13 @@ const std::vector<Case> kContiguous{
      kTwice},
     {"columns",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.narrow(1, 1, 3).contiguous(), w = y.slice(0, 0, 9, 2).contiguous();
+       Tensor y = cubed(x), z = y.narrow(1, 1, 3).contiguous(), w = y.slice(0, 0, 9, 2).contiguous();
        z.mul_(2), w.sub_(1);
        return List{y * y, z, w};
      }},
     {"rows",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.narrow(0, 2, 5).contiguous().mul_(2);
        y.select(0, 1).contiguous().add_(1);
        return List{y * y};
@@ -286,14 +286,14 @@ const std::vector<Case> kContiguous{
      kTwice},
     {"column",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.select(1, 2).contiguous(), w = y.diagonal().contiguous(),
+       Tensor y = cubed(x), z = y.select(1, 2).contiguous(), w = y.diagonal().contiguous(),
               v = y.unbind(2)[1].contiguous();
        z.mul_(2), w.zero_(), v.neg_();
        return List{y * y, z, w, v};
      }},
     {"reshaped",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.transpose(0, 1).reshape({63, 2}), w = y.narrow(1, 1, 3).flatten(),
+       Tensor y = cubed(x), z = y.transpose(0, 1).reshape({63, 2}), w = y.narrow(1, 1, 3).flatten(),
               v = y.permute({2, 1, 0}).reshape(-1);
        z.mul_(2), w.add_(1), v.zero_();
        y.mul_(x);
@@ -302,7 +302,7 @@ const std::vector<Case> kContiguous{
      kTwice},
     {"reshaped_view",
      [](const Tensor& x) {
-       Tensor y = bent(x);
+       Tensor y = cubed(x);
        y.transpose(0, 1).reshape({7, 3, 3, 2}).select(1, 2).mul_(2);
        y.narrow(0, 1, 4).flatten(1).select(1, 3).add_(1);
        y.select(2, 0).t().reshape({1, 7, 9}).select(2, 4).zero_();
@@ -311,14 +311,14 @@ const std::vector<Case> kContiguous{
      kForward},
     {"expanded",
      [](const Tensor& x) {
-       Tensor y = bent(x), z = y.narrow(2, 1, 1).expand({9, 7, 3}).contiguous(),
+       Tensor y = cubed(x), z = y.narrow(2, 1, 1).expand({9, 7, 3}).contiguous(),
               w = y.unsqueeze(0).expand({2, 9, 7, 2}).reshape({18, 14});
        z.mul_(2), w.mul_(3);
        return List{y * y, z, w};
      }},
     {"detached",
      [](const Tensor& x) {
-       Tensor y = bent(x).detach(), t = y.transpose(0, 1).detach(), z = t.contiguous();
+       Tensor y = cubed(x).detach(), t = y.transpose(0, 1).detach(), z = t.contiguous();
        z.mul_(2);
        Tensor w = t.alias().contiguous().add_(1);
        t.mul_(x.detach().transpose(0, 1));
@@ -326,7 +326,7 @@ const std::vector<Case> kContiguous{
      }},
     {"split",
      [](const Tensor& x) {
-       Tensor y = bent(x).detach();
+       Tensor y = cubed(x).detach();
        y.split(3, 1)[1].contiguous().mul_(2);
        y.chunk(3, 0)[1].contiguous().mul_(3);
        y.unfold(0, 3, 3).contiguous().zero_();
@@ -334,7 +334,7 @@ const std::vector<Case> kContiguous{
      }},
     {"channels_last",
      [](const Tensor& x) {
-       Tensor y = bent(x).unsqueeze(0), z = y.contiguous(at::MemoryFormat::ChannelsLast),
+       Tensor y = cubed(x).unsqueeze(0), z = y.contiguous(at::MemoryFormat::ChannelsLast),
               w = y.permute({0, 3, 1, 2}).contiguous();
        z.mul_(2), w.add_(1);
        y.permute({0, 3, 1, 2}).contiguous(at::MemoryFormat::ChannelsLast).mul_(3);
@@ -449,7 +449,7 @@ TEST(View, D08_ACopyIsNeverOld) {
   });
 }
 
-// Writes that are still refused, on every rank alike, and what could be written instead.
+// Writes that are still refused, on every rank, and what could be written instead.
 TEST(View, D08_AViewThatCannotBeWrittenIsRefused) {
   struct Refused {
     const char* name;

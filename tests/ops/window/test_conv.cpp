@@ -116,7 +116,7 @@ const Case kCases[] = {
      {shard(2, {5, 4}), kUncut},
      {.padding = {1}},
      {kUncut, shard(0, {1, 4})}},
-    {"both channels cut alike", {2}, {2, 4, 6, 4}, {5, 4, 3, 3}, {shard(1)}, {.padding = {1}}, {shard(0)}},
+    {"both channels cut in the same way", {2}, {2, 4, 6, 4}, {5, 4, 3, 3}, {shard(1)}, {.padding = {1}}, {shard(0)}},
     {"both channels cut on two dims",
      {2, 2},
      {2, 4, 6, 4},

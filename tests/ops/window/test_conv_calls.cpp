@@ -58,7 +58,7 @@ TEST(Convolution, RunsInInferenceMode) {
   });
 }
 
-// S02: an output row lies where the centre of its window lies.
+// S02: an output row is where the centre of its window is.
 TEST(Convolution, RecordsTheCutOfItsOutput) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({1, 1, 17}, 1), mesh, {shard(2, {6, 6, 5})}),
@@ -165,7 +165,7 @@ TEST(Convolution, RefusesOutputPaddingThatAStrideCannotLeaveOpen) {
     const at::Tensor x = shard_of(make_tensor({1, 2, 5, 4}, 1), mesh, {shard(2, {5, 0})});
     const auto refused = [&](at::IntArrayRef stride, at::IntArrayRef output_padding, at::IntArrayRef dilation) {
       EXPECT_THAT(message_of([&] { at::conv_transpose2d(x, w, {}, stride, 1, output_padding, 1, dilation); }),
-                  ::testing::HasSubstr("does not lie below the stride"));
+                  ::testing::HasSubstr("is not below the stride"));
     };
     refused({2, 2}, {2, 0}, {1, 1});
     refused({1, 2}, {0, 3}, {1, 2});

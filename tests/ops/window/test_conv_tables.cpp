@@ -24,7 +24,7 @@ struct Cut {
   int64_t least_dims = 1;
   bool rows_last = false;  ///< the rows' mesh dim is the last
 
-  /// With every block of rows so many times as large.
+  /// With every block of rows a number of times as large.
   std::vector<Placement> placements(int64_t factor) const {
     Sizes sizes = rows;
     for (int64_t& size : sizes) size *= factor;
@@ -138,8 +138,7 @@ struct Grouping {
 };
 const Grouping kGroupings[] = {{1, 2, 3}, {2, 4, 2}, {3, 3, 6}};  // the last is depthwise
 
-// A window and mode meet every grouping, each in one number of dims; all in all with
-// MOONHALO_SWEEP.
+// A window and mode are tried with every grouping, each in one number of dims; all in all with MOONHALO_SWEEP.
 std::vector<Grouping> groupings(int64_t turn) {
   if (std::getenv("MOONHALO_SWEEP") != nullptr) return {std::begin(kGroupings), std::end(kGroupings)};
   return {kGroupings[turn % std::size(kGroupings)]};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch::nn's functions and modules over windows, as a user's own code calls them, on cuts against the whole tensor;
-// and calls that every rank refuses alike.
+// and calls that every rank refuses in the same way.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -143,7 +143,7 @@ TEST(FunctionalWindows, S05_EveryRankRefusesAlike) {
        [](const at::Tensor& x) {
          at::conv_transpose2d(x, at::ones({4, 1, 3, 3}, at::kDouble), {}, 2, 1, 2);
        },
-       "convolution: output padding 2 along dim 2 does not lie below the stride of 2"},
+       "convolution: output padding 2 along dim 2 is not below the stride of 2"},
       {"pooling",
        [](const at::Tensor& x) {
          at::max_pool2d(x, {12, 1});

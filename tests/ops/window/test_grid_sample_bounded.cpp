@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grid_sample with a stated displacement: the same numbers on any cut, only what can be reached travels, and never a
+// grid_sample with a stated displacement: the same numbers on any cut, only what can be reached is sent, and never a
 // wrong number.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -140,7 +140,7 @@ TEST(GridSampleBounded, HalfTypesWithoutABound) {
   }
 }
 
-// Mirrored as exactly as the position can be told, where the number of mirrors fits no integer.
+// Mirrored as exactly as the position is known, where the number of mirrors fits no integer.
 TEST(GridSampleBounded, PointsReflectedFromFarAway) {
   // With corners aligned, 5 columns and 9 rows have periods of 8 and 16 pixels, and of 4 coordinates.
   const at::Tensor x = make_tensor({1, 2, 9, 5}, 1), near = make_tensor({1, 6, 4, 2}, 2);
@@ -176,8 +176,8 @@ TEST(GridSampleBounded, OnlyWhatCanBeReachedTravels) {
     const auto& exchanged = mesh->group().stats().by_kind[CommStats::kExchange];
     EXPECT_EQ(exchanged.bytes, 2 * 2 * 8 * 8);
     EXPECT_LE(mesh->group().stats().total().bytes - exchanged.bytes, 2 * 8);
-    // Backward the grid's gradient borrows the same rows, and the input's sends as many home; what is not asked for
-    // does not travel.
+    // Backward the grid's gradient fetches the same rows, and the input's sends as many home; what is not asked
+    // for does not are sent.
     const Tensors both = torch::autograd::grad({y.sum()}, {x, grid}, {}, /*retain_graph=*/true);
     EXPECT_EQ(spec(both[0]), spec(x));
     for (const int i : {0, 1}) {
@@ -197,7 +197,7 @@ TEST(GridSampleBounded, APointBeyondTheBoundIsAnErrorOnEveryRank) {
   none[0][0][0][0] = NAN;
   const GridSample options{.max_displacement = {{3.0}}};
   const char* const beyond =
-      "grid_sample: a point lies 3.25 pixels from its identity position along dim 2, beyond "
+      "grid_sample: a point is 3.25 pixels from its identity position along dim 2, beyond "
       "max_displacement = 3";
   EXPECT_THAT(message_of([&] { grid_sample(x, far, options); }), ::testing::StartsWith(beyond));
   on_mesh({3}, [&](const MeshPtr& mesh) {
@@ -206,14 +206,14 @@ TEST(GridSampleBounded, APointBeyondTheBoundIsAnErrorOnEveryRank) {
     EXPECT_THAT(message_of([&] { grid_sample(field, shard_of(far, mesh, rows), options); }),
                 ::testing::StartsWith(beyond));
     EXPECT_THAT(message_of([&] { grid_sample(field, shard_of(none, mesh, rows), options); }),
-                ::testing::StartsWith("grid_sample: a point lies inf pixels from its identity position along dim 3"));
+                ::testing::StartsWith("grid_sample: a point is inf pixels from its identity position along dim 3"));
     // An infinite bound takes any place, but not none.
     for (const char* padding : {"zeros", "border", "reflection"})
       EXPECT_THAT(message_of([&] {
                     grid_sample(field, shard_of(none, mesh, rows),
                                 {.padding_mode = padding, .max_displacement = {{INFINITY}}});
                   }),
-                  ::testing::StartsWith("grid_sample: a point lies inf pixels from its identity"));
+                  ::testing::StartsWith("grid_sample: a point is inf pixels from its identity"));
     EXPECT_EQ(difference(full_tensor(grid_sample(field, shard_of(identity, mesh, rows), {.max_displacement = {{0.0}}})),
                          x, 1e-12),
               "");

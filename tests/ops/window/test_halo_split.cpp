@@ -39,7 +39,7 @@ const Case kCases[] = {
     {"outputs above the rows", {3}, {shard(0, {1, 1, 7})}, {{3, 1, 1, 1}, {}}, {4, 3, 2}},
     {"both dims", {2, 2}, {shard(0, {4, 5}), shard(1, {3, 4})}, {{5, 1, 1, 2}, {3, 1, 1, 1}}},
     {"both dims, thin", {2, 3}, {shard(0, {1, 8}), shard(1, {1, 1, 5})}, {{3, 1, 2, 2}, {4, 2, 1, 2}}},
-    {"both dims, rows that nobody reads", {2, 2}, {shard(0, {4, 5}), shard(1, {3, 4})}, {{1, 3, 1, 0}, {3, 1, 1, 1}}},
+    {"both dims, rows that are never read", {2, 2}, {shard(0, {4, 5}), shard(1, {3, 4})}, {{1, 3, 1, 0}, {3, 1, 1, 1}}},
     {"transposed", {3}, {shard(0, {4, 0, 5})}, {{4, 2, 1, 1, true}, {}}},
     {"transposed, gaps", {3}, {shard(0)}, {{1, 3, 1, 0, true}, {}}},
     {"transposed, dilated", {4}, {shard(0, {1, 2, 1, 5})}, {{3, 1, 3, 1, true}, {}}},
@@ -96,24 +96,24 @@ void for_each_rank(const std::function<void(const Case&, const HaloReach&, int64
   }
 }
 
-// Each element that some output reads is owned, or travels once; what is not read stays where it is.
+// Each element that some output reads is owned, or is sent once; what is not read stays where it is.
 TEST(HaloSplit, X06_RanksBorrowOnceWhatTheyLack) {
   for_each_rank([](const Case& c, const HaloReach& reach, int64_t rank) {
     const Box owned = block_box(*reach.input, rank), block = block_box(*reach.output, rank);
-    const std::vector<Box> borrowed = borrowed_boxes(reach, rank);
+    const std::vector<Box> halo_rows = halo_boxes(reach, rank);
     Box hull = owned;  // the rows that the block reads
     for (const HaloReach::Dim& dim : reach.cut)
       hull[dim.dim] = dim.reads(block[dim.dim]).intersect({0, reach.input->global_shape()[dim.dim]});
 
-    for (const Box& box : borrowed) {
+    for (const Box& box : halo_rows) {
       EXPECT_TRUE(box.empty() || contains(hull, box)) << box_string(box);
       for_each(box, [&](int64_t row, int64_t column) {
         EXPECT_FALSE(holds(owned, row, column));
-        EXPECT_EQ(holders(borrowed, row, column), 1);
+        EXPECT_EQ(holders(halo_rows, row, column), 1);
       });
     }
     for_each(hull, [&](int64_t row, int64_t column) {
-      EXPECT_EQ(holds(owned, row, column) + holders(borrowed, row, column), 1) << row << ", " << column;
+      EXPECT_EQ(holds(owned, row, column) + holders(halo_rows, row, column), 1) << row << ", " << column;
     });
     for (int64_t d = 0; d < 2; ++d) {
       if (!spans_ranks(reach.input, d)) continue;
@@ -157,7 +157,7 @@ TEST(HaloSplit, X06_EachInputRowBelongsToOnePart) {
   for_each_rank([](const Case& c, const HaloReach& reach, int64_t rank) {
     const HaloSplit split = split_inputs(reach, rank);
     const Box owned = block_box(*reach.input, rank), block = block_box(*reach.output, rank);
-    ASSERT_EQ(split.slabs.size(), split.borrowed.size());
+    ASSERT_EQ(split.slabs.size(), split.halo_rows.size());
     const auto counts = [&](const HaloSplit::Part& part, const Box& rows, const Box& output, const Box& row) {
       return contains(part.output, output) && contains(rows, row) && contains(part.input, row);
     };
@@ -167,14 +167,14 @@ TEST(HaloSplit, X06_EachInputRowBelongsToOnePart) {
         const Box output{{y, y + 1}, {x, x + 1}}, element{{row, row + 1}, {column, column + 1}};
         int64_t terms = counts(*split.interior, owned, output, element);
         for (size_t i = 0; i < split.slabs.size(); ++i)
-          terms += counts(split.slabs[i], split.borrowed[i], output, element);
+          terms += counts(split.slabs[i], split.halo_rows[i], output, element);
         EXPECT_EQ(terms, 1) << split.to_string() << box_string(output) << box_string(element);
       });
     });
     // Slabs are as narrow as the rows that they add: each of their outputs reads one of them.
     for (size_t i = 0; i < split.slabs.size(); ++i) {
       const int64_t across = reach.cut[i / 2].dim;
-      const Interval outputs = split.slabs[i].output[across], rows = split.borrowed[i][across];
+      const Interval outputs = split.slabs[i].output[across], rows = split.halo_rows[i][across];
       if (split.slabs[i].output.empty()) continue;
       const Window& window = c.windows[across];
       EXPECT_FALSE(window.transposed ? window.outputs_fed(rows).intersect(outputs).empty()
@@ -188,23 +188,23 @@ TEST(HaloSplit, X06_IsPrinted) {
   EXPECT_EQ(split_outputs(reach, 0).to_string(),
             "interior [0:4, 0:7] reads [0:5, 0:7]\n"
             "slab [4:5, 0:7] reads [3:6, 0:7]\n"
-            "borrowed [0:0, 0:7]\n"
-            "borrowed [5:6, 0:7]\n");
+            "fetched [0:0, 0:7]\n"
+            "fetched [5:6, 0:7]\n");
   EXPECT_EQ(split_inputs(reach, 1).to_string(),
             "interior [5:6, 0:7] reads [5:6, 0:7]\n"
             "slab [5:6, 0:7] reads [4:7, 0:7]\n"
             "slab [5:6, 0:7] reads [4:7, 0:7]\n"
-            "borrowed [4:5, 0:7]\n"
-            "borrowed [6:7, 0:7]\n");
-  EXPECT_EQ(undivided({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nborrowed [-1:4]\n");
+            "fetched [4:5, 0:7]\n"
+            "fetched [6:7, 0:7]\n");
+  EXPECT_EQ(without_trivial_mesh_dims({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nborrowed [-1:4]\n");
 }
 
 // With two cut dims the first dim's boxes reach over the corners.
 TEST(HaloSplit, X06_CornersBelongToTheFirstDim) {
   const HaloReach reach = reach_of_case(kCases[11]);  // blocks of rows 4, 5 and columns 3, 4
-  EXPECT_EQ(borrowed_boxes(reach, 0),
+  EXPECT_EQ(halo_boxes(reach, 0),
             (std::vector<Box>{{{0, 0}, {0, 0}}, {{4, 6}, {0, 4}}, {{0, 0}, {0, 0}}, {{0, 4}, {3, 4}}}));
-  EXPECT_EQ(borrowed_boxes(reach, 3),
+  EXPECT_EQ(halo_boxes(reach, 3),
             (std::vector<Box>{{{2, 4}, {2, 7}}, {{0, 0}, {0, 0}}, {{4, 9}, {2, 3}}, {{0, 0}, {0, 0}}}));
 }
 
@@ -229,7 +229,7 @@ TEST(HaloSplit, X06_PushedWindows) {
             "interior [0:0] reads [0:1]\nslab [0:1] reads [0:7]\nborrowed [0:0]\nborrowed [1:7]\n");
   EXPECT_EQ(split_outputs(reach, 1).to_string(),
             "interior [4:5] reads [1:8]\nslab [1:4] reads [0:9]\nslab [5:8] reads [2:11]\n"
-            "borrowed [0:1]\nborrowed [8:11]\n");
+            "fetched [0:1]\nborrowed [8:11]\n");
 }
 
 TEST(HaloSplit, X06_MapsBringTheBorrowedBoxes) {
@@ -237,15 +237,15 @@ TEST(HaloSplit, X06_MapsBringTheBorrowedBoxes) {
     SCOPED_TRACE(c.name);
     const HaloReach reach = reach_of_case(c);
     const HaloMaps maps = halo_maps(reach, reach.input);
-    const std::vector<Box> borrowed = borrowed_boxes(reach, 0);
+    const std::vector<Box> halo_rows = halo_boxes(reach, 0);
     int64_t elements = 0;
     for (int64_t rank = 0; rank < reach.input->mesh()->size(); ++rank) {
-      for (const Box& box : borrowed_boxes(reach, rank)) elements += box.numel();
+      for (const Box& box : halo_boxes(reach, rank)) elements += box.numel();
     }
-    ASSERT_EQ(maps.size(), elements > 0 ? borrowed.size() : 0);
+    ASSERT_EQ(maps.size(), elements > 0 ? halo_rows.size() : 0);
     for (size_t i = 0; i < maps.size(); ++i) {
-      EXPECT_EQ(maps[i]->needed_shape(), borrowed[i].shape());
-      EXPECT_EQ(maps[i]->elements_received(), borrowed[i].numel());
+      EXPECT_EQ(maps[i]->needed_shape(), halo_rows[i].shape());
+      EXPECT_EQ(maps[i]->elements_received(), halo_rows[i].numel());
     }
   }
 }

@@ -87,7 +87,7 @@ const Step kSteps[] = {
      }},
     {"transposed",
      [](const at::Tensor& x, const at::Tensor& w) -> Tensors {
-       // Forward and backward borrow different boxes; two branches borrow the same.
+       // Forward and backward fetch different boxes; two branches fetch the same.
        const at::Tensor y = at::conv_transpose2d(x, w, {}, 2, 1) * at::conv_transpose2d(x, w * 2, {}, 2, 1);
        const Tensors grads = torch::autograd::grad({y.sin().sum()}, {x, w});
        return {y, grads[0], grads[1]};
@@ -346,7 +346,7 @@ TEST(KeptHalosRefused, X06_TheRankThatWroteIsToldAndNobodyHangs) {
     } else {
       EXPECT_EQ(message, "");
     }
-    x.mul_(2);  // known to all: exchanged anew
+    x.mul_(2);  // known to all: exchanged again
     EXPECT_EQ(difference(full_tensor(conv3(x)), conv3(full_tensor(x)), 1e-10), "");
   });
   // Not caught, it ends the program on every rank.

@@ -155,7 +155,7 @@ TEST(OutputCut, X03_ValuesAndGradientsDoNotDependOnIt) {
                          return run(t);
                        }});
     }
-    expect_on_ways(under, [&](const Held& way) {
+    expect_on_ways(under, [&](const PlacementCase& way) {
       return std::vector<Input>{{.full = kField, .placements = way.placements}, {.full = weight}, {.full = up}};
     });
   }
@@ -178,7 +178,7 @@ TEST(OutputCut, BackwardUnderThePolicyToo) {
 
 TEST(OutputCut, RebalanceEvensBlocksAndMovesOnlyWhatMustMove) {
   const auto evened = [](const List& t) { return List{rebalance(t[0]).square(), rebalance(t[0], -1) * 2}; };
-  for (const Held& held : kHeld972) {
+  for (const PlacementCase& held : kPlacements972) {
     SCOPED_TRACE(held.name);
     expect_same_as_plain(held.mesh, {{.full = make_tensor({9, 7, 2}, 1), .placements = held.placements}}, evened,
                          {.double_backward = true});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that compute their interior while edges travel: X06, S16.
+// Operators that compute their interior while edges are sent: X06, S16.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ Traced run_with(const HaloOptions& options, const std::function<Tensors()>& prog
   return run;
 }
 
-// Results under every setting are the same bits, and what happens in which order is told.
+// Results under every setting are the same bits, and the order of events is reported.
 void expect_hidden(const std::function<Tensors()>& program, size_t exchanging) {
   const Traced hidden = run_with(kSettings[0], program);
   ASSERT_EQ(hidden.records.size(), exchanging);
@@ -111,7 +111,7 @@ TEST(HiddenHalos, X06_ConvolutionComputesItsInteriorBetweenStartAndFinish) {
   }
 }
 
-// Rows of the input and gradients of borrowed rows go in one message to each neighbour.
+// Rows of the input and gradients of halo rows go in one message to each neighbour.
 TEST(HiddenHalos, X06_ConvolutionBackwardSendsOneMessagePerNeighbour) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::NoGradGuard no_grad;
@@ -127,8 +127,8 @@ TEST(HiddenHalos, X06_ConvolutionBackwardSendsOneMessagePerNeighbour) {
   });
 }
 
-// Without an interior of its own: the gradient of the input needs no borrowed row, and that of the weight hides its way
-// home.
+// Without an interior of its own: the gradient of the input needs no fetched row, and that of the weight hides its
+// way home.
 TEST(HiddenHalos, X06_TransposedConvolutionBackward) {
   on_mesh({3}, [](const MeshPtr& mesh) {
     const at::NoGradGuard no_grad;
@@ -174,7 +174,7 @@ TEST(HiddenHalos, X06_TransposedConvolutionComputesItsInteriorWhileRowsTravel) {
   for (const HiddenCase& c : kTransposed) {
     SCOPED_TRACE(c.name);
     const at::Tensor w = make_tensor(c.w, 2), b = make_tensor({c.w[1]}, 3);
-    // One more row at the end where the stride leaves room.
+    // One more row at the end where the stride leaves space.
     std::vector<int64_t> more;
     for (const int64_t stride : c.stride) more.push_back(stride > 1);
     const auto up = [&](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -273,7 +273,7 @@ TEST(HiddenHalos, X06_PoolingComputesItsInteriorWhileRowsTravel) {
   }
 }
 
-// Corners travel once: what ranks borrow is what their windows reach beyond their blocks.
+// Corners are sent once: what ranks fetch is what their windows reach beyond their blocks.
 TEST(HiddenHalos, X06_PoolingSendsOneMessagePerNeighbour) {
   on_mesh({2, 2}, [](const MeshPtr& mesh) {
     const at::NoGradGuard no_grad;

@@ -4,12 +4,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_range_and_cubes {
 namespace {
 
-const std::vector<Held> kCubes = {
+const std::vector<PlacementCase> kCubes = {
     {"rows_columns_replicated", {2, 2, 2}, {shard(0), shard(1), replicate()}},
     {"replicated_between", {2, 2, 2}, {shard(0, {1, 4}), replicate(), shard(1, {5, 1})}},
     {"one_dim_cut_twice", {2, 2, 2}, {shard(0), shard(0), shard(1)}},

@@ -12,8 +12,8 @@
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/dual_level.h"
-#include "tests/support/held.h"
 #include "tests/support/oracle.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_stencil {
 namespace {

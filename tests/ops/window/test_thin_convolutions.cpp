@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions of 2-byte types on blocks a few columns wide: LibTorch's kernels for some processors (AMX) give garbage
-// for one column and a stride. CTest runs this suite once for each instruction set that oneDNN and ATen can be told to
-// use.
+// Convolutions of 2-byte types on blocks a few columns wide: LibTorch's kernels for some processors (AMX) give
+// garbage for one column and a stride. CTest runs this suite once for each instruction set that oneDNN and ATen can
+// be set to use.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>

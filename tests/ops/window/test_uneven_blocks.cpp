@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that go wrong on uneven blocks where averages are averaged, sizes are taken to be equal or views are merged,
-// and what may travel where a dim that is cut is moved or picked from.
+// Programs that go wrong on uneven blocks where averages are averaged, sizes are taken to be equal or views are
+// merged, and what may be sent where a dim that is cut is moved or picked from.
 #include <ATen/ATen.h>
 #include <ATen/core/Reduction.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/fewest.h"
-#include "tests/support/held.h"
+#include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_uneven_blocks {
 namespace {
@@ -186,7 +186,7 @@ TEST(UnevenBlocks, OnlyRowsWithANewOwnerTravel) {
   }
 }
 
-// A row goes from its owner to each other rank. Several stay addends until they are wanted, and then cost what the
+// A row goes from its owner to each other rank. Several stay addends until they are required, and then cost what the
 // fewest bytes of a sum cost; forward and backward.
 TEST(UnevenBlocks, PickingRowsGathersNothing) {
   for (const auto& sizes : kRows) {

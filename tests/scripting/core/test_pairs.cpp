@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `pairs` in one order in every state (C1, C2), and math.random alike (C3).
+// `pairs` in one order in every state (C1, C2), and math.random in the same way (C3).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST(Pairs, GoesThroughNumbersThenTextsThenBooleans) {
 
 TEST(Pairs, ComparesNumbersAndBytesExactly) {
   const auto state = new_state();
-  // Texts by their bytes, NUL and others alike; a text comes after its beginnings.
+  // Strings by their bytes, NUL and others in the same way; a string comes after its beginnings.
   EXPECT_EQ(
       run(state.get(),
           "local seen = {} for k in pairs{['ab\\0'] = 1, ab = 1, ['ab\\0\\0'] = 1, ['ab\\0x'] = 1, a = 1, [''] = 1} do"

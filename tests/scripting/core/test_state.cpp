@@ -96,7 +96,7 @@ TEST(State, ObjectsLiveAsLongAsLuaHoldsThem) {
                 HasSubstr("Counter: no attribute or method 'valeu'; did you mean 'value'?"));
     EXPECT_THAT(
         run(state.get(), "return c.value(3)"),
-        HasSubstr("value: called on 3, which is no counter\n  fix   write a colon, not a dot: counter:value(...)"));
+        HasSubstr("value: called on 3, which is not a counter\n  fix   write a colon, not a dot: counter:value(...)"));
     EXPECT_EQ(Counter::alive, 1);
   }
   EXPECT_EQ(Counter::alive, 0);

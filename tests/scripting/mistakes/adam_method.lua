@@ -3,7 +3,7 @@ local mh = require "moonhalo"
 local net = mh.nn.Linear(3, 2)
 local opt = mh.optim.Adam(net.parameters, {lr = 1e-3})
 --[==[
-adam_method.lua:4: Adam: wanted a list of parameters, got function
+adam_method.lua:4: Adam: expected a list of parameters, got function
   fix   Adam(net:parameters(), {lr = 1e-3})
   4 | local opt = mh.optim.Adam(net.parameters, {lr = 1e-3})
 ]==]

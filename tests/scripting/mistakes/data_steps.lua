@@ -5,6 +5,6 @@ local set = data:windows{inputs = {fields = {"air_temperature"}, steps = {0, 1.5
 --[==[
 data_steps.lua:4: windows: inputs.steps has 1.5
   have  [0,1.5]
-  fix   give whole numbers, each once, in the order in which channels shall come
+  fix   give integers, each once, in the order in which channels shall come
   4 | local set = data:windows{inputs = {fields = {"air_temperature"}, steps = {0, 1.5}}}
 ]==]

@@ -3,6 +3,6 @@
 -- status: 2
 print("never")
 --[==[
---ranks: '0' is no number of ranks; allowed are 1, 2, 3, ...
+--ranks: '0' is not a number of ranks; allowed are 1, 2, 3, ...
 Run with --help for more information.
 ]==]

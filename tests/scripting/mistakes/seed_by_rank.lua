@@ -12,7 +12,7 @@ seed_by_rank.lua:8: linear: aten::addmm: argument 'self', a plain weight, is not
   have  shape [4], Float; rank 0
         rank 1 holds others: element [0] is 0.42329, on rank 0 0.0544395; 4 of 4 numbers differ, by up to 0.722359
         rank 2 holds others: element [0] is -0.156209, on rank 0 0.0544395; 4 of 4 numbers differ, by up to 0.72871
-  fix   make it alike on all ranks: one mh.manual_seed for all before weights are made, math.randomseed with one seed, one mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by mh.from_local. mh.check_replicated(false) switches this check off
+  fix   initialise it identically on all ranks: one mh.manual_seed for all before weights are made, math.randomseed with one seed, one mh.distribute_tensor of what one rank read; a rank's block of a larger tensor becomes a part by mh.from_local. mh.check_replicated(false) switches this check off
   call  linear(Tensor float32 [9, 4], Tensor float32 [4, 4], Tensor float32 [4])
   in    0 (Linear) of Sequential
   8 | local y = net(x)

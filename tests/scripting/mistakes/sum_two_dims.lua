@@ -7,9 +7,9 @@ sum_two_dims.lua:3: sum: no overload fits the arguments
   takes aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor
         has fewer parameters
   takes aten::sum.dim_DimnameList(Tensor self, str[1] dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
-        argument 'dim' wants str[1], got 0
+        argument 'dim' needs str[1], got 0
   takes aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
-        argument 'keepdim' wants bool, got 2
+        argument 'keepdim' needs bool, got 2
   fix   several numbers stand in a list: {0, 2}
   3 | local y = mh.ones{2, 3, 4}:sum(0, 2)
 ]==]

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kKills = 40;
 constexpr int kLongest = 60000;         // microseconds until a kill: two saves or three; on a busy machine it doubles
-constexpr int kLongestOfAll = 4 << 20;  // until a save is met
+constexpr int kLongestOfAll = 4 << 20;  // until a kill falls into a save
 
 int64_t from_environment(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -101,7 +101,7 @@ TEST_P(CheckpointKills, X16_LeaveACompleteCheckpointAtAnyMoment) {
   std::printf("%lld kills, %lld of them in a save, %lld between two renames; %lld saves\n",
               static_cast<long long>(kills), static_cast<long long>(unfinished), static_cast<long long>(nameless),
               static_cast<long long>(step));
-  EXPECT_GT(step + unfinished, 0) << "no kill came late enough to meet a save";
+  EXPECT_GT(step + unfinished, 0) << "no kill came late enough to fall into a save";
   if (GetParam() != Saves::kInTwoSteps) EXPECT_EQ(nameless, 0);
   run(state.get(), save_and_wait);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"ck"});

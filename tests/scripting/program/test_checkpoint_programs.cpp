@@ -203,8 +203,8 @@ TEST(ProgramCheckpoints, X16_NothingChangesWhenSomethingDoesNotFit) {
     refuses({{"model", other.get()}, {"optimizer", &few}}, "the optimizer has no '0.bias'", path);
     refuses({{"model", other.get()}, {"optimiser", &second}}, "no entry 'optimiser'; did you mean 'optimizer'?", path);
     refuses({{"model", linear.get()}}, "entry 'model': the tensor 'weight' is missing", path);
-    refuses({{"model", other.get()}, {"step", &text}}, "entry 'step': it is no text but 1", path);
-    refuses({{"model", other.get()}}, "is no checkpoint", path + "2");
+    refuses({{"model", other.get()}, {"step", &text}}, "entry 'step': it is not a string but 1", path);
+    refuses({{"model", other.get()}}, "is not a checkpoint", path + "2");
     int64_t own = world.rank();
     at::Tensor uneven = at::ones({3 + world.rank()});
     EXPECT_THROW(io::save_checkpoint(world, path, {{"x", &uneven}}), c10::ValueError);

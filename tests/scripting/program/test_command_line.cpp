@@ -229,7 +229,7 @@ TEST_F(CommandLine, ErrorValuesThatAreNoTextAreShown) {
       {"error(nil)", "bad.lua:1: error value nil"},
       {"error(42)", "bad.lua:1: error value 42"},
       {"error(print)", "bad.lua:1: error value function"},
-      {"error(setmetatable({}, {__tostring = function() return 'speaks for itself' end}))", "speaks for itself"}};
+      {"error(setmetatable({}, {__tostring = function() return 'describes itself' end}))", "describes itself"}};
   for (const auto& [text, said] : cases) {
     const Result result = run({"run", write("bad.lua", text)});
 
@@ -265,13 +265,13 @@ mesh:barrier()
   EXPECT_EQ(late.status, kRankLost) << late.err;
   EXPECT_THAT(late.err, HasSubstr("barrier timed out after 0.2 s on rank 0"));
   EXPECT_THAT(run({"run", script, "--", "0.0001"}).err,
-              HasSubstr("set_timeout: wanted seconds from 0.001 to 1e9, got 0.0001"));
+              HasSubstr("set_timeout: expected seconds from 0.001 to 1e9, got 0.0001"));
   for (const char* limit : {"0", "0.0005", "-1", "soon", "nan", ""}) {
     const Result result = run({"run", script, std::string("--timeout=") + limit});
     EXPECT_EQ(result.status, kWrongUsage) << limit;
     if (*limit)
       EXPECT_THAT(result.err,
-                  HasSubstr("--timeout: '" + std::string(limit) + "' is no number of seconds from 0.001 to 1e9"));
+                  HasSubstr("--timeout: '" + std::string(limit) + "' is not a number of seconds from 0.001 to 1e9"));
   }
 }
 
@@ -321,7 +321,7 @@ TEST_F(CommandLine, AnImpossibleNumberOfRanksGetsAShortAnswer) {
 
       EXPECT_EQ(result.status, kWrongUsage) << ranks;
       EXPECT_THAT(result.err, HasSubstr("--ranks")) << ranks;
-      if (*ranks) EXPECT_THAT(result.err, HasSubstr("is no number of ranks; allowed are 1, 2, 3, ...")) << ranks;
+      if (*ranks) EXPECT_THAT(result.err, HasSubstr("is not a number of ranks; allowed are 1, 2, 3, ...")) << ranks;
       EXPECT_LT(result.err.size(), 200) << result.err;
     }
   }

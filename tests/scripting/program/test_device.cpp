@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scripts on make-believe devices: moonhalo run --device fake.
+// Scripts on simulated devices: moonhalo run --device fake.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -110,7 +110,7 @@ TEST(ScriptOnDevices, ADeviceOfOneRankIsRefusedOnEveryRank) {
               "for _, call in ipairs {function() return x:to('fake:0') end,\n"
               "                       function() return x:to{device = 'fake:0'} end} do\n"
               "  local ok, err = pcall(call)\n"
-              "  assert(not ok and tostring(err):find('where the blocks of rank 1 do not lie'), err)\n"
+              "  assert(not ok and tostring(err):find('where the blocks of rank 1 are not'), err)\n"
               "end\n"
               "assert(x:to(mh.device(), 'float64'):to('fake'):sum():item() == 12)\n");
 }
@@ -135,7 +135,7 @@ TEST(ScriptOnDevices, ComputesWhatTheCpuComputes) {
   EXPECT_EQ(on_devices.out, on_cpu.out);
 }
 
-// Frames are read and normalised on the host; batches lie where their mesh does.
+// Frames are read and normalised on the host; batches are where their mesh does.
 TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
   const std::string script =
       "local path = folder .. '/frames.h5'\n"
@@ -183,7 +183,7 @@ TEST(ScriptOnDevices, X21_LoadersReadForMeshesOfAnyDevice) {
 // The host of rank 1 waits for its device for ever, where nothing can throw.
 TEST(ScriptOnDevicesDeathTest, X16_ADeviceThatCannotBeAbortedEndsTheProgram) {
   namespace fake = moonhalo::testing::fake;
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the program is started anew, up to the call that is to end it
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the program is started again, up to the call that is to end it
   const moonhalo::testing::Folder folder;
   setenv("MOONHALO_HUNG_SCRIPT", (folder / "hung.lua").c_str(), /*overwrite=*/0);
   const std::string script = std::getenv("MOONHALO_HUNG_SCRIPT");

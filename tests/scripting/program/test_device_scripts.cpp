@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every script of tests/scripting on a make-believe device (support/fake_device.h) that its ranks share, as
-// `moonhalo test SCRIPT --ranks N --device fake:0`. What is left out, and why: support/device_scripts.txt.
+// Every script of tests/scripting on a simulated device (support/fake_device.h) that its ranks share, as `moonhalo
+// test SCRIPT --ranks N --device fake:0`. What is left out, and why: support/device_scripts.txt.
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 

@@ -286,7 +286,7 @@ TEST(Log, WritesOneObjectALineAfterTheConfig) {
 
 TEST(Log, OfATensorIsTheLogarithm) {
   EXPECT_EQ(run({}, "return tostring(mh.log(mh.tensor{1.0}):item()) .. ' ' .. mh.log(1)"), "0.0 0.0");
-  EXPECT_THAT(run({}, "mh.log('x')"), HasSubstr("script.lua:2: log: wanted a table {name = value, ...}, got 'x'"));
+  EXPECT_THAT(run({}, "mh.log('x')"), HasSubstr("script.lua:2: log: expected a table {name = value, ...}, got 'x'"));
   Context context;
   context.log_file = "/nowhere/run.jsonl";
   EXPECT_THAT(run(context, "mh.log{a = 1}"), HasSubstr("log: cannot write the log file: /nowhere/run.jsonl"));
@@ -321,7 +321,7 @@ TEST(Progress, EndsWithTheLoopAndIsSilentUnderQuiet) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(run({}, "for i, name in mh.progress{'a', 'b', 'c'} do if i == 2 then return name end end"), "b");
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), StartsWith("1/3 (33%)"));
-  EXPECT_THAT(run({}, "mh.progress(2.5)"), HasSubstr("progress: wanted a number of steps or a list, got 2.5"));
+  EXPECT_THAT(run({}, "mh.progress(2.5)"), HasSubstr("progress: expected a number of steps or a list, got 2.5"));
 }
 
 TEST(Json, GoesThereAndBack) {

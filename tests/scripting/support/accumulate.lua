@@ -81,7 +81,7 @@ for way, place in pairs(kWays) do
   end
 end
 
--- Nothing travels for gradients but with the last batch of a step.
+-- Nothing is sent for gradients but with the last batch of a step.
 function tests.test_N47_sums_travel_once_a_step()
   local net = kWays.fully_shard(network())
   local x, sent = batches(true), {}
@@ -115,10 +115,10 @@ end
 function tests.test_N47_mistakes_in_accumulation()
   local net = network()
   testing.assert_error(function() mh.accumulate(0, net, {}) end,
-      "accumulate: wanted the number of batches for a step, got 0")
-  testing.assert_error(function() mh.accumulate(2, {}, {}) end, "accumulate: wanted the module that is trained")
+      "accumulate: expected the number of batches for a step, got 0")
+  testing.assert_error(function() mh.accumulate(2, {}, {}) end, "accumulate: expected the module that is trained")
   testing.assert_error(function() mh.accumulate(2, net) end,
-      "accumulate: wanted what `for` goes through, or a list of batches, got nil")
+      "accumulate: expected what `for` goes through, or a list of batches, got nil")
   testing.assert_error(function() mh.accumulate(2, {net, 3}, {}) end, "accumulate: module 2 is 3")
   for micro in mh.accumulate(2, net, {1}) do
     testing.assert_error(function() micro:backward(mh.ones{2}) end, "backward takes the loss of a batch, one number")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Shared by checkpoint_layouts_ranks3.lua and _ranks4.lua: tensors that lie in many ways are saved, the file holds them
--- whole, and they come back into tensors that lie in other ways.
+-- Shared by checkpoint_layouts_ranks3.lua and _ranks4.lua: tensors that are in many ways are saved, the file holds
+-- them whole, and they come back into tensors that are in other ways.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 

@@ -93,7 +93,7 @@ function files.well(name, count, steps, first)
     out:write("dimensions/y", mh.linspace(0, 2, width))
     out:set_attr("spatial_dims", {"x", "y"}, "dimensions")
     out:write("boundary_conditions/y_wall/mask", mh.zeros{width})
-    out:set_attr("associated_dims", "y", "boundary_conditions/y_wall")  -- some files have a text for a list of one
+    out:set_attr("associated_dims", "y", "boundary_conditions/y_wall")  -- some files have a string for a list of one
     out:set_attr("bc_type", "WALL", "boundary_conditions/y_wall")
     out:write("t0_fields/tracer", runs(0), {attrs = {dim_varying = {1, 1}, sample_varying = true, time_varying = true}})
     out:write("t0_fields/mask", files.values(0, 1, height, width, 3)["0"]:float(),

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- V10: plans for more ranks than there are, counted on ranks that are pretended (--backend fake --ranks 64).
+-- V10: plans for more ranks than there are, counted on simulated ranks (--backend fake --ranks 64).
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local nn = mh.nn
@@ -18,14 +18,14 @@ for _, one in ipairs(report.candidates) do seen[("%d %d %s"):format(one.sizes.dp
 local numbers = 2 * 512 * 2048 + 2048 + 512
 local data, stored, tensor = seen["64 1 false"], seen["64 1 true"], seen["1 64 false"]
 testing.assert_equal(data.memory > 4 * 4 * numbers and stored.memory < data.memory / 10, true)
--- Two products forward, three backward: x wants no gradient.
+-- Two products forward, three backward: x needs no gradient.
 testing.assert_equal({tensor.macs, tensor.bytes < data.bytes}, {5 * 1024 * 512 * 2048 // 64, true})
 -- The output is summed up over tp, in a ring.
 testing.assert_equal(tensor.bytes, 2 * 63 * 1024 * 512 * 4 // 64)
 for _, one in ipairs(report.candidates) do testing.assert_equal(one.bytes > 0, true) end
 print(report)
 
--- X21: batches of files on ranks that are pretended.
+-- X21: batches of files on simulated ranks.
 package.path = arg[0]:gsub("support/dry_run%.lua$", "?.lua") .. ";" .. package.path
 local files = require "support.data_files"
 local path = files.cf("dry_run.nc", 0, 6, {compression = 1, chunks = {1, 7, 5}})

@@ -8,8 +8,8 @@
 --   seed, too
 --   predict   function(network, samples) -> prediction; may draw random numbers
 --   loss      function(prediction, samples) -> loss; left out: mean squared distance from samples.y
---   keeps_blocks  true: the prediction must lie in the blocks of the input
--- and a cut says how the samples lie on a mesh: {mesh = ..., x = {placements}, other = {placements}}; samples without
+--   keeps_blocks  true: the prediction must be in the blocks of the input
+-- and a cut says how the samples are on a mesh: {mesh = ..., x = {placements}, other = {placements}}; samples without
 -- an entry stay plain. It may have `divide`, a function of the network that divides it.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"

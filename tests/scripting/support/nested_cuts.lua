@@ -49,7 +49,7 @@ for name, cuts in pairs(kCuts) do
       local x = mh.distribute_tensor(samples(), mesh, batch)
 
       testing.assert_all_close(runs.train(net, x, nil, function()
-        -- A gradient lies as its parameter does.
+        -- A gradient has the layout of its parameter.
         mh.finish_grad_sync(net)
         testing.assert_equal(texts(net[0].weight.grad.placements), before)
       end), expected)

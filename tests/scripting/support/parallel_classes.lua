@@ -42,7 +42,7 @@ function Wide:init()
 end
 Wide.stages, Wide.loss, Wide.forward = Trained.stages, Trained.loss, Trained.forward
 
---- The same with stages that are made anew by each call.
+--- The same with stages that are made again by each call.
 local Anew = nn.Module:extend("Anew")
 function Anew:init()
   self.a, self.b, self.c, self.d = nn.Linear(6, 8), nn.Linear(8, 9), nn.Linear(9, 7), nn.Linear(7, 3)

@@ -334,7 +334,7 @@ function tests.test_N36_N45_reducers_sum_during_backward_in_messages_of_a_size()
     local async = sent_by_optimizer(case[1], with {use_async_reducer = true}, {false, false, true})
     testing.assert_equal({case[1], case[3], async.bytes}, {case[1], case[3], 0})
   end
-  testing.assert_error(function() end2end(1, {reducer_bucket_cap_mb = 0}) end, "reducer_bucket_cap_mb = 0, wanted a number of megabytes above 0")
+  testing.assert_error(function() end2end(1, {reducer_bucket_cap_mb = 0}) end, "reducer_bucket_cap_mb = 0, expected a number of megabytes above 0")
   testing.assert_error(function() mh.replicate(nn.Linear(2, 2), {mesh = mh.init_device_mesh(mh.device(), {ranks}), bucket_cap_mb = -1}) end, "bucket_cap_mb is a number of megabytes above 0, got -1")
   for _, more in ipairs {{use_async_reducer = true}, {reducer_bucket_cap_mb = 3}} do
     more.pas_config = {pipeline_nmicros = 2}

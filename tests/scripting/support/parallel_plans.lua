@@ -24,7 +24,7 @@ local x = (function()
   return mh.randn({4, 6}, kF64)
 end)()
 
---- Fails alike on all ranks, with all of the texts.
+--- Fails identically on all ranks, with all of the strings.
 local function refused(texts, fn)
   local message = testing.assert_error(fn, texts[1])
   for _, text in ipairs(texts) do
@@ -47,11 +47,11 @@ end
 function tests.test_configurations_are_checked()
   local C = mh.ComputeConfig
   refused({"unknown field 'plan_ngpu'", "did you mean 'plan_ngpus'"}, function() C{plan_ngpu = 2} end)
-  refused({"runtime_ngpus = 3 is no multiple of plan_ngpus"}, function() C{plan_ngpus = 2, runtime_ngpus = 3} end)
+  refused({"runtime_ngpus = 3 is not a multiple of plan_ngpus"}, function() C{plan_ngpus = 2, runtime_ngpus = 3} end)
   refused({"plan_ngpus is missing"}, function() C{} end)
-  refused({"use_zero = 1, wanted a boolean"}, function() C{plan_ngpus = 1, use_zero = 1} end)
-  refused({"plan_ngpus = 0, wanted a number of ranks"}, function() C{plan_ngpus = 0} end)
-  refused({"ComputeConfig: pas_config.a = function, wanted a number, a text, a boolean or a table of those"}, function() C{plan_ngpus = 1, pas_config = {a = print}} end)
+  refused({"use_zero = 1, expected a boolean"}, function() C{plan_ngpus = 1, use_zero = 1} end)
+  refused({"plan_ngpus = 0, expected a number of ranks"}, function() C{plan_ngpus = 0} end)
+  refused({"ComputeConfig: pas_config.a = function, expected a number, a string, a boolean or a table of those"}, function() C{plan_ngpus = 1, pas_config = {a = print}} end)
   refused({"'use_zero' cannot be changed"}, function() whole_unit.use_zero = true end)
   refused({"no field 'unit'"}, function() return whole_unit.unit end)
   testing.assert_equal({C{plan_ngpus = 2, runtime_ngpus = 6}.units, C{plan_ngpus = 3}.runtime_ngpus}, {3, 3})
@@ -61,7 +61,7 @@ function tests.test_N06_N07_dummy_arguments_go_by_name()
   local function try(module, dummy) return function() mh.parallelize(module, dummy, "tp", whole_unit) end end
   refused({"the dummy argument 'x' is missing", "forward(x)"}, try(seeded(Mlp), {}))
   refused({"forward has no argument 'y'", "forward(x)"}, try(seeded(Mlp), {x = x, y = x}))
-  refused({"parallelize: wanted an nn.Module, its class or a constructor, got Tensor float64 [4, 6]"}, function() mh.parallelize(x, {x = x}, "tp", whole_unit) end)
+  refused({"parallelize: expected an nn.Module, its class or a constructor, got Tensor float64 [4, 6]"}, function() mh.parallelize(x, {x = x}, "tp", whole_unit) end)
   refused({"by the names of forward's arguments", "got Tensor float64 [4, 6]"}, try(seeded(Mlp), x))
   local Any = nn.Module:extend("Any")
   function Any:forward(...) return ... end
@@ -94,7 +94,7 @@ function tests.test_N04_N15_N16_N20_what_end2end_asks_for()
   local plain_end2end = config_of(ranks, ranks, {use_end2end = true})
   local tp = mh.parallelize(seeded(Loss), {sample = sample}, "tp", plain_end2end)
   refused({"forward of an end2end module", "infer_step"}, function() tp(sample) end)
-  refused({"wanted a list of samples"}, function() tp:train_step(x) end)
+  refused({"expected a list of samples"}, function() tp:train_step(x) end)
   local Predicts = Loss:extend("Predicts")
   function Predicts:forward(given) return self.second(self.first(given[1])) end
   local predicts = mh.parallelize(seeded(Predicts), {given = sample}, "tp", plain_end2end)
@@ -129,12 +129,12 @@ function tests.test_N08_N09_policies_are_checked()
   refused({"unknown broadcast_strategy 'some'"}, try("tp", nil, {broadcast_strategy = "some"}))
   local once = mh.parallelize(seeded(Mlp), {x = x}, "tp", whole_unit)
   refused({"this Mlp was parallelized before"}, function() mh.parallelize(once, {x = x}, "tp", whole_unit) end)
-  refused({"wanted a ComputeConfig"}, try("tp", {plan_ngpus = ranks}))
+  refused({"expected a ComputeConfig"}, try("tp", {plan_ngpus = ranks}))
   refused({"returned no table of placements"}, returning(7))
   refused({"unknown field 'parameters'", "parameter"}, returning{mesh = mesh, parameters = {}})
   refused({("has a mesh of %d = %d ranks, plan_ngpus is %d"):format(ranks + 1, ranks + 1, ranks)}, returning{mesh = {{ranks + 1}, {"tp"}}})
   refused({"expert parallelism is not part of Moonhalo", "mh.Shard(0)"}, returning{mesh = {{ranks}, {"ep"}}})
-  refused({"'fc1.weight' wants a list of 1 placements"}, returning{mesh = mesh, parameter = {["fc1.weight"] = {S(0), R()}}})
+  refused({"'fc1.weight' needs a list of 1 placements"}, returning{mesh = mesh, parameter = {["fc1.weight"] = {S(0), R()}}})
   refused({"'fc3.weight'"}, returning{mesh = mesh, parameter = {["fc3.weight"] = {S(0)}}})
   refused({"inputs names the mesh dim 'dp'"}, returning{mesh = mesh, inputs = {dp = 0}})
   refused({"has a mesh dim \"pp\" and no stages"}, returning{mesh = {{ranks}, {"pp"}}})
@@ -148,7 +148,7 @@ end
 
 -- ---- Policies of users -------------------------------------------------------------------------------------------------
 
--- Stages that are made anew, of modules that are registered under two names.
+-- Stages that are made again, of modules that are registered under two names.
 function tests.test_N08_nodes_know_their_stages()
   local Twice = nn.Module:extend("Twice")
   function Twice:init()
@@ -218,7 +218,7 @@ function tests.test_V10_autodist_within_a_limit_of_memory()
   testing.assert_equal(tostring(report):find("dp " .. ranks .. ", domain 1, tp 1, stored", 1, true) ~= nil, true)
 
   refused({"no plan fits into 100 bytes a rank", "bytes sent"}, function() plan({memory_limit = 100}, options) end)
-  refused({"memory_limit = -1, wanted a number above 0"}, function() plan({memory_limit = -1}, options) end)
+  refused({"memory_limit = -1, expected a number above 0"}, function() plan({memory_limit = -1}, options) end)
   refused({"policy 'autodist' has no option 'memory'", "memory_limit"}, function() plan({memory = 1}, options) end)
   refused({"tries plans of 7 ranks out, the run has " .. ranks}, function()
     mh.parallelize(make, {x = x}, "autodist", config_of(7, 7), options)
@@ -334,7 +334,7 @@ function tests.test_N24_a_damaged_plan_is_named()
     local file <close> = assert(io.open(path .. "/Mlp/plan.json", "w"))
     file:write("{\"format\": 1")
   end
-  refused({"plan.json' is no plan that this version has written", "override"}, plan)
+  refused({"plan.json' is not a plan that this version has written", "override"}, plan)
 end
 
 function tests.test_N25_instances_by_name()

@@ -260,7 +260,7 @@ function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ran
   local function refused_by(stage, what, stages, loss)
     local pipe = mh.pipeline(stages, {mesh = line, micros = 2})
     testing.assert_error(function() pipe:train_step(samples, loss) end,
-      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is no parameter of the " ..
+      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is not a parameter of the " ..
           "stage"):format(stage, what))
     testing.assert_equal(#pipe:infer_step(samples, loss), 2)
   end
@@ -285,7 +285,7 @@ function tests.test_N36_what_nobody_would_sum_is_refused()
   local mine = random(mesh.rank + 1, {2, 6})
   local w = random(1, {6, 6}):requires_grad_()
   local net = mh.replicate(back(), {mesh = mesh})
-  refused(function() net(mine:matmul(w)) end, "requires a gradient, is no parameter, and is the same on all ranks")
+  refused(function() net(mine:matmul(w)) end, "requires a gradient, is not a parameter, and is the same on all ranks")
   local apart = random(mesh.rank + 1, {6, 6}):requires_grad_()
   net(mine:matmul(apart)):sum():backward()
   refused(function() optim.SGD({apart}, {lr = 0.1}):step() end, "is a plain tensor that is in no module")
@@ -296,7 +296,7 @@ function tests.test_N36_what_nobody_would_sum_is_refused()
   local scale = nn.Parameter(mh.ones({6}, kF64))
   local strength = scale * 2
   refused(function() (net(mine * strength):sum() + strength:sum()):backward() end,
-      "meets ShardTensors, where plain tensors are the same")
+      "is combined with ShardTensors, where plain tensors are the same")
   refused(function() mh.distribute_tensor(mine * scale, mesh, {mh.Shard(0)}) end, "alone would have their gradients")
   refused(function() mh.local_batch(scale, mesh) end, "this is a parameter, the same on all ranks")
 

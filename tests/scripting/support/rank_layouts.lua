@@ -75,7 +75,7 @@ function tests.test_N37_a_folder_for_each_rank()
   testing.assert_equal({rest.step, rest.best, rest.whole:tolist()}, {2, math.huge, {0, 1, 2}})
   expect_goes_on(again, opt2, expected)
 
-  -- Blocks do not travel, copies neither.
+  -- Blocks do not are sent, copies neither.
   local function held(value)
     return {field = mh.full({300, 301}, value, {mesh = mesh, placements = {S(1)}}),
         copy = mh.full({300, 30}, value, {mesh = mesh, placements = {R()}})}
@@ -101,10 +101,10 @@ function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merg
     testing.assert_error(function() mh.checkpoint.load(path, into) end, problem)
     testing.assert_equal(mh.equal(into.model:state_dict()["0.weight"]:full_tensor(), before), true)
   end
-  unchanged({model = net_of(kOthers)}, "lies in other blocks")
+  unchanged({model = net_of(kOthers)}, "is in other blocks")
   unchanged({model = net_of(kOthers)}, "moonhalo merge " .. path .. " OTHER")
   unchanged({model = net_of(kCuts, 9), optimizer = mh.optim.AdamW(net_of(kOthers):parameters())},
-      "lies in other blocks")
+      "is in other blocks")
   mh.barrier()
   mh.checkpoint.save(path, {model = net, cut = net[0].weight}, {layout = "per_rank"})
   unchanged({model = net_of(kCuts, 9)}, "'cut' was saved in blocks")
@@ -116,7 +116,7 @@ function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merg
   local second = fresh("shifted")
   mh.checkpoint.save(second, {model = even}, {layout = "per_rank"})
   testing.assert_error(function() mh.checkpoint.load(second, {model = net_of {["0.weight"] = {S(0, sizes)}}}) end,
-      "lies in other blocks")
+      "is in other blocks")
   on_first(function()
     for rank = 0, ranks - 1 do
       assert(os.rename(("%s/rank-%05d-of-%05d"):format(second, rank, ranks),
@@ -240,7 +240,7 @@ function tests.test_latest_and_keep_know_folders_of_each_rank()
   mh.barrier()
   testing.assert_equal({exists("step8"), exists("step12"), mh.checkpoint.latest(run)}, {false, false, run .. "/step13"})
 
-  -- A save that was killed before all ranks had written theirs is no checkpoint, and goes with the next.
+  -- A save that was killed before all ranks had written theirs is not a checkpoint, and goes with the next.
   on_first(function()
     mh.files.make_folder(run .. "/step14")
     local part = ("/rank-%05d-of-%05d"):format(ranks - 1, ranks)
@@ -405,7 +405,7 @@ function tests.test_N38_N40_N41_parts_of_states_and_their_merge()
 
   testing.assert_error(function() mh.merge_state_dicts({models[1], models[1]}) end, "is of rank " .. (ranks - 1))
   testing.assert_error(function() mh.merge_state_dicts({models[2]}) end, "is not whole")
-  testing.assert_error(function() mh.merge_state_dicts({net}) end, "wanted what mh.deduped_state_dict gave")
+  testing.assert_error(function() mh.merge_state_dicts({net}) end, "expected what mh.deduped_state_dict gave")
   testing.assert_error(function() mh.load_deduped_state_dict(again, models[1]) end, "the part is of rank "
       .. (ranks - 1))
   testing.assert_error(function() mh.load_deduped_state_dict(nn.Linear(2, 2), model) end,

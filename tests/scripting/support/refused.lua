@@ -5,7 +5,7 @@ local testing = require "moonhalo.testing"
 
 return function(fn, text)
   local message = testing.assert_error(fn, text)
-  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are wanted: "
+  assert(message:find("\n  have  ", 1, true) and message:find("\n  fix   ", 1, true), "three parts are required: "
       .. message)
   mh._data.check_same("refused", "messages", message)
 end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A text that every rank made must be the same one; an error shows this rank's where it differs from rank 0's.
+-- A string that every rank made must be the same one; an error shows this rank's where it differs from rank 0's.
 -- Collective.
 
 local mh = require "moonhalo"

@@ -85,7 +85,7 @@ function tests.test_V15_N02_what_may_be_meant_otherwise_is_refused()
     refused(function() way(make())(mine, {basis = mh.constant(basis), scale = scale + mesh.rank}) end,
         "argument 2.scale, a constant")
   end
-  testing.assert_error(function() mh.constant(3) end, "constant: wanted a tensor, got 3")
+  testing.assert_error(function() mh.constant(3) end, "constant: expected a tensor, got 3")
 end
 
 function tests.test_V15_rows_that_are_equal_by_chance_are_marked()
@@ -108,7 +108,7 @@ function tests.test_V15_arguments_are_looked_at_once()
   refused(function() call(random(3, {2, 6})) end, "argument 1 is the same on all")
   call(mesh.rank == 0 and mine or nothing)
   local before = mh.comm_stats().messages
-  call(random(3, {2, 6}))  -- equal batches later on are no reason to doubt
+  call(random(3, {2, 6}))  -- equal batches later on are not reason to doubt
   local later = mh.comm_stats().messages - before
   call(mine)
   testing.assert_equal(mh.comm_stats().messages - before, 2 * later)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Loops over tables of fields and metrics, on as many ranks as there are: every rank visits keys in one order (C1, C2),
--- and random numbers of Lua are alike (C3).
+-- Loops over tables of fields and metrics, on as many ranks as there are: every rank visits keys in one order (C1,
+-- C2), and random numbers of Lua are the same (C3).
 
 local mh = require "moonhalo"
 local run_log = require "moonhalo.internal.run_log"

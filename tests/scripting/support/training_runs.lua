@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Shared by fully_shard_ranks3.lua, parallelize_ranks3.lua and their kin: models that start alike, steps of training.
+-- Shared by fully_shard_ranks3.lua, parallelize_ranks3.lua and their kin: models that start in the same way, steps
+-- of training.
 local mh = require "moonhalo"
 
 local runs = {}

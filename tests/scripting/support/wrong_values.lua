@@ -18,7 +18,7 @@ local values = {
   {"1.5", function() return 1.5 end},
   -- Alone: max_pool1d(x, 1 << 62) of LibTorch loops for hours, and each window function would need a limit of its own.
   {"1 << 62", function() return 1 << 62 end, alone = true},
-  -- A text that is no name of anything, nor a path that can be written.
+  -- A string that is not a name of anything, nor a path that can be written.
   {"'/dev/null/nonsense'", function() return "/dev/null/nonsense" end},
   {"''", function() return "" end},
   {"{}", function() return {} end},

@@ -91,8 +91,8 @@ local function arrays_of(file)
   return arrays, nil
 end
 
---- A dataset of other lengths counts something else; it is no field of these samples. One without the axis is static,
---- if its dims were given.
+--- A dataset of other lengths counts something else; it is not a field of these samples. One without the axis is
+--- static, if its dims were given.
 local function belongs(dims, shape, head, options)
   for i, dim in ipairs(dims) do
     local wanted = dim == head.axis and head.steps or dim == "sample" and head.trajectories or nil

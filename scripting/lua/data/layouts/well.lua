@@ -53,7 +53,7 @@ local function dims_of(dataset, rank, space, file)
   local components = #dataset.shape - #dims
   if components ~= rank and not (rank == 2 and components == 1) then
     fail(("data.open: '%s' in '%s' has %d dims, its attributes tell of %d and %d of components\n" ..
-        "  have  shape [%s], (%s)\n  fix   mend its "
+        "  have  shape [%s], (%s)\n  fix   correct its "
       .. "attributes sample_varying, time_varying and dim_varying"):format(dataset.name, file.path, #dataset.shape,
           #dims, rank,
       table.concat(dataset.shape, ", "), table.concat(dims, ", ")))

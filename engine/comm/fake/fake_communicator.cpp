@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/fake/fake_subgroup.h"
+
+namespace moonhalo {
+namespace {
+
+class Nothing final : public Work {
+ public:
+  void wait() override {}
+};
+
+// Own parts are put in their places, what others would send is zeros.
+class FakeCommunicator final : public Communicator {
+ public:
+  FakeCommunicator(int rank, int size, std::shared_ptr<CommStats> stats = nullptr)
+      : Communicator(rank, size, std::move(stats)) {}
+
+  CommunicatorPtr part(int rank, int ranks) const {
+    return std::make_shared<FakeCommunicator>(rank, ranks, shared_stats());
+  }
+
+  const char* backend() const override { return "fake"; }
+
+  void abort(const std::string& reason) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (reason_.empty()) reason_ = reason;
+    aborted_.store(true);
+  }
+
+ protected:
+  void check_alive() const override {
+    if (!aborted_.load()) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    throw CommError("communicator: rank " + std::to_string(rank()) + " of " + std::to_string(size()) +
+                    " stops: " + reason_);
+  }
+  bool takes(at::Device) const override { return true; }
+
+  WorkPtr do_exchange(std::vector<Message>, std::vector<Message> receives) override {
+    for (Message& message : receives) clear(message.data);
+    return std::make_unique<Nothing>();
+  }
+  void do_all_reduce(at::Tensor&, ReduceOp) override {}
+  void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
+    place(in, 0, out, before(counts), counts[rank()]);
+  }
+  void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp) override {
+    place(in, before(counts), out, 0, counts[rank()]);
+  }
+  void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
+                     int64_t) override {
+    place(in, before(send_counts), out, before(receive_counts), receive_counts[rank()]);
+  }
+  void do_broadcast(at::Tensor&, int) override {}
+  void do_barrier() override {}
+  CommunicatorPtr do_split(int, int) override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "split: a fake communicator cannot know what the other ranks would give",
+                                "\n  have  rank ", rank(), " of ", size(), " fake ranks",
+                                "\n  fix   make the part directly: make_fake_part(whole, rank in the part, size of the part)");
+  }
+
+ private:
+  int64_t before(at::IntArrayRef counts) const {
+    return std::accumulate(counts.begin(), counts.begin() + rank(), int64_t{0});
+  }
+
+  static void clear(at::Tensor& data) { data.detach().zero_(); }
+
+  static void place(const at::Tensor& in, int64_t from, at::Tensor& out, int64_t to, int64_t count) {
+    const at::Tensor own = in.detach().flatten().narrow(0, from, count).clone();
+    at::Tensor flat = out.detach().view({-1});
+    flat.zero_();
+    flat.narrow(0, to, count).copy_(own);
+  }
+
+  mutable std::mutex mutex_;
+  std::string reason_;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace
+
+CommunicatorPtr make_fake_communicator(int rank, int ranks) { return std::make_shared<FakeCommunicator>(rank, ranks); }
+
+CommunicatorPtr make_fake_subgroup(const Communicator& whole, int rank, int ranks) {
+  const auto* fake = dynamic_cast<const FakeCommunicator*>(&whole);
+  TORCH_INTERNAL_ASSERT(fake != nullptr);
+  return fake->part(rank, ranks);
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/comm/tcp/transport_call.h"
+
+#include <c10/util/Exception.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "moonhalo/engine/comm/interpreter_lock.h"
+
+namespace moonhalo {
+namespace {
+
+// Ranks that found different calls wait this long for each other's descriptions, and until theirs are received.
+constexpr std::chrono::seconds kReportWithin{5};
+constexpr std::chrono::milliseconds kTakenWithin{200};
+// A rank that waits for this long sends the others its call.
+constexpr std::chrono::milliseconds kAnnounceAfter{100};
+
+}  // namespace
+
+/// Says which call a rank makes. All ranks run the same program, so numbers are those of the machine.
+struct TransportCall::Head {
+  uint64_t tag, bytes, number;
+  int64_t elements;
+  int32_t kind, op, dtype, root;
+  char what[48];
+
+  std::string text() const {
+    const CollectiveCall call{
+        .kind = kind, .number = number, .op = op, .dtype = dtype, .root = root, .elements = elements, .mark = {}};
+    return call.text() + (what[0] == '\0' ? "" : std::string(", in ") + what);
+  }
+};
+
+TransportCall::TransportCall(TransportGroupPtr group, const CollectiveCall& call, uint64_t tag,
+                             std::chrono::milliseconds timeout)
+    : group_(std::move(group)), call_(call), tag_(tag), timeout_(timeout) {
+  // Lists of counts live no longer than their caller.
+  call_.counts = call_.send_counts = call_.receive_counts = {};
+}
+
+TransportCall::~TransportCall() {
+  for (Part& part : parts_) {
+    for (void*& request : part.requests) {
+      if (request == nullptr) continue;
+      if (part.sends) {
+        new std::vector<at::Tensor>(kept_);
+        static_cast<void>(part.head.release());
+        break;
+      }
+      try {
+        group_->hub->transport().cancel(request);
+      } catch (const CommError&) {  // the program has ended its MPI: nothing is written any more
+      }
+    }
+  }
+}
+
+TransportCall::Part& TransportCall::add(bool sends, char* data, size_t bytes, int peer) {
+  return parts_.emplace_back(
+      Part{peer, std::unique_ptr<char[]>(new char[sizeof(Head) + kInlineBytes]), data, bytes, {}, sends});
+}
+
+void TransportCall::send(const void* data, size_t bytes, int peer) {
+  Part& part = add(true, static_cast<char*>(const_cast<void*>(data)), bytes, peer);
+  Head head{tag_, bytes, call_.number, call_.elements, call_.kind, call_.op, call_.dtype, call_.root, {}};
+  if (call_.mark.what != nullptr) std::strncpy(head.what, call_.mark.what, sizeof(head.what) - 1);
+  std::memcpy(part.head.get(), &head, sizeof(head));
+  const bool inside = bytes <= kInlineBytes;
+  if (inside && bytes > 0) std::memcpy(part.head.get() + sizeof(head), data, bytes);
+  Transport& transport = group_->hub->transport();
+  const int to = group_->members[peer];
+  part.requests.push_back(transport.send(part.head.get(), sizeof(head) + (inside ? bytes : 0), to, group_->tag));
+  if (inside) return;
+  for (size_t begin = 0; begin < bytes; begin += Transport::kPieceBytes) {
+    part.requests.push_back(
+        transport.send(part.data + begin, std::min(Transport::kPieceBytes, bytes - begin), to, group_->tag));
+  }
+}
+
+void TransportCall::receive(void* data, size_t bytes, int peer) {
+  Part& part = add(false, static_cast<char*>(data), bytes, peer);
+  Transport& transport = group_->hub->transport();
+  const int from = group_->members[peer];
+  part.requests.push_back(transport.receive(part.head.get(), sizeof(Head) + kInlineBytes, from, group_->tag));
+  if (bytes <= kInlineBytes) return;
+  for (size_t begin = 0; begin < bytes; begin += Transport::kPieceBytes) {
+    part.requests.push_back(
+        transport.receive(part.data + begin, std::min(Transport::kPieceBytes, bytes - begin), from, group_->tag));
+  }
+}
+
+TransportCall::Head TransportCall::head_of(const Part& part) {
+  Head head;
+  std::memcpy(&head, part.head.get(), sizeof(head));
+  return head;
+}
+
+/// The data of a head that fits.
+void TransportCall::take(Part& part) {
+  const Head theirs = head_of(part);
+  if (theirs.tag != tag_ || theirs.bytes != part.bytes) refuse(part);
+  if (part.bytes > 0 && part.bytes <= kInlineBytes) std::memcpy(part.data, part.head.get() + sizeof(Head), part.bytes);
+}
+
+/// Sends `mine` to all peers of this call, and gives what they say in turn: those that have found calls to differ.
+/// Ends early where a rank has sent to all what it found.
+std::map<int, std::string> TransportCall::exchange_descriptions(const std::string& mine) {
+  Transport& transport = group_->hub->transport();
+  const int tag = group_->tag + TransportHub::kDescriptionTags;
+  struct Text {
+    char text[1000];
+  };
+  const auto text = std::make_shared<Text>();
+  std::strncpy(text->text, mine.c_str(), sizeof(Text) - 1);
+  std::map<int, std::pair<std::unique_ptr<Text>, void*>> coming;
+  std::vector<void*> going;
+  for (const Part& part : parts_) {
+    const int peer = group_->members[part.peer];
+    if (part.sends) {
+      going.push_back(transport.send(text.get(), sizeof(Text), peer, tag));
+    } else if (coming.count(part.peer) == 0) {
+      auto place = std::make_unique<Text>();
+      void* const request = transport.receive(place.get(), sizeof(Text), peer, tag);
+      coming[part.peer] = {std::move(place), request};
+    }
+  }
+  std::map<int, std::string> descriptions;
+  const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
+  while (!coming.empty() && std::chrono::steady_clock::now() < deadline && !announced()) {
+    for (auto one = coming.begin(); one != coming.end();) {
+      const bool come = transport.test(one->second.second);
+      if (come) descriptions[one->first] = one->second.first->text;
+      one = come ? coming.erase(one) : std::next(one);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  for (auto& [peer, one] : coming) transport.cancel(one.second);
+  const auto taken_by = std::chrono::steady_clock::now() + kTakenWithin;
+  while (!going.empty() && std::chrono::steady_clock::now() < taken_by) {
+    if (transport.test(going.back())) going.pop_back();
+  }
+  if (!going.empty()) new std::shared_ptr<Text>(text);
+  return descriptions;
+}
+
+/// Ranks that have received the same headers come to the same result: the first of them, and the first that
+/// differs.
+void TransportCall::refuse(Part& found) {
+  group_->broken() = std::string(call_.verb()) + ": ranks of this group make different calls";
+  Transport& transport = group_->hub->transport();
+  const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
+  std::map<int, std::pair<uint64_t, std::string>> calls{{group_->rank, {tag_, call_.describe()}}};
+  for (Part& part : parts_) {
+    while (!part.sends && !part.head_done && std::chrono::steady_clock::now() < deadline) {
+      part.head_done = transport.test(part.requests[0]);
+      if (part.head_done) part.requests[0] = nullptr;
+    }
+    if (!part.sends && part.head_done) calls[part.peer] = {head_of(part).tag, head_of(part).text()};
+  }
+  for (auto& [peer, text] : exchange_descriptions(calls[group_->rank].second)) calls[peer].second = text;
+  end_if_announced();
+  const auto first = calls.begin();
+  const auto other =
+      std::find_if(first, calls.end(), [&](const auto& one) { return one.second.first != first->second.first; });
+  if (other != calls.end()) {
+    group_->broken() =
+        different_calls(call_.verb(), first->first, first->second.second, other->first, other->second.second);
+  } else {
+    group_->broken() = std::string(call_.verb()) + ": what rank " + std::to_string(found.peer) +
+                       " of this group sends to rank " + std::to_string(group_->rank) +
+                       " does not fit what that receives\n  have  " + std::to_string(head_of(found).bytes) +
+                       " bytes sent, " + std::to_string(found.bytes) + " expected, in " + calls[group_->rank].second +
+                       divergence_remedy();
+  }
+  group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/false, group_->broken()});
+  TORCH_CHECK_VALUE(false, group_->broken());
+}
+
+// The head first: where calls differ, the data behind it is none that fits.
+bool TransportCall::done(Part& part) {
+  Transport& transport = group_->hub->transport();
+  if (!part.head_done) {
+    if (!transport.test(part.requests[0])) return false;
+    part.requests[0] = nullptr;
+    part.head_done = true;
+    if (!part.sends) take(part);
+  }
+  while (part.requests.size() > 1) {
+    if (!transport.test(part.requests.back())) return false;
+    part.requests.pop_back();
+  }
+  return true;
+}
+
+/// A rank that is suspended, as notes say that have come by now, and never makes this call; -1 if there is none.
+int TransportCall::ended_rank() {
+  group_->hub->poll();
+  return group_->hub->ended_rank(*group_->world, group_->tag, group_->members, call_.number);
+}
+
+std::optional<TransportHub::Failure> TransportCall::announced() {
+  group_->hub->poll();
+  return group_->hub->announced(*group_->world, group_->tag, group_->members, call_.number);
+}
+
+void TransportCall::end_if_announced() {
+  const std::optional<TransportHub::Failure> failure = announced();
+  if (!failure) return;
+  if (failure->lost) throw CommError(failure->text);
+  group_->broken() = failure->text;
+  TORCH_CHECK_VALUE(false, failure->text);
+}
+
+// Ranks in different verbs may wait for each other without a message between them. One that waits for long tells all;
+// the others need not, unless they make another call, and the first of them does: so few do where all wait for one.
+void TransportCall::compare_waiting(std::chrono::steady_clock::duration waited) {
+  const auto others = group_->hub->waiting(*group_->world, group_->tag, group_->members, call_.number);
+  for (const auto& [rank, call_tag, text] : others) {
+    if (call_tag == tag_) {
+      announces_ = false;
+      continue;
+    }
+    const std::string mine = call_.describe();
+    const bool first = group_->rank < rank;
+    group_->broken() = first ? different_calls(call_.verb(), group_->rank, mine, rank, text)
+                             : different_calls(call_.verb(), rank, text, group_->rank, mine);
+    group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/false, group_->broken()});
+    TORCH_CHECK_VALUE(false, group_->broken());
+  }
+  const int turn = static_cast<int>(std::bit_width(static_cast<unsigned>(group_->rank)));
+  if (!announces_ || waited < kAnnounceAfter * (1 + turn)) return;
+  announces_ = false;
+  group_->hub->announce(*group_->world, group_->tag, call_.number, tag_, call_.describe());
+}
+
+bool TransportCall::ready() {
+  return std::all_of(parts_.begin(), parts_.end(), [this](Part& part) { return done(part); }) || ended_rank() >= 0 ||
+         announced();
+}
+
+void TransportCall::wait() {
+  try {
+    wait_for_all();
+  } catch (...) {
+    // This rank does not go on with the rounds in which others wait for it.
+    const std::lock_guard lock(group_->world->mutex);
+    group_->world->failed.try_emplace(group_->tag, call_.number);
+    throw;
+  }
+}
+
+void TransportCall::wait_for_all() {
+  WaitingTime time;
+  std::optional<InterpreterReleased> interpreter_released;
+  std::vector<Part*> open;
+  for (Part& part : parts_) open.push_back(&part);
+  for (;;) {
+    try {
+      std::erase_if(open, [this](Part* part) { return done(*part); });
+    } catch (const CommError& error) {  // of the transport
+      group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/true, error.what()});
+      throw;
+    }
+    if (open.empty()) break;
+    if (!interpreter_released) interpreter_released.emplace();
+    pause(time);
+  }
+  parts_.clear();
+  kept_.clear();
+}
+
+// Busy at first, for the sake of speed; then friendly to other ranks that share the core.
+void TransportCall::pause(WaitingTime& time) {
+  const auto waited = time.poll();
+  if (time.left(timeout_) <= std::chrono::steady_clock::duration::zero()) throw_timeout();
+  if (waited < std::chrono::microseconds(20)) return;
+  if (waited < std::chrono::milliseconds(1)) {
+    sched_yield();
+    return;
+  }
+  end_if_announced();
+  compare_waiting(waited);
+  if (const int rank = ended_rank(); rank >= 0) {
+    throw CommError("rank " + std::to_string(rank) + " ended without joining " + call_.verb() + " (call " +
+                    std::to_string(call_.number) + " of this group)\n  have  rank " + std::to_string(group_->rank) +
+                    " of this group: " + call_.describe() + divergence_remedy());
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
+void TransportCall::throw_timeout() {
+  std::ostringstream text;
+  text << call_.verb() << " timed out after " << seconds_text(timeout_) << " on rank " << group_->rank
+       << ": no message to or from rank";
+  std::set<int> missing;
+  for (const Part& part : parts_) {
+    if (!part.head_done || part.requests.size() > 1) missing.insert(part.peer);
+  }
+  for (const int peer : missing) text << (peer == *missing.begin() ? " " : ", ") << peer;
+  text << "\n  have  ranks that make different calls, or a rank that was lost"
+       << "\n  fix   look for ranks that take another branch; MOONHALO_TIMEOUT_S sets the time";
+  throw CommError(text.str());
+}
+
+}  // namespace moonhalo
