@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Gathers the entries of the reference: comments at the C++ bindings and in the Lua files; and those of the C header and the Fortran module.
-usage: reference.py SOURCE_FOLDER [--json FILE] [--cpp FILE] [--check]
---json writes all entries for the site and for tests; --cpp writes the C++ source that holds the texts of `moonhalo help` and the
-annotations for editors; --check prints what is wrong with entries, and ends with status 1 if there is anything.
-docs/tools/README.md describes the form of an entry."""
+"""Gathers the entries of the reference: comments at the C++ bindings and in the Lua files; and those of the C header
+and the Fortran module. usage: reference.py SOURCE_FOLDER [--json FILE] [--cpp FILE] [--check] --json writes all entries
+for the site and for tests; --cpp writes the C++ source that holds the texts of `moonhalo help` and the annotations for
+editors; --check prints what is wrong with entries, and ends with status 1 if there is anything. docs/tools/README.md
+describes the form of an entry."""
 
 import argparse
 import json
@@ -16,10 +16,30 @@ import reference_texts
 
 # How examples and signatures call an object -> its class.
 OBJECTS = {
-    "x": "Tensor", "mesh": "DeviceMesh", "placement": "Placement", "net": "Module", "list": "ModuleList", "dict": "ModuleDict",
-    "opt": "Optimizer", "group": "ParamGroup", "scheduler": "Scheduler", "ema": "EMA", "generator": "Generator", "plan": "ParallelPlan",
-    "pipe": "Pipeline", "file": "File", "dataset": "Dataset", "selection": "Selection", "data": "Collection", "windows": "Windows",
-    "loader": "Loader", "sampler": "Sampler", "statistics": "Statistics", "canvas": "Canvas", "pending": "PendingTensor", "metric": "Metric",
+    "x": "Tensor",
+    "mesh": "DeviceMesh",
+    "placement": "Placement",
+    "net": "Module",
+    "list": "ModuleList",
+    "dict": "ModuleDict",
+    "opt": "Optimizer",
+    "group": "ParamGroup",
+    "scheduler": "Scheduler",
+    "ema": "EMA",
+    "generator": "Generator",
+    "plan": "ParallelPlan",
+    "pipe": "Pipeline",
+    "file": "File",
+    "dataset": "Dataset",
+    "selection": "Selection",
+    "data": "Collection",
+    "windows": "Windows",
+    "loader": "Loader",
+    "sampler": "Sampler",
+    "statistics": "Statistics",
+    "canvas": "Canvas",
+    "pending": "PendingTensor",
+    "metric": "Metric",
 }
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"))
 NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?)(?=[({ ]|$)")
@@ -39,7 +59,9 @@ class Entry:
         self.parse()
 
     def complain(self, message):
-        self.problems.append(f"{self.file}:{self.line}: {self.signatures[0]['name'] if self.signatures else 'entry'}: {message}")
+        self.problems.append(
+            f"{self.file}:{self.line}: {self.signatures[0]['name'] if self.signatures else 'entry'}: {message}"
+        )
 
     def parse(self):
         body = list(self.text)
@@ -61,8 +83,8 @@ class Entry:
                 continue
             word, *rest = re.split(r"  +", stripped)
             if word == "example":
-                self.example = [one[4:] if one.startswith("    ") else one for one in body[at + 1:]]
-                if any(one.strip() and not one.startswith("    ") for one in body[at + 1:]):
+                self.example = [one[4:] if one.startswith("    ") else one for one in body[at + 1 :]]
+                if any(one.strip() and not one.startswith("    ") for one in body[at + 1 :]):
                     self.complain("the example is the last part, its lines begin with four spaces")
                 break
             targets = self.add(word, rest, names)
@@ -71,7 +93,8 @@ class Entry:
         self.description = " ".join(description)
 
     def add(self, word, rest, names):
-        """The parts of the entry that a line begins: arguments, returns, collective, an error. none for a line of the description."""
+        """The parts of the entry that a line begins: arguments, returns, collective, an error. none for a line of the
+        description."""
         if not rest:
             return []
         if word == "returns":
@@ -109,14 +132,24 @@ class Entry:
                     self.complain(f"the argument '{name}' has no line with its type")
 
     def as_json(self):
-        return {"names": [signature["name"] for signature in self.signatures], "signatures": self.signatures,
-                "description": self.description, "arguments": self.arguments, "returns": self.returns,
-                "whole": not self.problems, "collective": self.collective and self.collective["text"], "errors": [error["text"] for error in self.errors],
-                "example": self.example, "file": self.file, "line": self.line}
+        return {
+            "names": [signature["name"] for signature in self.signatures],
+            "signatures": self.signatures,
+            "description": self.description,
+            "arguments": self.arguments,
+            "returns": self.returns,
+            "whole": not self.problems,
+            "collective": self.collective and self.collective["text"],
+            "errors": [error["text"] for error in self.errors],
+            "example": self.example,
+            "file": self.file,
+            "line": self.line,
+        }
 
 
 def signature_lines(block):
-    """How many lines the signature at the start of a comment has; 0 if there is none. Its further lines begin with four spaces."""
+    """How many lines the signature at the start of a comment has; 0 if there is none. Its further lines begin with four
+    spaces."""
     if not NAME.match(block[0]):
         return 0
     text = block[0]
@@ -149,10 +182,11 @@ def parse_argument(text):
 
 
 def parse_signature(text):
-    """{"name": "Tensor:redistribute", "text", "function", "positional": [{name, default}], "options": [...], "result"}"""
+    """{"name": "Tensor:redistribute", "text", "function", "positional": [{name, default}], "options": [...],
+    "result"}"""
     name = NAME.match(text)[0]
     head, _, result = text.rpartition(" -> ")
-    rest = head[len(name):].strip()
+    rest = head[len(name) :].strip()
     owner, separator, last = re.match(r"(.*?)([.:]?)([^.:]*)$", name).groups()
     if owner in OBJECTS or owner == "mh.nn.Module":
         name = OBJECTS.get(owner, "Module") + separator + last
@@ -163,7 +197,14 @@ def parse_signature(text):
             options += [parse_argument(one) for one in split_outside(part[1:-1])]
         else:
             positional.append(parse_argument(part))
-    return {"name": name, "text": text, "function": bool(rest), "positional": positional, "options": options, "result": result.strip()}
+    return {
+        "name": name,
+        "text": text,
+        "function": bool(rest),
+        "positional": positional,
+        "options": options,
+        "result": result.strip(),
+    }
 
 
 def argument_names(signature):
@@ -176,7 +217,7 @@ def entry_blocks(text, mark):
     for number, line in enumerate(text.splitlines() + [""], 1):
         stripped = line.strip()
         if stripped == mark or stripped.startswith(mark + " "):
-            content = stripped[len(mark) + 1:]
+            content = stripped[len(mark) + 1 :]
             if not block:
                 start = number
             block.append(content.rstrip())
@@ -195,7 +236,9 @@ def read_entries(root):
     for folder, pattern, mark in FILES:
         for path in sorted((root / folder).rglob(pattern)):
             name = path.relative_to(root).as_posix()
-            entries += [Entry(name, line, block) for line, block in entry_blocks(path.read_text(encoding="utf-8"), mark)]
+            entries += [
+                Entry(name, line, block) for line, block in entry_blocks(path.read_text(encoding="utf-8"), mark)
+            ]
     if (root / reference_c.C_HEADER).exists():
         entries += reference_c.read_c(root) + reference_c.read_fortran(root)
     return entries
@@ -210,7 +253,10 @@ def check_entries(root, entries):
             problems += entry.problems
         for signature in entry.signatures:
             if signature["name"] in places:
-                problems.append(f"{entry.file}:{entry.line}: {signature['name']} has an entry at {places[signature['name']]} already")
+                problems.append(
+                    f"{entry.file}:{entry.line}: {signature['name']} has an entry at {places[signature['name']]}"
+                    " already"
+                )
             places[signature["name"]] = f"{entry.file}:{entry.line}"
     return problems
 

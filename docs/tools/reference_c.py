@@ -5,8 +5,13 @@ import textwrap
 
 C_HEADER = "scripting/embed/moonhalo_c.h"
 FORTRAN = "scripting/embed/moonhalo.f90"
-C_PART = re.compile(r"/\*(?P<comment>.*?)\*/\n|^(?P<function>[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));", re.DOTALL | re.MULTILINE)
-PROCEDURE = re.compile(r"\s*(?:recursive )?(?:(?P<result>[\w() ,:]*)\s)?(?P<kind>subroutine|function|interface) (?P<name>mh_\w+)(?P<arguments>\(.*?\))?")
+C_PART = re.compile(
+    r"/\*(?P<comment>.*?)\*/\n|^(?P<function>[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));", re.DOTALL | re.MULTILINE
+)
+PROCEDURE = re.compile(
+    r"\s*(?:recursive )?(?:(?P<result>[\w() ,:]*)\s)?(?P<kind>subroutine|function|interface)"
+    r" (?P<name>mh_\w+)(?P<arguments>\(.*?\))?"
+)
 WIDTH = 116
 
 
@@ -18,25 +23,48 @@ class PlainEntry:
         words = " ".join(comment.split())
         if not words:
             self.problems.append(f"{file}:{line}: {name}: no comment that says what it is")
-        self.text = [signature] + ["  " + row for row in textwrap.wrap(words, WIDTH, break_long_words=False, break_on_hyphens=False)]
+        self.text = [signature] + [
+            "  " + row for row in textwrap.wrap(words, WIDTH, break_long_words=False, break_on_hyphens=False)
+        ]
         self.description = words
-        self.signatures = [{"name": f"{language}.{name}", "text": signature, "function": True, "positional": [], "options": [], "result": ""}]
+        self.signatures = [
+            {
+                "name": f"{language}.{name}",
+                "text": signature,
+                "function": True,
+                "positional": [],
+                "options": [],
+                "result": "",
+            }
+        ]
 
     def check(self):
         """The comment is all that is asked for."""
 
     def as_json(self):
-        collective = "no" if "Not collective" in self.description or "ollective" not in self.description else "over the session"
-        return {"names": [one["name"] for one in self.signatures], "signatures": self.signatures, "description": self.description,
-                "arguments": {}, "returns": None, "whole": not self.problems, "collective": collective, "errors": [], "example": [],
-                "file": self.file, "line": self.line}
+        collective = (
+            "no" if "Not collective" in self.description or "ollective" not in self.description else "over the session"
+        )
+        return {
+            "names": [one["name"] for one in self.signatures],
+            "signatures": self.signatures,
+            "description": self.description,
+            "arguments": {},
+            "returns": None,
+            "whole": not self.problems,
+            "collective": collective,
+            "errors": [],
+            "example": [],
+            "file": self.file,
+            "line": self.line,
+        }
 
 
 def read_c(root):
     """Functions that follow one comment share it."""
     text = (root / C_HEADER).read_text(encoding="utf-8")
     comment, entries = "", []
-    body = text[text.index("/* Starts a session"):]
+    body = text[text.index("/* Starts a session") :]
     for part in C_PART.finditer(body):
         if part["comment"] is not None:
             comment = part["comment"]

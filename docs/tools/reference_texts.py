@@ -1,4 +1,5 @@
-"""Texts that the program has of the reference: what `moonhalo help` prints, and annotations for editors (those of LuaLS)."""
+"""Texts that the program has of the reference: what `moonhalo help` prints, and annotations for editors (those of
+LuaLS)."""
 
 import re
 
@@ -19,7 +20,7 @@ FOOT = """  };
 
 
 def lua_type(text):
-    """"{integer}" -> "integer[]", "{name = Tensor}" -> "table", "Tensor?" stays."""
+    """ "{integer}" -> "integer[]", "{name = Tensor}" -> "table", "Tensor?" stays."""
     optional = text.endswith("?")
     parts = []
     for part in text.rstrip("?").split("|"):
@@ -72,7 +73,7 @@ def annotation_of(entry, signature):
 def literal(text):
     """A raw string of C++, in pieces that every compiler takes."""
     assert ')ref~"' not in text
-    return " ".join(f'R"ref~({text[at:at + 8000]})ref~"' for at in range(0, max(1, len(text)), 8000))
+    return " ".join(f'R"ref~({text[at : at + 8000]})ref~"' for at in range(0, max(1, len(text)), 8000))
 
 
 def cpp_source(entries):

@@ -14,8 +14,10 @@ at::Tensor materialize_lazy_bits(const at::Tensor& tensor) {
 }
 
 void refuse_layout(at::Layout layout, at::IntArrayRef shape, const char* operation) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, operation, ": a tensor of layout ", layout, " has no blocks and cannot be combined with ShardTensors\n  have  shape ", shape,
-                              ", layout ", layout, "\n  fix   make it dense first (to_dense()), or leave the mesh: full_tensor(x)");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, operation, ": a tensor of layout ", layout,
+                              " has no blocks and cannot be combined with ShardTensors\n  have  shape ", shape,
+                              ", layout ", layout,
+                              "\n  fix   make it dense first (to_dense()), or leave the mesh: full_tensor(x)");
 }
 
 }  // namespace moonhalo

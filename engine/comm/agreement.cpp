@@ -40,8 +40,9 @@ void check_same_on_all_ranks(Communicator& world, const char* op, const char* se
   if (world.size() == 1 || world.is_fake()) return;
   const std::vector<std::string> all = world.all_gather_strings(setting);
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    TORCH_CHECK_VALUE(all[rank] == all[0], op, ": ranks 0 and ", rank, " want different ", settings, "\n  have  rank 0: ", all[0],
-                      "; rank ", rank, ": ", all[rank], "\n  fix   give every rank the same");
+    TORCH_CHECK_VALUE(all[rank] == all[0], op, ": ranks 0 and ", rank, " want different ", settings,
+                      "\n  have  rank 0: ", all[0], "; rank ", rank, ": ", all[rank],
+                      "\n  fix   give every rank the same");
   }
 }
 

@@ -39,14 +39,15 @@ void check_largest(const char* what, at::IntArrayRef counts, int64_t largest) {
 }
 
 void check_elements(const char* verb, const char* what, const at::Tensor& tensor, int64_t required) {
-  TORCH_CHECK_VALUE(tensor.numel() == required, verb, ": `", what, "` has ", tensor.numel(), " elements, the counts say ",
-                    required, "\n  have  a tensor of shape ", tensor.sizes(), "\n  fix   make the counts and `", what,
-                    "` agree");
+  TORCH_CHECK_VALUE(tensor.numel() == required, verb, ": `", what, "` has ", tensor.numel(),
+                    " elements, the counts say ", required, "\n  have  a tensor of shape ", tensor.sizes(),
+                    "\n  fix   make the counts and `", what, "` agree");
 }
 
 void check_same_dtype(const char* verb, const at::Tensor& in, const at::Tensor& out) {
   TORCH_CHECK_TYPE(in.scalar_type() == out.scalar_type(), verb, ": `in` is ", in.scalar_type(), ", `out` is ",
-                   out.scalar_type(), "\n  have  two dtypes in one call\n  fix   allocate `out` with the dtype of `in`");
+                   out.scalar_type(),
+                   "\n  have  two dtypes in one call\n  fix   allocate `out` with the dtype of `in`");
 }
 
 // Raw bytes where possible: autograd has no business here, and `in` may be `out`.
@@ -116,8 +117,8 @@ ReduceOp parse_reduce_op(const std::string& text) {
       {"mean", "avg"}, {"average", "avg"}, {"prod", "product"}, {"mul", "product"},
       {"add", "sum"},  {"amax", "max"},    {"maximum", "max"},  {"minimum", "min"}};
   TORCH_CHECK_VALUE(false, "reduce op: unknown name \"", text, "\"",
-                    did_you_mean(text, {"sum", "avg", "max", "min", "product"}, kElsewhere),
-                    "\n  have  \"", text, "\"\n  fix   use \"sum\", \"avg\", \"max\", \"min\" or \"product\"");
+                    did_you_mean(text, {"sum", "avg", "max", "min", "product"}, kElsewhere), "\n  have  \"", text,
+                    "\"\n  fix   use \"sum\", \"avg\", \"max\", \"min\" or \"product\"");
 }
 
 const char* CommStats::name(Kind kind) {
@@ -148,13 +149,15 @@ Communicator::Communicator(int rank, int size, std::shared_ptr<CommStats> stats)
 }
 
 void Communicator::check_tensor(const char* verb, const char* what, const at::Tensor& tensor, bool strided) const {
-  TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what, "` is an undefined tensor\n  have  no tensor\n  fix   give an "
+  TORCH_CHECK_VALUE(tensor.defined(), verb, ": `", what,
+                    "` is an undefined tensor\n  have  no tensor\n  fix   give an "
                     "empty tensor where there is nothing to send");
-  TORCH_CHECK_VALUE(!is_lazy(tensor), verb, ": `", what, "` is conjugated, negated or zero by a mark alone, its memory holds other values",
-                    "\n  have  shape ", tensor.sizes(), "\n  fix   make it whole by resolve_conj() and resolve_neg(), or give a clone()");
-  TORCH_CHECK_VALUE(strided || tensor.is_contiguous(), verb, ": `",
-                    what, "` is not contiguous\n  have  shape ", tensor.sizes(), ", strides ", tensor.strides(),
-                    "\n  fix   make it contiguous() first");
+  TORCH_CHECK_VALUE(!is_lazy(tensor), verb, ": `", what,
+                    "` is conjugated, negated or zero by a mark alone, its memory holds other values",
+                    "\n  have  shape ", tensor.sizes(),
+                    "\n  fix   make it whole by resolve_conj() and resolve_neg(), or give a clone()");
+  TORCH_CHECK_VALUE(strided || tensor.is_contiguous(), verb, ": `", what, "` is not contiguous\n  have  shape ",
+                    tensor.sizes(), ", strides ", tensor.strides(), "\n  fix   make it contiguous() first");
   TORCH_CHECK_NOT_IMPLEMENTED(takes(tensor.device()), verb, ": the ", backend(), " communicator cannot send from ",
                               tensor.device(), "\n  have  `", what, "` on ", tensor.device(),
                               "\n  fix   move it to the CPU first, or use a backend for this device");
@@ -274,8 +277,9 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   check_elements("all_to_all", "out", out, c10::sum_integers(receive_counts));
   check_same_dtype("all_to_all", in, out);
   TORCH_CHECK_VALUE(send_counts[rank_] == receive_counts[rank_], "all_to_all: rank ", rank_, " sends itself ",
-                    send_counts[rank_], " elements and expects ", receive_counts[rank_], "\n  have  send_counts = ",
-                    send_counts, ", receive_counts = ", receive_counts, "\n  fix   give both the same own part");
+                    send_counts[rank_], " elements and expects ", receive_counts[rank_],
+                    "\n  have  send_counts = ", send_counts, ", receive_counts = ", receive_counts,
+                    "\n  fix   give both the same own part");
   if (largest != kUnknown) {
     check_largest("send_counts", send_counts, largest);
     check_largest("receive_counts", receive_counts, largest);

@@ -269,13 +269,13 @@ void check_reducible(const char* verb, ReduceOp op, at::ScalarType dtype) {
       return;
     case at::kComplexFloat:
     case at::kComplexDouble:
-      TORCH_CHECK_TYPE(op != ReduceOp::kMax && op != ReduceOp::kMin, verb, ": complex numbers have no ",
-                       name(op), "\n  have  op \"", name(op), "\" and a tensor of ", dtype,
+      TORCH_CHECK_TYPE(op != ReduceOp::kMax && op != ReduceOp::kMin, verb, ": complex numbers have no ", name(op),
+                       "\n  have  op \"", name(op), "\" and a tensor of ", dtype,
                        "\n  fix   reduce the absolute values or the real part");
       return;
     default:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, verb, ": cannot reduce values of type ", dtype, "\n  have  op \"",
-                                  name(op), "\" and a tensor of ", dtype,
+      TORCH_CHECK_NOT_IMPLEMENTED(false, verb, ": cannot reduce values of type ", dtype, "\n  have  op \"", name(op),
+                                  "\" and a tensor of ", dtype,
                                   "\n  fix   convert to a floating, integer or bool type first");
   }
 }
@@ -317,8 +317,8 @@ void finish_reduction(ReduceOp op, at::ScalarType dtype, const void* partial, in
 void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Tensor& out) {
   constexpr int64_t kShortRun = 16;  // elements; below, packing is quicker
   for (const at::Tensor& source : sources) {
-    TORCH_INTERNAL_ASSERT(source.sizes() == out.sizes() && source.scalar_type() == out.scalar_type(), "reduce_tensors of ",
-                          source.sizes(), " into ", out.sizes());
+    TORCH_INTERNAL_ASSERT(source.sizes() == out.sizes() && source.scalar_type() == out.scalar_type(),
+                          "reduce_tensors of ", source.sizes(), " into ", out.sizes());
   }
   const int64_t ndim = out.dim();
   std::vector<int64_t> order(ndim);

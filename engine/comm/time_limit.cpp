@@ -42,7 +42,8 @@ std::chrono::milliseconds default_time_limit() {
   const char* text = std::getenv("MOONHALO_TIMEOUT_S");
   if (text == nullptr || *text == '\0') return kDefault;
   const auto limit = parse_time_limit(text);
-  TORCH_CHECK_VALUE(limit.has_value(), "MOONHALO_TIMEOUT_S: not a number of seconds from 0.001 to 1e9\n  have  MOONHALO_TIMEOUT_S=", text,
+  TORCH_CHECK_VALUE(limit.has_value(),
+                    "MOONHALO_TIMEOUT_S: not a number of seconds from 0.001 to 1e9\n  have  MOONHALO_TIMEOUT_S=", text,
                     "\n  fix   set it to seconds, such as 600, or unset it");
   return *limit;
 }

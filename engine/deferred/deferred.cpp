@@ -68,7 +68,8 @@ struct DeferredImpl final : public c10::TensorImpl {
 
   // set_data: with real values this becomes an ordinary tensor, since the key goes with the metadata.
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& other) override {
-    TORCH_CHECK_TYPE(!other->key_set().has(kShardKey), "set_data: a deferred tensor cannot take the data of a ShardTensor",
+    TORCH_CHECK_TYPE(!other->key_set().has(kShardKey),
+                     "set_data: a deferred tensor cannot take the data of a ShardTensor",
                      "\n  fix   replace the tensor itself (parallelize_module does)");
     copy_tensor_metadata(other.get(), this, version_counter(), allow_tensor_metadata_change());
     const bool deferred = other->key_set().has(kDeferredKey);
@@ -171,7 +172,8 @@ void record(const c10::OperatorHandle& op, Stack& stack, size_t base) {
   for_each_tensor(stack, base, [&](int, int, const at::Tensor& tensor) {
     const DeferredImpl* impl = deferred_impl(tensor);
     if (!impl || tape == impl->tape) return;
-    TORCH_CHECK_VALUE(!tape, op.operator_name().name, ": deferred tensors of two threads are combined\n  fix   build a model on one thread");
+    TORCH_CHECK_VALUE(!tape, op.operator_name().name,
+                      ": deferred tensors of two threads are combined\n  fix   build a model on one thread");
     tape = impl->tape;
     device = impl->device();
   });
@@ -255,7 +257,8 @@ at::Tensor materialize(const at::Tensor& tensor, const MeshPtr& mesh, const std:
   TORCH_CHECK_VALUE(mesh != nullptr, "materialize: no mesh given");
   if (is_shard_tensor(tensor)) return tensor;
   const SpecPtr spec = make_spec(mesh, tensor.sizes(), placements);
-  TORCH_CHECK_VALUE(!spec->has_partial(), "materialize: a tensor cannot start as a Partial\n  have  ", spec->to_string());
+  TORCH_CHECK_VALUE(!spec->has_partial(), "materialize: a tensor cannot start as a Partial\n  have  ",
+                    spec->to_string());
   const bool trained = tensor.requires_grad();
   if (is_deferred(tensor)) return made_real(tensor, spec).requires_grad_(trained);
   const c10::AutoGradMode no_grad(false);

@@ -28,9 +28,10 @@ SpecPtr spec_for(const MeshPtr& mesh, at::IntArrayRef shape, const std::vector<P
                  const std::string& name) {
   for (const Placement& placement : placements) {
     const auto ndim = static_cast<int64_t>(shape.size());
-    TORCH_CHECK_VALUE(!placement.is_shard() || (placement.dim >= -ndim && placement.dim < ndim), name, ": the tensor cannot be ",
-                      placement.to_string(), ", as the factory plan says\n  have  shape ", shape_string(shape),
-                      "\n  fix   plan Replicate for ", name, ", and redistribute those that are to be cut");
+    TORCH_CHECK_VALUE(!placement.is_shard() || (placement.dim >= -ndim && placement.dim < ndim), name,
+                      ": the tensor cannot be ", placement.to_string(), ", as the factory plan says\n  have  shape ",
+                      shape_string(shape), "\n  fix   plan Replicate for ", name,
+                      ", and redistribute those that are to be cut");
   }
   return make_spec(mesh, shape, placements);
 }
@@ -133,8 +134,9 @@ void check_factories(const FactoryPlan& plan, const DeviceMesh& mesh) {
     const auto& known = known_factories();
     TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), name) != known.end(), "factory: '", name,
                       "' cannot be captured", did_you_mean(name, known), "\n  have  ", c10::Join(", ", known));
-    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "factory: '", name, "' has ", placements.size(),
-                      " placements for ", mesh.to_string(), ", which has ", mesh.ndim(), " dimensions");
+    TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh.ndim(), "factory: '", name, "' has ",
+                      placements.size(), " placements for ", mesh.to_string(), ", which has ", mesh.ndim(),
+                      " dimensions");
     for (const Placement& placement : placements) {
       TORCH_CHECK_VALUE(!placement.is_partial(), "factory: '", name, "' cannot be ", placement.to_string(),
                         "\n  fix   use Shard or Replicate");

@@ -209,7 +209,8 @@ at::Tensor DeferredTape::replay(int64_t value, const SpecPtr& spec) const {
 void DeferredTape::run(const Step& step, const SpecPtr& spec, bool whole, std::vector<at::Tensor>& values) const {
   const std::string& name = step.op.operator_name().name;
   for (const Captured& one : step.captured) {
-    TORCH_CHECK_VALUE(version_of(one.tensor) == one.version, name, ": a plain tensor that a deferred one was made from has been ",
+    TORCH_CHECK_VALUE(version_of(one.tensor) == one.version, name,
+                      ": a plain tensor that a deferred one was made from has been ",
                       "written since\n  have  a tensor of shape ", shape_string(one.tensor.sizes()),
                       "\n  fix   materialize before writing to it, or give a clone");
   }

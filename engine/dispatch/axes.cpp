@@ -47,8 +47,9 @@ class Solver {
       collect_options();
       enumerate(strategy, 0);
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(best_cost_ < std::numeric_limits<double>::infinity(), call_.name(), ": no way to carry it out under these placements",
-                                "\n  have  ", call_.describe(), "\n  fix   redistribute its tensors to Replicate() first");
+    TORCH_CHECK_NOT_IMPLEMENTED(best_cost_ < std::numeric_limits<double>::infinity(), call_.name(),
+                                ": no way to carry it out under these placements", "\n  have  ", call_.describe(),
+                                "\n  fix   redistribute its tensors to Replicate() first");
     Plan plan;
     plan.inputs = std::move(best_inputs_);
     plan.outputs = std::move(best_outputs_);

@@ -90,9 +90,10 @@ at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const 
   } else if (move.redistribution) {
     // A block that is shared with another ShardTensor cannot part from it.
     const bool shared = move.resolves && impl->shares_block();
-    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name,
-                                ": a ", impl->spec()->has_partial() ? "Partial" : "whole", " ShardTensor that shares memory with another cannot be written in place",
-                                "\n  have  ", impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
+    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name, ": a ",
+                                impl->spec()->has_partial() ? "Partial" : "whole",
+                                " ShardTensor that shares memory with another cannot be written in place", "\n  have  ",
+                                impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
     if (move.written) block_was_written(impl->local());
     const bool stored = impl->spec()->has_stored();
     if (stored && !sharing.views) moved = reusable_block(tensor, move.required);
@@ -204,7 +205,8 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
                        Carried& call) {
   if (!local.defined()) return local;
   const auto& outputs = decision.plan.outputs;
-  TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name, " gave more results than planned");
+  TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name,
+                        " gave more results than planned");
   if (!outputs.empty() && !outputs[index]) return local;
   if (!call.views && local.numel() == 0) [[unlikely]]
     local = canonical_empty_strides(local, op.operator_name().name);
@@ -385,8 +387,8 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
   const OpCall call(op, stack);
   decision->plan = plan(facts, call);
   const Plan& made = decision->plan;
-  TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ",
-                        made.inputs.size(), " inputs of ", call.slots().size());
+  TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ", made.inputs.size(),
+                        " inputs of ", call.slots().size());
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const TensorArgument& slot = call.slots()[s];
     Decision::Move move{

@@ -33,13 +33,14 @@ Run write_back(std::vector<std::pair<Arg, SpecPtr>> targets) {
 }  // namespace
 
 Plan gather_plan(const OperatorFacts& facts, const OpCall& call, Fallback fallback) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!facts.random, call.name(),
-                              ": no rule for this random operator; gathered, ranks would draw different values\n  have  ",
-                              call.describe(), "\n  fix   use dropout, rand_like, randn_like, bernoulli or an in-place "
-                              "initialiser, or draw a plain tensor from a seeded generator and distribute it");
-  TORCH_CHECK_NOT_IMPLEMENTED(fallback == Fallback::kReplicate, call.name(), ": no rule for these placements\n  have  ",
-                              call.describe(), "\n  fix   redistribute the cut dims first, or set_fallback(replicate) to ",
-                              "gather its tensors");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !facts.random, call.name(),
+      ": no rule for this random operator; gathered, ranks would draw different values\n  have  ", call.describe(),
+      "\n  fix   use dropout, rand_like, randn_like, bernoulli or an in-place "
+      "initialiser, or draw a plain tensor from a seeded generator and distribute it");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      fallback == Fallback::kReplicate, call.name(), ": no rule for these placements\n  have  ", call.describe(),
+      "\n  fix   redistribute the cut dims first, or set_fallback(replicate) to ", "gather its tensors");
   Plan plan;
   plan.gathered = true;
   plan.breaks_alias = facts.view;
@@ -50,8 +51,9 @@ Plan gather_plan(const OperatorFacts& facts, const OpCall& call, Fallback fallba
     } else if (!facts.written[slot.arg.index]) {
       plan.inputs.push_back(replicated(call.mesh(), slot.spec->global_shape()));
     } else {
-      TORCH_CHECK_NOT_IMPLEMENTED(slot.item < 0, call.name(), ": no rule for writing to a list of ShardTensors\n  have  ",
-                                  call.describe(), "\n  fix   write to the tensors one by one");
+      TORCH_CHECK_NOT_IMPLEMENTED(slot.item < 0, call.name(),
+                                  ": no rule for writing to a list of ShardTensors\n  have  ", call.describe(),
+                                  "\n  fix   write to the tensors one by one");
       plan.inputs.push_back(without_partial(slot.spec));
       targets.emplace_back(slot.arg, plan.inputs.back());
     }

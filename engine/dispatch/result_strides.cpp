@@ -136,9 +136,10 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
   if (facts.view && given[0].isTensor() && is_shard_tensor(given[0].toTensor())) {
     const at::Tensor& base = given[0].toTensor();
     if (name == "aten::as_strided") {
-      TORCH_CHECK_NOT_IMPLEMENTED(base.is_contiguous(), "as_strided: the rows of this view of a ShardTensor are not one behind ",
-                                  "the other\n  have  ", spec(base)->to_string(), ", strides ", base.strides(),
-                                  "\n  fix   clone() it first, or use view, slice, select, transpose, expand or unfold");
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          base.is_contiguous(), "as_strided: the rows of this view of a ShardTensor are not one behind ",
+          "the other\n  have  ", spec(base)->to_string(), ", strides ", base.strides(),
+          "\n  fix   clone() it first, or use view, slice, select, transpose, expand or unfold");
       return {at::DimVector(given[2].toIntVector())};
     }
     if (copies(name, base, given[1])) return {};

@@ -190,7 +190,8 @@ void HaloExchange::start(bool asynchronous) {
     const TrafficScope moving(Traffic::kHalo);
     tensor_options_ = requests_[0].given.options();
     for (const Request& request : requests_) {
-      TORCH_INTERNAL_ASSERT(request.given.scalar_type() == requests_[0].given.scalar_type(), "one exchange of several dtypes");
+      TORCH_INTERNAL_ASSERT(request.given.scalar_type() == requests_[0].given.scalar_type(),
+                            "one exchange of several dtypes");
     }
     Communicator& group = requests_[0].map->mesh_->group();
     incoming_ = buffers(/*incoming=*/true);

@@ -56,10 +56,10 @@ std::vector<int64_t> ranks_in_target(const ShardSpec& from, const ShardSpec& to)
   std::vector<int64_t> ranks(mesh.size());
   std::iota(ranks.begin(), ranks.end(), int64_t{0});
   if (&mesh != &target) ranks = target.ranks_of(mesh);
-  TORCH_CHECK_VALUE(!ranks.empty(), "redistribute: the target mesh does not hold the same ranks as the tensor's mesh",
-                    "\n  have  ", from.to_string(), " (", mesh.size(), " ranks), target ", target.to_string(), " (",
-                    target.size(), " ranks)", "\n  fix   use a mesh of the same ranks, made of the same world, or full_tensor() and ",
-                    "distribute_tensor");
+  TORCH_CHECK_VALUE(
+      !ranks.empty(), "redistribute: the target mesh does not hold the same ranks as the tensor's mesh", "\n  have  ",
+      from.to_string(), " (", mesh.size(), " ranks), target ", target.to_string(), " (", target.size(), " ranks)",
+      "\n  fix   use a mesh of the same ranks, made of the same world, or full_tensor() and ", "distribute_tensor");
   return ranks;
 }
 

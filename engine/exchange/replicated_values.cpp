@@ -174,15 +174,18 @@ std::string values_text(const std::vector<Claim>& claims, const std::vector<std:
 }
 
 [[noreturn]] void refuse(const Comparison& comparison, const std::string& have) {
-  TORCH_CHECK_VALUE(false, comparison.where, ": ", comparison.what, ", ", comparison.weight ? "a plain weight" : "a plain tensor",
-                    ", is not the same on all ranks; beside ShardTensors it counts as replicated\n  have  ", have, fix(Remedy::kSameValues));
+  TORCH_CHECK_VALUE(false, comparison.where, ": ", comparison.what, ", ",
+                    comparison.weight ? "a plain weight" : "a plain tensor",
+                    ", is not the same on all ranks; beside ShardTensors it counts as replicated\n  have  ", have,
+                    fix(Remedy::kSameValues));
 }
 
 void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_t>& first,
                        const std::vector<size_t>& ranks, const DeviceMesh& mesh, const std::string& where) {
-  TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have diverged: rank ", mesh.rank(), " is in ", where,
-                    ", other ranks in another call\n  have  ", ranks_text(first), " and ", ranks_text(ranks),
-                    " make different calls\n  fix   every rank must make the same calls: look for a branch on the rank, an order, a random "
+  TORCH_CHECK_VALUE(claims[ranks[0]].call == claims[0].call, "ranks have diverged: rank ", mesh.rank(), " is in ",
+                    where, ", other ranks in another call\n  have  ", ranks_text(first), " and ", ranks_text(ranks),
+                    " make different calls\n  fix   every rank must make the same calls: look for a branch on the "
+                    "rank, an order, a random "
                     "number or the time");
 }
 
@@ -288,7 +291,9 @@ void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where
     refuse_other_call(claims, groups[0], groups[g], mesh, where);
     have += (g > 0 ? "; " : "") + ranks_text(groups[g]);
   }
-  TORCH_CHECK_VALUE(false, where, ": ranks draw different random numbers for one ShardTensor\n  have  equal only among: ", have, fix(Remedy::kSameDraws));
+  TORCH_CHECK_VALUE(false, where,
+                    ": ranks draw different random numbers for one ShardTensor\n  have  equal only among: ", have,
+                    fix(Remedy::kSameDraws));
 }
 
 }  // namespace moonhalo

@@ -22,7 +22,8 @@ int64_t integer_of(const json& sized) {
 // The number of elements from the start of the storage to the last one of the tensor. In a damaged file sizes and
 // strides may be any numbers.
 int64_t reach_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
-  TORCH_CHECK_VALUE(sizes.size() == strides.size() && offset >= 0, "a stored tensor has sizes ", sizes, " and strides ", strides);
+  TORCH_CHECK_VALUE(sizes.size() == strides.size() && offset >= 0, "a stored tensor has sizes ", sizes, " and strides ",
+                    strides);
   int64_t last = offset;
   for (size_t i = 0; i < sizes.size(); ++i) {
     TORCH_CHECK_VALUE(sizes[i] >= 0 && strides[i] >= 0, "a stored tensor has sizes ", sizes, " and strides ", strides);
@@ -77,8 +78,8 @@ class ArchiveReader {
     }
     const auto width = static_cast<int64_t>(c10::elementSize(type));
     const int64_t reach = reach_of(sizes, strides, offset);
-    TORCH_CHECK_VALUE(reach <= bytes.numel() / width, "'", record, "' has ", bytes.numel(), " bytes, its tensor needs ", reach,
-                      " elements of ", width, " bytes");
+    TORCH_CHECK_VALUE(reach <= bytes.numel() / width, "'", record, "' has ", bytes.numel(), " bytes, its tensor needs ",
+                      reach, " elements of ", width, " bytes");
     at::Tensor whole = at::empty({0}, at::TensorOptions(type));
     whole.set_(bytes.storage(), 0, {bytes.numel() / width}, {1});
     made = whole.as_strided(sizes, strides, offset);

@@ -48,7 +48,8 @@ c10::OperatorHandle find_operator(const std::string& target) {
   TORCH_CHECK_VALUE(parts.size() == 3, "'", target, "' is not an operator");
   const c10::OperatorName name(parts[0] + "::" + parts[1], parts[2] == "default" ? "" : parts[2]);
   const auto found = c10::Dispatcher::singleton().findSchema(name);
-  TORCH_CHECK_NOT_IMPLEMENTED(found, "the operator '", name, "' is not in this LibTorch\n  fix   load the library that has it, or ",
+  TORCH_CHECK_NOT_IMPLEMENTED(found, "the operator '", name,
+                              "' is not in this LibTorch\n  fix   load the library that has it, or ",
                               "export the model without it");
   return *found;
 }
@@ -68,7 +69,8 @@ class StepBuilder {
     } else if (step.target.starts_with(kOps)) {
       read_operator(node, step);
     } else {
-      TORCH_CHECK_NOT_IMPLEMENTED(is_number_operator(step.target), "the program computes '", step.target, "', which is not done");
+      TORCH_CHECK_NOT_IMPLEMENTED(is_number_operator(step.target), "the program computes '", step.target,
+                                  "', which is not done");
       step.kind = Step::Kind::kNumber;
       read_arguments(node, step);
     }
@@ -144,8 +146,9 @@ class StepBuilder {
 
   void read_higher_order(const json& node, Step& step) {
     const std::string name = step.target.substr(kHigherOrder.size());
-    TORCH_CHECK_NOT_IMPLEMENTED(name == "cond" || name == "wrap_with_set_grad_enabled", "the higher-order operator '", name,
-                                "' is not done\n  have  module '", step.module, "', ", step.line, "\n  fix   export the model without it");
+    TORCH_CHECK_NOT_IMPLEMENTED(name == "cond" || name == "wrap_with_set_grad_enabled", "the higher-order operator '",
+                                name, "' is not done\n  have  module '", step.module, "', ", step.line,
+                                "\n  fix   export the model without it");
     step.kind = name == "cond" ? Step::Kind::kCond : Step::Kind::kSetGrad;
     for (const json& input : node.at("inputs")) {
       const json& argument = input.at("arg");
@@ -311,7 +314,8 @@ class GraphBuilder {
 
   void read_outputs(const json& graph, const json& specs) {
     const json& outputs = graph.at("outputs");
-    TORCH_CHECK_VALUE(outputs.size() == specs.size(), "the program has ", outputs.size(), " outputs, its signature ", specs.size());
+    TORCH_CHECK_VALUE(outputs.size() == specs.size(), "the program has ", outputs.size(), " outputs, its signature ",
+                      specs.size());
     for (size_t i = 0; i < specs.size(); ++i) {
       const std::string kind = specs[i].begin().key();
       const json& value = specs[i].begin().value();

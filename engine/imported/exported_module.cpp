@@ -86,7 +86,8 @@ std::vector<c10::IValue> ExportedModule::run(const std::vector<c10::IValue>& inp
 }
 
 void ExportedModule::train(bool) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, name(), ": an exported program keeps the mode in which Python exported it\n  fix   ",
+  TORCH_CHECK_NOT_IMPLEMENTED(false, name(),
+                              ": an exported program keeps the mode in which Python exported it\n  fix   ",
                               "export it again, after net.train() or net.eval(), or save it as TorchScript");
 }
 

@@ -67,7 +67,8 @@ void store(const Step& step, Slots results, Slots& slots) {
       continue;
     }
     const c10::ArrayRef<IValue> list = results.at(i).toListRef();
-    TORCH_CHECK_VALUE(list.size() == required.size(), step.target, " gives ", list.size(), " tensors, the program needs ", required.size());
+    TORCH_CHECK_VALUE(list.size() == required.size(), step.target, " gives ", list.size(),
+                      " tensors, the program needs ", required.size());
     for (size_t k = 0; k < required.size(); ++k) {
       if (required[k] != kNoSlot) slots[required[k]] = list[k];
     }
@@ -77,7 +78,8 @@ void store(const Step& step, Slots results, Slots& slots) {
 void run_steps(const std::vector<Step>& steps, Slots& slots);
 
 Slots run_sub_graph(const SubGraph& graph, const Slots& inputs) {
-  TORCH_CHECK_VALUE(inputs.size() == graph.inputs.size(), "a graph takes ", graph.inputs.size(), " values, got ", inputs.size());
+  TORCH_CHECK_VALUE(inputs.size() == graph.inputs.size(), "a graph takes ", graph.inputs.size(), " values, got ",
+                    inputs.size());
   Slots slots(graph.slots);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (graph.inputs[i] != kNoSlot) slots[graph.inputs[i]] = inputs[i];
@@ -141,7 +143,8 @@ void run_step(const Step& step, Slots& slots) {
     case Step::Kind::kNumber:
       return store(step, {compute_number(step.target, stack)}, slots);
     case Step::Kind::kAssert:
-      TORCH_CHECK_VALUE(stack.at(0).toScalar().toBool(), "a condition of the program does not hold: ", stack.at(1).toStringRef());
+      TORCH_CHECK_VALUE(stack.at(0).toScalar().toBool(),
+                        "a condition of the program does not hold: ", stack.at(1).toStringRef());
       return;
     default:
       step.op->callBoxed(stack);
@@ -170,16 +173,18 @@ void run_steps(const std::vector<Step>& steps, Slots& slots) {
 void check_dim(const Graph& graph, const InputShape& input, size_t d, int64_t size,
                std::map<std::string, int64_t>& known) {
   const InputShape::Dim& dim = input.dims[d];
-  TORCH_CHECK_VALUE(!dim.size || *dim.size == size, "export: '", input.name, "' has ", size, " in dim ", d, ", the program was exported for ",
-                    dim.size.value_or(0), "\n  fix   export it with dynamic_shapes for this dim");
+  TORCH_CHECK_VALUE(!dim.size || *dim.size == size, "export: '", input.name, "' has ", size, " in dim ", d,
+                    ", the program was exported for ", dim.size.value_or(0),
+                    "\n  fix   export it with dynamic_shapes for this dim");
   if (dim.symbol.empty()) return;
   const int64_t first = known.emplace(dim.symbol, size).first->second;
   TORCH_CHECK_VALUE(first == size, "export: '", input.name, "' has ", size, " in dim ", d, ", which must be ", first,
                     " as another dim of the inputs (", dim.symbol, ")");
   const auto range = graph.ranges.find(dim.symbol);
   if (range == graph.ranges.end()) return;
-  TORCH_CHECK_VALUE(size >= range->second.min.value_or(size) && size <= range->second.max.value_or(size), "export: '", input.name,
-                    "' has ", size, " in dim ", d, "\n  have  the program was exported for ", range->second.min.value_or(0), " to ",
+  TORCH_CHECK_VALUE(size >= range->second.min.value_or(size) && size <= range->second.max.value_or(size), "export: '",
+                    input.name, "' has ", size, " in dim ", d, "\n  have  the program was exported for ",
+                    range->second.min.value_or(0), " to ",
                     range->second.max ? std::to_string(*range->second.max) : "any size",
                     "\n  fix   export it with other dynamic_shapes");
 }
@@ -188,12 +193,13 @@ void check_constant(const InputShape& required, const IValue& given) {
   const IValue& constant = *required.constant;
   const bool numbers = constant.isScalar() && given.isScalar() && !constant.isBool() && !given.isBool();
   const bool same = numbers ? constant.toScalar().equal(given.toScalar().toDouble()) : constant == given;
-  TORCH_CHECK_VALUE(same, "export: '", required.name, "' is ", given, ", the program was exported for ", constant, " alone",
-                    "\n  fix   export it with a tensor in this place");
+  TORCH_CHECK_VALUE(same, "export: '", required.name, "' is ", given, ", the program was exported for ", constant,
+                    " alone", "\n  fix   export it with a tensor in this place");
 }
 
 void check_inputs(const Graph& graph, const std::vector<IValue>& inputs) {
-  TORCH_CHECK_VALUE(inputs.size() == graph.inputs.size(), "export: the program takes ", graph.inputs.size(), " inputs, got ", inputs.size());
+  TORCH_CHECK_VALUE(inputs.size() == graph.inputs.size(), "export: the program takes ", graph.inputs.size(),
+                    " inputs, got ", inputs.size());
   std::map<std::string, int64_t> known;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const InputShape& required = graph.inputs[i];
@@ -201,8 +207,8 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& inputs) {
     if (!required.is_tensor) continue;
     TORCH_CHECK_TYPE(inputs[i].isTensor(), "export: '", required.name, "' is not a tensor but ", inputs[i].tagKind());
     const at::Tensor& tensor = inputs[i].toTensor();
-    TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(required.dims.size()), "export: '", required.name, "' has ", tensor.dim(),
-                      " dims, the program was exported for ", required.dims.size());
+    TORCH_CHECK_VALUE(tensor.dim() == static_cast<int64_t>(required.dims.size()), "export: '", required.name, "' has ",
+                      tensor.dim(), " dims, the program was exported for ", required.dims.size());
     for (size_t d = 0; d < required.dims.size(); ++d)
       check_dim(graph, required, d, tensor.size(static_cast<int64_t>(d)), known);
   }
@@ -220,7 +226,8 @@ void write_back(const at::Tensor& target, const IValue& value) {
 
 ExportedProgram::ExportedProgram(const std::string& path, std::optional<c10::Device> device) {
   const auto refuse = [&path](const std::string& have) {
-    TORCH_CHECK_VALUE(false, "export.load: '", path, "' holds no program that can be read\n  have  ", have.substr(0, have.find('\n')),
+    TORCH_CHECK_VALUE(false, "export.load: '", path, "' holds no program that can be read\n  have  ",
+                      have.substr(0, have.find('\n')),
                       "\n  fix   write one in Python: torch.export.save(torch.export.export(net, (x,)), path)");
   };
   const c10::Device place = device.value_or(c10::Device(c10::kCPU));

@@ -111,7 +111,8 @@ ScriptModule::~ScriptModule() { state_->file->modules.erase(state_->script._ival
 
 at::Tensor ScriptModule::forward(const at::Tensor& input) {
   const c10::IValue result = run({input});
-  TORCH_CHECK_TYPE(result.isTensor(), name(), ": forward gives ", result.tagKind(), ", not one tensor\n  fix   call run({x})");
+  TORCH_CHECK_TYPE(result.isTensor(), name(), ": forward gives ", result.tagKind(),
+                   ", not one tensor\n  fix   call run({x})");
   return result.toTensor();
 }
 

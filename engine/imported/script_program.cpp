@@ -25,7 +25,8 @@ torch::jit::Module load_script(const std::string& path, std::optional<c10::Devic
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     const std::string have = text.substr(0, text.find(". This is an internal miniz error"));
-    TORCH_CHECK_VALUE(false, "jit.load: '", path, "' holds no TorchScript module\n  have  ", have.substr(0, have.find('\n')),
+    TORCH_CHECK_VALUE(false, "jit.load: '", path, "' holds no TorchScript module\n  have  ",
+                      have.substr(0, have.find('\n')),
                       "\n  fix   write one in Python: torch.jit.script(net).save(path)");
   }
 }
@@ -34,7 +35,8 @@ void refuse_threads(const torch::jit::Block& block, const std::string& path) {
   for (const torch::jit::Node* node : block.nodes()) {
     const std::string kind = node->kind().toQualString();
     TORCH_CHECK_NOT_IMPLEMENTED(kind != "prim::fork" && kind != "prim::awaitable" && !kind.starts_with("prim::rpc"),
-                                "jit.load: '", path, "' starts threads of its own (", kind, "), whose calls would be in no order that ",
+                                "jit.load: '", path, "' starts threads of its own (", kind,
+                                "), whose calls would be in no order that ",
                                 "ranks could agree on\n  fix   save the model without torch.jit.fork");
     for (const torch::jit::Block* inner : node->blocks()) refuse_threads(*inner, path);
   }

@@ -17,8 +17,9 @@ namespace {
 using TracedTensors = std::vector<at::Tensor>;
 
 void refuse_shard_tensor(const at::Tensor& tensor, const std::string& what) {
-  TORCH_CHECK_VALUE(!tensor.defined() || !is_shard_tensor(tensor), "jit.trace: ", what,
-                    " is a ShardTensor\n  fix   trace the model before it is divided, with a small plain tensor as example");
+  TORCH_CHECK_VALUE(
+      !tensor.defined() || !is_shard_tensor(tensor), "jit.trace: ", what,
+      " is a ShardTensor\n  fix   trace the model before it is divided, with a small plain tensor as example");
 }
 
 class TraceBuilder {
@@ -52,9 +53,10 @@ class TraceBuilder {
 void refuse_operators(const torch::jit::Block& block) {
   for (const torch::jit::Node* node : block.nodes()) {
     const std::string kind = node->kind().toQualString();
-    TORCH_CHECK_NOT_IMPLEMENTED(kind.starts_with("aten::") || kind.starts_with("prim::"), "jit.trace: ", kind,
-                                " is an operator of Moonhalo, which PyTorch does not have\n  fix   use operators of PyTorch in ",
-                                "models that Python shall run");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        kind.starts_with("aten::") || kind.starts_with("prim::"), "jit.trace: ", kind,
+        " is an operator of Moonhalo, which PyTorch does not have\n  fix   use operators of PyTorch in ",
+        "models that Python shall run");
     for (const torch::jit::Block* inner : node->blocks()) refuse_operators(*inner);
   }
 }
@@ -79,7 +81,8 @@ void check_trace(torch::jit::Module& script, const TracedTensors& inputs, const 
   for (size_t i = 0; i < expected.size(); ++i) {
     const bool same = actual[i].sizes() == expected[i].sizes() &&
                       at::allclose(actual[i], expected[i], 1e-5, 1e-8, /*equal_nan=*/true);
-    TORCH_CHECK_VALUE(same, "jit.trace: result ", i + 1, " of the traced model differs from the model's on another input\n",
+    TORCH_CHECK_VALUE(same, "jit.trace: result ", i + 1,
+                      " of the traced model differs from the model's on another input\n",
                       "  have  forward reads values of tensors (item, a comparison), or draws random numbers",
                       "\n  fix   give these as tensors, or write the model in Python and use torch.jit.script");
   }

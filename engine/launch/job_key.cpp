@@ -34,8 +34,9 @@ std::string contents_of_private_file(const std::string& path) {
   const bool known = ::fstat(file, &facts) == 0;
   const ssize_t got = ::read(file, bytes.data(), bytes.size());
   ::close(file);
-  TORCH_CHECK_VALUE(known && S_ISREG(facts.st_mode) && got >= 0, "launch: the job key is not in a file\n  have  MOONHALO_JOB_KEY_FILE=",
-                    path, "\n  fix   (umask 077; ", kMake, " > FILE)");
+  TORCH_CHECK_VALUE(known && S_ISREG(facts.st_mode) && got >= 0,
+                    "launch: the job key is not in a file\n  have  MOONHALO_JOB_KEY_FILE=", path,
+                    "\n  fix   (umask 077; ", kMake, " > FILE)");
   TORCH_CHECK_VALUE((facts.st_mode & 077) == 0 && (facts.st_uid == ::geteuid() || facts.st_uid == 0),
                     "launch: others may read or change the file of the job key\n  have  MOONHALO_JOB_KEY_FILE=", path,
                     "\n  fix   make a new one: (umask 077; ", kMake, " > FILE)");
@@ -55,7 +56,8 @@ std::string job_key(const std::function<const char*(const char*)>& getenv) {
   };
   const std::string given = text("MOONHALO_JOB_KEY"), path = text("MOONHALO_JOB_KEY_FILE");
   if (given.empty() && path.empty()) return "";
-  TORCH_CHECK_VALUE(given.empty() || path.empty(), "launch: two job keys\n  have  MOONHALO_JOB_KEY and MOONHALO_JOB_KEY_FILE=", path,
+  TORCH_CHECK_VALUE(given.empty() || path.empty(),
+                    "launch: two job keys\n  have  MOONHALO_JOB_KEY and MOONHALO_JOB_KEY_FILE=", path,
                     "\n  fix   unset one of them");
   const std::string key = without_end_of_line(path.empty() ? given : contents_of_private_file(path));
   TORCH_CHECK_VALUE(key.size() >= kLeast, "launch: the job key can be guessed\n  have  ", key.size(),

@@ -256,8 +256,10 @@ Launch detect_launch(const std::function<const char*(const char*)>& getenv) {
     launch->ignored_variables = disbelieved(env, *launch);
     return *launch;
   }
-  TORCH_CHECK_VALUE(env.number_or({"PMIX_RANK"}, 0) == 0, "launch: PMIx gives this process a rank, and no variable tells how "
-                    "many there are\n  have  ", env.quote({"PMIX_RANK", "PMIX_NAMESPACE"}),
+  TORCH_CHECK_VALUE(env.number_or({"PMIX_RANK"}, 0) == 0,
+                    "launch: PMIx gives this process a rank, and no variable tells how "
+                    "many there are\n  have  ",
+                    env.quote({"PMIX_RANK", "PMIX_NAMESPACE"}),
                     "\n  fix   start the program with mpirun or srun, or with torchrun's four variables");
   Launch single;
   single.why = "no launcher's variables are set";
@@ -291,8 +293,9 @@ namespace {
 
 CommunicatorPtr make_tcp_world(const Launch& launch) {
   const auto place = meeting_place(launch, [](const char* variable) -> const char* { return std::getenv(variable); });
-  TORCH_CHECK_VALUE(place, "world: backend \"tcp\" does not know where the processes connect\n  have  ", launch.why,
-                    "\n  fix   set MASTER_ADDR (a host that all reach, that of rank 0) and MASTER_PORT, or start them with torchrun");
+  TORCH_CHECK_VALUE(
+      place, "world: backend \"tcp\" does not know where the processes connect\n  have  ", launch.why,
+      "\n  fix   set MASTER_ADDR (a host that all reach, that of rank 0) and MASTER_PORT, or start them with torchrun");
   return make_transport_communicators(join_ranks(launch, *place, default_time_limit()), 1)[0];
 }
 
@@ -316,10 +319,11 @@ CommunicatorPtr make_world(const std::string& backend, const Launch& launch) {
       {"openmpi", "mpi"}, {"mpich", "mpi"}, {"MPI", "mpi"}, {"NCCL", "nccl"}, {"gloo", "tcp"}};
   TORCH_CHECK_VALUE(chosen == "threads", "world: unknown backend \"", chosen, "\"",
                     did_you_mean(chosen, {"threads", "mpi", "tcp", "nccl", "staged", "fake"}, kElsewhere),
-                    "\n  have  backend \"", chosen, "\"\n  fix   use \"threads\", \"mpi\", \"tcp\", \"nccl\", \"staged\" or \"fake\"");
+                    "\n  have  backend \"", chosen,
+                    "\"\n  fix   use \"threads\", \"mpi\", \"tcp\", \"nccl\", \"staged\" or \"fake\"");
   TORCH_CHECK_VALUE(launch.size == 1, "world: backend \"threads\" cannot reach the other ", launch.size - 1,
-                    " processes\n  have  ", launch.why, "\n  fix   leave --backend out, or start one process with --ranks ",
-                    launch.size);
+                    " processes\n  have  ", launch.why,
+                    "\n  fix   leave --backend out, or start one process with --ranks ", launch.size);
   return make_self_communicator();
 }
 

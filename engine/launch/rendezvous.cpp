@@ -435,8 +435,9 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     char* end = nullptr;
     const std::string given = text("MASTER_PORT");
     const long port = std::strtol(given.c_str(), &end, 10);
-    TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536, "launch: MASTER_PORT is not a port\n  have  MASTER_PORT=",
-                      given, "\n  fix   give a free port, 1 to 65535");
+    TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536,
+                      "launch: MASTER_PORT is not a port\n  have  MASTER_PORT=", given,
+                      "\n  fix   give a free port, 1 to 65535");
     place = {without_brackets(text("MASTER_ADDR")), static_cast<uint16_t>(port), launch.rank == 0, ""};
     place.key = job_key(getenv);
     // torchrun serves a store itself, one for each attempt.

@@ -109,7 +109,8 @@ class RankThreads {
     gate_ = refused.empty() ? kGo : kNever;
     gate_.notify_all();
     for (std::thread& thread : threads_) thread.join();
-    TORCH_CHECK(refused.empty(), "run_ranks: cannot start the thread of rank ", threads_.size(), " of ", ranks_, "\n  have  ", refused,
+    TORCH_CHECK(refused.empty(), "run_ranks: cannot start the thread of rank ", threads_.size(), " of ", ranks_,
+                "\n  have  ", refused,
                 "\n  fix   use fewer ranks, or raise the limits of threads (ulimit -u) and memory (ulimit -v)");
     if (first_error_) rethrow_with_rank(first_error_, first_rank_, ranks_);
   }
@@ -173,8 +174,9 @@ void at_rank_exit(std::function<void()> hook) { rank_exit_hooks->hooks.push_back
 void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int threads_per_rank) {
   TORCH_CHECK_VALUE(ranks > 0, "run_ranks: ", ranks, " ranks\n  have  ranks = ", ranks,
                     "\n  fix   give a positive number");
-  TORCH_CHECK_VALUE(threads_per_rank >= 0, "run_ranks: ", threads_per_rank, " threads for each rank\n  have  threads_per_rank = ",
-                    threads_per_rank, "\n  fix   give a positive number, or 0 to divide the cores");
+  TORCH_CHECK_VALUE(threads_per_rank >= 0, "run_ranks: ", threads_per_rank,
+                    " threads for each rank\n  have  threads_per_rank = ", threads_per_rank,
+                    "\n  fix   give a positive number, or 0 to divide the cores");
   const int callers_threads = at::get_num_threads();
   if (threads_per_rank == 0) threads_per_rank = std::max(1, callers_threads / ranks);
   const auto restore = c10::make_scope_exit([callers_threads] { at::set_num_threads(callers_threads); });

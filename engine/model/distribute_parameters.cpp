@@ -24,9 +24,10 @@ namespace {
 
 void check_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
   const MeshPtr& own = spec(tensor)->mesh();
-  TORCH_CHECK_VALUE(own == mesh, where, ": the tensor lives on ", own->to_string(), ", the plan is for ", mesh->to_string(),
-                    "\n  have  ", spec(tensor)->to_string(), "\n  fix   make the plan for ", own->to_string(),
-                    ", of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated");
+  TORCH_CHECK_VALUE(
+      own == mesh, where, ": the tensor lives on ", own->to_string(), ", the plan is for ", mesh->to_string(),
+      "\n  have  ", spec(tensor)->to_string(), "\n  fix   make the plan for ", own->to_string(),
+      ", of placements (not of styles), one for each dim as here, or give full_tensor(), which counts as replicated");
 }
 
 // `placements` for a slice, of a tensor that lives on a larger part of the mesh: what the slice lacks stays as it is.
@@ -227,7 +228,8 @@ at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
   const SpecPtr from = spec(tensor);
   const SpecPtr to = make_spec(from->mesh(), from->global_shape(), inherit_block_sizes(gradient, *from));
   TORCH_CHECK_VALUE(to->local_shape() == from->local_shape(), "to_local: a gradient of placements that cut otherwise",
-                    "\n  have  ", from->to_string(), "\n  fix   give Partial or Replicate where the tensor is replicated");
+                    "\n  have  ", from->to_string(),
+                    "\n  fix   give Partial or Replicate where the tensor is replicated");
   const at::Tensor local = counted_alias(fresh_block(tensor, "to_local"));
   attach_backward(tensor, local, [to](const at::Tensor& grad) { return from_local(grad, to); });
   return local;

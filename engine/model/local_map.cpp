@@ -67,8 +67,8 @@ std::vector<at::Tensor> local_map(
       check_count(*required, "argument", i);
       const SpecPtr to = make_spec(mesh, input.sizes(), inherit_block_sizes(*required, *spec(input)));
       TORCH_CHECK_VALUE(plain || options.redistribute_inputs || to == spec(input), "local_map: argument ", i + 1,
-                        " has placements ", text_of(spec(input)->placements()), ", in_placements says ", text_of(*required),
-                        "\n  fix   redistribute it, or give redistribute_inputs = true");
+                        " has placements ", text_of(spec(input)->placements()), ", in_placements says ",
+                        text_of(*required), "\n  fix   redistribute it, or give redistribute_inputs = true");
       input = redistribute(input, to);
     }
     const auto& gradient = entry(options.in_grad_placements, i);

@@ -67,7 +67,8 @@ void replace_tensors(const char* op, const ModuleTreePtr& root,
   for (const NamedModule& one : modules) {
     for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
       const std::string reason = one.module->why_fixed(tensor.name);
-      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), op, ": '", dotted(one.name, tensor.name), "' cannot be replaced, ", reason);
+      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), op, ": '", dotted(one.name, tensor.name), "' cannot be replaced, ",
+                                  reason);
     }
   }
   std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> placed;  // before, kept alive; after
@@ -91,8 +92,8 @@ std::vector<int64_t> match_modules(const char* op, const std::vector<std::string
   }
   if (!found.ties.empty()) {
     const NameMatches::Tie& tie = found.ties.front();
-    TORCH_CHECK_VALUE(false, op, ": '", patterns[tie.first], "' and '", patterns[tie.second], "' both match '", modules[tie.name],
-                      "'\n  fix   give the exact name an entry of its own");
+    TORCH_CHECK_VALUE(false, op, ": '", patterns[tie.first], "' and '", patterns[tie.second], "' both match '",
+                      modules[tie.name], "'\n  fix   give the exact name an entry of its own");
   }
   return found.meant;
 }

@@ -244,8 +244,9 @@ class NameRegexParser {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    TORCH_CHECK_VALUE(false, "parallelize_module: ", shortened(text_, at_), " is not a valid pattern: ", what, " at character ", at_ + 1,
-                      "\n  fix   patterns are \"blocks.*.fc?\", or regular expressions as \"blocks\\\\.\\\\d+\\\\.fc[12]\"");
+    TORCH_CHECK_VALUE(
+        false, "parallelize_module: ", shortened(text_, at_), " is not a valid pattern: ", what, " at character ",
+        at_ + 1, "\n  fix   patterns are \"blocks.*.fc?\", or regular expressions as \"blocks\\\\.\\\\d+\\\\.fc[12]\"");
   }
 
   const std::string& text_;

@@ -57,8 +57,10 @@ class RealPairs {
     for (Pair& pair : pairs_) {
       // The same view all through a step: LBFGS looks its state up by it.
       if (!pair.real.defined()) {
-        TORCH_CHECK_VALUE(!pair.parameter.is_conj(), "step: a complex parameter is a lazy conjugate, which has no pairs to write to",
-                          "\n  have  shape ", pair.parameter.sizes(), "\n  fix   make it whole by resolve_conj() before it is a parameter");
+        TORCH_CHECK_VALUE(!pair.parameter.is_conj(),
+                          "step: a complex parameter is a lazy conjugate, which has no pairs to write to",
+                          "\n  have  shape ", pair.parameter.sizes(),
+                          "\n  fix   make it whole by resolve_conj() before it is a parameter");
         pair.real = pairs_of(pair.parameter);
       }
       const at::Tensor& grad = pair.parameter.grad();
@@ -146,7 +148,8 @@ at::Tensor optimizer_step(to::Optimizer& optimizer, std::function<at::Tensor()> 
   if (auto* adagrad = dynamic_cast<to::Adagrad*>(&optimizer)) begin_sums(*adagrad);
   RealPairs pairs(optimizer);
   if (pairs.empty()) return optimizer.step(std::move(closure));
-  TORCH_CHECK_NOT_IMPLEMENTED(is_known(optimizer), "step: an optimizer that is not LibTorch's own has complex parameters",
+  TORCH_CHECK_NOT_IMPLEMENTED(is_known(optimizer),
+                              "step: an optimizer that is not LibTorch's own has complex parameters",
                               "\n  fix   train view_as_real of them, and use view_as_complex of that");
   const auto between = [&] {
     pairs.leave();

@@ -48,8 +48,8 @@ class LayerPairs {
       if (!is_pairwise(i)) continue;
       styles_[i].reset();
       TORCH_CHECK_VALUE(pair_inside(i, *given_[i]) > 0 || has_pairwise_inside(i), kOpName,
-                        "PairwiseParallel finds no two linear layers that belong together in ", quoted_name(modules_[i]),
-                        "\n  have  ", linear_layers_in(i),
+                        "PairwiseParallel finds no two linear layers that belong together in ",
+                        quoted_name(modules_[i]), "\n  have  ", linear_layers_in(i),
                         "\n  fix   name the module whose own layers are a pair, or give each layer ColwiseParallel or "
                         "RowwiseParallel");
     }

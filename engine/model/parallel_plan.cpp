@@ -105,8 +105,8 @@ class StyleResolver {
 
   void run() {
     using Kind = ParallelStyle::Kind;
-    TORCH_CHECK_VALUE(mesh_.ndim() == 1, kOp, "parallel styles are for a mesh of one dimension, got ", mesh_.to_string(),
-                      "\n  fix   give a slice of it, as that of \"", mesh_.names().back(),
+    TORCH_CHECK_VALUE(mesh_.ndim() == 1, kOp, "parallel styles are for a mesh of one dimension, got ",
+                      mesh_.to_string(), "\n  fix   give a slice of it, as that of \"", mesh_.names().back(),
                       "\"; for tensors on the whole mesh give a plan of placements, one for each dim");
     switch (style_.kind) {
       case Kind::kColwise:
@@ -171,8 +171,8 @@ class StyleResolver {
           pairs("PrepareModuleInput", "input", style_.input_layouts, style_.desired_input_layouts, local);
     }
     const auto &given = style_.input_kwarg_layouts, &desired = style_.desired_input_kwarg_layouts;
-    TORCH_CHECK_VALUE(given.size() == desired.size(), kOp, "PrepareModuleInput of ", quoted(module_), " has ", given.size(),
-                      " input_kwarg_layouts and ", desired.size(), " desired_input_kwarg_layouts");
+    TORCH_CHECK_VALUE(given.size() == desired.size(), kOp, "PrepareModuleInput of ", quoted(module_), " has ",
+                      given.size(), " input_kwarg_layouts and ", desired.size(), " desired_input_kwarg_layouts");
     for (const auto& [name, layout] : given) {
       const auto required = desired.find(name);
       TORCH_CHECK_VALUE(required != desired.end(), kOp, "PrepareModuleInput of ", quoted(module_),
@@ -189,10 +189,10 @@ class StyleResolver {
       const bool below = other.name.size() > prefix.size() && other.name.compare(0, prefix.size(), prefix) == 0;
       if (below && (is_kind(other, "Linear") || is_kind(other, "Embedding"))) inside.push_back(other.name);
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(false, kOp, name(style_.kind), " splits Linear and Embedding, not ", quoted(module_),
-                                " as a whole\n  fix   ",
-                                inside.empty() ? std::string() : "name what is inside it (" + listing(inside) + "), or ",
-                                "place its parameters with {parameter = {...}, forward = {...}}");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, kOp, name(style_.kind), " splits Linear and Embedding, not ", quoted(module_), " as a whole\n  fix   ",
+        inside.empty() ? std::string() : "name what is inside it (" + listing(inside) + "), or ",
+        "place its parameters with {parameter = {...}, forward = {...}}");
   }
 
   void place(const char* tensor, const Placement& placement) {
@@ -227,10 +227,10 @@ class StyleResolver {
                                                  const std::optional<ParallelStyle::Layouts>& given,
                                                  const std::optional<ParallelStyle::Layouts>& desired,
                                                  bool local) const {
-    TORCH_CHECK_VALUE(given && desired, kOp, style, " of ", quoted(module_), " needs both ", side, "_layouts and desired_",
-                      side, "_layouts");
-    TORCH_CHECK_VALUE(given->size() == desired->size(), kOp, style, " of ", quoted(module_), " has ", given->size(), " ",
-                      side, "_layouts and ", desired->size(), " desired_", side, "_layouts");
+    TORCH_CHECK_VALUE(given && desired, kOp, style, " of ", quoted(module_), " needs both ", side,
+                      "_layouts and desired_", side, "_layouts");
+    TORCH_CHECK_VALUE(given->size() == desired->size(), kOp, style, " of ", quoted(module_), " has ", given->size(),
+                      " ", side, "_layouts and ", desired->size(), " desired_", side, "_layouts");
     std::vector<std::optional<ArgumentPlan>> made;
     for (size_t i = 0; i < given->size(); ++i) {
       made.push_back((*given)[i] || (*desired)[i] ? std::optional(argument((*given)[i], (*desired)[i], local))

@@ -29,7 +29,8 @@ void move_listed(CallTensors& values, const SignaturePlan& plan, const MeshPtr& 
   };
   for (size_t i = 0; i < plan.by_position.size(); ++i) {
     if (!plan.by_position[i]) continue;
-    TORCH_CHECK_VALUE(i < values.by_position.size(), where, " lists ", i + 1, " ", what, ", the call has ", values.by_position.size());
+    TORCH_CHECK_VALUE(i < values.by_position.size(), where, " lists ", i + 1, " ", what, ", the call has ",
+                      values.by_position.size());
     add(values.by_position[i], *plan.by_position[i]);
   }
   for (const auto& [name, argument] : plan.by_name) {
@@ -83,7 +84,8 @@ class Parallelizer {
   }
 
   void run(const ParallelPlan& plan) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!options_.is_model_sharded || plan.styles.empty(), "parallelize_module: is_model_sharded needs a ",
+    TORCH_CHECK_NOT_IMPLEMENTED(!options_.is_model_sharded || plan.styles.empty(),
+                                "parallelize_module: is_model_sharded needs a ",
                                 "plan of placements, since styles read the shapes of whole parameters",
                                 "\n  fix   give {\"parameter\": {...}, \"forward\": {...}}");
     if (options_.factory) check_factories(*options_.factory, *mesh_);
@@ -106,13 +108,14 @@ class Parallelizer {
       const bool cut = std::any_of(tensor.placements.begin(), tensor.placements.end(),
                                    [](const Placement& placement) { return placement.is_shard(); });
       const std::string reason = cut ? module.why_fixed(name) : "";
-      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), "parallelize_module: '", child_name(modules_[i].name, name), "' cannot be cut, ",
-                                  reason);
+      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), "parallelize_module: '", child_name(modules_[i].name, name),
+                                  "' cannot be cut, ", reason);
     }
     for (const int64_t number : plans_[i].custom) {
-      TORCH_CHECK_NOT_IMPLEMENTED(number >= 0 && number < static_cast<int64_t>(options_.custom_styles.size()), "parallelize_module: '",
-                                  modules_[i].name, "' has custom style ", number, ", which the options do not have\n  have  ",
-                                  options_.custom_styles.size(), " custom_styles\n  fix   give its function in custom_styles");
+      TORCH_CHECK_NOT_IMPLEMENTED(number >= 0 && number < static_cast<int64_t>(options_.custom_styles.size()),
+                                  "parallelize_module: '", modules_[i].name, "' has custom style ", number,
+                                  ", which the options do not have\n  have  ", options_.custom_styles.size(),
+                                  " custom_styles\n  fix   give its function in custom_styles");
     }
   }
 

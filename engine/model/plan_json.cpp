@@ -312,8 +312,9 @@ ParallelPlan parse_plan(const std::string& json, const std::string& source) {
   const auto refuse_twice = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
-    TORCH_CHECK_VALUE(event != Json::parse_event_t::key || keys.back().insert(parsed.get<std::string>()).second, source, ": the key '",
-                      parsed.get<std::string>(), "' stands twice in one table\n  fix   leave one of them");
+    TORCH_CHECK_VALUE(event != Json::parse_event_t::key || keys.back().insert(parsed.get<std::string>()).second, source,
+                      ": the key '", parsed.get<std::string>(),
+                      "' stands twice in one table\n  fix   leave one of them");
     return true;
   };
   Json parsed;
@@ -336,7 +337,8 @@ ParallelPlan load_plan(const std::string& path) {
   ParallelPlan plan = parse_plan(text.str(), path);
   for (const auto& [pattern, style] : plan.styles) {
     TORCH_CHECK_VALUE(style.kind != Kind::kCustom, path, "[\"", pattern,
-                      "\"]: a style written in Lua cannot come from a file\n  fix   use one of PyTorch's styles, or place parameters");
+                      "\"]: a style written in Lua cannot come from a file\n  fix   use one of PyTorch's styles, or "
+                      "place parameters");
   }
   return plan;
 }

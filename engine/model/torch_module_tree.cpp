@@ -196,9 +196,11 @@ class TorchModuleTree : public ModuleTree {
     for (const SignaturePlan* plan : {&inputs, &outputs}) {
       const char* side = plan == &inputs ? "input" : "output";
       TORCH_CHECK_VALUE(plan->by_name.empty(), "parallelize_module: '", name, ".", side, "' names '",
-                        plan->by_name.begin()->first, "', but arguments of C++ modules have no names\n  fix   give a list, in order");
+                        plan->by_name.begin()->first,
+                        "', but arguments of C++ modules have no names\n  fix   give a list, in order");
       TORCH_CHECK_NOT_IMPLEMENTED(plan->by_position.size() <= 1, "parallelize_module: '", name, ".", side, "' lists ",
-                                  plan->by_position.size(), " tensors; moonhalo::call takes modules of one argument and one result");
+                                  plan->by_position.size(),
+                                  " tensors; moonhalo::call takes modules of one argument and one result");
     }
   }
 

@@ -159,7 +159,8 @@ void Pipeline::make_links() {
 void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& parameter) {
   std::set<int64_t> members;
   for (const int64_t stage : stages) {
-    TORCH_CHECK_VALUE(stage >= 0 && stage < this->stages(), "tie: no stage ", stage, "\n  have  ", this->stages(), " stages");
+    TORCH_CHECK_VALUE(stage >= 0 && stage < this->stages(), "tie: no stage ", stage, "\n  have  ", this->stages(),
+                      " stages");
     members.insert(stage % ranks_);
   }
   if (members.size() < 2) return;
@@ -169,8 +170,8 @@ void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& paramet
   TORCH_CHECK_VALUE(parameter.defined(), "tie: no parameter on a rank that has one of its stages");
   const std::vector<std::string> all = group->all_gather_strings(describe(parameter));
   for (const std::string& other : all) {
-    TORCH_CHECK_VALUE(other == all[0], "tie: stages that share a parameter have it in different forms\n  have  ", all[0], "; ", other,
-                      "\n  fix   give it the same placements in all stages");
+    TORCH_CHECK_VALUE(other == all[0], "tie: stages that share a parameter have it in different forms\n  have  ",
+                      all[0], "; ", other, "\n  fix   give it the same placements in all stages");
   }
   tied_.push_back({parameter, group});
 }
@@ -357,9 +358,10 @@ void Pipeline::check_trained(const StageCall& call, const Step& step, const std:
     if (step.trained.contains(leaf.unsafeGetTensorImpl()) || meaning_of(leaf).said == Said::kOwn) continue;
     const bool given =
         std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& one) { return one.is_same(leaf); });
-    TORCH_CHECK_VALUE(given, "train_step: ", where(call), ": ", who, " uses a tensor that requires a gradient and is not a parameter of the stage: "
-                      "other ranks would not have its gradient\n  have  ", describe(leaf),
-                      fix(Remedy::kOwnOfStage));
+    TORCH_CHECK_VALUE(given, "train_step: ", where(call), ": ", who,
+                      " uses a tensor that requires a gradient and is not a parameter of the stage: "
+                      "other ranks would not have its gradient\n  have  ",
+                      describe(leaf), fix(Remedy::kOwnOfStage));
   }
 }
 
@@ -375,12 +377,14 @@ Tensors Pipeline::outputs_of(const StageCall& call, const Tensors& inputs) const
 at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& outputs) const {
   const ElementwiseRandom random;
   const at::Tensor loss = (*step.loss)(outputs, call.micro);
-  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, step.options != nullptr ? "train_step" : "infer_step", ": micro-batch ", call.micro, ": the loss is not a single number\n  have  ",
+  TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, step.options != nullptr ? "train_step" : "infer_step",
+                    ": micro-batch ", call.micro, ": the loss is not a single number\n  have  ",
                     loss.defined() ? describe(loss) : "no tensor", "\n  fix   reduce it: mean() or sum()");
   step.results[call.micro] = {is_shard_tensor(loss) ? full_tensor(loss.detach()) : loss.detach()};
   if (step.options == nullptr) return loss;
-  TORCH_CHECK_VALUE(loss.requires_grad(), "train_step: micro-batch ", call.micro, ": nothing to train: the loss requires no gradient\n  have  ",
-                    describe(loss), "\n  fix   compute it from the last stage's outputs, and let some parameter require a gradient");
+  TORCH_CHECK_VALUE(loss.requires_grad(), "train_step: micro-batch ", call.micro,
+                    ": nothing to train: the loss requires no gradient\n  have  ", describe(loss),
+                    "\n  fix   compute it from the last stage's outputs, and let some parameter require a gradient");
   if (!step.options->scale_fn) return loss;
   const at::Tensor scaled = step.options->scale_fn(loss);
   TORCH_CHECK_VALUE(scaled.defined() && scaled.numel() == 1, "train_step: micro-batch ", call.micro,

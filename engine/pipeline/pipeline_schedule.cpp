@@ -18,8 +18,9 @@ const std::pair<Schedule, const char*> kSchedules[] = {
 void check_sizes(int64_t ranks, int64_t stages, int64_t micros) {
   TORCH_CHECK_VALUE(micros > 0, "pipeline: ", micros, " micro-batches\n  have  micros = ", micros,
                     "\n  fix   give at least one");
-  TORCH_CHECK_VALUE(stages > 0 && stages % ranks == 0, "pipeline: ", stages, " stages cannot be shared out evenly among ", ranks,
-                    " ranks\n  have  ", stages, " stages, ", ranks, " ranks\n  fix   give a multiple of ", ranks, " stages");
+  TORCH_CHECK_VALUE(stages > 0 && stages % ranks == 0, "pipeline: ", stages,
+                    " stages cannot be shared out evenly among ", ranks, " ranks\n  have  ", stages, " stages, ", ranks,
+                    " ranks\n  fix   give a multiple of ", ranks, " stages");
 }
 
 /// The order in which rank `rank` makes its forward passes, and backward passes too, from the last of its stages on: a
@@ -82,8 +83,9 @@ std::string StageCall::to_string() const {
 
 PipelineSchedule make_schedule(Schedule schedule, int64_t ranks, int64_t stages, int64_t micros) {
   check_sizes(ranks, stages, micros);
-  TORCH_CHECK_VALUE(schedule != Schedule::k1F1B || ranks == 1 || stages == ranks, "pipeline: the schedule \"1f1b\" has one stage on each rank\n  have  ",
-                    stages, " stages, ", ranks, " ranks\n  fix   use \"interleaved_1f1b\", or give ", ranks, " stages");
+  TORCH_CHECK_VALUE(schedule != Schedule::k1F1B || ranks == 1 || stages == ranks,
+                    "pipeline: the schedule \"1f1b\" has one stage on each rank\n  have  ", stages, " stages, ", ranks,
+                    " ranks\n  fix   use \"interleaved_1f1b\", or give ", ranks, " stages");
   PipelineSchedule result;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const OrderOfRank order(rank, ranks, stages, micros);

@@ -63,8 +63,8 @@ class Simulator {
     std::set<Key> made;
     for (int64_t rank = 0; rank < ranks_; ++rank) {
       for (const StageCall& call : schedule_[rank]) {
-        TORCH_CHECK_VALUE(call.stage % ranks_ == rank && call.stage < stages_ && call.micro < micros, "schedule: ", call.to_string(),
-                          " does not belong on rank ", rank);
+        TORCH_CHECK_VALUE(call.stage % ranks_ == rank && call.stage < stages_ && call.micro < micros,
+                          "schedule: ", call.to_string(), " does not belong on rank ", rank);
         TORCH_CHECK_VALUE(made.insert(key(call)).second, "schedule: ", call.to_string(), " is made twice");
       }
     }
@@ -126,12 +126,13 @@ class Simulator {
 
   bool take_input(Rank& mine, const StageCall& call) {
     if (call.pass == Pass::kBackward) {
-      TORCH_CHECK_VALUE(done_.contains({Pass::kForward, call.stage, call.micro}), "schedule: ", call.to_string(), " comes before its forward pass");
+      TORCH_CHECK_VALUE(done_.contains({Pass::kForward, call.stage, call.micro}), "schedule: ", call.to_string(),
+                        " comes before its forward pass");
     }
     if (!needs_input(call)) return true;
     if (ranks_ == 1) {
-      TORCH_CHECK_VALUE(done_.contains({call.pass, call.stage + (call.pass == Pass::kForward ? -1 : 1), call.micro}), "schedule: ",
-                        call.to_string(), " comes before its neighbour");
+      TORCH_CHECK_VALUE(done_.contains({call.pass, call.stage + (call.pass == Pass::kForward ? -1 : 1), call.micro}),
+                        "schedule: ", call.to_string(), " comes before its neighbour");
       return true;
     }
     SimulatedLink& link = this->link(call.pass, sender(call));

@@ -43,8 +43,9 @@ void append(std::vector<int64_t>& words, at::IntArrayRef list) {
 at::Tensor sendable_block(const at::Tensor& tensor) {
   at::Tensor block = tensor.detach();
   if (is_shard_tensor(block)) block = to_local(block);
-  TORCH_CHECK_NOT_IMPLEMENTED(block.layout() == at::kStrided, "pipeline: a ", block.layout(), " tensor between stages\n  have  shape ",
-                              block.sizes(), "\n  fix   give to_dense() to the next stage");
+  TORCH_CHECK_NOT_IMPLEMENTED(block.layout() == at::kStrided, "pipeline: a ", block.layout(),
+                              " tensor between stages\n  have  shape ", block.sizes(),
+                              "\n  fix   give to_dense() to the next stage");
   return block.resolve_conj().resolve_neg().contiguous();
 }
 

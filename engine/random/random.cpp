@@ -61,8 +61,9 @@ void manual_seed(uint64_t seed) {
 
 uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) {
   at::Generator source = generator && generator->defined() ? *generator : default_generator();
-  TORCH_CHECK_VALUE(source.device().is_cpu(), "random: a generator of ", source.device(), "\n  have  ", source.device(),
-                    "\n  fix   give a generator of the CPU, also for tensors of devices: numbers depend on its seed alone");
+  TORCH_CHECK_VALUE(
+      source.device().is_cpu(), "random: a generator of ", source.device(), "\n  have  ", source.device(),
+      "\n  fix   give a generator of the CPU, also for tensors of devices: numbers depend on its seed alone");
   auto* cpu = at::check_generator<at::CPUGeneratorImpl>(source);
   const std::lock_guard lock(source.mutex());
   return cpu->random64();

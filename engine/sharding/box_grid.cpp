@@ -44,8 +44,8 @@ void check_no_overlap(const std::vector<OwnedBox>& boxes) {
         both[0] += between + rows_text(interval_of(boxes[a], d));
         both[1] += between + rows_text(interval_of(boxes[b], d));
       }
-      TORCH_CHECK_VALUE(false, "boxes: ranks ", a, " and ", b, " own the same elements\n  have  rank ", a, ": ", both[0],
-                        "; rank ", b, ": ", both[1], kFix);
+      TORCH_CHECK_VALUE(false, "boxes: ranks ", a, " and ", b, " own the same elements\n  have  rank ", a, ": ",
+                        both[0], "; rank ", b, ": ", both[1], kFix);
     }
   }
 }
@@ -58,18 +58,18 @@ void check_chain(const Slabs& slabs, size_t dim, int64_t global) {
   int64_t begin = 0, end = 0;
   size_t before = 0;
   for (const auto& [rows, ranks] : slabs) {
-    TORCH_CHECK_VALUE(rows.first <= end, "boxes: no rank owns ", rows_text({end, rows.first}), " of dim ", dim, "\n  have  rank ",
-                      ranks[0], ": ", rows_text(rows), kFix);
-    TORCH_CHECK_VALUE(rows.first > begin || begin == end, "boxes: the boxes form no grid along dim ", dim, ": ranks ", before, " and ",
-                      ranks[0], " begin at one row with different extents\n  have  rank ", before, ": ",
-                      rows_text({begin, end}), "; rank ", ranks[0], ": ", rows_text(rows), kFix);
-    TORCH_CHECK_VALUE(rows.first == end, "boxes: the boxes form no grid along dim ", dim, "\n  have  rank ", ranks[0], ": ",
-                      rows_text(rows), "; rank ", before, " ends at ", end, kFix);
+    TORCH_CHECK_VALUE(rows.first <= end, "boxes: no rank owns ", rows_text({end, rows.first}), " of dim ", dim,
+                      "\n  have  rank ", ranks[0], ": ", rows_text(rows), kFix);
+    TORCH_CHECK_VALUE(rows.first > begin || begin == end, "boxes: the boxes form no grid along dim ", dim, ": ranks ",
+                      before, " and ", ranks[0], " begin at one row with different extents\n  have  rank ", before,
+                      ": ", rows_text({begin, end}), "; rank ", ranks[0], ": ", rows_text(rows), kFix);
+    TORCH_CHECK_VALUE(rows.first == end, "boxes: the boxes form no grid along dim ", dim, "\n  have  rank ", ranks[0],
+                      ": ", rows_text(rows), "; rank ", before, " ends at ", end, kFix);
     std::tie(begin, end) = rows;
     before = ranks[0];
   }
-  TORCH_CHECK_VALUE(end >= global, "boxes: no rank owns ", rows_text({end, global}), " of dim ", dim, "\n  have  the last box, rank ",
-                    before, "'s, ends at ", end, "; global is ", global, kFix);
+  TORCH_CHECK_VALUE(end >= global, "boxes: no rank owns ", rows_text({end, global}), " of dim ", dim,
+                    "\n  have  the last box, rank ", before, "'s, ends at ", end, "; global is ", global, kFix);
   TORCH_CHECK_VALUE(end == global, "boxes: the box of rank ", before, " reaches beyond the field along dim ", dim,
                     "\n  have  it ends at ", end, "; global is ", global, kFix);
 }
@@ -80,8 +80,9 @@ size_t ranks_per_block(const Slabs& slabs, size_t dim) {
   size_t count = 0, owner = 0;
   for (const auto& [rows, ranks] : slabs) {
     if (rows.first == rows.second) continue;
-    TORCH_CHECK_VALUE(count == 0 || ranks.size() == count, "boxes: the boxes form no grid along dim ", dim, "\n  have  ", count,
-                      " ranks own the rows of rank ", owner, ", ", ranks.size(), " those of rank ", ranks[0], kFix);
+    TORCH_CHECK_VALUE(count == 0 || ranks.size() == count, "boxes: the boxes form no grid along dim ", dim,
+                      "\n  have  ", count, " ranks own the rows of rank ", owner, ", ", ranks.size(), " those of rank ",
+                      ranks[0], kFix);
     count = ranks.size();
     owner = ranks[0];
   }
@@ -101,8 +102,9 @@ Dim divide(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks,
   const size_t each = ranks_per_block(slabs, dim);
   Dim result;
   for (const auto& [rows, ranks] : slabs) {
-    TORCH_CHECK_VALUE(ranks.size() % each == 0, "boxes: the boxes form no grid along dim ", dim, "\n  have  ", ranks.size(),
-                      " empty boxes at row ", rows.first, ", where ", each, " ranks own each block", kFix);
+    TORCH_CHECK_VALUE(ranks.size() % each == 0, "boxes: the boxes form no grid along dim ", dim, "\n  have  ",
+                      ranks.size(), " empty boxes at row ", rows.first, ", where ", each, " ranks own each block",
+                      kFix);
     const auto count = static_cast<int64_t>(ranks.size() / each);
     result.blocks[rows] = {static_cast<int64_t>(result.sizes.size()), count};
     result.sizes.insert(result.sizes.end(), count, rows.second - rows.first);
@@ -151,10 +153,11 @@ std::vector<OwnedBox> with_empty_moved(std::vector<OwnedBox> boxes, const std::v
                    [&](size_t a, size_t b) { return blocks_of(a) > 1 && blocks_of(b) == 1; });
   const auto fits = [&](size_t d) { return boxes.size() % (full.size() / blocks_of(d)) == 0; };
   const auto found = std::find_if(order.begin(), order.end(), fits);
-  TORCH_CHECK_VALUE(found != order.end(), "boxes: ", boxes.size(), " ranks form no grid around ", full.size(),
-                    " boxes that have elements\n  have  ", boxes.size() - full.size(),
-                    " ranks without any\n  fix   give the boxes to mh_boxes, or let the number of ranks be a multiple of those "
-                    "along one dim");
+  TORCH_CHECK_VALUE(
+      found != order.end(), "boxes: ", boxes.size(), " ranks form no grid around ", full.size(),
+      " boxes that have elements\n  have  ", boxes.size() - full.size(),
+      " ranks without any\n  fix   give the boxes to mh_boxes, or let the number of ranks be a multiple of those "
+      "along one dim");
   const size_t dim = *found;
   size_t turn = 0;
   int64_t end_before = 0;
@@ -184,8 +187,9 @@ void check_complete(const std::vector<int64_t>& place, const std::vector<Dim>& d
   std::vector<int64_t> sorted = place;
   std::sort(sorted.begin(), sorted.end());
   const bool each_once = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
-  TORCH_CHECK_VALUE(blocks == static_cast<int64_t>(place.size()) && each_once, "boxes: the boxes form no grid\n  have  ", place.size(),
-                    " boxes, which divide the dims into ", blocks, " blocks", kFix);
+  TORCH_CHECK_VALUE(blocks == static_cast<int64_t>(place.size()) && each_once,
+                    "boxes: the boxes form no grid\n  have  ", place.size(), " boxes, which divide the dims into ",
+                    blocks, " blocks", kFix);
 }
 
 std::vector<int64_t> whole_of(const std::vector<OwnedBox>& boxes, const std::vector<size_t>& ranks,
@@ -249,8 +253,9 @@ SpecPtr BoxGrid::spec_on(const MeshPtr& mesh) const {
   const auto cut_later = [](const auto& blocks) { return blocks.size() > 1; };
   fits = fits && std::none_of(sizes.begin() + static_cast<int64_t>(dim), sizes.end(), cut_later);
   if (!fits) {
-    TORCH_CHECK_VALUE(false, "boxes: they are not the blocks of ", mesh->to_string(), "\n  have  ", c10::Join(" x ", mesh_shape()),
-                      " boxes; by rank, in row-major order, number ", c10::Join(", ", place),
+    TORCH_CHECK_VALUE(false, "boxes: they are not the blocks of ", mesh->to_string(), "\n  have  ",
+                      c10::Join(" x ", mesh_shape()), " boxes; by rank, in row-major order, number ",
+                      c10::Join(", ", place),
                       "\n  fix   make the mesh of that shape, of ranks in that order: world.split(0, number)");
   }
   return make_spec(mesh, global, placements);

@@ -46,13 +46,13 @@ void check_usable(Communicator& world, c10::Device required, const std::vector<i
   world.all_reduce(devices, ReduceOp::kMin);
   const int64_t count = *devices.const_data_ptr<int64_t>();
   std::string type = c10::DeviceTypeName(required.type());
-  TORCH_CHECK_VALUE(count > 0, "init_device_mesh: no ", type, " device can be used here\n  have  device type \"", required.str(),
-                    "\", mesh shape ", shape_string(shape), "\n  fix   use \"cpu\", or a build with ", type,
-                    " on a machine that has a GPU");
+  TORCH_CHECK_VALUE(count > 0, "init_device_mesh: no ", type, " device can be used here\n  have  device type \"",
+                    required.str(), "\", mesh shape ", shape_string(shape), "\n  fix   use \"cpu\", or a build with ",
+                    type, " on a machine that has a GPU");
   const std::string name = c10::DeviceTypeName(required.type(), /*lower_case=*/true);
-  TORCH_CHECK_VALUE(required.index() < count, "init_device_mesh: there are ", count, " ", type, " devices here\n  have  device type \"",
-                    required.str(), "\", mesh shape ", shape_string(shape), "\n  fix   name one from ", name, ":0 to ", name, ":",
-                    count - 1);
+  TORCH_CHECK_VALUE(required.index() < count, "init_device_mesh: there are ", count, " ", type,
+                    " devices here\n  have  device type \"", required.str(), "\", mesh shape ", shape_string(shape),
+                    "\n  fix   name one from ", name, ":0 to ", name, ":", count - 1);
 }
 
 // The ranks of `world` as a group that carries tensors of each rank's device, which becomes that of its thread.
@@ -101,7 +101,8 @@ int64_t DeviceMesh::mesh_dim(const std::string& name) const {
     if (names_[d] == name) return d;
   }
   TORCH_CHECK_VALUE(false, to_string(), ": no mesh dimension named \"", name, "\"", did_you_mean(name, names_),
-                    "\n  have  ", c10::Join(", ", names_), "\n  fix   name one of these, or name the dimensions where the mesh is made");
+                    "\n  have  ", c10::Join(", ", names_),
+                    "\n  fix   name one of these, or name the dimensions where the mesh is made");
 }
 
 std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& names) {
@@ -207,8 +208,8 @@ MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, st
   if (names.empty()) {
     for (size_t d = 0; d < shape.size(); ++d) names.push_back("dim_" + std::to_string(d));
   }
-  TORCH_CHECK_VALUE(names.size() == shape.size(), "init_device_mesh: ", shape.size(), " dimensions but ",
-                    names.size(), " names\n  have  shape ", shape_string(shape), ", names ", c10::Join(", ", names),
+  TORCH_CHECK_VALUE(names.size() == shape.size(), "init_device_mesh: ", shape.size(), " dimensions but ", names.size(),
+                    " names\n  have  shape ", shape_string(shape), ", names ", c10::Join(", ", names),
                     "\n  fix   give one name for each dimension, or a shape with as many numbers");
   TORCH_CHECK_VALUE(std::set<std::string>(names.begin(), names.end()).size() == names.size(),
                     "init_device_mesh: the names of the dimensions must differ\n  have  ", c10::Join(", ", names),

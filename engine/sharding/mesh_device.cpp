@@ -18,10 +18,11 @@ bool stays(c10::Device from, c10::Device to) {
 }
 
 void refuse_to_move(const ShardSpec& spec, c10::Device to, const std::string& where) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "to: ShardTensors stay on the device of their mesh\n  have  ", spec.to_string(), " on ",
-                              device_of(*spec.mesh()), ", expected on ", to, where,
-                              "\n  fix   make full_tensor(x) or to_local(x) plain and move that, or distribute_tensor() it ",
-                              "over a mesh of the other device");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "to: ShardTensors stay on the device of their mesh\n  have  ", spec.to_string(), " on ",
+      device_of(*spec.mesh()), ", expected on ", to, where,
+      "\n  fix   make full_tensor(x) or to_local(x) plain and move that, or distribute_tensor() it ",
+      "over a mesh of the other device");
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ const RankLocal<RegisteredMesh> registered_mesh;
 
 void set_mesh(const MeshPtr& mesh) {
   MeshPtr& current = registered_mesh->mesh;
-  TORCH_CHECK_VALUE(mesh == nullptr || current == nullptr || mesh == current, "set_mesh: another mesh is registered\n  have  ",
-                    current->to_string(), "\n  fix   set_mesh(nullptr) first, or pass ", mesh->to_string(), " as an argument");
+  TORCH_CHECK_VALUE(mesh == nullptr || current == nullptr || mesh == current,
+                    "set_mesh: another mesh is registered\n  have  ", current->to_string(),
+                    "\n  fix   set_mesh(nullptr) first, or pass ", mesh->to_string(), " as an argument");
   current = mesh;
   if (mesh == nullptr || registered_mesh->is_removed_at_exit) return;
   registered_mesh->is_removed_at_exit = true;
@@ -28,7 +29,8 @@ void set_mesh(const MeshPtr& mesh) {
 
 MeshPtr get_mesh(const std::vector<std::string>& dims) {
   const MeshPtr& current = registered_mesh->mesh;
-  TORCH_CHECK_VALUE(current != nullptr, "get_mesh: no mesh is registered\n  fix   set_mesh(mesh) at the beginning of the run");
+  TORCH_CHECK_VALUE(current != nullptr,
+                    "get_mesh: no mesh is registered\n  fix   set_mesh(mesh) at the beginning of the run");
   return dims.empty() ? current : current->slice(dims);
 }
 

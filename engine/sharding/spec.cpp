@@ -36,8 +36,8 @@ void cut_further(Cut& cut, int64_t mesh_dim, const DeviceMesh& mesh, const Place
   }
   TORCH_CHECK_VALUE(sum(sizes) == global_shape[dim], placement.to_string(), ": block sizes add up to ", sum(sizes),
                     ", the tensor has ", global_shape[dim], " along dim ", dim, "\n  have  a tensor of shape ",
-                    shape_string(global_shape), " on ", mesh.to_string(),
-                    "\n  fix   give sizes that add up to ", global_shape[dim]);
+                    shape_string(global_shape), " on ", mesh.to_string(), "\n  fix   give sizes that add up to ",
+                    global_shape[dim]);
   cut.mesh_dims.push_back(mesh_dim);
   cut.sizes = std::move(sizes);
 }
@@ -80,8 +80,8 @@ Layout::Layout(MeshPtr mesh_, at::IntArrayRef shape)
 Layout::Layout(MeshPtr mesh_, at::IntArrayRef shape, const std::vector<Placement>& placements)
     : Layout(std::move(mesh_), shape) {
   const auto ndim = static_cast<int64_t>(shape.size());
-  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh->ndim(), placements.size(),
-                    " placements for ", mesh->to_string(), ", which has ", mesh->ndim(), " dimensions",
+  TORCH_CHECK_VALUE(static_cast<int64_t>(placements.size()) == mesh->ndim(), placements.size(), " placements for ",
+                    mesh->to_string(), ", which has ", mesh->ndim(), " dimensions",
                     "\n  fix   give one placement per mesh dimension");
   for (int64_t m = 0; m < mesh->ndim(); ++m) {
     const Placement& placement = placements[m];
@@ -89,8 +89,8 @@ Layout::Layout(MeshPtr mesh_, at::IntArrayRef shape, const std::vector<Placement
     if (!placement.is_shard()) continue;
     const int64_t dim = placement.dim < 0 ? placement.dim + ndim : placement.dim;
     TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, placement.to_string(), ": dim ", placement.dim,
-                      " is out of range for a tensor of shape ", shape_string(shape),
-                      "\n  fix   dims count from 0 to ", ndim - 1, ", and from the end from -1");
+                      " is out of range for a tensor of shape ", shape_string(shape), "\n  fix   dims count from 0 to ",
+                      ndim - 1, ", and from the end from -1");
     cut_further(cuts[dim], m, *mesh, placement, dim, shape);
     if (placement.stored) stored |= uint64_t{1} << m;
   }

@@ -48,8 +48,9 @@ std::string pack(const std::vector<Block>& mine) {
 
 void check_box(const Box& box, const Facts& facts, size_t rank) {
   for (int64_t d = 0; d < box.ndim(); ++d) {
-    TORCH_CHECK_VALUE(box[d].begin >= 0 && box[d].end <= facts.global[d], "boxes: a box reaches beyond the field\n  have  rank ",
-                      rank, ": [", box[d].begin, ", ", box[d].end, ") along dim ", d, " of ", facts.global[d], kFix);
+    TORCH_CHECK_VALUE(box[d].begin >= 0 && box[d].end <= facts.global[d],
+                      "boxes: a box reaches beyond the field\n  have  rank ", rank, ": [", box[d].begin, ", ",
+                      box[d].end, ") along dim ", d, " of ", facts.global[d], kFix);
   }
 }
 
@@ -66,8 +67,9 @@ void check_no_overlap(const Facts& facts) {
   for (size_t i = 0; i < sorted.size(); ++i) {
     for (size_t j = i + 1; j < sorted.size() && sorted[j].first[0].begin < sorted[i].first[0].end; ++j) {
       const Box both = sorted[i].first.intersect(sorted[j].first);
-      TORCH_CHECK_VALUE(both.empty(), "boxes: two boxes own the same elements\n  have  boxes of ranks ", sorted[i].second, " and ",
-                        sorted[j].second, " with ", shape_string(both.shape()), " elements in common", kFix);
+      TORCH_CHECK_VALUE(both.empty(), "boxes: two boxes own the same elements\n  have  boxes of ranks ",
+                        sorted[i].second, " and ", sorted[j].second, " with ", shape_string(both.shape()),
+                        " elements in common", kFix);
     }
   }
 }
@@ -76,7 +78,8 @@ Facts gather(const std::vector<Block>& mine, Communicator& world) {
   fail_together(world, [&] {
     for (const Block& block : mine) {
       block.owned();
-      TORCH_CHECK_VALUE(block.extent.size() == mine[0].extent.size() && block.dtype == mine[0].dtype && block.global == mine[0].global,
+      TORCH_CHECK_VALUE(block.extent.size() == mine[0].extent.size() && block.dtype == mine[0].dtype &&
+                            block.global == mine[0].global,
                         "boxes: they differ in dtype, number of dims or global extents", kFix);
     }
   });
@@ -92,8 +95,8 @@ Facts gather(const std::vector<Block>& mine, Communicator& world) {
     const int64_t ndim = words[2];
     const std::vector<int64_t> head(words.begin() + 1, words.begin() + 3 + ndim);
     if (first.empty()) first = head;
-    TORCH_CHECK_VALUE(head == first, "boxes: ranks differ in dtype, number of dims or global extents\n  have  rank ", rank,
-                      " and the first that has boxes", kFix);
+    TORCH_CHECK_VALUE(head == first, "boxes: ranks differ in dtype, number of dims or global extents\n  have  rank ",
+                      rank, " and the first that has boxes", kFix);
     facts.dtype = static_cast<at::ScalarType>(words[1]);
     if (facts.global.empty()) facts.global.assign(words.begin() + 3, words.begin() + 3 + ndim);
     const auto is_zero = [](int64_t extent) { return extent == 0; };
@@ -230,8 +233,9 @@ void BoxSet::finish(const std::vector<Region>& received, Reading& reading, const
 }
 
 BoxSet::Reading BoxSet::start_read(const std::vector<at::Tensor>& boxes, Reading ended, bool later) const {
-  TORCH_CHECK_VALUE(boxes.size() == mine_.size(), "boxes: the number of tensors that stand for boxes differs from theirs\n  have  ",
-                    boxes.size(), " tensors, ", mine_.size(), " boxes\n  fix   give one tensor for each box, in their order");
+  TORCH_CHECK_VALUE(boxes.size() == mine_.size(),
+                    "boxes: the number of tensors that stand for boxes differs from theirs\n  have  ", boxes.size(),
+                    " tensors, ", mine_.size(), " boxes\n  fix   give one tensor for each box, in their order");
   for (size_t i = 0; i < boxes.size(); ++i) {
     TORCH_CHECK_VALUE(boxes[i].sizes() == mine_[i].sizes() && boxes[i].scalar_type() == mine_[i].scalar_type(),
                       "boxes: what stands for box ", i, " differs from it\n  have  ", boxes[i].toString(),

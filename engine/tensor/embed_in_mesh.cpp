@@ -61,9 +61,12 @@ void check_no_parameters_of_slice(const at::Tensor& tensor, const MeshPtr& mesh,
   if (names.empty()) return;
   for (const at::Tensor& leaf : graph_leaves({tensor})) {
     const bool on_slice = !is_shard_tensor(leaf) || spec(leaf)->mesh() == spec(tensor)->mesh();
-    TORCH_CHECK_VALUE(!on_slice || !meaning_of(leaf).same_on_all_ranks(), "lift: computed from a parameter on ", spec(tensor)->mesh()->to_string(),
-                      " alone, so its gradients would not be summed over ", names, "\n  have  a parameter of shape ", shape_string(leaf.sizes()),
-                      "\n  fix   lift what the module is called with, and give the module to fully_shard or replicate over ", names, " first");
+    TORCH_CHECK_VALUE(
+        !on_slice || !meaning_of(leaf).same_on_all_ranks(), "lift: computed from a parameter on ",
+        spec(tensor)->mesh()->to_string(), " alone, so its gradients would not be summed over ", names,
+        "\n  have  a parameter of shape ", shape_string(leaf.sizes()),
+        "\n  fix   lift what the module is called with, and give the module to fully_shard or replicate over ", names,
+        " first");
   }
 }
 
@@ -112,7 +115,8 @@ at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data) {
   if (!is_shard_tensor(tensor)) {
     if (tensor.dim() == 0) return from_local(tensor, replicated(mesh, {}));
     TORCH_CHECK_VALUE(data->size() == 1 || !meaning_of(tensor).same_on_all_ranks() || !tensor.requires_grad(),
-                      "local_batch: this is a parameter, the same on all ranks, and no batch of samples\n  have  a parameter of shape ",
+                      "local_batch: this is a parameter, the same on all ranks, and no batch of samples\n  have  a "
+                      "parameter of shape ",
                       shape_string(tensor.sizes()), fix(Remedy::kMakeConstant));
     return from_local(tensor, mesh, placements);
   }

@@ -99,16 +99,17 @@ class BlockFacts {
 void check_blocks(const BlockFacts& facts, const DeviceMesh& mesh, const at::Tensor& local) {
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     TORCH_CHECK_VALUE(!facts.elsewhere(rank), "from_local: the block of rank ", rank,
-                      " is not on the mesh's device\n  have  a block on ", local.device(), " on rank ", mesh.rank(), ", ",
-                      mesh.to_string(), " on ", device_of(mesh),
+                      " is not on the mesh's device\n  have  a block on ", local.device(), " on rank ", mesh.rank(),
+                      ", ", mesh.to_string(), " on ", device_of(mesh),
                       "\n  fix   move it there first, or use a mesh of its device");
   }
   for (int64_t rank = 1; rank < mesh.size(); ++rank) {
-    TORCH_CHECK_VALUE(facts.ndim(rank) == facts.ndim(0) && facts.dtype(rank) == facts.dtype(0),
-                      "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims\n  have  ",
-                      c10::toString(facts.dtype(0)), " of ", facts.ndim(0), " dims; ",
-                      c10::toString(facts.dtype(rank)), " of ", facts.ndim(rank),
-                      "\n  fix   give blocks of one dtype and number of dims on all ranks; a batch may have no rows on some");
+    TORCH_CHECK_VALUE(
+        facts.ndim(rank) == facts.ndim(0) && facts.dtype(rank) == facts.dtype(0),
+        "from_local: the blocks of ranks 0 and ", rank, " differ in dtype or number of dims\n  have  ",
+        c10::toString(facts.dtype(0)), " of ", facts.ndim(0), " dims; ", c10::toString(facts.dtype(rank)), " of ",
+        facts.ndim(rank),
+        "\n  fix   give blocks of one dtype and number of dims on all ranks; a batch may have no rows on some");
   }
 }
 
@@ -175,8 +176,8 @@ at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec) {
   TORCH_CHECK_TYPE(!is_shard_tensor(local), "from_local: the block is a ShardTensor already\n  fix   use redistribute");
   check_strided(local, "from_local");
   TORCH_CHECK_VALUE(is_on_device(*spec->mesh(), local), "from_local: the block of rank ", spec->mesh()->rank(),
-                    " is not on the mesh's device\n  have  a block on ", local.device(), ", ", spec->to_string(), " on ",
-                    device_of(*spec->mesh()), "\n  fix   move it there first, or use a mesh of its device");
+                    " is not on the mesh's device\n  have  a block on ", local.device(), ", ", spec->to_string(),
+                    " on ", device_of(*spec->mesh()), "\n  fix   move it there first, or use a mesh of its device");
   at::Tensor block;
   {
     const BelowAutograd guard;

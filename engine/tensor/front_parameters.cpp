@@ -54,8 +54,8 @@ struct FrontHook final : torch::autograd::FunctionPostHook {
     // The gradient of a sum is whole on all ranks, and a gradient of it has addends, or has not, as it is used.
     TORCH_CHECK_NOT_IMPLEMENTED(edges.empty() || !addends.of_sum || !c10::GradMode::is_enabled(),
                                 "backward: no gradients of gradients of parameters that an addend (Partial) was "
-                                "computed from\n  have  ", addends.mesh->to_string(),
-                                "\n  fix   from_local with Shard, of the rank's rows alone");
+                                "computed from\n  have  ",
+                                addends.mesh->to_string(), "\n  fix   from_local with Shard, of the rank's rows alone");
     for (const size_t edge : edges) {
       if (result[edge].defined()) result[edge] = addends.sum(result[edge]);
     }
@@ -116,9 +116,11 @@ void add_once(std::vector<at::Tensor>& list, const at::Tensor& tensor) {
 }
 
 [[noreturn]] void refuse_mixture(at::IntArrayRef shape) {
-  TORCH_CHECK_VALUE(false, "backward: a plain tensor was computed together with samples of this rank alone, and is combined with "
-                    "ShardTensors, where plain tensors are the same on all ranks\n  have  a tensor of shape ", shape_string(shape),
-                    fix(Remedy::kComputeTwice));
+  TORCH_CHECK_VALUE(
+      false,
+      "backward: a plain tensor was computed together with samples of this rank alone, and is combined with "
+      "ShardTensors, where plain tensors are the same on all ranks\n  have  a tensor of shape ",
+      shape_string(shape), fix(Remedy::kComputeTwice));
 }
 
 // Leaves that nothing is said of, as checksums of all ranks: is one of rank `rank` also on all others of its group?
@@ -160,11 +162,13 @@ void compare_unsaid(const std::vector<at::Tensor>& leaves, const Addends& addend
     const auto same = same_on_group(sums, rank, addends);
     if (!same) continue;
     const auto here = std::find(mine.begin(), mine.end(), *same);
-    TORCH_CHECK_VALUE(false, "from_local: the block was computed from a tensor that requires a gradient, is not a parameter, and is the "
-                      "same on all ranks: is its gradient the sum over the ranks, or each rank's own?\n  have  ",
-                      here == mine.end() ? "one on rank " + std::to_string(rank)
-                                         : "a tensor of shape " + shape_string(leaves[here - mine.begin()].sizes()),
-                      fix(Remedy::kMakeParameter));
+    TORCH_CHECK_VALUE(
+        false,
+        "from_local: the block was computed from a tensor that requires a gradient, is not a parameter, and is the "
+        "same on all ranks: is its gradient the sum over the ranks, or each rank's own?\n  have  ",
+        here == mine.end() ? "one on rank " + std::to_string(rank)
+                           : "a tensor of shape " + shape_string(leaves[here - mine.begin()].sizes()),
+        fix(Remedy::kMakeParameter));
   }
   for (const at::Tensor& leaf : leaves) {
     TensorMeaning& meaning = meaning_to_change(leaf);
@@ -272,8 +276,9 @@ void BlockFront::sum_gradients(const SpecPtr& made) {
 void BlockFront::sum_gradients(const Addends& addends) {
   if (mixed_) refuse_mixture(shape_);
   for (const Addends* before : earlier_) {
-    TORCH_CHECK_VALUE(before->same_ranks(addends), "from_local: what this block was computed from is on other ranks already",
-                      "\n  have  ", addends.mesh->to_string(), ", and earlier blocks on ", before->mesh->to_string(),
+    TORCH_CHECK_VALUE(before->same_ranks(addends),
+                      "from_local: what this block was computed from is on other ranks already", "\n  have  ",
+                      addends.mesh->to_string(), ", and earlier blocks on ", before->mesh->to_string(),
                       "\n  fix   compute the block again for each mesh");
   }
   for (auto& [node, edges] : nodes_) node->add_post_hook(std::make_unique<FrontHook>(addends, std::move(edges)));
@@ -319,9 +324,11 @@ void check_no_own_data(const std::vector<at::Tensor>& parameters) {
   if (!known->any_own_data) return;
   for (size_t i = 0; i < parameters.size(); ++i) {
     TORCH_CHECK_VALUE(!meaning_of(parameters[i]).feeds_own_block, "parameter ", i + 1, " of ", parameters.size(),
-                      " is a plain tensor that is in no module, and samples of this rank alone were computed from it: nothing sums its "
+                      " is a plain tensor that is in no module, and samples of this rank alone were computed from it: "
+                      "nothing sums its "
                       "gradients over the ranks",
-                      "\n  have  a tensor of shape ", shape_string(parameters[i].sizes()), fix(Remedy::kMakeShardTensor));
+                      "\n  have  a tensor of shape ", shape_string(parameters[i].sizes()),
+                      fix(Remedy::kMakeShardTensor));
   }
 }
 

@@ -208,8 +208,9 @@ void attach_backward(const at::Tensor& input, const at::Tensor& output,
                      const std::function<at::Tensor(const at::Tensor&)>& forward) {
   const at::Tensor& tangent = input._fw_grad(/*level=*/0);
   if (tangent.defined()) {
-    TORCH_CHECK_NOT_IMPLEMENTED(forward, "forward-mode differentiation does not go through what is called here\n  have  a tensor of shape ",
-                                shape_string(input.sizes()), " with a tangent\n  fix   move the tensor before its tangent is made");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        forward, "forward-mode differentiation does not go through what is called here\n  have  a tensor of shape ",
+        shape_string(input.sizes()), " with a tangent\n  fix   move the tensor before its tangent is made");
     output._set_fw_grad(forward(tangent), /*level=*/0, /*is_inplace_op=*/false);
   }
   if (!c10::GradMode::is_enabled() || !input.requires_grad()) return;

@@ -36,8 +36,8 @@ void check_lists(const Block& block) {
   for (const auto& [name, values] : {std::pair{"stride", &block.stride}, std::pair{"ghost_low", &block.ghost_low},
                                      std::pair{"ghost_high", &block.ghost_high}, std::pair{"begin", &block.begin},
                                      std::pair{"global", &block.global}}) {
-    TORCH_CHECK_VALUE(values->empty() || values->size() == ndim, "block: ", name, " has ", values->size(), " numbers, extent has ",
-                      ndim, "\n  fix   give one for each dim, or none");
+    TORCH_CHECK_VALUE(values->empty() || values->size() == ndim, "block: ", name, " has ", values->size(),
+                      " numbers, extent has ", ndim, "\n  fix   give one for each dim, or none");
   }
 }
 
@@ -50,11 +50,12 @@ void check_ghosts(const Block& block) {
     const int64_t extent = block.extent[d];
     TORCH_CHECK_VALUE(low[d] >= 0 && high[d] >= 0 && extent >= 0 && (extent == 0 || low[d] <= extent) &&
                           (extent == 0 || high[d] <= extent - low[d]),
-                      "block: the ghosts of dim ", d, " do not fit into its extent\n  have  extent ", extent, ", ghosts ",
-                      low[d], " and ", high[d], "\n  fix   extent counts the ghosts too");
+                      "block: the ghosts of dim ", d, " do not fit into its extent\n  have  extent ", extent,
+                      ", ghosts ", low[d], " and ", high[d], "\n  fix   extent counts the ghosts too");
     int64_t end = 0;
-    TORCH_CHECK_VALUE(!__builtin_add_overflow(begin[d], extent, &end), "block: dim ", d, " ends beyond all numbers\n  have  begin ",
-                      begin[d], ", extent ", extent, "\n  fix   set all numbers of the block: some are not initialised");
+    TORCH_CHECK_VALUE(!__builtin_add_overflow(begin[d], extent, &end), "block: dim ", d,
+                      " ends beyond all numbers\n  have  begin ", begin[d], ", extent ", extent,
+                      "\n  fix   set all numbers of the block: some are not initialised");
   }
 }
 
@@ -74,20 +75,22 @@ void check_memory(const Block& block) {
   uintptr_t end = 0;
   bool fits = known;
   for (const size_t d : dims) {
-    TORCH_CHECK_VALUE(!fits || stride[d] >= span, "block: elements share memory\n  have  extents ", shape_string(block.extent),
-                      " with strides ", shape_string(stride), ": stride ", stride[d], " along dim ", d, " of ", span,
-                      " elements that faster dims reach over\n  fix   strides count elements, not bytes; 0 for all of them means packed");
+    TORCH_CHECK_VALUE(!fits || stride[d] >= span, "block: elements share memory\n  have  extents ",
+                      shape_string(block.extent), " with strides ", shape_string(stride), ": stride ", stride[d],
+                      " along dim ", d, " of ", span,
+                      " elements that faster dims reach over\n  fix   strides count elements, not bytes; 0 for all of "
+                      "them means packed");
     int64_t longer = 0;
     fits = fits && !__builtin_mul_overflow(block.extent[d] - 1, stride[d], &longer) &&
            !__builtin_add_overflow(span, longer, &span);
   }
   fits = fits && !__builtin_mul_overflow(span, item, &bytes) &&
          !__builtin_add_overflow(reinterpret_cast<uintptr_t>(block.data), static_cast<uintptr_t>(bytes), &end);
-  TORCH_CHECK_VALUE(fits, "block: its memory would reach beyond all addresses\n  have  extents ", shape_string(block.extent),
-                    "\n  fix   set all numbers of the block: some are not initialised");
+  TORCH_CHECK_VALUE(fits, "block: its memory would reach beyond all addresses\n  have  extents ",
+                    shape_string(block.extent), "\n  fix   set all numbers of the block: some are not initialised");
   const auto unit = static_cast<uintptr_t>(c10::elementSize(c10::toRealValueType(block.dtype)));
-  TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(block.data) % unit == 0, "block: its address is not a multiple of ", unit,
-                    " bytes\n  have  address ", block.data, " for elements of ", block.dtype,
+  TORCH_CHECK_VALUE(reinterpret_cast<uintptr_t>(block.data) % unit == 0, "block: its address is not a multiple of ",
+                    unit, " bytes\n  have  address ", block.data, " for elements of ", block.dtype,
                     "\n  fix   give the address of the array's first element, and the dtype that the array has");
 }
 
@@ -98,8 +101,8 @@ void check_numbers(const Block& block) {
   const bool empty = std::find(owned.extent.begin(), owned.extent.end(), 0) != owned.extent.end();
   for (size_t d = 0; d < ndim; ++d) {
     // Strides are products of extents, and those of a block without elements may be 0.
-    TORCH_CHECK_VALUE(block.stride.empty() || block.stride[d] > 0 || block.extent[d] <= 1 || empty, "block: stride ", block.stride[d],
-                      " along dim ", d, "\n  fix   strides count elements and are positive");
+    TORCH_CHECK_VALUE(block.stride.empty() || block.stride[d] > 0 || block.extent[d] <= 1 || empty, "block: stride ",
+                      block.stride[d], " along dim ", d, "\n  fix   strides count elements and are positive");
   }
   TORCH_CHECK_VALUE(block.data != nullptr || empty, "block: no memory\n  have  a null pointer for a block of ",
                     shape_string(block.extent), "\n  fix   give the address of the block's first element");

@@ -84,8 +84,8 @@ HostHalos host_halos(const at::Tensor& field, const Block& block) {
   const SpecPtr spec = shard_impl(field)->spec();
   const DeviceMesh& mesh = *spec->mesh();
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-    TORCH_CHECK_VALUE(!block_box(*spec, rank).empty(), "block: filled ghosts around a block of no rows\n  have  rank ", rank,
-                      " of ", spec->to_string(), "\n  fix   leave ghosts_filled out where a rank owns nothing");
+    TORCH_CHECK_VALUE(!block_box(*spec, rank).empty(), "block: filled ghosts around a block of no rows\n  have  rank ",
+                      rank, " of ", spec->to_string(), "\n  fix   leave ghosts_filled out where a rank owns nothing");
   }
   const int64_t ndim = spec->ndim();
   const auto ranks = static_cast<size_t>(mesh.size());
@@ -128,11 +128,12 @@ std::shared_ptr<const HaloCache::Entry> rows_in_ghosts(const IntervalMap& map, c
   if (tensor.scalar_type() != ghosts.whole.scalar_type()) return nullptr;
   const ShardTensorImpl& field = *shard_impl(ghosts.field);
   const uint32_t now = version_of(*field.local().unsafeGetTensorImpl());
-  TORCH_CHECK_VALUE(now == found->block_version, what,
-                    ": this rank's block was written behind the ShardTensor's back, while other ranks read old ghosts\n  have  ",
-                    field.spec()->to_string(), ", rank ", field.spec()->mesh()->rank(), "'s block at version ", now,
-                    ", its ghosts filled at ", found->block_version,
-                    "\n  fix   write through the ShardTensor, on every rank (not through to_local() or .data())");
+  TORCH_CHECK_VALUE(
+      now == found->block_version, what,
+      ": this rank's block was written behind the ShardTensor's back, while other ranks read old ghosts\n  have  ",
+      field.spec()->to_string(), ", rank ", field.spec()->mesh()->rank(), "'s block at version ", now,
+      ", its ghosts filled at ", found->block_version,
+      "\n  fix   write through the ShardTensor, on every rank (not through to_local() or .data())");
   const int64_t before = tensor.dim() - ghosts.whole.dim();
   const int64_t self = field.spec()->mesh()->rank();
   const Box own = block_box(*field.spec(), self);

@@ -175,14 +175,17 @@ void connect_to_source(const at::Tensor& source, const at::Tensor& result, const
 at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           int64_t src) {
   check_placements(mesh, placements, "scatter_tensor");
-  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is not a rank of ", mesh->to_string());
-  TORCH_CHECK_TYPE(!is_shard_tensor(source), "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
+  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is not a rank of ",
+                    mesh->to_string());
+  TORCH_CHECK_TYPE(!is_shard_tensor(source),
+                   "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
   const std::string placed = placed_text(mesh, placements) + ", src " + std::to_string(src);
   const auto describe = [&placed] { return placed; };
   const CallScope scope(fingerprint_of(placed), "scatter_tensor", describe);
   const SourceFacts facts = share_facts(source, *mesh, src);
   const SpecPtr spec = make_spec(mesh, facts.shape(), placements);
-  TORCH_CHECK_VALUE(!spec->has_partial(), "scatter_tensor: a source cannot be distributed as Partial\n  fix   use Shard or Replicate");
+  TORCH_CHECK_VALUE(!spec->has_partial(),
+                    "scatter_tensor: a source cannot be distributed as Partial\n  fix   use Shard or Replicate");
   at::Tensor result =
       wrap(mesh->rank() == src ? send_blocks(source, *spec) : receive_block(facts.dtype(), *spec, src), spec);
   set_new_origin(result, scope.tag());

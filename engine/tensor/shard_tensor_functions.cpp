@@ -52,14 +52,16 @@ class Moving {
 
 void check_target(const ShardSpec& from, const ShardSpec& to) {
   TORCH_CHECK_VALUE(from.global_shape() == to.global_shape(), "redistribute: the target is of another shape\n  have  ",
-                    from.to_string(), " and ", to.to_string(), "\n  fix   make the target spec for this tensor's shape");
+                    from.to_string(), " and ", to.to_string(),
+                    "\n  fix   make the target spec for this tensor's shape");
   if (from.mesh() == to.mesh() || to.mesh()->group().is_fake()) return;
   const c10::Device here = device_of(*from.mesh()), there = device_of(*to.mesh());
   // "cuda" and "cuda:0" are one device on the first rank, and two on the next, so the names count.
   const bool same_name = from.mesh()->device_type() == to.mesh()->device_type() || from.mesh()->size() == 1;
-  TORCH_CHECK_NOT_IMPLEMENTED(same_name && here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(), " on ", here,
-                              " and ", to.to_string(), " on ", there,
-                              "\n  fix   distribute_tensor(full_tensor(x), mesh, placements), or from_local of blocks that were moved");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      same_name && here == there, "redistribute: the meshes are of different devices\n  have  ", from.to_string(),
+      " on ", here, " and ", to.to_string(), " on ", there,
+      "\n  fix   distribute_tensor(full_tensor(x), mesh, placements), or from_local of blocks that were moved");
 }
 
 // A redistributed tensor, which is not a view of the one with the block `source`.
@@ -135,15 +137,16 @@ PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to) {
 
 at::Tensor PendingTensor::wait() {
   const SuspendCapture inside;
-  TORCH_CHECK_VALUE(state_ != nullptr, "PendingTensor: nothing was started\n  fix   use the result of redistribute_async");
+  TORCH_CHECK_VALUE(state_ != nullptr,
+                    "PendingTensor: nothing was started\n  fix   use the result of redistribute_async");
   State& state = *state_;
   if (state.result.defined()) return state.result;
   {
     const BelowAutograd guard;
     at::Tensor local = state.block->finish();
     TORCH_CHECK_VALUE(version_of(*state.tensor.unsafeGetTensorImpl()) == state.version,
-                      "redistribute_async: the tensor was written in place before wait()\n  have  ", spec(state.tensor)->to_string(),
-                      "\n  fix   wait first, or write to a clone()");
+                      "redistribute_async: the tensor was written in place before wait()\n  have  ",
+                      spec(state.tensor)->to_string(), "\n  fix   wait first, or write to a clone()");
     state.result = wrap_moved(std::move(local), state.source, state.to);
     shard_impl(state.result)->origin = shard_impl(state.tensor)->origin;
   }

@@ -133,15 +133,18 @@ void ShardTensorImpl::release_resources() {
 }
 
 const at::Storage& ShardTensorImpl::storage() const {
-  TORCH_CHECK_TYPE(false, "storage: a ShardTensor has no storage of its own; what asks for one (torch::save, a backward pass on another ",
-                   "stream than its forward pass) needs a plain tensor\n  have  ", spec_->to_string(),
-                   "\n  fix   give it full_tensor(x) or this rank's to_local(x); use one stream for both passes");
+  TORCH_CHECK_TYPE(
+      false,
+      "storage: a ShardTensor has no storage of its own; what asks for one (torch::save, a backward pass on another ",
+      "stream than its forward pass) needs a plain tensor\n  have  ", spec_->to_string(),
+      "\n  fix   give it full_tensor(x) or this rank's to_local(x); use one stream for both passes");
 }
 
 void refuse_foreign_impl() {
-  TORCH_CHECK_TYPE(false, "set_data: a plain tensor was given the data of a ShardTensor and holds none of its own",
-                   "\n  fix   replace the tensor itself (parallelize_module does), or use full_tensor() as the data; instead of ",
-                   "clone() of a divided model divide a second model by the same plan and copy_ the parameters");
+  TORCH_CHECK_TYPE(
+      false, "set_data: a plain tensor was given the data of a ShardTensor and holds none of its own",
+      "\n  fix   replace the tensor itself (parallelize_module does), or use full_tensor() as the data; instead of ",
+      "clone() of a divided model divide a second model by the same plan and copy_ the parameters");
 }
 
 at::Tensor wrap(at::Tensor local, const SpecPtr& spec) {
@@ -158,7 +161,8 @@ at::Tensor wrap_new(at::Tensor local, const SpecPtr& spec) {
 bool is_shard_tensor(const at::Tensor& tensor) { return tensor.defined() && shard_impl(tensor) != nullptr; }
 
 const SpecPtr& spec(const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(is_shard_tensor(tensor), "spec: the tensor is not a ShardTensor\n  fix   make one with from_local, "
+  TORCH_CHECK_TYPE(is_shard_tensor(tensor),
+                   "spec: the tensor is not a ShardTensor\n  fix   make one with from_local, "
                    "distribute_tensor or scatter_tensor");
   return shard_impl(tensor)->spec();
 }

@@ -63,13 +63,16 @@ std::shared_ptr<const HaloCache::Entry> CacheOfTensor::find(const IntervalMap& m
   if (found == kept->entries.end()) return nullptr;
   const Entry& halo = **found;
   const uint32_t now = version_of(*impl.local().unsafeGetTensorImpl());
-  TORCH_CHECK_VALUE(halo.block_version == now, op_.operator_name().name,
-                    ": this rank's block was written behind the ShardTensor's back, while other ranks keep its old edges\n  have  ",
-                    impl.spec()->to_string(), ", rank ", impl.spec()->mesh()->rank(), "'s block at version ", now, ", its edges kept at ",
-                    halo.block_version, "\n  fix   write through the ShardTensor, on every rank (not through to_local() or .data()), or ",
-                    "set_halo{keep = false}");
-  TORCH_CHECK_VALUE(halo.arrived, op_.operator_name().name, ": edges that were to be kept never arrived on this rank\n  have  ",
-                    impl.spec()->to_string(), "\n  fix   see the error that ended the operator which exchanged them");
+  TORCH_CHECK_VALUE(
+      halo.block_version == now, op_.operator_name().name,
+      ": this rank's block was written behind the ShardTensor's back, while other ranks keep its old edges\n  have  ",
+      impl.spec()->to_string(), ", rank ", impl.spec()->mesh()->rank(), "'s block at version ", now,
+      ", its edges kept at ", halo.block_version,
+      "\n  fix   write through the ShardTensor, on every rank (not through to_local() or .data()), or ",
+      "set_halo{keep = false}");
+  TORCH_CHECK_VALUE(halo.arrived, op_.operator_name().name,
+                    ": edges that were to be kept never arrived on this rank\n  have  ", impl.spec()->to_string(),
+                    "\n  fix   see the error that ended the operator which exchanged them");
   return *found;
 }
 

@@ -74,9 +74,10 @@ const UnshardedCache* unsharded_cache(const at::Tensor& tensor) {
   const auto count = note.count.lock();
   if (!kept.whole.defined() || kept.of != note.values || !count || writes_so_far(*count) != note.writes) return nullptr;
   TORCH_CHECK_VALUE(block_version(*impl) == note.block_version,
-                    "this rank's block of a parameter was written behind the ShardTensor's back, while all ranks keep the whole of it\n",
-                    "  have  ", impl->spec()->to_string(), ", rank ", impl->spec()->mesh()->rank(), "'s block at version ",
-                    block_version(*impl), ", gathered at ", note.block_version,
+                    "this rank's block of a parameter was written behind the ShardTensor's back, while all ranks keep "
+                    "the whole of it\n",
+                    "  have  ", impl->spec()->to_string(), ", rank ", impl->spec()->mesh()->rank(),
+                    "'s block at version ", block_version(*impl), ", gathered at ", note.block_version,
                     "\n  fix   write through the ShardTensor, on every rank (not through to_local() or .data())");
   return &kept;
 }

@@ -87,9 +87,9 @@ CopiedMemory::CopiedMemory(at::Tensor original, at::Tensor copy, Read read, Writ
 void CopiedMemory::refresh(const ShardTensorImpl& reader, const std::string& op) {
   if (source_) source_->refresh(reader, op);
   if (count_->writes == seen_) return;
-  TORCH_CHECK_NOT_IMPLEMENTED(read_, op, ": this view of a ShardTensor had to be copied, and what it was made from has been ",
-                              "written in place since\n  have  ", reader.spec()->to_string(),
-                              "\n  fix   make the view again after writing");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      read_, op, ": this view of a ShardTensor had to be copied, and what it was made from has been ",
+      "written in place since\n  have  ", reader.spec()->to_string(), "\n  fix   make the view again after writing");
   const TrafficScope moving(Traffic::kInputs);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   copy_.copy_(read_(original_));
@@ -98,9 +98,9 @@ void CopiedMemory::refresh(const ShardTensorImpl& reader, const std::string& op)
 }
 
 void CopiedMemory::check_writable(const ShardTensorImpl& writer, const std::string& op) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(write_, op, ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
-                              "\n  have  ", writer.spec()->to_string(),
-                              "\n  fix   clone() it first, or write to the tensor it was made from");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      write_, op, ": this view of a ShardTensor had to be copied, so writing to it in place would be lost",
+      "\n  have  ", writer.spec()->to_string(), "\n  fix   clone() it first, or write to the tensor it was made from");
   if (source_) source_->check_writable(writer, op);
 }
 

@@ -175,8 +175,9 @@ void check_inputs(const Tensors& inputs, const SameAsPlainOptions& options) {
   TORCH_CHECK_VALUE(options.placements.empty() || options.placements.size() == inputs.size(),
                     "same_as_plain: placements for ", options.placements.size(), " of ", inputs.size(),
                     " inputs\n  fix   give a list for each input; an empty one for a plain tensor");
-  TORCH_CHECK_VALUE(!options.placements.empty() || options.draws > 0, "same_as_plain: nothing to compare\n  have  draws = ",
-                    options.draws, "\n  fix   give a positive number of draws, or placements");
+  TORCH_CHECK_VALUE(!options.placements.empty() || options.draws > 0,
+                    "same_as_plain: nothing to compare\n  have  draws = ", options.draws,
+                    "\n  fix   give a positive number of draws, or placements");
 }
 
 }  // namespace

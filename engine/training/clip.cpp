@@ -140,7 +140,8 @@ std::pair<at::Tensor, bool> reduced_sum(const Part& part, double norm_type) {
 }  // namespace
 
 at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type, const CommunicatorPtr& stages) {
-  TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm: norm_type is ", norm_type, ", expected a positive number or infinity");
+  TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm: norm_type is ", norm_type,
+                    ", expected a positive number or infinity");
   const c10::AutoGradMode no_grad(false);
   finish_grad_sync(parameters);
   at::Tensor total;
@@ -164,11 +165,13 @@ at::Tensor grad_norm(const std::vector<at::Tensor>& parameters, double norm_type
 at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                           bool error_if_nonfinite, const CommunicatorPtr& stages) {
   const c10::AutoGradMode no_grad(false);
-  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm: max_norm is not a norm: it would turn the gradients round or make them NaN",
+  TORCH_CHECK_VALUE(max_norm >= 0,
+                    "clip_grad_norm: max_norm is not a norm: it would turn the gradients round or make them NaN",
                     "\n  have  max_norm = ", max_norm, "\n  fix   a number that is not negative");
   const at::Tensor norm = grad_norm(parameters, norm_type, stages);
-  TORCH_CHECK_VALUE(!error_if_nonfinite || norm.isfinite().item<bool>(), "clip_grad_norm: the norm of the gradients is ",
-                    norm.item<double>(), ", and error_if_nonfinite is set");
+  TORCH_CHECK_VALUE(!error_if_nonfinite || norm.isfinite().item<bool>(),
+                    "clip_grad_norm: the norm of the gradients is ", norm.item<double>(),
+                    ", and error_if_nonfinite is set");
   const double factor = max_norm / (norm.item<double>() + 1e-6);
   if (factor < 1 || std::isnan(factor)) {
     for (at::Tensor& grad : gradients_of(parameters)) grad.mul_(factor);

@@ -29,7 +29,8 @@ std::string place_text(const at::Tensor& tensor) {
 }  // namespace
 
 Ema::Ema(const ModuleTreePtr& module, const EmaOptions& options) : options_(options) {
-  TORCH_CHECK_VALUE(options.decay >= 0 && options.decay <= 1, "EMA: decay is ", options.decay, ", expected a number within 0 and 1");
+  TORCH_CHECK_VALUE(options.decay >= 0 && options.decay <= 1, "EMA: decay is ", options.decay,
+                    ", expected a number within 0 and 1");
   for (const NamedTensor& one : named_tensors(module)) {
     averages_.push_back({one.name, first_average(one.tensor), one.is_parameter});
   }
@@ -43,9 +44,10 @@ std::vector<at::Tensor> Ema::targets(const char* op, const ModuleTreePtr& module
   for (const NamedTensor& average : averages_) {
     const auto found = by_name.find(average.name);
     TORCH_CHECK_VALUE(found != by_name.end(), "EMA: ", op, ": the module has no '", average.name, "'");
-    TORCH_CHECK_VALUE(is_shard_tensor(average.tensor) == is_shard_tensor(found->second), "EMA: ", op, ": '", average.name,
-                      "' was placed since\n  have  an average on ", place_text(average.tensor), ", the module's on ",
-                      place_text(found->second), "\n  fix   make the EMA after parallelize_module");
+    TORCH_CHECK_VALUE(is_shard_tensor(average.tensor) == is_shard_tensor(found->second), "EMA: ", op, ": '",
+                      average.name, "' was placed since\n  have  an average on ", place_text(average.tensor),
+                      ", the module's on ", place_text(found->second),
+                      "\n  fix   make the EMA after parallelize_module");
     all.push_back(found->second);
   }
   return all;

@@ -40,9 +40,9 @@ struct ShardLoad {
 const RankLocal<ShardLoad> shard_loads;
 
 void check_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
-  TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || !dims_of_slice(*root, *spec(tensor)->mesh()).empty(), name, ": the parameter lives on ",
-                    spec(tensor)->mesh()->to_string(), ", which is not a slice of ", root->to_string(),
-                    "\n  fix   slice both meshes from one that init_device_mesh made");
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || !dims_of_slice(*root, *spec(tensor)->mesh()).empty(), name,
+                    ": the parameter lives on ", spec(tensor)->mesh()->to_string(), ", which is not a slice of ",
+                    root->to_string(), "\n  fix   slice both meshes from one that init_device_mesh made");
 }
 
 // A tensor of a slice as one of the whole mesh. Its copies there are made equal.

@@ -105,8 +105,8 @@ bool check_sample_arguments(const std::vector<SampleArgument>& arguments, const 
     }
     if (said == Said::kOwn) continue;
     TORCH_CHECK_VALUE(other_rows.empty(), who, ": ", one.name,
-                      " has another number of rows than the first tensor, so its rows seem to be no samples", "\n  have  ", other_rows,
-                      fix(Remedy::kMarkArgument));
+                      " has another number of rows than the first tensor, so its rows seem to be no samples",
+                      "\n  have  ", other_rows, fix(Remedy::kMarkArgument));
     TORCH_CHECK_VALUE(!same || empty, who, ": ", one.name, " is the same on all ", data->size(),
                       " ranks, and its rows would count as samples of each", "\n  have  a plain tensor of shape ",
                       shape_string(one.tensor.sizes()), fix(Remedy::kMarkArgument));

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes small files in the layouts of The Well and of PDEBench, for train.lua: a dye that a changing flow stirs in a periodic box.
-They are made here; no number in them is from those collections.
+"""Makes small files in the layouts of The Well and of PDEBench, for train.lua: a dye that a changing flow stirs in a
+periodic box. They are made here; no number in them is from those collections.
 
     .venv-tests/bin/python examples/well/make.py FOLDER       (that environment is made by ./dev test)
 """
+
 import os
 import sys
 
@@ -27,7 +28,8 @@ def slope(field, axis):
 
 
 def simulate(runs):
-    """Dye [runs, STEPS, X, Y] and flow [runs, STEPS, X, Y, 2]: upwind advection by a flow without divergence, and diffusion."""
+    """Dye [runs, STEPS, X, Y] and flow [runs, STEPS, X, Y, 2]: upwind advection by a flow without divergence, and
+    diffusion."""
     dye, begin, end = smooth(runs, 4), smooth(runs, 3), smooth(runs, 3)
     dyes, flows = [], []
     for step in range(STEPS):

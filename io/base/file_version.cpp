@@ -25,8 +25,8 @@ constexpr int kDeepest = 16;
 
 struct stat found_at(const std::string& path) {
   struct stat file {};
-  TORCH_CHECK(stat(path.c_str(), &file) == 0, "read: cannot find file \"", path, "\" again\n  have  ", std::strerror(errno),
-              "\n  fix   leave files alone while they are read, and open them again");
+  TORCH_CHECK(stat(path.c_str(), &file) == 0, "read: cannot find file \"", path, "\" again\n  have  ",
+              std::strerror(errno), "\n  fix   leave files alone while they are read, and open them again");
   return file;
 }
 

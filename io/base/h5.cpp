@@ -97,8 +97,7 @@ void throw_refusal() {
 void fail(const Where& where, const std::string& what) {
   throw_refusal();
   const std::string said = failure_text();
-  TORCH_CHECK(false, where.to_string(), ": cannot ", what, "\n  have  ", said, "\n  fix   ",
-              remedy(said));
+  TORCH_CHECK(false, where.to_string(), ": cannot ", what, "\n  have  ", said, "\n  fix   ", remedy(said));
 }
 
 Handle& Handle::operator=(Handle&& other) noexcept {

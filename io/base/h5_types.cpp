@@ -130,8 +130,7 @@ Handle layout_of(at::ScalarType dtype, const Where& where) {
   if (dtype == at::kComplexFloat || dtype == at::kComplexDouble) return complex_layout(dtype, where);
   const hid_t native = native_id(dtype);
   TORCH_CHECK_TYPE(native != H5I_INVALID_HID, where.to_string(), ": dtype ", dtype_name(dtype),
-                   " has no HDF5 type\n  have  a tensor of dtype ", dtype_name(dtype),
-                   "\n  fix   convert it first");
+                   " has no HDF5 type\n  have  a tensor of dtype ", dtype_name(dtype), "\n  fix   convert it first");
   return make(where, "make a type", H5Tclose, [&] { return H5Tcopy(native); });
 }
 

@@ -52,8 +52,10 @@ double bytes_of(at::IntArrayRef shape, double element_size) {
 }
 
 [[noreturn]] void refuse(const h5::Where& where, at::IntArrayRef shape, double bytes, const std::string& have) {
-  TORCH_CHECK(false, where.to_string(), ": its ", in_words(bytes), " do not fit into memory\n  have  shape ", shape_string(shape), ", ", have,
-              "\n  fix   read a part of it, or scatter it over more machines; a small file that claims so much may be damaged");
+  TORCH_CHECK(
+      false, where.to_string(), ": its ", in_words(bytes), " do not fit into memory\n  have  shape ",
+      shape_string(shape), ", ", have,
+      "\n  fix   read a part of it, or scatter it over more machines; a small file that claims so much may be damaged");
 }
 
 }  // namespace

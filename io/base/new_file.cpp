@@ -58,7 +58,8 @@ std::string disk_remedy(int error) {
 NewFile::NewFile(std::string who, std::string path) : who_(std::move(who)), path_(std::move(path)) {
   unfinished_ = try_unfinished(path_);
   const int error = errno;
-  TORCH_CHECK_VALUE(unfinished_.lock.descriptor() >= 0, who_, ": cannot write '", path_, "': ", std::strerror(error), disk_remedy(error));
+  TORCH_CHECK_VALUE(unfinished_.lock.descriptor() >= 0, who_, ": cannot write '", path_, "': ", std::strerror(error),
+                    disk_remedy(error));
 }
 
 NewFile::~NewFile() {

@@ -15,17 +15,14 @@
 namespace moonhalo::io {
 void write_png(const std::string& path, const at::Tensor& image) {
   TORCH_CHECK_TYPE(image.scalar_type() == at::kByte, "write_png: file \"", path,
-                   "\": the image is not uint8\n  have  dtype ",
-                   h5::dtype_name(image.scalar_type()),
+                   "\": the image is not uint8\n  have  dtype ", h5::dtype_name(image.scalar_type()),
                    "\n  fix   scale it to 0 .. 255 and convert it to uint8");
-  TORCH_CHECK_VALUE(image.dim() == 3 && image.size(2) == 3 && image.numel() > 0,
-                    "write_png: file \"", path, "\": the image is not [height, width, 3]\n  have  ",
-                    shape_string(image.sizes()),
+  TORCH_CHECK_VALUE(image.dim() == 3 && image.size(2) == 3 && image.numel() > 0, "write_png: file \"", path,
+                    "\": the image is not [height, width, 3]\n  have  ", shape_string(image.sizes()),
                     "\n  fix   give red, green and blue in the last dim");
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "write_png: file \"", path,
-                    "\": its folder does not exist\n  have  ", folder.string(),
-                    "\n  fix   make the folder first");
+                    "\": its folder does not exist\n  have  ", folder.string(), "\n  fix   make the folder first");
   const at::Tensor pixels = image.to(at::kCPU).contiguous();
 
   png_image header{};

@@ -17,8 +17,8 @@ namespace moonhalo::io {
 PositionedFile::PositionedFile(std::string who, std::string path, int flags)
     : who_(std::move(who)), path_(std::move(path)), descriptor_(::open(path_.c_str(), flags | O_CLOEXEC, 0666)) {
   const int error = errno;
-  TORCH_CHECK_VALUE(descriptor_ >= 0, who_, ": cannot ", flags == O_RDONLY ? "open" : "write", " '", path_, "': ",
-                    std::strerror(error), flags == O_RDONLY ? "" : disk_remedy(error));
+  TORCH_CHECK_VALUE(descriptor_ >= 0, who_, ": cannot ", flags == O_RDONLY ? "open" : "write", " '", path_,
+                    "': ", std::strerror(error), flags == O_RDONLY ? "" : disk_remedy(error));
 }
 
 PositionedFile PositionedFile::create(const std::string& who, const std::string& path, int64_t bytes) {

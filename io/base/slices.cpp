@@ -36,7 +36,8 @@ std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape,
   const auto ndim = static_cast<int64_t>(shape.size());
   const auto named = std::count_if(parts.begin(), parts.end(),
                                    [](const SlicePart& part) { return part.kind != SlicePart::kEllipsis; });
-  TORCH_CHECK_VALUE(named <= ndim, message(std::to_string(named) + " parts for " + std::to_string(ndim) + " dimensions"));
+  TORCH_CHECK_VALUE(named <= ndim,
+                    message(std::to_string(named) + " parts for " + std::to_string(ndim) + " dimensions"));
 
   std::vector<Slice> slices = whole(shape);
   int64_t dim = 0;
@@ -51,8 +52,9 @@ std::vector<Slice> parse_slices(const std::string& text, c10::IntArrayRef shape,
       slices[dim] = slice_of(part, extent);
     } else {
       const int64_t at = part.integer < 0 ? part.integer + extent : part.integer;
-      TORCH_CHECK_VALUE(at >= 0 && at < extent, message("index " + std::to_string(part.integer) + " is out of range for dim " +
-                                                        std::to_string(dim) + " of size " + std::to_string(extent)));
+      TORCH_CHECK_VALUE(at >= 0 && at < extent,
+                        message("index " + std::to_string(part.integer) + " is out of range for dim " +
+                                std::to_string(dim) + " of size " + std::to_string(extent)));
       slices[dim] = {at, 1, 1, true};
     }
     ++dim;

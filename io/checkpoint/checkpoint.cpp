@@ -123,8 +123,9 @@ void prepare(const std::string& path) {
   settle_checkpoint(kSave, path);
   std::error_code error;
   const bool empty = !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error));
-  TORCH_CHECK_VALUE(empty || find_checkpoint(kSave, path), kSave, ": '", path, "' is there and no checkpoint\n  have  no ",
-                    kCheckpointFile, " in it\n  fix   choose another name, or remove it first");
+  TORCH_CHECK_VALUE(empty || find_checkpoint(kSave, path), kSave, ": '", path,
+                    "' is there and no checkpoint\n  have  no ", kCheckpointFile,
+                    " in it\n  fix   choose another name, or remove it first");
   fs::create_directories(path + ".partial", error);
   TORCH_CHECK_VALUE(!error, kSave, ": cannot make '", path, ".partial': ", error.message(), disk_remedy(error.value()));
 }
@@ -231,13 +232,15 @@ std::string attach_unsharded_cache(const std::string& path) {
   const std::string name = resolved(path);
   const auto folder = find_checkpoint(kLoad, name);
   TORCH_CHECK_VALUE(folder, kLoad, ": '", path, "' is not a checkpoint\n  have  no ", kCheckpointFile, " in it",
-                    "\n  fix   give the folder that was saved; blocks of ranks become one by: moonhalo merge ", path, " OTHER");
+                    "\n  fix   give the folder that was saved; blocks of ranks become one by: moonhalo merge ", path,
+                    " OTHER");
   const std::string file = *folder + "/" + kCheckpointFile;
   const json saved = json::parse(read_file(kLoad, file), nullptr, false);
-  TORCH_CHECK_VALUE(saved.is_object() && saved.contains("format") && saved["format"].is_number_integer() && saved.contains("entries"), kLoad,
-                    ": '", file, "' is damaged: it has no format and entries\n  fix   load an older checkpoint");
-  TORCH_CHECK_VALUE(saved["format"].get<int64_t>() >= 1 && saved["format"].get<int64_t>() <= kFormat, kLoad, ": '", *folder,
-                    "' has format ", saved["format"].dump(), ", this reads 1 to ", kFormat);
+  TORCH_CHECK_VALUE(
+      saved.is_object() && saved.contains("format") && saved["format"].is_number_integer() && saved.contains("entries"),
+      kLoad, ": '", file, "' is damaged: it has no format and entries\n  fix   load an older checkpoint");
+  TORCH_CHECK_VALUE(saved["format"].get<int64_t>() >= 1 && saved["format"].get<int64_t>() <= kFormat, kLoad, ": '",
+                    *folder, "' has format ", saved["format"].dump(), ", this reads 1 to ", kFormat);
   json found = {{"folder", *folder}, {"entries", saved["entries"]}, {"files", json::array()}};
   for (const auto& [key, value] : saved["entries"].items()) {
     for (const std::string& part : files_of(*folder, key)) {
@@ -263,9 +266,11 @@ struct Entry {
   void check_tensor(const std::string& name, const at::Tensor& target) const {
     const at::Tensor described = describe(name);
     TORCH_CHECK_VALUE(described.defined(), "the tensor '", name, "' is missing\n  fix   load it into what was saved");
-    TORCH_CHECK_VALUE(described.sizes() == target.sizes(), "'", name, "' has shape ", described.sizes(), ", expected ", target.sizes());
-    TORCH_CHECK_VALUE(described.scalar_type() == target.scalar_type(), "'", name, "' is ", c10::toString(described.scalar_type()), ", expected ",
-                      c10::toString(target.scalar_type()), "\n  fix   make it of that dtype");
+    TORCH_CHECK_VALUE(described.sizes() == target.sizes(), "'", name, "' has shape ", described.sizes(), ", expected ",
+                      target.sizes());
+    TORCH_CHECK_VALUE(described.scalar_type() == target.scalar_type(), "'", name, "' is ",
+                      c10::toString(described.scalar_type()), ", expected ", c10::toString(target.scalar_type()),
+                      "\n  fix   make it of that dtype");
   }
 };
 
@@ -277,7 +282,8 @@ struct Check : Entry {
       names.insert(name);
     }
     for (const auto& [name, value] : saved.items()) {
-      TORCH_CHECK_VALUE(names.contains(name), "the module has no '", name, "'", did_you_mean(name, {names.begin(), names.end()}));
+      TORCH_CHECK_VALUE(names.contains(name), "the module has no '", name, "'",
+                        did_you_mean(name, {names.begin(), names.end()}));
     }
   }
   void operator()(torch::optim::Optimizer* optimizer) const {
@@ -328,12 +334,13 @@ void load_checkpoint(Communicator& world, const std::string& path, const Checkpo
       const auto saved = source["entries"].find(key);
       std::vector<std::string> names;
       for (const auto& [name, value] : source["entries"].items()) names.push_back(name);
-      TORCH_CHECK_VALUE(saved != source["entries"].end(), kLoad, ": '", source["folder"].get<std::string>(), "' has no entry '", key, "'",
-                        did_you_mean(key, names));
+      TORCH_CHECK_VALUE(saved != source["entries"].end(), kLoad, ": '", source["folder"].get<std::string>(),
+                        "' has no entry '", key, "'", did_you_mean(key, names));
       try {
         std::visit(Check{{state, key, *saved, reader}}, item);
       } catch (const c10::ValueError& error) {
-        TORCH_CHECK_VALUE(false, kLoad, ": '", source["folder"].get<std::string>(), "', entry '", key, "': ", error.what_without_backtrace());
+        TORCH_CHECK_VALUE(false, kLoad, ": '", source["folder"].get<std::string>(), "', entry '", key,
+                          "': ", error.what_without_backtrace());
       }
     }
   });

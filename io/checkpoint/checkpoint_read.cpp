@@ -57,7 +57,8 @@ void CheckpointReader::add(const std::string& entry, const std::string& path, co
   for (StoredTensor& tensor : parse_safetensors(path, text).tensors) {
     const std::string name = tensor.name;
     const auto [at, is_new] = entries_[entry].emplace(name, Located{std::move(tensor), file});
-    TORCH_CHECK_VALUE(is_new, "safetensors: '", path, "' has the tensor '", name, "', and '", at->second.file->path, "' too");
+    TORCH_CHECK_VALUE(is_new, "safetensors: '", path, "' has the tensor '", name, "', and '", at->second.file->path,
+                      "' too");
   }
 }
 
@@ -121,7 +122,8 @@ void CheckpointReader::open(File& file) const {
   std::string own(file.header.size(), '\0');
   file.opened->read_at(own.data(), static_cast<int64_t>(own.size()), sizeof(uint64_t));
   TORCH_CHECK_VALUE(own == file.header, kLoader, ": rank ", world_.rank(), " finds another file at '", file.path,
-                    "' than rank 0\n  have  headers that differ\n  fix   load from a folder that all ranks share, or save with layout = "
+                    "' than rank 0\n  have  headers that differ\n  fix   load from a folder that all ranks share, or "
+                    "save with layout = "
                     "\"per_rank\"");
 }
 

@@ -83,7 +83,8 @@ void CheckpointWriter::check_same_entries() {
   for (const File& file : files_) all += file.path + file.header;
   const auto hashes = world_.all_gather_strings(std::to_string(std::hash<std::string>()(all)));
   const auto other = std::find_if(hashes.begin(), hashes.end(), [&](auto& hash) { return hash != hashes[0]; });
-  TORCH_CHECK_VALUE(other == hashes.end(), kWho, ": ranks 0 and ", other - hashes.begin(), " save different tensors in '", path_,
+  TORCH_CHECK_VALUE(other == hashes.end(), kWho, ": ranks 0 and ", other - hashes.begin(),
+                    " save different tensors in '", path_,
                     "'\n  have  other names, shapes or dtypes, or another folder"
                     "\n  fix   give every rank the same entries and path; what differs by rank is a ShardTensor");
 }

@@ -34,9 +34,10 @@ void with_kind(const to::Optimizer& optimizer, const char* who, const Visit& vis
     return visit.template operator()<to::RMSpropOptions, to::RMSpropParamState>("RMSprop");
   if (dynamic_cast<const to::Adagrad*>(&optimizer))
     return visit.template operator()<to::AdagradOptions, to::AdagradParamState>("Adagrad");
-  TORCH_CHECK_NOT_IMPLEMENTED(false, who, ": the state of this optimizer is not saved\n  have  ",
-                              dynamic_cast<const to::LBFGS*>(&optimizer) ? "LBFGS" : "an optimizer that is not LibTorch's",
-                              "\n  fix   save the module alone, and make the optimizer again");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, who, ": the state of this optimizer is not saved\n  have  ",
+      dynamic_cast<const to::LBFGS*>(&optimizer) ? "LBFGS" : "an optimizer that is not LibTorch's",
+      "\n  fix   save the module alone, and make the optimizer again");
 }
 
 json pack_field(double value) { return pack_number(value); }
@@ -47,7 +48,8 @@ json pack_field(const T& value) {
 }
 
 void check(bool good, const std::string& what, const char* required) {
-  TORCH_CHECK_VALUE(good, "load_state_dict: ", what, " is damaged: expected ", required, "\n  fix   load an older checkpoint");
+  TORCH_CHECK_VALUE(good, "load_state_dict: ", what, " is damaged: expected ", required,
+                    "\n  fix   load an older checkpoint");
 }
 
 void unpack_field(const json& saved, const std::string& what, double& value) {
@@ -155,9 +157,10 @@ std::vector<const json*> groups_by_name(const to::Optimizer& optimizer, const Pa
       const auto found = group_of.find(names[position++]);
       if (found == group_of.end()) continue;
       if (from == nullptr) from = found->second;
-      TORCH_CHECK_VALUE(from == found->second || options_of(*from) == options_of(*found->second), "load_state_dict: group ", groups.size() + 1,
-                        " of the optimizer has parameters of saved groups whose options differ, '", found->first, "' one of them",
-                        "\n  fix   make the groups that were saved");
+      TORCH_CHECK_VALUE(from == found->second || options_of(*from) == options_of(*found->second),
+                        "load_state_dict: group ", groups.size() + 1,
+                        " of the optimizer has parameters of saved groups whose options differ, '", found->first,
+                        "' one of them", "\n  fix   make the groups that were saved");
     }
     groups.push_back(from != nullptr ? from : &saved.at(groups.size()));
   }
@@ -218,20 +221,21 @@ void check_optimizer(to::Optimizer& optimizer, const ParameterNames& names, cons
   with_kind(optimizer, "checkpoint.load", [&]<class Options, class State>(const char* kind) {
     check(saved.is_object() && saved.contains("param_groups") && saved["param_groups"].is_array(), "the state",
           "groups");
-    TORCH_CHECK_VALUE(saved.value("name", "") == kind, "load_state_dict: the state is that of '", saved.value("name", ""),
-                      "', the optimizer is ", kind);
-    TORCH_CHECK_VALUE(saved.value("by", "") == "name", "load_state_dict: the state is by position, of format 1\n  fix   load and save it by a "
+    TORCH_CHECK_VALUE(saved.value("name", "") == kind, "load_state_dict: the state is that of '",
+                      saved.value("name", ""), "', the optimizer is ", kind);
+    TORCH_CHECK_VALUE(saved.value("by", "") == "name",
+                      "load_state_dict: the state is by position, of format 1\n  fix   load and save it by a "
                       "script");
     const json& groups = saved["param_groups"];
-    TORCH_CHECK_VALUE(groups.size() == optimizer.param_groups().size(), "load_state_dict: the state is of ", groups.size(),
-                      " parameter groups, the optimizer has ", optimizer.param_groups().size());
+    TORCH_CHECK_VALUE(groups.size() == optimizer.param_groups().size(), "load_state_dict: the state is of ",
+                      groups.size(), " parameter groups, the optimizer has ", optimizer.param_groups().size());
     for (const json& group : groups) {
       Options options = static_cast<const Options&>(optimizer.param_groups()[0].options());
       read_options(group, options);
     }
     const ParameterNames required = required_names(names, saved);
-    TORCH_CHECK_VALUE(required.size() == names.size(), "load_state_dict: the state is of ", required.size(), " parameters, the optimizer has ",
-                      names.size());
+    TORCH_CHECK_VALUE(required.size() == names.size(), "load_state_dict: the state is of ", required.size(),
+                      " parameters, the optimizer has ", names.size());
     std::set<std::string> left;
     for (const std::string& name : saved_names(saved)) left.insert(name);
     size_t position = 0;
@@ -243,8 +247,8 @@ void check_optimizer(to::Optimizer& optimizer, const ParameterNames& names, cons
         const json& fields = table_of(table_of(saved, "state"), name);
         if (fields.empty()) continue;
         read_state<State>(fields, name, describe, [&](const std::string& tensor, const at::Tensor& described) {
-          TORCH_CHECK_VALUE(described.sizes() == parameter.sizes(), "load_state_dict: '", tensor, "' has shape ", described.sizes(),
-                            ", its parameter ", parameter.sizes());
+          TORCH_CHECK_VALUE(described.sizes() == parameter.sizes(), "load_state_dict: '", tensor, "' has shape ",
+                            described.sizes(), ", its parameter ", parameter.sizes());
           return at::Tensor();
         });
       }

@@ -61,7 +61,8 @@ const char* dtype_name(const std::string& tensor, at::ScalarType type) {
   for (const Dtype& known : kDtypes) {
     if (known.type == type) return known.name;
   }
-  TORCH_CHECK_VALUE(false, "safetensors: '", tensor, "' is of dtype ", c10::toString(type), ", which the format does not have");
+  TORCH_CHECK_VALUE(false, "safetensors: '", tensor, "' is of dtype ", c10::toString(type),
+                    ", which the format does not have");
 }
 
 at::ScalarType parse_dtype(const std::string& name) {
@@ -90,7 +91,8 @@ void restore_complex(const std::string& path, SafetensorsHeader& header) {
   const auto found = header.metadata.find(kComplexNote);
   if (found == header.metadata.end()) return;
   const Json note = Json::parse(found->second, nullptr, false);
-  TORCH_CHECK_VALUE(note.is_object(), "safetensors: '", path, "' has a broken note of its complex tensors: ", found->second);
+  TORCH_CHECK_VALUE(note.is_object(), "safetensors: '", path,
+                    "' has a broken note of its complex tensors: ", found->second);
   header.metadata.erase(found);
   std::map<std::string, StoredTensor*> by_name;
   for (StoredTensor& tensor : header.tensors) by_name[tensor.name] = &tensor;
@@ -102,8 +104,9 @@ void restore_complex(const std::string& path, SafetensorsHeader& header) {
                                          [&, &dtype = dtype](const Dtype& known) { return dtype == known.name; });
     TORCH_CHECK_VALUE(required != std::end(kComplexDtypes) && c10::toRealValueType(required->type) == tensor.dtype &&
                           !tensor.shape.empty() && tensor.shape.back() == 2,
-                      "safetensors: '", path, "' says that '", name, "' is ", dtype.dump(), " in pairs, but it is of dtype ",
-                      c10::toString(tensor.dtype), " and shape ", at::IntArrayRef(tensor.shape));
+                      "safetensors: '", path, "' says that '", name, "' is ", dtype.dump(),
+                      " in pairs, but it is of dtype ", c10::toString(tensor.dtype), " and shape ",
+                      at::IntArrayRef(tensor.shape));
     tensor.dtype = required->type;
     tensor.shape.pop_back();
   }
@@ -128,8 +131,8 @@ void restore_crc32c(const std::string& path, SafetensorsHeader& header) {
     const auto own = note.find(tensor.name);
     if (own == note.end() || *own == kNoCrc) continue;
     const std::string text = own->is_string() ? own->get<std::string>() : own->dump();
-    TORCH_CHECK_VALUE(text.size() == 8 && text.find_first_not_of("0123456789abcdef") == std::string::npos, "safetensors: '", path,
-                      "' has a broken checksum of '", tensor.name, "': ", text);
+    TORCH_CHECK_VALUE(text.size() == 8 && text.find_first_not_of("0123456789abcdef") == std::string::npos,
+                      "safetensors: '", path, "' has a broken checksum of '", tensor.name, "': ", text);
     tensor.crc32c = static_cast<uint32_t>(std::stoul(text, nullptr, 16));
   }
 }
@@ -155,11 +158,13 @@ StoredTensor read_entry(const std::string& path, const std::string& name, const 
   std::string problem;
   try {
     const auto &shape = value.at("shape"), &offsets = value.at("data_offsets");
-    TORCH_CHECK_VALUE(shape.is_array() && offsets.is_array() && offsets.size() == 2, "shape and data_offsets are lists, the latter of two");
+    TORCH_CHECK_VALUE(shape.is_array() && offsets.is_array() && offsets.size() == 2,
+                      "shape and data_offsets are lists, the latter of two");
     StoredTensor entry{
         name, parse_dtype(value.at("dtype").get<std::string>()), {}, read_size(offsets[0]), read_size(offsets[1])};
     for (const Json& size : shape) entry.shape.push_back(read_size(size));
-    TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_by_shape(entry) == entry.end - entry.begin, "its offsets do not fit its shape");
+    TORCH_CHECK_VALUE(entry.end >= entry.begin && bytes_by_shape(entry) == entry.end - entry.begin,
+                      "its offsets do not fit its shape");
     TORCH_CHECK_VALUE(entry.end <= data_bytes, "its data ends after that of the file, which is cut short");
     return entry;
   } catch (const Json::exception& error) {
@@ -181,11 +186,12 @@ void check_no_holes(const std::string& path, const std::vector<StoredTensor>& en
   });
   int64_t end = 0;
   for (const StoredTensor* entry : sorted) {
-    TORCH_CHECK_VALUE(entry->begin == end, "safetensors: '", path, "' has a broken entry '", entry->name, "': its data begins at byte ",
-                      entry->begin, ", that before ends at ", end);
+    TORCH_CHECK_VALUE(entry->begin == end, "safetensors: '", path, "' has a broken entry '", entry->name,
+                      "': its data begins at byte ", entry->begin, ", that before ends at ", end);
     end = entry->end;
   }
-  TORCH_CHECK_VALUE(end == data_bytes, "safetensors: '", path, "' has ", data_bytes - end, " bytes that belong to no tensor");
+  TORCH_CHECK_VALUE(end == data_bytes, "safetensors: '", path, "' has ", data_bytes - end,
+                    " bytes that belong to no tensor");
 }
 
 /// ValueError unless it is an object whose keys stand there once.
@@ -240,13 +246,14 @@ std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std
     if (c10::isComplexType(tensor.dtype)) complex[tensor.name] = complex_name(tensor.dtype);
   }
   if (!complex.empty()) {
-    TORCH_CHECK_VALUE(metadata.emplace(kComplexNote, complex.dump()).second, "safetensors: the metadata's '", kComplexNote,
-                      "' is taken by the note of complex tensors");
+    TORCH_CHECK_VALUE(metadata.emplace(kComplexNote, complex.dump()).second, "safetensors: the metadata's '",
+                      kComplexNote, "' is taken by the note of complex tensors");
   }
   Json sums = Json::object();
   for (const StoredTensor& tensor : tensors) sums[tensor.name] = tensor.crc32c ? crc_text(*tensor.crc32c) : kNoCrc;
   if (!sums.empty()) {
-    TORCH_CHECK_VALUE(metadata.emplace(kCrcNote, sums.dump()).second, "safetensors: the metadata's '", kCrcNote, "' is taken by the checksums");
+    TORCH_CHECK_VALUE(metadata.emplace(kCrcNote, sums.dump()).second, "safetensors: the metadata's '", kCrcNote,
+                      "' is taken by the checksums");
   }
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
@@ -278,9 +285,9 @@ std::string lay_out_safetensors(std::vector<StoredTensor>& tensors, std::map<std
 }
 
 void check_crc32c(const std::string& who, const std::string& path, const StoredTensor& tensor, uint32_t found) {
-  TORCH_CHECK_VALUE(!tensor.crc32c || *tensor.crc32c == found, who, ": '", path, "' is damaged: the data of '", tensor.name,
-                    "' are not those that were saved\n  have  CRC-32C ", crc_text(found), ", saved ", crc_text(*tensor.crc32c),
-                    "\n  fix   load another copy, or an older checkpoint");
+  TORCH_CHECK_VALUE(!tensor.crc32c || *tensor.crc32c == found, who, ": '", path, "' is damaged: the data of '",
+                    tensor.name, "' are not those that were saved\n  have  CRC-32C ", crc_text(found), ", saved ",
+                    crc_text(*tensor.crc32c), "\n  fix   load another copy, or an older checkpoint");
 }
 
 SafetensorsText read_safetensors_text(const std::string& path) {
@@ -290,8 +297,9 @@ SafetensorsText read_safetensors_text(const std::string& path) {
   uint64_t length = 0;
   read_bytes(file, path, &length, sizeof length);
   constexpr uint32_t kZip = 0x04034b50;  // "PK\3\4"
-  TORCH_CHECK_VALUE(length <= kLongestHeader, "safetensors: '", path, "' is not a safetensors file",
-                    static_cast<uint32_t>(length) == kZip ? "\n  have  a zip archive\n  fix   load it as a file of torch.save" : "");
+  TORCH_CHECK_VALUE(
+      length <= kLongestHeader, "safetensors: '", path, "' is not a safetensors file",
+      static_cast<uint32_t>(length) == kZip ? "\n  have  a zip archive\n  fix   load it as a file of torch.save" : "");
   text.header.resize(length);
   read_bytes(file, path, text.header.data(), static_cast<int64_t>(length));
   return text;

@@ -41,20 +41,22 @@ at::ScalarType dtype_for(const Selection& selection, const ReadOptions& options,
   const auto required = options.dtype           ? options.dtype
                         : options.out.defined() ? std::optional(options.out.scalar_type())
                                                 : std::nullopt;
-  TORCH_CHECK_VALUE(!options.out.defined() || required == options.out.scalar_type(),
-                    where.to_string(), ": `out` has another dtype than asked for\n  have  ",
-                    h5::dtype_name(options.out.scalar_type()), "\n  fix   leave dtype out");
+  TORCH_CHECK_VALUE(!options.out.defined() || required == options.out.scalar_type(), where.to_string(),
+                    ": `out` has another dtype than asked for\n  have  ", h5::dtype_name(options.out.scalar_type()),
+                    "\n  fix   leave dtype out");
   TORCH_CHECK_TYPE(!decoder || !required || at::isFloatingType(*required), where.to_string(),
                    ": decoded values cannot be ", required ? h5::dtype_name(*required) : "",
                    "\n  have  missing values, which become NaN, or a scale"
                    "\n  fix   read as float32 or float64");
   const bool complex = c10::isComplexType(stored);
-  TORCH_CHECK_TYPE(!required || c10::isComplexType(*required) == complex, where.to_string(), ": ",
-                   complex ? "complex numbers cannot be read as " + h5::dtype_name(*required) : "numbers cannot be read as complex",
-                   "\n  have  stored ", h5::dtype_name(stored), "\n  fix   ",
-                   complex ? "read them as they are and use at::view_as_real" : "read as float and use at::complex");
-  TORCH_CHECK_TYPE(!decoder || !complex, where.to_string(), ": complex numbers cannot be decoded\n  have  attributes that scale ",
-                   h5::dtype_name(stored), "\n  fix   leave decode out, and scale them yourself");
+  TORCH_CHECK_TYPE(
+      !required || c10::isComplexType(*required) == complex, where.to_string(), ": ",
+      complex ? "complex numbers cannot be read as " + h5::dtype_name(*required) : "numbers cannot be read as complex",
+      "\n  have  stored ", h5::dtype_name(stored), "\n  fix   ",
+      complex ? "read them as they are and use at::view_as_real" : "read as float and use at::complex");
+  TORCH_CHECK_TYPE(!decoder || !complex, where.to_string(),
+                   ": complex numbers cannot be decoded\n  have  attributes that scale ", h5::dtype_name(stored),
+                   "\n  fix   leave decode out, and scale them yourself");
   return required.value_or(decoder ? decoder->dtype() : stored);
 }
 

@@ -49,7 +49,8 @@ DatasetTemplate read_dataset_template(const Selection& source, at::IntArrayRef s
   TORCH_CHECK_VALUE(source.shape().size() == shape.size() &&
                         std::equal(shape.begin() + free, shape.end(), source.shape().begin() + free),
                     where.to_string(), ": `like` has another shape\n  have  shape ", shape_string(shape), ", `like` ",
-                    shape_string(source.shape()), "\n  fix   select the rows that the tensor stands for, as in x[\"10:\"]");
+                    shape_string(source.shape()),
+                    "\n  fix   select the rows that the tensor stands for, as in x[\"10:\"]");
   size_t dim = 0;
   for (const Slice& slice : source.slices()) {
     if (slice.dropped) continue;

@@ -116,7 +116,8 @@ std::string some_names(std::vector<std::string> names, const std::string& prefix
 }
 
 [[noreturn]] void no_object(const h5::Where& where) {
-  TORCH_CHECK_VALUE(false, where.to_string(), ": it does not exist\n  have  no dataset or group of that name"
+  TORCH_CHECK_VALUE(false, where.to_string(),
+                    ": it does not exist\n  have  no dataset or group of that name"
                     "\n  fix   see keys() for the names");
 }
 
@@ -126,9 +127,8 @@ h5::Handle open_object(const FileState::Access& file, const std::string& path, c
 }
 
 [[noreturn]] void no_attribute(const std::string& name, const std::vector<std::string>& names, const h5::Where& where) {
-  TORCH_CHECK_VALUE(false, where.to_string(), ": no attribute \"", name, "\"",
-                    did_you_mean(name, names), "\n  have  ", names.empty() ? "no attributes" : c10::Join(", ", names),
-                    "\n  fix   use one of these names");
+  TORCH_CHECK_VALUE(false, where.to_string(), ": no attribute \"", name, "\"", did_you_mean(name, names), "\n  have  ",
+                    names.empty() ? "no attributes" : c10::Join(", ", names), "\n  fix   use one of these names");
 }
 
 AttributeValue attribute_or_throw(hid_t object, const std::string& name, const h5::Where& where) {
@@ -153,10 +153,9 @@ AttributeValue attribute_in(const Catalog& catalog, const std::string& object, c
 }
 
 void check_out(const at::Tensor& out, const std::vector<int64_t>& shape, const h5::Where& where) {
-  TORCH_CHECK_VALUE(out.is_contiguous() && out.device().is_cpu() && out.sizes() == shape,
-                    where.to_string(), ": `out` does not fit\n  have  a ",
-                    out.is_contiguous() ? "" : "non-contiguous ", out.device().str(),
-                    " tensor of shape ", shape_string(out.sizes()), ", selection of shape ",
+  TORCH_CHECK_VALUE(out.is_contiguous() && out.device().is_cpu() && out.sizes() == shape, where.to_string(),
+                    ": `out` does not fit\n  have  a ", out.is_contiguous() ? "" : "non-contiguous ",
+                    out.device().str(), " tensor of shape ", shape_string(out.sizes()), ", selection of shape ",
                     shape_string(shape), "\n  fix   give a contiguous CPU tensor of that shape");
 }
 
@@ -201,12 +200,12 @@ const std::vector<int64_t>& Dataset::chunks() const { return info_->chunks; }
 const std::vector<std::string>& Dataset::filters() const { return info_->filters; }
 
 at::ScalarType Dataset::dtype() const {
-  TORCH_CHECK_TYPE(info_->members.empty(), about("read", *this).to_string(), ": no tensor holds all of a compound\n  have  its members ",
-                   c10::Join(", ", members()), "\n  fix   read one of them, as x[\"", members().front(), "\"]");
+  TORCH_CHECK_TYPE(info_->members.empty(), about("read", *this).to_string(),
+                   ": no tensor holds all of a compound\n  have  its members ", c10::Join(", ", members()),
+                   "\n  fix   read one of them, as x[\"", members().front(), "\"]");
   TORCH_CHECK_TYPE(info_->dtype || info_->refusal.empty(), about("read", *this).to_string(), ": ", info_->refusal);
-  TORCH_CHECK_TYPE(info_->dtype.has_value(), about("read", *this).to_string(),
-                   ": no tensor holds its type ", type_name(), "\n  have  ", type_name(),
-                   "\n  fix   choose a dataset of numbers, or store it as one");
+  TORCH_CHECK_TYPE(info_->dtype.has_value(), about("read", *this).to_string(), ": no tensor holds its type ",
+                   type_name(), "\n  have  ", type_name(), "\n  fix   choose a dataset of numbers, or store it as one");
   return *info_->dtype;
 }
 
@@ -291,11 +290,10 @@ Selection Selection::select(const std::string& slices) const {
 
 Selection Selection::narrow(int64_t dim, int64_t begin, int64_t length) const {
   const int64_t at = dim < 0 ? dim + ndim() : dim;
-  TORCH_CHECK_VALUE(
-      at >= 0 && at < ndim() && begin >= 0 && length >= 0 && begin + length <= shape_[at],
-      about("narrow", dataset_).to_string(), ": rows ", begin, " to ", begin + length, " of dim ",
-      dim, " are out of range\n  have  a selection of shape ", shape_string(shape_),
-      "\n  fix   stay inside the selection");
+  TORCH_CHECK_VALUE(at >= 0 && at < ndim() && begin >= 0 && length >= 0 && begin + length <= shape_[at],
+                    about("narrow", dataset_).to_string(), ": rows ", begin, " to ", begin + length, " of dim ", dim,
+                    " are out of range\n  have  a selection of shape ", shape_string(shape_),
+                    "\n  fix   stay inside the selection");
   std::vector<Slice> inner = whole(shape_);
   inner[at] = {begin, length, 1, false};
   return {dataset_, compose(slices_, inner)};
@@ -352,9 +350,8 @@ std::vector<std::string> File::keys(const std::string& group) const {
   const h5::Where where{"keys", path(), in_quotes("group", group)};
   const std::string name = normalized(group);
   const auto access = state_->read(where);
-  TORCH_CHECK_VALUE(name.empty() || object_type(access, name) == H5O_TYPE_GROUP,
-                    where.to_string(), ": there is no such group\n  have  groups and datasets ",
-                    c10::Join(", ", links(access, "", where)),
+  TORCH_CHECK_VALUE(name.empty() || object_type(access, name) == H5O_TYPE_GROUP, where.to_string(),
+                    ": there is no such group\n  have  groups and datasets ", c10::Join(", ", links(access, "", where)),
                     "\n  fix   use one of the groups");
   return links(access, name, where);
 }
@@ -386,8 +383,8 @@ Dataset File::operator[](const std::string& name) const {
     const bool group = type == H5O_TYPE_GROUP;
     TORCH_CHECK_VALUE(false, "open: ", group ? "\"" : "no dataset \"", name,
                       group ? "\" is a group of file \"" : "\" in file \"", this->path(), "\"",
-                      group ? "" : did_you_mean(path, names), "\n  have  ",
-                      some_names(names, group ? path + "/" : ""), "\n  fix   name a dataset; keys() lists them");
+                      group ? "" : did_you_mean(path, names), "\n  have  ", some_names(names, group ? path + "/" : ""),
+                      "\n  fix   name a dataset; keys() lists them");
   }
   if (access.catalog) {
     const auto broken = access.catalog->broken.find(path);
@@ -418,8 +415,7 @@ void File::discard() noexcept { state_->discard(); }
 File open(const std::string& path, const std::string& mode, const OpenOptions& options) {
   const std::vector<std::string> modes = {"r", "w", "a"};
   const auto found = std::find(modes.begin(), modes.end(), mode);
-  TORCH_CHECK_VALUE(found != modes.end(), "open: file \"", path, "\": unknown mode \"", mode,
-                    "\"\n  have  \"", mode,
+  TORCH_CHECK_VALUE(found != modes.end(), "open: file \"", path, "\": unknown mode \"", mode, "\"\n  have  \"", mode,
                     "\"\n  fix   use \"r\" (read), \"w\" (make it new) or \"a\" (add to it)");
   return File(std::make_shared<FileState>(path, static_cast<Mode>(found - modes.begin()), options.allow_external));
 }

@@ -140,8 +140,8 @@ void refuse_missing(const at::Tensor& frames, const FrameField& field, const std
   for (int64_t dim = 0; dim < field.reader->rows().ndim(); ++dim) {
     rows.push_back(field.reader->rows()[dim].begin + place[static_cast<size_t>(dim) + 2]);
   }
-  TORCH_CHECK_VALUE(false, "loader: '", field.name, "' has a missing value (NaN) at ", shape_string(rows), ", channel ", place[1],
-                    "\n  have  step ", frame.step, " of '", field.reader->source(frame.source).path,
+  TORCH_CHECK_VALUE(false, "loader: '", field.name, "' has a missing value (NaN) at ", shape_string(rows), ", channel ",
+                    place[1], "\n  have  step ", frame.step, " of '", field.reader->source(frame.source).path,
                     "'\n  fix   say what missing values become: missing = {fill = 0, mask = true}");
 }
 

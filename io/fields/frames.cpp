@@ -21,8 +21,8 @@ int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast
 /// The dataset was another one when its head was read.
 void check_unchanged(bool unchanged, const Dataset& dataset, const std::string& required) {
   TORCH_CHECK_VALUE(unchanged, "read: dataset \"", dataset.name(), "\" of file \"", dataset.path(),
-                    "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", expected ", required,
-                    "\n  fix   leave files alone while they are read, and open them again");
+                    "\" has changed since it was opened\n  have  shape ", shape_string(dataset.shape()), ", expected ",
+                    required, "\n  fix   leave files alone while they are read, and open them again");
 }
 
 /// True where the elements of one step are not together, as [time, y, x] in Fortran's order.
@@ -138,7 +138,8 @@ void FrameReader::keep(const Key& key, const at::Tensor& frames) {
 /// The frame of a tensor, a view of it where its dims allow that.
 at::Tensor FrameReader::frame_of(const FrameSource& source, const FramePlace& place) const {
   at::Tensor values = source.values;
-  TORCH_CHECK_VALUE(source.changes < 0 || static_cast<int64_t>(values._version()) == source.changes, "read: the tensor \"", source.dataset,
+  TORCH_CHECK_VALUE(source.changes < 0 || static_cast<int64_t>(values._version()) == source.changes,
+                    "read: the tensor \"", source.dataset,
                     "\" has changed since it became a field\n  have  a write into it, number ", values._version(),
                     "\n  fix   leave it alone while it is read, or give a clone() of it");
   std::vector<int64_t> order, shape = {1};

@@ -133,7 +133,8 @@ at::Tensor no_moments(int64_t channels) {
 
 at::Tensor frame_moments(const at::Tensor& frame, const at::Tensor& weights) {
   const int64_t channels = frame.size(0), count = channels > 0 ? frame.numel() / channels : 0;
-  TORCH_CHECK_VALUE(!weights.defined() || weights.numel() == count, "moments: ", weights.numel(), " weights for ", count, " places");
+  TORCH_CHECK_VALUE(!weights.defined() || weights.numel() == count, "moments: ", weights.numel(), " weights for ",
+                    count, " places");
   at::Tensor moments = no_moments(channels);
   const double* by = weights.defined() ? weights.const_data_ptr<double>() : nullptr;
   auto out = moments.accessor<double, 2>();

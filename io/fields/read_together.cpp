@@ -62,9 +62,8 @@ void check_same(int64_t mine, const Selection& source, Communicator& group, cons
   at::Tensor extremes = at::tensor({mine, -mine}, at::kLong);
   group.all_reduce(extremes, ReduceOp::kMax);
   TORCH_CHECK_VALUE(extremes[0].item<int64_t>() == -extremes[1].item<int64_t>(), where.to_string(),
-                    ": the ranks selected different data\n  have  here shape ",
-                    shape_string(source.shape()), " of ", source.dataset().type_name(),
-                    "\n  fix   pass the same dataset and selection on every rank");
+                    ": the ranks selected different data\n  have  here shape ", shape_string(source.shape()), " of ",
+                    source.dataset().type_name(), "\n  fix   pass the same dataset and selection on every rank");
 }
 
 /// The dims the other way round.

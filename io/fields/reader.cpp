@@ -154,9 +154,10 @@ DatasetInfo read_info(hid_t file, hid_t dataset, const std::string& name, const 
 DatasetInfo member_info(hid_t dataset, const DatasetInfo& info, const std::string& member, const h5::Where& where) {
   const std::string all = c10::Join(", ", info.members);
   const bool known = std::find(info.members.begin(), info.members.end(), member) != info.members.end();
-  TORCH_CHECK_VALUE(known, where.to_string(), ": no member \"", member, "\"", did_you_mean(member, info.members), "\n  have  ",
-                    info.members.empty() ? info.type_name + ", which has no members" : "a compound of " + all,
-                    "\n  fix   ", info.members.empty() ? "select rows, as \"0:100, ::2\"" : "name one of these members");
+  TORCH_CHECK_VALUE(
+      known, where.to_string(), ": no member \"", member, "\"", did_you_mean(member, info.members), "\n  have  ",
+      info.members.empty() ? info.type_name + ", which has no members" : "a compound of " + all, "\n  fix   ",
+      info.members.empty() ? "select rows, as \"0:100, ::2\"" : "name one of these members");
   DatasetInfo found;
   found.name = info.name;
   found.shape = info.shape;
@@ -174,8 +175,9 @@ DatasetInfo member_info(hid_t dataset, const DatasetInfo& info, const std::strin
   if (!found.dtype) found.members = h5::member_names(type.get(), where);
   const bool text = found.type_name == "string";
   TORCH_CHECK_TYPE(found.dtype || !found.members.empty(), where.to_string(), ": member \"", member, "\" holds ",
-                   text ? "text" : "no numbers", "\n  have  a compound of ", all, "; \"", member, "\" is a ", found.type_name,
-                   "\n  fix   choose a member of numbers, or store ", text ? "strings" : "it", " as a dataset of its own");
+                   text ? "text" : "no numbers", "\n  have  a compound of ", all, "; \"", member, "\" is a ",
+                   found.type_name, "\n  fix   choose a member of numbers, or store ", text ? "strings" : "it",
+                   " as a dataset of its own");
   return found;
 }
 
@@ -319,11 +321,10 @@ void Reader::read_library(const std::vector<Slice>& slices, at::ScalarType dtype
   if (status >= 0) return;
   if (checks) h5::refuse_clipped(dtype, info_.type_name, where_);
   for (const auto& filter : info_.filters) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        filter.find("not available") == std::string::npos, where_.to_string(),
-        ": compressed with ", filter, "\n  have  chunks of ", shape_string(info_.chunks),
-        ", an HDF5 library without that filter\n  fix   write it again with gzip (h5py: "
-        "compression=\"gzip\"), or set HDF5_PLUGIN_PATH to a folder with its plugin");
+    TORCH_CHECK_NOT_IMPLEMENTED(filter.find("not available") == std::string::npos, where_.to_string(),
+                                ": compressed with ", filter, "\n  have  chunks of ", shape_string(info_.chunks),
+                                ", an HDF5 library without that filter\n  fix   write it again with gzip (h5py: "
+                                "compression=\"gzip\"), or set HDF5_PLUGIN_PATH to a folder with its plugin");
   }
   h5::fail(where_, "read it");
 }

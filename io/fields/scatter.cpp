@@ -21,8 +21,8 @@ namespace moonhalo::io {
 at::Tensor read_block(const Selection& source, const ShardSpec& spec, const ReadOptions& options,
                       const BlockHalo& halo) {
   TORCH_CHECK_VALUE(source.shape() == spec.global_shape(), "read_block: a selection of shape ",
-                    shape_string(source.shape()), " is not the spec's tensor\n  have  ",
-                    spec.to_string(), "\n  fix   make the spec from the selection's shape");
+                    shape_string(source.shape()), " is not the spec's tensor\n  have  ", spec.to_string(),
+                    "\n  fix   make the spec from the selection's shape");
   Selection block = source;
   for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
     Interval rows = spec.block_range(dim, spec.mesh()->rank());
@@ -41,9 +41,8 @@ SpecPtr spec_of(const io::Selection& source, const MeshPtr& mesh, const std::vec
                 const io::h5::Where& where) {
   for (const auto& placement : placements) {
     TORCH_CHECK_VALUE(!placement.is_partial(), where.to_string(), ": ", placement.to_string(),
-                      " is not a way to hold a dataset\n  have  ", source.dataset().type_name(),
-                      " of shape ", shape_string(source.shape()),
-                      "\n  fix   use Shard(dim) or Replicate()");
+                      " is not a way to hold a dataset\n  have  ", source.dataset().type_name(), " of shape ",
+                      shape_string(source.shape()), "\n  fix   use Shard(dim) or Replicate()");
   }
   return make_spec(mesh, source.shape(), placements);
 }

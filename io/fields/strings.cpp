@@ -32,8 +32,8 @@ std::vector<std::string> stored_strings(const Selection& source, Reader& reader,
 std::vector<std::string> read_strings(const Selection& source) {
   const Dataset& dataset = source.dataset();
   const h5::Where where{"strings", dataset.path(), "dataset \"" + dataset.name() + "\""};
-  TORCH_CHECK_TYPE(dataset.type_name() == "string", where.to_string(), ": it holds no text\n  have  ", dataset.type_name(),
-                   "\n  fix   read() gives numbers as a tensor");
+  TORCH_CHECK_TYPE(dataset.type_name() == "string", where.to_string(), ": it holds no text\n  have  ",
+                   dataset.type_name(), "\n  fix   read() gives numbers as a tensor");
   Reader reader(*dataset.file(), dataset.info(), source.slices(), where);
   if (dataset.file()->has_catalog()) return stored_strings(source, reader, where);
   const Selected selected = reader.select(source.slices());

@@ -159,7 +159,8 @@ class SharedWrite {
       });
     }
     TORCH_CHECK_VALUE(identical && at::equal(known, coordinates.values), where_.to_string(), ": dimension \"",
-                      coordinates.name, "\" has other coordinates\n  have  those of an earlier dataset, and those of "
+                      coordinates.name,
+                      "\" has other coordinates\n  have  those of an earlier dataset, and those of "
                       "`like`\n  fix   write it into another group or file, or give dims of other names");
   }
 

@@ -51,15 +51,14 @@ h5::Handle layout(at::IntArrayRef shape, int64_t element_size, const WriteOption
   h5::Handle list = h5::new_dataset_list(where);
   const bool empty = !grows && std::find(shape.begin(), shape.end(), 0) != shape.end();
   const bool chunked = grows || !options.chunks.empty() || options.compression > 0;
-  TORCH_CHECK_VALUE(options.compression >= 0 && options.compression <= 9, where.to_string(),
-                    ": compression ", options.compression, " is not a gzip level\n  have  ",
-                    options.compression, "\n  fix   use 1 (fast) to 9 (small), or 0 for none");
-  TORCH_CHECK_VALUE(
-      options.chunks.empty() ||
-          (options.chunks.size() == shape.size() &&
-           std::all_of(options.chunks.begin(), options.chunks.end(), [](auto n) { return n > 0; })),
-      where.to_string(), ": chunks ", shape_string(options.chunks), " do not fit\n  have  shape ",
-      shape_string(shape), "\n  fix   give one size of at least 1 per dimension");
+  TORCH_CHECK_VALUE(options.compression >= 0 && options.compression <= 9, where.to_string(), ": compression ",
+                    options.compression, " is not a gzip level\n  have  ", options.compression,
+                    "\n  fix   use 1 (fast) to 9 (small), or 0 for none");
+  TORCH_CHECK_VALUE(options.chunks.empty() ||
+                        (options.chunks.size() == shape.size() &&
+                         std::all_of(options.chunks.begin(), options.chunks.end(), [](auto n) { return n > 0; })),
+                    where.to_string(), ": chunks ", shape_string(options.chunks), " do not fit\n  have  shape ",
+                    shape_string(shape), "\n  fix   give one size of at least 1 per dimension");
   if (!chunked || empty || shape.empty()) {
     h5::checked(where, "choose its layout", [&] { return H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY); });
     h5::checked(where, "choose its layout", [&] { return H5Pset_fill_time(list.get(), H5D_FILL_TIME_NEVER); });
@@ -95,8 +94,8 @@ void remove_existing(const FileState::Access& file, const std::string& path, con
 }
 
 void check_labels(at::IntArrayRef shape, const std::vector<std::string>& dims, const h5::Where& where) {
-  TORCH_CHECK_VALUE(dims.empty() || dims.size() == shape.size(), where.to_string(), ": ", dims.size(),
-                    " names for ", shape.size(), " dimensions\n  have  ", c10::Join(", ", dims),
+  TORCH_CHECK_VALUE(dims.empty() || dims.size() == shape.size(), where.to_string(), ": ", dims.size(), " names for ",
+                    shape.size(), " dimensions\n  have  ", c10::Join(", ", dims),
                     "\n  fix   give one name per dimension");
 }
 
@@ -113,8 +112,8 @@ std::string normalized(const std::string& path) {
 }
 
 void refuse_elsewhere(hid_t file, hid_t object, const h5::Where& where) {
-  TORCH_CHECK_VALUE(h5::is_in_file(file, object, where), where.to_string(), ": it is in another file\n  have  a link that leads there",
-                    "\n  fix   open that file for writing");
+  TORCH_CHECK_VALUE(h5::is_in_file(file, object, where), where.to_string(),
+                    ": it is in another file\n  have  a link that leads there", "\n  fix   open that file for writing");
 }
 
 /// The groups that a new dataset is to stand in, as far as they are there.
@@ -182,16 +181,16 @@ at::Tensor plain_data(const at::Tensor& tensor) {
 
 void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block, const h5::Where& where) {
   const DatasetInfo info = read_info(dataset, dataset, "", where);
-  TORCH_CHECK_TYPE(info.dtype, where.to_string(), ": a tensor cannot be written to type ",
-                   info.type_name, "\n  have  a tensor of dtype ",
-                   h5::dtype_name(block.scalar_type()), "\n  fix   write to a dataset of numbers");
+  TORCH_CHECK_TYPE(info.dtype, where.to_string(), ": a tensor cannot be written to type ", info.type_name,
+                   "\n  have  a tensor of dtype ", h5::dtype_name(block.scalar_type()),
+                   "\n  fix   write to a dataset of numbers");
   bool fits = offsets.size() == info.shape.size() && block.sizes().size() == info.shape.size();
   for (size_t dim = 0; fits && dim < offsets.size(); ++dim) {
     fits = offsets[dim] >= 0 && offsets[dim] + block.size(static_cast<int64_t>(dim)) <= info.shape[dim];
   }
-  TORCH_CHECK_VALUE(fits, where.to_string(), ": a block of shape ", shape_string(block.sizes()),
-                    " at ", shape_string(offsets), " does not fit\n  have  shape ",
-                    shape_string(info.shape), "\n  fix   stay inside the dataset");
+  TORCH_CHECK_VALUE(fits, where.to_string(), ": a block of shape ", shape_string(block.sizes()), " at ",
+                    shape_string(offsets), " does not fit\n  have  shape ", shape_string(info.shape),
+                    "\n  fix   stay inside the dataset");
   if (block.numel() == 0) return;
   const at::Tensor data = plain_data(block).to(*info.dtype);
   const h5::Handle file_type = h5::type_of(dataset, where);
@@ -213,7 +212,8 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
 std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, const std::string& name,
                                                at::IntArrayRef rows, at::ScalarType dtype, const WriteOptions& options,
                                                const h5::Where& where) {
-  TORCH_CHECK_VALUE(!rows.empty(), where.to_string(), ": a tensor without dimensions has no rows\n  have  a scalar"
+  TORCH_CHECK_VALUE(!rows.empty(), where.to_string(),
+                    ": a tensor without dimensions has no rows\n  have  a scalar"
                     "\n  fix   append x:reshape{1}, or {3} for the number 3");
   const bool there = h5::link_exists(file.id, name, file.links);
   h5::Handle dataset = there ? h5::open_dataset(file.id, "/" + name, 0, nullptr, where) : h5::Handle();
@@ -226,17 +226,19 @@ std::pair<h5::Handle, int64_t> grow_dataset_in(const FileState::Access& file, co
   const h5::Handle space = h5::space_of(dataset.get(), where);
   std::vector<hsize_t> most(info.shape.size());
   h5::checked(where, "read its shape", [&] { return H5Sget_simple_extent_dims(space.get(), nullptr, most.data()); });
-  TORCH_CHECK_VALUE(!most.empty() && most[0] == H5S_UNLIMITED && !info.chunks.empty() && info.damage.empty(), where.to_string(),
-                    ": it cannot grow\n  have  a dataset of fixed shape ", shape_string(info.shape),
+  TORCH_CHECK_VALUE(!most.empty() && most[0] == H5S_UNLIMITED && !info.chunks.empty() && info.damage.empty(),
+                    where.to_string(), ": it cannot grow\n  have  a dataset of fixed shape ", shape_string(info.shape),
                     "\n  fix   let append() make it, or make it with an unlimited first dimension");
-  TORCH_CHECK_VALUE(info.shape.size() == rows.size() && std::equal(rows.begin() + 1, rows.end(), info.shape.begin() + 1),
-                    where.to_string(), ": rows of another shape\n  have  shape ", shape_string(rows), " for a dataset of shape ",
-                    shape_string(info.shape), "\n  fix   append tensors that differ in their first dimension only");
+  TORCH_CHECK_VALUE(
+      info.shape.size() == rows.size() && std::equal(rows.begin() + 1, rows.end(), info.shape.begin() + 1),
+      where.to_string(), ": rows of another shape\n  have  shape ", shape_string(rows), " for a dataset of shape ",
+      shape_string(info.shape), "\n  fix   append tensors that differ in their first dimension only");
   TORCH_CHECK_TYPE(info.dtype == dtype, where.to_string(), ": rows of another dtype\n  have  ", h5::dtype_name(dtype),
                    " for a dataset of ", info.type_name, "\n  fix   convert the tensor to one of numbers");
-  TORCH_CHECK_VALUE(options.dims.empty() || options.dims == h5::dimension_names(dataset.get(), name, rows.size(), where),
-                    where.to_string(), ": dims of another order or name than it has\n  have  ", c10::Join(", ", options.dims),
-                    "\n  fix   leave `dims` out, or give those of the first append");
+  TORCH_CHECK_VALUE(
+      options.dims.empty() || options.dims == h5::dimension_names(dataset.get(), name, rows.size(), where),
+      where.to_string(), ": dims of another order or name than it has\n  have  ", c10::Join(", ", options.dims),
+      "\n  fix   leave `dims` out, or give those of the first append");
   std::vector<hsize_t> shape(info.shape.begin(), info.shape.end());
   shape[0] += static_cast<hsize_t>(rows[0]);
   h5::checked(where, "let it grow", [&] { return H5Dset_extent(dataset.get(), shape.data()); });

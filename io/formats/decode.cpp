@@ -65,8 +65,7 @@ struct DecoderReader {
   std::optional<Number> number(const char* name) {
     const auto list = numbers(name);
     if (list.empty()) return std::nullopt;
-    TORCH_CHECK_VALUE(list.size() == 1, where.to_string(), ": attribute \"", name, "\" has ",
-                      list.size(),
+    TORCH_CHECK_VALUE(list.size() == 1, where.to_string(), ": attribute \"", name, "\" has ", list.size(),
                       " values where one is needed\n  have  a list"
                       "\n  fix   read without decode");
     return list.front();
@@ -156,8 +155,8 @@ std::optional<Decoder> Decoder::read(const AttributeLookup& attributes, at::Scal
   }
 
   const auto range = reader.numbers("valid_range");
-  TORCH_CHECK_VALUE(range.empty() || range.size() == 2, where.to_string(),
-                    ": attribute \"valid_range\" has ", range.size(),
+  TORCH_CHECK_VALUE(range.empty() || range.size() == 2, where.to_string(), ": attribute \"valid_range\" has ",
+                    range.size(),
                     " values, not 2"
                     "\n  have  no lower and upper bound\n  fix   read without decode");
   auto low = reader.number("valid_min");
@@ -284,8 +283,7 @@ void Decoder::run(const at::Tensor& stored, Value* values) const {
 }
 
 void Decoder::apply(const at::Tensor& stored, const at::Tensor& values) const {
-  TORCH_INTERNAL_ASSERT(stored.is_contiguous() && values.is_contiguous() &&
-                        stored.numel() == values.numel());
+  TORCH_INTERNAL_ASSERT(stored.is_contiguous() && values.is_contiguous() && stored.numel() == values.numel());
   if (values.scalar_type() == at::kDouble) {
     run(stored, values.mutable_data_ptr<double>());
   } else {

@@ -211,8 +211,8 @@ Handle read_access(const Where& where) { return access_with({nullptr}, where); }
 Handle write_access(WriteStatus& status, const Where& where) { return access_with({&status}, where); }
 
 void check_written(const WriteStatus& status, const Where& where) {
-  TORCH_CHECK(status.error == 0, where.to_string(), ": cannot write it\n  have  ",
-              std::strerror(status.error), disk_remedy(status.error));
+  TORCH_CHECK(status.error == 0, where.to_string(), ": cannot write it\n  have  ", std::strerror(status.error),
+              disk_remedy(status.error));
 }
 
 }  // namespace moonhalo::io::h5

@@ -139,7 +139,8 @@ void FileState::refuse_unwritable(const h5::Where& where) const {
 }
 
 void FileState::refuse_failed(const h5::Where& where) const {
-  TORCH_CHECK(failure_.empty(), where.to_string(), ": an earlier write failed, and half a file is never finished\n  have  ", failure_,
+  TORCH_CHECK(failure_.empty(), where.to_string(),
+              ": an earlier write failed, and half a file is never finished\n  have  ", failure_,
               "\n  fix   write the file again once that is corrected; what was there before is untouched");
 }
 
@@ -172,8 +173,8 @@ void FileState::note_refusal(const c10::Error& error) {
 
 /// A program that caught the refusal and calls close() does so on purpose; one that drops the handle may not.
 void FileState::refuse_dropped() const {
-  TORCH_CHECK(refusal_.empty(), "close: file \"", path_, "\": it was dropped after a write that was refused\n  have  ", refusal_,
-              "\n  fix   repeat that write, or call close() if the file is complete without it");
+  TORCH_CHECK(refusal_.empty(), "close: file \"", path_, "\": it was dropped after a write that was refused\n  have  ",
+              refusal_, "\n  fix   repeat that write, or call close() if the file is complete without it");
 }
 
 void FileState::fail(const std::string& message) {
@@ -184,8 +185,10 @@ void FileState::fail(const std::string& message) {
 FileState::Access FileState::write(const h5::Where& where) {
   std::unique_lock lock(mutex_);
   refuse_unwritable(where);
-  TORCH_CHECK_VALUE(!follows_, where.to_string(), ": another rank owns the file\n  have  a mesh whose first rank is not that of the "
-                    "tensors before\n  fix   write tensors of one mesh into a file, or of slices that hold its first rank");
+  TORCH_CHECK_VALUE(
+      !follows_, where.to_string(),
+      ": another rank owns the file\n  have  a mesh whose first rank is not that of the "
+      "tensors before\n  fix   write tensors of one mesh into a file, or of slices that hold its first rank");
   begin(where);
   return {file_.get(), links_.get(), nullptr, {}, std::move(lock)};
 }
@@ -291,8 +294,8 @@ void FileState::follow(const CommunicatorPtr& group, const std::string& unfinish
     lock_ = FileLock(::open(unfinished.c_str(), O_RDWR | O_CLOEXEC));
     const int error = errno;
     follows_ = true;
-    TORCH_CHECK(lock_.descriptor() >= 0, where.to_string(), ": cannot open \"", unfinished, "\"\n  have  ", std::strerror(error),
-                disk_remedy(error));
+    TORCH_CHECK(lock_.descriptor() >= 0, where.to_string(), ": cannot open \"", unfinished, "\"\n  have  ",
+                std::strerror(error), disk_remedy(error));
   }
   join(group);
 }

@@ -38,8 +38,9 @@ std::vector<std::string> names_in(const fs::path& folder) {
 std::vector<std::string> in_folder(const std::string& source) {
   std::vector<std::string> names = names_in(source), found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found), has_known_ending);
-  TORCH_CHECK_VALUE(!found.empty(), "data.open: no file of a known format in the folder '", source, "'\n  have  ", names.size(),
-                    " other entries\n  fix   give a pattern such as \"", source, "/*.bin\" if their names end in another way");
+  TORCH_CHECK_VALUE(!found.empty(), "data.open: no file of a known format in the folder '", source, "'\n  have  ",
+                    names.size(), " other entries\n  fix   give a pattern such as \"", source,
+                    "/*.bin\" if their names end in another way");
   return found;
 }
 
@@ -47,8 +48,8 @@ std::vector<std::string> matches(const std::string& pattern) {
   glob_t result{};
   const std::unique_ptr<glob_t, decltype(&globfree)> owner(&result, globfree);
   const int status = ::glob(pattern.c_str(), 0, nullptr, &result);
-  TORCH_CHECK(status == 0 || status == GLOB_NOMATCH, "data.open: cannot list '", pattern, "': ",
-              status == GLOB_NOSPACE ? "out of memory" : "a folder cannot be read");
+  TORCH_CHECK(status == 0 || status == GLOB_NOMATCH, "data.open: cannot list '", pattern,
+              "': ", status == GLOB_NOSPACE ? "out of memory" : "a folder cannot be read");
   return {result.gl_pathv, result.gl_pathv + result.gl_pathc};
 }
 
@@ -62,8 +63,8 @@ std::vector<std::string> matches(const std::string& pattern) {
   if (folder.empty()) {
     for (auto& name : names) name = name.substr(2);  // names_in(".") gives "./name"
   }
-  TORCH_CHECK_VALUE(false, "data.open: no file matches '", source, "'", did_you_mean(source, names), "\n  have  ", names.size(),
-                    " entries in '", place.string(), "'\n  fix   look at the name, or the pattern");
+  TORCH_CHECK_VALUE(false, "data.open: no file matches '", source, "'", did_you_mean(source, names), "\n  have  ",
+                    names.size(), " entries in '", place.string(), "'\n  fix   look at the name, or the pattern");
 }
 
 }  // namespace

@@ -26,16 +26,15 @@ void explain_path(const std::string& path) {
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
       names.push_back(entry.path().filename().string());
     }
-    TORCH_CHECK_VALUE(false, "open: file \"", path, "\" does not exist",
-                      did_you_mean(file.filename().string(), names), "\n  have  folder ",
-                      fs::absolute(folder, ignored).lexically_normal().string(),
+    TORCH_CHECK_VALUE(false, "open: file \"", path, "\" does not exist", did_you_mean(file.filename().string(), names),
+                      "\n  have  folder ", fs::absolute(folder, ignored).lexically_normal().string(),
                       fs::is_directory(folder, ignored) ? "" : " (does not exist either)",
                       "\n  fix   give the path from there, or an absolute one");
   }
-  TORCH_CHECK_VALUE(
-      !fs::is_directory(file, ignored), "open: \"", path,
-      "\" is a folder\n  have  a folder without zarr.json, .zgroup or .zarray\n  fix   name a file in it, or the folder of "
-      "a Zarr group or array");
+  TORCH_CHECK_VALUE(!fs::is_directory(file, ignored), "open: \"", path,
+                    "\" is a folder\n  have  a folder without zarr.json, .zgroup or .zarray\n  fix   name a file in "
+                    "it, or the folder of "
+                    "a Zarr group or array");
 }
 
 void explain_content(const std::string& path) {
@@ -48,16 +47,15 @@ void explain_content(const std::string& path) {
   const std::string magic(head.data(), static_cast<size_t>(stream.gcount()));
   const bool zip = magic.starts_with("PK");
   const bool classic = magic == "CDF\1" || magic == "CDF\2" || magic == "CDF\5";
-  TORCH_CHECK_VALUE(
-      false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
-      magic.empty() ? "an empty file"
-      : classic     ? "a NetCDF-3 (classic) file"
-      : zip         ? "a zip archive, as .npz and .pt files are"
-                    : "other content",
-      "\n  fix   ",
-      classic ? "open it with mode \"r\", or make it NetCDF-4 to add to it: nccopy -k nc4 OLD.nc NEW.nc"
-      : zip   ? "save its arrays one by one with numpy.save, or in HDF5"
-              : "give an HDF5, NetCDF, Zarr or .npy file");
+  TORCH_CHECK_VALUE(false, "open: file \"", path, "\" is not an HDF5 file", "\n  have  ",
+                    magic.empty() ? "an empty file"
+                    : classic     ? "a NetCDF-3 (classic) file"
+                    : zip         ? "a zip archive, as .npz and .pt files are"
+                                  : "other content",
+                    "\n  fix   ",
+                    classic ? "open it with mode \"r\", or make it NetCDF-4 to add to it: nccopy -k nc4 OLD.nc NEW.nc"
+                    : zip   ? "save its arrays one by one with numpy.save, or in HDF5"
+                            : "give an HDF5, NetCDF, Zarr or .npy file");
 }
 
 }  // namespace
@@ -84,10 +82,8 @@ Handle open_file(const std::string& path) {
   if (id < 0) {
     TORCH_CHECK_VALUE(said.find("truncated file") == std::string::npos, "open: file \"", path,
                       "\" is cut short\n  have  ", std::filesystem::file_size(path),
-                      " bytes, fewer than its header promises (", said,
-                      ")\n  fix   copy or download it again");
-    TORCH_CHECK(false, "open: file \"", path, "\": cannot open it\n  have  ", said, "\n  fix   ",
-                remedy(said));
+                      " bytes, fewer than its header promises (", said, ")\n  fix   copy or download it again");
+    TORCH_CHECK(false, "open: file \"", path, "\": cannot open it\n  have  ", said, "\n  fix   ", remedy(said));
   }
   return Handle(id, H5Fclose);
 }

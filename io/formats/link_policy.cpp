@@ -117,8 +117,8 @@ Handle LinkPolicy::open_source(hid_t inside, const std::string& file, const std:
   if (file == ".") return make(where, "find its file", H5Fclose, [&] { return H5Iget_file_id(inside); });
   const std::string from = name_of(inside);
   const std::string why = refusal(from, file);
-  TORCH_CHECK_VALUE(why.empty(), where.to_string(), ": it is virtual, and a source is ", why, "\n  have  source \"", file,
-                    "\", dataset \"", name, "\"", why.starts_with("missing") ? kFetch : kFix);
+  TORCH_CHECK_VALUE(why.empty(), where.to_string(), ": it is virtual, and a source is ", why, "\n  have  source \"",
+                    file, "\", dataset \"", name, "\"", why.starts_with("missing") ? kFetch : kFix);
   std::error_code ignored;
   const fs::path beside = fs::path(from).parent_path() / file;
   return open_file(fs::exists(beside, ignored) ? beside.string() : file);
@@ -142,8 +142,9 @@ int LinkPolicy::check_source(hid_t inside, const Source& source, const Where& wh
 std::set<uint64_t> LinkPolicy::blocks_of_files(const std::string& from, const SourceName& file,
                                                const Where& where) const {
   const auto folder = file.folder();
-  TORCH_CHECK_VALUE(folder, where.to_string(), ": it is virtual, and the folders of its sources have numbers\n  have  source \"",
-                    file.of(0), "\" and those of other numbers", kFix);
+  TORCH_CHECK_VALUE(folder, where.to_string(),
+                    ": it is virtual, and the folders of its sources have numbers\n  have  source \"", file.of(0),
+                    "\" and those of other numbers", kFix);
   const fs::path beside = fs::path(from).parent_path(), target = canonical_path(from).parent_path(), below = *folder;
   using Places = std::vector<fs::path>;
   std::set<uint64_t> blocks, elsewhere;
@@ -151,8 +152,9 @@ std::set<uint64_t> LinkPolicy::blocks_of_files(const std::string& from, const So
   for (const fs::path& place : below.is_absolute() ? Places{beside, target, ""} : Places{below, target / below})
     add_blocks_in(place, file, elsewhere);
   for (const uint64_t block : elsewhere) {
-    TORCH_CHECK_VALUE(blocks.contains(block), where.to_string(), ": it is virtual, and a source is outside the file's folder",
-                      "\n  have  source \"", file.of(block), "\", which is missing there", kFix);
+    TORCH_CHECK_VALUE(blocks.contains(block), where.to_string(),
+                      ": it is virtual, and a source is outside the file's folder", "\n  have  source \"",
+                      file.of(block), "\", which is missing there", kFix);
   }
   return blocks;
 }
@@ -160,8 +162,9 @@ std::set<uint64_t> LinkPolicy::blocks_of_files(const std::string& from, const So
 std::set<uint64_t> LinkPolicy::blocks_of_group(hid_t inside, const std::string& file, const SourceName& name,
                                                const Where& where) const {
   const auto group = name.folder();
-  TORCH_CHECK_VALUE(group, where.to_string(), ": it is virtual, and the groups of its sources have numbers\n  have  dataset \"",
-                    name.of(0), "\" and those of other numbers", kFix);
+  TORCH_CHECK_VALUE(group, where.to_string(),
+                    ": it is virtual, and the groups of its sources have numbers\n  have  dataset \"", name.of(0),
+                    "\" and those of other numbers", kFix);
   const std::string path = group->empty() ? "/" : *group;
   const Handle opened = open_source(inside, file, name.of(0), where), links = property_list(H5P_LINK_ACCESS, where);
   watch(links.get(), where);
@@ -197,8 +200,9 @@ int LinkPolicy::check_storage(hid_t dataset, const Where& where, int depth, Heig
   const Place place{canonical_path(name_of(dataset)).string(), info.addr};
   const auto [known, is_new] = heights.emplace(place, kDeepest);  // which a circle comes upon
   const auto check_depth = [&](int height) {
-    TORCH_CHECK_VALUE(depth + height < kDeepest, where.to_string(), ": it is virtual, of sources that are virtual, more than ",
-                      kDeepest, " deep\n  have  a file that may lead in a circle", kFix);
+    TORCH_CHECK_VALUE(depth + height < kDeepest, where.to_string(),
+                      ": it is virtual, of sources that are virtual, more than ", kDeepest,
+                      " deep\n  have  a file that may lead in a circle", kFix);
   };
   check_depth(is_new ? 0 : known->second);
   if (!is_new) return known->second;
@@ -210,8 +214,9 @@ int LinkPolicy::check_storage(hid_t dataset, const Where& where, int depth, Heig
     hsize_t size = 0;
     checked(where, "read its storage",
             [&] { return H5Pget_external(list.get(), 0, name.size() - 1, name.data(), &offset, &size); });
-    TORCH_CHECK_VALUE(false, where.to_string(), ": its elements are the bytes of another file\n  have  external raw storage \"",
-                      name.data(), "\"", kFix);
+    TORCH_CHECK_VALUE(false, where.to_string(),
+                      ": its elements are the bytes of another file\n  have  external raw storage \"", name.data(),
+                      "\"", kFix);
   }
   int height = 0;
   if (checked(where, "read its layout", [&] { return H5Pget_layout(list.get()); }) == H5D_VIRTUAL) {

@@ -62,7 +62,8 @@ class HeadParser {
   }
 
   void check(bool good, const std::string& damage) const {
-    TORCH_CHECK_VALUE(good, "open: file \"", path_, "\": damaged .npy head\n  have  ", damage, "\n  fix   copy it again, or save it again");
+    TORCH_CHECK_VALUE(good, "open: file \"", path_, "\": damaged .npy head\n  have  ", damage,
+                      "\n  fix   copy it again, or save it again");
   }
 
  private:
@@ -138,8 +139,9 @@ std::string bytes_at(const std::string& path, int file, uint64_t offset, uint64_
   const int64_t got = read_into(file, {{text.data(), static_cast<int64_t>(bytes)}}, offset);
   TORCH_CHECK(got >= 0, "open: file \"", path, "\": cannot read it\n  have  ", std::strerror(errno),
               "\n  fix   check the disk, or copy the file again");
-  TORCH_CHECK_VALUE(static_cast<uint64_t>(got) == bytes, "open: file \"", path, "\" is cut short\n  have  it ends in its head, at byte ",
-                    offset + static_cast<uint64_t>(got), "\n  fix   copy it again, or save it again");
+  TORCH_CHECK_VALUE(static_cast<uint64_t>(got) == bytes, "open: file \"", path,
+                    "\" is cut short\n  have  it ends in its head, at byte ", offset + static_cast<uint64_t>(got),
+                    "\n  fix   copy it again, or save it again");
   return text;
 }
 
@@ -160,9 +162,10 @@ void check_size(const HeadParser& head, const std::string& path, const DatasetIn
     fits = fits && !__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes);
   head.check(fits && bytes <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
              "a shape of more elements than a file can have");
-  TORCH_CHECK_VALUE(!info.refusal.empty() || bytes <= file_bytes - *info.offset, "open: file \"", path, "\" is cut short\n  have  ",
-                    file_bytes - *info.offset, " bytes behind the head, shape ", shape_string(head.shape), " of ", info.type_name, " has ",
-                    bytes, "\n  fix   copy it again, or save it again");
+  TORCH_CHECK_VALUE(!info.refusal.empty() || bytes <= file_bytes - *info.offset, "open: file \"", path,
+                    "\" is cut short\n  have  ", file_bytes - *info.offset, " bytes behind the head, shape ",
+                    shape_string(head.shape), " of ", info.type_name, " has ", bytes,
+                    "\n  fix   copy it again, or save it again");
 }
 
 std::string descr_of(at::ScalarType dtype) {
@@ -199,8 +202,9 @@ std::unique_ptr<Catalog> read_npy(const std::string& path) {
               std::strerror(errno), "\n  fix   check the disk and its permissions");
   const std::string version = bytes_at(path, file.get(), kMagicBytes, 2);
   const int major = static_cast<unsigned char>(version[0]), minor = static_cast<unsigned char>(version[1]);
-  TORCH_CHECK_VALUE(major >= 1 && major <= 3 && minor == 0, "open: file \"", path, "\": unknown version of .npy\n  have  ", major, ".",
-                    minor, ", known are 1.0, 2.0 and 3.0\n  fix   save it again with numpy.save");
+  TORCH_CHECK_VALUE(major >= 1 && major <= 3 && minor == 0, "open: file \"", path,
+                    "\": unknown version of .npy\n  have  ", major, ".", minor,
+                    ", known are 1.0, 2.0 and 3.0\n  fix   save it again with numpy.save");
   const size_t count_bytes = major == 1 ? 2 : 4;
   const std::string count = bytes_at(path, file.get(), kMagicBytes + 2, count_bytes);
   uint64_t length = 0;
@@ -242,7 +246,8 @@ std::unique_ptr<Catalog> read_npy(const std::string& path) {
 
 void write_npy(const std::string& path, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(is_known_to_numpy(tensor.scalar_type()), "files.write_npy: file \"", path, "\": numpy has no dtype ",
-                   h5::dtype_name(tensor.scalar_type()), "\n  have  a tensor of it\n  fix   convert it to float32 first");
+                   h5::dtype_name(tensor.scalar_type()),
+                   "\n  have  a tensor of it\n  fix   convert it to float32 first");
   const at::Tensor data = materialize_lazy_bits(tensor.detach()).to(at::kCPU).contiguous();
   std::string shape;
   for (const int64_t extent : data.sizes()) shape += std::to_string(extent) + (data.dim() == 1 ? "," : ", ");

@@ -21,8 +21,8 @@ void read_run(int file, char* out, uint64_t offset, size_t bytes, const h5::Wher
   TORCH_CHECK(got >= 0, where.to_string(), ": cannot read it\n  have  ", std::strerror(errno),
               "\n  fix   check the disk, or copy the file again");
   const auto done = static_cast<uint64_t>(got);
-  TORCH_CHECK_VALUE(done == bytes, where.to_string(), ": the file is cut short\n  have  it ends at byte ", offset + done,
-                    ", the selection needs ", bytes - done, " more\n  fix   copy or download it again");
+  TORCH_CHECK_VALUE(done == bytes, where.to_string(), ": the file is cut short\n  have  it ends at byte ",
+                    offset + done, ", the selection needs ", bytes - done, " more\n  fix   copy or download it again");
 }
 
 void read_rows(int file, char* out, uint64_t offset, size_t bytes, size_t stride, int64_t count,

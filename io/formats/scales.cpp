@@ -121,7 +121,8 @@ NewScales::NewScales(const FileState::Access& file, std::string name, at::IntArr
   TORCH_CHECK_VALUE(takes_place_ || users_of(there.get(), where_).empty() ||
                         std::equal(now.begin(), now.end(), shape_.begin(), shape_.end(),
                                    [](hsize_t a, int64_t b) { return a == static_cast<hsize_t>(b); }),
-                    where.to_string(), ": other datasets have it as their dimension\n  have  another length than theirs"
+                    where.to_string(),
+                    ": other datasets have it as their dimension\n  have  another length than theirs"
                     "\n  fix   replace it by one of the same length, or write the others again too");
 }
 

@@ -44,8 +44,8 @@ void ZarrChunks::check_inside(const std::string& path, const h5::Where& where) c
 /// -1 where there is no such file, which is what a chunk means that was never written.
 FileDescriptor ZarrChunks::open_chunk(const std::string& path, const h5::Where& where) const {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  TORCH_CHECK(file.get() >= 0 || errno == ENOENT, where.to_string(), ": cannot open a chunk\n  have  file \"", path, "\": ",
-              std::strerror(errno), "\n  fix   check the disk and its permissions");
+  TORCH_CHECK(file.get() >= 0 || errno == ENOENT, where.to_string(), ": cannot open a chunk\n  have  file \"", path,
+              "\": ", std::strerror(errno), "\n  fix   check the disk and its permissions");
   if (file.get() >= 0) check_inside(path, where);
   return file;
 }
@@ -53,14 +53,15 @@ FileDescriptor ZarrChunks::open_chunk(const std::string& path, const h5::Where& 
 /// Times that are still to come say nothing.
 void ZarrChunks::check_older(const std::string& path, const struct stat& found, const h5::Where& where) const {
   const bool newer = is_before(made_, found.st_mtim) && !is_before(time_now(), found.st_mtim);
-  TORCH_CHECK_VALUE(!newer, where.to_string(), ": it has changed since it was opened\n  have  chunk file \"", path, "\", written ",
-                    time_text(found.st_mtim), ", opened ", time_text(made_),
+  TORCH_CHECK_VALUE(!newer, where.to_string(), ": it has changed since it was opened\n  have  chunk file \"", path,
+                    "\", written ", time_text(found.st_mtim), ", opened ", time_text(made_),
                     "\n  fix   leave files alone while they are read, and open them again");
 }
 
 uint64_t ZarrChunks::size_of(int file, const std::string& path, const h5::Where& where) const {
   struct stat found {};
-  TORCH_CHECK(fstat(file, &found) == 0 && S_ISREG(found.st_mode), where.to_string(), ": cannot read a chunk\n  have  \"", path,
+  TORCH_CHECK(fstat(file, &found) == 0 && S_ISREG(found.st_mode), where.to_string(),
+              ": cannot read a chunk\n  have  \"", path,
               "\", which is not a file\n  fix   copy or download the array again");
   check_older(path, found, where);
   return static_cast<uint64_t>(found.st_size);
@@ -87,8 +88,8 @@ StoredChunk ZarrChunks::find_file(const Number& chunk, const h5::Where& where) c
   const std::string path = file_of(chunk);
   struct stat found {};
   if (stat(path.c_str(), &found) != 0) {
-    TORCH_CHECK(errno == ENOENT || errno == ENOTDIR, where.to_string(), ": cannot find a chunk\n  have  file \"", path, "\": ",
-                std::strerror(errno), "\n  fix   check the disk and its permissions");
+    TORCH_CHECK(errno == ENOENT || errno == ENOTDIR, where.to_string(), ": cannot find a chunk\n  have  file \"", path,
+                "\": ", std::strerror(errno), "\n  fix   check the disk and its permissions");
     return {};
   }
   check_inside(path, where);

@@ -158,7 +158,8 @@ std::string FileRange::read(int64_t offset, int64_t count) const {
 }
 
 void FileRange::check(bool good, const std::string& damage) const {
-  TORCH_CHECK_VALUE(good, what, ": damaged ", damage, "\n  have  ", bytes(), " bytes\n  fix   copy or download it again");
+  TORCH_CHECK_VALUE(good, what, ": damaged ", damage, "\n  have  ", bytes(),
+                    " bytes\n  fix   copy or download it again");
 }
 
 bool is_zip(const FileRange& range) { return range.bytes() >= kLocalBytes && range.read(0, 4) == "PK\3\4"; }

@@ -93,8 +93,8 @@ PickleReader::PickleReader(std::string what, Pickle& pickle)
 void PickleReader::refuse(const std::string& problem, const std::string& fix) const {
   char op[8];
   std::snprintf(op, sizeof op, op_ > 0x20 && op_ < 0x7f ? "'%c'" : "0x%02x", op_);
-  TORCH_CHECK_VALUE(false, what_, ": ", problem, "\n  have  instruction ", op, " at byte ", op_at_, " of its pickle of ",
-                    bytes_.size(), " bytes\n  fix   ", fix);
+  TORCH_CHECK_VALUE(false, what_, ": ", problem, "\n  have  instruction ", op, " at byte ", op_at_,
+                    " of its pickle of ", bytes_.size(), " bytes\n  fix   ", fix);
 }
 
 void PickleReader::check(bool good, const std::string& problem) const {

@@ -74,9 +74,10 @@ PtFile::PtFile(std::string what, const std::string& path)
   const FileRange inner = unpack();
   if (!is_zip(inner)) {
     const std::string head = inner.read(0, std::min<int64_t>(inner.bytes(), 32));
-    TORCH_CHECK_VALUE(head.find(kOldMagic) == std::string::npos, what_,
-                      " is in the format of PyTorch before 1.6\n  have  pickles without a zip archive\n  fix   in Python: "
-                      "torch.save(torch.load(path), path, _use_new_zipfile_serialization=True)");
+    TORCH_CHECK_VALUE(
+        head.find(kOldMagic) == std::string::npos, what_,
+        " is in the format of PyTorch before 1.6\n  have  pickles without a zip archive\n  fix   in Python: "
+        "torch.save(torch.load(path), path, _use_new_zipfile_serialization=True)");
     TORCH_CHECK_VALUE(false, what_, " is not a file of torch.save\n  have  ", inner.bytes(),
                       " bytes without a zip archive\n  fix   ", remedy_for(inner));
   }
@@ -137,8 +138,8 @@ void PtFile::read_archive(const FileRange& range) {
   if (const ArchiveEntry* order = find("byteorder")) {
     check(order->bytes <= 16, "byteorder: " + std::to_string(order->bytes) + " bytes");
     const std::string text = range_.read(order->offset, order->bytes);
-    TORCH_CHECK_VALUE(text == "little", what_, ": its numbers are in the byte order of another machine\n  have  '", text,
-                      "'\n  fix   save it on a little-endian machine");
+    TORCH_CHECK_VALUE(text == "little", what_, ": its numbers are in the byte order of another machine\n  have  '",
+                      text, "'\n  fix   save it on a little-endian machine");
   }
 }
 
@@ -153,7 +154,8 @@ void PtFile::parse() {
 PtTensor PtFile::storage_of(const PickleNode& storage, const std::string& who) const {
   const std::string_view type = pickle_->text(storage.items[0]);
   const std::optional<at::ScalarType> dtype = dtype_of_storage(type);
-  TORCH_CHECK_VALUE(dtype, what_, ": ", who, " is stored as ", type, "\n  have  a type that LibTorch lacks or that is old\n",
+  TORCH_CHECK_VALUE(dtype, what_, ": ", who, " is stored as ", type,
+                    "\n  have  a type that LibTorch lacks or that is old\n",
                     "  fix   convert it in Python, and save it again");
   PtTensor tensor{.dtype = *dtype, .shape = {storage.items[3].integer}, .strides = {1}};
   const int64_t count = tensor.shape[0];

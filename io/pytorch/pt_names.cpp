@@ -29,8 +29,8 @@ class Walk {
   Walk(const std::string& what, const Pickle& pickle) : what_(what), pickle_(pickle) {}
 
   void visit(const std::string& name, const PickleValue& value) {
-    TORCH_CHECK_VALUE(++depth_ <= kDeepestValue, what_, ": its values are nested deeper than ", kDeepestValue, "\n  have  ",
-                      name.substr(0, 200), "\n  fix   save the state_dict() of the model alone");
+    TORCH_CHECK_VALUE(++depth_ <= kDeepestValue, what_, ": its values are nested deeper than ", kDeepestValue,
+                      "\n  have  ", name.substr(0, 200), "\n  fix   save the state_dict() of the model alone");
     if (!is_container(value) && value.kind != PickleKind::kObject) {
       found.push_back({name, value});
     } else if (const auto [place, is_new] = names_.emplace(value.node, name); !is_new) {

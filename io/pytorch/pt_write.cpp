@@ -51,8 +51,8 @@ void PtWriter::global(std::string_view module, std::string_view name) {
 }
 
 void PtWriter::unicode(std::string_view value) {
-  TORCH_CHECK_VALUE(value.size() <= std::numeric_limits<uint32_t>::max(), who_, ": '", path_, "': a string of ", value.size(),
-                    " bytes\n  have  a limit of 4 GiB\n  fix   save it as a tensor of uint8");
+  TORCH_CHECK_VALUE(value.size() <= std::numeric_limits<uint32_t>::max(), who_, ": '", path_, "': a string of ",
+                    value.size(), " bytes\n  have  a limit of 4 GiB\n  fix   save it as a tensor of uint8");
   pickle_ += 'X';
   append(pickle_, static_cast<uint32_t>(value.size()));
   pickle_ += value;
@@ -85,8 +85,9 @@ void PtWriter::sizes(at::IntArrayRef values) {
 }
 
 void PtWriter::tensor(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), who_, ": '", path_, "': a ShardTensor, of which this rank has a block\n  have  shape ",
-                    tensor.sizes(), "\n  fix   call full_tensor() on all ranks and save on one, or save a checkpoint");
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), who_, ": '", path_,
+                    "': a ShardTensor, of which this rank has a block\n  have  shape ", tensor.sizes(),
+                    "\n  fix   call full_tensor() on all ranks and save on one, or save a checkpoint");
   const PtStorageType* type = storage_type_of(tensor.scalar_type());
   TORCH_CHECK_VALUE(type != nullptr, who_, ": '", path_, "': a tensor of ", c10::toString(tensor.scalar_type()),
                     "\n  have  a dtype that torch.save does not store\n  fix   convert it first");

@@ -183,7 +183,8 @@ Results forward_autograd(const at::Tensor& query, const at::Tensor& key, const a
                          const MaybeTensor& dropout_key) {
   bool records = false;
   for (const at::Tensor* t : {&query, &key, &value, mask ? &*mask : &query}) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!t->_fw_grad(/*level=*/0).defined(), "attention: forward-mode derivatives are asked for\n  have  ",
+    TORCH_CHECK_NOT_IMPLEMENTED(!t->_fw_grad(/*level=*/0).defined(),
+                                "attention: forward-mode derivatives are asked for\n  have  ",
                                 "a tangent\n  fix   call scaled_dot_product_attention, which is decomposed then");
     // The function below runs without recording, so the boundary is guarded here.
     if (c10::GradMode::is_enabled() && t->requires_grad()) {
@@ -232,19 +233,20 @@ void check_attention_tensors(const char* name, const AttentionOperand& query, co
                              double dropout_p) {
   const auto have = [&] { return attention_shapes(query, key, value, mask); };
   const auto rows = [](const AttentionOperand& t) { return t.shape[t.shape.size() - 2]; };
-  TORCH_CHECK_VALUE(query.shape.size() >= 2 && key.shape.size() >= 2 && value.shape.size() >= 2, name, ": tensors of fewer than two dims",
-                    have(), "\n  fix   pass [..., rows, features]");
-  TORCH_CHECK_TYPE(query.type == key.type && key.type == value.type && at::isFloatingType(query.type),
-                   name, ": query is ", query.type, ", key ", key.type, ", value ", value.type, have(),
+  TORCH_CHECK_VALUE(query.shape.size() >= 2 && key.shape.size() >= 2 && value.shape.size() >= 2, name,
+                    ": tensors of fewer than two dims", have(), "\n  fix   pass [..., rows, features]");
+  TORCH_CHECK_TYPE(query.type == key.type && key.type == value.type && at::isFloatingType(query.type), name,
+                   ": query is ", query.type, ", key ", key.type, ", value ", value.type, have(),
                    "\n  fix   pass tensors of one floating point type");
   TORCH_CHECK_VALUE(query.shape.back() == key.shape.back() && rows(key) == rows(value), name, ": ", query.shape.back(),
-                    " features of queries are multiplied by ", key.shape.back(), " of keys, ", rows(key), " keys are multiplied by ", rows(value), " values",
-                    have(), "\n  fix   pass keys like the queries, and a value for each");
-  TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1, name, ": the probability ", dropout_p, " of dropout is not in [0, 1]", have(),
-                    "\n  fix   pass one that is");
+                    " features of queries are multiplied by ", key.shape.back(), " of keys, ", rows(key),
+                    " keys are multiplied by ", rows(value), " values", have(),
+                    "\n  fix   pass keys like the queries, and a value for each");
+  TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p <= 1, name, ": the probability ", dropout_p,
+                    " of dropout is not in [0, 1]", have(), "\n  fix   pass one that is");
   if (mask)
-    TORCH_CHECK_TYPE(mask->type == at::kBool || mask->type == at::kFloat || mask->type == query.type,
-                     name, ": the mask is ", mask->type, have(), "\n  fix   pass bool, or the query's type");
+    TORCH_CHECK_TYPE(mask->type == at::kBool || mask->type == at::kFloat || mask->type == query.type, name,
+                     ": the mask is ", mask->type, have(), "\n  fix   pass bool, or the query's type");
 }
 
 void check_attention(const AttentionOperand& query, const AttentionOperand& key, const AttentionOperand& value,

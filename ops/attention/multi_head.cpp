@@ -26,10 +26,11 @@ void check_multi_head(const at::Tensor& query, const at::Tensor& key, const at::
                     shape_string(value.sizes()), ", embed_dim ", embed_dim, ", num_head ", num_head, ", qkv_weight ",
                     shape_string(qkv_weight.sizes()), ", qkv_bias ", shape_string(qkv_bias.sizes()));
   };
-  TORCH_CHECK_VALUE(query.dim() == 3 && query.size(2) == embed_dim && key.sizes() == query.sizes() &&
-                        value.sizes() == query.sizes(),
-                    kMultiHead, ": query, key and value are not the same [batch, sequence, embed_dim]", have());
-  TORCH_CHECK_VALUE(num_head > 0 && embed_dim % num_head == 0, kMultiHead, ": num_head does not divide embed_dim", have());
+  TORCH_CHECK_VALUE(
+      query.dim() == 3 && query.size(2) == embed_dim && key.sizes() == query.sizes() && value.sizes() == query.sizes(),
+      kMultiHead, ": query, key and value are not the same [batch, sequence, embed_dim]", have());
+  TORCH_CHECK_VALUE(num_head > 0 && embed_dim % num_head == 0, kMultiHead, ": num_head does not divide embed_dim",
+                    have());
   TORCH_CHECK_VALUE(qkv_weight.sizes() == at::IntArrayRef({3 * embed_dim, embed_dim}) &&
                         qkv_bias.sizes() == at::IntArrayRef({3 * embed_dim}),
                     kMultiHead, ": qkv_weight is not [3 embed_dim, embed_dim] or qkv_bias not [3 embed_dim]", have());
@@ -45,8 +46,9 @@ OptionalTensor hidden_keys(const OptionalTensor& mask, std::optional<int64_t> ma
                       *mask_type, " instead of ", shape_string(shape), "\n  have  scores ", shape_string(scores),
                       "\n  fix   mask_type 0 is [queries, keys], 1 is [batch, keys], 2 is as the scores");
   };
-  TORCH_CHECK_VALUE(mask_type && *mask_type >= 0 && *mask_type <= 2, kMultiHead, ": a mask without a mask_type of 0, 1 or 2",
-                    "\n  have  a mask ", shape_string(mask->sizes()), ", scores ", shape_string(scores),
+  TORCH_CHECK_VALUE(mask_type && *mask_type >= 0 && *mask_type <= 2, kMultiHead,
+                    ": a mask without a mask_type of 0, 1 or 2", "\n  have  a mask ", shape_string(mask->sizes()),
+                    ", scores ", shape_string(scores),
                     "\n  fix   mask_type 0 is [queries, keys], 1 is [batch, keys], 2 is as the scores");
   const at::Tensor hidden = mask->scalar_type() == at::kBool ? *mask : mask->to(at::kBool);
   if (*mask_type == 0) must_be({length, length});
@@ -128,9 +130,10 @@ at::Tensor transformer_encoder_layer(const at::Tensor& src, int64_t embed_dim, i
 }
 
 at::Tensor refuse_nested(const at::Tensor& tensor, const at::Tensor& mask, bool /*mask_check*/) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "_nested_tensor_from_mask: a ShardTensor cannot become a nested tensor\n  have  a tensor ",
-                              shape_string(tensor.sizes()), ", a mask ", shape_string(mask.sizes()),
-                              "\n  fix   make the encoder without: nn.TransformerEncoder(layer, n, enable_nested_tensor=False)");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "_nested_tensor_from_mask: a ShardTensor cannot become a nested tensor\n  have  a tensor ",
+      shape_string(tensor.sizes()), ", a mask ", shape_string(mask.sizes()),
+      "\n  fix   make the encoder without: nn.TransformerEncoder(layer, n, enable_nested_tensor=False)");
 }
 
 TORCH_LIBRARY_IMPL(aten, CustomRNGKeyId, library) {

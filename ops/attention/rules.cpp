@@ -123,8 +123,8 @@ void check(const at::Tensor& query, const at::Tensor& key, const at::Tensor& val
   if (!enable_gqa) return;
   for (const at::Tensor* t : {&key, &value}) {
     TORCH_CHECK_VALUE(query.dim() >= 3 && t->dim() >= 3 && attention_groups_fit(query.size(-3), t->size(-3)), kName,
-                      ": heads of keys or values do not divide those of queries", attention_shapes(query, key, value, mask),
-                      "\n  fix   pass a divisor, or leave enable_gqa out");
+                      ": heads of keys or values do not divide those of queries",
+                      attention_shapes(query, key, value, mask), "\n  fix   pass a divisor, or leave enable_gqa out");
   }
 }
 
@@ -153,9 +153,10 @@ at::Tensor attend_cut(const at::Tensor& query, at::Tensor key, at::Tensor value,
   if (mask) {
     std::vector<int64_t> shape = lead;
     shape.insert(shape.end(), {query.size(-2), key.size(-2)});
-    TORCH_CHECK_VALUE(at::is_expandable_to(mask->sizes(), shape), "scaled_dot_product_attention: a mask ", shape_string(mask->sizes()),
-                      " does not fit scores ", shape_string(shape), "\n  have  query ", shape_string(query.sizes()), ", key ",
-                      shape_string(key.sizes()), "\n  fix   pass a mask that broadcasts to the scores");
+    TORCH_CHECK_VALUE(at::is_expandable_to(mask->sizes(), shape), "scaled_dot_product_attention: a mask ",
+                      shape_string(mask->sizes()), " does not fit scores ", shape_string(shape), "\n  have  query ",
+                      shape_string(query.sizes()), ", key ", shape_string(key.sizes()),
+                      "\n  fix   pass a mask that broadcasts to the scores");
   }
   MaybeTensor number;
   // at::dropout draws as rarely: not where all or nothing is kept, nor for no scores.

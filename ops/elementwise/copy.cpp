@@ -107,8 +107,8 @@ std::optional<Plan> plan_is_same_size(const OpCall& call) {
 
 std::optional<Plan> refuse_new_storage(const OpCall& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, call.name().substr(std::string("aten::").size()),
-                              ": a ShardTensor has no storage of its own to replace or resize\n  have  ", call.describe(),
-                              "\n  fix   make a new tensor (new_empty, clone) and copy_ into it");
+                              ": a ShardTensor has no storage of its own to replace or resize\n  have  ",
+                              call.describe(), "\n  fix   make a new tensor (new_empty, clone) and copy_ into it");
 }
 
 // LibTorch's composites resize what they write, mostly to the shape that it has.

@@ -44,8 +44,8 @@ Halves halves_of(const OpCall& call, const char* argument = "self") {
   TORCH_CHECK_VALUE(self->ndim() > 0, call.name(), ": a tensor without dims has no halves\n  have  ", call.describe());
   Halves halves{.self = self, .dim = call.dim("dim", self->ndim())};
   const int64_t rows = self->global_shape()[halves.dim];
-  TORCH_CHECK_VALUE(rows % 2 == 0, call.name(), ": dim ", halves.dim, " has ", rows, " rows, which is not even\n  have  ",
-                    call.describe(), "\n  fix   choose a dim of even extent");
+  TORCH_CHECK_VALUE(rows % 2 == 0, call.name(), ": dim ", halves.dim, " has ", rows,
+                    " rows, which is not even\n  have  ", call.describe(), "\n  fix   choose a dim of even extent");
   halves.result = halved(self, halves.dim);
   if (!self->is_cut(halves.dim)) return halves;
   halves.first = half(self, halves.result, halves.dim, 0);
@@ -65,8 +65,8 @@ std::optional<Plan> plan_glu(const OpCall& call) {
 
 std::optional<Plan> plan_glu_backward(const OpCall& call) {
   const Halves halves = halves_of(call);
-  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == halves.result->global_shape(),
-                    call.name(), ": the gradient has not the shape of the result\n  have  ", call.describe());
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == halves.result->global_shape(), call.name(),
+                    ": the gradient has not the shape of the result\n  have  ", call.describe());
   Plan plan;
   plan.inputs = {halves.result, halves.self};
   plan.outputs = {halves.self};

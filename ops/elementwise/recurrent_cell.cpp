@@ -22,8 +22,8 @@ using at::Tensor;
 // the width of the tensor called `first`.
 Plan plan_batch(const OpCall& call, std::string_view first, const std::vector<std::pair<int64_t, int64_t>>& widths) {
   const SpecPtr& given = call.spec(first);
-  TORCH_CHECK_VALUE(given->ndim() == 2, call.name(), ": ", first, " of ", given->ndim(), " dims\n  have  ", call.describe(),
-                    "\n  fix   give a batch");
+  TORCH_CHECK_VALUE(given->ndim() == 2, call.name(), ": ", first, " of ", given->ndim(), " dims\n  have  ",
+                    call.describe(), "\n  fix   give a batch");
   Axes axes;
   axes.kinds = {AxisKind::kKeep};
   for (const TensorArgument& slot : call.slots()) {

@@ -46,8 +46,9 @@ class Search {
 
   std::vector<PencilStage> run(const SpecPtr& input) {
     visit(input, transform_.dims, 0);
-    TORCH_CHECK_NOT_IMPLEMENTED(best_cost_ < std::numeric_limits<double>::infinity(), "fft: no order of transforms under this placement",
-                                "\n  have  ", input->to_string(), "\n  fix   redistribute it to Replicate() first");
+    TORCH_CHECK_NOT_IMPLEMENTED(best_cost_ < std::numeric_limits<double>::infinity(),
+                                "fft: no order of transforms under this placement", "\n  have  ", input->to_string(),
+                                "\n  fix   redistribute it to Replicate() first");
     return best_;
   }
 

@@ -12,19 +12,22 @@
 namespace moonhalo {
 
 GraphCut cut_graph(const at::Tensor& edges, const std::vector<int64_t>& sizes) {
-  TORCH_CHECK_VALUE(!is_shard_tensor(edges), "cut_graph: the edges are a ShardTensor\n  have  ", spec(edges)->to_string(),
+  TORCH_CHECK_VALUE(!is_shard_tensor(edges), "cut_graph: the edges are a ShardTensor\n  have  ",
+                    spec(edges)->to_string(),
                     "\n  fix   give the whole list of edges, the same on every rank (full_tensor)");
-  TORCH_CHECK_VALUE(edges.dim() == 2 && edges.size(0) == 2 && edges.scalar_type() == at::kLong, "cut_graph: edges of shape ", shape_string(edges.sizes()),
-                    " and type ", edges.scalar_type(), "\n  have  ", shape_string(edges.sizes()),
+  TORCH_CHECK_VALUE(edges.dim() == 2 && edges.size(0) == 2 && edges.scalar_type() == at::kLong,
+                    "cut_graph: edges of shape ", shape_string(edges.sizes()), " and type ", edges.scalar_type(),
+                    "\n  have  ", shape_string(edges.sizes()),
                     "\n  fix   give int64 numbers of nodes [2, E]: sources, targets");
-  TORCH_CHECK_VALUE(!sizes.empty() && *std::min_element(sizes.begin(), sizes.end()) >= 0, "cut_graph: blocks of ", shape_string(sizes),
-                    " nodes\n  fix   give the rows of each block, none below 0");
+  TORCH_CHECK_VALUE(!sizes.empty() && *std::min_element(sizes.begin(), sizes.end()) >= 0, "cut_graph: blocks of ",
+                    shape_string(sizes), " nodes\n  fix   give the rows of each block, none below 0");
   std::vector<int64_t> ends(sizes.size());
   std::partial_sum(sizes.begin(), sizes.end(), ends.begin());
   if (edges.numel() > 0) {
     const int64_t low = edges.min().item<int64_t>(), high = edges.max().item<int64_t>();
-    TORCH_CHECK_INDEX(low >= 0 && high < ends.back(), "cut_graph: an edge names node ", low < 0 ? low : high, " of ", ends.back(),
-                      "\n  have  blocks of ", shape_string(sizes), " nodes\n  fix   give numbers of nodes from 0 on");
+    TORCH_CHECK_INDEX(low >= 0 && high < ends.back(), "cut_graph: an edge names node ", low < 0 ? low : high, " of ",
+                      ends.back(), "\n  have  blocks of ", shape_string(sizes),
+                      " nodes\n  fix   give numbers of nodes from 0 on");
   }
   const at::Tensor block =
       at::searchsorted(at::tensor(ends, edges.options()), edges.select(0, 1).contiguous(), /*out_int32=*/false, true);

@@ -71,8 +71,8 @@ std::vector<int64_t> broadcast_shape(const OpCall& call, const SpecPtr& a, const
 
 void check_mask(const OpCall& call) {
   const TensorArgument& slot = call.tensor("mask");
-  TORCH_CHECK_VALUE(is_mask(slot), call.name(), ": the mask holds ", slot.dtype, ", not bool\n  have  ", call.describe(),
-                    "\n  fix   compare with a number, or convert the mask to bool");
+  TORCH_CHECK_VALUE(is_mask(slot), call.name(), ": the mask holds ", slot.dtype, ", not bool\n  have  ",
+                    call.describe(), "\n  fix   compare with a number, or convert the mask to bool");
 }
 
 std::optional<Plan> plan_masked_select(const OpCall& call) {
@@ -313,8 +313,8 @@ Plan plan_write_mask(const OpCall& call, const MaskIndex& mask) {
   const auto& sizes = call.slots()[slot].spec->global_shape();
   const auto ndim = static_cast<int64_t>(sizes.size());
   const int64_t masked = mask.last - mask.first, picked_ndim = self->ndim() - masked + 1;
-  TORCH_CHECK_VALUE(ndim <= picked_ndim, call.name(), ": values of ", ndim, " dims for ", picked_ndim, " dims\n  have  ",
-                    call.describe());
+  TORCH_CHECK_VALUE(ndim <= picked_ndim, call.name(), ": values of ", ndim, " dims for ", picked_ndim,
+                    " dims\n  have  ", call.describe());
   // Values take the cut of the dims that are not masked; `along` is the dim that the mask fills.
   const int64_t along = mask.first - picked_ndim + ndim;
   std::vector<int64_t> source(ndim, -1);

@@ -74,7 +74,8 @@ std::optional<Plan> plan_put(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const int index = call.slot("index"), source = call.slot("source");
   const int64_t places = call.slots()[index].spec->global_numel(), values = call.slots()[source].spec->global_numel();
-  TORCH_CHECK_VALUE(places == values, call.name(), ": ", values, " values for ", places, " places\n  have  ", call.describe());
+  TORCH_CHECK_VALUE(places == values, call.name(), ": ", values, " values for ", places, " places\n  have  ",
+                    call.describe());
   Plan plan = unary_plan(call, self, {self});
   for (const int s : {index, source}) plan.inputs[s] = replicated(call.mesh(), call.slots()[s].spec->global_shape());
   if (!self->has_cut()) return plan;

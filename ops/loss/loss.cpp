@@ -77,12 +77,11 @@ Axes scores_axes(const OpCall& call) {
     every.push_back(d);
     if (d != classes) points.push_back(d);
   }
-  TORCH_CHECK_VALUE(
-      call.spec("target")->ndim() == static_cast<int64_t>(points.size()), call.name(),
-      ": the target must have the shape of the scores without their class dim ", classes,
-      "\n  have  scores ", shape_string(scores.global_shape()), ", target ",
-      shape_string(call.spec("target")->global_shape()),
-      "\n  fix   give one class index per point; for class probabilities use cross_entropy_loss");
+  TORCH_CHECK_VALUE(call.spec("target")->ndim() == static_cast<int64_t>(points.size()), call.name(),
+                    ": the target must have the shape of the scores without their class dim ", classes,
+                    "\n  have  scores ", shape_string(scores.global_shape()), ", target ",
+                    shape_string(call.spec("target")->global_shape()),
+                    "\n  fix   give one class index per point; for class probabilities use cross_entropy_loss");
   axes.inputs[call.slot("self")] = every;
   axes.inputs[call.slot("target")] = points;
   if (call.spec("weight")) axes.inputs[call.slot("weight")] = {static_cast<int>(classes)};
@@ -104,11 +103,10 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
   const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor wrong = counts.logical_and(target.lt(0).logical_or(target.ge(classes.all)));
   // On a GPU the loss kernel itself asserts, so that no rank has to wait for an answer here.
-  TORCH_CHECK_INDEX(
-      !target.is_cpu() || !wrong.any().item<bool>(),
-      "nll_loss: a target is not a class number\n  have  target ",
-      target.masked_select(wrong)[0].item<int64_t>(), " and ", classes.all,
-      " classes\n  fix   number the classes from 0, or name the value to skip as ignore_index");
+  TORCH_CHECK_INDEX(!target.is_cpu() || !wrong.any().item<bool>(),
+                    "nll_loss: a target is not a class number\n  have  target ",
+                    target.masked_select(wrong)[0].item<int64_t>(), " and ", classes.all,
+                    " classes\n  fix   number the classes from 0, or name the value to skip as ignore_index");
   const at::Tensor mine = counts.logical_and(target.ge(classes.begin)).logical_and(target.lt(classes.end));
   return at::where(mine, target - classes.begin, kIgnored).masked_fill_(wrong, classes.all);
 }

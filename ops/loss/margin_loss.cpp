@@ -20,8 +20,7 @@ RowLoss row_loss(const OpCall& call) {
   const SpecPtr& scores = call.spec("self");
   RowLoss loss;
   loss.ndim = scores->ndim();
-  TORCH_CHECK_VALUE(loss.ndim <= 2, call.name(), ": scores of [rows, classes] are expected\n  have  ",
-                    call.describe());
+  TORCH_CHECK_VALUE(loss.ndim <= 2, call.name(), ": scores of [rows, classes] are expected\n  have  ", call.describe());
   if (loss.ndim == 2) loss.rows = scores->global_shape()[0];
   loss.axes.kinds = {AxisKind::kKeep};
   for (const TensorArgument& slot : call.slots()) {

@@ -179,7 +179,8 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key, 
       {"window", &window}, {"stride", &stride}, {"dilation", &dilation}, {"is_causal", &causal}};
   for (const auto& [name, list] : lists) {
     TORCH_CHECK_VALUE(static_cast<int64_t>(list->size()) == spatial, "neighborhood_attention: ", name, " has ",
-                      list->size(), " numbers for ", spatial, " dims", have(), "\n  fix   give one number, or ", spatial);
+                      list->size(), " numbers for ", spatial, " dims", have(), "\n  fix   give one number, or ",
+                      spatial);
   }
   for (int64_t i = 0; i < spatial; ++i) {
     const int64_t extent = query[i + 1];
@@ -190,10 +191,13 @@ NeighborhoodCall check_neighborhood(at::IntArrayRef query, at::IntArrayRef key, 
                       " is larger than the domain of ", extent, have(), "\n  fix   use a window of at most ", extent,
                       " there, or pad the field first");
     TORCH_CHECK_VALUE(dilation[i] <= extent / window[i], "neighborhood_attention: window ", window[i], " of dilation ",
-                      dilation[i], " along dim ", i + 1, " needs ", static_cast<double>(window[i]) * static_cast<double>(dilation[i]), " rows of the domain's ",
-                      extent, have(), "\n  fix   use a dilation of at most ", extent / window[i], ", or a smaller window");
+                      dilation[i], " along dim ", i + 1, " needs ",
+                      static_cast<double>(window[i]) * static_cast<double>(dilation[i]), " rows of the domain's ",
+                      extent, have(), "\n  fix   use a dilation of at most ", extent / window[i],
+                      ", or a smaller window");
     TORCH_CHECK_VALUE(stride[i] <= window[i], "neighborhood_attention: stride ", stride[i], " along dim ", i + 1,
-                      " is larger than the window of ", window[i], have(), "\n  fix   use a stride of at most ", window[i]);
+                      " is larger than the window of ", window[i], have(), "\n  fix   use a stride of at most ",
+                      window[i]);
     call.axis(i) = {.extent = extent,
                     .window = window[i],
                     .stride = stride[i],
@@ -210,18 +214,19 @@ NeighborhoodCall checked_neighborhood(const NeighborhoodOperand& query, const Ne
                                       at::IntArrayRef dilation, const c10::List<bool>& is_causal,
                                       std::optional<double> scale, const std::string& blocks) {
   const at::ScalarType type = query.type;
-  TORCH_CHECK_TYPE(type == key.type && type == value.type, "neighborhood_attention: query is ", type, ", key ", key.type, ", value ",
-                   value.type, "\n  fix   convert them to one type");
-  TORCH_CHECK_NOT_IMPLEMENTED(!at::isAccelerator(query.device.type()) || device_kernels(query.device).forward, "neighborhood_attention: no kernels for ",
-                              query.device, "\n  have  kernels for the CPU and for CUDA",
+  TORCH_CHECK_TYPE(type == key.type && type == value.type, "neighborhood_attention: query is ", type, ", key ",
+                   key.type, ", value ", value.type, "\n  fix   convert them to one type");
+  TORCH_CHECK_NOT_IMPLEMENTED(!at::isAccelerator(query.device.type()) || device_kernels(query.device).forward,
+                              "neighborhood_attention: no kernels for ", query.device,
+                              "\n  have  kernels for the CPU and for CUDA",
                               "\n  fix   move query, key and value to the CPU");
   const bool half = type == at::kHalf && !query.device.is_cpu();
   TORCH_CHECK_TYPE(half || type == at::kFloat || type == at::kDouble || type == at::kBFloat16,
                    "neighborhood_attention: no kernel for ", type, " on ", query.device.type(),
                    "\n  fix   use float32, float64 or bfloat16, or float16 on a GPU");
-  TORCH_CHECK_VALUE(key.device == query.device && value.device == query.device,
-                    "neighborhood_attention: query is on ", query.device, ", key on ", key.device, ", value on ",
-                    value.device, "\n  fix   move them to one device");
+  TORCH_CHECK_VALUE(key.device == query.device && value.device == query.device, "neighborhood_attention: query is on ",
+                    query.device, ", key on ", key.device, ", value on ", value.device,
+                    "\n  fix   move them to one device");
   return check_neighborhood(
       query.shape, key.shape, value.shape,
       {window.vec(), stride.vec(), dilation.vec(), std::vector<bool>(is_causal.begin(), is_causal.end())}, scale,
@@ -236,13 +241,14 @@ void check_neighborhood_extras(const char* op, const NeighborhoodOperand& query,
                                   : like == Like::kQuery ? query.shape
                                                          : query.shape.slice(0, query.shape.size() - 1);
     const at::ScalarType required = like == Like::kLogsumexp ? neighborhood_sum_type(query.type) : query.type;
-    TORCH_CHECK_VALUE(given.device == query.device, op, ": query is on ", query.device, ", ", name, " on ", given.device,
-                      "\n  fix   move them to one device");
-    TORCH_CHECK_VALUE(given.shape == shape, op, ": ", name, " has shape ", shape_string(given.shape), " instead of ", shape_string(shape),
-                      "\n  have  query ", shape_string(query.shape), ", value ", shape_string(value.shape),
+    TORCH_CHECK_VALUE(given.device == query.device, op, ": query is on ", query.device, ", ", name, " on ",
+                      given.device, "\n  fix   move them to one device");
+    TORCH_CHECK_VALUE(given.shape == shape, op, ": ", name, " has shape ", shape_string(given.shape), " instead of ",
+                      shape_string(shape), "\n  have  query ", shape_string(query.shape), ", value ",
+                      shape_string(value.shape),
                       "\n  fix   give what the forward call took and returned, and gradients of that");
-    TORCH_CHECK_TYPE(given.type == required, op, ": ", name, " is ", given.type, " instead of ", required, "\n  have  query of ", query.type,
-                     "\n  fix   convert it to ", required);
+    TORCH_CHECK_TYPE(given.type == required, op, ": ", name, " is ", given.type, " instead of ", required,
+                     "\n  have  query of ", query.type, "\n  fix   convert it to ", required);
   }
 }
 

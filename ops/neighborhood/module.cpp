@@ -15,8 +15,8 @@ NeighborhoodAttentionImpl::NeighborhoodAttentionImpl(int64_t dims, NeighborhoodA
 
 void NeighborhoodAttentionImpl::reset() {
   const int64_t embed_dim = options.embed_dim, heads = options.num_heads;
-  TORCH_CHECK_VALUE(heads > 0 && embed_dim > 0 && embed_dim % heads == 0, "NeighborhoodAttention",
-                    dims_, "d: embed_dim ", embed_dim, " is not divisible by num_heads ", heads);
+  TORCH_CHECK_VALUE(heads > 0 && embed_dim > 0 && embed_dim % heads == 0, "NeighborhoodAttention", dims_,
+                    "d: embed_dim ", embed_dim, " is not divisible by num_heads ", heads);
   const auto linear = [&](int64_t out) {
     return torch::nn::Linear(torch::nn::LinearOptions(embed_dim, out).bias(options.bias));
   };
@@ -30,9 +30,9 @@ void NeighborhoodAttentionImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor NeighborhoodAttentionImpl::forward(const at::Tensor& x) {
-  TORCH_CHECK_VALUE(x.dim() == dims_ + 2, "NeighborhoodAttention", dims_, "d: the input has ",
-                    x.dim(), " dims, expected ", dims_ + 2, "\n  have  ", shape_string(x.sizes()),
-                    "\n  fix   give [batch, ", dims_, " dims, embed_dim]");
+  TORCH_CHECK_VALUE(x.dim() == dims_ + 2, "NeighborhoodAttention", dims_, "d: the input has ", x.dim(),
+                    " dims, expected ", dims_ + 2, "\n  have  ", shape_string(x.sizes()), "\n  fix   give [batch, ",
+                    dims_, " dims, embed_dim]");
   std::vector<int64_t> heads = x.sizes().vec();
   heads.back() = 3;
   heads.insert(heads.end(), {options.num_heads, options.embed_dim / options.num_heads});

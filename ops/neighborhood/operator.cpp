@@ -43,7 +43,8 @@ using Extras = std::vector<std::tuple<const char*, Like, at::Tensor>>;
 void check_extras(const char* op, const at::Tensor& query, const at::Tensor& value, const Extras& tensors) {
   std::vector<NeighborhoodExtra> extras;
   for (const auto& [name, like, tensor] : tensors) {
-    TORCH_CHECK_VALUE(tensor.defined(), op, ": ", name, " is undefined\n  have  query ", shape_string(query.sizes()), "\n  fix   give zeros");
+    TORCH_CHECK_VALUE(tensor.defined(), op, ": ", name, " is undefined\n  have  query ", shape_string(query.sizes()),
+                      "\n  fix   give zeros");
     extras.push_back({name, like, operand(tensor)});
   }
   check_neighborhood_extras(op, operand(query), operand(value), extras);
@@ -221,9 +222,11 @@ struct AttentionSecond : torch::autograd::Function<AttentionSecond> {
     return {grad, sum, q, k, v};
   }
   static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "neighborhood_attention: its third derivative is asked for",
-                                "\n  have  a gradient through neighborhood_attention_double_backward, which has no formula",
-                                "\n  fix   do not differentiate its second derivative (no create_graph there), or use dense attention with a mask");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "neighborhood_attention: its third derivative is asked for",
+        "\n  have  a gradient through neighborhood_attention_double_backward, which has no formula",
+        "\n  fix   do not differentiate its second derivative (no create_graph there), or use dense attention with a "
+        "mask");
   }
 };
 

@@ -78,8 +78,8 @@ void check_extra_specs(const char* op, const OpCall& call, std::initializer_list
       continue;
     }
     const auto& type = call.op.schema().arguments()[call.arg(name).index].type();
-    TORCH_CHECK_VALUE(type->kind() == c10::TypeKind::OptionalType, op, ": ", name, " is undefined",
-                      "\n  have  ", call.describe(), "\n  fix   give zeros");
+    TORCH_CHECK_VALUE(type->kind() == c10::TypeKind::OptionalType, op, ": ", name, " is undefined", "\n  have  ",
+                      call.describe(), "\n  fix   give zeros");
   }
   check_neighborhood_extras(op, operand_of(call, "query"), operand_of(call, "value"), extras);
 }

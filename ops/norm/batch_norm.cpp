@@ -32,8 +32,7 @@ double number(const OpCall& call, std::initializer_list<std::string_view> names)
 
 ChannelAxes channel_axes(const OpCall& call) {
   const ShardSpec& input = *call.spec("input");
-  TORCH_CHECK_VALUE(input.ndim() >= 2, call.name(),
-                    ": the input needs a batch and a channel dim\n  have  input ",
+  TORCH_CHECK_VALUE(input.ndim() >= 2, call.name(), ": the input needs a batch and a channel dim\n  have  input ",
                     shape_string(input.global_shape()), "\n  fix   give [N, C, ...]");
   ChannelAxes channels;
   channels.axes.kinds.assign(input.ndim(), AxisKind::kKeep);
@@ -139,10 +138,9 @@ std::optional<Plan> plan_batch_norm(const OpCall& call) {
   channels.axes.output_shapes = {shape};
   Plan plan = solve(call, channels.axes);
   const Norm norm = norm_of(call, plan, training);
-  TORCH_CHECK_VALUE(
-      training || (norm.running_mean && norm.running_var), call.name(), ": evaluation needs running statistics\n  have  ",
-      call.describe(),
-      "\n  fix   give running_mean and running_var, or normalize with the batch's own");
+  TORCH_CHECK_VALUE(training || (norm.running_mean && norm.running_var), call.name(),
+                    ": evaluation needs running statistics\n  have  ", call.describe(),
+                    "\n  fix   give running_mean and running_var, or normalize with the batch's own");
   const SpecPtr saved = training ? norm.channels : replicated(call.mesh(), {0});
   plan.outputs = {norm.spec, saved, saved};
   plan.outputs.resize(results);  // the reserve, if there is one, stays plain

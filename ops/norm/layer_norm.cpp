@@ -26,12 +26,11 @@ LayerAxes layer_axes(const OpCall& call) {
   const int64_t ndim = input.ndim();
   const auto shape = call.integers("normalized_shape");
   const int64_t first = ndim - static_cast<int64_t>(shape.size());
-  TORCH_CHECK_VALUE(first >= 0 && !shape.empty() &&
-                        std::equal(shape.begin(), shape.end(),
-                                   input.global_shape().begin() + std::max<int64_t>(first, 0)),
-                    call.name(), ": the input does not end in the normalized shape ",
-                    shape_string(shape), "\n  have  input ", shape_string(input.global_shape()),
-                    "\n  fix   make the module for the last dims of its input");
+  TORCH_CHECK_VALUE(
+      first >= 0 && !shape.empty() &&
+          std::equal(shape.begin(), shape.end(), input.global_shape().begin() + std::max<int64_t>(first, 0)),
+      call.name(), ": the input does not end in the normalized shape ", shape_string(shape), "\n  have  input ",
+      shape_string(input.global_shape()), "\n  fix   make the module for the last dims of its input");
   LayerAxes layer;
   layer.axes.kinds.assign(ndim, AxisKind::kKeep);
   layer.axes.inputs.resize(call.slots().size());

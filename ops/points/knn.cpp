@@ -52,7 +52,8 @@ void check_radius(double radius, int64_t max_neighbors) {
 void check_indices(at::IntArrayRef query_rows, at::IntArrayRef indices, at::ScalarType dtype) {
   TORCH_CHECK_VALUE(indices.size() == query_rows.size() + 1 && indices.slice(0, query_rows.size()) == query_rows,
                     "neighbor_offsets: indices of shape ", shape_string(indices), " for queries ",
-                    shape_string(query_rows), "\n  have  [batch..., M, K] is required\n  fix   give a list of indices for every query");
+                    shape_string(query_rows),
+                    "\n  have  [batch..., M, K] is required\n  fix   give a list of indices for every query");
   TORCH_CHECK_TYPE(dtype == at::kLong, "neighbor_offsets: indices of ", dtype,
                    "\n  have  Long is required\n  fix   convert them");
 }

@@ -29,8 +29,9 @@ std::pair<int64_t, int64_t> range_of(const at::Tensor& indices) {
 
 void check_range(std::pair<int64_t, int64_t> range, int64_t n, const char* op) {
   const auto [low, high] = range;
-  TORCH_CHECK_INDEX(low >= -1 && high < n, op, ": index ", low < -1 ? low : high, " is not one of ", n, " points\n  have  indices from ",
-                    low, " to ", high, "\n  fix   give indices in [0, ", n, "), or -1 for none");
+  TORCH_CHECK_INDEX(low >= -1 && high < n, op, ": index ", low < -1 ? low : high, " is not one of ", n,
+                    " points\n  have  indices from ", low, " to ", high, "\n  fix   give indices in [0, ", n,
+                    "), or -1 for none");
 }
 
 }  // namespace

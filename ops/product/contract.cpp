@@ -236,12 +236,10 @@ at::Tensor contract(const at::Tensor& left, const at::Tensor& right, Ints left_a
                         right.dim() == static_cast<int64_t>(right_axes.size()));
   for (size_t d = 0; d < left_axes.size(); ++d) {
     const int64_t axis = left_axes[d];
-    TORCH_CHECK_VALUE(
-        !contains(right_axes, axis) || extent(right, right_axes, axis) == left.size(d),
-        "contract: extents of a shared dim differ, ", left.size(d), " and ",
-        contains(right_axes, axis) ? extent(right, right_axes, axis) : 0,
-        "\n  have  tensors of shapes ", shape_string(left.sizes()), " and ",
-        shape_string(right.sizes()));
+    TORCH_CHECK_VALUE(!contains(right_axes, axis) || extent(right, right_axes, axis) == left.size(d),
+                      "contract: extents of a shared dim differ, ", left.size(d), " and ",
+                      contains(right_axes, axis) ? extent(right, right_axes, axis) : 0, "\n  have  tensors of shapes ",
+                      shape_string(left.sizes()), " and ", shape_string(right.sizes()));
   }
   return call_operator(left, right, left_axes, right_axes, out_axes, bias);
 }

@@ -78,12 +78,10 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& given, const std::o
   // makes the sum over the ranks at once, one message for each bias.
   const bool sums_bias = has_bias && is_shard_tensor(*bias) && bias->requires_grad() && c10::GradMode::is_enabled();
   if (!sharded || (input.dim() == 2 && weight.dim() == 2 && !sums_bias)) return at::native::linear(input, weight, bias);
-  TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) &&
-                        input.size(-1) == weight.size(-1),
-                    "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0,
-                    " features, the weight takes ", weight.dim() > 0 ? weight.size(-1) : 0,
-                    "\n  have  input ", shape_string(input.sizes()), ", weight ",
-                    shape_string(weight.sizes()));
+  TORCH_CHECK_VALUE(input.dim() >= 1 && (weight.dim() == 2 || weight.dim() == 1) && input.size(-1) == weight.size(-1),
+                    "linear: the input has ", input.dim() > 0 ? input.size(-1) : 0, " features, the weight takes ",
+                    weight.dim() > 0 ? weight.size(-1) : 0, "\n  have  input ", shape_string(input.sizes()),
+                    ", weight ", shape_string(weight.sizes()));
   const int64_t ndim = input.dim();
   const Ints l = axes_from(0, ndim), o = axes_from(0, ndim - 1);
   if (weight.dim() == 1) {
@@ -104,13 +102,12 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
   // Up to two dims nothing is merged: LibTorch's mm, mv and dot.
   const bool merges = left.dim() > 2 || right.dim() > 2;
   if (!sharded || !merges) return at::native::matmul(left, right);
-  TORCH_CHECK_VALUE(left.dim() > 0 && right.dim() > 0,
-                    "matmul: both tensors need at least one dim\n  have  shapes ",
+  TORCH_CHECK_VALUE(left.dim() > 0 && right.dim() > 0, "matmul: both tensors need at least one dim\n  have  shapes ",
                     shape_string(left.sizes()), " and ", shape_string(right.sizes()));
   const int64_t contracted = right.dim() == 1 ? 0 : right.dim() - 2;
-  TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1),
-                    " columns are multiplied by ", right.size(contracted), " rows\n  have  shapes ",
-                    shape_string(left.sizes()), " and ", shape_string(right.sizes()));
+  TORCH_CHECK_VALUE(left.size(-1) == right.size(contracted), "matmul: ", left.size(-1), " columns are multiplied by ",
+                    right.size(contracted), " rows\n  have  shapes ", shape_string(left.sizes()), " and ",
+                    shape_string(right.sizes()));
   const int64_t left_batch = std::max<int64_t>(left.dim() - 2, 0), right_batch = std::max<int64_t>(right.dim() - 2, 0);
   const int64_t batch = std::max(left_batch, right_batch), rows = batch, inner = batch + 1, columns = batch + 2;
   at::Tensor a = left, b = right;
@@ -120,9 +117,8 @@ at::Tensor matmul(const at::Tensor& left, const at::Tensor& right) {
     const int64_t in_left = axis - (batch - left_batch), in_right = axis - (batch - right_batch);
     const int64_t size_left = in_left < 0 ? 1 : left.size(in_left),
                   size_right = in_right < 0 ? 1 : right.size(in_right);
-    TORCH_CHECK_VALUE(size_left == size_right || size_left == 1 || size_right == 1,
-                      "matmul: batch dims of ", size_left, " and ", size_right,
-                      " do not broadcast\n  have  shapes ", shape_string(left.sizes()), " and ",
+    TORCH_CHECK_VALUE(size_left == size_right || size_left == 1 || size_right == 1, "matmul: batch dims of ", size_left,
+                      " and ", size_right, " do not broadcast\n  have  shapes ", shape_string(left.sizes()), " and ",
                       shape_string(right.sizes()));
     if (in_left >= 0 && size_left == 1 && size_right != 1) {
       a = a.squeeze(in_left);
@@ -155,7 +151,8 @@ at::Tensor& write_product(const char* name, at::TensorList factors, at::Tensor& 
   bool records = out.requires_grad();
   for (const at::Tensor& factor : factors) records |= factor.requires_grad();
   TORCH_CHECK_VALUE(!(c10::GradMode::is_enabled() && records), name,
-                    ": an out= tensor takes no gradient\n  have  a tensor that requires grad\n  fix   leave out= out, or call it under no_grad");
+                    ": an out= tensor takes no gradient\n  have  a tensor that requires grad\n  fix   leave out= out, "
+                    "or call it under no_grad");
   if (is_shard_tensor(out)) notice_new_shape(*shard_impl(out));
   write_result(name, product(), out, /*out=*/true);
   return out;

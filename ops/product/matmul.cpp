@@ -20,11 +20,11 @@ LetterExtents extents_of(const OpCall& call, const Letters& dims, size_t first) 
   for (size_t i = 0; i < dims.inputs.size(); ++i) {
     const std::string_view letters = dims.inputs[i];
     const auto& shape = call.slots()[first + i].spec->global_shape();
-    TORCH_CHECK_VALUE(shape.size() == letters.size(), call.name(), ": a tensor of ", shape.size(), " dims where one of ",
-                      letters.size(), " is expected\n  have  ", call.describe());
+    TORCH_CHECK_VALUE(shape.size() == letters.size(), call.name(), ": a tensor of ", shape.size(),
+                      " dims where one of ", letters.size(), " is expected\n  have  ", call.describe());
     for (size_t d = 0; d < letters.size(); ++d) {
-      TORCH_CHECK_VALUE(extents.match_extent(letters[d], shape[d]), call.name(), ": extents of ", extents.at(letters[d]), " and ",
-                        shape[d], " do not fit\n  have  ", call.describe());
+      TORCH_CHECK_VALUE(extents.match_extent(letters[d], shape[d]), call.name(), ": extents of ",
+                        extents.at(letters[d]), " and ", shape[d], " do not fit\n  have  ", call.describe());
     }
   }
   return extents;
@@ -39,8 +39,7 @@ std::vector<int> added_axes(const OpCall& call, const std::vector<int>& numbers,
   for (size_t d = 0; d < shape.size(); ++d) {
     const size_t at = product.size() - shape.size() + d;
     TORCH_CHECK_VALUE(!wide && (shape[d] == product[at] || (shape[d] == 1 && !in_place)), call.name(),
-                      ": the added tensor does not broadcast to the product\n  have  ",
-                      call.describe(), "\n  fix   ",
+                      ": the added tensor does not broadcast to the product\n  have  ", call.describe(), "\n  fix   ",
                       in_place ? "write to a tensor of the product's shape " : "give one that broadcasts to ",
                       shape_string(product));
     added.push_back(shape[d] == product[at] ? numbers[at] : -1);
@@ -76,8 +75,8 @@ std::optional<Plan> plan_product(const OpCall& call, const Letters& dims, bool a
   // LibTorch's addmv reads an added tensor of another dtype as if it were of the matrix's; the other products refuse
   // it.
   TORCH_CHECK_TYPE(out != "m" || !adds || call.tensor("self").dtype == call.slots()[first].dtype, call.name(),
-                   ": the added tensor is ", call.tensor("self").dtype, ", the matrix ", call.slots()[first].dtype, "\n  have  ",
-                   call.describe(), "\n  fix   convert them to one type");
+                   ": the added tensor is ", call.tensor("self").dtype, ", the matrix ", call.slots()[first].dtype,
+                   "\n  have  ", call.describe(), "\n  fix   convert them to one type");
   if (adds) {
     axes.inputs.push_back(added_axes(call, extents.numbers(out), output_shape));
     axes.linear.push_back(PartialUse::kResolve);

@@ -19,15 +19,15 @@ std::optional<Plan> plan_trilinear(const OpCall& call) {
     const auto& shape = call.spec(given[s])->global_shape();
     const auto expanded = call.integers(added[s]);
     const auto ndim = shape.size() + expanded.size();
-    TORCH_CHECK_VALUE(extents.empty() || extents.size() == ndim, call.name(), ": the tensors have ", extents.size(), " and ", ndim,
-                      " dims\n  have  ", call.describe());
+    TORCH_CHECK_VALUE(extents.empty() || extents.size() == ndim, call.name(), ": the tensors have ", extents.size(),
+                      " and ", ndim, " dims\n  have  ", call.describe());
     extents.resize(ndim, 1);
     for (size_t d = 0, next = 0; d < ndim; ++d) {
       if (std::find(expanded.begin(), expanded.end(), static_cast<int64_t>(d)) != expanded.end()) continue;
       places[s].push_back(static_cast<int>(d));
       const int64_t size = shape[next++];
-      TORCH_CHECK_VALUE(extents[d] == size || extents[d] == 1 || size == 1, call.name(), ": sizes ", extents[d], " and ", size,
-                        " of dim ", d, " do not broadcast\n  have  ", call.describe());
+      TORCH_CHECK_VALUE(extents[d] == size || extents[d] == 1 || size == 1, call.name(), ": sizes ", extents[d],
+                        " and ", size, " of dim ", d, " do not broadcast\n  have  ", call.describe());
       if (extents[d] == 1) extents[d] = size;
     }
   }

@@ -28,11 +28,12 @@ std::optional<Plan> plan_native_dropout(const OpCall& call) {
 // rrelu_with_noise(self, noise!, lower, upper, training, generator): `noise` takes the slopes, for the gradient.
 std::optional<Plan> plan_rrelu(const OpCall& call) {
   const SpecPtr spec = without_partial(call.spec("noise"));
-  TORCH_CHECK_VALUE(spec->global_shape() == call.spec("self")->global_shape(), call.name(), ": noise has another shape\n  have  ",
-                    call.describe(), "\n  fix   make it with empty_like");
+  TORCH_CHECK_VALUE(spec->global_shape() == call.spec("self")->global_shape(), call.name(),
+                    ": noise has another shape\n  have  ", call.describe(), "\n  fix   make it with empty_like");
   const bool in_place = call.writes("self");
   TORCH_CHECK_NOT_IMPLEMENTED(!in_place || spec == without_partial(call.spec("self")), call.name(),
-                              ": self and noise are cut differently\n  have  ", call.describe(), "\n  fix   make noise with empty_like");
+                              ": self and noise are cut differently\n  have  ", call.describe(),
+                              "\n  fix   make noise with empty_like");
   Plan plan{.inputs = {spec, spec}, .outputs = {spec}};
   plan.run = [spec, in_place, at_self = call.arg("self"), at_noise = call.arg("noise"), at_lower = call.arg("lower"),
               at_upper = call.arg("upper"), at_training = call.arg("training"),

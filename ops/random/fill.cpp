@@ -110,7 +110,8 @@ void fill_cauchy(const ElementRandom& random, const ShardSpec& spec, const at::T
 void fill_geometric(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& block, Arguments a) {
   const double p = a[0].toDouble();
   TORCH_CHECK_VALUE(p > 0 && p < 1, "geometric_: the probability ", p, " is not between 0 and 1");
-  TORCH_CHECK_TYPE(!block.is_complex() && block.scalar_type() != at::kBool, "geometric_: gives no ", block.scalar_type(), " values");
+  TORCH_CHECK_TYPE(!block.is_complex() && block.scalar_type() != at::kBool, "geometric_: gives no ",
+                   block.scalar_type(), " values");
   random.fill(block, spec, {.kind = Distribution::kGeometric, .a = 1 / std::log1p(-p)});
 }
 
@@ -267,7 +268,8 @@ void make_integers(LocalCall& call, const LikeArgs& args, const ElementRandom& r
                    const at::Tensor& block) {
   const c10::IValue& high = call.value(args.high);
   if (high.isTensor()) {
-    TORCH_CHECK_VALUE(high.toTensor().numel() == 1, "randint_like: `high` has ", high.toTensor().numel(), " elements, not one");
+    TORCH_CHECK_VALUE(high.toTensor().numel() == 1, "randint_like: `high` has ", high.toTensor().numel(),
+                      " elements, not one");
     return make_integers_between(random, spec, block, 0, high.toTensor().item<int64_t>());
   }
   make_integers_between(random, spec, block, 0, high.toInt());
@@ -292,8 +294,9 @@ std::optional<Plan> plan_normal(const OpCall& call) {
     const c10::IValue &mean = call.value(at_mean), &std = call.value(at_std);
     const at::Tensor like = mean.isTensor() ? mean.toTensor() : std.toTensor();
     check_floating("normal", like.scalar_type());
-    TORCH_CHECK_VALUE(std.isTensor() ? std.toTensor().numel() == 0 || std.toTensor().ge(0).all().item<bool>() : std.toDouble() >= 0,
-                    "normal: a standard deviation is negative");
+    TORCH_CHECK_VALUE(
+        std.isTensor() ? std.toTensor().numel() == 0 || std.toTensor().ge(0).all().item<bool>() : std.toDouble() >= 0,
+        "normal: a standard deviation is negative");
     const at::Tensor block = at::empty(result->local_shape(), like.options());
     ElementRandom(generator_of(call, at_generator)).fill(block, *result, {.kind = Distribution::kNormal, .b = 1});
     std.isTensor() ? block.mul_(std.toTensor()) : block.mul_(std.toDouble());

@@ -197,8 +197,8 @@ void sample_without(const ElementRandom& random, const at::Tensor& weights, int6
       Draws draws = random.draws(static_cast<uint64_t>((first_row + r) * categories + c));
       arrivals.emplace_back(-std::log(draws.uniform_above_zero()) / weight[c], c);
     }
-    TORCH_CHECK_VALUE(static_cast<int64_t>(arrivals.size()) >= samples, "multinomial: ", samples, " samples without replacement of ",
-                      arrivals.size(), " categories whose probability is not zero");
+    TORCH_CHECK_VALUE(static_cast<int64_t>(arrivals.size()) >= samples, "multinomial: ", samples,
+                      " samples without replacement of ", arrivals.size(), " categories whose probability is not zero");
     std::partial_sort(arrivals.begin(), arrivals.begin() + samples, arrivals.end());
     for (int64_t s = 0; s < samples; ++s) result.mutable_data_ptr<int64_t>()[r * samples + s] = arrivals[s].second;
   }
@@ -206,14 +206,15 @@ void sample_without(const ElementRandom& random, const at::Tensor& weights, int6
 
 std::optional<Plan> plan_multinomial(const OpCall& call) {
   const SpecPtr given = without_partial(call.spec("self"));
-  TORCH_CHECK_VALUE(given->ndim() == 1 || given->ndim() == 2, "multinomial: probabilities of one or two dims are required\n  have  ",
-                    given->to_string(), "\n  fix   flatten the leading dims");
+  TORCH_CHECK_VALUE(given->ndim() == 1 || given->ndim() == 2,
+                    "multinomial: probabilities of one or two dims are required\n  have  ", given->to_string(),
+                    "\n  fix   flatten the leading dims");
   const int64_t samples = call.integer("num_samples"), categories = given->global_shape().back();
   const bool replacement = call.flag("replacement");
   TORCH_CHECK_VALUE(samples > 0, "multinomial: ", samples, " samples");
   TORCH_CHECK_VALUE(categories > 0, "multinomial: there are no categories");
-  TORCH_CHECK_VALUE(replacement || samples <= categories, "multinomial: ", samples, " samples without replacement of ", categories,
-                    " categories\n  fix   sample with replacement");
+  TORCH_CHECK_VALUE(replacement || samples <= categories, "multinomial: ", samples, " samples without replacement of ",
+                    categories, " categories\n  fix   sample with replacement");
   const SpecPtr spec = without_cuts(given, {given->ndim() - 1});
   std::vector<int64_t> shape = spec->global_shape(), source = {0, -1};
   shape.back() = samples;

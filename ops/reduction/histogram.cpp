@@ -147,8 +147,8 @@ std::optional<Plan> plan_bincount(const OpCall& call) {
   Axes axes;
   axes.kinds = {AxisKind::kReduce};
   for (const TensorArgument& slot : call.slots()) axes.inputs.emplace_back(slot.spec ? slot.spec->ndim() : 0, 0);
-  TORCH_CHECK_VALUE(call.spec("self")->ndim() == 1, "bincount: numbers in one dim are expected\n  have  ", call.describe(),
-                    "\n  fix   flatten them first");
+  TORCH_CHECK_VALUE(call.spec("self")->ndim() == 1, "bincount: numbers in one dim are expected\n  have  ",
+                    call.describe(), "\n  fix   flatten them first");
   axes.outputs = {{}};
   axes.output_shapes = {{}};
   Plan plan = solve(call, axes);

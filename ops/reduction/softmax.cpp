@@ -21,8 +21,8 @@ std::optional<Plan> plan_softmax(const OpCall& call) {
                                : !safe && call.flag("half_to_float") ? at::kFloat
                                                                      : call.tensor("self").dtype;
   // On an empty block LibTorch's kernel would not say so.
-  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(dtype), call.name(), ": not implemented for ", dtype, "\n  have  ", call.describe(),
-                              "\n  fix   convert to a floating type first");
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(dtype), call.name(), ": not implemented for ", dtype, "\n  have  ",
+                              call.describe(), "\n  fix   convert to a floating type first");
   if (from->ndim() == 0) return plan;
   const CutGroup group(from, dim);
   if (group.alone()) return plan;

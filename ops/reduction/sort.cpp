@@ -57,9 +57,8 @@ std::optional<Plan> plan_topk(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
   const int64_t dim = at::maybe_wrap_dim(call.integer("dim"), from->ndim()), k = call.integer("k");
   if (from->ndim() == 0) return Plan{.inputs = {from}, .outputs = {from, from}};
-  TORCH_CHECK_VALUE(k >= 0 && k <= from->global_shape()[dim], "topk: k ", k, " of a dim of ",
-                    from->global_shape()[dim], "\n  have  ", call.describe(),
-                    "\n  fix   ask for at most as many as there are");
+  TORCH_CHECK_VALUE(k >= 0 && k <= from->global_shape()[dim], "topk: k ", k, " of a dim of ", from->global_shape()[dim],
+                    "\n  have  ", call.describe(), "\n  fix   ask for at most as many as there are");
   const SpecPtr result = with_cut(without_cuts(from, dim), dim, {}, k);
   Plan plan{.inputs = {from}, .outputs = {result, result}};
   if (CutGroup(from, dim).alone()) return plan;

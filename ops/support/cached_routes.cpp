@@ -95,11 +95,13 @@ PickedRoutePtr cached_route(const at::Tensor& given, const RouteFacts& facts, co
     if (kept.origin != own->origin || kept.version != version || kept.spec != whole->spec() || !(kept.facts == facts) ||
         (kept.count && writes_so_far(*kept.count) != kept.writes))
       continue;
-    TORCH_CHECK_VALUE(kept.block_version == block_version && same_values(kept.values, values), op,
-                      ": this rank's block of the index was written behind the ShardTensor's back, while all ranks keep whose rows it names\n",
-                      "  have  ", whole->spec()->to_string(), ", rank ", whole->spec()->mesh()->rank(), "'s block at version ", block_version,
-                      ", whose rows were asked for at ", kept.block_version,
-                      "\n  fix   write through the ShardTensor, on every rank, or make a new one (from_local) of the changed block");
+    TORCH_CHECK_VALUE(
+        kept.block_version == block_version && same_values(kept.values, values), op,
+        ": this rank's block of the index was written behind the ShardTensor's back, while all ranks keep whose rows "
+        "it names\n",
+        "  have  ", whole->spec()->to_string(), ", rank ", whole->spec()->mesh()->rank(), "'s block at version ",
+        block_version, ", whose rows were asked for at ", kept.block_version,
+        "\n  fix   write through the ShardTensor, on every rank, or make a new one (from_local) of the changed block");
     return kept.route;
   }
   CachedRoute kept{.facts = facts,

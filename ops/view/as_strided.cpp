@@ -78,8 +78,9 @@ std::optional<Plan> plan_as_strided(const OpCall& call) {
     at::Tensor local = call.tensor(at_self);
     const auto ndim = local.dim();
     for (int64_t d = 0; d < ndim; ++d) {
-      TORCH_CHECK_NOT_IMPLEMENTED(local.stride(d) != 0 || local.size(d) <= 1,
-                                  "as_strided: an expanded ShardTensor has no rows to step along\n  fix   clone() it first");
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          local.stride(d) != 0 || local.size(d) <= 1,
+          "as_strided: an expanded ShardTensor has no rows to step along\n  fix   clone() it first");
     }
     std::vector<int64_t> order, kept;
     for (size_t r = 0; r < geometry.walks.size(); ++r) {

@@ -27,8 +27,9 @@ struct Diagonal {
 
 Diagonal diagonal_of(const OpCall& call, int64_t ndim) {
   const Diagonal diagonal{call.dim("dim1", ndim), call.dim("dim2", ndim), call.integer("offset")};
-  TORCH_CHECK_VALUE(diagonal.dim1 != diagonal.dim2, call.name(), ": dims ", call.integer("dim1"), " and ", call.integer("dim2"),
-                    " are the same\n  have  ", call.describe(), "\n  fix   name two different dims");
+  TORCH_CHECK_VALUE(diagonal.dim1 != diagonal.dim2, call.name(), ": dims ", call.integer("dim1"), " and ",
+                    call.integer("dim2"), " are the same\n  have  ", call.describe(),
+                    "\n  fix   name two different dims");
   return diagonal;
 }
 
@@ -154,7 +155,8 @@ at::Tensor& fill_diagonal(at::Tensor& self, const at::Scalar& value, bool wrap) 
     return self;
   }
   for (int64_t d = 1; d < self.dim(); ++d) {
-    TORCH_CHECK_VALUE(self.size(d) == self.size(0), "fill_diagonal_: the dims of a tensor of more than two must be equal\n  have  ",
+    TORCH_CHECK_VALUE(self.size(d) == self.size(0),
+                      "fill_diagonal_: the dims of a tensor of more than two must be equal\n  have  ",
                       shape_string(self.sizes()));
   }
   at::Tensor line = self.diagonal(0, 0, self.dim() - 1);

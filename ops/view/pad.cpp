@@ -50,8 +50,8 @@ Margins margins_of(const OpCall& call, at::IntArrayRef shape, Boundary boundary)
     const int64_t result = extent + margins.before[d] + margins.after[d];
     // LibTorch lets some of two or three dims be cropped to nothing, but not all.
     rows_left |= result > 0;
-    TORCH_CHECK_VALUE(extent > 0 && result >= 0 && (rows_left || i + 1 < padded), call.name(), ": nothing is left of the ",
-                      extent, " rows of dim ", d, "\n  have  ", call.describe());
+    TORCH_CHECK_VALUE(extent > 0 && result >= 0 && (rows_left || i + 1 < padded), call.name(),
+                      ": nothing is left of the ", extent, " rows of dim ", d, "\n  have  ", call.describe());
   }
   return margins;
 }
@@ -95,9 +95,9 @@ std::optional<Plan> plan_pad_backward(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const Margins margins = margins_of(call, self->global_shape(), boundary);
   const SpecPtr padded = padded_spec(self, margins);
-  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == padded->global_shape(), call.name(), ": a gradient of shape ",
-                    shape_string(call.spec("grad_output")->global_shape()), " for a result of shape ",
-                    shape_string(padded->global_shape()));
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == padded->global_shape(), call.name(),
+                    ": a gradient of shape ", shape_string(call.spec("grad_output")->global_shape()),
+                    " for a result of shape ", shape_string(padded->global_shape()));
   Plan plan;
   plan.inputs = {padded, self->has_cut() ? nullptr : self};
   plan.outputs = {self};

@@ -130,8 +130,8 @@ std::optional<Plan> plan_flip(const OpCall& call) {
 std::optional<Plan> plan_rot90(const OpCall& call) {
   const SpecPtr self = resolve_nonlinear(call.spec("self"));
   auto dims = call.integers("dims");
-  TORCH_CHECK_VALUE(self->ndim() >= 2 && dims.size() == 2, call.name(), ": a turn takes two dims of a tensor of two or more\n  have  ",
-                    call.describe());
+  TORCH_CHECK_VALUE(self->ndim() >= 2 && dims.size() == 2, call.name(),
+                    ": a turn takes two dims of a tensor of two or more\n  have  ", call.describe());
   for (int64_t& d : dims) d = at::maybe_wrap_dim(d, self->ndim());
   TORCH_CHECK_VALUE(dims[0] != dims[1], call.name(), ": both dims are ", dims[0], "\n  have  ", call.describe());
   const int64_t turns = ((call.integer("k") % 4) + 4) % 4;

@@ -116,8 +116,8 @@ std::optional<Plan> plan_narrow_copy(const OpCall& call) {
   int64_t start = call.integer("start");
   const int64_t length = call.integer("length");
   if (start < 0) start += extent;
-  TORCH_CHECK_VALUE(start >= 0 && length >= 0 && start + length <= extent, call.name(), ": rows ", start, " to ", start + length,
-                    " of a dim of ", extent, "\n  have  ", call.describe());
+  TORCH_CHECK_VALUE(start >= 0 && length >= 0 && start + length <= extent, call.name(), ": rows ", start, " to ",
+                    start + length, " of a dim of ", extent, "\n  have  ", call.describe());
   const StridedRows range{.start = start, .length = length};
   Plan plan = unary_plan(call, self, {sliced(self, dim, range)});
   Interval local{start, start + length};

@@ -38,16 +38,15 @@ AdaptivePool pool_of(const OpCall& call, int64_t pooled, const std::vector<int64
   AdaptivePool p;
   p.input = without_partial(call.spec("self"));
   const auto& shape = p.input->global_shape();
-  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(),
-                    ": an input of ", p.input->ndim(), " dims\n  have  shape ", shape_string(shape),
-                    "\n  fix   give ", pooled + 1, " or ", pooled + 2, " dims");
+  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(), ": an input of ",
+                    p.input->ndim(), " dims\n  have  shape ", shape_string(shape), "\n  fix   give ", pooled + 1,
+                    " or ", pooled + 2, " dims");
   p.first = p.input->ndim() - pooled;
   Layout out = p.input->layout();
   for (int64_t i = 0; i < pooled; ++i) {
     const int64_t d = p.first + i, extent = shape[d];
-    TORCH_CHECK_VALUE(extent > 0 && out_size[i] >= 0, call.name(),
-                      ": sizes must be positive\n  have  shape ", shape_string(shape),
-                      ", output size ", shape_string(out_size));
+    TORCH_CHECK_VALUE(extent > 0 && out_size[i] >= 0, call.name(), ": sizes must be positive\n  have  shape ",
+                      shape_string(shape), ", output size ", shape_string(out_size));
     out.global_shape[d] = out_size[i];
     if (out.cuts[d]) out.cuts[d].sizes = resampled_sizes(out.cuts[d].sizes, out_size[i]);
   }

@@ -20,11 +20,12 @@ std::optional<Plan> plan_conv_tbc(const OpCall& call) {
   const auto &x = call.spec("self")->global_shape(), &w = call.spec("weight")->global_shape(),
              &b = call.spec("bias")->global_shape();
   const int64_t padding = call.integer("pad");
-  TORCH_CHECK_VALUE(x.size() == 3 && w.size() == 3 && b.size() == 1 && x[2] == w[1] && b[0] == w[2] && padding >= 0 &&
-                        x[0] + 2 * padding >= w[0],
-                    "conv_tbc: an input of shape ", shape_string(x), ", a weight of ", shape_string(w), " and a bias of ",
-                    shape_string(b), " do not fit\n  have  ", call.describe(),
-                    "\n  fix   give [time, batch, in], [kernel, in, out] and [out], with a kernel no longer than the padded time");
+  TORCH_CHECK_VALUE(
+      x.size() == 3 && w.size() == 3 && b.size() == 1 && x[2] == w[1] && b[0] == w[2] && padding >= 0 &&
+          x[0] + 2 * padding >= w[0],
+      "conv_tbc: an input of shape ", shape_string(x), ", a weight of ", shape_string(w), " and a bias of ",
+      shape_string(b), " do not fit\n  have  ", call.describe(),
+      "\n  fix   give [time, batch, in], [kernel, in, out] and [out], with a kernel no longer than the padded time");
   Axes axes{.kinds = {AxisKind::kKeep, AxisKind::kKeep}};  // batch, output channels
   axes.inputs = {{-1, 0, -1}, {-1, -1, 1}, {1}};
   axes.outputs = {{-1, 0, 1}};

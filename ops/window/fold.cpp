@@ -33,10 +33,8 @@ Sliding sliding_of(const OpCall& call, int64_t height, int64_t width) {
   const int64_t extents[] = {height, width};
   for (size_t i = 0; i < 2; ++i) {
     const Window window{kernel[i], stride[i], dilation[i], padding[i]};
-    TORCH_CHECK_VALUE(
-        window.kernel > 0 && window.stride > 0 && window.dilation > 0 && window.padding >= 0,
-        call.name(),
-        ": kernel_size, stride and dilation must be positive and padding not negative");
+    TORCH_CHECK_VALUE(window.kernel > 0 && window.stride > 0 && window.dilation > 0 && window.padding >= 0, call.name(),
+                      ": kernel_size, stride and dilation must be positive and padding not negative");
     const int64_t count = window_outputs(window, extents[i]);
     TORCH_CHECK_VALUE(count > 0, call.name(), ": a window of ", window.reach(),
                       " rows is larger than the padded input of ", extents[i] + 2 * window.padding);
@@ -56,8 +54,7 @@ Cut times(Cut cut, int64_t factor) {
 std::optional<Plan> plan_unfold(const OpCall& call) {
   const SpecPtr self = call.spec("self");
   const int64_t ndim = self->ndim(), rows = ndim - 2, columns = ndim - 1;
-  TORCH_CHECK_VALUE(ndim == 3 || ndim == 4, call.name(), ": an input of ", ndim, " dims\n  have  ",
-                    call.describe());
+  TORCH_CHECK_VALUE(ndim == 3 || ndim == 4, call.name(), ": an input of ", ndim, " dims\n  have  ", call.describe());
   const Sliding s = sliding_of(call, self->global_shape()[rows], self->global_shape()[columns]);
   Layout in = without_partial(self)->layout();
   if (in.cuts[columns]) {
@@ -143,15 +140,13 @@ FoldLayouts fold_layouts(const SpecPtr& self, const Sliding& s, at::IntArrayRef 
 std::optional<Plan> plan_fold(const OpCall& call) {
   const SpecPtr self = call.spec("self");
   const int64_t ndim = self->ndim(), last = ndim - 1;
-  TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ",
-                    call.describe());
+  TORCH_CHECK_VALUE(ndim == 2 || ndim == 3, call.name(), ": an input of ", ndim, " dims\n  have  ", call.describe());
   const auto size = pair(call.integers("output_size"));
   const Sliding s = sliding_of(call, size[0], size[1]);
   const auto& shape = self->global_shape();
-  TORCH_CHECK_VALUE(
-      shape[last] == s.positions[0] * s.positions[1] && shape[last - 1] % s.elements == 0,
-      call.name(), ": ", s.positions[0] * s.positions[1], " windows of ", s.elements,
-      " elements are expected\n  have  ", call.describe());
+  TORCH_CHECK_VALUE(shape[last] == s.positions[0] * s.positions[1] && shape[last - 1] % s.elements == 0, call.name(),
+                    ": ", s.positions[0] * s.positions[1], " windows of ", s.elements,
+                    " elements are expected\n  have  ", call.describe());
   FoldLayouts layouts = fold_layouts(self, s, size);
 
   Plan plan;

@@ -24,9 +24,9 @@ struct Sampling {
   Sampling(const OpCall& call, const ShardSpec& in, const ShardSpec& at) {
     const int64_t ndim = in.ndim(), space = ndim - 2;
     const auto &x = in.global_shape(), &g = at.global_shape();
-    TORCH_CHECK_VALUE(at.ndim() == ndim && space >= 2 && g[0] == x[0] && g[ndim - 1] == space, call.name(), ": a grid of shape ",
-                      shape_string(g), " for an input of shape ", shape_string(x), "\n  have  ", call.describe(),
-                      "\n  fix   give the same batch, and points of ", space, " coordinates");
+    TORCH_CHECK_VALUE(at.ndim() == ndim && space >= 2 && g[0] == x[0] && g[ndim - 1] == space, call.name(),
+                      ": a grid of shape ", shape_string(g), " for an input of shape ", shape_string(x), "\n  have  ",
+                      call.describe(), "\n  fix   give the same batch, and points of ", space, " coordinates");
     output_shape = {x[0], x[1]};
     for (int64_t d = 0; d < space; ++d) {
       input.push_back(-1);
@@ -71,8 +71,9 @@ std::optional<Plan> plan_grid_sampler(const OpCall& call) {
 std::optional<Plan> plan_grid_sampler_backward(const OpCall& call) {
   const SpecPtr &input = call.spec("input"), &grid = call.spec("grid");
   Sampling s(call, *input, *grid);
-  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == s.output_shape, call.name(), ": the gradient of the output has shape ",
-                    shape_string(call.spec("grad_output")->global_shape()), ", the output ", shape_string(s.output_shape));
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == s.output_shape, call.name(),
+                    ": the gradient of the output has shape ", shape_string(call.spec("grad_output")->global_shape()),
+                    ", the output ", shape_string(s.output_shape));
   s.axes.inputs = {s.output, s.input, s.grid};
   s.axes.linear = {PartialUse::kOneFactor, PartialUse::kResolve, PartialUse::kResolve};
   const auto mask = call.value("output_mask").toBoolList();

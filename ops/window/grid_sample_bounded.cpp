@@ -110,9 +110,10 @@ struct SampleBackward : torch::autograd::Function<SampleBackward> {
     return {for_input, for_grid};
   }
   static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "grid_sample: its second derivative is asked for",
-                                "\n  have  a gradient through grid_sample_backward, which has no formula, in LibTorch neither",
-                                "\n  fix   do not differentiate its gradient (no create_graph)");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "grid_sample: its second derivative is asked for",
+        "\n  have  a gradient through grid_sample_backward, which has no formula, in LibTorch neither",
+        "\n  fix   do not differentiate its gradient (no create_graph)");
   }
 };
 

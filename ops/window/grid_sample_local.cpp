@@ -22,8 +22,8 @@ using Padding = Sampler::Padding;
 
 int64_t number_of(const char* what, const std::string& word, const std::vector<std::string>& words) {
   const auto found = std::find(words.begin(), words.end(), word);
-  TORCH_CHECK_VALUE(found != words.end(), "grid_sample: unknown ", what, " '", word, "'", did_you_mean(word, words), "\n  have  ",
-                    c10::Join(", ", words), "\n  fix   name one of them");
+  TORCH_CHECK_VALUE(found != words.end(), "grid_sample: unknown ", what, " '", word, "'", did_you_mean(word, words),
+                    "\n  have  ", c10::Join(", ", words), "\n  fix   name one of them");
   return found - words.begin();
 }
 
@@ -116,7 +116,8 @@ struct Part {
       // Compared as a number: what is far outside may not fit an integer.
       if (!(pixel >= 0 && pixel < static_cast<T>(extent))) return;
       const int64_t row = static_cast<int64_t>(pixel) - begin[d];
-      TORCH_INTERNAL_ASSERT(row >= 0 && row < length[d], "grid_sample: row ", static_cast<int64_t>(pixel), " was not fetched");
+      TORCH_INTERNAL_ASSERT(row >= 0 && row < length[d], "grid_sample: row ", static_cast<int64_t>(pixel),
+                            " was not fetched");
       taps.offset[taps.count] = row * stride[d];
       taps.weight[taps.count] = weight;
       taps.slope[taps.count++] = slope;
@@ -174,21 +175,27 @@ Sampler::Sampler(const GridSample& options, at::IntArrayRef input, at::IntArrayR
                     "\n  fix   give the same batch, and points with a coordinate for each of 2 or 3 dims of space");
   // Without a bound the kernels are LibTorch's, for what they take.
   const bool ours = !options.max_displacement || input_dtype == at::kFloat || input_dtype == at::kDouble;
-  TORCH_CHECK_TYPE(input_dtype == grid_dtype && ours, "grid_sample: an input of ", input_dtype, " and a grid of ", grid_dtype, "\n  have  ",
-                   options.max_displacement ? "Float or Double, both the same, is required" : "both the same are required", "\n  fix   convert them");
-  TORCH_CHECK_VALUE(mode != Mode::kCubic || ndim == 4, "grid_sample: bicubic for 3 dims of space\n  have  an input of shape ",
-                    shape_string(input), "\n  fix   use bilinear or nearest");
+  TORCH_CHECK_TYPE(
+      input_dtype == grid_dtype && ours, "grid_sample: an input of ", input_dtype, " and a grid of ", grid_dtype,
+      "\n  have  ",
+      options.max_displacement ? "Float or Double, both the same, is required" : "both the same are required",
+      "\n  fix   convert them");
+  TORCH_CHECK_VALUE(mode != Mode::kCubic || ndim == 4,
+                    "grid_sample: bicubic for 3 dims of space\n  have  an input of shape ", shape_string(input),
+                    "\n  fix   use bilinear or nearest");
   in = input.slice(2).vec();
   out = grid.slice(1, ndim - 2).vec();
   for (const int64_t extent : in) {
-    TORCH_CHECK_VALUE(extent > 0, "grid_sample: an input without pixels\n  have  an input of shape ", shape_string(input),
-                      "\n  fix   give a field that is not empty");
+    TORCH_CHECK_VALUE(extent > 0, "grid_sample: an input without pixels\n  have  an input of shape ",
+                      shape_string(input), "\n  fix   give a field that is not empty");
   }
   bound = options.max_displacement.value_or(std::vector<double>(1, std::numeric_limits<double>::infinity()));
   if (bound.size() == 1) bound.resize(in.size(), bound[0]);
   const bool distances = std::all_of(bound.begin(), bound.end(), [](double b) { return b >= 0; });
-  TORCH_CHECK_VALUE(bound.size() == in.size() && distances, "grid_sample: max_displacement = ", at::ArrayRef<double>(bound), " for ", in.size(),
-                    " dims of space\n  have  distances in pixels are required\n  fix   give one for all dims, or one for each, at least 0");
+  TORCH_CHECK_VALUE(bound.size() == in.size() && distances,
+                    "grid_sample: max_displacement = ", at::ArrayRef<double>(bound), " for ", in.size(),
+                    " dims of space\n  have  distances in pixels are required\n  fix   give one for all dims, or one "
+                    "for each, at least 0");
   rounding =
       8 * (input_dtype == at::kFloat ? std::numeric_limits<float>::epsilon() : std::numeric_limits<double>::epsilon());
 }

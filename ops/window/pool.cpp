@@ -141,9 +141,9 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
   const auto count = static_cast<size_t>(pooled);
   p.input = without_partial(call.spec("self"));
   const auto& shape = p.input->global_shape();
-  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(),
-                    ": an input of ", p.input->ndim(), " dims\n  have  shape ", shape_string(shape),
-                    "\n  fix   give ", pooled + 1, " or ", pooled + 2, " dims");
+  TORCH_CHECK_VALUE(p.input->ndim() == pooled + 1 || p.input->ndim() == pooled + 2, call.name(), ": an input of ",
+                    p.input->ndim(), " dims\n  have  shape ", shape_string(shape), "\n  fix   give ", pooled + 1,
+                    " or ", pooled + 2, " dims");
   const auto kernel = spread(call.integers("kernel_size"), count), padding = spread(call.integers("padding"), count);
   auto stride = spread(call.integers("stride"), count);
   if (stride.empty()) stride = kernel;
@@ -157,14 +157,12 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
     const Window window{kernel[i], stride[i], dilation[i], padding[i]};
     TORCH_CHECK_VALUE(window.kernel > 0 && window.stride > 0 && window.dilation > 0, call.name(),
                       ": kernel_size, stride and dilation must be positive");
-    TORCH_CHECK_VALUE(window.padding >= 0 && 2 * window.padding <= window.reach(), call.name(),
-                      ": padding ", window.padding, " is more than half of the window of ",
-                      window.reach(), " rows");
+    TORCH_CHECK_VALUE(window.padding >= 0 && 2 * window.padding <= window.reach(), call.name(), ": padding ",
+                      window.padding, " is more than half of the window of ", window.reach(), " rows");
     const int64_t outputs = pool_outputs(window, extent, p.ceil_mode);
-    TORCH_CHECK_VALUE(outputs > 0, call.name(), ": a window of ", window.reach(),
-                      " rows along dim ", dim, " is larger than the padded input of ",
-                      extent + 2 * window.padding, "\n  have  shape ", shape_string(shape),
-                      "\n  fix   use a smaller kernel, or pad the input");
+    TORCH_CHECK_VALUE(outputs > 0, call.name(), ": a window of ", window.reach(), " rows along dim ", dim,
+                      " is larger than the padded input of ", extent + 2 * window.padding, "\n  have  shape ",
+                      shape_string(shape), "\n  fix   use a smaller kernel, or pad the input");
     out.global_shape[dim] = outputs;
     if (out.cuts[dim]) out.cuts[dim].sizes = window.output_sizes(out.cuts[dim].sizes, outputs);
     p.local.windows.push_back(window);
@@ -185,10 +183,9 @@ Pooling pooling_of(const OpCall& call, int64_t pooled, bool dilates) {
 }
 
 void check_gradient(const OpCall& call, const Pooling& p) {
-  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == p.output->global_shape(),
-                    call.name(), ": the gradient of the output has shape ",
-                    shape_string(call.spec("grad_output")->global_shape()), ", the output ",
-                    shape_string(p.output->global_shape()));
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == p.output->global_shape(), call.name(),
+                    ": the gradient of the output has shape ", shape_string(call.spec("grad_output")->global_shape()),
+                    ", the output ", shape_string(p.output->global_shape()));
 }
 
 // Returns the number that no value is below.
@@ -245,8 +242,8 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self, double fill, c
     Pooled pooled = kernel(x, call.padding);
     const auto matches = [](int64_t size, const Interval& rows) { return size == rows.size(); };
     const at::IntArrayRef sizes = pooled.values.sizes();
-    TORCH_INTERNAL_ASSERT(std::equal(sizes.begin(), sizes.end(), call.output.begin(), matches),
-                          "a local pooling made ", sizes, " for ", box_string(call.output));
+    TORCH_INTERNAL_ASSERT(std::equal(sizes.begin(), sizes.end(), call.output.begin(), matches), "a local pooling made ",
+                          sizes, " for ", box_string(call.output));
     if (pooled.indices.defined()) pooled.indices = local.to_global(std::move(pooled.indices), call.input);
     return pooled;
   };

@@ -155,8 +155,8 @@ at::Tensor laplacian_op(const at::Tensor& x, at::IntArrayRef dims, int64_t order
 
 at::Tensor divergence_op(at::TensorList fields, at::IntArrayRef dims, int64_t order, at::ArrayRef<double> spacing,
                          Text boundary) {
-  TORCH_CHECK_VALUE(!dims.empty() && fields.size() == dims.size(), "divergence: ", fields.size(), " fields for ", dims.size(),
-                    " dims\n  have  dims ", dims, "\n  fix   give one field for each dim");
+  TORCH_CHECK_VALUE(!dims.empty() && fields.size() == dims.size(), "divergence: ", fields.size(), " fields for ",
+                    dims.size(), " dims\n  have  dims ", dims, "\n  fix   give one field for each dim");
   std::vector<at::Tensor> terms;
   for (size_t i = 0; i < dims.size(); ++i)
     terms.push_back(stencil_call(

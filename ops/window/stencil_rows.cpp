@@ -18,7 +18,8 @@ const std::vector<std::string> kBoundaries = {"zeros", "circular", "reflect", "r
 
 Boundary boundary_of(const std::string& boundary) {
   const auto found = std::find(kBoundaries.begin(), kBoundaries.end(), boundary);
-  TORCH_CHECK_VALUE(found != kBoundaries.end(), "stencil: unknown boundary '", boundary, "'", did_you_mean(boundary, kBoundaries),
+  TORCH_CHECK_VALUE(found != kBoundaries.end(), "stencil: unknown boundary '", boundary, "'",
+                    did_you_mean(boundary, kBoundaries),
                     "\n  have  zeros, circular, reflect, replicate, one_sided\n  fix   name one of them");
   const Boundary boundaries[] = {Boundary::kZero, Boundary::kCircular, Boundary::kReflect, Boundary::kReplicate,
                                  Boundary::kZero};
@@ -34,8 +35,8 @@ std::vector<double> scaled(std::vector<double> weights, double factor) {
 
 std::vector<double> finite_difference_weights(int64_t derivative, const std::vector<double>& places, double at) {
   const auto count = static_cast<int64_t>(places.size());
-  TORCH_CHECK_VALUE(derivative >= 0 && count > derivative, "finite_difference_weights: derivative ", derivative, " from ", count,
-                    " places\n  have  at least derivative + 1 are needed\n  fix   give more places");
+  TORCH_CHECK_VALUE(derivative >= 0 && count > derivative, "finite_difference_weights: derivative ", derivative,
+                    " from ", count, " places\n  have  at least derivative + 1 are needed\n  fix   give more places");
   // weights[d][k]: of derivative d with the places so far; the places join one by one.
   std::vector<std::vector<double>> weights(derivative + 1, std::vector<double>(count, 0));
   weights[0][0] = 1;
@@ -47,8 +48,8 @@ std::vector<double> finite_difference_weights(int64_t derivative, const std::vec
     const auto old_of = [&](int64_t d, int64_t k) { return d < 0 ? 0.0 : old[d][k]; };
     for (int64_t k = 0; k < n; ++k) {
       const double apart = places[n] - places[k];
-      TORCH_CHECK_VALUE(apart != 0, "finite_difference_weights: place ", places[n], " is given twice\n  have  places ", places,
-                        "\n  fix   give each place once");
+      TORCH_CHECK_VALUE(apart != 0, "finite_difference_weights: place ", places[n], " is given twice\n  have  places ",
+                        places, "\n  fix   give each place once");
       product *= apart;
       for (int64_t d = 0; d <= derivative; ++d) weights[d][k] = (here * old[d][k] - d * old_of(d - 1, k)) / apart;
     }
@@ -63,22 +64,27 @@ std::vector<double> finite_difference_weights(int64_t derivative, const std::vec
 StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::ScalarType dtype) {
   TORCH_CHECK_TYPE(at::isFloatingType(dtype) || at::isComplexType(dtype), "stencil: a tensor of ", dtype,
                    "\n  have  a sum with fractional weights\n  fix   convert it to a floating type");
-  TORCH_CHECK_VALUE(!shape.empty(), "stencil: a tensor without dims\n  have  no rows\n  fix   give a tensor of at least one dim");
+  TORCH_CHECK_VALUE(!shape.empty(),
+                    "stencil: a tensor without dims\n  have  no rows\n  fix   give a tensor of at least one dim");
   dim_ = at::maybe_wrap_dim(options.dim, static_cast<int64_t>(shape.size()));
   extent_ = shape[dim_];
-  TORCH_CHECK_VALUE(options.offsets.has_value() == options.weights.has_value(), "stencil: offsets and weights belong together\n  have  only ",
+  TORCH_CHECK_VALUE(options.offsets.has_value() == options.weights.has_value(),
+                    "stencil: offsets and weights belong together\n  have  only ",
                     options.offsets ? "offsets" : "weights", "\n  fix   give both, or neither");
   const std::string boundary = options.boundary.value_or(options.weights ? "zeros" : "one_sided");
   boundary_ = boundary_of(boundary);
   const bool one_sided = boundary == "one_sided";
   if (options.weights) {
-    TORCH_CHECK_VALUE(options.derivative == 1 && options.order == 2 && options.spacing == 1, "stencil: derivative ", options.derivative,
-                      ", order ", options.order, " and spacing ", options.spacing, " with weights of one's own\n  have  weights ", *options.weights,
-                      ", which are taken as they are\n  fix   divide them by a power of the spacing, and leave the three out");
+    TORCH_CHECK_VALUE(
+        options.derivative == 1 && options.order == 2 && options.spacing == 1, "stencil: derivative ",
+        options.derivative, ", order ", options.order, " and spacing ", options.spacing,
+        " with weights of one's own\n  have  weights ", *options.weights,
+        ", which are taken as they are\n  fix   divide them by a power of the spacing, and leave the three out");
     offsets_ = *options.offsets;
     weights_ = *options.weights;
-    TORCH_CHECK_VALUE(offsets_.size() == weights_.size() && !offsets_.empty(), "stencil: ", offsets_.size(), " offsets and ", weights_.size(),
-                      " weights\n  have  offsets ", offsets_, "\n  fix   give a weight for every offset");
+    TORCH_CHECK_VALUE(offsets_.size() == weights_.size() && !offsets_.empty(), "stencil: ", offsets_.size(),
+                      " offsets and ", weights_.size(), " weights\n  have  offsets ", offsets_,
+                      "\n  fix   give a weight for every offset");
     TORCH_CHECK_VALUE(!one_sided, "stencil: weights of one's own have no one-sided form\n  have  boundary 'one_sided'",
                       "\n  fix   choose zeros, circular, reflect or replicate");
     return;
@@ -99,8 +105,9 @@ StencilRows::StencilRows(const Stencil& options, at::IntArrayRef shape, at::Scal
   if (!one_sided) return;
   edge_rows_ = half;
   edge_points_ = m + order;
-  TORCH_CHECK_VALUE(extent_ >= edge_points_ || extent_ == 0, "stencil: ", extent_, " rows along dim ", dim_, " are too few\n  have  derivative ", m,
-                    " of order ", order, " one-sided, which takes ", edge_points_, "\n  fix   lower the order, or choose another boundary");
+  TORCH_CHECK_VALUE(extent_ >= edge_points_ || extent_ == 0, "stencil: ", extent_, " rows along dim ", dim_,
+                    " are too few\n  have  derivative ", m, " of order ", order, " one-sided, which takes ",
+                    edge_points_, "\n  fix   lower the order, or choose another boundary");
   places.clear();
   for (int64_t point = 0; point < edge_points_; ++point) places.push_back(static_cast<double>(point));
   for (int64_t row = 0; row < half; ++row) {

@@ -17,8 +17,9 @@ Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own, const std:
                  const std::vector<at::ScalarType>& dtypes) {
   const SpecPtr& self = call.spec("self");
   const int64_t planes = self->ndim() - own[call.slot("self")];
-  TORCH_CHECK_VALUE(planes == 1 || planes == 2, call.name(), ": an input of ", self->ndim(), " dims\n  have  ", call.describe(),
-                    "\n  fix   give channels, or batch and channels, and ", own[call.slot("self")], " dims of space");
+  TORCH_CHECK_VALUE(planes == 1 || planes == 2, call.name(), ": an input of ", self->ndim(), " dims\n  have  ",
+                    call.describe(), "\n  fix   give channels, or batch and channels, and ", own[call.slot("self")],
+                    " dims of space");
   Axes axes;
   axes.kinds.assign(planes, AxisKind::kKeep);
   const auto place = [&](const Shape& shape, int64_t space) {
@@ -63,9 +64,9 @@ Plan plan_planes(const OpCall& call, const std::vector<int64_t>& own, const std:
 Shape pooled(const OpCall& call, int64_t space) {
   Shape shape = call.spec("self")->global_shape();
   const auto size = call.integers("output_size");
-  TORCH_CHECK_VALUE(static_cast<int64_t>(size.size()) == space && static_cast<int64_t>(shape.size()) > space, call.name(),
-                    ": output_size and the input do not fit\n  have  ", call.describe(), "\n  fix   give ", space,
-                    " sizes, and an input with channels and ", space, " dims of space");
+  TORCH_CHECK_VALUE(static_cast<int64_t>(size.size()) == space && static_cast<int64_t>(shape.size()) > space,
+                    call.name(), ": output_size and the input do not fit\n  have  ", call.describe(), "\n  fix   give ",
+                    space, " sizes, and an input with channels and ", space, " dims of space");
   std::copy(size.begin(), size.end(), shape.end() - space);
   return shape;
 }

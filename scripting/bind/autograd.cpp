@@ -34,11 +34,13 @@ void naming(const char* op, Run run) {
 
 /// Refuses what LibTorch refuses without a remedy.
 void check_differentiable(const char* op, const at::Tensor& tensor, bool has_gradient) {
-  TORCH_CHECK_VALUE(tensor.requires_grad(), op, ": the tensor was not computed from anything that requires a gradient\n  have  ",
-                    describe(tensor), "\n  fix   ask for gradients first, {requires_grad = true} or nn.Parameter, and compute "
+  TORCH_CHECK_VALUE(tensor.requires_grad(), op,
+                    ": the tensor was not computed from anything that requires a gradient\n  have  ", describe(tensor),
+                    "\n  fix   ask for gradients first, {requires_grad = true} or nn.Parameter, and compute "
                     "outside of mh.no_grad");
-  TORCH_CHECK_VALUE(has_gradient || tensor.numel() == 1, op, ": a tensor of ", tensor.numel(), " elements needs the gradient of each\n  have  ",
-                    describe(tensor), "\n  fix   reduce it first, x:sum():backward(), or give a gradient of its shape, x:backward(g)");
+  TORCH_CHECK_VALUE(has_gradient || tensor.numel() == 1, op, ": a tensor of ", tensor.numel(),
+                    " elements needs the gradient of each\n  have  ", describe(tensor),
+                    "\n  fix   reduce it first, x:sum():backward(), or give a gradient of its shape, x:backward(g)");
 }
 
 /// x:backward(gradient = nil, {retain_graph = nil, create_graph = false, inputs = nil}) -> nothing
@@ -163,8 +165,9 @@ int remove_hook(lua_State* lua) {
 int register_hook(lua_State* lua) {
   const at::Tensor& tensor = check_tensor(lua, 1);
   if (!is_callable(lua, 2)) argument_error(lua, 2, "a function");
-  TORCH_CHECK_VALUE(tensor.requires_grad(), "register_hook: the tensor requires no gradient, so none will come\n  have  ",
-                    describe(tensor), "\n  fix   x:requires_grad_(), or a result that is computed from such a tensor");
+  TORCH_CHECK_VALUE(tensor.requires_grad(),
+                    "register_hook: the tensor requires no gradient, so none will come\n  have  ", describe(tensor),
+                    "\n  fix   x:requires_grad_(), or a result that is computed from such a tensor");
   const HeldValue function(lua, {1}, 2);
   const unsigned number =
       tensor.register_hook([function](const at::Tensor& gradient) { return run_hook(function, gradient); });
@@ -271,8 +274,7 @@ class Autocast {
 ///     y.dtype    --> bfloat16
 int autocast(lua_State* lua) {
   const at::ScalarType dtype = check_dtype(lua, 1);
-  TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ",
-                    dtype_name(dtype),
+  TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ", dtype_name(dtype),
                     " is not a lower precision\n  fix   use \"bfloat16\" or \"float16\"");
   return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype);
 }
@@ -322,8 +324,8 @@ constexpr int64_t kMostThreads = 4096;
 ///     mh.get_num_threads()    --> 1
 int set_num_threads(lua_State* lua) {
   const int64_t count = check_int(lua, 1);
-  TORCH_CHECK_VALUE(count >= 1 && count <= kMostThreads, "set_num_threads: ", count, " is not a number of threads\n  fix   give 1 to ",
-                    kMostThreads);
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMostThreads, "set_num_threads: ", count,
+                    " is not a number of threads\n  fix   give 1 to ", kMostThreads);
   at::set_num_threads(static_cast<int>(count));
   return 0;
 }

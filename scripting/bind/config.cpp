@@ -100,7 +100,8 @@ class Copy {
     size_t length = 0;
     const char* text = lua_type(from_, -1) == LUA_TSTRING ? lua_tolstring(from_, -1, &length) : nullptr;
     bytes_ += kBytesPerValue + length;
-    TORCH_CHECK_VALUE(bytes_ <= kMostBytes, "config: the settings of '", path_, "' take more than ", kMostBytes >> 20, " MiB", kFix);
+    TORCH_CHECK_VALUE(bytes_ <= kMostBytes, "config: the settings of '", path_, "' take more than ", kMostBytes >> 20,
+                      " MiB", kFix);
     switch (lua_type(from_, -1)) {
       case LUA_TNIL:
         return lua_pushnil(to_);
@@ -117,13 +118,14 @@ class Copy {
       default:
         break;
     }
-    TORCH_CHECK_VALUE(false, "config: '", path_, "' gives a ", luaL_typename(from_, -1), depth > 0 ? " for " + key() : std::string(), kFix);
+    TORCH_CHECK_VALUE(false, "config: '", path_, "' gives a ", luaL_typename(from_, -1),
+                      depth > 0 ? " for " + key() : std::string(), kFix);
   }
 
  private:
   void table(int depth) {
-    TORCH_CHECK_VALUE(depth < kDeepestTable, "config: the tables of '", path_, "' nest deeper than ", kDeepestTable, " levels, or hold themselves",
-                      kFix);
+    TORCH_CHECK_VALUE(depth < kDeepestTable, "config: the tables of '", path_, "' nest deeper than ", kDeepestTable,
+                      " levels, or hold themselves", kFix);
     luaL_checkstack(to_, 4, "config");
     lua_newtable(to_);
     for (lua_pushnil(from_); lua_next(from_, -2); lua_pop(from_, 1)) {
@@ -164,7 +166,8 @@ int config_file(lua_State* lua) {
   used.most = std::numeric_limits<size_t>::max();
   if (status == LUA_ERRMEM) {
     const std::string line = used.loaded ? ":" + std::to_string(used.line) : "";
-    TORCH_CHECK_VALUE(false, "config: '", path, "' failed: ", path, line, ": it takes more than ", kMostBytes >> 20, " MiB", kFix);
+    TORCH_CHECK_VALUE(false, "config: '", path, "' failed: ", path, line, ": it takes more than ", kMostBytes >> 20,
+                      " MiB", kFix);
   }
   const char* message = status == LUA_OK ? "" : lua_tostring(own, -1);
   TORCH_CHECK_VALUE(status == LUA_OK || used.loaded, "config: cannot load '", path, "': ", message);

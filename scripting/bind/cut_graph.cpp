@@ -24,8 +24,8 @@ int cut_graph_function(lua_State* lua) {
   const at::Tensor& edges = check_tensor(lua, 1);
   const at::Tensor* nodes = to_tensor(lua, 2);
   if (nodes != nullptr) {
-    TORCH_CHECK_VALUE(is_shard_tensor(*nodes) && nodes->dim() > 0, "cut_graph: the nodes are not cut\n  have  ", describe(*nodes),
-                      "\n  fix   give a ShardTensor of the nodes, or the rows of each block");
+    TORCH_CHECK_VALUE(is_shard_tensor(*nodes) && nodes->dim() > 0, "cut_graph: the nodes are not cut\n  have  ",
+                      describe(*nodes), "\n  fix   give a ShardTensor of the nodes, or the rows of each block");
   }
   const GraphCut cut = cut_graph(edges, nodes != nullptr ? spec(*nodes)->block_sizes(0) : check_int_list(lua, 2));
   push(lua, cut.order);

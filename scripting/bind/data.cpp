@@ -108,7 +108,8 @@ int make_field_reader(lua_State* lua) {
 
 std::vector<io::FramePlace> check_places(lua_State* lua, int index) {
   const at::Tensor rows = on_host(check_tensor(lua, index));
-  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == 3 && rows.scalar_type() == at::kLong, "places: expected int64 [n, 3]");
+  TORCH_CHECK_VALUE(rows.dim() == 2 && rows.size(1) == 3 && rows.scalar_type() == at::kLong,
+                    "places: expected int64 [n, 3]");
   const auto from = rows.accessor<int64_t, 2>();
   std::vector<io::FramePlace> places;
   for (int64_t i = 0; i < rows.size(0); ++i) places.push_back({from[i][0], from[i][1], from[i][2]});

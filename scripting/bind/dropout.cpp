@@ -68,8 +68,8 @@ int dropout(lua_State* lua) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, kKind.name, ": probability ", p, " is not within 0 and 1");
   TORCH_CHECK_VALUE(!kKind.feature || input.dim() >= 2, kKind.name,
                     ": needs at least 2 dimensions (batch, channel), have ", input.sizes());
-  TORCH_CHECK_TYPE(!train || p == 0 || input.is_floating_point() || input.is_complex(), kKind.name, ": ", describe(input),
-                   " cannot hold the result\n  fix   x:float()");
+  TORCH_CHECK_TYPE(!train || p == 0 || input.is_floating_point() || input.is_complex(), kKind.name, ": ",
+                   describe(input), " cannot hold the result\n  fix   x:float()");
   at::Tensor output = input;
   if (train && p > 0 && is_shard_tensor(input)) {
     output = through_engine(kKind, input, p, train);

@@ -35,7 +35,8 @@ int exists(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   std::error_code error;
   push(lua, fs::exists(path, error));
-  TORCH_CHECK_VALUE(!error, "files.exists: cannot look at '", path, "': ", error.message(), io::disk_remedy(error.value()));
+  TORCH_CHECK_VALUE(!error, "files.exists: cannot look at '", path, "': ", error.message(),
+                    io::disk_remedy(error.value()));
   return 1;
 }
 
@@ -52,8 +53,9 @@ int make_folder(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   std::error_code error;
   fs::create_directories(path, error);
-  TORCH_CHECK_VALUE(!error && fs::is_directory(path), "make_folder: cannot make '", path, "': ",
-                    error ? error.message() : "a file has that name", io::disk_remedy(error ? error.value() : ENOTDIR));
+  TORCH_CHECK_VALUE(!error && fs::is_directory(path), "make_folder: cannot make '", path,
+                    "': ", error ? error.message() : "a file has that name",
+                    io::disk_remedy(error ? error.value() : ENOTDIR));
   return 0;
 }
 
@@ -199,8 +201,9 @@ int read_npy(lua_State* lua) {
 int write_npy(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   const at::Tensor tensor = check_tensor(lua, 2);
-  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), "files.write_npy: '", path, "': a ShardTensor, of which this rank has a block\n  have  ",
-                    describe(tensor), "\n  fix   call full_tensor() on all ranks and write on one; or write HDF5 by blocks: "
+  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), "files.write_npy: '", path,
+                    "': a ShardTensor, of which this rank has a block\n  have  ", describe(tensor),
+                    "\n  fix   call full_tensor() on all ranks and write on one; or write HDF5 by blocks: "
                     "mh.h5.open(path, \"w\"):write(name, x)");
   io::write_npy(path, tensor);
   return 0;
@@ -244,12 +247,14 @@ bool is_method(lua_State* lua, int index, const char* name) {
 
 /// The tensor on top of the stack, which this rank has as a whole.
 at::Tensor check_whole_tensor(lua_State* lua, const std::string& name) {
-  TORCH_CHECK_TYPE(to_tensor(lua, -1) != nullptr, kSave, ": '", name, "' is not a tensor but ", describe(lua, -1),
-                   "\n  fix   give {name = tensor}, as state_dict() does; mh.checkpoint.save writes tables of other values");
+  TORCH_CHECK_TYPE(
+      to_tensor(lua, -1) != nullptr, kSave, ": '", name, "' is not a tensor but ", describe(lua, -1),
+      "\n  fix   give {name = tensor}, as state_dict() does; mh.checkpoint.save writes tables of other values");
   const at::Tensor tensor = check_tensor(lua, -1);
-  TORCH_CHECK_VALUE(!is_shard_tensor(tensor), kSave, ": '", name, "' is a ShardTensor, of which this rank has a block",
-                    "\n  fix   mh.checkpoint.save(path, {model = net}) writes whole tensors into path/model.safetensors; or call "
-                    "full_tensor() of each on all ranks and save on one");
+  TORCH_CHECK_VALUE(
+      !is_shard_tensor(tensor), kSave, ": '", name, "' is a ShardTensor, of which this rank has a block",
+      "\n  fix   mh.checkpoint.save(path, {model = net}) writes whole tensors into path/model.safetensors; or call "
+      "full_tensor() of each on all ranks and save on one");
   return tensor;
 }
 

@@ -44,8 +44,9 @@ AttributeValue check_values(lua_State* lua, int index) {
   for (lua_Integer i = 1; i <= count; ++i) {
     const int type = lua_rawgeti(lua, index, i);
     const bool first_string = i == 1 && type == LUA_TSTRING;
-    TORCH_CHECK_TYPE(type == LUA_TSTRING ? first_string || strings : type == LUA_TNUMBER && !strings, "set_attr: element ", i,
-                     " of a list is ", describe(lua, -1), "\n  have  attributes that are lists of strings, or of numbers",
+    TORCH_CHECK_TYPE(type == LUA_TSTRING ? first_string || strings : type == LUA_TNUMBER && !strings,
+                     "set_attr: element ", i, " of a list is ", describe(lua, -1),
+                     "\n  have  attributes that are lists of strings, or of numbers",
                      "\n  fix   give one kind; 0 and 1 for booleans, and write() for tables of several dims");
     strings = strings || first_string;
     integers = integers && lua_isinteger(lua, -1) != 0;

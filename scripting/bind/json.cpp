@@ -73,7 +73,8 @@ class LuaReader : public nlohmann::json_sax<Json> {
     std::string what = error.what();
     what = what.substr(what.find("] ") + 2);
     if (what.starts_with("parse error")) what = what.substr(what.find(": ") + 2);
-    TORCH_CHECK_VALUE(false, "json: ", source_, " is not valid at ", place(text_, position), ": ", what.substr(0, kLongestReason));
+    TORCH_CHECK_VALUE(false, "json: ", source_, " is not valid at ", place(text_, position), ": ",
+                      what.substr(0, kLongestReason));
   }
 
  private:
@@ -122,8 +123,8 @@ class LuaReader : public nlohmann::json_sax<Json> {
     return path.empty() ? "" : ", in '" + path + "'";
   }
   [[noreturn]] void refuse_integer(const std::string& digits) const {
-    TORCH_CHECK_VALUE(false, "json: ", source_, " has the integer ", digits.substr(0, kLongestReason), ", which does not fit 64 bits",
-                      "\n  fix   write it as a string, or as a float: with a point");
+    TORCH_CHECK_VALUE(false, "json: ", source_, " has the integer ", digits.substr(0, kLongestReason),
+                      ", which does not fit 64 bits", "\n  fix   write it as a string, or as a float: with a point");
   }
 
   lua_State* lua_;
@@ -153,15 +154,18 @@ std::optional<lua_Integer> length_of(lua_State* lua, int index, const JsonPlace&
   for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
     const bool is_text = lua_type(lua, -2) == LUA_TSTRING;
     TORCH_CHECK_TYPE(is_text || (lua_isinteger(lua, -2) && lua_tointeger(lua, -2) > 0), "json: ", place.quoted(),
-                     " has a key that is not a string: ", describe(lua, -2), "\n  fix   use a list, or strings as keys");
+                     " has a key that is not a string: ", describe(lua, -2),
+                     "\n  fix   use a list, or strings as keys");
     ++(is_text ? texts : elements);
     if (!is_text) last = std::max(last, lua_tointeger(lua, -2));
   }
   if (elements == 0) return std::nullopt;
-  TORCH_CHECK_TYPE(texts == 0, "json: ", place.quoted(), " is a list with ", texts, " other keys beside it, which JSON does not have",
+  TORCH_CHECK_TYPE(texts == 0, "json: ", place.quoted(), " is a list with ", texts,
+                   " other keys beside it, which JSON does not have",
                    "\n  fix   give the list a name of its own in the table");
-  TORCH_CHECK_TYPE(last / 2 <= elements, "json: ", place.quoted(), " is a list of ", elements, " elements, the last of which is number ",
-                   last, "\n  fix   use strings as keys, or a list without holes");
+  TORCH_CHECK_TYPE(last / 2 <= elements, "json: ", place.quoted(), " is a list of ", elements,
+                   " elements, the last of which is number ", last,
+                   "\n  fix   use strings as keys, or a list without holes");
   return last;
 }
 
@@ -178,7 +182,8 @@ Json list_to_json(lua_State* lua, int index, lua_Integer length, const JsonPlace
 Json to_json(lua_State* lua, int index, const JsonPlace& place) {
   luaL_checkstack(lua, 6, "json");
   index = lua_absindex(lua, index);
-  TORCH_CHECK_VALUE(place.depth < kDeepest, "json: a table is nested deeper than ", kDeepest, " levels, or holds itself");
+  TORCH_CHECK_VALUE(place.depth < kDeepest, "json: a table is nested deeper than ", kDeepest,
+                    " levels, or holds itself");
   if (is_nil(lua, index)) return nullptr;
   switch (lua_type(lua, index)) {
     case LUA_TBOOLEAN:
@@ -193,7 +198,8 @@ Json to_json(lua_State* lua, int index, const JsonPlace& place) {
     case LUA_TTABLE:
       break;
     default:
-      TORCH_CHECK_TYPE(false, "json: cannot write ", describe(lua, index), place.above ? ", which is " + place.quoted() : "");
+      TORCH_CHECK_TYPE(false, "json: cannot write ", describe(lua, index),
+                       place.above ? ", which is " + place.quoted() : "");
   }
   if (const auto length = length_of(lua, index, place)) return list_to_json(lua, index, *length, place);
   std::map<std::string, Json> sorted;
@@ -261,7 +267,9 @@ int encode(lua_State* lua) {
   try {
     push(lua, to_json(lua, 1, {nullptr, "", 0}).dump(indent));
   } catch (const Json::type_error&) {
-    TORCH_CHECK_VALUE(false, "json: a string is not UTF-8, which JSON is written in\n  fix   leave it out, or write its bytes as numbers");
+    TORCH_CHECK_VALUE(
+        false,
+        "json: a string is not UTF-8, which JSON is written in\n  fix   leave it out, or write its bytes as numbers");
   }
   return 1;
 }

@@ -61,8 +61,8 @@ int call_mapped(lua_State* lua) {
       if (const at::Tensor* tensor = to_tensor(lua, index)) {
         results[i] = *tensor;
       } else {
-        TORCH_CHECK_TYPE(!placed || is_nil(lua, index), "local_map: out_placements is for tensors, result ", i + 1, " is ",
-                         describe(lua, index));
+        TORCH_CHECK_TYPE(!placed || is_nil(lua, index), "local_map: out_placements is for tensors, result ", i + 1,
+                         " is ", describe(lua, index));
       }
     }
     return results;

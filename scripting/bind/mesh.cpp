@@ -202,8 +202,9 @@ std::optional<int64_t> mesh_dim(lua_State* lua, int index) {
   if (is_nil(lua, index)) return std::nullopt;
   if (lua_type(lua, index) == LUA_TSTRING) return mesh(lua)->mesh_dim(check_string(lua, index));
   const int64_t dim = check_int(lua, index);
-  TORCH_CHECK_VALUE(dim >= 0 && dim < mesh(lua)->ndim(), mesh(lua)->to_string(), ": no mesh dimension ", dim, "\n  have  ",
-                    mesh(lua)->ndim(), " dimensions\n  fix   name one, or give a number from 0 to ", mesh(lua)->ndim() - 1);
+  TORCH_CHECK_VALUE(dim >= 0 && dim < mesh(lua)->ndim(), mesh(lua)->to_string(), ": no mesh dimension ", dim,
+                    "\n  have  ", mesh(lua)->ndim(), " dimensions\n  fix   name one, or give a number from 0 to ",
+                    mesh(lua)->ndim() - 1);
   return dim;
 }
 

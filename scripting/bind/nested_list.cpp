@@ -36,8 +36,7 @@ void NestedList::refuse_names(int index, int64_t size) {
 
 void NestedList::take(int index, size_t depth) {
   if (!lua_istable(lua_, index)) {
-    TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(),
-                      who_, ": a number stands where a list was expected");
+    TORCH_CHECK_VALUE(!shape_known_ || depth == shape_.size(), who_, ": a number stands where a list was expected");
     shape_known_ = true;
     take_number(index);
     return;
@@ -46,14 +45,11 @@ void NestedList::take(int index, size_t depth) {
   luaL_checkstack(lua_, 2, "too many dimensions");
   refuse_names(index, size);
   if (depth == shape_.size()) {
-    TORCH_CHECK_VALUE(!shape_known_,
-                      who_, ": a list stands where a number was expected (dimension ", depth,
-                      ")");
+    TORCH_CHECK_VALUE(!shape_known_, who_, ": a list stands where a number was expected (dimension ", depth, ")");
     shape_.push_back(size);
   }
-  TORCH_CHECK_VALUE(shape_[depth] == size, who_, ": lists of dimension ", depth,
-                    " differ in length: ", shape_[depth], " and ", size,
-                    "\n  fix   give every list of a dimension as many elements");
+  TORCH_CHECK_VALUE(shape_[depth] == size, who_, ": lists of dimension ", depth, " differ in length: ", shape_[depth],
+                    " and ", size, "\n  fix   give every list of a dimension as many elements");
   if (size == 0) {
     shape_known_ = true;
     lua_pushnil(lua_);
@@ -69,15 +65,15 @@ void NestedList::take(int index, size_t depth) {
 
 void NestedList::take_number(int index) {
   if (const at::Tensor* tensor = to_tensor(lua_, index)) {
-    TORCH_CHECK_VALUE(tensor->numel() == 1, who_, ": an element is a tensor of ", tensor->numel(),
-                      " elements", "\n  fix   mh.stack joins tensors");
+    TORCH_CHECK_VALUE(tensor->numel() == 1, who_, ": an element is a tensor of ", tensor->numel(), " elements",
+                      "\n  fix   mh.stack joins tensors");
     tensors_.push_back(tensor->detach().reshape({}));
     has_tensor_ = true;
     return;
   }
   const int type = lua_type(lua_, index);
-  TORCH_CHECK_TYPE(type == LUA_TNUMBER || type == LUA_TBOOLEAN,
-                   who_, ": elements are numbers or booleans, got ", describe(lua_, index));
+  TORCH_CHECK_TYPE(type == LUA_TNUMBER || type == LUA_TBOOLEAN, who_, ": elements are numbers or booleans, got ",
+                   describe(lua_, index));
   TORCH_CHECK_TYPE(!has_tensor_, who_, ": elements are tensors and numbers mixed");
   const bool is_float = type == LUA_TNUMBER && !lua_isinteger(lua_, index);
   if (is_float && kind_ != Kind::kFloat) {

@@ -64,15 +64,16 @@ std::vector<at::Tensor> listed_parameters(lua_State* lua, int index, const Optim
 
 std::vector<at::Tensor> check_parameters(lua_State* lua, int index, const OptimizerKind& kind) {
   const bool is_list = lua_istable(lua, index) && (lua_rawlen(lua, index) > 0 || is_empty_table(lua, index));
-  TORCH_CHECK_TYPE(is_list || to_tensor(lua, index), kind.name, ": expected a list of parameters, got ", describe(lua, index),
-                   "\n  fix   ", kind.name, "(net:parameters(), {lr = 1e-3})");
+  TORCH_CHECK_TYPE(is_list || to_tensor(lua, index), kind.name, ": expected a list of parameters, got ",
+                   describe(lua, index), "\n  fix   ", kind.name, "(net:parameters(), {lr = 1e-3})");
   const std::vector<at::Tensor> parameters = listed_parameters(lua, index, kind);
-  TORCH_CHECK_VALUE(!parameters.empty(), kind.name, ": the list of parameters is empty",
-                    "\n  fix   keep layers in the module (self.fc = nn.Linear(3, 2) in init), and give net:parameters()");
+  TORCH_CHECK_VALUE(
+      !parameters.empty(), kind.name, ": the list of parameters is empty",
+      "\n  fix   keep layers in the module (self.fc = nn.Linear(3, 2) in init), and give net:parameters()");
   for (size_t i = 0; i < parameters.size(); ++i) {
     TORCH_CHECK_VALUE(parameters[i].is_leaf(), kind.name, ": parameter ", i + 1,
-                      " is the result of an operation, only leaves can be trained\n  have  shape ", parameters[i].sizes(),
-                      "\n  fix   give x:detach():requires_grad_(true)");
+                      " is the result of an operation, only leaves can be trained\n  have  shape ",
+                      parameters[i].sizes(), "\n  fix   give x:detach():requires_grad_(true)");
   }
   return parameters;
 }
@@ -421,10 +422,12 @@ int state_dict(lua_State* lua) {
 void push_list(lua_State* lua, int table, const char* key, size_t count, const char* of) {
   const bool is_object = luaL_getmetafield(lua, table, "class") != LUA_TNIL;
   if (is_object) lua_pop(lua, 1);
-  TORCH_CHECK_VALUE(lua_istable(lua, table) && !is_object, "load_state_dict: expected the table of state_dict(), got ", describe(lua, table));
+  TORCH_CHECK_VALUE(lua_istable(lua, table) && !is_object, "load_state_dict: expected the table of state_dict(), got ",
+                    describe(lua, table));
   lua_getfield(lua, table, key);
-  TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: '", key, "' is missing",
-                    "\n  fix   give what opt:state_dict() returned, or let mh.checkpoint.load(path, {optimizer = opt}) restore it");
+  TORCH_CHECK_VALUE(
+      lua_istable(lua, -1), "load_state_dict: '", key, "' is missing",
+      "\n  fix   give what opt:state_dict() returned, or let mh.checkpoint.load(path, {optimizer = opt}) restore it");
   TORCH_CHECK_VALUE(lua_rawlen(lua, -1) == count, "load_state_dict: '", key, "' is of ", lua_rawlen(lua, -1), " ", of,
                     ", the optimizer has ", count);
 }
@@ -467,7 +470,8 @@ GivenState check_state_dict(lua_State* lua) {
   state.resize(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
     lua_rawgeti(lua, states, static_cast<lua_Integer>(i) + 1);
-    TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ", describe(lua, -1), ", expected a table");
+    TORCH_CHECK_VALUE(lua_istable(lua, -1), "load_state_dict: the state of parameter ", i + 1, " is ",
+                      describe(lua, -1), ", expected a table");
     lua_pushnil(lua);
     const bool empty = lua_next(lua, -2) == 0;
     if (!empty) {

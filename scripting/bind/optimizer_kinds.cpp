@@ -20,7 +20,8 @@ namespace optim = torch::optim;
 using Betas = std::tuple<double, double>;
 
 void check_range(const char* kind, std::string_view key, double value) {
-  TORCH_CHECK_VALUE(value >= 0 || key == "dampening", kind, ": option '", key, "' is ", value, ", it must not be negative");
+  TORCH_CHECK_VALUE(value >= 0 || key == "dampening", kind, ": option '", key, "' is ", value,
+                    ", it must not be negative");
 }
 
 void read_field(const char* kind, const Options& options, const char* key, double& value) {
@@ -39,7 +40,8 @@ void read_field(const char*, const Options& options, const char* key, std::optio
 void read_field(const char* kind, const Options& options, const char* key, std::optional<std::string>& value) {
   if (!options.has(key)) return;
   value = options.get_string(key, "");
-  TORCH_CHECK_VALUE(value == "strong_wolfe", kind, ": option '", key, "' is '", *value, "', only 'strong_wolfe' is known");
+  TORCH_CHECK_VALUE(value == "strong_wolfe", kind, ": option '", key, "' is '", *value,
+                    "', only 'strong_wolfe' is known");
 }
 
 void push_field(lua_State* lua, const Betas& value) {
@@ -136,7 +138,8 @@ struct StateReader {
     const at::Tensor* tensor = to_tensor(lua, -1);
     std::string have = describe(lua, -1);
     if (tensor && tensor->is_meta()) have.resize(have.size() - std::string(" meta").size());  // it is in a file
-    TORCH_CHECK_VALUE(false, "load_state_dict: '", key, "' of parameter ", number, " is ", have, ", expected ", required);
+    TORCH_CHECK_VALUE(false, "load_state_dict: '", key, "' of parameter ", number, " is ", have, ", expected ",
+                      required);
   }
 };
 

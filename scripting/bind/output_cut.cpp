@@ -45,8 +45,8 @@ int rebalance_method(lua_State* lua) {
   std::optional<int64_t> dim;
   if (!is_nil(lua, 2)) dim = check_int(lua, 2);
   const at::Tensor& tensor = check_tensor(lua, 1);
-  TORCH_CHECK_INDEX(!dim || (*dim >= -tensor.dim() && *dim < tensor.dim()), "rebalance: dim ", dim.value_or(0), " of a tensor of ",
-                    tensor.dim(), " dims\n  have  ", describe(tensor));
+  TORCH_CHECK_INDEX(!dim || (*dim >= -tensor.dim() && *dim < tensor.dim()), "rebalance: dim ", dim.value_or(0),
+                    " of a tensor of ", tensor.dim(), " dims\n  have  ", describe(tensor));
   push(lua, rebalance(tensor, dim));
   return 1;
 }

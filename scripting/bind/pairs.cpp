@@ -146,10 +146,11 @@ const RankLocal<std::vector<const OwnOrder*>> own_orders;
 void refuse_collectives() {
   for (const OwnOrder* loop : *own_orders) {
     if (lua_status(loop->coroutine) == LUA_YIELD) continue;  // another coroutine's loop, which waits
-    TORCH_CHECK_VALUE(false, "pairs: a collective call inside a loop whose order ranks do not share\n  have  ",
-                      loop->where, "a loop over ", loop->keys,
-                      " keys that are tables, functions or objects\n  fix   loop over a list (ipairs), or use numbers or "
-                      "strings as keys");
+    TORCH_CHECK_VALUE(
+        false, "pairs: a collective call inside a loop whose order ranks do not share\n  have  ", loop->where,
+        "a loop over ", loop->keys,
+        " keys that are tables, functions or objects\n  fix   loop over a list (ipairs), or use numbers or "
+        "strings as keys");
   }
 }
 

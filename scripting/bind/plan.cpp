@@ -125,8 +125,8 @@ int plan_resolve(lua_State* lua) {
   const auto plan = check_object<ParallelPlan>(lua, 1);
   const MeshPtr mesh = check_object<DeviceMesh>(lua, 3);
   const std::string unmatched = check_string(lua, 4);
-  TORCH_CHECK_VALUE(unmatched == "error" || unmatched == "warn", "parallelize_module: unmatched is '", unmatched,
-                    "'", did_you_mean(unmatched, {"error", "warn"}), "\n  have  error, warn");
+  TORCH_CHECK_VALUE(unmatched == "error" || unmatched == "warn", "parallelize_module: unmatched is '", unmatched, "'",
+                    did_you_mean(unmatched, {"error", "warn"}), "\n  have  error, warn");
   const std::vector<ModuleFacts> modules = check_modules(lua, 2);
   const auto resolved = resolve(*plan, modules, *mesh, unmatched == "warn" ? Unmatched::kWarn : Unmatched::kError);
   lua_createtable(lua, static_cast<int>(resolved.size()), 0);

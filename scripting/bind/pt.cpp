@@ -63,8 +63,9 @@ class PickleToLua {
     }
     if (lua_rawgeti(lua_, made_, value.node + 1) != LUA_TNIL) return;
     lua_pop(lua_, 1);
-    TORCH_CHECK_VALUE(++depth_ <= kDeepestPickle, "load: the values of this file are nested deeper than ", kDeepestPickle,
-                      "\n  have  a list or an object within each other\n  fix   save the state_dict() of the model alone");
+    TORCH_CHECK_VALUE(
+        ++depth_ <= kDeepestPickle, "load: the values of this file are nested deeper than ", kDeepestPickle,
+        "\n  have  a list or an object within each other\n  fix   save the state_dict() of the model alone");
     push_node(value);
     --depth_;
   }

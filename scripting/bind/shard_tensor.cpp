@@ -262,8 +262,8 @@ int get_placements(lua_State* lua) {
 ///     mh.set_fallback("error"), mh.set_fallback("replicate")    --> replicate  error
 int set_fallback_function(lua_State* lua) {
   const std::string name = check_string(lua, 1);
-  TORCH_CHECK_VALUE(name == "replicate" || name == "error", "set_fallback: '", name, "' is neither \"replicate\" nor \"error\"",
-                    did_you_mean(name, {"replicate", "error"}));
+  TORCH_CHECK_VALUE(name == "replicate" || name == "error", "set_fallback: '", name,
+                    "' is neither \"replicate\" nor \"error\"", did_you_mean(name, {"replicate", "error"}));
   const Fallback before = set_fallback(name == "error" ? Fallback::kError : Fallback::kReplicate);
   push(lua, before == Fallback::kError ? "error" : "replicate");
   return 1;

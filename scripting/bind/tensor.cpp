@@ -27,8 +27,8 @@ int give(lua_State* lua, const Value& value) {
 int shape_index(lua_State* lua) {
   const std::optional<int64_t> key = to_int(lua, 2);
   TORCH_CHECK_INDEX(!key || *key > 0, "x.shape[", *key, "]: x.shape is a Lua list, which counts from 1",
-                    "\n  fix   x.shape[", *key < 0 ? "#x.shape" : "1", *key < -1 ? std::to_string(*key + 1) : "", "] or x:size(",
-                    *key, ")");
+                    "\n  fix   x.shape[", *key < 0 ? "#x.shape" : "1", *key < -1 ? std::to_string(*key + 1) : "",
+                    "] or x:size(", *key, ")");
   return 0;
 }
 
@@ -167,9 +167,8 @@ int get_grad_fn(lua_State* lua) {
 ///     mh.arange(4):sum():item()    --> 6
 int item(lua_State* lua) {
   const at::Tensor& tensor = self(lua);
-  TORCH_CHECK_VALUE(tensor.numel() == 1, "item: a tensor of ", tensor.numel(),
-                    " elements is not one number", "\n  have  ", describe(tensor),
-                    "\n  fix   x:tolist(), or select an element first");
+  TORCH_CHECK_VALUE(tensor.numel() == 1, "item: a tensor of ", tensor.numel(), " elements is not one number",
+                    "\n  have  ", describe(tensor), "\n  fix   x:tolist(), or select an element first");
   return give(lua, tensor.item());
 }
 
@@ -296,8 +295,7 @@ at::MemoryFormat memory_format(const std::string& name) {
   if (name == "channels_last") return at::MemoryFormat::ChannelsLast;
   if (name == "channels_last_3d") return at::MemoryFormat::ChannelsLast3d;
   TORCH_CHECK_VALUE(false, "to: unknown memory format '", name, "'",
-                    did_you_mean(name, {"contiguous_format", "preserve_format", "channels_last",
-                                        "channels_last_3d"}));
+                    did_you_mean(name, {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"}));
 }
 
 /// x:to(target, {dtype = nil, device = nil, copy = false, non_blocking = false, memory_format = nil}) -> Tensor

@@ -32,7 +32,8 @@ int get_timeout(lua_State* lua) {
 ///     mh.set_timeout(before)    --> 300.0
 int set_timeout(lua_State* lua) {
   const double limit = check_number(lua, 1);
-  TORCH_CHECK_VALUE(limit >= 1e-3 && limit <= 1e9, "set_timeout: expected seconds from 0.001 to 1e9, got ", describe(lua, 1));
+  TORCH_CHECK_VALUE(limit >= 1e-3 && limit <= 1e9, "set_timeout: expected seconds from 0.001 to 1e9, got ",
+                    describe(lua, 1));
   get_timeout(lua);
   set_time_limit(*context(lua).world, std::chrono::milliseconds(static_cast<int64_t>(limit * 1000)));
   return 1;

@@ -59,8 +59,7 @@ void open_bindings(lua_State* lua) {
   for (const NamedOpen& binding : sorted) {
     const int before = lua_gettop(lua);
     binding.open(lua);
-    TORCH_INTERNAL_ASSERT(lua_gettop(lua) == before, "binding ", binding.noun,
-                          " left the stack changed");
+    TORCH_INTERNAL_ASSERT(lua_gettop(lua) == before, "binding ", binding.noun, " left the stack changed");
   }
 }
 

@@ -15,8 +15,8 @@ c10::Device present(c10::Device device) {
   const int64_t count = device_count(device.type());
   TORCH_CHECK_VALUE(count > 0, "device \"", device.str(), "\": no ", type, " device can be used here",
                     "\n  fix   leave the device out, or use a build and a machine with ", type);
-  TORCH_CHECK_VALUE(device.index() < count, "device \"", device.str(), "\": there are ", count, " ", type, " devices here",
-                    "\n  fix   name one from ", name, ":0 to ", name, ":", count - 1);
+  TORCH_CHECK_VALUE(device.index() < count, "device \"", device.str(), "\": there are ", count, " ", type,
+                    " devices here", "\n  fix   name one from ", name, ":0 to ", name, ":", count - 1);
   return device;
 }
 

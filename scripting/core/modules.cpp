@@ -62,14 +62,13 @@ bool is_public(std::string_view name) { return name.find('.') == std::string_vie
 
 /// mh[key] for a key that the table does not hold: a module, an operator, or an error.
 int module_index(lua_State* lua) {
-  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, "mh: names are strings, got ",
-                   describe(lua, 2));
+  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, "mh: names are strings, got ", describe(lua, 2));
   const std::string name = lua_tostring(lua, 2);
   if (is_public(name) && embedded_source(name)) {
     push_embedded(lua, name);
   } else if (!operator_functions().push(lua, name, false)) {
-    TORCH_CHECK_VALUE(false, "mh: no function or operator '", name, "'",
-                      did_you_mean(name, module_names(lua)), python_name_hint(name));
+    TORCH_CHECK_VALUE(false, "mh: no function or operator '", name, "'", did_you_mean(name, module_names(lua)),
+                      python_name_hint(name));
   }
   lua_pushvalue(lua, 2);
   lua_pushvalue(lua, -2);
@@ -122,8 +121,7 @@ void open_module_table(lua_State* lua) {
   lua_pop(lua, 1);
 
   lua_getglobal(lua, "package");
-  TORCH_CHECK_VALUE(lua_istable(lua, -1),
-                    "moonhalo: the Lua state has no standard library 'package'",
+  TORCH_CHECK_VALUE(lua_istable(lua, -1), "moonhalo: the Lua state has no standard library 'package'",
                     "\n  fix   call luaL_openlibs(lua) before open_moonhalo(lua)");
   lua_getfield(lua, -1, "searchers");
   // Right behind package.preload: no file can take the place of an embedded one, and none is looked for.

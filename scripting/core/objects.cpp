@@ -53,12 +53,10 @@ int object_index(lua_State* lua) {
     return 1;
   }
   const std::string type = lua_tostring(lua, lua_upvalueindex(4));
-  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, type, ": names are strings, got ",
-                   describe(lua, 2));
+  TORCH_CHECK_TYPE(lua_type(lua, 2) == LUA_TSTRING, type, ": names are strings, got ", describe(lua, 2));
   const std::vector<std::string> known = member_names(lua);
   const std::string name = lua_tostring(lua, 2);
-  TORCH_CHECK_VALUE(false, type, ": no attribute or method '", name, "'",
-                    did_you_mean(name, known));
+  TORCH_CHECK_VALUE(false, type, ": no attribute or method '", name, "'", did_you_mean(name, known));
 }
 
 /// Upvalue: the type's name.

@@ -42,9 +42,11 @@ void check_errors_are_exceptions(lua_State* lua) {
   lua_pop(lua, 1);
   Dl_info library{};
   const bool known = dladdr(reinterpret_cast<const void*>(&lua_error), &library) != 0 && library.dli_fname != nullptr;
-  TORCH_CHECK_NOT_IMPLEMENTED(thrown, "moonhalo: this program's Lua is compiled as C, so its errors would leave C++ functions without an end\n  have  ",
-                              known ? library.dli_fname : "no name of its library",
-                              "\n  fix   link the program with liblua5.4-c++ in its place, which has the same functions");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      thrown,
+      "moonhalo: this program's Lua is compiled as C, so its errors would leave C++ functions without an end\n  have  ",
+      known ? library.dli_fname : "no name of its library",
+      "\n  fix   link the program with liblua5.4-c++ in its place, which has the same functions");
 }
 
 /// Leaves out the templates of the current folder ("./?.so"): a job may start where strangers can write.

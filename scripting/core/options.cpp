@@ -37,8 +37,7 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
                    known.empty() ? "name" : known.front(), " = value}");
   std::vector<std::string> unknown;
   for (lua_pushnil(lua); lua_next(lua, index_); lua_pop(lua, 1)) {
-    TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_,
-                     ": an option has no name: ", describe(lua, -1),
+    TORCH_CHECK_TYPE(lua_type(lua, -2) == LUA_TSTRING, op_, ": an option has no name: ", describe(lua, -1),
                      "\n  fix   write {name = value}");
     std::string key = lua_tostring(lua, -2);
     if (std::find(known.begin(), known.end(), key) == known.end()) unknown.push_back(std::move(key));
@@ -46,8 +45,8 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
   if (unknown.empty()) return;
   // The first by name, so that all ranks say the same.
   const std::string key = *std::min_element(unknown.begin(), unknown.end());
-  TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known),
-                    "\n  have  ", c10::Join(", ", known));
+  TORCH_CHECK_VALUE(false, op_, ": unknown option '", key, "'", did_you_mean(key, known), "\n  have  ",
+                    c10::Join(", ", known));
 }
 
 template <class Check>

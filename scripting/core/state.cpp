@@ -35,9 +35,7 @@ const StatePtr& state_data(lua_State* lua) {
   lua_rawgetp(lua, LUA_REGISTRYINDEX, &kStateKey);
   auto* state = static_cast<StatePtr*>(lua_touserdata(lua, -1));
   lua_pop(lua, 1);
-  TORCH_CHECK_VALUE(
-      state != nullptr,
-      "moonhalo: this Lua state was not opened\n  fix   call open_moonhalo(lua) first");
+  TORCH_CHECK_VALUE(state != nullptr, "moonhalo: this Lua state was not opened\n  fix   call open_moonhalo(lua) first");
   return *state;
 }
 

@@ -67,7 +67,8 @@ int undefined_global(lua_State* lua) {
   TORCH_CHECK_VALUE(name != "mh", "no variable 'mh'\n  fix   begin the script with local mh = require \"moonhalo\"");
   const std::string python = python_word_hint(name);
   TORCH_CHECK_VALUE(python.empty(), "no variable '", name, "'", python);
-  TORCH_CHECK_VALUE(false, "no variable '", name, "'", did_you_mean(name, names), "\n  have  a global that nothing was assigned to",
+  TORCH_CHECK_VALUE(false, "no variable '", name, "'", did_you_mean(name, names),
+                    "\n  have  a global that nothing was assigned to",
                     "\n  fix   assign it first (nil will do), or ask for it by rawget(_G, \"", name, "\")");
 }
 

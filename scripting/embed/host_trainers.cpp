@@ -12,11 +12,13 @@
 namespace moonhalo::scripting {
 
 void HostSession::divide(lua_State* lua, int trainers) {
-  TORCH_CHECK_VALUE(context(lua).world == world_ && link_ == nullptr && meshes_.empty() && fields_.empty() && boxes_.empty(),
-                    "host.trainers: the ranks cannot be divided any more\n  have  a session that is open, or divided "
-                    "before\n  fix   call mh.host.trainers once, while the script runs, outside of its functions");
-  TORCH_CHECK_VALUE(trainers >= 1 && trainers < world_->size(), "host.trainers: ", trainers, " of ", world_->size(),
-                    " ranks cannot train\n  fix   open the session on more ranks than train, with one that trains at least");
+  TORCH_CHECK_VALUE(
+      context(lua).world == world_ && link_ == nullptr && meshes_.empty() && fields_.empty() && boxes_.empty(),
+      "host.trainers: the ranks cannot be divided any more\n  have  a session that is open, or divided "
+      "before\n  fix   call mh.host.trainers once, while the script runs, outside of its functions");
+  TORCH_CHECK_VALUE(
+      trainers >= 1 && trainers < world_->size(), "host.trainers: ", trainers, " of ", world_->size(),
+      " ranks cannot train\n  fix   open the session on more ranks than train, with one that trains at least");
   const bool trains = world_->rank() >= world_->size() - trainers;
   link_ = std::make_unique<TrainerLink>(control_->split(0, control_->rank()), trainers);
   part_ = world_->split(trains ? 1 : 0, world_->rank());
@@ -52,7 +54,8 @@ HostSession& session_of(lua_State* lua) { return *static_cast<HostSession*>(lua_
 std::vector<at::Tensor> check_weights(lua_State* lua, int index) {
   const std::vector<at::Tensor> weights = check_tensor_list(lua, index);
   for (const at::Tensor& weight : weights) {
-    TORCH_CHECK_VALUE(!is_shard_tensor(weight), "host.trainers: a weight is cut over ranks\n  have  ", spec(weight)->to_string(),
+    TORCH_CHECK_VALUE(!is_shard_tensor(weight), "host.trainers: a weight is cut over ranks\n  have  ",
+                      spec(weight)->to_string(),
                       "\n  fix   give plain tensors: solvers and trainers have no mesh in common");
   }
   return weights;

@@ -112,8 +112,8 @@ void TrainerLink::send_header(const Header& header) {
 void TrainerLink::request(Communicator& solvers, const std::vector<at::Tensor>& fields, std::span<const double> numbers,
                           const std::vector<at::Tensor>& weights) {
   check_open("trainers");
-  TORCH_CHECK_VALUE(numbers.size() <= Header::kNumbers, "trainers: too many numbers go with a snapshot\n  have  ", numbers.size(),
-                    "\n  fix   give step at most ", Header::kNumbers);
+  TORCH_CHECK_VALUE(numbers.size() <= Header::kNumbers, "trainers: too many numbers go with a snapshot\n  have  ",
+                    numbers.size(), "\n  fix   give step at most ", Header::kNumbers);
   const at::NoGradGuard plain;
   std::vector<std::pair<SpecPtr, at::ScalarType>> required;
   for (const at::Tensor& field : fields) {
@@ -178,7 +178,8 @@ void TrainerLink::throw_failure(Communicator& solvers) {
   const auto other = std::find_if(all.begin(), all.end(), [](const auto& one) { return one[0] != '0' + kFine; });
   const std::string text = (first == all.end() ? *other : *first).substr(1);
   ended_ = "the trainers have failed: " + text.substr(0, text.find('\n'));
-  TORCH_CHECK(false, "the trainers have failed\n  have  ", text, "\n  fix   correct the script; the solver can go on without them");
+  TORCH_CHECK(false, "the trainers have failed\n  have  ", text,
+              "\n  fix   correct the script; the solver can go on without them");
 }
 
 bool TrainerLink::finish(Communicator& solvers, const std::vector<at::Tensor>& weights) {

@@ -34,8 +34,8 @@ int64_t check_parts(const at::Tensor& tensor, const std::vector<IndexPart>& part
     ellipses += part.kind == SlicePart::kEllipsis;
   }
   TORCH_CHECK_VALUE(ellipses <= 1, "index: '...' may stand only once");
-  TORCH_CHECK_INDEX(used <= tensor.dim(), "index: too many indices, ", used, " for a tensor of ",
-                    tensor.dim(), " dimensions\n  have  shape ", tensor.sizes());
+  TORCH_CHECK_INDEX(used <= tensor.dim(), "index: too many indices, ", used, " for a tensor of ", tensor.dim(),
+                    " dimensions\n  have  shape ", tensor.sizes());
   return used;
 }
 
@@ -86,9 +86,8 @@ class Selector {
 
   void select(int64_t index) {
     const int64_t size = selected_.view.size(dim_);
-    TORCH_CHECK_INDEX(index >= -size && index < size, "index ", index,
-                      " is out of range for dimension ", source_, " of size ", size,
-                      "\n  have  shape ", tensor_.sizes(), "\n  fix   ",
+    TORCH_CHECK_INDEX(index >= -size && index < size, "index ", index, " is out of range for dimension ", source_,
+                      " of size ", size, "\n  have  shape ", tensor_.sizes(), "\n  fix   ",
                       size == 0 ? "the dimension is empty"
                                 : "indices go from 0 to " + std::to_string(size - 1) + ", from the end from -1 to -" +
                                       std::to_string(size));
@@ -140,8 +139,9 @@ void refuse_ambiguous(lua_State* lua, int index) {
     numbers += (i > 1 ? ", " : "") + std::to_string(*number);
   }
   TORCH_CHECK_VALUE(count == 0, "index {", numbers, "}: a list of integers may mean one element or several rows",
-                    "\n  fix   x[\"", numbers, "\"] for ", count > 1 ? "the element (" + numbers + ")" : "row " + numbers,
-                    ", x[mh.tensor{", numbers, "}] or x:index_select(0, mh.tensor{", numbers, "}) for rows ", numbers);
+                    "\n  fix   x[\"", numbers, "\"] for ",
+                    count > 1 ? "the element (" + numbers + ")" : "row " + numbers, ", x[mh.tensor{", numbers,
+                    "}] or x:index_select(0, mh.tensor{", numbers, "}) for rows ", numbers);
 }
 
 }  // namespace
@@ -159,8 +159,8 @@ std::vector<IndexPart> read_index(lua_State* lua, int index) {
     return {part};
   }
   TORCH_CHECK_TYPE(lua_istable(lua, index),
-                   "index: expected an integer, a string such as \"0, :, 2:5\", a tensor or a ",
-                   "list of these, got ", describe(lua, index));
+                   "index: expected an integer, a string such as \"0, :, 2:5\", a tensor or a ", "list of these, got ",
+                   describe(lua, index));
   refuse_ambiguous(lua, index);
   std::vector<IndexPart> parts;
   for (lua_Integer i = 1; i <= static_cast<lua_Integer>(lua_rawlen(lua, index)); ++i) {
@@ -209,9 +209,10 @@ void set_index(const at::Tensor& tensor, const std::vector<IndexPart>& parts, co
   }
   at::Tensor fitting = value;
   while (fitting.dim() > static_cast<int64_t>(shape.size()) && fitting.size(0) == 1) fitting = fitting.squeeze(0);
-  TORCH_CHECK_VALUE(at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ",
-                    value.sizes(), " does not fit the selected shape ", at::IntArrayRef(shape),
-                    "\n  fix   dims are matched from the last one: give a value of that shape, or with 1 for dims that repeat it");
+  TORCH_CHECK_VALUE(
+      at::is_expandable_to(fitting.sizes(), shape), "index: a value of shape ", value.sizes(),
+      " does not fit the selected shape ", at::IntArrayRef(shape),
+      "\n  fix   dims are matched from the last one: give a value of that shape, or with 1 for dims that repeat it");
   fitting = fitting.expand(shape);
   for (const int64_t dim : rows) fitting = fitting.unsqueeze(dim);
   target.view.copy_(fitting);

@@ -320,8 +320,7 @@ LuaCall read_call(lua_State* lua, bool method) {
     for (lua_pushnil(lua); lua_next(lua, table); lua_pop(lua, 1)) {
       (lua_type(lua, -2) == LUA_TSTRING ? names : numbers) = true;
     }
-    TORCH_CHECK_TYPE(!(names && numbers),
-                     "a table of arguments mixes a list and options: ", describe(lua, table),
+    TORCH_CHECK_TYPE(!(names && numbers), "a table of arguments mixes a list and options: ", describe(lua, table),
                      "\n  fix   give the list as its own argument before the options");
     if (names) {
       --count;

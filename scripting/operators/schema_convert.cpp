@@ -313,8 +313,7 @@ void push_value(lua_State* lua, const IValue& value, const c10::Type& real) {
       lua_rawseti(lua, -2, static_cast<lua_Integer>(i + 1));
     }
   } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "a result of type ", value.tagKind(),
-                                " cannot be handed to Lua");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "a result of type ", value.tagKind(), " cannot be handed to Lua");
   }
 }
 

@@ -67,8 +67,8 @@ c10::IValue call_lua_module(const ScriptFile& file, const torch::jit::Module& mo
   push_modules_by_object(lua);
   lua_rawgetp(lua, -1, key_of(module));
   lua_remove(lua, -2);
-  TORCH_CHECK_VALUE(!lua_isnil(lua, -1), "the TorchScript program calls a module of the class ", jit::class_name(module),
-                    ", which was removed from its model");
+  TORCH_CHECK_VALUE(!lua_isnil(lua, -1), "the TorchScript program calls a module of the class ",
+                    jit::class_name(module), ", which was removed from its model");
   int count = 0;
   for (const c10::IValue& argument : arguments) {
     if (argument.isTuple()) {  // one argument, which pushing would spread out
@@ -159,7 +159,8 @@ int trace_script(lua_State* lua) {
     call_traced(lua, static_cast<int>(given.size()), LUA_MULTRET);
     std::vector<at::Tensor> results;
     for (int i = before + 1; i <= lua_gettop(lua); ++i) {
-      TORCH_CHECK_TYPE(to_tensor(lua, i), "jit.trace: forward gives tensors, result ", i - before, " is ", describe(lua, i));
+      TORCH_CHECK_TYPE(to_tensor(lua, i), "jit.trace: forward gives tensors, result ", i - before, " is ",
+                       describe(lua, i));
       results.push_back(check_tensor(lua, i));
     }
     lua_settop(lua, before);

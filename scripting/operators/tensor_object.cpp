@@ -121,8 +121,7 @@ void set_attribute(lua_State* lua, const std::string& name) {
   } else if (name == "data") {
     tensor.set_data(check_tensor(lua, 3));
   } else {
-    TORCH_CHECK_VALUE(false, "Tensor: attribute '", name,
-                      "' cannot be set\n  fix   grad, requires_grad and data can; ",
+    TORCH_CHECK_VALUE(false, "Tensor: attribute '", name, "' cannot be set\n  fix   grad, requires_grad and data can; ",
                       "elements by x[\"0:2\"] = value");
   }
 }
@@ -159,8 +158,9 @@ int tensor_equal(lua_State* lua) {
   const at::Tensor* left = to_tensor(lua, 1);
   const at::Tensor* right = to_tensor(lua, 2);
   const bool both = left && right;
-  TORCH_CHECK_TYPE(!both || left->is_same(*right), "Tensor: == and ~= of two tensors give one boolean in Lua\n  have  ", describe(*left),
-                   " and ", describe(*right), "\n  fix   x:eq(y) and x:ne(y) compare elements, x:equal(y) all of them; x:is_same(y) is true for ",
+  TORCH_CHECK_TYPE(!both || left->is_same(*right), "Tensor: == and ~= of two tensors give one boolean in Lua\n  have  ",
+                   describe(*left), " and ", describe(*right),
+                   "\n  fix   x:eq(y) and x:ne(y) compare elements, x:equal(y) all of them; x:is_same(y) is true for ",
                    "two names of one tensor");
   push(lua, both);
   return 1;
@@ -181,9 +181,10 @@ int tensor_is_same(lua_State* lua) {
 
 /// Upvalue: Lua's table.unpack, to which a tensor would look like a list that begins at its second row.
 int unpack_list(lua_State* lua) {
-  TORCH_CHECK_TYPE(!to_tensor(lua, 1), "table.unpack: expected a list, got ", describe(lua, 1),
-                   "\n  fix   mh.grad and other functions return their tensors one by one: local a, b = mh.grad(y, {u, v}); ",
-                   "x:unbind() is the list of a tensor's rows");
+  TORCH_CHECK_TYPE(
+      !to_tensor(lua, 1), "table.unpack: expected a list, got ", describe(lua, 1),
+      "\n  fix   mh.grad and other functions return their tensors one by one: local a, b = mh.grad(y, {u, v}); ",
+      "x:unbind() is the list of a tensor's rows");
   return lua_tocfunction(lua, lua_upvalueindex(1))(lua);
 }
 
@@ -207,7 +208,8 @@ int tensor_less(lua_State*) {
 }
 
 int tensor_concat(lua_State*) {
-  TORCH_CHECK_TYPE(false, "..: a tensor is not a string", "\n  fix   \"loss \" .. x:item() for its one number, tostring(x) for all of it");
+  TORCH_CHECK_TYPE(false, "..: a tensor is not a string",
+                   "\n  fix   \"loss \" .. x:item() for its one number, tostring(x) for all of it");
 }
 
 /// Stateless iterator: (tensor, previous index) -> index, row. Counts from 0 like every index.

@@ -82,8 +82,9 @@ void inspect_in_lua(lua_State* lua, const Wanted& wanted) {
 
 int inspect(const Wanted& wanted) {
   if (is_model_file(wanted.path)) {
-    TORCH_CHECK_VALUE(wanted.variable.empty(), "inspect: file \"", wanted.path, "\" holds a model, of which nothing is drawn\n  have  --plot ",
-                      wanted.variable, "\n  fix   leave --plot out");
+    TORCH_CHECK_VALUE(wanted.variable.empty(), "inspect: file \"", wanted.path,
+                      "\" holds a model, of which nothing is drawn\n  have  --plot ", wanted.variable,
+                      "\n  fix   leave --plot out");
     print_model_file(wanted.path);
     return kDone;
   }
@@ -110,8 +111,8 @@ constexpr rlim_t kSafeBytes = rlim_t{4} << 30;  // beyond what the program itsel
     std::ifstream("/proc/self/statm") >> pages;
     const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + kSafeBytes;
     const rlimit memory{bytes, bytes}, core{0, 0};
-    TORCH_CHECK(setrlimit(RLIMIT_AS, &memory) == 0 && setrlimit(RLIMIT_CORE, &core) == 0, "inspect: cannot set a limit\n  have  ",
-                std::strerror(errno), "\n  fix   inspect without --safe");
+    TORCH_CHECK(setrlimit(RLIMIT_AS, &memory) == 0 && setrlimit(RLIMIT_CORE, &core) == 0,
+                "inspect: cannot set a limit\n  have  ", std::strerror(errno), "\n  fix   inspect without --safe");
     std::signal(SIGALRM, SIG_DFL);
     alarm(kSafeSeconds);
     status = inspect(wanted);
@@ -131,19 +132,22 @@ constexpr rlim_t kSafeBytes = rlim_t{4} << 30;  // beyond what the program itsel
 int inspect_safely(const Wanted& wanted) {
   std::fflush(nullptr);
   const pid_t child = fork();
-  TORCH_CHECK(child >= 0, "inspect: cannot start a process\n  have  ", std::strerror(errno), "\n  fix   inspect without --safe");
+  TORCH_CHECK(child >= 0, "inspect: cannot start a process\n  have  ", std::strerror(errno),
+              "\n  fix   inspect without --safe");
   if (child == 0) inspect_and_exit(wanted);
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
-    TORCH_CHECK(errno == EINTR, "inspect: cannot wait for its process\n  have  ", std::strerror(errno), "\n  fix   inspect without --safe");
+    TORCH_CHECK(errno == EINTR, "inspect: cannot wait for its process\n  have  ", std::strerror(errno),
+                "\n  fix   inspect without --safe");
   }
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const int signal = WTERMSIG(status);
   const char* fix =
       "\n  have  a damaged file, or one made to harm\n  fix   copy or download it again; do not read it in a run";
-  TORCH_CHECK(signal != SIGALRM, "inspect: file \"", wanted.path, "\": the HDF5 library did not come to an end in ", kSafeSeconds, " s", fix);
-  TORCH_CHECK(false, "inspect: file \"", wanted.path, "\": the HDF5 library crashed on this file (signal ", signal, ", ", strsignal(signal), ")",
-              fix);
+  TORCH_CHECK(signal != SIGALRM, "inspect: file \"", wanted.path, "\": the HDF5 library did not come to an end in ",
+              kSafeSeconds, " s", fix);
+  TORCH_CHECK(false, "inspect: file \"", wanted.path, "\": the HDF5 library crashed on this file (signal ", signal,
+              ", ", strsignal(signal), ")", fix);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel of `pip install .` (PEP 517): CMake makes the library and the module for the PyTorch of the environment that pip
-installs into. MOONHALO_BUILD=<a build folder> goes on with that one; where it has the module already, it is taken as it is: another
-process may be building there, and two at once spoil each other's files."""
+"""Builds the wheel of `pip install .` (PEP 517): CMake makes the library and the module for the PyTorch of the
+environment that pip installs into. MOONHALO_BUILD=<a build folder> goes on with that one; where it has the module
+already, it is taken as it is: another process may be building there, and two at once spoil each other's files."""
+
 import base64
 import hashlib
 import os
@@ -39,8 +40,21 @@ def _build():
     if given and list((folder / "python/moonhalo").glob("_moonhalo.*")):
         return folder
     if not given or not (folder / "build.ninja").exists():  # again where PyTorch is in another place by now
-        subprocess.run(["cmake", "-S", SOURCE, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DMOONHALO_TESTS=OFF",
-                        f"-DMOONHALO_TORCH={_torch()}"], check=True)
+        subprocess.run(
+            [
+                "cmake",
+                "-S",
+                SOURCE,
+                "-B",
+                folder,
+                "-G",
+                "Ninja",
+                "-DCMAKE_BUILD_TYPE=Release",
+                "-DMOONHALO_TESTS=OFF",
+                f"-DMOONHALO_TORCH={_torch()}",
+            ],
+            check=True,
+        )
     subprocess.run(["cmake", "--build", folder, "--target", "moonhalo_python"], check=True)
     return folder
 
@@ -55,12 +69,20 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     info = f"moonhalo-{version}.dist-info"
     module = folder / "python/moonhalo" / f"_moonhalo{sysconfig.get_config_var('EXT_SUFFIX')}"
     if not module.exists():
-        sys.exit(f"moonhalo: the build is for another Python\n  have  {folder}, no {module.name}\n  fix   give another folder as MOONHALO_BUILD")
+        sys.exit(
+            f"moonhalo: the build is for another Python\n  have  {folder}, no {module.name}\n  fix   give another"
+            " folder as MOONHALO_BUILD"
+        )
     files = {
-        **{f"moonhalo/{file.name}": file.read_bytes() for file in sorted((SOURCE / "scripting/python/moonhalo").glob("*.*"))},
+        **{
+            f"moonhalo/{file.name}": file.read_bytes()
+            for file in sorted((SOURCE / "scripting/python/moonhalo").glob("*.*"))
+        },
         f"moonhalo/{module.name}": module.read_bytes(),
         "moonhalo/libmoonhalo.so.0": (folder / "lib/libmoonhalo.so.0").read_bytes(),
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: moonhalo\nVersion: {version}\nRequires-Dist: torch\n".encode(),
+        f"{info}/METADATA": (
+            f"Metadata-Version: 2.1\nName: moonhalo\nVersion: {version}\nRequires-Dist: torch\n".encode()
+        ),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: moonhalo\nRoot-Is-Purelib: false\nTag: {tags}\n".encode(),
     }
     digest = lambda data: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -135,9 +135,8 @@ const Operator& find_operator(const std::string& name) {
     if (op.name == name || op.name == "aten::" + name) return op;
     names.push_back(op.name);
   }
-  TORCH_CHECK_VALUE(false, "no such operator: ", name, did_you_mean(name, names),
-                    "\n  have  ", names.size(), " operators of namespace aten",
-                    "\n  fix   give name and overload, as in aten::sum.dim_IntList");
+  TORCH_CHECK_VALUE(false, "no such operator: ", name, did_you_mean(name, names), "\n  have  ", names.size(),
+                    " operators of namespace aten", "\n  fix   give name and overload, as in aten::sum.dim_IntList");
 }
 
 }  // namespace moonhalo::testing

@@ -323,8 +323,9 @@ Table read_table(const std::string& path) {
     std::istringstream words(line);
     std::string name;
     Counted counted;
-    TORCH_CHECK(words >> name >> counted.plain >> counted.sharded >> counted.first >> counted.own >> counted.allocations,
-                "bench_dispatch: not a row: ", line);
+    TORCH_CHECK(
+        words >> name >> counted.plain >> counted.sharded >> counted.first >> counted.own >> counted.allocations,
+        "bench_dispatch: not a row: ", line);
     table.rows[name] = counted;
   }
   return table;

@@ -207,8 +207,9 @@ Peaks peaks_of(const std::string& command, int processes) {
     ++found;
   }
   const int status = pclose(pipe);
-  TORCH_CHECK(status == 0 && found == processes, "bench_memory: ", found, " of ", processes, " processes reported their figures\n  have  ",
-              command, ", status ", status, "\n  fix   see its messages above; it needs mpirun");
+  TORCH_CHECK(status == 0 && found == processes, "bench_memory: ", found, " of ", processes,
+              " processes reported their figures\n  have  ", command, ", status ", status,
+              "\n  fix   see its messages above; it needs mpirun");
   return peaks;
 }
 

@@ -86,8 +86,8 @@ Measured read_blocks(const std::string& path, const Case& c) {
     world.barrier();
     const double seconds = seconds_since(begin);
     const int64_t block = mh::to_local(x).numel() * 4;
-    TORCH_CHECK(mh::io::bytes_read() - before == block, "bench_scatter: a rank read ",
-                mh::io::bytes_read() - before, " bytes for a block of ", block);
+    TORCH_CHECK(mh::io::bytes_read() - before == block, "bench_scatter: a rank read ", mh::io::bytes_read() - before,
+                " bytes for a block of ", block);
     if (world.rank() == 0) {
       measured = {seconds, cpu_seconds() - cpu, mh::testing::process_memory("VmHWM") - resident - x.numel() * 4};
     }

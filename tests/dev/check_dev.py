@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ./dev in a small tree of its own, with programs in place of those that install, configure and build: what it says and does where
-Debian packages are missing and it may not install them, and what it says of skipped tests.
-usage: check_dev.py SOURCE_FOLDER"""
+"""Runs ./dev in a small tree of its own, with programs in place of those that install, configure and build: what it
+says and does where Debian packages are missing and it may not install them, and what it says of skipped tests. usage:
+check_dev.py SOURCE_FOLDER"""
 
 import os
 import shutil
@@ -35,7 +35,9 @@ set_tests_properties(silent PROPERTIES SKIP_RETURN_CODE 77)
 
 def link_tools(folder):
     """The programs of this machine but for those that tests give or withhold."""
-    for path in [p for part in ("/bin", "/usr/bin") for p in Path(part).iterdir()] + [Path(shutil.which("ctest") or "/bin/ctest")]:
+    for path in [p for part in ("/bin", "/usr/bin") for p in Path(part).iterdir()] + [
+        Path(shutil.which("ctest") or "/bin/ctest")
+    ]:
         if path.name not in HIDDEN and not path.name.startswith("python") and not os.path.lexists(folder / path.name):
             (folder / path.name).symlink_to(path)
     (folder / "python3").symlink_to(sys.executable)
@@ -62,7 +64,7 @@ class Tree:
         self.program("bin/ninja", "")
         self.program("bin/pkg-config", "")
         # No environment for tests can be made.
-        self.program("bin/python", "[ \"$1\" = -c ]")
+        self.program("bin/python", '[ "$1" = -c ]')
 
     def program(self, name, text):
         path = self.calls.parent / name
@@ -74,10 +76,20 @@ class Tree:
     def dev(self, tools, *words):
         """Its status, what it says, and the programs that it called since the last time."""
         self.calls.write_text("")
-        environment = {"PATH": f"{self.bin}:{tools}", "HOME": str(self.folder), "MOONHALO_TORCH": str(self.calls.parent / "torch"),
-                       "PYTHON": str(self.bin / "python")}
-        done = subprocess.run([self.folder / "dev", *words], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
+        environment = {
+            "PATH": f"{self.bin}:{tools}",
+            "HOME": str(self.folder),
+            "MOONHALO_TORCH": str(self.calls.parent / "torch"),
+            "PYTHON": str(self.bin / "python"),
+        }
+        done = subprocess.run(
+            [self.folder / "dev", *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         return done.returncode, done.stdout, self.calls.read_text()
 
     def stamp(self):
@@ -154,8 +166,13 @@ class Dev(unittest.TestCase):
         (tree.folder / "build/cpu/CTestTestfile.cmake").write_text(CTEST_FILE)
         status, said, _ = tree.dev(self.tools.name, "test")
         self.assertEqual(status, 0, said)
-        self.assertTrue(said.endswith("\nSkipped, whole or in part:\n  no Fortran\n    solvers\n"
-                                      "  no reason was given\n    silent\n  there is no judge\n    io.files, io.more\n"), said)
+        self.assertTrue(
+            said.endswith(
+                "\nSkipped, whole or in part:\n  no Fortran\n    solvers\n"
+                "  no reason was given\n    silent\n  there is no judge\n    io.files, io.more\n"
+            ),
+            said,
+        )
         (tree.folder / "build/cpu/CTestTestfile.cmake").write_text("add_test(well true)\nadd_test(ill false)\n")
         status, said, _ = tree.dev(self.tools.name, "test")
         self.assertNotEqual(status, 0, said)

@@ -187,7 +187,7 @@ function verify_failing()
   end)
 end
 
--- ---- Numbers that are not numbers, tiny ones, and rounding -----------------------------------------------------------
+-- ---- Numbers that are not numbers, tiny ones, and rounding ----------------------------------------------------------
 
 --- Operators whose numbers raise every flag, on enough elements for all threads.
 function not_finite()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the first Lua script that a page shows, or a section of it, on several numbers of ranks, and compares the losses that it logs.
-usage: check_page.py MOONHALO SOURCE_FOLDER PAGE "HEADING OF THE SECTION"|- STEPS RANKS..."""
+"""Runs the first Lua script that a page shows, or a section of it, on several numbers of ranks, and compares the losses
+that it logs. usage: check_page.py MOONHALO SOURCE_FOLDER PAGE "HEADING OF THE SECTION"|- STEPS RANKS..."""
 
 import json
 import math
@@ -13,7 +13,9 @@ TOLERANCE = 1e-5
 
 
 def losses_of(program, source, script, ranks, log):
-    done = subprocess.run([program, "run", script, "--ranks", ranks, "--log", log], cwd=source, capture_output=True, text=True)
+    done = subprocess.run(
+        [program, "run", script, "--ranks", ranks, "--log", log], cwd=source, capture_output=True, text=True
+    )
     if done.returncode != 0:
         sys.exit(f"{done.stdout}{done.stderr}status {done.returncode} on {ranks} ranks")
     return [json.loads(line)["loss"] for line in Path(log).read_text().splitlines()]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/well on the files that it makes: the losses of one rank on any number, and predictions better than that nothing changes
-(X18, X19, X21).
+"""examples/well on the files that it makes: the losses of one rank on any number, and predictions better than that
+nothing changes (X18, X19, X21).
 
 check_well.py PROGRAM PYTHON SOURCE: the moonhalo program, the python that has h5py, the repository."""
+
 import os
 import re
 import subprocess
@@ -24,12 +25,28 @@ with tempfile.TemporaryDirectory() as folder:
             logs.append(f"{folder}/{data}_{ranks}.jsonl")
             settings = ["dtype=float64", "width=4", "epochs=3", f"data={folder}/{data}"]
             said = subprocess.run(
-                [program, "run", source + "/examples/well/train.lua", "--ranks", str(ranks), "--quiet", "--log", logs[-1]]
+                [
+                    program,
+                    "run",
+                    source + "/examples/well/train.lua",
+                    "--ranks",
+                    str(ranks),
+                    "--quiet",
+                    "--log",
+                    logs[-1],
+                ]
                 + [word for setting in settings for word in ("--set", setting)],
-                check=True, capture_output=True, text=True).stdout
-        unchanged, network = (float(re.search(name + r" +([\d.]+)\n", said)[1]) for name in ("nothing changes", "network"))
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+        unchanged, network = (
+            float(re.search(name + r" +([\d.]+)\n", said)[1]) for name in ("nothing changes", "network")
+        )
         if network > 0.7 * unchanged:
             sys.exit(f"predictions are worse than they should be:\n{said}")
         with open(logs[0]) as log:
             steps = str(len(log.readlines()) - 1)
-        subprocess.run([program, "run", source + "/tests/examples/compare_losses.lua", "--", steps, "1e-10", *logs], check=True)
+        subprocess.run(
+            [program, "run", source + "/tests/examples/compare_losses.lua", "--", steps, "1e-10", *logs], check=True
+        )

@@ -1,4 +1,5 @@
 """One rank ends, fails, runs out of memory or makes another call than the others."""
+
 from cases import Case
 
 
@@ -23,7 +24,11 @@ CASES = [
     Case("error_while_saving", 'local file = s.open_h5(2) s.ready() error("before close")', watch="field.h5"),
     Case("error_table", on_rank_1('error{code = 3, text = "no room"}')),
     Case("error_nil", on_rank_1("error()")),
-    Case("error_tostring_fails", on_rank_1('error(setmetatable({}, {__tostring = function() error("within") end}))'), how="threads"),
+    Case(
+        "error_tostring_fails",
+        on_rank_1('error(setmetatable({}, {__tostring = function() error("within") end}))'),
+        how="threads",
+    ),
     Case("error_in_coroutine", on_rank_1('coroutine.wrap(function() error("within") end)()'), how="threads"),
     Case("error_recursion", on_rank_1("local function deeper() return 1 + deeper() end deeper()")),
     Case("error_libtorch", on_rank_1("s.mh.ones{4}:view(3)")),
@@ -34,9 +39,16 @@ CASES = [
     Case("endless_loop_others_fail", on_rank_1("while true do end", 'error("of the others")')),
     Case("endless_c_call_others_fail", on_rank_1(ENDLESS_IN_C, 'error("of the others")'), limit=5),
     Case("memory_one_huge", on_rank_1("s.mh.ones{1 << 40}")),
-    Case("memory_one", "s.wait()\nif s.rank == 1 then " + HOLD + " end\nwhile true do s.collective() end", "AS 1 64000000"),
+    Case(
+        "memory_one",
+        "s.wait()\nif s.rank == 1 then " + HOLD + " end\nwhile true do s.collective() end",
+        "AS 1 64000000",
+    ),
     Case("memory_all", "s.wait()\n" + HOLD, "AS all 64000000"),
-    Case("memory_of_lua", 's.wait()\nlocal held = {} while true do held[#held + 1] = ("x"):rep(1 << 20) .. #held end',
-         "AS all 64000000"),
+    Case(
+        "memory_of_lua",
+        's.wait()\nlocal held = {} while true do held[#held + 1] = ("x"):rep(1 << 20) .. #held end',
+        "AS all 64000000",
+    ),
     Case("memory_while_saving", "local file = s.open_h5(2) s.wait()\n" + HOLD, "AS all 64000000", watch="field.h5"),
 ]

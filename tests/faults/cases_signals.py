@@ -1,4 +1,5 @@
 """Signals: to one rank, to all, to the launcher, while a file is being written."""
+
 from cases import Case
 
 # field.h5 is written, but not closed, when the signal comes.
@@ -33,7 +34,9 @@ def signals(signal, word):
 
 
 CASES = [
-    *signals("KILL", "kill"), *signals("TERM", "terminate"), *signals("INT", "interrupt"),
+    *signals("KILL", "kill"),
+    *signals("TERM", "terminate"),
+    *signals("INT", "interrupt"),
     Case("interrupt_while_writing", WRITING, "wait 0.3, INT all", watch="field.h5", any_rank=True),
     Case("interrupt_while_writing_one", WRITING, "wait 0.3, INT 1", "mpi", watch="field.h5"),
     Case("interrupt_while_loading", LOADING, "wait 0.3, INT all", watch="field.h5", any_rank=True),

@@ -1,4 +1,5 @@
 """What is under the final names before and after a fault."""
+
 import hashlib
 import re
 import shutil
@@ -44,7 +45,11 @@ def versions(moonhalo, work, names):
 
 def left_over(work, expected, killed):
     """Names that a run should not leave. A killed rank has no chance to remove its unfinished file."""
-    names = {re.sub(r"(unfinished|partial|old)-.*", r"\1-*", path.name) for path in work.iterdir() if path.name not in expected}
+    names = {
+        re.sub(r"(unfinished|partial|old)-.*", r"\1-*", path.name)
+        for path in work.iterdir()
+        if path.name not in expected
+    }
     return sorted(name for name in names if not (killed and "unfinished" in name))
 
 
@@ -65,7 +70,9 @@ def state(moonhalo, work, before, killed, may_write):
             parts.append(f"{name} as before")
         elif name in watched:
             version = read.get(name, "damaged: the check said nothing")
-            parts.append(f"{name} " + {str(OLD): "with the old values", str(NEW): "new and complete"}.get(version, version))
+            parts.append(
+                f"{name} " + {str(OLD): "with the old values", str(NEW): "new and complete"}.get(version, version)
+            )
         else:
             parts.append(f"{name} changed")
     left = left_over(work, before, killed)

@@ -5,9 +5,11 @@
     faults.py PROGRAM [FILTER] [--mpiexec MPIEXEC] [--part K/N] [--update] [--keep]
     faults.py PROGRAM --kills N [--seed S]
 
-Status, the first line said and what is left on disk are compared. All processes must be gone before the time limit of their waits,
-600 s, ends them. A case that waits for a limit of its own is tried with one five times as long where a busy machine may have needed it
+Status, the first line said and what is left on disk are compared. All processes must be gone before the time limit of
+their waits, 600 s, ends them. A case that waits for a limit of its own is tried with one five times as long where a
+busy machine may have needed it
 for something else."""
+
 import argparse
 import concurrent.futures
 import os
@@ -27,7 +29,7 @@ import running
 
 HERE = pathlib.Path(__file__).parent
 EXPECTED = HERE / "expected.txt"
-WAITS_S = 600        # MOONHALO_TIMEOUT_S of cases that must not reach it
+WAITS_S = 600  # MOONHALO_TIMEOUT_S of cases that must not reach it
 GONE_WITHIN_S = 300  # for hangs
 JOBS = 2  # most of a case is starting and waiting
 FIRST_LINE = 'local s = dofile("../support.lua")\n'
@@ -50,8 +52,14 @@ class Faults:
         """Output of an undisturbed run in `work`."""
         path = work.parent / "undisturbed.lua"
         path.write_text(script)
-        done = subprocess.run([self.program, "run", str(path), *options], cwd=work, capture_output=True, text=True, timeout=600,
-                              env={**os.environ, **running.ENVIRONMENT})
+        done = subprocess.run(
+            [self.program, "run", str(path), *options],
+            cwd=work,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env={**os.environ, **running.ENVIRONMENT},
+        )
         if done.returncode:
             raise SystemExit(f"faults: a run that nobody disturbs fails with status {done.returncode}\n{done.stderr}")
         return done.stdout
@@ -62,7 +70,12 @@ class Faults:
             return "needs root"
         if case.small_disk and not self.mounts:
             return "mount refuses a tmpfs"
-        if case.user and subprocess.run([self.program, "--help"], user=case.user, extra_groups=[], capture_output=True).returncode:
+        if (
+            case.user
+            and subprocess.run(
+                [self.program, "--help"], user=case.user, extra_groups=[], capture_output=True
+            ).returncode
+        ):
             return f"user {case.user} cannot run {self.program}"
         return ""
 
@@ -95,8 +108,14 @@ class Faults:
         if case.user:
             subprocess.run(["chown", "-R", case.user, str(folder)], check=True)
         arguments = (["../script.lua"] if case.script else []) + list(case.options)
-        run = running.Run(self.command(how, case.ranks, arguments), folder, case.ranks, {"MOONHALO_TIMEOUT_S": str(limit or WAITS_S)},
-                          case.user or None, case.stdout or None)
+        run = running.Run(
+            self.command(how, case.ranks, arguments),
+            folder,
+            case.ranks,
+            {"MOONHALO_TIMEOUT_S": str(limit or WAITS_S)},
+            case.user or None,
+            case.stdout or None,
+        )
         gone_within, wrong = limit + GONE_WITHIN_S, ""
         try:
             if not case.starts:
@@ -153,8 +172,11 @@ def write_expected(expected):
 
 def chosen(given):
     part, parts = (int(number) for number in given.part.split("/"))
-    return [(case, how) for i, (case, how) in enumerate(cases.all_cases())
-            if re.search(given.filter, f"{case.name}, {how}") and (how != "mpi" or given.mpiexec) and i % parts == part - 1]
+    return [
+        (case, how)
+        for i, (case, how) in enumerate(cases.all_cases())
+        if re.search(given.filter, f"{case.name}, {how}") and (how != "mpi" or given.mpiexec) and i % parts == part - 1
+    ]
 
 
 def run_cases(given, base):
@@ -166,8 +188,11 @@ def run_cases(given, base):
         case, how = one
         title = f"{case.name}, {how}"
         reason = faults.why_not(case)
-        return (None, f"skipped          {title}: {reason}", False) if reason else faults.judged(
-            case, how, expected.get(title), given.update)
+        return (
+            (None, f"skipped          {title}: {reason}", False)
+            if reason
+            else faults.judged(case, how, expected.get(title), given.update)
+        )
 
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         for (case, how), (block, line, bad) in zip(selection, pool.map(judge, selection)):
@@ -187,7 +212,9 @@ def main():
     parser.add_argument("filter", nargs="?", default="")
     parser.add_argument("--mpiexec", default=shutil.which("mpirun") or "")
     parser.add_argument("--part", default="1/1", help="the K-th of N parts of the cases")
-    parser.add_argument("--update", action="store_true", help="write what is seen into expected.txt; read it before you keep it")
+    parser.add_argument(
+        "--update", action="store_true", help="write what is seen into expected.txt; read it before you keep it"
+    )
     parser.add_argument("--kills", type=int, default=0, help="instead: so many kills of a loop that saves")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of --kills (default: the time)")
     parser.add_argument("--keep", action="store_true", help="leave the folders of the runs")

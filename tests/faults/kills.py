@@ -1,5 +1,6 @@
-"""N kills at random moments of a loop that saves HDF5, a checkpoint and a log. The loop begins by reading what the kill before left:
-each final name must load, its parts must be of one version, and no version may go back."""
+"""N kills at random moments of a loop that saves HDF5, a checkpoint and a log. The loop begins by reading what the kill
+before left: each final name must load, its parts must be of one version, and no version may go back."""
+
 import collections
 import concurrent.futures
 import os
@@ -35,7 +36,9 @@ repeat
 until arg[2] == "once"
 """
 # Among how many ranks of which kind, who is killed. MPI takes longer to start, and comes less often.
-VICTIMS = [("threads", 1, "all")] * 3 + [("threads", 3, "all")] * 5 + [("mpi", 3, who) for who in ("0", "1", "all", "mpirun")]
+VICTIMS = (
+    [("threads", 1, "all")] * 3 + [("threads", 3, "all")] * 5 + [("mpi", 3, who) for who in ("0", "1", "all", "mpirun")]
+)
 KILL_WITHIN_S = 0.6
 
 
@@ -46,7 +49,9 @@ def one_kill(faults, folder, at_least, draw):
         if path.name.split(".")[0] in ("ready", "go", "read", "stdout", "stderr"):
             path.unlink()
     (folder / "script.lua").write_text(LOOP)
-    run = running.Run(faults.command(how, ranks, ["../script.lua", "--log", "log.jsonl", "--", str(at_least)]), folder, ranks)
+    run = running.Run(
+        faults.command(how, ranks, ["../script.lua", "--log", "log.jsonl", "--", str(at_least)]), folder, ranks
+    )
     kind = f"{how} {ranks}, {victim}"
     try:
         if not run.wait_ready(ranks):
@@ -91,5 +96,8 @@ def soak(faults, base, count, seed):
         loops = [pool.submit(one_loop, faults, base / f"kills{i}", (count + i) // 2, seed + i) for i in (0, 1)]
     kinds = sum((loop.result()[0] for loop in loops), collections.Counter())
     wrong = [loop.result()[1] for loop in loops if loop.result()[1]]
-    print("".join(f"{kinds[kind]:5}  {kind}\n" for kind in sorted(kinds)) + "\n".join(wrong or ["all loaded and complete"]))
+    print(
+        "".join(f"{kinds[kind]:5}  {kind}\n" for kind in sorted(kinds))
+        + "\n".join(wrong or ["all loaded and complete"])
+    )
     return 1 if wrong else 0

@@ -1,4 +1,5 @@
 """One run of the moonhalo program: start it, break it, wait until all of its processes are gone."""
+
 import os
 import pathlib
 import re
@@ -9,8 +10,14 @@ import time
 
 START_LIMIT_S = 300
 STEP_S = 0.02
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-               "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 LIMITS = {"AS": resource.RLIMIT_AS, "FSIZE": resource.RLIMIT_FSIZE, "NOFILE": resource.RLIMIT_NOFILE}
 
 
@@ -44,17 +51,29 @@ class Run:
         variables = {**os.environ, **ENVIRONMENT, **(environment or {}), "TMPDIR": str(folder)}
         self.out, self.err = folder / "stdout", folder / "stderr"
         with open(stdout or self.out, "wb") as out, open(self.err, "wb") as err:
-            self.process = subprocess.Popen(command, cwd=self.work, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
-                                            start_new_session=True, user=user, extra_groups=[] if user else None)
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.work,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=variables,
+                start_new_session=True,
+                user=user,
+                extra_groups=[] if user else None,
+            )
         self.clock = Clock()
 
     def pids(self):
-        """All processes of the run, by their session; what mpirun starts is not a child of ours. Those that nobody waited for count not."""
+        """All processes of the run, by their session; what mpirun starts is not a child of ours. Those that nobody
+        waited for count not."""
         found = []
         for entry in os.listdir("/proc"):
             if entry.isdigit():
                 try:
-                    state, _, _, session = pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:4]
+                    state, _, _, session = (
+                        pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:4]
+                    )
                 except OSError:
                     continue
                 if int(session) == self.process.pid and state != "Z":
@@ -81,7 +100,7 @@ class Run:
         return len(self.rank_pids()) >= how_many
 
     def act(self, action):
-        """"KILL 1", "STOP all", "TERM mpirun", "FSIZE 0 100000", "AS all 64000000" (more than now), "wait 5"."""
+        """ "KILL 1", "STOP all", "TERM mpirun", "FSIZE 0 100000", "AS all 64000000" (more than now), "wait 5"."""
         verb, *words = action.split()
         if verb == "wait":
             self.wait_until(lambda: False, float(words[0]))
@@ -98,12 +117,14 @@ class Run:
     def go(self):
         """Lets ranks that wait in support.wait() go on."""
         for rank in range(self.ranks):
+
             def reading():
                 try:
                     os.close(os.open(self.folder / f"go.{rank}", os.O_WRONLY | os.O_NONBLOCK))
                     return True
                 except OSError:
                     return self.process.poll() is not None
+
             self.wait_until(reading, START_LIMIT_S)
 
     def end(self, limit_s):
@@ -132,8 +153,11 @@ class Run:
 
 
 # Lines of launchers, which say nothing of the cause.
-NOISE = re.compile(r"^(\s*$|-+$|\[[^\]]*\] |MPI_ABORT was|with errorcode|NOTE: invoking|You may or may not|exactly when Open|Primary job|"
-                   r"a non-zero exit|mpirun has exited|moonhalo: rank \d+ stops all ranks)")
+NOISE = re.compile(
+    r"^(\s*$|-+$|\[[^\]]*\] |MPI_ABORT was|with errorcode|NOTE: invoking|You may or may not|exactly when Open|Primary"
+    r" job|"
+    r"a non-zero exit|mpirun has exited|moonhalo: rank \d+ stops all ranks)"
+)
 RANKS = re.compile(r"^ranks? [\d, -]+: ")
 REPLACED = [
     (re.compile(r"0x[0-9a-f]+"), "ADDRESS"),
@@ -158,8 +182,8 @@ def normalised(line, folder, any_rank):
 
 
 def first_line(text, folder, any_rank=False):
-    """What is said first. Ranks speak in any order, and some repeat what others failed with: the line that most say, then the first
-    in the alphabet."""
+    """What is said first. Ranks speak in any order, and some repeat what others failed with: the line that most say,
+    then the first in the alphabet."""
     lines = [line for line in text.splitlines() if not NOISE.match(line)]
     spoken = [line for line in lines if RANKS.match(line)] or lines[:1]
     said = [normalised(line, folder, any_rank) for line in spoken]

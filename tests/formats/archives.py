@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Zarr folders as zarr-python writes them, of both versions, with what is in them: name, values, dims, attributes."""
+
 import json
 import os
 import warnings
@@ -7,12 +8,24 @@ import warnings
 import numpy as np
 import xarray
 import zarr
-from numcodecs import CRC32, CRC32C, LZ4, Adler32, BitRound, Delta, FixedScaleOffset, Fletcher32, GZip, Quantize, Shuffle, Zlib
+from numcodecs import (
+    CRC32,
+    CRC32C,
+    LZ4,
+    Adler32,
+    BitRound,
+    Delta,
+    FixedScaleOffset,
+    Fletcher32,
+    GZip,
+    Quantize,
+    Shuffle,
+    Zlib,
+)
 from numcodecs import Blosc as Blosc2
 from numcodecs import Zstd as Zstd2
 from zarr.codecs import numcodecs as more
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
-
 
 warnings.filterwarnings("ignore", message="Consolidated metadata")
 
@@ -68,9 +81,17 @@ class Writer:
 
 def version2(path):
     out = Writer(path, 2)
-    compressors = {"blosc_lz4": Blosc2("lz4", 5, Blosc2.SHUFFLE), "blosc_zstd_bits": Blosc2("zstd", 3, Blosc2.BITSHUFFLE),
-                   "blosc_zlib": Blosc2("zlib", 1, Blosc2.NOSHUFFLE), "blosc_blosclz": Blosc2("blosclz", 9), "blosc_lz4hc": Blosc2("lz4hc", 9),
-                   "zlib": Zlib(4), "gzip": GZip(1), "zstd": Zstd2(3, checksum=True), "none": None}
+    compressors = {
+        "blosc_lz4": Blosc2("lz4", 5, Blosc2.SHUFFLE),
+        "blosc_zstd_bits": Blosc2("zstd", 3, Blosc2.BITSHUFFLE),
+        "blosc_zlib": Blosc2("zlib", 1, Blosc2.NOSHUFFLE),
+        "blosc_blosclz": Blosc2("blosclz", 9),
+        "blosc_lz4hc": Blosc2("lz4hc", 9),
+        "zlib": Zlib(4),
+        "gzip": GZip(1),
+        "zstd": Zstd2(3, checksum=True),
+        "none": None,
+    }
     for name, compressor in compressors.items():
         out.add(name, field("f4", (9, 14, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), compressors=compressor)
     for kind in KINDS:
@@ -80,25 +101,77 @@ def version2(path):
     out.add("fortran", field("f8", (5, 7, 4)), chunks=(2, 3, 4), order="F")
     out.add("shuffled", field("i4", (50, 7)), chunks=(20, 7), filters=[Shuffle(4)], compressors=Zlib(1))
     for kind in ("i2", "u1", "i8", "f4", "f8"):
-        out.add("delta_" + kind, np.rint(field(kind, (50, 7))).astype(kind), chunks=(20, 7), filters=[Delta(kind)], compressors=LZ4())
-        out.add("delta_f_" + kind, np.rint(field(kind, (9, 7))).astype(kind), chunks=(4, 3), filters=[Delta(kind)], compressors=Zlib(1), order="F")
+        out.add(
+            "delta_" + kind,
+            np.rint(field(kind, (50, 7))).astype(kind),
+            chunks=(20, 7),
+            filters=[Delta(kind)],
+            compressors=LZ4(),
+        )
+        out.add(
+            "delta_f_" + kind,
+            np.rint(field(kind, (9, 7))).astype(kind),
+            chunks=(4, 3),
+            filters=[Delta(kind)],
+            compressors=Zlib(1),
+            order="F",
+        )
     for kind in ("f4", "f8"):
-        for made, codec in {"u1": FixedScaleOffset(3.5, 2, kind, "u1"), "i4": FixedScaleOffset(-7, 100, kind, "i4"),
-                            "quantize": Quantize(2, kind), "bitround": BitRound(9)}.items():
-            out.add(f"{made}_{kind}", rounded(field(kind, (9, 14)), codec), chunks=(2, 5), filters=[codec], compressors=Zstd2(1))
-    out.add("delta_of_scaled", rounded(field("f4", (40, 5)), FixedScaleOffset(0, 10, "f4", "i2")), chunks=(16, 5),
-            filters=[FixedScaleOffset(0, 10, "f4", "i2"), Delta("i2"), Shuffle(2)], compressors=LZ4(9))
-    for made, codec in {"crc32": CRC32(), "crc32_end": CRC32("end"), "adler32": Adler32(), "crc32c": CRC32C(), "crc32c_start": CRC32C("start"),
-                        "fletcher32": Fletcher32()}.items():
+        for made, codec in {
+            "u1": FixedScaleOffset(3.5, 2, kind, "u1"),
+            "i4": FixedScaleOffset(-7, 100, kind, "i4"),
+            "quantize": Quantize(2, kind),
+            "bitround": BitRound(9),
+        }.items():
+            out.add(
+                f"{made}_{kind}",
+                rounded(field(kind, (9, 14)), codec),
+                chunks=(2, 5),
+                filters=[codec],
+                compressors=Zstd2(1),
+            )
+    out.add(
+        "delta_of_scaled",
+        rounded(field("f4", (40, 5)), FixedScaleOffset(0, 10, "f4", "i2")),
+        chunks=(16, 5),
+        filters=[FixedScaleOffset(0, 10, "f4", "i2"), Delta("i2"), Shuffle(2)],
+        compressors=LZ4(9),
+    )
+    for made, codec in {
+        "crc32": CRC32(),
+        "crc32_end": CRC32("end"),
+        "adler32": Adler32(),
+        "crc32c": CRC32C(),
+        "crc32c_start": CRC32C("start"),
+        "fletcher32": Fletcher32(),
+    }.items():
         out.add(made, field("f4", (9, 14)), chunks=(2, 5), filters=[codec], compressors=LZ4(1))
         out.add(made + "_behind", field("f4", (9, 14)), chunks=(2, 5), filters=[Shuffle(4)], compressors=codec)
-    out.add("lz4_random", np.random.default_rng(1).integers(0, 1 << 30, (40, 300)).astype("i4"), chunks=(20, 300), compressors=LZ4())
+    out.add(
+        "lz4_random",
+        np.random.default_rng(1).integers(0, 1 << 30, (40, 300)).astype("i4"),
+        chunks=(20, 300),
+        compressors=LZ4(),
+    )
     out.add("deep/er/air", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "v2", "separator": "/"})
     out.add("hole_nan", field("f4", (12, 5)), chunks=(3, 5), fill_value=np.nan, hole=slice(3, 9))
-    out.add("hole", field("i2", (12, 5)), chunks=(3, 2), fill_value=-7, hole=slice(6, 9),
-            attrs={"scale_factor": 0.5, "add_offset": 10.0, "units": "K", "levels": [1, 2, 3]})
-    out.add("hole_of_xarray", field("i2", (12, 5)), ["time", "lat"], chunks=(3, 2), fill_value=-7, hole=slice(6, 9),
-            attrs={"scale_factor": 0.5, "add_offset": 10.0})
+    out.add(
+        "hole",
+        field("i2", (12, 5)),
+        chunks=(3, 2),
+        fill_value=-7,
+        hole=slice(6, 9),
+        attrs={"scale_factor": 0.5, "add_offset": 10.0, "units": "K", "levels": [1, 2, 3]},
+    )
+    out.add(
+        "hole_of_xarray",
+        field("i2", (12, 5)),
+        ["time", "lat"],
+        chunks=(3, 2),
+        fill_value=-7,
+        hole=slice(6, 9),
+        attrs={"scale_factor": 0.5, "add_offset": 10.0},
+    )
     out.add("number", np.array(2.5))
     out.add("empty", np.zeros((0, 4), "f4"), chunks=(2, 2))
     out.add("text", np.array([b"abc", b"", b"defgh"], "S5"), chunks=(2,))
@@ -107,9 +180,15 @@ def version2(path):
 
 def version3(path):
     out = Writer(path, 3)
-    bytes_codecs = {"gzip": [GzipCodec(level=5)], "zstd": [ZstdCodec(level=3, checksum=True)], "none": [], "crc32c": [Crc32cCodec()],
-                    "blosc": [BloscCodec(cname="zstd", clevel=5, shuffle="bitshuffle")], "blosc_crc": [BloscCodec(cname="lz4"), Crc32cCodec()],
-                    "crc_zstd": [Crc32cCodec(), ZstdCodec()]}
+    bytes_codecs = {
+        "gzip": [GzipCodec(level=5)],
+        "zstd": [ZstdCodec(level=3, checksum=True)],
+        "none": [],
+        "crc32c": [Crc32cCodec()],
+        "blosc": [BloscCodec(cname="zstd", clevel=5, shuffle="bitshuffle")],
+        "blosc_crc": [BloscCodec(cname="lz4"), Crc32cCodec()],
+        "crc_zstd": [Crc32cCodec(), ZstdCodec()],
+    }
     for name, codecs in bytes_codecs.items():
         out.add(name, field("f4", (9, 14, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), compressors=codecs)
     for kind in KINDS:
@@ -117,18 +196,48 @@ def version3(path):
     for kind in ("f4", "u8", "c16"):
         out.add("big_" + kind, field(kind, (5, 7)), chunks=(5, 3), serializer=BytesCodec(endian="big"))
     out.add("transposed", field("f8", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1))])
-    out.add("transposed_twice", field("i2", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1)), TransposeCodec(order=(1, 0, 2))])
-    out.add("delta", field("i4", (50, 7)), chunks=(20, 7), filters=[more.Delta(dtype="<i4")], compressors=[more.LZ4(acceleration=3)])
-    out.add("delta_transposed", field("i4", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1)), more.Delta(dtype="<i4")])
+    out.add(
+        "transposed_twice",
+        field("i2", (5, 7, 4)),
+        chunks=(2, 3, 4),
+        filters=[TransposeCodec(order=(2, 0, 1)), TransposeCodec(order=(1, 0, 2))],
+    )
+    out.add(
+        "delta",
+        field("i4", (50, 7)),
+        chunks=(20, 7),
+        filters=[more.Delta(dtype="<i4")],
+        compressors=[more.LZ4(acceleration=3)],
+    )
+    out.add(
+        "delta_transposed",
+        field("i4", (5, 7, 4)),
+        chunks=(2, 3, 4),
+        filters=[TransposeCodec(order=(2, 0, 1)), more.Delta(dtype="<i4")],
+    )
     scaled = {"offset": -7, "scale": 100, "dtype": "<f8", "astype": "<i4"}
-    out.add("scaled", rounded(field("f8", (9, 14)), FixedScaleOffset(**scaled)), chunks=(2, 5), filters=[more.FixedScaleOffset(**scaled)])
+    out.add(
+        "scaled",
+        rounded(field("f8", (9, 14)), FixedScaleOffset(**scaled)),
+        chunks=(2, 5),
+        filters=[more.FixedScaleOffset(**scaled)],
+    )
     out.add("bitround", rounded(field("f4", (9, 14)), BitRound(9)), chunks=(2, 5), filters=[more.BitRound(keepbits=9)])
-    out.add("checked", field("f4", (9, 14)), chunks=(2, 5), compressors=[more.CRC32(), more.Shuffle(elementsize=4), more.Zlib(level=1), more.Adler32()])
+    out.add(
+        "checked",
+        field("f4", (9, 14)),
+        chunks=(2, 5),
+        compressors=[more.CRC32(), more.Shuffle(elementsize=4), more.Zlib(level=1), more.Adler32()],
+    )
     out.add("sharded", field("f4", (17, 20, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), shards=(4, 20, 22))
     out.add("sharded_gaps", field("i4", (40, 10)), chunks=(2, 5), shards=(8, 10), fill_value=-1, hole=slice(6, 27))
     for location in ("start", "end"):
-        sharding = ShardingCodec(chunk_shape=(2, 3), codecs=[TransposeCodec(order=(1, 0)), BytesCodec(), GzipCodec(), Crc32cCodec()],
-                                 index_codecs=[BytesCodec(endian="big")] + ([Crc32cCodec()] if location == "end" else []), index_location=location)
+        sharding = ShardingCodec(
+            chunk_shape=(2, 3),
+            codecs=[TransposeCodec(order=(1, 0)), BytesCodec(), GzipCodec(), Crc32cCodec()],
+            index_codecs=[BytesCodec(endian="big")] + ([Crc32cCodec()] if location == "end" else []),
+            index_location=location,
+        )
         out.add("sharded_" + location, field("f8", (13, 14)), chunks=(4, 6), serializer=sharding, compressors=[])
     out.add("dots", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "default", "separator": "."})
     out.add("like2", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "v2", "separator": "."})
@@ -137,8 +246,14 @@ def version3(path):
     out.add("hole_complex", field("c8", (12, 5)), chunks=(3, 5), fill_value=complex(np.inf, -2), hole=slice(3, 9))
     out.add("hole_bool", field("bool", (12, 5)), chunks=(3, 5), fill_value=True, hole=slice(3, 9))
     out.add("hole_large", field("u8", (12, 5)), chunks=(3, 5), fill_value=2**64 - 3, hole=slice(3, 9))
-    out.add("hole", field("i2", (12, 5)), chunks=(3, 2), fill_value=-7, hole=slice(6, 9),
-            attrs={"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -7, "units": "K"})
+    out.add(
+        "hole",
+        field("i2", (12, 5)),
+        chunks=(3, 2),
+        fill_value=-7,
+        hole=slice(6, 9),
+        attrs={"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -7, "units": "K"},
+    )
     out.add("number", np.array(2.5))
     out.add("empty", np.zeros((0, 4), "f4"), chunks=(2, 2))
     return out.expected
@@ -148,15 +263,21 @@ def by_xarray(path, version):
     """As WeatherBench 2 and others come: packed values, coordinates, consolidated metadata."""
     values = (np.arange(6 * 8 * 5).reshape(6, 8, 5) % 97 / 4).astype("f4")
     values[2, 3] = np.nan
-    data = xarray.Dataset({"t2m": (("time", "lat", "lon"), values, {"units": "K"}), "z": (("lat", "lon"), values[0].astype("f8"))},
-                          {"time": np.arange("2001-01-01", "2001-01-07", dtype="M8[D]").astype("M8[ns]"), "lat": np.linspace(-70, 70, 8)})
+    data = xarray.Dataset(
+        {"t2m": (("time", "lat", "lon"), values, {"units": "K"}), "z": (("lat", "lon"), values[0].astype("f8"))},
+        {"time": np.arange("2001-01-01", "2001-01-07", dtype="M8[D]").astype("M8[ns]"), "lat": np.linspace(-70, 70, 8)},
+    )
     packing = {"dtype": "i2", "scale_factor": 0.25, "add_offset": 1.0, "_FillValue": -99, "chunks": (2, 4, 5)}
     data.to_zarr(path, zarr_format=version, consolidated=True, encoding={"t2m": packing})
     raw = zarr.open_group(path, mode="r")
     expected = []
     for name in ("t2m", "z", "time", "lat"):
         array = raw[name]
-        attrs = {key: value for key, value in array.attrs.items() if isinstance(value, (int, float, str)) and key not in ("_ARRAY_DIMENSIONS", "_FillValue")}
+        attrs = {
+            key: value
+            for key, value in array.attrs.items()
+            if isinstance(value, (int, float, str)) and key not in ("_ARRAY_DIMENSIONS", "_FillValue")
+        }
         fill = {"t2m": -99, "z": float("nan"), "lat": float("nan")}.get(name)
         if fill is not None:
             attrs["_FillValue"] = fill
@@ -169,8 +290,12 @@ def decoded_by_xarray(path):
 
 
 def make(folder):
-    files = {"two.zarr": version2(folder + "/two.zarr"), "three.zarr": version3(folder + "/three.zarr"),
-             "xarray2.zarr": by_xarray(folder + "/xarray2.zarr", 2), "no-suffix": by_xarray(folder + "/no-suffix", 3)}
+    files = {
+        "two.zarr": version2(folder + "/two.zarr"),
+        "three.zarr": version3(folder + "/three.zarr"),
+        "xarray2.zarr": by_xarray(folder + "/xarray2.zarr", 2),
+        "no-suffix": by_xarray(folder + "/no-suffix", 3),
+    }
     # NaN in attributes as Python writes it, and an array by itself.
     attributes = json.load(open(folder + "/two.zarr/zlib/.zattrs"))
     attributes["missing_value"] = float("nan")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that h5py, netCDF4 and zarr wrote, read by Moonhalo on several ranks, threads and processes, equal bit by bit.
 
-check_formats.py KIND PROGRAM PYTHON SCRIPT MPIEXEC: KIND is classic, archives or filters. PYTHON is that of the environment that
-`./dev test` makes; without it the test is skipped (status 77). Without an MPIEXEC there are no processes."""
+check_formats.py KIND PROGRAM PYTHON SCRIPT MPIEXEC: KIND is classic, archives or filters. PYTHON is that of the
+environment that `./dev test` makes; without it the test is skipped (status 77). Without an MPIEXEC there are no
+processes."""
+
 import os
 import subprocess
 import sys
@@ -31,8 +33,12 @@ def same(ours, theirs):
 
 
 def every_second(values):
-    return values[tuple(slice(1, None) if size > 2 and dim % 2 == 0 else slice(None, None, 2) if size > 2 else slice(None)
-                        for dim, size in enumerate(values.shape))]
+    return values[
+        tuple(
+            slice(1, None) if size > 2 and dim % 2 == 0 else slice(None, None, 2) if size > 2 else slice(None)
+            for dim, size in enumerate(values.shape)
+        )
+    ]
 
 
 def text(value):
@@ -99,5 +105,8 @@ with tempfile.TemporaryDirectory() as folder:
     for name in ("xarray2.zarr", "no-suffix") if kind == "archives" else ():
         with h5py.File(f"{folder}/{name}.out.h5") as out:
             theirs = archives.decoded_by_xarray(f"{folder}/{name}")
-            check(name + " as xarray decodes it", np.array_equal(out["t2m/decoded"][()].astype(theirs.dtype), theirs, equal_nan=True))
+            check(
+                name + " as xarray decodes it",
+                np.array_equal(out["t2m/decoded"][()].astype(theirs.dtype), theirs, equal_nan=True),
+            )
 finish()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NetCDF-3 files as netCDF4 writes them, with what is in them: name, values, dims, attributes."""
+
 import netCDF4
 import numpy as np
 
@@ -25,7 +26,9 @@ def make_one(path, form):
                 attrs["_FillValue"] = np.dtype(kind).type(fill)
             expected.append((name, values, dims, attrs))
 
-        kinds = ["i1", "i2", "i4", "f4", "f8"] + (["u1", "u2", "u4", "i8", "u8"] if form == "NETCDF3_64BIT_DATA" else [])
+        kinds = ["i1", "i2", "i4", "f4", "f8"] + (
+            ["u1", "u2", "u4", "i8", "u8"] if form == "NETCDF3_64BIT_DATA" else []
+        )
         for kind in kinds:
             values = random.integers(0, 100, (5, 7, 10)).astype(kind)
             if kind[0] == "f":
@@ -35,8 +38,17 @@ def make_one(path, form):
             add("fixed_" + kind, kind, ("lat", "lon"), values[0])
             add("odd_" + kind, kind, ("time", "lat"), values[:, :, 0])
         add("time", "f8", ("time",), np.arange(5.0), units="days since 2000-01-01")
-        add("packed", "i2", ("time", "lat", "lon"), random.integers(-9, 9, (5, 7, 10)).astype("i2"), _FillValue=3,
-            scale_factor=np.float64(0.25), add_offset=np.float64(273.15), units="K", flag_values=np.array([1, 2], "i2"))
+        add(
+            "packed",
+            "i2",
+            ("time", "lat", "lon"),
+            random.integers(-9, 9, (5, 7, 10)).astype("i2"),
+            _FillValue=3,
+            scale_factor=np.float64(0.25),
+            add_offset=np.float64(273.15),
+            units="K",
+            flag_values=np.array([1, 2], "i2"),
+        )
         add("single", "i2", ("lat", "lon"), random.integers(-9, 9, (7, 10)).astype("i2"), scale_factor=np.float32(0.1))
         add("number", "i4", (), np.array(7, "i4"))
         add("text", "S1", ("lat", "lon"), np.array([list("abcdefghij")] * 7, "S1"), long_name="letters")
@@ -44,5 +56,7 @@ def make_one(path, form):
 
 
 def make(folder):
-    return {form + ".nc": make_one(f"{folder}/{form}.nc", form)
-            for form in ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")}
+    return {
+        form + ".nc": make_one(f"{folder}/{form}.nc", form)
+        for form in ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+    }

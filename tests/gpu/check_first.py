@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tries first.sh without a GPU, in a bundle of programs that are scripts: one that crashes, one that hangs, a disk that is full, another
-PyTorch, tests that are all skipped.  usage: check_first.py SOURCE_FOLDER"""
+"""Tries first.sh without a GPU, in a bundle of programs that are scripts: one that crashes, one that hangs, a disk that
+is full, another PyTorch, tests that are all skipped.  usage: check_first.py SOURCE_FOLDER"""
 
 import json
 import os
@@ -22,8 +22,10 @@ TESTS = """case "$*" in
   *) {two} ;;
 esac"""
 PASSES = r"printf '[ RUN      ] X.A\n[==========] 1 test from 1 test suite ran. (1 ms total)\n[  PASSED  ] 1 test.\n'"
-SKIPS = (r"printf '[ RUN      ] X.A\nSkipped\nno CUDA device was found\n[  SKIPPED ] X.A (0 ms)\n"
-         r"[==========] 1 test from 1 test suite ran. (1 ms total)\n[  PASSED  ] 0 tests.\n'")
+SKIPS = (
+    r"printf '[ RUN      ] X.A\nSkipped\nno CUDA device was found\n[  SKIPPED ] X.A (0 ms)\n"
+    r"[==========] 1 test from 1 test suite ran. (1 ms total)\n[  PASSED  ] 0 tests.\n'"
+)
 CRASHES = r"printf '[ RUN      ] X.Crash\n'; kill -SEGV $$"
 
 
@@ -41,7 +43,9 @@ class First(unittest.TestCase):
         (self.bundle / "site/torch/__init__.py").touch()
         (self.bundle / "site/torch/version.py").write_text("__version__ = '2.11.0+cu130'\n")
         (self.bundle / "site/nvidia/cu13/lib/libcudart.so.13").touch()
-        (self.bundle / "manifest.json").write_text(json.dumps({"torch": "2.11.0+cu130", "commit": "abc", "date": "2026-01-01"}))
+        (self.bundle / "manifest.json").write_text(
+            json.dumps({"torch": "2.11.0+cu130", "commit": "abc", "date": "2026-01-01"})
+        )
         self.program("moonhalo", GOOD)
         for name in ("test_gpu", "test_engine"):
             self.program(name, TESTS.format(one=PASSES, two=PASSES))
@@ -53,12 +57,21 @@ class First(unittest.TestCase):
 
     def run_first(self, *arguments, **more):
         environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(self.bundle / "site")}
-        done = subprocess.run([str(self.bundle / "first.sh"), "--output", str(self.folder / "out"), *arguments], capture_output=True, text=True,
-                              env=environment, **more)
+        done = subprocess.run(
+            [str(self.bundle / "first.sh"), "--output", str(self.folder / "out"), *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            **more,
+        )
         self.printed = done.stdout + done.stderr
         lines = self.folder / "out/first.jsonl"
         # A line that a full disk cut short has no end.
-        self.records = [json.loads(line) for line in lines.read_text().splitlines() if line.endswith("}")] if lines.exists() else []
+        self.records = (
+            [json.loads(line) for line in lines.read_text().splitlines() if line.endswith("}")]
+            if lines.exists()
+            else []
+        )
         return done.returncode
 
     def status(self, check):
@@ -74,13 +87,19 @@ class First(unittest.TestCase):
     def test_a_crash_ends_its_own_suite_alone(self):
         self.program("test_gpu", TESTS.format(one=CRASHES, two=PASSES))
         self.assertEqual(self.run_first("--device", "cpu", "kernels", "engine"), 1)
-        self.assertEqual([self.status(check) for check in ("test_gpu One", "test_gpu Two", "test_engine One")], ["crashed", "passed", "passed"])
+        self.assertEqual(
+            [self.status(check) for check in ("test_gpu One", "test_gpu Two", "test_engine One")],
+            ["crashed", "passed", "passed"],
+        )
         self.assertIn("X.Crash", self.printed)
 
     def test_a_hang_ends_with_the_time_of_all_stages(self):
         self.program("test_gpu", TESTS.format(one="printf '[ RUN      ] X.Hang\\n'; sleep 1000", two=PASSES))
         self.assertEqual(self.run_first("--device", "cpu", "--jobs", "2", "--seconds", "6", "kernels", "engine"), 1)
-        self.assertEqual([self.status(check) for check in ("test_gpu One", "test_gpu Two", "(all)")], ["timed out", "passed", "left out"])
+        self.assertEqual(
+            [self.status(check) for check in ("test_gpu One", "test_gpu Two", "(all)")],
+            ["timed out", "passed", "left out"],
+        )
         self.assertIn("X.Hang", self.printed)
 
     def test_a_full_disk_keeps_nothing_from_running(self):
@@ -114,8 +133,11 @@ class First(unittest.TestCase):
         sys.path.insert(0, str(SOURCE))
         sys.dont_write_bytecode = True
         import first
+
         limits = {name: limit for name, (_, limit, _, _) in first.STAGES.items()}
-        self.assertLessEqual(sum(limit for name, limit in limits.items() if name not in [*first.NEEDED, *first.ON_REQUEST]), first.TOTAL)
+        self.assertLessEqual(
+            sum(limit for name, limit in limits.items() if name not in [*first.NEEDED, *first.ON_REQUEST]), first.TOTAL
+        )
         self.assertLessEqual(first.TOTAL, 7 * 60)
         self.assertLessEqual(sum(limits[name] for name in first.QUICK), 3 * 60)
 

@@ -17,14 +17,15 @@ FAILED = ("failed", "crashed", "timed out")
 
 
 class Check:
-    """One process: a name, a command, seconds that it may take, and what its output has to hold (None: nothing more than status 0)."""
+    """One process: a name, a command, seconds that it may take, and what its output has to hold (None: nothing more
+    than status 0)."""
 
     def __init__(self, name, command, limit, judge=None, environment=None):
         self.name, self.command, self.limit = name, [str(word) for word in command], limit
         self.judge, self.environment = judge, environment or {}
 
 
-# ---- Running ----------------------------------------------------------------------------------------------------------------------------
+# ---- Running ---------------------------------------------------------------------------------------------------------
 
 
 class Log:
@@ -42,7 +43,10 @@ class Log:
         except OSError as error:
             self.unwritten += 1
             if self.unwritten == 1:
-                print(f"first: {self.folder / name} cannot be written ({error}); only what is printed here is left", flush=True)
+                print(
+                    f"first: {self.folder / name} cannot be written ({error}); only what is printed here is left",
+                    flush=True,
+                )
 
     def say(self, line):
         with self.lock:
@@ -66,8 +70,15 @@ def run_process(command, limit, environment):
     """Status text, seconds, output. The whole process group ends at the limit."""
     begin = time.monotonic()
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, **environment}, cwd=HERE)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **environment},
+            cwd=HERE,
+        )
     except OSError as error:
         return "failed", 0.0, str(error)
     try:
@@ -102,7 +113,9 @@ def run_check(stage, check, log, environment, remaining):
         log.record(stage, check.name, "timed out", 0, "its stage has no time left", "")
         return
     with tempfile.TemporaryDirectory() as folder:
-        status, seconds, output = run_process(check.command, limit, {**environment, "TMPDIR": folder, **check.environment})
+        status, seconds, output = run_process(
+            check.command, limit, {**environment, "TMPDIR": folder, **check.environment}
+        )
     detail = ""
     if check.judge is not None and status in ("passed", "failed"):
         status, detail = check.judge(status, output)
@@ -126,7 +139,7 @@ def run_stage(stage, checks, limit, jobs, log, environment):
             future.result()
 
 
-# ---- Judges -----------------------------------------------------------------------------------------------------------------------------
+# ---- Judges ----------------------------------------------------------------------------------------------------------
 
 
 def judge_googletest(status, output):
@@ -157,11 +170,13 @@ def judge_words(*words):
         if status == "passed" and missing:
             return "failed", f"its output lacks {missing[0]!r}: {last_line(output)}"
         return status, first_error(output) if status == "failed" else ""
+
     return judge
 
 
 def judge_losses(log_file, reference, tolerance):
     """The losses of a run against those of the CPU with one rank."""
+
     def losses(path):
         found = []
         for line in Path(path).read_text().splitlines():
@@ -180,6 +195,10 @@ def judge_losses(log_file, reference, tolerance):
         if not mine or len(mine) != len(theirs):
             return "failed", f"{len(mine)} losses, the CPU has {len(theirs)}"
         worst = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(mine, theirs))
-        detail = f"{len(mine)} losses, last {mine[-1]:.6g} (CPU {theirs[-1]:.6g}), largest relative difference {worst:.1e}, allowed {tolerance:.0e}"
+        detail = (
+            f"{len(mine)} losses, last {mine[-1]:.6g} (CPU {theirs[-1]:.6g}), largest relative difference {worst:.1e},"
+            f" allowed {tolerance:.0e}"
+        )
         return ("passed" if worst <= tolerance else "failed"), detail
+
     return judge

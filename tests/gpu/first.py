@@ -4,11 +4,12 @@
 
     first.py [--device DEVICE] [--output FOLDER] [--jobs N] [--seconds S] [quick | STAGE...]
 
-Each check is a process with a limit of its own. Its line is written at once to OUTPUT/first.log and, as JSON, to OUTPUT/first.jsonl; what it
-printed goes to OUTPUT/outputs.log. A check that fails, crashes or hangs does not keep the others from running. Ends with status 0 if no check
-failed and at least one ran.
+Each check is a process with a limit of its own. Its line is written at once to OUTPUT/first.log and, as JSON, to
+OUTPUT/first.jsonl; what it printed goes to OUTPUT/outputs.log. A check that fails, crashes or hangs does not keep the
+others from running. Ends with status 0 if no check failed and at least one ran.
 
-DEVICE is cuda:0, or for trials without a GPU cpu (stages programs and examples) or fake (stages engine and operators)."""
+DEVICE is cuda:0, or for trials without a GPU cpu (stages programs and examples) or fake (stages engine and operators).
+"""
 
 import argparse
 import importlib.util
@@ -21,36 +22,59 @@ import tempfile
 import time
 from pathlib import Path
 
-from checks import Check, FAILED, Log, first_error, judge_googletest, judge_losses, judge_words, last_line, run_process, run_stage
+from checks import (
+    Check,
+    FAILED,
+    Log,
+    first_error,
+    judge_googletest,
+    judge_losses,
+    judge_words,
+    last_line,
+    run_process,
+    run_stage,
+)
 
 HERE = Path(__file__).resolve().parent
 
 
-# ---- Where LibTorch is -------------------------------------------------------------------------------------------------------------------
+# ---- Where LibTorch is -----------------------------------------------------------------------------------------------
 
 
 def find_torch(manifest):
-    """The folders of libraries of the PyTorch that this Python has; ends with a clear error where it is another than the bundle's."""
+    """The folders of libraries of the PyTorch that this Python has; ends with a clear error where it is another than
+    the bundle's."""
     spec = importlib.util.find_spec("torch")
     if spec is None:
-        sys.exit(f"first: this Python has no PyTorch\n  have  {sys.executable}\n  fix   set PYTHON to a Python with torch {manifest['torch']}")
+        sys.exit(
+            f"first: this Python has no PyTorch\n  have  {sys.executable}\n  fix   set PYTHON to a Python with torch"
+            f" {manifest['torch']}"
+        )
     torch = Path(list(spec.submodule_search_locations)[0])
     found = re.search(r"__version__ = '([^']+)'", (torch / "version.py").read_text()).group(1)
     if found != manifest["torch"]:
-        sys.exit(f"first: the bundle was built with another PyTorch\n  have  torch {found} in {torch}, bundle of torch {manifest['torch']}\n"
-                 f"  fix   set PYTHON to a Python with torch {manifest['torch']}, or make the bundle again with that one")
+        sys.exit(
+            f"first: the bundle was built with another PyTorch\n  have  torch {found} in {torch}, bundle of torch"
+            f" {manifest['torch']}\n  fix   set PYTHON to a Python with torch {manifest['torch']}, or make the bundle"
+            " again with that one"
+        )
     folders = [torch / "lib"] + sorted(path for path in (torch.parent / "nvidia").glob("*/lib") if path.is_dir())
     if not list((torch.parent / "nvidia").glob("cu1*/lib/libcudart.so.*")):
-        sys.exit(f"first: no CUDA runtime beside PyTorch\n  have  {torch.parent}/nvidia\n  fix   install the packages that torch {found} needs")
+        sys.exit(
+            f"first: no CUDA runtime beside PyTorch\n  have  {torch.parent}/nvidia\n  fix   install the packages that"
+            f" torch {found} needs"
+        )
     return [str(folder) for folder in folders]
 
 
-# ---- Stages -----------------------------------------------------------------------------------------------------------------------------
+# ---- Stages ----------------------------------------------------------------------------------------------------------
 
 
 def tests_of(program, pattern, environment):
     """The tests of a GoogleTest program that a filter leaves, by suite."""
-    status, _, output = run_process([HERE / "bin" / program, "--gtest_list_tests", f"--gtest_filter={pattern}"], 60, environment)
+    status, _, output = run_process(
+        [HERE / "bin" / program, "--gtest_list_tests", f"--gtest_filter={pattern}"], 60, environment
+    )
     suites = {}
     for line in output.splitlines() if status == "passed" else []:
         if re.match(r"[^ ]+\.( |$)", line):
@@ -72,7 +96,8 @@ def skipped_tests(device):
 
 
 def googletest(program, run, skip, environment, more=None, apart=()):
-    """A check for each suite, so that a crash ends only its own; for each test of the suites that begin as those of `apart`."""
+    """A check for each suite, so that a crash ends only its own; for each test of the suites that begin as those of
+    `apart`."""
     checks = []
     without = "-" + ":".join(skip) if skip else ""
     for suite, tests in tests_of(program, ":".join(run) + without, environment).items():
@@ -108,8 +133,13 @@ ENGINE = "HaloExchange Autograd Rows FullyShard LevelSizes UnitReducer LocalResu
 
 
 def stage_engine(o):
-    return googletest("test_engine", [name + ".*" for name in ENGINE], ["Autograd.SecondDerivatives", "Rows.S13*", "Rows.S25*"], o.environment,
-                      {"MOONHALO_TEST_DEVICE": o.device})
+    return googletest(
+        "test_engine",
+        [name + ".*" for name in ENGINE],
+        ["Autograd.SecondDerivatives", "Rows.S13*", "Rows.S25*"],
+        o.environment,
+        {"MOONHALO_TEST_DEVICE": o.device},
+    )
 
 
 def stage_operators(o):
@@ -122,13 +152,17 @@ def stage_operators(o):
 
 def judge_script(left_out):
     """The tests of a Lua script; those of the table fail there, and only those."""
+
     def judge(status, output):
         failed = set(re.findall(r"^FAILED +(\S+)", output, re.M))
         if failed == left_out and (status == "passed" or left_out):
             return "passed", f"{len(left_out)} left out" if left_out else ""
         if failed == left_out:
             return "failed", first_error(output)
-        return "failed", " ".join(sorted(failed - left_out) + [f"({name} passes)" for name in sorted(left_out - failed)]) + ": " + first_error(output)
+        return "failed", " ".join(
+            sorted(failed - left_out) + [f"({name} passes)" for name in sorted(left_out - failed)]
+        ) + ": " + first_error(output)
+
     return judge
 
 
@@ -146,8 +180,18 @@ def stage_scripts(o):
     for script in sorted((HERE / "tests/scripting").glob("*.lua")):
         left_out, ranks = table.get(script.stem, set()), re.search(r"_ranks(\d+)$", script.stem)
         if "*" not in left_out:
-            command = [HERE / "bin" / "moonhalo", "test", script.relative_to(HERE), "--ranks", ranks.group(1) if ranks else 1, "--device", o.device]
-            checks.append(Check(f"lua {script.stem}", command, 60, judge_script(left_out), {"MOONHALO_TIMEOUT_S": "30"}))
+            command = [
+                HERE / "bin" / "moonhalo",
+                "test",
+                script.relative_to(HERE),
+                "--ranks",
+                ranks.group(1) if ranks else 1,
+                "--device",
+                o.device,
+            ]
+            checks.append(
+                Check(f"lua {script.stem}", command, 60, judge_script(left_out), {"MOONHALO_TIMEOUT_S": "30"})
+            )
     return checks
 
 
@@ -160,14 +204,33 @@ def judge_sweep(status, output):
 
 def stage_sweep(o):
     fuzz = HERE / "bin" / "moonhalo_fuzz"
-    return [Check(f"moonhalo_fuzz {part}", [fuzz, "--once", "--check", "--no-shrink", "--part", f"{part}/{SWEEP_PARTS}"], 100, judge_sweep,
-                  {"MOONHALO_TEST_DEVICE": o.device}) for part in range(1, SWEEP_PARTS + 1)]
+    return [
+        Check(
+            f"moonhalo_fuzz {part}",
+            [fuzz, "--once", "--check", "--no-shrink", "--part", f"{part}/{SWEEP_PARTS}"],
+            100,
+            judge_sweep,
+            {"MOONHALO_TEST_DEVICE": o.device},
+        )
+        for part in range(1, SWEEP_PARTS + 1)
+    ]
 
 
 def example(o, name, ranks, device, settings, tolerance):
     run, reference = o.scratch / f"{name}_{device.replace(':', '')}_{ranks}", o.scratch / f"{name}_cpu_1.jsonl"
     log = run.with_suffix(".jsonl")
-    command = [HERE / "bin" / "moonhalo", "run", f"examples/{name}/train.lua", "--ranks", ranks, "--device", device, "--quiet", "--log", log]
+    command = [
+        HERE / "bin" / "moonhalo",
+        "run",
+        f"examples/{name}/train.lua",
+        "--ranks",
+        ranks,
+        "--device",
+        device,
+        "--quiet",
+        "--log",
+        log,
+    ]
     for setting in settings + [f"output={run}"]:
         command += ["--set", setting]
     judge = None if device == "cpu" and ranks == 1 else judge_losses(log, reference, tolerance)
@@ -183,8 +246,12 @@ def stage_references(o):
 
 def stage_examples(o):
     tolerance = 1e-4 if o.dtype == "float32" else 1e-7
-    return [example(o, name, ranks, o.device, settings + ["dtype=" + o.dtype], tolerance)
-            for name, settings in EXAMPLES.items() for ranks in (1, 2) if o.device != "cpu" or ranks != 1]
+    return [
+        example(o, name, ranks, o.device, settings + ["dtype=" + o.dtype], tolerance)
+        for name, settings in EXAMPLES.items()
+        for ranks in (1, 2)
+        if o.device != "cpu" or ranks != 1
+    ]
 
 
 def stage_attention(o):
@@ -193,25 +260,50 @@ def stage_attention(o):
     for dtype in ("bfloat16", "float32"):
         for case in range(4):
             dense = "all" if (dtype, case) == ("bfloat16", 0) else "quick"
-            checks.append(Check(f"bench_na {dtype} {case}", [bench, 5, dense, case, "--device", "cuda", "--dtype", dtype], 25))
+            checks.append(
+                Check(f"bench_na {dtype} {case}", [bench, 5, dense, case, "--device", "cuda", "--dtype", dtype], 25)
+            )
     return checks
 
 
 def stage_models(o):
     bench = HERE / "bin" / "bench_models"
-    return [Check(f"bench_models {name}", [bench, 5, name, "--device", o.device], 40) for name in ("U-Net", "vision transformer")]
+    return [
+        Check(f"bench_models {name}", [bench, 5, name, "--device", o.device], 40)
+        for name in ("U-Net", "vision transformer")
+    ]
 
 
 def stage_flex(o):
-    return [Check("flex_attention of PyTorch", [sys.executable, "scripts/flex_attention.py"], 100, environment={"LD_LIBRARY_PATH": ""})]
+    return [
+        Check(
+            "flex_attention of PyTorch",
+            [sys.executable, "scripts/flex_attention.py"],
+            100,
+            environment={"LD_LIBRARY_PATH": ""},
+        )
+    ]
 
 
 def stage_sanitizer(o):
-    tool = next((path for path in ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda-13.0/bin/compute-sanitizer") if os.path.exists(path)),
-                "compute-sanitizer")
+    tool = next(
+        (
+            path
+            for path in ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda-13.0/bin/compute-sanitizer")
+            if os.path.exists(path)
+        ),
+        "compute-sanitizer",
+    )
     small = "RegionsCuda.*:RandomCuda.X02_TheBitsOfTheCpu:NeighborhoodCuda.X04_AutogradOnAStream"
-    return [Check(f"compute-sanitizer {kind}", [tool, "--tool", kind, "--error-exitcode", "9", HERE / "bin" / "test_gpu", f"--gtest_filter={small}"],
-                  60, judge_googletest) for kind in ("memcheck", "racecheck")]
+    return [
+        Check(
+            f"compute-sanitizer {kind}",
+            [tool, "--tool", kind, "--error-exitcode", "9", HERE / "bin" / "test_gpu", f"--gtest_filter={small}"],
+            60,
+            judge_googletest,
+        )
+        for kind in ("memcheck", "racecheck")
+    ]
 
 
 # name: (what it shows, seconds it may take, processes side by side (0: one a core), checks)
@@ -251,8 +343,15 @@ def summary(log, device, seconds):
 
 def main():
     lines = [f"  {name:12} {what} ({limit} s)" for name, (what, limit, _, _) in STAGES.items()]
-    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__.split("\n")[0], epilog="stages:\n" + "\n".join(
-        lines) + f"\n  {'quick':12} " + ", ".join(QUICK) + f"\nwithout a stage: all but {', '.join(ON_REQUEST)}, in this order")
+    parser = argparse.ArgumentParser(
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__.split("\n")[0],
+        epilog="stages:\n"
+        + "\n".join(lines)
+        + f"\n  {'quick':12} "
+        + ", ".join(QUICK)
+        + f"\nwithout a stage: all but {', '.join(ON_REQUEST)}, in this order",
+    )
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--output", type=Path, default=Path("moonhalo-gpu-results"))
@@ -265,16 +364,27 @@ def main():
     if unknown:
         parser.error(f"no stage {unknown[0]!r}; there are quick, {', '.join(STAGES)}")
     if MANIFEST is None:
-        sys.exit("first: this is not a bundle\n  have  no manifest.json beside first.py\n  fix   make one with ./dev gpu bundle, and unpack it")
+        sys.exit(
+            "first: this is not a bundle\n  have  no manifest.json beside first.py\n  fix   make one with ./dev gpu"
+            " bundle, and unpack it"
+        )
     o.output = o.output.resolve()
     o.output.mkdir(parents=True, exist_ok=True)
     # TF32 rounds float32 products to 10 bits; the comparisons are without it. The times of the models are, too.
-    o.environment = {"LD_LIBRARY_PATH": ":".join(find_torch(MANIFEST)), "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "1",
-                     "MOONHALO_DEVICE_TABLES": str(HERE / "tables"), "TORCH_SHOW_CPP_STACKTRACES": "0"}
+    o.environment = {
+        "LD_LIBRARY_PATH": ":".join(find_torch(MANIFEST)),
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "OMP_NUM_THREADS": "1",
+        "MOONHALO_DEVICE_TABLES": str(HERE / "tables"),
+        "TORCH_SHOW_CPP_STACKTRACES": "0",
+    }
     log = Log(o.output)
     begin = time.monotonic()
     o.scratch = Path(tempfile.mkdtemp())
-    log.say(f"bundle of {MANIFEST['commit']} ({MANIFEST['date']}), torch {MANIFEST['torch']}; device {o.device}; stages {' '.join(chosen)}")
+    log.say(
+        f"bundle of {MANIFEST['commit']} ({MANIFEST['date']}), torch {MANIFEST['torch']}; device {o.device}; stages"
+        f" {' '.join(chosen)}"
+    )
     for name in chosen:
         what, limit, jobs, checks_of = STAGES[name]
         left = o.seconds - (time.monotonic() - begin)

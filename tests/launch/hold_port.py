@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command with HELD_PORT, a TCP port that no other run of a test on this machine has while the command or a process that it
-starts lives: hold_port.py COMMAND...
+"""Runs a command with HELD_PORT, a TCP port that no other run of a test on this machine has while the command or a
+process that it starts lives: hold_port.py COMMAND...
 
-A port is held by a socket that is bound to the one 10000 above it, so that the command can bind the port itself. Both lie below
-the ports that Linux gives to those who ask for any."""
+A port is held by a socket that is bound to the one 10000 above it, so that the command can bind the port itself. Both
+lie below the ports that Linux gives to those who ask for any."""
+
 import os
 import random
 import socket

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model of a table in this process: on plain tensors, then cut over rank threads, compared in float64. Writes a JSON of its cases.
-usage: one_model.py FAMILY NAME FILE.json [plain]     plain: on plain tensors alone, to try a row"""
+"""One model of a table in this process: on plain tensors, then cut over rank threads, compared in float64. Writes a
+JSON of its cases. usage: one_model.py FAMILY NAME FILE.json [plain]     plain: on plain tensors alone, to try a row"""
+
 import contextlib
 import copy
 import importlib
@@ -17,7 +18,8 @@ import moonhalo as mh
 from table import made
 
 TOLERANCE = 1e-9
-# Where rounding of the input alone moves a plain run by more than a hundredth of the tolerance, a cut run may move as far.
+# Where rounding of the input alone moves a plain run by more than a hundredth of the tolerance, a cut run may move as
+# far.
 ILL_CONDITIONED, WORST_CONDITION = 100.0, 1e-6
 # Gradients that are zero but for rounding (a bias before a norm) are measured by the largest gradient of all.
 SMALL = 1e-4
@@ -34,7 +36,9 @@ class KeepDouble(torch.overrides.TorchFunctionMode):
         if function is torch.Tensor.float:
             function = torch.Tensor.double
         wide = [WIDE.get(one, one) if isinstance(one, torch.dtype) else one for one in args]
-        named = {key: WIDE.get(one, one) if isinstance(one, torch.dtype) else one for key, one in (kwargs or {}).items()}
+        named = {
+            key: WIDE.get(one, one) if isinstance(one, torch.dtype) else one for key, one in (kwargs or {}).items()
+        }
         return function(*wide, **named)
 
 
@@ -82,7 +86,13 @@ def with_numbers(net):
 
 def as_named(inputs):
     """Inputs as {place or name: value}."""
-    return dict(enumerate(inputs)) if isinstance(inputs, (list, tuple)) else inputs if isinstance(inputs, dict) else {0: inputs}
+    return (
+        dict(enumerate(inputs))
+        if isinstance(inputs, (list, tuple))
+        else inputs
+        if isinstance(inputs, dict)
+        else {0: inputs}
+    )
 
 
 def called(model, net, given):
@@ -119,11 +129,16 @@ def run(world, model, nets, inputs, cut):
         if isinstance(value, torch.Tensor):
             value = value.clone()
             if cut and key in cut:
-                value = mh.distribute_tensor(value, mesh, [mh.Shard(cut[key], uneven(value.shape[cut[key]], world.size))]).detach()
+                value = mh.distribute_tensor(
+                    value, mesh, [mh.Shard(cut[key], uneven(value.shape[cut[key]], world.size))]
+                ).detach()
             if value.is_floating_point() and model.train:
                 value.requires_grad_()
         given[key] = value
-    with contextlib.nullcontext() if model.train else torch.no_grad(), KeepDouble() if model.double else contextlib.nullcontext():
+    with (
+        contextlib.nullcontext() if model.train else torch.no_grad(),
+        KeepDouble() if model.double else contextlib.nullcontext(),
+    ):
         outputs = called(model, net, dict(given))
         got = {"outputs": {str(k): full(one) for k, one in enumerate(outputs)}}
         if not model.train:
@@ -131,8 +146,9 @@ def run(world, model, nets, inputs, cut):
         loss = loss_of(outputs)
         loss.backward()
     got["loss"] = {"loss": full(loss)}
-    got["gradients of inputs"] = {str(key): full(one.grad) for key, one in given.items()
-                                  if isinstance(one, torch.Tensor) and one.requires_grad}
+    got["gradients of inputs"] = {
+        str(key): full(one.grad) for key, one in given.items() if isinstance(one, torch.Tensor) and one.requires_grad
+    }
     got["gradients of parameters"] = {name: full(one.grad) for name, one in net.named_parameters()}
     got["buffers"] = {name: full(one) for name, one in net.named_buffers()}
     return got
@@ -167,7 +183,11 @@ def distances(mine, plain):
     """{group: (distance, name)} of the tensor that is the farthest from plain; a distance of None is said at once."""
     worst = {}
     for group, tensors in plain.items():
-        sizes = [one.abs().max().item() for one in tensors.values() if one is not None and one.numel() and one.is_floating_point()]
+        sizes = [
+            one.abs().max().item()
+            for one in tensors.values()
+            if one is not None and one.numel() and one.is_floating_point()
+        ]
         floor = SMALL * max(sizes, default=0.0)
         worst[group] = (0.0, "")
         if set(mine[group]) != set(tensors):
@@ -204,8 +224,10 @@ def check_plain(plain):
 
 def condition(model, net, inputs, plain):
     """{group: distance} of a plain run whose inputs are rounded otherwise."""
-    moved = {key: value * (1 + 2.3e-16) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-             for key, value in inputs.items()}
+    moved = {
+        key: value * (1 + 2.3e-16) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for key, value in inputs.items()
+    }
     return {group: found[0] for group, found in farthest(run_all(model, net, moved, None, 1), plain).items()}
 
 
@@ -214,7 +236,10 @@ def judge(model, net, inputs, plain, worst):
     if all(found[0] <= TOLERANCE for found in worst.values()):
         return "right"
     moves = condition(model, net, inputs, plain)
-    if all(found[0] <= max(TOLERANCE, min(ILL_CONDITIONED * moves[group], WORST_CONDITION)) for group, found in worst.items()):
+    if all(
+        found[0] <= max(TOLERANCE, min(ILL_CONDITIONED * moves[group], WORST_CONDITION))
+        for group, found in worst.items()
+    ):
         return "right"
     return "wrong numbers"
 
@@ -270,7 +295,9 @@ def main(family, name, path, only=""):
     for cut, ranks in () if only == "plain" else itertools.product(model.cuts, model.ranks):
         result["running"] = {"cut": str(cut), "ranks": ranks}
         write()
-        result["cases"].append(case_of(model, net, inputs, plain, cut if isinstance(cut, dict) else {first: cut}, ranks))
+        result["cases"].append(
+            case_of(model, net, inputs, plain, cut if isinstance(cut, dict) else {first: cut}, ranks)
+        )
         if result["cases"][-1]["cause"] == "deadlock":
             break  # decided, and each takes the time limit
     result.pop("running", None)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a row of a table of models is made of. A row names packages by text, so a table is read without them.
 
-    Model("resnet18", make("torchvision.models.resnet18", num_classes=7), image(1, 3, 33, 40), cuts=(2, 3))"""
+Model("resnet18", make("torchvision.models.resnet18", num_classes=7), image(1, 3, 33, 40), cuts=(2, 3))"""
+
 import importlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 @dataclass
 class Make:
     """A call that is made later: `name` is a path with dots, arguments may be Make themselves."""
+
     name: str
     args: tuple
     kwargs: dict
@@ -55,6 +57,7 @@ def made(value):
 @dataclass
 class Field:
     """Normal numbers; seeded by the shape, so that they are the same in each process."""
+
     shape: tuple
     scale: float = 1.0
     shift: float = 0.0
@@ -69,6 +72,7 @@ class Field:
 @dataclass
 class Integers:
     """Integers below `high`."""
+
     shape: tuple
     high: int
 
@@ -87,16 +91,17 @@ def tokens(batch, length, high=50):
 
 @dataclass
 class Model:
-    """A row. `inputs`: one value, a list (arguments by place) or a dict (by name). `cuts`: each is a dim of the first input, or
-    {place or name: dim} for several; each is tried on 2 and on 3 ranks."""
+    """A row. `inputs`: one value, a list (arguments by place) or a dict (by name). `cuts`: each is a dim of the first
+    input, or {place or name: dim} for several; each is tried on 2 and on 3 ranks."""
+
     name: str
     build: Any
     inputs: Any
     cuts: tuple
-    train: bool = True          # False: eval mode under no_grad, outputs alone
-    double: bool = False        # the model casts to float32 inside; here these casts keep float64
+    train: bool = True  # False: eval mode under no_grad, outputs alone
+    double: bool = False  # the model casts to float32 inside; here these casts keep float64
     ranks: tuple = (2, 3)
-    method: str = "__call__"    # called instead of the module: "encode", ...
+    method: str = "__call__"  # called instead of the module: "encode", ...
     family: str = field(default="", init=False)
 
 

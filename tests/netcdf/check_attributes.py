@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes and numbers between h5py and mh.h5: text reaches h5py as str, and both kinds of h5py's text are read (X17).
+"""Attributes and numbers between h5py and mh.h5: text reaches h5py as str, and both kinds of h5py's text are read
+(X17).
 
 check_attributes.py PROGRAM PYTHON SCRIPT"""
+
 import os
 import subprocess
 import sys
@@ -46,12 +48,27 @@ def check_ours(ranks, path):
     with h5py.File(path) as file:
         for name in ("/", "x", "g/y"):
             attrs, what = file[name].attrs, f"{name} on {ranks}"
-            for key, wanted in (("text", "Höhe"), ("empty", ""), ("list", np.array(["a", "längst"], object)), ("int", np.int64(3)), ("float", np.float64(2.5)),
-                                ("bool", np.bool_(True)), ("ints", np.array([1, 2])), ("mixed", np.array([1.0, 2.5]))):
+            for key, wanted in (
+                ("text", "Höhe"),
+                ("empty", ""),
+                ("list", np.array(["a", "längst"], object)),
+                ("int", np.int64(3)),
+                ("float", np.float64(2.5)),
+                ("bool", np.bool_(True)),
+                ("ints", np.array([1, 2])),
+                ("mixed", np.array([1.0, 2.5])),
+            ):
                 same(f"{what}: {key}", attrs[key], wanted)
             check(f"{what}: strings in the list", all(type(text) is str for text in attrs["list"]))
-        for name, wanted in (("n", np.int64(3)), ("large", np.int64(2**53 + 1)), ("r", np.float64(0.1)), ("flag", np.bool_(False)), ("many", np.array([[1, 2], [3, 4]])),
-                             ("reals", np.array([1.0, 0.1])), ("grown", np.array([1.5, 2.5]))):
+        for name, wanted in (
+            ("n", np.int64(3)),
+            ("large", np.int64(2**53 + 1)),
+            ("r", np.float64(0.1)),
+            ("flag", np.bool_(False)),
+            ("many", np.array([[1, 2], [3, 4]])),
+            ("reals", np.array([1.0, 0.1])),
+            ("grown", np.array([1.5, 2.5])),
+        ):
             same(f"{name} on {ranks}", file[name][()], wanted)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of others (netCDF4, h5py) through mh.data on several ranks: every batch must be, bit by bit, what numpy makes of them
-(X18, X21).
+"""Files of others (netCDF4, h5py) through mh.data on several ranks: every batch must be, bit by bit, what numpy makes
+of them (X18, X21).
 
 check_data.py PROGRAM PYTHON SCRIPT: as check_netcdf.py."""
+
 import os
 import subprocess
 import sys
@@ -37,7 +38,10 @@ def cf(path, form, steps, units, times, scale, offset):
         time.units, time.calendar, time.standard_name, time.bounds = units, "gregorian", "time", "time_bnds"
         file.createVariable("time_bnds", "f8", ("valid_time", "bnds"))
         file.createVariable("label", "S1", ("letters",))
-        for name, unit, values in (("lat", "degrees_north", np.linspace(90, -90, H)), ("lon", "degrees_east", np.arange(W) * 60.0)):
+        for name, unit, values in (
+            ("lat", "degrees_north", np.linspace(90, -90, H)),
+            ("lon", "degrees_east", np.arange(W) * 60.0),
+        ):
             file.createVariable(name, "f4", (name,))[:] = values
             file[name].units = unit
         file.createVariable("crs", "i4", ()).grid_mapping_name = "latitude_longitude"
@@ -65,7 +69,15 @@ def windows(fields, steps, anchors):
 def make_cf(folder):
     # Files by name are not those by time: the second year's file comes first in the folder's order.
     late = cf(folder + "/era_a.nc", "NETCDF3_64BIT_OFFSET", 5, "days since 2001-01-01", np.arange(5), 0.003, 250.5)
-    early = cf(folder + "/era_b.nc", "NETCDF4", 6, "hours since 1900-01-01 00:00:00.0", 885360 - 144 + 24 * np.arange(6), 0.0017, 265.1)
+    early = cf(
+        folder + "/era_b.nc",
+        "NETCDF4",
+        6,
+        "hours since 1900-01-01 00:00:00.0",
+        885360 - 144 + 24 * np.arange(6),
+        0.0017,
+        265.1,
+    )
     fields = {name: np.concatenate([early[name], late[name]]) for name in early}
     anchors = range(1, 10)
     read = {"t2m": fields["t2m"][:10], "v": fields["v"][:10], "u": fields["u"][2:]}
@@ -77,7 +89,11 @@ def make_well(folder):
     inputs, targets, all_fields = [], [], {"tracer": [], "velocity": [], "stress": []}
     for k, trajectories in enumerate((2, 1)):
         steps = 5
-        tracer, velocity, stress = noise(trajectories, steps, H, W), noise(trajectories, steps, H, W, 2), noise(trajectories, steps, H, W, 2, 2)
+        tracer, velocity, stress = (
+            noise(trajectories, steps, H, W),
+            noise(trajectories, steps, H, W, 2),
+            noise(trajectories, steps, H, W, 2, 2),
+        )
         with h5py.File(f"{folder}/well/run_{k}.hdf5", "w") as file:
             file.attrs["n_trajectories"] = trajectories
             file.attrs["grid_type"] = "cartesian"
@@ -97,7 +113,11 @@ def make_well(folder):
                     data.attrs["sample_varying"] = data.attrs["time_varying"] = True
             group = file["t0_fields"]
             profile = group.create_dataset("profile", data=noise(W))
-            profile.attrs["dim_varying"], profile.attrs["sample_varying"], profile.attrs["time_varying"] = [False, True], False, False
+            profile.attrs["dim_varying"], profile.attrs["sample_varying"], profile.attrs["time_varying"] = (
+                [False, True],
+                False,
+                False,
+            )
         for r in range(trajectories):
             first = [tracer[r][:, None], np.moveaxis(velocity[r], -1, 1)]
             second = np.moveaxis(stress[r].reshape(steps, H, W, 4), -1, 1)
@@ -119,8 +139,11 @@ def make_lzf(folder):
         file["t"] = np.tile(np.arange(4, dtype="f4"), (2, 1))
         file.create_dataset("force", data=noise(2, H, W, 2), compression="lzf")
     first, second = np.moveaxis(velocity, -1, 2), np.moveaxis(particles, -1, 2)
-    return {"velocity": first[:, :3].reshape(6, 2, H, W), "particles": second[:, 1:].reshape(6, 1, H, W)}, \
-        first[:, :3].reshape(6, 2, H, W), second[:, 1:].reshape(6, 1, H, W)
+    return (
+        {"velocity": first[:, :3].reshape(6, 2, H, W), "particles": second[:, 1:].reshape(6, 1, H, W)},
+        first[:, :3].reshape(6, 2, H, W),
+        second[:, 1:].reshape(6, 1, H, W),
+    )
 
 
 def make_seeds(folder):
@@ -131,7 +154,11 @@ def make_seeds(folder):
             for name, size in (("x", H), ("y", W), ("t", 5)):
                 file[f"{k:04d}/grid/{name}"] = np.linspace(0, 1, size, dtype="f4")
     moved = [np.moveaxis(run, -1, 1) for run in runs]
-    return {"data": np.concatenate(moved)}, np.concatenate([run[:3] for run in moved]), np.concatenate([run[2:] for run in moved])
+    return (
+        {"data": np.concatenate(moved)},
+        np.concatenate([run[:3] for run in moved]),
+        np.concatenate([run[2:] for run in moved]),
+    )
 
 
 def make_plain(folder):
@@ -158,26 +185,38 @@ def make_makani(folder):
     return {"fields": fields}, windows([fields], (-1, 0), range(1, 8)), windows([fields], (1,), range(1, 8))
 
 
-makers = {"cf": make_cf, "well": make_well, "lzf": make_lzf, "seeds": make_seeds, "plain": make_plain,
-          "makani": make_makani}
+makers = {
+    "cf": make_cf,
+    "well": make_well,
+    "lzf": make_lzf,
+    "seeds": make_seeds,
+    "plain": make_plain,
+    "makani": make_makani,
+}
 with tempfile.TemporaryDirectory() as folder:
     expected = {name: make(folder) for name, make in makers.items()}
     run = subprocess.run([program, "run", script, "--ranks", "3", "--", folder], capture_output=True, text=True)
     if run.returncode != 0:
         sys.exit(run.stdout + run.stderr)
-    check("names of Makani's channels, and its times in\n" + run.stdout,
-          "fields.t2m@-1" in run.stdout and "2001-01-01 06:00:00" in run.stdout)
+    check(
+        "names of Makani's channels, and its times in\n" + run.stdout,
+        "fields.t2m@-1" in run.stdout and "2001-01-01 06:00:00" in run.stdout,
+    )
     with h5py.File(folder + "/loaded.h5") as loaded:
         for name, (fields, inputs, targets) in expected.items():
             for kind, wanted in (("inputs", inputs), ("targets", targets)):
                 found = loaded[f"{name}/{kind}"][...]
-                check(f"{name}/{kind}: {found.shape} {found.dtype}, expected {wanted.shape}",
-                      found.dtype == np.float32 and np.array_equal(found, wanted, equal_nan=True))
+                check(
+                    f"{name}/{kind}: {found.shape} {found.dtype}, expected {wanted.shape}",
+                    found.dtype == np.float32 and np.array_equal(found, wanted, equal_nan=True),
+                )
             for field, values in fields.items():
                 axes = (0, *range(2, values.ndim))
                 values = values.astype("f8")
                 for what, wanted in (("mean", np.nanmean(values, axis=axes)), ("std", np.nanstd(values, axis=axes))):
                     found = loaded[f"{name}/{what}/{field}"][...]
-                    check(f"{name}: {what} of {field} is {found}, expected {wanted}",
-                          np.allclose(found, wanted, rtol=1e-12, atol=1e-12))
+                    check(
+                        f"{name}: {what} of {field} is {found}, expected {wanted}",
+                        np.allclose(found, wanted, rtol=1e-12, atol=1e-12),
+                    )
 finish()

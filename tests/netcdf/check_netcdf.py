@@ -3,6 +3,7 @@
 
 check_netcdf.py PROGRAM PYTHON SCRIPT: PYTHON is that of the environment that `./dev test` makes; without it the test is
 skipped (status 77)."""
+
 import os
 import re
 import shutil
@@ -52,7 +53,7 @@ def check_ncdump(path):
     check("ncdump reads it: " + ran.stderr, ran.returncode == 0)
     check("ncdump: dims", re.search(r"float t2m\(time, latitude, longitude\)", ran.stdout))
     check("ncdump: dates", '"2001-12-31 18"' in ran.stdout)
-    numbers = ran.stdout[ran.stdout.index(" t2m ="):].split("=")[1].split(";")[0]
+    numbers = ran.stdout[ran.stdout.index(" t2m =") :].split("=")[1].split(";")[0]
     check("ncdump: values", np.array_equal(np.fromstring(numbers, sep=",", dtype="f4"), field(6).ravel()))
 
 
@@ -64,7 +65,9 @@ def check_written(folder):
         check("values", np.array_equal(data.t2m.values, field(6)))
         check("time decoded", str(data.time.values[1]) == "2001-12-31T18:00:00.000000000")
         check("coordinates", set(data.coords) == {"time", "latitude", "longitude"})
-        check("selection by coordinates", float(data.t2m.sel(latitude=60, longitude=90).isel(time=2)) == field(6)[2, 0, 2])
+        check(
+            "selection by coordinates", float(data.t2m.sel(latitude=60, longitude=90).isel(time=2)) == field(6)[2, 0, 2]
+        )
         packed = np.arange(12.0).reshape(6, 2) * 0.5 + 10
         packed[1, 1] = np.nan
         check("packed", np.array_equal(data.packed.values, packed, equal_nan=True))

@@ -2,6 +2,7 @@
 """Arrays of numpy.save, read by blocks and whole, and what mh.files.write_npy gives numpy.load (X18, S18).
 
 check_npy.py PROGRAM PYTHON SCRIPT"""
+
 import json
 import os
 import subprocess
@@ -64,17 +65,41 @@ def make_refused(folder):
         says[name] = text
         write(f"{folder}/{name}")
 
-    refused("object.npy", "elements of type object are not read", lambda path: np.save(path, np.array([1, "a"], dtype=object), allow_pickle=True))
-    refused("text.npy", "elements of type unicode string are not read", lambda path: np.save(path, np.array(["a", "bc"])))
+    refused(
+        "object.npy",
+        "elements of type object are not read",
+        lambda path: np.save(path, np.array([1, "a"], dtype=object), allow_pickle=True),
+    )
+    refused(
+        "text.npy", "elements of type unicode string are not read", lambda path: np.save(path, np.array(["a", "bc"]))
+    )
     refused("bytes.npy", "elements of type string are not read", lambda path: np.save(path, np.array([b"a", b"bc"])))
-    refused("columns.npy", "elements of type compound are not read", lambda path: np.save(path, np.zeros(3, dtype=[("a", "f4"), ("b", "i4")])))
+    refused(
+        "columns.npy",
+        "elements of type compound are not read",
+        lambda path: np.save(path, np.zeros(3, dtype=[("a", "f4"), ("b", "i4")])),
+    )
     refused("long.npy", "elements of type <f16 are not read", lambda path: np.save(path, np.zeros(3, np.longdouble)))
     refused("short.npy", "is cut short", lambda path: (np.save(path, np.zeros(300)), os.truncate(path, 1000)))
     refused("head.npy", "is cut short", lambda path: (np.save(path, np.zeros(300)), os.truncate(path, 40)))
-    refused("future.npy", "unknown version of .npy", lambda path: open(path, "wb").write(b"\x93NUMPY\x04\x00\x10\x00" + b" " * 16))
-    refused("damaged.npy", "damaged .npy head", lambda path: open(path, "wb").write(b"\x93NUMPY\x01\x00\x10\x00" + b"{'descr': '<f8'}"))
-    refused("huge.npy", "a shape of more elements than a file can have",
-            lambda path: open(path, "wb").write(b"\x93NUMPY\x01\x00\x60\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999999999)}".ljust(96)))
+    refused(
+        "future.npy",
+        "unknown version of .npy",
+        lambda path: open(path, "wb").write(b"\x93NUMPY\x04\x00\x10\x00" + b" " * 16),
+    )
+    refused(
+        "damaged.npy",
+        "damaged .npy head",
+        lambda path: open(path, "wb").write(b"\x93NUMPY\x01\x00\x10\x00" + b"{'descr': '<f8'}"),
+    )
+    refused(
+        "huge.npy",
+        "a shape of more elements than a file can have",
+        lambda path: open(path, "wb").write(
+            b"\x93NUMPY\x01\x00\x60\x00"
+            + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999999999)}".ljust(96)
+        ),
+    )
     refused("packed.npz", "a zip archive", lambda path: np.savez(path, a=np.zeros(3)))
     refused("other.npy", "is not an HDF5 file", lambda path: open(path, "wb").write(b"no array at all"))
     return says
@@ -95,7 +120,10 @@ def make_series(folder):
     """Runs in files of their own, a mask beside them, and numpy's times."""
     os.makedirs(f"{folder}/series")
     for run in (2, 10):
-        save(f"{folder}/series/run_{run}.npy", np.asfortranarray(np.arange(4 * 3 * 5, dtype="f4").reshape(4, 3, 5) + 1000 * run))
+        save(
+            f"{folder}/series/run_{run}.npy",
+            np.asfortranarray(np.arange(4 * 3 * 5, dtype="f4").reshape(4, 3, 5) + 1000 * run),
+        )
     save(f"{folder}/series/mask.npy", np.arange(15).reshape(3, 5) % 2 == 0)
     save(f"{folder}/dates.npy", np.array(["2000-01-01", "2001-02-03", "NaT"], "datetime64[D]"))
 
@@ -114,5 +142,8 @@ with tempfile.TemporaryDirectory() as folder:
         with open(f"{out}/messages.json") as file:
             messages = json.load(file)
         for name, text in says.items():
-            check(f"{name} on {ranks} says {messages[name]!r}", text in messages[name] and name in messages[name] and "\n  fix " in messages[name])
+            check(
+                f"{name} on {ranks} says {messages[name]!r}",
+                text in messages[name] and name in messages[name] and "\n  fix " in messages[name],
+            )
 finish()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of one archive that are kept apart: by variable, by time, by the hand that wrote them. What is in them together is what
-xarray makes of them (combine_by_coords, concat), whose dates cftime gives."""
+"""Files of one archive that are kept apart: by variable, by time, by the hand that wrote them. What is in them together
+is what xarray makes of them (combine_by_coords, concat), whose dates cftime gives."""
+
 import warnings
 
 import netCDF4
@@ -14,8 +15,21 @@ HOURS = [f"2000-01-01 {hour:02d}:00:00" for hour in range(2 * STEPS)]
 DAYS = [f"2000-01-{day:02d} 00:00:00" for day in range(1, 2 * STEPS + 1)]
 
 
-def write(path, fields, first=0, steps=STEPS, axis="time", units="hours since 2000-01-01", calendar=None, times=None, names=("lat", "lon"),
-          kind="f8", noise=0.0, lat=None, attrs=None):
+def write(
+    path,
+    fields,
+    first=0,
+    steps=STEPS,
+    axis="time",
+    units="hours since 2000-01-01",
+    calendar=None,
+    times=None,
+    names=("lat", "lon"),
+    kind="f8",
+    noise=0.0,
+    lat=None,
+    attrs=None,
+):
     """`fields`: name -> first value, or (first value, units); they change along `axis` unless it is None."""
     with netCDF4.Dataset(path, "w") as file:
         if axis:
@@ -47,8 +61,13 @@ def values_of(start, steps):
 
 def together(paths, names):
     """What xarray makes of the files together: name -> [steps, 1, lat, lon]."""
-    read = xarray.combine_by_coords([xarray.open_dataset(path).load() for path in paths], data_vars="minimal", coords="minimal",
-                                    compat="no_conflicts", join="outer")
+    read = xarray.combine_by_coords(
+        [xarray.open_dataset(path).load() for path in paths],
+        data_vars="minimal",
+        coords="minimal",
+        compat="no_conflicts",
+        join="outer",
+    )
     assert not any(read[name].isnull().any() for name in names)
     return {name: read[name].transpose("time", "lat", "lon").values[:, None] for name in names}
 
@@ -64,22 +83,47 @@ def a_file_a_variable(cases):
     files = ["t2m_b.nc", "msl_a.nc", "t2m_a.nc", "msl_b.nc"]
     wanted = together([cases.path(file) for file in files], ("t2m", "msl"))
     static = {"lsm": values_of(7, None)[None]}
-    cases.expect("one_each", ["t2m_a.nc", "msl_a.nc"], {name: values[:STEPS] for name, values in wanted.items()}, HOURS[:STEPS],
-                 says=["  4 steps along 'time'"])
+    cases.expect(
+        "one_each",
+        ["t2m_a.nc", "msl_a.nc"],
+        {name: values[:STEPS] for name, values in wanted.items()},
+        HOURS[:STEPS],
+        says=["  4 steps along 'time'"],
+    )
     cases.expect("several_each", files, wanted, HOURS, says=["  8 steps along 'time'"])
-    cases.expect("turned", ["msl_a.nc", "t2m_a.nc"], {"msl": wanted["msl"][:STEPS], "t2m": wanted["t2m"][:STEPS]}, HOURS[:STEPS])
+    cases.expect(
+        "turned", ["msl_a.nc", "t2m_a.nc"], {"msl": wanted["msl"][:STEPS], "t2m": wanted["t2m"][:STEPS]}, HOURS[:STEPS]
+    )
     cases.expect("mask_last", files + ["lsm.nc"], wanted, HOURS, static=static, says=["lsm [lat 3, lon 5]"])
     cases.expect("mask_first", ["lsm.nc"] + files, wanted, HOURS, static=static)
-    cases.expect("other_units_of_time", ["t2m_a.nc", "in_days.nc"],
-                 {"t2m": wanted["t2m"][:STEPS], "sst": values_of(3000, STEPS)[:, None]}, HOURS[:STEPS])
-    cases.refuse("fewer_steps", ["t2m_a.nc", "sst.nc"],
-                 "data.open: files of other fields differ in their steps along 'time'\n  have  4 steps, 2000-01-01 00:00:00 to 2000-01-01 03:00:00 "
-                 "from 't2m_a.nc'\n  have  3 steps, 2000-01-01 00:00:00 to 2000-01-01 02:00:00 from 'sst.nc'\n  fix   give files of the same steps")
-    cases.refuse("other_steps", ["t2m_a.nc", "moved.nc"], "step 0 differs: 2000-01-01 00:00:00 and 2000-01-01 01:00:00\n  fix   give files of the same steps")
+    cases.expect(
+        "other_units_of_time",
+        ["t2m_a.nc", "in_days.nc"],
+        {"t2m": wanted["t2m"][:STEPS], "sst": values_of(3000, STEPS)[:, None]},
+        HOURS[:STEPS],
+    )
+    cases.refuse(
+        "fewer_steps",
+        ["t2m_a.nc", "sst.nc"],
+        "data.open: files of other fields differ in their steps along 'time'\n  have  4 steps, 2000-01-01 00:00:00 to"
+        " 2000-01-01 03:00:00 from 't2m_a.nc'\n  have  3 steps, 2000-01-01 00:00:00 to 2000-01-01 02:00:00 from"
+        " 'sst.nc'\n  fix   give files of the same steps",
+    )
+    cases.refuse(
+        "other_steps",
+        ["t2m_a.nc", "moved.nc"],
+        "step 0 differs: 2000-01-01 00:00:00 and 2000-01-01 01:00:00\n  fix   give files of the same steps",
+    )
     # Years of two variables and of one: both lists are joined, though a file has fields of both.
     write(cases.path("both.nc"), {"t2m": 0, "msl": 1000}, 2 * STEPS)
     files = [*files, "both.nc"]
-    cases.expect("joined_late", files, together([cases.path(file) for file in files], ("t2m", "msl")), None, says=["  12 steps along 'time'"])
+    cases.expect(
+        "joined_late",
+        files,
+        together([cases.path(file) for file in files], ("t2m", "msl")),
+        None,
+        says=["  12 steps along 'time'"],
+    )
 
 
 def a_file_a_time(cases):
@@ -92,7 +136,9 @@ def a_file_a_time(cases):
     files = [f"scalar_{i}.nc" for i in range(1, STEPS + 1)]
     read = xarray.concat([xarray.open_dataset(cases.path(file)).load() for file in reversed(files)], "time")
     assert all(np.array_equal(read[name].values[:, None], values) for name, values in wanted.items())
-    cases.expect("scalar", "scalar_*.nc", wanted, HOURS[:STEPS], says=["t2m [time, lat 3, lon 5]", "  4 steps along 'time'"])
+    cases.expect(
+        "scalar", "scalar_*.nc", wanted, HOURS[:STEPS], says=["t2m [time, lat 3, lon 5]", "  4 steps along 'time'"]
+    )
     cases.expect("scalar_named", files, wanted, HOURS[:STEPS], options={"axis": "time"})
     cases.expect("scalar_one", "scalar_1.nc", {name: values[3:] for name, values in wanted.items()}, HOURS[3:4])
     cases.refuse("scalar_misspelt", files, "has no coordinate 'tim'", options={"axis": "tim"})
@@ -116,17 +162,40 @@ def one_archive(cases):
     beside("proleptic", calendar="proleptic_gregorian")
     beside("noise", noise=1.4e-14)
     beside("float32_noise", noise=3e-6)
-    beside("shifted", noise=0.01, says="differ in coordinates of 'lat', element 0\n  have  0.0 in 'old.nc'\n  have  0.01 in 'shifted.nc'\n  fix   "
-                                       "open them apart, or give may_differ = {\"coordinates\"}")
+    beside(
+        "shifted",
+        noise=0.01,
+        says=(
+            "differ in coordinates of 'lat', element 0\n  have  0.0 in 'old.nc'\n  have  0.01 in 'shifted.nc'\n  fix   "
+            'open them apart, or give may_differ = {"coordinates"}'
+        ),
+    )
     beside("shifted_allowed", noise=0.01, options={"may_differ": ["coordinates"]})
     for name, unit in (("kelvin", "kelvin"), ("degk", "degK"), ("degrees", "degrees_kelvin")):
         beside(name, unit=unit)
-    beside("celsius", unit="degC", says="differ in the units of 't'\n  have  'K' in 'old.nc'\n  have  'degC' in 'celsius.nc'\n  fix   open them apart, "
-                                        "or give may_differ = {\"units\"}, which takes what the first says")
+    beside(
+        "celsius",
+        unit="degC",
+        says=(
+            "differ in the units of 't'\n  have  'K' in 'old.nc'\n  have  'degC' in 'celsius.nc'\n  fix   open them"
+            ' apart, or give may_differ = {"units"}, which takes what the first says'
+        ),
+    )
     beside("celsius_allowed", unit="degC", options={"may_differ": "units"})
-    beside("lunar_option", unit="degC", options={"may_differ": ["unit"]}, says="data.open: unknown may_differ 'unit'; did you mean 'units'?")
-    beside("noleap", calendar="noleap", says="differ in the calendar\n  have  standard in 'old.nc'\n  have  noleap in 'noleap.nc'\n  fix   open them "
-                                             "apart, or give may_differ = {\"calendar\"}")
+    beside(
+        "lunar_option",
+        unit="degC",
+        options={"may_differ": ["unit"]},
+        says="data.open: unknown may_differ 'unit'; did you mean 'units'?",
+    )
+    beside(
+        "noleap",
+        calendar="noleap",
+        says=(
+            "differ in the calendar\n  have  standard in 'old.nc'\n  have  noleap in 'noleap.nc'\n  fix   open them "
+            'apart, or give may_differ = {"calendar"}'
+        ),
+    )
     beside("noleap_allowed", calendar="noleap", options={"may_differ": ["calendar"]})
     write(cases.path("wind_a.nc"), {"t": (0, "m s**-1")})
     for number, unit in enumerate(("m/s", "m s-1", "meters/second", "m.s-1", "m s^-1", "s-1 m")):
@@ -134,7 +203,9 @@ def one_archive(cases):
         cases.expect(f"wind_{number}", ["wind_a.nc", f"wind_{number}.nc"], {"t": both}, HOURS)
     # Before the reform of 1582 the two calendars differ by days.
     write(cases.path("past.nc"), {"t": 0}, units="hours since 1500-01-01", calendar="standard")
-    write(cases.path("past_proleptic.nc"), {"t": 0}, STEPS, units="hours since 1500-01-01", calendar="proleptic_gregorian")
+    write(
+        cases.path("past_proleptic.nc"), {"t": 0}, STEPS, units="hours since 1500-01-01", calendar="proleptic_gregorian"
+    )
     cases.refuse("before_the_reform", ["past.nc", "past_proleptic.nc"], "differ in the calendar")
     cases.expect("alone", "old.nc", {"t": first}, HOURS[:STEPS])
 
@@ -147,22 +218,50 @@ def units_of_time(cases):
         write(cases.path(name + ".nc"), {"t": 0}, **changes)
         cases.expect(name, name + ".nc", t, texts, options=options, says=says)
 
-    for name, since in (("slash", "2000/01/01 00:00"), ("slash_short", "2000/1/1"), ("compact", "20000101"), ("compact_hour", "20000101T00"),
-                        ("dots", "2000.01.01"), ("year", "2000"), ("month", "2000-01"), ("zone", "2000-01-01 00:00:00.0 UTC")):
+    for name, since in (
+        ("slash", "2000/01/01 00:00"),
+        ("slash_short", "2000/1/1"),
+        ("compact", "20000101"),
+        ("compact_hour", "20000101T00"),
+        ("dots", "2000.01.01"),
+        ("year", "2000"),
+        ("month", "2000-01"),
+        ("zone", "2000-01-01 00:00:00.0 UTC"),
+    ):
         one(name, DAYS[:STEPS], units="days since " + since)
         with xarray.open_dataset(cases.path(name + ".nc")) as data:
             assert [str(x)[:10] for x in data.time.values] == [text[:10] for text in DAYS[:STEPS]]
-    one("nanoseconds", HOURS[:STEPS], units="nanoseconds since 2000-01-01", kind="i8", times=np.arange(STEPS) * 3600 * 10**9)
+    one(
+        "nanoseconds",
+        HOURS[:STEPS],
+        units="nanoseconds since 2000-01-01",
+        kind="i8",
+        times=np.arange(STEPS) * 3600 * 10**9,
+    )
     months = netCDF4.num2date(np.arange(STEPS) + 0.5, "months since 1960-01-01", "360_day")
-    one("months_360", [x.strftime("%Y-%m-%d %H:%M:%S") for x in months], units="months since 1960-01-01", calendar="360_day",
-        times=np.arange(STEPS) + 0.5)
+    one(
+        "months_360",
+        [x.strftime("%Y-%m-%d %H:%M:%S") for x in months],
+        units="months since 1960-01-01",
+        calendar="360_day",
+        times=np.arange(STEPS) + 0.5,
+    )
     years = netCDF4.num2date(np.arange(STEPS), "common_years since 1960-01-01", "noleap")
-    one("common_years", [x.strftime("%Y-%m-%d %H:%M:%S") for x in years], units="common_years since 1960-01-01", calendar="noleap")
+    one(
+        "common_years",
+        [x.strftime("%Y-%m-%d %H:%M:%S") for x in years],
+        units="common_years since 1960-01-01",
+        calendar="noleap",
+    )
     # cftime refuses these: nothing can be said of their dates.
     numbers = [str(float(x)) for x in range(STEPS)]
     no_dates = ["  4 steps along 'time', 0.0 to 3.0 (numbers, no dates)"]
-    for name, units, calendar in (("year_zero", "days since 0000-01-01 00:00:00", None), ("no_calendar", "days since 2000-01-01", "none"),
-                                  ("months", "months since 2000-01-01", "standard"), ("months_noleap", "months since 2000-01-01", "noleap")):
+    for name, units, calendar in (
+        ("year_zero", "days since 0000-01-01 00:00:00", None),
+        ("no_calendar", "days since 2000-01-01", "none"),
+        ("months", "months since 2000-01-01", "standard"),
+        ("months_noleap", "months since 2000-01-01", "noleap"),
+    ):
         try:
             netCDF4.num2date(0, units, calendar or "standard")
             raise AssertionError(units)
@@ -183,8 +282,15 @@ def units_of_time(cases):
         write(cases.path(name + ".nc"), {"t": 0}, times=times)
         with netCDF4.Dataset(cases.path(name + ".nc")) as data:
             assert np.ma.getmaskarray(np.ma.masked_invalid(data["time"][:])).tolist() == [False, False, True, False]
-        cases.refuse(name, name + ".nc", "'time' has no value at step 2\n  have  layout 'cf'\n  fix   write the time that is missing; or give dates = false")
-        cases.expect(name + "_counted", name + ".nc", t, [""], options={"dates": False}, says=["  4 steps along 'time', 0 gaps"])
+        cases.refuse(
+            name,
+            name + ".nc",
+            "'time' has no value at step 2\n  have  layout 'cf'\n  fix   write the time that is missing; or give dates"
+            " = false",
+        )
+        cases.expect(
+            name + "_counted", name + ".nc", t, [""], options={"dates": False}, says=["  4 steps along 'time', 0 gaps"]
+        )
 
 
 def make(cases):

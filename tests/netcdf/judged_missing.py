@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Missing values as NetCDF (netCDF4) and Zarr (its specification, and xarray's habit) tell of them."""
+
 import warnings
 
 import h5py
@@ -35,10 +36,12 @@ def masked_by_netcdf4(path, names):
 
 
 def default_fills(cases, form, kinds):
-    """Cells that nobody wrote, in every type; beside _FillValue, missing_value, scale and range; with filling switched off."""
+    """Cells that nobody wrote, in every type; beside _FillValue, missing_value, scale and range; with filling switched
+    off."""
     path = cases.path(form + ".nc")
     names = []
     with new_netcdf(path, form) as file:
+
         def add(name, kind, values, fill=None, **attrs):
             variable = file.createVariable(name, kind, ("time", "lat", "lon"), fill_value=fill)
             variable.set_auto_maskandscale(False)
@@ -87,9 +90,13 @@ def plain_hdf5(cases):
     values[0, 1] = 65535
     with h5py.File(cases.path("plain.h5"), "w") as file:
         file.create_dataset("u", data=values, fillvalue=3)
-        file.create_dataset("f", data=np.where(values == 65535, np.float32(netCDF4.default_fillvals["f4"]), values).astype("f4"))
+        file.create_dataset(
+            "f", data=np.where(values == 65535, np.float32(netCDF4.default_fillvals["f4"]), values).astype("f4")
+        )
     fill = float(np.float32(netCDF4.default_fillvals["f4"]))
-    cases.expect("plain", "plain.h5", {"u": values[:, None], "f": np.where(values == 65535, fill, values.astype("f8"))[:, None]})
+    cases.expect(
+        "plain", "plain.h5", {"u": values[:, None], "f": np.where(values == 65535, fill, values.astype("f8"))[:, None]}
+    )
 
 
 def texts(cases):
@@ -120,8 +127,14 @@ def new_zarr(path, version):
             options["dimension_names"] = dims
         else:
             attrs = {**(attrs or {}), "_ARRAY_DIMENSIONS": list(dims)}
-        made = group.create_array(name, shape=values.shape, dtype=values.dtype, chunks=(1,) * (values.ndim > 1) + values.shape[values.ndim > 1:],
-                                  attributes=attrs or {}, **options)
+        made = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            chunks=(1,) * (values.ndim > 1) + values.shape[values.ndim > 1 :],
+            attributes=attrs or {},
+            **options,
+        )
         if write:
             made[...] = values
         return made
@@ -146,22 +159,41 @@ def zarr_fills(cases):
         assert marked.fill_value == 0 and dry[0, 0, 0] == 0
         raw = zarr.open_group(cases.path(name), mode="r")
         packed = raw["marked"][:].astype("f8")
-        cases.expect(f"zarr{version}", name, {"dry": raw["dry"][:][:, None], "holes": raw["holes"][:][:, None],
-                                              "marked": np.where(packed == 3, np.nan, packed * 0.5 + 1)[:, None]}, DATES)
+        cases.expect(
+            f"zarr{version}",
+            name,
+            {
+                "dry": raw["dry"][:][:, None],
+                "holes": raw["holes"][:][:, None],
+                "marked": np.where(packed == 3, np.nan, packed * 0.5 + 1)[:, None],
+            },
+            DATES,
+        )
 
 
 def zarr_of_xarray(cases):
     """xarray writes _FillValue as the fill_value of Zarr 2, and as an attribute to Zarr 3."""
-    values = (ramp("f8") / 4)
+    values = ramp("f8") / 4
     values[2, 1] = np.nan
     times = np.datetime64("2000-01-01T00", "ns") + np.arange(STEPS) * np.timedelta64(1, "h")
-    data = xarray.Dataset({"t": (("time", "lat", "lon"), values), "f": (("time", "lat", "lon"), values.astype("f4"))},
-                          {"time": times, "lat": ("lat", np.arange(H) * 1.0, {"units": "degrees_north"}),
-                           "lon": ("lon", np.arange(W) * 1.0, {"units": "degrees_east"})})
+    data = xarray.Dataset(
+        {"t": (("time", "lat", "lon"), values), "f": (("time", "lat", "lon"), values.astype("f4"))},
+        {
+            "time": times,
+            "lat": ("lat", np.arange(H) * 1.0, {"units": "degrees_north"}),
+            "lon": ("lon", np.arange(W) * 1.0, {"units": "degrees_east"}),
+        },
+    )
     for version in (2, 3):
         name = f"xarray{version}.zarr"
-        data.to_zarr(cases.path(name), zarr_format=version,
-                     encoding={"t": {"dtype": "i2", "scale_factor": 0.25, "_FillValue": -99}, "f": {"_FillValue": np.float32(1e20)}})
+        data.to_zarr(
+            cases.path(name),
+            zarr_format=version,
+            encoding={
+                "t": {"dtype": "i2", "scale_factor": 0.25, "_FillValue": -99},
+                "f": {"_FillValue": np.float32(1e20)},
+            },
+        )
         with xarray.open_zarr(cases.path(name)) as read:
             cases.expect(f"xarray{version}", name, {"t": read.t.values[:, None], "f": read.f.values[:, None]}, DATES)
 
@@ -169,8 +201,15 @@ def zarr_of_xarray(cases):
 def zarr_times(cases):
     """numpy's datetime64 as the time of a store, as zarr-python writes it, in every unit of fixed length."""
     for version in (2, 3):
-        for kind, step in (("M8[ns]", 3600 * 10**9), ("M8[us]", 3600 * 10**6), ("M8[ms]", 3600 * 1000), ("M8[s]", 3600), ("M8[600s]", 6),
-                           (">M8[m]", 60), ("M8[h]", 1)):
+        for kind, step in (
+            ("M8[ns]", 3600 * 10**9),
+            ("M8[us]", 3600 * 10**6),
+            ("M8[ms]", 3600 * 1000),
+            ("M8[s]", 3600),
+            ("M8[600s]", 6),
+            (">M8[m]", 60),
+            ("M8[h]", 1),
+        ):
             plain = np.dtype(kind).newbyteorder("=")
             first = np.datetime64("2000-01-01T00").astype(plain).astype("i8")
             times = (first + np.arange(STEPS) * step).view(plain)

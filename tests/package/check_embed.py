@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Installs Moonhalo into a new folder, and builds and runs against it a project in C, one in Fortran, one without CMake and the
-programs of docs/embedding*.md (X15).
-usage: check_embed.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
+"""Installs Moonhalo into a new folder, and builds and runs against it a project in C, one in Fortran, one without CMake
+and the programs of docs/embedding*.md (X15). usage: check_embed.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
 
 import math
 import os
@@ -16,8 +15,14 @@ DIGITS = 1e-12
 
 
 def run(*command, **options):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="surrogateescape", **options)
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="surrogateescape",
+        **options,
+    )
     if done.returncode != 0:
         sys.exit(f"{done.stdout}\nstatus {done.returncode} from {' '.join(map(str, command))}")
     return done.stdout
@@ -46,7 +51,11 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
     if not all(math.isclose(loss, losses[0], rel_tol=DIGITS) for loss in losses):
         sys.exit("these losses differ")
     failed = subprocess.run([mpiexec, "-n", "2", *map(str, program), "fail"], capture_output=True, text=True)
-    if failed.returncode == 0 or "ERROR STOP moonhalo: " not in failed.stderr or "the pressure is negative" not in failed.stderr:
+    if (
+        failed.returncode == 0
+        or "ERROR STOP moonhalo: " not in failed.stderr
+        or "the pressure is negative" not in failed.stderr
+    ):
         sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")
     if failed.stderr.count("ERROR STOP moonhalo: ") != 1:
         sys.exit(f"an error that both ranks have is to be told once:\n{failed.stderr}")
@@ -54,7 +63,9 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
 
 def flags_from(folder):
     """Those of pkg-config, which escapes spaces and letters that are not ASCII."""
-    return shlex.split(run("pkg-config", "--cflags", "--libs", "moonhalo", env={**os.environ, "PKG_CONFIG_PATH": str(folder)}))
+    return shlex.split(
+        run("pkg-config", "--cflags", "--libs", "moonhalo", env={**os.environ, "PKG_CONFIG_PATH": str(folder)})
+    )
 
 
 def check_pkg_config(source, work, prefix):
@@ -64,8 +75,16 @@ def check_pkg_config(source, work, prefix):
     found = list(moved.glob("**/pkgconfig/moonhalo.pc"))
     if len(found) != 1:
         sys.exit(f"moonhalo.pc is installed {len(found)} times")
-    run("cc", "-std=c99", "-Wall", "-Werror", source / "tests/package/c/main.c", "-o", work / "pc_consumer",
-        *flags_from(found[0].parent))
+    run(
+        "cc",
+        "-std=c99",
+        "-Wall",
+        "-Werror",
+        source / "tests/package/c/main.c",
+        "-o",
+        work / "pc_consumer",
+        *flags_from(found[0].parent),
+    )
     print("pkg-config: " + run(work / "pc_consumer").splitlines()[0])
     moved.rename(prefix)
 
@@ -95,7 +114,10 @@ def check_pages(cmake, source, work, prefix, mpiexec):
     lines = [run(mpiexec, "-n", 3, folder / name, folder / "script.lua").splitlines()[0] for name in programs]
     print("\n".join(lines))
     losses = [[float(word.strip(",")) for word in line.split() if "e-" in word.lower()] for line in lines]
-    if any(not math.isclose(a, b, rel_tol=1e-5) for loss in losses for a, b in zip(loss, losses[0])) or len(losses[0]) != 2:
+    if (
+        any(not math.isclose(a, b, rel_tol=1e-5) for loss in losses for a, b in zip(loss, losses[0]))
+        or len(losses[0]) != 2
+    ):
         sys.exit("the programs of the pages differ")
 
 

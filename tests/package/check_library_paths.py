@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that programs and libraries look for others in absolute folders, or in some beside themselves, and never in the current one.
-usage: check_library_paths.py FILE ..."""
+"""Checks that programs and libraries look for others in absolute folders, or in some beside themselves, and never in
+the current one. usage: check_library_paths.py FILE ..."""
 
 import re
 import subprocess
@@ -16,7 +16,13 @@ def is_fixed(path):
     return path.startswith(("/", "$ORIGIN"))
 
 
-assert [is_fixed(p) for p in paths_of(" 0x1d (RUNPATH)  Library runpath: [/a:$ORIGIN/../lib::lib:]")] == [True, True, False, False, False]
+assert [is_fixed(p) for p in paths_of(" 0x1d (RUNPATH)  Library runpath: [/a:$ORIGIN/../lib::lib:]")] == [
+    True,
+    True,
+    False,
+    False,
+    False,
+]
 failed = 0
 for file in sys.argv[1:]:
     found = paths_of(subprocess.run(["readelf", "-d", file], check=True, capture_output=True, text=True).stdout)

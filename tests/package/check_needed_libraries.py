@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that programs and libraries need no bindings of MPI for C++, which Open MPI 5 no longer has, and MPICH not everywhere.
-usage: check_needed_libraries.py FILE ..."""
+"""Checks that programs and libraries need no bindings of MPI for C++, which Open MPI 5 no longer has, and MPICH not
+everywhere. usage: check_needed_libraries.py FILE ..."""
 
 import re
 import subprocess
@@ -15,7 +15,10 @@ def needed(dump):
     return re.findall(r"\(NEEDED\)[^\[]*\[(.*)\]", dump)
 
 
-SAMPLE = " 0x1 (NEEDED)  Shared library: [libmpi_cxx.so.40]\n 0x1 (NEEDED)  Shared library: [libmpi.so.40]\n 0xe (SONAME)  [libmpicxx.so]\n"
+SAMPLE = (
+    " 0x1 (NEEDED)  Shared library: [libmpi_cxx.so.40]\n 0x1 (NEEDED)  Shared library: [libmpi.so.40]\n 0xe (SONAME) "
+    " [libmpicxx.so]\n"
+)
 assert [bool(BINDINGS.match(name)) for name in needed(SAMPLE)] == [True, False]
 failed = 0
 for file in sys.argv[1:]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Installs Moonhalo into a new folder, builds the solvers of examples/embed against it, over its own MPI and over MPICH, and runs them
-under mpirun: their numbers must agree to 13 digits over numbers of ranks, languages and libraries of MPI (X15).
-usage: check_solvers.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
+"""Installs Moonhalo into a new folder, builds the solvers of examples/embed against it, over its own MPI and over
+MPICH, and runs them under mpirun: their numbers must agree to 13 digits over numbers of ranks, languages and libraries
+of MPI (X15). usage: check_solvers.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
 
 import math
 import os
@@ -19,11 +19,16 @@ SETS = 20
 
 
 def libraries_of_mpi(mpiexec):
-    """The one that Moonhalo was built with, and MPICH, of which Moonhalo has but the functions that the program gives it."""
+    """The one that Moonhalo was built with, and MPICH, of which Moonhalo has but the functions that the program gives
+    it."""
     yield "own", [], mpiexec
     wrappers = {"C": "mpicc.mpich", "CXX": "mpicxx.mpich", "Fortran": "mpifort.mpich"}
     if shutil.which("mpicc.mpich") and shutil.which("mpiexec.mpich"):
-        yield "mpich", [f"-DMPI_{language}_COMPILER={shutil.which(name)}" for language, name in wrappers.items()], "mpiexec.mpich"
+        yield (
+            "mpich",
+            [f"-DMPI_{language}_COMPILER={shutil.which(name)}" for language, name in wrappers.items()],
+            "mpiexec.mpich",
+        )
     elif os.environ.get("MOONHALO_REQUIRE_TEST_PACKAGES"):
         sys.exit("MPICH is not installed (Debian: mpich, libmpich-dev)")
     else:
@@ -32,19 +37,25 @@ def libraries_of_mpi(mpiexec):
 
 def uses(program, library):
     """Whether this library of MPI comes first for the program's own calls."""
-    needed = [line.split("[")[1].rstrip("]") for line in run("readelf", "-d", program).splitlines() if "(NEEDED)" in line]
+    needed = [
+        line.split("[")[1].rstrip("]") for line in run("readelf", "-d", program).splitlines() if "(NEEDED)" in line
+    ]
     return any(name.startswith(library) for name in needed)
 
 
 def check_heat(name, launcher, examples, script, fortran, expected):
-    """The same solver in all languages, on several numbers of ranks. Returns the numbers, those of the first run if none are expected."""
+    """The same solver in all languages, on several numbers of ranks. Returns the numbers, those of the first run if
+    none are expected."""
     for language in ("c", "cpp") + (("fortran",) if fortran else ()):
         program = examples / f"heat_{language}"
         if uses(program, "libmpich") != (name == "mpich"):
             sys.exit(f"{program} was linked with another MPI than {name}")
         for ranks in RANKS if not expected or os.environ.get("MOONHALO_TEST_ALL") else (1, 3):
             found = numbers(run(launcher, "-n", ranks, program, script, LEAPS))
-            print(f"heat_{language}, {name} MPI, {ranks} ranks: " + " ".join(f"{number:.16e}" for number in found), flush=True)
+            print(
+                f"heat_{language}, {name} MPI, {ranks} ranks: " + " ".join(f"{number:.16e}" for number in found),
+                flush=True,
+            )
             expected = expected or found
             if len(found) != 3 or not all(math.isclose(a, b, rel_tol=DIGITS) for a, b in zip(found, expected)):
                 sys.exit("these differ from the first")
@@ -58,7 +69,11 @@ def check_in_transit(launcher, examples, script):
     for ranks, trainers in ((2, 1), (4, 2), (5, 1)):
         output = run(launcher, "-n", ranks, examples / "in_transit", script, trainers, SETS)
         changed, differs = numbers(output)
-        print(f"in_transit on {ranks} ranks, {trainers} of which train: changed {changed:.6e}, network differs {differs:.6e}", flush=True)
+        print(
+            f"in_transit on {ranks} ranks, {trainers} of which train: changed {changed:.6e}, network differs"
+            f" {differs:.6e}",
+            flush=True,
+        )
         if output.count("trained on") != trainers or differs > 0.5 * changed:
             sys.exit(f"the network learned nothing in transit:\n{output}")
 

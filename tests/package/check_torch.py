@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Installs Moonhalo as it is found where the LibTorch that it was built with has gone: find_package says which version is needed and
-how to name another folder (or is quiet where it was not REQUIRED), and each of these ways builds programs that run.
-usage: check_torch.py CMAKE BUILD_FOLDER SOURCE_FOLDER TORCH_FOLDER VERSION"""
+"""Installs Moonhalo as it is found where the LibTorch that it was built with has gone: find_package says which version
+is needed and how to name another folder (or is quiet where it was not REQUIRED), and each of these ways builds programs
+that run. usage: check_torch.py CMAKE BUILD_FOLDER SOURCE_FOLDER TORCH_FOLDER VERSION"""
 
 import os
 import shutil
@@ -57,7 +57,9 @@ def of_version(folder, torch, version):
 
 def refused(cmake, source, build, prefix, *flags):
     """What find_package says, without the lines that CMake adds."""
-    done = subprocess.run([cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", *flags], capture_output=True, text=True)
+    done = subprocess.run(
+        [cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", *flags], capture_output=True, text=True
+    )
     if done.returncode == 0:
         sys.exit(f"configured with {flags}:\n{done.stdout}")
     return " ".join(done.stderr.split())
@@ -70,14 +72,23 @@ def expect(text, *parts):
 
 
 def check_refusals(cmake, work, prefix, source, gone, version, torch):
-    ways = ("-DMOONHALO_TORCH=TORCH", "-DTorch_DIR=TORCH/share/cmake/Torch", "-DCMAKE_PREFIX_PATH=TORCH", f"pip install torch=={version}")
+    ways = (
+        "-DMOONHALO_TORCH=TORCH",
+        "-DTorch_DIR=TORCH/share/cmake/Torch",
+        "-DCMAKE_PREFIX_PATH=TORCH",
+        f"pip install torch=={version}",
+    )
     for folder in (source / "c", source):
         said = refused(cmake, folder, work / f"none {folder.name}", prefix)
         expect(said, f"LibTorch {version} is needed", f"have {gone}, which has no lib/libtorch_cpu.so", *ways)
     other = of_version(work / "other", torch, "2.99.1")
     for number, flag in enumerate((f"-DMOONHALO_TORCH={other}", f"-DTorch_DIR={other}/share/cmake/Torch")):
-        expect(refused(cmake, source / "c", work / f"other {number}", prefix, flag), f"LibTorch {version} is needed",
-               f"have {other}, which is version 2.99.1", *ways)
+        expect(
+            refused(cmake, source / "c", work / f"other {number}", prefix, flag),
+            f"LibTorch {version} is needed",
+            f"have {other}, which is version 2.99.1",
+            *ways,
+        )
     said = refused(cmake, source / "c", work / "prefix of others", f"{prefix};{other}")
     expect(said, f"have {other}, which is version 2.99.1", f"have {gone}, which has no lib/libtorch_cpu.so")
     (work / "optional").mkdir()
@@ -94,8 +105,12 @@ def main(cmake, build_folder, source, torch, version):
     check_refusals(cmake, work, prefix, package, forget(prefix, torch), version, torch)
     there = elsewhere(work / "there", torch)
     # A program in C needs LibTorch for Moonhalo alone; one in C++ for itself, too.
-    ways = [("c", "c_consumer", prefix, [f"-DMOONHALO_TORCH={there}"]), ("c", "c_consumer", f"{prefix};{there}", []),
-            ("c", "c_consumer", f"{prefix};{there}/share/cmake", []), (".", "consumer", prefix, [f"-DTorch_DIR={there}/share/cmake/Torch"])]
+    ways = [
+        ("c", "c_consumer", prefix, [f"-DMOONHALO_TORCH={there}"]),
+        ("c", "c_consumer", f"{prefix};{there}", []),
+        ("c", "c_consumer", f"{prefix};{there}/share/cmake", []),
+        (".", "consumer", prefix, [f"-DTorch_DIR={there}/share/cmake/Torch"]),
+    ]
     for number, (folder, program, prefixes, flags) in enumerate(ways):
         build = work / f"way {number}"
         run(cmake, "-S", package / folder, "-B", build, f"-DCMAKE_PREFIX_PATH={prefixes}", *flags)

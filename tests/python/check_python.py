@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ranks.py with the module of the build folder, over threads and under mpirun; then installs the package from that build into a
-new folder and runs it from there. Then the ways in which its ranks wait, and how its processes are launched.
-usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
+"""Runs ranks.py with the module of the build folder, over threads and under mpirun; then installs the package from that
+build into a new folder and runs it from there. Then the ways in which its ranks wait, and how its processes are
+launched. usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
+
 import os
 import random
 import shutil
@@ -16,21 +17,39 @@ from own_python import check, finish, lacking
 
 
 def run(what, *command, **variables):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-                          env={**os.environ, **kept_code, **variables})
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        env={**os.environ, **kept_code, **variables},
+    )
     check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
     return done.stdout
 
 
 def run_step(launched):
-    """Two processes as a step of Slurm without PMI starts them; the port that they meet at follows from the number of the job."""
+    """Two processes as a step of Slurm without PMI starts them; the port that they meet at follows from the number of
+    the job."""
     job = str(random.randrange(10**6, 10**9))
     step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
-    ranks = [subprocess.Popen([python, launched, module, "tcp"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env={**os.environ, **kept_code, **step, "SLURM_PROCID": str(rank)}) for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [python, launched, module, "tcp"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **kept_code, **step, "SLURM_PROCID": str(rank)},
+        )
+        for rank in range(2)
+    ]
     for rank, process in enumerate(ranks):
         said = process.communicate(timeout=300)[0]
-        check(f"Slurm, rank {rank}: status {process.returncode}\n{said}", process.returncode == 0 and f"rank {rank}: [" in said)
+        check(
+            f"Slurm, rank {rank}: status {process.returncode}\n{said}",
+            process.returncode == 0 and f"rank {rank}: [" in said,
+        )
 
 
 python, build, source = sys.argv[1:4]
@@ -62,12 +81,27 @@ if mpiexec:
     said = run("the world of mpirun", mpiexec, "-n", 2, python, launched, module, "mpi")
     check(f"both ranks of mpirun: {said}", "rank 0: [" in said and "rank 1: [" in said)
 # The program of the page: three ranks print one loss, the first also the shape of its block.
-(work / "page.py").write_text((Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0])
+(work / "page.py").write_text(
+    (Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+)
 said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(module))
 losses = [word for word in said.split() if word.startswith("0.") or word.startswith("1.")]
 check(f"the page prints\n{said}", len(losses) == 3 and len(set(losses)) == 1 and "torch.Size([1, 3, 22, 64])" in said)
-run("pip install", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target",
-    work / "installed", source, MOONHALO_BUILD=build)
+run(
+    "pip install",
+    python,
+    "-m",
+    "pip",
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-deps",
+    "--no-index",
+    "--target",
+    work / "installed",
+    source,
+    MOONHALO_BUILD=build,
+)
 run("installed", python, program, work / "installed")
 shutil.rmtree(work, ignore_errors=True)
 finish()

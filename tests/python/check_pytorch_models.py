@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Models that Python saves (make_models.py), on blocks in Lua: over threads and under mpirun. A drawn part of the matrix of
-script_models.lua, or with MOONHALO_ALL_MODELS=1 the whole. usage: check_pytorch_models.py PYTHON PROGRAM SOURCE_FOLDER missing=WHAT
-mpiexec=MPIEXEC"""
+"""Models that Python saves (make_models.py), on blocks in Lua: over threads and under mpirun. A drawn part of the
+matrix of script_models.lua, or with MOONHALO_ALL_MODELS=1 the whole. usage: check_pytorch_models.py PYTHON PROGRAM
+SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
+
 import os
 import subprocess
 import sys
@@ -22,15 +23,22 @@ whole = bool(os.environ.get("MOONHALO_ALL_MODELS"))
 
 
 def run(what, *command):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=3000 if whole else 250)
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=3000 if whole else 250,
+    )
     check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
     return done.stdout
 
 
 def run_lua(script, ranks, *arguments, mpi=False):
     command = [mpiexec, "-n", ranks, moonhalo, "run"] if mpi else [moonhalo, "run", "--ranks", ranks]
-    return run(f"{script} on {ranks} {'processes' if mpi else 'threads'}", *command, scripts / script, "--", folder, *arguments)
+    return run(
+        f"{script} on {ranks} {'processes' if mpi else 'threads'}", *command, scripts / script, "--", folder, *arguments
+    )
 
 
 run("make_models.py", python, scripts / "make_models.py", folder)

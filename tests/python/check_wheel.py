@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which build a wheel is made from, where a machine has several versions of Python and PyTorch.  usage: check_wheel.py SOURCE_FOLDER"""
+"""Which build a wheel is made from, where a machine has several versions of Python and PyTorch.  usage: check_wheel.py
+SOURCE_FOLDER"""
+
 import os
 import sys
 import tempfile
@@ -20,7 +22,9 @@ def commands_for(version, work):
     build_wheel._torch = lambda: torch
     build_wheel.subprocess.run = lambda command, check: commands.append([str(word) for word in command])
     folder = build_wheel._build()
-    check(f"{commands} configures for {torch}", f"-DMOONHALO_TORCH={torch}" in commands[0] and str(folder) in commands[0])
+    check(
+        f"{commands} configures for {torch}", f"-DMOONHALO_TORCH={torch}" in commands[0] and str(folder) in commands[0]
+    )
     return folder
 
 
@@ -43,7 +47,11 @@ with tempfile.TemporaryDirectory() as name:
     again = builds_again(work / "finished")
     check(f"a finished build is taken as it is: {again}", not again)
     folders = [commands_for(version, work) for version in ("2.10.0+cpu", "2.11.0")]
-    check(f"{folders} differ", folders[0] != folders[1] and all(f"cp{sys.version_info[0]}{sys.version_info[1]}" in str(one) for one in folders))
+    check(
+        f"{folders} differ",
+        folders[0] != folders[1]
+        and all(f"cp{sys.version_info[0]}{sys.version_info[1]}" in str(one) for one in folders),
+    )
     # A module for another Python is not taken.
     (work / "build/python/moonhalo").mkdir(parents=True)
     (work / "build/python/moonhalo/_moonhalo.cpython-27-other.so").write_text("")

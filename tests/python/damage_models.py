@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes damaged copies of the .pt2 files in a folder: JSON with a changed, missing or moved part, shorter tensors, and changed
-bytes of the zip file. usage: damage_models.py FOLDER COUNT SEED"""
+"""Writes damaged copies of the .pt2 files in a folder: JSON with a changed, missing or moved part, shorter tensors, and
+changed bytes of the zip file. usage: damage_models.py FOLDER COUNT SEED"""
+
 import copy
 import json
 import random
@@ -9,8 +10,29 @@ import sys
 import zipfile
 from pathlib import Path
 
-VALUES = [None, True, -1, 0, 1, 2**31, 2**62, 2**63 - 1, -(2**63), 1.5, "", "x", "torch.ops.aten.add.Tensor", "torch.ops..", "as_int", [], {}, [[]],
-          {"as_int": -5}, {"as_tensor": {"name": "x"}}, {"as_name": "y"}]
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+    1.5,
+    "",
+    "x",
+    "torch.ops.aten.add.Tensor",
+    "torch.ops..",
+    "as_int",
+    [],
+    {},
+    [[]],
+    {"as_int": -5},
+    {"as_tensor": {"name": "x"}},
+    {"as_name": "y"},
+]
 
 
 def places(value, found, path=()):
@@ -55,7 +77,11 @@ def damage(source, target, draw):
         for name in old.namelist():
             content = old.read(name)
             if name == chosen:
-                content = json.dumps(damage_json(json.loads(content), draw)).encode() if name.endswith(".json") else content[: len(content) // 2]
+                content = (
+                    json.dumps(damage_json(json.loads(content), draw)).encode()
+                    if name.endswith(".json")
+                    else content[: len(content) // 2]
+                )
             new.writestr(name, content)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interpreter ends while ranks of a daemon thread run Python code: so does the program, with status 0.
 usage: ends_in_python.py FOLDER_OF_THE_MODULE"""
+
 import sys
 import threading
 

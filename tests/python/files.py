@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets read block by block, and checkpoints, of which another number of ranks loads what some have written (Y05).
 usage: files.py FOLDER_OF_THE_MODULE WORK_FOLDER RANKS load loads what ranks.py has saved there"""
+
 import json
 import sys
 from pathlib import Path
@@ -29,11 +30,25 @@ def write_zarr(folder):
     (folder / ".zgroup").write_text('{"zarr_format": 2}')
     array = folder / "t"
     array.mkdir()
-    (array / ".zarray").write_text(json.dumps({"zarr_format": 2, "shape": [5, 11, 4], "chunks": [2, 11, 4], "dtype": "<f8", "order": "C",
-                                               "compressor": None, "filters": None, "fill_value": 0}))
+    (array / ".zarray").write_text(
+        json.dumps(
+            {
+                "zarr_format": 2,
+                "shape": [5, 11, 4],
+                "chunks": [2, 11, 4],
+                "dtype": "<f8",
+                "order": "C",
+                "compressor": None,
+                "filters": None,
+                "fill_value": 0,
+            }
+        )
+    )
     padded = torch.cat([FULL, torch.zeros(1, 11, 4, dtype=torch.float64)])
     for chunk in range(3):
-        (array / f"{chunk}.0.0").write_bytes(bytes(padded[2 * chunk:2 * chunk + 2].flatten().view(torch.uint8).tolist()))
+        (array / f"{chunk}.0.0").write_bytes(
+            bytes(padded[2 * chunk : 2 * chunk + 2].flatten().view(torch.uint8).tolist())
+        )
 
 
 def datasets(world, mesh, expect, work):
@@ -47,24 +62,50 @@ def datasets(world, mesh, expect, work):
     world.barrier()
     for name in ("t.nc", "t.zarr"):
         source = mh.open(str(work / name))["t"]
-        expect(source.shape == [5, 11, 4] and source.ndim == 3 and len(source) == 5 and source.dtype == torch.float64, f"{name}: {source}")
+        expect(
+            source.shape == [5, 11, 4] and source.ndim == 3 and len(source) == 5 and source.dtype == torch.float64,
+            f"{name}: {source}",
+        )
         x = mh.scatter_tensor(source, mesh, [mh.Shard(1, ROWS)])
         expect(x.placements == [mh.Shard(1, ROWS)] and torch.equal(x.full_tensor(), FULL), f"{name}: scatter_tensor")
         part = source[1:5, ::2, -1]
         expect(torch.equal(part.read(), FULL[1:5, ::2, -1]) and part.shape == [4, 6], f"{name}: {part}")
-        expect(torch.equal(source["1:5, ::2, -1"].read(dtype=torch.float32), FULL[1:5, ::2, -1].float()), f"{name}: a string")
-        expect(torch.equal(source[3].read(), FULL[3]) and torch.equal(source[..., 0].read(), FULL[..., 0]), f"{name}: one index")
+        expect(
+            torch.equal(source["1:5, ::2, -1"].read(dtype=torch.float32), FULL[1:5, ::2, -1].float()),
+            f"{name}: a string",
+        )
+        expect(
+            torch.equal(source[3].read(), FULL[3]) and torch.equal(source[..., 0].read(), FULL[..., 0]),
+            f"{name}: one index",
+        )
         cut = mh.scatter_tensor(part, mesh, [mh.Shard(0)], dtype=torch.float32)
-        expect(cut.dtype == torch.float32 and torch.equal(cut.full_tensor(), FULL[1:5, ::2, -1].float()), f"{name}: a part")
+        expect(
+            cut.dtype == torch.float32 and torch.equal(cut.full_tensor(), FULL[1:5, ::2, -1].float()), f"{name}: a part"
+        )
         refused(expect, f"{name}: an index", TypeError, "integers and slices", lambda: source[1.5])
         refused(expect, f"{name}: out of range", (ValueError, IndexError), "9", lambda: source[9])
     file = mh.open(str(work / "t.nc"))
-    expect(file["t"].units == "K" and file["t"].dims == ["time", "y", "x"] and file["t"].attrs["levels"] == [1, 2] and "t" in file, "names of a file")
-    expect(set(file.datasets()) >= {"/t", "/packed"} or set(file.datasets()) >= {"t", "packed"}, f"datasets: {file.datasets()}")
+    expect(
+        file["t"].units == "K"
+        and file["t"].dims == ["time", "y", "x"]
+        and file["t"].attrs["levels"] == [1, 2]
+        and "t" in file,
+        "names of a file",
+    )
+    expect(
+        set(file.datasets()) >= {"/t", "/packed"} or set(file.datasets()) >= {"t", "packed"},
+        f"datasets: {file.datasets()}",
+    )
     decoded = mh.scatter_tensor(file["packed"], mesh, [mh.Shard(2)], decode=True)
     expect(torch.equal(decoded.full_tensor().double(), (FULL / 2).round() * 2 + 1), "decode")
     refused(expect, "a dataset that is not there", ValueError, '"tt"', lambda: file["tt"])
-    refused(expect, "decode of a tensor", ValueError, "for datasets", lambda: mh.scatter_tensor(FULL, mesh, [mh.Shard(0)], decode=True))
+    refused(
+        expect,
+        "decode of a tensor",
+        ValueError,
+        "for datasets",
+        lambda: mh.scatter_tensor(FULL, mesh, [mh.Shard(0)], decode=True),
+    )
     # All ranks write one file.
     out = mh.open(str(work / "out.h5"), "w")
     out.write("x", mh.distribute_tensor(FULL, mesh, [mh.Shard(1, ROWS)]).requires_grad_())
@@ -73,19 +114,25 @@ def datasets(world, mesh, expect, work):
     expect(torch.equal(mh.open(str(work / "out.h5"))["x"].read(), FULL), "a ShardTensor written")
 
 
-# ---- Checkpoints ------------------------------------------------------------------------------------------------------------------
+# ---- Checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def net():
     made = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)).double()
     with torch.no_grad():
         for number, parameter in enumerate(made.parameters()):
-            parameter.copy_(torch.arange(parameter.numel(), dtype=torch.float64).add(number).sin().reshape(parameter.shape))
+            parameter.copy_(
+                torch.arange(parameter.numel(), dtype=torch.float64).add(number).sin().reshape(parameter.shape)
+            )
     return made
 
 
-KINDS = {"Adam": lambda one: torch.optim.Adam(one.parameters(), lr=0.05, amsgrad=True),
-         "SGD": lambda one: torch.optim.SGD([{"params": one[0].parameters(), "lr": 0.02}, {"params": one[1:].parameters()}], lr=0.1, momentum=0.5)}
+KINDS = {
+    "Adam": lambda one: torch.optim.Adam(one.parameters(), lr=0.05, amsgrad=True),
+    "SGD": lambda one: torch.optim.SGD(
+        [{"params": one[0].parameters(), "lr": 0.02}, {"params": one[1:].parameters()}], lr=0.1, momentum=0.5
+    ),
+}
 
 
 def step(made, optimizer, x):
@@ -123,12 +170,22 @@ def save(world, mesh, expect, work):
         for _ in range(2):
             step(made, optimizer, x)
         field = mh.distribute_tensor(FULL, mesh, [mh.Shard(1)])
-        state = {"net": made, "optimizer": optimizer, "step": 2, "loss": 0.25, "name": kind, "on": True, "field": field,
-                 "extra": {"a.b": field[0], "c": torch.ones(3)}}
+        state = {
+            "net": made,
+            "optimizer": optimizer,
+            "step": 2,
+            "loss": 0.25,
+            "name": kind,
+            "on": True,
+            "field": field,
+            "extra": {"a.b": field[0], "c": torch.ones(3)},
+        }
         saving = mh.save_checkpoint(world, work / kind, state, is_async=kind == "SGD")
         path = saving if kind != "SGD" else saving.wait()
         expect(path == str(work / kind), f"{kind}: save_checkpoint: {path}")
-    refused(expect, "a set", TypeError, "cannot be saved", lambda: mh.save_checkpoint(world, work / "no", {"a": {1, 2}}))
+    refused(
+        expect, "a set", TypeError, "cannot be saved", lambda: mh.save_checkpoint(world, work / "no", {"a": {1, 2}})
+    )
 
 
 def load(world, mesh, expect, work):
@@ -139,19 +196,58 @@ def load(world, mesh, expect, work):
         extra = {"a.b": torch.zeros(11, 4, dtype=torch.float64), "c": torch.zeros(3)}
         for group in optimizer.param_groups:
             group["lr"] = 77
-        found = mh.load_checkpoint(world, work / kind, {"net": made, "optimizer": optimizer, "step": 0, "loss": 0.0, "name": "", "on": False,
-                                                        "field": field, "extra": extra})
-        expect((found["step"], found["loss"], found["name"], found["on"]) == (2, 0.25, kind, True) and found["net"] is made, f"{kind}: {found}")
-        expect(torch.equal(whole(field), FULL) and torch.equal(extra["a.b"], FULL[0]) and torch.equal(extra["c"], torch.ones(3)), f"{kind}: tensors")
+        found = mh.load_checkpoint(
+            world,
+            work / kind,
+            {
+                "net": made,
+                "optimizer": optimizer,
+                "step": 0,
+                "loss": 0.0,
+                "name": "",
+                "on": False,
+                "field": field,
+                "extra": extra,
+            },
+        )
+        expect(
+            (found["step"], found["loss"], found["name"], found["on"]) == (2, 0.25, kind, True)
+            and found["net"] is made,
+            f"{kind}: {found}",
+        )
+        expect(
+            torch.equal(whole(field), FULL)
+            and torch.equal(extra["a.b"], FULL[0])
+            and torch.equal(extra["c"], torch.ones(3)),
+            f"{kind}: tensors",
+        )
         x = mh.distribute_tensor(FULL[0], mesh, [mh.Shard(0)])
         for _ in range(2):
             step(made, optimizer, x)
         for mine, plain in zip(made.state_dict().values(), expected(kind)):
             expect(torch.allclose(whole(mine).detach(), plain, rtol=1e-9), f"{kind}: goes on as one run")
     other = KINDS["SGD"](made)
-    refused(expect, "another optimizer", ValueError, "another optimizer", lambda: mh.load_checkpoint(world, work / "Adam", {"net": made, "optimizer": other}))
-    refused(expect, "an entry that is not there", ValueError, "absent", lambda: mh.load_checkpoint(world, work / "Adam", {"absent": made}))
-    refused(expect, "another model", ValueError, "net", lambda: mh.load_checkpoint(world, work / "Adam", {"net": torch.nn.Linear(2, 2)}))
+    refused(
+        expect,
+        "another optimizer",
+        ValueError,
+        "another optimizer",
+        lambda: mh.load_checkpoint(world, work / "Adam", {"net": made, "optimizer": other}),
+    )
+    refused(
+        expect,
+        "an entry that is not there",
+        ValueError,
+        "absent",
+        lambda: mh.load_checkpoint(world, work / "Adam", {"absent": made}),
+    )
+    refused(
+        expect,
+        "another model",
+        ValueError,
+        "net",
+        lambda: mh.load_checkpoint(world, work / "Adam", {"net": torch.nn.Linear(2, 2)}),
+    )
 
 
 def rank(world, mesh, expect, work):
@@ -165,7 +261,12 @@ if __name__ == "__main__":
     failures = []
 
     def run(world):
-        load(world, mh.init_device_mesh(world, "cpu", [world.size]), lambda good, text: good or failures.append(text), Path(sys.argv[2]))
+        load(
+            world,
+            mh.init_device_mesh(world, "cpu", [world.size]),
+            lambda good, text: good or failures.append(text),
+            Path(sys.argv[2]),
+        )
 
     mh.run_ranks(int(sys.argv[3]), run)
     print("\n".join(f"FAILED: {one}" for one in failures) or "all well")

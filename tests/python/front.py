@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of torch.nn in front of blocks (N36): the oracle is the same program on one plain tensor; what nobody would sum is refused on
-all ranks."""
+"""Layers of torch.nn in front of blocks (N36): the oracle is the same program on one plain tensor; what nobody would
+sum is refused on all ranks."""
+
 import moonhalo as mh
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -49,7 +50,9 @@ PROGRAMS = {
     "a penalty": lambda a, b, x, block: b(block(a(x))).square().mean() + 0.1 * a.first.weight.square().sum(),
     "several blocks": lambda a, b, x, block: (lambda h: (b(block(h)) * b(block(2 * h))).sum())(a(x)),
     "checkpoint": lambda a, b, x, block: checkpoint(lambda t: b(block(a(t))).square().mean(), x, use_reentrant=False),
-    "checkpoint of the rest": lambda a, b, x, block: checkpoint(lambda h: b(block(h)).square().mean(), a(x), use_reentrant=False),
+    "checkpoint of the rest": lambda a, b, x, block: checkpoint(
+        lambda h: b(block(h)).square().mean(), a(x), use_reentrant=False
+    ),
     "slopes of the front": lambda a, b, x, block: of_slopes(b(block(a(x))).square().mean(), list(a.parameters())),
     "slopes of the rest": lambda a, b, x, block: of_slopes(b(block(a(x))).square().mean(), list(b.parameters())),
     "without gradients": lambda a, b, x, block: b(block(a(x).detach())).square().mean() + a(x.new_zeros(1, 4)).sum(),
@@ -77,8 +80,8 @@ def close(a, b):
 
 def rank(mesh, expect):
     x = values((ROWS, 4), 1)
-    begin = sum(SIZES[:mesh.rank])
-    mine = x[begin:begin + SIZES[mesh.rank]]
+    begin = sum(SIZES[: mesh.rank])
+    mine = x[begin : begin + SIZES[mesh.rank]]
 
     def cut(h):
         return mh.from_local(h, mesh, [mh.Shard(0)])
@@ -106,7 +109,7 @@ def rank(mesh, expect):
     own, whole = mine.clone().requires_grad_(), x.clone().requires_grad_()
     back()(cut(front()(own))).square().mean().backward()
     back()(front()(whole)).square().mean().backward()
-    expect(torch.allclose(own.grad, whole.grad[begin:begin + SIZES[mesh.rank]], rtol=1e-9), "front: own rows")
+    expect(torch.allclose(own.grad, whole.grad[begin : begin + SIZES[mesh.rank]], rtol=1e-9), "front: own rows")
 
     refusals(mesh, expect, mine, cut)
 
@@ -124,7 +127,9 @@ def refusals(mesh, expect, mine, cut):
     refused(expect, "a tensor that is not a parameter", "is the same on all ranks", lambda: cut(mine @ alike))
     apart = values((4, 6), 3 + mesh.rank).requires_grad_()
     back()(cut(mine @ apart)).sum().backward()
-    refused(expect, "a step of a tensor that is not a parameter", "is in no module", torch.optim.SGD([apart], lr=0.1).step)
+    refused(
+        expect, "a step of a tensor that is not a parameter", "is in no module", torch.optim.SGD([apart], lr=0.1).step
+    )
 
     other = front()
     if mesh.rank == 2:
@@ -133,11 +138,21 @@ def refusals(mesh, expect, mine, cut):
     refused(expect, "weights that differ", "is not the same on all ranks", lambda: cut(other(mine)))
 
     root = lambda: front()(values((ROWS, 4), 1)) if mesh.rank == 0 else None
-    refused(expect, "scatter_tensor", "alone would have their gradients", lambda: mh.scatter_tensor(root(), mesh, [mh.Shard(0)]))
+    refused(
+        expect,
+        "scatter_tensor",
+        "alone would have their gradients",
+        lambda: mh.scatter_tensor(root(), mesh, [mh.Shard(0)]),
+    )
 
     a, b = front(), back()
     loss = checkpoint(lambda h: b(cut(h)).square().mean(), a(mine), use_reentrant=True)
     refused(expect, "a reentrant checkpoint", "use_reentrant=False", loss.backward)
 
     strength = 2 * front().scale[:4]
-    refused(expect, "what is combined with ShardTensors too", "is combined with ShardTensors", lambda: cut(mine * strength).sum() + strength.sum())
+    refused(
+        expect,
+        "what is combined with ShardTensors too",
+        "is combined with ShardTensors",
+        lambda: cut(mine * strength).sum() + strength.sum(),
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of gradient hook, set before, between and after the first use, beside the same on plain tensors (X15, S27)."""
+"""Every kind of gradient hook, set before, between and after the first use, beside the same on plain tensors (X15,
+S27)."""
+
 import moonhalo as mh
 import torch
 from torch.autograd.graph import register_multi_grad_hook
@@ -29,7 +31,8 @@ def node_of(leaf):
     return leaf.expand_as(leaf).grad_fn.next_functions[0][0]
 
 
-# kind: (log, leaf) -> a handle. The last of a leaf's hooks says what its gradient is; all see the changes of those before.
+# kind: (log, leaf) -> a handle. The last of a leaf's hooks says what its gradient is; all see the changes of those
+# before.
 def tensor_hook(log, leaf):
     return leaf.register_hook(log.hook("hook", lambda g: g * 3))
 
@@ -68,8 +71,8 @@ BEFORE, BETWEEN, AFTER = range(3)
 
 
 def steps(x, log, attach, removed, through):
-    """Three steps; `attach` says which hooks come when in the first, `removed` that the first of them goes after the second.
-    `through`: whether the weight enters as itself, by a view, or is used alone first."""
+    """Three steps; `attach` says which hooks come when in the first, `removed` that the first of them goes after the
+    second. `through`: whether the weight enters as itself, by a view, or is used alone first."""
     x = x.detach().requires_grad_()
     w = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
     handles, results = [], []
@@ -131,7 +134,7 @@ def asked(x, log):
     only_result = torch.autograd.grad(loss, h, retain_graph=True)
     torch.autograd.backward(loss, inputs=[x], retain_graph=True)
     some, w.grad, x.grad = [x.grad], None, None
-    slope, = torch.autograd.grad(loss, w, create_graph=True)
+    (slope,) = torch.autograd.grad(loss, w, create_graph=True)
     slope.square().sum().backward()
     return [*alone, *only_result, *some, w.grad]
 
@@ -139,7 +142,9 @@ def asked(x, log):
 def modules(x, log):
     """Hooks of modules, and of their weights."""
     torch.manual_seed(3)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)
+    ).double()
     with torch.no_grad():
         for number, weight in enumerate(net.parameters()):
             weight.copy_(torch.arange(weight.numel(), dtype=torch.float64).add(number).cos().reshape(weight.shape))
@@ -165,7 +170,9 @@ def whole(tensor):
 
 def same(a, b):
     a = whole(a)
-    return (a is None and b is None) or (a is not None and b is not None and a.shape == b.shape and torch.allclose(a, b, rtol=1e-10, atol=1e-12))
+    return (a is None and b is None) or (
+        a is not None and b is not None and a.shape == b.shape and torch.allclose(a, b, rtol=1e-10, atol=1e-12)
+    )
 
 
 def rank(mesh, expect):
@@ -179,8 +186,13 @@ def rank(mesh, expect):
             expect(same(a, b), f"{name}: {which} saw {a}, not {b}")
             # A weight's hooks see plain tensors, as those of a program without cut tensors do.
             expect(a is None or a.shape != (3,) or not mh.is_shard_tensor(a), f"{name}: {which} saw {a!r}")
-        expect(len(mine) == len(plain) and all(same(a, b) for a, b in zip(mine, plain)), f"{name}: {mine} is not {plain}")
-        expect(not any(a is not None and a.shape == (3,) and mh.is_shard_tensor(a) for a in mine), f"{name}: a weight's gradient is plain")
+        expect(
+            len(mine) == len(plain) and all(same(a, b) for a, b in zip(mine, plain)), f"{name}: {mine} is not {plain}"
+        )
+        expect(
+            not any(a is not None and a.shape == (3,) and mh.is_shard_tensor(a) for a in mine),
+            f"{name}: a weight's gradient is plain",
+        )
 
     for when in (BEFORE, BETWEEN, AFTER):
         for through in ("itself", "view", "plain"):
@@ -188,7 +200,13 @@ def rank(mesh, expect):
                 beside(f"{kind.__name__} {when} {through}", steps, [(kind, when)], True, through)
         beside(f"several {when}", steps, [(kind, when) for kind in KINDS], False, "itself")
         beside(f"several, backwards {when}", steps, [(kind, when) for kind in reversed(KINDS)], True, "itself")
-    beside("one after the other", steps, [(tensor_hook, BEFORE), (clamping_hook, BETWEEN), (tensor_hook, AFTER)], True, "itself")
+    beside(
+        "one after the other",
+        steps,
+        [(tensor_hook, BEFORE), (clamping_hook, BETWEEN), (tensor_hook, AFTER)],
+        True,
+        "itself",
+    )
     beside("inner", inner)
     beside("asked", asked)
     beside("modules", modules)

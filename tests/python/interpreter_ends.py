@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter ends while ranks of a daemon thread wait for each other, and one wait ends meanwhile: so does the program, with
-status 0.  usage: MOONHALO_TIMEOUT_S=1 interpreter_ends.py FOLDER_OF_THE_MODULE"""
+"""The interpreter ends while ranks of a daemon thread wait for each other, and one wait ends meanwhile: so does the
+program, with status 0.  usage: MOONHALO_TIMEOUT_S=1 interpreter_ends.py FOLDER_OF_THE_MODULE"""
+
 import linecache
 import os
 import sys

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The world of the processes that a launcher has started (X15): by MPI where its MPI joins them; else by TCP, and MPI is refused, since
-each process would be alone in it.  usage: torchrun --nproc-per-node 2 launched.py FOLDER_OF_THE_MODULE tcp|mpi"""
+"""The world of the processes that a launcher has started (X15): by MPI where its MPI joins them; else by TCP, and MPI
+is refused, since each process would be alone in it.  usage: torchrun --nproc-per-node 2 launched.py
+FOLDER_OF_THE_MODULE tcp|mpi"""
+
 import pickle
 import sys
 
@@ -23,8 +25,13 @@ full = torch.arange(10, dtype=torch.float64).reshape(5, 2)
 x = mh.distribute_tensor(full, mesh, [mh.Shard(0)])
 w = torch.ones(2, dtype=torch.float64, requires_grad=True)
 (x * w).square().sum().backward()
-good = [world.backend == wanted, world.size == 2, torch.equal(mh.full_tensor(x), full),
-        torch.allclose(w.grad, 2 * full.square().sum(0)), torch.equal(mh.full_tensor(x[:, 0]), full[:, 0])]
+good = [
+    world.backend == wanted,
+    world.size == 2,
+    torch.equal(mh.full_tensor(x), full),
+    torch.allclose(w.grad, 2 * full.square().sum(0)),
+    torch.equal(mh.full_tensor(x[:, 0]), full[:, 0]),
+]
 # The same by methods, as programs for DTensor have it (Y05): samples of two ranks, one step, a pickle.
 net, plain = torch.nn.Linear(2, 3).double(), torch.nn.Linear(2, 3).double()
 with torch.no_grad():
@@ -38,7 +45,11 @@ norms = [mh.clip_grad_norm_(net.parameters(), 0.5), torch.nn.utils.clip_grad_nor
 for one in steps:
     one.step()
 state = pickle.loads(pickle.dumps(net.state_dict()))
-good += [mesh.get_group().size == 2, torch.allclose(*norms), all(torch.allclose(state[name], one) for name, one in plain.state_dict().items())]
+good += [
+    mesh.get_group().size == 2,
+    torch.allclose(*norms),
+    all(torch.allclose(state[name], one) for name, one in plain.state_dict().items()),
+]
 print(f"rank {world.rank}: {good}")
 world.barrier()
 sys.exit(not all(good))

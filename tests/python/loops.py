@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops as programs of PyTorch have them, beside the same of plain tensors: optimizers, schedulers, AMP, DataLoader, checkpoints of
-activations, indices (Y05)."""
+"""Loops as programs of PyTorch have them, beside the same of plain tensors: optimizers, schedulers, AMP, DataLoader,
+checkpoints of activations, indices (Y05)."""
+
 import moonhalo as mh
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ FULL = torch.arange(9 * 6, dtype=torch.float64).sin().reshape(9, 6)
 
 
 def net(dtype=torch.float64):
-    made = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 6)).to(dtype)
+    made = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 6)).to(
+        dtype
+    )
     with torch.no_grad():
         for number, parameter in enumerate(made.parameters()):
             parameter.copy_(torch.arange(parameter.numel()).add(number).cos().mul(0.4).reshape(parameter.shape))
@@ -24,8 +27,9 @@ def whole(tensor):
 
 
 def close(a, b, rtol=1e-9, atol=1e-12):
-    return len(a) == len(b) and all(torch.allclose(whole(one).detach(), whole(other).detach(), rtol=rtol, atol=atol)
-                                    for one, other in zip(a, b))
+    return len(a) == len(b) and all(
+        torch.allclose(whole(one).detach(), whole(other).detach(), rtol=rtol, atol=atol) for one, other in zip(a, b)
+    )
 
 
 OPTIMIZERS = {
@@ -67,8 +71,25 @@ def optimizers(mesh, expect):
     for name, make in OPTIMIZERS.items():
         expected = train(net(), make, FULL)
         expect(close(train(net(), make, x), expected), f"{name}: plain parameters")
-        expect(close(train(mh.parallelize_module(net(), mesh, {"parameter": {"0.weight": [mh.Shard(0, [5, 0, 3])], "3.weight": [mh.Shard(1)]}}), make, FULL), expected)
-               if "fused" not in name else True, f"{name}: ShardTensors")
+        expect(
+            (
+                close(
+                    train(
+                        mh.parallelize_module(
+                            net(),
+                            mesh,
+                            {"parameter": {"0.weight": [mh.Shard(0, [5, 0, 3])], "3.weight": [mh.Shard(1)]}},
+                        ),
+                        make,
+                        FULL,
+                    ),
+                    expected,
+                )
+                if "fused" not in name
+                else True
+            ),
+            f"{name}: ShardTensors",
+        )
 
 
 def mixed(mesh, expect):
@@ -77,7 +98,10 @@ def mixed(mesh, expect):
 
     def run(t):
         made = net(torch.float32)
-        optimizer, scaler = torch.optim.SGD(made.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
+        optimizer, scaler = (
+            torch.optim.SGD(made.parameters(), lr=0.1),
+            torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2),
+        )
         seen = []
         for step in range(4):
             optimizer.zero_grad()
@@ -101,19 +125,22 @@ def mixed(mesh, expect):
 
 def loaders(mesh, expect):
     """A DataLoader gives each rank its own samples; or the same to all, which scatter_tensor cuts along another dim."""
-    begin = sum(ROWS[:mesh.rank])
+    begin = sum(ROWS[: mesh.rank])
     plain, made = net(), mh.replicate(net(), mesh=mesh)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (plain, made)]
     everything = DataLoader(TensorDataset(torch.cat([FULL, FULL + 1]), torch.cat([FULL, FULL * 2])), batch_size=9)
     rows = slice(begin, begin + ROWS[mesh.rank])
     for x, y in everything:
-        for one, optimizer, pair in ((plain, optimizers[0], (x, y)), (made, optimizers[1], (x[rows].clone(), mh.local_batch(y[rows].clone(), mesh)))):
+        for one, optimizer, pair in (
+            (plain, optimizers[0], (x, y)),
+            (made, optimizers[1], (x[rows].clone(), mh.local_batch(y[rows].clone(), mesh))),
+        ):
             optimizer.zero_grad()
             F.mse_loss(one(pair[0]), pair[1]).backward()
             optimizer.step()
     expect(close(list(made.parameters()), list(plain.parameters())), "DataLoader: own samples")
     total = []
-    for (x, _) in everything:
+    for x, _ in everything:
         total.append(mh.scatter_tensor(x, mesh, [mh.Shard(1)]).sum().item())
     expect(abs(sum(total) - (2 * FULL + 1).sum().item()) < 1e-9, "DataLoader: cut fields")
 
@@ -125,16 +152,32 @@ def activations(mesh, expect):
         leaf, whole_leaf = x.detach().requires_grad_(), FULL.clone().requires_grad_()
         for one, t in ((made, leaf), (plain, whole_leaf)):
             checkpoint(one, t, use_reentrant=reentrant).square().sum().backward()
-        expect(close([leaf.grad] + [one.grad for one in made.parameters()], [whole_leaf.grad] + [one.grad for one in plain.parameters()]),
-               f"checkpoint, use_reentrant={reentrant}")
+        expect(
+            close(
+                [leaf.grad] + [one.grad for one in made.parameters()],
+                [whole_leaf.grad] + [one.grad for one in plain.parameters()],
+            ),
+            f"checkpoint, use_reentrant={reentrant}",
+        )
 
 
 INDICES = {
-    "a row": lambda t: t[4], "a column": lambda t: t[:, -1], "rows": lambda t: t[2:8:2], "back": lambda t: t.flip(0)[1:], "none": lambda t: t[None, 3:],
-    "ellipsis": lambda t: t[..., 1:3], "numbers": lambda t: t[[8, 0, 4, 4]], "a tensor": lambda t: t[torch.tensor([[1, 5], [8, 2]])],
-    "pairs": lambda t: t[torch.tensor([0, 8, 3]), torch.tensor([5, 0, 2])], "a mask": lambda t: t[FULL[:, 0] > 0], "a row alone": lambda t: t[0, 2],
-    "iteration": lambda t: torch.stack([row.sum() for row in t]), "split": lambda t: torch.cat(t.split([4, 5])[::-1]),
-    "unbind": lambda t: torch.stack(t.unbind(1)[::2]), "chunk": lambda t: t.chunk(4)[1], "where": lambda t: torch.where(t > 0, t, -2 * t),
+    "a row": lambda t: t[4],
+    "a column": lambda t: t[:, -1],
+    "rows": lambda t: t[2:8:2],
+    "back": lambda t: t.flip(0)[1:],
+    "none": lambda t: t[None, 3:],
+    "ellipsis": lambda t: t[..., 1:3],
+    "numbers": lambda t: t[[8, 0, 4, 4]],
+    "a tensor": lambda t: t[torch.tensor([[1, 5], [8, 2]])],
+    "pairs": lambda t: t[torch.tensor([0, 8, 3]), torch.tensor([5, 0, 2])],
+    "a mask": lambda t: t[FULL[:, 0] > 0],
+    "a row alone": lambda t: t[0, 2],
+    "iteration": lambda t: torch.stack([row.sum() for row in t]),
+    "split": lambda t: torch.cat(t.split([4, 5])[::-1]),
+    "unbind": lambda t: torch.stack(t.unbind(1)[::2]),
+    "chunk": lambda t: t.chunk(4)[1],
+    "where": lambda t: torch.where(t > 0, t, -2 * t),
 }
 
 
@@ -151,7 +194,10 @@ def written(t):
 
 def indices(mesh, expect):
     for name, of in {**INDICES, "in place": written}.items():
-        leaf, plain = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)]).requires_grad_(), FULL.clone().requires_grad_()
+        leaf, plain = (
+            mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)]).requires_grad_(),
+            FULL.clone().requires_grad_(),
+        )
         for t in (leaf, plain):
             of(t).square().sum().backward()
         expect(close([of(leaf), leaf.grad], [of(plain), plain.grad]), f"index: {name}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes small PyTorch models as TorchScript and as exported programs, with what Python computes with them: output, gradients,
-and five steps of AdamW. Tensors lie beside them as buffers of a TorchScript module, NAME.reference.pt.
+"""Writes small PyTorch models as TorchScript and as exported programs, with what Python computes with them: output,
+gradients, and five steps of AdamW. Tensors lie beside them as buffers of a TorchScript module, NAME.reference.pt.
 usage: make_models.py FOLDER"""
+
 import sys
 import warnings
 from pathlib import Path
@@ -182,7 +183,9 @@ class Several(nn.Module):
         super().__init__()
         self.inner = Inner()
 
-    def forward(self, fields: Dict[str, Tensor], pair: Tuple[Tensor, int], scale: float = 1.0) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def forward(
+        self, fields: Dict[str, Tensor], pair: Tuple[Tensor, int], scale: float = 1.0
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:
         y = fields["u"] * scale + pair[0] * pair[1]
         return y, {"v": fields["v"] + 1, "y": self.inner(y)}
 
@@ -196,7 +199,15 @@ class Inner(nn.Module):
         return x.view(-1) * 3.0 if x.size(0) == 1 else x.view(7, 77)
 
 
-MODELS = {"unet": UNet, "fno": FNO, "vit": ViT, "control": Control, "counted": Counted, "convlstm": ConvLSTM, "mlp": MLP}
+MODELS = {
+    "unet": UNet,
+    "fno": FNO,
+    "vit": ViT,
+    "control": Control,
+    "counted": Counted,
+    "convlstm": ConvLSTM,
+    "mlp": MLP,
+}
 IN_TRAINING = {"counted"}
 
 
@@ -243,7 +254,8 @@ torch.jit.script(Several()).save(str(folder / "several.pt"))
 
 
 class Exported(nn.Module):
-    """For torch.export: nested arguments and results, a branch on a value, constants, no_grad, a buffer that is written."""
+    """For torch.export: nested arguments and results, a branch on a value, constants, no_grad, a buffer that is
+    written."""
 
     def __init__(self):
         super().__init__()
@@ -280,6 +292,7 @@ def write_exported():
 class Scanned(nn.Module):
     def forward(self, x):
         from torch._higher_order_ops.map import map as over_rows
+
         return over_rows(lambda row: row * 2, x)
 
 

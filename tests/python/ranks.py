@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ShardTensor under PyTorch, against the same on one plain tensor (X15): over 3 rank threads, or one process each with `mpi`.
-usage: ranks.py FOLDER_OF_THE_MODULE [mpi EMPTY_FOLDER]"""
+"""A ShardTensor under PyTorch, against the same on one plain tensor (X15): over 3 rank threads, or one process each
+with `mpi`. usage: ranks.py FOLDER_OF_THE_MODULE [mpi EMPTY_FOLDER]"""
+
 import sys
 import tempfile
 import threading
@@ -76,7 +77,10 @@ def compare(world, mesh, name, sizes):
     expect(tuple(x.shape) == tuple(full.shape) and mh.to_local(x).shape[2] == rows, f"{name}: shape")
     expect(mh.placements(x)[0].dim == 2 and mh.mesh_of(x).size() == 3, f"{name}: placement")
     expect(torch.equal(mh.full_tensor(x), full), f"{name}: full_tensor")
-    expect(torch.equal(mh.full_tensor(mh.from_local(mh.to_local(x) * 2, mesh, [mh.Shard(2)])), 2 * full), f"{name}: from_local")
+    expect(
+        torch.equal(mh.full_tensor(mh.from_local(mh.to_local(x) * 2, mesh, [mh.Shard(2)])), 2 * full),
+        f"{name}: from_local",
+    )
     expect(torch.equal(mh.to_local(mh.redistribute(x, [mh.Replicate()])), full), f"{name}: redistribute")
 
     x = x.detach().requires_grad_()
@@ -110,7 +114,11 @@ def values_in_python(mesh):
     expect(abs(x.sum().item() - full.sum().item()) < 1e-12 and f"{x.sum():.6f}" == f"{full.sum():.6f}", "item")
     expect(bool((x > 0).any()) and torch.allclose(x, x * 1) and not torch.equal(x, x + 1), "truth")
     whole = lambda t: mh.full_tensor(t) if mh.is_shard_tensor(t) else t
-    for name, of in {"nonzero": lambda t: (t > 0).nonzero(), "mask": lambda t: t[t > 0], "unique": lambda t: t.round().unique()}.items():
+    for name, of in {
+        "nonzero": lambda t: (t > 0).nonzero(),
+        "mask": lambda t: t[t > 0],
+        "unique": lambda t: t.round().unique(),
+    }.items():
         expect(torch.equal(whole(of(x)), of(full)), name)
 
 
@@ -120,13 +128,19 @@ def text(world, mesh):
     leaf, total = x.detach().requires_grad_(), x.sum()
     result = leaf * 2
     facts = "placements=[Shard(0, {3, 2, 1})], mesh=mesh(3: rows)"
-    wanted = f"ShardTensor(shape=[6, 2], {facts},\n  local=tensor([[6., 7.],\n                [8., 9.]], dtype=torch.float64))"
+    wanted = (
+        f"ShardTensor(shape=[6, 2], {facts},\n  local=tensor([[6., 7.],\n                [8., 9.]],"
+        " dtype=torch.float64))"
+    )
     world.barrier()
     if world.rank == 1:
         sent = world.bytes_sent()
         expect(repr(x) == wanted and str(x) == wanted and f"{x}" == wanted and repr([x]) == f"[{wanted}]", f"repr: {x}")
         expect(repr(leaf) == wanted.replace(facts, facts + ", requires_grad=True"), f"repr of a leaf: {leaf}")
-        expect(repr(result).startswith(f"ShardTensor(shape=[6, 2], {facts}, grad_fn=<MulBackward0>,\n"), f"repr of a result: {result}")
+        expect(
+            repr(result).startswith(f"ShardTensor(shape=[6, 2], {facts}, grad_fn=<MulBackward0>,\n"),
+            f"repr of a result: {result}",
+        )
         expect(repr(total).startswith("ShardTensor(shape=[], placements=[Partial(sum)], "), f"repr of a sum: {total!r}")
         expect(repr(torch.nn.Parameter(x)).startswith("Parameter containing:\nShardTensor("), "repr of a parameter")
         expect(repr(torch.ones(2)) == "tensor([1., 1.])", "repr of a plain tensor")
@@ -135,10 +149,16 @@ def text(world, mesh):
 
 
 def memory(world, mesh):
-    """What reads memory names the two ways to some: on this rank alone, without a message. Plain tensors are as ever."""
+    """What reads memory names the two ways to some: on this rank alone, without a message. Plain tensors are as
+    ever."""
     x = mh.from_local(torch.ones(2, 3), mesh, [mh.Shard(0)])
-    for name, call in {"numpy": torch.Tensor.numpy, "tolist": torch.Tensor.tolist, "data_ptr": torch.Tensor.data_ptr,
-                       "__array__": torch.Tensor.__array__, "__dlpack__": lambda t: t.__dlpack__()}.items():
+    for name, call in {
+        "numpy": torch.Tensor.numpy,
+        "tolist": torch.Tensor.tolist,
+        "data_ptr": torch.Tensor.data_ptr,
+        "__array__": torch.Tensor.__array__,
+        "__dlpack__": lambda t: t.__dlpack__(),
+    }.items():
         if world.rank != 0:
             continue
         try:
@@ -146,13 +166,21 @@ def memory(world, mesh):
             expect(False, f"{name} of a ShardTensor is refused")
         except TypeError as error:
             lines = str(error).split("\n")
-            expect(lines[0] == f"{name}: a ShardTensor has no memory of its own but blocks on the ranks of its mesh", f"{name}: {error}")
-            expect(lines[1] == f"  have  shape [{2 * world.size}, 3], placements {mh.placements(x)}", f"{name}: {error}")
+            expect(
+                lines[0] == f"{name}: a ShardTensor has no memory of its own but blocks on the ranks of its mesh",
+                f"{name}: {error}",
+            )
+            expect(
+                lines[1] == f"  have  shape [{2 * world.size}, 3], placements {mh.placements(x)}", f"{name}: {error}"
+            )
             expect(f"full_tensor(x).{name}" in lines[2] and f"to_local(x).{name}" in lines[2], f"{name}: {error}")
     expect(mh.full_tensor(x).tolist() == [[1.0] * 3] * (2 * world.size), "tolist of the whole")
     block = mh.to_local(x)
     expect(block.data_ptr() > 0 and block.detach().tolist() == [[1.0] * 3] * 2, "the memory of a block")
-    expect(torch.ones(2).tolist() == [1.0, 1.0] and torch.Tensor.tolist.__doc__.strip().startswith("tolist()"), "plain tensors")
+    expect(
+        torch.ones(2).tolist() == [1.0, 1.0] and torch.Tensor.tolist.__doc__.strip().startswith("tolist()"),
+        "plain tensors",
+    )
 
 
 def errors(world, mesh):
@@ -192,6 +220,7 @@ def rank(world, folder):
 
 def errors_of_ranks():
     """An error of one rank ends the others, which wait in a collective, and keeps its type."""
+
     class Mine(Exception):
         pass
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the TorchScript files that script_features.lua writes (Y04) and compares outputs with those that Lua computed.
 usage: read_models.py FOLDER"""
+
 import sys
 import warnings
 from pathlib import Path
@@ -30,5 +31,8 @@ check("gradients", net.conv.weight.grad.abs().sum() > 0)
 # A model that was loaded, divided, trained for a step, and saved from its blocks.
 tuned = torch.jit.load(str(folder / "tuned.pt"))
 found = tuned(kept["x"])
-check(f"outputs of the tuned model: {(found - kept['tuned_y']).abs().max()}", torch.allclose(found, kept["tuned_y"], rtol=1e-10, atol=1e-12))
+check(
+    f"outputs of the tuned model: {(found - kept['tuned_y']).abs().max()}",
+    torch.allclose(found, kept["tuned_y"], rtol=1e-10, atol=1e-12),
+)
 print("all well")

@@ -45,7 +45,8 @@ end
 
 function checks.names_are_those_of_python()
   local net = load "vit.script"
-  assert(net:get_submodule("mlp.2"):class_name() == "Linear" and net.mlp[3] == net:get_submodule("mlp.2") and #net.mlp == 3)
+  assert(net:get_submodule("mlp.2"):class_name() == "Linear" and net.mlp[3] == net:get_submodule("mlp.2")
+      and #net.mlp == 3)
   assert(net:get_parameter("attention.qkv.weight").shape[1] == 24)
   local control, count = load "control.script", 0
   for _ in control:named_parameters() do count = count + 1 end
@@ -156,7 +157,8 @@ function checks.exported_arguments_branches_and_buffers()
   local net = mh.export.load(folder .. "/exported.pt2")
   for number = 0, 1 do
     local kept = exported_inputs(number)
-    for _, place in ipairs {function(x) return x end, function(x) return mh.distribute_tensor(x, mesh, {mh.Shard(0)}) end} do
+    for _, place in ipairs {function(x) return x end, function(x) return mh.distribute_tensor(x, mesh,
+        {mh.Shard(0)}) end} do
       local u, v, calls = place(kept.u), place(kept.v), whole(net.calls:clone())
       local y, rest = net({u = u, v = v}, {u, v}, 3.0, {shift = mh.ones(6):double()})
       testing.assert_close(whole(y), kept.y)
@@ -171,7 +173,8 @@ end
 function checks.exported_shapes_and_errors()
   local net, kept = mh.export.load(folder .. "/exported.pt2"), exported_inputs(0)
   local function call(u, v, scale) return net({u = u, v = v}, {u, v}, scale or 3.0, {shift = mh.ones(6):double()}) end
-  check_error("'fields_u' has 65 in dim 0\n2 to 64\ndynamic_shapes", call, mh.zeros(65, 6):double(), mh.zeros(65, 6):double())
+  check_error("'fields_u' has 65 in dim 0\n2 to 64\ndynamic_shapes", call, mh.zeros(65, 6):double(),
+      mh.zeros(65, 6):double())
   check_error("'fields_u' has 7 in dim 1, the program was exported for 6", call, mh.zeros(5, 7):double(), kept.v)
   check_error("'fields_v' has 5 in dim 0, which must be 4 as another dim", call, mh.zeros(4, 6):double(), kept.v)
   check_error("'scale' is 2., the program was exported for 3. alone", call, kept.u, kept.v, 2.0)
@@ -217,15 +220,16 @@ function checks.errors_name_the_line_of_the_model()
     check_error("script_features.lua\nmake_models.py:\nx.view(7, 77)\nin    inner (Inner) of Several", several,
       {u = input, v = input}, {input, 3})
   end
-  check_error("channels\nnn/modules/conv.py\nin    a (Conv2d) of UNet\nmake_models.py:\nself.n1(self.a(x))", load "unet.script",
-    rows(mh.zeros(2, 3, 8, 8):double()))
+  check_error("channels\nnn/modules/conv.py\nin    a (Conv2d) of UNet\nmake_models.py:\nself.n1(self.a(x))",
+    load "unet.script", rows(mh.zeros(2, 3, 8, 8):double()))
   check_error("'fields', entry 'v' must be Tensor, got 3", several, {u = x, v = 3}, {x, 3})
   check_error("Several:forward takes 3 arguments, got 4", several, {u = x, v = x}, {x, 3}, 1.0, 5)
   check_error("no method 'thrice'; did you mean 'twice'?", several.call_method, several, "thrice")
   check_error("forked.pt' starts threads of its own (prim::fork)", load, "forked")
   check_error("state.pt' holds no TorchScript module\ntorch.jit.script(net).save(path)", load, "state")
   check_error("jit.load: no file", load, "none")
-  check_error("'fc1' is part of the TorchScript program\nmh.patch", function() load("mlp.script").fc1 = mh.nn.Linear(2, 9) end)
+  check_error("'fc1' is part of the TorchScript program\nmh.patch",
+      function() load("mlp.script").fc1 = mh.nn.Linear(2, 9) end)
   local net = load "unet.script"
   net.mid:register_forward_hook(function() error("from a hook") end)
   check_error("from a hook\nin    mid (Conv2d) of UNet\nmake_models.py:\nself.mid(b)", net, rows(field()))
@@ -246,7 +250,8 @@ local function train_in_two_runs()
   if mode == "save" then return mh.checkpoint.save(path, {model = net, optimizer = optimizer}) end
   local expected = load "unet.reference"
   for name, tensor in net:state_dict() do
-    testing.assert_close(whole(tensor), expected:get_buffer("end__" .. name:gsub("%.", "__")), {rtol = 1e-10, atol = 1e-10})
+    testing.assert_close(whole(tensor), expected:get_buffer("end__" .. name:gsub("%.", "__")),
+        {rtol = 1e-10, atol = 1e-10})
   end
 end
 

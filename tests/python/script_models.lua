@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Models that Python saved, on blocks: TorchScript (Y01) and torch.export (Y02). Output, gradients and five steps of AdamW are those of Python's plain run.
+-- Models that Python saved, on blocks: TorchScript (Y01) and torch.export (Y02). Output, gradients and five steps of
+-- AdamW are those of Python's plain run.
 -- usage: script_models.lua -- FOLDER PARTS PART: the cases whose number leaves PART when divided by PARTS
 local mh = require "moonhalo"
 
@@ -77,7 +78,9 @@ local function train(what, name, net, x0, place)
     optimizer:step()
   end
   check_same(what .. ": the losses", mh.stack(losses), expected.losses)
-  for key, tensor in net:state_dict() do check_same(what .. ": " .. key .. " at the end", tensor, expected["end." .. key]) end
+  for key, tensor in net:state_dict() do
+    check_same(what .. ": " .. key .. " at the end", tensor, expected["end." .. key])
+  end
 end
 
 local number, ran = 0, 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of the compiled module (_moonhalo.pyi) have its names and arguments, every public name has a docstring (Y05).
-usage: stubs.py FOLDER_OF_THE_MODULE"""
+"""The types of the compiled module (_moonhalo.pyi) have its names and arguments, every public name has a docstring
+(Y05). usage: stubs.py FOLDER_OF_THE_MODULE"""
+
 import ast
 import re
 import sys
@@ -20,17 +21,25 @@ def arguments_of(node):
 def arguments_in(function):
     """Those of pybind11's signature, the first line of the docstring."""
     line = (function.__doc__ or "").split("\n", 1)[0]
-    return [name for name in re.findall(r"(\w+): ", line[line.find("("):].rsplit("->", 1)[0]) if name != "self"]
+    return [name for name in re.findall(r"(\w+): ", line[line.find("(") :].rsplit("->", 1)[0]) if name != "self"]
 
 
 def check(where, node, function):
     ours, theirs = arguments_of(node), arguments_in(function)
-    if "overload" not in [getattr(one, "id", "") for one in node.decorator_list] and not node.name.startswith("__") and ours != theirs:
+    if (
+        "overload" not in [getattr(one, "id", "") for one in node.decorator_list]
+        and not node.name.startswith("__")
+        and ours != theirs
+    ):
         problems.append(f"{where}: the stub has {ours}, the module {theirs}")
 
 
 tree = ast.parse((Path(moonhalo.__file__).with_name("_moonhalo.pyi")).read_text())
-stubs = {node.name: node for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")}
+stubs = {
+    node.name: node
+    for node in tree.body
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")
+}
 here = {name for name in dir(_moonhalo) if not name.startswith("_")}
 problems += [f"{name}: not in both" for name in here ^ set(stubs)]
 for name in here & set(stubs):

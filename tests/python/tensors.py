@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods, copies and pickles of ShardTensors, and meshes, as programs for DTensor use them (Y05)."""
+
 import copy
 import io
 import pickle
@@ -22,17 +23,26 @@ def refused(expect, what, kind, text, call):
 
 def methods(mesh, expect):
     x = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)]).requires_grad_()
-    begin = sum(ROWS[:mesh.rank])
-    mine = FULL[begin:begin + ROWS[mesh.rank]]
-    expect(isinstance(x, mh.ShardTensor) and isinstance(torch.nn.Parameter(x.detach()), mh.ShardTensor), "a ShardTensor")
+    begin = sum(ROWS[: mesh.rank])
+    mine = FULL[begin : begin + ROWS[mesh.rank]]
+    expect(
+        isinstance(x, mh.ShardTensor) and isinstance(torch.nn.Parameter(x.detach()), mh.ShardTensor), "a ShardTensor"
+    )
     expect(not isinstance(FULL, mh.ShardTensor) and not isinstance(3, mh.ShardTensor), "no ShardTensor")
     expect(x.placements == [mh.Shard(0, ROWS)] and x.device_mesh is mesh, "placements, device_mesh")
     expect(torch.equal(x.to_local(), mine) and torch.equal(x.full_tensor(), FULL), "to_local, full_tensor")
     whole = x.redistribute([mh.Replicate()])
     expect(torch.equal(x.redistribute(mesh, [mh.Shard(1)]).full_tensor(), FULL), "redistribute, of another mesh")
     expect(torch.equal(x.redistribute(placements=[mh.Shard(1)]).full_tensor(), FULL), "redistribute, by name")
-    expect(torch.equal(mh.ShardTensor.from_local(mine, mesh, [mh.Shard(0)]).full_tensor(), FULL), "ShardTensor.from_local")
-    expect(not any(hasattr(FULL, name) for name in ("to_local", "full_tensor", "redistribute", "placements", "device_mesh")), "plain")
+    expect(
+        torch.equal(mh.ShardTensor.from_local(mine, mesh, [mh.Shard(0)]).full_tensor(), FULL), "ShardTensor.from_local"
+    )
+    expect(
+        not any(
+            hasattr(FULL, name) for name in ("to_local", "full_tensor", "redistribute", "placements", "device_mesh")
+        ),
+        "plain",
+    )
     refused(expect, "a plain tensor", AttributeError, "plain tensor", lambda: FULL.to_local())
     refused(expect, "ShardTensor()", TypeError, "distribute_tensor", lambda: mh.ShardTensor(FULL))
     refused(expect, "redistribute()", TypeError, "no placements", lambda: x.redistribute())
@@ -44,11 +54,17 @@ def methods(mesh, expect):
     expect(torch.equal(y.grad.full_tensor(), torch.full_like(FULL, 6)), "grad_placements")
 
     whole = whole.detach()
-    expect(whole.tolist() == FULL.tolist() and whole.data_ptr() == whole.to_local().data_ptr() > 0, "memory of a Replicate")
+    expect(
+        whole.tolist() == FULL.tolist() and whole.data_ptr() == whole.to_local().data_ptr() > 0, "memory of a Replicate"
+    )
     expect(torch.equal(torch.from_dlpack(whole), FULL), "__dlpack__ of a Replicate")
     try:
         import numpy
-        expect(numpy.array_equal(whole.numpy(), FULL.numpy()) and numpy.asarray(whole).shape == (11, 2), "numpy of a Replicate")
+
+        expect(
+            numpy.array_equal(whole.numpy(), FULL.numpy()) and numpy.asarray(whole).shape == (11, 2),
+            "numpy of a Replicate",
+        )
     except ImportError:
         pass
     refused(expect, "tolist of a sum", TypeError, "full_tensor(x).tolist", lambda: x.detach().sum().tolist())
@@ -58,17 +74,33 @@ def placements(expect):
     cut, sum_ = mh.Shard(0, [2, 1]), mh.Partial("max")
     expect(isinstance(cut, mh.Shard) and isinstance(cut, mh.Placement) and not isinstance(cut, mh.Replicate), "Shard")
     expect(isinstance(sum_, mh.Partial) and sum_.reduce_op == "max" and not isinstance(sum_, mh.Shard), "Partial")
-    expect(isinstance(mh.Stored(0), mh.Stored) and isinstance(mh.Stored(0), mh.Shard) and not isinstance(cut, mh.Stored), "Stored")
-    expect(cut.is_shard() and cut.is_shard(0) and not cut.is_shard(1) and cut.dim == 0 and cut.sizes == [2, 1], "is_shard")
+    expect(
+        isinstance(mh.Stored(0), mh.Stored) and isinstance(mh.Stored(0), mh.Shard) and not isinstance(cut, mh.Stored),
+        "Stored",
+    )
+    expect(
+        cut.is_shard() and cut.is_shard(0) and not cut.is_shard(1) and cut.dim == 0 and cut.sizes == [2, 1], "is_shard"
+    )
     expect(cut == mh.Shard(0, [2, 1]) != mh.Shard(0) and {cut: 1}[mh.Shard(0, [2, 1])] == 1 and cut != 3, "equality")
     expect(copy.deepcopy(cut) == cut and not isinstance(0, mh.Shard), "copy of a placement")
 
 
 def meshes(world, mesh, expect):
-    expect(mesh.ndim == 1 and mesh.mesh_dim_names == ("rows",) and mesh.device_type == "cpu" and mesh.get_coordinate() == [world.rank], "mesh")
+    expect(
+        mesh.ndim == 1
+        and mesh.mesh_dim_names == ("rows",)
+        and mesh.device_type == "cpu"
+        and mesh.get_coordinate() == [world.rank],
+        "mesh",
+    )
     expect(mesh.get_local_rank() == mesh.get_local_rank("rows") == mesh.get_rank() == world.rank, "ranks of a mesh")
     group = mesh.get_group()
-    expect(group.size == 3 and group.rank == world.rank and mesh.get_group(0).size == 3 == mesh.size("rows") == mesh.size(-1), "groups")
+    expect(
+        group.size == 3
+        and group.rank == world.rank
+        and mesh.get_group(0).size == 3 == mesh.size("rows") == mesh.size(-1),
+        "groups",
+    )
     grid = mh.init_device_mesh(world, "cpu", [3, 1], ["domain", "data"])
     expect(grid["domain"].size() == 3 and grid["data"].size() == 1 and grid["domain", "data"].shape == [3, 1], "slices")
     expect(grid["domain"] is grid["domain"] and grid["data"].get_rank() == world.rank, "a slice is one object")
@@ -83,8 +115,12 @@ def stats_of(expect, mesh, world):
     x = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)])
     x.full_tensor()
     after = world.comm_stats()
-    expect(after["by_kind"]["all_gather"]["calls"] + after["by_kind"]["exchange"]["calls"] > before["by_kind"]["all_gather"]["calls"]
-           + before["by_kind"]["exchange"]["calls"] and after["calls"] > before["calls"], f"comm_stats: {before} {after}")
+    expect(
+        after["by_kind"]["all_gather"]["calls"] + after["by_kind"]["exchange"]["calls"]
+        > before["by_kind"]["all_gather"]["calls"] + before["by_kind"]["exchange"]["calls"]
+        and after["calls"] > before["calls"],
+        f"comm_stats: {before} {after}",
+    )
     (x * 2).sum().item()
     expect(world.comm_stats(reset=True)["by_operator"]["aten::mul.Tensor"]["calls"] >= 1, "comm_stats by operator")
     expect(world.comm_stats()["by_operator"] == {}, "comm_stats, reset")
@@ -105,17 +141,29 @@ def copies(mesh, expect):
     net = Masked(mesh)
     net(0.1).sum().backward()
     for what, new in {"deepcopy": copy.deepcopy(net), "AveragedModel": AveragedModel(net).module}.items():
-        expect(new.weight.placements == net.weight.placements and new.mask.placements == net.mask.placements, f"{what}: placements")
-        expect(isinstance(new.weight, torch.nn.Parameter) and new.weight.requires_grad and new.tied is new.weight, f"{what}: parameter")
+        expect(
+            new.weight.placements == net.weight.placements and new.mask.placements == net.mask.placements,
+            f"{what}: placements",
+        )
+        expect(
+            isinstance(new.weight, torch.nn.Parameter) and new.weight.requires_grad and new.tied is new.weight,
+            f"{what}: parameter",
+        )
         with torch.no_grad():
             new.weight.zero_()
             new.mask.zero_()
-        expect(torch.equal(net.weight.full_tensor(), FULL) and torch.equal(net.mask.full_tensor(), 1 + FULL), f"{what}: own memory")
+        expect(
+            torch.equal(net.weight.full_tensor(), FULL) and torch.equal(net.mask.full_tensor(), 1 + FULL),
+            f"{what}: own memory",
+        )
     leaf = mh.distribute_tensor(FULL, mesh, [mh.Shard(1)]).requires_grad_()
     leaf.square().sum().backward()
     leaf.note = ["kept"]
     first, second = copy.deepcopy([leaf, leaf])
-    expect(first is second and first.requires_grad and first.grad is not leaf.grad and first.note == ["kept"] != [], "deepcopy of a leaf")
+    expect(
+        first is second and first.requires_grad and first.grad is not leaf.grad and first.note == ["kept"] != [],
+        "deepcopy of a leaf",
+    )
     expect(torch.equal(first.grad.full_tensor(), 2 * FULL) and first.note is not leaf.note, "deepcopy of a gradient")
     total = leaf.detach().sum(0, keepdim=True)
     expect(torch.equal(copy.deepcopy(total).full_tensor(), FULL.sum(0, keepdim=True)), "deepcopy of a sum")
@@ -153,23 +201,36 @@ def pickles(mesh, expect):
     torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict()}, stored)
     stored.seek(0)
     saved = torch.load(stored)
-    expect(all(type(one) is torch.Tensor and not isinstance(one, mh.ShardTensor) for one in saved["net"].values()), "torch.save: plain")
+    expect(
+        all(type(one) is torch.Tensor and not isinstance(one, mh.ShardTensor) for one in saved["net"].values()),
+        "torch.save: plain",
+    )
     expect(torch.equal(saved["net"]["weight"], net.weight.full_tensor().detach()), "torch.save: values")
     moment = saved["optimizer"]["state"][0]["exp_avg"]
-    expect(torch.equal(moment, optimizer.state[net.weight]["exp_avg"].full_tensor()), "torch.save: states of an optimizer")
+    expect(
+        torch.equal(moment, optimizer.state[net.weight]["exp_avg"].full_tensor()), "torch.save: states of an optimizer"
+    )
     # Into another model with other blocks; both then train in the same way.
     new = Masked(mesh)
     new.weight = new.tied = torch.nn.Parameter(mh.distribute_tensor(0 * FULL, mesh, [mh.Shard(1)]))
     again = optimizer_of(new)
     again.load_state_dict(saved["optimizer"])
-    expect(new.load_state_dict(saved["net"]).missing_keys == [] and new.weight.placements[0].is_shard(1), "load_state_dict")
+    expect(
+        new.load_state_dict(saved["net"]).missing_keys == [] and new.weight.placements[0].is_shard(1), "load_state_dict"
+    )
     for one, steps in ((net, optimizer), (new, again)):
         steps.zero_grad()
         one(0.1).sum().backward()
         steps.step()
-    expect(torch.allclose(new.weight.full_tensor(), net.weight.full_tensor(), rtol=1e-12), "load_state_dict of an optimizer")
+    expect(
+        torch.allclose(new.weight.full_tensor(), net.weight.full_tensor(), rtol=1e-12),
+        "load_state_dict of an optimizer",
+    )
     whole = pickle.loads(pickle.dumps(net))
-    expect(type(whole.weight) is torch.nn.Parameter and whole.weight is whole.tied and whole.weight.requires_grad, "pickle of a module")
+    expect(
+        type(whole.weight) is torch.nn.Parameter and whole.weight is whole.tied and whole.weight.requires_grad,
+        "pickle of a module",
+    )
     expect(torch.equal(whole.mask, 1 + FULL) and not isinstance(whole.weight, mh.ShardTensor), "pickle of a buffer")
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile, torch.func and forward mode with ShardTensors, beside plain tensors (Y05)."""
+
 import warnings
 
 import moonhalo as mh
@@ -16,7 +17,9 @@ def net():
     made = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(), torch.nn.LayerNorm(3)).double()
     with torch.no_grad():
         for number, parameter in enumerate(made.parameters()):
-            parameter.copy_(torch.arange(parameter.numel(), dtype=torch.float64).add(number).cos().reshape(parameter.shape))
+            parameter.copy_(
+                torch.arange(parameter.numel(), dtype=torch.float64).add(number).cos().reshape(parameter.shape)
+            )
     return made
 
 
@@ -39,7 +42,9 @@ PROGRAMS = {
     "vmap over columns": lambda x: vmap(lambda t: t.softmax(0), in_dims=1, out_dims=1)(x),
     "jacrev": lambda x: jacrev(lambda t: t.square().sum(0))(x),
     "double backward": lambda x: torch.autograd.functional.jvp(lambda t: t.softmax(0) @ WEIGHT, x, x)[1],
-    "a gradient for each sample": lambda x: vmap(grad(lambda w, row: (w @ row).sin().sum()), in_dims=(None, 0))(WEIGHT, x),
+    "a gradient for each sample": lambda x: vmap(grad(lambda w, row: (w @ row).sin().sum()), in_dims=(None, 0))(
+        WEIGHT, x
+    ),
 }
 FORWARD = {
     "jvp": lambda x: jvp(lambda t: t.softmax(0) @ WEIGHT, (x,), (2 * x,))[1],
@@ -91,17 +96,30 @@ def compiled(mesh, expect, world):
     def decorated(t):
         return function(t, {"y": 1.0}) * 3
 
-    calls = {"a module": lambda t: made(t), "a function": lambda t: function(t, {"y": t}), "module.compile": lambda t: inplace(t),
-             "a divided module": lambda t: divided(t), "a decorator": lambda t: decorated(t)}
+    calls = {
+        "a module": lambda t: made(t),
+        "a function": lambda t: function(t, {"y": t}),
+        "module.compile": lambda t: inplace(t),
+        "a divided module": lambda t: divided(t),
+        "a decorator": lambda t: decorated(t),
+    }
     plain = net()
-    expected = {"a module": plain(FULL), "a function": 3 * FULL, "module.compile": plain(FULL), "a divided module": plain(FULL),
-                "a decorator": 3 * (2 * FULL + 1)}
+    expected = {
+        "a module": plain(FULL),
+        "a function": 3 * FULL,
+        "module.compile": plain(FULL),
+        "a divided module": plain(FULL),
+        "a decorator": 3 * (2 * FULL + 1),
+    }
     for name, call in calls.items():
         y = call(x)
         expect(mh.is_shard_tensor(y) and same(y, expected[name]) and not seen, f"torch.compile of {name}")
     made(x).square().sum().backward()
     plain(FULL).square().sum().backward()
-    expect(same([one.grad for one in made.parameters()], [one.grad for one in plain.parameters()]), "torch.compile: gradients")
+    expect(
+        same([one.grad for one in made.parameters()], [one.grad for one in plain.parameters()]),
+        "torch.compile: gradients",
+    )
     for rank in range(world.size):
         world.barrier()
         if rank == world.rank:

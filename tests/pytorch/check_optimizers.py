@@ -2,6 +2,7 @@
 """Optimizers of PyTorch after five steps, saved and continued by SCRIPT on one and three ranks (Y03).
 
 check_optimizers.py PROGRAM SCRIPT"""
+
 import json
 import os
 import pathlib
@@ -15,8 +16,11 @@ program, script = sys.argv[1:3]
 torch.manual_seed(1)
 x, y = torch.randn(11, 5, dtype=torch.float64), torch.randn(11, 2, dtype=torch.float64)
 KINDS = {
-    "SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"lr": 1e-2, "amsgrad": True}, "AdamW": {"lr": 1e-2, "weight_decay": 0.1},
-    "RMSprop": {"lr": 1e-2, "centered": True, "momentum": 0.5}, "Adagrad": {"lr": 1e-1, "lr_decay": 0.1},
+    "SGD": {"lr": 0.1, "momentum": 0.9},
+    "Adam": {"lr": 1e-2, "amsgrad": True},
+    "AdamW": {"lr": 1e-2, "weight_decay": 0.1},
+    "RMSprop": {"lr": 1e-2, "centered": True, "momentum": 0.5},
+    "Adagrad": {"lr": 1e-1, "lr_decay": 0.1},
 }
 
 
@@ -43,8 +47,14 @@ with tempfile.TemporaryDirectory() as folder:
             path = f"{name}{turned}.ckpt"
             torch.save({"state_dict": net.state_dict(), "optimizer_states": [optimizer.state_dict()]}, path)
             train(net, optimizer, 3)
-            cases.append({"file": path, "name": name, "names": names if turned else None,
-                          "after": {key: value.tolist() for key, value in net.state_dict().items()}})
+            cases.append(
+                {
+                    "file": path,
+                    "name": name,
+                    "names": names if turned else None,
+                    "after": {key: value.tolist() for key, value in net.state_dict().items()},
+                }
+            )
     pathlib.Path("cases.json").write_text(json.dumps({"cases": cases, "x": x.tolist(), "y": y.tolist()}))
     torch.save(torch.optim.SGD([torch.ones(1)], maximize=True).state_dict(), "maximize.pt")
     for ranks in ("1", "3"):

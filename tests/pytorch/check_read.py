@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that Python's torch.save wrote, read on one and three ranks (Y03).
 
-check_read.py PROGRAM SCRIPT: makes the files in a folder of its own, with a list of what is in them, and runs SCRIPT there."""
+check_read.py PROGRAM SCRIPT: makes the files in a folder of its own, with a list of what is in them, and runs SCRIPT
+there."""
+
 import argparse
 import collections
 import datetime
@@ -32,8 +34,15 @@ def numbers(tensor):
 
 
 def expect(file, path, tensor):
-    cases.append({"file": file, "path": path, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape),
-                  "values": numbers(tensor)})
+    cases.append(
+        {
+            "file": file,
+            "path": path,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "values": numbers(tensor),
+        }
+    )
 
 
 class Config:
@@ -68,9 +77,18 @@ def save_models():
     torch.save(net, "module.pt")
     config = Config()
     config.rate = 1e-3
-    torch.save({"epoch": 3, "state_dict": net.state_dict(), "optimizer_states": [optimizer.state_dict()], "config": config,
-                "hyper_parameters": argparse.Namespace(rate=1e-3, path=pathlib.Path("/a"), when=datetime.timedelta(3)),
-                "function": functools.partial(print, 1), "scheduler": None}, "lightning.ckpt")
+    torch.save(
+        {
+            "epoch": 3,
+            "state_dict": net.state_dict(),
+            "optimizer_states": [optimizer.state_dict()],
+            "config": config,
+            "hyper_parameters": argparse.Namespace(rate=1e-3, path=pathlib.Path("/a"), when=datetime.timedelta(3)),
+            "function": functools.partial(print, 1),
+            "scheduler": None,
+        },
+        "lightning.ckpt",
+    )
     for name, tensor in net.state_dict().items():
         expect("lightning.ckpt", ["state_dict", name], tensor)
     for key, state in optimizer.state_dict()["state"].items():
@@ -104,10 +122,18 @@ def save_tensors():
     base = torch.arange(60.0).reshape(3, 4, 5)
     ints = torch.arange(-3, 9).reshape(3, 4)
     named = {
-        "view": base.transpose(0, 2)[1:], "steps": base[:, ::2, 1:4:2], "expanded": base[:, :1].expand(3, 6, 5),
-        "same": base, "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "no_dims_view": base[1, 2, 3],
-        "parameter": torch.nn.Parameter(base.clone()), "complex": torch.complex(base, -base), "conj": torch.complex(base, base).conj(),
-        "negative": torch.complex(base, base).conj().imag, "double_complex": torch.complex(base.double(), base.double()),
+        "view": base.transpose(0, 2)[1:],
+        "steps": base[:, ::2, 1:4:2],
+        "expanded": base[:, :1].expand(3, 6, 5),
+        "same": base,
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "no_dims_view": base[1, 2, 3],
+        "parameter": torch.nn.Parameter(base.clone()),
+        "complex": torch.complex(base, -base),
+        "conj": torch.complex(base, base).conj(),
+        "negative": torch.complex(base, base).conj().imag,
+        "double_complex": torch.complex(base.double(), base.double()),
     }
     for name in ("float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "float8_e4m3fn", "float8_e5m2"):
         named[name] = ints.to(getattr(torch, name))
@@ -118,8 +144,10 @@ def save_tensors():
         expect("tensors.pt", [name], tensor)
     torch.save(base.t_() if base.dim() == 2 else base[1], "single.pt")
     expect("single.pt", [], base[1])
-    blocks = {f"{order}{dims}": torch.randn(11, 7, 5).permute(permutation)
-              for dims, (order, permutation) in enumerate([("row", (0, 1, 2)), ("turned", (2, 0, 1)), ("swapped", (1, 0, 2))])}
+    blocks = {
+        f"{order}{dims}": torch.randn(11, 7, 5).permute(permutation)
+        for dims, (order, permutation) in enumerate([("row", (0, 1, 2)), ("turned", (2, 0, 1)), ("swapped", (1, 0, 2))])
+    }
     blocks["gaps"] = torch.randn(11, 14, 5)[:, ::2]
     torch.save(blocks, "blocks.pt")
     for name, tensor in blocks.items():
@@ -131,14 +159,38 @@ def save_tensors():
 def save_values():
     cycle = [1]
     cycle.append(cycle)
-    torch.save({
-        "none": None, "yes": True, "no": False, "small": 7, "negative": -123456, "large": 2**62, "huge": 2**100, "number": -0.1,
-        "text": "ü✓", "bytes": b"\x00\xff\x80a", "long": "x" * 300, "list": [1, None, [2.5, "a"]], "tuple": (1, (2, 3)), "set": {5},
-        "frozen": frozenset([6]), "size": torch.Size([2, 3]), "dtype": torch.bfloat16, "device": torch.device("cuda", 1),
-        "ordered": collections.OrderedDict([("z", 1), ("a", 2), ("m", 3)]), "default": collections.defaultdict(list, {"k": [1]}),
-        "by_number": {0: "zero", 7: "seven", True: "true"}, "by_pair": {(1, 2): 3}, "cycle": cycle, "class": Config,
-        "complex": 1 + 2j, "empty": [], "range": range(3),
-    }, "values.pt")
+    torch.save(
+        {
+            "none": None,
+            "yes": True,
+            "no": False,
+            "small": 7,
+            "negative": -123456,
+            "large": 2**62,
+            "huge": 2**100,
+            "number": -0.1,
+            "text": "ü✓",
+            "bytes": b"\x00\xff\x80a",
+            "long": "x" * 300,
+            "list": [1, None, [2.5, "a"]],
+            "tuple": (1, (2, 3)),
+            "set": {5},
+            "frozen": frozenset([6]),
+            "size": torch.Size([2, 3]),
+            "dtype": torch.bfloat16,
+            "device": torch.device("cuda", 1),
+            "ordered": collections.OrderedDict([("z", 1), ("a", 2), ("m", 3)]),
+            "default": collections.defaultdict(list, {"k": [1]}),
+            "by_number": {0: "zero", 7: "seven", True: "true"},
+            "by_pair": {(1, 2): 3},
+            "cycle": cycle,
+            "class": Config,
+            "complex": 1 + 2j,
+            "empty": [],
+            "range": range(3),
+        },
+        "values.pt",
+    )
     torch.save({"weight": torch.ones(2), "harm": Evil("touch harmed")}, "evil.pt")
 
 
@@ -151,6 +203,7 @@ def save_numpy():
     def function(module, name):
         def call(*_):
             raise AssertionError("called")
+
         call.__module__, call.__qualname__, call.__name__ = module, name, name
         setattr(modules[module], name, call)
         return call
@@ -172,8 +225,15 @@ def save_numpy():
     raw = bytes(data.untyped_storage().tolist())
     plain = Reduced(reconstruct, (array, (0,), b"b"), (1, (2, 3), f8, False, raw))
     turned = Reduced(reconstruct, (array, (0,), b"b"), (1, (2, 3), f8, True, raw))
-    torch.save({"plain": plain, "turned": turned, "scalar": Reduced(scalar, (f8, raw[8:16])),
-                "objects": Reduced(reconstruct, (array, (0,), b"b"), (1, (1,), objects, False, [None]))}, "numpy.pt")
+    torch.save(
+        {
+            "plain": plain,
+            "turned": turned,
+            "scalar": Reduced(scalar, (f8, raw[8:16])),
+            "objects": Reduced(reconstruct, (array, (0,), b"b"), (1, (1,), objects, False, [None])),
+        },
+        "numpy.pt",
+    )
     for name in modules:
         del sys.modules[name]
     expect("numpy.pt", ["plain"], data.reshape(2, 3))

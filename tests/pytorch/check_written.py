@@ -2,6 +2,7 @@
 """Files of mh.save_pt, opened by torch.load with its default settings (Y04).
 
 check_written.py PROGRAM SCRIPT: SCRIPT writes the files into a folder of its own."""
+
 import collections
 import math
 import subprocess
@@ -16,7 +17,9 @@ program, script = sys.argv[1:3]
 
 def check_values(values):
     assert values["none"] == [1, None, 2] and values["yes"] is True and values["no"] is False
-    assert values["small"] == -5 and values["large"] == 1 << 62 and values["number"] == 0.1 and values["inf"] == math.inf
+    assert (
+        values["small"] == -5 and values["large"] == 1 << 62 and values["number"] == 0.1 and values["inf"] == math.inf
+    )
     assert values["text"] == "ü✓" and values["bytes"] == b"\xff\0a"
     assert values["list"] == [1, [2, "x"], {"key": 3}] and values["by_number"] == {0: "zero", 7: "seven"}
     tensors, base = values["tensors"], torch.arange(12.0).reshape(3, 4)
@@ -25,8 +28,21 @@ def check_values(values):
     assert tensors["scalar"].item() == 2.5 and tensors["empty"].shape == (0, 3)
     assert torch.equal(tensors["complex"], torch.complex(base, -base))
     assert torch.equal(tensors["conj"].resolve_conj(), torch.complex(base, -base))
-    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "uint16",
-                 "uint32", "uint64"):
+    for name in (
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+        "uint16",
+        "uint32",
+        "uint64",
+    ):
         dtype = getattr(torch, name)
         assert tensors[name].dtype == dtype and torch.equal(tensors[name].double(), base.to(dtype).double()), name
 

@@ -42,9 +42,12 @@ local function refused(opt, state, options, ...)
   for _, part in ipairs {...} do assert(message:find(part, 1, true), message) end
 end
 refused(mh.optim.Adam(net:parameters(), {lr = 1}), good, nil, "that of another optimizer", "fix   make mh.optim.AdamW")
-refused(mh.optim.AdamW({net[0].weight}, {lr = 1}), good, nil, "other parameters\n  have  4 in the state, 1 in the optimizer")
+refused(mh.optim.AdamW({net[0].weight}, {lr = 1}), good, nil,
+    "other parameters\n  have  4 in the state, 1 in the optimizer")
 refused(mh.optim.AdamW(net:parameters(), {lr = 1}), good.state, nil, "not a state_dict() of an optimizer")
 refused(net, good, nil, "the first argument is not an optimizer")
 refused(mh.optim.AdamW(net:parameters(), {lr = 1}), good, {names = {"a"}}, "names need the module")
-refused(mh.optim.AdamW(net:parameters(), {lr = 1}), good, {names = {"a"}, module = net}, "parameter 0 of the state is not")
-refused(mh.optim.SGD({mh.ones{1}}, {lr = 1}), mh.load(folder .. "/maximize.pt"), nil, "SGD here has no option 'maximize'")
+refused(mh.optim.AdamW(net:parameters(), {lr = 1}), good, {names = {"a"}, module = net},
+    "parameter 0 of the state is not")
+refused(mh.optim.SGD({mh.ones{1}}, {lr = 1}), mh.load(folder .. "/maximize.pt"), nil,
+    "SGD here has no option 'maximize'")

@@ -39,11 +39,13 @@ end
 local values = load_once "values.pt"
 testing.assert_equal({values.none, values.yes, values.no, values.small, values.negative, values.large},
   {nil, true, false, 7, -123456, 1 << 62})
-testing.assert_equal({values.number, values.text, values.bytes, values.long}, {-0.1, "ü✓", "\0\xff\x80a", ("x"):rep(300)})
+testing.assert_equal({values.number, values.text, values.bytes, values.long},
+    {-0.1, "ü✓", "\0\xff\x80a", ("x"):rep(300)})
 testing.assert_equal({values.huge.python, #values.huge.bytes}, {"int", 13})
 assert(values.list[2] == mh.none)
 testing.assert_equal({values.list[1], values.list[3], #values.list}, {1, {2.5, "a"}, 3})
-testing.assert_equal({values.tuple, values.set, values.frozen, values.size, values.empty}, {{1, {2, 3}}, {5}, {6}, {2, 3}, {}})
+testing.assert_equal({values.tuple, values.set, values.frozen, values.size, values.empty},
+    {{1, {2, 3}}, {5}, {6}, {2, 3}, {}})
 testing.assert_equal({values.dtype, values.device}, {"bfloat16", "cuda:1"})
 local order = {}
 for key in values.ordered do order[#order + 1] = key end
@@ -75,8 +77,8 @@ testing.assert_equal(load_once("numpy.pt").objects.python, "numpy.core.multiarra
 local function network() return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 2, 1)) end
 local wanted = network()
 wanted:load_state_dict(load_once "state2.pt")
-for _, given in ipairs {load_once "module.pt", load_once("lightning.ckpt").state_dict, load_once("zip.mdlus").state_dict,
-    load_once("tar.mdlus").state_dict} do
+for _, given in ipairs {load_once "module.pt", load_once("lightning.ckpt").state_dict,
+    load_once("zip.mdlus").state_dict, load_once("tar.mdlus").state_dict} do
   local net = network()
   net:load_state_dict(given)
   for name, tensor in net:state_dict() do assert(mh.equal(tensor, wanted:state_dict()[name]), name) end

@@ -20,7 +20,8 @@ for name, tensor in mh.load(file "again.pt") do assert(mh.equal(tensor, net:stat
 
 local base = mh.arange(12):to("float32"):reshape{3, 4}
 local values = {
-  none = {1, mh.none, 2}, yes = true, no = false, small = -5, large = 1 << 62, number = 0.1, text = "ü✓", bytes = "\xff\0a",
+  none = {1, mh.none, 2}, yes = true, no = false, small = -5, large = 1 << 62, number = 0.1, text = "ü✓",
+  bytes = "\xff\0a",
   list = {1, {2, "x"}, {key = 3}}, by_number = {[0] = "zero", [7] = "seven"}, empty = {}, inf = math.huge,
   tensors = {turned = base:t(), again = {base, base}, scalar = mh.tensor(2.5), empty = mh.empty{0, 3},
     complex = mh.complex(base, -base), conj = mh.complex(base, base):conj()},
@@ -47,7 +48,8 @@ local refused = {
   {{[base] = 1}, "has a key that is not a string, a number or a boolean"},
 }
 for i, case in ipairs(refused) do
-  local message = testing.assert_error(function() mh.save_pt(file "refused.pt", case[1]) end, "save_pt: '" .. file "refused.pt")
+  local message = testing.assert_error(function() mh.save_pt(file "refused.pt", case[1]) end, "save_pt: '"
+      .. file "refused.pt")
   assert(message:find(case[2], 1, true) and message:find("\n  fix   ", 1, true), i .. message)
 end
 assert(not mh.files.exists(file "refused.pt"))

@@ -24,14 +24,23 @@ def has(text, *parts):
 def check_names():
     """By whole names, by last words, as scripts call an object, and by letters of another case."""
     for word in ("mh.nn.Conv2d", "nn.Conv2d", "Conv2d", "conv2D"):
-        has(run(["help", word]), "mh.nn.Conv2d(in_channels, out_channels, kernel_size", "  returns     Module", "  example\n")
+        has(
+            run(["help", word]),
+            "mh.nn.Conv2d(in_channels, out_channels, kernel_size",
+            "  returns     Module",
+            "  example\n",
+        )
     for word in ("x:redistribute", "Tensor:redistribute", "redistribute"):
         has(run(["help", word]), "x:redistribute(placements", "  collective  over x.mesh")
     assert "Conv2d" not in run(["help", "mh.nn.Linear"])
     has(run(["help", "DeviceMesh"]), "DeviceMesh:coordinate  ", "The number of ranks of the mesh")
     has(run(["help", "relu"]), "aten::relu(Tensor self) -> Tensor", "moonhalo ops relu")
     has(run(["help"]), "help --search WORDS", "mh.nn (", "Tensor (")
-    has(run(["help", "mh_open"]), "mh_status mh_open(const mh_options* options, mh_session** session);", "call mh_open(session, script, comm")
+    has(
+        run(["help", "mh_open"]),
+        "mh_status mh_open(const mh_options* options, mh_session** session);",
+        "call mh_open(session, script, comm",
+    )
     has(run(["help", "redistibute"], status=2), "no name 'redistibute'; did you mean 'redistribute'?")
 
 
@@ -44,22 +53,50 @@ def check_search():
 
 def check_repl():
     """By name, by the function itself, of a tensor, of a module, of an object; printed once for all ranks."""
-    lines = ['help "Conv2d"', "help(mh.nn.Conv2d)", "help(mh.rank)", "help(mh.ones{1}.to_local)", "help(mh.ones{2, 3})",
-             "help(mh.nn.Linear(2, 3))", "help(mh.Shard(0))"]
+    lines = [
+        'help "Conv2d"',
+        "help(mh.nn.Conv2d)",
+        "help(mh.rank)",
+        "help(mh.ones{1}.to_local)",
+        "help(mh.ones{2, 3})",
+        "help(mh.nn.Linear(2, 3))",
+        "help(mh.Shard(0))",
+    ]
     for ranks in ("1", "2"):
         said = run(["repl", "--ranks", ranks], "\n".join(lines) + "\n")
         assert said.count("mh.nn.Conv2d(in_channels") == 2, said
         assert said.count("mh.rank() -> integer") == 1, said
-        has(said, "x:to_local() -> Tensor", "Tensor float32 [2, 3]\n  mh.distribute_tensor", "mh.nn.Linear(in_features", "Placement:is_shard")
-    failed = subprocess.run([program, "repl"], input="help(3)\n", capture_output=True, text=True, timeout=300, check=False)
+        has(
+            said,
+            "x:to_local() -> Tensor",
+            "Tensor float32 [2, 3]\n  mh.distribute_tensor",
+            "mh.nn.Linear(in_features",
+            "Placement:is_shard",
+        )
+    failed = subprocess.run(
+        [program, "repl"], input="help(3)\n", capture_output=True, text=True, timeout=300, check=False
+    )
     has(failed.stderr, "help: the reference has no entry of 3")
 
 
 def lint(text):
-    """Lines that begin with ---@ have the forms that LuaLS reads, and options come before the function that takes them."""
-    forms = (r"---@meta \w+", r"---@class [\w.]+", r"---@field \w+\??( \S.*)", r"---@param (\w+\??|\.\.\.) \S.*", r"---@return \S.*", r"---@type \S+",
-             r"---@overload fun\(.*", r"---@operator \w+(\(.*\))?: \w+")
-    wrong = [line for line in text.splitlines() if line.startswith("---@") and not any(re.fullmatch(form, line) for form in forms)]
+    """Lines that begin with ---@ have the forms that LuaLS reads, and options come before the function that takes
+    them."""
+    forms = (
+        r"---@meta \w+",
+        r"---@class [\w.]+",
+        r"---@field \w+\??( \S.*)",
+        r"---@param (\w+\??|\.\.\.) \S.*",
+        r"---@return \S.*",
+        r"---@type \S+",
+        r"---@overload fun\(.*",
+        r"---@operator \w+(\(.*\))?: \w+",
+    )
+    wrong = [
+        line
+        for line in text.splitlines()
+        if line.startswith("---@") and not any(re.fullmatch(form, line) for form in forms)
+    ]
     assert not wrong, wrong[:5]
     classes = set(re.findall(r"---@class ([\w.]+)", text))
     assert set(re.findall(r"---@param options\? ([\w.]+)", text)) - {"table"} <= classes
@@ -70,9 +107,16 @@ def check_annotations(folder):
     run(["info", "--annotations", str(path)])
     text = path.read_text(encoding="utf-8")
     lint(text)
-    has(text, '---@field padding_mode? "zeros"|"reflect"|"replicate"|"circular"', "---@param options? mh.nn.Conv2d.options",
-        "function mh.nn.Conv2d(in_channels, out_channels, kernel_size, options) end", "function Tensor:redistribute(placements, options) end",
-        "function DeviceMesh:size(dim) end", "---@field shape integer[]", "---@return Tensor # shape and dtype of x")
+    has(
+        text,
+        '---@field padding_mode? "zeros"|"reflect"|"replicate"|"circular"',
+        "---@param options? mh.nn.Conv2d.options",
+        "function mh.nn.Conv2d(in_channels, out_channels, kernel_size, options) end",
+        "function Tensor:redistribute(placements, options) end",
+        "function DeviceMesh:size(dim) end",
+        "---@field shape integer[]",
+        "---@return Tensor # shape and dtype of x",
+    )
     script = Path(folder) / "parse.lua"
     script.write_text(f"assert(loadfile({str(path)!r}))\nprint('parsed')\n", encoding="utf-8")
     has(run(["run", str(script)]), "parsed")

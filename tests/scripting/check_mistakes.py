@@ -11,8 +11,9 @@ A script may begin with lines of directives:
     -- mpi: 3            also under MPIEXEC with so many ranks, where every rank may print the text
     -- options: --set width=8
     -- status: 1         of the program (this is the default)
-A script writes files into os.getenv("SCRATCH"), an empty folder of each run, which the text names SCRATCH; the tree is ROOT there.
-"""
+A script writes files into os.getenv("SCRATCH"), an empty folder of each run, which the text names SCRATCH; the tree is
+ROOT there."""
+
 import argparse
 import concurrent.futures
 import os
@@ -50,8 +51,15 @@ class Mistake:
         command = command + ["run", self.path.name] + self.options + (["--ranks", str(ranks)] if ranks > 1 else [])
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                done = subprocess.run(command, cwd=FOLDER, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                      timeout=LIMIT_S, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "SCRATCH": scratch})
+                done = subprocess.run(
+                    command,
+                    cwd=FOLDER,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=LIMIT_S,
+                    env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "SCRATCH": scratch},
+                )
             except subprocess.TimeoutExpired:
                 return None, f"nothing within {LIMIT_S} s\n"
         text = (done.stdout + done.stderr).replace(scratch, "SCRATCH").replace(str(ROOT), "ROOT")
@@ -68,8 +76,10 @@ class Mistake:
 
         def judge(how, status, text, same):
             if status != self.status or not same:
-                found.append(f"{self.path.name}, {how}: status {status}, expected {self.status}\n--- said\n{text}--- expected\n"
-                             f"{self.expected}---")
+                found.append(
+                    f"{self.path.name}, {how}: status {status}, expected {self.status}\n--- said\n{text}--- expected\n"
+                    f"{self.expected}---"
+                )
 
         for ranks in self.ranks:
             status, text = self.said([program], ranks)
@@ -84,7 +94,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--mpiexec", default="")
-    parser.add_argument("--bless", action="store_true", help="write what is said now into the scripts; read it before you keep it")
+    parser.add_argument(
+        "--bless", action="store_true", help="write what is said now into the scripts; read it before you keep it"
+    )
     parser.add_argument("names", nargs="*")
     given = parser.parse_intermixed_args()
     program = str(pathlib.Path(given.program).resolve())

@@ -33,7 +33,8 @@ function tests.test_X13_blocks_by_work_and_speed()
     for a = 0, 9 do
       for b = a, 9 do best = math.min(best, slowest{a, b - a, 9 - b}) end
     end
-    testing.assert_close(mh.tensor(slowest(mh.cut_sizes(weights, 3, speeds)), {dtype = "float64"}), mh.tensor(best, {dtype = "float64"}))
+    testing.assert_close(mh.tensor(slowest(mh.cut_sizes(weights, 3, speeds)), {dtype = "float64"}),
+        mh.tensor(best, {dtype = "float64"}))
     testing.assert_equal(total, 9)
   end
   refused(function() mh.cut_sizes({1, -1}, 2) end, "cut_sizes: weights has -1 at 1")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Batches of mh.data: bit by bit those of plain reading, on meshes of data and domain dims with uneven blocks; orders, places,
--- missing values, memory, damage. The same file runs on 1, 4 and 8 ranks, and with processes.
+-- Batches of mh.data: bit by bit those of plain reading, on meshes of data and domain dims with uneven blocks; orders,
+-- places, missing values, memory, damage. The same file runs on 1, 4 and 8 ranks, and with processes.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
@@ -8,11 +8,13 @@ local refused = require "support.refused"
 
 local tests = {}
 
-local kWindows = {inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {2}}, static = {"orography"}}
+local kWindows = {inputs = {fields = {"t2m", "z"}, steps = {-1, 0}}, targets = {fields = {"z"}, steps = {2}},
+    static = {"orography"}}
 
 --- Two files, packed each in its own way; t2m and z in compressed chunks. `missing`: t2m of step 2 lacks a value.
 local function with_cf(run, missing)
-  local paths = {files.cf("d_a.nc", 0, 11, {missing = missing, compression = 1, chunks = {4, 7, 5}}), files.cf("d_b.nc", 11, 9, {scale = 0.02})}
+  local paths = {files.cf("d_a.nc", 0, 11, {missing = missing, compression = 1, chunks = {4, 7, 5}}),
+      files.cf("d_b.nc", 11, 9, {scale = 0.02})}
   run(mh.data.open(paths), paths)
   files.remove(paths)
 end
@@ -21,8 +23,8 @@ end
 local function plain(missing)
   local first = files.t2m(0, 11)
   if missing then first["2, 3, 4"] = 0 / 0 end
-  return {t2m = mh.cat({first, files.t2m(11, 9, 0.02)}, 0):unsqueeze(1), z = mh.cat({files.z(0, 11), files.z(11, 9)}, 0),
-    orography = files.values(0, 1, 7, 5, 5):float()}
+  return {t2m = mh.cat({first, files.t2m(11, 9, 0.02)}, 0):unsqueeze(1),
+    z = mh.cat({files.z(0, 11), files.z(11, 9)}, 0), orography = files.values(0, 1, 7, 5, 5):float()}
 end
 
 local function expected(all, set, index)
@@ -40,7 +42,9 @@ end
 local function cuts()
   local n = mh.world_size()
   local list = {{name = "plain"}}
-  local function add(name, shape, names, cut) list[#list + 1] = {name = name, mesh = mh.init_device_mesh(mh.device(), shape, names), cut = cut} end
+  local function add(name, shape, names, cut)
+    list[#list + 1] = {name = name, mesh = mh.init_device_mesh(mh.device(), shape, names), cut = cut}
+  end
   add("data", {n}, {"data"}, {batch = "data"})
   add("rows", {n}, {"domain"}, {latitude = "domain"})
   add("copies", {n}, {"domain"}, {})
@@ -53,8 +57,10 @@ local function cuts()
     add("rows x columns", {2, 2}, {"y", "x"}, {latitude = {"y", {6, 1}}, longitude = {"x", {2, 3}}})
     add("copies x columns", {2, 2}, {"copies", "x"}, {longitude = "x"})
   elseif n == 8 then
-    add("data x rows x columns", {2, 2, 2}, {"data", "y", "x"}, {batch = "data", latitude = {"y", {6, 1}}, longitude = "x"})
-    add("rows x data x columns", {2, 2, 2}, {"y", "data", "x"}, {batch = "data", latitude = {"y", {6, 1}}, longitude = "x"})
+    add("data x rows x columns", {2, 2, 2}, {"data", "y", "x"},
+        {batch = "data", latitude = {"y", {6, 1}}, longitude = "x"})
+    add("rows x data x columns", {2, 2, 2}, {"y", "data", "x"},
+        {batch = "data", latitude = {"y", {6, 1}}, longitude = "x"})
     add("data x copies x rows", {2, 2, 2}, {"data", "copies", "y"}, {batch = "data", latitude = "y"})
   end
   return list
@@ -98,13 +104,15 @@ function tests.test_X21_blocks_lie_as_the_cut_says()
   if mh.world_size() ~= 4 then return end
   with_cf(function(data)
     local mesh = mh.init_device_mesh(mh.device(), {2, 2}, {"data", "domain"})
-    local loader = data:windows(kWindows):loader{mesh = mesh, cut = {batch = "data", latitude = {"domain", {2, 5}}}, batch = 3}
+    local loader = data:windows(kWindows):loader{mesh = mesh, cut = {batch = "data", latitude = {"domain", {2, 5}}},
+        batch = 3}
     for batch in loader:batches() do
       local count = #batch.times
       testing.assert_equal(batch.inputs.shape, {count, 6, 7, 5})
-      testing.assert_equal({batch.inputs:shard_sizes(0), batch.inputs:shard_sizes(2)}, {{(count + 1) // 2, count // 2}, {2, 5}})
-      testing.assert_equal(batch.inputs:to_local().shape, {mesh:coordinate("data") == 0 and (count + 1) // 2 or count // 2, 6,
-        mesh:coordinate("domain") == 0 and 2 or 5, 5})
+      testing.assert_equal({batch.inputs:shard_sizes(0), batch.inputs:shard_sizes(2)},
+          {{(count + 1) // 2, count // 2}, {2, 5}})
+      testing.assert_equal(batch.inputs:to_local().shape, {mesh:coordinate("data") == 0 and (count + 1) // 2
+        or count // 2, 6, mesh:coordinate("domain") == 0 and 2 or 5, 5})
     end
   end)
 end
@@ -116,8 +124,10 @@ function tests.test_X21_chunks_are_decoded_once_over_all_ranks()
     local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     mh.io_stats{reset = true}
     order_of(set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4})
-    local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():sum():item()
-    -- In the first file t2m has three chunks of four steps, in the second it is not compressed; each of 20 steps of z has one.
+    local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh,
+        {mh.Shard(0)}):full_tensor():sum():item()
+    -- In the first file t2m has three chunks of four steps, in the second it is not compressed; each of 20 steps of z
+    -- has one.
     testing.assert_equal(decoded, 3 + 20)
   end)
 end
@@ -135,7 +145,8 @@ function tests.test_X21_ranks_decode_equally_many_chunks()
       testing.assert_equal(batch.inputs.shape, {16, 1, 7, 5})
       if loader.next == 64 then break end
     end
-    local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():tolist()
+    local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh,
+        {mh.Shard(0)}):full_tensor():tolist()
     local least, most, sum = math.huge, 0, 0
     for _, count in ipairs(decoded) do least, most, sum = math.min(least, count), math.max(most, count), sum + count end
     assert(sum == 64 and most - least <= 1, mh.json.encode(decoded))
@@ -155,8 +166,8 @@ function tests.test_X21_the_next_epoch_is_read_ahead()
     local set, all = data:windows(kWindows), plain()
     local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
     local function loader(options)
-      return set:loader{mesh = mesh, cut = {latitude = "domain"}, seed = 3, batch = options.batch, shuffle = options.shuffle,
-        drop_last = options.drop_last, prefetch = options.prefetch}
+      return set:loader{mesh = mesh, cut = {latitude = "domain"}, seed = 3, batch = options.batch,
+        shuffle = options.shuffle, drop_last = options.drop_last, prefetch = options.prefetch}
     end
     for _, shuffle in ipairs{false, true, "chunks"} do
       local from = loader{batch = 6, shuffle = shuffle, prefetch = 2}
@@ -175,7 +186,8 @@ function tests.test_X21_the_next_epoch_is_read_ahead()
           testing.assert_equal({state.epoch, state.next}, {epoch, #seen})
         end
         -- Each chunk once, in the first epoch: there is space to keep it.
-        local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh, {mh.Shard(0)}):full_tensor():sum():item()
+        local decoded = mh.from_local(mh.tensor({mh.io_stats().chunks}, {dtype = "int64"}), mesh,
+            {mh.Shard(0)}):full_tensor():sum():item()
         testing.assert_equal(decoded, epoch == 0 and 3 + 20 or 0)
         testing.assert_equal(seen, order_of(alone))
         testing.assert_equal(ahead(from), {{epoch + 1, 0, 6}, {epoch + 1, 6, 12}, {epoch + 1, 12, 17}})
@@ -194,11 +206,13 @@ end
 
 function tests.test_X21_random_windows_decode_few_chunks_twice()
   local path = files.cf("d_chunks.nc", 0, 160, {compression = 1, chunks = {8, 7, 5}, without_z = true})
-  local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}}, targets = {fields = {"t2m"}, steps = {1}}}
+  local set = mh.data.open(path):windows{inputs = {fields = {"t2m"}, steps = {0}},
+      targets = {fields = {"t2m"}, steps = {1}}}
   local function chunks(shuffle)
     mh.io_stats{reset = true}
     -- Memory for ten chunks of the twenty, beside the batches.
-    local seen = order_of(set:loader{batch = 8, shuffle = shuffle, seed = 1, memory = 5 * 8 * 2 * 35 * 4 + 2 * 10 * 8 * 35 * 4})
+    local seen = order_of(set:loader{batch = 8, shuffle = shuffle, seed = 1,
+        memory = 5 * 8 * 2 * 35 * 4 + 2 * 10 * 8 * 35 * 4})
     table.sort(seen)
     testing.assert_equal({#seen, seen[1], seen[159]}, {159, 0, 158})
     return mh.io_stats().chunks
@@ -214,7 +228,9 @@ function tests.test_X21_normalized_by_channel()
     local set, all = data:windows(kWindows), plain()
     local stats = set:statistics()
     for _, name in ipairs{"t2m", "z", "orography"} do
-      local function of(column) return mh.tensor(stats.fields[name][column], {dtype = "float32"}):reshape{#stats.fields[name].mean, 1, 1} end
+      local function of(column)
+        return mh.tensor(stats.fields[name][column], {dtype = "float32"}):reshape{#stats.fields[name].mean, 1, 1}
+      end
       all[name] = (all[name] - of "mean") / of "std"
     end
     local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
@@ -244,11 +260,12 @@ function tests.test_X21_missing_values_are_filled_and_masked()
     local kept = set:loader{batch = 1, missing = "keep"}:batches()()
     testing.assert_equal(kept.inputs["0, 3"]:isnan():sum():item(), 0)
     refused(function() order_of(set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4}) end,
-      "loader: 't2m' has a missing value (NaN) at [3, 4], channel 0\n  have  step 2 of '" .. paths[1] .. "'\n  fix   say what missing values become")
+      "loader: 't2m' has a missing value (NaN) at [3, 4], channel 0\n  have  step 2 of '" .. paths[1]
+        .. "'\n  fix   say what missing values become")
   end, true)
 end
 
--- ---- Going on -----------------------------------------------------------------------------------------------------------
+-- ---- Going on -------------------------------------------------------------------------------------------------------
 
 function tests.test_X21_the_order_does_not_depend_on_ranks_or_batches()
   with_cf(function(data)
@@ -258,12 +275,14 @@ function tests.test_X21_the_order_does_not_depend_on_ranks_or_batches()
     for index in mh.data.Sampler{size = 20, batch = 20, seed = 4}:batches() do expected_order = index:tolist() end
     for _, case in ipairs(cuts()) do
       for _, batch in ipairs{1, 3, 20} do
-        testing.assert_equal(order_of(set:loader{mesh = case.mesh, cut = case.cut, batch = batch, shuffle = true, seed = 4}), expected_order)
+        testing.assert_equal(order_of(set:loader{mesh = case.mesh, cut = case.cut, batch = batch, shuffle = true,
+            seed = 4}), expected_order)
       end
     end
     local first = order_of(set:loader{batch = 3, shuffle = "chunks", seed = 4})
     testing.assert_equal(order_of(set:loader{batch = 7, shuffle = "chunks", seed = 4}), first)
-    assert(not mh.equal(mh.tensor(order_of(set:loader{batch = 7, shuffle = "chunks", seed = 5})), mh.tensor(first)), "seeds do not count")
+    assert(not mh.equal(mh.tensor(order_of(set:loader{batch = 7, shuffle = "chunks", seed = 5})), mh.tensor(first)),
+        "seeds do not count")
     testing.assert_equal(#order_of(set:loader{batch = 3, drop_last = true}), 18)
   end)
 end
@@ -310,7 +329,8 @@ function tests.test_X21_a_loop_that_was_left_goes_on_or_begins_anew()
     testing.assert_equal({anew.epoch, anew.next}, {1, 0})
     testing.assert_error(function() anew:batches{resum = false} end, "unknown option 'resum'; did you mean 'resume'")
     testing.assert_error(function() anew:batches{resume = 0} end, "loader: batches: resume is 0")
-    testing.assert_error(function() anew:batches(false) end, "fix   call loader:batches(), or loader:batches{resume = false}")
+    testing.assert_error(function() anew:batches(false) end,
+        "fix   call loader:batches(), or loader:batches{resume = false}")
   end)
 end
 
@@ -339,8 +359,10 @@ function tests.test_X21_places_that_do_not_fit()
       refused(function() loader:load_state_dict(state) end, "loader: load_state_dict: " .. text)
       testing.assert_equal({loader.epoch, loader.next, loader.seed}, {0, 0, 0})
     end
-    bad(data:windows{inputs = {"t2m"}}:loader{shuffle = true}:state_dict(), "saved with another set: its inputs differ\n  have  't2m@+0', now 't2m@-1 z.0@-1")
-    bad(mh.data.open(paths[1]):windows(kWindows):loader{shuffle = true}:state_dict(), "saved with another set: its files differ")
+    bad(data:windows{inputs = {"t2m"}}:loader{shuffle = true}:state_dict(),
+        "saved with another set: its inputs differ\n  have  't2m@+0', now 't2m@-1 z.0@-1")
+    bad(mh.data.open(paths[1]):windows(kWindows):loader{shuffle = true}:state_dict(),
+        "saved with another set: its files differ")
     bad(set:split{train = 0.5}:loader{shuffle = true}:state_dict(), "saved with another set: its samples differ")
     bad(set:loader{}:state_dict(), "saved with shuffle = 'false'")
     local state = loader:state_dict()
@@ -366,14 +388,15 @@ function tests.test_X13_X21_blocks_change_between_batches()
       table.move(index, 1, #index, #seen + 1, seen)
       if #blocks == 2 then loader:recut{latitude = {"domain", sizes}} end
     end
-    testing.assert_equal({blocks[2], blocks[3]}, {({[2] = {4, 3}, [3] = {3, 3, 1}, [4] = {2, 2, 2, 1}, [8] = {1, 1, 1, 1, 1, 1, 1, 0}})[n], sizes})
+    testing.assert_equal({blocks[2], blocks[3]}, {({[2] = {4, 3}, [3] = {3, 3, 1}, [4] = {2, 2, 2, 1},
+        [8] = {1, 1, 1, 1, 1, 1, 1, 0}})[n], sizes})
     testing.assert_equal(seen, order_of(set:loader{batch = 4, shuffle = true, seed = 2}))
     refused(function() loader:recut{latitude = {"domain", {7, 7, 7, 7}}} end, "loader: sizes of 'latitude' do not fit")
     testing.assert_equal(loader:batches()().inputs:shard_sizes(2), sizes)
   end)
 end
 
--- ---- Options and files that do not fit ------------------------------------------------------------------------------------
+-- ---- Options and files that do not fit ------------------------------------------------------------------------------
 
 function tests.test_X21_options_that_do_not_fit()
   with_cf(function(data)
@@ -383,19 +406,26 @@ function tests.test_X21_options_that_do_not_fit()
     local function bad(options, text) refused(function() set:loader(options) end, text) end
     bad({batch = 21}, "loader: a batch of 21 is larger than the set\n  have  17 samples")
     bad({batch = 0}, "loader: batch is 0")
-    bad({mesh = mesh, cut = {latitud = "domain"}}, "loader: 'latitud' is not a dim of the fields; did you mean 'latitude'?")
-    bad({mesh = mesh, cut = {latitude = "domian"}}, "loader: 'latitude' is cut over 'domian', which is not a dim of the mesh; did you mean 'domain'?")
+    bad({mesh = mesh, cut = {latitud = "domain"}},
+        "loader: 'latitud' is not a dim of the fields; did you mean 'latitude'?")
+    bad({mesh = mesh, cut = {latitude = "domian"}},
+        "loader: 'latitude' is cut over 'domian', which is not a dim of the mesh; did you mean 'domain'?")
     bad({cut = {latitude = "domain"}}, "loader: 'latitude' is cut over 'domain', which is not a dim of the mesh")
-    bad({mesh = mesh, cut = {latitude = "domain", longitude = "domain"}}, "loader: 'latitude' and 'longitude' are both cut over 'domain'")
+    bad({mesh = mesh, cut = {latitude = "domain", longitude = "domain"}},
+        "loader: 'latitude' and 'longitude' are both cut over 'domain'")
     bad({mesh = mesh, cut = {latitude = {"domain", {1, 2, 3, 4, 5}}}}, "loader: sizes of 'latitude' do not fit")
-    bad({batch = 4, memory = 1000}, "loader: 5 batches do not fit in memory = 1000 bytes\n  have  5040 bytes for the largest block of 4 samples of 9 channels")
+    bad({batch = 4, memory = 1000},
+        "loader: 5 batches do not fit in memory = 1000 bytes\n" ..
+            "  have  5040 bytes for the largest block of 4 samples of 9 channels")
     bad({memory = "2 gigs"}, "loader: memory is '2 gigs'")
     bad({missing = {mask = true}}, "loader: missing is {\"mask\":true}")
     bad({normalize = {t2m = {mean = 0, std = 1}}}, "loader: statistics of other fields: none of 'orography'")
     bad({normalize = {t2m = {mean = 0, std = 0}, z = {mean = {0, 0}, std = {1, 1}}, orography = {mean = 0, std = 1}}},
       "loader: the standard deviation of 't2m' is 0 in channel 0")
-    bad({normalize = {t2m = {mean = 0, std = 1}, z = {mean = 0, std = 1}, orography = {mean = 0, std = 1}}}, "loader: mean of 'z' is 1 numbers")
-    testing.assert_error(function() set:loader{shufle = true} end, "loader: unknown option 'shufle'; did you mean 'shuffle'?")
+    bad({normalize = {t2m = {mean = 0, std = 1}, z = {mean = 0, std = 1}, orography = {mean = 0, std = 1}}},
+        "loader: mean of 'z' is 1 numbers")
+    testing.assert_error(function() set:loader{shufle = true} end,
+        "loader: unknown option 'shufle'; did you mean 'shuffle'?")
     if n > 1 then bad({seed = mh.rank()}, "loader: ranks 0 and 1 want different samples or options") end
   end)
 end
@@ -414,7 +444,8 @@ function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks
   local set = mh.data.open(path):windows{inputs = {"t2m"}}
   local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
   for _ = 1, 2 do
-    local message = testing.assert_error(function() order_of(set:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4}) end, path)
+    local message = testing.assert_error(function() order_of(set:loader{mesh = mesh, cut = {latitude = "domain"},
+        batch = 4}) end, path)
     assert(message:find('"t2m"', 1, true), message)
     mh._data.check_same("damaged", "messages", message)
   end
@@ -428,7 +459,8 @@ function tests.test_X21_a_file_replaced_after_it_was_opened()
   local function loader()
     -- No memory to keep what was read, so that every step is read again.
     local rows = (7 + mh.world_size() - 1) // mh.world_size()
-    return mh.data.open(path):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4, memory = 5 * 4 * rows * 5 * 4}
+    return mh.data.open(path):windows{inputs = {"t2m"}}:loader{mesh = mesh, cut = {latitude = "domain"}, batch = 4,
+        memory = 5 * 4 * rows * 5 * 4}
   end
   local wanted = 'file "' .. path .. '" has changed since it was opened\n  have  '
   for _, steps in ipairs{5, 12} do  -- of the same size too

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Y16: mh.GradScaler has PyTorch's history of scales (golden/grad_scaler.py) on plain, cut and fully sharded parameters:
--- a gradient that is not finite on one rank leaves the step out on all.
+-- Y16: mh.GradScaler has PyTorch's history of scales (golden/grad_scaler.py) on plain, cut and fully sharded
+-- parameters: a gradient that is not finite on one rank leaves the step out on all.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local golden = require "golden.grad_scaler"
@@ -55,7 +55,8 @@ local function fit(sharded)
   mh.manual_seed(1)
   local net = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)):double()
   if sharded then mh.fully_shard(net, {mesh = mesh}) end
-  local opt, scaler = mh.optim.NAdam(net:parameters(), {lr = 0.1}), mh.GradScaler{init_scale = 64.0, growth_interval = 2}
+  local opt, scaler = mh.optim.NAdam(net:parameters(), {lr = 0.1}),
+      mh.GradScaler{init_scale = 64.0, growth_interval = 2}
   local scales, made, norms = {}, {}, {}
   for step = 1, 6 do
     mh.manual_seed(step)

@@ -94,7 +94,9 @@ function tests.test_Y17_masked_elements_may_be_nan()
   each_plane(g, t, function(_, _, values, at)
     for i, pair in ipairs(values) do
       local y, x = at[i][1], at[i][2]
-      if not (y == 2 and x == 3 or y == 4 and x == 5) then square, count = square + (pair[1] - pair[2]) ^ 2, count + 1 end
+      if not (y == 2 and x == 3 or y == 4 and x == 5) then
+        square, count = square + (pair[1] - pair[2]) ^ 2, count + 1
+      end
     end
   end)
   local land = mh.where(mask, t, mh.full({}, 0 / 0, kF64))

@@ -218,12 +218,14 @@ function tests.test_names_are_changed_before_they_are_compared()
   testing.assert_equal(net:load_state_dict(given, {rename = short}), {missing_keys = {}, unexpected_keys = {}})
 
   local refused = {
-    {{{"^module%.net%..*", "weight"}}, "rename gives two tensors the name 'weight'\n  have  'module.net.bias' and 'module.net.weight'"},
+    {{{"^module%.net%..*", "weight"}},
+    "rename gives two tensors the name 'weight'\n  have  'module.net.bias' and 'module.net.weight'"},
     {{{"[", ""}}, "rename is a list of {pattern, replacement} or a function: entry 1, '[': "},
     {{"weight"}, "entry 1 is 'weight'"}, {7, "got 7"}, {function() return 7 end, "gave 7 for '"},
   }
   for _, case in ipairs(refused) do
-    local message = testing.assert_error(function() net:load_state_dict(given, {rename = case[1]}) end, "Linear: load_state_dict: ")
+    local message = testing.assert_error(function() net:load_state_dict(given, {rename = case[1]}) end,
+        "Linear: load_state_dict: ")
     assert(message:find(case[2], 1, true), message)
   end
 end
@@ -238,7 +240,8 @@ function tests.test_dtypes_are_cast_or_compared()
   testing.assert_error(function() single:load_state_dict(given, {dtype = true}) end,
     "'weight' is float64, the module's is float32; dtype = false casts")
   single:load_state_dict(single:state_dict(), {dtype = true})
-  testing.assert_error(function() single:load_state_dict(given, {dtype = "float64"}) end, "load_state_dict: dtype is true")
+  testing.assert_error(function() single:load_state_dict(given, {dtype = "float64"}) end,
+      "load_state_dict: dtype is true")
   single:load_state_dict(given, {dtype = "a string of metadata", format = "pt"})
 end
 

@@ -1,9 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Y16: what torch.nn, torch.optim and its schedules have (golden/torch_names.py) is here, or on this list with the reason.
+-- Y16: what torch.nn, torch.optim and its schedules have (golden/torch_names.py) is here, or on this list with the
+-- reason.
 local mh = require "moonhalo"
 local golden = require "golden.torch_names"
 
-local kLazy = "no: sizes are given, or made by a first call of the script; parameters must exist before plans place them"
+local kLazy = "no: sizes are given, or made by a first call of the script; parameters must exist before plans place " ..
+    "them"
 local kBase = "no: a base class; nn.Module:extend, or a function, takes its place"
 local kOld = "no: PyTorch itself advises against it"
 local kYet = "not yet"

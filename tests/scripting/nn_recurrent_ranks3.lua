@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Y16: recurrent layers have PyTorch's results and gradients (golden/nn_modules.py), also with the batch cut; a time dim
--- that is cut is refused.
+-- Y16: recurrent layers have PyTorch's results and gradients (golden/nn_modules.py), also with the batch cut; a time
+-- dim that is cut is refused.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local golden = require "golden.nn_modules"

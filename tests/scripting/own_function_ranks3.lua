@@ -95,7 +95,8 @@ function tests.test_Y16_gradcheck_finds_a_wrong_derivative()
   }
   each_cut(draw(3), function(cut)
     cut = cut:detach():requires_grad_(true)
-    testing.assert_error(function() mh.gradcheck(Wrong, {cut}) end, "the first derivative by element 0 of input 1 is wrong")
+    testing.assert_error(function() mh.gradcheck(Wrong, {cut}) end,
+        "the first derivative by element 0 of input 1 is wrong")
     assert(mh.gradcheck(Cube, {cut}, {second = true}))
     assert(mh.gradcheck(mh.tanh, {cut}, {second = true}))
   end)

@@ -105,7 +105,9 @@ local function signatures()
   local found = {}
   for _, entry in ipairs(reference.entries()) do
     for _, signature in ipairs(entry.whole and entry.signatures or {}) do
-      if not signature.name:find("^C%.") and not signature.name:find("^Fortran%.") then found[signature.name] = signature end
+      if not signature.name:find("^C%.") and not signature.name:find("^Fortran%.") then
+        found[signature.name] = signature
+      end
     end
   end
   return found

@@ -32,7 +32,8 @@ return {
       return x
     end
     local text = fails(function() same(fails_on_blocks, {x}, {placements = {{mh.Shard(0, {0, 5, 7})}}}) end, "mine")
-    mh.testing.assert_equal(text:match("called the function with (.*)"), "blocks of placements {{mh.Shard(0, {0, 5, 7})}}")
+    mh.testing.assert_equal(text:match("called the function with (.*)"),
+        "blocks of placements {{mh.Shard(0, {0, 5, 7})}}")
     text = fails(function() same(function() error("mine") end, {x}) end, "mine")
     mh.testing.assert_equal(text:match("called the function with (.*)"), "plain tensors, before any blocks")
     fails(function() same(mh.sin, {x}, {mesh = {3}}) end, "same_as_plain: mesh is a table, expected a mesh")

@@ -66,7 +66,8 @@ function tests.test_Y16_checkpointed_modules_give_the_same_gradients()
     for _, every in ipairs {1, 2} do
       local model = net()
       local handle = mh.checkpoint_modules(model, "blocks.*", {every = every})
-      testing.assert_equal(handle.modules, every == 1 and {"blocks.0", "blocks.1", "blocks.2"} or {"blocks.0", "blocks.2"})
+      testing.assert_equal(handle.modules, every == 1 and {"blocks.0", "blocks.1", "blocks.2"}
+          or {"blocks.0", "blocks.2"})
       local again, have, have_statistics = gradients(model, x)
       testing.assert_close(again, y)
       testing.assert_all_close(have, expected)

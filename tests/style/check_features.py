@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that tests/FEATURES.md and the tests agree: every id that a test bears has a row, the files that a row names bear its id, rows
-without files say why, and no test bears the id of a feature that is not there.  usage: check_features.py SOURCE_FOLDER"""
+"""Checks that tests/FEATURES.md and the tests agree: every id that a test bears has a row, the files that a row names
+bear its id, rows without files say why, and no test bears the id of a feature that is not there.  usage:
+check_features.py SOURCE_FOLDER"""
 
 import re
 from pathlib import Path
@@ -36,8 +37,11 @@ def check(root):
             if re.match(rf"^\| *[{GROUPS}]\d\d", line):
                 problems.append(f"{place}: not of the form | id | what | tests | not yet |")
             continue
-        problems += [f"{place}: a cell of {len(cell.strip())} letters, more than {MAX_CELL}" for cell in match.groups()
-                     if len(cell.strip()) > MAX_CELL]
+        problems += [
+            f"{place}: a cell of {len(cell.strip())} letters, more than {MAX_CELL}"
+            for cell in match.groups()
+            if len(cell.strip()) > MAX_CELL
+        ]
         identifier, what, shown, gap = match[1], match[2].strip(), re.findall(r"`([^`]+)`", match[3]), match[4].strip()
         if identifier in rows:
             problems.append(f"{place}: a second row of {identifier}")
@@ -47,11 +51,15 @@ def check(root):
         for name in shown:
             file = name if name.startswith("cmake/") else f"tests/{name}"
             if file not in bearers.get(identifier, ()):
-                problems.append(f"{place}: {identifier} is shown by {file}, which does not bear the id (or is not there)")
+                problems.append(
+                    f"{place}: {identifier} is shown by {file}, which does not bear the id (or is not there)"
+                )
         if not shown and not gap:
             problems.append(f"{place}: {identifier} has neither a test nor a reason why not")
         if not shown and identifier in bearers:
-            problems.append(f"{place}: {identifier} is not there yet, but {', '.join(sorted(bearers[identifier]))} bears it")
+            problems.append(
+                f"{place}: {identifier} is not there yet, but {', '.join(sorted(bearers[identifier]))} bears it"
+            )
     for identifier in sorted(set(bearers) - set(rows)):
         problems.append(f"{LIST}: no row of {identifier}, which {', '.join(sorted(bearers[identifier]))} bears")
     return problems
@@ -63,19 +71,21 @@ def self_test():
         "tests/engine/test_a.cpp": "TEST(A, S01_Works) {}  // and V02\nTEST(A, P05P06Styles) {}\n",
         "tests/scripting/b.lua": "function tests.test_N01_X09_all() end -- no id: S5, AS07, S123, S08b\n",
         "cmake/MoonhaloTests.cmake": "# X15\n",
-        LIST: "| id | what users get | shown by | not yet |\n|---|---|---|---|\n"
-              "| S01 | right | `engine/test_a.cpp` | |\n"
-              "| P05 | right | `engine/test_a.cpp` | |\n"
-              "| P06 | right | `engine/test_a.cpp`, `scripting/b.lua` | |\n"  # 5: b.lua does not bear it
-              "| N01 | called missing | | no policies |\n"  # 6: b.lua bears it
-              "| N02 | missing without a reason | | |\n"  # 7
-              "| N03 | missing | | no policies |\n"
-              "| X09 | | `scripting/b.lua` | |\n"  # 9: what?
-              "| X15 | right | `cmake/MoonhaloTests.cmake` | from C++ only |\n"
-              "| X15 | twice | `cmake/MoonhaloTests.cmake` | |\n"  # 11
-              "| X16 | no such file | `engine/test_c.cpp` | |\n"  # 12
-              "| X10 malformed\n"  # 13; and V02 has no row
-              f"| X17 | {'x' * (MAX_CELL + 1)} | | not there |\n",  # 14
+        LIST: (
+            "| id | what users get | shown by | not yet |\n|---|---|---|---|\n"
+            "| S01 | right | `engine/test_a.cpp` | |\n"
+            "| P05 | right | `engine/test_a.cpp` | |\n"
+            "| P06 | right | `engine/test_a.cpp`, `scripting/b.lua` | |\n"  # 5: b.lua does not bear it
+            "| N01 | called missing | | no policies |\n"  # 6: b.lua bears it
+            "| N02 | missing without a reason | | |\n"  # 7
+            "| N03 | missing | | no policies |\n"
+            "| X09 | | `scripting/b.lua` | |\n"  # 9: what?
+            "| X15 | right | `cmake/MoonhaloTests.cmake` | from C++ only |\n"
+            "| X15 | twice | `cmake/MoonhaloTests.cmake` | |\n"  # 11
+            "| X16 | no such file | `engine/test_c.cpp` | |\n"  # 12
+            "| X10 malformed\n"  # 13; and V02 has no row
+            f"| X17 | {'x' * (MAX_CELL + 1)} | | not there |\n"
+        ),  # 14
     }
     found = problems_in(files, check)
     wanted = [f"{LIST}:{line}" for line in (5, 6, 7, 9, 11, 12, 13, 14)] + [LIST]

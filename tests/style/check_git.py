@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what git holds. The subject of a commit has at most 72 letters, no semicolon, no full stop, and begins with a verb in the
-imperative. The root has the files of ROOT alone: outputs of scripts are not committed.
-usage: check_git.py SOURCE_FOLDER checks the commits after FIRST and the root; check_git.py --message FILE the message that git is
-about to commit (.githooks/commit-msg)."""
+"""Checks what git holds. The subject of a commit has at most 72 letters, no semicolon, no full stop, and begins with a
+verb in the imperative. The root has the files of ROOT alone: outputs of scripts are not committed. usage: check_git.py
+SOURCE_FOLDER checks the commits after FIRST and the root; check_git.py --message FILE the message that git is about to
+commit (.githooks/commit-msg)."""
 
 import re
 import subprocess
@@ -15,12 +15,64 @@ LONGEST = 72
 # Git writes these itself.
 GIT_WRITES = re.compile(r"(?:Merge|Revert|fixup!|squash!) ")
 # Verbs that look like participles or the third person.
-IMPERATIVE = {"Embed", "Feed", "Need", "Seed", "Speed", "Bring", "Ring", "String", "Address", "Bypass", "Compress", "Cross", "Discuss",
-              "Express", "Focus", "Guess", "Pass", "Press", "Process", "Suppress"}
+IMPERATIVE = {
+    "Embed",
+    "Feed",
+    "Need",
+    "Seed",
+    "Speed",
+    "Bring",
+    "Ring",
+    "String",
+    "Address",
+    "Bypass",
+    "Compress",
+    "Cross",
+    "Discuss",
+    "Express",
+    "Focus",
+    "Guess",
+    "Pass",
+    "Press",
+    "Process",
+    "Suppress",
+}
 NO_VERB = re.compile(r"[A-Z]\w*(?:ed|ing|s)$")
-NOUNS = {"A", "An", "The", "One", "Two", "Three", "No", "New", "More", "Some", "All", "Every", "Each", "What", "Whether", "Where", "Who"}
-ROOT = {".clang-format", ".clang-tidy", ".git-blame-ignore-revs", ".gitattributes", ".gitignore", "ruff.toml", "CHANGELOG.md", "CMakeLists.txt",
-        "CMakePresets.json", "CONTRIBUTING.md", "LICENSE", "README.md", "dev", "pyproject.toml"}
+NOUNS = {
+    "A",
+    "An",
+    "The",
+    "One",
+    "Two",
+    "Three",
+    "No",
+    "New",
+    "More",
+    "Some",
+    "All",
+    "Every",
+    "Each",
+    "What",
+    "Whether",
+    "Where",
+    "Who",
+}
+ROOT = {
+    ".clang-format",
+    ".clang-tidy",
+    ".git-blame-ignore-revs",
+    ".gitattributes",
+    ".gitignore",
+    "ruff.toml",
+    "CHANGELOG.md",
+    "CMakeLists.txt",
+    "CMakePresets.json",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "README.md",
+    "dev",
+    "pyproject.toml",
+}
 
 
 def git(root, *words):
@@ -39,13 +91,18 @@ def problems_of(subject):
         problems.append("a semicolon: one commit has one topic")
     if subject.endswith("."):
         problems.append("a full stop at the end")
-    if not re.fullmatch(r"[A-Z][A-Za-z-]*", first) or first in NOUNS or (NO_VERB.match(first) and first not in IMPERATIVE):
+    if (
+        not re.fullmatch(r"[A-Z][A-Za-z-]*", first)
+        or first in NOUNS
+        or (NO_VERB.match(first) and first not in IMPERATIVE)
+    ):
         problems.append(f'"{first}" is no verb in the imperative, such as Add, Fix, Refuse')
     return problems
 
 
 def subjects_of(root):
-    """(commit, subject) of the commits after FIRST; none where the history is not here (an archive, a shallow clone)."""
+    """(commit, subject) of the commits after FIRST; none where the history is not here (an archive, a shallow
+    clone)."""
     if git(root, "merge-base", "--is-ancestor", FIRST, "HEAD").returncode != 0:
         return None
     lines = git(root, "log", "--format=%h %s", f"{FIRST}..HEAD").stdout.splitlines()
@@ -68,7 +125,9 @@ def check_repository(root):
     commits = subjects_of(root)
     if commits is None:
         print("the commits are not here; their subjects were not checked")
-    found = [f'{commit}: "{subject}": {problem}' for commit, subject in commits or [] for problem in problems_of(subject)]
+    found = [
+        f'{commit}: "{subject}": {problem}' for commit, subject in commits or [] for problem in problems_of(subject)
+    ]
     stray = {name for name in git(root, "ls-files").stdout.splitlines() if "/" not in name} - ROOT
     return found + [f"{name}: a file in the root that check_git.py does not know" for name in sorted(stray)]
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the tree: which folder may include which, one spelling of includes, no circles of more than three units, a README in every
-folder, the width of Markdown, headers that users must not get, and that C++ is formatted.
-usage: check_layers.py SOURCE_FOLDER [CLANG_FORMAT FILE]; FILE remembers what was found formatted, so that it is not looked at again."""
+"""Checks the tree: which folder may include which, one spelling of includes, no circles of more than three units, a
+README in every folder, the width of Markdown, headers that users must not get, and that C++ is formatted. usage:
+check_layers.py SOURCE_FOLDER [CLANG_FORMAT FILE]; FILE remembers what was found formatted, so that it is not looked at
+again."""
 
 import hashlib
 import re
@@ -13,18 +14,32 @@ from checked import main, problems_in
 
 # Layers from the lowest: a folder may include itself and those of the layers below.
 LAYERS = {
-    "engine": ["base", "comm", "sharding", "exchange", "tensor", "dispatch", "random", "deferred launch", "model", "imported pipeline training", "testing"],
+    "engine": [
+        "base",
+        "comm",
+        "sharding",
+        "exchange",
+        "tensor",
+        "dispatch",
+        "random",
+        "deferred launch",
+        "model",
+        "imported pipeline training",
+        "testing",
+    ],
     "io": ["base", "codecs", "formats", "shares", "checkpoint fields pytorch"],
     "scripting": ["core", "bind plot", "operators", "program", "embed python"],
 }
-# Within engine/comm: files of the folder itself (""), then those that find faults, then backends, which do not include each other.
+# Within engine/comm: files of the folder itself (""), then those that find faults, then backends, which do not include
+# each other.
 COMM_LAYERS = ["", "diagnostics", "threads mpi tcp device fake"]
 # Folders of ops/ include support/ and, these two, window/.
 WINDOW_USERS = ("fourier", "neighborhood")
 # Embedded Lua, no C++.
 LUA_ROOM = "scripting/lua"
 UMBRELLA = "engine/moonhalo.h"
-# Headers that must not be among those that the umbrella includes, which are installed: how the engine holds and dispatches tensors.
+# Headers that must not be among those that the umbrella includes, which are installed: how the engine holds and
+# dispatches tensors.
 PRIVATE = re.compile(r".*_impl\.h|engine/dispatch/dispatch\.h|ops/support/.*|scripting/.*")
 # Nor headers of libraries that a host may have another build of.
 OTHERS_HEADER = re.compile(r"\s*#include <((?:hdf5|H5\w+|lua|lauxlib|lualib|mpi)\.(?:h|hpp))>")
@@ -43,7 +58,7 @@ def subfolder_of(name):
 def may_include(name, other):
     (top, subfolder), (other_top, other_subfolder) = subfolder_of(name), subfolder_of(other)
     if name.startswith("engine/comm/") and other.startswith("engine/comm/"):
-        (mine, theirs) = ("/".join(path.split("/")[2:-1]) for path in (name, other))
+        mine, theirs = ("/".join(path.split("/")[2:-1]) for path in (name, other))
         layer_of = {inner: layer for layer, inners in enumerate(COMM_LAYERS) for inner in inners.split() or [""]}
         return mine == theirs or (mine in layer_of and theirs in layer_of and layer_of[theirs] < layer_of[mine])
     if top != other_top or subfolder == other_subfolder:
@@ -75,12 +90,17 @@ def check_includes(root, problems):
                     continue
                 other = header.removeprefix("moonhalo/")
                 if name != UMBRELLA and not may_include(name, other):
-                    problems.append(f"{name}:{number}: {'/'.join(subfolder_of(name))} may not include {'/'.join(subfolder_of(other))}")
+                    problems.append(
+                        f"{name}:{number}: {'/'.join(subfolder_of(name))} may not include"
+                        f" {'/'.join(subfolder_of(other))}"
+                    )
                 if name != UMBRELLA:
                     unit.add(other.rsplit(".", 1)[0])
     for circle in circles(graph):
         if len(circle) > MAX_CIRCLE:
-            problems.append(f"{min(circle)}: a circle of {len(circle)} units that include each other: {', '.join(sorted(circle))}")
+            problems.append(
+                f"{min(circle)}: a circle of {len(circle)} units that include each other: {', '.join(sorted(circle))}"
+            )
 
 
 def circles(graph):
@@ -120,7 +140,9 @@ def check_public(root, problems):
             continue
         for number, line in enumerate((root / name).read_text(encoding="utf-8").splitlines(), 1):
             if match := OTHERS_HEADER.match(line):
-                problems.append(f"{name}:{number}: {match[1]} would be included by hosts that have another; leave it to the sources")
+                problems.append(
+                    f"{name}:{number}: {match[1]} would be included by hosts that have another; leave it to the sources"
+                )
         for number, header in includes_of(root / name):
             other = header.removeprefix("moonhalo/")
             if PRIVATE.fullmatch(other):
@@ -138,23 +160,40 @@ def check_readmes(root, problems):
             problems.append(f"{readme.relative_to(root).as_posix()}: missing; say the one job and where to start")
         elif readme.parent != root and len(readme.read_text(encoding="utf-8").splitlines()) > README_LINES:
             problems.append(f"{readme.relative_to(root).as_posix()}: more than {README_LINES} lines")
-    texts = sorted(root.glob("*.md")) + [path for top in (*TOP, "configs", "examples", "tests") for path in sorted((root / top).rglob("*.md"))]
+    texts = sorted(root.glob("*.md")) + [
+        path for top in (*TOP, "configs", "examples", "tests") for path in sorted((root / top).rglob("*.md"))
+    ]
     for path in texts:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if len(line) > README_WIDTH and not line.startswith("|"):
-                problems.append(f"{path.relative_to(root).as_posix()}:{number}: {len(line)} characters, more than {README_WIDTH}")
+                problems.append(
+                    f"{path.relative_to(root).as_posix()}:{number}: {len(line)} characters, more than {README_WIDTH}"
+                )
 
 
 def check_format(root, clang_format, found_formatted, problems):
-    """clang-format takes 7 s for all files; those that it has seen, by digests of them and of their style, are left out."""
-    files = {str(path.relative_to(root)): path.read_bytes() for folder in (*TOP, "tests", "examples", "cmake")
-             for path in sorted((root / folder).rglob("*")) if path.suffix in {".cpp", ".h", ".cu", ".cuh"}}
-    style = (root / ".clang-format").read_bytes() + subprocess.run([clang_format, "--version"], capture_output=True, check=True).stdout
+    """clang-format takes 7 s for all files; those that it has seen, by digests of them and of their style, are left
+    out."""
+    files = {
+        str(path.relative_to(root)): path.read_bytes()
+        for folder in (*TOP, "tests", "examples", "cmake")
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in {".cpp", ".h", ".cu", ".cuh"}
+    }
+    style = (root / ".clang-format").read_bytes() + subprocess.run(
+        [clang_format, "--version"], capture_output=True, check=True
+    ).stdout
     digests = {name: hashlib.sha256(style + text).hexdigest() for name, text in files.items()}
     seen = set(found_formatted.read_text().split()) if found_formatted.is_file() else set()
     unseen = [name for name in files if digests[name] not in seen]
-    said = subprocess.run([clang_format, "--dry-run", "-Werror", *unseen], cwd=root, capture_output=True, text=True) if unseen else None
-    unformatted = sorted({line.split(":")[0] for line in said.stderr.splitlines() if ": error:" in line}) if said else []
+    said = (
+        subprocess.run([clang_format, "--dry-run", "-Werror", *unseen], cwd=root, capture_output=True, text=True)
+        if unseen
+        else None
+    )
+    unformatted = (
+        sorted({line.split(":")[0] for line in said.stderr.splitlines() if ": error:" in line}) if said else []
+    )
     problems += [f"{name}: not formatted; ./dev format" for name in unformatted]
     if said and said.returncode != 0 and not unformatted:
         problems.append(f"{clang_format}: {said.stderr.strip()[:300]}")
@@ -194,7 +233,10 @@ def self_test():
         "engine/base/b.h": '#include "moonhalo/engine/base/c.h"\n',
         "engine/base/c.cpp": '#include "moonhalo/engine/base/d.h"\n#include "moonhalo/engine/comm/x.h"\n',
         "engine/base/d.h": '#include "moonhalo/engine/base/a.h"\n',
-        "engine/comm/mpi/a.cpp": '#include "moonhalo/engine/comm/a.h"\n#include "moonhalo/engine/comm/diagnostics/a.h"\n#include "moonhalo/engine/comm/tcp/a.h"\n',
+        "engine/comm/mpi/a.cpp": (
+            '#include "moonhalo/engine/comm/a.h"\n#include "moonhalo/engine/comm/diagnostics/a.h"\n#include'
+            ' "moonhalo/engine/comm/tcp/a.h"\n'
+        ),
         "engine/comm/diagnostics/a.h": '#include "moonhalo/engine/comm/a.h"\n#include "moonhalo/engine/comm/mpi/a.h"\n',
         "engine/comm/README.md": "",
         "engine/launch/a.cpp": '#include "moonhalo/engine/deferred/a.h"\n#include "moonhalo/engine/random/a.h"\n',
@@ -210,4 +252,8 @@ def self_test():
 
 
 if __name__ == "__main__":
-    main(check, self_test, "layers, READMEs and format are in order" + ("" if len(sys.argv) > 2 else "; format not checked"))
+    main(
+        check,
+        self_test,
+        "layers, READMEs and format are in order" + ("" if len(sys.argv) > 2 else "; format not checked"),
+    )

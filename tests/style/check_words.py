@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that pages, READMEs and new text are in plain technical English: no word of WORDS. Markdown has none. Comments and strings of
-C++ and Lua have at most the numbers of words.txt, which may only fall.
-usage: check_words.py SOURCE_FOLDER [--lower] [--list WORD]; --lower writes the present numbers into words.txt where they are smaller,
---list WORD prints the places of a word in C++ and Lua."""
+"""Checks that pages, READMEs and new text are in plain technical English: no word of WORDS. Markdown has none. Comments
+and strings of C++ and Lua have at most the numbers of words.txt, which may only fall. usage: check_words.py
+SOURCE_FOLDER [--lower] [--list WORD]; --lower writes the present numbers into words.txt where they are smaller, --list
+WORD prints the places of a word in C++ and Lua."""
 
 import re
 from collections import Counter
@@ -62,14 +62,24 @@ def prose_of(markdown):
 
 
 def pages_of(root):
-    return sorted({path for pattern in PAGES for path in root.glob(pattern)
-                   if not path.relative_to(root).parts[0].startswith((".", "build"))})
+    return sorted(
+        {
+            path
+            for pattern in PAGES
+            for path in root.glob(pattern)
+            if not path.relative_to(root).parts[0].startswith((".", "build"))
+        }
+    )
 
 
 def places_of(root):
     """(word, "FILE:LINE") of the words in comments and strings of C++ and Lua."""
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")
-                       if path.suffix in SYNTAX and path.parent.name != "mistakes"):  # whose text repeats messages of the program
+    for path in sorted(
+        path
+        for folder in FOLDERS
+        for path in (root / folder).rglob("*")
+        if path.suffix in SYNTAX and path.parent.name != "mistakes"
+    ):  # whose text repeats messages of the program
         text = path.read_text(encoding="utf-8")
         for said in SYNTAX[path.suffix].finditer(text):
             for group, part in enumerate(said.groups(), 1):
@@ -80,29 +90,44 @@ def places_of(root):
 
 
 def baseline_of(root):
-    rows = [line.rsplit(" ", 1) for line in (root / BASELINE).read_text(encoding="utf-8").splitlines() if line[:1] not in ("#", "")]
+    rows = [
+        line.rsplit(" ", 1)
+        for line in (root / BASELINE).read_text(encoding="utf-8").splitlines()
+        if line[:1] not in ("#", "")
+    ]
     return {word: int(number) for word, number in rows}
 
 
 def write_baseline(root, numbers):
-    head = ("# How often comments and strings of C++ and Lua have a word that check_words.py refuses. The numbers may only fall:\n"
-            "# python3 tests/style/check_words.py . --lower\n")
-    (root / BASELINE).write_text(head + "".join(f"{word} {number}\n" for word, number in numbers.items()), encoding="utf-8")
+    head = (
+        "# How often comments and strings of C++ and Lua have a word that check_words.py refuses. The numbers may only"
+        " fall:\n# python3 tests/style/check_words.py . --lower\n"
+    )
+    (root / BASELINE).write_text(
+        head + "".join(f"{word} {number}\n" for word, number in numbers.items()), encoding="utf-8"
+    )
 
 
 def check(root, option=None, listed=None):
     places = list(places_of(root))
     if option == "--list":
         return [place for word, place in places if word == listed]
-    problems = [f'{path.relative_to(root).as_posix()}:{number}: "{match[0]}"; write: {WORDS[word][1]}'
-                for path in pages_of(root) for number, line in prose_of(path.read_text(encoding="utf-8"))
-                for word, pattern in PATTERNS.items() for match in pattern.finditer(line)]
+    problems = [
+        f'{path.relative_to(root).as_posix()}:{number}: "{match[0]}"; write: {WORDS[word][1]}'
+        for path in pages_of(root)
+        for number, line in prose_of(path.read_text(encoding="utf-8"))
+        for word, pattern in PATTERNS.items()
+        for match in pattern.finditer(line)
+    ]
     allowed, found = baseline_of(root), Counter(word for word, _ in places)
     if option == "--lower":
         write_baseline(root, {word: min(found[word], allowed.get(word, found[word])) for word in WORDS})
-    problems += [f'{BASELINE}: comments and strings of C++ and Lua have "{word}" {found[word]} times, more than {allowed.get(word, 0)} '
-                 f'(check_words.py . --list "{word}"); write: {WORDS[word][1]}'
-                 for word in WORDS if found[word] > allowed.get(word, 0)]
+    problems += [
+        f'{BASELINE}: comments and strings of C++ and Lua have "{word}" {found[word]} times, more than'
+        f' {allowed.get(word, 0)} (check_words.py . --list "{word}"); write: {WORDS[word][1]}'
+        for word in WORDS
+        if found[word] > allowed.get(word, 0)
+    ]
     return problems
 
 
@@ -112,7 +137,9 @@ def self_test():
         "README.md": "A rank is told.\n`alike` and\n```\nalike\n```\nThere is no list; unknown words are heard.\n",
         "docs/a.md": "metric, lentil, known, textual\nIt is no list.\n",
         "engine/base/README.md": "| a room |\n",
-        "engine/a.cpp": 'call("told", \'"\', x); // alike\nint told = 1; /* told */ const char* url = "http://alike";\n',
+        "engine/a.cpp": (
+            'call("told", \'"\', x); // alike\nint told = 1; /* told */ const char* url = "http://alike";\n'
+        ),
         "engine/a.lua": "local told = 'alike' -- heard\n--[[ told ]]\n",
         BASELINE: "# numbers\ntold 2\nalike 3\nhear 0\n",
     }

@@ -1,4 +1,5 @@
-"""The frame of the checks of this folder: a small tree in which a check must find every kind of problem, then the sources."""
+"""The frame of the checks of this folder: a small tree in which a check must find every kind of problem, then the
+sources."""
 
 import sys
 import tempfile

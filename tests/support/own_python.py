@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests that are Python programs: the environment that `./dev test` makes, and checks that are counted."""
+
 import importlib.util
 import os
 import subprocess
@@ -15,8 +16,8 @@ def lacking(what):
 
 
 def enter(python, *packages):
-    """Goes on in the environment of `python`. Where it or one of the packages is missing, ends with status 77 (skipped), or 1 under
-    MOONHALO_REQUIRE_TEST_PACKAGES."""
+    """Goes on in the environment of `python`. Where it or one of the packages is missing, ends with status 77
+    (skipped), or 1 under MOONHALO_REQUIRE_TEST_PACKAGES."""
     if not os.path.exists(python):
         lacking(f"there is no {python}; `./dev test` makes it")
     if os.path.realpath(sys.prefix) != os.path.realpath(os.path.dirname(os.path.dirname(python))):

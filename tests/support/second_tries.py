@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs ctest, and once more what failed by an expectation (.ci/run).
 
-A crash, a time-out, a sanitizer's report and a number that differs from plain tensors' are found once in a while, too, and are no
-accident: they get no second try, nor does a test that does not say what it expected. What needed a second try is named at the end, and
-its first output is kept in FOLDER: such a test depends on the time or on others, and is to be mended.
+A crash, a time-out, a sanitizer's report and a number that differs from plain tensors' are found once in a while, too,
+and are no accident: they get no second try, nor does a test that does not say what it expected. What needed a second
+try is named at the end, and its first output is kept in FOLDER: such a test depends on the time or on others, and is to
+be mended.
 
 usage: second_tries.py FOLDER ctest ARGUMENT...
        second_tries.py --self-test SOURCE_FOLDER"""
@@ -45,7 +46,12 @@ HANGS = {
     r"ranks still run: ": "tests/support/ranks.cpp",
     r"timed out after (?:[6-9]\d|\d{3,})(?:\.\d+)? s": "a time limit that no test waits for",
 }
-REFUSED = (("a crash", CRASHES), ("a sanitizer's report", SANITIZERS), ("a time-out", HANGS), ("a number that differs", NUMBERS))
+REFUSED = (
+    ("a crash", CRASHES),
+    ("a sanitizer's report", SANITIZERS),
+    ("a time-out", HANGS),
+    ("a number that differs", NUMBERS),
+)
 OUTPUT_LIMIT = 50_000_000  # bytes of a test's output that ctest keeps; what is cut off cannot be judged
 SUMMARY = re.compile(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)")
 # Below it, a line of each test that failed: its name, and how it ended.
@@ -73,7 +79,9 @@ def outputs(report):
     found = {}
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
         failure = case.find("failure")
-        found[case.get("name")] = (case.findtext("system-out") or "") + "\n" + (failure.get("message") if failure is not None else "")
+        found[case.get("name")] = (
+            (case.findtext("system-out") or "") + "\n" + (failure.get("message") if failure is not None else "")
+        )
     return found
 
 
@@ -100,7 +108,9 @@ def main(folder, command):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     report = folder / "first.xml"
-    status, summary, failed = run([*command, "--test-output-size-failed", str(OUTPUT_LIMIT), "--output-junit", str(report)])
+    status, summary, failed = run(
+        [*command, "--test-output-size-failed", str(OUTPUT_LIMIT), "--output-junit", str(report)]
+    )
     if not failed or not report.is_file():
         return status
     printed, reasons = outputs(report), {}
@@ -119,7 +129,10 @@ def main(folder, command):
         print(f"  {name}: {reason or ('failed twice' if name in left else 'failed once')}")
     print(f"Their first output is in {folder}")
     total = int(summary[3])
-    print(f"\n{min(99, 100 * (total - len(left)) // total) if left else 100}% tests passed, {len(left)} tests failed out of {total}")
+    print(
+        f"\n{min(99, 100 * (total - len(left)) // total) if left else 100}% tests passed, {len(left)} tests failed out"
+        f" of {total}"
+    )
     print(f"\nTotal Test time (real) = {time.monotonic() - begin:.2f} sec")
     return status
 
@@ -131,7 +144,7 @@ def self_test(source):
         ("Failed", gtest, True),
         ("Failed", "FAILED test_a (2 ms)\n    x.lua:3: values differ\n", True),
         ("Failed", "FAILED: a file is missing\n", True),
-        ("Failed", "CMake Error at a.cmake:3 (message):\n  nothing says \"x\"\n", True),
+        ("Failed", 'CMake Error at a.cmake:3 (message):\n  nothing says "x"\n', True),
         ("Failed", "rank 1, line 7: not so: calls == 3\n", True),
         ("Failed", gtest + "rank 2 exited on signal 9 (Killed)\nbarrier timed out after 2 s on rank 0\n", True),
         ("Failed", "ok learn()\nRequired regular expression not found. Regex=[x]", True),
@@ -156,7 +169,9 @@ def self_test(source):
         for pattern, place in patterns.items():
             if "/" in place:
                 words = max(re.findall(r"[A-Za-z ]{4,}", pattern), key=len).strip()
-                assert words in (Path(source) / place).read_text(encoding="utf-8"), f"{place} does not print '{words}' any more"
+                assert words in (Path(source) / place).read_text(encoding="utf-8"), (
+                    f"{place} does not print '{words}' any more"
+                )
     with tempfile.TemporaryDirectory() as folder:
         ends_of_ctest(Path(folder))
     print("second tries are given as they should be")
@@ -179,28 +194,65 @@ def ends_of_ctest(work):
             (work / "script").mkdir(exist_ok=True)
             path = work / "script" / re.sub(r"\W", "_", name)
             path.write_text(scripts[name], encoding="utf-8")
-            lines.append(f'add_test("{name}" sh "{path}")\nset_tests_properties("{name}" PROPERTIES TIMEOUT {1 if name == "slow" else 60})')
+            lines.append(
+                f'add_test("{name}" sh "{path}")\nset_tests_properties("{name}" PROPERTIES TIMEOUT'
+                f" {1 if name == 'slow' else 60})"
+            )
         (work / "CTestTestfile.cmake").write_text("\n".join(lines), encoding="utf-8")
-        done = subprocess.run([sys.executable, __file__, str(work / "log"), "ctest", "--test-dir", str(work), "-j4", "-R", "."],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [sys.executable, __file__, str(work / "log"), "ctest", "--test-dir", str(work), "-j4", "-R", "."],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         kept = sorted(path.stem for path in (work / "log").glob("*.log"))
         return done.returncode, [match[0] for match in SUMMARY.finditer(done.stdout)], kept, done.stdout
 
     def expect(names, status, summaries, kept, text=""):
         found = ended(*names)
-        assert (found[0] == 0) == (status == 0) and found[1] == summaries and found[2] == kept and text in found[3], (names, *found)
+        assert (found[0] == 0) == (status == 0) and found[1] == summaries and found[2] == kept and text in found[3], (
+            names,
+            *found,
+        )
 
     expect(["fine"], 0, ["100% tests passed, 0 tests failed out of 1"], [])
-    expect(["fine", "suite.once/a+b"], 0,
-           ["50% tests passed, 1 tests failed out of 2", "100% tests passed, 0 tests failed out of 1",
-            "100% tests passed, 0 tests failed out of 2"], ["suite.once_a_b"], "  suite.once/a+b: failed once\n")
-    expect(["fine", "twice"], 1,
-           ["50% tests passed, 1 tests failed out of 2", "0% tests passed, 1 tests failed out of 1",
-            "50% tests passed, 1 tests failed out of 2"], ["twice"], "  twice: failed twice\n")
-    for name, reason in (("number", "a number that differs"), ("crash", "ctest says SEGFAULT"), ("slow", "ctest says Timeout")):
+    expect(
+        ["fine", "suite.once/a+b"],
+        0,
+        [
+            "50% tests passed, 1 tests failed out of 2",
+            "100% tests passed, 0 tests failed out of 1",
+            "100% tests passed, 0 tests failed out of 2",
+        ],
+        ["suite.once_a_b"],
+        "  suite.once/a+b: failed once\n",
+    )
+    expect(
+        ["fine", "twice"],
+        1,
+        [
+            "50% tests passed, 1 tests failed out of 2",
+            "0% tests passed, 1 tests failed out of 1",
+            "50% tests passed, 1 tests failed out of 2",
+        ],
+        ["twice"],
+        "  twice: failed twice\n",
+    )
+    for name, reason in (
+        ("number", "a number that differs"),
+        ("crash", "ctest says SEGFAULT"),
+        ("slow", "ctest says Timeout"),
+    ):
         (work / "once").unlink(missing_ok=True)
-        expect(["fine", name, "suite.once/a+b"], 1,
-               ["33% tests passed, 2 tests failed out of 3"] * 2, sorted([name, "suite.once_a_b"]), f"  {name}: {reason}\n")
+        expect(
+            ["fine", name, "suite.once/a+b"],
+            1,
+            ["33% tests passed, 2 tests failed out of 3"] * 2,
+            sorted([name, "suite.once_a_b"]),
+            f"  {name}: {reason}\n",
+        )
 
 
 if __name__ == "__main__":

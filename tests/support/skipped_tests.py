@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints which tests of a run were skipped, whole or in part, and why: by the lines "skipped: REASON" of what they printed.
-usage: skipped_tests.py REPORT (of ctest --output-junit; nothing is printed where it is missing)"""
+"""Prints which tests of a run were skipped, whole or in part, and why: by the lines "skipped: REASON" of what they
+printed. usage: skipped_tests.py REPORT (of ctest --output-junit; nothing is printed where it is missing)"""
 
 import re
 import sys

@@ -56,8 +56,8 @@ LinkChoice choose_device_link(Communicator& host, c10::Device device) {
   std::map<std::string, int> rank_of_device;
   for (int rank = 0; rank < host.size(); ++rank) {
     const std::vector<std::string> facts = split(all[rank]);
-    TORCH_CHECK_VALUE(facts[0] == required, "device link: ranks 0 and ", rank, " want different ones\n  have  \"", required, "\" and \"",
-                      facts[0], "\"\n  fix   give the same --backend on all ranks");
+    TORCH_CHECK_VALUE(facts[0] == required, "device link: ranks 0 and ", rank, " want different ones\n  have  \"",
+                      required, "\" and \"", facts[0], "\"\n  fix   give the same --backend on all ranks");
     if (lacks.empty() && !facts[1].empty()) lacks = "rank " + std::to_string(rank) + ": " + facts[1];
     const auto [other, first] = rank_of_device.emplace(facts[2], rank);
     if (shared.empty() && !first)

@@ -125,8 +125,8 @@ c10::Device device_of_rank(Communicator& group, c10::Device required) {
     const int64_t devices = std::stoll(shared.substr(shared.rfind('\n') + 1));
     TORCH_CHECK_VALUE(count <= devices, "device \"", type, "\": ", count, " ranks for ", devices, " devices on ", host,
                       "\n  have  ", group.size(), " ranks, ", count, " of them on ", host,
-                      "\n  fix   start no more ranks on a host than it has devices, or name a device by its number (\"", type,
-                      ":0\"), which ranks may share");
+                      "\n  fix   start no more ranks on a host than it has devices, or name a device by its number (\"",
+                      type, ":0\"), which ranks may share");
   }
   *kept = c10::Device(required.type(), static_cast<c10::DeviceIndex>(index));
   return **kept;

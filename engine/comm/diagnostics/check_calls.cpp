@@ -15,8 +15,9 @@ namespace moonhalo {
 std::optional<bool> check_calls_from_environment() {
   const char* text = std::getenv("MOONHALO_CHECK_CALLS");
   const std::string given = text == nullptr ? "" : text;
-  TORCH_CHECK_VALUE(given.empty() || given == "0" || given == "1", "MOONHALO_CHECK_CALLS: neither 0 nor 1\n  have  MOONHALO_CHECK_CALLS=",
-                    given, "\n  fix   set it to 0 so that ranks do not compare their calls, or unset it");
+  TORCH_CHECK_VALUE(given.empty() || given == "0" || given == "1",
+                    "MOONHALO_CHECK_CALLS: neither 0 nor 1\n  have  MOONHALO_CHECK_CALLS=", given,
+                    "\n  fix   set it to 0 so that ranks do not compare their calls, or unset it");
   if (given.empty()) return std::nullopt;
   return given == "1";
 }
@@ -53,8 +54,8 @@ void compare_calls(Communicator& group, const CollectiveCall& call, const std::v
       const int64_t sent = of_all[from * words + 1 + to], expected = of_all[to * words + 1 + size + from];
       if (sent == expected || (mine.kind == CommStats::kAllToAll && from == to)) continue;
       const char* const unit = mine.kind == CommStats::kAllToAll ? " elements" : " bytes";
-      TORCH_CHECK_VALUE(false, mine.verb(), ": rank ", from, " of this group sends ", sent, unit, " to rank ", to, ", which expects ",
-                        expected, "\n  have  ", mine.describe(), divergence_remedy());
+      TORCH_CHECK_VALUE(false, mine.verb(), ": rank ", from, " of this group sends ", sent, unit, " to rank ", to,
+                        ", which expects ", expected, "\n  have  ", mine.describe(), divergence_remedy());
     }
   }
 }

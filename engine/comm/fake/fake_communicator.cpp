@@ -62,9 +62,10 @@ class FakeCommunicator final : public Communicator {
   void do_broadcast(at::Tensor&, int) override {}
   void do_barrier() override {}
   CommunicatorPtr do_split(int, int) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "split: a fake communicator cannot know what the other ranks would give",
-                                "\n  have  rank ", rank(), " of ", size(), " fake ranks",
-                                "\n  fix   make the part directly: make_fake_part(whole, rank in the part, size of the part)");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "split: a fake communicator cannot know what the other ranks would give", "\n  have  rank ", rank(),
+        " of ", size(), " fake ranks",
+        "\n  fix   make the part directly: make_fake_part(whole, rank in the part, size of the part)");
   }
 
  private:

@@ -7,9 +7,10 @@ namespace moonhalo {
 namespace {
 
 [[noreturn]] void refuse(const char* what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, what, ": this Moonhalo was built without MPI",
-                              "\n  have  a build in which CMake found no MPI, or -DMOONHALO_MPI=OFF",
-                              "\n  fix   install an MPI (Debian: libopenmpi-dev) and build again, or use backend \"threads\"");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, what, ": this Moonhalo was built without MPI",
+      "\n  have  a build in which CMake found no MPI, or -DMOONHALO_MPI=OFF",
+      "\n  fix   install an MPI (Debian: libopenmpi-dev) and build again, or use backend \"threads\"");
 }
 
 }  // namespace

@@ -50,8 +50,9 @@ void check_library(const char* maker) {
   const bool has_addresses =
       text.find("Open MPI") != std::string::npos || text.find("Spectrum MPI") != std::string::npos;
   TORCH_CHECK_NOT_IMPLEMENTED(has_addresses == built_with_addresses, maker,
-                              ": the program's MPI is another than the one that Moonhalo was built with\n  have  ", text,
-                              " in the program, ", built_with_addresses ? "Open MPI" : "MPICH or its kin", " in Moonhalo",
+                              ": the program's MPI is another than the one that Moonhalo was built with\n  have  ",
+                              text, " in the program, ", built_with_addresses ? "Open MPI" : "MPICH or its kin",
+                              " in Moonhalo",
                               "\n  fix   give functions instead of a communicator: mh_mpi_transport of "
                               "<moonhalo/moonhalo_mpi.h>; or build both with one MPI");
 }

@@ -291,8 +291,11 @@ CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
   check_library("make_mpi_communicator");
   TORCH_CHECK_VALUE(mpi_comm != nullptr, "make_mpi_communicator: no communicator\n  have  a null pointer",
                     "\n  fix   give the address of an MPI_Comm");
-  TORCH_CHECK_VALUE(!is_handle_itself(mpi_comm), "make_mpi_communicator: a communicator itself, not its address\n  have  an MPI_Comm that became a const void*",
-                    "\n  fix   include <moonhalo/mpi_communicator.h>, which takes an MPI_Comm, or give the address of a variable that holds it");
+  TORCH_CHECK_VALUE(
+      !is_handle_itself(mpi_comm),
+      "make_mpi_communicator: a communicator itself, not its address\n  have  an MPI_Comm that became a const void*",
+      "\n  fix   include <moonhalo/mpi_communicator.h>, which takes an MPI_Comm, or give the address of a variable "
+      "that holds it");
   return wrap(*static_cast<const MPI_Comm*>(mpi_comm), "make_mpi_communicator");
 }
 

@@ -8,8 +8,9 @@ namespace moonhalo::neighborhood::cuda {
 namespace {
 
 [[noreturn]] void refuse(int device) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "neighborhood_attention: Moonhalo was built without CUDA\n  have  tensors on cuda:", device,
-                              "\n  fix   build the preset `cuda` (it needs the CUDA toolkit), or move the tensors to the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "neighborhood_attention: Moonhalo was built without CUDA\n  have  tensors on cuda:", device,
+      "\n  fix   build the preset `cuda` (it needs the CUDA toolkit), or move the tensors to the CPU");
 }
 
 }  // namespace

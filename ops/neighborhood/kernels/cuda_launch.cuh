@@ -33,10 +33,10 @@ struct OnDevice {
   void operator()(Kernel, const Launch& launch, int64_t blocks, size_t bytes) const {
     int most = 0;
     C10_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        bytes <= static_cast<size_t>(most), "neighborhood_attention: head_dim ", launch.problem.head_dim, " and value_dim ",
-        launch.problem.value_dim, " take ", bytes, " bytes of shared memory\n  have  a GPU with ", most,
-        " bytes for a block\n  fix   use more heads of fewer features");
+    TORCH_CHECK_NOT_IMPLEMENTED(bytes <= static_cast<size_t>(most), "neighborhood_attention: head_dim ",
+                                launch.problem.head_dim, " and value_dim ", launch.problem.value_dim, " take ", bytes,
+                                " bytes of shared memory\n  have  a GPU with ", most,
+                                " bytes for a block\n  fix   use more heads of fewer features");
     TORCH_CHECK_NOT_IMPLEMENTED(blocks <= std::numeric_limits<int>::max(), "neighborhood_attention: ", blocks,
                                 " blocks of queries or keys are more than one launch takes\n  fix   split the batch");
     // Shared memory beyond the usual 48 KB must be asked for, once per kernel and device; asking again costs little.
@@ -53,8 +53,8 @@ struct OnDevice {
 
 inline void check_extents(const Problem& problem) {
   for (const Axis& axis : problem.axes) {
-    TORCH_CHECK_NOT_IMPLEMENTED(axis.extent <= std::numeric_limits<int>::max(), "neighborhood_attention: a dim of ", axis.extent,
-                                " rows\n  fix   use dims of less than 2^31 rows on a GPU");
+    TORCH_CHECK_NOT_IMPLEMENTED(axis.extent <= std::numeric_limits<int>::max(), "neighborhood_attention: a dim of ",
+                                axis.extent, " rows\n  fix   use dims of less than 2^31 rows on a GPU");
   }
 }
 

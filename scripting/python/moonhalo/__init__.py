@@ -13,16 +13,53 @@
 
 Collective functions are called by all ranks of a mesh in one order: those that make or leave a ShardTensor, and every
 operator on one. See docs/python.md."""
+
 import torch as _torch  # first: its libraries are those that Moonhalo works with
 
-from ._moonhalo import (CheckpointSaving, CommError, Communicator, DeviceMesh, File, Placement, Selection, constant, distribute_tensor, from_local, full_tensor,
-                        init_device_mesh, is_shard_tensor, local_batch, manual_seed, mesh_of, mpi_world, op_trace, open, placements, rebalance,
-                        redistribute, self_world, set_fallback, set_halo, set_output_cut, to_local, world,
-                        __version__)
+from ._moonhalo import (
+    CheckpointSaving,
+    CommError,
+    Communicator,
+    DeviceMesh,
+    File,
+    Placement,
+    Selection,
+    constant,
+    distribute_tensor,
+    from_local,
+    full_tensor,
+    init_device_mesh,
+    is_shard_tensor,
+    local_batch,
+    manual_seed,
+    mesh_of,
+    mpi_world,
+    op_trace,
+    open,
+    placements,
+    rebalance,
+    redistribute,
+    self_world,
+    set_fallback,
+    set_halo,
+    set_output_cut,
+    to_local,
+    world,
+    __version__,
+)
 from ._files import load_checkpoint, save_checkpoint, scatter_tensor
 from ._local_map import local_map
-from ._parallel import (ColwiseParallel, PairwiseParallel, ParallelStyle, PrepareModuleInput, PrepareModuleOutput, RowwiseParallel,
-                        SequenceParallel, distribute_module, parallelize_module)
+from ._parallel import (
+    ColwiseParallel,
+    PairwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    distribute_module,
+    parallelize_module,
+)
 from ._placements import Partial, Replicate, Shard, Stored
 from ._tensor import ShardTensor
 from ._transforms import run_ranks
@@ -30,10 +67,54 @@ from ._training import clip_grad_norm_, finish_grad_sync, fully_shard, replicate
 
 ops = _torch.ops.moonhalo
 
-__all__ = ["ColwiseParallel", "CommError", "Communicator", "DeviceMesh", "PairwiseParallel", "ParallelStyle", "Partial", "Placement",
-           "PrepareModuleInput", "PrepareModuleOutput", "Replicate", "RowwiseParallel", "SequenceParallel", "Shard", "ShardTensor",
-           "Stored", "clip_grad_norm_", "constant", "distribute_module", "distribute_tensor", "finish_grad_sync", "from_local",
-           "full_tensor", "fully_shard", "init_device_mesh", "is_shard_tensor", "load_checkpoint", "local_batch", "local_map", "manual_seed", "mesh_of",
-           "mpi_world", "op_trace", "ops", "parallelize_module", "placements", "rebalance", "redistribute", "replicate", "run_ranks", "save_checkpoint",
-           "scatter_tensor", "self_world", "set_fallback", "set_halo", "set_output_cut", "set_requires_gradient_sync", "to_local",
-           "world"]
+__all__ = [
+    "ColwiseParallel",
+    "CommError",
+    "Communicator",
+    "DeviceMesh",
+    "PairwiseParallel",
+    "ParallelStyle",
+    "Partial",
+    "Placement",
+    "PrepareModuleInput",
+    "PrepareModuleOutput",
+    "Replicate",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "Shard",
+    "ShardTensor",
+    "Stored",
+    "clip_grad_norm_",
+    "constant",
+    "distribute_module",
+    "distribute_tensor",
+    "finish_grad_sync",
+    "from_local",
+    "full_tensor",
+    "fully_shard",
+    "init_device_mesh",
+    "is_shard_tensor",
+    "load_checkpoint",
+    "local_batch",
+    "local_map",
+    "manual_seed",
+    "mesh_of",
+    "mpi_world",
+    "op_trace",
+    "ops",
+    "parallelize_module",
+    "placements",
+    "rebalance",
+    "redistribute",
+    "replicate",
+    "run_ranks",
+    "save_checkpoint",
+    "scatter_tensor",
+    "self_world",
+    "set_fallback",
+    "set_halo",
+    "set_output_cut",
+    "set_requires_gradient_sync",
+    "to_local",
+    "world",
+]

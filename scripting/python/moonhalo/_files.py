@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with named datasets, read and written block by block, and checkpoints that any number of ranks loads."""
+
 import json as _json
 
 import torch as _torch
@@ -7,7 +8,7 @@ import torch as _torch
 from ._moonhalo import Selection, _load_checkpoint, _save_checkpoint, _scatter_selection
 from ._moonhalo import scatter_tensor as _scatter_plain
 
-# ---- Selections -------------------------------------------------------------------------------------------------------------------
+# ---- Selections ------------------------------------------------------------------------------------------------------
 
 
 def _slice_text(index):
@@ -18,7 +19,7 @@ def _slice_text(index):
         text = ":".join("" if one is None else str(int(one)) for one in (index.start, index.stop))
         return text if index.step is None else f"{text}:{int(index.step)}"
     if isinstance(index, bool) or not hasattr(index, "__index__"):
-        raise TypeError(f"a selection takes integers and slices\n  have  {index!r}\n  fix   file[\"t\"][0:100, :, ::2]")
+        raise TypeError(f'a selection takes integers and slices\n  have  {index!r}\n  fix   file["t"][0:100, :, ::2]')
     return str(index.__index__())
 
 
@@ -39,19 +40,23 @@ Selection.__len__ = lambda self: self.shape[0]
 
 
 def scatter_tensor(source, mesh, placements, src=0, *, dtype=None, decode=False):
-    """Distributes a tensor of mesh rank `src` (the other ranks pass None), whose gradient returns to it; or reads a dataset of an open file
-    (a Selection, the same on all ranks), of which each rank reads its block alone. Returns a ShardTensor. Collective over the mesh.
+    """Distributes a tensor of mesh rank `src` (the other ranks pass None), whose gradient returns to it; or reads a
+    dataset of an open file (a Selection, the same on all ranks), of which each rank reads its block alone. Returns a
+    ShardTensor. Collective over the mesh.
 
     dtype    the dtype of the result, for a dataset
     decode   apply scale_factor, add_offset and missing values of a dataset"""
     if isinstance(source, Selection):
         return _scatter_selection(source, mesh, placements, dtype, decode)
     if dtype is not None or decode:
-        raise ValueError("scatter_tensor: dtype and decode are for datasets, and the source is a tensor\n  fix   scatter_tensor(t.to(dtype), ...)")
+        raise ValueError(
+            "scatter_tensor: dtype and decode are for datasets, and the source is a tensor\n  fix  "
+            " scatter_tensor(t.to(dtype), ...)"
+        )
     return _scatter_plain(source, mesh, placements, src)
 
 
-# ---- Checkpoints ------------------------------------------------------------------------------------------------------------------
+# ---- Checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def _tensors_of(where, module):
@@ -59,8 +64,10 @@ def _tensors_of(where, module):
     tensors = list(module.state_dict(keep_vars=True).items())
     for name, one in tensors:
         if not isinstance(one, _torch.Tensor):
-            raise TypeError(f"{where}: '{name}' of the module's state is not a tensor\n  have  {type(one).__name__}\n"
-                            "  fix   save it as an entry of its own")
+            raise TypeError(
+                f"{where}: '{name}' of the module's state is not a tensor\n  have  {type(one).__name__}\n"
+                "  fix   save it as an entry of its own"
+            )
     return [(name, one.detach()) for name, one in tensors]
 
 
@@ -78,16 +85,25 @@ def _plain_json(where, value):
     try:
         return _json.dumps(value)
     except TypeError as error:
-        raise TypeError(f"{where}: an option or a state of the optimizer cannot be saved\n  have  {error}\n"
-                        "  fix   numbers, strings, lists and tensors alone") from None
+        raise TypeError(
+            f"{where}: an option or a state of the optimizer cannot be saved\n  have  {error}\n"
+            "  fix   numbers, strings, lists and tensors alone"
+        ) from None
 
 
 def _pack_optimizer(where, optimizer, modules):
-    """(about, tensors): options, numbers and the names of tensors as JSON, and the tensors under them. Tensors in param_groups, as a
-    learning rate, are numbers."""
+    """(about, tensors): options, numbers and the names of tensors as JSON, and the tensors under them. Tensors in
+    param_groups, as a learning rate, are numbers."""
     parameters, names = _names_of(where, optimizer, modules)
-    groups = [{key: value.item() if isinstance(value, _torch.Tensor) else value for key, value in group.items() if key != "params"}
-              | {"params": len(group["params"])} for group in optimizer.param_groups]
+    groups = [
+        {
+            key: value.item() if isinstance(value, _torch.Tensor) else value
+            for key, value in group.items()
+            if key != "params"
+        }
+        | {"params": len(group["params"])}
+        for group in optimizer.param_groups
+    ]
     states, tensors = {}, []
     for parameter, name in zip(parameters, names):
         if parameter not in optimizer.state:
@@ -124,15 +140,18 @@ def _entries_of(who, state):
         elif isinstance(one, _torch.optim.Optimizer):
             yield name, one, modules
         else:
-            raise TypeError(f"{who}: '{name}' cannot be saved\n  have  {type(one).__name__}\n"
-                            "  fix   modules, optimizers, tensors, dicts of tensors, numbers and strings")
+            raise TypeError(
+                f"{who}: '{name}' cannot be saved\n  have  {type(one).__name__}\n"
+                "  fix   modules, optimizers, tensors, dicts of tensors, numbers and strings"
+            )
 
 
 def save_checkpoint(world, path, state, *, is_async=False):
-    """Writes a checkpoint: a folder with unsharded tensors in safetensors files, which any number of ranks loads with any placements, and Lua,
-    too (modules, tensors and numbers). An earlier one at `path` is replaced in one step.
+    """Writes a checkpoint: a folder with unsharded tensors in safetensors files, which any number of ranks loads with
+    any placements, and Lua, too (modules, tensors and numbers). An earlier one at `path` is replaced in one step.
 
-    state      {"net": net, "optimizer": optimizer, "step": 3}: modules, optimizers of torch.optim, tensors, dicts of tensors, numbers,
+    state      {"net": net, "optimizer": optimizer, "step": 3}: modules, optimizers of torch.optim, tensors, dicts of
+    tensors, numbers,
                strings. Of plain values those of rank 0 are written
     is_async   copies the tensors and returns a CheckpointSaving, whose wait() comes before the next save
 
@@ -154,15 +173,27 @@ def _unpack_optimizer(where, optimizer, modules, about, load):
     parameters, names = _names_of(where, optimizer, modules)
     about = _json.loads(about)
     shapes = [len(group["params"]) for group in optimizer.param_groups]
-    if about["kind"] != type(optimizer).__name__ or about["names"] != names or [group["params"] for group in about["groups"]] != shapes:
-        raise ValueError(f"{where}: the checkpoint has another optimizer\n  have  {about['kind']} of {about['names']}, here "
-                         f"{type(optimizer).__name__} of {names}\n  fix   make the optimizer of the same parameters in the same order")
+    if (
+        about["kind"] != type(optimizer).__name__
+        or about["names"] != names
+        or [group["params"] for group in about["groups"]] != shapes
+    ):
+        raise ValueError(
+            f"{where}: the checkpoint has another optimizer\n  have  {about['kind']} of {about['names']}, here"
+            f" {type(optimizer).__name__} of {names}\n  fix   make the optimizer of the same parameters in the same"
+            " order"
+        )
     states, tensors = [], []
     for parameter, name in zip(parameters, names):
         states.append(None)
         if name in about["states"]:
-            states[-1] = {key: _like(parameter, value) if isinstance(value, dict) else value for key, value in about["states"][name].items()}
-            tensors += [(f"{name}.{key}", value) for key, value in states[-1].items() if isinstance(value, _torch.Tensor)]
+            states[-1] = {
+                key: _like(parameter, value) if isinstance(value, dict) else value
+                for key, value in about["states"][name].items()
+            }
+            tensors += [
+                (f"{name}.{key}", value) for key, value in states[-1].items() if isinstance(value, _torch.Tensor)
+            ]
     if tensors:
         load(tensors)
     for parameter, state in zip(parameters, states):
@@ -180,9 +211,9 @@ def _unpack_optimizer(where, optimizer, modules, about, load):
 
 
 def load_checkpoint(world, path, state):
-    """Loads the entries of `state`: modules, optimizers and tensors in place, with the placements that they have. Returns a dict of all
-    entries, with the numbers and strings of the checkpoint. Names, shapes, dtypes and checksums are checked before anything changes.
-    Collective over `world`. ValueError on every rank that names the entry."""
+    """Loads the entries of `state`: modules, optimizers and tensors in place, with the placements that they have.
+    Returns a dict of all entries, with the numbers and strings of the checkpoint. Names, shapes, dtypes and checksums
+    are checked before anything changes. Collective over `world`. ValueError on every rank that names the entry."""
     entries, optimizers = [], []
     for name, one, packed in _entries_of("load_checkpoint", state):
         if isinstance(one, _torch.optim.Optimizer):
@@ -193,6 +224,11 @@ def load_checkpoint(world, path, state):
     with _torch.no_grad():
         found = dict(_load_checkpoint(world, str(path), entries))
         for name, one, modules in optimizers:
-            _unpack_optimizer(f"load_checkpoint: '{name}'", one, modules, found[f"{name}-about"],
-                              lambda tensors: _load_checkpoint(world, str(path), [(f"{name}-tensors", tensors)]))
+            _unpack_optimizer(
+                f"load_checkpoint: '{name}'",
+                one,
+                modules,
+                found[f"{name}-about"],
+                lambda tensors: _load_checkpoint(world, str(path), [(f"{name}-tensors", tensors)]),
+            )
     return {name: found[name] if isinstance(one, (bool, int, float, str)) else one for name, one in state.items()}

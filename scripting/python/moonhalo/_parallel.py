@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parallelize_module and distribute_module for torch.nn modules. The engine decides what a plan means; here the modules are walked."""
+"""parallelize_module and distribute_module for torch.nn modules. The engine decides what a plan means; here the modules
+are walked."""
+
 import inspect as _inspect
 import json as _json
 import os as _os
@@ -13,12 +15,12 @@ from ._placements import Replicate
 
 _done = _weakref.WeakKeyDictionary()  # modules that parallelize_module has divided
 
-# ---- Styles -----------------------------------------------------------------------------------------------------------------------
+# ---- Styles ----------------------------------------------------------------------------------------------------------
 
 
 class ParallelStyle:
-    """The way in which one module is divided. A style of one's own derives from this class and has `_apply(module, device_mesh)`, which
-    replaces parameters by ShardTensors."""
+    """The way in which one module is divided. A style of one's own derives from this class and has `_apply(module,
+    device_mesh)`, which replaces parameters by ShardTensors."""
 
     def _options(self):
         return {}
@@ -66,20 +68,36 @@ class SequenceParallel(_Builtin):
 class PrepareModuleInput(_Builtin):
     """Redistributes the arguments of a module before its forward."""
 
-    def __init__(self, *, input_layouts=None, desired_input_layouts=None, input_kwarg_layouts=None, desired_input_kwarg_layouts=None,
-                 use_local_output=None):
-        super().__init__(input_layouts=input_layouts, desired_input_layouts=desired_input_layouts, input_kwarg_layouts=input_kwarg_layouts,
-                         desired_input_kwarg_layouts=desired_input_kwarg_layouts, use_local_output=use_local_output)
+    def __init__(
+        self,
+        *,
+        input_layouts=None,
+        desired_input_layouts=None,
+        input_kwarg_layouts=None,
+        desired_input_kwarg_layouts=None,
+        use_local_output=None,
+    ):
+        super().__init__(
+            input_layouts=input_layouts,
+            desired_input_layouts=desired_input_layouts,
+            input_kwarg_layouts=input_kwarg_layouts,
+            desired_input_kwarg_layouts=desired_input_kwarg_layouts,
+            use_local_output=use_local_output,
+        )
 
 
 class PrepareModuleOutput(_Builtin):
     """Redistributes the results of a module after its forward."""
 
     def __init__(self, *, output_layouts=None, desired_output_layouts=None, use_local_output=None):
-        super().__init__(output_layouts=output_layouts, desired_output_layouts=desired_output_layouts, use_local_output=use_local_output)
+        super().__init__(
+            output_layouts=output_layouts,
+            desired_output_layouts=desired_output_layouts,
+            use_local_output=use_local_output,
+        )
 
 
-# ---- Plans ------------------------------------------------------------------------------------------------------------------------
+# ---- Plans -----------------------------------------------------------------------------------------------------------
 
 
 def _encoded(value, custom):
@@ -97,8 +115,10 @@ def _encoded(value, custom):
         return [_encoded(one, custom) for one in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    raise TypeError(f"parallelize_module: a plan has styles, placements, dicts and lists\n  have  {type(value).__name__}\n"
-                    "  fix   {\"fc1\": ColwiseParallel()}, or {\"parameter\": {\"fc1.weight\": [Shard(0)]}}")
+    raise TypeError(
+        f"parallelize_module: a plan has styles, placements, dicts and lists\n  have  {type(value).__name__}\n"
+        '  fix   {"fc1": ColwiseParallel()}, or {"parameter": {"fc1.weight": [Shard(0)]}}'
+    )
 
 
 def _read_plan(plan):
@@ -106,25 +126,38 @@ def _read_plan(plan):
         with open(plan, encoding="utf-8") as file:
             return file.read(), []
     if not isinstance(plan, dict) and not hasattr(plan, "_apply") and not isinstance(plan, _Builtin):
-        raise TypeError(f"parallelize_module: the plan is neither a style nor a dict nor the path of a JSON file\n"
-                        f"  have  {type(plan).__name__}\n  fix   {{\"fc1\": ColwiseParallel()}}")
+        raise TypeError(
+            f"parallelize_module: the plan is neither a style nor a dict nor the path of a JSON file\n"
+            f'  have  {type(plan).__name__}\n  fix   {{"fc1": ColwiseParallel()}}'
+        )
     custom = []
     return _json.dumps(_encoded(plan, custom)), custom
 
 
 def _slots(module):
     """(registry, name, tensor) of the module's own parameters and buffers."""
-    return [(registry, name, tensor) for registry in (module._parameters, module._buffers) for name, tensor in registry.items()
-            if tensor is not None]
+    return [
+        (registry, name, tensor)
+        for registry in (module._parameters, module._buffers)
+        for name, tensor in registry.items()
+        if tensor is not None
+    ]
 
 
 def _facts(modules):
-    return [(name, [kind.__name__ for kind in type(module).__mro__ if issubclass(kind, _torch.nn.Module)],
-             [(slot, list(tensor.shape)) for _, slot, tensor in _slots(module)]) for name, module in modules]
+    return [
+        (
+            name,
+            [kind.__name__ for kind in type(module).__mro__ if issubclass(kind, _torch.nn.Module)],
+            [(slot, list(tensor.shape)) for _, slot, tensor in _slots(module)],
+        )
+        for name, module in modules
+    ]
 
 
 def as_parameter(tensor, like):
-    """`tensor`, which takes the place of the parameter `like`, as a parameter: the same object, whose gradient the engine places."""
+    """`tensor`, which takes the place of the parameter `like`, as a parameter: the same object, whose gradient the
+    engine places."""
     if tensor is not like:
         tensor.__class__ = type(like) if isinstance(like, _torch.nn.Parameter) else _torch.nn.Parameter
     return tensor
@@ -133,8 +166,17 @@ def as_parameter(tensor, like):
 def _place_tensors(modules, resolved, mesh, src, sharded):
     """Replaces parameters and buffers. A tensor in several modules stays one."""
     whole = ([Replicate()] * mesh.ndim, False, None)
-    slots = [(f"{path}.{name}" if path else name, tensor, registry, name, resolved[i]["tensors"].get(name, whole) if resolved else whole)
-             for i, (path, module) in enumerate(modules) for registry, name, tensor in _slots(module)]
+    slots = [
+        (
+            f"{path}.{name}" if path else name,
+            tensor,
+            registry,
+            name,
+            resolved[i]["tensors"].get(name, whole) if resolved else whole,
+        )
+        for i, (path, module) in enumerate(modules)
+        for registry, name, tensor in _slots(module)
+    ]
     placed = _distribute_parameters([(name, tensor, *plan) for name, tensor, _, _, plan in slots], mesh, src, sharded)
     new = {}
     for (_, tensor, registry, name, _), one in zip(slots, placed):
@@ -144,14 +186,16 @@ def _place_tensors(modules, resolved, mesh, src, sharded):
             registry[name] = new[id(tensor)]
 
 
-# ---- Arguments and results --------------------------------------------------------------------------------------------------------
+# ---- Arguments and results -------------------------------------------------------------------------------------------
 
 
 def _move(jobs, mesh, where):
     """Redistributes those of `jobs` [(plan, value, put)] that are tensors, and calls put(moved) for each."""
     jobs = [job for job in jobs if isinstance(job[1], _torch.Tensor)]
     if jobs:
-        for (_, _, put), moved in zip(jobs, _move_arguments([job[0] for job in jobs], [job[1] for job in jobs], mesh, where)):
+        for (_, _, put), moved in zip(
+            jobs, _move_arguments([job[0] for job in jobs], [job[1] for job in jobs], mesh, where)
+        ):
             put(moved)
 
 
@@ -163,7 +207,10 @@ def _input_hook(path, module, plan, mesh):
     is_open = any(one.kind == one.VAR_KEYWORD for one in parameters.values())
     for name in names:
         if name not in parameters and not is_open:
-            raise ValueError(f"parallelize_module: {where} names '{name}', forward has no such argument\n  have  {', '.join(parameters)}")
+            raise ValueError(
+                f"parallelize_module: {where} names '{name}', forward has no such argument\n  have "
+                f" {', '.join(parameters)}"
+            )
 
     def hook(module, args, kwargs):
         args, kwargs = list(args), dict(kwargs)
@@ -218,42 +265,59 @@ def _output_hook(path, plan, mesh):
     return hook
 
 
-# ---- For users --------------------------------------------------------------------------------------------------------------------
+# ---- For users -------------------------------------------------------------------------------------------------------
 
 
 def _check(who, module, mesh):
     if not isinstance(module, _torch.nn.Module):
-        raise TypeError(f"{who}: the first argument is not a torch.nn.Module\n  have  {type(module).__name__}\n"
-                        f"  fix   {who}(net, mesh, ...)")
+        raise TypeError(
+            f"{who}: the first argument is not a torch.nn.Module\n  have  {type(module).__name__}\n"
+            f"  fix   {who}(net, mesh, ...)"
+        )
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"{who}: the mesh is not a DeviceMesh of moonhalo\n  have  {type(mesh).__name__}\n"
-                        f"  fix   {who}(net, moonhalo.init_device_mesh(world, \"cpu\", [world.size]), ...)")
+        raise TypeError(
+            f"{who}: the mesh is not a DeviceMesh of moonhalo\n  have  {type(mesh).__name__}\n"
+            f'  fix   {who}(net, moonhalo.init_device_mesh(world, "cpu", [world.size]), ...)'
+        )
 
 
-def parallelize_module(module, device_mesh, parallelize_plan, *, src_data_rank=0, unmatched="error", is_model_sharded=False):
-    """Divides `module` over a mesh as a plan says, in place, and returns it: parameters and buffers become ShardTensors. Collective over the
-    mesh. Make optimizers afterwards. A second call warns and changes nothing.
+def parallelize_module(
+    module, device_mesh, parallelize_plan, *, src_data_rank=0, unmatched="error", is_model_sharded=False
+):
+    """Divides `module` over a mesh as a plan says, in place, and returns it: parameters and buffers become
+    ShardTensors. Collective over the mesh. Make optimizers afterwards. A second call warns and changes nothing.
 
-    parallelize_plan   {"blocks.*.fc1": ColwiseParallel(), "blocks.*.fc2": RowwiseParallel()}, one style for the module itself,
-                       {"parameter": {"fc1.weight": [Shard(0)]}, "forward": {"fc1.input": [[Replicate()]]}}, or the path of such a JSON
-                       file (docs/parallelism.md)
-    src_data_rank      the rank whose values count; None: each rank takes its blocks from its own copy, and the copies must be equal
-    unmatched          "error" or "warn": names in the plan that match nothing
-    is_model_sharded   each rank's tensors are its blocks already, cut as the plan says
+    parallelize_plan   {"blocks.*.fc1": ColwiseParallel(), "blocks.*.fc2": RowwiseParallel()}, one style for the module
+    itself,
+                       {"parameter": {"fc1.weight": [Shard(0)]}, "forward": {"fc1.input": [[Replicate()]]}}, or the path
+                       of such a JSON file (docs/parallelism.md)
+    src_data_rank      the rank whose values count; None: each rank takes its blocks from its own copy, and the copies
+    must be equal unmatched          "error" or "warn": names in the plan that match nothing is_model_sharded   each
+    rank's tensors are its blocks already, cut as the plan says
 
     Raises ValueError for names that match nothing, dims out of range and placements that do not fit the mesh."""
     _check("parallelize_module", module, device_mesh)
     if unmatched not in ("error", "warn"):
-        raise ValueError(f"parallelize_module: unmatched is '{unmatched}'\n  have  \"error\", \"warn\"")
+        raise ValueError(f'parallelize_module: unmatched is \'{unmatched}\'\n  have  "error", "warn"')
     if module in _done:
         if device_mesh.rank == 0:
-            _warnings.warn(f"parallelize_module: this {type(module).__name__} was parallelized before, nothing is changed")
+            _warnings.warn(
+                f"parallelize_module: this {type(module).__name__} was parallelized before, nothing is changed"
+            )
         return module
     plan, custom = _read_plan(parallelize_plan)
     modules = list(module.named_modules())
     resolved = _resolve_plan(plan, _facts(modules), device_mesh, unmatched == "warn")
-    inputs = [(one, _input_hook(path, one, plan["inputs"], device_mesh)) for (path, one), plan in zip(modules, resolved) if plan["inputs"]]
-    outputs = [(one, _output_hook(path, plan["outputs"], device_mesh)) for (path, one), plan in zip(modules, resolved) if plan["outputs"]]
+    inputs = [
+        (one, _input_hook(path, one, plan["inputs"], device_mesh))
+        for (path, one), plan in zip(modules, resolved)
+        if plan["inputs"]
+    ]
+    outputs = [
+        (one, _output_hook(path, plan["outputs"], device_mesh))
+        for (path, one), plan in zip(modules, resolved)
+        if plan["outputs"]
+    ]
     for (_, one), plan in zip(modules, resolved):
         for number in plan["custom"]:
             custom[number - 1]._apply(one, device_mesh)
@@ -269,7 +333,8 @@ def parallelize_module(module, device_mesh, parallelize_plan, *, src_data_rank=0
 def distribute_module(module, device_mesh, partition_fn=None, input_fn=None, output_fn=None):
     """Makes ShardTensors of all parameters and buffers of a module, in place, and returns it. Collective over the mesh.
 
-    partition_fn(name, module, mesh)  is called for the module itself (name "") and every module in it, and replaces what it likes by
+    partition_fn(name, module, mesh)  is called for the module itself (name "") and every module in it, and replaces
+    what it likes by
                                       ShardTensors; everything else becomes Replicate
     input_fn(module, args, mesh)      before the module's forward: returns other arguments, or None
     output_fn(module, output, mesh)   after it: returns another result, or None"""

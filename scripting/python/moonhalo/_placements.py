@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shard, Stored, Replicate and Partial: functions that make a Placement, and classes for isinstance."""
+
 from ._moonhalo import Placement, _partial, _replicate, _shard, _stored
 
 
@@ -9,8 +10,9 @@ class _Kind(type):
 
 
 class Shard(metaclass=_Kind):
-    """Shard(dim, sizes=[]): tensor dim `dim` is cut into one block for each rank. `sizes` has the rows of each block, which may be
-    uneven and 0; without it the blocks are balanced."""
+    """Shard(dim, sizes=[]): tensor dim `dim` is cut into one block for each rank. `sizes` has the rows of each block,
+    which may be uneven and 0; without it the blocks are balanced."""
+
     _has = staticmethod(Placement.is_shard)
 
     def __new__(cls, dim, sizes=()):
@@ -18,7 +20,9 @@ class Shard(metaclass=_Kind):
 
 
 class Stored(metaclass=_Kind):
-    """Stored(dim, sizes=[]): like Shard, to save memory alone (fully_shard): operators gather the tensor and move no other."""
+    """Stored(dim, sizes=[]): like Shard, to save memory alone (fully_shard): operators gather the tensor and move no
+    other."""
+
     _has = staticmethod(lambda placement: placement.is_stored)
 
     def __new__(cls, dim, sizes=()):
@@ -27,6 +31,7 @@ class Stored(metaclass=_Kind):
 
 class Replicate(metaclass=_Kind):
     """Replicate(): every rank has the whole tensor."""
+
     _has = staticmethod(Placement.is_replicate)
 
     def __new__(cls):
@@ -35,6 +40,7 @@ class Replicate(metaclass=_Kind):
 
 class Partial(metaclass=_Kind):
     """Partial(op="sum"): every rank has an addend; `op` may also be "avg", "max", "min" or "product"."""
+
     _has = staticmethod(Placement.is_partial)
 
     def __new__(cls, op="sum"):

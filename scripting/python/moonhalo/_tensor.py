@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ShardTensor is a torch.Tensor, whose methods are those of torch.Tensor: here they get words for a ShardTensor."""
+
 import copy as _copy
 import functools as _functools
 
 import torch as _torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook as _register_step_pre_hook
 
-from ._moonhalo import (from_local, full_tensor, is_shard_tensor, mesh_of, placements, redistribute, to_local, _finish_grad_sync,
-                        _replace_hooks)
+from ._moonhalo import (
+    from_local,
+    full_tensor,
+    is_shard_tensor,
+    mesh_of,
+    placements,
+    redistribute,
+    to_local,
+    _finish_grad_sync,
+    _replace_hooks,
+)
 
-# ---- The type ---------------------------------------------------------------------------------------------------------------------
+# ---- The type --------------------------------------------------------------------------------------------------------
 
 
 class _TypeOfShardTensors(type(_torch.Tensor)):
@@ -18,21 +28,24 @@ class _TypeOfShardTensors(type(_torch.Tensor)):
 
 
 class ShardTensor(_torch.Tensor, metaclass=_TypeOfShardTensors):
-    """For isinstance(x, ShardTensor) and annotations. A ShardTensor is a torch.Tensor (or a torch.nn.Parameter) whose blocks are on the
-    ranks of a mesh; from_local, distribute_tensor and scatter_tensor make one."""
+    """For isinstance(x, ShardTensor) and annotations. A ShardTensor is a torch.Tensor (or a torch.nn.Parameter) whose
+    blocks are on the ranks of a mesh; from_local, distribute_tensor and scatter_tensor make one."""
+
     from_local = staticmethod(from_local)
 
     def __new__(cls, *args, **kwargs):
-        raise TypeError("ShardTensor: this class makes no tensors\n"
-                        "  fix   from_local(block, mesh, placements), distribute_tensor or scatter_tensor")
+        raise TypeError(
+            "ShardTensor: this class makes no tensors\n"
+            "  fix   from_local(block, mesh, placements), distribute_tensor or scatter_tensor"
+        )
 
 
-# ---- Methods and properties that only ShardTensors have ---------------------------------------------------------------------------
+# ---- Methods and properties that only ShardTensors have --------------------------------------------------------------
 
 
 def _to_local(self, *, grad_placements=None):
-    """This rank's block as a plain tensor, without a copy. Differentiable. `grad_placements`: the placements of its gradient, for ranks
-    whose gradients of a Replicate are addends ([Partial()])."""
+    """This rank's block as a plain tensor, without a copy. Differentiable. `grad_placements`: the placements of its
+    gradient, for ranks whose gradients of a Replicate are addends ([Partial()])."""
     return to_local(self, grad_placements)
 
 
@@ -42,8 +55,8 @@ def _full_tensor(self):
 
 
 def _redistribute(self, device_mesh=None, placements=None):
-    """x.redistribute(placements), or x.redistribute(device_mesh, placements): the same tensor with other placements, or on another mesh
-    of the same ranks. Collective over the mesh. Differentiable."""
+    """x.redistribute(placements), or x.redistribute(device_mesh, placements): the same tensor with other placements, or
+    on another mesh of the same ranks. Collective over the mesh. Differentiable."""
     if placements is None and isinstance(device_mesh, (list, tuple)):
         device_mesh, placements = None, device_mesh
     if placements is None:
@@ -54,8 +67,10 @@ def _redistribute(self, device_mesh=None, placements=None):
 def _check_is_cut(tensor, name):
     """AttributeError for a plain tensor, so hasattr(plain, name) is False."""
     if not is_shard_tensor(tensor):
-        raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{name}': it is a plain tensor\n"
-                             f"  have  shape {list(tensor.shape)}\n  fix   isinstance(x, ShardTensor) tells; distribute_tensor makes one")
+        raise AttributeError(
+            f"'{type(tensor).__name__}' object has no attribute '{name}': it is a plain tensor\n"
+            f"  have  shape {list(tensor.shape)}\n  fix   isinstance(x, ShardTensor) tells; distribute_tensor makes one"
+        )
 
 
 class _Method:
@@ -85,7 +100,7 @@ for _name, _function in {"to_local": _to_local, "full_tensor": _full_tensor, "re
 _torch.Tensor.placements = _property("placements", placements)
 _torch.Tensor.device_mesh = _property("device_mesh", mesh_of)
 
-# ---- Text -------------------------------------------------------------------------------------------------------------------------
+# ---- Text ------------------------------------------------------------------------------------------------------------
 
 _repr_of_torch = _torch.Tensor.__repr__
 
@@ -107,12 +122,12 @@ def _repr(self, *, tensor_contents=None):
 
 _torch.Tensor.__repr__ = _repr
 
-# ---- Memory -----------------------------------------------------------------------------------------------------------------------
+# ---- Memory ----------------------------------------------------------------------------------------------------------
 
 
 def _needs_memory(name):
-    """torch.Tensor's method `name` reads memory: of a ShardTensor it is the copy that each rank has, or an error that names the
-    remedy."""
+    """torch.Tensor's method `name` reads memory: of a ShardTensor it is the copy that each rank has, or an error that
+    names the remedy."""
     method = getattr(_torch.Tensor, name)
 
     @_functools.wraps(method)
@@ -121,9 +136,11 @@ def _needs_memory(name):
             return method(self, *args, **kwargs)
         if all(placement.is_replicate() for placement in placements(self)):
             return method(to_local(self), *args, **kwargs)
-        raise TypeError(f"{name}: a ShardTensor has no memory of its own but blocks on the ranks of its mesh\n"
-                        f"  have  shape {list(self.shape)}, placements {placements(self)}\n"
-                        f"  fix   full_tensor(x).{name}(...) on all ranks, or to_local(x).{name}(...) of this rank's block")
+        raise TypeError(
+            f"{name}: a ShardTensor has no memory of its own but blocks on the ranks of its mesh\n"
+            f"  have  shape {list(self.shape)}, placements {placements(self)}\n"
+            f"  fix   full_tensor(x).{name}(...) on all ranks, or to_local(x).{name}(...) of this rank's block"
+        )
 
     setattr(_torch.Tensor, name, checked)
 
@@ -131,7 +148,7 @@ def _needs_memory(name):
 for _name in ("numpy", "tolist", "data_ptr", "__array__", "__dlpack__"):
     _needs_memory(_name)
 
-# ---- Copies and pickles -----------------------------------------------------------------------------------------------------------
+# ---- Copies and pickles ----------------------------------------------------------------------------------------------
 
 _deepcopy_of_torch = _torch.Tensor.__deepcopy__
 _reduce_of_torch = _torch.Tensor.__reduce_ex__
@@ -174,13 +191,14 @@ _torch.Tensor.__deepcopy__ = _deepcopy
 _torch.Tensor.__copy__ = _shallow_copy
 _torch.Tensor.__reduce_ex__ = _reduce_ex
 
-# ---- Hooks and optimizers ---------------------------------------------------------------------------------------------------------
+# ---- Hooks and optimizers --------------------------------------------------------------------------------------------
 
 _hooks_of_torch = _torch.Tensor._backward_hooks
 
 
 def _set_backward_hooks(self, hooks):
-    """The first hook that is registered here replaces all others in the tensor: those that bring gradients into form stay."""
+    """The first hook that is registered here replaces all others in the tensor: those that bring gradients into form
+    stay."""
     _replace_hooks(self, lambda: _hooks_of_torch.__set__(self, hooks))
 
 
@@ -188,8 +206,8 @@ _torch.Tensor._backward_hooks = property(_hooks_of_torch.__get__, _set_backward_
 
 
 def _before_step(optimizer, args, kwargs):
-    """Gradients that are sums over ranks are reduced in few messages. Blocks may have been computed from a tensor that is no
-    torch.nn.Parameter, whose gradients nobody sums over the ranks: that is an error."""
+    """Gradients that are sums over ranks are reduced in few messages. Blocks may have been computed from a tensor that
+    is no torch.nn.Parameter, whose gradients nobody sums over the ranks: that is an error."""
     _finish_grad_sync([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data parallel training of torch.nn modules: fully_shard, replicate, and what goes with them."""
+
 import functools as _functools
 import warnings as _warnings
 
@@ -7,9 +8,24 @@ import torch as _torch
 from torch.utils import _pytree
 from torch.utils.weak import WeakIdKeyDictionary as _WeakIdKeyDictionary
 
-from ._moonhalo import (DeviceMesh, is_shard_tensor, local_batch, placements, to_local, _check_samples, _clip_grad_norm,
-                        _constant_of_samples, _copy_tensor, _finish_grad_sync, _is_constant, _is_on_slice, _make_unit,
-                        _register_local_loss_mesh, _set_requires_gradient_sync, _store_parameter)
+from ._moonhalo import (
+    DeviceMesh,
+    is_shard_tensor,
+    local_batch,
+    placements,
+    to_local,
+    _check_samples,
+    _clip_grad_norm,
+    _constant_of_samples,
+    _copy_tensor,
+    _finish_grad_sync,
+    _is_constant,
+    _is_on_slice,
+    _make_unit,
+    _register_local_loss_mesh,
+    _set_requires_gradient_sync,
+    _store_parameter,
+)
 from ._parallel import as_parameter
 
 _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it
@@ -25,9 +41,16 @@ def _place_tensors(who, root, mesh, min_numel, unit_rows):
                 if old not in _placed:
                     where = f"{who}: '{path + '.' if path else ''}{name}'"
                     if old.grad is not None:
-                        raise ValueError(f"{where} has a gradient\n  fix   call {who} before the first backward, and make optimizers after it")
+                        raise ValueError(
+                            f"{where} has a gradient\n  fix   call {who} before the first backward, and make optimizers"
+                            " after it"
+                        )
                     stores = is_parameter and who == "fully_shard"
-                    new = _store_parameter(old, mesh, min_numel, unit_rows, where) if stores else _copy_tensor(old, mesh, where)
+                    new = (
+                        _store_parameter(old, mesh, min_numel, unit_rows, where)
+                        if stores
+                        else _copy_tensor(old, mesh, where)
+                    )
                     _placed[old] = as_parameter(new, old) if is_parameter else new
                     _placed[_placed[old]] = _placed[old]
                 registry[name] = _placed[old]
@@ -39,8 +62,11 @@ def _input_hook(who, mesh):
 
     def hook(module, args, kwargs):
         paths = _pytree.tree_flatten_with_path((args, kwargs))[0]
-        tensors = [("argument " + _pytree.keystr(path[1:]), one) for path, one in paths
-                   if isinstance(one, _torch.Tensor) and (not is_shard_tensor(one) or _is_on_slice(one, mesh))]
+        tensors = [
+            ("argument " + _pytree.keystr(path[1:]), one)
+            for path, one in paths
+            if isinstance(one, _torch.Tensor) and (not is_shard_tensor(one) or _is_on_slice(one, mesh))
+        ]
         signature = tuple((name, _is_constant(one)) for name, one in tensors)
         if mesh.size() > 1 and not checked.get(signature):
             checked[signature] = _check_samples(tensors, mesh, f"{who}: {type(module).__name__}")
@@ -61,7 +87,9 @@ def _output_hook(who, mesh):
             return tensor
         for placement in placements(tensor):
             if placement.is_partial() or placement.is_shard() and placement.dim != 0:
-                raise ValueError(f"{who}: output=\"local\" takes results that are cut by samples alone\n  have  {placement}")
+                raise ValueError(
+                    f'{who}: output="local" takes results that are cut by samples alone\n  have  {placement}'
+                )
         block = to_local(tensor)
         if block.requires_grad:
             block.register_hook(lambda grad: grad / mesh.size())
@@ -71,18 +99,19 @@ def _output_hook(who, mesh):
 
 
 class _Unit:
-    """What fully_shard or replicate did to a module, kept in it. Of fully_shard it gathers the parameters before the forward. With
-    param_dtype their casts take their places meanwhile."""
+    """What fully_shard or replicate did to a module, kept in it. Of fully_shard it gathers the parameters before the
+    forward. With param_dtype their casts take their places meanwhile."""
 
     def __init__(self, who, settings, policy):
         self.who, self.settings, self.policy = who, settings, policy
-        self.hooks = []    # those of the outermost module
-        self.unit = None   # of the engine
+        self.hooks = []  # those of the outermost module
+        self.unit = None  # of the engine
         self.running = []  # what each forward under way has replaced
         self.returned = False
 
     def __deepcopy__(self, memo):
-        """A copy of the module has a unit of its own, which its first forward makes: its parameters are not all there yet."""
+        """A copy of the module has a unit of its own, which its first forward makes: its parameters are not all there
+        yet."""
         return _Unit(self.who, self.settings, self.policy)
 
     @staticmethod
@@ -90,7 +119,9 @@ class _Unit:
         return module.__dict__.get("_moonhalo_unit")
 
     def make(self, module):
-        self.unit = _make_unit(list(module.parameters()), *self.settings, self.policy("param_dtype"), self.policy("reduce_dtype"))
+        self.unit = _make_unit(
+            list(module.parameters()), *self.settings, self.policy("param_dtype"), self.policy("reduce_dtype")
+        )
 
     def registries(self, module):
         yield module._parameters
@@ -115,7 +146,9 @@ class _Unit:
                     registry[name] = self.unit.cast_of(parameter)
         if self.policy("cast_forward_inputs") is False:
             return None
-        return _pytree.tree_map_only(_torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, (args, kwargs))
+        return _pytree.tree_map_only(
+            _torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, (args, kwargs)
+        )
 
     def restore(self):
         for registry, name, parameter in self.running.pop():
@@ -128,7 +161,9 @@ class _Unit:
         dtype = self.policy("output_dtype")
         if dtype is None:
             return None
-        return _pytree.tree_map_only(_torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, output)
+        return _pytree.tree_map_only(
+            _torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, output
+        )
 
     def always(self, module, args, output):
         """Is called last, also where the forward has thrown: then `after` has not been called."""
@@ -143,29 +178,55 @@ def _policy(given, name):
     return getattr(given, name, None)
 
 
-def _make(who, module, mesh, *, min_numel=1024, unit_rows=1, input=True, output="shard", reshard_after_forward=True,
-          reshard_after_backward=True, prefetch=1, bucket_cap_mb=32, mp_policy=None):
+def _make(
+    who,
+    module,
+    mesh,
+    *,
+    min_numel=1024,
+    unit_rows=1,
+    input=True,
+    output="shard",
+    reshard_after_forward=True,
+    reshard_after_backward=True,
+    prefetch=1,
+    bucket_cap_mb=32,
+    mp_policy=None,
+):
     if not isinstance(module, _torch.nn.Module):
-        raise TypeError(f"{who}: the first argument is not a torch.nn.Module\n  have  {type(module).__name__}\n"
-                        f"  fix   {who}(net, mesh=mesh[\"data\"])")
+        raise TypeError(
+            f"{who}: the first argument is not a torch.nn.Module\n  have  {type(module).__name__}\n"
+            f'  fix   {who}(net, mesh=mesh["data"])'
+        )
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"{who}: the mesh is not a DeviceMesh of moonhalo\n  have  {type(mesh).__name__}\n"
-                        f"  fix   {who}(net, mesh=mesh[\"data\"])")
+        raise TypeError(
+            f"{who}: the mesh is not a DeviceMesh of moonhalo\n  have  {type(mesh).__name__}\n"
+            f'  fix   {who}(net, mesh=mesh["data"])'
+        )
     if who == "fully_shard" and mesh.ndim > 2:
-        raise ValueError(f"{who}: {mesh} has {mesh.ndim} dims\n  fix   give a slice of one dim, or of two, [copies, blocks]")
+        raise ValueError(
+            f"{who}: {mesh} has {mesh.ndim} dims\n  fix   give a slice of one dim, or of two, [copies, blocks]"
+        )
     if output not in ("shard", "local"):
-        raise ValueError(f"{who}: output is \"shard\" or \"local\"\n  have  {output!r}")
+        raise ValueError(f'{who}: output is "shard" or "local"\n  have  {output!r}')
     if not bucket_cap_mb > 0:
         raise ValueError(f"{who}: bucket_cap_mb is a number of megabytes above 0\n  have  {bucket_cap_mb}")
     if _Unit.of(module) is not None:
         if mesh.rank == 0:
-            _warnings.warn(f"{who}: {_Unit.of(module).who} was called for this {type(module).__name__} before, nothing is changed")
+            _warnings.warn(
+                f"{who}: {_Unit.of(module).who} was called for this {type(module).__name__} before, nothing is changed"
+            )
         return module
     _place_tensors(who, module, mesh, min_numel, unit_rows)
     for below in module.modules():
         for hook in _Unit.of(below).hooks if _Unit.of(below) is not None else ():
             hook.remove()
-    settings = (reshard_after_forward, who == "fully_shard" and reshard_after_backward, prefetch, max(1, int(bucket_cap_mb * 2**20)))
+    settings = (
+        reshard_after_forward,
+        who == "fully_shard" and reshard_after_backward,
+        prefetch,
+        max(1, int(bucket_cap_mb * 2**20)),
+    )
     unit = _Unit(who, settings, _functools.partial(_policy, mp_policy))
     module.__dict__["_moonhalo_unit"] = unit
     if input:
@@ -181,26 +242,52 @@ def _make(who, module, mesh, *, min_numel=1024, unit_rows=1, input=True, output=
     return module
 
 
-def fully_shard(module, *, mesh, min_numel=1024, unit_rows=1, input=True, output="shard", reshard_after_forward=True,
-                reshard_after_backward=True, prefetch=1, bucket_cap_mb=32, mp_policy=None):
-    """Trains `module` data parallel over `mesh` (one dim, or two: [copies, blocks]) with every parameter kept in blocks: the memory of
-    parameters, gradients and states of optimizers is divided by the ranks. In place; returns the module. Call it for inner modules first and
-    make optimizers afterwards. Collective over the whole mesh.
+def fully_shard(
+    module,
+    *,
+    mesh,
+    min_numel=1024,
+    unit_rows=1,
+    input=True,
+    output="shard",
+    reshard_after_forward=True,
+    reshard_after_backward=True,
+    prefetch=1,
+    bucket_cap_mb=32,
+    mp_policy=None,
+):
+    """Trains `module` data parallel over `mesh` (one dim, or two: [copies, blocks]) with every parameter kept in
+    blocks: the memory of parameters, gradients and states of optimizers is divided by the ranks. In place; returns the
+    module. Call it for inner modules first and make optimizers afterwards. Collective over the whole mesh.
 
-    input        True: plain tensors that the outermost such module is called with are this rank's own samples, unless `constant` marks
+    input        True: plain tensors that the outermost such module is called with are this rank's own samples, unless
+    `constant` marks
                  them. False: they count as replicated
-    output       "shard": results are ShardTensors of all ranks' samples. "local": the outermost module returns this rank's block, and
-                 gradients are those of the mean of the ranks' losses, as for a loop that was written for one rank of several
-    mp_policy    torch.distributed.fsdp.MixedPrecisionPolicy: param_dtype, reduce_dtype, output_dtype, cast_forward_inputs
-    min_numel    parameters with fewer elements are copied to every rank
-    unit_rows    blocks begin at multiples of this many rows
-    reshard_after_forward, reshard_after_backward, prefetch, bucket_cap_mb: when gathered parameters are freed, how many units are
+    output       "shard": results are ShardTensors of all ranks' samples. "local": the outermost module returns this
+    rank's block, and
+                 gradients are those of the mean of the ranks' losses, as for a loop that was written for one rank of
+                 several
+    mp_policy    torch.distributed.fsdp.MixedPrecisionPolicy: param_dtype, reduce_dtype, output_dtype,
+    cast_forward_inputs min_numel    parameters with fewer elements are copied to every rank unit_rows    blocks begin
+    at multiples of this many rows reshard_after_forward, reshard_after_backward, prefetch, bucket_cap_mb: when gathered
+    parameters are freed, how many units are
                  gathered ahead, and how much of gradients one message has. Results do not depend on them
 
     Raises ValueError for a parameter that has a gradient already."""
-    return _make("fully_shard", module, mesh, min_numel=min_numel, unit_rows=unit_rows, input=input, output=output,
-                 reshard_after_forward=reshard_after_forward, reshard_after_backward=reshard_after_backward, prefetch=prefetch,
-                 bucket_cap_mb=bucket_cap_mb, mp_policy=mp_policy)
+    return _make(
+        "fully_shard",
+        module,
+        mesh,
+        min_numel=min_numel,
+        unit_rows=unit_rows,
+        input=input,
+        output=output,
+        reshard_after_forward=reshard_after_forward,
+        reshard_after_backward=reshard_after_backward,
+        prefetch=prefetch,
+        bucket_cap_mb=bucket_cap_mb,
+        mp_policy=mp_policy,
+    )
 
 
 def replicate(module, *, mesh, input=True, output="shard", bucket_cap_mb=32):
@@ -216,19 +303,19 @@ def _listed(parameters):
 
 @_torch.no_grad()
 def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=False):
-    """torch.nn.utils.clip_grad_norm_ for parameters that are plain or ShardTensors of any placements: one number is reduced over the
-    ranks, and each element counts once. `parameters`: a module, a tensor or several. Returns the norm before clipping as a plain tensor.
-    Collective over the mesh."""
+    """torch.nn.utils.clip_grad_norm_ for parameters that are plain or ShardTensors of any placements: one number is
+    reduced over the ranks, and each element counts once. `parameters`: a module, a tensor or several. Returns the norm
+    before clipping as a plain tensor. Collective over the mesh."""
     return _clip_grad_norm(_listed(parameters), float(max_norm), float(norm_type), error_if_nonfinite)
 
 
 def finish_grad_sync(parameters):
-    """Reduces gradients that are still sums over ranks, several in one message; steps of optimizers do it themselves. `parameters`: a module,
-    a tensor or several. Collective over their meshes."""
+    """Reduces gradients that are still sums over ranks, several in one message; steps of optimizers do it themselves.
+    `parameters`: a module, a tensor or several. Collective over their meshes."""
     _finish_grad_sync(_listed(parameters))
 
 
 def set_requires_gradient_sync(parameters, requires_gradient_sync):
-    """False: gradients of modules of fully_shard and replicate are added up over several backward passes without messages, until
-    finish_grad_sync or a step. The same on all ranks; not collective."""
+    """False: gradients of modules of fully_shard and replicate are added up over several backward passes without
+    messages, until finish_grad_sync or a step. The same on all ranks; not collective."""
     _set_requires_gradient_sync(_listed(parameters), requires_gradient_sync)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile and forward mode, which need more than operators."""
+
 import functools as _functools
 import threading as _threading
 import warnings as _warnings
@@ -12,7 +13,7 @@ from torch.utils import _pytree
 from ._moonhalo import is_shard_tensor, mesh_of
 from ._moonhalo import run_ranks as _run_ranks
 
-# ---- torch.compile ----------------------------------------------------------------------------------------------------------------
+# ---- torch.compile ---------------------------------------------------------------------------------------------------
 
 _compile_of_torch = _torch.compile
 _has_warned = _threading.Event()
@@ -62,14 +63,15 @@ def _compile(model=None, *args, **kwargs):
 
 _torch.compile = _compile
 
-# ---- Forward mode -----------------------------------------------------------------------------------------------------------------
+# ---- Forward mode ----------------------------------------------------------------------------------------------------
 
 _thread = _threading.local()
 
 
 def run_ranks(ranks, fn, *args, threads_per_rank=0):
-    """Calls fn(world, *args) on `ranks` ranks, which are threads of this process, and returns when all have ended. An error of one rank ends
-    all of them and is raised with its own type. `threads_per_rank`: threads of PyTorch for each (0: cores / ranks)."""
+    """Calls fn(world, *args) on `ranks` ranks, which are threads of this process, and returns when all have ended. An
+    error of one rank ends all of them and is raised with its own type. `threads_per_rank`: threads of PyTorch for each
+    (0: cores / ranks)."""
 
     def rank(world, *arguments):
         _thread.ranks = world.size
@@ -84,9 +86,11 @@ def _in_processes_alone(function, who):
     @_functools.wraps(function)
     def checked(*args, **kwargs):
         if getattr(_thread, "ranks", 1) > 1:
-            raise NotImplementedError(f"{who}: PyTorch has one level of forward mode for each process, which ranks that are threads would share\n"
-                                      f"  have  {_thread.ranks} ranks as threads\n"
-                                      "  fix   one process for each rank (mpirun, torchrun), or torch.autograd.functional.jvp")
+            raise NotImplementedError(
+                f"{who}: PyTorch has one level of forward mode for each process, which ranks that are threads would"
+                f" share\n  have  {_thread.ranks} ranks as threads\n  fix   one process for each rank (mpirun,"
+                " torchrun), or torch.autograd.functional.jvp"
+            )
         return function(*args, **kwargs)
 
     return checked

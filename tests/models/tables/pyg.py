@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graph nets: nodes, edges or both cut."""
+
 from table import Field, Integers, Model, image, make
 
 NODES, EDGES = 29, 110
@@ -9,7 +10,20 @@ POINTS = Field((NODES, 3))
 
 
 def net(name, **rest):
-    return Model(name, make("torch_geometric.nn." + name, in_channels=6, hidden_channels=8, num_layers=2, out_channels=3, dropout=0.2, **rest), [X, EDGE_INDEX], CUTS)
+    return Model(
+        name,
+        make(
+            "torch_geometric.nn." + name,
+            in_channels=6,
+            hidden_channels=8,
+            num_layers=2,
+            out_channels=3,
+            dropout=0.2,
+            **rest,
+        ),
+        [X, EDGE_INDEX],
+        CUTS,
+    )
 
 
 def conv(name, *words, inputs=(X, EDGE_INDEX), cuts=CUTS, **rest):
@@ -24,7 +38,12 @@ MODELS = [
     net("GAT", v2=True, heads=2),
     net("GIN", norm="layer_norm"),
     net("EdgeCNN"),
-    net("PNA", aggregators=["mean", "min", "max", "std"], scalers=["identity", "amplification"], deg=make("torch.tensor", [0, 2, 5, 9, 8, 5])),
+    net(
+        "PNA",
+        aggregators=["mean", "min", "max", "std"],
+        scalers=["identity", "amplification"],
+        deg=make("torch.tensor", [0, 2, 5, 9, 8, 5]),
+    ),
     conv("ChebConv", 6, 5, K=3),
     conv("TransformerConv", 6, 5, heads=2, dropout=0.1),
     conv("GraphConv", 6, 5, aggr="max"),
@@ -33,10 +52,37 @@ MODELS = [
     conv("SGConv", 6, 5, K=2),
     conv("ResGatedGraphConv", 6, 5),
     conv("EdgeConv", make("torch_geometric.nn.MLP", [12, 8, 5], norm=None), aggr="max"),
-    conv("NNConv", 6, 5, make("torch_geometric.nn.MLP", [3, 8, 30], norm=None), inputs=(X, EDGE_INDEX, image(EDGES, 3)), cuts=({0: 0}, {0: 0, 1: 1, 2: 0}, {2: 0})),
+    conv(
+        "NNConv",
+        6,
+        5,
+        make("torch_geometric.nn.MLP", [3, 8, 30], norm=None),
+        inputs=(X, EDGE_INDEX, image(EDGES, 3)),
+        cuts=({0: 0}, {0: 0, 1: 1, 2: 0}, {2: 0}),
+    ),
     conv("GINEConv", MLP, edge_dim=3, inputs=(X, EDGE_INDEX, image(EDGES, 3)), cuts=({0: 0}, {0: 0, 1: 1, 2: 0})),
-    conv("GMMConv", 6, 5, dim=3, kernel_size=2, inputs=(X, EDGE_INDEX, image(EDGES, 3)), cuts=({0: 0}, {0: 0, 1: 1, 2: 0})),
+    conv(
+        "GMMConv",
+        6,
+        5,
+        dim=3,
+        kernel_size=2,
+        inputs=(X, EDGE_INDEX, image(EDGES, 3)),
+        cuts=({0: 0}, {0: 0, 1: 1, 2: 0}),
+    ),
     conv("PointTransformerConv", 6, 5, inputs=(X, POINTS, EDGE_INDEX), cuts=({0: 0, 1: 0}, {2: 1})),
-    conv("PointNetConv", make("torch_geometric.nn.MLP", [9, 8, 5], norm=None), inputs=(X, POINTS, EDGE_INDEX), cuts=({0: 0, 1: 0}, {2: 1})),
-    conv("DeepGCNLayer", make("torch_geometric.nn.GENConv", 6, 6, aggr="softmax"), make("torch.nn.LayerNorm", 6), make("torch.nn.ReLU"), block="res+", dropout=0.1),
+    conv(
+        "PointNetConv",
+        make("torch_geometric.nn.MLP", [9, 8, 5], norm=None),
+        inputs=(X, POINTS, EDGE_INDEX),
+        cuts=({0: 0, 1: 0}, {2: 1}),
+    ),
+    conv(
+        "DeepGCNLayer",
+        make("torch_geometric.nn.GENConv", 6, 6, aggr="softmax"),
+        make("torch.nn.LayerNorm", 6),
+        make("torch.nn.ReLU"),
+        block="res+",
+        dropout=0.1,
+    ),
 ]

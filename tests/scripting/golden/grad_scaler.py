@@ -39,9 +39,20 @@ def main():
             lines.append(line)
             line = "   "
         line += f" {power},"
-    text = ["-- SPDX-License-Identifier: Apache-2.0", "-- Written by grad_scaler.py with PyTorch " + torch.__version__.split("+")[0] + ".",
-            "return {", "  -- powers of 2", "  scales = {", *lines, line, "  },",
-            "  parameters = {", *(f"    {v!r}," for v in w.tolist()), "  },", "}"]
+    text = [
+        "-- SPDX-License-Identifier: Apache-2.0",
+        "-- Written by grad_scaler.py with PyTorch " + torch.__version__.split("+")[0] + ".",
+        "return {",
+        "  -- powers of 2",
+        "  scales = {",
+        *lines,
+        line,
+        "  },",
+        "  parameters = {",
+        *(f"    {v!r}," for v in w.tolist()),
+        "  },",
+        "}",
+    ]
     Path(__file__).with_suffix(".lua").write_text("\n".join(text) + "\n", encoding="utf-8")
 
 

@@ -73,17 +73,29 @@ def sgd():
 
 L = torch.optim.lr_scheduler
 SCHEDULES = [
-    ('CyclicLR(o, 0.1, 0.5, {step_size_up = 3})', lambda o: L.CyclicLR(o, 0.1, 0.5, step_size_up=3)),
-    ('CyclicLR(o, 0.1, 0.5, {step_size_up = 2, step_size_down = 4, mode = "triangular2"})',
-     lambda o: L.CyclicLR(o, 0.1, 0.5, step_size_up=2, step_size_down=4, mode="triangular2")),
-    ('CyclicLR(o, 0.1, 0.5, {step_size_up = 4, mode = "exp_range", gamma = 0.9})',
-     lambda o: L.CyclicLR(o, 0.1, 0.5, step_size_up=4, mode="exp_range", gamma=0.9)),
-    ('MultiplicativeLR(o, function(step) return 1 - 0.05 * step end)',
-     lambda o: L.MultiplicativeLR(o, lambda step: 1 - 0.05 * step)),
-    ('ChainedScheduler(o, {optim.ConstantLR(o, 0.1, 3), optim.ExponentialLR(o, 0.9)})',
-     lambda o: L.ChainedScheduler([L.ConstantLR(o, 0.1, 3), L.ExponentialLR(o, 0.9)], optimizer=o)),
-    ('ChainedScheduler(o, {optim.LinearLR(o), optim.StepLR(o, 4, {gamma = 0.5}), optim.CosineAnnealingLR(o, 20)})',
-     lambda o: L.ChainedScheduler([L.LinearLR(o), L.StepLR(o, 4, gamma=0.5), L.CosineAnnealingLR(o, 20)], optimizer=o)),
+    ("CyclicLR(o, 0.1, 0.5, {step_size_up = 3})", lambda o: L.CyclicLR(o, 0.1, 0.5, step_size_up=3)),
+    (
+        'CyclicLR(o, 0.1, 0.5, {step_size_up = 2, step_size_down = 4, mode = "triangular2"})',
+        lambda o: L.CyclicLR(o, 0.1, 0.5, step_size_up=2, step_size_down=4, mode="triangular2"),
+    ),
+    (
+        'CyclicLR(o, 0.1, 0.5, {step_size_up = 4, mode = "exp_range", gamma = 0.9})',
+        lambda o: L.CyclicLR(o, 0.1, 0.5, step_size_up=4, mode="exp_range", gamma=0.9),
+    ),
+    (
+        "MultiplicativeLR(o, function(step) return 1 - 0.05 * step end)",
+        lambda o: L.MultiplicativeLR(o, lambda step: 1 - 0.05 * step),
+    ),
+    (
+        "ChainedScheduler(o, {optim.ConstantLR(o, 0.1, 3), optim.ExponentialLR(o, 0.9)})",
+        lambda o: L.ChainedScheduler([L.ConstantLR(o, 0.1, 3), L.ExponentialLR(o, 0.9)], optimizer=o),
+    ),
+    (
+        "ChainedScheduler(o, {optim.LinearLR(o), optim.StepLR(o, 4, {gamma = 0.5}), optim.CosineAnnealingLR(o, 20)})",
+        lambda o: L.ChainedScheduler(
+            [L.LinearLR(o), L.StepLR(o, 4, gamma=0.5), L.CosineAnnealingLR(o, 20)], optimizer=o
+        ),
+    ),
 ]
 
 
@@ -123,15 +135,25 @@ def wrapped(numbers, indent):
 
 
 def main():
-    text = ["-- SPDX-License-Identifier: Apache-2.0", "-- Written by optimizers.py with PyTorch " + torch.__version__.split("+")[0] + ".",
-            "return {", "  optimizers = {"]
+    text = [
+        "-- SPDX-License-Identifier: Apache-2.0",
+        "-- Written by optimizers.py with PyTorch " + torch.__version__.split("+")[0] + ".",
+        "return {",
+        "  optimizers = {",
+    ]
     for name, kind, options in OPTIMIZERS:
-        text += [f'    {{"{name}", {lua(options)},', wrapped([repr(v) for v in trained(kind, options)], "      ") + "},"]
+        text += [
+            f'    {{"{name}", {lua(options)},',
+            wrapped([repr(v) for v in trained(kind, options)], "      ") + "},",
+        ]
     text += ["  },", "  schedules = {"]
     for call, make in SCHEDULES:
         found = rates(make)
-        text += [f"    {{function(o, optim) return optim.{call} end,",
-                 wrapped([repr(lr) for lr, _ in found], "      ") + ",", wrapped([repr(m) for _, m in found], "      ") + "},"]
+        text += [
+            f"    {{function(o, optim) return optim.{call} end,",
+            wrapped([repr(lr) for lr, _ in found], "      ") + ",",
+            wrapped([repr(m) for _, m in found], "      ") + "},",
+        ]
     text += ["  },", "}"]
     Path(__file__).with_suffix(".lua").write_text("\n".join(text) + "\n", encoding="utf-8")
 

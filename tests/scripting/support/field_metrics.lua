@@ -149,7 +149,8 @@ return function(mesh, cut)
       {function(x, y) return L.ssim(x, y, {data_range = 4.0, window = 3}) end},
       {function(x, y) return L.log_spectral_distance(x, y) end},
       {function(x, y) return D.power_spectrum(x), D.power_spectrum(y, {dim = 2}), D.radial_spectrum(x) end},
-      {function(x, y) return D.curl({x, y}, {dims = {3, 2}, spacing = {0.1, 0.2}}), D.divergence({x, y}, {dims = {3, 2}}) end},
+      {function(x, y) return D.curl({x, y}, {dims = {3, 2}, spacing = {0.1, 0.2}}),
+      D.divergence({x, y}, {dims = {3, 2}}) end},
       {function(x, y) return D.kinetic_energy({x, y}, {dims = {2, 3}, weights = weights()}),
         D.enstrophy({x, y}, {dims = {3, 2}}), D.total(x) end},
     }

@@ -56,7 +56,9 @@ function modules.check(case, mesh, placement)
   loss:backward()
   testing.assert_close(inputs[1].grad:full_tensor():flatten(), mh.tensor(case[4], kF64), {rtol = 1e-11, atol = 1e-13})
   local squares = 0.0
-  for _, parameter in net:named_parameters() do squares = squares + parameter.grad:full_tensor():square():sum():item() end
+  for _, parameter in net:named_parameters() do
+    squares = squares + parameter.grad:full_tensor():square():sum():item()
+  end
   testing.assert_close(squares, case[5], {rtol = 1e-11})
 end
 

@@ -27,10 +27,10 @@ local function rows_of_unit(x, unit, units)
   return x:narrow(0, first, count)
 end
 
--- ---- Modules whose output is a prediction -----------------------------------------------------------------------------
+-- ---- Modules whose output is a prediction ---------------------------------------------------------------------------
 
---- Losses and, in the end, parameters and buffers of three steps; `labels` makes the labels of what the net is given. The
---- optimizer of the whole net is made without build_optimizer.
+--- Losses and, in the end, parameters and buffers of three steps; `labels` makes the labels of what the net is given.
+--- The optimizer of the whole net is made without build_optimizer.
 local function train(net, x, y, labels)
   local opt, seen = nil, {}
   if labels then
@@ -107,7 +107,8 @@ local function sent_in_a_step(net, case)
   net(x):square():sum():backward()
   mh.finish_grad_sync(net)
   local bytes = mh.tensor({mh.comm_stats().bytes - before})
-  return mh.from_local(bytes, mh.init_device_mesh(mh.device(), {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item()
+  return mh.from_local(bytes, mh.init_device_mesh(mh.device(), {ranks}, {"rank"}),
+      {mh.Shard(0)}):full_tensor():max():item()
 end
 
 -- V10: the plan is found, the numbers are those of one rank, and every candidate is counted.
@@ -164,7 +165,7 @@ function tests.test_N09_N10_domains_and_all_at_once()
   end
 end
 
--- ---- Modules that train ----------------------------------------------------------------------------------------------
+-- ---- Modules that train ---------------------------------------------------------------------------------------------
 
 local function samples_of(count)
   mh.manual_seed(6)
@@ -210,7 +211,8 @@ local function check_steps(policy, config, dummies, class)
 
   for step = 1, 3 do
     local losses = net:train_step(own, dummies, scale and function(loss) return loss * scale end)
-    if step == 1 then net:train_step(own, dummies, scale and function(loss) return loss * scale end) end  -- N18: starts from zero
+    -- N18: starts from zero
+    if step == 1 then net:train_step(own, dummies, scale and function(loss) return loss * scale end) end
     opt:step()
     for i, loss in ipairs(losses) do
       local wanted = expected[("loss %d of %d"):format(i, step)]
@@ -241,14 +243,18 @@ tests["test_N08_N17_N18_pipelines_and_N05_their_units"] = function()
   for _, size in ipairs(plan_sizes()) do
     if size > 1 and size <= 4 then
       check_steps("pp", end2end(size, {pas_config = {pipeline_nmicros = 3}}))
-      check_steps("pp", end2end(size, {pas_config = {pipeline_nmicros = 4, pipeline_scheduler = "gpipe"}, use_zero = true}))
+      check_steps("pp", end2end(size, {pas_config = {pipeline_nmicros = 4, pipeline_scheduler = "gpipe"},
+          use_zero = true}))
     end
-    if size % 2 == 0 then check_steps("hybrid", end2end(size, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})) end
+    if size % 2 == 0 then
+      check_steps("hybrid", end2end(size, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}}))
+    end
   end
   if ranks <= 4 then check_steps("pp", end2end(ranks, {pas_config = {pipeline_nmicros = 3}}), nil, Anew) end
 end
 
--- V10, N08: pipelines among the candidates, with stages that are even in multiplications, and carried out when they are cheapest.
+-- V10, N08: pipelines among the candidates, with stages that are even in multiplications, and carried out when they are
+-- cheapest.
 function tests.test_V10_N08_N04_autodist_tries_pipelines()
   if ranks > 4 then return end
   local function found(more, per_byte)
@@ -283,9 +289,11 @@ function tests.test_V10_N08_N04_autodist_tries_pipelines()
   local before = mh.comm_stats().bytes
   cheap:train_step(samples)
   local bytes = mh.tensor({mh.comm_stats().bytes - before})
-  local most = mh.from_local(bytes, mh.init_device_mesh(mh.device(), {ranks}, {"rank"}), {mh.Shard(0)}):full_tensor():max():item() / 8
+  local most = mh.from_local(bytes, mh.init_device_mesh(mh.device(), {ranks}, {"rank"}),
+      {mh.Shard(0)}):full_tensor():max():item() / 8
   testing.assert_equal(math.abs(most / by_bytes[1].bytes - 1) < 0.05, true)  -- losses and seeds are not reckoned
-  local net = check_steps("autodist", end2end(ranks, {pas_config = {macs_per_byte = 1e9, pipeline_nmicros = 3}}), nil, Wide)
+  local net = check_steps("autodist", end2end(ranks, {pas_config = {macs_per_byte = 1e9, pipeline_nmicros = 3}}), nil,
+      Wide)
   testing.assert_equal(net.parallel.pipeline ~= nil, true)
 end
 
@@ -297,7 +305,9 @@ function tests.test_N11_N45_parameters_are_gathered_once_a_step()
     local net = mh.parallelize(seeded(Wide), {sample = samples[1]}, "dp", end2end(1, {use_zero = true}))
     local gathered, own = 0, own_samples(samples, net)
     for _, parameter in ipairs(net:parameters()) do
-      if parameter.placements[1]:is_stored() then gathered = gathered + 8 * parameter:to_local():numel() * (ranks - 1) end
+      if parameter.placements[1]:is_stored() then
+        gathered = gathered + 8 * parameter:to_local():numel() * (ranks - 1)
+      end
     end
     local before = mh.comm_stats().by_kind.exchange.bytes
     net:train_step(own)
@@ -328,14 +338,17 @@ function tests.test_N36_N45_reducers_sum_during_backward_in_messages_of_a_size()
     end
     check_steps(case[1], with {use_async_reducer = true})
     check_steps(case[1], with {use_async_reducer = true, reducer_bucket_cap_mb = 1e-4}, {false, false, true})
-    local late, small = sent_by_optimizer(case[1], with {}), sent_by_optimizer(case[1], with {reducer_bucket_cap_mb = 1e-4})
+    local late, small = sent_by_optimizer(case[1], with {}),
+        sent_by_optimizer(case[1], with {reducer_bucket_cap_mb = 1e-4})
     testing.assert_equal(late.bytes > 0, true)
     testing.assert_equal(small.messages > late.messages, true)
     local async = sent_by_optimizer(case[1], with {use_async_reducer = true}, {false, false, true})
     testing.assert_equal({case[1], case[3], async.bytes}, {case[1], case[3], 0})
   end
-  testing.assert_error(function() end2end(1, {reducer_bucket_cap_mb = 0}) end, "reducer_bucket_cap_mb = 0, expected a number of megabytes above 0")
-  testing.assert_error(function() mh.replicate(nn.Linear(2, 2), {mesh = mh.init_device_mesh(mh.device(), {ranks}), bucket_cap_mb = -1}) end, "bucket_cap_mb is a number of megabytes above 0, got -1")
+  testing.assert_error(function() end2end(1, {reducer_bucket_cap_mb = 0}) end,
+      "reducer_bucket_cap_mb = 0, expected a number of megabytes above 0")
+  testing.assert_error(function() mh.replicate(nn.Linear(2, 2), {mesh = mh.init_device_mesh(mh.device(), {ranks}),
+      bucket_cap_mb = -1}) end, "bucket_cap_mb is a number of megabytes above 0, got -1")
   for _, more in ipairs {{use_async_reducer = true}, {reducer_bucket_cap_mb = 3}} do
     more.pas_config = {pipeline_nmicros = 2}
     if ranks <= 4 then
@@ -392,13 +405,17 @@ function tests.test_N19_inference_gives_the_losses_of_what_was_trained()
   function Weighed:loss(y, sample) return mh.mse_loss(y, sample.target) * self.fc4.bias:square():sum() end
   local cases = {{"dp", end2end(1)}, {"tp", end2end(ranks)}}
   if ranks <= 4 then cases[3] = {"pp", end2end(ranks, {pas_config = {pipeline_nmicros = 3}})} end
-  if ranks % 4 == 0 then cases[#cases + 1] = {"hybrid", end2end(4, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})} end
+  if ranks % 4 == 0 then
+    cases[#cases + 1] = {"hybrid", end2end(4, {pas_config = {pipeline_nstages = 2, pipeline_nmicros = 3}})}
+  end
   for _, case in ipairs(cases) do
     local net, whole, samples = check_steps(case[1], case[2], nil, Weighed), seeded(Weighed), samples_of(3)
     local state = {}
     for name, tensor in net:state_dict() do state[name] = plain(tensor) end
     whole:load_state_dict(state)
-    for i, result in ipairs(net:infer_step(own_samples(samples, net))) do close(plain(result), whole(samples[i]):detach(), case[1]) end
+    for i, result in ipairs(net:infer_step(own_samples(samples, net))) do
+      close(plain(result), whole(samples[i]):detach(), case[1])
+    end
   end
 end
 
@@ -412,7 +429,7 @@ function tests.test_N13_inference_as_usual()
   testing.assert_equal(y.requires_grad, false)
 end
 
--- ---- Constructors ------------------------------------------------------------------------------------------------------
+-- ---- Constructors ---------------------------------------------------------------------------------------------------
 
 function tests.test_N01_N28_classes_give_constructors_and_each_is_called_once()
   local x, calls = mh.randn({4, 6}, kF64), 0

@@ -42,7 +42,7 @@ local function folder()
   end)
   return path
 end
--- ---- Bad input ---------------------------------------------------------------------------------------------------------
+-- ---- Bad input ------------------------------------------------------------------------------------------------------
 
 function tests.test_configurations_are_checked()
   local C = mh.ComputeConfig
@@ -51,7 +51,8 @@ function tests.test_configurations_are_checked()
   refused({"plan_ngpus is missing"}, function() C{} end)
   refused({"use_zero = 1, expected a boolean"}, function() C{plan_ngpus = 1, use_zero = 1} end)
   refused({"plan_ngpus = 0, expected a number of ranks"}, function() C{plan_ngpus = 0} end)
-  refused({"ComputeConfig: pas_config.a = function, expected a number, a string, a boolean or a table of those"}, function() C{plan_ngpus = 1, pas_config = {a = print}} end)
+  refused({"ComputeConfig: pas_config.a = function, expected a number, a string, a boolean or a table of those"},
+      function() C{plan_ngpus = 1, pas_config = {a = print}} end)
   refused({"'use_zero' cannot be changed"}, function() whole_unit.use_zero = true end)
   refused({"no field 'unit'"}, function() return whole_unit.unit end)
   testing.assert_equal({C{plan_ngpus = 2, runtime_ngpus = 6}.units, C{plan_ngpus = 3}.runtime_ngpus}, {3, 3})
@@ -61,7 +62,8 @@ function tests.test_N06_N07_dummy_arguments_go_by_name()
   local function try(module, dummy) return function() mh.parallelize(module, dummy, "tp", whole_unit) end end
   refused({"the dummy argument 'x' is missing", "forward(x)"}, try(seeded(Mlp), {}))
   refused({"forward has no argument 'y'", "forward(x)"}, try(seeded(Mlp), {x = x, y = x}))
-  refused({"parallelize: expected an nn.Module, its class or a constructor, got Tensor float64 [4, 6]"}, function() mh.parallelize(x, {x = x}, "tp", whole_unit) end)
+  refused({"parallelize: expected an nn.Module, its class or a constructor, got Tensor float64 [4, 6]"},
+      function() mh.parallelize(x, {x = x}, "tp", whole_unit) end)
   refused({"by the names of forward's arguments", "got Tensor float64 [4, 6]"}, try(seeded(Mlp), x))
   local Any = nn.Module:extend("Any")
   function Any:forward(...) return ... end
@@ -88,7 +90,8 @@ function tests.test_N04_N15_N16_N20_what_end2end_asks_for()
   local trains = config_of(ranks, ranks, {pas_config = of_two, use_end2end = true})
   local net = mh.parallelize(seeded(Loss), {sample = sample}, "hybrid", trains)
   refused({"forward of an end2end module", "train_step"}, function() net(sample) end)
-  refused({"train_step: 3 samples for 2 micro-batches", "fix   give 2 samples"}, function() net:train_step{sample, sample, sample} end)
+  refused({"train_step: 3 samples for 2 micro-batches", "fix   give 2 samples"},
+      function() net:train_step{sample, sample, sample} end)
   refused({"is_dummy_batch is a list of 1, there are 2"}, function() net:train_step({sample, sample}, {true}) end)
 
   local plain_end2end = config_of(ranks, ranks, {use_end2end = true})
@@ -98,7 +101,8 @@ function tests.test_N04_N15_N16_N20_what_end2end_asks_for()
   local Predicts = Loss:extend("Predicts")
   function Predicts:forward(given) return self.second(self.first(given[1])) end
   local predicts = mh.parallelize(seeded(Predicts), {given = sample}, "tp", plain_end2end)
-  refused({"returns the loss first, one number; it returned Tensor float64 [4, 3]"}, function() predicts:train_step{sample} end)
+  refused({"returns the loss first, one number; it returned Tensor float64 [4, 3]"},
+      function() predicts:train_step{sample} end)
   refused({"train_step is for modules whose forward takes a sample"}, function()
     mh.parallelize(seeded(Mlp), {x = x}, "tp", whole_unit):train_step{x}
   end)
@@ -122,8 +126,10 @@ function tests.test_N08_N09_policies_are_checked()
   local mesh = {{ranks}, {"tp"}}
   refused({"unknown policy 'hybrit'", "hybrid"}, try("hybrit"))
   refused({"policy 'dp' divides nothing within a unit, plan_ngpus = " .. ranks}, try("dp"))
-  refused({"policy 'tp' has no option 'pipeline_nmicro'"}, try("tp", config_of(ranks, ranks, {pas_config = {pipeline_nmicro = 2}})))
-  refused({("runtime_ngpus = %d, the run has %d ranks"):format(2 * ranks, ranks)}, try("tp", config_of(ranks, 2 * ranks)))
+  refused({"policy 'tp' has no option 'pipeline_nmicro'"}, try("tp", config_of(ranks, ranks,
+      {pas_config = {pipeline_nmicro = 2}})))
+  refused({("runtime_ngpus = %d, the run has %d ranks"):format(2 * ranks, ranks)},
+      try("tp", config_of(ranks, 2 * ranks)))
   refused({"unknown option 'reus'", "reuse"}, try("tp", nil, {reus = "moo"}))
   refused({"unknown reuse 'mach'", "match"}, try("tp", nil, {reuse = "mach"}))
   refused({"unknown broadcast_strategy 'some'"}, try("tp", nil, {broadcast_strategy = "some"}))
@@ -132,9 +138,11 @@ function tests.test_N08_N09_policies_are_checked()
   refused({"expected a ComputeConfig"}, try("tp", {plan_ngpus = ranks}))
   refused({"returned no table of placements"}, returning(7))
   refused({"unknown field 'parameters'", "parameter"}, returning{mesh = mesh, parameters = {}})
-  refused({("has a mesh of %d = %d ranks, plan_ngpus is %d"):format(ranks + 1, ranks + 1, ranks)}, returning{mesh = {{ranks + 1}, {"tp"}}})
+  refused({("has a mesh of %d = %d ranks, plan_ngpus is %d"):format(ranks + 1, ranks + 1, ranks)},
+      returning{mesh = {{ranks + 1}, {"tp"}}})
   refused({"expert parallelism is not part of Moonhalo", "mh.Shard(0)"}, returning{mesh = {{ranks}, {"ep"}}})
-  refused({"'fc1.weight' needs a list of 1 placements"}, returning{mesh = mesh, parameter = {["fc1.weight"] = {S(0), R()}}})
+  refused({"'fc1.weight' needs a list of 1 placements"}, returning{mesh = mesh,
+      parameter = {["fc1.weight"] = {S(0), R()}}})
   refused({"'fc3.weight'"}, returning{mesh = mesh, parameter = {["fc3.weight"] = {S(0)}}})
   refused({"inputs names the mesh dim 'dp'"}, returning{mesh = mesh, inputs = {dp = 0}})
   refused({"has a mesh dim \"pp\" and no stages"}, returning{mesh = {{ranks}, {"pp"}}})
@@ -146,7 +154,7 @@ function tests.test_N08_N09_policies_are_checked()
   refused({"the stages hold 3 modules, Loss:stages() gives 2"}, staged{2, 1})
 end
 
--- ---- Policies of users -------------------------------------------------------------------------------------------------
+-- ---- Policies of users ----------------------------------------------------------------------------------------------
 
 -- Stages that are made again, of modules that are registered under two names.
 function tests.test_N08_nodes_know_their_stages()
@@ -189,8 +197,8 @@ function tests.test_N06_N09_a_policy_of_the_users_reads_the_graph()
   for i, node in ipairs(seen.nodes) do ops[i] = ("%s in %q: %d"):format(node.op, node.module, node.macs) end
   testing.assert_equal(ops, {"linear in \"fc1\": 216", "gelu in \"\": 0", "linear in \"fc2\": 180", "mul in \"\": 0"})
   local first, second = seen.nodes[1], seen.nodes[2]
-  testing.assert_equal({first.inputs[1].shape, first.inputs[1].dtype, first.inputs[2].parameter, first.outputs[1].shape},
-    {{4, 6}, "float64", "fc1.weight", {4, 9}})
+  testing.assert_equal({first.inputs[1].shape, first.inputs[1].dtype, first.inputs[2].parameter,
+    first.outputs[1].shape}, {{4, 6}, "float64", "fc1.weight", {4, 9}})
   testing.assert_equal(first.outputs[1].value, second.inputs[1].value)
 end
 
@@ -201,7 +209,8 @@ function tests.test_V10_autodist_within_a_limit_of_memory()
   end
   local options = {load_module = false, module_dtype = "float64"}
   local _, report = plan({}, options)
-  local placed, limited = plan({macs_per_byte = 1e-9, memory_limit = report.candidates[#report.candidates].memory // 1}, options)
+  local placed, limited = plan({macs_per_byte = 1e-9, memory_limit = report.candidates[#report.candidates].memory // 1},
+      options)
   testing.assert_equal(limited.candidates[1].placed.stored, placed.stored)
   for _, list in ipairs {report, limited} do
     for i, one in ipairs(list.candidates) do
@@ -246,7 +255,7 @@ function tests.test_V10_autodist_draws_no_random_numbers_and_leaves_buffers()
   for name, tensor in net:state_dict() do testing.assert_equal(plain(tensor), whole:state_dict()[name]) end
 end
 
--- ---- A part of a model -------------------------------------------------------------------------------------------------
+-- ---- A part of a model ----------------------------------------------------------------------------------------------
 
 local Outer = nn.Module:extend("Outer")
 function Outer:init() self.enter, self.inner, self.leave = nn.Linear(4, 6), Mlp(), nn.Linear(5, 2) end
@@ -280,9 +289,10 @@ function tests.test_N12_N36_a_part_of_a_model_within_units()
   end
 end
 
--- ---- Plans on the disk -------------------------------------------------------------------------------------------------
+-- ---- Plans on the disk ----------------------------------------------------------------------------------------------
 
-local function exists(path) return mh._files.on_first_rank(function() return mh.files.exists(path) and "yes" or "no" end) == "yes" end
+local function exists(path) return mh._files.on_first_rank(function() return mh.files.exists(path) and "yes"
+    or "no" end) == "yes" end
 
 function tests.test_N23_N24_plans_are_kept_and_used_again()
   local path, asked = folder(), 0
@@ -291,7 +301,8 @@ function tests.test_N23_N24_plans_are_kept_and_used_again()
     return {mesh = {{config.plan_ngpus}, {"tp"}}, parameter = {["fc1.weight"] = {S(0)}}}
   end
   local function planned(reuse, config, make)
-    local net = mh.parallelize(seeded(make or Mlp), {x = x}, policy, config or whole_unit, {gen_savedir = path, reuse = reuse})
+    local net = mh.parallelize(seeded(make or Mlp), {x = x}, policy, config or whole_unit,
+        {gen_savedir = path, reuse = reuse})
     testing.assert_equal(net.fc1.weight.placements[2]:is_shard(0), true)
     testing.assert_close(plain(net(x)), plain(seeded(make or Mlp)(x)))
     return net.parallel.planned, asked
@@ -303,7 +314,8 @@ function tests.test_N23_N24_plans_are_kept_and_used_again()
   testing.assert_equal(exists(path .. "/Mlp/plan.json"), true)
   testing.assert_equal({planned()}, {false, 1})
   testing.assert_equal({planned("moo")}, {false, 1})
-  refused({"holds a plan of something else", "'config.user_config.a' was nothing, is 1", "reuse = \"moo\""}, function() planned(nil, other) end)
+  refused({"holds a plan of something else", "'config.user_config.a' was nothing, is 1", "reuse = \"moo\""},
+      function() planned(nil, other) end)
   refused({"'model.tensors.fc1.bias' was float64[9], is float64[11]"}, function() planned(nil, nil, wide) end)
   testing.assert_equal({planned("moo", other)}, {true, 2})
   testing.assert_equal({planned("match", other)}, {false, 2})
@@ -340,7 +352,8 @@ end
 function tests.test_N25_instances_by_name()
   local path = folder()
   for width, name in pairs {[9] = "", [11] = "small"} do
-    local net = mh.parallelize(seeded(Mlp, width), {x = x}, "tp", whole_unit, {gen_savedir = path, instance_name = name ~= "" and name or nil})
+    local net = mh.parallelize(seeded(Mlp, width), {x = x}, "tp", whole_unit,
+        {gen_savedir = path, instance_name = name ~= "" and name or nil})
     testing.assert_equal(net.parallel.planned, true)
   end
   testing.assert_equal(exists(path .. "/Mlp/plan.json") and exists(path .. "/Mlp/small/plan.json"), true)
@@ -360,14 +373,15 @@ function tests.test_N26_plans_for_other_numbers_of_ranks()
   testing.assert_equal(net.fc1.weight.placements[2]:is_shard(0), true)
 end
 
--- ---- Weights -----------------------------------------------------------------------------------------------------------
+-- ---- Weights --------------------------------------------------------------------------------------------------------
 
 function tests.test_N21_strategies()
   for _, strategy in ipairs {"all", "code", "no_weights", "none"} do
     local path = folder()
     for k = 1, 2 do
       mh.manual_seed(strategy == "all" and mh.rank() or 5)  -- rank 0's weights count
-      local net = mh.parallelize(Mlp():double(), {x = x}, "tp", whole_unit, {gen_savedir = path, broadcast_strategy = strategy})
+      local net = mh.parallelize(Mlp():double(), {x = x}, "tp", whole_unit,
+          {gen_savedir = path, broadcast_strategy = strategy})
       mh.manual_seed(strategy == "all" and 0 or 5)
       testing.assert_close(plain(net(x)), plain(Mlp():double()(x)))
       testing.assert_equal(net.parallel.planned, k == 1)
@@ -384,7 +398,8 @@ function tests.test_N21_ranks_that_look_at_different_times()
     while mh.rank() == 1 and os.clock() < late do end
     return exists(name)
   end
-  local done, net = pcall(mh.parallelize, seeded(Mlp), {x = x}, "tp", whole_unit, {gen_savedir = path, broadcast_strategy = "none"})
+  local done, net = pcall(mh.parallelize, seeded(Mlp), {x = x}, "tp", whole_unit,
+      {gen_savedir = path, broadcast_strategy = "none"})
   mh.files.exists = exists
   testing.assert_equal({done, done and net.parallel.planned or net}, {true, true})
 end
@@ -408,7 +423,8 @@ function tests.test_N11_N31_zero_divides_by_the_units()
     testing.assert_equal(parameter.placements[dim]:is_stored(), true)
     return parameter, opt
   end
-  local net = mh.parallelize(seeded(Mlp, 300), {x = x}, size > 1 and "tp" or "dp", config_of(size, ranks, {use_zero = true}))
+  local net = mh.parallelize(seeded(Mlp, 300), {x = x}, size > 1 and "tp" or "dp",
+      config_of(size, ranks, {use_zero = true}))
   local weight, opt = check(net, "fc1.weight", 1)
   net(mh.local_batch(x:clone())):sum():backward()
   opt:step()
@@ -424,7 +440,8 @@ function tests.test_N11_N31_zero_divides_by_the_units()
   if ranks < 4 then return end
   local Deep = Loss:extend("Deep")
   function Deep:init() self.first, self.second = nn.Linear(6, 300), nn.Linear(300, 3) end
-  local pipe = mh.parallelize(seeded(Deep), {sample = sample}, "pp", config_of(2, ranks, {use_zero = true, use_end2end = true}))
+  local pipe = mh.parallelize(seeded(Deep), {sample = sample}, "pp",
+      config_of(2, ranks, {use_zero = true, use_end2end = true}))
   for name, parameter in pipe:named_parameters() do
     testing.assert_equal({name, parameter.placements[1]:is_stored()}, {name, name == "first.weight"})
   end
@@ -450,7 +467,8 @@ function tests.test_N22_units_get_the_weights_of_the_first()
   local own = Mlp()
   testing.assert_equal(mh.broadcast_weights(own, size).fc1.weight, like_first.fc1.weight)
   refused({("%d ranks, plan_ngpus = 3"):format(ranks)}, function() mh.broadcast_weights(own, 3) end)
-  local stored = mh.parallelize(seeded(Mlp, 300), {x = x}, size > 1 and "tp" or "dp", config_of(size, ranks, {use_zero = true}))
+  local stored = mh.parallelize(seeded(Mlp, 300), {x = x}, size > 1 and "tp" or "dp",
+      config_of(size, ranks, {use_zero = true}))
   refused({"is in blocks over the units"}, function() mh.broadcast_weights(stored, size) end)
 end
 

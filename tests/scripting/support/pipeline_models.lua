@@ -7,7 +7,8 @@ local ranks = mh.world_size()
 local kF64 = {dtype = "float64"}
 
 local function mlp()
-  return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.4), nn.Linear(8, 5), nn.GELU(), nn.Linear(5, 3)):double()
+  return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.4), nn.Linear(8, 5),
+      nn.GELU(), nn.Linear(5, 3)):double()
 end
 local function seeded(make, ...)
   mh.manual_seed(5)
@@ -23,7 +24,8 @@ local function samples(micros)
 end
 local function loss_of(prediction, sample) return mh.mse_loss(prediction, sample.target) end
 
--- A module that says what its stages are: the first hands the field on to the last, whose head is the first one's embedding.
+-- A module that says what its stages are: the first hands the field on to the last, whose head is the first one's
+-- embedding.
 local Down, Up = nn.Module:extend("Down"), nn.Module:extend("Up")
 function Down:init(table)
   self.table = table

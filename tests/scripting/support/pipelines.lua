@@ -53,7 +53,8 @@ function tests.test_N17_dummy_batches_and_scales()
   for _, i in ipairs {1, 3} do (loss_of(whole(batches[i][1]), batches[i]) * 8):backward() end
   local pipe = mh.pipeline(seeded(mlp):eval(), line, 3)
   local function step()
-    local losses = pipe:train_step(batches, loss_of, {is_dummy_batch = {false, true, false}, scale_fn = function(loss) return loss * 8 end})
+    local losses = pipe:train_step(batches, loss_of, {is_dummy_batch = {false, true, false},
+        scale_fn = function(loss) return loss * 8 end})
     expect_gradients(pipe, gradients(whole:named_parameters()))
     return losses
   end
@@ -159,7 +160,8 @@ function tests.test_V12_N18_N34_skips_and_shared_weights()
   end
 end
 
--- Each stage's parameters in blocks, or copied, over the ranks of its slice; samples of each rank's own, of the last none.
+-- Each stage's parameters in blocks, or copied, over the ranks of its slice; samples of each rank's own, of the last
+-- none.
 if ranks % 2 == 0 then
   function tests.test_N04_N34_stages_whose_ranks_have_samples_of_their_own()
     local places = ranks // 2
@@ -186,11 +188,15 @@ if ranks % 2 == 0 then
     }
     for _, place in ipairs(ways) do
       local pipe = mh.pipeline(model(), {mesh = mesh, micros = 3, schedule = "gpipe", parallelize = place})
-      for name, parameter in pipe:named_parameters() do testing.assert_close(parameter:detach():full_tensor(), initial[name]) end
+      for name, parameter in pipe:named_parameters() do
+        testing.assert_close(parameter:detach():full_tensor(), initial[name])
+      end
       local opt = optim.SGD(pipe:parameters(), {lr = 0.5})
       pipe:train_step(own, function(y, sample) return mh.mse_loss(y, mh.local_batch(sample.target, mesh["dp"])) end)
       opt:sync_shard_grad()
-      for name, parameter in pipe:named_parameters() do testing.assert_close(parameter.grad:full_tensor(), expected[name]) end
+      for name, parameter in pipe:named_parameters() do
+        testing.assert_close(parameter.grad:full_tensor(), expected[name])
+      end
       testing.assert_close(opt:clip_gnorm(1e9), norm)
     end
   end
@@ -248,20 +254,27 @@ function tests.test_N15_N16_N20_refusals()
   testing.assert_error(function() pipe:train_step(samples(3), loss_of) end, "train_step: 3 samples for 2 micro-batches")
   testing.assert_error(function() pipe:infer_step(samples(1)) end, "infer_step: 1 samples for 2 micro-batches")
   testing.assert_error(function() pipe:infer_step{1, 2} end, "sample 1 is 1")
-  testing.assert_error(function() pipe:infer_step{{mh.ones{2, 6}, "x"}, {}} end, "entry 2 of sample 1 is not a tensor but 'x'")
+  testing.assert_error(function() pipe:infer_step{{mh.ones{2, 6}, "x"}, {}} end,
+      "entry 2 of sample 1 is not a tensor but 'x'")
   testing.assert_error(function() mh.pipeline(mlp(), {mesh = line}) end, "pipeline: 'micros' is missing")
-  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, shedule = "gpipe"}) end, "did you mean 'schedule'")
-  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, schedule = "2f1b"}) end, "did you mean '1f1b'")
-  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, stages = 9}) end, "stage 8 of 9 has no module")
-  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, split = {4, 3}}) end, "shares out 7 modules, the Sequential has 8")
-  testing.assert_error(function() mh.pipeline(nn.Linear(2, 2), {mesh = line, micros = 2}) end, "Linear does not say what its stages are")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, shedule = "gpipe"}) end,
+      "did you mean 'schedule'")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, schedule = "2f1b"}) end,
+      "did you mean '1f1b'")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, stages = 9}) end,
+      "stage 8 of 9 has no module")
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, split = {4, 3}}) end,
+      "shares out 7 modules, the Sequential has 8")
+  testing.assert_error(function() mh.pipeline(nn.Linear(2, 2), {mesh = line, micros = 2}) end,
+      "Linear does not say what its stages are")
   testing.assert_error(function() mh.pipeline({mlp(), 3}, {mesh = line, micros = 2}) end, "no module")
   local Loose = nn.Module:extend("Loose")
   function Loose:init() self.layers, self.scale = nn.Linear(2, 2), nn.Parameter(mh.ones{1}) end
   function Loose:stages() return {self.layers} end
   testing.assert_error(function() mh.pipeline(Loose(), {mesh = alone, micros = 2}) end, "'scale' is in no stage")
   testing.assert_error(function() mh.pipeline(mh.replicate(mlp(), {mesh = line}), {mesh = line, micros = 2}) end,
-    "pipeline: '0.weight' lives on " .. tostring(line) .. ", whose ranks have different stages\n  fix   divide stages by parallelize")
+    "pipeline: '0.weight' lives on " .. tostring(line)
+      .. ", whose ranks have different stages\n  fix   divide stages by parallelize")
   local norm = nn.BatchNorm1d(3)
   local both = {}
   for i = 1, ranks do both[i] = nn.Sequential(norm) end
@@ -274,7 +287,8 @@ function tests.test_checkpoints_hold_what_all_stages_have_trained()
   local path = folder("trained")
   local function trained(mesh)
     local model = seeded(mh.deferred_init, mlp, {min_numel = 0})
-    local pipe = mh.pipeline(model, {mesh = mesh, micros = 2, schedule = "gpipe", stages = 4 % ranks == 0 and 4 or ranks})
+    local pipe = mh.pipeline(model, {mesh = mesh, micros = 2, schedule = "gpipe", stages = 4 % ranks == 0 and 4
+        or ranks})
     local opt = optim.SGD(pipe:parameters(), {lr = 0.5})
     return pipe, model, opt
   end
@@ -287,7 +301,9 @@ function tests.test_checkpoints_hold_what_all_stages_have_trained()
   local whole = seeded(mlp):eval()
   mh.checkpoint.load(path, {model = whole})
   for name, tensor in whole:state_dict() do testing.assert_equal(state[name], tensor) end
-  for name, parameter in pipe:named_parameters() do testing.assert_equal(parameter:detach(), whole:get_parameter(name):detach()) end
+  for name, parameter in pipe:named_parameters() do
+    testing.assert_equal(parameter:detach(), whole:get_parameter(name):detach())
+  end
   local again, second = trained(line)
   mh.checkpoint.load(path, {model = again})
   second:eval()
@@ -295,7 +311,8 @@ function tests.test_checkpoints_hold_what_all_stages_have_trained()
   testing.assert_equal(mh.equal(again:infer_step(samples(2))[1], pipe:infer_step(samples(2))[1]), true)
 
   testing.assert_error(function() model:state_dict() end, "fix   save the pipeline: pipeline:state_dict()")
-  testing.assert_error(function() mh.checkpoint.save(path, {model = model}) end, "this rank trains some stages of a pipeline")
+  testing.assert_error(function() mh.checkpoint.save(path, {model = model}) end,
+      "this rank trains some stages of a pipeline")
 end
 
 local function adam(parameters) return optim.AdamW(parameters, {lr = 0.05}) end
@@ -304,7 +321,9 @@ local function step_words(pipe, opt)
   opt:step()
   return losses
 end
-local function words_on(mesh) return mh.pipeline(seeded(words), {mesh = mesh, micros = 2, schedule = "gpipe", stages = ranks}) end
+local function words_on(mesh)
+  return mh.pipeline(seeded(words), {mesh = mesh, micros = 2, schedule = "gpipe", stages = ranks})
+end
 
 -- Nothing but names, numbers and blocks of its own comes to a rank. The weights that two stages share have one state.
 function tests.test_N37_N41_states_of_optimizers_of_pipelines()
@@ -367,16 +386,20 @@ function tests.test_N41_states_that_a_stage_misses_are_told_on_every_rank()
   local all = adam(pipe:parameters())
   testing.assert_equal(mh.equal(before, other), false)
   -- Names of other stages are none of this rank's business; a dtype of its own is.
-  local wrong = mh.pipeline(seeded(function() return words():float() end), {mesh = line, micros = 2, schedule = "gpipe", stages = ranks})
-  testing.assert_error(function() mh.checkpoint.load(path, {model = wrong, opt = all}) end, "is float64, the module's is float32; strict = false casts")
+  local wrong = mh.pipeline(seeded(function() return words():float() end),
+      {mesh = line, micros = 2, schedule = "gpipe", stages = ranks})
+  testing.assert_error(function() mh.checkpoint.load(path, {model = wrong, opt = all}) end,
+      "is float64, the module's is float32; strict = false casts")
   mh.checkpoint.load(path, {model = pipe, opt = all})
   testing.assert_equal(mh.equal(pipe:state_dict()["first.mix.weight"], before), true)
   local loose = nn.Linear(2, 2):double()
   local both = pipe:parameters()
   both[#both + 1] = loose.weight
-  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = adam(both)}) end, "an optimizer has parameters of a pipeline and others, too")
+  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = adam(both)}) end,
+      "an optimizer has parameters of a pipeline and others, too")
   local uneven = optim.AdamW(pipe:parameters(), {lr = 0.01 * (mh.rank() + 1)})
-  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = uneven}) end, "the optimizers of places 0 and 1 of a pipeline differ in groups or options")
+  testing.assert_error(function() mh.checkpoint.save(path, {model = pipe, opt = uneven}) end,
+      "the optimizers of places 0 and 1 of a pipeline differ in groups or options")
 end
 
 -- One tensor for one micro-batch and two for the next.
@@ -413,7 +436,8 @@ end
 -- A mistake of a stage or the loss is found on the rank that has it: here on all, each with the whole pipeline.
 function tests.test_N15_the_loss_is_one_number()
   local function step(loss, stage)
-    return function() mh.pipeline({stage or nn.Linear(6, 3):double()}, {mesh = alone, micros = 1}):train_step(samples(1), loss) end
+    return function() mh.pipeline({stage or nn.Linear(6, 3):double()},
+        {mesh = alone, micros = 1}):train_step(samples(1), loss) end
   end
   local Odd = nn.Module:extend("Odd")
   function Odd:forward() return 3 end

@@ -260,8 +260,8 @@ function tests.test_N36_what_no_stage_of_a_pipeline_trains_is_refused_on_all_ran
   local function refused_by(stage, what, stages, loss)
     local pipe = mh.pipeline(stages, {mesh = line, micros = 2})
     testing.assert_error(function() pipe:train_step(samples, loss) end,
-      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is not a parameter of the " ..
-          "stage"):format(stage, what))
+      ("train_step: stage %d, micro-batch 0: %s uses a tensor that requires a gradient and is not a parameter of the "
+          .. "stage"):format(stage, what))
     testing.assert_equal(#pipe:infer_step(samples, loss), 2)
   end
   local last, first = ranks - 1, stages_of()

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The entries of the reference that the build gathers (docs/tools/README.md), and their examples: each runs as a chunk
--- with `mh`, `nn`, `mesh` (all ranks along the dim "domain") and `folder` (where files go). EXPRESSION --> TEXT compares
--- what print shows of the expression; of a statement, what was printed since the last comparison.
+-- with `mh`, `nn`, `mesh` (all ranks along the dim "domain") and `folder` (where files go). EXPRESSION --> TEXT
+-- compares what print shows of the expression; of a statement, what was printed since the last comparison.
 local mh = require "moonhalo"
 local own_path = require "support.own_path"
 local table_text = require "moonhalo.internal.table_text"
