@@ -18,7 +18,7 @@ std::string sizes(size_t stored, const char* verb, const std::string& got, size_
 }
 
 std::string no_stream(size_t size, const std::string& of) {
-  return "its " + std::to_string(size) + " stored bytes are not whole " + of + " stream";
+  return "its " + std::to_string(size) + " stored bytes are not a whole " + of + " stream";
 }
 
 std::string inflate_problem(libdeflate_result result, size_t size, size_t got, size_t bytes) {

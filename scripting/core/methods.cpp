@@ -57,8 +57,10 @@ std::string dot_call(lua_State* lua, const std::string& method, const std::strin
   const bool nothing = is_nil(lua, 1);
   if (!nothing && describe(lua, 1) == kFreedTensor) return method + ": " + freed_tensor();
   const auto [what, name] = words_of(type);
+  const char* article = std::string("aeiou").find(what[0]) == std::string::npos ? "a " : "an ";
   return method +
-         (nothing ? ": called without its " + what : ": called on " + describe(lua, 1) + ", which is no " + what) +
+         (nothing ? ": called without its " + what
+                  : ": called on " + describe(lua, 1) + ", which is not " + article + what) +
          "\n  fix   write a colon, not a dot: " + name + ":" + method + (nothing ? "()" : "(...)");
 }
 

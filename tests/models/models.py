@@ -72,7 +72,7 @@ def run(model, folder, limit, plain):
     said, late = output_of(process, limit)
     result = json.loads(path.read_text()) if path.exists() else {"cases": []}
     result.update(family=model.family, name=model.name, seconds=round(time.monotonic() - begin, 1))
-    result["gathered"] = sorted(set(re.findall(r"(\S+): no rule for these placements", said)))
+    result["gathered"] = sorted(set(re.findall(r"(\S+): no (?:sharding )?rule for these placements", said)))
     if late or process.returncode:
         ended = "deadlock" if late else "crash"
         result["cases"].append({**result.get("running", {}), "cause": ended, "message": said[-6000:]})

@@ -199,7 +199,7 @@ TEST(Rows, S25_AnOperatorWithoutARuleIsGatheredAndSaysSoOnce) {
         EXPECT_GE(Dispatch::of_this_thread().gathered.at("aten::segment_reduce"), 3);
         int64_t told = 0;
         for (const std::string& text : heard.texts)
-          told += text.rfind("aten::segment_reduce: no rule for these placements", 0) == 0;
+          told += text.rfind("aten::segment_reduce: no sharding rule for these placements", 0) == 0;
         EXPECT_EQ(told, mesh->rank() == 0 ? 1 : 0);
       },
       Fallback::kReplicate);

@@ -196,7 +196,7 @@ TEST(HaloSplit, X06_IsPrinted) {
             "slab [5:6, 0:7] reads [4:7, 0:7]\n"
             "fetched [4:5, 0:7]\n"
             "fetched [6:7, 0:7]\n");
-  EXPECT_EQ(without_trivial_mesh_dims({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nborrowed [-1:4]\n");
+  EXPECT_EQ(without_trivial_mesh_dims({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nfetched [-1:4]\n");
 }
 
 // With two cut dims the first dim's boxes reach over the corners.
@@ -226,10 +226,10 @@ TEST(HaloSplit, X06_PushedWindows) {
   };
   const HaloReach reach{spec, spec, {{0, keys, {}}}};
   EXPECT_EQ(split_outputs(reach, 0).to_string(),
-            "interior [0:0] reads [0:1]\nslab [0:1] reads [0:7]\nborrowed [0:0]\nborrowed [1:7]\n");
+            "interior [0:0] reads [0:1]\nslab [0:1] reads [0:7]\nfetched [0:0]\nfetched [1:7]\n");
   EXPECT_EQ(split_outputs(reach, 1).to_string(),
             "interior [4:5] reads [1:8]\nslab [1:4] reads [0:9]\nslab [5:8] reads [2:11]\n"
-            "fetched [0:1]\nborrowed [8:11]\n");
+            "fetched [0:1]\nfetched [8:11]\n");
 }
 
 TEST(HaloSplit, X06_MapsBringTheBorrowedBoxes) {

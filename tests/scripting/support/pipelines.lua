@@ -267,7 +267,7 @@ function tests.test_N15_N16_N20_refusals()
       "shares out 7 modules, the Sequential has 8")
   testing.assert_error(function() mh.pipeline(nn.Linear(2, 2), {mesh = line, micros = 2}) end,
       "Linear does not say what its stages are")
-  testing.assert_error(function() mh.pipeline({mlp(), 3}, {mesh = line, micros = 2}) end, "no module")
+  testing.assert_error(function() mh.pipeline({mlp(), 3}, {mesh = line, micros = 2}) end, "is not a module")
   local Loose = nn.Module:extend("Loose")
   function Loose:init() self.layers, self.scale = nn.Linear(2, 2), nn.Parameter(mh.ones{1}) end
   function Loose:stages() return {self.layers} end
