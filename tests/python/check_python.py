@@ -31,8 +31,10 @@ def run(what, *command, **variables):
 
 def run_step(launched):
     """Two processes as a step of Slurm without PMI starts them; the port that they meet at follows from the number of
-    the job."""
+    the job. Each has a TMPDIR of its own, as on two hosts: Open MPI makes a folder there, and fails where another
+    process makes it in the same moment."""
     job = str(random.randrange(10**6, 10**9))
+    folders = [tempfile.mkdtemp(prefix="rank_") for _ in range(2)]
     step = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
     ranks = [
         subprocess.Popen(
@@ -40,7 +42,7 @@ def run_step(launched):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **kept_code, **step, "SLURM_PROCID": str(rank)},
+            env={**os.environ, **kept_code, **step, "SLURM_PROCID": str(rank), "TMPDIR": folders[rank]},
         )
         for rank in range(2)
     ]
