@@ -71,7 +71,8 @@ std::shared_ptr<PtFile> PtFile::open(const std::string& path) {
 PtFile::PtFile(std::string what, const std::string& path)
     : what_(std::move(what)), file_(PositionedFile::open_to_read("load", path)) {
   range_ = {what_, &file_, 0, static_cast<int64_t>(fs::file_size(path))};
-  const FileRange inner = unpack();
+  Archive archive = unpack();
+  const FileRange& inner = archive.range;
   if (!is_zip(inner)) {
     const std::string head = inner.read(0, std::min<int64_t>(inner.bytes(), 32));
     TORCH_CHECK_VALUE(
@@ -81,7 +82,7 @@ PtFile::PtFile(std::string what, const std::string& path)
     TORCH_CHECK_VALUE(false, what_, " is not a file of torch.save\n  have  ", inner.bytes(),
                       " bytes without a zip archive\n  fix   ", remedy_for(inner));
   }
-  read_archive(inner);
+  read_archive(std::move(archive));
   parse();
   check_tensors();
 }
@@ -89,26 +90,31 @@ PtFile::PtFile(std::string what, const std::string& path)
 void PtFile::check(bool good, const std::string& damage) const { range_.check(good, damage); }
 
 /// The archive that holds the pickle: the file itself, or model.pt in a .mdlus, which is a zip or a tar archive.
-FileRange PtFile::unpack() {
+PtFile::Archive PtFile::unpack() {
   const bool tar = is_tar(range_);
-  if (!tar && !is_zip(range_)) return range_;
-  std::map<std::string, ArchiveEntry> entries;
-  for (ArchiveEntry& entry : tar ? read_tar(range_) : read_zip(range_)) entries[entry.name] = std::move(entry);
-  const auto model = entries.find("model.pt");
-  if (model == entries.end() || entries.count("args.json") == 0) {
+  if (!tar && !is_zip(range_)) return {range_, {}};
+  std::vector<ArchiveEntry> entries = tar ? read_tar(range_) : read_zip(range_);
+  const auto entry = [&entries](std::string_view name) -> const ArchiveEntry* {
+    const auto found =
+        std::find_if(entries.rbegin(), entries.rend(), [&](const auto& one) { return one.name == name; });
+    return found == entries.rend() ? nullptr : &*found;  // of two in a tar archive the last one counts
+  };
+  const ArchiveEntry* model = entry("model.pt");
+  if (model == nullptr || entry("args.json") == nullptr) {
     TORCH_CHECK_VALUE(!tar, what_, " is a tar archive, but not a .mdlus\n  have  ", entries.size(),
                       " entries, none of them model.pt beside args.json\n  fix   unpack it, and load the file in it");
-    return range_;
+    return {range_, std::move(entries)};
   }
-  for (const char* note : {"args.json", "metadata.json"}) {
-    const auto found = entries.find(note);
-    if (found == entries.end()) continue;
-    check(found->second.stored && found->second.bytes <= kLongestNote, std::string(note) + ": compressed, or too long");
-    notes_[note] = range_.read(found->second.offset, found->second.bytes);
+  for (const char* name : {"args.json", "metadata.json"}) {
+    const ArchiveEntry* note = entry(name);
+    if (note == nullptr) continue;
+    check(note->stored && note->bytes <= kLongestNote, std::string(name) + ": compressed, or too long");
+    notes_[name] = range_.read(note->offset, note->bytes);
   }
-  check(model->second.stored, "model.pt: it is compressed");
+  check(model->stored, "model.pt: it is compressed");
   format_ = tar ? "PhysicsNeMo (tar), " : "PhysicsNeMo, ";
-  return {what_, &file_, model->second.offset, model->second.offset + model->second.bytes};
+  const FileRange inner{what_, &file_, model->offset, model->offset + model->bytes};
+  return {inner, is_zip(inner) ? read_zip(inner) : std::vector<ArchiveEntry>()};
 }
 
 const ArchiveEntry* PtFile::find(const std::string& name) const {
@@ -116,10 +122,10 @@ const ArchiveEntry* PtFile::find(const std::string& name) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-void PtFile::read_archive(const FileRange& range) {
+void PtFile::read_archive(Archive archive) {
   bool exported = false;
   std::optional<std::string> root;
-  for (ArchiveEntry& entry : read_zip(range)) {
+  for (ArchiveEntry& entry : archive.entries) {
     const std::string name = entry.name;
     if (name == kPickle || name.ends_with(std::string("/") + kPickle)) {
       if (!root || name.size() < root->size() + std::string_view(kPickle).size())
@@ -226,13 +232,6 @@ std::vector<std::pair<std::string, PtTensor>> PtFile::tensors() const {
 }
 
 std::string PtFile::format() const { return format_; }
-
-bool is_zip_file(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return false;
-  const PositionedFile file = PositionedFile::open_to_read("inspect", path);
-  return is_zip({"", &file, 0, static_cast<int64_t>(fs::file_size(path))});
-}
 
 std::vector<ArchiveEntry> list_zip_file(const std::string& path) {
   const PositionedFile file = PositionedFile::open_to_read("inspect", path);

@@ -65,8 +65,12 @@ class PtFile {
 
  private:
   PtFile(std::string what, const std::string& path);
-  FileRange unpack();
-  void read_archive(const FileRange& range);
+  struct Archive {
+    FileRange range;
+    std::vector<ArchiveEntry> entries;
+  };
+  Archive unpack();
+  void read_archive(Archive archive);
   void parse();
   const ArchiveEntry* find(const std::string& name) const;
   void check_tensors();
@@ -82,12 +86,11 @@ class PtFile {
   std::string root_;  ///< before the names of the entries: "model/"
   std::map<std::string, std::string> notes_;
   std::unique_ptr<Pickle> pickle_;
-  std::unordered_map<int64_t, PtTensor> tensors_;                                    ///< by node
-  std::unordered_map<int64_t, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;  ///< in use, by where they begin
+  std::unordered_map<int64_t, PtTensor> tensors_;  ///< by node
+  /// In use, by where they begin and their bytes: a damaged file may give one place two sizes.
+  std::map<std::pair<int64_t, int64_t>, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 };
 
-/// True for a regular file that begins as a zip archive, whatever its name.
-bool is_zip_file(const std::string& path);
 /// The entries of a zip archive: name and bytes. ValueError as of PtFile::open.
 std::vector<ArchiveEntry> list_zip_file(const std::string& path);
 

@@ -62,14 +62,15 @@ at::Tensor with_signs(const at::Tensor& stored, const PtTensor& tensor) {
 at::Tensor PtFile::read(const PtTensor& tensor) {
   const at::Tensor empty = at::empty({0}, at::TensorOptions(tensor.dtype));
   if (tensor.storage_bytes == 0) return at::empty(tensor.shape, empty.options());
-  const auto known = storages_.find(tensor.storage_begin);
+  const std::pair place(tensor.storage_begin, tensor.storage_bytes);
+  const auto known = storages_.find(place);
   at::Storage storage = known == storages_.end() ? at::Storage() : at::Storage(known->second.lock());
   if (!storage) {
     const at::Tensor bytes = empty_block({tensor.storage_bytes}, at::kByte);
     file_.read_at(bytes.mutable_data_ptr(), tensor.storage_bytes, tensor.storage_begin);
     io_stats().stored += tensor.storage_bytes;
     storage = bytes.storage();
-    storages_.insert_or_assign(tensor.storage_begin, storage.getWeakStorageImpl());
+    storages_.insert_or_assign(place, storage.getWeakStorageImpl());
   }
   const at::NoGradGuard no_grad;
   const at::Tensor read = empty.set_(storage, tensor.offset, tensor.shape, tensor.strides);

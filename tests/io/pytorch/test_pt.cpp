@@ -77,6 +77,17 @@ TEST(PtFile, Y03_TensorsOfOneStorageShareMemoryWhileInUse) {
   EXPECT_EQ(io_stats().stored, 16);
 }
 
+TEST(PtFile, Y03_OneStorageOfTwoSizesIsReadTwice) {
+  const Folder folder;
+  const std::string two = "\x80\x02](" + tensor("K\2\x85", "K\1\x85", 0, 2) + tensor("K\4\x85", "K\1\x85") + "e.";
+  const auto file = PtFile::open(with_pickle(folder, two));
+
+  const at::Tensor two_rows = file->read(file->tensors()[0].second), four_rows = file->read(file->tensors()[1].second);
+
+  EXPECT_TRUE(at::equal(two_rows, at::arange(2, at::kFloat)));
+  EXPECT_TRUE(at::equal(four_rows, at::arange(4, at::kFloat)));
+}
+
 TEST(PtFile, Y03_PicklesThatWouldRunCodeAreData) {
   const Folder folder;
   const std::string mark = folder / "harmed";
