@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/imported/script_error.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -99,8 +100,8 @@ void ScriptProgram::save(const torch::jit::Module& module, const std::string& pa
       one._ivalue()->setSlot(slot.slot, full_tensor(tensor.detach()).requires_grad_(tensor.requires_grad()));
     }
   }
-  std::string problem;
-  if (world.rank() == 0) {
+  fail_together(world, [&] {
+    if (world.rank() != 0) return;
     const Replaced::Undone own(*replaced_);
     // A file that is half written never has the name.
     const std::string partial = path + ".partial";
@@ -109,14 +110,10 @@ void ScriptProgram::save(const torch::jit::Module& module, const std::string& pa
       std::filesystem::rename(partial, path);
     } catch (const std::exception& error) {
       const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-      problem = torch_error ? torch_error->what_without_backtrace() : error.what();
+      const std::string problem = torch_error ? torch_error->what_without_backtrace() : error.what();
+      TORCH_CHECK_VALUE(false, "save: '", path, "' cannot be written\n  have  ", problem.substr(0, problem.find('\n')));
     }
-  }
-  // All ranks learn of it, so that none waits.
-  at::Tensor failed = at::full({1}, problem.empty() ? 0 : 1, at::kLong);
-  world.broadcast(failed, /*root=*/0);
-  TORCH_CHECK_VALUE(failed.item<int64_t>() == 0, "save: '", path, "' cannot be written",
-                    problem.empty() ? " by rank 0" : "\n  have  " + problem.substr(0, problem.find('\n')));
+  });
 }
 
 void ScriptProgram::replace_forward_calls(ForwardCall call) {
