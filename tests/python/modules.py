@@ -2,9 +2,11 @@
 """torch.nn modules divided by plans, by fully_shard and by replicate, beside the same module of plain tensors (Y05)."""
 
 import copy
+import gc
 import json
 import tempfile
 import warnings
+import weakref
 from pathlib import Path
 
 import moonhalo as mh
@@ -309,7 +311,17 @@ def units(mesh, expect):
     refused(expect, "an optimizer made before", ValueError, "optimizer", late.step)
 
 
+def deleted(mesh, expect):
+    for what in ("fully_shard", "replicate"):
+        made = getattr(mh, what)(net(), mesh=mesh)
+        weight = weakref.ref(made.blocks[0].fc1.weight)
+        del made
+        gc.collect()
+        expect(weight() is None, f"{what}: weights of a deleted module are freed")
+
+
 def rank(mesh, expect):
     plans(mesh, expect)
     modules(mesh, expect)
     units(mesh, expect)
+    deleted(mesh, expect)

@@ -28,7 +28,7 @@ from ._moonhalo import (
 )
 from ._parallel import as_parameter
 
-_placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it
+_placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it; None: it is such a tensor itself, and stays
 
 
 def _place_tensors(who, root, mesh, min_numel, unit_rows):
@@ -51,9 +51,11 @@ def _place_tensors(who, root, mesh, min_numel, unit_rows):
                         if stores
                         else _copy_tensor(old, mesh, where)
                     )
-                    _placed[old] = as_parameter(new, old) if is_parameter else new
-                    _placed[_placed[old]] = _placed[old]
-                registry[name] = _placed[old]
+                    new = as_parameter(new, old) if is_parameter else new
+                    _placed[old] = new
+                    _placed[new] = None
+                if _placed[old] is not None:
+                    registry[name] = _placed[old]
 
 
 def _input_hook(who, mesh):
