@@ -325,6 +325,17 @@ function tests.test_Y17_batches_add_up()
   end
 end
 
+function tests.test_Y17_a_merged_metric_stays_as_it_is()
+  local one, other = M.mae{}, M.mae{}
+  other:add(mh.tensor{2.0}, mh.tensor{0.0})
+
+  one:merge(other)
+  one:add(mh.tensor{4.0}, mh.tensor{0.0})
+
+  testing.assert_close(one:value(), 3.0)
+  testing.assert_close(other:value(), 2.0)
+end
+
 function tests.test_Y17_mistakes()
   local g, t = draw(1), draw(2)
   local cases = {

@@ -161,7 +161,8 @@ function Metric:merge(other)
     fail(("%s:merge: expected another %s, got %s"):format(self.name, self.name, mh._describe(other)))
   end
   if rawequal(self, other) then fail(self.name .. ":merge: the metric itself would count twice") end
-  for _, sums in ipairs(other.pending) do self.pending[#self.pending + 1] = sums end
+  -- Copies: add() changes the sums of its own metric.
+  for _, sums in ipairs(other.pending) do self.pending[#self.pending + 1] = {table.unpack(sums)} end
   for i, one in ipairs(other.totals) do add_total(self, i, one) end
   self.batches, self.over = self.batches + other.batches, self.over or other.over
   return self
