@@ -66,12 +66,14 @@ local function check_optimizer(op, optimizer)
   end
 end
 
+local all_ranks  -- a mesh, made with the first number
+
 --- Largest of the ranks' numbers.
 local function largest_of_ranks(number)
   if mh.world_size() == 1 then return number end
-  local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"all"})
+  all_ranks = all_ranks or mh.init_device_mesh(mh.device(), {mh.world_size()}, {"all"})
   local own = mh.full({}, number, {dtype = "float32"})
-  return mh.from_local(own, mesh, {mh.Partial("max")}):full_tensor():item()
+  return mh.from_local(own, all_ranks, {mh.Partial("max")}):full_tensor():item()
 end
 
 --- Divides the gradients by the scale, for clipping; step does it otherwise. Sums them over the ranks first.
