@@ -56,11 +56,12 @@ local function positions_of(given, list, position, options)
     refuse("the state is that of other parameters", ("%d in the state, %d in the optimizer"):format(#numbers, #list),
       "make the optimizer of the same parameters")
   end
+  local named = options.names and options.module:named_parameters()
   for i, number in ipairs(numbers) do
     where[number] = i
     if options.names then
       local name = options.names[number + 1]
-      local parameter = type(name) == "string" and options.module:named_parameters()[name]
+      local parameter = type(name) == "string" and named[name]
       where[number] = parameter and position[mh._checkpoint_files.identity(parameter)]
       if not where[number] or used[where[number]] then
         refuse(("parameter %d of the state is not one of the optimizer, or named twice"):format(number),
