@@ -39,18 +39,15 @@ std::vector<NamedModule> named_modules(const ModuleTreePtr& root) {
 }
 
 std::vector<NamedTensor> named_tensors(const ModuleTreePtr& root) {
-  std::vector<NamedTensor> found;
-  std::unordered_set<const void*> seen;
-  const std::vector<NamedModule> modules = named_modules(root);
-  for (const bool parameters : {true, false}) {
-    for (const NamedModule& one : modules) {
-      for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
-        if (tensor.is_parameter != parameters || !seen.insert(tensor.value.unsafeGetTensorImpl()).second) continue;
-        found.push_back({dotted(one.name, tensor.name), tensor.value, parameters});
-      }
-    }
+  std::vector<NamedTensor> all;
+  for (const NamedModule& one : named_modules(root)) {
+    for (const ModuleTree::Tensor& tensor : one.module->tensors())
+      all.push_back({dotted(one.name, tensor.name), tensor.value, tensor.is_parameter});
   }
-  return found;
+  std::stable_partition(all.begin(), all.end(), [](const NamedTensor& one) { return one.is_parameter; });
+  std::unordered_set<const void*> seen;
+  std::erase_if(all, [&](const NamedTensor& one) { return !seen.insert(one.tensor.unsafeGetTensorImpl()).second; });
+  return all;
 }
 
 std::vector<at::Tensor> parameters_of(const ModuleTreePtr& root) {
@@ -61,9 +58,7 @@ std::vector<at::Tensor> parameters_of(const ModuleTreePtr& root) {
   return parameters;
 }
 
-void replace_tensors(const char* op, const ModuleTreePtr& root,
-                     const std::function<at::Tensor(const std::string&, const ModuleTree::Tensor&)>& place) {
-  const std::vector<NamedModule> modules = named_modules(root);
+void check_replaceable(const char* op, const std::vector<NamedModule>& modules) {
   for (const NamedModule& one : modules) {
     for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
       const std::string reason = one.module->why_fixed(tensor.name);
@@ -71,6 +66,12 @@ void replace_tensors(const char* op, const ModuleTreePtr& root,
                                   reason);
     }
   }
+}
+
+void replace_tensors(const char* op, const ModuleTreePtr& root,
+                     const std::function<at::Tensor(const std::string&, const ModuleTree::Tensor&)>& place) {
+  const std::vector<NamedModule> modules = named_modules(root);
+  check_replaceable(op, modules);
   std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> placed;  // before, kept alive; after
   for (const NamedModule& one : modules) {
     for (const ModuleTree::Tensor& tensor : one.module->tensors()) {

@@ -110,6 +110,9 @@ std::vector<NamedTensor> named_tensors(const ModuleTreePtr& root);
 /// All parameters, each once.
 std::vector<at::Tensor> parameters_of(const ModuleTreePtr& root);
 
+/// Throws NotImplementedError that begins with `op` if a tensor of these modules cannot be replaced.
+void check_replaceable(const char* op, const std::vector<NamedModule>& modules);
+
 /// Replaces each tensor of `root` by the result of `place(name, tensor)`, where `name` is dotted. A tensor in several
 /// places is placed once and stays shared. Throws NotImplementedError that begins with `op`, before anything changes,
 /// if a tensor cannot be replaced.

@@ -202,13 +202,7 @@ std::shared_ptr<torch::nn::Module> parallelize_module(const std::shared_ptr<torc
 void distribute_module(const ModuleTreePtr& module, const MeshPtr& mesh, const DistributeFunctions& functions) {
   check_given("distribute_module", module != nullptr, mesh);
   const std::vector<NamedModule> modules = named_modules(module);
-  for (const NamedModule& one : modules) {
-    for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
-      const std::string reason = one.module->why_fixed(tensor.name);
-      TORCH_CHECK_NOT_IMPLEMENTED(reason.empty(), "distribute_module: '", child_name(one.name, tensor.name),
-                                  "' cannot be replaced, ", reason);
-    }
-  }
+  check_replaceable("distribute_module", modules);
   std::set<const void*> seen;
   for (const NamedModule& one : modules) {
     if (functions.partition && seen.insert(one.module->identity()).second) {
