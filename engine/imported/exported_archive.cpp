@@ -72,9 +72,9 @@ class ArchiveReader {
     const int64_t offset = integer_of(meta.at("storage_offset"));
     at::Tensor& bytes = bytes_[record];
     if (!bytes.defined()) {
-      const auto [data, size] = reader_.getRecord(record);
+      const size_t size = reader_.getRecordSize(record);
       bytes = at::empty({static_cast<int64_t>(size)}, at::kByte);
-      std::memcpy(bytes.mutable_data_ptr(), data.get(), size);
+      reader_.getRecord(record, bytes.mutable_data_ptr(), size);
     }
     const auto width = static_cast<int64_t>(c10::elementSize(type));
     const int64_t reach = reach_of(sizes, strides, offset);
