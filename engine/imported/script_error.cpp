@@ -143,8 +143,9 @@ void rethrow_with(const std::string& lines) {
   } catch (const CommError& error) {
     throw CommError(with_lines(error.what()));
   } catch (const c10::Error& error) {
-    throw_as_its_type<c10::ValueError, c10::TypeError, c10::IndexError, c10::NotImplementedError, c10::OutOfMemoryError,
-                      c10::Error>(error, with_lines(error.what_without_backtrace()));
+    throw_as_its_type<c10::ValueError, c10::TypeError, c10::IndexError, c10::NotImplementedError, c10::LinAlgError,
+                      c10::EnforceFiniteError, c10::OutOfMemoryError, c10::Error>(
+        error, with_lines(error.what_without_backtrace()));
   }
   std::abort();  // unreachable: one of these throws
 }
