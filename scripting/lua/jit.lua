@@ -13,8 +13,6 @@ local ScriptModule = base.Module:extend("ScriptModule")
 
 -- Classes by the name of the Python class, so that plans and errors say "Linear".
 local kClasses = {ScriptModule = ScriptModule}
--- From the key of an object to its module, for tensors that the program assigns.
-local kModules = setmetatable({}, {__mode = "v"})
 
 local function class_of(name)
   kClasses[name] = kClasses[name] or ScriptModule:extend(name)
@@ -31,7 +29,7 @@ end
 
 function ScriptModule:init(part, facts, made)
   if facts == nil then fail("ScriptModule: mh.jit.load(path) makes these") end
-  made[facts.key], kModules[facts.key] = self, self
+  made[facts.key] = self
   rawset(self, "_part", part)
   rawset(self, "training", facts.training)
   local links = {own = {}}
@@ -96,9 +94,7 @@ local function bring_up_to_date(self)
 end
 
 --- The program assigned a buffer: `self.steps = self.steps + 1`.
-local function take(key, name, tensor)
-  local module = kModules[key]
-  if module == nil then return end
+local function take(module, name, tensor)
   local link = module._links.own[name]
   link.registry[name], link.tensor = tensor, tensor
 end

@@ -244,22 +244,28 @@ int set_part_training(lua_State* lua) {
   return 0;
 }
 
-/// Calls taken(key of the module, name, tensor) for each tensor that the program assigned; `taken` stands at `index`.
+/// Calls taken(module, name, tensor) for each tensor that the program assigned; `taken` stands at `index`.
 void give_assigned(lua_State* lua, ScriptFile& file, int index) {
+  push_modules_by_object(lua);
+  const int modules = lua_gettop(lua);
   for (ScriptFile::Slot& slot : file.slots) {
     const c10::IValue& value = slot.object->getSlot(slot.slot.slot);
     if (!value.isTensor() || value.toTensor().is_same(slot.tensor)) continue;
     slot.tensor = value.toTensor();
     lua_pushvalue(lua, index);
-    lua_pushlightuserdata(lua, slot.object.get());
+    if (lua_rawgetp(lua, modules, slot.object.get()) == LUA_TNIL) {
+      lua_pop(lua, 2);
+      continue;
+    }
     push(lua, slot.slot.name);
     push(lua, slot.tensor);
     lua_call(lua, 3, 0);
   }
+  lua_pop(lua, 1);
 }
 
-/// part:run(taken, method, ...) -> the method's results. `taken(key, name, tensor)` learns of tensors that the program
-/// assigned to parameters and buffers.
+/// part:run(taken, method, ...) -> the method's results. `taken(module, name, tensor)` learns of tensors that the
+/// program assigned to parameters and buffers.
 int run_part(lua_State* lua) {
   const auto part = check_object<ScriptPart>(lua, 1);
   const std::string method = check_string(lua, 3);
