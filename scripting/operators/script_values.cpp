@@ -177,6 +177,14 @@ IValue check_script_result(lua_State* lua, int first, const TypePtr& type, const
   return check_script_value(lua, first, type, where + ": the result");
 }
 
+/// Replaces the `count` values on top of the stack by a list of them.
+static void pack_values(lua_State* lua, int count) {
+  const int list = lua_gettop(lua) - count + 1;
+  lua_createtable(lua, count, 0);
+  lua_insert(lua, list);
+  for (int i = count; i >= 1; --i) lua_rawseti(lua, list, i);
+}
+
 int push_script_value(lua_State* lua, const IValue& value, bool inside) {
   luaL_checkstack(lua, 8, "too many results");
   const bool named_tuple = value.isTuple() && value.toTupleRef().type()->name().has_value();
@@ -193,11 +201,7 @@ int push_script_value(lua_State* lua, const IValue& value, bool inside) {
       } else if (inside) {
         push_object(lua, std::make_shared<ScriptValue>(ScriptValue{element}));
       } else {
-        const int before = lua_gettop(lua);
-        const int count = push_script_value(lua, element, inside);
-        lua_createtable(lua, count, 0);
-        lua_insert(lua, before + 1);
-        for (int i = count; i >= 1; --i) lua_rawseti(lua, before + 1, i);
+        pack_values(lua, push_script_value(lua, element, inside));
       }
     }
     return static_cast<int>(elements.size());
@@ -206,13 +210,8 @@ int push_script_value(lua_State* lua, const IValue& value, bool inside) {
     lua_newtable(lua);
     for (const auto& entry : value.toGenericDict()) {
       push_value(lua, entry.key(), *c10::AnyType::get());
-      const int before = lua_gettop(lua);
       const int count = push_script_value(lua, entry.value(), inside);
-      if (entry.value().isTuple()) {
-        lua_createtable(lua, count, 0);
-        lua_insert(lua, before + 1);
-        for (int i = count; i >= 1; --i) lua_rawseti(lua, before + 1, i);
-      }
+      if (entry.value().isTuple()) pack_values(lua, count);
       lua_rawset(lua, -3);
     }
     return 1;
