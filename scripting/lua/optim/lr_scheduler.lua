@@ -339,6 +339,17 @@ define("CosineAnnealingWarmRestarts", {"T_0", {"T_mult", 1}, {"eta_min", 0.0}}, 
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * since / period)) / 2
 end)
 
+--- The number that the function of a group gives for a step.
+local function factor_of(self, name, group, step)
+  local fn = self.lr_lambda
+  if type(fn) == "table" then fn = fn[group] end
+  local factor = fn and fn(step)
+  if type(factor) ~= "number" then
+    fail(("%s: the factor of group %d is %s, expected a number"):format(name, group - 1, mh._describe(factor)))
+  end
+  return factor
+end
+
 --- mh.optim.LambdaLR(optimizer, lr_lambda, last_epoch = -1) -> Scheduler
 ---   Multiplies the learning rate by lr_lambda(steps).
 ---   optimizer   Optimizer   whose rates are set
@@ -354,13 +365,7 @@ end)
 ---     scheduler:get_last_lr()    --> {4.0}
 
 define("LambdaLR", {"lr_lambda"}, function(self, base, group)
-  local fn = self.lr_lambda
-  if type(fn) == "table" then fn = fn[group] end
-  local factor = fn and fn(self.last_epoch)
-  if type(factor) ~= "number" then
-    fail(("LambdaLR: the factor of group %d is %s, expected a number"):format(group - 1, mh._describe(factor)))
-  end
-  return base * factor
+  return base * factor_of(self, "LambdaLR", group, self.last_epoch)
 end)
 
 -- Hugging Face's: from zero to the optimizer's rate in num_warmup_steps, then by `factor(self, done)`, where `done` of
@@ -578,23 +583,13 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
 ---     scheduler:step()
 ---     scheduler:get_last_lr()    --> {4.0}
 define("MultiplicativeLR", {"lr_lambda"}, function(self, base, group)
-  local function factor_of(step)
-    local fn = self.lr_lambda
-    if type(fn) == "table" then fn = fn[group] end
-    local factor = fn and fn(step)
-    if type(factor) ~= "number" then
-      fail(("MultiplicativeLR: the factor of group %d is %s, expected a number"):format(group - 1,
-          mh._describe(factor)))
-    end
-    return factor
-  end
   self._product, self._product_at = self._product or {}, self._product_at or {}
   if self._product_at[group] ~= self.last_epoch then
     local from, product = 1, 1.0
     if self._product_at[group] == self.last_epoch - 1 then
       from, product = self.last_epoch, self._product[group]
     end
-    for step = from, self.last_epoch do product = product * factor_of(step) end
+    for step = from, self.last_epoch do product = product * factor_of(self, "MultiplicativeLR", group, step) end
     self._product[group], self._product_at[group] = product, self.last_epoch
   end
   return base * self._product[group]
