@@ -42,11 +42,7 @@ void ParallelOptimizer::sync_shard_grad(std::optional<int64_t> bucket_bytes,
   const std::vector<at::Tensor> all = parameters();
   GradientSyncOptions options{.bucket_bytes = bucket_bytes ? *bucket_bytes : bucket_bytes_of(all),
                               .reduce_dtype = reduce_dtype};
-  if (!hooks_->empty()) {
-    options.hooks =
-        std::make_shared<SumHooks>(SumHooks{[hooks = hooks_](at::Tensor& bucket) { call_all(hooks->before, bucket); },
-                                            [hooks = hooks_](at::Tensor& bucket) { call_all(hooks->after, bucket); }});
-  }
+  if (!hooks_->empty()) options.hooks = sum_hooks();
   finish_grad_sync(all, options);
 }
 
@@ -57,14 +53,19 @@ at::Tensor ParallelOptimizer::clip_gnorm(std::optional<double> max_norm, double 
   return max_norm ? clip_grad_norm(parameters(), *max_norm, norm_type) : grad_norm(parameters(), norm_type);
 }
 
-// Sums during backward have no optimizer. They find its hooks in the units.
-void ParallelOptimizer::pass_hooks_to_reducers() const {
+// Reducers keep them, and do nothing when the optimizer is gone.
+std::shared_ptr<SumHooks> ParallelOptimizer::sum_hooks() const {
   const auto calls = [weak = std::weak_ptr(hooks_)](std::vector<Hook> Hooks::*list) {
     return [weak, list](at::Tensor& bucket) {
       if (const auto alive = weak.lock()) call_all(alive.get()->*list, bucket);
     };
   };
-  const auto hooks = std::make_shared<SumHooks>(SumHooks{calls(&Hooks::before), calls(&Hooks::after)});
+  return std::make_shared<SumHooks>(SumHooks{calls(&Hooks::before), calls(&Hooks::after)});
+}
+
+// Sums during backward have no optimizer. They find its hooks in the units.
+void ParallelOptimizer::pass_hooks_to_reducers() const {
+  const auto hooks = sum_hooks();
   for (const at::Tensor& parameter : parameters()) {
     if (const auto reducer = UnitReducer::of(parameter)) reducer->set_hooks(hooks);
   }

@@ -72,6 +72,7 @@ class ParallelOptimizer {
     std::vector<Hook> before, after;
     bool empty() const { return before.empty() && after.empty(); }
   };
+  std::shared_ptr<SumHooks> sum_hooks() const;
   void pass_hooks_to_reducers() const;
 
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
