@@ -94,7 +94,6 @@ Argument tensor_list(const json& given, const c10::Argument* required, const Slo
     const json& tensor = one.contains("as_tensor") ? one.at("as_tensor") : one;
     argument.elements.emplace_back(names.use(tensor.at("name").get<std::string>()), IValue());
   }
-  if (wants_list_of(required, TypeKind::OptionalType)) argument.kind = Argument::Kind::kOptionalTensors;
   return argument;
 }
 

@@ -240,10 +240,8 @@ InputShape input_shape(const std::string& name, const json& tensors) {
 
 class GraphBuilder {
  public:
-  GraphBuilder(const std::string& path, const json& program, const Archive& archive, const c10::Device& device)
-      : program_(program), archive_(archive), device_(device) {
-    graph_.path = path;
-  }
+  GraphBuilder(const json& program, const Archive& archive, const c10::Device& device)
+      : program_(program), archive_(archive), device_(device) {}
 
   Graph build() {
     const json& module = program_.at("graph_module");
@@ -348,10 +346,10 @@ class GraphBuilder {
 
 }  // namespace
 
-Graph build_graph(const std::string& path, const json& program, const Archive& archive, const c10::Device& device) {
+Graph build_graph(const json& program, const Archive& archive, const c10::Device& device) {
   const int64_t major = program.at("schema_version").at("major").get<int64_t>();
   TORCH_CHECK_NOT_IMPLEMENTED(major == 8, "the file has the schema ", major, " of torch.export, of which 8 is read");
-  return GraphBuilder(path, program, archive, device).build();
+  return GraphBuilder(program, archive, device).build();
 }
 
 }  // namespace moonhalo::exported

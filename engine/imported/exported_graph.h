@@ -70,7 +70,6 @@ struct Range {
 };
 
 struct Graph {
-  std::string path;
   SubGraph body;
   std::vector<ProgramTensor> tensors;
   std::vector<int> tensor_slots;  ///< one for each of `tensors`
@@ -92,8 +91,7 @@ struct Archive {
 };
 Archive read_archive(const std::string& path, const c10::Device& device);
 /// Looks up operators and arguments. Throws nlohmann's exceptions for JSON of another form.
-Graph build_graph(const std::string& path, const nlohmann::json& program, const Archive& archive,
-                  const c10::Device& device);
+Graph build_graph(const nlohmann::json& program, const Archive& archive, const c10::Device& device);
 
 /// The type of the schema of torch.export with this number. Throws ValueError for others.
 at::ScalarType scalar_type(int64_t number);

@@ -233,7 +233,7 @@ ExportedProgram::ExportedProgram(const std::string& path, std::optional<c10::Dev
   const c10::Device place = device.value_or(c10::Device(c10::kCPU));
   try {
     const Archive archive = read_archive(path, place);
-    graph_ = std::make_unique<Graph>(build_graph(path, nlohmann::json::parse(archive.program), archive, place));
+    graph_ = std::make_unique<Graph>(build_graph(nlohmann::json::parse(archive.program), archive, place));
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());
   } catch (const c10::NotImplementedError& error) {

@@ -219,11 +219,6 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
   return moved;
 }
 
-at::Tensor redistribute_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
-                                 const std::string& where) {
-  return move_arguments({value}, mesh, {plan}, where)[0];
-}
-
 at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient) {
   const SpecPtr from = spec(tensor);
   const SpecPtr to = make_spec(from->mesh(), from->global_shape(), inherit_block_sizes(gradient, *from));

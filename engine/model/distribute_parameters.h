@@ -47,13 +47,10 @@ std::vector<at::Tensor> distribute_parameters(const std::vector<PlannedTensor>& 
 /// those of the leaf. Does nothing for a leaf that needs no gradient.
 void place_gradient(const at::Tensor& leaf, const Placements& placements);
 
-/// Redistributes one argument or result as the plan says; `where` names it in errors. Undefined tensors are returned
+/// Redistributes arguments or results as the plans say; `where` names them in errors. Undefined tensors are returned
 /// unchanged. If the tensor's mesh is larger than its slice `mesh`, the placements along the other mesh dims stay, and
 /// no local block is taken out, because as a plain tensor it would count as replicated over those dims. Collective
-/// unless nothing moves. Differentiable.
-at::Tensor redistribute_argument(const at::Tensor& value, const MeshPtr& mesh, const ArgumentPlan& plan,
-                                 const std::string& where);
-/// Does the same for several tensors; messages of those that the plan marks async are in flight together.
+/// unless nothing moves. Differentiable. Messages of those that the plan marks async are in flight together.
 std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, const MeshPtr& mesh,
                                        const std::vector<ArgumentPlan>& plans, const std::string& where);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Making ShardTensors and leaving them, differentiably.
-#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 #include <ATen/Functions.h>
@@ -9,30 +8,23 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
-#include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
-#include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
-#include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_creation.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 
 namespace moonhalo {
 namespace {
-
-// Below autograd: what is done here to blocks is not recorded; gradients are connected explicitly.
-using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 // While blocks move from one spec to another.
 class Moving {

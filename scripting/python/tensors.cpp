@@ -115,7 +115,6 @@ void define_tensors(py::module_& m) {
       "The mesh of a ShardTensor. TypeError for a plain tensor.");
   m.def("_replace_hooks",
         [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
-  m.def("_check_trained", &check_no_own_data);
   m.def("manual_seed", &manual_seed, py::arg("seed"),
         "Seeds the random numbers of ShardTensors of this rank. The same on all ranks; not collective.");
   m.def("_local_map", &map_blocks);

@@ -154,7 +154,6 @@ void define_training(py::module_& m) {
   m.def("_resolve_plan", &resolve_plan);
   m.def("_distribute_parameters", &distribute_all, Released());
   m.def("_move_arguments", &move_all, Released());
-  m.def("_note_parameters", &note_parameters);
   m.def(
       "_clip_grad_norm",
       [](const std::vector<Tensor>& parameters, double max_norm, double norm_type, bool error_if_nonfinite) {

@@ -159,18 +159,18 @@ TEST(MoveArgument, AnAliasOfAPartialKeepsItsMeaning) {
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const ArgumentPlan plan{.gradient = Placements{replicate()}};
     {
-      const at::Tensor x = shard_of(full, mesh, {partial()}), same = redistribute_argument(x, mesh, plan, "x");
+      const at::Tensor x = shard_of(full, mesh, {partial()}), same = move_arguments({x}, mesh, {plan}, "x")[0];
       EXPECT_EQ(difference(full_tensor(same.exp()), full.exp(), 1e-12), "");
       EXPECT_EQ(difference(full_tensor(x.exp()), full.exp(), 1e-12), "");
       EXPECT_EQ(difference(full_tensor(same), full, 1e-12), "");
     }
-    const at::Tensor x = shard_of(full, mesh, {partial()}), same = redistribute_argument(x, mesh, plan, "x");
+    const at::Tensor x = shard_of(full, mesh, {partial()}), same = move_arguments({x}, mesh, {plan}, "x")[0];
     const at::Tensor sum = x.relu();  // resolves x
     EXPECT_EQ(difference(full_tensor(sum), full.relu(), 1e-12), "");
     EXPECT_EQ(difference(full_tensor(same * 2), full * 2, 1e-12), "");
 
     at::Tensor written = shard_of(full, mesh, {partial()});
-    const at::Tensor alias = redistribute_argument(written, mesh, plan, "x");
+    const at::Tensor alias = move_arguments({written}, mesh, {plan}, "x")[0];
     EXPECT_THAT(message_of([&] { written.add_(1); }),
                 HasSubstr("a Partial ShardTensor that shares memory with another"));
     EXPECT_EQ(difference(full_tensor(alias), full, 1e-12), "");
