@@ -448,7 +448,23 @@ int read(lua_State* lua) {
   return 1;
 }
 
-/// data:strings(): the elements of a dataset or selection of text, row by row.
+/// dataset:strings() -> {string}
+/// selection:strings() -> {string}
+///   The elements of a dataset of strings, row by row.
+///   returns     {string}    one for each element
+///   collective  no
+///   errors      TypeError: the elements are not strings
+///   example
+///     local path = ("%s/strings%d.zarr"):format(folder, mh.rank())
+///     mh.files.make_folder(path)
+///     for name, bytes in pairs {["0"] = "N1S2", [".zarray"] = [[{"zarr_format": 2, "dtype": "|S2", "shape": [2],
+///       "chunks": [2], "fill_value": null, "compressor": null, "filters": null, "order": "C"}]]} do
+///       local out <close> = io.open(path .. "/" .. name, "w")
+///       out:write(bytes)
+///     end
+///     local file = mh.h5.open(path)
+///     local names = file[file:datasets()[1]]
+///     names:strings(), names["1:"]:strings()    --> {"N1", "S2"}  {"S2"}
 int strings(lua_State* lua) {
   push(lua, io::read_strings(*to_selection(lua, 1)));
   return 1;
@@ -659,7 +675,21 @@ int push_member_of(lua_State* lua, const std::string& name) {
   return 1;
 }
 
-/// data:member(name): of a compound; data["name"] where no method is called so.
+/// dataset:member(name) -> Dataset
+/// selection:member(name) -> Selection
+///   A member of a compound type, with the same dims and attributes. data["name"] is the same where no method has that
+///   name.
+///   name        string      one of data.members
+///   returns     Dataset|Selection   read() gives its values
+///   collective  no
+///   errors      ValueError: there is no such member, or the type is not a compound
+///   example
+///     local path = ("%s/member%d.h5"):format(folder, mh.rank())
+///     local out = mh.h5.open(path, "w")
+///     out:write("t", mh.arange(3))
+///     out:close()
+///     local t = mh.h5.open(path).t
+///     t.members == nil and not pcall(t.member, t, "u")    --> true
 int member(lua_State* lua) { return push_member_of(lua, check_string(lua, 2)); }
 
 /// data["0:100, :, ::2"], data[3]; data["u"]: a member of a compound.

@@ -83,6 +83,11 @@ int show_operator(const std::string& name) {
   return kDone;
 }
 
+int show_all_operators() {
+  for (const std::string& name : operator_names()) show_operator(name);
+  return kDone;
+}
+
 /// Lists everything of LibTorch that may come to Moonhalo's code.
 int list_interceptions() {
   for (const Interception& row : interceptions()) {
@@ -99,12 +104,15 @@ void add_ops_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("ops", "Operators with a rule for shards, or everything about one");
   const auto name = std::make_shared<std::string>();
   const auto intercepted = std::make_shared<bool>(false);
+  const auto all = std::make_shared<bool>(false);
   CLI::Option* option = command->add_option("name", *name, "An operator, such as conv2d");
   command->add_flag("--intercepted", *intercepted, "What of LibTorch comes to code of Moonhalo, and when")
       ->excludes(option);
-  command->callback([name, intercepted, &action] {
-    action = [name, intercepted] {
+  command->add_flag("--all", *all, "Everything about every operator")->excludes(option);
+  command->callback([name, intercepted, all, &action] {
+    action = [name, intercepted, all] {
       if (*intercepted) return list_interceptions();
+      if (*all) return show_all_operators();
       return name->empty() ? list_rules() : show_operator(*name);
     };
   });

@@ -431,7 +431,7 @@ function tests.test_X18_arguments_that_differ_between_ranks()
     refused(function() mh.data.open(mh.rank() == 1 and {a, a} or a) end,
         "data.open: ranks 0 and 1 want different arguments")
   end
-  refused(function() mh.data.open(a):field("t3m", "windows") end, "windows: no field 't3m'; did you mean 't2m'?")
+  refused(function() mh.data.open(a):_field("t3m", "windows") end, "windows: no field 't3m'; did you mean 't2m'?")
   refused(function() mh.data.open(a, {layout = "grib"}) end, "data.open: unknown layout 'grib'")
   testing.assert_error(function() mh.data.open(a, {lay = 1}) end, "data.open: unknown option 'lay'")
   files.remove{a}

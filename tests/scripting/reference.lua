@@ -1,14 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The reference has an entry for every public name of Lua, except those of names_without_entry.txt, and entries agree
--- with the program: the names exist, and arguments and defaults are those that calls are read by.
+-- The reference has an entry for every public name of Lua, and entries agree with the program: the names exist, and
+-- arguments and defaults are those that calls are read by.
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local public_functions = require "support.public_functions"
 local reference = require "support.reference"
 local table_text = require "moonhalo.internal.table_text"
 local wrong_values = require "support.wrong_values"
-
-local kList = "tests/scripting/support/names_without_entry.txt"
 
 --- Operators of LibTorch are documented by their schemas. Their functions have one of these as an upvalue.
 local function is_operator(fn)
@@ -81,14 +79,6 @@ local function public_names()
   return found
 end
 
-local function listed_names()
-  local names = {}
-  for line in io.lines(kList) do
-    if line ~= "" and line:sub(1, 1) ~= "#" then names[line] = true end
-  end
-  return names
-end
-
 local function sorted(names)
   local list = {}
   for name in pairs(names) do list[#list + 1] = name end
@@ -117,25 +107,9 @@ local tests = {}
 
 function tests.test_Y09_every_public_name_has_an_entry()
   local entries, public = signatures(), public_names()
-  if os.getenv("MOONHALO_SHRINK_LIST") then
-    local head, names = "# Public names of Lua without an entry in the reference. The list may only shrink.\n", {}
-    for _, name in ipairs(sorted(public)) do
-      if not entries[name] then names[#names + 1] = name end
-    end
-    local file <close> = assert(io.open(kList, "w"))
-    assert(file:write(head, table.concat(names, "\n"), "\n"))
-    return
-  end
-  local wrong, listed = {}, listed_names()
+  local wrong = {}
   for _, name in ipairs(sorted(public)) do
-    if not entries[name] and not listed[name] then
-      wrong[#wrong + 1] = name .. " has no entry in the reference (docs/tools/README.md)"
-    elseif entries[name] and listed[name] then
-      wrong[#wrong + 1] = name .. " has an entry: remove it from " .. kList
-    end
-  end
-  for _, name in ipairs(sorted(listed)) do
-    if not public[name] then wrong[#wrong + 1] = name .. " does not exist: remove it from " .. kList end
+    if not entries[name] then wrong[#wrong + 1] = name .. " has no entry in the reference (docs/tools/README.md)" end
   end
   fail_if_any(wrong)
 end

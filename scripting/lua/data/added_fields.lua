@@ -118,7 +118,7 @@ local function of_function(data, options)
         "  fix   give an integer of at least 1"):format(options.name, text.of(self.channels)))
   end
   for _, one in ipairs(from) do
-    local field = data:field(one, "add_field")
+    local field = data:_field(one, "add_field")
     if not field:is_full() then
       fail(("add_field: '%s' does not have all dims of space\n  have  %s, space is (%s)\n" ..
         "  fix   make '%s' of others"):format(one, tostring(field), table.concat(data.space, ", "), options.name))

@@ -96,7 +96,7 @@ local kMore = 3  -- chunks
 --- set, as it reads all frames of a chunk.
 function BatchCut:beyond_share(set, dtype)
   local most = 0
-  for _, name in ipairs(set:leaves()) do
+  for _, name in ipairs(set:_leaves()) do
     local field = set.data.fields[name]
     if self:shares(field) then most = math.max(most, field.chunk_steps * self:frame_bytes(field, dtype)) end
   end

@@ -28,7 +28,7 @@ end
 
 --- `options`: dtype, normalize (name -> {mean, std}: lists), missing (nil: an error), transform, seed, cache_bytes.
 function BatchPlan.new(set, cut, options)
-  local self = setmetatable({set = set, cut = cut, options = options, names = set:leaves(), shared = {}, number = {},
+  local self = setmetatable({set = set, cut = cut, options = options, names = set:_leaves(), shared = {}, number = {},
       owners = {}, reads = {}, late = {}}, meta)
   for _, name in ipairs(set:fields()) do
     self.reads[name] = {}
@@ -94,7 +94,7 @@ local function by_chunk(self, field, frames)
   local chunks, known = {}, {}
   for _, frame in ipairs(frames) do
     local run, step = table.unpack(frame)
-    local _, _, at = self.set.data:locate(run, field.varies and step or 0, field)
+    local _, _, at = self.set.data:_locate(run, field.varies and step or 0, field)
     local key = run << 40 | step - at % field.chunk_steps
     if not known[key] then
       known[key] = {key = key}

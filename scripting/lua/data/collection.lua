@@ -181,7 +181,7 @@ local function find_stretches(self)
 end
 
 --- Makes a collection of what data.open found: {layout, files, versions, heads}. `may_differ`: {units = true, ...}.
-function Collection.join(found, may_differ)
+function Collection._join(found, may_differ)
   local heads, static, number = alike(found.files, found.heads, may_differ or {})
   local first = heads[number]
   local self = setmetatable({layout = found.layout, files = found.files, versions = found.versions, axis = first.axis,
@@ -211,15 +211,22 @@ function Collection.join(found, may_differ)
   return self
 end
 
---- A time as text: a date, or a number. `run`: the trajectory that it is of, from 0, which may have a calendar of its
---- own.
+--- data:time_text(time, run = nil) -> string
+---   A time of the collection as a string.
+---   time        number      as in data.times
+---   run         integer?    its trajectory, from 0, which may have a calendar of its own
+---   returns     string      the date where times are dates, else the number
+---   collective  no
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{3, 4}}, {dims = {"time", "x"}, times = {10, 20, 30}})
+---     tonumber(data:time_text(data.times[2]))    --> 20
 function Collection:time_text(time, run)
   local of = run and self.runs[run + 1].dates ~= nil and self.runs[run + 1] or self
   return of.dates and calendar.text(time, of.calendar) or tostring(time)
 end
 
 --- The field `name`, which all files have; `who` begins the error for another.
-function Collection:field(name, who)
+function Collection:_field(name, who)
   local field = type(name) == "string" and rawget(self.fields, name) or nil
   if field == nil then
     fail(("%s: no field %s%s\n  have  %s\n  fix   give the name of one of them"):format(who, text.of(name),
@@ -235,7 +242,7 @@ end
 
 --- The file, trajectory of it and step in it, of a step of a run (all from 0, the run too), for `field`: fields may
 --- be in files of their own. Without a field: in the first file's list.
-function Collection:locate(run, step, field)
+function Collection:_locate(run, step, field)
   if field and field.static_file then
     return field.static_file, field.sample_at and run or 0, field.varies and step or 0
   end
@@ -293,7 +300,7 @@ function Collection:add_field(...) return require("moonhalo.data.added_fields").
 function Collection:windows(...) return require("moonhalo.data.windows")(self, ...) end
 
 --- A string that differs where the collection is another one: names of files and fields, and the steps of all.
-function Collection:description()
+function Collection:_description()
   local fields = {}
   for _, name in ipairs(sorted(self.fields)) do
     fields[#fields + 1] = tostring(self.fields[name]) .. (self.fields[name].version or "")

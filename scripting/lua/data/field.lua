@@ -123,7 +123,7 @@ local function selection(self, run, step)
     fail(("Field:select: '%s' is in no file\n  have  %s\n" ..
         "  fix   take read(step), or give dims = {names} to file:write"):format(self.name, tostring(self)))
   end
-  local file, sample, at = self.collection:locate(run, step, self)
+  local file, sample, at = self.collection:_locate(run, step, self)
   local datasets = self.datasets[file]
   local path = self.collection.files[file]
   local parts = {}

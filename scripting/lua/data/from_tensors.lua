@@ -100,6 +100,6 @@ return function(given, ...)
   local version = mh._data.hash(table.concat(versions, "|"))
   mh._data.check_same("data.from_tensors", "tensors", mh.json.encode{version, options.dims or {}, head.times or {},
       head.coordinates})
-  return require("moonhalo.data.collection").join{layout = "tensors", files = {"tensors"}, versions = {version},
+  return require("moonhalo.data.collection")._join{layout = "tensors", files = {"tensors"}, versions = {version},
       heads = {head}}
 end

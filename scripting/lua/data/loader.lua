@@ -262,7 +262,7 @@ local function identity(set)
   parts.files = ("%d files, %d steps, from %s"):format(#set.data.files, set.data.steps,
       set.data.files[1]:match("[^/]*$"))
   parts.samples = ("%d samples, %s to %s"):format(set.count, set:time(0), set:time(set.count - 1))
-  parts.all = mh._data.hash(set:description())
+  parts.all = mh._data.hash(set:_description())
   return parts
 end
 
@@ -333,7 +333,7 @@ end
 
 --- Before anything is refused, so that no rank goes on without one that was.
 local function check_same_options(set, options)
-  local parts = {mh._data.hash(set:description())}
+  local parts = {mh._data.hash(set:_description())}
   for _, name in ipairs {"batch", "shuffle", "seed", "drop_last", "prefetch", "memory", "dtype"} do
     parts[#parts + 1] = name .. " = " .. text.of(options[name])
   end

@@ -206,5 +206,5 @@ return function(...)
       "  fix   leave index out, or give layout = the name of another"):format(
       options.layout and "layout '" .. options.layout .. "'" or table.concat(layouts.names(), ", ")))
   end
-  return require("moonhalo.data.collection").join(find_heads(options), may_differ)
+  return require("moonhalo.data.collection")._join(find_heads(options), may_differ)
 end

@@ -35,7 +35,7 @@ local function blocks_of(set)
   local blocks, steps, last = {}, chunk_steps(set) * chunks_of_block(set), nil
   for i = 0, set.count - 1 do
     local run, anchor = set:at(i)
-    local file, sample, at = set.data:locate(run, anchor)
+    local file, sample, at = set.data:_locate(run, anchor)
     local key = ("%d:%d:%d:%d"):format(run, file, sample, at // steps)
     if key == last then
       blocks[#blocks][2] = blocks[#blocks][2] + 1

@@ -37,7 +37,7 @@ end
 --- Place of a field's frame of a step of a run (from 0).
 function Sources:place(name, run, step)
   local field = self.collection.fields[name]
-  local file, sample, at = self.collection:locate(run, field.varies and step or 0, field)
+  local file, sample, at = self.collection:_locate(run, field.varies and step or 0, field)
   local source = self.number[name][file]
   if #field.datasets[file] > 1 then source = source + sample end
   return source, field.sample_at and sample or 0, field.varies and at or 0

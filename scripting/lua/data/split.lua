@@ -211,7 +211,7 @@ return function(set, parts)
       fail(("split: '%s' is empty\n  have  %s; %d samples, %s to %s\n  fix   give it more"):format(name,
         mh.json.encode(parts[name]), set.count, set:time(0), set:time(set.count - 1)))
     end
-    sets[i] = set:over(pieces, name)
+    sets[i] = set:_over(pieces, name)
     sets[i].dropped = dropped
   end
   return table.unpack(sets)

@@ -34,7 +34,7 @@ local function frames_of(set, name)
     -- A field that does not change counts once: for every file where files are runs of their own.
     local frames, seen = {}, {}
     for _, piece in ipairs(set.pieces) do
-      local file, sample = set.data:locate(piece.run, 0, field)
+      local file, sample = set.data:_locate(piece.run, 0, field)
       local key = field.sample_at and file .. ":" .. sample or #field.datasets[file] > 1 and file .. ":" .. sample
           or file
       if not seen[key] then
@@ -371,7 +371,7 @@ local function facts_of(set, options, weights)
   for _, name in ipairs(sorted(weights)) do of_fields[#of_fields + 1] = name .. " " .. hash(weights[name]) end
   local versions = {table.unpack(set.data.versions)}
   for _, one in ipairs(added.versions(set.data, set:fields())) do versions[#versions + 1] = one end
-  return {samples = hash(set:description()), files = hash(table.concat(versions, "\n")),
+  return {samples = hash(set:_description()), files = hash(table.concat(versions, "\n")),
     weights = hash(table.concat(of_fields, "\n")), differences = tostring(options.differences)}
 end
 

@@ -67,7 +67,7 @@ end
 local function check_part(data, name, part, static)
   local seen = {}
   for _, field_name in ipairs(part.fields) do
-    local field = data:field(field_name, "windows")
+    local field = data:_field(field_name, "windows")
     if seen[field_name] then
       fail(("windows: %s names '%s' twice\n  have  %s\n  fix   leave one out"):format(name, field_name,
           listed(part.fields)))
@@ -106,7 +106,7 @@ local function reach(parts)
 end
 
 --- A set of the same windows over other anchors: pieces = {{run, first, count}, ...}.
-function Windows:over(pieces, name)
+function Windows:_over(pieces, name)
   local set = {}
   for key, value in pairs(self) do set[key] = value end
   setmetatable(set, meta)
@@ -163,7 +163,7 @@ local function windows(data, ...)
       .. "steps or leads, or more files"):format(self.high - self.low + 1, self.low, self.high, longest,
           tostring(data.axis)))
   end
-  return self:over(pieces)
+  return self:_over(pieces)
 end
 
 --- windows:at(i) -> integer
@@ -219,7 +219,7 @@ function Windows:fields()
 end
 
 --- Names of all fields that are read for samples, each once: those that functions make are made of others.
-function Windows:leaves()
+function Windows:_leaves()
   local made, seen = require "moonhalo.data.made", {}
   for _, name in ipairs(self:fields()) do
     for _, leaf in ipairs(made.leaves(self.data, name)) do seen[leaf] = true end
@@ -228,8 +228,8 @@ function Windows:leaves()
 end
 
 --- A string that differs where the samples are others.
-function Windows:description()
-  local parts = {self.data:description(), "every " .. self.every}
+function Windows:_description()
+  local parts = {self.data:_description(), "every " .. self.every}
   for _, part in ipairs {self.inputs, self.targets, self.static} do
     parts[#parts + 1] = table.concat(part.channels, ",")
   end
