@@ -52,7 +52,6 @@ local function per_sample(name, entries, check)
   define(name, all, function(v, op)
     check_pair(op, v)
     local dims = fields.space(op, v.input, v.dims)
-    v.over = dims
     if check then check(op, v) end
     return reduced(op, errors[name].of(errors[name].sums(v.input, v.target, dims, v), v), v.reduction)
   end)

@@ -110,17 +110,16 @@ local function per_sample(name, entries, kind)
         if dim == 0 then fail(op .. ": keep has dim 0, that of the samples, over which the mean is taken") end
       end
       dims = dims or others(self, op, guess, guess.ndim > 2 and 2 or 1)
-      self.over = dims
-      return kind.sums(self, op, guess, truth, dims, extra)
+      return kind.sums(self, op, guess, truth, dims, extra), dims
     end,
-    fold = function(sums, self)
+    fold = function(sums, self, over)
       local value = kind.of(sums, self)
       -- Dims of `value` are those that were not of space: the samples, then channels and others.
       local gone, space = {}, {}
-      for _, dim in ipairs(self.over) do space[dim] = true end
+      for _, dim in ipairs(over) do space[dim] = true end
       local kept, at = {}, 0
       for _, dim in ipairs(self.keep) do kept[dim] = true end
-      for d = 0, value.ndim + #self.over - 1 do
+      for d = 0, value.ndim + #over - 1 do
         if not space[d] then
           if not kept[d] then gone[#gone + 1] = at end
           at = at + 1

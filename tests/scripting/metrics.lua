@@ -336,6 +336,23 @@ function tests.test_Y17_a_merged_metric_stays_as_it_is()
   testing.assert_close(other:value(), 2.0)
 end
 
+function tests.test_Y17_batches_of_different_ndim_add_up()
+  local lines, maps = {draw(1):select(1, 0):flatten(1), draw(2):select(1, 0):flatten(1)}, {draw(3), draw(4)}
+  for _, name in ipairs {"vrmse", "acc", "relative_lp"} do
+    local both, other, first, second = M[name]{}, M[name]{}, M[name]{}, M[name]{}
+    both:add(table.unpack(lines))
+    both:add(table.unpack(maps))
+    other:add(table.unpack(maps))
+    other:merge(both)
+    first:add(table.unpack(lines))
+    second:add(table.unpack(maps))
+    local a, b = first:value(), second:value()
+    -- Three samples of one value, and three samples with two channels.
+    close(both:value(), (3 * a + 6 * b) / 9)
+    close(other:value(), (3 * a + 12 * b) / 15)
+  end
+end
+
 function tests.test_Y17_mistakes()
   local g, t = draw(1), draw(2)
   local cases = {

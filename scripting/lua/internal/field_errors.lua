@@ -73,9 +73,8 @@ end
 errors.relative_h1 = {
   sums = function(guess, truth, dims, options)
     local d = guess - truth
-    local over = options.over
-    return {fields.sum(d * d + gradient_square(d, over, options), dims, options),
-      fields.sum(truth * truth + gradient_square(truth, over, options), dims, options)}
+    return {fields.sum(d * d + gradient_square(d, dims, options), dims, options),
+      fields.sum(truth * truth + gradient_square(truth, dims, options), dims, options)}
   end,
   of = function(s, options) return (s[1] / (s[2] + options.eps)):sqrt() end,
 }

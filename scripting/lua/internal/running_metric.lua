@@ -63,7 +63,7 @@ local function resolve(self)
   for b, count in ipairs(counts) do
     local sums = {table.unpack(whole, at + 1, at + count)}
     at = at + count
-    local totals = self.kind.fold and self.kind.fold(sums, self) or sums
+    local totals = self.kind.fold and self.kind.fold(sums, self, self.pending[b].over) or sums
     for i, one in ipairs(totals) do add_total(self, i, one) end
   end
   self.pending = {}
@@ -86,8 +86,9 @@ end
 function Metric:add(...)
   local op = self.name .. ":add"
   mh.no_grad(function(...)
-    local sums = self.kind.sums(self, op, ...)
+    local sums, over = self.kind.sums(self, op, ...)
     for i, one in ipairs(sums) do sums[i] = as_tensor(one, (...)) end
+    sums.over = over
     local last = self.pending[1]
     local same = last and not self.kind.fold and self.kind.by == "sum"
     for i, one in ipairs(sums) do
@@ -162,9 +163,13 @@ function Metric:merge(other)
   end
   if rawequal(self, other) then fail(self.name .. ":merge: the metric itself would count twice") end
   -- Copies: add() changes the sums of its own metric.
-  for _, sums in ipairs(other.pending) do self.pending[#self.pending + 1] = {table.unpack(sums)} end
+  for _, sums in ipairs(other.pending) do
+    local copy = {table.unpack(sums)}
+    copy.over = sums.over
+    table.insert(self.pending, copy)
+  end
   for i, one in ipairs(other.totals) do add_total(self, i, one) end
-  self.batches, self.over = self.batches + other.batches, self.over or other.over
+  self.batches = self.batches + other.batches
   return self
 end
 
@@ -224,11 +229,11 @@ end
 local meta = {}
 
 --- The maker of metrics `name` with the options `entries`. `kind`: check(self, op), sums(self, op, ...) -> list of
---- tensors, by "sum" (or "max"), fold(sums, self) -> list where values of samples are averaged, finish(totals, self) ->
---- value.
+--- tensors and the dims they are over, by "sum" (or "max"), fold(sums, self, over) -> list where values of samples are
+--- averaged, finish(totals, self) -> value.
 function running.maker(name, entries, kind)
   local spec = arguments.signature(name, entries)
-  local fields_of = table.concat(spec.names, " ") .. " name keep kind pending totals batches over weights mask dims"
+  local fields_of = table.concat(spec.names, " ") .. " name keep kind pending totals batches weights mask dims"
   kind.by = kind.by or "sum"
   meta[name] = strict.class {name = name, methods = Metric, fields = fields_of}
   return function(...)
