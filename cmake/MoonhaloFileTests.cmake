@@ -43,4 +43,9 @@ if(TARGET moonhalo_cli AND EXISTS "${wheel_python}" AND NOT MOONHALO_SANITIZE)
                      $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}/tests/pytorch/${kind}.lua")
     set_tests_properties(io.pytorch_${kind} PROPERTIES PROCESSORS 2 ENVIRONMENT "${test_environment}")
   endforeach()
+  # Y10: docs/from_pytorch.md.
+  moonhalo_add_test(NAME docs.from_pytorch
+           COMMAND "${wheel_python}" "${PROJECT_SOURCE_DIR}/tests/pytorch/check_pairs.py"
+                   $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}/tests/pytorch/pairs.lua")
+  set_tests_properties(docs.from_pytorch PROPERTIES PROCESSORS 2 ENVIRONMENT "${test_environment}")
 endif()
