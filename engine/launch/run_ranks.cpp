@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/threads/thread_group.h"
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/random/random.h"
 
 namespace moonhalo {
@@ -132,6 +134,8 @@ class RankThreads {
   void call(int rank) {
     at::set_num_threads(threads_per_rank_);
     const at::ThreadLocalStateGuard state(callers_state_);
+    std::optional<MemoryCount> memory;
+    if (counts_memory_) memory.emplace();
     const ElementwiseRandom random;
     // The casts that autocast keeps belong to the process: a rank that leaves its scope would clear the others',
     // and ranks whose graphs differ send messages that do not match.
@@ -160,6 +164,7 @@ class RankThreads {
   std::shared_ptr<ThreadWorld> world_;
   std::shared_ptr<ThreadGroup> hub_;
   const at::ThreadLocalState callers_state_;
+  const bool counts_memory_ = counts_memory();
   std::mutex mutex_;
   std::exception_ptr first_error_;
   int first_rank_ = 0;

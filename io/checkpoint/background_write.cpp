@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/stream_copy.h"
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/positioned_file.h"
 #include "moonhalo/io/checkpoint/checkpoint_folder.h"
@@ -53,7 +54,8 @@ void BackgroundWrite::start(std::string text, bool names) {
   finish_stream();
   text_ = std::move(text);
   names_ = names;
-  thread_ = std::thread([this] {
+  thread_ = std::thread([this, memory = memory_counter()] {
+    const CountMemoryFor rank(memory);
     try {
       write();
     } catch (...) {  // join() throws it

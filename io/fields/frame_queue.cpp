@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/profile/memory.h"
 
 namespace moonhalo::io {
 namespace {
@@ -40,7 +41,10 @@ std::vector<at::Tensor> FrameQueue::Ticket::wait() {
 }
 
 FrameQueue::FrameQueue(std::vector<FrameField> fields) : fields_(std::move(fields)), threads_(at::get_num_threads()) {
-  thread_ = std::thread([this] { work(); });
+  thread_ = std::thread([this, memory = memory_counter()] {
+    const CountMemoryFor rank(memory);
+    work();
+  });
 }
 
 FrameQueue::~FrameQueue() {

@@ -20,6 +20,7 @@
 #include "moonhalo/engine/comm/diagnostics/process_exit.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/devices.h"
@@ -296,6 +297,7 @@ void end_with_hung_device(const std::string& why) {
 }
 
 int Session::run() {
+  const MemoryCount memory;
   launch_ = detect_launch();
   const DefaultTimeLimit limit(options_.timeout);
   check_time_limit();

@@ -20,6 +20,7 @@ LAYERS = {
         "sharding",
         "exchange",
         "tensor",
+        "profile",
         "dispatch",
         "random",
         "deferred launch",

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/profile/memory.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <utility>
+
+#include "moonhalo/engine/base/rank_context.h"
+
+namespace moonhalo {
+
+/// Adds up what LibTorch's allocators report for one rank, whichever of its threads they run on.
+class MemoryCounter final : public c10::MemoryReportingInfoBase {
+ public:
+  explicit MemoryCounter(std::shared_ptr<MemoryCounter> outer) : outer_(std::move(outer)) {}
+
+  void reportMemoryUsage(void* block, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
+    Pool& pool = pool_of(device.type());
+    const int64_t live = pool.live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    raise(pool.peak, live);
+    if (outer_) outer_->reportMemoryUsage(block, bytes, allocated, reserved, device);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  MemoryUse use(c10::DeviceType device) const {
+    const Pool& pool = pools_[device == c10::DeviceType::CPU ? 0 : 1];
+    const int64_t live = pool.live.load(std::memory_order_relaxed);
+    return {live, std::max(live, pool.peak.load(std::memory_order_relaxed))};
+  }
+  /// The peak so far; from here on it is that since now.
+  int64_t restart_peak(c10::DeviceType device) {
+    Pool& pool = pool_of(device);
+    return pool.peak.exchange(pool.live.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  void raise_peak(c10::DeviceType device, int64_t peak) { raise(pool_of(device).peak, peak); }
+
+ private:
+  struct Pool {
+    std::atomic<int64_t> live{0}, peak{0};
+  };
+  Pool& pool_of(c10::DeviceType device) { return pools_[device == c10::DeviceType::CPU ? 0 : 1]; }
+  static void raise(std::atomic<int64_t>& peak, int64_t live) {
+    int64_t known = peak.load(std::memory_order_relaxed);
+    while (live > known && !peak.compare_exchange_weak(known, live, std::memory_order_relaxed)) {
+    }
+  }
+
+  const std::shared_ptr<MemoryCounter> outer_;
+  Pool pools_[2];  // host, devices
+};
+
+namespace {
+
+constexpr c10::DebugInfoKind kReporter = c10::DebugInfoKind::PROFILER_STATE;
+const RankLocal<std::shared_ptr<MemoryCounter>> counter_of_rank;
+
+MemoryCounter& counter() {
+  TORCH_CHECK_VALUE(*counter_of_rank, "memory: the memory of tensors is not counted here\n  have  no MemoryCount",
+                    "\n  fix   run the script by `moonhalo run`, or hold a moonhalo::MemoryCount in the C++ program,",
+                    " made before its first tensor and under no other profiler");
+  return **counter_of_rank;
+}
+
+}  // namespace
+
+// LibTorch has one place for a reporter. The caller of run_ranks may have filled it for its own rank.
+MemoryCount::MemoryCount() : outer_(*counter_of_rank) {
+  c10::DebugInfoBase* const present = c10::ThreadLocalDebugInfo::get(kReporter);
+  if (present != nullptr && dynamic_cast<MemoryCounter*>(present) == nullptr) return;
+  auto mine = std::make_shared<MemoryCounter>(outer_);
+  guard_.emplace(kReporter, mine);
+  *counter_of_rank = std::move(mine);
+}
+
+MemoryCount::~MemoryCount() {
+  if (guard_) *counter_of_rank = outer_;
+}
+
+bool counts_memory() { return *counter_of_rank != nullptr; }
+
+MemoryUse memory_use(c10::DeviceType device) { return counter().use(device); }
+
+void reset_memory_peak() {
+  MemoryCounter& mine = counter();
+  for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) mine.restart_peak(device);
+}
+
+int64_t resident_memory() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  TORCH_CHECK(file >> size >> resident, "resident_memory: cannot read /proc/self/statm");
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+MemoryPeak::MemoryPeak(c10::DeviceType device) : counter_(*counter_of_rank), device_(device) {
+  if (!counter_) return;
+  outer_peak_ = counter_->restart_peak(device_);
+  live_at_start_ = counter_->use(device_).live;
+}
+
+MemoryPeak::~MemoryPeak() {
+  if (counter_) counter_->raise_peak(device_, outer_peak_);
+}
+
+MemoryUse MemoryPeak::use() const { return counter_ ? counter_->use(device_) : MemoryUse{}; }
+
+std::shared_ptr<MemoryCounter> memory_counter() { return *counter_of_rank; }
+
+CountMemoryFor::CountMemoryFor(const std::shared_ptr<MemoryCounter>& counter) {
+  if (counter) guard_.emplace(kReporter, counter);
+}
+
+}  // namespace moonhalo
