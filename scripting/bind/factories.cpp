@@ -242,12 +242,17 @@ int get_default_dtype(lua_State* lua) {
 ///   dtype       string      a floating-point dtype
 ///   returns     nothing
 ///   collective  no, but all ranks must choose the same
-///   errors      ValueError: an unknown dtype
+///   errors      ValueError: an unknown dtype, or one that is not floating-point
 ///   example
 ///     mh.set_default_dtype("float64")
 ///     mh.zeros{2}.dtype    --> float64
 int set_default_dtype(lua_State* lua) {
-  at::set_default_dtype(c10::scalarTypeToTypeMeta(check_dtype(lua, 1)));
+  const at::ScalarType dtype = check_dtype(lua, 1);
+  TORCH_CHECK_VALUE(at::isFloatingType(dtype), "set_default_dtype: ", dtype_name(dtype),
+                    " is not a floating-point dtype\n  fix   \"float32\" or \"float64\"; pass other dtypes to the call "
+                    "that makes the tensor: {dtype = \"",
+                    dtype_name(dtype), "\"}");
+  at::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
   return 0;
 }
 
