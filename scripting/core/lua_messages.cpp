@@ -75,6 +75,17 @@ std::string fix_of_call(std::string_view message) {
          " without parentheses";
 }
 
+/// Elements of lists by a number: list[0], list[i].
+std::string fix_of_element(std::string_view message) {
+  for (const std::string_view end : {" a nil value (field 'integer index')", " a nil value (field '?')"}) {
+    if (message.find(end) == std::string_view::npos) continue;
+    return "\n  fix   the table has no such element. Lists count from 1 (dims, rows of tensors and modules of "
+           "nn.Sequential "
+           "from 0)";
+  }
+  return "";
+}
+
 std::string fix_of_index(std::string_view message) {
   std::string_view name = between(message, "attempt to index a function value (field '", "')");
   if (name.empty()) name = between(message, "attempt to index a function value (method '", "')");
@@ -135,7 +146,7 @@ std::string with_remedy(std::string message) {
     return require_message(message, name);
   }
   if (message.find('\n') != std::string::npos) return message;
-  for (const auto fix : {fix_of_call, fix_of_index, fix_of_value}) {
+  for (const auto fix : {fix_of_call, fix_of_element, fix_of_index, fix_of_value}) {
     if (const std::string text = fix(message); !text.empty()) return message + text;
   }
   return message;
