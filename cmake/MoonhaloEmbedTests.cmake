@@ -205,13 +205,16 @@ elseif(TARGET embed_host)
 endif()
 
 # Programs in C, C++ and Fortran against the installed package; those of examples/embed with MPICH too.
+# Y07: a model of torch.export in solvers in C, C++ and Fortran.
 if(MOONHALO_INSTALL AND MPI_C_FOUND AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   set(script_of_package check_embed)
   set(script_of_solvers check_solvers)
+  set(arguments_of_solvers "${moonhalo_python}" "missing=${moonhalo_no_python}")
   foreach(name package solvers)
     moonhalo_add_test(LONG NAME embed.${name} COMMAND Python3::Interpreter
                                         "${PROJECT_SOURCE_DIR}/tests/package/${script_of_${name}}.py" "${CMAKE_COMMAND}"
-                                        "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}")
+                                        "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "${MPIEXEC_EXECUTABLE}"
+                                        ${arguments_of_${name}})
     set_tests_properties(embed.${name} PROPERTIES LABELS package PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
   endforeach()
 endif()

@@ -21,7 +21,7 @@ include(cmake/header_closure.cmake)
 set(include "${PROJECT_BINARY_DIR}/include")
 header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h
                moonhalo/moonhalo_mpi.h moonhalo/session.h moonhalo/exported.h moonhalo/jit.h
-               moonhalo/testing.h moonhalo/version.h)
+               moonhalo/io/pytorch/pt_file.h moonhalo/io/pytorch/pt_write.h moonhalo/testing.h moonhalo/version.h)
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${include}/${header}")
   get_filename_component(folder "${header}" DIRECTORY)

@@ -35,16 +35,27 @@ namespace moonhalo::scripting {
 
 namespace {
 
+[[noreturn]] void refuse_setting(const std::string& word, const std::string& problem, const std::string& text) {
+  throw HostError(MH_USAGE, "mh_open: settings: '" + word + "' " + problem + "\n  have  \"" + text +
+                                "\"\n  fix   separate settings by spaces, as \"lr=1e-3 width=16\"; values with spaces "
+                                "are in double quotes: model=\"run 3/unet.pt2\"");
+}
+
 std::vector<std::pair<std::string, std::string>> parse_settings(const std::string& text) {
   std::vector<std::pair<std::string, std::string>> settings;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      throw HostError(MH_USAGE, "mh_open: settings: '" + word + "' is not of the form key=value\n  have  \"" + text +
-                                    "\"\n  fix   separate settings by spaces, as \"lr=1e-3 width=16\"");
+    if (equals == 0 || equals == std::string::npos) refuse_setting(word, "is not of the form key=value", text);
+    std::string value = word.substr(equals + 1);
+    if (value.rfind('"', 0) == 0) {
+      for (char next = 0; value.size() < 2 || value.back() != '"'; value += next) {
+        if (!words.get(next)) refuse_setting(word, "has no closing quote", text);
+      }
+      value = value.substr(1, value.size() - 2);
+      if (value.find('"') != std::string::npos) refuse_setting(word, "has a quote within quotes", text);
     }
-    settings.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+    settings.emplace_back(word.substr(0, equals), value);
   }
   return settings;
 }

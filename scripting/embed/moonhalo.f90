@@ -189,7 +189,7 @@ contains
     type(mh_session), intent(out) :: session
     character(*), intent(in) :: script
     type(*), intent(in), optional, target :: comm
-    character(*), intent(in), optional :: settings      !< 'lr=1e-3 width=16'
+    character(*), intent(in), optional :: settings      !< 'lr=1e-3 model="run 3/unet.pt2"'
     real(c_double), intent(in), optional :: timeout     !< timeout for a rank that does not respond, in seconds
     type(c_ptr), intent(in), optional :: transport      !< in place of comm: c_loc of an mh_transport
     integer, intent(out), optional :: stat

@@ -75,7 +75,7 @@ typedef struct {
   const char* script;   /* path of the Lua file; mh_open runs it once */
   const void* mpi_comm; /* address of an MPI_Comm, which is duplicated; or */
   const int* mpi_fcomm; /* address of a Fortran handle (MPI_Fint) */
-  const char* settings; /* "lr=1e-3 width=16", read by mh.config in the script; may be NULL */
+  const char* settings; /* "lr=1e-3 model=\"run 3/unet.pt2\"", read by mh.config in the script; may be NULL */
   double timeout_s;     /* timeout for a rank that does not respond, in seconds; 0: MOONHALO_TIMEOUT_S, else 600 */
   const mh_transport* transport; /* in place of a communicator; if all three are NULL: one rank */
   double call_budget_s;          /* longest time that a script function may run in mh_call, in seconds; 0: no limit */

@@ -46,6 +46,10 @@ static void errors_of_open(const host* h) {
   options = options_for(h);
   options.settings = "lr";
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "'lr' is not of the form key=value");
+  options.settings = "lr=\"3 4";
+  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "'lr=\"3' has no closing quote");
+  options.settings = "lr=1 rl=\"3 4\"";
+  EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "from the host's settings rl=3 4");
   options = options_for(h);
   options.settings = "rl=3";
   EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "did you mean 'lr'?");

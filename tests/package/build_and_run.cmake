@@ -20,7 +20,7 @@ file(GLOB_RECURSE installed RELATIVE "${include}" "${include}/*")
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/header_closure.cmake")
 header_closure(wanted "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h
                moonhalo/moonhalo_mpi.h moonhalo/session.h moonhalo/exported.h moonhalo/jit.h
-               moonhalo/testing.h moonhalo/version.h)
+               moonhalo/io/pytorch/pt_file.h moonhalo/io/pytorch/pt_write.h moonhalo/testing.h moonhalo/version.h)
 list(SORT wanted)
 list(SORT installed)
 if(NOT installed STREQUAL wanted)

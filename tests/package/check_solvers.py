@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Installs Moonhalo into a new folder, builds the solvers of examples/embed against it, over its own MPI and over
 MPICH, and runs them under mpirun: their numbers must agree to 13 digits over numbers of ranks, languages and libraries
-of MPI (X15). usage: check_solvers.py CMAKE BUILD_FOLDER SOURCE_FOLDER MPIEXEC"""
+of MPI (X15), and with an exported model to 10 digits with PyTorch's. usage: check_solvers.py CMAKE BUILD_FOLDER
+SOURCE_FOLDER MPIEXEC PYTHON missing=WHAT"""
 
 import math
 import os
@@ -78,20 +79,46 @@ def check_in_transit(launcher, examples, script):
             sys.exit(f"the network learned nothing in transit:\n{output}")
 
 
-def main(cmake, build_folder, source, mpiexec):
+def check_pretrained(launcher, programs, source, fortran, work, python):
+    """A U-Net that PyTorch exports, in solvers with uneven blocks: the whole field as PyTorch computes it."""
+    folder = Path(source) / "examples/embed/pretrained"
+    lines = (folder / "solver.f90").read_text().splitlines()
+    if len(lines) > 40:
+        sys.exit(f"solver.f90 has {len(lines)} lines; its pages say 40")
+    run(python, "-W", "ignore", folder / "model.py", "export", work / "unet.pt2")
+    script, model, written = folder / "unet.lua", f'model="{work}/unet.pt2"', []
+    runs = [("c", [programs / "pretrained_c", script], 3)]
+    runs += [("fortran", [programs / "pretrained_fortran", script], ranks) for ranks in (1, 2, 3) if fortran]
+    runs += [("cpp", [Path(programs).parent.parent / "bin/embed_pretrained", work / "unet.pt2"], n) for n in (1, 2, 3)]
+    for language, command, ranks in runs:
+        written.append(work / f"u_{language}_{ranks}.pt")
+        last = written[-1] if language == "cpp" else f'{model} output="{written[-1]}"'
+        run(launcher, "-n", ranks, *command, last)
+    print(run(python, "-W", "ignore", folder / "model.py", "check", *written), flush=True)
+
+
+def main(cmake, build_folder, source, mpiexec, python, missing):
     work = Path(tempfile.mkdtemp(prefix="solvers test é ", dir=build_folder))
     run(cmake, "--install", build_folder, "--prefix", work / "prefix")
     examples, script = Path(source) / "examples/embed", Path(source) / "examples/embed/surrogate.lua"
     fortran = shutil.which("gfortran") is not None
     if not fortran:
         print("skipped: Fortran, because there is no compiler for it (Debian: gfortran)")
-    programs = ["heat_c", "heat_cpp", "in_transit"] + (["heat_fortran"] if fortran else [])
+    programs = ["heat_c", "heat_cpp", "in_transit", "pretrained_c"]
+    programs += ["heat_fortran", "pretrained_fortran"] if fortran else []
     expected = None
     for name, flags, launcher in libraries_of_mpi(mpiexec):
         folder = work / name
         build(cmake, examples, folder, work / "prefix", *flags, targets=programs)
         expected = check_heat(name, launcher, folder, script, fortran, expected)
         check_in_transit(launcher, folder, script)
+    missing = missing.split("=", 1)[1]
+    if not missing:
+        check_pretrained(mpiexec, work / "own", source, fortran, work, python)
+    elif os.environ.get("MOONHALO_REQUIRE_TEST_PACKAGES"):
+        sys.exit(missing)
+    else:
+        print(f"skipped: a model of PyTorch, because {missing}")
     shutil.rmtree(work)
 
 
