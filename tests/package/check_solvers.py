@@ -87,9 +87,9 @@ def check_pretrained(launcher, programs, source, fortran, work, python):
         sys.exit(f"solver.f90 has {len(lines)} lines; its pages say 40")
     run(python, "-W", "ignore", folder / "model.py", "export", work / "unet.pt2")
     script, model, written = folder / "unet.lua", f'model="{work}/unet.pt2"', []
-    runs = [("c", [programs / "pretrained_c", script], 3)]
+    runs = [("c", [programs / "pretrained_c", script], 2)]
     runs += [("fortran", [programs / "pretrained_fortran", script], ranks) for ranks in (1, 2, 3) if fortran]
-    runs += [("cpp", [Path(programs).parent.parent / "bin/embed_pretrained", work / "unet.pt2"], n) for n in (1, 2, 3)]
+    runs += [("cpp", [Path(programs).parent.parent / "bin/embed_pretrained", work / "unet.pt2"], 3)]
     for language, command, ranks in runs:
         written.append(work / f"u_{language}_{ranks}.pt")
         last = written[-1] if language == "cpp" else f'{model} output="{written[-1]}"'
