@@ -42,6 +42,10 @@ std::string disk_remedy(int error) {
       case EPERM:
       case EROFS:
         return "change the permissions, or write somewhere else";
+      case EXDEV:
+        return "the folder belongs to the image of a container (overlay file system), which cannot rename it: write to "
+               "a "
+               "mounted folder, or to a new name";
       case ENOSPC:
         return "free space on that disk, or write somewhere else";
       case EFBIG:
