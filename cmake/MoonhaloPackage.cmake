@@ -4,7 +4,12 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/moonhalo")
-install(FILES docs/data.md docs/layouts.md DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo/docs")
+# The pages and the examples; the site, where `./dev docs` has built it.
+install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo/docs"
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN tools EXCLUDE PATTERN gpu EXCLUDE)
+install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo"
+        PATTERN "climate/data" EXCLUDE PATTERN output EXCLUDE PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY build/docs/html DESTINATION "${CMAKE_INSTALL_DOCDIR}" OPTIONAL)
 install(TARGETS moonhalo EXPORT moonhaloTargets)
 if(TARGET moonhalo_cli)
   install(TARGETS moonhalo_cli)

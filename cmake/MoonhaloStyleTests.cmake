@@ -21,6 +21,8 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME style.reference COMMAND Python3::Interpreter -B
                                                  "${PROJECT_SOURCE_DIR}/docs/tools/reference.py" "${PROJECT_SOURCE_DIR}"
                                                  --check)
+  moonhalo_add_test(NAME style.pages COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/docs/tools/check_pages.py"
+                                             "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter
                                                     "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
@@ -38,5 +40,5 @@ if(Python3_Interpreter_FOUND)
     set_tests_properties(lua.Y10_help PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
   endif()
   set_tests_properties(style style.features style.layers style.tests style.git style.words style.reference
-      style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
+      style.pages style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
 endif()
