@@ -23,6 +23,10 @@ if(Python3_Interpreter_FOUND)
                                                  --check)
   moonhalo_add_test(NAME style.pages COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/docs/tools/check_pages.py"
                                              "${PROJECT_SOURCE_DIR}")
+  foreach(kind pictures errors)
+    moonhalo_add_test(NAME style.${kind} COMMAND Python3::Interpreter -B "${PROJECT_SOURCE_DIR}/docs/tools/${kind}.py"
+                                                 --check)
+  endforeach()
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter
                                                     "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
@@ -40,5 +44,5 @@ if(Python3_Interpreter_FOUND)
     set_tests_properties(lua.Y10_help PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
   endif()
   set_tests_properties(style style.features style.layers style.tests style.git style.words style.reference
-      style.pages style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
+      style.pages style.pictures style.errors style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
 endif()

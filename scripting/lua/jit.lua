@@ -196,7 +196,8 @@ function jit.trace(net, inputs, options)
   inputs = check_inputs("the inputs", inputs)
   for name, module in net:named_modules() do
     if module.training then
-      fail(("jit.trace: '%s' is in training mode, which a traced program would keep\n  fix   net:eval()"):format(name))
+      local what = name == "" and "the module" or ("'%s'"):format(name)
+      fail(("jit.trace: %s is in training mode, which a traced program would keep\n  fix   net:eval()"):format(what))
     end
   end
   local check = option("jit.trace", options, "check")

@@ -41,7 +41,16 @@ WORDS = {
 }
 PATTERNS = {word: re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE) for word, (pattern, _) in WORDS.items()}
 ANY = re.compile("|".join(pattern.pattern for pattern in PATTERNS.values()), re.IGNORECASE)
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "*/README.md", "*/*/README.md", "*/*/*/README.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/guide/*.md",
+    "*/README.md",
+    "*/*/README.md",
+    "*/*/*/README.md",
+)
 BASELINE = "tests/style/words.txt"
 FOLDERS = ("engine", "ops", "io", "scripting", "tests")
 CODE_SPAN = re.compile(r"`[^`]*`")

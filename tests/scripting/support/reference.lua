@@ -13,7 +13,7 @@ reference.path = os.getenv("MOONHALO_REFERENCE") or "build/cpu/generated/referen
 function reference.entries() return mh.json.load(reference.path).entries end
 
 --- The text that print shows of values.
-local function text_of(...)
+function reference.text_of(...)
   local texts = {}
   for i, value in ipairs(table.pack(...)) do
     local meta = getmetatable(value)
@@ -50,9 +50,9 @@ local function run(entry, mesh)
   local code = chunk_of(entry)
   local scope = setmetatable({
     mesh = mesh, nn = mh.nn, mh = mh, folder = own_path("example"),
-    print = function(...) printed[#printed + 1] = text_of(...) end,
+    print = function(...) printed[#printed + 1] = reference.text_of(...) end,
     __compare = function(number, expected, ...)
-      local have = select("#", ...) > 0 and text_of(...) or table.concat(printed, " | ")
+      local have = select("#", ...) > 0 and reference.text_of(...) or table.concat(printed, " | ")
       printed = {}
       if have ~= expected then
         wrong[#wrong + 1] = ("%s\n    line  %s\n    have  %s"):format(where(entry), entry.example[number], have)
