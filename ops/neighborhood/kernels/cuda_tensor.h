@@ -12,8 +12,8 @@
 ///
 /// Shared memory of a block: 37 KB forward and 61 KB backward at 64 features, 53 and 85 KB at 128; of 228 KB of a
 /// multiprocessor that is six and three blocks, four and two. Columns are loaded 16 bytes a lane along the features.
-/// Left out: copies that run beside the products (cp.async, TMA), Hopper's products of warp groups. Nothing was
-/// measured: these kernels have not run on a GPU.
+/// Left out: copies that run beside the products (cp.async, TMA), Hopper's products of warp groups.
+/// They ran on one H100: docs/gpu.md has the figures.
 namespace moonhalo::neighborhood::cuda {
 
 namespace wmma = nvcuda::wmma;
