@@ -3,7 +3,6 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
-local base = require "moonhalo.nn.module"
 local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
@@ -226,7 +225,7 @@ end
 ---     mh.func.functional_call(net, {weight = mh.tensor{{3.0, 4.0}}}, mh.ones{2}):item()    --> 7.0
 function func.functional_call(net, tensors, ...)
   local op = "functional_call"
-  if not base.is_module(net) then fail(("%s: net is %s, expected an nn.Module"):format(op, mh._describe(net))) end
+  arguments.module(op, net)
   if type(tensors) ~= "table" or getmetatable(tensors) then
     fail(("%s: tensors are %s, expected a table by name"):format(op, mh._describe(tensors)))
   end

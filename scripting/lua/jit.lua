@@ -2,6 +2,7 @@
 -- mh.jit: TorchScript modules, which Python saved, as modules of mh.nn.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 
 local fail = mh.fail
@@ -192,7 +193,7 @@ end
 ---   example
 ---     mh.jit.trace(nn.ReLU():eval(), {mh.ones{2}})(mh.tensor{-1.0, 2.0}):tolist()[2]    --> 2.0
 function jit.trace(net, inputs, options)
-  if not base.is_module(net) then fail("jit.trace: expected an nn.Module, got " .. mh._describe(net)) end
+  arguments.module("jit.trace", net)
   inputs = check_inputs("the inputs", inputs)
   for name, module in net:named_modules() do
     if module.training then

@@ -115,7 +115,7 @@ function tests.test_Y16_mistakes()
   local model = net()
   local opt = mh.optim.SGD(model:parameters(), {lr = 0.1})
   local cases = {
-    {function() mh.summary(3) end, "summary: net is 3, expected an nn.Module"},
+    {function() mh.summary(3) end, "summary: expected an nn.Module, got 3"},
     {function() mh.find_lr(model, 3, print) end, "find_lr: opt is 3, expected an optimizer"},
     {function() mh.find_lr(model, opt, print, {least = 1.0, most = 0.5}) end, "expected 0 < least < most"},
     {function() mh.find_lr(model, opt, function() return 3 end) end, "find_lr: loss gives 3, expected a tensor"},

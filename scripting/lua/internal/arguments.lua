@@ -111,6 +111,12 @@ function arguments.tensor(op, name, value)
   return value
 end
 
+--- `value`, an nn.Module, or an error.
+function arguments.module(op, value)
+  if not mh.nn.is_module(value) then fail(op .. ": expected an nn.Module, got " .. mh._describe(value)) end
+  return value
+end
+
 --- `value`, a table or nil, or an error: options that a function takes beside its arguments.
 function arguments.options(op, value)
   if value ~= nil and not arguments.is_options(value) then

@@ -31,7 +31,7 @@ local kSignature = arguments.signature("EMA", {"module", {"decay", 0.999}, {"war
 ---     ema.updates    --> 1
 local function make(...)
   local self = setmetatable(arguments.read(kSignature, ...), meta)
-  if not base.is_module(self.module) then fail("EMA: expected an nn.Module, got " .. mh._describe(self.module)) end
+  arguments.module("EMA", self.module)
   if type(self.decay) ~= "number" or not (self.decay >= 0 and self.decay <= 1) then
     fail("EMA: decay is " .. mh._describe(self.decay) .. ", expected a number within 0 and 1")
   end
@@ -71,9 +71,7 @@ end
 ---     mh.EMA(net):apply_to(copy)
 ---     copy.weight:equal(net.weight)    --> true
 function EMA:apply_to(module)
-  if not base.is_module(module) then
-    fail("EMA: apply_to: expected an nn.Module, got " .. mh._describe(module))
-  end
+  arguments.module("EMA: apply_to", module)
   self.engine:apply_to(module)
 end
 

@@ -157,9 +157,7 @@ end
 -- ---- fully_shard and replicate --------------------------------------------------------------------------------------
 
 local function make_unit(op, module, given)
-  if not is_module(module) then
-    fail(op .. ": expected an nn.Module, got " .. mh._describe(module))
-  end
+  arguments.module(op, module)
   local options = read_options(op, given)
   if kUnits[module] then
     if options.mesh.rank == 0 then

@@ -13,9 +13,7 @@ local fail, is_module = mh.fail, base.is_module
 local parallelize = {warn = mh._plans.warn, kinds_of = tree.kinds, argument_names = tree.argument_names}
 
 local function check_module(op, module)
-  if not is_module(module) then
-    fail(op .. ": expected an nn.Module, got " .. mh._describe(module))
-  end
+  arguments.module(op, module)
 end
 
 -- ---- parallelize_module ---------------------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 -- mh.patch: other forward functions for modules that are chosen by name.
 
 local mh = require "moonhalo"
-local base = require "moonhalo.nn.module"
+local arguments = require "moonhalo.internal.arguments"
 local forward = require "moonhalo.internal.forward"
 
 local fail = mh.fail
 
 local function check(net, patches)
-  if not base.is_module(net) then fail("patch: expected an nn.Module, got " .. mh._describe(net)) end
+  arguments.module("patch", net)
   if type(patches) ~= "table" then fail("patch: expected a table {name = function(self, forward, ...) ... end}") end
   for name, fn in pairs(patches) do
     if type(name) ~= "string" then fail("patch: the names of modules are strings, got " .. tostring(name)) end

@@ -2,13 +2,13 @@
 -- Describes a divided module, as strings that are the same on every rank.
 
 local mh = require "moonhalo"
-local base = require "moonhalo.nn.module"
+local arguments = require "moonhalo.internal.arguments"
 local parallelize = require "moonhalo.internal.parallelize"
 
 local report = {}
 
 local function check(op, net)
-  if not base.is_module(net) then mh.fail("plan." .. op .. ": expected an nn.Module, got " .. mh._describe(net)) end
+  arguments.module("plan." .. op, net)
 end
 
 --- "dp: Replicate(), tp: Shard(0, {3, 2, 2})", or "plain".

@@ -3,7 +3,6 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
-local base = require "moonhalo.nn.module"
 local parallelize = require "moonhalo.internal.parallelize"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
@@ -52,7 +51,7 @@ end
 local function widens(first, second) return first[1] > first[2] and second[1] < second[2] end
 
 local function check(name, net)
-  if not base.is_module(net) then fail("plan.zoo: expected an nn.Module, got " .. mh._describe(net)) end
+  arguments.module("plan.zoo", net)
   arguments.choice("plan.zoo", "structure", name, sorted_keys(kStructures))
   local have = {}
   for _, module in net:named_modules() do

@@ -224,7 +224,7 @@ end
 ---     part.rank == mh.rank(), part.ranks == mh.world_size()    --> true  true
 function parts.deduped_state_dict(module, optimizer)
   refuse_pipelines("deduped_state_dict", module)
-  if not base.is_module(module) then fail("deduped_state_dict: expected an nn.Module, got " .. mh._describe(module)) end
+  arguments.module("deduped_state_dict", module)
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
     fail("deduped_state_dict: expected an optimizer, got " .. mh._describe(optimizer))
   end

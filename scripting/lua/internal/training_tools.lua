@@ -3,15 +3,10 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
-local base = require "moonhalo.nn.module"
 local forward = require "moonhalo.internal.forward"
 
 local fail = mh.fail
 local tools = {}
-
-local function check_module(op, net)
-  if not base.is_module(net) then fail(("%s: net is %s, expected an nn.Module"):format(op, mh._describe(net))) end
-end
 
 -- ---- Summary ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +105,7 @@ end
 ---     local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
 ---     mh.summary(net, mh.ones{2, 3}):match("16 parameters")    --> 16 parameters
 function tools.summary(net, ...)
-  check_module("summary", net)
+  arguments.module("summary", net)
   local rows, macs = record(net, {...})
   local lines, trained, bytes = table_of(rows), 0, 0
   for _, parameter in net:named_parameters() do
@@ -155,7 +150,7 @@ end
 ---     #found.rates == #found.losses, opt.param_groups[1].lr    --> true  0.5
 function tools.find_lr(...)
   local v = arguments.read(kFind, ...)
-  check_module("find_lr", v.net)
+  arguments.module("find_lr", v.net)
   if not mh._is_optimizer(v.opt) then fail("find_lr: opt is " .. mh._describe(v.opt) .. ", expected an optimizer") end
   if type(v.loss) ~= "function" then fail("find_lr: loss is " .. mh._describe(v.loss) .. ", expected a function") end
   for _, name in ipairs {"least", "most", "diverged", "smooth"} do arguments.number("find_lr", name, v[name]) end
@@ -239,7 +234,7 @@ local kCheckpoint = arguments.signature("checkpoint_modules", {"net", "pattern",
 ---     table.concat(mh.checkpoint_modules(net, "1").modules, " ")    --> 1
 function tools.checkpoint_modules(...)
   local v = arguments.read(kCheckpoint, ...)
-  check_module("checkpoint_modules", v.net)
+  arguments.module("checkpoint_modules", v.net)
   arguments.text("checkpoint_modules", "pattern", v.pattern)
   arguments.count("checkpoint_modules", "every", v.every, 1)
   local names, modules = {}, {}

@@ -2,7 +2,7 @@
 -- Carries placements (policies.lua) out on a module.
 
 local mh = require "moonhalo"
-local base = require "moonhalo.nn.module"
+local arguments = require "moonhalo.internal.arguments"
 local containers = require "moonhalo.nn.containers"
 local steps = require "moonhalo.policy.steps"
 
@@ -144,7 +144,7 @@ end
 ---     local net = nn.Linear(2, 2)
 ---     mh.broadcast_weights(net, 1):class_name()    --> Linear
 function division.broadcast_weights(module, plan_ngpus)
-  if not base.is_module(module) then fail("broadcast_weights: expected an nn.Module, got " .. mh._describe(module)) end
+  arguments.module("broadcast_weights", module)
   local ranks = mh.world_size()
   if math.type(plan_ngpus) ~= "integer" or plan_ngpus < 1 or ranks % plan_ngpus ~= 0 then
     fail(("broadcast_weights: the ranks are not whole units\n  have  %d ranks, plan_ngpus = %s\n" ..
