@@ -26,6 +26,7 @@ OBJECTS = {
     "group": "ParamGroup",
     "scheduler": "Scheduler",
     "ema": "EMA",
+    "run": "Run",
     "generator": "Generator",
     "plan": "ParallelPlan",
     "pipe": "Pipeline",

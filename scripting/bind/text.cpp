@@ -47,8 +47,9 @@ int64_t terminal_columns() {
 
 /// mh.run_info() -> table
 ///   Facts of the run and its command line.
-///   returns     table       {script, config_file, log_file, settings, quiet, rank, world_size, terminal, color,
-///     columns}: nil for what was not given, settings as a list of {key, value}, the last three about standard error
+///   returns     table       {script, config_files, log_file, run_name, resume, settings, quiet, rank, world_size,
+///     terminal, color, columns}: nil for what was not given, config_files as a list, settings as a list of {key,
+///     value}, the last three about standard error
 ///   collective  no
 ///   example
 ///     mh.run_info().world_size == mh.world_size()    --> true
@@ -63,8 +64,10 @@ int run_info(lua_State* lua) {
     if (!text.empty()) set(key, text);
   };
   set_text("script", run.script);
-  set_text("config_file", run.config_file);
+  set("config_files", run.config_files);
   set_text("log_file", run.log_file);
+  set_text("run_name", run.run_name);
+  set_text("resume", run.resume);
   set("quiet", run.quiet);
   set("rank", run.rank());
   set("world_size", run.world_size());

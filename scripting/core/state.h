@@ -28,8 +28,10 @@ struct Context {
   std::string script;                           ///< path as given, empty in the repl
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> settings;  ///< --set key=value, in order
-  std::string config_file;                                    ///< --config, empty when none
+  std::vector<std::string> config_files;                      ///< --config, in order
   std::string log_file;                                       ///< --log, empty when none
+  std::string run_name;                                       ///< --run, empty when none
+  std::string resume;                                         ///< --resume: "latest" or a folder, empty when none
   bool quiet = false;
   int64_t local_rank = -1;     ///< among the ranks of this host; -1 until local_rank(lua) finds it
   bool rank_was_lost = false;  ///< set when a CommError reached the script

@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- `local cfg = mh.config{lr = 1e-3, dtype = "float32", model = {width = 32}}`: the settings of a run. The table given
--- holds the defaults and thereby the keys and types that exist; --config FILE overrides them, --set key=value overrides
--- both. Dotted keys reach into tables. The result goes to the log file as {"config": {...}}.
+-- holds the defaults and thereby the keys and types that exist; the files of --config override them, --set key=value
+-- overrides all. Dotted keys reach into tables. The result goes to the log file as {"config": {...}}.
 
 local mh = require "moonhalo"
 local run_log = require "moonhalo.internal.run_log"
+local yaml_settings = require "moonhalo.internal.yaml_settings"
 
 local fail = mh.fail
 
@@ -81,25 +82,29 @@ local function copy(values)
   return result
 end
 
-local function merge(target, defaults, values, path, source)
+--- Where each setting comes from, by dotted name, but for defaults.
+local sources
+
+local function merge(target, defaults, values, path, source, brief)
   for _, key in ipairs(sorted_keys(values)) do
     local default, value = defaults[key], values[key]
     if default == nil then unknown_key(path, key, defaults, source) end
     if is_group(default) then
       if type(value) ~= "table" or #value > 0 then wrong_type(path .. key, default, value, source) end
-      merge(target[key], default, value, path .. key .. ".", source)
+      merge(target[key], default, value, path .. key .. ".", source, brief)
     else
-      target[key] = convert(path .. key, default, value, source)
+      target[key], sources[path .. key] = convert(path .. key, default, value, source), brief
     end
   end
 end
 
 -- ---- --config -----------------------------------------------------------------------------------------------------
 
-local function read_file(path)
+local function read_file(path, defaults)
   local extension = path:match("%.(%w+)$")
   if extension == "json" then return mh.json.load(path) end
-  if extension ~= "lua" then fail("config: '" .. path .. "' is neither .lua nor .json") end
+  if extension == "yaml" or extension == "yml" then return yaml_settings(path, defaults) end
+  if extension ~= "lua" then fail("config: '" .. path .. "' is neither .lua, .yaml nor .json") end
   return mh._config_file(path)
 end
 
@@ -148,6 +153,7 @@ local function set(target, defaults, key, text)
       path .. last .. "." .. table.concat(sorted_keys(default), ", " .. path .. last .. ".")))
   end
   target[last] = convert(path .. last, default, parse_element(text, default, path .. last, source), source)
+  sources[path .. last] = rawget(mh, "host") and "host" or "--set"
 end
 
 --- Reading a key that is not there is an error, in tables of the settings too; rawget(cfg, "key") asks.
@@ -168,8 +174,9 @@ local function refuse_unknown_keys(settings, path)
 end
 
 --- mh.config(defaults) -> table
----   The settings of a run: defaults, overridden by the file of --config (.lua or .json), then by --set key=value. The
----   defaults say which keys there are and of which types. They also go to the file of --log.
+---   The settings of a run: defaults, overridden by the files of --config (.yaml, .lua or .json), then by --set
+---   key=value. The defaults say which keys there are and of which types, in YAML whether a value is a number or a
+---   text, too. The settings also go to the file of --log and the run folder; a resumed run has those that it had.
 ---   defaults    table       numbers, strings, booleans, lists, and tables of these
 ---   returns     table       the same on all ranks; reading a key that is not there is an error
 ---   collective  no
@@ -181,12 +188,18 @@ return function(defaults)
   if type(defaults) ~= "table" then fail("config: expected a table of defaults, got " .. mh._describe(defaults)) end
   local info = mh.run_info()
   local merged = copy(defaults)
-  if info.config_file then
-    local values = read_file(info.config_file)
-    if type(values) ~= "table" then fail("config: '" .. info.config_file .. "' does not give a table") end
-    merge(merged, defaults, values, "", "from --config " .. info.config_file)
+  sources = {}
+  local resumed = run_log.run and run_log.run.settings
+  if resumed then
+    local path = run_log.run.folder .. "/run.json"
+    merge(merged, defaults, resumed, "", "from " .. path, "resumed")
+  end
+  for _, file in ipairs(info.config_files) do
+    local values = read_file(file, defaults)
+    if type(values) ~= "table" then fail("config: '" .. file .. "' does not give a table") end
+    merge(merged, defaults, values, "", "from --config " .. file, file)
   end
   for _, setting in ipairs(info.settings) do set(merged, defaults, setting[1], setting[2]) end
-  run_log.write {config = merged}
+  run_log.write_settings(merged, sources)
   return refuse_unknown_keys(merged, "")
 end

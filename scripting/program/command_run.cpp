@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 
+#include "moonhalo/scripting/bind/run.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/session.h"
@@ -21,6 +24,21 @@ void refuse_words(const std::vector<std::string>& words) {
                             : "put -- before it: arg[1] of the script"));
 }
 
+/// Runs the script, and writes how it ended into the run folder, if there is one.
+void run_in_folder(lua_State* lua) {
+  try {
+    run_script(lua, 0);
+  } catch (const ScriptExit& exit) {
+    end_run(lua, exit.status(), exit.status() == 0 ? "" : "os.exit(" + std::to_string(exit.status()) + ")");
+    throw;
+  } catch (const std::exception& error) {
+    lua_sethook(lua, nullptr, 0, 0);  // that of other ranks' failures would stop this, too
+    end_run(lua, kScriptFailed, plain_message(error));
+    throw;
+  }
+  end_run(lua, kDone, "");
+}
+
 }  // namespace
 
 void add_run_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes) {
@@ -32,9 +50,25 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
   command->add_option("--set", options->settings, "A configuration value, key=value; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--config", options->config_file, "Configuration table, FILE.lua or FILE.json")
+  command
+      ->add_option("--config", options->config_files,
+                   "Configuration table, FILE.yaml, FILE.lua or FILE.json; may be repeated, later ones have priority")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(CLI::ExistingFile);
   command->add_option("--log", options->log_file, "Write what mh.log is given, one JSON object a line");
+  const CLI::Option* named =
+      command
+          ->add_option("--run", options->run_name,
+                       "Make a run folder, runs/DATE_NAME_XXXX (default: the script's name); NAME may be a path")
+          ->type_name("[NAME]")
+          ->expected(0, 1);
+  const CLI::Option* resumed =
+      command
+          ->add_option("--resume", options->resume,
+                       "Continue the run in this folder, or the latest one of --run NAME (default: latest)")
+          ->type_name("[FOLDER]")
+          ->expected(0, 1);
   command->add_flag("--quiet", options->quiet, "No progress output");
   const auto words = std::make_shared<std::vector<std::string>>();
   command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
@@ -43,13 +77,17 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       "or with\n"
       "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
       "signal.\n");
-  command->callback([options, words, &action, &after_dashes] {
-    action = [options, words, &after_dashes] {
+  command->callback([options, words, named, resumed, &action, &after_dashes] {
+    action = [options, words, named, resumed, &after_dashes] {
       refuse_words(*words);
       options->arguments = after_dashes;
+      if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
+      if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())
+        options->run_name = std::filesystem::path(options->script).stem().string();
       return run_session(*options, [](lua_State* lua) {
         forbid_undefined_globals(lua);
-        run_script(lua, 0);
+        begin_run(lua);
+        run_in_folder(lua);
         warn_of_unread_settings(lua, "--set and --config");
       });
     };

@@ -22,6 +22,7 @@
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/bind/h5.h"
+#include "moonhalo/scripting/bind/run.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/modules.h"
@@ -126,6 +127,7 @@ int print_line(lua_State* lua) {
   }
   line += '\n';
   write_output(line);
+  copy_output(lua, line);
   return 0;
 }
 
@@ -150,8 +152,10 @@ Context Session::make_context(CommunicatorPtr world, bool threads) const {
   context.ranks_are_threads = threads;
   context.script = options_.script;
   context.arguments = options_.arguments;
-  context.config_file = options_.config_file;
+  context.config_files = options_.config_files;
   context.log_file = options_.log_file;
+  context.run_name = options_.run_name;
+  context.resume = options_.resume;
   context.quiet = options_.quiet;
   for (const std::string& setting : options_.settings) {
     const size_t equals = setting.find('=');
@@ -396,7 +400,7 @@ void run_script(lua_State* lua, int results) {
 
 void warn_of_unread_settings(lua_State* lua, const char* given) {
   const Context& run = context(lua);
-  if (run.rank() != 0 || (run.settings.empty() && run.config_file.empty())) return;
+  if (run.rank() != 0 || (run.settings.empty() && run.config_files.empty())) return;
   luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   const bool read = lua_getfield(lua, -1, "moonhalo.config") != LUA_TNIL;
   lua_pop(lua, 2);

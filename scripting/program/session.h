@@ -34,8 +34,10 @@ struct SessionOptions {
   std::string backend;  ///< empty: decided by the launcher's environment
   std::string device = "cpu";
   std::vector<std::string> settings;  ///< "key=value"
-  std::string config_file;
+  std::vector<std::string> config_files;
   std::string log_file;
+  std::string run_name;  ///< of the run folder; empty: none is made
+  std::string resume;    ///< "latest" or the folder of a run; empty: none is resumed
   bool quiet = false;
   std::optional<std::chrono::milliseconds>
       timeout;  ///< how long ranks wait for each other; empty: the environment's, or the default

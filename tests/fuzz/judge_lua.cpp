@@ -43,16 +43,21 @@ const char* const kLuaSettings[] = {
 const char* const kJsonSettings =
     "{\n  // a run\n  \"steps\": 3 /* years */, \"lr\": 1e-3, \"amp\": true, \"name\": \"s\\u00e4ule\",\n"
     "  \"cut\": [1, 2, 3],\n  \"net\": {\"act\": \"relu\", \"width\": 8}\n}\n";
-const std::string kLuaFile = std::string(kInputName) + ".lua", kJsonFile = std::string(kInputName) + ".json";
+const char* const kYamlSettings =
+    "# a run\nsteps: 3\nlr: 1e-3\namp: true\nname: \"s\\u00e4ule\"\ncut: &cut [1, 2, 3]\nnet:\n  act: 'relu'\n  width: "
+    "8\n";
+const std::string kLuaFile = std::string(kInputName) + ".lua", kJsonFile = std::string(kInputName) + ".json",
+                  kYamlFile = std::string(kInputName) + ".yaml";
 
 std::vector<InputFiles> valid_settings(const std::string&) {
   return {{.files = {{kLuaFile, kLuaSettings[0]}}},
           {.files = {{kLuaFile, kLuaSettings[1]}}},
-          {.files = {{kJsonFile, kJsonSettings}}}};
+          {.files = {{kJsonFile, kJsonSettings}}},
+          {.files = {{kYamlFile, kYamlSettings}}}};
 }
 
 std::string judge_settings(const std::string& folder, const InputFiles& original) {
-  context(state()).config_file = folder + "/" + original.files.begin()->first;
+  context(state()).config_files = {folder + "/" + original.files.begin()->first};
   return call(R"lua(
 local mh = require "moonhalo"
 local read, values = pcall(mh.config, {lr = 0.5, steps = 10, amp = false, name = "a", cut = {5, 4}, net = {width = 8, act = "gelu"}})

@@ -1,20 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Writes about the run itself: the file of --log, one JSON object a line, by rank 0; and the latest record, which
--- progress shows. A file that is there is continued: a line {"run": {...}} begins what this run adds.
+-- Writes about the run itself, by rank 0: the file of --log, one JSON object a line; metrics.jsonl of the run folder;
+-- and the latest record, which progress shows. A file of --log that is there is continued: a line {"run": {...}} begins
+-- what this run adds.
 
 local mh = require "moonhalo"
 
 local info = mh.run_info()
-local run_log = {latest = nil}
-local file
+--- latest: record; run: that of run_folder.lua, nil without one; settings and sources: of the last mh.config.
+local run_log = {latest = nil, run = nil, settings = nil, sources = nil}
+local file, metrics
 
 --- Writes strings and flushes.
-local function append(target, ...)
+local function append(target, path, ...)
   local written, problem = target:write(...)
   if written then written, problem = target:flush() end
   if not written then
-    mh.fail("log: the disk refused '" .. info.log_file .. "': " .. problem
-        .. "\n  fix   free space on that disk, or give --log another path")
+    local other = path == info.log_file and "give --log another path" or "write the run somewhere else"
+    mh.fail(("log: the disk refused '%s': %s\n  fix   free space on that disk, or %s"):format(path, problem, other))
   end
 end
 
@@ -24,9 +26,10 @@ local function open()
   if opened:seek("end") == 0 then return opened end
   opened:seek("end", -1)
   -- A run that was killed may have left half a line.
-  if opened:read(1) ~= "\n" then append(opened, "\n") end
+  if opened:read(1) ~= "\n" then append(opened, info.log_file, "\n") end
   local started = os.date("!%Y-%m-%dT%H:%M:%SZ")
-  append(opened, mh.json.encode{run = {started = started, script = info.script or "", ranks = info.world_size}}, "\n")
+  local run = {started = started, script = info.script or "", ranks = info.world_size}
+  append(opened, info.log_file, mh.json.encode{run = run}, "\n")
   return opened
 end
 
@@ -57,13 +60,82 @@ local function warn_not_finite(record)
   end)
 end
 
---- Appends one line to the log file. Nothing without --log or on other ranks, but a warning for numbers that are not
---- finite.
+--- Opens metrics.jsonl of the run folder.
+function run_log.open_metrics(run)
+  local path = run.folder .. "/metrics.jsonl"
+  local opened, problem = io.open(path, "a")
+  if not opened then mh.fail("run: cannot write the metrics: " .. problem) end
+  metrics = {file = opened, path = path}
+end
+
+function run_log.close_metrics()
+  local closed, problem = metrics.file:close()
+  if not closed then mh.fail("run: the disk refused '" .. metrics.path .. "': " .. problem) end
+  metrics = nil
+end
+
+--- Copies what print and io.write write into a file, too.
+function run_log.copy_output(output, path)
+  local function copy(text) append(output, path, text) end
+  mh._run.copy_output(copy)
+  local write = run_log.io_write or io.write
+  run_log.io_write = write
+  io.write = function(...)
+    if run_log.run and io.output() == io.stdout then
+      for _, part in ipairs {...} do copy(tostring(part)) end
+    end
+    return write(...)
+  end
+end
+
+--- A record with the step and the seconds since the run began.
+local function write_metrics(run, record)
+  local line = {}
+  for name, value in pairs(record) do line[name] = value end
+  if line.step == nil and run.step > 0 then line.step = run.step end
+  if line.seconds == nil then
+    line.seconds = math.floor((run.seconds + mh._checkpoint_files.now() - run.began) * 1000 + 0.5) / 1000
+  end
+  append(metrics.file, metrics.path, mh.json.encode(line), "\n")
+  run.lines = run.lines + 1
+end
+
+--- Appends one line to the log file and to the metrics of the run. Nothing on other ranks, but a warning for numbers
+--- that are not finite.
 function run_log.write(record)
   warn_not_finite(record)
-  if not info.log_file or info.rank ~= 0 then return end
+  if info.rank ~= 0 then return end
+  if run_log.run then write_metrics(run_log.run, record) end
+  if not info.log_file then return end
   file = file or open()
-  append(file, mh.json.encode(record), "\n")
+  append(file, info.log_file, mh.json.encode(record), "\n")
+end
+
+--- The part of a table that JSON has.
+local function plain(values)
+  local kept = {}
+  for name, value in pairs(values) do
+    local kind = type(value)
+    if kind == "table" and not getmetatable(value) then
+      kept[name] = plain(value)
+    elseif kind == "number" or kind == "string" or kind == "boolean" then
+      kept[name] = value
+    end
+  end
+  return kept
+end
+
+--- The settings of mh.config, for the log file and run.json. `sources`: where each came from, by dotted name.
+function run_log.write_settings(settings, sources)
+  run_log.settings, run_log.sources = plain(settings), sources
+  if info.rank ~= 0 then return end
+  if run_log.run then
+    run_log.run.data.settings, run_log.run.data.sources = run_log.settings, sources
+    require("moonhalo.internal.run_folder").save(run_log.run)
+  end
+  if not info.log_file then return end
+  file = file or open()
+  append(file, info.log_file, mh.json.encode{config = settings}, "\n")
 end
 
 return run_log

@@ -63,7 +63,7 @@ TEST_P(Config, MergesOrNamesTheKeyAndItsSource) {
   const ConfigCase& given = GetParam();
   Context context;
   context.settings = given.settings;
-  if (!given.file_name.empty()) context.config_file = write_file(given.file_name, given.file);
+  if (!given.file_name.empty()) context.config_files = {write_file(given.file_name, given.file)};
 
   const std::string result = run(context,
                                  "return mh.json.encode(mh.config{lr = 0.5, steps = 10, amp = "
@@ -185,23 +185,23 @@ INSTANTIATE_TEST_SUITE_P(
                    .expected = ",68,69,7...\n  have  from --config"},
         ConfigCase{.name = "other_file",
                    .settings = {},
-                   .file_name = "e.yaml",
-                   .file = "lr: 1",
-                   .expected = "is neither .lua nor .json"}),
+                   .file_name = "e.toml",
+                   .file = "lr = 1",
+                   .expected = "is neither .lua, .yaml nor .json"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ConfigFile, ChangesNothingOutside) {
   Context context;
-  context.config_file = write_file("poison.lua",
-                                   "math.floor = function() return 42 end\nmath.sqrt = nil\n"
-                                   "return {lr = math.floor(7.5)}");
+  context.config_files = {write_file("poison.lua",
+                                     "math.floor = function() return 42 end\nmath.sqrt = nil\n"
+                                     "return {lr = math.floor(7.5)}")};
 
   EXPECT_EQ(
       run(context, "local lr = mh.config{lr = 0.5}.lr\nreturn lr .. ' ' .. math.floor(7.5) .. ' ' .. math.sqrt(4)"),
       "42.0 7 2.0");
   for (const char* text :
        {"math.random()", "('x'):rep(3)", "string.rep", "getmetatable('').__index", "_G.os", "load('')", "print(1)"}) {
-    context.config_file = write_file("reach.lua", std::string("return {lr = ") + text + "}");
+    context.config_files = {write_file("reach.lua", std::string("return {lr = ") + text + "}")};
     EXPECT_THAT(run(context, "mh.config{lr = 0.5}"), HasSubstr("reach.lua' failed: ")) << text;
   }
 }
@@ -225,10 +225,10 @@ TEST(ConfigFile, IsBounded) {
   };
   for (const auto& [name, text, expected] : cases) {
     Context context;
-    context.config_file = write_file("bounds.lua", text);
+    context.config_files = {write_file("bounds.lua", text)};
     const std::string said = run(context, "mh.config{lr = 0.5}");
     EXPECT_THAT(said, HasSubstr(expected)) << name;
-    EXPECT_THAT(said, HasSubstr(context.config_file)) << name;
+    EXPECT_THAT(said, HasSubstr(context.config_files[0])) << name;
     EXPECT_LT(said.size(), 2000) << name;
   }
 }
@@ -243,11 +243,77 @@ TEST(ConfigFile, InJsonIsRefusedByName) {
   };
   for (const auto& [text, expected] : cases) {
     Context context;
-    context.config_file = write_file("refused.json", text);
+    context.config_files = {write_file("refused.json", text)};
     const std::string said = run(context, "mh.config{lr = 0.5, steps = 3}");
     EXPECT_THAT(said, HasSubstr(expected));
-    EXPECT_THAT(said, HasSubstr("json: '" + context.config_file + "' "));
+    EXPECT_THAT(said, HasSubstr("json: '" + context.config_files[0] + "' "));
   }
+}
+
+TEST(ConfigFile, Y11_InYamlHasTheTypesOfTheDefaults) {
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {"lr: 1e-3\nsteps: 7\namp: true\nname: no\ncut: [1, 2]\nnet:\n  act: 12:30\n",
+       "{lr = 0.5, steps = 1, amp = false, "
+       "name = 'a', cut = {5}, net = {act = 'gelu', width = 8}}",
+       R"({"amp":true,"cut":[1,2],"lr":0.001,"name":"no","net":{"act":"12:30","width":8},"steps":7})"},
+      {"name: 012\nlr: .5\nsteps: 0x10", "{name = 'a', lr = 1.0, steps = 1}", R"({"lr":0.5,"name":"012","steps":16})"},
+      {"name: \"1\"\nany: [1, 2.5, x, 'y', true]", "{name = 'a', any = {}}",
+       R"({"any":[1,2.5,"x","y",true],"name":"1"})"},
+      {"one: &it {a: 2}\ntwo: *it", "{one = {a = 1}, two = {a = 1}}", R"({"one":{"a":2},"two":{"a":2}})"},
+      {"# nothing\n", "{lr = 0.5}", R"({"lr":0.5})"},
+      {"", "{lr = 0.5}", R"({"lr":0.5})"},
+      {"lr: .inf", "{lr = 0.5}", R"({"lr":null})"},
+  };
+  for (const auto& [text, defaults, expected] : cases) {
+    Context context;
+    context.config_files = {write_file("good.yaml", text)};
+    EXPECT_EQ(run(context, "return mh.json.encode(mh.config" + defaults + ")"), expected) << text;
+  }
+}
+
+TEST(ConfigFile, Y11_InYamlIsRefusedByLine) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"lr: 1\nsteps: 2\nlr: 3", "line 3 has the key 'lr' again"},
+      {"net: &n {width: 1}\n<<: *n", "line 2 has <<, which merges maps"},
+      {"steps: 012", "'steps' is an integer, got '012'\n  have  from --config "},
+      {"steps: 2.5", "'steps' is an integer, got '2.5'"},
+      {"\namp: yes", "'amp' is true or false, got 'yes'"},
+      {"lr: \"1\"", "'lr' is a number, got the text '1'"},
+      {"lr: 12:30", "'lr' is a number, got '12:30'"},
+      {"lr:", "line 1 has a key without a value"},
+      {"net: 3", "'net' is a table, got '3'"},
+      {"net:\n  widht: 3", "unknown key 'net.widht'; did you mean 'width'?"},
+      {"cut: {a: 1}", "'cut' is a list, got a map"},
+      {"cut: [1, [2]]", "'cut[2]' is an integer, got a list"},
+      {"- 1", "the file is a table, got a list"},
+      {"? [a]\n: 1", "line 1 has a key that is not a string"},
+      {"lr: !!python/object:os.system 1", "line 1 has the tag tag:yaml.org,2002:python/object:os.system"},
+      {"lr: 1\n---\nlr: 2", "begins a second document"},
+      {"lr: [1", "is not valid YAML"},
+      {"lr: *nothing", "is not valid YAML"},
+      {std::string(20000, '['), "is not valid YAML"},
+      {"net: &a\n  act: *a", "config: '"},
+      {"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+       "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e]",
+       "has more than 100000 values"},
+  };
+  for (const auto& [text, expected] : cases) {
+    Context context;
+    context.config_files = {write_file("refused.yaml", text)};
+    const std::string said =
+        run(context, "mh.config{lr = 0.5, steps = 3, amp = false, cut = {1}, net = {width = 8, act = 'gelu'}}");
+    EXPECT_THAT(said, HasSubstr(expected)) << text.substr(0, 100);
+    EXPECT_THAT(said, HasSubstr(context.config_files[0])) << text.substr(0, 100);
+  }
+}
+
+TEST(ConfigFile, Y11_OfSeveralTheLaterHasPriority) {
+  Context context;
+  context.config_files = {write_file("base.yaml", "lr: 1\nsteps: 5"), write_file("more.json", "{\"steps\": 6}"),
+                          write_file("last.lua", "return {net = {width = 3}}")};
+  context.settings = {{"net.act", "relu"}};
+  EXPECT_EQ(run(context, "return mh.json.encode(mh.config{lr = 0.5, steps = 3, net = {width = 8, act = 'gelu'}})"),
+            R"({"lr":1.0,"net":{"act":"relu","width":3},"steps":6})");
 }
 
 TEST(Settings, ThatTheScriptDoesNotReadAreReported) {

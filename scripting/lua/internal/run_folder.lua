@@ -1,0 +1,229 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The folder of a run: run.json, source/, metrics.jsonl, output.txt. Rank 0 writes; what fails there fails on all ranks
+-- where the call is collective. run.json is written under another name first, so that it is whole at any moment.
+
+local mh = require "moonhalo"
+local facts = require "moonhalo.internal.run_facts"
+local files = require "moonhalo.internal.run_files"
+local run_log = require "moonhalo.internal.run_log"
+
+local fail = mh.fail
+local info = mh.run_info()
+local kWho, kMostNames, kMostPatch = "run", 65536, 1 << 20
+
+--- current: {folder, name, data (run.json, on rank 0), lines, seconds, began, object, ...}; nil without one.
+local run_folder = {current = nil}
+
+-- ---- Making --------------------------------------------------------------------------------------------------------
+
+--- Makes PARENT/DATE_NAME_XXXX. Its last digits are those that no other run has: mkdir decides.
+local function make_unique(parent, name)
+  mh.files.make_folder(parent)
+  local date = os.date("%Y-%m-%d")
+  local first = mh._run.crc32c(("%s %d %.9f"):format(mh._run.host(), mh._run.pid(), mh._checkpoint_files.now()))
+  for attempt = 0, kMostNames - 1 do
+    local path = ("%s/%s_%s_%04x"):format(parent, date, name, (first + attempt) % kMostNames)
+    if mh._run.make_folder(path) then return path end
+  end
+  fail(("run: '%s' has %d runs '%s' of this day\n  fix   give the run another name or folder"):format(parent,
+      kMostNames, name))
+end
+
+local function write(current, name, text) mh._files.write(kWho, current.folder .. "/" .. name, text) end
+
+--- Writes run.json.
+function run_folder.save(current)
+  local now, seconds = facts.now()
+  current.data.written, current.data.seed = now, mh.initial_seed()
+  current.data.seconds = math.floor((current.seconds + seconds - current.began) * 1000 + 0.5) / 1000
+  write(current, "run.json", mh.json.encode(current.data, 1) .. "\n")
+end
+
+local function without_dot(path) return (path:gsub("^%./", "")) end
+
+--- The script, and the modules of its folder that are loaded: name below source/ -> path.
+local function sources()
+  local script = without_dot(info.script)
+  local here, found = script:match("^(.*/)[^/]*$") or "", {[script:match("[^/]*$")] = script}
+  for name in pairs(package.loaded) do
+    local path = package.searchpath(name, package.path)
+    local below = path and without_dot(path)
+    below = below and below:sub(1, #here) == here and below:sub(#here + 1) or ""
+    if below:match("^[^/.]") and not below:find("/..", 1, true) then found[below] = path end
+  end
+  return found
+end
+
+--- Copies what is not in source/ yet.
+local function copy_sources(current)
+  if not info.script then return end
+  for name, path in pairs(sources()) do
+    local text = not current.copied[name] and facts.read(path)
+    if text then
+      local target = current.folder .. "/source/" .. name
+      mh.files.make_folder(target:match("^(.*)/"))
+      write(current, "source/" .. name, text)
+      current.copied[name] = true
+    end
+  end
+end
+
+--- Makes the contents of a new run.json and source/.
+local function describe(current, of_ranks)
+  local now, seconds = facts.now()
+  current.began = seconds
+  local script = info.script and facts.read(info.script)
+  local git, patch
+  if info.script then git, patch = facts.git(info.script) end
+  current.data = {
+    format = 1, name = current.name, status = "running", started = now, command = facts.command(),
+    script = info.script, script_crc32c = script and ("%08x"):format(mh._run.crc32c(script)), git = git,
+    ranks = info.world_size, launcher = facts.launcher(info.world_size),
+    hosts = of_ranks.hosts, devices = of_ranks.devices, processor = facts.processor(),
+    versions = mh._run.versions(), environment = facts.environment(), process = run_folder.process(),
+    settings = run_log.settings, sources = run_log.sources, epoch = 0, step = 0,
+  }
+  mh.files.make_folder(current.folder .. "/source")
+  if patch and patch ~= "" and #patch < kMostPatch then write(current, "source/changes.patch", patch) end
+  copy_sources(current)
+end
+
+function run_folder.process()
+  local pid = mh._run.pid()
+  return {host = mh._run.host(), pid = pid, start = facts.process_start(pid)}
+end
+
+--- Directs mh.log, mh.config and print to the folder.
+local function attach(current)
+  run_log.run = current
+  if info.rank ~= 0 then return end
+  run_log.open_metrics(current)
+  local output = assert(io.open(current.folder .. "/output.txt", "a"))
+  current.output = output
+  run_log.copy_output(output, current.folder .. "/output.txt")
+end
+
+local function split(name, parent)
+  local above, last = name:match("^(.*)/([^/]*)$")
+  return (last or name), above and (parent and parent .. "/" .. above or above) or parent or "runs"
+end
+
+--- Makes a new run folder. `name` may be a path below `parent`. Collective.
+function run_folder.make(name, parent)
+  local own, above = split(name or info.script and info.script:match("([^/]*)$"):gsub("%.lua$", "") or "run", parent)
+  own = own:gsub("[^%w%.%-]", "-")
+  if own == "" or own:match("^%.+$") then
+    fail(("run: '%s' is not a name of a run\n  fix   give letters and digits"):format(tostring(name)))
+  end
+  local of_ranks = facts.of_ranks()
+  local current = {name = own, parent = above, seconds = 0, lines = 0, copied = {}, step = 0, epoch = 0}
+  current.folder = mh._files.on_first_rank(function()
+    current.folder = make_unique(above, own)
+    describe(current, of_ranks)
+    run_folder.save(current)
+    attach(current)
+    return current.folder
+  end)
+  if info.rank ~= 0 then attach(current) end
+  run_folder.current = current
+  return current
+end
+
+-- ---- Resuming ------------------------------------------------------------------------------------------------------
+
+--- The latest folder of runs called `name`. On rank 0.
+local function latest(parent, name)
+  local newest
+  for _, one in ipairs(files.list(parent)) do
+    if one.data.name == name and (not newest or one.data.started > newest.data.started) then newest = one end
+  end
+  if newest then return newest.folder end
+  fail(("run: no run '%s' to resume\n  have  the folder '%s'\n  fix   begin one by --run %s, or give --resume FOLDER")
+    :format(name, parent, name))
+end
+
+--- Checks that no process writes the folder, and reads run.json. On rank 0.
+local function take_over(current, of_ranks)
+  local data = files.read_run(current.folder)
+  if data.status == "running" and facts.is_alive(data.process) then
+    fail(("run: '%s' is still written\n  have  process %d\n  fix   end that process first"):format(current.folder,
+      data.process.pid))
+  end
+  local now, seconds = facts.now()
+  current.began, current.data, current.name = seconds, data, data.name
+  current.seconds = type(data.seconds) == "number" and data.seconds or 0
+  data.resumed = data.resumed or {}
+  table.insert(data.resumed, {started = now, ranks = info.world_size, command = facts.command()})
+  data.status, data.ended, data.error, data.ended_by = "running", nil, nil, nil
+  data.process, data.ranks, data.hosts, data.devices = run_folder.process(), info.world_size, of_ranks.hosts,
+      of_ranks.devices
+  data.launcher = facts.launcher(info.world_size)
+  current.lines = files.repair_metrics(current.folder)
+  copy_sources(current)
+  run_folder.save(current)
+end
+
+--- Continues in a folder. Collective.
+function run_folder.resume(which, name)
+  local own, above = split(name)
+  local of_ranks, current = facts.of_ranks(), {copied = {}, step = 0, epoch = 0, lines = 0, resumed = true}
+  local text = mh._files.on_first_rank(function()
+    current.folder = which == "latest" and latest(above, (own:gsub("[^%w%.%-]", "-"))) or which:gsub("(.)/+$", "%1")
+    take_over(current, of_ranks)
+    attach(current)
+    return mh.json.encode{folder = current.folder, name = current.name, settings = current.data.settings}
+  end)
+  local shared = mh.json.decode(text)
+  current.folder, current.name, current.settings = shared.folder, shared.name, shared.settings
+  if info.rank ~= 0 then attach(current) end
+  run_folder.current = current
+  return current
+end
+
+--- At the begin of a script that --run or --resume is given to. Collective.
+function run_folder.begin()
+  if info.resume then
+    run_folder.resume(info.resume, info.run_name)
+  else
+    run_folder.make(info.run_name)
+  end
+end
+
+-- ---- The end -------------------------------------------------------------------------------------------------------
+
+--- Writes how the run ended. On rank 0.
+local function write_end(current, status, problem)
+  local data = current.data
+  data.status = problem ~= "" and "failed" or current.signal and "stopped" or "done"
+  data.exit_status, data.ended = status, (facts.now())
+  data.error, data.ended_by = problem ~= "" and problem or nil, current.ended_by
+  if problem ~= "" then assert(current.output:write(problem, "\n")) end
+  assert(current.output:close())
+  run_log.close_metrics()
+  files.write_csv(current.folder)
+  copy_sources(current)
+  run_folder.save(current)
+end
+
+--- At the end of the script, or before by run:finish(). After a failure the disk may refuse this, too: the first error
+--- is the one to show. Not collective.
+function run_folder.finish(status, problem)
+  local current = run_folder.current
+  if not current then return end
+  run_folder.current, run_log.run = nil, nil
+  if info.rank ~= 0 then return end
+  mh._run.copy_output(nil)
+  if problem ~= "" then
+    pcall(write_end, current, status, problem)
+  else
+    write_end(current, status, problem)
+    if current.resumed and not current.loaded then
+      mh._plans.warn("run: the script began again\n  have  --resume, and no run:resume{...} in "
+        .. info.script .. "\n  fix   call it before the training")
+    end
+  end
+end
+
+run_folder.copy_sources = copy_sources
+
+return run_folder
