@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <deque>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/dispatch/add_rule.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
@@ -17,6 +20,23 @@ namespace {
 
 std::map<std::string, const Rule*, std::less<>>& registry() {
   static std::map<std::string, const Rule*, std::less<>> rules;
+  return rules;
+}
+
+// Rules may be added while ranks that are threads look some up.
+std::mutex& registry_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// The operators whose rule was looked up: what they do is decided.
+std::set<std::string>& looked_up() {
+  static std::set<std::string> names;
+  return names;
+}
+
+std::deque<Rule>& kept_rules() {
+  static std::deque<Rule> rules;
   return rules;
 }
 
@@ -41,17 +61,33 @@ at::Tensor on_meta(const TensorArgument& slot) {
 }  // namespace
 
 Register::Register(std::initializer_list<Rule> rules) {
-  static std::deque<Rule> kept;
+  const std::lock_guard lock(registry_mutex());
   for (const Rule& rule : rules) {
-    kept.push_back(rule);
+    kept_rules().push_back(rule);
     for (const std::string_view op : rule.op) {
-      const auto [known, added] = registry().emplace(std::string(op), &kept.back());
+      const auto [known, added] = registry().emplace(std::string(op), &kept_rules().back());
       TORCH_INTERNAL_ASSERT(added, "two rules claim ", op, ": in ", known->second->file, " and in ", rule.file);
     }
   }
 }
 
+void add_rule(const c10::OperatorName& name, std::function<std::optional<Plan>(const OpCall& call)> plan,
+              const std::string& supports) {
+  static std::deque<std::string> texts;
+  const std::lock_guard lock(registry_mutex());
+  const std::string op = full_name(name);
+  TORCH_CHECK_VALUE(registry().count(op) + registry().count(name.name) == 0, op, ": there is a rule already");
+  TORCH_CHECK_VALUE(looked_up().count(op) == 0, op, ": its rule comes too late\n  have  a call of ", op,
+                    " with a ShardTensor before\n  fix   register the rule before the first call");
+  const std::string_view kept_op = texts.emplace_back(op), kept_supports = texts.emplace_back(supports);
+  kept_rules().push_back(
+      {.op = kept_op, .plan = std::move(plan), .source = "added at run time", .supports = kept_supports});
+  registry().emplace(op, &kept_rules().back());
+}
+
 const Rule* find_rule(const c10::OperatorName& name) {
+  const std::lock_guard lock(registry_mutex());
+  looked_up().insert(full_name(name));
   auto found = registry().find(full_name(name));
   if (found == registry().end()) found = registry().find(name.name);
   return found == registry().end() ? nullptr : found->second;

@@ -195,4 +195,5 @@ PYBIND11_MODULE(_moonhalo, m) {
   define_settings(m);
   define_training(m);
   define_files(m);
+  define_rules(m);
 }

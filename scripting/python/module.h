@@ -44,5 +44,6 @@ void define_tensors(py::module_& m);
 void define_settings(py::module_& m);
 void define_training(py::module_& m);
 void define_files(py::module_& m);
+void define_rules(py::module_& m);
 
 }  // namespace moonhalo::python

@@ -14,6 +14,7 @@ import hooks
 import loops
 import modules
 import moonhalo as mh
+import rules
 import settings
 import tensors
 import torch
@@ -211,6 +212,7 @@ def rank(world, folder):
     front.rank(mesh, expect)
     tensors.rank(world, mesh, expect)
     settings.rank(world, mesh, expect)
+    rules.rank(world, mesh, expect)
     modules.rank(mesh, expect)
     loops.rank(mesh, expect)
     transforms.rank(world, mesh, expect)

@@ -61,6 +61,7 @@ from ._parallel import (
     parallelize_module,
 )
 from ._placements import Partial, Replicate, Shard, Stored
+from ._rules import TensorSpec, register_sharding
 from ._tensor import ShardTensor
 from ._transforms import run_ranks
 from ._training import clip_grad_norm_, finish_grad_sync, fully_shard, replicate, set_requires_gradient_sync
@@ -84,6 +85,7 @@ __all__ = [
     "Shard",
     "ShardTensor",
     "Stored",
+    "TensorSpec",
     "clip_grad_norm_",
     "constant",
     "distribute_module",
@@ -106,6 +108,7 @@ __all__ = [
     "placements",
     "rebalance",
     "redistribute",
+    "register_sharding",
     "replicate",
     "run_ranks",
     "save_checkpoint",
