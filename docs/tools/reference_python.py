@@ -26,19 +26,15 @@ def members_of(name, kind):
     for member, value in sorted(vars(kind).items()):
         if member.startswith("_") or not (callable(value) or isinstance(value, property)):
             continue
-        signature, doc = (
-            ("", inspect.getdoc(value.fget) or value.__doc__ or "") if isinstance(value, property) else (text_of(value))
-        )
-        if isinstance(value, property):
-            doc = re.sub(r"^\(self.*?\) -> [^\n]*\n*|^\(arg0:.*?\) -> [^\n]*\n*", "", doc).strip()
+        signature, doc = ("", value.__doc__ or "") if isinstance(value, property) else text_of(value)
         yield {"name": f"{name}.{member}", "signature": signature, "doc": doc, "kind": "member"}
 
 
 def entries(package):
     found = []
-    for name in package.__all__:
+    for name in sorted(name for name in dir(package) if not name.startswith("_") and name != "ops"):
         value = getattr(package, name)
-        if inspect.ismodule(value) or name == "ops":
+        if inspect.ismodule(value):
             continue
         signature, doc = ("", inspect.getdoc(value) or "") if inspect.isclass(value) else text_of(value)
         found.append(

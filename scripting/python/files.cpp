@@ -76,15 +76,24 @@ Entries load(Communicator& world, const std::string& path, const Entries& given)
 
 void define_selection(py::module_& m) {
   py::class_<Selection>(m, "Selection", "A part of a dataset, not yet read.")
-      .def_property_readonly("shape", &Selection::shape)
-      .def_property_readonly("ndim", &Selection::ndim)
-      .def_property_readonly("dims", &Selection::dims)
-      .def_property_readonly("dtype", [](const Selection& part) { return part.result_dtype(); })
-      .def_property_readonly("name", [](const Selection& part) { return part.dataset().name(); })
-      .def_property_readonly("path", [](const Selection& part) { return part.dataset().path(); })
-      .def_property_readonly("units", [](const Selection& part) { return part.dataset().units(); })
-      .def_property_readonly("chunks", [](const Selection& part) { return part.dataset().chunks(); })
-      .def_property_readonly("attrs", [](const Selection& part) { return part.dataset().attrs(); })
+      .def_property_readonly("shape", &Selection::shape, "The sizes of the dims.")
+      .def_property_readonly("ndim", &Selection::ndim, "The number of dims.")
+      .def_property_readonly("dims", &Selection::dims, "The names of the dims; \"\" for a dim without a name.")
+      .def_property_readonly(
+          "dtype", [](const Selection& part) { return part.result_dtype(); }, "The dtype that read() gives.")
+      .def_property_readonly(
+          "name", [](const Selection& part) { return part.dataset().name(); }, "The path of the dataset in the file.")
+      .def_property_readonly(
+          "path", [](const Selection& part) { return part.dataset().path(); }, "The path of the file.")
+      .def_property_readonly(
+          "units", [](const Selection& part) { return part.dataset().units(); },
+          "The attribute \"units\"; \"\" without one.")
+      .def_property_readonly(
+          "chunks", [](const Selection& part) { return part.dataset().chunks(); },
+          "The sizes of a chunk; empty without chunks.")
+      .def_property_readonly(
+          "attrs", [](const Selection& part) { return part.dataset().attrs(); },
+          "The attributes of the dataset, by name.")
       .def("_select", &Selection::select)
       .def(
           "read",
@@ -107,11 +116,14 @@ void define_selection(py::module_& m) {
 void define_files(py::module_& m) {
   define_selection(m);
   py::class_<File>(m, "File", "An open file with named datasets: HDF5, NetCDF 3 and 4, Zarr, .npy.")
-      .def_property_readonly("path", &File::path)
-      .def_property_readonly("format", &File::format)
-      .def_property_readonly("attrs", [](const File& file) { return file.attrs(); })
-      .def("keys", &File::keys, py::arg("group") = "/")
-      .def("datasets", &File::datasets)
+      .def_property_readonly("path", &File::path, "The path of the file.")
+      .def_property_readonly("format", &File::format,
+                             "The format: \"HDF5\" (also of NetCDF-4), \"NetCDF-3 (classic)\", \"Zarr 3\" and so on.")
+      .def_property_readonly(
+          "attrs", [](const File& file) { return file.attrs(); }, "The attributes of the file, by name.")
+      .def("keys", &File::keys, py::arg("group") = "/",
+           "The names of the datasets and groups in a group. Not collective.")
+      .def("datasets", &File::datasets, "The paths of all datasets of all groups. Not collective.")
       .def("__contains__", &File::has)
       .def("__getitem__", [](const File& file, const std::string& name) { return Selection(file[name]); })
       .def(
@@ -124,8 +136,9 @@ void define_files(py::module_& m) {
           py::arg("name"), py::arg("tensor"), py::kw_only(), py::arg("dims") = std::vector<std::string>{},
           py::arg("attrs") = io::Attributes{}, py::arg("chunks") = std::vector<int64_t>{}, py::arg("compression") = 0,
           Released(), "Writes a tensor as a dataset. For a ShardTensor collective over its mesh.")
-      .def("close", &File::close, Released())
-      .def("discard", &File::discard);
+      .def("close", &File::close, Released(),
+           "Completes the file, which gets its name. Collective over the mesh if a ShardTensor was written.")
+      .def("discard", &File::discard, "Deletes an unfinished file; an earlier one of that name stays. Not collective.");
   m.def(
       "open",
       [](const std::string& path, const std::string& mode, bool allow_external) {
@@ -137,7 +150,7 @@ void define_files(py::module_& m) {
       "to one. `allow_external` follows links to other files. Not collective.");
   py::class_<io::CheckpointSaving>(m, "CheckpointSaving", "A checkpoint that is being written.")
       .def("wait", &io::CheckpointSaving::wait, Released(), "Returns the path when it is complete. Collective.")
-      .def("is_done", &io::CheckpointSaving::is_done);
+      .def("is_done", &io::CheckpointSaving::is_done, "Whether this rank has written its part. Not collective.");
   m.def(
       "_save_checkpoint",
       [](Communicator& world, const std::string& path, const Entries& entries, bool async) {

@@ -53,12 +53,20 @@ void define_placement(py::module_& m) {
           "is_shard",
           [](const Placement& p, std::optional<int64_t> dim) { return p.is_shard() && (!dim || p.dim == *dim); },
           py::arg("dim") = py::none(), "Whether it shards, or shards tensor dim `dim`.")
-      .def("is_replicate", [](const Placement& p) { return p.is_replicate(); })
-      .def("is_partial", [](const Placement& p) { return p.is_partial(); })
-      .def_readonly("dim", &Placement::dim)
-      .def_readonly("sizes", &Placement::sizes)
-      .def_property_readonly("is_stored", [](const Placement& p) { return p.stored; })
-      .def_property_readonly("reduce_op", [](const Placement& p) { return std::string(name(p.op)); });
+      .def(
+          "is_replicate", [](const Placement& p) { return p.is_replicate(); },
+          "Whether every rank has the whole tensor.")
+      .def(
+          "is_partial", [](const Placement& p) { return p.is_partial(); },
+          "Whether ranks have addends that are still to be reduced.")
+      .def_readonly("dim", &Placement::dim, "The tensor dim that Shard or Stored cuts.")
+      .def_readonly("sizes", &Placement::sizes, "The rows of each block; empty if they are balanced.")
+      .def_property_readonly(
+          "is_stored", [](const Placement& p) { return p.stored; },
+          "Whether it is Stored, a Shard to save memory alone.")
+      .def_property_readonly(
+          "reduce_op", [](const Placement& p) { return std::string(name(p.op)); },
+          "The reduction of a Partial: \"sum\", \"avg\", \"max\", \"min\" or \"product\".");
   m.def("_shard", &shard);
   m.def("_stored", &stored);
   m.def("_replicate", [] { return replicate(); });
@@ -70,12 +78,14 @@ void define_placement(py::module_& m) {
 void define_mesh(py::module_& m) {
   define_placement(m);
   py::class_<DeviceMesh, MeshPtr>(m, "DeviceMesh", "A grid of ranks with named dims.")
-      .def_property_readonly("shape", &DeviceMesh::shape)
-      .def_property_readonly("ndim", &DeviceMesh::ndim)
-      .def_property_readonly("names", &DeviceMesh::names)
-      .def_property_readonly("mesh_dim_names", [](const DeviceMesh& mesh) { return py::tuple(py::cast(mesh.names())); })
-      .def_property_readonly("device_type", &DeviceMesh::device_type)
-      .def_property_readonly("rank", &DeviceMesh::rank)
+      .def_property_readonly("shape", &DeviceMesh::shape, "The sizes of the mesh dims.")
+      .def_property_readonly("ndim", &DeviceMesh::ndim, "The number of mesh dims.")
+      .def_property_readonly("names", &DeviceMesh::names, "The names of the mesh dims, as a list.")
+      .def_property_readonly(
+          "mesh_dim_names", [](const DeviceMesh& mesh) { return py::tuple(py::cast(mesh.names())); },
+          "The names of the mesh dims, as a tuple.")
+      .def_property_readonly("device_type", &DeviceMesh::device_type, "\"cpu\" or \"cuda\", the device of the blocks.")
+      .def_property_readonly("rank", &DeviceMesh::rank, "The index of this rank in the mesh, row by row.")
       .def(
           "size",
           [](const DeviceMesh& mesh, const std::optional<MeshDim>& dim) {
@@ -85,7 +95,7 @@ void define_mesh(py::module_& m) {
       .def(
           "coordinate",
           [](const DeviceMesh& mesh, const MeshDim& dim) { return mesh.coordinate(number_of(mesh, dim)); },
-          py::arg("mesh_dim"))
+          py::arg("mesh_dim"), "This rank's index along a mesh dim, which has a name or a number.")
       .def("get_coordinate", &coordinates, "This rank's index along every mesh dim.")
       .def(
           "get_rank", [](const DeviceMesh& mesh) { return mesh.root()->rank(); }, "This rank in the whole mesh.")
@@ -97,14 +107,17 @@ void define_mesh(py::module_& m) {
           py::arg("mesh_dim") = py::none(), "This rank's index along a mesh dim; without one, along the only one.")
       .def("get_group", &group_of, py::arg("mesh_dim") = py::none(),
            "The Communicator of the ranks that differ from this one only along a mesh dim.")
-      .def("get_all_groups",
-           [](const DeviceMesh& mesh) {
-             std::vector<CommunicatorPtr> groups;
-             for (int64_t dim = 0; dim < mesh.ndim(); ++dim) groups.push_back(mesh.group(dim).shared_from_this());
-             return groups;
-           })
       .def(
-          "barrier", [](const DeviceMesh& mesh) { mesh.group().barrier(); }, Released())
+          "get_all_groups",
+          [](const DeviceMesh& mesh) {
+            std::vector<CommunicatorPtr> groups;
+            for (int64_t dim = 0; dim < mesh.ndim(); ++dim) groups.push_back(mesh.group(dim).shared_from_this());
+            return groups;
+          },
+          "The Communicator of each mesh dim, as get_group.")
+      .def(
+          "barrier", [](const DeviceMesh& mesh) { mesh.group().barrier(); }, Released(),
+          "Returns when all ranks of the mesh have called it. Collective.")
       .def(
           "__getitem__", [](DeviceMesh& mesh, const std::string& name) { return mesh[name]; }, Released())
       .def(

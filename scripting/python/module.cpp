@@ -152,13 +152,16 @@ py::dict comm_stats(Communicator& world, bool reset) {
 
 void define_communicator(py::module_& m) {
   py::class_<Communicator, CommunicatorPtr>(m, "Communicator", "A group of ranks.")
-      .def_property_readonly("rank", &Communicator::rank)
-      .def_property_readonly("size", &Communicator::size)
-      .def_property_readonly("backend", &Communicator::backend)
+      .def_property_readonly("rank", &Communicator::rank, "The number of this rank in the group, from 0.")
+      .def_property_readonly("size", &Communicator::size, "The number of ranks.")
+      .def_property_readonly("backend", &Communicator::backend,
+                             "The carrier of messages: \"threads\", \"mpi\", \"tcp\", \"nccl\" and so on.")
       .def("barrier", &Communicator::barrier, Released(), "Returns when all ranks have called it. Collective.")
       .def("split", &Communicator::split, py::arg("color"), py::arg("key") = 0, Released(),
            "The group of the ranks that pass the same color, ordered by key, then by rank. Collective.")
-      .def("bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; })
+      .def(
+          "bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; },
+          "The bytes that this rank has sent so far. Not collective.")
       .def("comm_stats", &comm_stats, py::arg("reset") = false,
            "Calls, messages and bytes of this rank so far, by kind and by operator. Not collective.")
       .def("__deepcopy__", [](const py::object& self, const py::dict&) { return self; });
@@ -174,7 +177,7 @@ void define_communicator(py::module_& m) {
       "mpi_world", [] { return make_world("mpi", detect_launch()); }, Released(),
       "The processes of MPI, MPI_COMM_WORLD. Collective. ValueError if the launcher started more processes than MPI "
       "finds.");
-  m.def("self_world", &make_self_communicator, "A world of this process alone.");
+  m.def("self_world", &make_self_communicator, "A world of this process alone. Not collective.");
 }
 
 }  // namespace

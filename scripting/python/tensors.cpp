@@ -63,7 +63,7 @@ std::vector<at::Tensor> map_blocks(const py::function& function, const std::vect
 
 void define_tensors(py::module_& m) {
   using at::Tensor;
-  m.def("is_shard_tensor", &is_shard_tensor, py::arg("tensor"), "Whether a tensor is a ShardTensor.");
+  m.def("is_shard_tensor", &is_shard_tensor, py::arg("tensor"), "Whether a tensor is a ShardTensor. Not collective.");
   m.def(
       "from_local",
       [](const Tensor& local, const MeshPtr& mesh, const Placements& placements) {
@@ -106,13 +106,15 @@ void define_tensors(py::module_& m) {
         return gradient ? to_local(tensor, *gradient) : to_local(tensor);
       },
       py::arg("tensor"), py::arg("grad_placements") = py::none(), Released(),
-      "This rank's block as a plain tensor, without a copy.");
+      "This rank's block as a plain tensor, without a copy. Differentiable. Not collective. TypeError for a plain "
+      "tensor.");
   m.def(
       "placements", [](const Tensor& tensor) { return spec(tensor)->placements(); }, py::arg("tensor"),
-      "The placements of a ShardTensor, one for each dim of its mesh. TypeError for a plain tensor.");
+      "The placements of a ShardTensor, one for each dim of its mesh. Not collective. TypeError for a plain "
+      "tensor.");
   m.def(
       "mesh_of", [](const Tensor& tensor) { return spec(tensor)->mesh(); }, py::arg("tensor"),
-      "The mesh of a ShardTensor. TypeError for a plain tensor.");
+      "The mesh of a ShardTensor. Not collective. TypeError for a plain tensor.");
   m.def("_replace_hooks",
         [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
   m.def("manual_seed", &manual_seed, py::arg("seed"),

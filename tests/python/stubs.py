@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs/tools"))
 import moonhalo
+import reference_python
 from moonhalo import _moonhalo
 
 problems = []
@@ -54,9 +56,6 @@ for name in here & set(stubs):
             if isinstance(members[one], ast.FunctionDef):
                 check(f"{name}.{one}", members[one], getattr(value, one))
 problems += [f"moonhalo.{name} is not there" for name in moonhalo.__all__ if not hasattr(moonhalo, name)]
-for name in moonhalo.__all__:
-    prose = (getattr(moonhalo, name).__doc__ or "").split("\n", 2)  # of pybind11: the signature, nothing, the words
-    if name != "ops" and not ("".join(prose[2:]) if "->" in prose[0] else prose[0]).strip():
-        problems.append(f"moonhalo.{name} has no docstring")
+problems += reference_python.problems(moonhalo)
 print("\n".join(problems) or "all well")
 sys.exit(len(problems) > 0)

@@ -45,7 +45,7 @@ def scatter_tensor(source, mesh, placements, src=0, *, dtype=None, decode=False)
     ShardTensor. Collective over the mesh.
 
     dtype    the dtype of the result, for a dataset
-    decode   apply scale_factor, add_offset and missing values of a dataset"""
+    decode   apply scale_factor, add_offset and missing values of a dataset."""
     if isinstance(source, Selection):
         return _scatter_selection(source, mesh, placements, dtype, decode)
     if dtype is not None or decode:

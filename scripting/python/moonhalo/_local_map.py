@@ -32,10 +32,13 @@ def local_map(
     results. It is meant for code that does not support ShardTensors. The arguments are those of
     torch.distributed.tensor.experimental.local_map.
 
-    out_placements        placements of the result; a tuple with one entry for each tensor of several results; None: it
-    stays a block in_placements         a tuple: for each tensor among the arguments, in their order, the placements
-    that it must have; None: any in_grad_placements    likewise for gradients; by default Partial for a Replicate where
-    results are cut, else those of the input device_mesh           by default that of the first ShardTensor
+    out_placements        placements of the result; a tuple with one entry for each tensor of several results; None:
+                          it stays a block
+    in_placements         a tuple: for each tensor among the arguments, in their order, the placements that it must
+                          have; None: any
+    in_grad_placements    likewise for gradients; by default Partial for a Replicate where results are cut, else those
+                          of the input
+    device_mesh           by default that of the first ShardTensor
     redistribute_inputs   redistribute arguments to in_placements; otherwise other placements are an error
 
     Keyword arguments are passed on unchanged. Differentiable. Collective over the mesh. ValueError for other placements

@@ -334,10 +334,9 @@ def distribute_module(module, device_mesh, partition_fn=None, input_fn=None, out
     """Makes ShardTensors of all parameters and buffers of a module, in place, and returns it. Collective over the mesh.
 
     partition_fn(name, module, mesh)  is called for the module itself (name "") and every module in it, and replaces
-    what it likes by
-                                      ShardTensors; everything else becomes Replicate
+                                      what it likes by ShardTensors; everything else becomes Replicate
     input_fn(module, args, mesh)      before the module's forward: returns other arguments, or None
-    output_fn(module, output, mesh)   after it: returns another result, or None"""
+    output_fn(module, output, mesh)   after it: returns another result, or None."""
     _check("distribute_module", module, device_mesh)
     modules = list(module.named_modules())
     if partition_fn is not None:

@@ -293,7 +293,8 @@ def fully_shard(
 
 
 def replicate(module, *, mesh, input=True, output="shard", bucket_cap_mb=32):
-    """Like fully_shard, with a copy of every parameter on all ranks of `mesh` (DistributedDataParallel)."""
+    """Like fully_shard, with a copy of every parameter on all ranks of `mesh` (DistributedDataParallel).
+    Collective over the mesh."""
     return _make("replicate", module, mesh, input=input, output=output, bucket_cap_mb=bucket_cap_mb)
 
 

@@ -71,7 +71,7 @@ _thread = _threading.local()
 def run_ranks(ranks, fn, *args, threads_per_rank=0):
     """Calls fn(world, *args) on `ranks` ranks, which are threads of this process, and returns when all have ended. An
     error of one rank ends all of them and is raised with its own type. `threads_per_rank`: threads of PyTorch for each
-    (0: cores / ranks)."""
+    (0: cores / ranks). Not collective: one thread calls it."""
 
     def rank(world, *arguments):
         _thread.ranks = world.size
