@@ -2,6 +2,7 @@
 // Tests of a user's own functions. Each must give on blocks what it gives on one plain tensor.
 #include <moonhalo/moonhalo.h>
 #include <moonhalo/testing.h>
+#include <torch/library.h>
 
 namespace {
 
@@ -14,10 +15,22 @@ at::Tensor advect(const at::Tensor& u, const at::Tensor& down, const at::Tensor&
   return u - step * (down * from_above + right * from_left);
 }
 
+// The same as an operator of LibTorch. It is made of LibTorch's operators, so it runs on blocks, and has a gradient.
+TORCH_LIBRARY(example, library) {
+  library.def("advect(Tensor u, Tensor down, Tensor right, float step) -> Tensor", &advect);
+}
+
 at::Tensor field(int64_t seed) { return at::arange(30 * 20, at::kDouble).add(seed).sin().view({30, 20}); }
 
 TEST(Advection, IsTheSameOnBlocks) {
   EXPECT_SAME_AS_PLAIN([](const Tensors& x) { return advect(x[0], x[1], x[2], 0.1); }, {field(1), field(2), field(3)});
+}
+
+TEST(Advection, IsTheSameAsAnOperator) {
+  const auto advect_operator =
+      c10::Dispatcher::singleton().findSchemaOrThrow("example::advect", "").typed<decltype(advect)>();
+  const auto program = [&](const Tensors& x) { return advect_operator.call(x[0], x[1], x[2], 0.1); };
+  EXPECT_SAME_AS_PLAIN(program, {field(1), field(2), field(3)});
 }
 
 // The same on a grid of ranks, on given blocks: one is a single row, and one velocity is a plain tensor.

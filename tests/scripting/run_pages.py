@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the Lua blocks of the pages that run, on one rank and on three (support/run_pages.lua).
+"""Runs the Lua blocks of the pages that run, and examples/small, on one rank and on three (support/run_pages.lua).
 
 run_pages.py PROGRAM [NAME ...]: with names only pages whose path contains one of them."""
 
@@ -24,8 +24,10 @@ def main():
     program, *names = sys.argv[1:]
     program = Path(program).resolve()
     paths = sorted((SOURCE / "docs/guide").glob("*.md")) + [SOURCE / name for name in SINGLE_PAGES]
+    paths += sorted((SOURCE / "examples/small").glob("*.lua"))
     chosen = [path for path in paths if path.exists() and (not names or any(name in path.name for name in names))]
-    without = [path for path in chosen if not any(block[0] == "lua" for block in pages.blocks(path))]
+    read = [path for path in chosen if path.suffix == ".md"]
+    without = [path for path in read if not any(block[0] == "lua" for block in pages.blocks(path))]
     assert chosen and not without, f"pages without Lua: {without}"
     status = 0
     for ranks in (1, 3):

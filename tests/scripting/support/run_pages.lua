@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Runs the Lua blocks of pages. The blocks of a page are one program, with the line numbers of the page. A line that
--- ends in `--> TEXT` compares TEXT with what was printed since the last comparison, `--> on 3 ranks: TEXT` only on as
+-- Runs scripts, and the Lua blocks of pages. The blocks of a page are one program, with the line numbers of the page.
+-- A line that ends in `--> TEXT` compares TEXT with what was printed before it, `--> on 3 ranks: TEXT` only on as
 -- many ranks, `--> on 3 ranks: A / B / C` with the text of each rank. run_pages.py starts it in a folder of its
 -- own. Y10.
 local mh = require "moonhalo"
@@ -21,7 +21,7 @@ end
 
 --- The Lua blocks of a page as one chunk, and how many comparisons it has.
 local function chunk_of(path)
-  local lines, number, inside, count = {}, 0, false, 0
+  local lines, number, inside, count = {}, 0, path:find("%.lua$") ~= nil, 0
   for line in io.lines(path) do
     number = number + 1
     local fence = line:match("^```(%w*)%s*$")
@@ -78,4 +78,4 @@ for _, path in ipairs(arg) do
   mh.barrier()
 end
 if wrong > 0 then mh.fail(("%d differences"):format(wrong)) end
-if mh.rank() == 0 then print(("%d pages, %d comparisons, %d ranks"):format(#arg, count, mh.world_size())) end
+if mh.rank() == 0 then print(("%d programs, %d comparisons, %d ranks"):format(#arg, count, mh.world_size())) end
