@@ -447,7 +447,7 @@ endif()
 # Y10: the Lua blocks of the guide, the questions and other pages that run.
 if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME docs.guide COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/scripting/run_pages.py"
-                                            $<TARGET_FILE:moonhalo_cli>)
+                                            $<TARGET_FILE:moonhalo_cli> "${reference_json}")
   set_tests_properties(docs.guide PROPERTIES LABELS quick PROCESSORS 2 ENVIRONMENT "${test_environment}")
 endif()
 
