@@ -39,7 +39,10 @@ GROUPS = (
         "Ranks that differ",
         r"rank_|random_row|seed_by_rank|exit_one|plain_differs|pairs_of|one_file|print_of|tail_constr|no_ranks",
     ),
-    ("Command line and settings", r"set_|option_|config_|unknown_setting|words_without|print_extra|log_full|device_|too_large"),
+    (
+        "Command line and settings",
+        r"set_|option_|config_|unknown_setting|words_without|print_extra|log_full|device_|too_large",
+    ),
     ("Meshes and placements", r"mesh_|mixed_meshes|shard_range|cut_|plan_|dim_range_cut|safetensors_of"),
     ("Data and files", r"data_|dataset_|batch_f|batch_w|loader_|file_|files_|load_|plain_hdf5|plot_|default_dtype"),
     ("Saving and loading", r"checkpoint_|save_|state_shapes|optimizer_state|load_pt"),
@@ -50,8 +53,11 @@ GROUPS = (
         r"|own_error|sequential|ipairs|self_with|hook|net_to|unknown_field|local_typo",
     ),
     ("Gradients", r"backward_|grad_|in_place|integer_grad|single_tensor"),
-    ("Python's habits", r"python_|def$|elif|elseif|from_|import|for_|hash_|if_colon|is_none|not_|dict_|keyword|power|plus_eq|require_"
-     r"|with_|x_numpy|continue|matmul_sign|string_plus|table_app|assign_in|index_two|index_col|shape_|dot_|size_as|comparison|to_cuda"),
+    (
+        "Python's habits",
+        r"python_|def$|elif|elseif|from_|import|for_|hash_|if_colon|is_none|not_|dict_|keyword|power|plus_eq|require_"
+        r"|with_|x_numpy|continue|matmul_sign|string_plus|table_app|assign_in|index_two|index_col|shape_|dot_|size_as|comparison|to_cuda",
+    ),
     ("Tensors", r".*"),
 )
 

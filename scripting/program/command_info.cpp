@@ -6,7 +6,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -42,12 +44,42 @@ int print_info() {
   return 0;
 }
 
-int save_annotations(const std::string& path) {
+/// Settings of LuaLS for a folder of scripts. The annotations are in a folder of their own, because `require
+/// "moonhalo"` of another Lua would find a moonhalo.lua beside the script.
+constexpr const char* kTypesFolder = ".lua_types";
+constexpr const char* kEditorSettings = R"({
+  "runtime.version": "Lua 5.4",
+  "workspace.library": [".lua_types"],
+  "workspace.checkThirdParty": false
+}
+)";
+
+void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write) {
   std::ofstream file(path);
-  const auto state = new_state();
-  write_annotations(state.get(), file);
+  write(file);
   file.close();
-  if (!file) throw UsageError("info: cannot write '" + path + "'");
+  if (!file) throw UsageError("info: cannot write '" + path.string() + "'");
+}
+
+int save_annotations(const std::string& path) {
+  namespace fs = std::filesystem;
+  const auto state = new_state();
+  const auto annotations = [&](std::ostream& out) { write_annotations(state.get(), out); };
+  if (!fs::is_directory(path)) {
+    write_file(path, annotations);
+    return kDone;
+  }
+  const fs::path types = fs::path(path) / kTypesFolder, settings = fs::path(path) / ".luarc.json";
+  std::error_code failed;
+  fs::create_directories(types, failed);
+  if (failed) throw UsageError("info: cannot make the folder '" + types.string() + "'\n  have  " + failed.message());
+  write_file(types / "moonhalo.lua", annotations);
+  if (fs::exists(settings)) {
+    std::printf("%s exists and stays; LuaLS needs in it  \"workspace.library\": [\"%s\"]\n", settings.c_str(),
+                kTypesFolder);
+    return kDone;
+  }
+  write_file(settings, [](std::ostream& out) { out << kEditorSettings; });
   return kDone;
 }
 
@@ -56,7 +88,9 @@ int save_annotations(const std::string& path) {
 void add_info_command(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("info", "Versions, backends and devices");
   const auto annotations = std::make_shared<std::string>();
-  command->add_option("--annotations", *annotations, "Write a definition file for editors (LuaLS) instead");
+  command->add_option(
+      "--annotations", *annotations,
+      "Write signatures and options for editors (LuaLS) instead: into this file, or, with settings, this folder");
   command->callback([annotations, &action] {
     action = [annotations] { return annotations->empty() ? print_info() : save_annotations(*annotations); };
   });

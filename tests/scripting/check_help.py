@@ -102,6 +102,21 @@ def lint(text):
     assert set(re.findall(r"---@param options\? ([\w.]+)", text)) - {"table"} <= classes
 
 
+def check_folder(folder, text):
+    """A folder gets settings, too, the same as this project has; those that are there stay."""
+    scripts = folder / "scripts"
+    scripts.mkdir()
+    run(["info", "--annotations", str(scripts)])
+    assert (scripts / ".lua_types/moonhalo.lua").read_text(encoding="utf-8") == text
+    settings = scripts / ".luarc.json"
+    ours = Path(__file__).resolve().parents[2] / ".luarc.json"
+    assert settings.read_text(encoding="utf-8") == ours.read_text(encoding="utf-8")
+    assert json.loads(settings.read_text(encoding="utf-8"))["workspace.library"] == [".lua_types"]
+    settings.write_text("{}", encoding="utf-8")
+    has(run(["info", "--annotations", str(scripts)]), "exists and stays", '"workspace.library": [".lua_types"]')
+    assert settings.read_text(encoding="utf-8") == "{}"
+
+
 def check_annotations(folder):
     path = Path(folder) / "moonhalo.lua"
     run(["info", "--annotations", str(path)])
@@ -120,6 +135,7 @@ def check_annotations(folder):
     script = Path(folder) / "parse.lua"
     script.write_text(f"assert(loadfile({str(path)!r}))\nprint('parsed')\n", encoding="utf-8")
     has(run(["run", str(script)]), "parsed")
+    check_folder(Path(folder), text)
     for entry in json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))["entries"]:
         for signature in entry["signatures"]:
             name = signature["name"]

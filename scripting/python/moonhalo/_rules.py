@@ -20,6 +20,7 @@ class TensorSpec:
 
     @property
     def ndim(self):
+        """The number of dims of the tensor."""
         return len(self.shape)
 
 
