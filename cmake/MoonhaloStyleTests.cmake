@@ -8,6 +8,13 @@ if(Python3_Interpreter_FOUND)
   # The versions that formatted the sources (./dev installs them); without them their format is not checked.
   find_program(MOONHALO_CLANG_FORMAT clang-format PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
   find_program(MOONHALO_RUFF ruff PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
+  find_program(MOONHALO_CODESPELL codespell PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" NO_DEFAULT_PATH)
+  if(MOONHALO_CODESPELL)
+    moonhalo_add_test(NAME style.spelling COMMAND "${MOONHALO_CODESPELL}" README.md CONTRIBUTING.md CHANGELOG.md dev
+        docs engine ops io scripting examples configs cmake tests/README.md tests/FEATURES.md
+        WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(style.spelling PROPERTIES LABELS quick)
+  endif()
   set(format_check "")
   if(MOONHALO_CLANG_FORMAT AND MOONHALO_RUFF)
     set(format_check "${MOONHALO_CLANG_FORMAT}" "${PROJECT_BINARY_DIR}/formatted.txt" "${MOONHALO_RUFF}")

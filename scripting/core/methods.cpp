@@ -12,7 +12,7 @@ namespace {
 
 const char kTypesKey = 0;
 
-/// A type's word in messages, and how scripts are wont to call such an object.
+/// A type's word in messages, and the usual name of such an object in scripts.
 struct Words {
   std::string what, name;
 };

@@ -58,6 +58,7 @@ class Tree:
         (folder / "torch/lib/libtorch_cpu.so").touch()
         self.program("clone/.venv/bin/clang-format", "")
         self.program("clone/.venv/bin/ruff", "")
+        self.program("clone/.venv/bin/codespell", "")
         self.program("bin/id", f"echo {uid}")
         self.program("bin/dpkg-query", DPKG_QUERY)
         self.program("bin/cmake", "mkdir -p build/cpu; touch build/cpu/build.ninja")

@@ -64,6 +64,8 @@ ROOT = {
     ".gitattributes",
     ".gitignore",
     "ruff.toml",
+    ".codespellrc",
+    ".luarc.json",
     "CHANGELOG.md",
     "CMakeLists.txt",
     "CMakePresets.json",
