@@ -54,9 +54,23 @@ def sentence(text):
     return text[:1].upper() + text[1:] + ("" if not text or text[-1] in ".!?" else ".")
 
 
+def label(name):
+    """The name of the place of an entry of Lua, for links. Sphinx does not distinguish mh.Replicate and mh.replicate."""
+    return "lua-" + re.sub("[A-Z]", lambda letter: letter[0].lower() + "0", re.sub(r"\W", "-", name))
+
+
+def called_name(span):
+    """The name of an entry that a code span calls: "x:redistribute{mh.Replicate()}" -> "Tensor:redistribute"."""
+    match = reference.NAME.match(span.split("(")[0].split("{")[0].strip())
+    if not match or re.search(r"[^\w.:]", match[0]):
+        return None
+    return reference.parse_signature(match[0] + " -> nothing")["name"]
+
+
 def lua_entry(entry):
     names = ", ".join(signature["name"] for signature in entry.signatures)
-    lines = [f"## {plain(names)}\n", code("\n".join(signature["text"] for signature in entry.signatures))]
+    labels = [f"({label(signature['name'])})=" for signature in entry.signatures]
+    lines = [*labels, f"## {plain(names)}\n", code("\n".join(signature["text"] for signature in entry.signatures))]
     lines.append(plain(entry.description) + "\n")
     if entry.arguments:
         lines.append("| argument | type | meaning |\n|---|---|---|")
@@ -164,6 +178,8 @@ def operator_pages(printed):
 class Site:
     def __init__(self, root, out):
         self.root, self.out, self.written = root, out, set()
+        self.all = reference.read_entries(root)
+        self.entries = {signature["name"] for entry in self.all for signature in entry.signatures}
 
     def write(self, name, text):
         """Files that stay the same keep their time, so that Sphinx reads only the others."""
@@ -198,6 +214,9 @@ class Site:
     def linked(self, path, line, known):
         def link(match):
             span = match[1]
+            name = called_name(span)
+            if name in self.entries and span.count("(") <= 1:
+                return f"[`{span}`](#{label(name)})"
             for name in (span.removeprefix("docs/"), (path.parent / span).as_posix().split("/docs/")[-1]):
                 if name in known and name != "README.md":
                     return f"[`{span}`](/{name})"
@@ -227,9 +246,8 @@ class Site:
         return guide, [name for name in names if not name.startswith("guide/")]
 
     def reference(self, printed_operators, python):
-        entries = reference.read_entries(self.root)
         of = {
-            language: [one for one in entries if getattr(one, "language", "Lua") == language]
+            language: [one for one in self.all if getattr(one, "language", "Lua") == language]
             for language in ("Lua", "C", "Fortran")
         }
         listed = []
