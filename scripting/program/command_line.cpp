@@ -30,6 +30,15 @@ std::vector<std::string> words_of(const CLI::App& app, int argc, char** argv) {
   return words;
 }
 
+/// `--run` and `--resume` may stand before the script, which is then not their value.
+void keep_script(std::vector<std::string>& words) {
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (!std::filesystem::is_regular_file(words[i + 1])) continue;
+    if (words[i] == "--run") words[i] = "--run=" + std::filesystem::path(words[i + 1]).stem().string();
+    if (words[i] == "--resume") words[i] = "--resume=latest";
+  }
+}
+
 int act(int argc, char** argv) {
   CLI::App app("Domain-parallel tensors on LibTorch, scripted from Lua", "moonhalo");
   app.require_subcommand(1);
@@ -45,9 +54,9 @@ int act(int argc, char** argv) {
   Action action;
   std::vector<std::string> after_dashes;
   add_run_command(app, action, after_dashes);
-  for (void (*add)(CLI::App&, Action&) :
-       {add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command, add_env_command,
-        add_plan_command, add_merge_command, add_check_command, add_help_command}) {
+  for (void (*add)(CLI::App&, Action&) : {add_test_command, add_repl_command, add_info_command, add_inspect_command,
+                                          add_ops_command, add_env_command, add_plan_command, add_merge_command,
+                                          add_check_command, add_runs_command, add_sweep_command, add_help_command}) {
     add(app, action);
   }
   std::vector<std::string> words = words_of(app, argc, argv);
@@ -57,6 +66,7 @@ int act(int argc, char** argv) {
     after_dashes.assign(dashes + 1, words.end());
     words.erase(dashes, words.end());
   }
+  if (words.size() > 1 && words.front() == "run") keep_script(words);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
   } catch (const CLI::ParseError& error) {

@@ -81,7 +81,7 @@ local function describe(current, of_ranks)
     ranks = info.world_size, launcher = facts.launcher(info.world_size),
     hosts = of_ranks.hosts, devices = of_ranks.devices, processor = facts.processor(),
     versions = mh._run.versions(), environment = facts.environment(), process = run_folder.process(),
-    settings = run_log.settings, sources = run_log.sources, epoch = 0, step = 0,
+    settings = run_log.settings, sources = run_log.sources, epoch = 0, step = 0, metrics = {},
   }
   mh.files.make_folder(current.folder .. "/source")
   if patch and patch ~= "" and #patch < kMostPatch then write(current, "source/changes.patch", patch) end
@@ -158,6 +158,7 @@ local function take_over(current, of_ranks)
   data.process, data.ranks, data.hosts, data.devices = run_folder.process(), info.world_size, of_ranks.hosts,
       of_ranks.devices
   data.launcher = facts.launcher(info.world_size)
+  data.metrics = data.metrics or {}
   current.lines = files.repair_metrics(current.folder)
   copy_sources(current)
   run_folder.save(current)
@@ -200,6 +201,7 @@ local function write_end(current, status, problem)
   if problem ~= "" then assert(current.output:write(problem, "\n")) end
   assert(current.output:close())
   run_log.close_metrics()
+  run_log.close_events()
   files.write_csv(current.folder)
   copy_sources(current)
   run_folder.save(current)
@@ -224,6 +226,6 @@ function run_folder.finish(status, problem)
   end
 end
 
-run_folder.copy_sources = copy_sources
+run_folder.copy_sources, run_folder.make_unique = copy_sources, make_unique
 
 return run_folder

@@ -4,11 +4,13 @@
 -- what this run adds.
 
 local mh = require "moonhalo"
+local Events = require "moonhalo.internal.event_file"
 
 local info = mh.run_info()
 --- latest: record; run: that of run_folder.lua, nil without one; settings and sources: of the last mh.config.
 local run_log = {latest = nil, run = nil, settings = nil, sources = nil}
-local file, metrics
+local file, metrics, events
+local kCounters = {step = true, epoch = true, seconds = true}
 
 --- Writes strings and flushes.
 local function append(target, path, ...)
@@ -68,6 +70,28 @@ function run_log.open_metrics(run)
   metrics = {file = opened, path = path}
 end
 
+--- Opens an event file in the run folder. `step`: TensorBoard drops what earlier files have from there on.
+function run_log.open_events(run, step)
+  events = Events.new(run.folder .. "/tb")
+  if step then events:restart(step) end
+  local lines = {}
+  for name, value in pairs(run_log.settings or {}) do
+    lines[#lines + 1] = ("    %s = %s"):format(name, mh.json.encode{value}:sub(2, -2))
+  end
+  if #lines > 0 then events:text(step or 0, "settings", table.concat(lines, "\n")) end
+end
+
+--- Adds a picture file of the run to the events.
+function run_log.write_picture(run, tag, path)
+  if not events then run_log.open_events(run) end
+  events:picture(run.step, tag, assert(require("moonhalo.internal.run_facts").read(path)))
+end
+
+function run_log.close_events()
+  if events then events:finish() end
+  events = nil
+end
+
 function run_log.close_metrics()
   local closed, problem = metrics.file:close()
   if not closed then mh.fail("run: the disk refused '" .. metrics.path .. "': " .. problem) end
@@ -88,6 +112,27 @@ function run_log.copy_output(output, path)
   end
 end
 
+--- Notes last, least and greatest value of each number of a record.
+local function note_extremes(extremes, record)
+  for name, value in pairs(record) do
+    if type(value) == "number" and value == value and not kCounters[name] then
+      local one = extremes[name]
+      if one then
+        one.last, one.least, one.greatest = value, math.min(one.least, value), math.max(one.greatest, value)
+      else
+        extremes[name] = {last = value, least = value, greatest = value}
+      end
+    end
+  end
+end
+
+--- The same of all records.
+function run_log.extremes(records)
+  local extremes = {}
+  for _, record in ipairs(records) do note_extremes(extremes, record) end
+  return extremes
+end
+
 --- A record with the step and the seconds since the run began.
 local function write_metrics(run, record)
   local line = {}
@@ -98,6 +143,9 @@ local function write_metrics(run, record)
   end
   append(metrics.file, metrics.path, mh.json.encode(line), "\n")
   run.lines = run.lines + 1
+  note_extremes(run.data.metrics, line)
+  if not events then run_log.open_events(run) end
+  events:scalars(math.tointeger(line.step) or run.lines, record)
 end
 
 --- Appends one line to the log file and to the metrics of the run. Nothing on other ranks, but a warning for numbers

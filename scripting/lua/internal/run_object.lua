@@ -102,6 +102,9 @@ local function mark_lines(self, kept)
     run_log.close_metrics()
     run_files.mark_replaced(self.folder, kept + 1, self._current.lines)
     run_log.open_metrics(self._current)
+    run_log.close_events()
+    run_log.open_events(self._current, self.step + 1)
+    self._current.data.metrics = run_log.extremes(run_files.read_metrics(self.folder))
   end)
 end
 
@@ -304,7 +307,7 @@ function Run:path(name)
 end
 
 --- run:picture(name, list, options = nil) -> string
----   Draws pictures/NAME.png: curves where the elements of the list have y, else maps.
+---   Draws pictures/NAME.png, also for TensorBoard: curves where the elements of the list have y, else maps.
 ---   name        string      without its ending
 ---   list        {table}     series of mh.plot.lines or panels of mh.plot.maps
 ---   options     table?      of that function
@@ -320,6 +323,7 @@ function Run:picture(name, list, options)
   local curves = type(list) == "table" and type(list[1]) == "table" and rawget(list[1], "y") ~= nil
       and rawget(list[1], "data") == nil
   mh.plot[curves and "lines" or "maps"](path, list, options)
+  files.on_first_rank(function() run_log.write_picture(self._current, name, path) end)
   return path
 end
 
