@@ -20,6 +20,7 @@
 #include "moonhalo/engine/model/torch_module_tree.h"
 #include "moonhalo/engine/pipeline/pipeline.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/profile/profiler.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/box_grid.h"
 #include "moonhalo/engine/sharding/mesh.h"

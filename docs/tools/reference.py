@@ -41,6 +41,7 @@ OBJECTS = {
     "canvas": "Canvas",
     "pending": "PendingTensor",
     "metric": "Metric",
+    "profiler": "Profiler",
 }
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"))
 NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?)(?=[({ ]|$)")

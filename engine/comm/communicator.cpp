@@ -15,6 +15,7 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/before_collective.h"
+#include "moonhalo/engine/comm/comm_observer.h"
 #include "moonhalo/engine/comm/message_counts.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/stats_pause.h"
@@ -168,9 +169,75 @@ struct Counting {
   int64_t bytes_sent = 0;
   BeforeCollective before_collective = nullptr;
   int stats_pause = 0;
+  CommObserver* observer = nullptr;
 };
 const RankLocal<Counting> counting;
+
+// A group of this thread: the numbers that its ranks share are made of how it was split from the world.
+struct Group {
+  std::weak_ptr<const Communicator> group;
+  uint64_t number = 1;
+  uint64_t splits = 0;
+};
+const RankLocal<std::map<const Communicator*, Group>> groups;
+
+Group& note_group(const Communicator& group) {
+  auto& known = *groups;
+  const auto found = known.find(&group);
+  if (found != known.end() && !found->second.group.expired()) return found->second;
+  std::erase_if(known, [](const auto& entry) { return entry.second.group.expired(); });
+  return known[&group] = {group.weak_from_this()};
+}
+
+// In 0.618 of 2^64 no two of the first numbers come near each other.
+uint64_t part_number(const Group& whole, int color) {
+  return (whole.number * 31 + whole.splits * 1009 + static_cast<uint64_t>(color) + 2) * 0x9e3779b97f4a7c15ULL;
+}
+
+// One call of a verb, as the observer sees it. Without one it costs a branch.
+class Observed {
+ public:
+  Observed(CommStats::Kind kind, int64_t bytes, const Communicator& group) {
+    Counting& mine = *counting;
+    if (mine.observer == nullptr) [[likely]]
+      return;
+    begin({kind, mine.stats_pause > 0 ? 0 : bytes, note_group(group).number, group.rank(), group.size()});
+  }
+  Observed(int64_t bytes, const Communicator& group, const std::vector<Message>& sends,
+           const std::vector<Message>& receives) {
+    Counting& mine = *counting;
+    if (mine.observer == nullptr) [[likely]]
+      return;
+    begin({CommStats::kExchange, mine.stats_pause > 0 ? 0 : bytes, note_group(group).number, group.rank(), group.size(),
+           parts(sends), parts(receives)});
+  }
+  ~Observed() {
+    if (observer_ != nullptr && observer_ == counting->observer) observer_->end_call(this);
+  }
+  Observed(const Observed&) = delete;
+  Observed& operator=(const Observed&) = delete;
+  CommObserver* observer() const { return observer_; }
+  uint32_t call() const { return call_; }
+
+ private:
+  void begin(const CommObserver::Call& call) {
+    observer_ = counting->observer;
+    call_ = observer_->begin_call(this, call);
+  }
+  static std::vector<CommObserver::Part> parts(const std::vector<Message>& messages) {
+    std::vector<CommObserver::Part> all;
+    for (const Message& message : messages) all.push_back({message.peer, message.nbytes()});
+    return all;
+  }
+
+  CommObserver* observer_ = nullptr;
+  uint32_t call_ = 0;
+};
+
 }  // namespace
+
+CommObserver* set_comm_observer(CommObserver* observer) { return std::exchange(counting->observer, observer); }
+CommObserver* comm_observer() { return counting->observer; }
 
 void set_before_collective(BeforeCollective hook) { counting->before_collective = hook; }
 
@@ -214,7 +281,11 @@ WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Mes
   int64_t bytes = 0;
   for (const Message& message : sends) bytes += message.nbytes();
   count(CommStats::kExchange, static_cast<int64_t>(sends.size()), bytes);
-  return do_exchange(std::move(sends), std::move(receives));
+  const Observed observed(bytes, *this, sends, receives);
+  WorkPtr work = do_exchange(std::move(sends), std::move(receives));
+  if (observed.observer() == nullptr) [[likely]]
+    return work;
+  return observed_work(std::move(work), observed.observer(), observed.call());
 }
 
 void Communicator::exchange(std::vector<Message> sends, std::vector<Message> receives) {
@@ -233,8 +304,9 @@ void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
   if (size_ == 1) return;
   const int64_t n = data.numel();
   const int64_t mine = n / size_ + (rank_ < n % size_ ? 1 : 0);
-  count(CommStats::kAllReduce, messages_of_all_reduce(sum_plan(), rank_, data.nbytes()),
-        (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize()));
+  const int64_t bytes = (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize());
+  count(CommStats::kAllReduce, messages_of_all_reduce(sum_plan(), rank_, data.nbytes()), bytes);
+  const Observed observed(CommStats::kAllReduce, bytes, *this);
   do_all_reduce(data, op);
 }
 
@@ -247,7 +319,9 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   check_elements("all_gather", "out", out, c10::sum_integers(counts));
   check_same_dtype("all_gather", in, out);
   if (size_ == 1) return copy_data(in, out);
-  count(CommStats::kAllGather, rounds_of(size_), static_cast<int64_t>(in.nbytes()) * (size_ - 1));
+  const int64_t bytes = static_cast<int64_t>(in.nbytes()) * (size_ - 1);
+  count(CommStats::kAllGather, rounds_of(size_), bytes);
+  const Observed observed(CommStats::kAllGather, bytes, *this);
   do_all_gather(in, counts, out);
 }
 
@@ -261,8 +335,9 @@ void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, 
   check_same_dtype("reduce_scatter", in, out);
   check_reducible("reduce_scatter", op, in.scalar_type());
   if (size_ == 1) return copy_data(in, out);
-  count(CommStats::kReduceScatter, messages_of_reduce_scatter(sum_plan(), rank_),
-        static_cast<int64_t>(in.nbytes() - out.nbytes()));
+  const auto bytes = static_cast<int64_t>(in.nbytes() - out.nbytes());
+  count(CommStats::kReduceScatter, messages_of_reduce_scatter(sum_plan(), rank_), bytes);
+  const Observed observed(CommStats::kReduceScatter, bytes, *this);
   do_reduce_scatter(in, counts, out, op);
 }
 
@@ -288,7 +363,9 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   int64_t messages = 0;
   for (int r = 0; r < size_; ++r) messages += r != rank_ && send_counts[r] > 0 ? 1 : 0;
   if (goes_in_rounds(size_, largest, in.itemsize())) messages = rounds_of(size_);
-  count(CommStats::kAllToAll, messages, (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize()));
+  const int64_t bytes = (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize());
+  count(CommStats::kAllToAll, messages, bytes);
+  const Observed observed(CommStats::kAllToAll, bytes, *this);
   do_all_to_all(in, send_counts, out, receive_counts, largest);
 }
 
@@ -299,7 +376,9 @@ void Communicator::broadcast(at::Tensor& data, int root) {
                     "\n  have  root ", root, "\n  fix   root is a rank of the group that the call is made on");
   if (size_ == 1) return;
   const int64_t messages = messages_of_broadcast(size_, (rank_ - root + size_) % size_);
-  count(CommStats::kBroadcast, messages, messages * static_cast<int64_t>(data.nbytes()));
+  const int64_t bytes = messages * static_cast<int64_t>(data.nbytes());
+  count(CommStats::kBroadcast, messages, bytes);
+  const Observed observed(CommStats::kBroadcast, bytes, *this);
   do_broadcast(data, root);
 }
 
@@ -307,6 +386,7 @@ void Communicator::barrier() {
   check_alive();
   if (size_ == 1) return;
   count(CommStats::kBarrier, 0, 0);
+  const Observed observed(CommStats::kBarrier, 0, *this);
   do_barrier();
 }
 
@@ -316,6 +396,10 @@ CommunicatorPtr Communicator::split(int color, int key) {
                     "\n  fix   ranks with the same color, 0 or more, become one group");
   if (counting->before_collective && size_ > 1) counting->before_collective();
   CommunicatorPtr part = do_split(color, key);
+  Group& whole = note_group(*this);
+  ++whole.splits;
+  const uint64_t number = part_number(whole, color);
+  note_group(*part).number = number;
   part->set_timeout(timeout_);
   return part;
 }

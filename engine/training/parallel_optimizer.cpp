@@ -6,6 +6,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "moonhalo/engine/model/optimizer_step.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/unit_reducer.h"
 
@@ -82,16 +83,22 @@ void ParallelOptimizer::register_reducer_post_hook(Hook hook) {
 }
 
 at::Tensor ParallelOptimizer::step(const std::function<at::Tensor()>& closure) const {
-  if (!closure) {
-    sync_shard_grad();
-    return optimizer_step(*optimizer_);
-  }
-  return optimizer_step(*optimizer_, [&] {
-    const at::AutoGradMode with_gradients(true);
-    at::Tensor loss = closure();
-    sync_shard_grad();
-    return loss;
-  });
+  const auto carry_out = [&] {
+    const RecordPart part("optimizer", Phase::kOptimizer);
+    if (!closure) {
+      sync_shard_grad();
+      return optimizer_step(*optimizer_);
+    }
+    return optimizer_step(*optimizer_, [&] {
+      const at::AutoGradMode with_gradients(true);
+      at::Tensor loss = closure();
+      sync_shard_grad();
+      return loss;
+    });
+  };
+  at::Tensor loss = carry_out();
+  note_optimizer_step(optimizer_.get());
+  return loss;
 }
 
 void ParallelOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/held_values.h"
 #include "moonhalo/scripting/core/lua_random.h"
@@ -70,6 +71,7 @@ int backward(lua_State* lua) {
   const std::vector<at::Tensor> inputs = tensors_of(options, lua, "inputs");
   check_differentiable("backward", tensor, gradient.defined());
   const BackwardOnThisThread here;
+  const RecordPart part("backward", Phase::kBackward);
   naming("backward", [&] {
     tensor.backward(gradient, options.get_bool("retain_graph", create_graph), create_graph,
                     inputs.empty() ? std::nullopt : std::optional<at::TensorList>(inputs));

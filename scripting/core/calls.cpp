@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/scripting/core/after_calls.h"
 #include "moonhalo/scripting/core/error_place.h"
 #include "moonhalo/scripting/core/errors.h"
@@ -16,6 +17,27 @@ namespace moonhalo::scripting {
 namespace {
 
 thread_local const AfterCalls::Seen* after_calls = nullptr;
+
+thread_local lua_State* state_that_calls = nullptr;
+
+/// For the script's line of operators.
+class NoteState {
+ public:
+  explicit NoteState(lua_State* lua) : noted_(recorders_running()) {
+    if (noted_) [[unlikely]]
+      before_ = std::exchange(state_that_calls, lua);
+  }
+  ~NoteState() {
+    if (noted_) [[unlikely]]
+      state_that_calls = before_;
+  }
+  NoteState(const NoteState&) = delete;
+  NoteState& operator=(const NoteState&) = delete;
+
+ private:
+  const bool noted_;
+  lua_State* before_ = nullptr;
+};
 
 void notify(lua_State* lua) {
   if (after_calls) (*after_calls)(lua);
@@ -61,7 +83,10 @@ std::string script_position(lua_State* lua) {
   return "";
 }
 
+lua_State* recorded_state() { return state_that_calls; }
+
 int run_guarded(lua_State* lua, lua_CFunction fn) {
+  const NoteState note(lua);
   // The message is pushed inside the handler and raised after it, so that the C++ exception is gone
   // by then.
   try {

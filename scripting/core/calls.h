@@ -22,6 +22,10 @@ void call_traced(lua_State* lua, int arguments, int results);
 /// path where that is the file of `source` ("@path", as in lua_Debug).
 std::string with_whole_path(std::string message, const char* source);
 
+/// The state whose guarded function runs on this thread, noted only while a rank records (recorders_running()); null
+/// otherwise.
+lua_State* recorded_state();
+
 /// "script.lua:12: " of the innermost script line that is running, "" when there is none.
 std::string script_position(lua_State* lua);
 

@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/scripting/core/bindings.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
@@ -149,6 +150,49 @@ void push_forward(lua_State* lua) {
   lua_getfield(lua, lua_upvalueindex(1), "forward");
 }
 
+const char kRecordedKey = 0;
+
+/// The module at 1 as an event of a recorder, while its forward runs.
+class RecordModule {
+ public:
+  explicit RecordModule(lua_State* lua) {
+    if (recorders_running()) [[unlikely]]
+      begin(lua);
+  }
+  ~RecordModule() {
+    if (recorded_) [[unlikely]]
+      end();
+  }
+  RecordModule(const RecordModule&) = delete;
+  RecordModule& operator=(const RecordModule&) = delete;
+
+ private:
+  void begin(lua_State* lua) {
+    Recorder* recorder = Recorder::of_this_rank();
+    if (recorder == nullptr) return;
+    const auto name = [lua] {
+      // Kept, so that no other module has its address while the recorder remembers it.
+      push_registry_table(lua, &kRecordedKey);
+      lua_pushvalue(lua, 1);
+      lua_pushboolean(lua, 1);
+      lua_rawset(lua, -3);
+      lua_pop(lua, 1);
+      const std::string path = module_path(lua).value_or("");
+      if (!path.empty()) return path;
+      const bool named = luaL_getmetafield(lua, 1, "__name") == LUA_TSTRING;
+      const std::string class_name = named ? lua_tostring(lua, -1) : "Module";
+      if (named) lua_pop(lua, 1);
+      return class_name;
+    };
+    recorder->begin_module(this, recorder->module_number(lua_topointer(lua, 1), name));
+    recorded_ = true;
+  }
+  void end() {
+    if (Recorder* recorder = Recorder::of_this_rank()) recorder->end(this);
+  }
+  bool recorded_ = false;
+};
+
 /// _framed(fn) -> the same function, in whose tail calls the caller's line is not lost.
 int make_framed(lua_State* lua) {
   luaL_checktype(lua, 1, LUA_TFUNCTION);
@@ -217,6 +261,11 @@ std::string module_place(lua_State* lua) {
 
 std::optional<std::string> module_path(lua_State* lua) { return running_module(lua, 2); }
 
+void forget_recorded_modules(lua_State* lua) {
+  lua_pushnil(lua);
+  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kRecordedKey);
+}
+
 std::string placed_message(lua_State* lua, std::string message) {
   explain(lua, message);
   add_place(lua, message);
@@ -273,6 +322,7 @@ int call_module(lua_State* lua) {
   // The module stays at 1, where push_running_modules finds it; the arguments are moved, so that nothing else keeps
   // them.
   const int arguments = lua_gettop(lua) - 1;
+  const RecordModule record(lua);
   push_forward(lua);
   lua_pushvalue(lua, 1);
   lua_rotate(lua, 2, 2);

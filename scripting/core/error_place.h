@@ -15,6 +15,9 @@ std::string module_place(lua_State* lua);
 /// The path alone: "blocks.0.fc", "" in the module that the script called; nothing outside of modules.
 std::optional<std::string> module_path(lua_State* lua);
 
+/// Lets go of the modules that were kept while a recorder ran.
+void forget_recorded_modules(lua_State* lua);
+
 /// A message handler: gives a string the script's line where it has one of Moonhalo's own Lua files, the running
 /// module, and a remedy for a method that was called with a dot. Strings without a position (`error(text, 0)`) and
 /// other objects stay as they are.

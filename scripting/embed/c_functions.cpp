@@ -16,6 +16,7 @@
 #include <set>
 
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/scripting/embed/c_transport.h"
 #include "moonhalo/scripting/embed/float_environment.h"
 #include "moonhalo/scripting/embed/host_session.h"
@@ -53,6 +54,12 @@ std::string& last_error() {
 }
 thread_local const char* instead_of_text = nullptr;  // where a message could not be made
 thread_local bool error_repeats = false;
+
+/// The ranges of this thread that have begun and not ended.
+std::vector<std::unique_ptr<moonhalo::RecordRange>>& open_ranges() {
+  static thread_local std::vector<std::unique_ptr<moonhalo::RecordRange>> ranges;
+  return ranges;
+}
 
 /// Makes the status that every function returns. `work` gives an Outcome.
 template <class Work>
@@ -366,6 +373,25 @@ mh_status mh_refuse(mh_session* session, const char* call, const char* problem) 
     HostSession& host = checked(session, "mh_refuse");
     if (call == nullptr || problem == nullptr) usage("mh_refuse: no call, or no problem\n  have  a null pointer");
     return host.refuse(call, problem);
+  });
+}
+
+mh_status mh_range_begin(const char* name) {
+  return guarded([&]() -> Outcome {
+    if (name == nullptr) usage("mh_range_begin: no name\n  have  a null pointer\n  fix   give the name of the range");
+    open_ranges().push_back(std::make_unique<moonhalo::RecordRange>(name));
+    return {};
+  });
+}
+
+mh_status mh_range_end(void) {
+  return guarded([&]() -> Outcome {
+    if (open_ranges().empty())
+      usage(
+          "mh_range_end: no range is open on this thread\n  have  an end without a begin\n  fix   call "
+          "mh_range_begin first");
+    open_ranges().pop_back();
+    return {};
   });
 }
 

@@ -2,7 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <tuple>
 
+#include "moonhalo/scripting/bind/profile.h"
 #include "moonhalo/scripting/bind/run.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/script_exit.h"
@@ -28,6 +30,7 @@ void refuse_words(const std::vector<std::string>& words) {
 void run_in_folder(lua_State* lua) {
   try {
     run_script(lua, 0);
+    end_run_profile(lua);
   } catch (const ScriptExit& exit) {
     end_run(lua, exit.status(), exit.status() == 0 ? "" : "os.exit(" + std::to_string(exit.status()) + ")");
     throw;
@@ -37,6 +40,18 @@ void run_in_folder(lua_State* lua) {
     throw;
   }
   end_run(lua, kDone, "");
+}
+
+/// "3:5"
+std::pair<int64_t, int64_t> parse_steps(const std::string& text) {
+  const size_t colon = text.find(':');
+  const std::string first = text.substr(0, colon), last = colon == std::string::npos ? first : text.substr(colon + 1);
+  const auto is_number = [](const std::string& digits) {
+    return !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (!is_number(first) || !is_number(last) || std::stol(first) < 1 || std::stol(last) < std::stol(first))
+    throw CLI::ValidationError("--profile-steps", "'" + text + "' is not of the form FIRST:LAST, such as 3:5");
+  return {std::stol(first), std::stol(last)};
 }
 
 }  // namespace
@@ -70,6 +85,15 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
           ->type_name("[FOLDER]")
           ->expected(0, 1);
   command->add_flag("--quiet", options->quiet, "No progress output");
+  const auto profile = std::make_shared<ProfileRequest>();
+  command->add_flag("--profile{profile}", profile->folder,
+                    "Record where the time goes, for moonhalo profile FOLDER; --profile=FOLDER for another folder");
+  command
+      ->add_option_function<std::string>(
+          "--profile-steps",
+          [profile](const std::string& text) { std::tie(profile->first, profile->last) = parse_steps(text); },
+          "The training steps that --profile records, FIRST:LAST (default: 3:5)")
+      ->needs("--profile");
   const auto words = std::make_shared<std::vector<std::string>>();
   command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
   command->footer(
@@ -77,16 +101,17 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       "or with\n"
       "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
       "signal.\n");
-  command->callback([options, words, named, resumed, &action, &after_dashes] {
-    action = [options, words, named, resumed, &after_dashes] {
+  command->callback([options, words, named, resumed, profile, &action, &after_dashes] {
+    action = [options, words, named, resumed, profile, &after_dashes] {
       refuse_words(*words);
       options->arguments = after_dashes;
       if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
       if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())
         options->run_name = std::filesystem::path(options->script).stem().string();
-      return run_session(*options, [](lua_State* lua) {
+      return run_session(*options, [profile](lua_State* lua) {
         forbid_undefined_globals(lua);
         begin_run(lua);
+        begin_run_profile(lua, *profile);
         run_in_folder(lua);
         warn_of_unread_settings(lua, "--set and --config");
       });

@@ -236,3 +236,19 @@ end
 function remembers_more() mh.host.state.mean = mh.ones{3} end
 
 function counts_more() mh.host.state.mean, mh.host.state.counter = nil, 3 end
+
+local profiler
+function begin_profile()
+  profiler = mh.profiler()
+  profiler:start()
+end
+
+--- Counts the ranges of the solver that the profile shows.
+function ranges_found()
+  profiler:stop()
+  local text, found = profiler:table{rows = 1000}, 0
+  for _, name in ipairs {"(sweep)", "(inner)", "(unseen)"} do
+    if text:find(name, 1, true) then found = found + 1 end
+  end
+  return found
+end

@@ -381,6 +381,18 @@ static void check_finite(const host* h) {
   free(p.memory);
 }
 
+/* Y13: ranges of the solver are in profiles of its script. */
+static void check_ranges(mh_session* session) {
+  double found;
+  EXPECT(mh_range_begin("unseen") == MH_OK && mh_range_end() == MH_OK);
+  EXPECT(mh_call(session, "begin_profile", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_range_begin("sweep") == MH_OK && mh_range_begin("inner") == MH_OK);
+  EXPECT(mh_range_end() == MH_OK && mh_range_end() == MH_OK);
+  EXPECT(mh_call(session, "ranges_found", 0, NULL, 1, &found) == MH_OK && found == 2);
+  EXPECT_ERROR(mh_range_end(), MH_USAGE, "mh_range_end: no range is open on this thread");
+  EXPECT_ERROR(mh_range_begin(NULL), MH_USAGE, "mh_range_begin: no name");
+}
+
 void test_fields(const host* h) {
   mh_session* session = open_session(h, "lr=0.125");
   double out[3];
@@ -389,6 +401,7 @@ void test_fields(const host* h) {
   EXPECT(mh_call(session, "nothing", 0, NULL, 0, NULL) == MH_OK);
   EXPECT(call1(session, "half", 3) == 1.5);
   EXPECT(mh_call(session, "learned", 0, NULL, 3, out) == MH_OK && out[2] == 0.125);
+  check_ranges(session);
   check_layout(h, session, MH_LAST_FASTEST, "c");
   check_layout(h, session, MH_FIRST_FASTEST, "f");
   check_in_place(h, session);

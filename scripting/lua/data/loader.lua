@@ -204,7 +204,7 @@ function Loader:batches(options)
   end
   if resume == false then self.next = 0 end
   local done
-  return function()
+  local function next_batch()
     if done then return nil end
     if not end_of(self, self.next) then
       self.epoch, self.next, done = self.epoch + 1, 0, true
@@ -221,6 +221,7 @@ function Loader:batches(options)
     read_ahead(self)
     return result
   end
+  return function() return mh._record_reading(next_batch) end
 end
 
 --- loader:recut(cut) -> nothing

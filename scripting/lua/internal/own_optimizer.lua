@@ -203,7 +203,7 @@ local function update(self, p, values)
   end
 end
 
-function Optimizer:step(closure)
+local function step(self, closure)
   local loss
   if closure ~= nil then
     if type(closure) ~= "function" then
@@ -222,6 +222,8 @@ function Optimizer:step(closure)
   end)
   return loss
 end
+
+function Optimizer:step(closure) return mh._record_optimizer(step, self, closure) end
 
 for _, method in ipairs {"zero_grad", "sync_shard_grad", "scale_grads", "clip_gnorm", "register_reducer_pre_hook",
     "register_reducer_post_hook"} do

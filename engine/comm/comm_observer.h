@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace moonhalo {
+
+class Work;
+
+/// Is called around what this thread's communicators do in groups of several ranks, for profiles. `owner` identifies a
+/// begin and its end, which come in the order of scopes.
+class CommObserver {
+ public:
+  struct Part {
+    int peer;  ///< of the group
+    int64_t bytes;
+  };
+  struct Call {
+    int verb;                                     ///< a CommStats::Kind
+    int64_t bytes;                                ///< that this rank sends, as CommStats counts them
+    uint64_t group;                               ///< the same number on all its ranks, another one for each group
+    int rank, size;                               ///< of the group
+    std::vector<Part> sends = {}, receives = {};  ///< of an exchange
+  };
+  virtual ~CommObserver() = default;
+  /// A call of a verb begins, or the posting of an exchange. Returns a number for begin_wait.
+  virtual uint32_t begin_call(const void* owner, const Call& call) = 0;
+  /// This rank waits for the exchange `call`.
+  virtual void begin_wait(const void* owner, uint32_t call) = 0;
+  virtual void end_call(const void* owner) = 0;
+};
+
+/// Sets the observer of this thread, null for none, and returns the one before.
+CommObserver* set_comm_observer(CommObserver* observer);
+/// The observer of this thread, or null.
+CommObserver* comm_observer();
+
+/// The same work, whose waits are passed on to `observer` while it is the observer of this thread.
+std::unique_ptr<Work> observed_work(std::unique_ptr<Work> work, CommObserver* observer, uint32_t call);
+
+}  // namespace moonhalo

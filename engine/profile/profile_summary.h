@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/profile/rank_record.h"
+#include "moonhalo/engine/profile/skew.h"
+
+namespace moonhalo {
+
+/// Selects the rows of a table.
+enum class ProfileBy : uint8_t { kOperator, kModule, kLine, kPhase, kRank, kCommunication, kCount };
+/// "operator" | "module" | "line" | "phase" | "rank" | "communication"
+const char* name(ProfileBy by);
+/// Throws ValueError for any other string.
+ProfileBy parse_profile_by(const std::string& text);
+
+/// The records of all ranks, added up. Times are nanoseconds over all ranks and steps.
+struct ProfileSummary {
+  struct Row {
+    std::string name;
+    int64_t calls = 0;
+    int64_t total = 0;    ///< with what was called within
+    int64_t self = 0;     ///< without; the sum over a table is the time of the steps
+    int64_t blocked = 0;  ///< of `self`: in calls of communicators, with what they copy
+    int64_t bytes = 0;    ///< sent, as in CommStats
+  };
+  /// Dispatch: what a call on ShardTensors spends around the same call on its block. Blocked: in calls of
+  /// communicators. Script: outside of operators. Kernels: the rest.
+  enum Share : uint8_t { kKernels, kBlocked, kDispatch, kReading, kScript, kShares };
+  static const char* name(Share share);
+
+  int64_t ranks = 0;
+  std::vector<int64_t> steps;  ///< numbers; 0 where no optimizer stepped
+  int64_t step_time = 0;
+  std::array<int64_t, kShares> shares{};
+  std::array<std::vector<Row>, static_cast<size_t>(ProfileBy::kCount)> tables;
+  std::vector<RankSkew> skew;
+  std::vector<std::string> notes;  ///< what the reader should know, such as that a recorder was full
+
+  const std::vector<Row>& table(ProfileBy by) const { return tables[static_cast<size_t>(by)]; }
+  std::string to_json() const;
+  /// Throws ValueError if `text` is not of to_json(). `where`: the file, for the message.
+  static ProfileSummary from_json(const std::string& text, const std::string& where);
+};
+
+/// Steps that were recorded to their end count; all that there is where no step was.
+ProfileSummary summarize(const std::vector<RankRecord>& ranks);
+
+/// The time of each event without the events within.
+std::vector<int64_t> self_times(const RankRecord& record);
+
+enum class ProfileSort : uint8_t { kSelf, kTotal, kCalls, kName };
+/// "self" | "total" | "calls" | "name". Throws ValueError for any other string.
+ProfileSort parse_profile_sort(const std::string& text);
+
+/// A line about the whole step, notes, and a table with times in milliseconds of a step of one rank.
+std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSort sort = ProfileSort::kSelf,
+                          size_t most_rows = 40);
+/// The same for two profiles, with the difference of their self times, the largest first.
+std::string compare_profiles(const ProfileSummary& before, const ProfileSummary& after, ProfileBy by,
+                             size_t most_rows = 40);
+
+}  // namespace moonhalo

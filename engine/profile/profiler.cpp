@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/profile/profiler.h"
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "moonhalo/engine/profile/gather_records.h"
+
+namespace moonhalo {
+
+Profiler::Profiler(CommunicatorPtr world, Recorder::LineReader read_line, int64_t most_events)
+    : world_(std::move(world)), read_line_(std::move(read_line)), most_events_(most_events) {
+  TORCH_CHECK_VALUE(most_events > 0, "profiler: at most ", most_events, " events\n  have  ", most_events,
+                    "\n  fix   give a number above 0");
+}
+
+Profiler::~Profiler() { drop(); }
+
+void Profiler::drop() {
+  stop_watching();
+  recorder_.reset();
+}
+
+void Profiler::stop_watching() {
+  if (std::exchange(watches_, false)) watch_steps(this, nullptr);
+}
+
+void Profiler::begin(int64_t step) { recorder_ = std::make_unique<Recorder>(step, read_line_, most_events_); }
+
+void Profiler::start() {
+  begin(1);
+  stopped_ = false;
+  watch_steps(this, [this](int64_t ended) { recorder_->next_step(ended + 1); });
+  watches_ = true;
+}
+
+void Profiler::record_steps(int64_t first, int64_t last, std::function<void()> done) {
+  TORCH_CHECK_VALUE(first >= 1 && last >= first, "profile: steps from ", first, " to ", last, "\n  have  steps = {",
+                    first, ", ", last, "}\n  fix   steps count from 1, and the last is not before the first");
+  stopped_ = false;
+  if (first == 1) begin(1);
+  watch_steps(this, [this, first, last, done = std::move(done)](int64_t ended) {
+    if (ended == last) {
+      finish(true);
+      done();
+    } else if (ended + 1 == first) {
+      begin(first);
+    } else if (ended >= first) {
+      recorder_->next_step(ended + 1);
+    }
+  });
+  watches_ = true;
+}
+
+void Profiler::stop() { finish(false); }
+
+void Profiler::finish(bool step_ended) {
+  stop_watching();
+  RankRecord mine;
+  if (recorder_ != nullptr) mine = recorder_->stop(step_ended);
+  recorder_.reset();
+  records_ = gather_records(*world_, std::move(mine));
+  std::string text;
+  if (world_->rank() == 0) text = summarize(records_).to_json();
+  summary_ = ProfileSummary::from_json(broadcast_text(*world_, text), "of rank 0");
+  stopped_ = true;
+}
+
+const ProfileSummary& Profiler::summary() const {
+  TORCH_CHECK(stopped_,
+              "profiler: nothing is recorded yet\n  have  a profiler that was not stopped\n"
+              "  fix   call start, then stop");
+  return summary_;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/profile/profile_summary.h"
+#include "moonhalo/engine/profile/recorder.h"
+
+namespace moonhalo {
+
+/// Shows what the ranks of a world do in their time, by operator, module, script line, phase and rank:
+///
+///     Profiler profiler(world);
+///     profiler.start();
+///     for (int i = 0; i < 3; ++i) train_step();   // each ends with step() of a ParallelOptimizer
+///     profiler.stop();
+///     if (world->rank() == 0) std::cout << profile_table(profiler.summary(), ProfileBy::kModule);
+///
+/// Name modules by InModule and your own ranges by RecordRange (recorder.h).
+class Profiler {
+ public:
+  explicit Profiler(CommunicatorPtr world, Recorder::LineReader read_line = nullptr,
+                    int64_t most_events = Recorder::kMostEvents);
+  /// Drops what is not stopped.
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// Starts to record on this rank. Throws RuntimeError if this rank records already. Not collective.
+  void start();
+  /// Stops, and brings what was recorded together. Where a rank was not started, nothing is there of it. Collective
+  /// over the world.
+  void stop();
+  /// Records the steps from `first` to `last` (watch_steps; the next one is 1), then stops and calls `done`, which is
+  /// within the step() that ends step `last`: collective there. stop() ends this earlier.
+  void record_steps(int64_t first, int64_t last, std::function<void()> done);
+  /// Ends what is under way, and keeps nothing of it. Not collective.
+  void drop();
+  bool running() const { return recorder_ != nullptr; }
+  /// True from stop() on.
+  bool stopped() const { return stopped_; }
+
+  /// The sums over all ranks, the same on all. Throws RuntimeError before stop().
+  const ProfileSummary& summary() const;
+  /// The records of all ranks on rank 0; empty on the others.
+  const std::vector<RankRecord>& records() const { return records_; }
+  Communicator& world() const { return *world_; }
+
+ private:
+  void begin(int64_t step);
+  void stop_watching();
+  void finish(bool step_ended);
+
+  CommunicatorPtr world_;
+  Recorder::LineReader read_line_;
+  int64_t most_events_;
+  std::unique_ptr<Recorder> recorder_;
+  bool watches_ = false, stopped_ = false;
+  std::vector<RankRecord> records_;
+  ProfileSummary summary_;
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moonhalo {
+
+/// kCollective: a call of a verb; kMessages: the posting of an exchange; kWait: the wait for one.
+enum class EventKind : uint8_t { kStep, kModule, kOperator, kBackward, kRange, kPart, kCollective, kMessages, kWait };
+/// The part of a step that an event belongs to: kScript outside of operators, modules and the parts below.
+enum class Phase : uint8_t { kScript, kForward, kBackward, kOptimizer, kReading, kPhases };
+const char* name(Phase phase);
+
+/// One event of a rank. Times are nanoseconds of the rank's monotonic clock; names, modules and lines are positions in
+/// the lists of RankRecord. Events nest: each is within its parent.
+struct ProfileEvent {
+  int64_t begin = 0, end = 0;
+  /// For backward functions: the event that made them; for calls of verbs: bytes sent; for waits: the event of the
+  /// exchange; else -1.
+  int64_t value = -1;
+  uint32_t name = 0;
+  uint32_t parent = kNoEvent;
+  uint16_t module = 0, line = 0;
+  uint16_t step = 0;
+  EventKind kind = EventKind::kStep;
+  Phase phase = Phase::kScript;
+
+  static constexpr uint32_t kNoEvent = UINT32_MAX;
+  int64_t duration() const { return end - begin; }
+};
+static_assert(sizeof(ProfileEvent) == 40);
+
+/// The record of one rank. Entry 0 of `modules` and `lines` stands for none.
+struct RankRecord {
+  struct Module {
+    std::string name;     ///< "blocks.0.fc", of an outermost one its class
+    uint16_t parent = 0;  ///< that called it, 0 for none
+  };
+  /// A call of a verb. Ranks that make the same call have the same `group`, `tag` and `verb` (CommStats::Kind).
+  struct CommCall {
+    uint32_t event = 0, verb = 0;
+    int32_t rank = 0, size = 0;  ///< of the group
+    uint64_t group = 0, tag = 0;
+  };
+  /// A message of an exchange, which is `calls[call]`.
+  struct CommMessage {
+    uint32_t call = 0;
+    int32_t peer = 0;  ///< of the group
+    int64_t bytes = 0;
+    int64_t sent = 0;  ///< 1, or 0: received
+  };
+  std::vector<ProfileEvent> events;
+  std::vector<CommCall> calls;
+  std::vector<CommMessage> messages;
+  std::vector<std::string> names, lines = {""};
+  std::vector<Module> modules = {Module{}};
+  int64_t clock_offset = 0;  ///< to be added to times for those of rank 0
+  bool full = false;         ///< the recorder stopped before the end, at its largest number of events
+  uint16_t last_step = 0;    ///< the last step that was recorded to its end; 0: none
+
+  /// All of it as bytes, for another rank, and back. Throws ValueError if the bytes are damaged.
+  std::string to_bytes() const;
+  static RankRecord from_bytes(const std::string& bytes);
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/comm/comm_observer.h"
+#include "moonhalo/engine/profile/rank_record.h"
+
+namespace moonhalo {
+
+namespace detail {
+extern std::atomic<int> running_recorders;
+}
+/// True while any rank of this process records: what hooks ask first, one load and one branch.
+inline bool recorders_running() { return detail::running_recorders.load(std::memory_order_relaxed) != 0; }
+
+/// Records what this rank's thread does: from LibTorch's RecordFunction operators, those that they call, and backward
+/// functions; from communicators calls and waits; and modules, ranges and steps that hooks report. At most one runs at
+/// a time in a rank. It keeps at most `most_events` events, then it stops and marks the record as full.
+class Recorder : private CommObserver {
+ public:
+  static constexpr int64_t kMostEvents = 1000000;
+  /// Returns the script's line that runs now, as a number that note_line gave, 0 for none. Called when an operator is
+  /// called from outside of operators.
+  using LineReader = std::function<uint16_t(Recorder&)>;
+
+  /// Starts. Throws RuntimeError if this rank records already. `step`: the number of the step that begins.
+  explicit Recorder(int64_t step, LineReader read_line = nullptr, int64_t most_events = kMostEvents);
+  /// Stops, if stop() was not called.
+  ~Recorder() override;
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  /// The recorder that runs in this rank, or null.
+  static Recorder* of_this_rank();
+
+  /// Ends the step under way and begins step `step`. What is open goes on in it.
+  void next_step(int64_t step);
+  /// Stops and returns what was recorded. `step_ended`: the step under way ends here.
+  RankRecord stop(bool step_ended = false);
+
+  /// Begins an event and ends it. `owner` identifies the pair: an end without its begin is ignored, so a recorder may
+  /// start and stop within what it records.
+  void begin_range(const void* owner, EventKind kind, std::string_view name, Phase phase = Phase::kScript);
+  void begin_module(const void* owner, uint16_t module);
+  void begin_operator(const at::RecordFunction& call);
+  void end(const void* owner);
+
+  /// The number of the module `key` when it is called by the module under way. `name` is asked once.
+  uint16_t module_number(const void* key, const std::function<std::string()>& name);
+  uint16_t module_number(const std::string& name);
+  uint16_t note_line(const std::string& line);
+
+ private:
+  // Something open, and what was current before it.
+  struct Open {
+    uint32_t event;
+    const void* owner;
+    uint16_t module, line;
+    Phase phase;
+    bool in_operator;
+  };
+  uint32_t begin_call(const void* owner, const Call& call) override;
+  void begin_wait(const void* owner, uint32_t call) override;
+  void end_call(const void* owner) override { end(owner); }
+  ProfileEvent* begin(const void* owner, EventKind kind, uint32_t name);
+  uint16_t current_line();
+  uint32_t name_number(const char* text, bool lives_on);
+  uint16_t add_module(std::string name);
+  void close_all(int64_t now);
+
+  RankRecord record_;
+  std::vector<Open> open_;
+  LineReader read_line_;
+  size_t most_events_;
+  at::CallbackHandle callback_ = 0;
+  bool running_ = true;
+  // These belong to the event that begins next.
+  uint16_t module_ = 0, line_ = 0, step_ = 0;
+  Phase phase_ = Phase::kScript;
+  bool in_operator_ = false;
+  std::unordered_map<std::string, uint32_t> names_;
+  std::unordered_map<const void*, uint32_t> operator_names_;  // by the address of a name that lives on
+  std::unordered_map<std::string, uint16_t> lines_;
+  std::vector<std::unordered_map<const void*, uint16_t>> modules_by_key_;  // by the calling module
+  std::vector<std::unordered_map<std::string, uint16_t>> modules_by_name_;
+  // The event that made a graph node, by autograd's number of it less the first one seen in the step.
+  std::vector<uint32_t> made_node_;
+  int64_t first_node_ = -1;
+};
+
+/// Records a range of this thread while it lives, under `name`: what happens within is shown below it. Costs a load
+/// and a branch while nothing records.
+class RecordRange {
+ public:
+  explicit RecordRange(std::string_view name) : RecordRange(EventKind::kRange, name, Phase::kScript) {}
+  ~RecordRange() {
+    if (recorded_) [[unlikely]]
+      end();
+  }
+  RecordRange(const RecordRange&) = delete;
+  RecordRange& operator=(const RecordRange&) = delete;
+
+ protected:
+  RecordRange(EventKind kind, std::string_view name, Phase phase) {
+    if (recorders_running()) [[unlikely]]
+      begin(kind, name, phase);
+  }
+
+ private:
+  void begin(EventKind kind, std::string_view name, Phase phase);
+  void end();
+  bool recorded_ = false;
+};
+
+/// A part of a training step: backward, optimizer, reading.
+class RecordPart : public RecordRange {
+ public:
+  RecordPart(std::string_view name, Phase phase) : RecordRange(EventKind::kPart, name, phase) {}
+};
+
+/// Says for this thread, while it lives, which module of a model runs: `name` is its path, "blocks.0.fc".
+class InModule {
+ public:
+  explicit InModule(const std::string& name) {
+    if (recorders_running()) [[unlikely]]
+      begin(name);
+  }
+  ~InModule() {
+    if (recorded_) [[unlikely]]
+      end();
+  }
+  InModule(const InModule&) = delete;
+  InModule& operator=(const InModule&) = delete;
+
+ private:
+  void begin(const std::string& name);
+  void end();
+  bool recorded_ = false;
+};
+
+/// Counts the training steps of this rank from now on: the calls of step() of the optimizer that steps first. `seen`
+/// gets the number of each step that has ended, from 1. There is one for each `owner`; null removes it.
+void watch_steps(const void* owner, std::function<void(int64_t)> seen);
+/// Called by optimizers at the end of step().
+void note_optimizer_step(const void* optimizer);
+
+}  // namespace moonhalo

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/io/formats/profile_files.h"
+
+#include <c10/util/Exception.h>
+
+#include <filesystem>
+
+#include "moonhalo/engine/profile/gather_records.h"
+#include "moonhalo/engine/profile/trace.h"
+#include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/codecs/gzip.h"
+
+namespace moonhalo::io {
+namespace {
+
+constexpr const char* kSummaryFile = "profile.json";
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  NewFile file("profile", path.string());
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+std::string all_tables(const ProfileSummary& summary) {
+  std::string text;
+  for (size_t by = 0; by < summary.tables.size(); ++by)
+    text += (by > 0 ? "\n" : "") + profile_table(summary, static_cast<ProfileBy>(by));
+  return text;
+}
+
+void write_files(const Profiler& profiler, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "profile: cannot make the folder \"", folder, "\"\n  have  ",
+                    error ? error.message() : "a file of that name", "\n  fix   give another folder");
+  const std::filesystem::path path = folder;
+  write_file(path / kSummaryFile, profiler.summary().to_json());
+  write_file(path / "table.txt", all_tables(profiler.summary()));
+  write_file(path / "trace.json.gz", gzip(chrome_trace(profiler.records())));
+  write_file(path / "flame.txt", flame_stacks(profiler.records()));
+  write_file(path / "skew.txt", skew_text(profiler.summary().skew, std::ssize(profiler.summary().steps)));
+}
+
+}  // namespace
+
+void save_profile(const Profiler& profiler, const std::string& folder) {
+  profiler.summary();
+  std::string problem;
+  if (profiler.world().rank() == 0) {
+    try {
+      write_files(profiler, folder);
+    } catch (const c10::Error& error) {
+      problem = error.what_without_backtrace();
+    }
+  }
+  problem = broadcast_text(profiler.world(), problem);
+  TORCH_CHECK_VALUE(problem.empty(), problem);
+}
+
+ProfileSummary read_profile(const std::string& folder) {
+  const std::string path = (std::filesystem::path(folder) / kSummaryFile).string();
+  return ProfileSummary::from_json(read_file("profile", path), path);
+}
+
+}  // namespace moonhalo::io

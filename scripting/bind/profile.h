@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <lua.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace moonhalo::scripting {
+
+/// The options of `moonhalo run --profile`.
+struct ProfileRequest {
+  std::string folder;  ///< empty: nothing
+  int64_t first = 3, last = 5;
+};
+
+/// Does what mh.profile does. Not collective unless it ends another one.
+void begin_run_profile(lua_State* lua, const ProfileRequest& request);
+/// At the end of a script: saves a profile whose last step was not reached, and warns where no step of it was.
+/// Collective if a profile was requested.
+void end_run_profile(lua_State* lua);
+
+}  // namespace moonhalo::scripting

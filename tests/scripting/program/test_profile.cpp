@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// moonhalo run --profile, mh.profile and moonhalo profile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <libdeflate.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "moonhalo/scripting/program/session.h"
+#include "tests/scripting/run_program.h"
+#include "tests/support/chrome_trace.h"
+#include "tests/support/folder.h"
+
+namespace moonhalo::scripting::test_profile {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kTraining = R"(
+local mh = require "moonhalo"
+local net = mh.nn.Sequential(mh.nn.Linear(3, 3), mh.nn.Tanh())
+local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+for step = 1, tonumber(arg[1]) do
+  net(mh.ones{2, 3}):sum():backward()
+  opt:step()
+end
+print("done")
+)";
+
+std::string gunzip(const std::string& bytes) {
+  struct Free {
+    void operator()(libdeflate_decompressor* one) const { libdeflate_free_decompressor(one); }
+  };
+  const std::unique_ptr<libdeflate_decompressor, Free> decompressor(libdeflate_alloc_decompressor());
+  std::string text(1 << 24, ' ');
+  size_t size = 0;
+  EXPECT_EQ(libdeflate_gzip_decompress(decompressor.get(), bytes.data(), bytes.size(), text.data(), text.size(), &size),
+            LIBDEFLATE_SUCCESS);
+  text.resize(size);
+  return text;
+}
+
+class ProfileOfARun : public ::testing::Test {
+ protected:
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+  std::string read(const std::string& name) const {
+    std::ostringstream text;
+    text << std::ifstream(folder_ / name).rdbuf();
+    return text.str();
+  }
+  moonhalo::testing::Folder folder_;
+};
+
+TEST_F(ProfileOfARun, Y13_IsWrittenAndShown) {
+  const std::string script = write("train.lua", kTraining), out = folder_ / "where";
+
+  const Result trained = run({"run", script, "--ranks", "2", "--profile=" + out, "--profile-steps", "2:3", "--", "5"});
+  EXPECT_EQ(trained.status, kDone) << trained.err;
+  EXPECT_EQ(trained.out, "done\ndone\n");
+  EXPECT_THAT(trained.err, AllOf(HasSubstr("profile in " + out + ": step "), HasSubstr("(2 steps, 2 ranks)")));
+  EXPECT_THAT(read("where/table.txt"), AllOf(HasSubstr("\noperator "), HasSubstr("\nrank 1 ")));
+  EXPECT_THAT(read("where/skew.txt"), AllOf(HasSubstr("rank 0  late "), HasSubstr("rank 1  late ")));
+
+  const moonhalo::testing::ChromeTrace trace =
+      moonhalo::testing::load_chrome_trace(gunzip(read("where/trace.json.gz")));
+  EXPECT_EQ(trace.problems, "");
+  EXPECT_EQ(trace.processes, 2u);
+  EXPECT_THAT(trace.names, ::testing::Contains("aten::tanh"));
+  EXPECT_THAT(read("where/flame.txt"), ContainsRegex("rank 1;step;[^\n]*Sequential[^\n]* [0-9]+\n"));
+
+  const Result shown = run({"profile", out});
+  EXPECT_EQ(shown.status, kDone) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(ContainsRegex("\nmodule +calls"), ContainsRegex("\nSequential +1.0 ")));
+  const Result by_line = run({"profile", out, "--by", "line", "--sort", "name"});
+  EXPECT_THAT(by_line.out, AllOf(HasSubstr(script + ":6 "), HasSubstr(script + ":7 ")));
+  const Result compared = run({"profile", out, "--by", "operator", "--compare", out});
+  EXPECT_THAT(compared.out, AllOf(HasSubstr("before: step"), HasSubstr("0.0 %")));
+}
+
+TEST_F(ProfileOfARun, Y13_ThatEndsEarlyIsSavedOrSaysWhyNot) {
+  const std::string script = write("train.lua", kTraining), out = folder_ / "where";
+
+  const Result early = run({"run", script, "--profile=" + out, "--", "3"});
+  EXPECT_THAT(early.err, HasSubstr("(1 step, 1 rank)"));  // step 3 of 3 to 5
+  const Result none = run({"run", script, "--profile=" + out + "2", "--", "1"});
+  EXPECT_EQ(none.status, kDone);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("the run ended before step 3"), HasSubstr("--profile-steps 1:3")));
+  EXPECT_FALSE(std::filesystem::exists(out + "2"));
+  const std::string without = write("without.lua", "local mh = require 'moonhalo'\nmh.ones{3}:sum()");
+  const Result whole = run({"run", without, "--profile=" + out + "3", "--profile-steps", "1:2"});
+  EXPECT_THAT(whole.err, HasSubstr("(1 step, 1 rank)"));  // all of it
+}
+
+TEST_F(ProfileOfARun, Y13_OfAScriptReplacesThatOfTheCommandLine) {
+  const std::string out = folder_ / "of the script";
+  const std::string script =
+      write("train.lua", "require('moonhalo').profile{steps = {1, 1}, folder = '" + out + "'}\n" + kTraining);
+
+  const Result trained = run({"run", script, "--profile=" + (folder_ / "other"), "--quiet", "--", "2"});
+
+  EXPECT_EQ(trained.err, "");
+  EXPECT_TRUE(std::filesystem::exists(out + "/profile.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+}
+
+TEST_F(ProfileOfARun, Y13_MistakesHaveARemedy) {
+  const std::string script = write("train.lua", kTraining), file = write("file", "x");
+  for (const char* steps : {"5:3", "0:2", "a", "3:", ":4", "3:4:5"}) {
+    const Result wrong = run({"run", script, "--profile", "--profile-steps", steps, "--", "1"});
+    EXPECT_EQ(wrong.status, kWrongUsage) << steps;
+    EXPECT_THAT(wrong.err, HasSubstr("is not of the form FIRST:LAST")) << steps;
+  }
+  EXPECT_EQ(run({"run", script, "--profile-steps", "1:2", "--", "1"}).status, kWrongUsage);
+  const Result no_folder = run({"run", script, "--ranks", "2", "--profile=" + file, "--", "5"});
+  EXPECT_EQ(no_folder.status, kScriptFailed);
+  EXPECT_THAT(no_folder.err, AllOf(HasSubstr("cannot make the folder"), HasSubstr("ranks 0-1: ")));
+  const Result no_profile = run({"profile", folder_.path().string()});
+  EXPECT_EQ(no_profile.status, kScriptFailed);
+  EXPECT_THAT(no_profile.err, HasSubstr("profile.json"));
+  write("profile.json", "{\"format\": 99}");
+  EXPECT_THAT(run({"profile", folder_.path().string()}).err, HasSubstr("of another version"));
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting::test_profile
