@@ -5,6 +5,7 @@
 run_pages.py PROGRAM REFERENCE [NAME ...]: with names only pages whose path contains one of them."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,26 @@ import pages
 
 SCRIPT = SOURCE / "tests/scripting/support/run_pages.lua"
 SINGLE_PAGES = ("docs/faq.md", "docs/from_dtensor.md")
+
+
+# In blocks, code spans and indented lines: moonhalo COMMAND options.
+COMMAND = re.compile(r"(?<![\w-])moonhalo (run|test|repl|info|inspect|ops|env|merge|check|help)\b([^#`\n]*)")
+
+
+def wrong_options(program, paths):
+    """Lines of pages with options that the program does not have."""
+    texts, wrong = {}, []
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for command, words in COMMAND.findall(line):
+                for option in re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0]):
+                    if command not in texts:
+                        ended = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=True)
+                        texts[command] = ended.stdout
+                    if not re.search(rf"(?<![\w-]){option}(?![\w-])", texts[command]):
+                        wrong.append(f"{path.relative_to(SOURCE)}:{number}: moonhalo {command} has no option {option}")
+    assert len(texts) > 3, "the pages show no command lines"
+    return wrong
 
 
 def main():
@@ -40,6 +61,10 @@ def main():
         command = [program, "run", SOURCE / "tests/scripting/support/check_page_names.lua", "--", *others]
         environment["MOONHALO_REFERENCE"] = str(reference)
         status |= subprocess.run(command, env=environment, check=False).returncode
+        shown = [path for path in others if path.name != "errors.md"] + sorted((SOURCE / "docs/guide").glob("*.md"))
+        wrong = wrong_options(program, shown)
+        print("\n".join(wrong) if wrong else "options of command lines exist")
+        status |= bool(wrong)
     sys.exit(status != 0)
 
 
