@@ -5,6 +5,8 @@
 #include <ATen/Functions.h>
 #include <sys/mman.h>
 
+#include "moonhalo/engine/base/fake_key.h"
+
 namespace moonhalo {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr size_t kLargeBytes = size_t{4} << 20;
 }  // namespace
 
 at::Tensor empty_block(at::IntArrayRef shape, const at::TensorOptions& options) {
-  if (!options.device().is_cpu()) return at::empty(shape, options);
+  if (!options.device().is_cpu() || makes_fakes()) return at::empty(shape, options);
   // Does what at::empty comes to, without a way through the dispatcher.
   at::Tensor block = at::detail::empty_cpu(shape, options);
   if (block.nbytes() < kLargeBytes) return block;

@@ -11,6 +11,7 @@
 #include <map>
 #include <numeric>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
@@ -54,7 +55,8 @@ void check_same_dtype(const char* verb, const at::Tensor& in, const at::Tensor& 
 // Raw bytes where possible: autograd has no business here, and `in` may be `out`.
 void copy_data(const at::Tensor& from, const at::Tensor& to) {
   if (from.numel() == 0 || from.const_data_ptr() == to.const_data_ptr()) return;
-  if (from.device().is_cpu() && to.device().is_cpu() && from.is_contiguous() && to.is_contiguous()) {
+  const bool computed = !is_fake(from) && !is_fake(to);
+  if (computed && from.device().is_cpu() && to.device().is_cpu() && from.is_contiguous() && to.is_contiguous()) {
     std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
     return;
   }

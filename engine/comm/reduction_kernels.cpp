@@ -14,6 +14,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/comm/sum_tree.h"
 
 namespace moonhalo {
@@ -319,6 +320,9 @@ void reduce_tensors(ReduceOp op, const std::vector<at::Tensor>& sources, at::Ten
   for (const at::Tensor& source : sources) {
     TORCH_INTERNAL_ASSERT(source.sizes() == out.sizes() && source.scalar_type() == out.scalar_type(),
                           "reduce_tensors of ", source.sizes(), " into ", out.sizes());
+  }
+  for (const at::Tensor& source : sources) {
+    if (is_fake(source)) return void(out.copy_(source));
   }
   const int64_t ndim = out.dim();
   std::vector<int64_t> order(ndim);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
@@ -207,7 +208,7 @@ bool compares_values() { return *compares; }
 
 bool has_values(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
-         !is_deferred(tensor) && tensor.has_storage();
+         !is_deferred(tensor) && !is_fake(tensor) && tensor.has_storage();
 }
 
 int64_t checksum(const at::Tensor& tensor) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <mutex>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
@@ -79,6 +80,7 @@ ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
 void register_fill_kernel(c10::DeviceType type, FillKernel kernel) { kernels()[static_cast<size_t>(type)] = kernel; }
 
 void ElementRandom::fill(const at::Tensor& block, const ShardSpec& spec, const Distribution& distribution) const {
+  if (is_fake(block)) return;
   const FillKernel kernel = kernels()[static_cast<size_t>(block.device().type())];
   if (kernel != nullptr && block.dim() <= random_fill::kMostDims) {
     if (block.numel() == 0) return;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/box.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
@@ -198,7 +199,7 @@ bool can_stream(const at::Tensor& region) {
   constexpr int64_t kLeast = int64_t{1} << 20, kRow = 1024;
   return region.is_cpu() && static_cast<int64_t>(region.nbytes()) >= kLeast && region.dim() > 0 &&
          region.stride(-1) == 1 && region.size(-1) * static_cast<int64_t>(region.element_size()) >= kRow &&
-         !region.is_conj() && !region.is_neg();
+         !region.is_conj() && !region.is_neg() && !is_fake(region);
 }
 
 void pack(at::Tensor flat, const at::Tensor& region, bool later) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -289,7 +290,7 @@ namespace {
 
 void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                   const at::Tensor& logsumexp, const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
-  if (logsumexp.numel() == 0) return;
+  if (logsumexp.numel() == 0 || is_fake(query)) return;
   const at::Tensor q = features_adjacent(query), k = features_adjacent(key), v = features_adjacent(value);
   Problem p = problem_of(q, k, v, call);
   p.output = neighborhood_strided(output, call.spatial, 1);
@@ -363,6 +364,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
   const at::Tensor grad_query = empty_block(query.sizes(), query.options()),
                    grad_key = empty_block(key.sizes(), key.options()),
                    grad_value = empty_block(value.sizes(), value.options());
+  if (is_fake(query)) return {grad_query, grad_key, grad_value};
   Problem p = problem_of(q, k, v, call);
   set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
   p.grad_key = neighborhood_strided(grad_key, call.spatial, 1);
@@ -422,7 +424,7 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
   }
   p.grad_key = neighborhood_strided(grad_key_, call.spatial, 1);
   p.grad_value = neighborhood_strided(grad_value_, call.spatial, 1);
-  run_backward(p, kernels, key_sums_, value_sums_);
+  if (!is_fake(query)) run_backward(p, kernels, key_sums_, value_sums_);
 }
 
 // The kernels of devices write whole sums.
@@ -443,7 +445,7 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodGradients::finish() {
     return {at::zeros_like(key_, {}, at::MemoryFormat::Contiguous),
             at::zeros_like(value_, {}, at::MemoryFormat::Contiguous)};
   }
-  if (key_sums_.defined()) store_sums(problem_, kernels_for(set_, key_.scalar_type()));
+  if (key_sums_.defined() && !is_fake(key_)) store_sums(problem_, kernels_for(set_, key_.scalar_type()));
   return {std::move(grad_key_), std::move(grad_value_)};
 }
 

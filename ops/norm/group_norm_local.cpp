@@ -6,6 +6,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/ops/support/kernels/rows.h"
 
@@ -41,10 +42,15 @@ class RowsOfChannels {
     const auto& kernels = rows::kernels<T>();
     const T* from = x.const_data_ptr<T>();
     std::vector<double> mean(samples_ * channels_), m2(samples_ * channels_);
-    each([&](int64_t row, int64_t n, int64_t c) {
-      kernels.moments(from + row, points_, mean[n * channels_ + c], m2[n * channels_ + c]);
-    });
+    if (!is_fake(x))
+      each([&](int64_t row, int64_t n, int64_t c) {
+        kernels.moments(from + row, points_, mean[n * channels_ + c], m2[n * channels_ + c]);
+      });
     const at::Tensor moments = group_moments(mean, m2);  // [2, n, groups]: mean and variance
+    if (is_fake(x)) {
+      const std::vector<int64_t> shape{samples_, shape_.groups};
+      return {at::empty_like(x), x.new_empty(shape), x.new_empty(shape)};
+    }
     Normalized result{at::empty_like(x), moments[0].to(x.scalar_type()),
                       moments[1].add_(eps).rsqrt_().to(x.scalar_type())};
     const T *means = result.mean.const_data_ptr<T>(), *rstds = result.rstd.const_data_ptr<T>();
@@ -66,14 +72,16 @@ class RowsOfChannels {
     const T *means = mean.const_data_ptr<T>(), *rstds = rstd.const_data_ptr<T>();
     const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
     std::vector<double> sums(samples_ * channels_), products(samples_ * channels_);  // of grad, and of grad x^
-    each([&](int64_t row, int64_t n, int64_t c) {
-      const int64_t at = n * channels_ + c, group = n * shape_.groups + owned_.group(c);
-      kernels.products(g + row, from + row, means[group], points_, sums[at], products[at]);
-      products[at] *= rstds[group];
-    });
+    const bool computed = !is_fake(x) && !is_fake(grad);
+    if (computed)
+      each([&](int64_t row, int64_t n, int64_t c) {
+        const int64_t at = n * channels_ + c, group = n * shape_.groups + owned_.group(c);
+        kernels.products(g + row, from + row, means[group], points_, sums[at], products[at]);
+        products[at] *= rstds[group];
+      });
     GroupGradients result;
-    if (required[1]) result.weight = over_samples(products, x.options());
-    if (required[2]) result.bias = over_samples(sums, x.options());
+    if (required[1]) result.weight = computed ? over_samples(products, x.options()) : x.new_empty({channels_});
+    if (required[2]) result.bias = computed ? over_samples(sums, x.options()) : x.new_empty({channels_});
     if (!required[0]) return result;
     at::Tensor of_groups = at::zeros({2, samples_, shape_.groups}, at::kDouble);
     add_to_groups(of_groups.mutable_data_ptr<double>(),
@@ -82,7 +90,8 @@ class RowsOfChannels {
                   [&](int64_t at, int64_t c) { return weights ? products[at] * weights[c] : products[at]; });
     of_groups = shape_.ranks.all_reduce(of_groups).div_(shape_.count);
     const double *first = of_groups.const_data_ptr<double>(), *second = first + samples_ * shape_.groups;
-    result.input = at::empty_like(x);
+    result.input = at::empty_like(is_fake(grad) ? grad : x);
+    if (!computed) return result;
     T* to = result.input.mutable_data_ptr<T>();
     each([&](int64_t row, int64_t n, int64_t c) {
       const int64_t group = n * shape_.groups + owned_.group(c);

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 
 namespace moonhalo {
@@ -221,6 +222,9 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
   const int64_t batch = query.size(0), queries = query.size(1), features = query.size(2), count = points.size(1),
                 most = distances_.size(2);
   if (batch * queries == 0 || count == 0) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_fake(query) && !is_fake(points),
+                              "neighbors: the search needs the points, which are not computed\n  have  fake tensors",
+                              "\n  fix   give points that are not results of the model");
   const bool divided = features <= kMostFeatures && queries >= kFewQueries;
   AT_DISPATCH_FLOATING_TYPES(query.scalar_type(), "neighbors", [&] {
     using T = scalar_t;

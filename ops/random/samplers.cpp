@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/ops/random/fill.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -88,7 +89,8 @@ template <typename Value>
 at::Tensor sampled(const ElementRandom& random, const ShardSpec& spec, const at::Tensor& parameter,
                    const Value& value) {
   const at::Tensor given = parameter.to(at::kCPU, at::kDouble).contiguous();
-  const at::Tensor block = at::empty(given.sizes(), at::kDouble);
+  const at::Tensor block = given.new_empty(given.sizes());
+  if (is_fake(given)) return block;
   const double* from = given.const_data_ptr<double>();
   double* to = block.mutable_data_ptr<double>();
   const OwnedElements owned(spec);
@@ -134,9 +136,11 @@ std::optional<Plan> plan_binomial(const OpCall& call) {
     const at::Tensor counts = count.to(at::kCPU, at::kDouble).expand(result->local_shape()).contiguous();
     const double* chance = chances.const_data_ptr<double>();
     const double* many = counts.const_data_ptr<double>();
+    const ElementRandom random(generator_of(call, at_generator));
+    if (is_fake(chances) || is_fake(counts))
+      return call.give((is_fake(count) ? count : p).new_empty(result->local_shape(), count.options()));
     const at::Tensor block = at::empty(result->local_shape(), at::kDouble);
     double* to = block.mutable_data_ptr<double>();
-    const ElementRandom random(generator_of(call, at_generator));
     const OwnedElements owned(*result);
     owned.visit(0, owned.count(), [&](int64_t position, uint64_t index) {
       Draws draws = random.draws(index);
@@ -228,10 +232,10 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
     const at::Tensor weights = self.to(at::kCPU, at::kDouble).reshape({-1, self.size(-1)}).contiguous();
     check_values(holds(weights.ge(0).logical_and(weights.isfinite())) && holds(weights.sum(1).gt(0)), "multinomial",
                  "probabilities are negative, not finite, or all zero in a row");
-    const at::Tensor block = at::empty({weights.size(0), result->local_shape().back()}, at::kLong);
+    const at::Tensor block = weights.new_empty({weights.size(0), result->local_shape().back()}, at::kLong);
     const int64_t first_row = spec->ndim() == 2 ? spec->offsets()[0] : 0;
-    (replacement ? sample_with_replacement : sample_without)(ElementRandom(generator_of(call, at_generator)), weights,
-                                                             first_row, block);
+    const ElementRandom random(generator_of(call, at_generator));
+    if (!is_fake(weights)) (replacement ? sample_with_replacement : sample_without)(random, weights, first_row, block);
     call.give(block.reshape(result->local_shape()).to(self.device()));
   };
   return plan;

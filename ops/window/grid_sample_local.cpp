@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -263,7 +264,8 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given, const st
   std::vector<int64_t> shape = input.sizes().slice(0, 2).vec();
   const at::IntArrayRef space = grid.sizes().slice(1, grid.dim() - 2);
   shape.insert(shape.end(), space.begin(), space.end());
-  at::Tensor result = at::zeros(shape, input.options());
+  at::Tensor result = input.new_zeros(shape);
+  if (is_fake(input) || is_fake(grid)) return result;
   const int64_t channels = shape[1], points = c10::multiply_integers(space), dims = grid.size(-1);
   AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "grid_sample", [&] {
     const Part<scalar_t> part(sampler, input.sizes(), begin);
@@ -288,8 +290,9 @@ std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, 
                                                         RequiredSamples required) {
   const at::Tensor grid = given_grid.contiguous(), grad = given_grad.contiguous(),
                    input = required[1] ? given.contiguous() : at::Tensor();
-  at::Tensor for_input = required[0] ? at::zeros(part_shape, grad.options()) : at::Tensor(),
-             for_grid = required[1] ? at::zeros(grid.sizes(), grid.options()) : at::Tensor();
+  at::Tensor for_input = required[0] ? grad.new_zeros(part_shape) : at::Tensor(),
+             for_grid = required[1] ? grid.new_zeros(grid.sizes()) : at::Tensor();
+  if (is_fake(grad) || is_fake(grid)) return {for_input, for_grid};
   const int64_t channels = grad.size(1), dims = grid.size(-1), batch = grid.size(0);
   const int64_t points = c10::multiply_integers(grid.sizes().slice(1, dims));
   AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "grid_sample", [&] {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/device_constant.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
@@ -53,6 +54,7 @@ class Dim {
     taps_ = mode == Interpolation::kCubic ? 4 : mode == Interpolation::kLinear ? 2 : 1;
     if (taps_ > 1) return;
     // The choice of the nearest row hangs on rounding: ask LibTorch, in the precision it will use.
+    const ComputedValues all_rows;
     const auto precision = dtype == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor ramp = at::arange(in, at::TensorOptions().dtype(precision)).view({1, 1, in});
     const at::Tensor rows = mode == Interpolation::kNearest ? at::upsample_nearest1d(ramp, {out}, factor)
@@ -196,7 +198,8 @@ struct RowTaps {
     const std::vector<T> numbers(weights.begin(), weights.end());
     const rows::Taps<T> given{rows.data(), numbers.data(), outputs(), taps};
     const int64_t inner = c10::multiply_integers(x.sizes().slice(dim + 1));
-    at::Tensor result = at::empty(resized(x, outputs()), x.options());
+    at::Tensor result = x.new_empty(resized(x, outputs()));
+    if (is_fake(x)) return result;
     const T* from = x.const_data_ptr<T>();
     T* to = result.mutable_data_ptr<T>();
     each_slab(x, outputs() * inner, [&](int64_t i) {
@@ -209,7 +212,8 @@ struct RowTaps {
     const std::vector<T> numbers(weights.begin(), weights.end());
     const rows::Taps<T> given{rows.data(), numbers.data(), outputs(), taps};
     const int64_t inner = c10::multiply_integers(grad.sizes().slice(dim + 1));
-    at::Tensor result = at::empty(resized(grad, extended), grad.options());
+    at::Tensor result = grad.new_empty(resized(grad, extended));
+    if (is_fake(grad)) return result;
     const T* from = grad.const_data_ptr<T>();
     T* to = result.mutable_data_ptr<T>();
     each_slab(grad, outputs() * inner, [&](int64_t i) {

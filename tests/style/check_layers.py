@@ -22,7 +22,7 @@ LAYERS = {
         "tensor",
         "profile",
         "dispatch",
-        "random",
+        "forecast random",
         "deferred launch",
         "model",
         "imported pipeline training",

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/fake_tensor.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/fill.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/forecast/window_memory.h"
+
+namespace moonhalo {
+namespace {
+
+const RankLocal<std::optional<int64_t>> assumed_count;
+
+c10::Storage make_storage(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  if (bytes > static_cast<size_t>(kSmallFakeBytes)) {
+    c10::Allocator* allocator = &window_allocator();
+    return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator->allocate(bytes),
+                                                 allocator, /*resizable=*/true);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard plain(kFakeKey);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor ones = at::detail::empty_strided_cpu(sizes, strides, dtype);
+  if (ones.numel() > 0) ones.fill_(1);
+  return ones.storage();
+}
+
+}  // namespace
+
+at::Tensor make_fake(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+  at::Tensor fake = at::detail::make_tensor<c10::TensorImpl>(make_storage(sizes, strides, dtype),
+                                                             c10::DispatchKeySet({c10::DispatchKey::CPU, kFakeKey}),
+                                                             c10::scalarTypeToTypeMeta(dtype));
+  fake.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return fake;
+}
+
+at::Tensor make_fake(at::IntArrayRef sizes, at::ScalarType dtype) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
+  return make_fake(sizes, strides, dtype);
+}
+
+at::Tensor fake_like(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided && tensor.device().is_cpu(),
+                    "fake_like: only dense tensors of the CPU can be fake\n  have  ", tensor.layout(), " on ",
+                    tensor.device());
+  return make_fake(tensor.sizes(), tensor.strides(), tensor.scalar_type()).requires_grad_(tensor.requires_grad());
+}
+
+void check_computed(const at::Tensor& tensor, const std::string& what) {
+  TORCH_CHECK(!is_fake(tensor), what, " has no values, because it was not computed\n  have  a fake tensor ",
+              shape_string(tensor.sizes()), "\n  fix   write files in a run that computes");
+}
+
+FakeResults::FakeResults() : before_(c10::impl::tls_is_dispatch_key_included(kFakeKey)) {
+  c10::impl::tls_set_dispatch_key_included(kFakeKey, true);
+}
+
+FakeResults::~FakeResults() { c10::impl::tls_set_dispatch_key_included(kFakeKey, before_); }
+
+AssumedCount::AssumedCount(int64_t count) : outer_(*assumed_count) {
+  TORCH_CHECK_VALUE(count >= 0, "AssumedCount: a count is at least 0\n  have  ", count);
+  *assumed_count = count;
+}
+
+AssumedCount::~AssumedCount() { *assumed_count = outer_; }
+
+std::optional<int64_t> AssumedCount::current() { return *assumed_count; }
+
+}  // namespace moonhalo

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/shape_rules.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace moonhalo {
+namespace {
+
+// An entry of a list that may have one number for all dims.
+int64_t entry(const std::vector<int64_t>& list, size_t i) { return list.size() == 1 ? list[0] : list.at(i); }
+
+// As LibTorch's kernels of the CPU choose it: channels last where the input or the weight is, but not for float64.
+at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& weight) {
+  if (input.scalar_type() == at::kDouble || weight.scalar_type() == at::kDouble) return at::MemoryFormat::Contiguous;
+  const auto last = input.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+  return input.suggest_memory_format() == last || weight.suggest_memory_format() == last ? last
+                                                                                         : at::MemoryFormat::Contiguous;
+}
+
+// oneDNN copies inputs with many channels into blocks of them, except for kernels of one point.
+bool in_blocks_of_channels(const at::Tensor& x, const at::Tensor& w, at::MemoryFormat format) {
+  constexpr int64_t kLeast = 8;
+  return x.dim() > 3 && x.scalar_type() != at::kDouble && format == at::MemoryFormat::Contiguous &&
+         x.size(1) >= kLeast && w.size(0) >= kLeast && c10::multiply_integers(w.sizes().slice(2)) > 1;
+}
+
+void convolution(ShapeCall& call) {
+  const at::Tensor &x = call.tensor(0), &w = call.tensor(1);
+  const auto stride = call.ints(3), padding = call.ints(4), dilation = call.ints(5), extra = call.ints(7);
+  const bool transposed = call.value(6).toBool();
+  std::vector<int64_t> sizes{x.size(0), transposed ? w.size(1) * call.value(8).toInt() : w.size(0)};
+  for (size_t i = 0; i + 2 < static_cast<size_t>(x.dim()); ++i) {
+    const int64_t rows = x.sizes()[2 + i], reach = (w.sizes()[2 + i] - 1) * entry(dilation, i);
+    const int64_t pads = 2 * entry(padding, i);
+    sizes.push_back(transposed ? (rows - 1) * entry(stride, i) - pads + reach + entry(extra, i) + 1
+                               : (rows + pads - reach - 1) / entry(stride, i) + 1);
+    TORCH_CHECK(sizes.back() >= 0, "convolution: the kernel is larger than the input");
+  }
+  const at::MemoryFormat format = convolution_format(x, w);
+  if (!transposed && in_blocks_of_channels(x, w, format))
+    call.use_work_space(static_cast<int64_t>(x.nbytes() + w.nbytes()));
+  call.give(sizes, x.scalar_type(), format);
+}
+
+void convolution_backward(ShapeCall& call) {
+  const at::Tensor &grad = call.tensor(0), &x = call.tensor(1), &w = call.tensor(2);
+  const auto mask = call.value(10).toBoolList();
+  const at::MemoryFormat format = convolution_format(x, w);
+  if (!call.value(7).toBool() && in_blocks_of_channels(x, w, format))
+    call.use_work_space(static_cast<int64_t>(x.nbytes() + grad.nbytes()));
+  const auto give = [&](bool wanted, const at::Tensor& like) {
+    wanted ? call.give(like.sizes(), like.scalar_type(), format) : call.give(at::Tensor());
+  };
+  give(mask[0], x);
+  give(mask[1], w);
+  mask[2] ? call.give({grad.size(1)}, w.scalar_type()) : call.give(at::Tensor());
+}
+
+// [N, heads, rows, channels], in memory [N, rows, heads, channels].
+at::Tensor heads_inside(const at::Tensor& query, int64_t channels) {
+  return at::Tensor(
+             at::detail::empty_meta({query.size(0), query.size(2), query.size(1), channels}, query.scalar_type()))
+      .transpose(1, 2);
+}
+
+void flash_attention(ShapeCall& call) {
+  const at::Tensor& query = call.tensor(0);
+  call.give(at::empty_like(query));
+  const std::vector<int64_t> sums{query.size(0), query.size(2), query.size(1)};
+  call.give(at::Tensor(at::detail::empty_meta(sums, at::toOpMathType(query.scalar_type()))).transpose(1, 2));
+}
+
+void flash_attention_backward(ShapeCall& call) {
+  for (size_t i = 1; i <= 3; ++i) call.give(heads_inside(call.tensor(i), call.tensor(i).size(3)));
+}
+
+at::ScalarType statistics_dtype(const at::Tensor& x, const c10::IValue& weight) {
+  const bool mixed =
+      weight.isTensor() && weight.toTensor().defined() && weight.toTensor().scalar_type() != x.scalar_type();
+  return mixed ? at::kFloat : x.scalar_type();
+}
+
+void group_norm(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  const int64_t samples = call.value(3).toInt(), groups = call.value(6).toInt();
+  call.give(x.sizes(), x.scalar_type(), x.suggest_memory_format());
+  for (int i = 0; i < 2; ++i) call.give({samples, groups}, statistics_dtype(x, call.value(1)));
+}
+
+void group_norm_backward(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(1);
+  const auto mask = call.value(9).toBoolList();
+  mask[0] ? call.give(x.sizes(), x.scalar_type(), x.suggest_memory_format()) : call.give(at::Tensor());
+  const at::Tensor per_channel = at::detail::empty_meta({call.value(6).toInt()}, x.scalar_type());
+  for (const size_t i : {size_t{1}, size_t{2}}) call.give_like(per_channel, mask[i]);
+}
+
+void layer_norm(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  std::vector<int64_t> outer = x.sizes().vec();
+  std::fill(outer.end() - static_cast<int64_t>(call.ints(1).size()), outer.end(), 1);
+  call.give_like(x);
+  for (int i = 0; i < 2; ++i) call.give(outer, statistics_dtype(x, call.value(2)));
+}
+
+void layer_norm_backward(ShapeCall& call) {
+  const auto mask = call.value(7).toBoolList();
+  call.give_like(call.tensor(1), mask[0]);
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    const c10::IValue& parameter = call.value(4 + i);
+    const bool wanted = mask[i] && parameter.isTensor() && parameter.toTensor().defined();
+    wanted ? call.give_like(parameter.toTensor()) : call.give(at::Tensor());
+  }
+}
+
+// Rows of outputs along one dim.
+int64_t window_rows(int64_t rows, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil) {
+  const int64_t last = rows + 2 * padding - dilation * (kernel - 1) - 1;
+  const int64_t outputs = (last + (ceil ? stride - 1 : 0)) / stride + 1;
+  return ceil && (outputs - 1) * stride >= rows + padding ? outputs - 1 : outputs;
+}
+
+struct WindowArguments {
+  std::vector<int64_t> kernel, stride, padding, dilation;
+};
+
+// `channels` of the result, or those of the input if 0.
+void give_windows(ShapeCall& call, const WindowArguments& given, int64_t channels, bool ceil, at::ScalarType dtype) {
+  const at::Tensor& x = call.tensor(0);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const size_t dims = given.kernel.size(), first = sizes.size() - dims;
+  if (channels > 0) sizes[first - 1] = channels;
+  for (size_t i = 0; i < dims; ++i) {
+    const int64_t stride = given.stride.empty() ? given.kernel[i] : entry(given.stride, i);
+    sizes[first + i] =
+        window_rows(sizes[first + i], given.kernel[i], stride, entry(given.padding, i), entry(given.dilation, i), ceil);
+  }
+  call.give(sizes, dtype, x.suggest_memory_format());
+}
+
+void max_pool3d(ShapeCall& call) {
+  std::vector<int64_t> kernel = call.ints(1);
+  kernel.resize(3, kernel[0]);
+  const WindowArguments given{kernel, call.ints(2), call.ints(3), call.ints(4)};
+  give_windows(call, given, 0, call.value(5).toBool(), call.tensor(0).scalar_type());
+  give_windows(call, given, 0, call.value(5).toBool(), at::kLong);
+}
+
+void slow_convolution(ShapeCall& call) {
+  const WindowArguments given{call.ints(2), call.ints(4), call.ints(5),
+                              call.size() > 6 && call.value(6).isIntList() ? call.ints(6) : std::vector<int64_t>{1}};
+  give_windows(call, given, call.tensor(1).size(0), false, call.tensor(0).scalar_type());
+}
+
+void slow_transposed_convolution(ShapeCall& call) {
+  const at::Tensor &x = call.tensor(0), &w = call.tensor(1);
+  const auto kernel = call.ints(2), stride = call.ints(4), padding = call.ints(5), extra = call.ints(6),
+             dilation = call.ints(7);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const size_t first = sizes.size() - kernel.size();
+  sizes[first - 1] = w.size(1);
+  for (size_t i = 0; i < kernel.size(); ++i)
+    sizes[first + i] = (sizes[first + i] - 1) * entry(stride, i) - 2 * entry(padding, i) +
+                       (kernel[i] - 1) * entry(dilation, i) + entry(extra, i) + 1;
+  call.give(sizes, x.scalar_type());
+}
+
+void adaptive_pool(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  std::vector<int64_t> sizes = x.sizes().vec(), outputs = call.ints(1);
+  const size_t dims = call.value(1).toIntVector().size();
+  for (size_t i = 0; i < dims; ++i) sizes[sizes.size() - dims + i] = outputs[i];
+  call.give(sizes, x.scalar_type(), x.suggest_memory_format());
+}
+
+void batch_norm(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  const int64_t statistics = call.value(5).toBool() ? x.size(1) : 0;
+  call.give(at::empty_like(x));
+  for (int i = 0; i < 2; ++i) call.give({statistics}, statistics_dtype(x, call.value(1)));
+}
+
+void batch_norm_backward(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(1);
+  const auto mask = call.value(9).toBoolList();
+  call.give(mask[0] ? at::empty_like(x) : at::Tensor());
+  for (const size_t i : {size_t{1}, size_t{2}})
+    mask[i] ? call.give({x.size(1)}, statistics_dtype(x, call.value(2))) : call.give(at::Tensor());
+}
+
+void batch_norm_statistics(ShapeCall& call) {
+  for (int i = 0; i < 2; ++i) call.give({call.tensor(0).size(1)}, call.tensor(0).scalar_type());
+}
+
+void grid_sampler(ShapeCall& call) {
+  std::vector<int64_t> sizes = call.tensor(0).sizes().slice(0, 2).vec();
+  for (int64_t d = 1; d + 1 < call.tensor(1).dim(); ++d) sizes.push_back(call.tensor(1).size(d));
+  call.give(sizes, call.tensor(0).scalar_type());
+}
+
+void grid_sampler_backward(ShapeCall& call) {
+  call.give_like(call.tensor(1), call.value(6).toBoolList()[0]);
+  call.give(at::empty_like(call.tensor(2)));
+}
+
+void loss_2d(ShapeCall& call) {
+  const at::Tensor &x = call.tensor(0), &target = call.tensor(1);
+  constexpr int64_t kNone = 0;
+  call.value(3).toInt() == kNone ? call.give(target.sizes(), x.scalar_type()) : call.give({}, x.scalar_type());
+  call.give({}, x.scalar_type());
+}
+
+// Losses of [N, classes] with one number a row.
+void margin_loss(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  const bool mean = call.value(call.size() - 1).toInt() != 0;
+  mean || x.dim() < 2 ? call.give({}, x.scalar_type()) : call.give({x.size(0)}, x.scalar_type());
+}
+
+void multilabel_margin_loss(ShapeCall& call) {
+  margin_loss(call);
+  call.give(call.tensor(1).sizes(), call.tensor(0).scalar_type());
+}
+
+void loss_elementwise(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  for (size_t i = 2; i < call.size(); ++i) {
+    if (call.value(i).isInt())
+      return call.value(i).toInt() == 0 ? call.give(at::empty_like(x)) : call.give({}, x.scalar_type());
+  }
+}
+
+void max_unpool(ShapeCall& call) {
+  std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
+  const std::vector<int64_t> outputs = call.ints(2);
+  std::copy(outputs.begin(), outputs.end(), sizes.end() - static_cast<int64_t>(outputs.size()));
+  call.give(sizes, call.tensor(0).scalar_type(), call.tensor(0).suggest_memory_format());
+}
+
+void reflection_pad2d(ShapeCall& call) {
+  std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
+  const std::vector<int64_t> pads = call.ints(1);
+  for (size_t i = 0; 2 * i < pads.size(); ++i) sizes[sizes.size() - 1 - i] += pads[2 * i] + pads[2 * i + 1];
+  call.give(sizes, call.tensor(0).scalar_type(), call.tensor(0).suggest_memory_format());
+}
+
+// im2col(self, kernel, dilation, padding, stride)
+void windows_as_columns(ShapeCall& call) {
+  std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
+  const auto kernel = call.ints(1), dilation = call.ints(2), padding = call.ints(3), stride = call.ints(4);
+  int64_t windows = 1;
+  for (size_t i = 0; i < 2; ++i)
+    windows *= window_rows(sizes[sizes.size() - 2 + i], kernel[i], stride[i], padding[i], dilation[i], false);
+  sizes.pop_back();
+  sizes.back() = windows;
+  sizes[sizes.size() - 2] *= kernel[0] * kernel[1];
+  call.give(sizes, call.tensor(0).scalar_type());
+}
+
+// col2im(self, output_size, kernel, ...)
+void columns_as_windows(ShapeCall& call) {
+  std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
+  const auto outputs = call.ints(1), kernel = call.ints(2);
+  sizes[sizes.size() - 2] /= kernel[0] * kernel[1];
+  sizes.back() = outputs[0];
+  sizes.push_back(outputs[1]);
+  call.give(sizes, call.tensor(0).scalar_type());
+}
+
+void weight_norm(ShapeCall& call) {
+  call.give(at::empty_like(call.tensor(0)));
+  call.give(at::empty_like(call.tensor(1)));
+}
+
+}  // namespace
+
+const ShapeRules& layer_shape_rules() {
+  static const ShapeRules rules = {
+      {"aten::convolution", convolution},
+      {"aten::_convolution", convolution},
+      {"aten::convolution_overrideable", convolution},
+      {"aten::convolution_backward", convolution_backward},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},
+      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
+      {"aten::native_group_norm", group_norm},
+      {"aten::native_group_norm_backward", group_norm_backward},
+      {"aten::native_layer_norm", layer_norm},
+      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::batch_norm_update_stats", batch_norm_statistics},
+      {"aten::_slow_conv2d_forward", slow_convolution},
+      {"aten::slow_conv3d_forward", slow_convolution},
+      {"aten::slow_conv_dilated2d", slow_convolution},
+      {"aten::slow_conv_dilated3d", slow_convolution},
+      {"aten::slow_conv_transpose3d", slow_transposed_convolution},
+      {"aten::max_pool3d_with_indices", max_pool3d},
+      {"aten::_adaptive_avg_pool2d", adaptive_pool},
+      {"aten::adaptive_avg_pool2d", adaptive_pool},
+      {"aten::_adaptive_avg_pool3d", adaptive_pool},
+      {"aten::adaptive_avg_pool3d", adaptive_pool},
+      {"aten::max_unpool2d", max_unpool},
+      {"aten::max_unpool3d", max_unpool},
+      {"aten::reflection_pad2d", reflection_pad2d},
+      {"aten::im2col", windows_as_columns},
+      {"aten::col2im", columns_as_windows},
+      {"aten::grid_sampler_2d", grid_sampler},
+      {"aten::grid_sampler_3d", grid_sampler},
+      {"aten::grid_sampler_2d_backward", grid_sampler_backward},
+      {"aten::grid_sampler_3d_backward", grid_sampler_backward},
+      {"aten::nll_loss2d_forward", loss_2d},
+      {"aten::multi_margin_loss", margin_loss},
+      {"aten::multilabel_margin_loss_forward", multilabel_margin_loss},
+      {"aten::huber_loss", loss_elementwise},
+      {"aten::binary_cross_entropy", loss_elementwise},
+      {"aten::_weight_norm_interface", weight_norm},
+  };
+  return rules;
+}
+
+}  // namespace moonhalo
