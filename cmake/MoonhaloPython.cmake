@@ -27,7 +27,8 @@ file(GLOB python_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/scripting/pyth
 add_library(moonhalo_python MODULE ${python_sources})
 moonhalo_unite(moonhalo_python)
 target_include_directories(moonhalo_python SYSTEM PRIVATE "${python_include}")
-target_link_libraries(moonhalo_python PRIVATE moonhalo "${MOONHALO_TORCH_DIR}/lib/libtorch_python.so")
+target_link_libraries(moonhalo_python PRIVATE moonhalo PkgConfig::MOONHALO_LUA
+                                              "${MOONHALO_TORCH_DIR}/lib/libtorch_python.so")
 target_compile_definitions(moonhalo_python PRIVATE TORCH_API_INCLUDE_EXTENSION_H)
 # Beside the library where a wheel has put both.
 set_target_properties(

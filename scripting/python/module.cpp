@@ -199,4 +199,5 @@ PYBIND11_MODULE(_moonhalo, m) {
   define_training(m);
   define_files(m);
   define_rules(m);
+  define_lua_objects(m);
 }

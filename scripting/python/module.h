@@ -45,5 +45,6 @@ void define_settings(py::module_& m);
 void define_training(py::module_& m);
 void define_files(py::module_& m);
 void define_rules(py::module_& m);
+void define_lua_objects(py::module_& m);
 
 }  // namespace moonhalo::python

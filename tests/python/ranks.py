@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
+import data
 import files
 import front
 import hooks
@@ -217,6 +218,7 @@ def rank(world, folder):
     loops.rank(mesh, expect)
     transforms.rank(world, mesh, expect)
     files.rank(world, mesh, expect, Path(folder))
+    data.rank(world, mesh, expect, Path(folder))
     world.barrier()
 
 

@@ -16,6 +16,7 @@ operator on one. See docs/python.md."""
 
 import torch as _torch  # first: its libraries are those that Moonhalo works with
 
+from . import data
 from ._moonhalo import (
     CheckpointSaving,
     CommError,
@@ -88,6 +89,7 @@ __all__ = [
     "TensorSpec",
     "clip_grad_norm_",
     "constant",
+    "data",
     "distribute_module",
     "distribute_tensor",
     "finish_grad_sync",

@@ -5,7 +5,7 @@ import json as _json
 
 import torch as _torch
 
-from ._moonhalo import Selection, _load_checkpoint, _save_checkpoint, _scatter_selection
+from ._moonhalo import Selection, _LuaObject, _load_checkpoint, _save_checkpoint, _scatter_selection
 from ._moonhalo import scatter_tensor as _scatter_plain
 
 # ---- Selections ------------------------------------------------------------------------------------------------------
@@ -139,10 +139,12 @@ def _entries_of(who, state):
             yield name, one, [(key, value.detach()) for key, value in one.items()]
         elif isinstance(one, _torch.optim.Optimizer):
             yield name, one, modules
+        elif isinstance(one, _LuaObject) and hasattr(one, "load_state_dict"):
+            yield name, one, _json.dumps(one.state_dict())
         else:
             raise TypeError(
                 f"{who}: '{name}' cannot be saved\n  have  {type(one).__name__}\n"
-                "  fix   modules, optimizers, tensors, dicts of tensors, numbers and strings"
+                "  fix   modules, optimizers, loaders, tensors, dicts of tensors, numbers and strings"
             )
 
 
@@ -150,9 +152,8 @@ def save_checkpoint(world, path, state, *, is_async=False):
     """Writes a checkpoint: a folder with unsharded tensors in safetensors files, which any number of ranks loads with
     any placements, and Lua, too (modules, tensors and numbers). An earlier one at `path` is replaced in one step.
 
-    state      {"net": net, "optimizer": optimizer, "step": 3}: modules, optimizers of torch.optim, tensors, dicts of
-    tensors, numbers,
-               strings. Of plain values those of rank 0 are written
+    state      {"net": net, "optimizer": optimizer, "step": 3}: modules, optimizers of torch.optim, loaders of
+               moonhalo.data, tensors, dicts of tensors, numbers, strings. Of plain values those of rank 0 are written
     is_async   copies the tensors and returns a CheckpointSaving, whose wait() comes before the next save
 
     Collective over `world`. Returns the path, or a CheckpointSaving."""
@@ -231,4 +232,7 @@ def load_checkpoint(world, path, state):
                 found[f"{name}-about"],
                 lambda tensors: _load_checkpoint(world, str(path), [(f"{name}-tensors", tensors)]),
             )
+    for name, one in state.items():
+        if isinstance(one, _LuaObject):
+            one.load_state_dict(_json.loads(found[name]))
     return {name: found[name] if isinstance(one, (bool, int, float, str)) else one for name, one in state.items()}
