@@ -1,4 +1,4 @@
-"""Entries of the C header and of the Fortran module: each function with the comment above it."""
+"""Entries of the C header and of the Fortran module: each function and type with the comment above it."""
 
 import re
 import textwrap
@@ -6,7 +6,9 @@ import textwrap
 C_HEADER = "scripting/embed/moonhalo_c.h"
 FORTRAN = "scripting/embed/moonhalo.f90"
 C_PART = re.compile(
-    r"/\*(?P<comment>.*?)\*/\n|^(?P<function>[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));", re.DOTALL | re.MULTILINE
+    r"^/\*(?P<comment>.*?)\*/\n|^(?P<function>[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));"
+    r"|^(?P<type>typedef [^;{}]*(?:\{(?P<body>.*?)\})?\s*(?P<type_name>mh_\w+));",
+    re.DOTALL | re.MULTILINE,
 )
 PROCEDURE = re.compile(
     r"\s*(?:recursive )?(?:(?P<result>[\w() ,:]*)\s)?(?P<kind>subroutine|function|interface)"
@@ -16,13 +18,15 @@ WIDTH = 116
 
 
 class PlainEntry:
-    """A function and what its comment says. `language` is in front of its name, "C.mh_open"."""
+    """A function or type and what its comment says. `language` is in front of its name, "C.mh_open"."""
 
-    def __init__(self, file, line, language, name, signature, comment):
+    def __init__(self, file, line, language, name, signature, comment, is_type=False):
         self.file, self.line, self.language, self.problems = file, line, language, []
         words = " ".join(comment.split())
         if not words:
             self.problems.append(f"{file}:{line}: {name}: no comment that says what it is")
+        elif not is_type and "ollective" not in words and not words.startswith("Does the same as"):
+            self.problems.append(f"{file}:{line}: {name}: collective or not?")
         self.text = [signature] + [
             "  " + row for row in textwrap.wrap(words, WIDTH, break_long_words=False, break_on_hyphens=False)
         ]
@@ -60,16 +64,36 @@ class PlainEntry:
         }
 
 
+def undocumented_fields(body):
+    """Fields without a comment behind or above; those below one comment share it. Enumerators in one line need none."""
+    above = False
+    for line in body.splitlines() if body.count("\n") > 1 else ():
+        code = re.sub(r"/\*.*?(?:\*/|$)|^[^/]*\*/", "", line).strip()
+        if not code or not re.search(r"[;,=]|\w$", code) or not re.match(r"[\w]", code):
+            above = above or "/*" in line
+        elif "/*" in line:
+            above = False
+        elif not above:
+            yield code
+
+
 def read_c(root):
     """Functions that follow one comment share it."""
     text = (root / C_HEADER).read_text(encoding="utf-8")
     comment, entries = "", []
-    body = text[text.index("/* Starts a session") :]
-    for part in C_PART.finditer(body):
+    begin = text.index("#define MH_MAX_DIMS")
+    for part in C_PART.finditer(text, begin):
         if part["comment"] is not None:
             comment = part["comment"]
             continue
-        line = text.count("\n", 0, text.index(body) + part.start()) + 1
+        line = text.count("\n", 0, part.start()) + 1
+        if part["type"]:
+            entry = PlainEntry(C_HEADER, line, "C", part["type_name"], part["type"] + ";", comment, is_type=True)
+            fields = undocumented_fields(part["body"] or "")
+            entry.problems += [f"{C_HEADER}:{line}: {part['type_name']}: {field}: no comment" for field in fields]
+            entries.append(entry)
+            comment = ""
+            continue
         entries.append(PlainEntry(C_HEADER, line, "C", part["name"], " ".join(part["function"].split()) + ";", comment))
     return entries
 

@@ -496,7 +496,7 @@ contains
     call finish(c_sync(session%handle), stat)
   end subroutine mh_sync
 
-  !> Returns this rank's report of the session, padded with blanks.
+  !> Returns this rank's report of the session, padded with blanks. Not collective.
   subroutine mh_report(session, text, stat)
     type(mh_session), intent(in) :: session
     character(*), intent(out) :: text
@@ -515,7 +515,7 @@ contains
     call finish(status, stat)
   end subroutine mh_report
 
-  !> Returns the error message of the last call, '' after success.
+  !> Returns the error message of the last call, '' after success. Not collective.
   function mh_error() result(text)
     character(:), allocatable :: text
     character(kind=c_char), pointer :: letters(:)

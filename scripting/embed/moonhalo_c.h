@@ -31,10 +31,11 @@ extern "C" {
 #endif
 
 #define MH_VERSION 100 /* 10000 major + 100 minor + patch */
-#define MH_MAX_DIMS 8
+#define MH_MAX_DIMS 8  /* the most dims of a block */
 
+/* What a function returns; mh_error() has the message. */
 typedef enum {
-  MH_OK = 0,
+  MH_OK = 0,          /* success */
   MH_SCRIPT = 1,      /* the script raised an error */
   MH_USAGE = 2,       /* invalid request: a wrong argument, a missing function or file */
   MH_RANK_LOST = 3,   /* a rank did not respond within the timeout, or the session has failed before */
@@ -43,12 +44,14 @@ typedef enum {
   MH_INTERNAL = 6     /* an error in Moonhalo itself */
 } mh_status;
 
+/* The types of the elements of a block. */
 typedef enum { MH_FLOAT32, MH_FLOAT64, MH_INT32, MH_INT64, MH_COMPLEX64, MH_COMPLEX128 } mh_dtype;
 
 /* The dim of a block that is fastest in memory. MH_FIRST_FASTEST is Fortran's order: the script gets the dims reversed,
    the memory is unchanged. */
 typedef enum { MH_LAST_FASTEST, MH_FIRST_FASTEST } mh_order;
 
+/* A session, which mh_open makes and mh_close frees. */
 typedef struct mh_session mh_session;
 
 /* Message-passing callbacks supplied by the caller, in place of an MPI communicator: any MPI, also one that Moonhalo
@@ -56,8 +59,9 @@ typedef struct mh_session mh_session;
    between a pair of ranks with the same tag (0 to 32767) must arrive in the order sent; each has at most 1 GiB. A
    transport serves one session and must exist until mh_close. */
 typedef struct {
-  size_t size; /* sizeof(mh_transport) */
-  void* context;
+  size_t size;   /* sizeof(mh_transport) */
+  void* context; /* the first argument of each callback */
+  /* Return the number of this rank, from 0, and the number of ranks. */
   int (*rank)(void* context);
   int (*ranks)(void* context);
   /* Start to send `bytes` bytes, or to receive at most `bytes` bytes (0 is allowed). Store any handle in *request. */
@@ -70,6 +74,7 @@ typedef struct {
   int any_thread; /* 1: other threads may call MPI at the same time (MPI_THREAD_MULTIPLE); needed by mh_call_begin */
 } mh_transport;
 
+/* Settings of mh_open. Begin with MH_OPTIONS, which has the defaults. */
 typedef struct {
   size_t size;          /* sizeof(mh_options) */
   const char* script;   /* path of the Lua file; mh_open runs it once */
@@ -87,12 +92,13 @@ typedef struct {
 #define MH_OPTIONS \
   { sizeof(mh_options), NULL, NULL, NULL, NULL, 0, NULL, 0, 0 }
 
+/* The block of a field in the memory of this rank. Set all members that are not used to 0. */
 typedef struct {
   size_t size; /* sizeof(mh_block) */
   void* data;  /* address of the first element, ghosts included; must be valid until the field is unregistered */
   int dtype;   /* mh_dtype */
-  int ndim;
-  int order;                       /* mh_order: strides if all are 0, and the order of the dims in the script */
+  int ndim;    /* number of dims, at most MH_MAX_DIMS */
+  int order;   /* mh_order: strides if all are 0, and the order of the dims in the script */
   int64_t extent[MH_MAX_DIMS];     /* ghosts included */
   int64_t stride[MH_MAX_DIMS];     /* in elements; all 0: packed */
   int64_t ghost_low[MH_MAX_DIMS];  /* ghost rows before the owned ones, along each dim */
@@ -156,11 +162,13 @@ mh_status mh_range_end(void);
    instead; all ranks then get that problem as their error. Collective, together with the call. */
 mh_status mh_refuse(mh_session* session, const char* call, const char* problem);
 
-/* Returns the error message of this thread's last call, "" after success; never NULL. Valid until the next call. */
+/* Returns the error message of this thread's last call, "" after success; never NULL. Valid until the next call.
+   Not collective. */
 const char* mh_error(void);
-/* Returns 1 if a lower rank of the session reports the same error, so this rank need not print it; else 0. */
+/* Returns 1 if a lower rank of the session reports the same error, so this rank need not print it; else 0. Not
+   collective. */
 int mh_error_repeats(void);
-/* Returns the MH_VERSION of the library. */
+/* Returns the MH_VERSION of the library. Not collective. */
 int mh_version(void);
 
 #ifdef __cplusplus
