@@ -22,16 +22,19 @@ SINGLE_PAGES = ("docs/faq.md", "docs/from_dtensor.md")
 
 
 # In blocks, code spans and indented lines: moonhalo COMMAND options.
-COMMAND = re.compile(r"(?<![\w-])moonhalo (run|test|repl|info|inspect|ops|env|merge|check|help)\b([^#`\n]*)")
+COMMAND = re.compile(r"(?<![\w-])moonhalo ([a-z]+)\b([^#`\n]*)")
 
 
 def wrong_options(program, paths):
     """Lines of pages with options that the program does not have."""
+    overview = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    commands = set(re.findall(r"^  ([a-z]+) ", overview, re.MULTILINE))
     texts, wrong = {}, []
     for path in paths:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             for command, words in COMMAND.findall(line):
-                for option in re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0]):
+                options = re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0]) if command in commands else []
+                for option in options:
                     if command not in texts:
                         ended = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=True)
                         texts[command] = ended.stdout
