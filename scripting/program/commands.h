@@ -29,6 +29,7 @@ void add_merge_command(CLI::App& app, Action& action);
 void add_check_command(CLI::App& app, Action& action);
 void add_runs_command(CLI::App& app, Action& action);
 void add_sweep_command(CLI::App& app, Action& action);
+void add_report_command(CLI::App& app, Action& action);
 void add_help_command(CLI::App& app, Action& action);
 
 /// The whole program: reads the command line, acts, prints errors to stderr. Exit statuses: see

@@ -1,0 +1,227 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- moonhalo report: one HTML page without other files. Curves have the least and the greatest value of each of 500
+-- columns, so that spikes stay and a page of 20 curves of 10,000 steps is small.
+
+local mh = require "moonhalo"
+local facts = require "moonhalo.internal.run_facts"
+local files = require "moonhalo.internal.run_files"
+local page = require "moonhalo.internal.report_page"
+local runs_table = require "moonhalo.internal.runs_table"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
+
+local fail = mh.fail
+local report = {}
+
+local kColors = {"#2f6fb2", "#d9622b", "#2a9470", "#8c57a8", "#c23b57", "#8a6d3b", "#4aa8bf", "#6b7280"}
+local kColumns, kMostPictures = 500, 40
+local kWidth, kHeight, kLeft, kRight, kTop, kBottom = 640, 280, 64, 12, 10, 26  -- as in the page's script
+
+local kEntities = {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;"}
+
+local function escaped(value) return (tostring(value):gsub('[&<>"]', kEntities)) end
+
+local kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+local function base64(bytes)
+  local parts = {}
+  for at = 1, #bytes, 3 do
+    local a, b, c = bytes:byte(at, at + 2)
+    local bits = a << 16 | (b or 0) << 8 | (c or 0)
+    for i = 0, 3 do
+      local digit = bits >> (18 - 6 * i) & 63
+      parts[#parts + 1] = (i == 2 and not b or i == 3 and not c) and "=" or kDigits:sub(digit + 1, digit + 1)
+    end
+  end
+  return table.concat(parts)
+end
+
+-- ---- Curves --------------------------------------------------------------------------------------------------------
+
+--- Least and greatest of each column, in the order of their steps.
+local function reduced(xs, ys)
+  if #xs <= 2 * kColumns then return xs, ys end
+  local x0, x1, short_x, short_y = xs[1], xs[#xs], {}, {}
+  local first = 1
+  local function column_of(i) return (xs[i] - x0) * kColumns // (x1 - x0) end
+  while first <= #xs do
+    local last, low, high = first, first, first
+    while last < #xs and column_of(last + 1) == column_of(first) do
+      last = last + 1
+      if ys[last] < ys[low] then low = last end
+      if ys[last] > ys[high] then high = last end
+    end
+    for _, i in ipairs {math.min(low, high), low ~= high and math.max(low, high) or nil} do
+      short_x[#short_x + 1], short_y[#short_y + 1] = xs[i], ys[i]
+    end
+    first = last + 1
+  end
+  return short_x, short_y
+end
+
+local kCounters = {step = true, epoch = true, seconds = true}
+
+--- The metrics of all runs: {name, series = {{run, color, x, y}}}, by name.
+local function charts_of(runs)
+  local by_name = {}
+  for r, run in ipairs(runs) do
+    local own = {}
+    for position, record in ipairs(files.read_metrics(run.folder)) do
+      local x = type(record.step) == "number" and record.step or record.epoch or position
+      for name, value in pairs(record) do
+        if type(value) == "number" and not kCounters[name] then
+          own[name] = own[name] or {x = {}, y = {}}
+          table.insert(own[name].x, x)
+          table.insert(own[name].y, value)
+        end
+      end
+    end
+    for name, curve in pairs(own) do
+      local x, y = reduced(curve.x, curve.y)
+      by_name[name] = by_name[name] or {name = name, series = {}}
+      table.insert(by_name[name].series, {run = run.name, color = kColors[(r - 1) % #kColors + 1], x = x, y = y})
+    end
+  end
+  local charts = {}
+  for i, name in ipairs(sorted_keys(by_name)) do charts[i] = by_name[name] end
+  return charts
+end
+
+--- The curves as they stand before the script of the page draws them again.
+local function svg(chart)
+  local x0, x1, y0, y1 = math.huge, -math.huge, math.huge, -math.huge
+  for _, one in ipairs(chart.series) do
+    for i, x in ipairs(one.x) do
+      x0, x1, y0, y1 = math.min(x0, x), math.max(x1, x), math.min(y0, one.y[i]), math.max(y1, one.y[i])
+    end
+  end
+  local width, height = kWidth - kLeft - kRight, kHeight - kTop - kBottom
+  local out = {('<svg viewBox="0 0 %d %d" role="img">'):format(kWidth, kHeight)}
+  for _, one in ipairs(chart.series) do
+    local points = {}
+    for i, x in ipairs(one.x) do
+      points[i] = ("%s%.1f %.1f"):format(i == 1 and "M" or "L", kLeft + (x - x0) / math.max(x1 - x0, 1e-300) * width,
+        kHeight - kBottom - (one.y[i] - y0) / math.max(y1 - y0, 1e-300) * height)
+    end
+    out[#out + 1] = ('<path class="curve" fill="none" stroke="%s" d="%s"/>'):format(one.color, table.concat(points))
+  end
+  out[#out + 1] = "</svg>"
+  return table.concat(out)
+end
+
+-- ---- Parts of the page ---------------------------------------------------------------------------------------------
+
+local function row(cells, tag, class)
+  local parts = {}
+  for i, cell in ipairs(cells) do parts[i] = ("<%s>%s</%s>"):format(tag or "td", cell, tag or "td") end
+  return ("<tr%s>%s</tr>\n"):format(class and ' class="' .. class .. '"' or "", table.concat(parts))
+end
+
+local function runs_part(runs, rows)
+  local head = {"run", "status", "started", "seconds", "steps", "ranks", "git", ""}
+  local out = {"<h2>Runs</h2>\n<table>\n", row(head, "th")}
+  for i, run in ipairs(runs) do
+    local data, cells = run.data, rows[i].cells
+    local git = type(data.git) == "table" and tostring(data.git.revision):sub(1, 10) .. (data.git.dirty and " +" or "")
+    out[#out + 1] = row{('<span class="key" style="background:%s"></span>%s'):format(kColors[(i - 1) % #kColors + 1],
+      escaped(run.name)), escaped(cells.status), escaped(data.started), escaped(runs_table.text_of(data.seconds)),
+      escaped(runs_table.text_of(data.step)), escaped(runs_table.text_of(data.ranks)), escaped(git or "-"),
+      escaped(data.error or data.ended_by or "")}
+  end
+  return table.concat(out) .. "</table>\n"
+end
+
+local function settings_part(runs, rows)
+  local seen, differ, head = {}, {}, {"setting"}
+  for i, one in ipairs(rows) do
+    for name in pairs(one.settings) do seen[name] = true end
+    head[i + 1] = escaped(runs[i].name)
+  end
+  for _, name in ipairs(runs_table.different(rows)) do differ[name] = true end
+  local out = {"<h2>Settings</h2>\n<table>\n", row(head, "th")}
+  for _, name in ipairs(sorted_keys(seen)) do
+    local cells = {escaped(name)}
+    for i, one in ipairs(rows) do cells[i + 1] = escaped(runs_table.text_of(one.settings[name])) end
+    out[#out + 1] = row(cells, "td", differ[name] and "differs" or nil)
+  end
+  return table.concat(out) .. "</table>\n"
+end
+
+local function metrics_part(charts)
+  local out = {"<h2>Metrics</h2>\n", page.controls, '<div class="charts">\n'}
+  for _, chart in ipairs(charts) do
+    out[#out + 1] = ('<div class="chart"><h3>%s</h3>%s<div class="tip"></div></div>\n'):format(escaped(chart.name),
+      svg(chart))
+  end
+  out[#out + 1] = "</div>\n"
+  return table.concat(out)
+end
+
+local function pictures_part(runs)
+  local out, count = {}, 0
+  for _, run in ipairs(runs) do
+    for _, name in ipairs(mh._run.list(run.folder .. "/pictures") or {}) do
+      local png = name:match("%.png$") and count < kMostPictures and facts.read(run.folder .. "/pictures/" .. name)
+      if png then
+        count = count + 1
+        out[count] = ('<h3>%s: %s</h3><img alt="%s" src="data:image/png;base64,%s">\n'):format(escaped(run.name),
+          escaped(name), escaped(name), base64(png))
+      end
+    end
+  end
+  return count > 0 and "<h2>Pictures</h2>\n" .. table.concat(out) or ""
+end
+
+--- Command, machine and, where there is one, the table of the profile.
+local function details_part(runs)
+  local out = {"<h2>Details</h2>\n"}
+  for _, run in ipairs(runs) do
+    local data = run.data
+    local lines = {
+      "command     " .. table.concat(type(data.command) == "table" and data.command or {}, " "),
+      "hosts       " .. table.concat(type(data.hosts) == "table" and data.hosts or {}, ", "),
+      "devices     " .. table.concat(type(data.devices) == "table" and data.devices or {}, ", "),
+      "versions    " .. mh.json.encode(data.versions or {}),
+    }
+    local profile = facts.read(run.folder .. "/profile/table.txt")
+    if profile then lines[#lines + 1] = "\n" .. profile:sub(1, 20000) end
+    out[#out + 1] = ("<h3>%s</h3><pre>%s</pre>\n"):format(escaped(run.name), escaped(table.concat(lines, "\n")))
+  end
+  return table.concat(out)
+end
+
+--- The page of these runs.
+local function page_of(runs)
+  local rows, names = {}, {}
+  for i, run in ipairs(runs) do rows[i], names[i] = runs_table.row(run), run.name end
+  local charts = charts_of(runs)
+  local data = mh.json.encode(charts):gsub("</", "<\\/")
+  if #charts == 0 then data = "[]" end
+  return table.concat{
+    page.head:format(escaped(table.concat(names, ", "))), "<h1>", escaped(table.concat(names, ", ")), "</h1>\n",
+    runs_part(runs, rows), metrics_part(charts), settings_part(runs, rows), pictures_part(runs), details_part(runs),
+    '<script type="application/json" id="data">', data, "</script>\n", page.script, "</body></html>\n",
+  }
+end
+
+--- Carries out the command with its options.
+function report.main(wanted)
+  local runs = {}
+  for _, given in ipairs(wanted.runs) do
+    local folder = given:gsub("(.)/+$", "%1")
+    if mh.files.exists(folder .. "/run.json") then
+      runs[#runs + 1] = {folder = folder, name = folder:match("[^/]*$"), data = files.read_run(folder)}
+    else
+      local inside = files.list(folder)
+      if #inside == 0 then
+        fail(("report: '%s' is neither a run nor a folder of runs\n  have  no run.json in it\n" ..
+          "  fix   give runs/DATE_NAME_XXXX"):format(folder))
+      end
+      table.move(inside, 1, #inside, #runs + 1, runs)
+    end
+  end
+  local output = wanted.output ~= "" and wanted.output or wanted.runs[1]:gsub("(.)/+$", "%1") .. "/report.html"
+  mh._files.write("report", output, page_of(runs))
+  print(output)
+end
+
+return report
