@@ -34,6 +34,7 @@ LUA_PAGES = {
     "Optimizer": "Optimizer",
     "": "Other objects",
 }
+LANGUAGES = {".lua": "lua", ".py": "python", ".c": "c", ".h": "cpp", ".cpp": "cpp", ".f90": "fortran"}
 LETTERS = re.compile(r"([\\*_\[\]<>${}|#~^])")
 NAME_OF_OPERATOR = re.compile(r"(aten|moonhalo)::([\w]+)")
 
@@ -284,13 +285,34 @@ class Site:
             "reference/index.md", "# Reference\n\n" + self.toctree([f"/reference/{one}" for one in names], depth=2)
         )
 
+    def examples(self):
+        """The table of examples, and a page for each folder with its programs."""
+        folders = defaultdict(list)
+        for path in sorted((self.root / "examples").rglob("*")):
+            if path.suffix in LANGUAGES and not {"output", "data", "__pycache__"} & set(path.parts):
+                folders[path.parent.relative_to(self.root / "examples").as_posix()].append(path)
+        listed = []
+        for folder, paths in folders.items():
+            parts = [f"# examples/{folder}\n"]
+            for path in paths:
+                text = path.read_text(encoding="utf-8").removeprefix("-- SPDX-License-Identifier: Apache-2.0\n")
+                parts.append(f"## {plain(path.name)}\n\n{code(text, LANGUAGES[path.suffix])}")
+            listed.append("/examples/" + folder.replace("/", "_"))
+            self.write(listed[-1][1:] + ".md", "\n".join(parts))
+        table = (self.root / "examples/README.md").read_text(encoding="utf-8").partition("\n")[2]
+        self.write("examples/index.md", "# Examples\n" + table + "\n" + self.toctree(listed))
+
     def index(self):
         guide, others = self.order_of_pages()
         first = (self.root / "README.md").read_text(encoding="utf-8").split("\n\n")
         text = ["# Moonhalo", first[1], first[2]]
         if guide:
             text.append(self.toctree(guide, "Guide"))
-        text += [self.toctree(others, "Pages"), self.toctree(["reference/index"], "Reference", 2)]
+        text += [
+            self.toctree(others, "Pages"),
+            self.toctree(["examples/index"], "Examples", 2),
+            self.toctree(["reference/index"], "Reference", 2),
+        ]
         self.write("index.md", "\n\n".join(text))
 
     def remove_others(self):
@@ -304,6 +326,7 @@ def main():
     site = Site(root.resolve(), out.resolve())
     site.copy_pages()
     site.reference(operators_file.read_text(encoding="utf-8"), json.loads(python_file.read_text(encoding="utf-8")))
+    site.examples()
     site.index()
     site.remove_others()
     print(f"{len(site.written)} files")
