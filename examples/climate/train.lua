@@ -3,12 +3,12 @@
 --  * a NetCDF-4 field read block by block: every rank reads its own latitudes only
 --  * a U-Net (strided and transposed convolutions, group norm, skip connections) trained on uneven blocks,
 --    with the losses that one rank gives, with dropout too (--set dropout=0.1)
---  * predictions, checkpoint and pictures written from ShardTensors
+--  * a run folder with settings, losses, checkpoints, predictions and pictures; a run that continues on other ranks
 --
 -- Next year's surface air temperature over North America from the eight years before: trained on the A1B scenario,
 -- tested on E1 (Met Office model, 240 annual means on 37 latitudes x 49 longitudes).
 --
---     ./dev run examples/climate/train.lua --ranks 3 [--set steps=50] [--log run.jsonl]
+--     ./dev run examples/climate/train.lua --ranks 3 [--set steps=50] [--log run.jsonl]      (docs/runs.md)
 
 local mh = require "moonhalo"
 local nn, optim = mh.nn, mh.optim
@@ -16,7 +16,7 @@ local nn, optim = mh.nn, mh.optim
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local cfg = mh.config {
   data = here .. "/data",          -- folder of the two files
-  output = here .. "/output",      -- folder for predictions, checkpoint and pictures
+  output = here .. "/output",      -- folder of the runs
   steps = 200,                     -- optimizer steps
   batch = 16,                      -- years per step
   lr = 2e-3,                       -- AdamW; decays to 0 along a cosine
@@ -29,10 +29,9 @@ local cfg = mh.config {
 }
 local kYears = 8                   -- years that the network sees
 
-local clock = os.time()
 mh.manual_seed(cfg.seed)
-local rank, ranks = mh.rank(), mh.world_size()
-local function say(...) if rank == 0 then print(string.format(...)) end end
+local run, ranks = mh.run {folder = cfg.output}, mh.world_size()
+local function say(...) if mh.rank() == 0 then print(string.format(...)) end end
 
 -- ---- The domain: latitudes cut unevenly over the ranks -------------------------------------------------------------
 
@@ -104,17 +103,19 @@ local net = UNet(cfg.width):to(cfg.dtype)
 local opt = optim.AdamW(net:parameters(), {lr = cfg.lr, weight_decay = cfg.weight_decay, eps = 1e-8})
 local schedule = optim.lr_scheduler.CosineAnnealingLR(opt, {T_max = cfg.steps})
 
-local losses, began, bytes = {}, mh.clock(), mh.comm_stats().bytes
-for step in mh.progress(cfg.steps, {desc = "train"}) do
+run:resume {model = net, optimizer = opt, schedule = schedule}
+
+local began, bytes = mh.clock(), mh.comm_stats().bytes
+for _ in mh.progress(cfg.steps - run.step, {desc = "train"}) do
   local chosen = mh.randperm(n):narrow(0, 0, cfg.batch)   -- the same years on every rank
   local loss = mh.mse_loss(net(inputs:index_select(0, chosen)), targets:index_select(0, chosen))
   opt:zero_grad()
   loss:backward()
   opt:step()
   schedule:step()
-  losses[step] = loss:item()
-  mh.log {step = step, loss = losses[step]}
+  if run:step_done {loss = loss} then return end          -- a signal has come; --resume continues
 end
+run:save()
 local step_ms = (mh.clock() - began) / cfg.steps * 1000
 local step_bytes = (mh.comm_stats().bytes - bytes) / cfg.steps
 
@@ -127,34 +128,22 @@ local prediction = mh.inference_mode(function() return net(years) end)
 local function rmse(guess) return (guess - truth):square():mean():sqrt():item() end
 local persistence, mean8, network = rmse(years[":, -1:"]), rmse(years:mean({1}, true)), rmse(prediction)
 
-mh.files.make_folder(cfg.output)
-local file = mh.h5.open(cfg.output .. "/e1_prediction.h5", "w")
+local file = mh.h5.open(run:path("e1_prediction.h5"), "w")
 file:write("prediction", prediction, {attrs = {units = "K", long_name = "predicted annual mean air temperature"},
                                       dims = {"time", "channel", "latitude", "longitude"}})
 file:close()
-mh.checkpoint.save(cfg.output .. "/checkpoint", {model = net, optimizer = opt, step = cfg.steps})
 
 if cfg.plot then
   local year = 200
-  local t = truth[year]:squeeze(0):full_tensor()
-  local p = prediction[year]:squeeze(0):full_tensor()
-  if rank == 0 then
-    mh.plot.lines(cfg.output .. "/loss.png", {{y = losses, label = "training", smooth = 9}},
-                  {title = "Loss", xlabel = "step", ylabel = "mean squared error (K²)", yscale = "log"})
-    -- 15 to 60 degrees north, 225 to 315 degrees east
-    local function panel(data, title, more)
-      local one = {data = data, title = title, unit = "K", x = {225, 315}, y = {15, 60}}
-      for key, value in pairs(more or {}) do one[key] = value end
-      return one
-    end
-    mh.plot.maps(cfg.output .. "/maps.png", {
-      panel(t, "truth"),
-      panel(p, "prediction"),
-      panel(p - t, "error", {colormap = "diverging"}),
-    }, {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year)})
+  local t, p = truth[year]:squeeze(0), prediction[year]:squeeze(0)
+  local function panel(data, title, colormap)  -- 15 to 60 degrees north, 225 to 315 degrees east
+    return {data = data, title = title, unit = "K", x = {225, 315}, y = {15, 60}, colormap = colormap}
   end
+  run:picture("maps", {panel(t, "truth"), panel(p, "prediction"), panel(p - t, "error", "diverging")},
+              {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year)})
 end
 
+mh.log {rmse = {persistence = persistence, mean = mean8, network = network}}
 say("")
 say("  test on E1, RMSE in kelvin")
 say("  %-34s %8.3f", "previous year (persistence)", persistence)
@@ -162,5 +151,4 @@ say("  %-34s %8.3f", "mean of the last eight years", mean8)
 say("  %-34s %8.3f", "network", network)
 say("  %-34s %8.1f ms", "time per step", step_ms)
 say("  %-34s %8.1f kB per rank", "bytes moved per step", step_bytes / 1e3)
-say("  %-34s %8d s", "whole run", os.time() - clock)
-say("  written to %s: loss.png maps.png e1_prediction.h5 checkpoint/", cfg.output)
+say("  written to %s", run.folder)

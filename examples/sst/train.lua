@@ -3,15 +3,15 @@
 --  * mh.data: a file that is opened, windows in time, a split without leaks, batches that are on a mesh
 --  * missing values (land) with masks, and blocks of latitudes that hold as many points of sea each
 --  * a longitude that goes round: circular padding beside a cut latitude
---  * a run that stops, and goes on with any number of ranks at the sample where it stopped (--set resume=true)
+--  * a run that is interrupted, and continues with any number of ranks at the next sample (--resume)
 --  * predictions as a CF file that xarray and others open, with the coordinates of the data
 --
 -- Next month's sea surface temperature from the last three, as differences from the climatology of 2010 to 2017 (NOAA
 -- ERSST v5, 128 monthly means on 89 latitudes x 180 longitudes; data/README.md). Losses do not depend on the number of
 -- ranks.
 --
---     ./dev run examples/sst/train.lua --ranks 3 [--set epochs=4] [--log run.jsonl]
---     ./dev run examples/sst/train.lua --ranks 2 --set resume=true --set epochs=20
+--     ./dev run examples/sst/train.lua --ranks 3 --run [--set epochs=4] [--log run.jsonl]
+--     ./dev run examples/sst/train.lua --ranks 2 --resume --set epochs=20
 
 local mh = require "moonhalo"
 local nn, optim = mh.nn, mh.optim
@@ -19,21 +19,19 @@ local nn, optim = mh.nn, mh.optim
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local cfg = mh.config {
   data = here .. "/data/noaa_ersst_v5_sst_monthly.nc",
-  output = here .. "/output",      -- folder for predictions, checkpoint and pictures
-  epochs = 12,                     -- those before a resume included
-  stop = 0,                        -- batches after which the run stops and saves; 0: none
+  output = here .. "/output",      -- folder of the runs, without --run
+  epochs = 12,
   batch = 8,                       -- months per step
   lr = 2e-3,                       -- AdamW
   width = 16,                      -- channels
-  resume = false,                  -- go on from the checkpoint
   dtype = "float32",
   seed = 7,
   plot = true,
 }
 
-local rank, ranks = mh.rank(), mh.world_size()
-local function say(...) if rank == 0 then print(string.format(...)) end end
 mh.manual_seed(cfg.seed)
+local run, ranks = mh.run {folder = cfg.output}, mh.world_size()
+local function say(...) if mh.rank() == 0 then print(string.format(...)) end end
 
 -- ---- Data: samples of three months and the next; latitudes cut so that every rank has as much sea -------------------
 
@@ -92,30 +90,19 @@ end
 local net = Net(cfg.width):to(cfg.dtype)
 local opt = optim.AdamW(net:parameters(), {lr = cfg.lr})
 local loader = loader_of(train, true)
-local state, path = {model = net, optimizer = opt, data = loader}, cfg.output .. "/checkpoint"
-if cfg.resume then mh.checkpoint.load(path, state) end
+run:resume {model = net, optimizer = opt, data = loader}
 say("%d samples to train on, %d to test; blocks of latitudes: %s", #train, #test, table.concat(sizes, " + "))
 
-local steps_per_epoch = (#train + cfg.batch - 1) // cfg.batch
-local done, stopped = 0, false
-while loader.epoch < cfg.epochs and not stopped do
+while loader.epoch < cfg.epochs do
   for batch in loader:batches() do
     local x, y = anomalies(batch)
     local loss = ((net(x) - y) * batch.mask):square():sum() / batch.mask:sum()
     opt:zero_grad()
     loss:backward()
     opt:step()
-    done = done + 1
-    mh.log {epoch = loader.epoch, loss = loss:item()}
-    stopped = done == cfg.stop
-    if stopped then break end
+    if run:step_done {loss = loss} then return end  -- a signal has come; --resume continues
   end
-end
-mh.checkpoint.save(path, state)
-if stopped then
-  say("stopped after %d of %d batches of epoch %d; --set resume=true goes on", done % steps_per_epoch, steps_per_epoch,
-      loader.epoch)
-  return
+  run:epoch_done()
 end
 
 -- ---- Test -----------------------------------------------------------------------------------------------------------
@@ -136,9 +123,8 @@ mh.inference_mode(function()
 end)
 local function rmse(name) return math.sqrt(squares[name] / points) end
 
-mh.files.make_folder(cfg.output)
 local first = data.steps - #test  -- the month of the first prediction
-local out = mh.h5.open(cfg.output .. "/prediction.nc", "w")
+local out = mh.h5.open(run:path("prediction.nc"), "w")
 out:write("sst", mh.cat(predicted, 0), {like = file.sst[("%d:%d"):format(first, data.steps)], compression = 1})
 out:set_attr("title", "sea surface temperature, predicted one month ahead")
 out:close()
@@ -146,23 +132,19 @@ out:close()
 if cfg.plot then
   local last = predicted[#predicted][-1]:full_tensor()
   local truth = data.fields.sst:read(data.steps - 1)[0]
-  if rank == 0 then
-    local function panel(field, title, more)
-      local one = {data = field, title = title, unit = "°C", x = {0, 358}, y = {-88, 88}}
-      for key, value in pairs(more or {}) do one[key] = value end
-      return one
-    end
-    mh.plot.maps(cfg.output .. "/maps.png", {
-      panel(truth:flip{0}, "truth"), panel(last:flip{0}, "prediction", {range = "temperature"}),
-      panel((last - truth):flip{0}, "error", {colormap = "diverging"}),
-    }, {title = "Sea surface temperature, August 2020"})
+  local function panel(field, title, more)
+    local one = {data = field:flip{0}, title = title, unit = "°C", x = {0, 358}, y = {-88, 88}}
+    for key, value in pairs(more or {}) do one[key] = value end
+    return one
   end
+  run:picture("maps", {panel(truth, "truth"), panel(last, "prediction", {range = "temperature"}),
+    panel(last - truth, "error", {colormap = "diverging"})}, {title = "Sea surface temperature, August 2020"})
 end
 
 say("")
 say("  test on 2018 to 2020, RMSE in kelvin")
 for _, name in ipairs {"persistence", "climatology", "network"} do say("  %-14s %8.3f", name, rmse(name)) end
-say("  written to %s: prediction.nc maps.png checkpoint/", cfg.output)
+say("  written to %s", run.folder)
 if rmse("network") >= rmse("climatology") then
   say("  the network is not a better than the climatology: train it longer")
 end
