@@ -9,6 +9,15 @@ local line = mh.init_device_mesh("cpu", {ranks}, {"pp"})
 local kF64 = {dtype = "float64"}
 local tests = {}
 
+-- An optimizer without parameters on one rank alone would be an error there, while the others go on.
+function tests.test_N17_a_rank_without_parameters_is_an_error_on_all()
+  local net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+  local pipe = mh.pipeline(net, {mesh = line, micros = 2})
+  testing.assert_error(function() mh.optim.Adam(pipe:parameters(), {lr = 1e-3}) end,
+      "pipeline: rank 1 of 3 along 'pp' has no parameters")
+  assert(#pipe:infer_step{mh.ones{2, 6}, mh.ones{2, 6}} == 2)
+end
+
 -- Only the last stage's rank calls loss and scale_fn, and only that of a stage its module.
 function tests.test_N17_a_mistake_on_one_rank_is_one_error_on_all()
   local Odd = nn.Module:extend("Odd")

@@ -232,6 +232,13 @@ local function loss_of_sample(samples, loss)
   end
 end
 
+--- The parameters of this rank's stages.
+local function own_parameters(self)
+  local list = {}
+  for _, tensor in self:named_parameters() do list[#list + 1] = tensor end
+  return list
+end
+
 --- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of
 --- all micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options:
 --- is_dummy_batch (a list of booleans: batches that take part and count nothing), scale_fn (of the loss, before
@@ -239,7 +246,7 @@ end
 --- Collective over the mesh.
 function Pipeline:train_step(samples, loss, options)
   local inputs = checked_inputs(self._engine, "train", samples)
-  local parameters = self:parameters()
+  local parameters = own_parameters(self)
   for _, parameter in ipairs(parameters) do parameter.grad = nil end
   return self._engine:train_step(inputs, loss_of_sample(samples, loss), parameters, options)
 end
@@ -260,7 +267,7 @@ end
 --- share count once. Returns the norm before, a float64. As an optimizer's clip_gnorm and mh.clip_grad_norm of these
 --- parameters, also where a rank's stages have none. Collective over the mesh.
 function Pipeline:clip_grad_norm(max_norm, norm_type)
-  return self._engine:clip_grad_norm(self:parameters(), max_norm, norm_type or 2.0):to("float64")
+  return self._engine:clip_grad_norm(own_parameters(self), max_norm, norm_type or 2.0):to("float64")
 end
 
 --- Name (in the whole model) and tensor of the parameters of this rank's stages.
@@ -277,10 +284,26 @@ function Pipeline:named_parameters()
   return found
 end
 
+--- For an optimizer, which needs parameters on every rank.
 function Pipeline:parameters()
-  local list = {}
-  for _, tensor in self:named_parameters() do list[#list + 1] = tensor end
-  return list
+  if self._untrained then fail(self._untrained) end
+  return own_parameters(self)
+end
+
+--- An error message if a rank's stages have no parameters, the same on all ranks.
+local function rank_without_parameters(stages, dim, size)
+  for rank = 0, size - 1 do
+    local has_some, kinds = false, {}
+    for stage = rank, #stages - 1, size do
+      has_some = has_some or #stages[stage + 1]:parameters() > 0
+      kinds[#kinds + 1] = ("stage %d: %s"):format(stage, tostring(stages[stage + 1]):gsub("%s+", " "))
+    end
+    if not has_some then
+      return ("pipeline: rank %d of %d along '%s' has no parameters, so an optimizer there would have none\n" ..
+        "  have  %s\n  fix   give each stage a module with parameters, by split = {modules of each stage}, or use " ..
+        "fewer ranks"):format(rank, size, dim, table.concat(kinds, ", "))
+    end
+  end
 end
 
 local function module_of(self, name) return self._model:get_submodule(name:match("^(.*)%.[^.]+$") or "") end
@@ -430,11 +453,12 @@ local function pipeline(...)
   local made = setmetatable({
     mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine, _stage_of = stage_of,
     _elsewhere = elsewhere, _first_names = first_names, _place = given.mesh:coordinate(given.dim),
+    _untrained = rank_without_parameters(stages, given.dim, given.mesh:size(given.dim)) or false,
   }, Pipeline)
   if given.mesh:size(given.dim) > 1 then
     for _, module in ipairs {model, table.unpack(stages)} do rawset(module, "state_dict", refuse_state_dict) end
   end
-  engine:hold(made:parameters())
+  engine:hold(own_parameters(made))
   kPipelines[made] = true
   return made
 end
@@ -443,7 +467,7 @@ end
 local function trained_by(optimizer)
   local owners, found, others = {}, nil, false
   for pipe in pairs(kPipelines) do
-    for _, parameter in ipairs(pipe:parameters()) do owners[identity(parameter)] = pipe end
+    for _, parameter in ipairs(own_parameters(pipe)) do owners[identity(parameter)] = pipe end
   end
   for _, group in ipairs(optimizer.param_groups) do
     for _, parameter in ipairs(group.params) do
