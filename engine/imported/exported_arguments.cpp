@@ -5,6 +5,8 @@
 #include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
 
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace moonhalo::exported {
@@ -110,14 +112,22 @@ IValue number_list(const json& given, const c10::Argument* required) {
   return given.get<std::vector<Number>>();
 }
 
+// JSON has no infinities and no NaN: torch.export writes them as strings.
+double float_of(const json& value) {
+  static const std::map<std::string, double> words = {{"Infinity", std::numeric_limits<double>::infinity()},
+                                                      {"-Infinity", -std::numeric_limits<double>::infinity()},
+                                                      {"NaN", std::numeric_limits<double>::quiet_NaN()}};
+  if (!value.is_string()) return value.get<double>();
+  const auto found = words.find(value.get<std::string>());
+  TORCH_CHECK_VALUE(found != words.end(), value.dump(), " is not a number");
+  return found->second;
+}
+
 std::optional<Argument> read_plain(const std::string& kind, const json& value, const c10::Argument* required) {
   if (kind == "as_none") return constant(IValue());
   if (kind == "as_int") return number_argument(value.get<int64_t>(), required);
   if (kind == "as_bool") return number_argument(value.get<bool>(), required);
-  if (kind == "as_float") {  // infinities and NaN are strings
-    const double number = value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
-    return number_argument(number, required);
-  }
+  if (kind == "as_float") return number_argument(float_of(value), required);
   if (kind == "as_complex") {
     return number_argument(IValue(c10::complex<double>(value.at("real").get<double>(), value.at("imag").get<double>())),
                            required);
@@ -135,7 +145,51 @@ std::optional<Argument> read_plain(const std::string& kind, const json& value, c
   return std::nullopt;
 }
 
+const json& children_of(const json& tree) {
+  const json& children = tree.at("children_spec");
+  TORCH_CHECK_VALUE(children.is_array(), "children_spec is ", children.dump());
+  return children;
+}
+
+bool is_dict(const json& tree) {
+  const json& type = tree.at("type");
+  return type == "builtins.dict" || type == "collections.OrderedDict";
+}
+
+size_t leaves_of(const json& tree) {
+  const json& type = tree.at("type");
+  const json& children = children_of(tree);
+  TORCH_CHECK_VALUE(type.is_string() || (type.is_null() && children.empty()), "a tree of arguments has the type ",
+                    type.dump());
+  if (type.is_null()) return 1;
+  if (is_dict(tree)) {
+    const json keys = json::parse(tree.at("context").get<std::string>());
+    TORCH_CHECK_VALUE(keys.is_array() && keys.size() == children.size(), "a dict of ", children.size(),
+                      " has the keys ", keys.dump());
+  }
+  size_t count = 0;
+  for (const json& child : children) count += leaves_of(child);
+  return count;
+}
+
 }  // namespace
+
+std::pair<std::string, const json&> only_entry(const json& given) {
+  TORCH_CHECK_VALUE(given.is_object() && given.size() == 1, "an object with one entry is ", given.dump());
+  return {given.begin().key(), given.begin().value()};
+}
+
+size_t count_leaves(const std::string& tree_spec, bool is_call) {
+  const json spec = json::parse(tree_spec);
+  TORCH_CHECK_VALUE(spec.is_array() && spec.size() == 2, "a tree of arguments is ", spec.dump());
+  const json& tree = spec.at(1);
+  if (is_call) {
+    const json& both = children_of(tree);
+    TORCH_CHECK_VALUE(both.size() == 2 && both.at(0).at("type").is_string() && is_dict(both.at(1)),
+                      "the arguments are no tuple and dict: ", spec.dump());
+  }
+  return leaves_of(tree);
+}
 
 int SlotNames::define(const std::string& name) {
   if (name.empty()) return kNoSlot;
@@ -150,9 +204,7 @@ int SlotNames::use(const std::string& name) const {
 
 Argument read_argument(const json& given, const c10::Argument* required, const SlotNames& names,
                        const c10::Device& device) {
-  TORCH_CHECK_VALUE(given.is_object() && given.size() == 1, "an argument is ", given.dump());
-  const std::string kind = given.begin().key();
-  const json& value = given.begin().value();
+  const auto& [kind, value] = only_entry(given);
   if (auto plain = read_plain(kind, value, required)) return *std::move(plain);
   if (kind == "as_tensor") {
     Argument argument;

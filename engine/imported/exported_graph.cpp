@@ -92,7 +92,7 @@ class StepBuilder {
 
   // "x" of {"as_tensor": {"name": "x"}} or {"as_sym_int": {"as_name": "x"}}; "" where nothing has a name.
   static std::string name_of(const json& value) {
-    const json& inner = value.begin().value();
+    const json& inner = only_entry(value).second;
     if (!inner.is_object()) return "";
     if (inner.contains("as_tensor")) return name_of(inner);
     return inner.contains("name") ? inner.at("name").get<std::string>() : inner.value("as_name", "");
@@ -164,7 +164,7 @@ class StepBuilder {
 
   void read_outputs(const json& node, Step& step) {
     for (const json& output : node.at("outputs")) {
-      const json& value = output.begin().value();
+      const json& value = only_entry(output).second;
       std::vector<int> slots;
       const bool is_list = value.is_array();
       if (is_list) {
@@ -264,6 +264,7 @@ class GraphBuilder {
       if (call.contains("forward_arg_names") && !call.at("forward_arg_names").is_null())
         graph_.input_names = call.at("forward_arg_names").get<std::vector<std::string>>();
     }
+    check_trees();
     graph_.body.slots = names_.count();
     std::vector<int> kept;
     for (const Argument& result : graph_.results) add_uses(result, kept);
@@ -287,8 +288,7 @@ class GraphBuilder {
 
   void read_inputs(const json& graph, const json& specs) {
     for (const json& spec : specs) {
-      const std::string kind = spec.begin().key();
-      const json& value = spec.begin().value();
+      const auto& [kind, value] = only_entry(spec);
       if (kind == "parameter") {
         add_tensor(value, "parameter_name", ProgramTensor::Kind::kParameter);
       } else if (kind == "buffer") {
@@ -315,8 +315,7 @@ class GraphBuilder {
     TORCH_CHECK_VALUE(outputs.size() == specs.size(), "the program has ", outputs.size(), " outputs, its signature ",
                       specs.size());
     for (size_t i = 0; i < specs.size(); ++i) {
-      const std::string kind = specs[i].begin().key();
-      const json& value = specs[i].begin().value();
+      const auto& [kind, value] = only_entry(specs[i]);
       const Argument result = read_argument(outputs[i], nullptr, names_, device_);
       if (kind == "user_output" || kind == "loss_output") {
         graph_.results.push_back(result);
@@ -335,6 +334,14 @@ class GraphBuilder {
         TORCH_CHECK_NOT_IMPLEMENTED(false, "outputs of the kind '", kind, "' are not done");
       }
     }
+  }
+
+  void check_trees() const {
+    const size_t given = count_leaves(graph_.input_spec, /*is_call=*/true);
+    const size_t results = count_leaves(graph_.output_spec, /*is_call=*/false);
+    TORCH_CHECK_VALUE(given == graph_.inputs.size() && results == graph_.results.size(), "the program has ",
+                      graph_.inputs.size(), " inputs and ", graph_.results.size(), " results, its call ", given,
+                      " and ", results);
   }
 
   const json& program_;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What modules of TorchScript files (Y01) and torch.export (Y02) do beside training, on any number of ranks; models
 -- that go to Python (Y04), which read_models.py reads.
--- usage: script_features.lua -- FOLDER [save|resume]: half of a training, saved; the other half, on other ranks
+-- usage: script_features.lua -- FOLDER
 --        script_features.lua -- FOLDER damaged COUNT: files that damage_models.py wrote are read, or are one error
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
@@ -235,34 +235,17 @@ function checks.errors_name_the_line_of_the_model()
   check_error("from a hook\nin    mid (Conv2d) of UNet\nmake_models.py:\nself.mid(b)", net, rows(field()))
 end
 
---- Three steps on these ranks, two more on others, as Python's five.
-local function train_in_two_runs()
-  local net, steps = load "unet.script", mode == "save" and 3 or 2
-  mh.fully_shard(net, {mesh = mesh, min_numel = 1, input = false})
-  local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-2})
-  local path = folder .. "/checkpoint"
-  if mode == "resume" then mh.checkpoint.load(path, {model = net, optimizer = optimizer}) end
-  for _ = 1, steps do
-    optimizer:zero_grad()
-    net(rows(field())):square():mean():backward()
-    optimizer:step()
-  end
-  if mode == "save" then return mh.checkpoint.save(path, {model = net, optimizer = optimizer}) end
-  local expected = load "unet.reference"
-  for name, tensor in net:state_dict() do
-    testing.assert_close(whole(tensor), expected:get_buffer("end__" .. name:gsub("%.", "__")),
-        {rtol = 1e-10, atol = 1e-10})
-  end
-end
+local kCertain = 17  -- as damage_models.py writes first: none is a program
 
 local function read_damaged_files(count)
   local errors = 0
   for number = 0, count - 1 do
     local path = ("%s/damaged/%d.pt2"):format(folder, number)
     local read, problem = pcall(mh.export.load, path)
+    assert(not read or number >= kCertain, path .. " is read")
     if not read then
       errors = errors + 1
-      assert(problem:find(path, 1, true), "an error without the file's name: " .. problem)
+      assert(problem:find(path, 1, true), number .. ": an error without the file's name: " .. problem)
     end
   end
   assert(errors > count // 3, "most damaged files are read")
@@ -270,7 +253,6 @@ local function read_damaged_files(count)
 end
 
 if mode == "damaged" then return read_damaged_files(math.tointeger(arg[3])) end
-if mode then return train_in_two_runs() end
 local names = {}
 for name in pairs(checks) do names[#names + 1] = name end
 table.sort(names)
