@@ -40,8 +40,25 @@ std::vector<int64_t> coordinates(const DeviceMesh& mesh) {
   return found;
 }
 
+/// The same as one of torch.distributed.tensor, which models pass that were written for DTensor.
+Placement placement_of_pytorch(const py::object& given) {
+  const py::type type = py::type::of(given);
+  const auto name = type.attr("__name__").cast<std::string>();
+  if (type.attr("__module__").cast<std::string>() == "torch.distributed.tensor.placement_types") {
+    if (name == "Shard") return shard(given.attr("dim").cast<int64_t>());
+    if (name == "Replicate") return replicate();
+    if (name == "Partial") return partial(parse_reduce_op(given.attr("reduce_op").cast<std::string>()));
+  }
+  throw py::type_error("Placement: a " + name +
+                       " is not a placement\n  fix   give moonhalo's Shard, Replicate or Partial, or those of "
+                       "torch.distributed.tensor");
+}
+
 void define_placement(py::module_& m) {
   py::class_<Placement>(m, "Placement", "What one mesh dim does to a tensor: Shard, Replicate or Partial.")
+      .def(py::init(&placement_of_pytorch), py::arg("placement"),
+           "The same as a Shard, Replicate or Partial of torch.distributed.tensor. Functions that take placements take "
+           "these, too.")
       .def("__repr__", &Placement::to_string)
       .def("__eq__",
            [](const Placement& a, const py::object& b) {
@@ -67,6 +84,7 @@ void define_placement(py::module_& m) {
       .def_property_readonly(
           "reduce_op", [](const Placement& p) { return std::string(name(p.op)); },
           "The reduction of a Partial: \"sum\", \"avg\", \"max\", \"min\" or \"product\".");
+  py::implicitly_convertible<py::object, Placement>();
   m.def("_shard", &shard);
   m.def("_stored", &stored);
   m.def("_replicate", [] { return replicate(); });

@@ -7,6 +7,7 @@ import pickle
 
 import moonhalo as mh
 import torch
+import torch.distributed.tensor as dtensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 FULL = torch.arange(22, dtype=torch.float64).reshape(11, 2)
@@ -43,6 +44,12 @@ def methods(mesh, expect):
         ),
         "plain",
     )
+    whole = x.redistribute(placements=[dtensor.Replicate()])
+    expect(whole.placements == [mh.Replicate()] and torch.equal(whole.to_local(), FULL), "PyTorch's Replicate")
+    ones = mh.from_local(torch.ones(2), mesh, [dtensor.Partial("sum")])
+    expect(torch.equal(ones.full_tensor(), torch.full((2,), 3.0)), "PyTorch's Partial")
+    expect(mh.distribute_tensor(FULL, mesh, (dtensor.Shard(1),)).placements[0].is_shard(1), "PyTorch's Shard")
+    refused(expect, "a number as a placement", TypeError, "Placement: a int is not a placement", lambda: mh.Placement(3))
     refused(expect, "a plain tensor", AttributeError, "plain tensor", lambda: FULL.to_local())
     refused(expect, "ShardTensor()", TypeError, "distribute_tensor", lambda: mh.ShardTensor(FULL))
     refused(expect, "redistribute()", TypeError, "no placements", lambda: x.redistribute())
