@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Models that Python saves (make_models.py), on blocks in Lua: over threads and under mpirun. A drawn part of the
-matrix of script_models.lua, or with MOONHALO_ALL_MODELS=1 the whole. usage: check_pytorch_models.py PYTHON PROGRAM
+matrix of script_models.lua, or with MOONHALO_ALL_MODELS=1 the whole; 300 damaged .pt2 files, or as many as
+MOONHALO_DAMAGED_MODELS says. usage: check_pytorch_models.py PYTHON PROGRAM
 SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
 
 import os
@@ -41,18 +42,34 @@ def run_lua(script, ranks, *arguments, mpi=False):
     )
 
 
+def run_matrix(mpi):
+    """On 1 to 4 ranks, and from checkpoints of 2 ranks on 3. 11 divides no number of ways, so all have their turn."""
+    parts = 1 if whole else 11
+    counts = (2, 3, 4) if whole else (2,)
+    runs = [(ranks, ()) for ranks in (counts if mpi else (1, 2, 3, 4))]
+    if whole or not mpi:
+        runs += [(2, ("save",)), (3, ("resume",))]
+    for number, (ranks, mode) in enumerate(runs):
+        part = 6 if mode else number + 4 * mpi
+        said = run_lua("script_models.lua", ranks, parts, part % parts, *mode, mpi=mpi)
+        check(f"cases on {ranks} ranks: {said}", " cases" in said)
+        print(f"{' '.join(mode) or 'train'} on {ranks} {'processes' if mpi else 'threads'}: {said.strip()}")
+
+
+def read_damaged(count):
+    """In portions, each written over the former one."""
+    portion = 5000
+    for first in range(0, count, portion):
+        size = min(portion, count - first)
+        run("damage_models.py", sys.executable, scripts / "damage_models.py", folder, size, 5 + first)
+        run_lua("script_features.lua", 1, "damaged", size)
+
+
 run("make_models.py", python, scripts / "make_models.py", folder)
-parts = 1 if whole else 29  # 29 divides no number of ways, so that all of them have their turn
-for ranks in (1, 2, 3, 4):
-    said = run_lua("script_models.lua", ranks, parts, ranks % parts)
-    check(f"cases on {ranks} ranks: {said}", "cases" in said)
+run_matrix(mpi=False)
 run_lua("script_features.lua", 3)
 run("read_models.py", python, scripts / "read_models.py", folder)
-run_lua("script_features.lua", 2, "save")
-run_lua("script_features.lua", 3, "resume")
 if mpiexec:
-    run_lua("script_models.lua", 2, parts, 5 % parts, mpi=True)
-damaged = 20000 if whole else 300
-run("damage_models.py", sys.executable, scripts / "damage_models.py", folder, damaged, 5)
-run_lua("script_features.lua", 1, "damaged", damaged)
+    run_matrix(mpi=True)
+read_damaged(int(os.environ.get("MOONHALO_DAMAGED_MODELS", "300")))
 finish()

@@ -176,6 +176,27 @@ class MLP(nn.Module):
         return (h + self.fc2(F.gelu(self.fc1(h)))).permute(0, 3, 1, 2)
 
 
+class Classifier(nn.Module):
+    """One vector for each sample, from fields of channels last, a norm over channels and a mean of the whole field."""
+
+    def __init__(self, c: int = 6):
+        super().__init__()
+        self.patches = nn.Conv2d(2, c, 5, stride=3, padding=2)
+        self.depthwise = nn.Conv2d(c, c, 7, padding=3, groups=c)
+        self.norm = nn.LayerNorm(c)
+        self.wide = nn.Linear(c, 2 * c)
+        self.narrow = nn.Linear(2 * c, c)
+        self.scale = nn.Parameter(torch.full((c,), 0.5))
+        self.head = nn.Linear(c, 5)
+
+    def forward(self, x):
+        h = self.patches(x)
+        d = self.norm(self.depthwise(h).permute(0, 2, 3, 1))
+        h = h + (self.scale * self.narrow(F.gelu(self.wide(d)))).permute(0, 3, 1, 2)
+        pooled = F.adaptive_avg_pool2d(F.max_pool2d(h, 2), 1).flatten(1)
+        return torch.log_softmax(self.head(pooled), 1)
+
+
 class Several(nn.Module):
     """Not part of the matrix: tuples, dicts, arguments by name, methods, and an error."""
 
@@ -207,6 +228,7 @@ MODELS = {
     "counted": Counted,
     "convlstm": ConvLSTM,
     "mlp": MLP,
+    "classifier": Classifier,
 }
 IN_TRAINING = {"counted"}
 
