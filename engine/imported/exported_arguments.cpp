@@ -186,7 +186,7 @@ size_t count_leaves(const std::string& tree_spec, bool is_call) {
   if (is_call) {
     const json& both = children_of(tree);
     TORCH_CHECK_VALUE(both.size() == 2 && both.at(0).at("type").is_string() && is_dict(both.at(1)),
-                      "the arguments are no tuple and dict: ", spec.dump());
+                      "the arguments are not a tuple and a dict: ", spec.dump());
   }
   return leaves_of(tree);
 }

@@ -22,7 +22,11 @@ namespace {
 int load_exported(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   const c10::Device device = is_nil(lua, 2) ? context(lua).device : check_device(lua, 2);
-  push_object(lua, std::make_shared<ExportedProgram>(path, device));
+  auto program = std::make_shared<ExportedProgram>(path, device);
+  TORCH_CHECK_VALUE(!program->input_spec().empty(), "export.load: '", path,
+                    "' does not say how arguments and results are nested\n  fix   write it in Python: "
+                    "torch.export.save(torch.export.export(net, (x,)), path)");
+  push_object(lua, std::move(program));
   return 1;
 }
 

@@ -62,7 +62,7 @@ def damage_json(value, draw):
                 part = part[key]
             holder[path[-1]] = copy.deepcopy(part)
         else:
-            holder[path[-1]] = draw.choice(VALUES)
+            holder[path[-1]] = copy.deepcopy(draw.choice(VALUES))
     return value
 
 

@@ -49,7 +49,9 @@ def methods(mesh, expect):
     ones = mh.from_local(torch.ones(2), mesh, [dtensor.Partial("sum")])
     expect(torch.equal(ones.full_tensor(), torch.full((2,), 3.0)), "PyTorch's Partial")
     expect(mh.distribute_tensor(FULL, mesh, (dtensor.Shard(1),)).placements[0].is_shard(1), "PyTorch's Shard")
-    refused(expect, "a number as a placement", TypeError, "Placement: a int is not a placement", lambda: mh.Placement(3))
+    refused(
+        expect, "a number as a placement", TypeError, "Placement: a int is not a placement", lambda: mh.Placement(3)
+    )
     refused(expect, "a plain tensor", AttributeError, "plain tensor", lambda: FULL.to_local())
     refused(expect, "ShardTensor()", TypeError, "distribute_tensor", lambda: mh.ShardTensor(FULL))
     refused(expect, "redistribute()", TypeError, "no placements", lambda: x.redistribute())
