@@ -37,6 +37,9 @@ if(Python3_Interpreter_FOUND)
   moonhalo_add_test(NAME style.second_tries COMMAND Python3::Interpreter
                                                     "${PROJECT_SOURCE_DIR}/tests/support/second_tries.py" --self-test
                                                     "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.Y06_models_page COMMAND Python3::Interpreter -B
+                                                   "${PROJECT_SOURCE_DIR}/tests/models/check_page.py"
+                                                   "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.layers COMMAND Python3::Interpreter tests/style/check_layers.py "${PROJECT_SOURCE_DIR}"
            "${format_check}" COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model of a table in this process: on plain tensors, then cut over rank threads, compared in float64. Writes a
-JSON of its cases. usage: one_model.py FAMILY NAME FILE.json [plain]     plain: on plain tensors alone, to try a row"""
+JSON of its cases. usage: one_model.py FAMILY NAME FILE.json [all | plain]     all: each cut on each number of ranks;
+plain: on plain tensors alone, to try a row"""
 
 import contextlib
 import copy
 import importlib
-import itertools
 import json
+import math
 import sys
 import traceback
 import warnings
@@ -15,7 +16,7 @@ import torch
 import torch.overrides
 
 import moonhalo as mh
-from table import made
+from table import grid_of, made
 
 TOLERANCE = 1e-9
 # Where rounding of the input alone moves a plain run by more than a hundredth of the tolerance, a cut run may move as
@@ -120,48 +121,64 @@ def loss_of(outputs):
     return total
 
 
-def run(world, model, nets, inputs, cut):
-    """What one rank gets: {group: {name: tensor}}. Without a cut, on plain tensors."""
+def placements_of(value, dims, mesh):
+    """Along each dim of the mesh uneven blocks of the tensor's dim, or copies where that is None."""
+    return [
+        mh.Replicate() if dim is None else mh.Shard(dim, uneven(value.shape[dim], ranks))
+        for dim, ranks in zip(dims, mesh)
+    ]
+
+
+def run(world, model, nets, inputs, cut, mesh_shape):
+    """What one rank gets: {group: {name: tensor}}, and its traffic. `cut` has dims of the input for each dim of the
+    mesh; without a cut, plain tensors."""
     mh.manual_seed(SEED)
     net, given = nets[world.rank], {}
-    mesh = mh.init_device_mesh(world, "cpu", [world.size]) if cut else None
+    mesh = mh.init_device_mesh(world, "cpu", list(mesh_shape)) if cut else None
     for key, value in inputs.items():
         if isinstance(value, torch.Tensor):
             value = value.clone()
             if cut and key in cut:
-                value = mh.distribute_tensor(
-                    value, mesh, [mh.Shard(cut[key], uneven(value.shape[cut[key]], world.size))]
-                ).detach()
+                value = mh.distribute_tensor(value, mesh, placements_of(value, cut[key], mesh_shape)).detach()
             if value.is_floating_point() and model.train:
                 value.requires_grad_()
         given[key] = value
+    world.comm_stats(reset=True)
     with (
         contextlib.nullcontext() if model.train else torch.no_grad(),
         KeepDouble() if model.double else contextlib.nullcontext(),
     ):
-        outputs = called(model, net, dict(given))
-        got = {"outputs": {str(k): full(one) for k, one in enumerate(outputs)}}
-        if not model.train:
-            return got
-        loss = loss_of(outputs)
-        loss.backward()
-    got["loss"] = {"loss": full(loss)}
-    got["gradients of inputs"] = {
-        str(key): full(one.grad) for key, one in given.items() if isinstance(one, torch.Tensor) and one.requires_grad
-    }
-    got["gradients of parameters"] = {name: full(one.grad) for name, one in net.named_parameters()}
-    got["buffers"] = {name: full(one) for name, one in net.named_buffers()}
-    return got
+        outputs, loss = called(model, net, dict(given)), None
+        if model.train:
+            loss = loss_of(outputs)
+            loss.backward()
+    traffic = world.comm_stats()
+    got = {"outputs": {str(k): full(one) for k, one in enumerate(outputs)}}
+    if model.train:
+        got["loss"] = {"loss": full(loss)}
+        got["gradients of inputs"] = {
+            str(key): full(one.grad)
+            for key, one in given.items()
+            if isinstance(one, torch.Tensor) and one.requires_grad
+        }
+        got["gradients of parameters"] = {name: full(one.grad) for name, one in net.named_parameters()}
+        got["buffers"] = {name: full(one) for name, one in net.named_buffers()}
+    return got, traffic
 
 
-def run_all(model, net, inputs, cut, ranks):
-    nets, got = [copy.deepcopy(net) for _ in range(ranks)], [None] * ranks
+def run_all(model, net, inputs, cut, mesh_shape):
+    """What each rank gets; bytes that a rank sends, of the rank that sends most; operators that were gathered."""
+    ranks = math.prod(mesh_shape)
+    nets, found = [copy.deepcopy(net) for _ in range(ranks)], [None] * ranks
 
     def on_rank(world):
-        got[world.rank] = run(world, model, nets, inputs, cut)
+        found[world.rank] = run(world, model, nets, inputs, cut, mesh_shape)
 
     mh.run_ranks(ranks, on_rank)
-    return got
+    gathered = {
+        name for _, traffic in found for name, counts in traffic["by_operator"].items() if counts["gathered"] > 0
+    }
+    return [got for got, _ in found], max(traffic["bytes"] for _, traffic in found), sorted(gathered)
 
 
 def distance(mine, plain, floor):
@@ -228,7 +245,7 @@ def condition(model, net, inputs, plain):
         key: value * (1 + 2.3e-16) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
         for key, value in inputs.items()
     }
-    return {group: found[0] for group, found in farthest(run_all(model, net, moved, None, 1), plain).items()}
+    return {group: found[0] for group, found in farthest(run_all(model, net, moved, None, (1,))[0], plain).items()}
 
 
 def judge(model, net, inputs, plain, worst):
@@ -251,16 +268,32 @@ def cause_of(error):
     return "refused: " + text.strip().split("\n")[0][:150]
 
 
-def case_of(model, net, inputs, plain, cut, ranks):
-    case = {"cut": {str(key): dim for key, dim in cut.items()}, "ranks": ranks}
+def case_of(model, net, inputs, plain, cut, mesh_shape):
+    case = {"cut": {str(key): dims for key, dims in cut.items()}, "mesh": mesh_shape}
     try:
-        worst = farthest(run_all(model, net, inputs, cut, ranks), plain)
+        got, case["bytes"], case["gathered"] = run_all(model, net, inputs, cut, mesh_shape)
+        worst = farthest(got, plain)
         case["cause"] = judge(model, net, inputs, plain, worst)
         case["worst"] = {group: {"distance": found[0], "name": found[1]} for group, found in worst.items()}
     except Exception as error:  # of any type: the model, its package or Moonhalo ended the run, and the row says how
         case["cause"] = cause_of(error)
         case["message"] = "".join(traceback.format_exception(error))[-4000:]
     return case
+
+
+def cases_of(model, inputs, which):
+    """Cuts, {input: a dim for each dim of the mesh}, each with the shape of its mesh: the first cut on 2 ranks, the
+    last on 3, and two dims on 2 x 2. `which`: "all", each cut on each number of ranks; "plain", none."""
+    first = next(iter(inputs))
+    cuts = [cut if isinstance(cut, dict) else {first: cut} for cut in model.cuts]
+    if which == "plain":
+        return []
+    if which == "all":
+        lines = [(cut, ranks) for cut in cuts for ranks in model.ranks]
+    else:
+        lines = [(cuts[0], 2), (cuts[-1], 3)]
+    grid = grid_of(cuts, {key: value.shape for key, value in inputs.items() if isinstance(value, torch.Tensor)})
+    return [({key: (dim,) for key, dim in cut.items()}, (ranks,)) for cut, ranks in lines] + [(grid, (2, 2))]
 
 
 def find(family, name):
@@ -270,10 +303,15 @@ def find(family, name):
     raise SystemExit(f"one_model.py: no model {name} in tables/{family}.py")
 
 
-def main(family, name, path, only=""):
+def set_up():
+    """The settings of a process that runs models; before their packages, which may make tensors when imported."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
+
+
+def main(family, name, path, which=""):
+    set_up()
     torch.manual_seed(SEED)
     model, result = find(family, name), {"cases": []}
 
@@ -284,20 +322,17 @@ def main(family, name, path, only=""):
     try:
         net = with_numbers(in_double(made(model.build))).train(model.train)
         inputs = as_named(made(model.inputs))
-        plain = run_all(model, net, inputs, None, 1)[0]
+        plain = run_all(model, net, inputs, None, (1,))[0][0]
         check_plain(plain)
     except Exception as error:  # a row that is wrong, or a package that does not fit: no judgement of Moonhalo
         result["plain"] = "".join(traceback.format_exception(error))[-4000:]
         write()
         return
     result["parameters"] = sum(one.numel() for one in net.parameters())
-    first = next(iter(inputs))
-    for cut, ranks in () if only == "plain" else itertools.product(model.cuts, model.ranks):
-        result["running"] = {"cut": str(cut), "ranks": ranks}
+    for cut, mesh_shape in cases_of(model, inputs, which):
+        result["running"] = {"cut": str(cut), "mesh": mesh_shape}
         write()
-        result["cases"].append(
-            case_of(model, net, inputs, plain, cut if isinstance(cut, dict) else {first: cut}, ranks)
-        )
+        result["cases"].append(case_of(model, net, inputs, plain, cut, mesh_shape))
         if result["cases"][-1]["cause"] == "deadlock":
             break  # decided, and each takes the time limit
     result.pop("running", None)

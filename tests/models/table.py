@@ -3,6 +3,7 @@
 
 Model("resnet18", make("torchvision.models.resnet18", num_classes=7), image(1, 3, 33, 40), cuts=(2, 3))"""
 
+import contextlib
 import importlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,23 @@ def _found(name):
             found = getattr(found, word)
         return found
     raise ModuleNotFoundError(f"no module for {name}")
+
+
+def import_names(models):
+    """Imports all that the rows name. What cannot be imported is left out: the row fails where it is run, and says
+    why."""
+    waiting = [value for model in models for value in (model.build, model.inputs)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Make):
+            with contextlib.suppress(Exception):
+                _found(value.name)
+            value = [*value.args, *value.kwargs.values()]
+        elif isinstance(value, dict):
+            value = value.values()
+        elif not isinstance(value, (list, tuple)):
+            continue
+        waiting.extend(value)
 
 
 def made(value):
@@ -92,7 +110,7 @@ def tokens(batch, length, high=50):
 @dataclass
 class Model:
     """A row. `inputs`: one value, a list (arguments by place) or a dict (by name). `cuts`: each is a dim of the first
-    input, or {place or name: dim} for several; each is tried on 2 and on 3 ranks."""
+    input, or {place or name: dim} for several; grid_of() makes the cut of two dims of these."""
 
     name: str
     build: Any
@@ -100,9 +118,29 @@ class Model:
     cuts: tuple
     train: bool = True  # False: eval mode under no_grad, outputs alone
     double: bool = False  # the model casts to float32 inside; here these casts keep float64
-    ranks: tuple = (2, 3)
+    ranks: tuple = (2, 3)  # of `./dev models --all`; shorter for large models
     method: str = "__call__"  # called instead of the module: "encode", ...
     family: str = field(default="", init=False)
+
+
+def _other_dim(dim, dims):
+    """Beside this dim of a tensor of so many: another one of the field (the last two or three), or the batch."""
+    if dims >= 4 and dim >= 2:
+        return dim + 1 if dim + 1 < dims else dim - 1
+    return 0 if dim else None
+
+
+def grid_of(cuts, shapes):
+    """{input: its dim for each of the two dims of a mesh, None for copies}: the first cut, and the next one of other
+    dims. If there is no other: several inputs cut by rows are cut along one dim of the mesh each, all else along
+    another dim too."""
+    first = cuts[0]
+    other = next((cut for cut in cuts[1:] if all(first.get(key) != dim for key, dim in cut.items())), None)
+    if other is not None:
+        return {key: (first.get(key), other.get(key)) for key in {**first, **other}}
+    if len(first) > 1 and not any(first.values()):
+        return {key: (None, 0) if place else (0, None) for place, key in enumerate(first)}
+    return {key: (dim, _other_dim(dim, len(shapes[key]))) for key, dim in first.items()}
 
 
 def same(name):
