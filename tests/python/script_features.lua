@@ -134,7 +134,7 @@ end
 
 function checks.models_that_cannot_go_to_python()
   local nn, x = mh.nn, mh.ones(1, 2, 4, 4)
-  check_error("'' is in training mode\nnet:eval()", mh.jit.trace, nn.Conv2d(2, 2, 1), {x})
+  check_error("the module is in training mode\nnet:eval()", mh.jit.trace, nn.Conv2d(2, 2, 1), {x})
   local net = mh.parallelize_module(nn.Conv2d(2, 2, 1):eval(), mesh, {})
   check_error("'weight' is a ShardTensor\nbefore it is divided", mh.jit.trace, net, {x})
   local Branch = nn.Module:extend("Branch")
