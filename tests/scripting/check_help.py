@@ -102,6 +102,18 @@ def lint(text):
     assert set(re.findall(r"---@param options\? ([\w.]+)", text)) - {"table"} <= classes
 
 
+def check_operators():
+    """`ops --all` prints every overload, with what becomes of it on blocks."""
+    text = run(["ops", "--all"])
+    has(
+        text,
+        "aten::cumsum(Tensor self, int dim",
+        "\n    shards: any cut (ops/reduction/scan.cpp)\n",
+        "moonhalo::stencil(",
+    )
+    assert len(re.findall(r"^(?:aten|moonhalo)::\S+\(", text, re.MULTILINE)) > 3000
+
+
 def check_folder(folder, text):
     """A folder gets settings, too, the same as this project has; those that are there stay."""
     scripts = folder / "scripts"
@@ -148,6 +160,7 @@ program = sys.argv[1]
 check_names()
 check_search()
 check_repl()
+check_operators()
 with tempfile.TemporaryDirectory() as own:
     check_annotations(own)
 print("help and annotations say what the reference has")
