@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings files in YAML. Values stay strings here: the defaults of mh.config decide their types.
 #include <c10/util/Exception.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "moonhalo/io/base/new_file.h"
@@ -15,6 +17,22 @@ namespace {
 
 constexpr int kDeepest = 100;
 constexpr int kMostNodes = 100000;  // an alias of aliases stands for billions
+
+/// Notes where a document begins.
+struct DocumentStart : YAML::EventHandler {
+  using Mark = YAML::Mark;
+  using Style = YAML::EmitterStyle::value;
+  int line = 1;
+  void OnDocumentStart(const Mark& mark) override { line = mark.line + 1; }
+  void OnDocumentEnd() override {}
+  void OnNull(const Mark&, YAML::anchor_t) override {}
+  void OnAlias(const Mark&, YAML::anchor_t) override {}
+  void OnScalar(const Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const Mark&, const std::string&, YAML::anchor_t, Style) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const Mark&, const std::string&, YAML::anchor_t, Style) override {}
+  void OnMapEnd() override {}
+};
 
 class YamlReader {
  public:
@@ -42,6 +60,17 @@ class YamlReader {
         break;
       default:
         check(false, line, "has a key without a value", "write a value, or leave the key out");
+    }
+  }
+
+  /// YAML allows no control characters, but yaml-cpp does.
+  void check_characters(const std::string& text) const {
+    int line = 1;
+    for (const char letter : text) {
+      const auto code = static_cast<unsigned char>(letter);
+      if (letter == '\n') ++line;
+      const bool control = (code < 0x20 && letter != '\n' && letter != '\r' && letter != '\t') || code == 0x7f;
+      check(!control, line, "has a control character, which YAML does not allow", "write the file as UTF-8");
     }
   }
 
@@ -101,12 +130,18 @@ int read_yaml(lua_State* lua) {
   const std::string path = check_string(lua, 1);
   const std::string text = io::read_file("config", path);
   YamlReader reader(lua, path);
+  reader.check_characters(text);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty() || documents.front().IsNull()) return lua_pushnil(lua), 1;
-    if (documents.size() > 1)
-      reader.refuse(documents[1].Mark().line + 1, "begins a second document", "give several --config files");
-    reader.push_node(documents.front(), 1);
+    // Not YAML::LoadAll: it makes documents without end at a "]" that opens nothing.
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    DocumentStart start;
+    if (!parser.HandleNextDocument(start)) return lua_pushnil(lua), 1;
+    if (parser.HandleNextDocument(start))
+      reader.refuse(start.line, "begins a second document", "give several --config files");
+    const YAML::Node document = YAML::Load(text);
+    if (document.IsNull()) return lua_pushnil(lua), 1;
+    reader.push_node(document, 1);
   } catch (const YAML::Exception& error) {
     reader.refuse(error.mark.line + 1, "is not valid YAML: " + error.msg, "correct it");
   }

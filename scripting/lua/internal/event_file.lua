@@ -4,12 +4,16 @@
 
 local mh = require "moonhalo"
 
+-- metrics.jsonl has every record at once; here a kill may cost the last second.
+local kFlushSeconds = 1
+
 local Events = {}
 Events.__index = Events
 
 -- ---- Protocol Buffers ----------------------------------------------------------------------------------------------
 
 local function varint(number)
+  if number >= 0 and number < 128 then return string.char(number) end
   local bytes = {}
   repeat
     local rest = number >> 7
@@ -35,10 +39,14 @@ local function masked(text)
 end
 
 local function append(self, step, content)
-  local event = double(1, mh._checkpoint_files.now()) .. integer(2, step) .. content
+  local now = mh._checkpoint_files.now()
+  local event = double(1, now) .. integer(2, step) .. content
   local length = string.pack("<I8", #event)
   local written, problem = self.file:write(length, masked(length), event, masked(event))
-  if written then written, problem = self.file:flush() end
+  if written and now >= self.flush_at then
+    written, problem = self.file:flush()
+    self.flush_at = now + kFlushSeconds
+  end
   if not written then
     mh.fail(("run: the disk refused '%s': %s\n  fix   free space on that disk, or write the run somewhere else"):format(
         self.path, problem))
@@ -59,7 +67,7 @@ function Events.new(folder)
   end
   local file, problem = io.open(path, "wb")
   if not file then mh.fail("run: cannot write the events: " .. problem) end
-  local self = setmetatable({file = file, path = path}, Events)
+  local self = setmetatable({file = file, path = path, flush_at = 0}, Events)
   append(self, 0, bytes(3, "brain.Event:2"))
   return self
 end

@@ -291,6 +291,9 @@ TEST(ConfigFile, Y11_InYamlIsRefusedByLine) {
       {"lr: 1\n---\nlr: 2", "begins a second document"},
       {"lr: [1", "is not valid YAML"},
       {"lr: *nothing", "is not valid YAML"},
+      {"lr: 1\n, 2]\nsteps: 3", "line 2 is not valid YAML: end of map not found"},
+      {"# a run\n, 2, 3]\nsteps: 3\n", "begins a second document"},
+      {std::string("lr: 1\nname: a\0\0", 16), "line 2 has a control character"},
       {std::string(20000, '['), "is not valid YAML"},
       {"net: &a\n  act: *a", "config: '"},
       {"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
