@@ -23,10 +23,12 @@ PACKAGES = {
     "neuralop": "neuraloperator",
     "physicsnemo": "nvidia-physicsnemo",
     "pyg": "torch-geometric",
+    "pyg_more": "torch-geometric",
     "smp": "segmentation_models_pytorch",
     "timm": "timm",
     "torchvision": "torchvision",
     "transformers": "transformers",
+    "transformers_more": "transformers",
 }
 
 HEAD = """# Models of PyTorch on cut fields
