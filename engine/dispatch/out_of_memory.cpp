@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/exchange/interval_map.h"
+#include "moonhalo/engine/profile/memory_note.h"
 
 namespace moonhalo {
 
@@ -20,7 +21,7 @@ void throw_with_blocks(const c10::OutOfMemoryError& error, const std::string& op
     const auto most = std::max_element(elements.begin(), elements.end());
     text += "\n  have  " + op + " of " + large->to_string() + "; rank " + std::to_string(mine) + " has " +
             std::to_string(elements[mine]) + " of its elements, the largest block is rank " +
-            std::to_string(most - elements.begin()) + "'s, of " + std::to_string(*most) +
+            std::to_string(most - elements.begin()) + "'s, of " + std::to_string(*most) + memory_note() +
             "\n  fix   cut it over more ranks or evenly, or take a smaller batch";
   }
   throw c10::OutOfMemoryError(text, error.backtrace(), error.caller());

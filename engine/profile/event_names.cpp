@@ -53,4 +53,12 @@ std::string EventNames::of_module(const ProfileEvent& event) const {
   }
 }
 
+std::string EventNames::of_place(const MemoryRecord::Place& place) const {
+  if (place.before) return "(before)";
+  ProfileEvent made;
+  made.module = place.module;
+  made.phase = place.phase;
+  return of_module(made);
+}
+
 }  // namespace moonhalo

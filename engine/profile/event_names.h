@@ -28,6 +28,8 @@ class EventNames {
   std::string of_operator(const ProfileEvent& event) const;
   /// "blocks.0.fc", or "(optimizer)", "(outside of modules)", ...
   std::string of_module(const ProfileEvent& event) const;
+  /// The same for memory: "(before)" for blocks from before the recording.
+  std::string of_place(const MemoryRecord::Place& place) const;
   std::string module_path(uint16_t module) const;
   std::string of_line(const ProfileEvent& event) const;
   const ProfileEvent* parent(const ProfileEvent& event) const {

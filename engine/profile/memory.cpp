@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <mutex>
 #include <utility>
 
 #include "moonhalo/engine/base/rank_context.h"
@@ -22,6 +23,8 @@ class MemoryCounter final : public c10::MemoryReportingInfoBase {
     Pool& pool = pool_of(device.type());
     const int64_t live = pool.live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     raise(pool.peak, live);
+    if (watched_.load(std::memory_order_relaxed) && device.is_cpu()) [[unlikely]]
+      pass_on(block, bytes);
     if (outer_) outer_->reportMemoryUsage(block, bytes, allocated, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }
@@ -36,6 +39,11 @@ class MemoryCounter final : public c10::MemoryReportingInfoBase {
     Pool& pool = pool_of(device);
     return pool.peak.exchange(pool.live.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
+  void watch(MemoryWatcher* watcher) {
+    const std::lock_guard lock(watcher_mutex_);
+    watcher_ = watcher;
+    watched_ = watcher != nullptr;
+  }
   void raise_peak(c10::DeviceType device, int64_t peak) { raise(pool_of(device).peak, peak); }
 
  private:
@@ -49,8 +57,16 @@ class MemoryCounter final : public c10::MemoryReportingInfoBase {
     }
   }
 
+  void pass_on(const void* block, int64_t bytes) {
+    const std::lock_guard lock(watcher_mutex_);
+    if (watcher_ != nullptr) watcher_->changed(block, bytes);
+  }
+
   const std::shared_ptr<MemoryCounter> outer_;
   Pool pools_[2];  // host, devices
+  std::atomic<bool> watched_{false};
+  std::mutex watcher_mutex_;
+  MemoryWatcher* watcher_ = nullptr;
 };
 
 namespace {
@@ -87,6 +103,10 @@ MemoryUse memory_use(c10::DeviceType device) { return counter().use(device); }
 void reset_memory_peak() {
   MemoryCounter& mine = counter();
   for (const c10::DeviceType device : {c10::DeviceType::CPU, c10::DeviceType::CUDA}) mine.restart_peak(device);
+}
+
+void watch_memory(MemoryWatcher* watcher) {
+  if (*counter_of_rank) (*counter_of_rank)->watch(watcher);
 }
 
 int64_t resident_memory() {

@@ -49,6 +49,17 @@ MemoryUse memory_use(c10::DeviceType device = c10::DeviceType::CPU);
 /// From here on the peaks of this rank are those since now. Throws ValueError unless counts_memory().
 void reset_memory_peak();
 
+/// Is called for each block of this rank in host memory that is given out (`bytes` above 0) or taken back (below), by
+/// any thread of the rank.
+class MemoryWatcher {
+ public:
+  virtual ~MemoryWatcher() = default;
+  virtual void changed(const void* block, int64_t bytes) = 0;
+};
+/// Sets the watcher of this rank's count, null for none. It has no effect unless counts_memory(). Once this returns,
+/// the watcher before is not called any more.
+void watch_memory(MemoryWatcher* watcher);
+
 /// Resident memory of this process in bytes, with libraries and what malloc keeps. Rank threads share it.
 int64_t resident_memory();
 

@@ -110,6 +110,21 @@ class RankSum {
   std::vector<bool> calls_itself_;  // on ShardTensors: for the block
 };
 
+ProfileSummary::Memory memory_at_peak(const std::vector<RankRecord>& ranks) {
+  ProfileSummary::Memory memory;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].memory.peak <= memory.peak) continue;
+    const EventNames names(ranks[r]);
+    memory = {static_cast<int64_t>(r), ranks[r].memory.peak, {}};
+    for (const MemoryRecord::Held& held : ranks[r].memory.at_peak) {
+      memory.held.push_back({names.of_place(held.place), held.place.before ? "" : name(held.place.phase), held.bytes});
+    }
+  }
+  std::stable_sort(memory.held.begin(), memory.held.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return memory;
+}
+
 std::vector<int64_t> steps_of(const std::vector<RankRecord>& ranks) {
   std::set<int64_t> steps;
   for (const RankRecord& record : ranks) {
@@ -163,6 +178,7 @@ ProfileSummary summarize(const std::vector<RankRecord>& ranks) {
     }
   }
   summary.skew = find_skew(ranks);
+  summary.memory = memory_at_peak(ranks);
   for (size_t by = 0; by < rows.size(); ++by) {
     for (auto& [name, row] : rows[by]) {
       row.name = name;
@@ -194,6 +210,9 @@ std::string ProfileSummary::to_json() const {
       causes.push_back({{"module", cause.module}, {"what", cause.what}, {"time_ns", cause.time}});
     json["skew"].push_back({{"rank", one.rank}, {"late_ns", one.late}, {"waited_ns", one.waited}, {"causes", causes}});
   }
+  json["memory"] = {{"rank", memory.rank}, {"peak_bytes", memory.peak}, {"held", Json::array()}};
+  for (const Memory::Held& held : memory.held)
+    json["memory"]["held"].push_back({{"module", held.module}, {"part", held.part}, {"bytes", held.bytes}});
   json["notes"] = notes;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -220,6 +239,10 @@ ProfileSummary ProfileSummary::from_json(const std::string& text, const std::str
       skew.causes.push_back({cause.at("module"), cause.at("what"), cause.at("time_ns")});
     summary.skew.push_back(std::move(skew));
   }
+  const Json& memory = json.at("memory");
+  summary.memory = {memory.at("rank"), memory.at("peak_bytes"), {}};
+  for (const Json& held : memory.at("held"))
+    summary.memory.held.push_back({held.at("module"), held.at("part"), held.at("bytes")});
   summary.notes = json.at("notes").get<std::vector<std::string>>();
   return summary;
 } catch (const nlohmann::json::exception& error) {

@@ -33,12 +33,23 @@ struct ProfileSummary {
   enum Share : uint8_t { kKernels, kBlocked, kDispatch, kReading, kScript, kShares };
   static const char* name(Share share);
 
+  /// Memory of the tensors of the rank that had most, at its peak.
+  struct Memory {
+    struct Held {
+      std::string module, part;  ///< where they were made: "blocks.0", "forward"; "(before)" what was there
+      int64_t bytes = 0;
+    };
+    int64_t rank = 0, peak = 0;
+    std::vector<Held> held;  ///< adds up to `peak`
+  };
+
   int64_t ranks = 0;
   std::vector<int64_t> steps;  ///< numbers; 0 where no optimizer stepped
   int64_t step_time = 0;
   std::array<int64_t, kShares> shares{};
   std::array<std::vector<Row>, static_cast<size_t>(ProfileBy::kCount)> tables;
   std::vector<RankSkew> skew;
+  Memory memory;
   std::vector<std::string> notes;  ///< what the reader should know, such as that a recorder was full
 
   const std::vector<Row>& table(ProfileBy by) const { return tables[static_cast<size_t>(by)]; }
@@ -60,6 +71,8 @@ ProfileSort parse_profile_sort(const std::string& text);
 /// A line about the whole step, notes, and a table with times in milliseconds of a step of one rank.
 std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSort sort = ProfileSort::kSelf,
                           size_t most_rows = 40);
+/// Memory at the peak by module and part, the largest first.
+std::string memory_table(const ProfileSummary& summary, size_t most_rows = 40);
 /// The same for two profiles, with the difference of their self times, the largest first.
 std::string compare_profiles(const ProfileSummary& before, const ProfileSummary& after, ProfileBy by,
                              size_t most_rows = 40);

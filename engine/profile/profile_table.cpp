@@ -6,6 +6,7 @@
 #include <map>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/profile/memory_note.h"
 #include "moonhalo/engine/profile/profile_summary.h"
 
 namespace moonhalo {
@@ -48,14 +49,7 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-// "-" for none, "812 B", "1.5 kB", ...
-std::string bytes(double count) {
-  if (count <= 0) return "-";
-  if (count < 1000) return number(count, 0) + " B";
-  size_t unit = 0;
-  for (count /= 1000; count >= 1000 && unit < 3; ++unit) count /= 1000;
-  return number(count, 1) + " " + "kMGT"[unit] + "B";
-}
+std::string bytes(double count) { return count > 0 ? bytes_text(count) : "-"; }
 
 std::string headline(const ProfileSummary& summary) {
   const int64_t steps = std::ssize(summary.steps);
@@ -105,6 +99,21 @@ std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSo
   }
   std::string text = headline(summary) + "\n" + aligned(cells);
   if (rows.size() > most_rows) text += "and " + std::to_string(rows.size() - most_rows) + " more\n";
+  return text;
+}
+
+std::string memory_table(const ProfileSummary& summary, size_t most_rows) {
+  const ProfileSummary::Memory& memory = summary.memory;
+  if (memory.peak == 0) return "memory was not counted\n";
+  std::vector<std::vector<std::string>> cells = {{"made in", "part", "bytes", "of peak"}};
+  for (size_t i = 0; i < memory.held.size() && i < most_rows; ++i) {
+    const auto& held = memory.held[i];
+    cells.push_back({held.module, held.part.empty() ? "-" : held.part, bytes(static_cast<double>(held.bytes)),
+                     percent(static_cast<double>(held.bytes), static_cast<double>(memory.peak))});
+  }
+  std::string text = "peak of tensors in host memory: " + bytes(static_cast<double>(memory.peak)) + ", on rank " +
+                     std::to_string(memory.rank) + "\n\n" + aligned(cells);
+  if (memory.held.size() > most_rows) text += "and " + std::to_string(memory.held.size() - most_rows) + " more\n";
   return text;
 }
 

@@ -84,6 +84,9 @@ std::string RankRecord::to_bytes() const {
   writer.put_all(events);
   writer.put_all(calls);
   writer.put_all(messages);
+  writer.put(memory.peak);
+  writer.put_all(memory.at_peak);
+  writer.put_all(memory.samples);
   writer.put_all(names);
   writer.put_all(lines);
   std::vector<std::string> module_names;
@@ -106,6 +109,9 @@ RankRecord RankRecord::from_bytes(const std::string& bytes) {
   reader.get_all(record.events);
   reader.get_all(record.calls);
   reader.get_all(record.messages);
+  reader.get(record.memory.peak);
+  reader.get_all(record.memory.at_peak);
+  reader.get_all(record.memory.samples);
   reader.get_all(record.names);
   reader.get_all(record.lines);
   std::vector<std::string> module_names;

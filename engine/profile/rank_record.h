@@ -32,6 +32,28 @@ struct ProfileEvent {
 };
 static_assert(sizeof(ProfileEvent) == 40);
 
+/// Memory of a rank's tensors in host memory while it was recorded. Empty (peak 0) where none was counted.
+struct MemoryRecord {
+  /// Where blocks were made.
+  struct Place {
+    uint16_t module = 0;
+    Phase phase = Phase::kScript;
+    bool before = false;  ///< before the recording
+    auto operator<=>(const Place&) const = default;
+  };
+  struct Held {
+    Place place;
+    int64_t bytes = 0;
+  };
+  struct Sample {
+    int64_t time = 0;  ///< of the rank's clock
+    int64_t live = 0;
+  };
+  int64_t peak = 0;
+  std::vector<Held> at_peak;  ///< adds up to `peak`
+  std::vector<Sample> samples;
+};
+
 /// The record of one rank. Entry 0 of `modules` and `lines` stands for none.
 struct RankRecord {
   struct Module {
@@ -54,6 +76,7 @@ struct RankRecord {
   std::vector<ProfileEvent> events;
   std::vector<CommCall> calls;
   std::vector<CommMessage> messages;
+  MemoryRecord memory;
   std::vector<std::string> names, lines = {""};
   std::vector<Module> modules = {Module{}};
   int64_t clock_offset = 0;  ///< to be added to times for those of rank 0

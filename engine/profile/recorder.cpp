@@ -9,11 +9,13 @@
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/profile/event_names.h"
+#include "moonhalo/engine/profile/memory_note.h"
 
 namespace moonhalo {
 
 namespace detail {
-std::atomic<int> running_recorders = 0;
+std::atomic<int> hook_users = 0;
 }
 
 namespace {
@@ -63,7 +65,7 @@ Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   set_comm_observer(this);
   *recorder_of_rank = this;
-  ++detail::running_recorders;
+  ++detail::hook_users;
 }
 
 Recorder::~Recorder() {
@@ -76,8 +78,9 @@ RankRecord Recorder::stop(bool step_ended) {
     at::removeCallback(callback_);
     set_comm_observer(nullptr);
     *recorder_of_rank = nullptr;
-    --detail::running_recorders;
+    --detail::hook_users;
     if (step_ended && !record_.full) record_.last_step = step_;
+    record_.memory = memory_.take();
     close_all(monotonic_now());
   }
   return std::move(record_);
@@ -119,6 +122,7 @@ void Recorder::end(const void* owner) {
   phase_ = open.phase;
   in_operator_ = open.in_operator;
   open_.pop_back();
+  place_memory();
 }
 
 void Recorder::next_step(int64_t step) {
@@ -150,6 +154,7 @@ void Recorder::begin_range(const void* owner, EventKind kind, std::string_view n
   ProfileEvent* event = begin(owner, kind, name_number(std::string(name).c_str(), false));
   if (event == nullptr || phase == Phase::kScript) return;
   event->phase = phase_ = phase;
+  place_memory();
 }
 
 void Recorder::begin_module(const void* owner, uint16_t module) {
@@ -157,6 +162,7 @@ void Recorder::begin_module(const void* owner, uint16_t module) {
   if (event == nullptr) return;
   event->module = module_ = module;
   if (phase_ == Phase::kScript) event->phase = phase_ = Phase::kForward;
+  place_memory();
 }
 
 void Recorder::begin_operator(const at::RecordFunction& call) {
@@ -170,6 +176,7 @@ void Recorder::begin_operator(const at::RecordFunction& call) {
   in_operator_ = true;
   event->line = line_ = line;
   if (phase_ == Phase::kScript) event->phase = phase_ = backward ? Phase::kBackward : Phase::kForward;
+  place_memory();
   const int64_t node = call.seqNr();
   if (node < 0) return;
   if (!backward) {
@@ -184,6 +191,7 @@ void Recorder::begin_operator(const at::RecordFunction& call) {
     event->value = made;
     event->module = module_ = record_.events[made].module;
     event->line = line_ = record_.events[made].line;
+    place_memory();
   }
 }
 
@@ -261,6 +269,19 @@ uint16_t Recorder::note_line(const std::string& line) {
   record_.lines.push_back(line);
   lines_.emplace(line, number);
   return number;
+}
+
+std::string Recorder::memory_by_module() const {
+  constexpr size_t kMostPlaces = 8;
+  const EventNames names(record_);
+  std::string text;
+  const std::vector<MemoryRecord::Held> all = memory_.held();
+  for (size_t i = 0; i < all.size() && i < kMostPlaces; ++i) {
+    const MemoryRecord::Place& place = all[i].place;
+    text += "\n        " + names.of_place(place) + (place.before ? "" : std::string(" (") + name(place.phase) + ")") +
+            " " + bytes_text(static_cast<double>(all[i].bytes));
+  }
+  return text;
 }
 
 void RecordRange::begin(EventKind kind, std::string_view name, Phase phase) {

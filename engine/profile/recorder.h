@@ -14,15 +14,16 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/comm_observer.h"
+#include "moonhalo/engine/profile/module_memory.h"
 #include "moonhalo/engine/profile/rank_record.h"
 
 namespace moonhalo {
 
 namespace detail {
-extern std::atomic<int> running_recorders;
+extern std::atomic<int> hook_users;
 }
-/// True while any rank of this process records: what hooks ask first, one load and one branch.
-inline bool recorders_running() { return detail::running_recorders.load(std::memory_order_relaxed) != 0; }
+/// True while any rank of this process records, or looks for NaN: what hooks ask first, one load and one branch.
+inline bool hooks_are_on() { return detail::hook_users.load(std::memory_order_relaxed) != 0; }
 
 /// Records what this rank's thread does: from LibTorch's RecordFunction operators, those that they call, and backward
 /// functions; from communicators calls and waits; and modules, ranges and steps that hooks report. At most one runs at
@@ -60,6 +61,8 @@ class Recorder : private CommObserver {
   uint16_t module_number(const void* key, const std::function<std::string()>& name);
   uint16_t module_number(const std::string& name);
   uint16_t note_line(const std::string& line);
+  /// "\n        blocks.0 (forward) 1.2 GB": the places that hold most memory of tensors now, a line each.
+  std::string memory_by_module() const;
 
  private:
   // Something open, and what was current before it.
@@ -79,7 +82,11 @@ class Recorder : private CommObserver {
   uint16_t add_module(std::string name);
   void close_all(int64_t now);
 
+  // After module_ or phase_ has changed.
+  void place_memory() { memory_.set_place(module_, phase_); }
+
   RankRecord record_;
+  mutable ModuleMemory memory_;
   std::vector<Open> open_;
   LineReader read_line_;
   size_t most_events_;
@@ -113,7 +120,7 @@ class RecordRange {
 
  protected:
   RecordRange(EventKind kind, std::string_view name, Phase phase) {
-    if (recorders_running()) [[unlikely]]
+    if (hooks_are_on()) [[unlikely]]
       begin(kind, name, phase);
   }
 
@@ -133,7 +140,7 @@ class RecordPart : public RecordRange {
 class InModule {
  public:
   explicit InModule(const std::string& name) {
-    if (recorders_running()) [[unlikely]]
+    if (hooks_are_on()) [[unlikely]]
       begin(name);
   }
   ~InModule() {

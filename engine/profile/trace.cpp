@@ -48,6 +48,7 @@ class TraceWriter {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       name_rows(r);
       write_events(r);
+      write_memory(r);
     }
     const MatchedCalls matched(ranks_);
     for (const auto& [key, parts] : matched.all()) write_messages(matched, key.group, parts);
@@ -101,6 +102,15 @@ class TraceWriter {
         const ProfileEvent& forward = record.events[event.value];
         arrow("forward to backward", rank, forward, forward.begin, rank, event, event.begin);
       }
+    }
+  }
+
+  void write_memory(size_t rank) {
+    for (const MemoryRecord::Sample& sample : ranks_[rank].memory.samples) {
+      begin_item();
+      text_ += R"({"ph":"C","name":"memory of tensors","pid":)" + std::to_string(rank) +
+               ",\"ts\":" + time(rank, std::max(sample.time, start_ - ranks_[rank].clock_offset)) +
+               R"(,"args":{"bytes":)" + std::to_string(sample.live) + "}}";
     }
   }
 

@@ -38,6 +38,7 @@ void write_files(const Profiler& profiler, const std::string& folder) {
   write_file(path / "table.txt", all_tables(profiler.summary()));
   write_file(path / "trace.json.gz", gzip(chrome_trace(profiler.records())));
   write_file(path / "flame.txt", flame_stacks(profiler.records()));
+  write_file(path / "memory.txt", memory_table(profiler.summary()));
   write_file(path / "skew.txt", skew_text(profiler.summary().skew, std::ssize(profiler.summary().steps)));
 }
 

@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/profile/recorder.h"
+#include "moonhalo/scripting/bind/nan_watch.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/held_values.h"
 #include "moonhalo/scripting/core/lua_random.h"
@@ -26,10 +27,15 @@ std::vector<at::Tensor> tensors_of(const Options& options, lua_State* lua, const
 /// LibTorch's errors of `run`, with the name of what was called.
 template <class Run>
 void naming(const char* op, Run run) {
+  const BackwardWarnings warnings;
   try {
     run();
   } catch (const c10::Error& error) {
-    throw std::runtime_error(op + (": " + plain_message(error)));
+    throw std::runtime_error(op + (": " + plain_message(error)) + place_of_backward(error.what_without_backtrace()));
+  } catch (const std::runtime_error& error) {
+    const std::string place = place_of_backward(error.what());
+    if (place.empty()) throw;
+    throw std::runtime_error(op + (": " + plain_message(error)) + place);
   }
 }
 

@@ -79,15 +79,28 @@ std::shared_ptr<RunProfile> run_profile(lua_State* lua) {
   return found;
 }
 
+/// The folder that was asked for; the default one is in the run folder, if there is one.
+std::string folder_of(lua_State* lua, const ProfileRequest& request) {
+  if (request.folder != kDefaultProfileFolder) return request.folder;
+  const int top = lua_gettop(lua);
+  std::string folder = request.folder;
+  luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  if (lua_getfield(lua, -1, "moonhalo.internal.run_folder") == LUA_TTABLE &&
+      lua_getfield(lua, -1, "current") == LUA_TTABLE && lua_getfield(lua, -1, "folder") == LUA_TSTRING)
+    folder = lua_tostring(lua, -1) + ("/" + folder);
+  lua_settop(lua, top);
+  return folder;
+}
+
 /// Collective.
-void save_run_profile(const RunProfile& profile, bool quiet) {
+void save_run_profile(lua_State* lua, const RunProfile& profile) {
   const Profiler& profiler = *profile.profiler;
-  io::save_profile(profiler, profile.request.folder);
-  if (quiet || profiler.world().rank() != 0) return;
+  const std::string folder = folder_of(lua, profile.request);
+  io::save_profile(profiler, folder);
+  if (context(lua).quiet || profiler.world().rank() != 0) return;
   const std::string table = profile_table(profiler.summary(), ProfileBy::kModule);
   std::fflush(stdout);
-  std::fprintf(stderr, "moonhalo: profile in %s: %s\n", profile.request.folder.c_str(),
-               table.substr(0, table.find("\n\n")).c_str());
+  std::fprintf(stderr, "moonhalo: profile in %s: %s\n", folder.c_str(), table.substr(0, table.find("\n\n")).c_str());
 }
 
 /// mh.profile{steps = {3, 5}, folder = "profile"} -> nothing
@@ -96,7 +109,7 @@ void save_run_profile(const RunProfile& profile, bool quiet) {
 ///   from 1; the first steps plan and are slower. `moonhalo run --profile` does the same. What was requested before is
 ///   dropped.
 ///   steps       {integer}   the first and the last step
-///   folder      string      where the files go; it is made
+///   folder      string      where the files go; it is made. The default one is in the run folder, if there is one
 ///   returns     nothing
 ///   collective  over all ranks, also the step() that ends the last step
 ///   errors      ValueError: steps that are not two numbers from 1, the first not above the last
@@ -115,7 +128,7 @@ int profile(lua_State* lua) {
   const std::vector<int64_t> steps = options.get_int_list("steps", {3, 5});
   TORCH_CHECK_VALUE(steps.size() == 2, "profile: 'steps' has ", steps.size(), " numbers\n  have  ", steps,
                     "\n  fix   give the first and the last step, steps = {3, 5}");
-  ProfileRequest request{options.get_string("folder", "profile"), steps[0], steps[1]};
+  ProfileRequest request{options.get_string("folder", kDefaultProfileFolder), steps[0], steps[1]};
   TORCH_CHECK_VALUE(!request.folder.empty(), "profile: 'folder' is empty\n  have  folder = \"\"\n  fix   give a path");
   begin_run_profile(lua, request);
   return 0;
@@ -200,6 +213,28 @@ int table(lua_State* lua) {
   return 1;
 }
 
+/// profiler:memory(rows = 40) -> string
+///   Memory of tensors in host memory at the peak while the profiler ran, by the module and the part of the step in
+///   which they were made, on the rank that had most. "(before)" is what was there when it started.
+///   rows        integer     the largest number of rows
+///   returns     string      lines, the same on all ranks
+///   collective  no
+///   errors      RuntimeError: the profiler was not stopped
+///   example
+///     local p = mh.profiler()
+///     p:start()
+///     mh.ones({800, 8}):sum()
+///     p:stop()
+///     p:memory():match("peak of tensors") ~= nil    --> true
+int memory(lua_State* lua) {
+  const auto profiler = check_object<Profiler>(lua, 1);
+  const int64_t rows = is_nil(lua, 2) ? 40 : check_int(lua, 2);
+  TORCH_CHECK_VALUE(rows > 0, "profiler: memory: rows is ", rows, "\n  have  rows = ", rows,
+                    "\n  fix   give 1 or more");
+  push(lua, memory_table(profiler->summary(), static_cast<size_t>(rows)));
+  return 1;
+}
+
 /// profiler:save(folder) -> nothing
 ///   Writes what was recorded: table.txt, skew.txt, trace.json.gz for Perfetto, flame.txt (collapsed stacks), and
 ///   profile.json for `moonhalo profile FOLDER`.
@@ -260,8 +295,8 @@ const luaL_Reg kProfileFunctions[] = {{"profile", guard<profile>},
                                       {"_record_reading", guard<record_reading>},
                                       {"_record_optimizer", guard<record_optimizer>},
                                       {nullptr, nullptr}};
-const luaL_Reg kProfilerMethods[] = {
-    {"start", guard<start>}, {"stop", guard<stop>}, {"table", guard<table>}, {"save", guard<save>}, {nullptr, nullptr}};
+const luaL_Reg kProfilerMethods[] = {{"start", guard<start>},   {"stop", guard<stop>}, {"table", guard<table>},
+                                     {"memory", guard<memory>}, {"save", guard<save>}, {nullptr, nullptr}};
 
 const luaL_Reg kNoMethods[] = {{nullptr, nullptr}};
 
@@ -278,8 +313,10 @@ void begin_run_profile(lua_State* lua, const ProfileRequest& request) {
   if (const auto before = run_profile(lua)) before->profiler->drop();
   const auto profile = std::make_shared<RunProfile>(RunProfile{make_profiler(lua), request});
   const std::weak_ptr<RunProfile> weak = profile;
-  profile->profiler->record_steps(request.first, request.last, [weak, quiet = context(lua).quiet] {
-    if (const auto finished = weak.lock()) save_run_profile(*finished, quiet);
+  // The main thread of the state, which is there as long as the profile.
+  lua_State* const main = state_data(lua)->lua;
+  profile->profiler->record_steps(request.first, request.last, [weak, main] {
+    if (const auto finished = weak.lock()) save_run_profile(main, *finished);
   });
   push_object(lua, profile);
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kRunProfileKey);
@@ -290,7 +327,7 @@ void end_run_profile(lua_State* lua) {
   if (!profile || profile->profiler->stopped()) return;
   profile->profiler->stop();
   const ProfileSummary& summary = profile->profiler->summary();
-  if (!summary.steps.empty()) return save_run_profile(*profile, context(lua).quiet);
+  if (!summary.steps.empty()) return save_run_profile(lua, *profile);
   if (context(lua).rank() != 0) return;
   std::fflush(stdout);
   std::fprintf(stderr,

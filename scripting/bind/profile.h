@@ -8,6 +8,8 @@
 
 namespace moonhalo::scripting {
 
+inline constexpr const char* kDefaultProfileFolder = "profile";
+
 /// The options of `moonhalo run --profile`.
 struct ProfileRequest {
   std::string folder;  ///< empty: nothing

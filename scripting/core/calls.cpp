@@ -23,7 +23,7 @@ thread_local lua_State* state_that_calls = nullptr;
 /// For the script's line of operators.
 class NoteState {
  public:
-  explicit NoteState(lua_State* lua) : noted_(recorders_running()) {
+  explicit NoteState(lua_State* lua) : noted_(hooks_are_on()) {
     if (noted_) [[unlikely]]
       before_ = std::exchange(state_that_calls, lua);
   }

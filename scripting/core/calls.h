@@ -22,7 +22,7 @@ void call_traced(lua_State* lua, int arguments, int results);
 /// path where that is the file of `source` ("@path", as in lua_Debug).
 std::string with_whole_path(std::string message, const char* source);
 
-/// The state whose guarded function runs on this thread, noted only while a rank records (recorders_running()); null
+/// The state whose guarded function runs on this thread, noted only while a rank records (hooks_are_on()); null
 /// otherwise.
 lua_State* recorded_state();
 

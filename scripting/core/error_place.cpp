@@ -10,6 +10,7 @@
 #include "moonhalo/scripting/core/lua_messages.h"
 #include "moonhalo/scripting/core/lua_sources.h"
 #include "moonhalo/scripting/core/methods.h"
+#include "moonhalo/scripting/core/module_scope.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/core/values.h"
@@ -151,17 +152,14 @@ void push_forward(lua_State* lua) {
 }
 
 const char kRecordedKey = 0;
+constinit MakeModuleScope make_module_scope = nullptr;
 
 /// The module at 1 as an event of a recorder, while its forward runs.
 class RecordModule {
  public:
-  explicit RecordModule(lua_State* lua) {
-    if (recorders_running()) [[unlikely]]
-      begin(lua);
-  }
+  explicit RecordModule(lua_State* lua) { begin(lua); }
   ~RecordModule() {
-    if (recorded_) [[unlikely]]
-      end();
+    if (recorded_) end();
   }
   RecordModule(const RecordModule&) = delete;
   RecordModule& operator=(const RecordModule&) = delete;
@@ -261,6 +259,8 @@ std::string module_place(lua_State* lua) {
 
 std::optional<std::string> module_path(lua_State* lua) { return running_module(lua, 2); }
 
+void set_module_scope(MakeModuleScope make) { make_module_scope = make; }
+
 void forget_recorded_modules(lua_State* lua) {
   lua_pushnil(lua);
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kRecordedKey);
@@ -318,11 +318,30 @@ int call_framed(lua_State* lua) {
   return lua_gettop(lua);
 }
 
+/// As call_module, with what watches modules: a recorder, the search for NaN.
+static int call_watched_module(lua_State* lua, int arguments) {
+  std::string problem;
+  {
+    const RecordModule record(lua);
+    const std::unique_ptr<ModuleScope> scope = make_module_scope != nullptr ? make_module_scope(lua) : nullptr;
+    push_forward(lua);
+    lua_pushvalue(lua, 1);
+    lua_rotate(lua, 2, 2);
+    lua_callk(lua, arguments + 1, LUA_MULTRET, 0, finish_module);
+    if (scope != nullptr) problem = scope->problem(lua);
+    if (!problem.empty()) push(lua, problem);
+  }
+  if (problem.empty()) return lua_gettop(lua) - 1;
+  problem = {};
+  return lua_error(lua);
+}
+
 int call_module(lua_State* lua) {
   // The module stays at 1, where push_running_modules finds it; the arguments are moved, so that nothing else keeps
   // them.
   const int arguments = lua_gettop(lua) - 1;
-  const RecordModule record(lua);
+  if (hooks_are_on()) [[unlikely]]
+    return call_watched_module(lua, arguments);
   push_forward(lua);
   lua_pushvalue(lua, 1);
   lua_rotate(lua, 2, 2);

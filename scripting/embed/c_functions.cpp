@@ -10,11 +10,13 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <set>
 
+#include "moonhalo/engine/base/as_rank.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/scripting/embed/c_transport.h"
@@ -54,12 +56,6 @@ std::string& last_error() {
 }
 thread_local const char* instead_of_text = nullptr;  // where a message could not be made
 thread_local bool error_repeats = false;
-
-/// The ranges of this thread that have begun and not ended.
-std::vector<std::unique_ptr<moonhalo::RecordRange>>& open_ranges() {
-  static thread_local std::vector<std::unique_ptr<moonhalo::RecordRange>> ranges;
-  return ranges;
-}
 
 /// Makes the status that every function returns. `work` gives an Outcome.
 template <class Work>
@@ -114,6 +110,14 @@ class Handles {
       usage(name + ": the session is closed\n  have  a call after its mh_close\n  fix   open another with mh_open");
     return *(*found)->host;
   }
+  /// Calls fn(handle, session) for each open session of this thread.
+  template <class Fn>
+  void each_of_this_thread(const Fn& fn) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& handle : given_) {
+      if (handle->host != nullptr && handle->host->is_of_this_thread()) fn(handle.get(), *handle->host);
+    }
+  }
   std::unique_ptr<HostSession> close(const mh_session* handle) {
     const std::lock_guard lock(mutex_);
     return std::move((*given_.find(handle))->host);
@@ -123,6 +127,14 @@ class Handles {
   std::mutex mutex_;
   std::set<std::unique_ptr<mh_session>, AddressLess> given_;
 };
+
+/// One range of the solver, in the profile of each session of its thread.
+using OpenRange = std::map<const mh_session*, std::unique_ptr<moonhalo::RecordRange>>;
+/// The ranges of this thread that have begun and not ended.
+std::vector<OpenRange>& open_ranges() {
+  static thread_local std::vector<OpenRange> ranges;
+  return ranges;
+}
 
 Handles& handles() {
   static auto* all = new Handles;  // programs may close sessions when static objects have ended
@@ -379,7 +391,12 @@ mh_status mh_refuse(mh_session* session, const char* call, const char* problem) 
 mh_status mh_range_begin(const char* name) {
   return guarded([&]() -> Outcome {
     if (name == nullptr) usage("mh_range_begin: no name\n  have  a null pointer\n  fix   give the name of the range");
-    open_ranges().push_back(std::make_unique<moonhalo::RecordRange>(name));
+    OpenRange range;
+    handles().each_of_this_thread([&](const mh_session* handle, HostSession& session) {
+      const moonhalo::AsRank rank(session.rank_context());
+      range.emplace(handle, std::make_unique<moonhalo::RecordRange>(name));
+    });
+    open_ranges().push_back(std::move(range));
     return {};
   });
 }
@@ -390,8 +407,13 @@ mh_status mh_range_end(void) {
       usage(
           "mh_range_end: no range is open on this thread\n  have  an end without a begin\n  fix   call "
           "mh_range_begin first");
+    OpenRange range = std::move(open_ranges().back());
     open_ranges().pop_back();
-    return {};
+    handles().each_of_this_thread([&](const mh_session* handle, HostSession& session) {
+      const moonhalo::AsRank rank(session.rank_context());
+      range.erase(handle);
+    });
+    return {};  // what is left is of sessions that were closed, and records nothing
   });
 }
 

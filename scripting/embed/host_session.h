@@ -32,6 +32,10 @@ class TrainerLink;
 /// A Lua script inside a simulation code, one object on each rank: what moonhalo_c.h says, in C++. Errors are outcomes.
 class HostSession {
  public:
+  bool is_of_this_thread() const { return thread_ == std::this_thread::get_id(); }
+  /// The engine's state for the rank of this session.
+  RankContext& rank_context() { return *context_; }
+
   /// `world` serves the script; on `control`, another world of the same ranks, these agree on how a call ended.
   /// `budget`: how long a function of the script may run.
   /// `check_finite`: whether calls look for fields and numbers that are not finite.

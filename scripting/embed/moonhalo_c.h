@@ -152,9 +152,9 @@ mh_status mh_sync(mh_session* session);
    Returns MH_USAGE if it does not fit. Not collective. */
 mh_status mh_report(mh_session* session, char* text, size_t size);
 
-/* Begins a range that profiles of this thread show under `name`, and ends the last one that was begun. Ranges may be
-   nested. While nothing records they do next to nothing. Return MH_USAGE for NULL, and for an end without a begin. Not
-   collective. */
+/* Begins a range that profiles of the sessions of this thread show under `name`, and ends the last one that was begun.
+   Ranges may be nested. While nothing records they do next to nothing. Return MH_USAGE for NULL, and for an end without
+   a begin. Not collective. */
 mh_status mh_range_begin(const char* name);
 mh_status mh_range_end(void);
 

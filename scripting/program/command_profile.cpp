@@ -13,6 +13,7 @@ void add_profile_command(CLI::App& app, Action& action) {
   struct Wanted {
     std::string folder, other, by = "module", sort = "self";
     size_t rows = 40;
+    bool memory = false;
   };
   CLI::App* command =
       app.add_subcommand("profile", "Where the time of a run went: a table of what run --profile or p:save wrote");
@@ -23,15 +24,16 @@ void add_profile_command(CLI::App& app, Action& action) {
   command->add_option("--sort", wanted->sort, "The column to sort by (default: self)")
       ->check(CLI::IsMember({"self", "total", "calls", "name"}));
   command->add_option("--rows", wanted->rows, "The largest number of rows (default: 40)")->check(CLI::PositiveNumber);
+  command->add_flag("--memory", wanted->memory, "Memory of tensors at the peak, by module, instead of time");
   command->add_option("--compare", wanted->other, "The folder of a later profile: what has changed since")
       ->check(CLI::ExistingDirectory);
   command->callback([wanted, &action] {
     action = [wanted] {
       const ProfileSummary summary = io::read_profile(wanted->folder);
       const ProfileBy by = parse_profile_by(wanted->by);
-      const std::string text = wanted->other.empty()
-                                   ? profile_table(summary, by, parse_profile_sort(wanted->sort), wanted->rows)
-                                   : compare_profiles(summary, io::read_profile(wanted->other), by, wanted->rows);
+      std::string text = profile_table(summary, by, parse_profile_sort(wanted->sort), wanted->rows);
+      if (!wanted->other.empty()) text = compare_profiles(summary, io::read_profile(wanted->other), by, wanted->rows);
+      if (wanted->memory) text = memory_table(summary, wanted->rows);
       std::fwrite(text.data(), 1, text.size(), stdout);
       return int{kDone};
     };

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "moonhalo/scripting/bind/nan_watch.h"
 #include "moonhalo/scripting/bind/profile.h"
 #include "moonhalo/scripting/bind/run.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -94,6 +95,8 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
           [profile](const std::string& text) { std::tie(profile->first, profile->last) = parse_steps(text); },
           "The training steps that --profile records, FIRST:LAST (default: 3:5)")
       ->needs("--profile");
+  const auto detects_nan = std::make_shared<bool>(false);
+  command->add_flag("--detect-nan", *detects_nan, "Stop at the first NaN that a module or a derivative makes; slower");
   const auto words = std::make_shared<std::vector<std::string>>();
   command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
   command->footer(
@@ -101,17 +104,18 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       "or with\n"
       "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
       "signal.\n");
-  command->callback([options, words, named, resumed, profile, &action, &after_dashes] {
-    action = [options, words, named, resumed, profile, &after_dashes] {
+  command->callback([options, words, named, resumed, profile, detects_nan, &action, &after_dashes] {
+    action = [options, words, named, resumed, profile, detects_nan, &after_dashes] {
       refuse_words(*words);
       options->arguments = after_dashes;
       if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
       if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())
         options->run_name = std::filesystem::path(options->script).stem().string();
-      return run_session(*options, [profile](lua_State* lua) {
+      return run_session(*options, [profile, detects_nan](lua_State* lua) {
         forbid_undefined_globals(lua);
         begin_run(lua);
         begin_run_profile(lua, *profile);
+        if (*detects_nan) set_detect_nan(lua, true);
         run_in_folder(lua);
         warn_of_unread_settings(lua, "--set and --config");
       });

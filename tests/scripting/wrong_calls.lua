@@ -103,6 +103,7 @@ local function reset()
   mh.set_default_dtype("float32")
   mh.set_grad_enabled(true)
   mh.set_num_threads(1)
+  mh.detect_nan(false)
 end
 
 local function new_session()

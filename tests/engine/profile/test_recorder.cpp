@@ -171,11 +171,11 @@ TEST(Recorder, Y13_SelfTimesAddUpToTheSteps) {
 }
 
 TEST(Recorder, Y13_NothingIsRecordedWhenItIsOff) {
-  const bool before = recorders_running();
+  const bool before = hooks_are_on();
   const at::Tensor x = at::ones({3});
   { const Recorder recorder(1); }
   EXPECT_FALSE(before);
-  EXPECT_FALSE(recorders_running());
+  EXPECT_FALSE(hooks_are_on());
   EXPECT_EQ(Recorder::of_this_rank(), nullptr);
   EXPECT_FALSE(at::hasThreadLocalCallbacks());
   const RecordRange range("unseen");

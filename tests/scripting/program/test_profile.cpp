@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "moonhalo/scripting/program/session.h"
@@ -79,6 +80,9 @@ TEST_F(ProfileOfARun, Y13_IsWrittenAndShown) {
   const Result shown = run({"profile", out});
   EXPECT_EQ(shown.status, kDone) << shown.err;
   EXPECT_THAT(shown.out, AllOf(ContainsRegex("\nmodule +calls"), ContainsRegex("\nSequential +1.0 ")));
+  EXPECT_THAT(read("where/memory.txt"), HasSubstr("peak of tensors in host memory: "));
+  const Result memory = run({"profile", out, "--memory"});
+  EXPECT_THAT(memory.out, AllOf(ContainsRegex("\nmade in +part +bytes"), ContainsRegex("\n.before. +- ")));
   const Result by_line = run({"profile", out, "--by", "line", "--sort", "name"});
   EXPECT_THAT(by_line.out, AllOf(HasSubstr(script + ":6 "), HasSubstr(script + ":7 ")));
   const Result compared = run({"profile", out, "--by", "operator", "--compare", out});
@@ -99,6 +103,19 @@ TEST_F(ProfileOfARun, Y13_ThatEndsEarlyIsSavedOrSaysWhyNot) {
   EXPECT_THAT(whole.err, HasSubstr("(1 step, 1 rank)"));  // all of it
 }
 
+TEST_F(ProfileOfARun, Y13_IsInTheRunFolder) {
+  const std::string script = write("train.lua", kTraining);
+
+  const Result result =
+      run({"run", script, "--profile", "--profile-steps", "1:1", "--run=" + (folder_ / "runs/a"), "--", "2"});
+
+  ASSERT_EQ(result.status, kDone) << result.err;
+  size_t found = 0;
+  for (const auto& one : std::filesystem::directory_iterator(folder_ / "runs"))
+    found += std::filesystem::exists(one.path() / "profile" / "table.txt") ? 1 : 0;
+  EXPECT_EQ(found, 1u);
+}
+
 TEST_F(ProfileOfARun, Y13_OfAScriptReplacesThatOfTheCommandLine) {
   const std::string out = folder_ / "of the script";
   const std::string script =
@@ -109,6 +126,47 @@ TEST_F(ProfileOfARun, Y13_OfAScriptReplacesThatOfTheCommandLine) {
   EXPECT_EQ(trained.err, "");
   EXPECT_TRUE(std::filesystem::exists(out + "/profile.json"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+}
+
+TEST_F(ProfileOfARun, Y14_AddsUpToThePeakOfTheAllocator) {
+  const std::string script = write("train.lua", R"(
+local mh = require "moonhalo"
+local net = mh.nn.Sequential(mh.nn.Linear(300, 300), mh.nn.Tanh(), mh.nn.Linear(300, 300))
+local p = mh.profiler()
+p:start()
+mh.memory{reset = true}
+for _ = 1, 3 do net(mh.ones{500, 300}):sum():backward() end
+local peak = mh.memory().peak
+p:stop()
+p:save(arg[1])
+print(peak)
+)");
+  const Result result = run({"run", script, "--", folder_ / "where"});
+  ASSERT_EQ(result.status, kDone) << result.err;
+
+  const nlohmann::json memory = nlohmann::json::parse(read("where/profile.json")).at("memory");
+  double held = 0;
+  for (const auto& one : memory.at("held")) held += one.at("bytes").get<double>();
+  const double peak = std::stod(result.out);
+  EXPECT_GT(peak, 500 * 300 * 4);
+  EXPECT_NEAR(held, peak, peak / 100);
+  EXPECT_EQ(held, memory.at("peak_bytes").get<double>());
+}
+
+TEST_F(ProfileOfARun, Y15_NanIsFoundInAWholeScript) {
+  const std::string script = write("nan.lua", R"(
+local mh = require "moonhalo"
+local Root = mh.nn.Module:extend("Root")
+function Root:forward(x) return mh.sqrt(x) end
+print(Root()(mh.tensor{1.0, -1.0}):isnan():sum():item())
+)");
+
+  EXPECT_EQ(run({"run", script}).out, "1\n");
+  const Result found = run({"run", script, "--detect-nan"});
+  EXPECT_EQ(found.status, kScriptFailed);
+  EXPECT_EQ(found.out, "");
+  EXPECT_THAT(found.err, AllOf(HasSubstr("nan.lua:5: detect_nan: NaN made by aten::sqrt at " + script + ":4"),
+                               HasSubstr("1 of the 2 elements are NaN, the first at [1] of [2]"), HasSubstr("Root")));
 }
 
 TEST_F(ProfileOfARun, Y13_MistakesHaveARemedy) {
