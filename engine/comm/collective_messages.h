@@ -42,7 +42,7 @@ class MessagesUnderWay final : public Work, public Pollable {
   ~MessagesUnderWay() override {
     if (call_ && !call_->broken()) finish_dropped(*this);
   }
-  void wait() override {
+  void do_wait() override {
     if (!call_) return;
     const std::unique_ptr<Call> call = std::move(call_);
     call->wait();

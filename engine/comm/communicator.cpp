@@ -7,9 +7,11 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/lazy_bits.h"
@@ -64,8 +66,8 @@ void copy_data(const at::Tensor& from, const at::Tensor& to) {
 }
 
 class Finished final : public Work {
- public:
-  void wait() override {}
+ protected:
+  void do_wait() override {}
 };
 
 // Messages between this rank and itself never leave it: each send matches the receive in the same place.
@@ -172,6 +174,7 @@ struct Counting {
   BeforeCollective before_collective = nullptr;
   int stats_pause = 0;
   CommObserver* observer = nullptr;
+  bool inside_verb = false;
 };
 const RankLocal<Counting> counting;
 
@@ -236,10 +239,37 @@ class Observed {
   uint32_t call_ = 0;
 };
 
+// Adds the time of a verb to CommStats::waited; verbs that a verb is made of are part of it.
+class VerbTime {
+ public:
+  explicit VerbTime(CommStats* stats) : stats_(stats), is_outermost_(!std::exchange(counting->inside_verb, true)) {
+    if (is_outermost_) begin_ = std::chrono::steady_clock::now();
+  }
+  ~VerbTime() {
+    if (!is_outermost_) return;
+    counting->inside_verb = false;
+    if (stats_ != nullptr)
+      stats_->waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  VerbTime(const VerbTime&) = delete;
+  VerbTime& operator=(const VerbTime&) = delete;
+
+ private:
+  CommStats* stats_;
+  bool is_outermost_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
 }  // namespace
 
 CommObserver* set_comm_observer(CommObserver* observer) { return std::exchange(counting->observer, observer); }
 CommObserver* comm_observer() { return counting->observer; }
+
+void Work::wait() {
+  const std::shared_ptr<CommStats> stats = stats_;  // what waits may be destroyed by it
+  const VerbTime time(stats.get());
+  do_wait();
+}
 
 void set_before_collective(BeforeCollective hook) { counting->before_collective = hook; }
 
@@ -284,10 +314,11 @@ WorkPtr Communicator::exchange_async(std::vector<Message> sends, std::vector<Mes
   for (const Message& message : sends) bytes += message.nbytes();
   count(CommStats::kExchange, static_cast<int64_t>(sends.size()), bytes);
   const Observed observed(bytes, *this, sends, receives);
+  const VerbTime time(stats_.get());
   WorkPtr work = do_exchange(std::move(sends), std::move(receives));
-  if (observed.observer() == nullptr) [[likely]]
-    return work;
-  return observed_work(std::move(work), observed.observer(), observed.call());
+  if (observed.observer() != nullptr) work = observed_work(std::move(work), observed.observer(), observed.call());
+  work->stats_ = stats_;
+  return work;
 }
 
 void Communicator::exchange(std::vector<Message> sends, std::vector<Message> receives) {
@@ -309,6 +340,7 @@ void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
   const int64_t bytes = (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize());
   count(CommStats::kAllReduce, messages_of_all_reduce(sum_plan(), rank_, data.nbytes()), bytes);
   const Observed observed(CommStats::kAllReduce, bytes, *this);
+  const VerbTime time(stats_.get());
   do_all_reduce(data, op);
 }
 
@@ -324,6 +356,7 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   const int64_t bytes = static_cast<int64_t>(in.nbytes()) * (size_ - 1);
   count(CommStats::kAllGather, rounds_of(size_), bytes);
   const Observed observed(CommStats::kAllGather, bytes, *this);
+  const VerbTime time(stats_.get());
   do_all_gather(in, counts, out);
 }
 
@@ -340,6 +373,7 @@ void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, 
   const auto bytes = static_cast<int64_t>(in.nbytes() - out.nbytes());
   count(CommStats::kReduceScatter, messages_of_reduce_scatter(sum_plan(), rank_), bytes);
   const Observed observed(CommStats::kReduceScatter, bytes, *this);
+  const VerbTime time(stats_.get());
   do_reduce_scatter(in, counts, out, op);
 }
 
@@ -368,6 +402,7 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   const int64_t bytes = (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize());
   count(CommStats::kAllToAll, messages, bytes);
   const Observed observed(CommStats::kAllToAll, bytes, *this);
+  const VerbTime time(stats_.get());
   do_all_to_all(in, send_counts, out, receive_counts, largest);
 }
 
@@ -381,6 +416,7 @@ void Communicator::broadcast(at::Tensor& data, int root) {
   const int64_t bytes = messages * static_cast<int64_t>(data.nbytes());
   count(CommStats::kBroadcast, messages, bytes);
   const Observed observed(CommStats::kBroadcast, bytes, *this);
+  const VerbTime time(stats_.get());
   do_broadcast(data, root);
 }
 
@@ -389,6 +425,7 @@ void Communicator::barrier() {
   if (size_ == 1) return;
   count(CommStats::kBarrier, 0, 0);
   const Observed observed(CommStats::kBarrier, 0, *this);
+  const VerbTime time(stats_.get());
   do_barrier();
 }
 
@@ -397,6 +434,7 @@ CommunicatorPtr Communicator::split(int color, int key) {
   TORCH_CHECK_VALUE(color >= 0, "split: negative color\n  have  color ", color, " on rank ", rank_,
                     "\n  fix   ranks with the same color, 0 or more, become one group");
   if (counting->before_collective && size_ > 1) counting->before_collective();
+  const VerbTime time(stats_.get());
   CommunicatorPtr part = do_split(color, key);
   Group& whole = note_group(*this);
   ++whole.splits;
@@ -406,16 +444,24 @@ CommunicatorPtr Communicator::split(int color, int key) {
   return part;
 }
 
+at::Tensor Communicator::facts_of_all(const at::Tensor& mine) {
+  at::Tensor all = at::empty({size_, mine.numel()}, mine.options());
+  at::Tensor flat = all.view({-1});
+  all_gather(mine, std::vector<int64_t>(size_, mine.numel()), flat);
+  if (is_fake()) all.copy_(mine.expand_as(all));
+  return all;
+}
+
 std::vector<std::string> Communicator::all_gather_strings(const std::string& mine) {
   at::Tensor length = at::empty({1}, at::kLong);
   *length.mutable_data_ptr<int64_t>() = static_cast<int64_t>(mine.size());
-  at::Tensor lengths = at::empty({size_}, at::kLong);
-  all_gather(length, std::vector<int64_t>(size_, 1), lengths);
+  const at::Tensor lengths = facts_of_all(length);
   const at::IntArrayRef counts(lengths.const_data_ptr<int64_t>(), size_);
   at::Tensor text = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
   if (!mine.empty()) std::memcpy(text.mutable_data_ptr(), mine.data(), mine.size());
   at::Tensor all = at::empty({c10::sum_integers(counts)}, at::kByte);
   all_gather(text, counts, all);
+  if (is_fake()) return std::vector<std::string>(size_, mine);
   std::vector<std::string> strings;
   const char* next = static_cast<const char*>(all.const_data_ptr());
   for (const int64_t n : counts) {

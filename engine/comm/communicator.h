@@ -49,6 +49,10 @@ struct CommStats {
     int64_t bytes = 0;
   };
   std::array<Count, kKinds> by_kind;
+  /// Seconds that this rank was inside of verbs: what it waited for others, and what moving and reducing data took it.
+  /// Of exchanges these are the beginning and Work::wait(). On devices whose verbs do not block the host (NCCL), only
+  /// the host's time counts.
+  double waited = 0;
   static const char* name(Kind kind);
   Count total() const;
 };
@@ -63,7 +67,14 @@ class Work {
  public:
   virtual ~Work() = default;
   /// Blocks until the data has arrived and the send buffers may be reused. Throws CommError on timeout or abort.
-  virtual void wait() = 0;
+  void wait();
+
+ protected:
+  virtual void do_wait() = 0;
+
+ private:
+  friend class Communicator;
+  std::shared_ptr<CommStats> stats_;  // of the communicator that began it
 };
 using WorkPtr = std::unique_ptr<Work>;
 
@@ -122,8 +133,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// Returns the group of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   std::shared_ptr<Communicator> split(int color, int key);
 
-  /// Returns the strings of all ranks in rank order. For small strings: error messages and set-up. Collective.
+  /// Returns the strings of all ranks in rank order. For small strings: error messages and set-up. The other ranks of a
+  /// fake communicator have `mine`, too. Collective.
   std::vector<std::string> all_gather_strings(const std::string& mine);
+  /// Returns the facts of all ranks in rank order, one row for each; `mine` is flat and has the same size and dtype on
+  /// all of them. For numbers by which all ranks decide. The other ranks of a fake communicator have `mine`,
+  /// too, where all_gather would give zeros. Collective.
+  at::Tensor facts_of_all(const at::Tensor& mine);
 
   /// Makes blocked calls on all ranks of this world throw CommError with `reason`. Any thread may call it. Not
   /// collective.

@@ -12,7 +12,7 @@ class ObservedWork final : public Work, public Pollable {
  public:
   ObservedWork(WorkPtr work, CommObserver* observer, uint32_t call)
       : work_(std::move(work)), observer_(observer), call_(call) {}
-  void wait() override {
+  void do_wait() override {
     if (comm_observer() != observer_) return work_->wait();
     observer_->begin_wait(this, call_);
     struct End {

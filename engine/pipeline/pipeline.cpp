@@ -21,7 +21,9 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/model/stage_parameters.h"
+#include "moonhalo/engine/pipeline/pipeline_groups.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
@@ -97,14 +99,6 @@ std::string describe(const at::Tensor& tensor) {
          (is_shard_tensor(tensor) ? spec(tensor)->to_string() : shape_string(tensor.sizes()));
 }
 
-MeshPtr make_slice(DeviceMesh& mesh, int64_t pipeline_dim) {
-  std::vector<std::string> others = mesh.names();
-  others.erase(others.begin() + pipeline_dim);
-  if (!others.empty()) return mesh.slice(others);
-  const auto alone = mesh.group().split(static_cast<int>(mesh.rank()), 0);
-  return init_device_mesh(*alone, mesh.device_type(), {1}, {"stage"});
-}
-
 }  // namespace
 
 struct Pipeline::Step {
@@ -128,7 +122,6 @@ Pipeline::Pipeline(const MeshPtr& mesh, const std::string& dim, std::vector<Stag
       ranks_(mesh->size(dim)),
       micros_(options.micros),
       stages_(std::move(stages)) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!group_.is_fake(), "pipeline: stages receive what the ranks of a fake world never send");
   schedule_ = make_schedule(options.schedule, ranks_, this->stages(), micros_);
   forward_schedule_ = make_forward_schedule(ranks_, this->stages(), micros_);
   slice_ = make_slice(*mesh, mesh->mesh_dim(dim));
@@ -149,9 +142,8 @@ void Pipeline::make_links() {
     for (int64_t edge = 0; edge < edges; ++edge) {
       const int64_t after = (edge + 1) % ranks_, from = pass == Pass::kForward ? edge : after,
                     to = pass == Pass::kForward ? after : edge;
-      const bool member = rank_ == from || rank_ == to;
-      CommunicatorPtr pair = group_.split(member ? 0 : 1, static_cast<int>(rank_));
-      if (member) (rank_ == from ? to_ : from_)[pass] = std::make_unique<TensorLink>(std::move(pair), capacity);
+      CommunicatorPtr pair = group_of(group_, {from, to});
+      if (pair) (rank_ == from ? to_ : from_)[pass] = std::make_unique<TensorLink>(std::move(pair), capacity);
     }
   }
 }
@@ -164,9 +156,8 @@ void Pipeline::tie(const std::vector<int64_t>& stages, const at::Tensor& paramet
     members.insert(stage % ranks_);
   }
   if (members.size() < 2) return;
-  const bool member = members.contains(rank_);
-  const CommunicatorPtr group = group_.split(member ? 0 : 1, static_cast<int>(rank_));
-  if (!member) return;
+  const CommunicatorPtr group = group_of(group_, members);
+  if (!group) return;
   TORCH_CHECK_VALUE(parameter.defined(), "tie: no parameter on a rank that has one of its stages");
   const std::vector<std::string> all = group->all_gather_strings(describe(parameter));
   for (const std::string& other : all) {
@@ -244,7 +235,12 @@ std::vector<Tensors> Pipeline::infer_step(const std::vector<Tensors>& samples) {
   Step step{samples};
   run(forward_schedule_[rank_], step);
   step.results.resize(micros_);
-  for (Tensors& result : step.results) result = from_stage(stages() - 1, result);
+  for (int64_t micro = 0; micro < micros_; ++micro) {
+    Tensors& result = step.results[micro];
+    if (group_.is_fake() && !has_stage(stages() - 1))
+      result = TensorList(sent_before(stages(), micro, step), slice_).tensors(kFirstFingerprint);
+    result = from_stage(stages() - 1, result);
+  }
   return std::move(step.results);
 }
 
@@ -396,7 +392,7 @@ at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& o
 void Pipeline::backward(const StageCall& call, Step& step) {
   const auto held = step.held.extract({call.stage, call.micro});
   const bool last = call.stage == stages() - 1;
-  const Tensors taken = last ? Tensors() : take(call, step);
+  const Tensors taken = last ? Tensors() : take(call, step, held.mapped().outputs);
   attempt(call, step, [&] {
     const Tensors& outputs = held.mapped().outputs;
     Tensors roots, gradients;
@@ -416,9 +412,34 @@ void Pipeline::backward(const StageCall& call, Step& step) {
   if (call.stage > 0) give(call, -1, step, [&] { return gradients_of(held.mapped().inputs); });
 }
 
-/// Nothing where the step has failed.
-Tensors Pipeline::take(const StageCall& call, Step& step) {
+/// In a dry run: the words of what comes to `stage`, found by running the stages before it. Nothing of these is
+/// counted.
+const std::vector<int64_t>& Pipeline::sent_before(int64_t stage, int64_t micro, const Step& step) {
+  Tensors tensors = step.samples[micro];
+  TORCH_CHECK_VALUE(!tensors.empty(), "pipeline: a dry run finds the shapes of what comes to a stage from the samples",
+                    "\n  have  no tensors in sample ", micro, " on rank ", mesh_->rank(),
+                    "\n  fix   give the samples on every rank");
+  std::string key = std::to_string(stage) + (step.options != nullptr ? " trained" : "");
+  for (const at::Tensor& tensor : tensors) key += tensor.defined() ? ", " + describe(tensor) : ", none";
+  const auto known = sent_before_.find(key);
+  if (known != sent_before_.end()) return known->second;
+  const ScopedStatsPause uncounted;
+  for (int64_t before = 0; before < stage; ++before)
+    tensors = leaves_of(outputs_of({Pass::kForward, before, micro}, tensors));
+  return sent_before_[key] = TensorList(tensors).words();
+}
+
+/// Nothing where the step has failed. `outputs`: of this stage, whose gradients a backward takes.
+Tensors Pipeline::take(const StageCall& call, Step& step, const Tensors& outputs) {
   if (ranks_ == 1) return step.failed ? Tensors() : std::move(step.handed.extract(call.to_string()).mapped());
+  if (group_.is_fake()) {
+    if (call.pass == Pass::kForward)
+      return from_.at(call.pass)->receive_zeros(sent_before(call.stage, call.micro, step), slice_, call.to_string());
+    Tensors gradients;
+    for (const at::Tensor& output : outputs)
+      gradients.push_back(output.requires_grad() ? output.detach() : at::Tensor());
+    return from_.at(call.pass)->receive_zeros(TensorList(gradients).words(), slice_, call.to_string());
+  }
   auto tensors = from_.at(call.pass)->receive(slice_, call.to_string());
   step.failed = step.failed || !tensors;
   return tensors ? std::move(*tensors) : Tensors();
@@ -443,6 +464,10 @@ Tensors Pipeline::share_losses(const std::vector<Tensors>& losses) const {
   for (size_t m = 0; m < losses.size(); ++m) {
     data[0] = static_cast<double>(losses[m][0].scalar_type());
     data[m + 1] = losses[m][0].item<double>();
+  }
+  if (group_.is_fake() && losses.empty()) {
+    packed.fill_(1);
+    data[0] = static_cast<double>(at::kFloat);
   }
   group_.broadcast(packed, static_cast<int>((stages() - 1) % ranks_));
   const auto dtype = static_cast<at::ScalarType>(static_cast<int>(data[0]));

@@ -37,6 +37,9 @@ struct PipelineOptions {
 /// Random operators of stage s in micro-batch m use a generator seeded by s, m and a number that each step draws from
 /// default_generator(). So the values do not depend on the number of ranks.
 ///
+/// In a dry run (a fake communicator) a rank runs its own stages. It receives zeros, shaped as the stages before make
+/// them, which it runs once for each shape of samples, so it needs samples. Other ranks' losses are ones.
+///
 /// All calls are collective over the mesh. An error in a stage, in the loss or in scale_fn is thrown on all ranks at
 /// the end of the step; gradients are then those of some of the micro-batches. If a slice has several ranks and only
 /// some of them fail in a call, the error ends its own rank immediately, and the pipeline cannot be used any more.
@@ -115,7 +118,8 @@ class Pipeline {
   void backward(const StageCall& call, Step& step);
   Tensors outputs_of(const StageCall& call, const Tensors& inputs) const;
   at::Tensor loss_of(const StageCall& call, Step& step, const Tensors& outputs) const;
-  Tensors take(const StageCall& call, Step& step);
+  Tensors take(const StageCall& call, Step& step, const Tensors& outputs = {});
+  const std::vector<int64_t>& sent_before(int64_t stage, int64_t micro, const Step& step);
   void give(const StageCall& call, int64_t stages_on, Step& step, const std::function<Tensors()>& tensors);
   Tensors share_losses(const std::vector<Tensors>& losses) const;
   void check_trained(const StageCall& call, const Step& step, const std::string& who, const Tensors& inputs,
@@ -129,6 +133,7 @@ class Pipeline {
   PipelineSchedule schedule_, forward_schedule_;
   std::map<Pass, std::unique_ptr<TensorLink>> to_, from_;
   std::vector<Tied> tied_;
+  std::map<std::string, std::vector<int64_t>> sent_before_;
   bool failed_ = false;
 };
 

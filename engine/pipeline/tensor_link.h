@@ -56,6 +56,9 @@ class TensorLink {
   void send(const TensorList& list, const std::string& what);
   /// Nothing where the list has failed.
   std::optional<std::vector<at::Tensor>> receive(const MeshPtr& mesh, const std::string& what);
+  /// In a dry run, where nothing comes: what a list of these words would bring, all zeros.
+  std::vector<at::Tensor> receive_zeros(const std::vector<int64_t>& words, const MeshPtr& mesh,
+                                        const std::string& what);
   /// Returns when everything sent was taken.
   void finish();
   /// Forgets what was sent: the other rank may never take it.
@@ -70,7 +73,7 @@ class TensorLink {
   std::deque<std::vector<WorkPtr>> under_way_;  // by list
 };
 
-/// The tensors of rank `root` of `group` on all its ranks. Collective over the group.
+/// The tensors of rank `root` of `group` on all its ranks; in a dry run this rank's own. Collective over the group.
 std::vector<at::Tensor> broadcast_tensors(Communicator& group, int root, const std::vector<at::Tensor>& tensors,
                                           const MeshPtr& mesh);
 

@@ -37,12 +37,24 @@ class BlockFacts {
       std::copy(local.sizes().begin(), local.sizes().end(), words.begin() + kSizes);
       std::copy(local.strides().begin(), local.strides().end(), words.begin() + kStrides);
     }
-    all_ = at::empty({kWords * ranks_}, at::kLong);
-    const at::Tensor mine = at::from_blob(words.data(), {kWords}, at::kLong);
-    mesh.group().all_gather(mine, std::vector<int64_t>(ranks_, kWords), all_);
+    all_ = mesh.group().facts_of_all(at::from_blob(words.data(), {kWords}, at::kLong));
     for (int64_t rank = 0; rank < ranks_; ++rank) {
       TORCH_CHECK_NOT_IMPLEMENTED(ndim(rank) <= kMaxDims, "from_local: more than ", kMaxDims,
                                   " dims\n  have  a block of ", ndim(rank), " dims on rank ", rank);
+    }
+  }
+
+  /// In a dry run the blocks of other ranks are as this rank's, but for dims whose sizes `placements` name.
+  void set_named_sizes(const DeviceMesh& mesh, const std::vector<Placement>& placements) {
+    auto* words = all_.mutable_data_ptr<int64_t>();
+    for (int64_t m = 0; m < mesh.ndim(); ++m) {
+      const Placement& cut = placements[m];
+      const auto cuts_it = [&cut](const Placement& one) { return one.is_shard() && one.dim == cut.dim; };
+      const bool named = cut.is_shard() && static_cast<int64_t>(cut.sizes.size()) == mesh.size(m) && cut.dim >= 0 &&
+                         cut.dim < ndim(mesh.rank()) &&
+                         std::count_if(placements.begin(), placements.end(), cuts_it) == 1;
+      for (int64_t rank = 0; named && rank < ranks_; ++rank)
+        words[rank * kWords + kSizes + cut.dim] = cut.sizes[mesh.coordinate(rank, m)];
     }
   }
 
@@ -200,7 +212,8 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const auto describe = [&placed] { return placed; };
   const CallScope scope(fingerprint_of(placed), "from_local", describe);
   BlockFront front(local);
-  const BlockFacts facts(local, *mesh, front);
+  BlockFacts facts(local, *mesh, front);
+  if (mesh->group().is_fake()) facts.set_named_sizes(*mesh, placements);
   check_blocks(facts, *mesh, local);
   const SpecPtr spec = spec_of_blocks(facts, mesh, placements);
   check_grid(facts, *spec);

@@ -146,10 +146,10 @@ BoxGrid gather_grid(const Block& block, Communicator& group) {
                           std::string(c10::toString(block.dtype)) + ", " + std::to_string(block.extent.size()) +
                               " dims, global " + shape_string(block.global));
   const auto ndim = static_cast<int64_t>(mine.extent.size());
-  at::Tensor words = at::empty({2 * ndim}, at::kLong), all = at::empty({2 * ndim * group.size()}, at::kLong);
+  at::Tensor words = at::empty({2 * ndim}, at::kLong);
   std::copy(mine.begin.begin(), mine.begin.end(), words.mutable_data_ptr<int64_t>());
   std::copy(mine.extent.begin(), mine.extent.end(), words.mutable_data_ptr<int64_t>() + ndim);
-  group.all_gather(words, std::vector<int64_t>(group.size(), 2 * ndim), all);
+  const at::Tensor all = group.facts_of_all(words);
   std::vector<OwnedBox> boxes;
   const int64_t* next = all.const_data_ptr<int64_t>();
   for (int rank = 0; rank < group.size(); ++rank, next += 2 * ndim) {

@@ -89,10 +89,10 @@ HostHalos host_halos(const at::Tensor& field, const Block& block) {
   }
   const int64_t ndim = spec->ndim();
   const auto ranks = static_cast<size_t>(mesh.size());
-  at::Tensor mine = at::zeros({2 * ndim}, at::kLong), all = at::empty({2 * ndim * mesh.size()}, at::kLong);
+  at::Tensor mine = at::zeros({2 * ndim}, at::kLong);
   std::copy(block.ghost_low.begin(), block.ghost_low.end(), mine.mutable_data_ptr<int64_t>());
   std::copy(block.ghost_high.begin(), block.ghost_high.end(), mine.mutable_data_ptr<int64_t>() + ndim);
-  spec->mesh()->group().all_gather(mine, std::vector<int64_t>(ranks, 2 * ndim), all);
+  const at::Tensor all = mesh.group().facts_of_all(mine);
   HostHalos ghosts{field, block.with_ghosts()};
   const int64_t* next = all.const_data_ptr<int64_t>();
   for (size_t rank = 0; rank < ranks; ++rank, next += 2 * ndim) {

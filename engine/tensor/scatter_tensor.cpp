@@ -42,6 +42,7 @@ class SourceFacts {
     if (fits()) std::copy(source.sizes().begin(), source.sizes().end(), words_.begin() + kSizes);
   }
 
+  // The source of a fake mesh holds what this rank holds.
   void broadcast(const DeviceMesh& mesh, int64_t src) {
     at::Tensor words = at::from_blob(words_.data(), {static_cast<int64_t>(words_.size())}, at::kLong);
     mesh.group().broadcast(words, static_cast<int>(src));
@@ -111,7 +112,7 @@ at::Tensor collect(const at::Tensor& tensor, int64_t src) {
 // Facts of the source that its rank sends to the others. Collective; throws the same errors on all ranks.
 SourceFacts share_facts(const at::Tensor& source, const DeviceMesh& mesh, int64_t src) {
   SourceFacts facts;
-  if (mesh.rank() == src && source.defined()) facts.set(source);
+  if ((mesh.rank() == src || mesh.group().is_fake()) && source.defined()) facts.set(source);
   facts.broadcast(mesh, src);
   TORCH_CHECK_VALUE(facts.defined(), "scatter_tensor: rank ", src, ", the source, holds no tensor",
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");

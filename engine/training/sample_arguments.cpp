@@ -42,9 +42,7 @@ std::vector<std::vector<Claim>> gather(const std::vector<SampleArgument>& argume
     const Claim claim = claim_of(one, first_rows);
     mine.insert(mine.end(), {claim.values, claim.numel, claim.rows, claim.first_rows});
   }
-  const auto words = static_cast<int64_t>(mine.size());
-  at::Tensor all = at::empty({words * group.size()}, at::kLong);
-  group.all_gather(at::tensor(mine, at::kLong), std::vector<int64_t>(group.size(), words), all);
+  const at::Tensor all = group.facts_of_all(at::tensor(mine, at::kLong));
   const auto* given = all.const_data_ptr<int64_t>();
   std::vector<std::vector<Claim>> claims(group.size());
   for (std::vector<Claim>& of_rank : claims) {

@@ -24,8 +24,7 @@ void fill_from_blocks(const MeshPtr& mesh, const at::Tensor& target, const std::
   std::vector<int64_t> edges;
   for (const Interval& rows : own) edges.insert(edges.end(), {rows.begin, rows.end});
   const auto width = static_cast<int64_t>(edges.size());
-  at::Tensor all = at::empty({mesh->size() * width}, at::kLong);
-  mesh->group().all_gather(at::tensor(edges, at::kLong), std::vector<int64_t>(mesh->size(), width), all);
+  const at::Tensor all = mesh->group().facts_of_all(at::tensor(edges, at::kLong));
   const auto* edge = all.const_data_ptr<int64_t>();
   const auto required = [&](int64_t rank) {
     Box box;

@@ -190,9 +190,7 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
   const auto [lowest, highest] = range_of(indices);
   const at::Tensor counts =
       at::cat({at::bincount(at::floor_divide(asked, stride), {}, ranks), at::tensor({lowest, highest}, at::kLong)});
-  at::Tensor table = at::empty({ranks * (ranks + 2)}, at::kLong);
-  group.all_gather(counts, std::vector<int64_t>(ranks, ranks + 2), table);
-  table = table.view({ranks, ranks + 2});
+  const at::Tensor table = group.facts_of_all(counts);
   check_range({table.select(1, ranks).min().item<int64_t>(), table.select(1, ranks + 1).max().item<int64_t>()}, n, op);
   for (int64_t r = 0; r < ranks; ++r) {
     asks_.push_back(table[mesh_->rank()][r].item<int64_t>());

@@ -483,10 +483,11 @@ void push_halo_times(lua_State* lua, const HaloTimes& times) {
 ///   What this rank has sent so far. The bytes of a script's own redistribute, and of gradients that return to their
 ///   leaves, belong to no operator.
 ///   reset       boolean     also sets all numbers to 0
-///   returns     table       {calls, messages, bytes, by_kind, by_operator, halo}: by_kind.all_reduce is {calls,
-///     messages, bytes}, by_operator["aten::mm"] is {calls, bytes, gathered}, halo is {exchanges, seconds, waited,
-///     hidden}: seconds that exchanges took, how many of them this rank waited, and the share that was hidden behind
-///     computing (0 on CUDA devices)
+///   returns     table       {calls, messages, bytes, waited, by_kind, by_operator, halo}: waited is the seconds that
+///     this rank spent in collectives and exchanges of all kinds, waiting for others and moving data (NCCL: the host's
+///     share); by_kind.all_reduce is {calls, messages, bytes}, by_operator["aten::mm"] is {calls, bytes, gathered},
+///     halo is {exchanges, seconds, waited, hidden}: seconds that exchanges took, how many of them this rank waited,
+///     and the share that was hidden behind computing (0 on CUDA devices)
 ///   collective  no
 ///   example
 ///     mh.comm_stats{reset = true}
@@ -506,11 +507,18 @@ int comm_stats(lua_State* lua) {
   lua_setfield(lua, -2, "by_operator");
   push_halo_times(lua, halo_times());
   lua_setfield(lua, -2, "halo");
+  set_field(lua, "waited", stats.waited);
   if (options.get_bool("reset", false)) {
     world.reset_stats();
     Dispatch::of_this_thread().reset_operator_counts();
     halo_times() = {};
   }
+  return 1;
+}
+
+/// _waited(): comm_stats().waited, without tables.
+int seconds_waited(lua_State* lua) {
+  push(lua, context(lua).world->stats().waited);
   return 1;
 }
 
@@ -554,6 +562,7 @@ const luaL_Reg kMeshFunctions[] = {{"init_device_mesh", guard<make_mesh>},
                                    {"backend", guard<backend>},
                                    {"barrier", guard<barrier>},
                                    {"comm_stats", guard<comm_stats>},
+                                   {"_waited", guard<seconds_waited>},
                                    {nullptr, nullptr}};
 
 void open_mesh(lua_State* lua) {

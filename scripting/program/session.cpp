@@ -174,6 +174,21 @@ void Session::check_log() const {
                    "': " + std::strerror(static_cast<int>(start_.log_error)));
 }
 
+/// Prints what prelude/dry_run.lua has counted.
+void report_unwritten(lua_State* lua) {
+  luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  lua_getfield(lua, -1, "moonhalo");
+  lua_pushliteral(lua, "_unwritten");
+  lua_rawget(lua, -2);
+  lua_getfield(lua, -1, "files");
+  lua_getfield(lua, -2, "bytes");
+  const lua_Integer files = lua_tointeger(lua, -2), bytes = lua_tointeger(lua, -1);
+  lua_pop(lua, 5);
+  if (files > 0)
+    std::fprintf(stderr, "moonhalo: a dry run writes no files: left out %lld of %lld bytes\n",
+                 static_cast<long long>(files), static_cast<long long>(bytes));
+}
+
 void Session::run_rank(CommunicatorPtr world, bool threads) {
   Communicator& communicator = *world;
   set_device_link(is_device_link(options_.backend) ? options_.backend : "");
@@ -184,12 +199,13 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kSessionKey);
   lua_register(lua, "print", guard<print_line>);
   replace_os_exit(lua);
-  if (communicator.size() > 1) written_.watch(lua);
+  if (communicator.size() > 1 && !communicator.is_fake()) written_.watch(lua);
   start_.enter(lua, communicator.size());
   const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
   try {
     body_(lua);
+    if (communicator.is_fake()) report_unwritten(lua);
   } catch (const UsageError&) {
     throw;
   } catch (const ScriptExit& exit) {
@@ -300,22 +316,37 @@ void end_with_hung_device(const std::string& why) {
   std::_Exit(kRankLost);
 }
 
+void check_dry_run(const SessionOptions& options) {
+  if (options.backend == "fake" && !options.run_name.empty())
+    throw UsageError("--run: a dry run writes no files\n  have  --backend fake\n  fix   leave --run and --resume out");
+  if (options.fake_rank < 0) return;
+  const std::string given = "--fake-rank " + std::to_string(options.fake_rank);
+  if (options.backend != "fake")
+    throw UsageError(given + ": it is the rank of a dry run\n  have  " +
+                     (options.backend.empty() ? "no --backend" : "--backend " + options.backend) +
+                     "\n  fix   add --backend fake, or leave --fake-rank out");
+  if (options.fake_rank >= std::max(1, options.ranks))
+    throw UsageError(given + ": ranks count from 0\n  have  --ranks " + std::to_string(std::max(1, options.ranks)) +
+                     "\n  fix   give a rank below it");
+}
+
 int Session::run() {
   const MemoryCount memory;
   launch_ = detect_launch();
   const DefaultTimeLimit limit(options_.timeout);
   check_time_limit();
+  check_dry_run(options_);
   const bool of_devices = is_device_link(options_.backend);
   if (of_devices && options_.device == "cpu")
     throw UsageError("--backend " + options_.backend + ": it is for tensors of devices\n  have  --device cpu" +
                      "\n  fix   add --device cuda, or leave --backend out");
   const std::string backend = of_devices ? "" : options_.backend;
   set_hung_device_hook(end_with_hung_device);
-  start_ = draw_start(launch_.rank == 0 ? options_.log_file : "");
+  start_ = draw_start(launch_.rank == 0 && backend != "fake" ? options_.log_file : "");
   if (launch_.size == 1) check_log();
   if (backend == "fake") {
     world_size_ = std::max(1, options_.ranks);
-    run_rank(make_fake_communicator(0, options_.ranks > 0 ? options_.ranks : 1), false);
+    run_rank(make_fake_communicator(std::max(0, options_.fake_rank), std::max(1, options_.ranks)), false);
   } else if (launch_.size == 1 && options_.ranks > 1 && (backend.empty() || backend == "threads")) {
     world_size_ = options_.ranks;
     run_ranks(options_.ranks, [&](Communicator& world) { run_rank(world.shared_from_this(), true); });
@@ -352,6 +383,8 @@ void add_ranks_option(CLI::App& app, int& ranks, const std::string& description)
 
 void add_rank_options(CLI::App& app, SessionOptions& options) {
   add_ranks_option(app, options.ranks, "Number of ranks; under mpirun, srun or torchrun they give it");
+  app.add_option("--fake-rank", options.fake_rank, "With --backend fake: the rank that runs (default: 0)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option(
          "--backend", options.backend,
          "How ranks communicate (default: what the launcher gives, else threads; nccl or staged: how devices do)")

@@ -32,6 +32,7 @@ struct SessionOptions {
   std::vector<std::string> arguments;
   int ranks = 0;        ///< 0: not given
   std::string backend;  ///< empty: decided by the launcher's environment
+  int fake_rank = -1;   ///< of a dry run; -1: not given
   std::string device = "cpu";
   std::vector<std::string> settings;  ///< "key=value"
   std::vector<std::string> config_files;

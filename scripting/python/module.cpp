@@ -142,6 +142,7 @@ py::dict comm_stats(Communicator& world, bool reset) {
   found["by_operator"] = operators;
   found["halo"] = py::dict(py::arg("exchanges") = times.exchanges, py::arg("seconds") = times.under_way,
                            py::arg("waited") = times.waited, py::arg("hidden") = times.hidden());
+  found["waited"] = world.stats().waited;
   if (reset) {
     world.reset_stats();
     Dispatch::of_this_thread().reset_operator_counts();
@@ -163,7 +164,8 @@ void define_communicator(py::module_& m) {
           "bytes_sent", [](const Communicator& world) { return world.stats().total().bytes; },
           "The bytes that this rank has sent so far. Not collective.")
       .def("comm_stats", &comm_stats, py::arg("reset") = false,
-           "Calls, messages and bytes of this rank so far, by kind and by operator. Not collective.")
+           "Calls, messages and bytes of this rank so far, by kind and by operator, and the seconds it waited in "
+           "collectives and exchanges. Not collective.")
       .def("__deepcopy__", [](const py::object& self, const py::dict&) { return self; });
   m.def("run_ranks", &run_ranks, py::arg("ranks"), py::arg("fn"), py::arg("threads_per_rank") = 0);
   m.def(

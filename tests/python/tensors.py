@@ -131,8 +131,10 @@ def stats_of(expect, mesh, world):
         f"comm_stats: {before} {after}",
     )
     (x * 2).sum().item()
+    expect(after["waited"] >= before["waited"] >= 0 and (world.size == 1 or after["waited"] > 0), "comm_stats, waited")
     expect(world.comm_stats(reset=True)["by_operator"]["aten::mul.Tensor"]["calls"] >= 1, "comm_stats by operator")
     expect(world.comm_stats()["by_operator"] == {}, "comm_stats, reset")
+    expect(world.comm_stats()["waited"] == 0, "comm_stats, waited after reset")
 
 
 class Masked(torch.nn.Module):

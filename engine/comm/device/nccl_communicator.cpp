@@ -117,7 +117,7 @@ class NcclExchange final : public Work, public Pollable {
     }
   }
   bool ready() override { return !done_ || done_->query() || rank_->watch.failed(); }
-  void wait() override {
+  void do_wait() override {
     if (!done_) return;
     end();
     rank_->watch.check("exchange");

@@ -35,7 +35,7 @@ class StagedExchange final : public Work, public Pollable {
     finish_dropped(*this);
   }
   bool ready() override { return !messages_ || is_ready(*messages_); }
-  void wait() override {
+  void do_wait() override {
     if (!messages_) return;
     const WorkPtr messages = std::move(messages_);
     messages->wait();

@@ -14,7 +14,7 @@ namespace {
 
 class Nothing final : public Work {
  public:
-  void wait() override {}
+  void do_wait() override {}
 };
 
 // Own parts are put in their places, what others would send is zeros.

@@ -87,7 +87,7 @@ class ThreadExchange final : public Work, public Pollable {
     }
   }
 
-  void wait() override {
+  void do_wait() override {
     try {
       finish_all(
           receives_, [this](const Receive& r) { return arrived(r); }, [this](const Receive& r) { take(r); });

@@ -439,7 +439,23 @@ local function pipeline(...)
   check_owners(model, stages)
   check_meshes(model, given.mesh, given.dim)
   local shared = shared_tensors(stages)
-  local engine = mh._pipeline(given.mesh, given.dim, stages, {schedule = given.schedule, micros = given.micros})
+  local engine
+  local callable = stages
+  if mh.backend() == "fake" then
+    callable = {}
+    for i, stage in ipairs(stages) do
+      local ready = false
+      callable[i] = function(...)
+        if not ready and not engine:has_stage(i - 1) then
+          if given.parallelize then given.parallelize(stage, engine.mesh, i - 1) end
+          mh.materialize_module(stage)
+        end
+        ready = true
+        return stage(...)
+      end
+    end
+  end
+  engine = mh._pipeline(given.mesh, given.dim, callable, {schedule = given.schedule, micros = given.micros})
   local mine, stage_of = {}, {}
   for i, stage in ipairs(stages) do
     for _, module in stage:named_modules() do stage_of[module] = stage_of[module] or i - 1 end

@@ -351,6 +351,59 @@ TEST(RunRanks, KeepsTwoWorldsApart) {
   other.join();
 }
 
+TEST(CommStats, X13_EveryVerbAddsToTheTimeWaitedAndOnce) {
+  on_ranks(2, [](Communicator& comm) {
+    const int other = 1 - comm.rank();
+    at::Tensor data = at::ones({6}), part = at::ones({3}), arrived = at::ones({6});
+    WorkPtr work;
+    const std::vector<std::pair<const char*, std::function<void()>>> verbs = {
+        {"exchange",
+         [&] {
+           comm.exchange({{other, data}}, {{other, arrived}});
+         }},
+        {"exchange_async",
+         [&] {
+           work = comm.exchange_async({{other, data}}, {{other, arrived}});
+         }},
+        {"wait", [&] { work->wait(); }},
+        {"all_reduce", [&] { comm.all_reduce(data); }},
+        {"all_gather",
+         [&] {
+           comm.all_gather(part, {3, 3}, arrived);
+         }},
+        {"reduce_scatter",
+         [&] {
+           comm.reduce_scatter(data, {3, 3}, part);
+         }},
+        {"all_to_all",
+         [&] {
+           comm.all_to_all(data, {3, 3}, arrived, {3, 3});
+         }},
+        {"broadcast", [&] { comm.broadcast(data, 0); }},
+        {"barrier", [&] { comm.barrier(); }},
+        {"split", [&] { comm.split(0, comm.rank()); }},
+        {"all_gather_strings", [&] { comm.all_gather_strings("a"); }},
+        {"facts_of_all", [&] { comm.facts_of_all(part); }}};
+    comm.reset_stats();
+    EXPECT_EQ(comm.stats().waited, 0);
+    for (const auto& [name, verb] : verbs) {
+      const double before = comm.stats().waited;
+      const auto begin = std::chrono::steady_clock::now();
+      verb();
+      const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
+      EXPECT_GT(comm.stats().waited, before) << name;
+      EXPECT_LE(comm.stats().waited - before, whole.count()) << name;
+    }
+  });
+}
+
+TEST(CommStats, FactsOfAllRanks) {
+  on_ranks(3, [](Communicator& comm) {
+    const at::Tensor all = comm.facts_of_all(at::tensor({comm.rank() + 1, 7}, at::kLong));
+    EXPECT_TRUE(at::equal(all, at::tensor({1, 7, 2, 7, 3, 7}, at::kLong).view({3, 2})));
+  });
+}
+
 // the fake backend, names.
 
 TEST(FakeCommunicator, CountsAndMovesNothing) {
@@ -373,6 +426,8 @@ TEST(FakeCommunicator, CountsAndMovesNothing) {
   EXPECT_EQ(comm->stats().by_kind[CommStats::kAllGather].bytes, 8 * 4095);
   EXPECT_THAT(message_of([&] { comm->split(0, 0); }), HasSubstr("make_fake_part"));
   EXPECT_EQ(comm->all_gather_strings("me")[1], "me");
+  EXPECT_EQ(comm->all_gather_strings("me")[4095], "me");
+  EXPECT_TRUE(at::equal(comm->facts_of_all(part), part.expand({4096, 2})));
   comm->abort("enough");
   EXPECT_THAT(message_of([&] { comm->barrier(); }), HasSubstr("communicator: rank 1 of 4096 stops: enough"));
 }

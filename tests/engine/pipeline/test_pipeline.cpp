@@ -429,9 +429,52 @@ TEST(Pipeline, RefusesWhatAllRanksSee) {
                 HasSubstr("3 stages cannot be shared out"));
     EXPECT_THAT(message_of([&] { pipeline.tie({0, 2}, at::ones({2})); }), HasSubstr("tie: no stage 2"));
   });
-  const MeshPtr fake = init_device_mesh(*make_fake_communicator(0, 2), "cpu", {2}, {"pp"});
+}
+
+struct Counted {
+  std::string text;
+  std::vector<bool> has_gradient;
+};
+
+/// Counts what this rank sends in a training step and one without gradients.
+Counted counted_steps(Communicator& world, const Way& way) {
+  const MeshPtr mesh = init_device_mesh(world, "cpu", way.mesh, way.names);
+  const Net net([](const at::Tensor& tensor, size_t) { return tensor; });
+  Pipeline pipeline(mesh, "pp", net.stages(), {.schedule = way.schedule, .micros = way.micros});
+  world.reset_stats();
+  EXPECT_EQ(pipeline.train_step(fields(way.micros), loss_of).size(), way.micros);
+  const auto results = pipeline.infer_step(fields(way.micros));
+  for (int64_t m = 0; m < way.micros; ++m) EXPECT_EQ(results[m][0].sizes(), at::IntArrayRef({m == 1 ? 1 : 5 + m, 3}));
+  Counted counted;
+  for (const CommStats::Count& count : world.stats().by_kind)
+    counted.text +=
+        std::to_string(count.calls) + " " + std::to_string(count.messages) + " " + std::to_string(count.bytes) + "; ";
+  for (const at::Tensor& weight : net.weights) counted.has_gradient.push_back(weight.grad().defined());
+  return counted;
+}
+
+TEST(Pipeline, X14_ARankOfADryRunSendsWhatItSends) {
+  const std::vector<Way> ways = {{{4}, {"pp"}, Schedule::k1F1B, 3},
+                                 {{4}, {"pp"}, Schedule::kGPipe, 2},
+                                 {{2}, {"pp"}, Schedule::kInterleaved1F1B, 4},
+                                 {{2, 2}, {"pp", "domain"}, Schedule::kInterleaved1F1B, 4}};
+  for (const Way& way : ways) {
+    const auto ranks = static_cast<int>(c10::multiply_integers(way.mesh));
+    on_ranks(ranks, [&](Communicator& comm) {
+      const Counted real = counted_steps(comm, way);
+      const Counted fake = counted_steps(*make_fake_communicator(comm.rank(), ranks), way);
+      EXPECT_EQ(fake.text, real.text) << "rank " << comm.rank() << " of " << ranks;
+      EXPECT_EQ(fake.has_gradient, real.has_gradient);
+    });
+  }
+}
+
+TEST(Pipeline, ADryRunNeedsSamples) {
+  const CommunicatorPtr world = make_fake_communicator(1, 2);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {2}, {"pp"});
   const Pipeline::Stage stage = [](const Tensors& in) { return in; };
-  EXPECT_THAT(message_of([&] { Pipeline(fake, "pp", {stage, stage}, {}); }), HasSubstr("fake world"));
+  Pipeline pipeline(mesh, "pp", {stage, stage}, {.micros = 1});
+  EXPECT_THAT(message_of([&] { pipeline.infer_step({{}}); }), HasSubstr("give the samples on every rank"));
 }
 
 }  // namespace

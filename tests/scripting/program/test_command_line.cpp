@@ -286,6 +286,21 @@ TEST_F(CommandLine, AFakeWorldHasTheRanksThatWereAskedFor) {
   EXPECT_EQ(run({"run", script, "--backend", "fake", "--ranks", "64"}).out, "64\n");
 }
 
+TEST_F(CommandLine, X14_AnyRankOfAFakeWorldCanBeRun) {
+  const std::string script = write("fake.lua", "print(require('moonhalo').rank())");
+  EXPECT_EQ(run({"run", script, "--backend", "fake", "--ranks", "64", "--fake-rank", "63"}).out, "63\n");
+
+  const auto late = run({"run", script, "--backend", "fake", "--ranks", "64", "--fake-rank", "64"});
+  EXPECT_EQ(late.status, 2);
+  EXPECT_THAT(late.err, AllOf(HasSubstr("--fake-rank 64: ranks count from 0"), HasSubstr("have  --ranks 64")));
+  const auto real = run({"run", script, "--ranks", "2", "--fake-rank", "1"});
+  EXPECT_EQ(real.status, 2);
+  EXPECT_THAT(real.err, HasSubstr("fix   add --backend fake, or leave --fake-rank out"));
+  const auto folder = run({"run", script, "--backend", "fake", "--run", "a"});
+  EXPECT_EQ(folder.status, 2);
+  EXPECT_THAT(folder.err, HasSubstr("--run: a dry run writes no files"));
+}
+
 TEST_F(CommandLine, WrongUsageIsStatusTwo) {
   const std::string script = write("ok.lua", "");
   const std::vector<std::vector<std::string>> wrong = {

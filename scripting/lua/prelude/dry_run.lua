@@ -1,0 +1,87 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A dry run (--backend fake) writes no file: what would write one counts files and bytes instead (mh._unwritten), which
+-- the program reports at the end. Readers stay. mh.checkpoint.save asks mh._dry_run_save.
+
+local mh = ...
+if mh.backend() ~= "fake" then return end
+
+local unwritten = {files = 0, bytes = 0}
+rawset(mh, "_unwritten", unwritten)
+
+local function note(bytes)
+  unwritten.files, unwritten.bytes = unwritten.files + 1, unwritten.bytes + bytes
+end
+
+local function bytes_of(value)
+  if mh.is_tensor(value) then return mh._storage_bytes{value} end
+  return type(value) == "string" and #value or 8
+end
+
+--- Lists of {name, tensor} by entry.
+rawset(mh, "_dry_run_save", function(tensors)
+  local list = {}
+  for _, own in pairs(tensors) do
+    for _, named in ipairs(own) do list[#list + 1] = named[2] end
+  end
+  note(mh._storage_bytes(list))
+end)
+
+local files, internal = rawget(mh, "files"), rawget(mh, "_files")
+files.make_folder = function() end
+files.write_png = function(_, image) note(bytes_of(image)) end
+files.write_npy = function(_, tensor) note(bytes_of(tensor)) end
+internal.write = function(_, _, text) note(#text) end
+rawget(mh, "safetensors").save = function(_, tensors)
+  local list = {}
+  for _, tensor in pairs(tensors) do list[#list + 1] = tensor end
+  note(mh._storage_bytes(list))
+end
+
+rawget(mh, "_pt").writer = function()
+  local bytes = 0
+  local writer = {}
+  function writer:value(x)
+    local kinds = {["nil"] = true, number = true, boolean = true, string = true}
+    local fits = kinds[type(x)] or x == mh.none or mh.is_tensor(x)
+    if fits then bytes = bytes + bytes_of(x) end
+    return fits
+  end
+  for _, name in ipairs {"begin_list", "end_list", "begin_dict", "end_dict"} do writer[name] = function() end end
+  function writer:finish() note(bytes) end
+  return writer
+end
+
+-- ---- HDF5 -----------------------------------------------------------------------------------------------------------
+
+local Unwritten = {}
+Unwritten.__index = Unwritten
+function Unwritten:write(_, data) self.bytes = self.bytes + bytes_of(data) end
+Unwritten.append = Unwritten.write
+function Unwritten:set_attr(_, value) self.bytes = self.bytes + bytes_of(value) end
+function Unwritten:flush() return self.path end
+function Unwritten:discard() self.closed = true end
+function Unwritten:close()
+  if not self.closed then note(self.bytes) end
+  self.closed = true
+end
+Unwritten.__close = Unwritten.close
+function Unwritten.__tostring(self) return "File '" .. self.path .. "', which a dry run does not write" end
+
+local h5 = rawget(mh, "h5")
+local open_h5 = h5.open
+unwritten.open_h5 = open_h5  -- tests write what they read
+h5.open = function(path, mode, ...)
+  if mode == nil or mode == "r" then return open_h5(path, mode, ...) end
+  return setmetatable({path = path, bytes = 0}, Unwritten)
+end
+
+-- ---- Lua's own ------------------------------------------------------------------------------------------------------
+
+local open_file = io.open
+io.open = function(path, mode)  -- luacheck: ignore
+  if mode == nil or not mode:find "[wa+]" then return open_file(path, mode) end
+  note(0)
+  return open_file("/dev/null", mode)
+end
+os.remove = function() return true end  -- luacheck: ignore
+os.rename = function() return true end  -- luacheck: ignore
