@@ -42,6 +42,7 @@ OBJECTS = {
     "pending": "PendingTensor",
     "metric": "Metric",
     "profiler": "Profiler",
+    "balance": "Balance",
 }
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"))
 NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?)(?=[({ ]|$)")

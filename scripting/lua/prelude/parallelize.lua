@@ -13,6 +13,7 @@ local kHomes = {
   {"internal.grad_scaler", "GradScaler"}, {"internal.own_function", "Function", "gradcheck"},
   {"internal.training_tools", "summary", "find_lr", "checkpoint_modules"},
   {"internal.ema", "EMA"}, {"internal.memory", "memory"},
+  {"internal.balance", "balance"},
   {"internal.accumulate", "accumulate"},
   {"internal.state_parts", "deduped_state_dict", "load_deduped_state_dict", "merge_state_dicts",
   "load_merged_state_dict"}, {"internal.registered_mesh", "set_mesh", "get_mesh", "has_mesh"},
