@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import reference_c
+import reference_cpp
 import reference_texts
 
 # How examples and signatures call an object -> its class.
@@ -284,8 +285,10 @@ def main():
     if options.cpp:
         write_if_new(options.cpp, reference_texts.cpp_source(entries))
     if options.check:
-        problems = check_entries(entries)
-        print("\n".join(problems) if problems else f"{len(entries)} entries are whole")
+        reference_cpp.self_test()
+        count, problems = reference_cpp.check_cpp(root)
+        problems = check_entries(entries) + problems
+        print("\n".join(problems) if problems else f"{len(entries) + count} entries are whole")
         sys.exit(1 if problems else 0)
 
 

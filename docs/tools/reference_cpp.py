@@ -21,6 +21,7 @@ HIDDEN = re.compile(r"^(?:friend\b|class \w+;|struct \w+;|using [\w:]+::\w+;|nam
 FUNCTION = re.compile(r"(?P<name>operator\s*(?:\(\)|\[\]|<=>|[^\s(\w]+|\w+)|~?\w+(?:::~?\w+)*)\s*\(")
 TEMPLATE = re.compile(r"\[\[.*?\]\]|<[^<>]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>[^<>]*)*>|requires .*?> ")
 DEFAULTED = re.compile(r"= (?:delete|default);?$")
+SAME = re.compile(r"The same|Does the same|Like |As ")
 COLLECTIVE = re.compile(r"[Cc]ollective|Runs on this rank alone")
 SHAPES = re.compile(
     r"shape|size|dtype|\bdims?\b|element|block|placement|scalar|flat|\[[\w. ,]+\]|rows|same|spec|gradient|norm|number"
@@ -45,14 +46,16 @@ class CppEntry:
 
     def __init__(self, header, line, name, kind, text, comment, owner):
         self.header, self.line, self.name, self.kind, self.text = header, line, name, kind, text
-        self.comment, self.owner = comment, owner
+        self.comment, self.owner, self.before = comment, owner, None
 
     def place(self):
         return f"{self.header}:{self.line}: {self.name}"
 
     def words(self):
-        """The comment with those of the classes around it, which hold for all members."""
-        return self.comment + (" " + self.owner.words() if self.owner else "")
+        """The comment with those of the classes around it, which hold for all members, and with that of the declaration
+        before, where it says that this one is the same."""
+        before = self.before.words() if self.before and SAME.match(self.comment) else ""
+        return " ".join((self.comment, before, self.owner.words() if self.owner else ""))
 
 
 class Header:
@@ -76,7 +79,7 @@ class Header:
     def scope(self, names, owner, is_public):
         while self.at < len(self.text):
             if self.skip(r"[ \t]*\n"):
-                if self.comment and not names and not self.about:
+                if self.comment and not self.entries and not self.about:
                     self.about = self.comment
                 self.last, self.comment = None, ""
             elif self.skip(r"\s*\}[^\n;]*;?[^\n]*\n?"):
@@ -134,7 +137,7 @@ class Header:
             self.comment = (self.comment + "\n" + trailing).strip()
         head = text.split(" = ")[0] if "operator" not in text and "(" not in text.split(" = ")[0] else text
         function = FUNCTION.search(TEMPLATE.sub(self.blank, head))
-        name = function["name"].replace("operator ", "operator") if function and not text.startswith("using ") else None
+        name = function["name"] if function and not text.startswith("using ") else None
         if name:
             if "::" in name or name.startswith("~"):  # defined here, declared above
                 return
@@ -214,6 +217,7 @@ class Header:
         line = self.text.count("\n", 0, begin) + 1
         entry = CppEntry(self.path, line, qualified, kind, text.rstrip(";").strip(), comment, owner)
         entry.shares = shares
+        entry.before = self.entries[-1] if self.entries else None
         is_repeated = not comment and any(
             one.name == qualified and one.kind == kind and one.comment for one in self.entries
         )
@@ -237,7 +241,9 @@ def read_cpp(root):
 def lacks_of(entry, about):
     """What a whole entry has and this one lacks."""
     is_constructor = entry.owner and entry.name.split("::")[-1] == entry.owner.name.split("::")[-1]
-    if not entry.comment.strip() and not is_constructor and not entry.name.endswith("operator="):
+    last = entry.name.split("::")[-1]
+    is_named = entry.owner and entry.kind == "value" and re.search(rf"\b{re.escape(last)}\b", entry.owner.comment)
+    if not entry.comment.strip() and not is_constructor and not is_named and last != "operator=":
         yield "no comment"
         return
     if entry.kind != "function" or is_constructor or "operator" in entry.name:
@@ -257,3 +263,55 @@ def check_cpp(root):
         count += len(entries)
         problems += [f"{entry.place()}: {lack}" for entry in entries for lack in lacks_of(entry, about)]
     return count, problems
+
+
+def self_test():
+    """A header in which each kind of declaration lacks something, or nothing."""
+    text = """
+/// A mesh. Not collective.
+class Mesh {
+ public:
+  explicit Mesh(int size) : size_{size}, name_("a") {}
+  int size() const { return size_; }
+  /// The name.
+  std::string name() const;
+
+  std::string to_string() const;
+  Mesh(const Mesh&) = delete;
+
+ private:
+  int hidden();
+  int size_;
+};
+/// Options; `first` is one of them.
+struct Options {
+  int first = 0;
+  std::map<std::string, int> second = {};
+  int third = 0;  ///< the third
+};
+enum class Kind { kA };
+/// Sums.
+at::Tensor sum(const at::Tensor& x);
+/// Sums a tensor of any shape. Collective.
+at::Tensor sum_all(const at::Tensor& x, Options options = {.first = 1});
+at::Tensor shares_the_comment(const at::Tensor& x);
+
+template <class T>
+T undocumented(T x) {
+  return x;
+}
+"""
+    header = Header("a.h", "namespace moonhalo {" + text + "}  // namespace moonhalo\n")
+    found = [
+        f"{entry.name.removeprefix('moonhalo::')}: {lack}" for entry in header.read() for lack in lacks_of(entry, "")
+    ]
+    expected = [
+        "Mesh::size: no comment",
+        "Mesh::to_string: no comment",
+        "Options::second: no comment",
+        "Kind: no comment",
+        "sum: collective or not?",
+        "sum: a tensor without its shape or dtype",
+        "undocumented: no comment",
+    ]
+    assert found == expected, found

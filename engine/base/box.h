@@ -9,10 +9,11 @@
 namespace moonhalo {
 
 /// The rows [begin, end) of one dim; empty if begin >= end. Its functions are always inlined, because kernels that are
-/// compiled once per instruction set use it and the linker must not share code between them.
+/// compiled once per instruction set use it and the linker must not share code between them. Not collective.
 struct Interval {
   int64_t begin = 0, end = 0;
 
+  /// True if no row is in it; the number of rows; true if a row, or every row of another interval, is in it.
   [[gnu::always_inline]] constexpr bool empty() const { return begin >= end; }
   [[gnu::always_inline]] constexpr int64_t size() const { return empty() ? 0 : end - begin; }
   [[gnu::always_inline]] constexpr bool contains(int64_t row) const { return begin <= row && row < end; }
@@ -24,16 +25,19 @@ struct Interval {
     const int64_t low = begin < other.begin ? other.begin : begin, high = end < other.end ? end : other.end;
     return {low, low < high ? high : low};
   }
+  /// Returns the interval `by` rows later.
   [[gnu::always_inline]] constexpr Interval shifted(int64_t by) const { return {begin + by, end + by}; }
   auto operator<=>(const Interval&) const = default;
 };
 
-/// A box of an index space: one Interval per dim. A box without dims holds one element, like a 0-dim tensor.
+/// A box of an index space: one Interval per dim. A box without dims holds one element, like a 0-dim tensor. Not
+/// collective.
 class Box {
  public:
   Box() = default;
   Box(std::initializer_list<Interval> dims);
 
+  /// The number of dims; the rows along a dim; adds a dim behind the others; the dims for loops.
   int64_t ndim() const { return static_cast<int64_t>(dims_.size()); }
   Interval& operator[](int64_t dim) { return dims_[dim]; }
   const Interval& operator[](int64_t dim) const { return dims_[dim]; }
@@ -41,7 +45,7 @@ class Box {
   auto begin() const { return dims_.begin(); }
   auto end() const { return dims_.end(); }
 
-  /// Returns the number of elements.
+  /// Returns the number of elements; true if there are none; the number of rows per dim.
   int64_t numel() const;
   bool empty() const;
   std::vector<int64_t> shape() const;

@@ -15,6 +15,7 @@ inline constexpr c10::DispatchKey kShardKey = c10::DispatchKey::CustomRNGKeyId;
 /// The dispatch key of deferred tensors (deferred/deferred.h). LibTorch reserves it for this purpose; it is above
 /// autograd.
 inline constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::DeferredInit;
+/// True for a tensor of any shape and dtype that has no memory yet (deferred/deferred.h). Not collective.
 inline bool is_deferred(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kDeferredKey); }
 
 /// The dispatch key that is included during the lifetime of an ElementwiseRandom (random/random.h). It is above

@@ -10,13 +10,15 @@ namespace moonhalo {
 class Work;
 
 /// Is called around what this thread's communicators do in groups of several ranks, for profiles. `owner` identifies a
-/// begin and its end, which come in the order of scopes.
+/// begin and its end, which come in the order of scopes. Not collective.
 class CommObserver {
  public:
+  /// A message of an exchange: its `bytes`.
   struct Part {
     int peer;  ///< of the group
     int64_t bytes;
   };
+  /// A call of a verb.
   struct Call {
     int verb;                                     ///< a CommStats::Kind
     int64_t bytes;                                ///< that this rank sends, as CommStats counts them
@@ -29,15 +31,17 @@ class CommObserver {
   virtual uint32_t begin_call(const void* owner, const Call& call) = 0;
   /// This rank waits for the exchange `call`.
   virtual void begin_wait(const void* owner, uint32_t call) = 0;
+  /// The call or wait that began last for this owner has ended.
   virtual void end_call(const void* owner) = 0;
 };
 
-/// Sets the observer of this thread, null for none, and returns the one before.
+/// Sets the observer of this thread, null for none, and returns the one before. Not collective.
 CommObserver* set_comm_observer(CommObserver* observer);
-/// The observer of this thread, or null.
+/// The observer of this thread, or null. Not collective.
 CommObserver* comm_observer();
 
-/// The same work, whose waits are passed on to `observer` while it is the observer of this thread.
+/// The same work, whose waits are passed on to `observer` while it is the observer of this thread. Not
+/// collective.
 std::unique_ptr<Work> observed_work(std::unique_ptr<Work> work, CommObserver* observer, uint32_t call);
 
 }  // namespace moonhalo

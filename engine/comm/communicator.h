@@ -16,19 +16,22 @@ namespace moonhalo {
 
 /// The reductions over ranks. kAvg is the sum divided by the number of ranks.
 enum class ReduceOp : uint8_t { kSum, kAvg, kMax, kMin, kProduct };
+/// Returns "sum" | "avg" | "max" | "min" | "product". Not collective.
 const char* name(ReduceOp op);
-/// Parses "sum" | "avg" | "max" | "min" | "product". Throws ValueError for any other string.
+/// Parses "sum" | "avg" | "max" | "min" | "product". Throws ValueError for any other string. Not collective.
 ReduceOp parse_reduce_op(const std::string& text);
 
 /// One point-to-point message, sent or received. `data` has any dtype. It is contiguous, unless takes_strided() is
 /// true; if either end is not contiguous, both ends give the same shape. The receiver gives the size in advance.
 struct Message {
+  /// The rank in the group that sends or receives.
   int peer;
   at::Tensor data;
   /// If takes_parts() is true, a message may hold several tensors of one dtype and any strides instead; `data` is then
   /// undefined. Both ends give the same number of tensors with the same shapes.
   std::vector<at::Tensor> parts = {};
 
+  /// Returns the parts, or `data` alone; and their bytes. Not collective.
   at::TensorList tensors() const { return parts.empty() ? at::TensorList(data) : at::TensorList(parts); }
   int64_t nbytes() const {
     int64_t bytes = 0;
@@ -42,12 +45,15 @@ struct Message {
 /// rank that needs it (all_reduce: a reduce-scatter and an all-gather). A group of one rank counts nothing, and so
 /// does a barrier.
 struct CommStats {
+  /// The kinds of collectives; kKinds is their number.
   enum Kind { kExchange, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier, kKinds };
+  /// The counts of one kind: `calls`, `messages` and `bytes`.
   struct Count {
     int64_t calls = 0;
     int64_t messages = 0;
     int64_t bytes = 0;
   };
+  /// The counts by Kind; the name of a kind, such as "all_reduce"; the sum of all kinds. Not collective.
   std::array<Count, kKinds> by_kind;
   /// Seconds that this rank was inside of verbs: what it waited for others, and what moving and reducing data took it.
   /// Of exchanges these are the beginning and Work::wait(). On devices whose verbs do not block the host (NCCL), only
@@ -57,7 +63,8 @@ struct CommStats {
   Count total() const;
 };
 
-/// Returns the bytes that this thread has sent through all communicators so far, counted as in CommStats.
+/// Returns the bytes that this thread has sent through all communicators so far, counted as in CommStats. Not
+/// collective.
 int64_t bytes_sent_by_this_thread();
 
 class SumPlan;
@@ -76,6 +83,7 @@ class Work {
   friend class Communicator;
   std::shared_ptr<CommStats> stats_;  // of the communicator that began it
 };
+/// Owns a collective in progress.
 using WorkPtr = std::unique_ptr<Work>;
 
 /// A group of ranks and its collectives. Counts are numbers of elements per rank and may be zero. With 3 ranks and
@@ -97,6 +105,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   virtual ~Communicator() = default;
 
+  /// The number of this rank in the group, from 0, and the number of ranks.
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// Returns "threads" | "mpi" | "tcp" | "transport" | "staged" | "nccl" | "fake".
@@ -184,6 +193,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<CommStats> stats_;
   std::shared_ptr<const SumPlan> sum_plan_;
 };
+/// Shares a communicator; a group stays valid as long as one of these exists.
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 /// A rank was lost, timed out or aborted the world.
@@ -196,17 +206,17 @@ class CommError : public std::runtime_error {
 /// of any rank aborts the others and is rethrown here. Errors of LibTorch, CommError and the exceptions of <stdexcept>
 /// keep their type and get the prefix "rank R: " if there is more than one rank; other exceptions are rethrown
 /// unchanged. Each rank gets `threads_per_rank` threads of LibTorch (0: cores / ranks) and a copy of the caller's
-/// thread-local state, such as grad mode.
+/// thread-local state, such as grad mode. Not collective: one thread calls it.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int threads_per_rank = 0);
 
 /// Registers a function to run when this thread's rank ends, in reverse order of registration. Use it to free caches
-/// held per thread. In a thread that run_ranks did not start, it runs when the thread ends.
+/// held per thread. In a thread that run_ranks did not start, it runs when the thread ends. Not collective.
 void at_rank_exit(std::function<void()> hook);
 
-/// Makes a world of one rank.
+/// Makes a world of one rank. Not collective.
 CommunicatorPtr make_self_communicator();
 /// Makes rank `rank` of a world of `ranks` ranks that do not exist: nothing is sent, everything is counted. For
-/// planning.
+/// planning. Not collective.
 CommunicatorPtr make_fake_communicator(int rank, int ranks);
 /// Makes a communicator from a duplicate of the MPI_Comm at address `mpi_comm`. The caller still owns the original.
 /// Throws if Moonhalo was built without MPI. Collective over the communicator.
@@ -216,6 +226,7 @@ CommunicatorPtr make_mpi_communicator_from_fortran(int mpi_fint);
 /// Makes a communicator for MPI_COMM_WORLD. If MPI is not initialised, initialises it (with MPI_THREAD_MULTIPLE if
 /// available) and finalises it at exit. Collective over the world.
 CommunicatorPtr make_mpi_world();
+/// True if Moonhalo was built with MPI. Not collective.
 bool has_mpi();
 
 }  // namespace moonhalo

@@ -30,6 +30,7 @@ namespace moonhalo {
 /// nested.
 class DeferredInit {
  public:
+  /// Tensors of fewer elements are made immediately: they cost less than their record.
   static constexpr int64_t kMinNumel = 1024;
   explicit DeferredInit(int64_t min_numel = kMinNumel);
   ~DeferredInit();
@@ -42,7 +43,7 @@ class DeferredInit {
   std::shared_ptr<void> tape_;
 };
 
-/// Returns the result of `make()`, made of deferred tensors.
+/// Returns the result of `make()`, made of deferred tensors. Not collective.
 template <typename Make>
 auto deferred_init(Make&& make, int64_t min_numel = DeferredInit::kMinNumel) {
   const DeferredInit scope(min_numel);
@@ -64,7 +65,8 @@ at::Tensor make_on_mesh(const MeshPtr& mesh, const std::vector<Placement>& place
 at::Tensor materialize(const at::Tensor& tensor);
 at::Tensor materialize(const at::Tensor& tensor, const MeshPtr& mesh, const std::vector<Placement>& placements);
 
-/// Replaces the deferred tensor itself by its plain value. Does nothing for other tensors.
+/// Replaces the deferred tensor itself by its plain value, of the same shape and dtype. Does nothing for other tensors.
+/// Not collective.
 void materialize_in_place(at::Tensor& tensor);
 /// Does the same for every parameter and buffer of a torch::nn::Module. Not collective.
 template <typename Module>

@@ -15,12 +15,12 @@ namespace moonhalo {
 using FactoryPlan = std::map<std::string, std::vector<Placement>>;
 
 /// Returns the names that a plan may list: arange, eye, full, linspace, ones, rand, randint, randn, zeros. `empty` is
-/// not among them, because LibTorch uses it for its own plain tensors.
+/// not among them, because LibTorch uses it for its own plain tensors. Not collective.
 const std::vector<std::string>& known_factories();
-/// Returns a plan that lists all of them with Replicate.
+/// Returns a plan that lists all of them with Replicate. Not collective.
 FactoryPlan replicated_factories(const DeviceMesh& mesh);
 /// Throws ValueError for an unknown name (with the nearest one) or a number of placements that is not the number of
-/// mesh dims.
+/// mesh dims. Not collective.
 void check_factories(const FactoryPlan& plan, const DeviceMesh& mesh);
 
 /// Makes the listed factories on this thread return ShardTensors during its lifetime. Only this rank's block is made;

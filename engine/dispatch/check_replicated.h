@@ -26,12 +26,14 @@ bool check_replicated();
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where);
 
 /// Called by the dispatcher if the plain tensor `tensor` is argument `arg` (item `item` of a list) of a call with
-/// ShardTensors on `mesh`. `arguments` are the arguments of the call; only the numbers among them are read.
+/// ShardTensors on `mesh`. `arguments` are the arguments of the call; only the numbers among them are read. Collective
+/// over the mesh in the calls that are checked.
 void used_with_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
                              int item, const c10::IValue* arguments);
 
 /// Called by the dispatcher if a call on ShardTensors of `mesh` drew random numbers. Its key must be equal on all
-/// ranks, or the blocks would belong to different tensors. It is compared as rarely as plain tensors are.
+/// ranks, or the blocks would belong to different tensors. It is compared as rarely as plain tensors are, and then the
+/// call is collective over the mesh.
 void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op);
 
 }  // namespace moonhalo

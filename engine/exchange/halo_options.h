@@ -15,6 +15,7 @@ enum class HaloBackend : uint8_t {
   kAllToAll,  ///< one packed all-to-all over the mesh, which returns when all data has arrived
 };
 
+/// Settings of all halo exchanges of a thread, for set_halo.
 struct HaloOptions {
   /// If true, operators compute the part that needs no halo while halos are in flight. If false, they wait first and
   /// then do the same computations in the same order. With kAllToAll they always wait first.
@@ -32,16 +33,18 @@ struct HaloOptions {
 /// options. Without `world`, thread ranks with different backends get an error from the communicator, and MPI ranks run
 /// into the timeout.
 HaloOptions set_halo(const HaloOptions& options, Communicator* world = nullptr);
+/// Returns the options of this thread. Not collective.
 const HaloOptions& halo_options();
 /// Returns a number that changes each time set_halo changes `keep`, so that halos cached before are not reused. Equal
-/// on all ranks.
+/// on all ranks. Not collective.
 int64_t halo_setting();
-/// "p2p" | "all_to_all"
+/// Returns "p2p" | "all_to_all". Not collective.
 const char* name(HaloBackend backend);
 
-/// Times of this thread's exchanges that sent anything: the time from posting to arrival, and the part of it in which
-/// this rank only waited (rank threads: or copied).
+/// Times of this thread's exchanges that sent anything (not collective): the time from posting to arrival, and the part
+/// of it in which this rank only waited (rank threads: or copied).
 struct HaloTimes {
+  /// The number of exchanges, and their times in seconds.
   int64_t exchanges = 0;
   double under_way = 0, waited = 0;  // seconds
   /// Returns the fraction of the time in flight that was spent on computing; 0 if nothing was sent.
@@ -50,12 +53,14 @@ struct HaloTimes {
     return {exchanges - earlier.exchanges, under_way - earlier.under_way, waited - earlier.waited};
   }
 };
+/// The times of this thread since it began; differences of two values are those of a part of the program. Not
+/// collective.
 HaloTimes& halo_times();
 
 /// The events of one operator, in order: "start" and "finish" of an exchange, and the operator's own events from
 /// note_halo, such as "interior" and "edges"; "kept" if cached halos were used. Empty if nothing was exchanged.
 using HaloEvents = std::vector<std::string>;
-/// Appends an event if this thread is recording.
+/// Appends an event if this thread is recording. Not collective.
 void note_halo(const char* event);
 /// Records the events of this thread during its lifetime.
 class RecordHalo {

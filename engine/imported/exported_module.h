@@ -23,10 +23,11 @@ class ExportedModule : public torch::nn::Module, public detail::HasRegisteredTen
   /// The program of one tensor, with one tensor as result. Throws TypeError for another result. Collective if the
   /// program's operators are.
   at::Tensor forward(const at::Tensor& input);
-  /// Flattened arguments (lists and dicts spread out in order) to flattened results.
+  /// Flattened arguments (lists and dicts spread out in order) to flattened results. Collective if the program's
+  /// operators are.
   std::vector<c10::IValue> run(const std::vector<c10::IValue>& inputs);
 
-  /// Throws NotImplementedError: the program keeps the mode in which Python exported it.
+  /// Throws NotImplementedError: the program keeps the mode in which Python exported it. Not collective.
   void train(bool on = true) override;
 
   struct State;

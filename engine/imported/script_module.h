@@ -26,8 +26,9 @@ class ScriptModule : public torch::nn::Module, public detail::HasRegisteredTenso
   /// the program's operators are.
   at::Tensor forward(const at::Tensor& input);
   /// Runs a method with any arguments: `run({x, timestep})`, `run({x}, "encode")`. An error names the line of the
-  /// Python model, and keeps its type.
+  /// Python model, and keeps its type. Collective if the program's operators are.
   c10::IValue run(std::vector<c10::IValue> arguments, const std::string& method = "forward");
+  /// Sets the mode of this module and those below, in the program too. Not collective.
   void train(bool on = true) override;
 
   struct State;

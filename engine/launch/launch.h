@@ -10,7 +10,9 @@ namespace moonhalo {
 
 /// The launcher that started this process, as detected from the environment, and the process's rank.
 struct Launch {
+  /// The launchers that are detected; kSingle: none.
   enum Kind { kSingle, kTorchrun, kOpenMpi, kFlux, kPals, kPmi, kSlurm };
+  /// The launcher, the rank of this process, and the number of processes.
   Kind kind = kSingle;
   int rank = 0;
   int size = 1;
@@ -22,7 +24,7 @@ struct Launch {
   /// Human-readable: the variables that were used, and conflicting or incomplete ones that were ignored.
   std::string why, ignored_variables = {};
 };
-/// Returns "single" | "torchrun" | "openmpi" | "flux" | "pals" | "pmi" | "slurm".
+/// Returns "single" | "torchrun" | "openmpi" | "flux" | "pals" | "pmi" | "slurm". Not collective.
 const char* name(Launch::Kind kind);
 
 /// Detects the launcher. Checks in this order: torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all of them);
@@ -30,12 +32,12 @@ const char* name(Launch::Kind kind);
 /// PMI numbers); PMI (MPICH, Intel MPI, MVAPICH); Slurm (only in a step of more than one task: an sbatch shell and an
 /// mpirun under srun also have its variables). `getenv` returns null for variables that are not set. Throws ValueError
 /// for values that are not numbers or contradict each other, and for a PMIx rank above 0 if no variable holds the
-/// number of ranks.
+/// number of ranks. Not collective.
 Launch detect_launch(const std::function<const char*(const char*)>& getenv);
-/// Detects the launcher from the environment of this process.
+/// Detects the launcher from the environment of this process. Not collective.
 Launch detect_launch();
 
-/// Returns the backend that make_world uses for "": "threads", "mpi" or "tcp".
+/// Returns the backend that make_world uses for "": "threads", "mpi" or "tcp". Not collective.
 std::string fitting_backend(const Launch& launch);
 
 /// Makes the world of this process. backend "" selects one: a single process gets a world of one rank; several

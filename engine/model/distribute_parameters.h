@@ -13,7 +13,7 @@
 namespace moonhalo {
 
 /// Returns `placements` with missing block sizes filled in from `spec`, where it shards that dim by the same mesh dims.
-/// So "Shard(0)" moves nothing if dim 0 of the tensor is already sharded unevenly.
+/// So "Shard(0)" moves nothing if dim 0 of the tensor is already sharded unevenly. Not collective.
 Placements inherit_block_sizes(Placements placements, const ShardSpec& spec);
 
 /// Returns a parameter or buffer as a ShardTensor leaf with the same requires_grad. A plain `tensor` is scattered from
@@ -25,9 +25,9 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
 
 /// A parameter or buffer of a model and its entry in a plan.
 struct PlannedTensor {
-  std::string name;  ///< name in the model, such as "blocks.0.weight"; for errors
-  at::Tensor tensor;
-  ModulePlan::Tensor plan;
+  std::string name;         ///< name in the model, such as "blocks.0.weight"; for errors
+  at::Tensor tensor;        ///< plain, or a ShardTensor; undefined: left out
+  ModulePlan::Tensor plan;  ///< where it goes
 };
 
 /// Returns the ShardTensor leaves that replace a model's tensors, in order, with the same requires_grad. An entry is
@@ -44,7 +44,7 @@ std::vector<at::Tensor> distribute_parameters(const std::vector<PlannedTensor>& 
                                               std::optional<int64_t> src_data_rank, bool is_model_sharded);
 
 /// Sets the placements of this ShardTensor leaf's gradient (Replicate: reduced in backward). Missing block sizes are
-/// those of the leaf. Does nothing for a leaf that needs no gradient.
+/// those of the leaf. Does nothing for a leaf that needs no gradient. Not collective.
 void place_gradient(const at::Tensor& leaf, const Placements& placements);
 
 /// Redistributes arguments or results as the plans say; `where` names them in errors. Undefined tensors are returned
@@ -55,7 +55,7 @@ std::vector<at::Tensor> move_arguments(const std::vector<at::Tensor>& values, co
                                        const std::vector<ArgumentPlan>& plans, const std::string& where);
 
 /// Returns this rank's block for a function that does not support ShardTensors. Its gradient has the placements
-/// `gradient` (Partial if every rank contributes an addend).
+/// `gradient` (Partial if every rank contributes an addend). Not collective.
 at::Tensor to_local(const at::Tensor& tensor, const Placements& gradient);
 
 }  // namespace moonhalo

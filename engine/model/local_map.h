@@ -11,6 +11,7 @@
 
 namespace moonhalo {
 
+/// The placements of local_map: lists have one entry per input or result.
 struct LocalMapOptions {
   /// Per input: the placements that it must have. nullopt, and inputs beyond the list: any. A plain input with
   /// placements counts as replicated.

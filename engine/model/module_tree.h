@@ -15,13 +15,14 @@
 namespace moonhalo {
 
 /// The tensors among the arguments, or among the results, of one call of a module. Undefined tensors stand for
-/// other values, which stay unchanged.
+/// other values, which stay unchanged. Arguments are `by_position` or `by_name`, as the caller gave them.
 struct CallTensors {
   std::vector<at::Tensor> by_position = {};
   std::map<std::string, at::Tensor> by_name = {};
 };
 
-/// Functions that run before and after a module's forward. They may replace tensors.
+/// Functions that run before and after a module's forward. They may replace tensors: `before` those of the arguments,
+/// `after` those of the results.
 struct CallHooks {
   std::function<void(CallTensors& arguments)> before = {};
   std::function<void(CallTensors& results)> after = {};
@@ -31,8 +32,8 @@ struct CallHooks {
 using Forward = std::function<CallTensors(const CallTensors& arguments)>;
 using ForwardWrapper = std::function<CallTensors(const Forward& forward, const CallTensors& arguments)>;
 
-/// Records a call of parallelize_module: the mesh, the plan without patterns and styles, and the names of the modules
-/// that custom styles changed.
+/// Records a call of parallelize_module: the `mesh`, the `plan` without patterns and styles, and the names of the
+/// modules that `custom` styles changed.
 struct Parallelized {
   MeshPtr mesh;
   ParallelPlan plan;
@@ -40,6 +41,7 @@ struct Parallelized {
 };
 
 class ModuleTree;
+/// Shares a tree. It does not keep the module.
 using ModuleTreePtr = std::shared_ptr<ModuleTree>;
 
 /// A module of any kind, as parallelize_module, fully_shard, replicate, patch and EMA see it. torch::nn implements it
@@ -51,13 +53,15 @@ using ModuleTreePtr = std::shared_ptr<ModuleTree>;
 ///      '- fc2: Linear 4 -> 6   fc1.replace_tensor("weight", block): from now on fc1 computes with `block`
 ///
 /// A tree refers to the module and does not own it. Trees are made when they are needed and may be made again: two
-/// trees of one module have the same identity, and what one replaces or registers holds for the module.
+/// trees of one module have the same identity, and what one replaces or registers holds for the module. Not collective.
 class ModuleTree {
  public:
+  /// A module right below this one, and its `name` there: `module`.
   struct Child {
     std::string name;
     ModuleTreePtr module;
   };
+  /// A parameter or buffer of this module: its `name` there and its `value`.
   struct Tensor {
     std::string name;
     at::Tensor value;
@@ -90,38 +94,42 @@ class ModuleTree {
 
   /// Returns the record of parallelize_module's call for this module, or null.
   virtual std::shared_ptr<const Parallelized> parallelized() const = 0;
+  /// Records a call of parallelize_module for this module.
   virtual void set_parallelized(std::shared_ptr<const Parallelized> done) = 0;
 };
 
+/// A `module` of a model and its name.
 struct NamedModule {
   std::string name;  ///< dotted; "" is the root
   ModuleTreePtr module;
 };
-/// The root and all modules below, each before its children. A module in several places occurs once for each.
+/// The root and all modules below, each before its children. A module in several places occurs once for each. Not
+/// collective.
 std::vector<NamedModule> named_modules(const ModuleTreePtr& root);
 
+/// A `tensor` of a model and its name; `is_parameter` is false for a buffer.
 struct NamedTensor {
   std::string name;  ///< dotted
   at::Tensor tensor;
   bool is_parameter;
 };
-/// All parameters, then all buffers, by their first names. A tensor in several places occurs once.
+/// All parameters, then all buffers, by their first names. A tensor in several places occurs once. Not collective.
 std::vector<NamedTensor> named_tensors(const ModuleTreePtr& root);
-/// All parameters, each once.
+/// All parameters, each once, with their own shapes and dtypes. Not collective.
 std::vector<at::Tensor> parameters_of(const ModuleTreePtr& root);
 
-/// Throws NotImplementedError that begins with `op` if a tensor of these modules cannot be replaced.
+/// Throws NotImplementedError that begins with `op` if a tensor of these modules cannot be replaced. Not collective.
 void check_replaceable(const char* op, const std::vector<NamedModule>& modules);
 
 /// Replaces each tensor of `root` by the result of `place(name, tensor)`, where `name` is dotted. A tensor in several
 /// places is placed once and stays shared. Throws NotImplementedError that begins with `op`, before anything changes,
-/// if a tensor cannot be replaced.
+/// if a tensor cannot be replaced. Collective if `place` is.
 void replace_tensors(const char* op, const ModuleTreePtr& root,
                      const std::function<at::Tensor(const std::string& name, const ModuleTree::Tensor& tensor)>& place);
 
 /// Returns for each of `modules` the number of the pattern that means it, or -1. Patterns are those of plans. Throws
 /// ValueError that begins with `op` for a pattern that matches nothing (with the nearest name), and for two equally
-/// good patterns.
+/// good patterns. Not collective.
 std::vector<int64_t> match_modules(const char* op, const std::vector<std::string>& patterns,
                                    const std::vector<std::string>& modules);
 

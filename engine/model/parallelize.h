@@ -18,10 +18,11 @@
 
 namespace moonhalo {
 
+/// Settings of parallelize_module.
 struct ParallelizeOptions {
   std::optional<int64_t> src_data_rank = 0;  ///< as in distribute_parameters
-  Unmatched unmatched = Unmatched::kError;
-  bool is_model_sharded = false;  ///< as in distribute_parameters
+  Unmatched unmatched = Unmatched::kError;   ///< names of the plan that match nothing
+  bool is_model_sharded = false;             ///< as in distribute_parameters
   /// Placements for tensors that `zeros`, `rand` and other factories (factory_capture.h) make within the root's
   /// forward. Without it they are plain. For torch::nn it takes effect in `moonhalo::call` of the root.
   std::optional<FactoryPlan> factory = {};

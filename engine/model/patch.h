@@ -21,7 +21,7 @@ namespace moonhalo {
 class Patches {
  public:
   explicit Patches(std::vector<std::function<void()>> removers) : removers_(std::move(removers)) {}
-  /// Takes the patches off, the last first. A second call does nothing.
+  /// Takes the patches off, the last first. A second call does nothing. Not collective.
   void remove();
 
  private:
@@ -36,7 +36,8 @@ class Patches {
 using MakeWrapper = std::function<ForwardWrapper(const NamedModule& module)>;
 Patches patch(const ModuleTreePtr& net, const std::map<std::string, MakeWrapper>& patches);
 
-/// The same for torch::nn, where modules are called with `moonhalo::call`: `forward(input)` is what ran before.
+/// The same for torch::nn (not collective), where modules are called with `moonhalo::call`: `forward(input)` is what
+/// ran before.
 ///
 ///     auto patches = mh::patch(net.ptr(), {{"blocks.*.fc2", [](torch::nn::Module& self, const auto& forward, const
 ///                                           at::Tensor& x) { return forward(x) * 2; }}});

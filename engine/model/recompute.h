@@ -9,6 +9,7 @@
 
 namespace moonhalo {
 
+/// A part of a program: tensors to tensors.
 using Segment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 /// Returns `segment(inputs)` without keeping its intermediate results: backward runs the segment again (activation
@@ -23,7 +24,7 @@ using Segment = std::function<std::vector<at::Tensor>(const std::vector<at::Tens
 /// it, so the memory of one segment is needed for that time.
 std::vector<at::Tensor> checkpoint(const Segment& segment, const std::vector<at::Tensor>& inputs);
 
-/// The same for one input and one result.
+/// The same for one input and one result: collective as the segment is.
 template <typename Function>
 requires std::is_invocable_r_v<at::Tensor, Function, const at::Tensor&> at::Tensor checkpoint(Function segment,
                                                                                               const at::Tensor& input) {

@@ -19,7 +19,7 @@ namespace moonhalo {
 /// LibTorch's modules have no hooks: hooks and wrappers run only where the module is called with `moonhalo::call`
 /// (children of a Sequential included). LibTorch registers tensors once: the member variables of LibTorch's layers
 /// (`weight`, `bias`, running statistics, projections of attention) are replaced together with the registered tensors;
-/// tensors of other classes cannot be replaced, unless the class was declared with `declare_members`.
+/// tensors of other classes cannot be replaced, unless the class was declared with `declare_members`. Not collective.
 ModuleTreePtr module_tree(torch::nn::Module& module);
 
 namespace detail {
@@ -31,7 +31,7 @@ at::Tensor call_module(torch::nn::Module& module, const at::Tensor& input,
                        const std::function<at::Tensor(const at::Tensor&)>& forward);
 }  // namespace detail
 
-/// Declares the tensor members of a module class. Call it once per program, before parallelize_module:
+/// Declares the tensor members of a module class (not collective). Call it once per program, before parallelize_module:
 ///     declare_members<MyLayerImpl>([](MyLayerImpl& layer) { return std::vector<at::Tensor*>{&layer.scale}; });
 template <class Module, class Function>
 void declare_members(Function members) {
@@ -44,7 +44,8 @@ void declare_members(Function members) {
 
 /// Calls `module->forward(input)` with the hooks around it: a plan redistributes the first argument and the first
 /// result, patches run in the place of forward. `module` is a holder (torch::nn::Linear) or a shared pointer. Without
-/// hooks, calls forward only. Collective if the plan moves data.
+/// hooks, calls forward only. Tensors have the shapes and dtypes that the module takes. Collective if the plan moves
+/// data.
 template <class Module>
 at::Tensor call(Module& module, const at::Tensor& input) {
   return detail::call_module(*module, input, [&](const at::Tensor& inside) { return module->forward(inside); });

@@ -18,7 +18,9 @@ namespace moonhalo {
 
 class TensorLink;
 
+/// Settings of a Pipeline.
 struct PipelineOptions {
+  /// The order of the stages' calls.
   Schedule schedule = Schedule::k1F1B;
   int64_t micros = 1;  ///< number of micro-batches of a step
 };
@@ -45,6 +47,7 @@ struct PipelineOptions {
 /// some of them fail in a call, the error ends its own rank immediately, and the pipeline cannot be used any more.
 class Pipeline {
  public:
+  /// The tensors that go into or come out of a stage, and a stage.
   using Tensors = std::vector<at::Tensor>;
   using Stage = std::function<Tensors(const Tensors&)>;
   /// Returns the loss (one element) for the last stage's outputs of a micro-batch.

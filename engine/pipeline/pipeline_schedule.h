@@ -20,13 +20,16 @@ namespace moonhalo {
 /// several stages, stage s on rank s mod ranks, and waits less (Narayanan et al. 2021, "Efficient large-scale language
 /// model training on GPU clusters").
 enum class Schedule : uint8_t { kGPipe, k1F1B, kInterleaved1F1B };
+/// Returns the name that parse_schedule reads. Not collective.
 const char* name(Schedule schedule);
-/// Parses "gpipe" | "1f1b" | "interleaved_1f1b". Throws ValueError with the nearest name for other strings.
+/// Parses "gpipe" | "1f1b" | "interleaved_1f1b". Throws ValueError with the nearest name for other strings. Not
+/// collective.
 Schedule parse_schedule(const std::string& text);
 
+/// A forward or a backward.
 enum class Pass : uint8_t { kForward, kBackward };
 
-/// The work of one stage on one micro-batch.
+/// The work (`pass`) of one `stage` on one micro-batch (`micro`).
 struct StageCall {
   Pass pass = Pass::kForward;
   int64_t stage = 0;
@@ -39,16 +42,16 @@ struct StageCall {
 using PipelineSchedule = std::vector<std::vector<StageCall>>;
 
 /// Returns the schedule. `stages` is a multiple of `ranks`, and equal to it for 1f1b on several ranks. Any number of
-/// micro-batches is allowed.
+/// micro-batches is allowed. Not collective.
 PipelineSchedule make_schedule(Schedule schedule, int64_t ranks, int64_t stages, int64_t micros);
-/// Returns the schedule of the forward passes only.
+/// Returns the schedule of the forward passes only. Not collective.
 PipelineSchedule make_forward_schedule(int64_t ranks, int64_t stages, int64_t micros);
-/// Returns one line per rank.
+/// Returns one line per rank. Not collective.
 std::string to_string(const PipelineSchedule& schedule);
 
 /// The costs of a schedule if a forward takes 1 unit of time, a backward 2 and a message 0.
 struct ScheduleCosts {
-  int64_t time = 0;
+  int64_t time = 0;           ///< from the first call to the end of the last
   double bubble = 0;          ///< fraction of the ranks' time spent waiting
   std::vector<int64_t> live;  ///< per rank: the most stage inputs held for backward at once
 };
@@ -56,9 +59,10 @@ struct ScheduleCosts {
 /// Simulates a schedule. A call begins when its inputs have arrived. A rank that sends waits until its neighbour has
 /// received all but `capacity` - 1 of the messages sent to it before in the same direction. Throws ValueError that
 /// names the call if a call is missing, occurs twice or is on a wrong rank, if a message arrives at the wrong call, and
-/// for a deadlock.
+/// for a deadlock. Not collective.
 ScheduleCosts simulate(const PipelineSchedule& schedule, int64_t stages, int64_t micros, int64_t capacity = 1);
-/// Returns the smallest capacity without a deadlock. Throws ValueError as above if there is none.
+/// Returns the smallest capacity without a deadlock. Throws ValueError as above if there is none. Not
+/// collective.
 int64_t link_capacity(const PipelineSchedule& schedule, int64_t stages, int64_t micros);
 
 }  // namespace moonhalo

@@ -38,7 +38,7 @@ class MemoryCount {
   std::optional<c10::DebugInfoGuard> guard_;
 };
 
-/// True while a MemoryCount of this rank lives.
+/// True while a MemoryCount of this rank exists. Not collective.
 bool counts_memory();
 
 /// Memory of this rank's tensors on `device`: on the host (kCPU), else on all devices of the rank together. A block
@@ -46,21 +46,23 @@ bool counts_memory();
 /// counts_memory(). Not collective.
 MemoryUse memory_use(c10::DeviceType device = c10::DeviceType::CPU);
 
-/// From here on the peaks of this rank are those since now. Throws ValueError unless counts_memory().
+/// From here on the peaks of this rank are those since now. Throws ValueError unless counts_memory(). Not collective.
 void reset_memory_peak();
 
 /// Is called for each block of this rank in host memory that is given out (`bytes` above 0) or taken back (below), by
-/// any thread of the rank.
+/// any thread of the rank. Not collective.
 class MemoryWatcher {
  public:
   virtual ~MemoryWatcher() = default;
+  /// The call for one block.
   virtual void changed(const void* block, int64_t bytes) = 0;
 };
 /// Sets the watcher of this rank's count, null for none. It has no effect unless counts_memory(). Once this returns,
-/// the watcher before is not called any more.
+/// the watcher before is not called any more. Not collective.
 void watch_memory(MemoryWatcher* watcher);
 
-/// Resident memory of this process in bytes, with libraries and what malloc keeps. Rank threads share it.
+/// Resident memory of this process in bytes, with libraries and what malloc keeps. Rank threads share it. Not
+/// collective.
 int64_t resident_memory();
 
 /// The peak within a scope. Scopes may be nested; the peaks outside of it stay as they would be without it:
@@ -77,6 +79,7 @@ class MemoryPeak {
   MemoryPeak(const MemoryPeak&) = delete;
   MemoryPeak& operator=(const MemoryPeak&) = delete;
 
+  /// The live memory when this scope began, in bytes.
   int64_t live_at_start() const { return live_at_start_; }
   /// Live memory now, and the peak since this scope began.
   MemoryUse use() const;
@@ -88,7 +91,7 @@ class MemoryPeak {
 };
 
 /// A helper thread of a rank counts for the rank: what the rank's thread has from memory_counter(), the helper gives to
-/// CountMemoryFor, once, before its first tensor. Null (nothing is counted) is allowed.
+/// CountMemoryFor, once, before its first tensor. Null (nothing is counted) is allowed. Not collective.
 std::shared_ptr<MemoryCounter> memory_counter();
 class CountMemoryFor {
  public:

@@ -15,6 +15,7 @@ namespace moonhalo {
 
 /// Divides the memory of this rank's tensors by the module and the part of the step in which they were made. Blocks
 /// that were there before stand for themselves. Where nothing is counted (counts_memory()), it stays empty.
+/// Not collective.
 class ModuleMemory final : public MemoryWatcher {
  public:
   ModuleMemory();
@@ -24,9 +25,11 @@ class ModuleMemory final : public MemoryWatcher {
 
   /// Sets the place of blocks that this rank's thread makes from here on.
   void set_place(uint16_t module, Phase phase) { place_ = {module, phase, false}; }
+  /// Is called for each block of this rank.
   void changed(const void* block, int64_t bytes) override;
   /// Returns the bytes that each place holds now, the largest first.
   std::vector<MemoryRecord::Held> held();
+  /// Stops, and returns the record.
   MemoryRecord take();
 
  private:

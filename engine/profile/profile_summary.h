@@ -11,6 +11,8 @@
 
 namespace moonhalo {
 
+/// Tables of profiles. Not collective: one process reads the records of all ranks.
+
 /// Selects the rows of a table.
 enum class ProfileBy : uint8_t { kOperator, kModule, kLine, kPhase, kRank, kCommunication, kCount };
 /// "operator" | "module" | "line" | "phase" | "rank" | "communication"
@@ -20,6 +22,7 @@ ProfileBy parse_profile_by(const std::string& text);
 
 /// The records of all ranks, added up. Times are nanoseconds over all ranks and steps.
 struct ProfileSummary {
+  /// A row of a table: its `name`, the number of `calls`, and times.
   struct Row {
     std::string name;
     int64_t calls = 0;
@@ -35,6 +38,7 @@ struct ProfileSummary {
 
   /// Memory of the tensors of the rank that had most, at its peak.
   struct Memory {
+    /// The `bytes` that were made in one module and part.
     struct Held {
       std::string module, part;  ///< where they were made: "blocks.0", "forward"; "(before)" what was there
       int64_t bytes = 0;
@@ -45,14 +49,17 @@ struct ProfileSummary {
 
   int64_t ranks = 0;
   std::vector<int64_t> steps;  ///< numbers; 0 where no optimizer stepped
-  int64_t step_time = 0;
+  int64_t step_time = 0;       ///< of all steps and ranks together
+  /// The parts of step_time, by Share; the tables, by ProfileBy; the ranks that were late.
   std::array<int64_t, kShares> shares{};
   std::array<std::vector<Row>, static_cast<size_t>(ProfileBy::kCount)> tables;
   std::vector<RankSkew> skew;
   Memory memory;
   std::vector<std::string> notes;  ///< what the reader should know, such as that a recorder was full
 
+  /// Returns one of the tables.
   const std::vector<Row>& table(ProfileBy by) const { return tables[static_cast<size_t>(by)]; }
+  /// Returns everything as JSON, for from_json.
   std::string to_json() const;
   /// Throws ValueError if `text` is not of to_json(). `where`: the file, for the message.
   static ProfileSummary from_json(const std::string& text, const std::string& where);
@@ -64,6 +71,7 @@ ProfileSummary summarize(const std::vector<RankRecord>& ranks);
 /// The time of each event without the events within.
 std::vector<int64_t> self_times(const RankRecord& record);
 
+/// The order of the rows: by the time without or with what was called within, by calls, or by name.
 enum class ProfileSort : uint8_t { kSelf, kTotal, kCalls, kName };
 /// "self" | "total" | "calls" | "name". Throws ValueError for any other string.
 ProfileSort parse_profile_sort(const std::string& text);

@@ -22,14 +22,17 @@ namespace moonhalo {
 namespace detail {
 extern std::atomic<int> hook_users;
 }
-/// True while any rank of this process records, or looks for NaN: what hooks ask first, one load and one branch.
+/// True while any rank of this process records, or looks for NaN: what hooks ask first, one load and one branch. Not
+/// collective.
 inline bool hooks_are_on() { return detail::hook_users.load(std::memory_order_relaxed) != 0; }
 
 /// Records what this rank's thread does: from LibTorch's RecordFunction operators, those that they call, and backward
 /// functions; from communicators calls and waits; and modules, ranges and steps that hooks report. At most one runs at
-/// a time in a rank. It keeps at most `most_events` events, then it stops and marks the record as full.
+/// a time in a rank. It keeps at most `most_events` events, then it stops and marks the record as full. Not
+/// collective.
 class Recorder : private CommObserver {
  public:
+  /// The default of `most_events`: 40 MB.
   static constexpr int64_t kMostEvents = 1000000;
   /// Returns the script's line that runs now, as a number that note_line gave, 0 for none. Called when an operator is
   /// called from outside of operators.
@@ -157,9 +160,10 @@ class InModule {
 };
 
 /// Counts the training steps of this rank from now on: the calls of step() of the optimizer that steps first. `seen`
-/// gets the number of each step that has ended, from 1. There is one for each `owner`; null removes it.
+/// gets the number of each step that has ended, from 1. There is one for each `owner`; null removes it. Not
+/// collective.
 void watch_steps(const void* owner, std::function<void(int64_t)> seen);
-/// Called by optimizers at the end of step().
+/// Called by optimizers at the end of step(). Not collective.
 void note_optimizer_step(const void* optimizer);
 
 }  // namespace moonhalo

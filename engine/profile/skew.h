@@ -9,8 +9,11 @@
 
 namespace moonhalo {
 
+/// Late ranks in profiles. Not collective.
+
 /// States how much later than others a rank came to calls that need it, and how long it waited itself, in all steps.
 struct RankSkew {
+  /// A part of the lateness: `time` in nanoseconds.
   struct Cause {
     std::string module, what;  ///< "down1.conv", "aten::convolution": where it was while the others had gone on
     int64_t time = 0;

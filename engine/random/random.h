@@ -19,9 +19,9 @@ namespace moonhalo {
 /// Returns the generator that random operators on ShardTensors use if none is passed. There is one per thread, and so
 /// one per rank (LibTorch's own generator is shared by all threads of the process). Its initial seed is LibTorch's
 /// current seed. All ranks must set the same seed and draw in the same order. Save and restore it with get_state and
-/// set_state.
+/// set_state. Not collective.
 at::Generator default_generator();
-/// Seeds default_generator() of this thread (this rank).
+/// Seeds default_generator() of this thread (this rank). Not collective.
 void manual_seed(uint64_t seed);
 
 /// Makes random operators on plain tensors of this thread (CPU or device) return the same values as on ShardTensors
@@ -41,12 +41,14 @@ class ElementwiseRandom {
 
 /// The random values of one operator call. Element i of the global tensor always gets draws(i), for any sharding and
 /// any number of ranks. The constructor draws a key from the generator (a CPU generator; default_generator() if none is
-/// passed), so the generator's state is the only state. Each operator call constructs exactly one.
+/// passed), so the generator's state is the only state. Each operator call constructs exactly one. Not collective.
 class ElementRandom {
  public:
   explicit ElementRandom(const std::optional<at::Generator>& generator);
+  /// Draws the key of one call.
   static uint64_t draw_key(const std::optional<at::Generator>& generator);
 
+  /// Returns the numbers of an element of the global tensor.
   Draws draws(uint64_t element) const { return {key_, element}; }
   /// Returns the key, for operators that draw in several steps or repeat a draw.
   uint64_t key() const { return key_; }
@@ -75,10 +77,11 @@ class ReplayedKey {
   std::optional<uint64_t> before_;
 };
 
-/// Maps this rank's elements to positions in the global tensor, as runs of consecutive elements.
+/// Maps this rank's elements to positions in the global tensor, as runs of consecutive elements. Not collective.
 class OwnedElements {
  public:
   explicit OwnedElements(const ShardSpec& spec);
+  /// The number of this rank's elements.
   int64_t count() const { return count_; }
   /// Calls visit(position in the row-major block, global row-major index) for positions [begin, end).
   template <typename Visit>

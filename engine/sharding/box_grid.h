@@ -9,7 +9,8 @@
 
 namespace moonhalo {
 
-/// The box that a rank owns of a field: per dim its first index in the whole field and its number of rows.
+/// The box that a rank owns of a field: per dim its first index in the whole field (`begin`) and its number of rows
+/// (`extent`).
 struct OwnedBox {
   std::vector<int64_t> begin;
   std::vector<int64_t> extent;
@@ -24,7 +25,7 @@ struct BoxGrid {
   /// Returns the number of blocks along each sharded dim, in the order of the dims; {1} if no dim is sharded.
   std::vector<int64_t> mesh_shape() const;
   /// Returns the spec of this grid. `mesh` must have the shape mesh_shape(), not counting dims of size 1, and its ranks
-  /// must be in the order of `place`; throws ValueError otherwise.
+  /// must be in the order of `place`; throws ValueError otherwise. Not collective.
   SpecPtr spec_on(const MeshPtr& mesh) const;
 };
 

@@ -28,23 +28,27 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
              bool fake_groups = false);
   ~DeviceMesh();
 
+  /// The number of mesh dims, their sizes, their names, and "cpu" or "cuda".
   int64_t ndim() const { return static_cast<int64_t>(shape_.size()); }
   const std::vector<int64_t>& shape() const { return shape_; }
   const std::vector<std::string>& names() const { return names_; }
   const std::string& device_type() const { return device_type_; }
-  /// Returns the number of ranks, or the size of one mesh dim.
+  /// Returns the number of ranks, or the size of one mesh dim. Not collective.
   int64_t size() const { return group_->size(); }
   int64_t size(int64_t mesh_dim) const { return shape_[mesh_dim]; }
   int64_t size(const std::string& name) const { return shape_[mesh_dim(name)]; }
-  /// Returns this rank's index in the mesh, or its coordinate along a mesh dim.
+  /// Returns this rank's index in the mesh, or its coordinate, or that of another rank, along a mesh dim. Not
+  /// collective.
   int64_t rank() const { return group_->rank(); }
   int64_t coordinate(int64_t mesh_dim) const { return coordinate(rank(), mesh_dim); }
   int64_t coordinate(const std::string& name) const { return coordinate(mesh_dim(name)); }
   int64_t coordinate(int64_t rank, int64_t mesh_dim) const { return rank / strides_[mesh_dim] % shape_[mesh_dim]; }
-  /// Returns the index of the mesh dim with this name. Throws ValueError, with the nearest name, if there is none.
+  /// Returns the index of the mesh dim with this name. Throws ValueError, with the nearest name, if there is none. Not
+  /// collective.
   int64_t mesh_dim(const std::string& name) const;
 
-  /// Returns the group of all ranks of the mesh, or of the ranks that differ from this one only along `mesh_dim`.
+  /// Returns the group of all ranks of the mesh, or of the ranks that differ from this one only along `mesh_dim`. Not
+  /// collective.
   Communicator& group() const { return *group_; }
   Communicator& group(int64_t mesh_dim) const { return *groups_[mesh_dim]; }
   CommunicatorPtr group_ptr() const { return group_; }
@@ -66,6 +70,7 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   /// Returns `mesh(2x2: data, domain)`.
   std::string to_string() const;
 
+  /// The interned specs, for `intern`.
   SpecTable& specs() const { return *specs_; }
 
  private:
@@ -85,6 +90,7 @@ class DeviceMesh : public std::enable_shared_from_this<DeviceMesh> {
   std::unique_ptr<SpecTable> specs_;
   mutable std::vector<int64_t> members_;  // identifies the ranks across all meshes of one world; fetched once
 };
+/// Shares a mesh; its ShardTensors share it too.
 using MeshPtr = std::shared_ptr<DeviceMesh>;
 
 /// Arranges the ranks of `world` as a mesh. Names default to "dim_0", "dim_1", ... Collective over `world`. Throws
@@ -92,7 +98,8 @@ using MeshPtr = std::shared_ptr<DeviceMesh>;
 MeshPtr init_device_mesh(Communicator& world, const std::string& device_type, std::vector<int64_t> shape,
                          std::vector<std::string> names = {});
 
-/// Sets the function that init_device_mesh calls before it makes a mesh. One per process; the dispatcher uses it.
+/// Sets the function that init_device_mesh calls before it makes a mesh. One per process; the dispatcher uses it. Not
+/// collective.
 void set_mesh_hook(void (*before_mesh)());
 
 }  // namespace moonhalo

@@ -15,7 +15,7 @@ void set_mesh(const MeshPtr& mesh);
 /// Returns the registered mesh, or its slice along the named dims: get_mesh({"data", "domain"}). Collective over the
 /// mesh at the first call with several names, as DeviceMesh::slice. Throws ValueError if no mesh is registered.
 MeshPtr get_mesh(const std::vector<std::string>& dims = {});
-/// True if a mesh is registered, for modules that also run on one rank.
+/// True if a mesh is registered, for modules that also run on one rank. Not collective.
 bool has_mesh();
 
 }  // namespace moonhalo

@@ -31,7 +31,7 @@ at::Tensor embed_in_mesh(const at::Tensor& tensor, const MeshPtr& mesh, const st
 at::Tensor local_batch(const at::Tensor& tensor, const MeshPtr& data);
 
 /// Returns the dims of `mesh` that `slice` consists of, in order; empty if `slice` is neither a slice of `mesh` nor
-/// `mesh`.
+/// `mesh`. Not collective.
 std::vector<int64_t> dims_of_slice(const DeviceMesh& mesh, const DeviceMesh& slice);
 
 }  // namespace moonhalo

@@ -12,8 +12,8 @@ namespace moonhalo {
 /// A rank's block of a field in the memory of a simulation code. It may have any strides and ghost cells around the
 /// owned rows. Lists have one entry per dim, in the order of the tensor's dims.
 struct Block {
-  void* data = nullptr;  ///< host address of the element at index 0 of every dim, ghosts included
-  at::ScalarType dtype = at::kDouble;
+  void* data = nullptr;                  ///< host address of the element at index 0 of every dim, ghosts included
+  at::ScalarType dtype = at::kDouble;    ///< of the elements
   std::vector<int64_t> extent;           ///< ghosts included; 0: no memory and no ghosts
   std::vector<int64_t> stride = {};      ///< in elements; empty: packed, the last dim fastest
   std::vector<int64_t> ghost_low = {};   ///< empty: none
@@ -21,6 +21,7 @@ struct Block {
   std::vector<int64_t> begin = {};       ///< where the owned rows begin in the whole field; empty: at 0
   std::vector<int64_t> global = {};      ///< extents of the whole field; empty: derived from the boxes of all ranks
 
+  /// Returns the owned rows as a box of the whole field.
   OwnedBox box() const;
   /// Returns the owned rows as a plain tensor over the caller's memory. Throws ValueError for inconsistent numbers.
   at::Tensor owned() const;

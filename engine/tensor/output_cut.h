@@ -27,7 +27,7 @@ enum class OutputCut : uint8_t {
 OutputCut set_output_cut(OutputCut cut, Communicator* world = nullptr);
 OutputCut output_cut();
 /// name returns, and parse_output_cut parses, "geometry" | "keep" | "rebalance". Throws ValueError with the nearest
-/// name for other strings.
+/// name for other strings. Not collective.
 const char* name(OutputCut cut);
 OutputCut parse_output_cut(const std::string& text);
 

@@ -22,8 +22,9 @@ namespace moonhalo {
 ///
 /// The blocks of x are [1, 3, 6, 8] on ranks 0 and 1 and [1, 3, 5, 8] on rank 2; those of y have 6, 6 and 5 rows as
 /// well. conv2d receives one row of each neighbour's block. engine/README.md explains how calls are dispatched.
+/// is_shard_tensor is true for such a tensor. Not collective.
 bool is_shard_tensor(const at::Tensor& tensor);
-/// Returns the spec of a ShardTensor. Throws TypeError for a plain tensor.
+/// Returns the spec of a ShardTensor. Throws TypeError for a plain tensor. Not collective.
 const SpecPtr& spec(const at::Tensor& tensor);
 
 /// Makes a ShardTensor whose block on each rank is `local`. Block sizes and strides are exchanged; block sizes in
@@ -64,7 +65,7 @@ class PendingTensor {
  public:
   /// Returns the same as redistribute does, gradients included. Every rank that started it must call wait, but wait
   /// does not block on other ranks' waits. Later calls return the same tensor. Throws ValueError if the tensor was
-  /// written since the start.
+  /// written since the start. Collective as the redistribute is.
   at::Tensor wait();
 
  private:
@@ -72,12 +73,14 @@ class PendingTensor {
   struct State;
   std::shared_ptr<State> state_;
 };
-/// Starts a redistribute. Collective unless nothing moves. Other collectives may be called before wait().
+/// Starts a redistribute to other placements, with the arguments of redistribute. Collective unless nothing moves.
+/// Other collectives may be called before wait().
 PendingTensor redistribute_async(const at::Tensor& tensor, const std::vector<Placement>& placements);
 PendingTensor redistribute_async(const at::Tensor& tensor, const SpecPtr& to);
 PendingTensor redistribute_async(const at::Tensor& tensor, const MeshPtr& mesh,
                                  const std::vector<Placement>& placements);
-/// Returns the global tensor as a plain tensor on every rank. Collective over the mesh. Differentiable.
+/// Returns the global tensor, of the same shape and dtype, as a plain tensor on every rank. Collective over the mesh.
+/// Differentiable.
 at::Tensor full_tensor(const at::Tensor& tensor);
 /// Returns this rank's block as a plain tensor, without a copy; of a Partial, its addend (until an operator reduces the
 /// tensor). It communicates only for a view that had to be copied and whose original was written since
@@ -91,7 +94,8 @@ std::map<int64_t, std::vector<int64_t>> sharding_sizes(const at::Tensor& tensor)
 /// The behaviour for operators without a sharding rule: gather the tensors to Replicate, with one warning per operator,
 /// or throw.
 enum class Fallback : uint8_t { kReplicate, kError };
-/// Sets the behaviour of this thread (ranks may be threads) and returns the previous setting.
+/// Sets the behaviour of this thread (ranks may be threads) and returns the previous setting. Every rank must set the
+/// same. Not collective.
 Fallback set_fallback(Fallback fallback);
 
 }  // namespace moonhalo

@@ -17,14 +17,16 @@ enum class Said : uint8_t {
 
 /// The declared meaning of a plain tensor. It belongs to the tensor object; results computed from it have none.
 struct TensorMeaning {
-  Said said = Said::kNothing;
+  Said said = Said::kNothing;    ///< what the program declared
   bool is_parameter = false;     ///< trained by a module; every rank has a copy
   bool is_compared = false;      ///< its values have been compared between ranks (front_parameters.h)
   bool feeds_own_block = false;  ///< blocks were computed from it; undeclared, and it differs between ranks
 
+  /// True if the declaration says that all ranks have the same values.
   bool same_on_all_ranks() const { return is_parameter || said == Said::kConstant; }
 };
 
+/// Returns the meaning of a plain tensor of any shape, to read or to change. Not collective.
 const TensorMeaning& meaning_of(const at::Tensor& tensor);
 TensorMeaning& meaning_to_change(const at::Tensor& tensor);
 

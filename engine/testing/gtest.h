@@ -21,9 +21,11 @@ namespace moonhalo::testing {
 /// rank each. Rank 0 prints the results, the other ranks print only their failures.
 class LaunchedProcesses : public ::testing::Environment {
  public:
-  /// Returns null if this process was started without a launcher. Then ranks are threads.
+  /// Returns null if this process was started without a launcher. Then ranks are threads. Not collective.
   static Communicator* world() { return world_.get(); }
 
+  /// Connect the processes before the first test, and wait for all of them after the last. GoogleTest calls them.
+  /// Collective.
   void SetUp() override {
     const Launch launch = detect_launch();
     if (launch.size == 1) return;
@@ -33,6 +35,7 @@ class LaunchedProcesses : public ::testing::Environment {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new Failures);
   }
+  /// GoogleTest calls it. Collective.
   void TearDown() override {
     if (world_) world_->barrier();
     world_.reset();
@@ -48,9 +51,11 @@ class LaunchedProcesses : public ::testing::Environment {
   };
   static inline CommunicatorPtr world_;
 };
+/// Registers the environment in every program that includes this header.
 inline ::testing::Environment* const launched_processes = ::testing::AddGlobalTestEnvironment(new LaunchedProcesses);
 
-/// The function behind EXPECT_SAME_AS_PLAIN. The program may return one tensor instead of a list.
+/// The function behind EXPECT_SAME_AS_PLAIN, which says what it takes. The program may return one tensor of any shape
+/// instead of a list. Collective over all processes of the launcher.
 template <class AnyProgram>
 ::testing::AssertionResult same_as_plain(const AnyProgram& program, const std::vector<at::Tensor>& inputs,
                                          const SameAsPlainOptions& options = {}) {

@@ -20,6 +20,7 @@ using Program = std::function<std::vector<at::Tensor>(const std::vector<at::Tens
 
 /// The functions that make placements, as a report writes them: those of C++ unless a binding sets others.
 struct PlacementNames {
+  /// The functions of the placements.
   std::string shard = "shard", stored = "stored", replicate = "replicate", partial = "partial";
   /// A function that makes the operation of a Partial from its name; empty: the name alone.
   std::string op = "parse_reduce_op";

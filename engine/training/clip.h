@@ -29,6 +29,7 @@ at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_
                           bool error_if_nonfinite = false, const CommunicatorPtr& stages = nullptr);
 
 /// Multiplies the gradients by `factor` in place. Throws ValueError if their reduction over the ranks is pending.
+/// Not collective.
 void scale_grads(const std::vector<at::Tensor>& parameters, double factor);
 
 }  // namespace moonhalo

@@ -14,7 +14,9 @@ class Module;
 
 namespace moonhalo {
 
+/// Settings of Ema.
 struct EmaOptions {
+  /// The part of an average that an update keeps.
   double decay = 0.999;
   /// The n-th update, from 0, takes at most (1 + n) / (10 + n) as its decay, so that the first values are soon
   /// forgotten.

@@ -34,6 +34,7 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
                            const std::string& name);
 
 /// Makes a parameter or buffer of replicate, or a buffer of fully_shard: the same, with a copy on every rank of `data`.
+/// Collective over the whole mesh.
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name);
 
 /// Replaces a model's parameters by those of store_parameter and its buffers by those of copy_tensor. Call it for inner
@@ -52,14 +53,14 @@ ParameterUnitPtr replicate(const ModuleTreePtr& module, const MeshPtr& data, con
 ParameterUnitPtr replicate(torch::nn::Module& module, const MeshPtr& data, const GradientSyncOptions& gradients = {});
 
 /// Returns the dim along which store_parameter shards such a tensor, or nullopt. `is_cut` says per dim whether it is
-/// sharded already.
+/// sharded already. Not collective.
 std::optional<int64_t> storage_dim(at::IntArrayRef shape, const std::vector<bool>& is_cut, int64_t ranks,
                                    int64_t min_numel, int64_t unit_rows = 1);
 std::optional<int64_t> storage_dim(const ShardSpec& spec, int64_t ranks, int64_t min_numel, int64_t unit_rows = 1);
 
 /// Returns block sizes that differ by at most one unit of `unit_rows` rows; the longer blocks go to the ranks that hold
 /// the fewest bytes. All blocks begin at multiples of `unit_rows`. `held` has the bytes per rank; the new blocks' bytes
-/// are added to it.
+/// are added to it. Not collective.
 std::vector<int64_t> balanced_shard_sizes(int64_t rows, int64_t row_bytes, std::vector<int64_t>& held,
                                           int64_t unit_rows = 1);
 

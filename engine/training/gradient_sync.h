@@ -19,7 +19,9 @@ struct SumHooks {
   std::function<void(at::Tensor&)> before = {}, after = {};
 };
 
+/// Settings of the reduction of gradients over the ranks.
 struct GradientSyncOptions {
+  /// The size at which a bucket is sent.
   int64_t bucket_bytes = int64_t{32} << 20;
   /// Gradients of narrower dtypes (float16, bfloat16) are reduced in this dtype.
   std::optional<at::ScalarType> reduce_dtype = {};
@@ -52,10 +54,11 @@ class PendingGradientSync {
   std::vector<std::pair<at::Tensor, at::Tensor>> taken_;  // parameters and their gradients
 };
 
-/// Records that another tensor has replaced this parameter, so that an optimizer that still holds it gets an error.
+/// Records that another tensor has replaced this parameter, of any shape, so that an optimizer that still holds it gets
+/// an error. Not collective.
 void note_replaced(const at::Tensor& parameter);
 
-/// True if finish_grad_sync would reduce anything.
+/// True if finish_grad_sync would reduce the gradient of any of these tensors. Not collective.
 bool awaits_gradient_sync(const std::vector<at::Tensor>& parameters);
 
 }  // namespace moonhalo

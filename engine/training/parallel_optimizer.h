@@ -37,6 +37,7 @@ namespace moonhalo {
 /// Every function but zero_grad, scale_grads and the hooks is collective over the meshes of the parameters.
 class ParallelOptimizer {
  public:
+  /// A function that gets a bucket of gradients: a flat tensor, to be changed in place.
   using Hook = std::function<void(at::Tensor& bucket)>;
 
   explicit ParallelOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer);
@@ -44,10 +45,12 @@ class ParallelOptimizer {
   ParallelOptimizer(ParallelOptimizer&&) noexcept;
   ParallelOptimizer& operator=(ParallelOptimizer&&) noexcept;
 
+  /// The optimizer of LibTorch, for checkpoints and schedules.
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   /// The parameters of all groups, in order.
   std::vector<at::Tensor> parameters() const;
 
+  /// Sets the gradients to zero, or removes them.
   void zero_grad(bool set_to_none = true) const;
   /// Sums the gradients over the ranks now, several in one message, each to its parameter's own placements. A second
   /// call does nothing. `bucket_bytes` defaults to that of the parameters' unit.
@@ -79,7 +82,7 @@ class ParallelOptimizer {
   std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
 };
 
-/// Makes an optimizer of the class `Optimizer` for all parameters of a module.
+/// Makes an optimizer of the class `Optimizer` for all parameters of a module. Not collective.
 template <class Optimizer, class Options>
 ParallelOptimizer build_optimizer(const ModuleTreePtr& module, Options options) {
   return ParallelOptimizer(std::make_unique<Optimizer>(parameters_of(module), std::move(options)));

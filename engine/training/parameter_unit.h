@@ -14,6 +14,7 @@
 
 namespace moonhalo {
 
+/// Settings of fully_shard.
 struct FullyShardOptions {
   int64_t min_numel = 1024;  ///< tensors of fewer elements are replicated: sharding would not pay
   int64_t unit_rows = 1;     ///< blocks begin at multiples of this many rows, as row-wise quantisation needs
@@ -96,6 +97,7 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   std::vector<std::weak_ptr<ParameterUnit>> outer_;  // units whose forward was running during this unit's last forward
   std::weak_ptr<ParameterUnit> next_[2];             // forward, backward: the unit that ran after this one
 };
+/// Shares a unit.
 using ParameterUnitPtr = std::shared_ptr<ParameterUnit>;
 
 }  // namespace moonhalo

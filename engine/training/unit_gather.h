@@ -16,9 +16,10 @@ namespace moonhalo {
 struct StoredCut {
   int64_t dim, mesh_dim;
 };
-/// Returns nullopt if no placement is stored, if several are, or if other mesh dims shard the same tensor dim.
+/// Returns nullopt if no placement is stored, if several are, or if other mesh dims shard the same tensor dim. Not
+/// collective.
 std::optional<StoredCut> stored_cut(const ShardSpec& spec);
-/// Returns the spec without that sharding.
+/// Returns the spec without that sharding. Not collective.
 SpecPtr whole_spec(const SpecPtr& spec);
 
 /// An all-gather of several stored ShardTensors, with one message per pair of ranks for each mesh dim and dtype. The

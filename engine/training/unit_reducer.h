@@ -19,16 +19,17 @@ namespace moonhalo {
 class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
  public:
   /// `sums`: if true, every backward reduces these gradients along the mesh dims that store the leaves, unless
-  /// set_requires_gradient_sync sets otherwise.
+  /// set_requires_gradient_sync sets otherwise. Not collective.
   static std::shared_ptr<UnitReducer> of(const std::vector<at::Tensor>& leaves, bool sums,
                                          const GradientSyncOptions& options);
-  /// Returns the reducer of a leaf, or null.
+  /// Returns the reducer of a leaf, or null. Not collective.
   static std::shared_ptr<UnitReducer> of(const at::Tensor& leaf);
 
+  /// The settings that `of` got, with the hooks of set_hooks.
   const GradientSyncOptions& options() const { return options_; }
   /// Sends the complete gradients. Collective.
   void flush();
-  /// Sets the functions that are called with every bucket of these leaves.
+  /// Sets the functions that are called with every bucket of these leaves. Not collective.
   void set_hooks(std::shared_ptr<const SumHooks> hooks) { options_.hooks = std::move(hooks); }
 
  private:
@@ -51,7 +52,8 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   int64_t ready_bytes_ = 0;
 };
 
-/// Returns the bucket size in bytes of the first reducer that has one of these leaves, or the default.
+/// Returns the bucket size in bytes of the first reducer that has one of these leaves, or the default. Not
+/// collective.
 int64_t bucket_bytes_of(const std::vector<at::Tensor>& leaves);
 
 /// Sets whether every backward reduces the gradients of these leaves over the ranks, also along mesh dims that

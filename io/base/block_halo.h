@@ -6,8 +6,8 @@
 
 namespace moonhalo::io {
 
-/// The number of halo rows to read below and above the owned block, per dim, clipped at the ends of the domain. Empty:
-/// none.
+/// The number of halo rows to read below (`lo`) and above (`hi`) the owned block, per dim, clipped at the ends of the
+/// domain. Empty: none.
 struct BlockHalo {
   std::vector<int64_t> lo = {};
   std::vector<int64_t> hi = {};

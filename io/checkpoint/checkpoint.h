@@ -48,11 +48,13 @@ class CheckpointSaving {
   std::shared_ptr<BackgroundWrite> background_;
 };
 
+/// Settings of load_checkpoint.
 struct LoadOptions {
   /// Reads all data first and compares the checksums before anything is changed.
   bool verify = true;
 };
 
+/// Settings of save_checkpoint.
 struct SaveOptions {
   bool async = false;  ///< copies the tensors and returns; call wait() before the next save
 };

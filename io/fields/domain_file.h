@@ -26,12 +26,14 @@ class FileState;
 struct DatasetInfo;
 class Selection;
 
+/// Settings of open.
 struct OpenOptions {
   /// Follow external links, virtual datasets and external raw storage to any file. If false, only to files in this
   /// file's folder and below, and raw storage is refused.
   bool allow_external = false;
 };
 
+/// Settings of reads.
 struct ReadOptions {
   /// The dtype of the result. The default is the stored dtype, or the decoded one with `decode`.
   std::optional<at::ScalarType> dtype = {};
@@ -42,7 +44,9 @@ struct ReadOptions {
   at::Tensor out = {};
 };
 
+/// Settings of a new dataset.
 struct WriteOptions {
+  /// Attributes of the dataset, by name.
   Attributes attrs = {};
   /// Names of the dimensions, as in NetCDF and CF: all datasets of the group with such a dimension share it. A 1-D
   /// dataset with a dimension's name holds its coordinates.
@@ -63,6 +67,7 @@ class Dataset {
 
   const std::string& name() const;  ///< path in the file, such as "group/x"
   const std::string& path() const;  ///< path of the file
+  /// The sizes of the dims, and their number.
   const std::vector<int64_t>& shape() const;
   int64_t ndim() const { return static_cast<int64_t>(shape().size()); }
   /// Throws TypeError for types without a tensor dtype (strings, compounds).
@@ -77,6 +82,7 @@ class Dataset {
   Dataset member(const std::string& name) const;
   const std::vector<int64_t>& chunks() const;       ///< empty if not chunked
   const std::vector<std::string>& filters() const;  ///< such as "shuffle", "gzip 4"
+  /// All attributes, by name.
   Attributes attrs() const;
   /// Throws ValueError, with the nearest name, if there is no such attribute.
   AttributeValue attr(const std::string& name) const;
@@ -93,6 +99,7 @@ class Dataset {
   void write_block(at::IntArrayRef offsets, const at::Tensor& block) const;
   void set_attr(const std::string& name, const AttributeValue& value) const;
 
+  /// For the functions of io/fields.
   const DatasetInfo& info() const { return *info_; }
   /// Returns the shape of the rows that are best read together, as a chunk shape; empty unless elements can be read
   /// directly from the file.
@@ -110,6 +117,7 @@ class Selection {
   Selection(const Dataset& dataset);  // NOLINT: a dataset is the selection of all of it
   Selection(Dataset dataset, std::vector<Slice> slices);
 
+  /// The sizes of the dims that are not dropped, and their number; the dataset; the selection per dim of the dataset.
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t ndim() const { return static_cast<int64_t>(shape_.size()); }
   const Dataset& dataset() const { return dataset_; }
@@ -140,6 +148,7 @@ class File {
  public:
   explicit File(std::shared_ptr<FileState> state) : state_(std::move(state)) {}
 
+  /// The path that `open` got; false after close() or discard().
   const std::string& path() const;
   bool is_open() const;
   /// Returns "HDF5" (also for NetCDF-4), "NetCDF-3 (classic)", "Zarr 3", ...
@@ -180,6 +189,7 @@ class File {
   /// Closes an unfinished file and deletes it; an earlier file of that name remains.
   void discard() noexcept;
 
+  /// For the functions of io/fields.
   const std::shared_ptr<FileState>& state() const { return state_; }
 
  private:

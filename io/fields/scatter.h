@@ -22,7 +22,9 @@ at::Tensor read_block(const Selection& source, const ShardSpec& spec, const Read
 
 namespace moonhalo {
 
+/// Settings of scatter_tensor for files.
 struct ScatterOptions {
+  /// The dtype of the result; the default is as in io::ReadOptions.
   std::optional<at::ScalarType> dtype = {};
   bool decode = false;  ///< as in io::ReadOptions
   int64_t halo = 0;     ///< for scatter_with_halo; must be 0 for scatter_tensor
@@ -40,6 +42,7 @@ struct ScatterOptions {
 at::Tensor scatter_tensor(const io::Selection& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           const ScatterOptions& options = {});
 
+/// Results of scatter_with_halo.
 struct ScatteredHalo {
   at::Tensor tensor;  ///< ShardTensor of the owned rows
   at::Tensor padded;  ///< this rank's block with halo: a plain tensor with its own memory

@@ -15,7 +15,7 @@ using AttributeValue = std::variant<bool, int64_t, double, std::string, std::vec
                                     std::vector<std::string>>;
 using Attributes = std::map<std::string, AttributeValue>;
 
-/// Returns the value as text for messages: `K`, `3.5`, `[1, 2]`.
+/// Returns the value as text for messages: `K`, `3.5`, `[1, 2]`. Not collective.
 std::string to_string(const AttributeValue& value);
 
 }  // namespace moonhalo::io

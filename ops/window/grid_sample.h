@@ -9,10 +9,11 @@
 
 namespace moonhalo {
 
+/// Settings of grid_sample, with PyTorch's names.
 struct GridSample {
   std::string mode = "bilinear";       ///< "bilinear" (of 3 dims: trilinear), "nearest", "bicubic" (2 dims only)
   std::string padding_mode = "zeros";  ///< "zeros", "border", "reflection"
-  bool align_corners = false;
+  bool align_corners = false;          ///< true: -1 and 1 are the centres of the outer pixels; false: their edges
   /// The largest distance of a sampling point from its identity position, in input pixels, per spatial dim (rows,
   /// columns); one number applies to all dims. The identity position of an output pixel is its position in affine_grid
   /// of the identity.

@@ -28,7 +28,7 @@ struct Stencil {
 /// Returns weights w with f^(derivative)(at) ~ sum of w[k] * f(places[k]), exact for polynomials of fewer than
 /// places.size() coefficients. Source: B. Fornberg, Generation of Finite Difference Formulas on Arbitrarily Spaced
 /// Grids, Mathematics of Computation 51, 1988. Throws ValueError for fewer than derivative + 1 places and for equal
-/// places.
+/// places. Not collective.
 std::vector<double> finite_difference_weights(int64_t derivative, const std::vector<double>& places, double at = 0);
 
 /// Applies the stencil along a dim of a floating-point or complex tensor with any number of dims. The result has the
@@ -41,14 +41,16 @@ at::Tensor stencil(const at::Tensor& x, const Stencil& options);
 
 /// Returns the first derivatives along `dims`, one tensor per dim. `spacing` has one number, or one per dim. `boundary`
 /// is as in Stencil. The operators of this and the next two functions are `moonhalo::stencil_gradient`,
-/// `moonhalo::divergence` and `moonhalo::laplacian` (x or fields, *, dims, order, spacing, boundary).
+/// `moonhalo::divergence` and `moonhalo::laplacian` (x or fields, *, dims, order, spacing, boundary). Tensors,
+/// errors and messages are those of `stencil`: collective over the mesh if a dim of `dims` is sharded.
 std::vector<at::Tensor> stencil_gradient(const at::Tensor& x, at::IntArrayRef dims, int64_t order = 2,
                                          at::ArrayRef<double> spacing = 1.0,
                                          const std::optional<std::string>& boundary = std::nullopt);
-/// Returns the sum of the derivatives of fields[i] along dims[i].
+/// Returns the sum of the derivatives of fields[i] along dims[i]; all fields have one shape. Collective as
+/// stencil_gradient.
 at::Tensor divergence(at::TensorList fields, at::IntArrayRef dims, int64_t order = 2,
                       at::ArrayRef<double> spacing = 1.0, const std::optional<std::string>& boundary = std::nullopt);
-/// Returns the sum of the second derivatives along `dims`.
+/// Returns the sum of the second derivatives along `dims`, of the shape of `x`. Collective as stencil_gradient.
 at::Tensor laplacian(const at::Tensor& x, at::IntArrayRef dims, int64_t order = 2, at::ArrayRef<double> spacing = 1.0,
                      const std::optional<std::string>& boundary = std::nullopt);
 

@@ -17,12 +17,14 @@ namespace moonhalo {
 class SessionError : public std::runtime_error {
  public:
   SessionError(mh_status status, const char* text) : std::runtime_error(text), status_(status) {}
+  /// The status of the failed call.
   mh_status status() const { return status_; }
 
  private:
   mh_status status_;
 };
 
+/// Returns the dtype of an array's elements. Not collective.
 inline mh_dtype dtype_of(const float*) { return MH_FLOAT32; }
 inline mh_dtype dtype_of(const double*) { return MH_FLOAT64; }
 inline mh_dtype dtype_of(const std::int32_t*) { return MH_INT32; }
@@ -33,7 +35,7 @@ inline mh_dtype dtype_of(const std::complex<double>*) { return MH_COMPLEX128; }
 /// Returns a packed block, the last dim fastest. `extent` includes the ghosts. `ghosts` has the number of ghost rows on
 /// each side, per dim (empty: none). `begin` is the index of the first owned row in the whole field (empty: 0). Throws
 /// std::invalid_argument for lists of different lengths and for more than MH_MAX_DIMS dims. Set the other members of
-/// the mh_block afterwards if needed.
+/// the mh_block afterwards if needed. Not collective.
 template <class T>
 mh_block make_block(T* data, const std::vector<std::int64_t>& extent, const std::vector<std::int64_t>& ghosts = {},
                     const std::vector<std::int64_t>& begin = {}) {
@@ -65,6 +67,7 @@ class Session {
     return *this;
   }
 
+  /// Registers the owned part of a block as a field of the script, without a copy, or unregisters a field. Collective.
   void field(const std::string& name, const mh_block& block) { check(mh_field(session_, name.c_str(), &block)); }
   void unregister(const std::string& name) { check(mh_field(session_, name.c_str(), nullptr)); }
   /// Registers a field that consists of boxes on this rank. Each call copies them. Collective.
@@ -88,9 +91,11 @@ class Session {
     check(mh_call_end(session_, static_cast<int>(results), out.data()));
     return out;
   }
+  /// Save and restore the state of the script; wait until all ranks have called sync. All three are collective.
   void save(const std::string& path) { check(mh_save(session_, path.c_str())); }
   void load(const std::string& path) { check(mh_load(session_, path.c_str())); }
   void sync() { check(mh_sync(session_)); }
+  /// Returns a report of this rank: version, ranks, fields and traffic. Not collective.
   std::string report() const {
     std::string text(1000, '\0');
     for (mh_status status; (status = mh_report(session_, &text[0], text.size())) != MH_OK;

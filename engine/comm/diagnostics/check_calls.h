@@ -18,12 +18,12 @@ bool set_check_calls(Communicator& world, bool on);
 
 /// Sets the function that returns the current source position of this thread's program, such as "train.lua:12". Errors
 /// for ranks that make different calls show it. Lua states set it for their thread; a program without Lua may set its
-/// own. Only the same `owner` can clear it.
+/// own. Only the same `owner` can clear it. Not collective.
 void set_program_position(const void* owner, std::function<std::string()> position);
 void clear_program_position(const void* owner);
 
 /// Returns the value of MOONHALO_CHECK_CALLS ("0" or "1"), or nullopt if it is not set. Throws ValueError for other
-/// values.
+/// values. Not collective.
 std::optional<bool> check_calls_from_environment();
 
 struct Message;
@@ -38,6 +38,7 @@ void compare_calls(Communicator& group, const CollectiveCall& call, const std::v
 class ChecksCalls {
  public:
   virtual ~ChecksCalls() = default;
+  /// Turns the comparison on or off and returns the previous setting. Collective.
   virtual bool set_check_calls(bool on) = 0;
   /// Returns true if all ranks of this group call it in a CallScope with the same tag, and nullopt if calls are not
   /// compared. Costs a barrier and a message of a few bytes. Collective.

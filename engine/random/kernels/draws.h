@@ -8,7 +8,8 @@
 
 namespace moonhalo {
 
-// Device compilers include this header too. Host and device share constexpr functions.
+/// Random numbers by a key and a counter. Not collective: numbers depend on nothing else. Device compilers include this
+/// header too. Host and device share constexpr functions.
 
 /// Ten rounds of Philox 4x32 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011);
 /// `counter` is the lower and `block` the upper half of its counter.
@@ -41,6 +42,7 @@ class Draws {
  public:
   constexpr Draws(uint64_t key, uint64_t element) : key_(key), element_(element) {}
 
+  /// Returns 64 random bits.
   constexpr uint64_t bits() {
     if (next_ == 4) {
       words_ = philox(key_, element_, block_++);
