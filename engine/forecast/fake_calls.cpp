@@ -177,6 +177,7 @@ class FakeCall {
       for_each_tensor(argument(i), [&](const at::Tensor& tensor) {
         fake_ |= is_fake(tensor);
         sharded_ |= tensor.key_set().has(kShardKey);
+        plain_ &= tensor.is_cpu() && tensor.layout() == at::kStrided;
       });
     }
   }
@@ -184,7 +185,7 @@ class FakeCall {
   void run() {
     if (sharded_) return redispatch();
     const bool forced = c10::impl::tls_is_dispatch_key_included(kFakeKey);
-    if (!fake_ && !forced) return redispatch();
+    if (!fake_ && !(forced && plain_)) return redispatch();
     switch (fake_ || known_.way == Way::kCompose || known_.way == Way::kMeta || known_.way == Way::kRule
                 ? known_.way
                 : Way::kRedispatch) {
@@ -381,7 +382,7 @@ class FakeCall {
   Stack& stack_;
   size_t count_;
   int64_t work_space_ = 0;
-  bool fake_ = false, sharded_ = false;
+  bool fake_ = false, sharded_ = false, plain_ = true;
 };
 
 void fake_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {

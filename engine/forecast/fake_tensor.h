@@ -29,7 +29,8 @@ at::Tensor fake_like(const at::Tensor& tensor);
 void check_computed(const at::Tensor& tensor, const std::string& what);
 
 /// While it exists, operators of this thread that make a tensor of more than kSmallFakeBytes make a fake one, whatever
-/// their arguments are. Smaller results of arguments that are not fake are computed.
+/// their arguments are. Smaller results of arguments that are not fake are computed. Meta tensors and those of devices
+/// stay what they are.
 class FakeResults {
  public:
   FakeResults();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/base/new_file.h"
@@ -20,6 +21,7 @@ void write_png(const std::string& path, const at::Tensor& image) {
   TORCH_CHECK_VALUE(image.dim() == 3 && image.size(2) == 3 && image.numel() > 0, "write_png: file \"", path,
                     "\": the image is not [height, width, 3]\n  have  ", shape_string(image.sizes()),
                     "\n  fix   give red, green and blue in the last dim");
+  check_computed(image, "write_png: file \"" + path + "\": the image");
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "write_png: file \"", path,
                     "\": its folder does not exist\n  have  ", folder.string(), "\n  fix   make the folder first");

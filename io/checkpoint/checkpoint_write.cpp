@@ -11,6 +11,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/positioned_file.h"
 #include "moonhalo/io/checkpoint/checkpoint_sums.h"
@@ -123,6 +124,7 @@ void CheckpointWriter::write() {
     attempt([&] { open(file); });  // for its header
   for_each_piece(parts_, [&](const FilePart& part, const Box& box, const at::Tensor& data) {
     attempt([&] {
+      check_computed(data, kWho + std::string(": a tensor"));
       const auto* next = static_cast<const char*>(data.const_data_ptr());
       PositionedFile& file = open(part.file);
       const auto number = static_cast<size_t>(&part - parts_.data());
@@ -146,6 +148,7 @@ std::shared_ptr<BackgroundWrite> CheckpointWriter::copy() {
   auto background = std::make_shared<BackgroundWrite>(path_, world_.rank(), world_.size(),
                                                       std::vector<CheckedFile>(files_.begin(), files_.end()), bytes());
   for_each_piece(parts_, [&](const FilePart& part, const Box& box, const at::Tensor& data) {
+    check_computed(data, kWho + std::string(": a tensor"));
     const auto* next = static_cast<const char*>(data.const_data_ptr());
     const size_t tensor = tensor_of_part_[static_cast<size_t>(&part - parts_.data())];
     const int64_t all = c10::multiply_integers(part.shares.shape) * part.element_bytes;

@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/codecs/crc32c.h"
 
@@ -335,6 +336,7 @@ void save_safetensors(const std::string& path, const std::vector<std::pair<std::
   for (const auto& [name, tensor] : tensors) {
     dtype_name(name, c10::isComplexType(tensor.scalar_type()) ? at::kFloat : tensor.scalar_type());
     const at::Tensor bytes = dense(tensor);
+    check_computed(bytes, "safetensors: '" + name + "'");
     all.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
     all.back().crc32c = crc32c(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
   }

@@ -11,6 +11,7 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/base/memory.h"
@@ -178,6 +179,7 @@ class SharedWrite {
     std::vector<int64_t> bytes;
     const FilePart part = share_block(spec_, block_, bytes);
     for_each_piece({part}, [&](const FilePart&, const Box& box, const at::Tensor& data) {
+      check_computed(data, where_.to_string() + ": the block");
       const auto* next = static_cast<const char*>(data.const_data_ptr());
       for_each_run(part.shares.shape, box, part.element_bytes, [&](int64_t offset, int64_t length) {
         file_.write_raw(next, static_cast<size_t>(length), *target_.offset + static_cast<uint64_t>(offset));
@@ -242,6 +244,7 @@ void SharedWrite::write_round(const IoPlan& plan, int64_t round, const at::Tenso
 
   std::vector<EncodedChunk> chunks;
   fail_together(*group_, [&] {
+    check_computed(rows, where_.to_string() + ": the block");
     chunks = encode_cells(map, mine, static_cast<const char*>(rows.const_data_ptr()), before, file_.raw_descriptor(),
                           where_);
   });

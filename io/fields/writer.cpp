@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/formats/attributes.h"
@@ -192,6 +193,7 @@ void write_part(hid_t dataset, at::IntArrayRef offsets, const at::Tensor& block,
                     shape_string(offsets), " does not fit\n  have  shape ", shape_string(info.shape),
                     "\n  fix   stay inside the dataset");
   if (block.numel() == 0) return;
+  check_computed(block, where.to_string() + ": the block");
   const at::Tensor data = plain_data(block).to(*info.dtype);
   const h5::Handle file_type = h5::type_of(dataset, where);
   const h5::Handle memory = h5::memory_type(file_type.get(), *info.dtype, where);

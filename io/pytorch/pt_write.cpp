@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "moonhalo/engine/base/lazy_bits.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/pytorch/pt_dtypes.h"
 #include "moonhalo/io/pytorch/utf8.h"
@@ -88,6 +89,7 @@ void PtWriter::tensor(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(!is_shard_tensor(tensor), who_, ": '", path_,
                     "': a ShardTensor, of which this rank has a block\n  have  shape ", tensor.sizes(),
                     "\n  fix   call full_tensor() on all ranks and save on one, or save a checkpoint");
+  check_computed(tensor, who_ + std::string(": '") + path_ + "': a tensor");
   const PtStorageType* type = storage_type_of(tensor.scalar_type());
   TORCH_CHECK_VALUE(type != nullptr, who_, ": '", path_, "': a tensor of ", c10::toString(tensor.scalar_type()),
                     "\n  have  a dtype that torch.save does not store\n  fix   convert it first");

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -213,7 +214,12 @@ void push_nested(lua_State* lua, const at::Tensor& tensor) {
 int tolist(lua_State* lua) {
   const at::NoGradGuard no_grad;
   const at::Tensor& tensor = self(lua);
-  push_nested(lua, (is_shard_tensor(tensor) ? full_tensor(tensor) : tensor).detach().cpu());
+  at::Tensor plain = (is_shard_tensor(tensor) ? full_tensor(tensor) : tensor).detach().cpu();
+  if (is_fake(plain)) {  // as item() gives them
+    const ComputedValues ones;
+    plain = at::ones(plain.sizes(), plain.scalar_type());
+  }
+  push_nested(lua, plain);
   return 1;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include "moonhalo/engine/forecast/fake_tensor.h"
 
 namespace moonhalo::scripting {
 
@@ -106,6 +107,7 @@ void Canvas::stroke(const std::vector<Polyline>& lines, float pen, Color color, 
 void Canvas::draw(const at::Tensor& image, Rectangle area) {
   TORCH_CHECK_VALUE(image.dim() == 3 && image.size(2) == 3 && image.scalar_type() == at::kByte && image.numel() > 0,
                     "canvas: an image is uint8 [height, width, 3], have ", image.scalar_type(), " ", image.sizes());
+  check_computed(image, "canvas: the image");
   const at::Tensor bytes = image.cpu().contiguous();
   const uint8_t* data = bytes.const_data_ptr<uint8_t>();
   const int64_t rows = bytes.size(0), columns = bytes.size(1);

@@ -101,6 +101,7 @@ TEST(FakeTensor, FactoriesGiveFakesWhileFakeResultsExists) {
     EXPECT_FALSE(is_fake(order));
     EXPECT_EQ(order[0].item<int64_t>(), 4);
     EXPECT_EQ(real.sum().item<float>(), static_cast<float>(kLarge));
+    EXPECT_TRUE((at::empty({kLarge}, at::kMeta) * 2).is_meta());
     const ComputedValues computed;
     EXPECT_FALSE(is_fake(at::zeros({kLarge})));
   }
