@@ -86,6 +86,20 @@ function tests.test_Y12_a_failed_point_does_not_stop_the_others_and_runs_again()
   assert(select(2, program("sweep " .. made .. " --index 9")) == 1)
 end
 
+function tests.test_Y12_a_point_that_failed_early_shows_its_settings()
+  local script = write("early.lua", 'local mh = require "moonhalo"\nlocal run = mh.run_info()\n' ..
+    'if run.run_name:find("0001$") then error("early") end\nmh.config {lr = 0.1, act = "gelu", seed = 1}')
+  local folder = own_path("early")
+  program(("sweep %s --name %s/fit --grid lr=0.5,0.25"):format(script, folder))
+  local made = folder .. "/" .. mh._run.list(folder)[1]
+
+  local text, status = program("runs " .. made)
+  assert(status == 0 and text:find("^run +status +seconds +lr\n"), text)
+  assert(text:find("_0001_%x+ +failed +[%d.]+ +0.25\n"), text)
+  text, status = program("sweep " .. made)
+  assert(status == 0 and text == "nothing to run: 1 done, 1 failed; --again failed runs them again\n", text)
+end
+
 function tests.test_Y12_points_of_a_list_and_an_array_job()
   local script = write("listed.lua", kScript)
   local list = write("points.jsonl", '{"lr": 0.25, "cut": [5, 4]}\n\n{"act": "tanh"}\n')

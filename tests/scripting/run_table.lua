@@ -55,6 +55,20 @@ function tests.test_Y11_rows_are_chosen_and_sorted()
       "2026-01-01_fit_0004,0.025,6.0\n", text)
 end
 
+function tests.test_Y11_columns_of_all_runs_may_be_empty()
+  local text, done = program("runs " .. runs("without_errors", 2) .. " --columns error --sort error")
+  assert(done and lines(text)[1]:find("^run +error$") and lines(text)[2]:find("_0001  %-$"), text)
+end
+
+function tests.test_Y11_a_folder_of_sweeps_has_the_runs_of_each()
+  local parent = own_path("sweeps")
+  runs("sweeps/one", 1)
+  runs("sweeps/two", 2)
+  local text, done = program("runs " .. parent .. " --columns lr")
+  local all = lines(text)
+  assert(done and #all == 4 and all[2]:find("^one/2026%-01%-01_fit_0001 ") and all[4]:find("^two/.*_0002 "), text)
+end
+
 function tests.test_Y11_wrong_questions_are_refused()
   local folder = runs("refused", 2)
   for arguments, expected in pairs{
@@ -88,6 +102,22 @@ function tests.test_Y11_the_script_may_stand_before_and_behind_the_options()
     local text = program(case[1], "cd " .. folder .. " && ")
     assert(text == case[2] .. "\n", case[1] .. "\n" .. text)
   end
+end
+
+function tests.test_Y11_a_run_that_was_done_says_so_when_it_is_resumed()
+  local folder = own_path("again")
+  mh.files.make_folder(folder)
+  local file = assert(io.open(folder .. "/fit.lua", "w"))
+  assert(file:write("local mh = require 'moonhalo'\nlocal run, cfg = mh.run(), mh.config{epochs = 2}\n" ..
+    "for _ = run:resume{} or 0, cfg.epochs - 1 do run:step_done() run:epoch_done() end"))
+  assert(file:close())
+  local before = "cd " .. folder .. " && "
+  assert(program("run --run fit.lua --ranks 1", before) == "")
+  local text = program("run --resume fit.lua --ranks 1", before)
+  assert(text:find("^moonhalo: run: 'runs/[^\n]*' was done before, at step 2 and epoch 2: nothing was left to do\n$"),
+    text)
+  text = program("run --resume fit.lua --ranks 1 --set epochs=3", before)
+  assert(text == "", text)
 end
 
 function tests.test_Y11_a_run_whose_process_is_gone_was_killed()

@@ -150,7 +150,7 @@ local function take_over(current, of_ranks)
       data.process.pid))
   end
   local now, seconds = facts.now()
-  current.began, current.data, current.name = seconds, data, data.name
+  current.began, current.data, current.name, current.was_done = seconds, data, data.name, data.status == "done"
   current.seconds = type(data.seconds) == "number" and data.seconds or 0
   data.resumed = data.resumed or {}
   table.insert(data.resumed, {started = now, ranks = info.world_size, command = facts.command()})
@@ -207,6 +207,15 @@ local function write_end(current, status, problem)
   run_folder.save(current)
 end
 
+--- Says that a resumed run was done before and has done nothing more: otherwise it ends without any output.
+local function say_that_nothing_was_left(current)
+  local run, restored = current.object, current.restored
+  if not (current.was_done and run and restored) then return end
+  if run.step ~= restored.step or run.epoch ~= restored.epoch then return end
+  io.stderr:write(("moonhalo: run: '%s' was done before, at step %d and epoch %d: nothing was left to do\n"):format(
+    current.folder, run.step, run.epoch))
+end
+
 --- At the end of the script, or before by run:finish(). After a failure the disk may refuse this, too: the first error
 --- is the one to show. Not collective.
 function run_folder.finish(status, problem)
@@ -219,6 +228,7 @@ function run_folder.finish(status, problem)
     pcall(write_end, current, status, problem)
   else
     write_end(current, status, problem)
+    say_that_nothing_was_left(current)
     if current.resumed and not current.loaded then
       mh._plans.warn("run: the script began again\n  have  --resume, and no run:resume{...} in "
         .. info.script .. "\n  fix   call it before the training")

@@ -113,6 +113,7 @@ local function restore(self, saved)
   self.epoch, self.step, self._best, self._bad = saved.run.epoch, saved.run.step, saved.run.best, saved.run.bad
   self._least = saved.run.least or nil
   mh.set_rng_state(saved.generator)
+  current.restored = {step = self.step, epoch = self.epoch}
   if mh.rank() == 0 then
     current.step, current.epoch, current.seconds = self.step, self.epoch, saved.run.seconds
     current.began = mh._checkpoint_files.now()

@@ -23,19 +23,37 @@ end
 runs_table.flat_settings = flat
 
 --- {run, status, seconds, started, epoch, step, ...} of a run, with settings and the last value of each metric;
---- NAME.min and NAME.max are the extremes.
-function runs_table.row(one)
+--- NAME.min and NAME.max are the extremes. `given`: settings of its point in a sweep, for a run that ended before it
+--- read them.
+function runs_table.row(one, given)
   local data = one.data
   local row = {run = one.name, status = files.status(data), seconds = data.seconds, started = data.started,
     epoch = data.epoch, step = data.step, ranks = data.ranks, error = data.error}
   local settings, metrics = flat(data.settings, "", {}), {}
+  local incomplete = next(settings) == nil
   for name, value in pairs(type(data.metrics) == "table" and data.metrics or {}) do
     metrics[name], row[name], row[name .. ".min"], row[name .. ".max"] = true, value.last, value.least, value.greatest
+  end
+  for name, value in pairs(given or {}) do
+    if settings[name] == nil then settings[name] = value end
   end
   for name, value in pairs(settings) do
     if row[name] == nil then row[name] = value end
   end
-  return {cells = row, settings = settings, metrics = metrics}
+  return {cells = row, settings = settings, metrics = metrics, incomplete = incomplete}
+end
+
+--- True if the runs that have read their settings differ in one.
+local function differs(rows, name)
+  local found, first
+  for _, row in ipairs(rows) do
+    local value = row.settings[name]
+    if value ~= nil or not row.incomplete then
+      if found and value ~= first then return true end
+      found, first = true, value
+    end
+  end
+  return false
 end
 
 --- Names of settings that differ between runs.
@@ -45,12 +63,7 @@ function runs_table.different(rows)
     for name in pairs(row.settings) do seen[name] = true end
   end
   for _, name in ipairs(sorted_keys(seen)) do
-    for _, row in ipairs(rows) do
-      if row.settings[name] ~= rows[1].settings[name] then
-        differ[#differ + 1] = name
-        break
-      end
-    end
+    if differs(rows, name) then differ[#differ + 1] = name end
   end
   return differ
 end
@@ -73,7 +86,12 @@ local function known_names(rows)
   return sorted_keys(seen)
 end
 
+--- Columns that a table of runs always has, also where no run has a value.
+local kAlways = {run = true, status = true, seconds = true, started = true, step = true, epoch = true, ranks = true,
+  error = true}
+
 local function check_name(rows, name, option)
+  if kAlways[name] then return name end
   for _, row in ipairs(rows) do
     if row.cells[name] ~= nil then return name end
   end
@@ -156,13 +174,53 @@ local function print_table(names, rows)
   end
 end
 
+--- "lr=1e-3" of a point as a name and a value.
+local function value_of(setting)
+  local name, text = setting:match("^(.-)=(.*)$")
+  if text == "true" or text == "false" then return name, text == "true" end
+  return name, tonumber(text) or text
+end
+
+--- The settings of the points of a sweep by the names of their runs; empty where the folder is not that of a sweep.
+local function points_of(folder)
+  local points = {}
+  if not mh.files.exists(folder .. "/sweep.json") then return points end
+  for i, settings in ipairs(mh.json.load(folder .. "/sweep.json").points) do
+    local point = {}
+    for _, setting in ipairs(settings) do
+      local name, value = value_of(setting)
+      point[name] = value
+    end
+    points[("%04d"):format(i - 1)] = point
+  end
+  return points
+end
+
+local function rows_of(folder)
+  local rows, points = {}, points_of(folder)
+  for i, one in ipairs(files.list(folder)) do rows[i] = runs_table.row(one, points[one.data.name]) end
+  return rows
+end
+
+--- The rows of the folders in a folder without runs of its own, such as sweeps/.
+local function rows_below(parent)
+  local rows = {}
+  for _, name in ipairs(mh._run.list(parent) or {}) do
+    for _, row in ipairs(rows_of(parent .. "/" .. name)) do
+      row.cells.run = name .. "/" .. row.cells.run
+      rows[#rows + 1] = row
+    end
+  end
+  return rows
+end
+
 --- Carries out the command with its options.
 function runs_table.main(wanted)
-  local rows = {}
-  for i, one in ipairs(files.list(wanted.folder)) do rows[i] = runs_table.row(one) end
+  local rows = rows_of(wanted.folder)
+  if #rows == 0 then rows = rows_below(wanted.folder) end
   if #rows == 0 then
-    fail(("runs: '%s' has no runs\n  have  no folder with a run.json\n  fix   moonhalo run --run SCRIPT makes one")
-      :format(wanted.folder))
+    fail(("runs: '%s' has no runs\n  have  no folder with a run.json, and none in its folders\n" ..
+      "  fix   moonhalo run --run SCRIPT makes one"):format(wanted.folder))
   end
   for _, condition in ipairs(wanted.where) do rows = filtered(rows, condition) end
   if #rows == 0 then

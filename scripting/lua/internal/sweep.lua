@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local files = require "moonhalo.internal.run_files"
 local run_folder = require "moonhalo.internal.run_folder"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 local sweep_points = require "moonhalo.internal.sweep_points"
 
 local fail = mh.fail
@@ -65,8 +66,8 @@ local function statuses(folder)
 end
 
 --- The numbers of the points to run.
-local function choose(wanted, folder, data)
-  local status, chosen = statuses(folder), {}
+local function choose(wanted, status, data)
+  local chosen = {}
   for index = 0, #data.points - 1 do
     local now = status[point_name(index)]
     local left = now == nil or now == "killed"
@@ -100,6 +101,18 @@ local function run_points(wanted, folder, data, chosen)
   return failed
 end
 
+--- Says why no point is left to run.
+local function print_nothing_left(status, data)
+  local counts, parts = {}, {}
+  for index = 0, #data.points - 1 do
+    local now = status[point_name(index)] or "not begun"
+    counts[now] = (counts[now] or 0) + 1
+  end
+  for _, name in ipairs(sorted_keys(counts)) do parts[#parts + 1] = counts[name] .. " " .. name end
+  print(("nothing to run: %s%s"):format(table.concat(parts, ", "),
+    counts.failed and "; --again failed runs them again" or ""))
+end
+
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
 --- Writes the array job, and submits it with --submit.
@@ -130,7 +143,12 @@ function sweep.main(wanted)
   if wanted.index >= #data.points then
     fail(("sweep: there is no point %d\n  have  points 0 to %d"):format(wanted.index, #data.points - 1))
   end
-  local chosen = wanted.index >= 0 and {wanted.index} or choose(wanted, folder, data)
+  local status = statuses(folder)
+  local chosen = wanted.index >= 0 and {wanted.index} or choose(wanted, status, data)
+  if #chosen == 0 then
+    print_nothing_left(status, data)
+    return 0
+  end
   if not old then print(("%d points in %s"):format(#data.points, folder)) end
   local failed = run_points(wanted, folder, data, chosen)
   print(("%d of %d points done; moonhalo runs %s shows them"):format(#chosen - failed, #chosen, folder))
