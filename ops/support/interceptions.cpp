@@ -35,6 +35,8 @@ const std::vector<Interception>& interceptions() {
        "randperm.generator_out",
        "TESTING_ONLY_GenericMode", "plain tensors on the CPU in rank threads, and where ElementwiseRandom lives",
        "numbers are a function of seed, call and element, so they do not depend on the ranks"},
+      {"*", "Fake", "calls that make or get tensors without memory (engine/forecast)",
+       "results have shapes, and nothing is computed"},
       {"*", "DeferredInit", "while a deferred initialisation is recorded",
        "calls go on a tape instead of making tensors"},
       {"_sparse_log_softmax_backward_data _sparse_mask_projection _sparse_mm_reduce_impl "

@@ -85,6 +85,8 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
                        "Continue the run in this folder, or the latest one of --run NAME (default: latest)")
           ->type_name("[FOLDER]")
           ->expected(0, 1);
+  command->add_flag("--fake-tensors", options->fake_tensors,
+                    "With --backend fake: compute nothing, and print the memory and messages that the rank needs");
   command->add_flag("--quiet", options->quiet, "No progress output");
   const auto profile = std::make_shared<ProfileRequest>();
   command->add_flag("--profile{profile}", profile->folder,

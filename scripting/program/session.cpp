@@ -19,6 +19,7 @@
 #include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/engine/comm/diagnostics/process_exit.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/bind/h5.h"
@@ -189,6 +190,15 @@ void report_unwritten(lua_State* lua) {
                  static_cast<long long>(files), static_cast<long long>(bytes));
 }
 
+/// Prints the memory and messages of the rank, after the last line of the script.
+void print_costs(const Communicator& world) {
+  constexpr double kMegabyte = 1e6;
+  const CommStats::Count sent = world.stats().total();
+  std::printf("rank %d of %d: %.1f MB of tensors at the peak, %lld messages with %.3f MB sent\n", world.rank(),
+              world.size(), static_cast<double>(memory_use().peak) / kMegabyte, static_cast<long long>(sent.messages),
+              static_cast<double>(sent.bytes) / kMegabyte);
+}
+
 void Session::run_rank(CommunicatorPtr world, bool threads) {
   Communicator& communicator = *world;
   set_device_link(is_device_link(options_.backend) ? options_.backend : "");
@@ -204,8 +214,11 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
   try {
+    std::optional<FakeResults> nothing_computed;
+    if (options_.fake_tensors) nothing_computed.emplace();
     body_(lua);
     if (communicator.is_fake()) report_unwritten(lua);
+    if (options_.fake_tensors) print_costs(communicator);
   } catch (const UsageError&) {
     throw;
   } catch (const ScriptExit& exit) {
@@ -341,6 +354,10 @@ int Session::run() {
     throw UsageError("--backend " + options_.backend + ": it is for tensors of devices\n  have  --device cpu" +
                      "\n  fix   add --device cuda, or leave --backend out");
   const std::string backend = of_devices ? "" : options_.backend;
+  if (options_.fake_tensors && backend != "fake")
+    throw UsageError("--fake-tensors: other ranks would wait for values that are not computed\n  have  --backend " +
+                     (options_.backend.empty() ? "not given" : options_.backend) +
+                     "\n  fix   add --backend fake, and --ranks N for one rank of N");
   set_hung_device_hook(end_with_hung_device);
   start_ = draw_start(launch_.rank == 0 && backend != "fake" ? options_.log_file : "");
   if (launch_.size == 1) check_log();

@@ -28,7 +28,7 @@ function tests.test_Y16_twenty_runs_have_the_same_bits()
   mh.use_deterministic(true)
   local first = trained()
   for _ = 2, 20 do assert(mh.equal(trained(), first), "bits differ from those of the first run") end
-  -- What was set before may be another rank's: threads share the setting.
+  -- Threads share the setting, so another rank may have set it before.
   mh.use_deterministic(false)
 end
 
