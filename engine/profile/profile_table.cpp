@@ -68,10 +68,11 @@ std::string headline(const ProfileSummary& summary) {
 }  // namespace
 
 ProfileSort parse_profile_sort(const std::string& text) {
-  const std::vector<std::string> known = {"self", "total", "calls", "name"};
+  const std::vector<std::string> known = {"self", "total", "calls", "name", "own", "blocked"};
   const auto found = std::find(known.begin(), known.end(), text);
   TORCH_CHECK_VALUE(found != known.end(), "profile: no column '", text, "' to sort by", did_you_mean(text, known),
-                    "\n  have  \"", text, "\"\n  fix   use \"self\", \"total\", \"calls\" or \"name\"");
+                    "\n  have  \"", text,
+                    "\"\n  fix   use \"self\", \"total\", \"calls\", \"name\", \"own\" or \"blocked\"");
   return static_cast<ProfileSort>(found - known.begin());
 }
 
@@ -80,6 +81,9 @@ std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSo
   const auto before = [sort](const Row& a, const Row& b) {
     if (sort == ProfileSort::kTotal && a.total != b.total) return a.total > b.total;
     if (sort == ProfileSort::kCalls && a.calls != b.calls) return a.calls > b.calls;
+    if (sort == ProfileSort::kOwn && a.self - a.blocked != b.self - b.blocked)
+      return a.self - a.blocked > b.self - b.blocked;
+    if (sort == ProfileSort::kBlocked && a.blocked != b.blocked) return a.blocked > b.blocked;
     if (sort == ProfileSort::kSelf && a.self != b.self) return a.self > b.self;
     return a.name < b.name;
   };
@@ -88,13 +92,14 @@ std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSo
                                               : rank_steps(summary);
   const double whole = static_cast<double>(summary.step_time) / rank_steps(summary);
   std::vector<std::vector<std::string>> cells = {
-      {name(by), "calls", "total ms", "self ms", "of step", "blocked ms", "sent"}};
+      {name(by), "calls", "total ms", "self ms", "of step", "blocked ms", "own ms", "sent"}};
   for (size_t i = 0; i < rows.size() && i < most_rows; ++i) {
     const Row& row = rows[i];
     const double self = static_cast<double>(row.self) / steps;
     cells.push_back({row.name, number(static_cast<double>(row.calls) / steps, 1),
                      milliseconds(static_cast<double>(row.total) / steps), milliseconds(self), percent(self, whole),
                      milliseconds(static_cast<double>(row.blocked) / steps),
+                     milliseconds(static_cast<double>(row.self - row.blocked) / steps),
                      bytes(static_cast<double>(row.bytes) / steps)});
   }
   std::string text = headline(summary) + "\n" + aligned(cells);

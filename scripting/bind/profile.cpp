@@ -188,9 +188,10 @@ int stop(lua_State* lua) {
 
 /// profiler:table({by = "operator", sort = "self", rows = 40}) -> string
 ///   What was recorded, as a table. Times are milliseconds of a step of one rank: total with what is called within,
-///   self without. Self times add up to the step.
+///   self without, own self without blocked: the part of self in calls of communicators. Self times add up to the
+///   step; by rank those of each row do.
 ///   by          "operator"|"module"|"line"|"phase"|"rank"|"communication"   what the rows are about
-///   sort        "self"|"total"|"calls"|"name"   the column to sort by, the largest first
+///   sort        "self"|"total"|"calls"|"name"|"own"|"blocked"   the column to sort by, the largest first
 ///   rows        integer     the largest number of rows
 ///   returns     string      lines, the same on all ranks
 ///   collective  no

@@ -11,18 +11,19 @@ namespace moonhalo::scripting {
 
 void add_profile_command(CLI::App& app, Action& action) {
   struct Wanted {
-    std::string folder, other, by = "module", sort = "self";
+    std::string folder = "profile", other, by = "module", sort = "self";
     size_t rows = 40;
     bool memory = false;
   };
   CLI::App* command =
       app.add_subcommand("profile", "Where the time of a run went: a table of what run --profile or p:save wrote");
   const auto wanted = std::make_shared<Wanted>();
-  command->add_option("folder", wanted->folder, "The folder of the profile")->required()->check(CLI::ExistingDirectory);
+  command->add_option("folder", wanted->folder, "The folder of the profile (default: profile)")
+      ->check(CLI::ExistingDirectory);
   command->add_option("--by", wanted->by, "What the rows are about (default: module)")
       ->check(CLI::IsMember({"operator", "module", "line", "phase", "rank", "communication"}));
-  command->add_option("--sort", wanted->sort, "The column to sort by (default: self)")
-      ->check(CLI::IsMember({"self", "total", "calls", "name"}));
+  command->add_option("--sort", wanted->sort, "The column to sort by; own is self without blocked (default: self)")
+      ->check(CLI::IsMember({"self", "total", "calls", "name", "own", "blocked"}));
   command->add_option("--rows", wanted->rows, "The largest number of rows (default: 40)")->check(CLI::PositiveNumber);
   command->add_flag("--memory", wanted->memory, "Memory of tensors at the peak, by module, instead of time");
   command->add_option("--compare", wanted->other, "The folder of a later profile: what has changed since")

@@ -18,11 +18,13 @@ namespace moonhalo::scripting {
 namespace {
 
 /// A word that is not an option would have no effect: nothing says whether it is a setting or the script's.
-void refuse_words(const std::vector<std::string>& words) {
+void refuse_words(const std::vector<std::string>& words, bool profiles) {
   if (words.empty()) return;
   const std::string& word = words.front();
+  const std::string as_folder = profiles ? "write --profile=" + word + " to name the folder of the profile, or " : "";
   const bool setting = word.find('=') != std::string::npos;
   throw UsageError("run: '" + word + "' is neither an option nor behind --\n  have  " + word + "\n  fix   " +
+                   as_folder +
                    (setting ? "give --set " + word + " to mh.config, or put -- before it: arg[1] of the script"
                             : "put -- before it: arg[1] of the script"));
 }
@@ -108,7 +110,7 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       "signal.\n");
   command->callback([options, words, named, resumed, profile, detects_nan, &action, &after_dashes] {
     action = [options, words, named, resumed, profile, detects_nan, &after_dashes] {
-      refuse_words(*words);
+      refuse_words(*words, profile->folder == "profile");
       options->arguments = after_dashes;
       if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
       if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())

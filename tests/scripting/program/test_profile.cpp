@@ -85,6 +85,8 @@ TEST_F(ProfileOfARun, Y13_IsWrittenAndShown) {
   EXPECT_THAT(memory.out, AllOf(ContainsRegex("\nmade in +part +bytes"), ContainsRegex("\n.before. +- ")));
   const Result by_line = run({"profile", out, "--by", "line", "--sort", "name"});
   EXPECT_THAT(by_line.out, AllOf(HasSubstr(script + ":6 "), HasSubstr(script + ":7 ")));
+  const Result own = run({"profile", out, "--sort", "own"});
+  EXPECT_THAT(own.out, ContainsRegex("\nmodule +calls +total ms +self ms +of step +blocked ms +own ms +sent\n"));
   const Result compared = run({"profile", out, "--by", "operator", "--compare", out});
   EXPECT_THAT(compared.out, AllOf(HasSubstr("before: step"), HasSubstr("0.0 %")));
 }
