@@ -32,12 +32,12 @@ const at::Tensor& sharded_self(lua_State* lua, const char* method) {
 /// mh.distribute_tensor(full, mesh, placements, {src = 0}) -> Tensor
 ///   Distributes a plain tensor over the ranks of a mesh. Only blocks are sent. The result has the sizes and the dtype
 ///   of the global tensor.
-///   full        Tensor?     the global tensor, on mesh rank `src`; other ranks may pass nil
+///   full        Tensor?     the global tensor, on mesh rank `src`; other ranks may pass it or nil, which is not read
 ///   mesh        DeviceMesh  where the blocks will be
 ///   placements  {Placement}   one for each mesh dim
 ///   src         integer     mesh rank whose tensor is distributed
-///   returns     Tensor      a ShardTensor with the shape and dtype of full. No gradients flow back to full, unless
-///     every rank has it (mh.scatter_tensor)
+///   returns     Tensor      a ShardTensor with the shape and dtype of full. Gradients flow back to full on rank `src`
+///     alone
 ///   collective  over the mesh
 ///   errors      ValueError: sizes in placements do not add up, or the number of placements is not that of mesh dims
 ///   example
@@ -68,8 +68,7 @@ int from_block(lua_State* lua) {
 }
 
 /// mh.scatter_tensor(source, mesh, placements, {src = 0, dtype = nil, decode = false, halo = 0}) -> Tensor
-///   Like mh.distribute_tensor, but gradients flow back to the source. A dataset of a file is read in parallel: each
-///   rank reads its own block.
+///   Like mh.distribute_tensor, also of a dataset of a file, which is read in parallel: each rank reads its own block.
 ///   source      Tensor|Dataset|Selection?   a tensor on mesh rank `src`, nil on others; or a dataset on every rank
 ///   mesh        DeviceMesh  where the blocks will be
 ///   placements  {Placement}   one for each mesh dim

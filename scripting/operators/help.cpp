@@ -120,6 +120,19 @@ std::vector<std::string> known_names() {
   return names;
 }
 
+/// The public operators of LibTorch whose names have all words.
+std::string operators_with(const std::vector<std::string>& words) {
+  std::vector<std::string> found;
+  for (const std::string& name : operator_names()) {
+    const auto has = [&](const std::string& word) { return name.find(word) != std::string::npos; };
+    if (!name.starts_with('_') && std::all_of(words.begin(), words.end(), has)) found.push_back(name);
+  }
+  std::string text;
+  for (size_t i = 0; i < std::min(found.size(), kMostFound); ++i) text += "  " + found[i] + "\n";
+  if (found.size() > kMostFound) text += "  ... " + std::to_string(found.size() - kMostFound) + " more; add a word\n";
+  return text.empty() ? "" : "Operators of LibTorch, by name (moonhalo help NAME, moonhalo ops NAME):\n" + text;
+}
+
 /// Pushes the function or class that a name of the reference stands for; nil where its table is not loaded.
 void push_named(lua_State* lua, std::string_view name) {
   const std::string owner(owner_of(name)), last(name.substr(owner.size() + 1));
@@ -226,13 +239,14 @@ std::string help_search(const std::string& words) {
   std::vector<std::string> required;
   std::istringstream parts(lower(words));
   for (std::string word; parts >> word;) required.push_back(word);
+  if (required.empty()) return "";
   std::vector<std::pair<int, std::pair<std::string_view, const ReferenceEntry*>>> found;
   for (const ReferenceEntry& entry : reference()) {
     std::string names;
     for (const std::string_view name : entry.names) names += lower(name) + " ";
     const std::string text = lower(entry.text), sentence = lower(summary(entry));
     int score = 0;
-    const bool fits = !required.empty() && std::all_of(required.begin(), required.end(), [&](const std::string& word) {
+    const bool fits = std::all_of(required.begin(), required.end(), [&](const std::string& word) {
       score += names.find(word) != std::string::npos ? 3 : sentence.find(word) != std::string::npos ? 1 : 0;
       return text.find(word) != std::string::npos || names.find(word) != std::string::npos;
     });
@@ -243,7 +257,8 @@ std::string help_search(const std::string& words) {
   for (size_t i = 0; i < std::min(found.size(), kMostFound); ++i) rows.push_back(found[i].second);
   std::string text = list_of(rows);
   if (found.size() > kMostFound) text += "... " + std::to_string(found.size() - kMostFound) + " more; add a word\n";
-  return text;
+  const std::string operators = operators_with(required);
+  return text + (text.empty() || operators.empty() ? "" : "\n") + operators;
 }
 
 std::string help_overview() {

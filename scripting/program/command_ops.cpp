@@ -33,19 +33,49 @@ int list_rules() {
   return kDone;
 }
 
-/// The operators that the best known composites of LibTorch call; the dispatcher does not tell.
-std::string made_of(const c10::OperatorHandle& op) {
-  static const std::map<std::string_view, const char*> parts = {
-      {"aten::conv1d", "aten::convolution"},
-      {"aten::conv2d", "aten::convolution"},
-      {"aten::conv3d", "aten::convolution"},
-      {"aten::conv_transpose1d", "aten::convolution"},
-      {"aten::conv_transpose2d", "aten::convolution"},
-      {"aten::conv_transpose3d", "aten::convolution"},
-      {"aten::chunk", "aten::split"},
+/// The operators that the best known composites of LibTorch call: the dispatcher does not list them.
+const std::vector<std::string>& parts_of(const c10::OperatorHandle& op) {
+  using Parts = std::vector<std::string>;
+  const Parts any = {"aten::_fft_c2c", "aten::_fft_r2c"}, from_real = {"aten::_fft_r2c"}, to_real = {"aten::_fft_c2r"};
+  const Parts to_real_dims = {"aten::_fft_c2c", "aten::_fft_c2r"};
+  static const std::map<std::string_view, Parts> parts = {
+      {"aten::conv1d", {"aten::convolution"}},
+      {"aten::conv2d", {"aten::convolution"}},
+      {"aten::conv3d", {"aten::convolution"}},
+      {"aten::conv_transpose1d", {"aten::convolution"}},
+      {"aten::conv_transpose2d", {"aten::convolution"}},
+      {"aten::conv_transpose3d", {"aten::convolution"}},
+      {"aten::chunk", {"aten::split"}},
+      {"aten::einsum", {"aten::bmm"}},
+      {"aten::fft_fft", any},
+      {"aten::fft_ifft", any},
+      {"aten::fft_fft2", any},
+      {"aten::fft_ifft2", any},
+      {"aten::fft_fftn", any},
+      {"aten::fft_ifftn", any},
+      {"aten::fft_rfft", from_real},
+      {"aten::fft_rfft2", from_real},
+      {"aten::fft_rfftn", from_real},
+      {"aten::fft_irfft", to_real},
+      {"aten::fft_irfft2", to_real_dims},
+      {"aten::fft_irfftn", to_real_dims},
   };
+  static const Parts none;
   const auto found = parts.find(op.operator_name().name);
-  return std::string("made of other operators") + (found == parts.end() ? "" : std::string(": ") + found->second);
+  return found == parts.end() ? none : found->second;
+}
+
+/// "made of other operators: ...", and what each of these sends.
+void show_parts(const c10::OperatorHandle& op) {
+  const std::vector<std::string>& parts = parts_of(op);
+  std::string names = parts.empty() ? " (mh.op_trace lists them)" : "";
+  for (const std::string& part : parts) names += (names.empty() ? ": " : ", ") + part;
+  std::printf("    shards: made of other operators%s\n", names.c_str());
+  for (const std::string& part : parts) {
+    if (const Rule* rule = find_rule({part, ""}))
+      std::printf("    moves:  %s in %s, once its tensors are cut as it needs\n", to_string(rule->traffic).c_str(),
+                  part.c_str());
+  }
 }
 
 /// True if this project makes the operator of others, by a kernel for ShardTensors.
@@ -73,11 +103,11 @@ int show_operator(const std::string& name) {
       std::printf("    shards: %s (%s)\n", std::string(rule->supports).c_str(), file_of(*rule).c_str());
       std::printf("    moves:  %s, once its tensors are cut as it needs\n", to_string(rule->traffic).c_str());
       std::printf("    source: %s\n", std::string(rule->source).c_str());
+    } else if (facts.composite_implicit || facts.decomposes || made_of_others(op)) {
+      show_parts(op);
     } else {
-      std::printf("    shards: %s\n", (facts.composite_implicit || facts.decomposes || made_of_others(op) ? made_of(op)
-                                       : facts.random ? "refused: no rule for this random operator"
-                                                      : "no rule: gathered, or refused (mh.set_fallback)")
-                                          .c_str());
+      std::printf("    shards: %s\n", facts.random ? "refused: no rule for this random operator"
+                                                   : "no rule: gathered, or refused (mh.set_fallback)");
     }
   }
   return kDone;

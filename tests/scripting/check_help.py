@@ -49,6 +49,15 @@ def check_search():
     assert any(line.startswith("mh.set_halo ") for line in found), found
     assert run(["help", "--search", "redistribute"]).startswith("Tensor:redistribute "), "names come first"
     has(run(["help", "--search", "nosuchword"], status=2), "no entry has all of these words")
+    has(run(["help", "--search", "einsum"]), "Operators of LibTorch, by name", "\n  einsum\n")
+    has(run(["help", "--search", "fft"]), "\n  fft_rfft2\n")
+    has(run(["help", "--search", "fft", "rfft2"]), "  fft_rfft2\n")
+
+
+def check_commands():
+    for command in ("runs", "sweep"):
+        has(run(["help", command]), f"`moonhalo {command} --help` explains the command.")
+    has(run(["help", "run"]), "mh.run(", "`moonhalo run --help` explains the command.")
 
 
 def check_repl():
@@ -159,6 +168,7 @@ def check_annotations(folder):
 program = sys.argv[1]
 check_names()
 check_search()
+check_commands()
 check_repl()
 check_operators()
 with tempfile.TemporaryDirectory() as own:

@@ -59,6 +59,7 @@ TEST_F(CommandLine, RunRefusesWordsWithoutDashes) {
   EXPECT_EQ(word.err,
             "moonhalo: run: 'data.h5' is neither an option nor behind --\n  have  data.h5\n"
             "  fix   put -- before it: arg[1] of the script\n");
+  EXPECT_THAT(run({"run", script, "--profile", "wide"}).err, HasSubstr("fix   write --profile=wide to name"));
   EXPECT_EQ(run({"run", script, "--"}).out, "ran\n");
   EXPECT_EQ(run({"run", script, "--", "--", "lr=1"}).out, "ran\t--\tlr=1\n");
   EXPECT_EQ(run({"env", "--", "lr=1"}).status, kWrongUsage);
@@ -416,7 +417,9 @@ TEST_F(CommandLine, InformsAboutItself) {
   EXPECT_THAT(run({"ops"}).out, AllOf(HasSubstr("aten::convolution "), HasSubstr("ops/window/conv.cpp")));
   EXPECT_THAT(run({"ops", "avg_pool2d"}).out, HasSubstr("aten::avg_pool2d(Tensor self, int[2] kernel_size"));
   EXPECT_THAT(run({"ops", "avg_pool2d"}).out, HasSubstr("    moves:  halo, once its tensors are cut as it needs\n"));
-  EXPECT_THAT(run({"ops", "conv3d"}).out, HasSubstr("made of other operators: aten::convolution\n"));
+  EXPECT_THAT(run({"ops", "conv3d"}).out, HasSubstr(": aten::convolution\n    moves:  halo in aten::convolution"));
+  EXPECT_THAT(run({"ops", "fft_rfft2"}).out, HasSubstr("made of other operators: aten::_fft_r2c\n    moves:  "));
+  EXPECT_THAT(run({"ops", "einsum"}).out, HasSubstr("made of other operators: aten::bmm\n    moves:  "));
   EXPECT_THAT(run({"ops", "conv2"}).err, HasSubstr("did you mean 'conv2d'"));
   EXPECT_THAT(run({"env"}).out, AllOf(HasSubstr("launcher      "), HasSubstr("control       threads")));
   EXPECT_THAT(run({"env", "--try", "--ranks", "2"}).out,
