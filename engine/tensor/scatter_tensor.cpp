@@ -110,16 +110,16 @@ at::Tensor collect(const at::Tensor& tensor, int64_t src) {
 }
 
 // Facts of the source that its rank sends to the others. Collective; throws the same errors on all ranks.
-SourceFacts share_facts(const at::Tensor& source, const DeviceMesh& mesh, int64_t src) {
+SourceFacts share_facts(const at::Tensor& source, const DeviceMesh& mesh, int64_t src, const char* op) {
   SourceFacts facts;
   if ((mesh.rank() == src || mesh.group().is_fake()) && source.defined()) facts.set(source);
   facts.broadcast(mesh, src);
-  TORCH_CHECK_VALUE(facts.defined(), "scatter_tensor: rank ", src, ", the source, holds no tensor",
+  TORCH_CHECK_VALUE(facts.defined(), op, ": rank ", src, ", the source, holds no tensor",
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
-  TORCH_CHECK_NOT_IMPLEMENTED(facts.fits(), "scatter_tensor: more than ", SourceFacts::kMaxDims, " dims");
-  if (facts.layout() != at::kStrided) refuse_layout(facts.layout(), facts.shape(), "scatter_tensor");
-  TORCH_CHECK_VALUE(facts.gradient() != SourceGradient::kParameters || mesh.size() == 1,
-                    "scatter_tensor: the source was computed from plain parameters of modules, and rank ", src,
+  TORCH_CHECK_NOT_IMPLEMENTED(facts.fits(), op, ": more than ", SourceFacts::kMaxDims, " dims");
+  if (facts.layout() != at::kStrided) refuse_layout(facts.layout(), facts.shape(), op);
+  TORCH_CHECK_VALUE(facts.gradient() != SourceGradient::kParameters || mesh.size() == 1, op,
+                    ": the source was computed from plain parameters of modules, and rank ", src,
                     " alone would have their gradients\n  have  a tensor of shape ", shape_string(facts.shape()),
                     "\n  fix   from_local(t, mesh, {Replicate()}), which all ranks have, and then redistribute");
   return facts;
@@ -171,22 +171,19 @@ void connect_to_source(const at::Tensor& source, const at::Tensor& result, const
   }
 }
 
-}  // namespace
-
-at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
-                          int64_t src) {
-  check_placements(mesh, placements, "scatter_tensor");
-  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), "scatter_tensor: src ", src, " is not a rank of ",
-                    mesh->to_string());
-  TORCH_CHECK_TYPE(!is_shard_tensor(source),
-                   "scatter_tensor: the source is a ShardTensor already\n  fix   use redistribute");
+// `op` begins the messages.
+at::Tensor scatter_as(const char* op, const at::Tensor& source, const MeshPtr& mesh,
+                      const std::vector<Placement>& placements, int64_t src) {
+  check_placements(mesh, placements, op);
+  TORCH_CHECK_VALUE(src >= 0 && src < mesh->size(), op, ": src ", src, " is not a rank of ", mesh->to_string());
+  TORCH_CHECK_TYPE(!is_shard_tensor(source), op, ": the source is a ShardTensor already\n  fix   use redistribute");
   const std::string placed = placed_text(mesh, placements) + ", src " + std::to_string(src);
   const auto describe = [&placed] { return placed; };
-  const CallScope scope(fingerprint_of(placed), "scatter_tensor", describe);
-  const SourceFacts facts = share_facts(source, *mesh, src);
+  const CallScope scope(fingerprint_of(placed), op, describe);
+  const SourceFacts facts = share_facts(source, *mesh, src, op);
   const SpecPtr spec = make_spec(mesh, facts.shape(), placements);
-  TORCH_CHECK_VALUE(!spec->has_partial(),
-                    "scatter_tensor: a source cannot be distributed as Partial\n  fix   use Shard or Replicate");
+  TORCH_CHECK_VALUE(!spec->has_partial(), op,
+                    ": a source cannot be distributed as Partial\n  fix   use Shard or Replicate");
   at::Tensor result =
       wrap(mesh->rank() == src ? send_blocks(source, *spec) : receive_block(facts.dtype(), *spec, src), spec);
   set_new_origin(result, scope.tag());
@@ -194,9 +191,16 @@ at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const s
   return result;
 }
 
+}  // namespace
+
+at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          int64_t src) {
+  return scatter_as("scatter_tensor", source, mesh, placements, src);
+}
+
 at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
                              int64_t src) {
-  return scatter_tensor(full, mesh, placements, src);
+  return scatter_as("distribute_tensor", full, mesh, placements, src);
 }
 
 }  // namespace moonhalo

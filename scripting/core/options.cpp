@@ -50,7 +50,7 @@ Options::Options(lua_State* lua, int index, std::string op, std::vector<std::str
 }
 
 template <class Check>
-auto Options::read(const char* key, Check check) const {
+auto Options::read(const char* key, const char* expected, Check check) const {
   push(key);
   try {
     auto value = check(lua_, -1);
@@ -59,7 +59,8 @@ auto Options::read(const char* key, Check check) const {
   } catch (const c10::TypeError&) {
     const std::string got = describe(lua_, -1);
     lua_pop(lua_, 1);
-    TORCH_CHECK_TYPE(false, op_, ": option '", key, "' has a value of the wrong type: ", got);
+    TORCH_CHECK_TYPE(false, op_, ": option '", key, "' has a value of the wrong type: ", got, "\n  fix   give ",
+                     expected);
   }
 }
 
@@ -79,32 +80,37 @@ bool Options::has(const char* key) const {
   return present;
 }
 
-int64_t Options::get_int(const char* key, int64_t fallback) const { return has(key) ? read(key, check_int) : fallback; }
-
-double Options::get_number(const char* key, double fallback) const {
-  return has(key) ? read(key, check_number) : fallback;
+int64_t Options::get_int(const char* key, int64_t fallback) const {
+  return has(key) ? read(key, "an integer", check_int) : fallback;
 }
 
-bool Options::get_bool(const char* key, bool fallback) const { return has(key) ? read(key, check_bool) : fallback; }
+double Options::get_number(const char* key, double fallback) const {
+  return has(key) ? read(key, "a number", check_number) : fallback;
+}
+
+bool Options::get_bool(const char* key, bool fallback) const {
+  return has(key) ? read(key, "true or false", check_bool) : fallback;
+}
 
 std::string Options::get_string(const char* key, const std::string& fallback) const {
-  return has(key) ? read(key, check_string) : fallback;
+  return has(key) ? read(key, "a string", check_string) : fallback;
 }
 
 std::vector<int64_t> Options::get_int_list(const char* key, std::vector<int64_t> fallback) const {
-  return has(key) ? read(key, check_int_list) : fallback;
+  return has(key) ? read(key, "a list of integers, or one", check_int_list) : fallback;
 }
 
 std::optional<at::ScalarType> Options::get_dtype(const char* key) const {
-  return has(key) ? std::optional(read(key, check_dtype)) : std::nullopt;
+  return has(key) ? std::optional(read(key, "a dtype, as in \"float32\"", check_dtype)) : std::nullopt;
 }
 
 std::optional<c10::Device> Options::get_device(const char* key) const {
-  return has(key) ? std::optional(read(key, check_device)) : std::nullopt;
+  return has(key) ? std::optional(read(key, "a device, as in \"cpu\"", check_device)) : std::nullopt;
 }
 
 at::Tensor Options::get_tensor(const char* key) const {
-  return has(key) ? read(key, [](lua_State* lua, int index) { return check_tensor(lua, index); }) : at::Tensor();
+  return has(key) ? read(key, "a tensor", [](lua_State* lua, int index) { return check_tensor(lua, index); })
+                  : at::Tensor();
 }
 
 }  // namespace moonhalo::scripting

@@ -32,7 +32,7 @@ class Options {
 
  private:
   template <class Check>
-  auto read(const char* key, Check check) const;
+  auto read(const char* key, const char* expected, Check check) const;
 
   lua_State* lua_;
   int index_ = 0;

@@ -76,10 +76,21 @@ bool is_written(std::string_view what, const std::string& line, const std::strin
   return what.starts_with('^') ? first == what.substr(1) : line.find(what) != std::string::npos;
 }
 
+/// "malformed number near '2.5j'".
+bool is_imaginary_number(const std::string& message) {
+  constexpr std::string_view kSaid = "malformed number near '";
+  const size_t begin = message.find(kSaid);
+  if (begin == std::string::npos) return false;
+  const size_t end = message.find('\'', begin + kSaid.size());
+  return end != std::string::npos && (message[end - 1] == 'i' || message[end - 1] == 'j');
+}
+
 }  // namespace
 
 std::string syntax_hint(const std::string& message, const std::string& line) {
   const std::string first = first_word(line);
+  if (is_imaginary_number(message))
+    return "\n  fix   Lua has no complex numbers: mh.complex(re, im) makes a tensor of two tensors";
   for (const Hint& hint : kHints) {
     if (message.find(hint.said) == std::string::npos || !is_written(hint.written, line, first)) continue;
     return std::string("\n  fix   ").append(hint.fix);

@@ -31,6 +31,8 @@ constexpr Translation kTranslations[] = {
     {"channels, but got", "",
      "give the layer as many in_channels as the input has; the dims are (batch, channels, ...)"},
     {"same dtype, but got", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
+    {"expected scalar type Complex", "", "make the other complex, too: x:to(\"complex64\")"},
+    {"but found Complex", "", "make the other complex, too: x:to(\"complex64\")"},
     {") and bias type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {") and weight type (", "", "convert one of them: x:float() and x:double() for tensors, net:double() for a module"},
     {"Dimension out of range (expected to be in range of [", "", "dims count from 0, and from the end from -1"},

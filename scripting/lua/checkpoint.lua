@@ -333,7 +333,7 @@ local function check_wanted(source, into, others)
   local function check(key)
     if source.entries[key] ~= nil then return end
     fail(("checkpoint.load: '%s' has no entry '%s'%s\n  have  %s\n" ..
-        "  fix   load before you add what was not saved, then add it")
+        "  fix   use one of these names; what was not saved must not be in the table")
       :format(source.folder, tostring(key), mh.did_you_mean(tostring(key), names), table.concat(names, ", ")))
   end
   for _, key in ipairs(others or {}) do check(key) end

@@ -170,11 +170,22 @@ local function log(self, metrics, names)
   mh.log(record)
 end
 
+--- Writes into run.json how far the run is.
+local function save_facts(self)
+  files.on_first_rank(function()
+    local data = self._current.data
+    data.epoch, data.step, data.best = self.epoch, self.step, #self._best > 0 and self._best or nil
+    run_folder.copy_sources(self._current)
+    run_folder.save(self._current)
+  end)
+end
+
 --- Saves and says so, if a signal has come.
 local function stop_by_signal(self)
   local name = signal()
   if not name then return false end
   if self._state then self:save() end
+  save_facts(self)
   self.ended_by, self._current.ended_by, self._current.signal = name, name, name
   return true
 end
@@ -278,12 +289,7 @@ function Run:epoch_done(metrics)
     save(self, "last")
     prune(self)
   end
-  files.on_first_rank(function()
-    local data = self._current.data
-    data.epoch, data.step, data.best = self.epoch, self.step, #self._best > 0 and self._best or nil
-    run_folder.copy_sources(self._current)
-    run_folder.save(self._current)
-  end)
+  save_facts(self)
   if over then self.ended_by, self._current.ended_by = "early stopping", "early stopping" end
   return stop_by_signal(self) or over
 end

@@ -121,8 +121,8 @@ local function own_option(options, name)
   if type(value) ~= "string" then return value end
 end
 
-local kFixState = "\n  fix   make the module as it was when the state was saved, or give {strict = false}, which " ..
-    "passes over other names"
+local kFixState = "\n  fix   make the module as it was when the state was saved"
+local kFixNames = kFixState .. ", or give {strict = false}, which ignores missing and extra names"
 
 --- The module's own tensors and those of `given` by name, and the result of load_state_dict; an error for what does not
 --- fit. `same_dtype`: also dtypes must be the module's.
@@ -150,6 +150,7 @@ local function check_state(self, given, options, same_dtype)
         .. mh.did_you_mean(result.unexpected_keys[1], names)
     end
   end
+  local of_names = #problems
   for name, target in own do
     local value = facts[name]
     if value ~= nil and table.concat(target.shape, ", ") ~= table.concat(value.shape, ", ") then
@@ -164,7 +165,8 @@ local function check_state(self, given, options, same_dtype)
     end
   end
   if #problems > 0 then
-    fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  ") .. kFixState)
+    fail(self:class_name() .. ": load_state_dict: " .. table.concat(problems, "\n  also  ")
+      .. (of_names == #problems and kFixNames or kFixState))
   end
   return own, tensors, result
 end

@@ -174,7 +174,7 @@ TEST(ShardTensor, MoreDimsThanAMessageHoldsAreRefusedOnEveryRank) {
     const bool first = mesh->rank() == 0;
 
     EXPECT_THAT(message_of([&] { distribute_tensor(first ? deep : at::Tensor(), mesh, {shard(0)}); }),
-                HasSubstr("scatter_tensor: more than 16 dims"));
+                HasSubstr("distribute_tensor: more than 16 dims"));
     EXPECT_THAT(message_of([&] { from_local(first ? deep : flat, mesh, {shard(0)}); }),
                 HasSubstr("from_local: more than 16 dims\n  have  a block of 17 dims on rank 0"));
   });

@@ -6,6 +6,6 @@ mh.checkpoint.load(path, {net = net})
 --[==[
 checkpoint_entries.lua:5: checkpoint.load: 'SCRATCH/entries' has no entry 'net'
   have  model
-  fix   load before you add what was not saved, then add it
+  fix   use one of these names; what was not saved must not be in the table
   5 | mh.checkpoint.load(path, {net = net})
 ]==]

@@ -244,7 +244,10 @@ TEST_F(Runs, Y11_AResumedRunGivesTheMetricsOfOneThatWasNotInterrupted) {
     const std::string parent = std::string(interruption) + ranks;
     const int status = train(parent, {"--ranks", "2", "--set", interruption});
     EXPECT_EQ(status == 0, interruption[0] == 't');
-    if (interruption[0] == 't') EXPECT_EQ(run_json(folder(parent))["ended_by"], "SIGTERM");
+    if (interruption[0] == 't') {
+      EXPECT_EQ(run_json(folder(parent))["ended_by"], "SIGTERM");
+      EXPECT_EQ(run_json(folder(parent))["step"], metrics(folder(parent)).back()["step"]);
+    }
 
     const std::string off = std::string(interruption).substr(0, 7) + "=0";
     ASSERT_EQ(train(parent, {"--ranks", ranks, "--resume", "--set", off}), 0) << errors();
