@@ -20,6 +20,7 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/several_ranks.h"
 #include "moonhalo/engine/comm/threads/thread_group.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/random/random.h"
@@ -119,6 +120,7 @@ class RankThreads {
 
  private:
   enum Gate { kWait, kGo, kNever };
+  const SteadyTime began_ = std::chrono::steady_clock::now();
 
   void start(int rank) {
     threads_.emplace_back([this, rank] {
@@ -141,6 +143,7 @@ class RankThreads {
     // and ranks whose graphs differ send messages that do not match.
     if (ranks_ > 1) at::autocast::set_autocast_cache_enabled(false);
     const CommunicatorPtr communicator = make_threads_communicator(hub_, rank);
+    if (ranks_ > 1) note_several_ranks(began_);
     fn_(*communicator);
   }
 

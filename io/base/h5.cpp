@@ -133,6 +133,8 @@ constexpr unsigned kOrdered = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
 Handle ordered_list(hid_t kind, const Where& where) {
   Handle list = property_list(kind, where);
   checked(where, "keep the order of attributes", [&] { return H5Pset_attr_creation_order(list.get(), kOrdered); });
+  // The same calls give the same bytes, at any time.
+  checked(where, "leave out times", [&] { return H5Pset_obj_track_times(list.get(), false); });
   return list;
 }
 

@@ -168,7 +168,7 @@ class File {
   /// Writes a tensor of any device and layout as a dataset; missing groups of the name are created. For a ShardTensor
   /// the call is collective over its mesh: all ranks write into the one file that mesh rank 0 has open (see
   /// io/fields/write_together.h). Afterwards only that rank writes plain tensors and attributes. All ranks still make
-  /// these calls, and its errors are thrown on all.
+  /// these calls, which are collective from then on, and its errors are thrown on all.
   void write(const std::string& name, const at::Tensor& tensor, const WriteOptions& options = {});
   /// Appends rows along dim 0 of an extendable dataset. The first append creates it with `options`. Collective as
   /// write. Throws ValueError for rows of another shape and TypeError for another dtype.
@@ -184,7 +184,9 @@ class File {
   /// close().
   std::string flush();
   /// Completes the file and moves it to its name. The destructor of the last copy does so too, but can only warn of an
-  /// error. A second call does nothing. Collective over the mesh if a ShardTensor was written.
+  /// error. A second call does nothing. Collective over the mesh if a ShardTensor was written. Of a path that several
+  /// ranks opened, the file of a rank that wrote something gets the name; RuntimeError on the later ranks if they wrote
+  /// datasets of other names or shapes.
   void close();
   /// Closes an unfinished file and deletes it; an earlier file of that name remains.
   void discard() noexcept;

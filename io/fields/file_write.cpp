@@ -2,6 +2,7 @@
 // The part of domain_file.h that writes.
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/fields/domain_file.h"
 #include "moonhalo/io/fields/write_together.h"
@@ -84,6 +85,8 @@ void File::set_attr(const std::string& name, const AttributeValue& value, const 
 void File::close() {
   const auto group = state_->is_open() ? state_->group() : nullptr;
   if (!group) return state_->close();
+  const auto describe = [&] { return "file \"" + path() + "\""; };
+  const CallScope scope(fingerprint_of("close"), "close", describe);
   try {  // the owner gives the file its name when the others have put on disk what they wrote
     fail_together(*group, [&] {
       if (state_->follows()) state_->flush({"close", path()});
@@ -92,6 +95,7 @@ void File::close() {
     state_->fail(error.what_without_backtrace());
   }
   fail_together(*group, [&] { state_->close(); });
+  state_->note_finished();
 }
 
 void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) const {

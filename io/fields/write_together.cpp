@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -364,6 +365,8 @@ void by_owner(const FileState& file, const std::function<void()>& work) {
 
 void write_together(FileState& file, const std::string& name, const at::Tensor& tensor, const WriteOptions& options,
                     bool grows, const h5::Where& where) {
+  const auto describe = [&] { return where.object; };
+  const CallScope scope(fingerprint_of(where.object), grows ? "append" : "write", describe);
   at::Tensor given = tensor, block;
   const auto prepare = [&] {
     file.check_writable(where);
@@ -383,6 +386,8 @@ void write_together(FileState& file, const std::string& name, const at::Tensor& 
 }
 
 void change_together(FileState& file, const h5::Where& where, const std::function<void()>& work) {
+  const auto describe = [&] { return where.object; };
+  const CallScope scope(fingerprint_of(where.object), "write", describe);
   file.change(where, [&] { by_owner(file, work); });
 }
 

@@ -83,6 +83,7 @@ FileState::FileState(std::string path, Mode mode, bool allow_external)
     return;
   }
   check_folder(path_);
+  start_.target = stamp_of(resolved(path_));
   if (mode_ == Mode::kAppend && fs::exists(path_)) file_ = h5::open_file(path_);
 }
 
@@ -199,8 +200,12 @@ void FileState::begin(const h5::Where& where) {
   UnfinishedFile made = make_unfinished(target, where);
   unfinished_ = made.path;
   lock_ = std::move(made.lock);
+  start_.made = stamp_of(lock_.descriptor());
+  start_.time = std::chrono::steady_clock::now();
   file_.reset();
   if (mode_ == Mode::kAppend && fs::exists(target)) {
+    start_.target = stamp_of(target);
+    start_.adds = true;
     std::error_code error;
     fs::copy_file(target, unfinished_, fs::copy_options::overwrite_existing, error);
     TORCH_CHECK(!error, where.to_string(), ": cannot copy the file to add to it\n  have  ", error.message(),
@@ -246,7 +251,7 @@ void FileState::finish() {
   try {
     refuse_failed(where);
     const bool untouched = unfinished_.empty();
-    if (follows_ || (untouched && mode_ == Mode::kAppend && file_)) {
+    if (follows_ || (untouched && mode_ == Mode::kAppend && (file_ || fs::exists(resolved(path_))))) {
       if (follows_) h5::check_written(status_, where);
       drop();
       return;
@@ -255,7 +260,7 @@ void FileState::finish() {
     file_.close(where);
     h5::check_written(status_, where);
     store_on_disk(where.to_string(), unfinished_);
-    give_name(where.to_string(), unfinished_, resolved(path_));
+    give_name_beside_others(where);
     unfinished_.clear();
     lock_.release();
     closed_ = true;
@@ -264,6 +269,20 @@ void FileState::finish() {
     throw;
   }
 }
+
+void FileState::give_name_beside_others(const h5::Where& where) {
+  const std::string target = resolved(path_);
+  const FolderLock lock(target);
+  if (!group_ && compare_with_other_ranks(target, unfinished_, start_, where) == Keeps::kOther) {
+    note_own_file(target, stamp_of(target));
+    std::remove(unfinished_.c_str());
+    return;
+  }
+  note_own_file(target, stamp_of(unfinished_));
+  give_name(where.to_string(), unfinished_, target);
+}
+
+void FileState::note_finished() const { note_own_file(resolved(path_), stamp_of(resolved(path_))); }
 
 void FileState::discard() noexcept {
   const std::unique_lock lock(mutex_);

@@ -15,6 +15,7 @@
 #include "moonhalo/io/base/unfinished_file.h"
 #include "moonhalo/io/formats/file_driver.h"
 #include "moonhalo/io/formats/link_policy.h"
+#include "moonhalo/io/formats/written_by_others.h"
 
 namespace moonhalo::io {
 
@@ -104,6 +105,8 @@ class FileState {
   /// Those ranks; null while the file is this rank's own.
   const CommunicatorPtr& group() const { return group_; }
   bool follows() const { return follows_; }
+  /// This rank may replace the file that the ranks have finished together.
+  void note_finished() const;
 
  private:
   void begin(const h5::Where& where);
@@ -114,6 +117,7 @@ class FileState {
   void refuse_dropped() const;
   void note_refusal(const c10::Error& error);
   void finish();
+  void give_name_beside_others(const h5::Where& where);
   void drop() noexcept;
 
   const std::string path_;
@@ -122,6 +126,7 @@ class FileState {
   h5::Handle links_;
   const int exceptions_;
   std::string unfinished_;  // path of the file being written; empty until begun
+  WriteStart start_;        // when it was made
   FileLock lock_;           // on it; of another rank's file only a descriptor
   std::string failure_;     // the operation that failed, in one line
   std::string refusal_;     // the first that was refused and changed nothing

@@ -110,7 +110,8 @@ void push_files(lua_State* lua) {
 /// mh.h5.open(path, mode = "r", {allow_external = false}) -> File
 ///   Opens a file: HDF5 and NetCDF-4 to read or write, NetCDF-3, Zarr and .npy to read. file.name or file["group/name"]
 ///   is a dataset, whose slices are read when read() or mh.scatter_tensor is called. A file that is written appears
-///   under its name when it is closed.
+///   under its name when it is closed. If all ranks open one path to write, all of them write the same datasets, or
+///   one rank alone writes any.
 ///   path        string      of the file, or of the folder of a Zarr store
 ///   mode        "r"|"w"|"a"   read, write a new file, or change one
 ///   allow_external   boolean   also follows links to other files
@@ -238,7 +239,8 @@ at::Tensor check_data(lua_State* lua, int index, const char* call) {
 ///   compression   integer   0 to 9, of gzip
 ///   replace     boolean     whether a dataset of that name is replaced
 ///   returns     nothing
-///   collective  over the mesh of a ShardTensor, else no
+///   collective  over the mesh of a ShardTensor; as soon as the file has such a dataset, over the same ranks for plain
+///     tensors, too
 ///   errors      ValueError: the name is there already, the file is open to read, or the disk refuses
 ///   example
 ///     local path = ("%s/write%d.h5"):format(folder, mh.rank())
@@ -316,7 +318,7 @@ int file_set_attr(lua_State* lua) {
 ///   Closes the file. One that was written gets its name now.
 ///   returns     nothing
 ///   collective  over the mesh of ShardTensors that were written, else no
-///   errors      ValueError: the disk refuses
+///   errors      ValueError: the disk refuses; RuntimeError: ranks wrote different plain datasets into one path
 ///   example
 ///     local path = ("%s/close%d.h5"):format(folder, mh.rank())
 ///     local out = mh.h5.open(path, "w")

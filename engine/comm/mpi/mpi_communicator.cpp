@@ -18,6 +18,7 @@
 #include "moonhalo/engine/comm/mpi/mpi_group.h"
 #include "moonhalo/engine/comm/mpi/mpi_requests.h"
 #include "moonhalo/engine/comm/mpi/mpi_start.h"
+#include "moonhalo/engine/comm/several_ranks.h"
 #include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
@@ -280,7 +281,9 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
   world->check_calls = on_all_ranks(check_calls, world->comm->handle, maker);
   const uint64_t id = combine_fingerprint(fingerprint_of("world"), world->exit_notifier->next_world());
   world->absence = id;
-  return std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
+  auto made = std::make_shared<MpiCommunicator>(std::make_shared<MpiGroup>(world->comm, world, id), nullptr);
+  if (made->size() > 1) note_several_ranks(library_loaded_at());
+  return made;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "moonhalo/engine/comm/diagnostics/collective_fingerprint.h"
 #include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
 #include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/several_ranks.h"
 #include "moonhalo/engine/comm/tcp/transport_call.h"
 #include "moonhalo/engine/comm/thread_support.h"
 
@@ -208,6 +209,7 @@ std::vector<CommunicatorPtr> make_transport_communicators(const TransportPtr& tr
     made.push_back(
         std::make_shared<TransportCommunicator>(TransportGroup{hub, world, members, transport->rank(), tag}, nullptr));
   }
+  if (transport->size() > 1) note_several_ranks(library_loaded_at());
   return made;
 }
 
