@@ -15,13 +15,12 @@ CASES = [
     ("examples/climate/diffusion.lua", "steps=2 batch=8 dim=8 depth=1 members=2 years=2 levels=2", True),
     ("examples/graph/train.lua", "steps=2 layers=1 width=4", False),
     ("examples/sst/train.lua", "epochs=1 batch=24 width=4", True),
-    ("examples/sst/train.lua", "epochs=1 batch=64 width=4 stop=2", True),
     ("examples/train_at_scale/train.lua", "steps=4 dim=16 depth=1", True),
     ("examples/train_at_scale/train.lua", "steps=4 dim=16 depth=1 policy=data", True),
     ("examples/train_at_scale/train.lua", "steps=4 dim=16 depth=1 policy=tp", True),
     ("examples/train_at_scale/train.lua", "steps=4 dim=16 depth=1 policy=autodist", True),
 ]
-DRAWN = [(1, 0), (5, 7), (6, 3)]
+DRAWN = [(1, 0), (4, 7), (5, 3)]
 
 
 def dry_run(program, source, case, rank):

@@ -83,6 +83,7 @@ end
 
 --- Adds a picture file of the run to the events.
 function run_log.write_picture(run, tag, path)
+  if rawget(mh, "_unwritten") then return end  -- a dry run draws no picture
   if not events then run_log.open_events(run) end
   events:picture(run.step, tag, assert(require("moonhalo.internal.run_facts").read(path)))
 end

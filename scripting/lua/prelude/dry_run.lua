@@ -28,6 +28,7 @@ end)
 
 local files, internal = rawget(mh, "files"), rawget(mh, "_files")
 files.make_folder = function() end
+rawget(mh, "_run").make_folder = function() return true end
 files.write_png = function(_, image) note(bytes_of(image)) end
 files.write_npy = function(_, tensor) note(bytes_of(tensor)) end
 internal.write = function(_, _, text) note(#text) end
