@@ -114,7 +114,7 @@ static void state_that_was_not_saved(mh_session* session, const char* folder) {
   EXPECT(mh_call(session, "learned", 0, NULL, 2, before) == MH_OK);
   EXPECT(mh_call(session, "remembers_more", 0, NULL, 0, NULL) == MH_OK);
   EXPECT_ERROR(mh_load(session, folder), MH_SCRIPT, "has no entry 'mean'");
-  EXPECT(strstr(mh_error(), "\n  fix   load before you add what was not saved") != NULL);
+  EXPECT(strstr(mh_error(), "\n  fix   use one of these names") != NULL);
   EXPECT(mh_call(session, "counts_more", 0, NULL, 0, NULL) == MH_OK);
   EXPECT_ERROR(mh_load(session, folder), MH_SCRIPT, "has no entry 'counter'");
   EXPECT(mh_call(session, "learned", 0, NULL, 2, after) == MH_OK);

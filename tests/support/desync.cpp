@@ -201,7 +201,7 @@ const std::vector<DesyncCase> kDesync = {
      [](Communicator& c) {
        distribute_tensor(at::ones({4, 4}), row_of(c), {odd(c) ? replicate() : shard(0)});
      },
-     {"scatter_tensor of mesh(", "Shard(0)", "Replicate()"}},
+     {"distribute_tensor of mesh(", "Shard(0)", "Replicate()"}},
     {"sources_of_distribute_tensor",
      [](Communicator& c) {
        distribute_tensor(at::ones({4, 4}), row_of(c), {shard(0)}, odd(c) ? 1 : 0);
