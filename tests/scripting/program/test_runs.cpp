@@ -65,6 +65,7 @@ class Runs : public ::testing::Test {
   int run_apart(const std::vector<std::string>& arguments, int kill_after = 0, rlim_t largest_file = RLIM_INFINITY) {
     const pid_t child = fork();
     if (child == 0) {
+      at::set_num_threads(1);  // makes a new pool of threads, at which two ranks at once would fail
       std::freopen((own_ / "output").c_str(), "w", stdout);
       std::freopen((own_ / "errors").c_str(), "w", stderr);
       const rlimit limit{largest_file, RLIM_INFINITY};
@@ -102,7 +103,7 @@ class Runs : public ::testing::Test {
   /// The only run of a folder.
   std::string folder(const std::string& parent) const {
     const auto found = folders(parent);
-    EXPECT_EQ(found.size(), 1) << parent;
+    EXPECT_EQ(found.size(), 1) << parent << "\n" << errors();
     return found.at(0);
   }
   std::string errors() const { return io::read_file("test", own_ / "errors"); }
