@@ -16,6 +16,12 @@ def problems_in(files, check):
         return [problem.split(": ")[0] for problem in check(root)]
 
 
+def is_output(root, path):
+    """Whether a program of examples/ wrote this file: runs keep a copy of their script."""
+    parts = path.relative_to(root).parts
+    return parts[0] == "examples" and any(part.startswith("output") for part in parts[:-1])
+
+
 def main(check, self_test, fine):
     """Checks the folder that the command line names, with its other words, and says what was found."""
     self_test()
