@@ -97,7 +97,7 @@ struct Adding {
 
 }  // namespace
 
-const char* name(Work work) {
+const char* name(WorkKind work) {
   static const char* const kNames[] = {"convolution", "product", "attention", "other"};
   return kNames[static_cast<size_t>(work)];
 }

@@ -15,9 +15,9 @@ namespace moonhalo {
 /// (tape_recorder.h), or by hand in tests. Nothing of this file is collective.
 
 /// What limits an operator: convolutions, matrix products and attention do arithmetic, all others move memory.
-enum class Work : uint8_t { kConvolution, kProduct, kAttention, kOther };
+enum class WorkKind : uint8_t { kConvolution, kProduct, kAttention, kOther };
 /// Returns "convolution" | "product" | "attention" | "other".
-const char* name(Work work);
+const char* name(WorkKind work);
 
 /// The kinds of collectives, numbered as CommStats::Kind.
 enum class Verb : uint8_t { kExchange, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier };
@@ -28,7 +28,7 @@ const char* name(Verb verb);
 struct TapeOperator {
   uint32_t name = 0;         ///< in Tape::names: "aten::mm"
   uint32_t key = 0;          ///< in Tape::names: dtypes, sizes and order of memory of its tensors, "f32[2,8]t f32[8,4]"
-  Work work = Work::kOther;  ///< what limits it
+  WorkKind work = WorkKind::kOther;  ///< what limits it
   uint8_t item = 4;          ///< bytes of an element of its first tensor
   bool known = true;         ///< false: its work is not known, macs is 0 (a kernel that does not report it)
   int64_t macs = 0;          ///< multiplications with an addition: two floating-point operations each
@@ -44,6 +44,8 @@ struct TapeVerb {
   int64_t data = 0;      ///< bytes of the whole: the tensor that is reduced or broadcast, all blocks of a gather
   int64_t sent = 0;      ///< bytes that this rank sends, as CommStats counts them
   int64_t messages = 0;  ///< that this rank sends, as CommStats counts them
+  uint8_t item = 1;      ///< bytes of an element
+  int32_t root = 0;      ///< the place in the group that broadcasts
   bool counted = true;   ///< false: a check or facts of ranks, which CommStats leaves out
 };
 
