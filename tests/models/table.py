@@ -123,6 +123,16 @@ class Model:
     family: str = field(default="", init=False)
 
 
+# Of Model, beside the arguments of its call.
+OPTIONS = ("train", "double", "ranks", "method")
+
+
+def model(label, name, inputs, cuts, **rest):
+    """A row whose model is the call of `name`. `rest` are options of Model, and arguments of the call."""
+    options = {key: rest.pop(key) for key in OPTIONS if key in rest}
+    return Model(label, make(name, **rest), inputs, cuts, **options)
+
+
 def _other_dim(dim, dims):
     """Beside this dim of a tensor of so many: another one of the field (the last two or three), or the batch."""
     if dims >= 4 and dim >= 2:

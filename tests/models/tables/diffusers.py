@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Denoisers and autoencoders of diffusion models."""
 
-from table import Field, Model, image, make
+from table import Field, image, make, model
 
 STEP = make("torch.tensor", [7])
 LATENT = image(1, 4, 16, 24)
 
 
 def diffuser(name, inputs, cuts, label=None, **rest):
-    options = {key: rest.pop(key) for key in ("train", "double", "ranks", "method") if key in rest}
-    return Model(label or name, make("diffusers." + name, **rest), inputs, cuts, **options)
+    return model(label or name, "diffusers." + name, inputs, cuts, **rest)
 
 
 LEVELS = dict(block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4)
 TEXT = image(1, 5, 12)
+HEADS = dict(num_attention_heads=2, attention_head_dim=8)
+SAME_CHANNELS = dict(in_channels=4, out_channels=4)
+IMAGES = dict(
+    in_channels=3,
+    out_channels=3,
+    latent_channels=4,
+    down_block_types=("DownEncoderBlock2D",) * 2,
+    up_block_types=("UpDecoderBlock2D",) * 2,
+    **LEVELS,
+)
+SQUARES = dict(sample_size=16, patch_size=2, in_channels=4, num_layers=2, **HEADS)
 
 MODELS = [
     diffuser(
@@ -21,26 +31,24 @@ MODELS = [
         [LATENT, STEP],
         ({0: 2}, {0: 3}),
         double=True,
-        in_channels=4,
-        out_channels=4,
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         attention_head_dim=8,
         dropout=0.1,
         **LEVELS,
+        **SAME_CHANNELS,
     ),
     diffuser(
         "UNet2DConditionModel",
         [LATENT, STEP, TEXT],
         ({0: 2}, {0: 3}),
         double=True,
-        in_channels=4,
-        out_channels=4,
         cross_attention_dim=12,
         down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
         attention_head_dim=2,
         **LEVELS,
+        **SAME_CHANNELS,
     ),
     diffuser(
         "UNet3DConditionModel",
@@ -54,29 +62,8 @@ MODELS = [
         up_block_types=("UpBlock3D", "CrossAttnUpBlock3D"),
         **LEVELS,
     ),
-    diffuser(
-        "AutoencoderKL",
-        image(1, 3, 16, 24),
-        (2, 3),
-        in_channels=3,
-        out_channels=3,
-        latent_channels=4,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        **LEVELS,
-    ),
-    diffuser(
-        "VQModel",
-        image(1, 3, 16, 24),
-        (2,),
-        in_channels=3,
-        out_channels=3,
-        latent_channels=4,
-        num_vq_embeddings=16,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        **LEVELS,
-    ),
+    diffuser("AutoencoderKL", image(1, 3, 16, 24), (2, 3), **IMAGES),
+    diffuser("VQModel", image(1, 3, 16, 24), (2,), num_vq_embeddings=16, **IMAGES),
     diffuser(
         "AutoencoderTiny",
         image(1, 3, 16, 24),
@@ -143,31 +130,21 @@ MODELS = [
         ({"hidden_states": 2},),
         double=True,
         train=False,
-        num_attention_heads=2,
-        attention_head_dim=8,
-        in_channels=4,
-        num_layers=2,
-        sample_size=16,
-        patch_size=2,
         num_embeds_ada_norm=10,
         norm_num_groups=4,
+        **SQUARES,
     ),
     diffuser(
         "PixArtTransformer2DModel",
         {"hidden_states": image(1, 4, 16, 16), "encoder_hidden_states": TEXT, "timestep": STEP},
         ({"hidden_states": 2},),
         double=True,
-        num_attention_heads=2,
-        attention_head_dim=8,
-        in_channels=4,
         out_channels=8,
-        num_layers=2,
-        sample_size=16,
-        patch_size=2,
         cross_attention_dim=16,
         caption_channels=12,
         norm_num_groups=4,
         use_additional_conditions=False,
+        **SQUARES,
     ),
     diffuser(
         "SD3Transformer2DModel",
@@ -179,17 +156,12 @@ MODELS = [
         },
         ({"hidden_states": 2}, {"hidden_states": 3}),
         double=True,
-        sample_size=16,
-        patch_size=2,
-        in_channels=4,
-        num_layers=2,
-        attention_head_dim=8,
-        num_attention_heads=2,
         joint_attention_dim=12,
         caption_projection_dim=16,
         pooled_projection_dim=6,
         out_channels=4,
         pos_embed_max_size=8,
+        **SQUARES,
     ),
     diffuser(
         "LTXVideoTransformer3DModel",
@@ -204,13 +176,11 @@ MODELS = [
         },
         ({"hidden_states": 1},),
         double=True,
-        in_channels=4,
-        out_channels=4,
-        num_attention_heads=2,
-        attention_head_dim=8,
         cross_attention_dim=16,
         num_layers=2,
         caption_channels=12,
+        **HEADS,
+        **SAME_CHANNELS,
     ),
     diffuser(
         "FluxTransformer2DModel",
@@ -228,11 +198,10 @@ MODELS = [
         in_channels=4,
         num_layers=1,
         num_single_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=2,
         joint_attention_dim=12,
         pooled_projection_dim=6,
         axes_dims_rope=(2, 2, 4),
+        **HEADS,
     ),
     diffuser(
         "WanTransformer3DModel",
@@ -242,22 +211,17 @@ MODELS = [
         patch_size=(1, 2, 2),
         num_attention_heads=2,
         attention_head_dim=12,
-        in_channels=4,
-        out_channels=4,
         text_dim=12,
         freq_dim=8,
         ffn_dim=32,
         num_layers=2,
+        **SAME_CHANNELS,
     ),
     diffuser(
         "SanaTransformer2DModel",
         {"hidden_states": image(1, 4, 8, 12), "encoder_hidden_states": TEXT, "timestep": Field((1,), positive=True)},
         ({"hidden_states": 2},),
         double=True,
-        in_channels=4,
-        out_channels=4,
-        num_attention_heads=2,
-        attention_head_dim=8,
         num_layers=2,
         num_cross_attention_heads=2,
         cross_attention_head_dim=8,
@@ -265,6 +229,8 @@ MODELS = [
         caption_channels=12,
         sample_size=8,
         patch_size=1,
+        **HEADS,
+        **SAME_CHANNELS,
     ),
     diffuser(
         "ControlNetModel",
@@ -288,11 +254,10 @@ MODELS = [
         },
         ({"hidden_states": 0, "proj_embedding": 0, "encoder_hidden_states": 0},),
         double=True,
-        num_attention_heads=2,
-        attention_head_dim=8,
         num_layers=2,
         embedding_dim=16,
         num_embeddings=5,
         additional_embeddings=4,
+        **HEADS,
     ),
 ]

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks for medical images, in two and three dimensions."""
 
-from table import Model, image, make
+from table import image, make, model
 
 FLAT, DEEP = image(1, 1, 48, 32), image(1, 1, 16, 32, 32)
 
 
 def monai(name, inputs, cuts=(2, 3), label=None, **rest):
-    options = {key: rest.pop(key) for key in ("train", "double", "ranks") if key in rest}
-    return Model(label or name, make("monai.networks.nets." + name, **rest), inputs, cuts, **options)
+    return model(label or name, "monai.networks.nets." + name, inputs, cuts, **rest)
 
 
 LEVELS = dict(channels=(4, 8, 16), strides=(2, 2), num_res_units=2, in_channels=1, out_channels=2)

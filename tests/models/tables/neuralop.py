@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Neural operators, most by FFT."""
 
-from table import Field, Model, image, make
+from table import Field, Model, image, make, model
 
 
 def neuralop(name, inputs, cuts=(2, 3), label=None, **rest):
-    options = {key: rest.pop(key) for key in ("train", "ranks") if key in rest}
-    return Model(label or name, make("neuralop.models." + name, **rest), inputs, cuts, double=True, **options)
+    return model(label or name, "neuralop.models." + name, inputs, cuts, double=True, **rest)
 
 
 ONE = dict(in_channels=2, out_channels=1, hidden_channels=8, n_layers=2)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-from table import Field, Model, image, make
+from table import Field, image, model
 
 
 def nemo(path, inputs, cuts=(2, 3), label=None, **rest):
-    options = {key: rest.pop(key) for key in ("train", "double", "ranks") if key in rest}
-    return Model(label or path.split(".")[-1], make("physicsnemo.models." + path, **rest), inputs, cuts, **options)
+    return model(label or path.split(".")[-1], "physicsnemo.models." + path, inputs, cuts, **rest)
 
 
 SONG = dict(
@@ -16,59 +15,32 @@ SONG = dict(
     num_blocks=1,
     attn_resolutions=[12],
 )
+FNO = dict(in_channels=2, out_channels=1, decoder_layer_size=8, latent_channels=8, num_fno_layers=2)
+AFNO = dict(
+    inp_shape=[24, 32],
+    in_channels=2,
+    out_channels=2,
+    patch_size=[4, 4],
+    embed_dim=16,
+    depth=2,
+    num_blocks=2,
+    double=True,
+)
+RNN = dict(input_channels=2, dimension=2, nr_latent_channels=8, nr_residual_blocks=1, nr_downsamples=2, nr_tsteps=2)
+WEATHER = dict(img_size=(32, 48), embed_dim=12, num_heads=(2, 4, 4, 2), window_size=(2, 4, 6), ranks=(2,))
+TOKENS = dict(functional_dim=2, embedding_dim=3, out_dim=2, n_layers=2, n_hidden=16, n_head=2)
+SLICES = dict(slice_num=4, use_te=False, **TOKENS)
 NOISE = {0: image(2, 3, 16, 24), 1: Field((2,), positive=True), 2: None}
 
 MODELS = [
-    nemo(
-        "fno.FNO",
-        image(1, 2, 18, 23),
-        in_channels=2,
-        out_channels=1,
-        decoder_layer_size=8,
-        latent_channels=8,
-        num_fno_layers=2,
-        num_fno_modes=4,
-        padding=3,
-    ),
-    nemo(
-        "fno.FNO",
-        image(1, 2, 9, 11, 10),
-        (2, 4),
-        label="FNO_3d",
-        dimension=3,
-        in_channels=2,
-        out_channels=1,
-        decoder_layer_size=8,
-        latent_channels=8,
-        num_fno_layers=2,
-        num_fno_modes=3,
-        padding=2,
-    ),
-    nemo(
-        "afno.AFNO",
-        image(1, 2, 24, 32),
-        double=True,
-        inp_shape=[24, 32],
-        in_channels=2,
-        out_channels=2,
-        patch_size=[4, 4],
-        embed_dim=16,
-        depth=2,
-        num_blocks=2,
-        drop_rate=0.1,
-    ),
+    nemo("fno.FNO", image(1, 2, 18, 23), **FNO, num_fno_modes=4, padding=3),
+    nemo("fno.FNO", image(1, 2, 9, 11, 10), (2, 4), label="FNO_3d", dimension=3, **FNO, num_fno_modes=3, padding=2),
+    nemo("afno.AFNO", image(1, 2, 24, 32), **AFNO, drop_rate=0.1),
     nemo(
         "afno.ModAFNO",
         {0: image(1, 2, 24, 32), 1: Field((1, 1), positive=True)},
         ({0: 2}, {0: 3}),
-        double=True,
-        inp_shape=[24, 32],
-        in_channels=2,
-        out_channels=2,
-        patch_size=[4, 4],
-        embed_dim=16,
-        depth=2,
-        num_blocks=2,
+        **AFNO,
         embed_model={"dim": 64, "depth": 1, "method": "sinusoidal"},
     ),
     nemo(
@@ -125,48 +97,10 @@ MODELS = [
         skip_connections=True,
         weight_norm=True,
     ),
-    nemo(
-        "pangu.Pangu",
-        image(1, 72, 32, 48),
-        ranks=(2,),
-        img_size=(32, 48),
-        patch_size=(2, 4, 4),
-        embed_dim=12,
-        num_heads=(2, 4, 4, 2),
-        window_size=(2, 4, 6),
-    ),
-    nemo(
-        "fengwu.Fengwu",
-        image(1, 14, 32, 48),
-        ranks=(2,),
-        img_size=(32, 48),
-        pressure_level=2,
-        embed_dim=12,
-        num_heads=(2, 4, 4, 2),
-        window_size=(2, 4, 6),
-    ),
-    nemo(
-        "rnn.rnn_one2many.One2ManyRNN",
-        image(1, 2, 1, 16, 20),
-        (3, 4),
-        input_channels=2,
-        dimension=2,
-        nr_latent_channels=8,
-        nr_residual_blocks=1,
-        nr_downsamples=2,
-        nr_tsteps=2,
-    ),
-    nemo(
-        "rnn.rnn_seq2seq.Seq2SeqRNN",
-        image(1, 2, 2, 16, 20),
-        (3,),
-        input_channels=2,
-        dimension=2,
-        nr_latent_channels=8,
-        nr_residual_blocks=1,
-        nr_downsamples=2,
-        nr_tsteps=2,
-    ),
+    nemo("pangu.Pangu", image(1, 72, 32, 48), patch_size=(2, 4, 4), **WEATHER),
+    nemo("fengwu.Fengwu", image(1, 14, 32, 48), pressure_level=2, **WEATHER),
+    nemo("rnn.rnn_one2many.One2ManyRNN", image(1, 2, 1, 16, 20), (3, 4), **RNN),
+    nemo("rnn.rnn_seq2seq.Seq2SeqRNN", image(1, 2, 2, 16, 20), (3,), **RNN),
     nemo("diffusion_unets.SongUNet", NOISE, ({0: 2}, {0: 3}), dropout=0.1, **SONG),
     nemo(
         "diffusion_unets.SongUNet",
@@ -231,39 +165,15 @@ MODELS = [
         "transolver.Transolver",
         {"fx": image(1, 37, 2), "embedding": image(1, 37, 3)},
         ({"fx": 1, "embedding": 1},),
-        functional_dim=2,
-        embedding_dim=3,
-        out_dim=2,
-        n_layers=2,
-        n_hidden=16,
-        n_head=2,
-        slice_num=4,
-        use_te=False,
+        **SLICES,
     ),
     nemo(
         "transolver.Transolver",
         {"fx": image(1, 12, 14, 2), "embedding": image(1, 12, 14, 3)},
         ({"fx": 1, "embedding": 1},),
         label="Transolver_2d",
-        functional_dim=2,
-        embedding_dim=3,
-        out_dim=2,
-        n_layers=2,
-        n_hidden=16,
-        n_head=2,
-        slice_num=4,
-        use_te=False,
+        **SLICES,
         structured_shape=(12, 14),
     ),
-    nemo(
-        "flare.FLARE",
-        {"fx": image(1, 37, 2), "embedding": image(1, 37, 3)},
-        ({"fx": 1, "embedding": 1},),
-        functional_dim=2,
-        embedding_dim=3,
-        out_dim=2,
-        n_layers=2,
-        n_hidden=16,
-        n_head=2,
-    ),
+    nemo("flare.FLARE", {"fx": image(1, 37, 2), "embedding": image(1, 37, 3)}, ({"fx": 1, "embedding": 1},), **TOKENS),
 ]

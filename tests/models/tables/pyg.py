@@ -7,6 +7,9 @@ NODES, EDGES = 29, 110
 X, EDGE_INDEX = image(NODES, 6), Integers((2, EDGES), NODES)
 CUTS = ({0: 0}, {1: 1}, {0: 0, 1: 1})
 POINTS = Field((NODES, 3))
+OF_EDGES = image(EDGES, 3)
+WITH_EDGES = dict(inputs=(X, EDGE_INDEX, OF_EDGES), cuts=({0: 0}, {0: 0, 1: 1, 2: 0}))
+WITH_POINTS = dict(inputs=(X, POINTS, EDGE_INDEX), cuts=({0: 0, 1: 0}, {2: 1}))
 
 
 def net(name, **rest):
@@ -57,26 +60,13 @@ MODELS = [
         6,
         5,
         make("torch_geometric.nn.MLP", [3, 8, 30], norm=None),
-        inputs=(X, EDGE_INDEX, image(EDGES, 3)),
+        inputs=(X, EDGE_INDEX, OF_EDGES),
         cuts=({0: 0}, {0: 0, 1: 1, 2: 0}, {2: 0}),
     ),
-    conv("GINEConv", MLP, edge_dim=3, inputs=(X, EDGE_INDEX, image(EDGES, 3)), cuts=({0: 0}, {0: 0, 1: 1, 2: 0})),
-    conv(
-        "GMMConv",
-        6,
-        5,
-        dim=3,
-        kernel_size=2,
-        inputs=(X, EDGE_INDEX, image(EDGES, 3)),
-        cuts=({0: 0}, {0: 0, 1: 1, 2: 0}),
-    ),
-    conv("PointTransformerConv", 6, 5, inputs=(X, POINTS, EDGE_INDEX), cuts=({0: 0, 1: 0}, {2: 1})),
-    conv(
-        "PointNetConv",
-        make("torch_geometric.nn.MLP", [9, 8, 5], norm=None),
-        inputs=(X, POINTS, EDGE_INDEX),
-        cuts=({0: 0, 1: 0}, {2: 1}),
-    ),
+    conv("GINEConv", MLP, edge_dim=3, **WITH_EDGES),
+    conv("GMMConv", 6, 5, dim=3, kernel_size=2, **WITH_EDGES),
+    conv("PointTransformerConv", 6, 5, **WITH_POINTS),
+    conv("PointNetConv", make("torch_geometric.nn.MLP", [9, 8, 5], norm=None), **WITH_POINTS),
     conv(
         "DeepGCNLayer",
         make("torch_geometric.nn.GENConv", 6, 6, aggr="softmax"),

@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """More layers of graph nets, and norms, with nodes, edges or both cut."""
 
-from table import Integers, Model, image, make
-
-NODES, EDGES = 29, 110
-X, EDGE_INDEX = (image(NODES, 6), Integers((2, EDGES), NODES))
-CUTS = ({0: 0}, {1: 1}, {0: 0, 1: 1})
-
-
-def conv(name, *words, inputs=(X, EDGE_INDEX), cuts=CUTS, **rest):
-    return Model(name, make("torch_geometric.nn." + name, *words, **rest), list(inputs), cuts)
-
+from table import Model, image, make
+from tables.pyg import EDGE_INDEX, NODES, WITH_EDGES, X, conv
 
 MODELS = [
     conv("TAGConv", 6, 5),
@@ -26,16 +18,8 @@ MODELS = [
     conv("EGConv", 6, 8, num_heads=2),
     conv("GeneralConv", 6, 5),
     conv("LGConv"),
-    conv(
-        "PDNConv",
-        6,
-        5,
-        edge_dim=3,
-        hidden_channels=4,
-        inputs=(X, EDGE_INDEX, image(EDGES, 3)),
-        cuts=({0: 0}, {0: 0, 1: 1, 2: 0}),
-    ),
-    conv("CGConv", 6, dim=3, inputs=(X, EDGE_INDEX, image(EDGES, 3)), cuts=({0: 0}, {0: 0, 1: 1, 2: 0})),
+    conv("PDNConv", 6, 5, edge_dim=3, hidden_channels=4, **WITH_EDGES),
+    conv("CGConv", 6, dim=3, **WITH_EDGES),
     conv("DNAConv", 8, inputs=(image(NODES, 3, 8), EDGE_INDEX)),
     conv("GCN2Conv", 6, alpha=0.1, inputs=(X, X, EDGE_INDEX), cuts=({0: 0, 1: 0}, {2: 1})),
     conv("AntiSymmetricConv", 6),

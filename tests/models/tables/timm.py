@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from table import Model, image, make
+from table import OPTIONS, Model, image, make, model
 
 IMAGE = image(2, 3, 64, 72)
 SQUARE = image(2, 3, 64, 64)
@@ -8,14 +8,14 @@ VIT = dict(img_size=64, embed_dim=24, depth=2, num_heads=2)
 
 
 def timm(name, inputs=IMAGE, cuts=(2, 3), label=None, **rest):
-    options = {key: rest.pop(key) for key in ("train", "double", "ranks") if key in rest}
+    options = {key: rest.pop(key) for key in OPTIONS if key in rest}
     return Model(
         label or name, make("timm.create_model", name, pretrained=False, num_classes=5, **rest), inputs, cuts, **options
     )
 
 
-def direct(name, path, inputs=SQUARE, cuts=(2, 3), ranks=(2, 3), **rest):
-    return Model(name, make("timm.models." + path, num_classes=5, **rest), inputs, cuts, ranks=ranks)
+def direct(name, path, inputs=SQUARE, cuts=(2, 3), **rest):
+    return model(name, "timm.models." + path, inputs, cuts, num_classes=5, **rest)
 
 
 def same(path):

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-from table import Model, image, make
+from table import Model, image, make, model
 
 SMALL = image(2, 3, 65, 70)
 
 
 def classifier(name, inputs=SMALL, cuts=(2, 3), **rest):
-    options = {key: rest.pop(key) for key in ("train", "double") if key in rest}
-    return Model(name, make("torchvision.models." + name, num_classes=5, **rest), inputs, cuts, **options)
+    return model(name, "torchvision.models." + name, inputs, cuts, num_classes=5, **rest)
 
 
 def segmenter(name, **rest):

@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """More models made of a configuration: language, pairs of texts, images, sounds, series."""
 
-from table import Field, Model, image, make, tokens
-
-CORE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
-CAUSAL = dict(
-    vocab_size=50, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False
+from table import Model, image, make, tokens
+from transformers_configs import (
+    CAUSAL,
+    CORE,
+    FORECAST,
+    PAIRS,
+    PATCHES,
+    PYRAMID,
+    SERIES,
+    SOUND,
+    SQUARE,
+    T5,
+    TEXT,
+    TWO_TEXT_CUTS,
+    TWO_TEXTS,
+    VISION,
+    WORD_CUTS,
 )
-TEXT = dict(vocab_size=50, max_position_embeddings=64, pad_token_id=0)
+
 WORDS = {"input_ids": tokens(3, 24)}
-WORD_CUTS = ({"input_ids": 1}, {"input_ids": 0})
-SQUARE = image(2, 3, 32, 32)
-VISION = dict(image_size=32, patch_size=8, **CORE)
+LARGE, LARGEST = image(1, 3, 64, 64), image(2, 3, 64, 64)
+FOUR_LEVELS = dict(hidden_sizes=[8, 16, 16, 16], depths=[1, 1, 1, 1])
 
 
 def hf(name, inputs=WORDS, cuts=WORD_CUTS, head="Model", **rest):
@@ -28,45 +39,8 @@ def text(name, **rest):
     return hf(name, **{**TEXT, **CORE, **rest})
 
 
-PAIRS = dict(
-    vocab_size=50,
-    d_model=16,
-    encoder_layers=1,
-    decoder_layers=1,
-    encoder_attention_heads=2,
-    decoder_attention_heads=2,
-    encoder_ffn_dim=32,
-    decoder_ffn_dim=32,
-    max_position_embeddings=64,
-    use_cache=False,
-    pad_token_id=0,
-    bos_token_id=1,
-    eos_token_id=2,
-    decoder_start_token_id=1,
-)
-
-
 def pairs(name, **rest):
-    return hf(
-        name,
-        {"input_ids": tokens(2, 17), "decoder_input_ids": tokens(2, 11)},
-        ({"input_ids": 1}, {"decoder_input_ids": 1}),
-        **{**PAIRS, **rest},
-    )
-
-
-SOUND = dict(
-    vocab_size=20,
-    conv_dim=[8, 8],
-    conv_stride=[5, 2],
-    conv_kernel=[10, 3],
-    num_feat_extract_layers=2,
-    num_conv_pos_embeddings=4,
-    num_conv_pos_embedding_groups=2,
-    mask_time_prob=0.0,
-    layerdrop=0.0,
-    **CORE,
-)
+    return hf(name, TWO_TEXTS, TWO_TEXT_CUTS, **{**PAIRS, **rest})
 
 
 def audio(name, **rest):
@@ -79,27 +53,6 @@ def audio(name, **rest):
     )
 
 
-SERIES = {
-    "past_values": Field((2, 27), positive=True),
-    "past_time_features": image(2, 27, 1),
-    "past_observed_mask": make("torch.ones", 2, 27),
-    "future_values": Field((2, 8), positive=True),
-    "future_time_features": image(2, 8, 1),
-}
-FORECAST = dict(
-    prediction_length=8,
-    context_length=20,
-    lags_sequence=[1, 3, 7],
-    num_time_features=1,
-    d_model=16,
-    encoder_layers=1,
-    decoder_layers=1,
-    encoder_attention_heads=2,
-    decoder_attention_heads=2,
-    encoder_ffn_dim=32,
-    decoder_ffn_dim=32,
-    use_cache=False,
-)
 # topk(sorted=False), by which Informer chooses queries, has no order, so dropout would have other rows.
 NO_DROPOUT = dict(
     dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0
@@ -156,70 +109,23 @@ MODELS = [
     pairs("M2M100"),
     pairs("Blenderbot"),
     pairs("LED", attention_window=8, max_encoder_position_embeddings=64, max_decoder_position_embeddings=64),
-    hf(
-        "MT5",
-        {"input_ids": tokens(2, 17), "decoder_input_ids": tokens(2, 11)},
-        ({"input_ids": 1}, {"decoder_input_ids": 1}),
-        vocab_size=50,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=2,
-        use_cache=False,
-    ),
-    hf(
-        "LongT5",
-        {"input_ids": tokens(2, 17), "decoder_input_ids": tokens(2, 11)},
-        ({"input_ids": 1},),
-        vocab_size=50,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=2,
-        use_cache=False,
-        local_radius=4,
-    ),
-    hf("EfficientNet", image(2, 3, 64, 64), (2,), width_coefficient=0.25, depth_coefficient=0.2, hidden_dim=320),
-    hf("MobileNetV1", image(2, 3, 64, 64), (2,), depth_multiplier=0.25),
-    hf("MobileNetV2", image(2, 3, 64, 64), (2,), depth_multiplier=0.25),
-    hf("RegNet", image(2, 3, 64, 64), (2,), embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4),
-    hf(
-        "Bit",
-        image(2, 3, 64, 64),
-        (2,),
-        embedding_size=8,
-        hidden_sizes=[8, 16, 16, 16],
-        depths=[1, 1, 1, 1],
-        num_groups=4,
-    ),
-    hf(
-        "GLPN",
-        image(1, 3, 64, 64),
-        (2,),
-        hidden_sizes=[8, 16, 16, 16],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 2, 2],
-        decoder_hidden_size=8,
-    ),
+    hf("MT5", TWO_TEXTS, TWO_TEXT_CUTS, **T5),
+    hf("LongT5", TWO_TEXTS, ({"input_ids": 1},), local_radius=4, **T5),
+    hf("EfficientNet", LARGEST, (2,), width_coefficient=0.25, depth_coefficient=0.2, hidden_dim=320),
+    hf("MobileNetV1", LARGEST, (2,), depth_multiplier=0.25),
+    hf("MobileNetV2", LARGEST, (2,), depth_multiplier=0.25),
+    hf("RegNet", LARGEST, (2,), embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4),
+    hf("Bit", LARGEST, (2,), embedding_size=8, num_groups=4, **FOUR_LEVELS),
+    hf("GLPN", LARGE, (2,), num_attention_heads=[1, 2, 2, 2], decoder_hidden_size=8, **FOUR_LEVELS),
     hf("Yolos", SQUARE, (2,), num_detection_tokens=4, **{**VISION, "image_size": [32, 32]}),
     hf("VitDet", SQUARE, (2,), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8),
     hf("ViTMSN", SQUARE, (2,), **VISION),
-    hf("Dinov2WithRegisters", SQUARE, (2,), **{**VISION}),
+    hf("Dinov2WithRegisters", SQUARE, (2,), **VISION),
     hf("IJepa", SQUARE, (2,), **VISION),
-    hf(
-        "PvtV2",
-        image(1, 3, 64, 64),
-        (2,),
-        image_size=64,
-        hidden_sizes=[8, 16, 24, 32],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 3, 4],
-    ),
-    hf("SwiftFormer", image(1, 3, 64, 64), (2,), image_size=64, embed_dims=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
-    hf("TextNet", image(1, 3, 64, 64), (2,)),
-    hf("MobileViTV2", image(1, 3, 64, 64), (2,), image_size=64, width_multiplier=0.5),
+    hf("PvtV2", LARGE, (2,), **PYRAMID),
+    hf("SwiftFormer", LARGE, (2,), image_size=64, embed_dims=[8, 16, 24, 32], depths=[1, 1, 1, 1]),
+    hf("TextNet", LARGE, (2,)),
+    hf("MobileViTV2", LARGE, (2,), image_size=64, width_multiplier=0.5),
     hf("BlipVision", SQUARE, (2,), **VISION),
     hf("AltCLIPVision", SQUARE, (2,), **VISION),
     hf("ChineseCLIPVision", SQUARE, (2,), **VISION),
@@ -232,12 +138,8 @@ MODELS = [
         "PatchTSMixer",
         {"past_values": image(2, 40, 3)},
         ({"past_values": 0}, {"past_values": 2}),
-        context_length=40,
-        patch_length=8,
-        patch_stride=8,
-        d_model=16,
-        num_input_channels=3,
         num_layers=2,
+        **PATCHES,
     ),
     hf("Informer", SERIES, ({"past_values": 1},), **FORECAST, **NO_DROPOUT),
     hf("Autoformer", SERIES, ({"past_values": 1},), moving_average=5, **FORECAST),
