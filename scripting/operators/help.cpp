@@ -13,6 +13,7 @@
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/reference.h"
+#include "moonhalo/scripting/operators/describe_operator.h"
 #include "moonhalo/scripting/operators/operators.h"
 
 namespace moonhalo::scripting {
@@ -99,14 +100,12 @@ std::string members_of(const std::string& owner) {
 }
 
 std::string operator_help(const std::string& name) {
-  const OperatorSet* set = find_operator(name);
-  if (!set) return "";
-  std::ostringstream text;
-  for (const c10::OperatorHandle& op : set->overloads) text << op.schema() << "\n";
-  text << "  An operator of LibTorch: mh." << name << "(...), or x:" << name
-       << "(...) with the tensor x as its first argument.\n"
-       << "  `moonhalo ops " << name << "` says how it runs on blocks.\n";
-  return text.str();
+  const std::string text = describe_operator(name);
+  if (text.empty()) return "";
+  return text + "  An operator of LibTorch: mh." + name + "(...), or x:" + name +
+         "(...) with the tensor x as its first argument.\n"
+         "  What it computes: https://docs.pytorch.org/docs/stable/search.html?q=" +
+         name + "\n";
 }
 
 std::vector<std::string> known_names() {

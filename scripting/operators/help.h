@@ -8,8 +8,8 @@
 namespace moonhalo::scripting {
 
 /// Returns the entries of a name: "mh.nn.Conv2d", "nn.Conv2d", "Conv2d", "x:redistribute", "Tensor:redistribute"; of a
-/// class or a table ("Tensor", "mh.optim") a list of what it has; of an operator of LibTorch its schemas. Throws
-/// ValueError, with the nearest name, if there is nothing.
+/// class or a table ("Tensor", "mh.optim") a list of what it has; of an operator of LibTorch what `moonhalo ops` says.
+/// Throws ValueError, with the nearest name, if there is nothing.
 std::string help_on(const std::string& name);
 /// Returns the names whose entries have all words, with their first sentence, the best first; "" if there is none.
 std::string help_search(const std::string& words);

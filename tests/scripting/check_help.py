@@ -34,7 +34,9 @@ def check_names():
         has(run(["help", word]), "x:redistribute(placements", "  collective  over x.mesh")
     assert "Conv2d" not in run(["help", "mh.nn.Linear"])
     has(run(["help", "DeviceMesh"]), "DeviceMesh:coordinate  ", "The number of ranks of the mesh")
-    has(run(["help", "relu"]), "aten::relu(Tensor self) -> Tensor", "moonhalo ops relu")
+    for name in ("relu", "cumsum", "conv2d", "bernoulli_"):  # the same as `ops` and the site
+        assert run(["help", name]).startswith(run(["ops", name])), name
+    has(run(["help", "relu"]), "aten::relu(Tensor self) -> Tensor", "    shards: ", "mh.relu(...), or x:relu(...)")
     has(run(["help"]), "help --search WORDS", "mh.nn (", "Tensor (")
     has(
         run(["help", "mh_open"]),
