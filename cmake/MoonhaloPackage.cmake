@@ -22,12 +22,11 @@ foreach(target moonhalo moonhalo_cli)
     set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
   endif()
 endforeach()
-# Headers: these with all that they include, nothing else.
+# Headers: those of cmake/public_headers.txt with all that they include, nothing else.
 include(cmake/header_closure.cmake)
+read_public_headers(named_headers public_header_rows "${PROJECT_SOURCE_DIR}")
 set(include "${PROJECT_BINARY_DIR}/include")
-header_closure(public_headers "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h
-               moonhalo/moonhalo_mpi.h moonhalo/session.h moonhalo/exported.h moonhalo/jit.h
-               moonhalo/io/pytorch/pt_file.h moonhalo/io/pytorch/pt_write.h moonhalo/testing.h moonhalo/version.h)
+header_closure(public_headers "${include}" ${named_headers})
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${include}/${header}")
   get_filename_component(folder "${header}" DIRECTORY)

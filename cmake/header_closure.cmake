@@ -17,3 +17,17 @@ function(header_closure variable folder)
   endwhile()
   set(${variable} "${found}" PARENT_SCOPE)
 endfunction()
+
+# read_public_headers(NAMES ROWS SOURCE_FOLDER): what users include, and "NAME SOURCE" of those that have a source
+# (cmake/public_headers.txt).
+function(read_public_headers names rows source)
+  file(STRINGS "${source}/cmake/public_headers.txt" lines REGEX "^moonhalo/")
+  set(found "")
+  foreach(line IN LISTS lines)
+    string(REGEX MATCH "^[^ ]+" name "${line}")
+    list(APPEND found "${name}")
+  endforeach()
+  list(FILTER lines INCLUDE REGEX " ")
+  set(${names} "${found}" PARENT_SCOPE)
+  set(${rows} "${lines}" PARENT_SCOPE)
+endfunction()

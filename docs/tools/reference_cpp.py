@@ -3,14 +3,7 @@
 
 import re
 
-ROOTS = (
-    "engine/moonhalo.h",
-    "engine/imported/exported_module.h",
-    "engine/imported/script_module.h",
-    "engine/testing/gtest.h",
-    "engine/comm/mpi/mpi_communicator.h",
-    "scripting/embed/session.h",
-)
+LIST = "cmake/public_headers.txt"
 INCLUDE = re.compile(r'#include "moonhalo/([^"]*)"')
 SCOPE = re.compile(
     r"(?:template\s*<.*?>\s*)?(?:(?P<enum>enum(?: class)?)|class|struct)\s+(?P<name>\w+)(?: final)?"
@@ -28,10 +21,18 @@ SHAPES = re.compile(
 )
 
 
+def included_by_users(root):
+    """[(name that users include, source)] of the C++ headers that are installed."""
+    rows = [
+        line.split() for line in (root / LIST).read_text(encoding="utf-8").splitlines() if line[:1] not in ("#", "")
+    ]
+    return [(row[0], row[1]) for row in rows if len(row) == 2]
+
+
 def public_headers(root):
     """The headers that users include, and all of this project that they include; by path in the tree."""
     found = []
-    waiting = [name for name in ROOTS if (root / name).exists()]
+    waiting = [source for _, source in included_by_users(root)]
     while waiting:
         name = waiting.pop(0)
         if name in found or not (root / name).exists():

@@ -14,7 +14,7 @@ struct ReadInto {
 };
 
 /// Fills `parts` with the bytes of a file from `offset` on, which are there one behind the other. Returns how many
-/// there were: fewer where the file ends. -1 where the system refuses, which says why by errno.
+/// there were: fewer where the file ends. -1 where the system refuses, which says why by errno. Not collective.
 int64_t read_into(int descriptor, c10::ArrayRef<ReadInto> parts, uint64_t offset);
 
 }  // namespace moonhalo::io

@@ -10,6 +10,7 @@
 
 namespace moonhalo::io {
 
+/// The kind of a value of a pickle, which says what its node has.
 enum class PickleKind : uint8_t {
   kNone,
   kBool,
@@ -29,9 +30,10 @@ enum class PickleKind : uint8_t {
              ///< storage's)
 };
 
-/// A value of a pickle: itself, or the number of its node.
+/// A value of a pickle: by its `kind`, `integer` or `number` is the value itself, or `node` the number of its node.
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
+  /// The one that `kind` names.
   union {
     int64_t integer = 0;  ///< also of kBool
     double number;
@@ -39,6 +41,7 @@ struct PickleValue {
   };
 };
 
+/// A value that has parts: its `kind` says whether these are `items` or `text`.
 struct PickleNode {
   std::vector<PickleValue> items = {};
   std::string_view text = {};
@@ -51,7 +54,7 @@ struct PickleNode {
 enum PickleObject : uint8_t { kCall, kArgs, kState, kListItems, kDictItems, kObjectItems };
 
 /// A pickle as data. The program in it is read by a closed list of rules and never carried out: a class or function
-/// that is not known stays a name with its arguments. References within it may form cycles.
+/// that is not known stays a name with its arguments. References within it may form cycles. Not collective.
 class Pickle {
  public:
   /// Reads protocols 2 to 5. `what` begins the messages: "load: file \"x.pt\"". ValueError, with the byte and the
@@ -61,9 +64,11 @@ class Pickle {
   Pickle(const Pickle&) = delete;
   Pickle& operator=(const Pickle&) = delete;
 
+  /// The value that the pickle stands for.
   const PickleValue& top() const { return top_; }
   /// The protocol that its head names; 2 where it has no head.
   int protocol() const { return protocol_; }
+  /// The node of a value that has one, and how many nodes there are.
   const PickleNode& node(const PickleValue& value) const { return nodes_[static_cast<size_t>(value.node)]; }
   int64_t count_nodes() const { return static_cast<int64_t>(nodes_.size()); }
   /// The bytes behind its last instruction.
@@ -73,6 +78,7 @@ class Pickle {
   std::string_view text(const PickleValue& value) const;
   /// The value of a string key of a dict, the last one; null where there is none.
   const PickleValue* find(const PickleValue& dict, std::string_view key) const;
+  /// True of lists, tuples, sets, dicts, objects, storages and tensors.
   bool has_items(const PickleValue& value) const;
 
  private:
@@ -85,7 +91,7 @@ class Pickle {
   int64_t end_ = 0;
 };
 
-/// "argparse.Namespace" of an object or a global; "" for other values.
+/// "argparse.Namespace" of an object or a global; "" for other values. Not collective.
 std::string pickle_class(const Pickle& pickle, const PickleValue& value);
 
 }  // namespace moonhalo::io

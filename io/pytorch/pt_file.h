@@ -19,12 +19,13 @@
 
 namespace moonhalo::io {
 
-/// A tensor of a file of PyTorch: what it is, and which bytes of the file hold it.
+/// A tensor of a file of PyTorch: its `dtype`, `shape` and `strides` (in elements), and which bytes of the file hold
+/// it.
 struct PtTensor {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape, strides;
-  int64_t offset = 0;  ///< of its first element in its storage, in elements
-  int64_t storage_begin = 0, storage_bytes = 0;
+  int64_t offset = 0;                            ///< of its first element in its storage, in elements
+  int64_t storage_begin = 0, storage_bytes = 0;  ///< the bytes of the file that its storage takes
   bool conj = false, neg = false;  ///< its numbers are the conjugate or the negative of those in the storage
 };
 
@@ -42,6 +43,7 @@ class PtFile {
   /// are within the file.
   static std::shared_ptr<PtFile> open(const std::string& path);
 
+  /// All values of the file, tensors and others.
   const Pickle& pickle() const { return *pickle_; }
   /// The tensor of a value of kind kTensor; of a kStorage: all of it, with one dim.
   const PtTensor& tensor(const PickleValue& value) const;
@@ -91,7 +93,7 @@ class PtFile {
   std::map<std::pair<int64_t, int64_t>, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
 };
 
-/// The entries of a zip archive: name and bytes. ValueError as of PtFile::open.
+/// The entries of a zip archive: name and bytes. ValueError as of PtFile::open. Not collective.
 std::vector<ArchiveEntry> list_zip_file(const std::string& path);
 
 }  // namespace moonhalo::io

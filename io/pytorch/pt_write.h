@@ -27,6 +27,7 @@ class PtWriter {
  public:
   PtWriter(std::string who, std::string path);
 
+  /// Values of Python: None, True or False, an int, a float.
   void none();
   void boolean(bool value);
   void integer(int64_t value);
@@ -52,7 +53,8 @@ class PtWriter {
   std::map<std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, at::ScalarType>, size_t> keys_;
 };
 
-/// Saves tensors by name as torch.save(state_dict) does.
+/// Saves plain tensors by name, with their shapes and dtypes, as torch.save(state_dict) does. Of one rank, and not
+/// collective.
 void save_pt(const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors);
 
 }  // namespace moonhalo::io

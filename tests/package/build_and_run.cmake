@@ -18,9 +18,8 @@ run("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${work}/prefix")
 set(include "${work}/prefix/include")
 file(GLOB_RECURSE installed RELATIVE "${include}" "${include}/*")
 include("${CMAKE_CURRENT_LIST_DIR}/../../cmake/header_closure.cmake")
-header_closure(wanted "${include}" moonhalo/moonhalo.h moonhalo/mpi_communicator.h moonhalo/moonhalo_c.h
-               moonhalo/moonhalo_mpi.h moonhalo/session.h moonhalo/exported.h moonhalo/jit.h
-               moonhalo/io/pytorch/pt_file.h moonhalo/io/pytorch/pt_write.h moonhalo/testing.h moonhalo/version.h)
+read_public_headers(named_headers rows "${CMAKE_CURRENT_LIST_DIR}/../..")
+header_closure(wanted "${include}" ${named_headers})
 list(SORT wanted)
 list(SORT installed)
 if(NOT installed STREQUAL wanted)
