@@ -13,7 +13,8 @@ add_custom_command(
   OUTPUT "${reference_source}" "${reference_json}"
   COMMAND Python3::Interpreter -B "${reference_tool}" "${PROJECT_SOURCE_DIR}" --json "${reference_json}"
           --cpp "${reference_source}"
-  DEPENDS ${reference_inputs} scripting/embed/moonhalo_c.h scripting/embed/moonhalo.f90 "${reference_tool}"
+  DEPENDS ${reference_inputs} scripting/embed/moonhalo_c.h scripting/embed/moonhalo_mpi.h
+          scripting/embed/moonhalo.f90 "${reference_tool}"
           docs/tools/reference_texts.py docs/tools/reference_c.py
   COMMENT "Gathering the reference"
   VERBATIM)

@@ -242,7 +242,7 @@ def read_entries(root):
             entries += [
                 Entry(name, line, block) for line, block in entry_blocks(path.read_text(encoding="utf-8"), mark)
             ]
-    if (root / reference_c.C_HEADER).exists():
+    if all((root / name).exists() for name in reference_c.C_HEADERS):
         entries += reference_c.read_c(root) + reference_c.read_fortran(root)
     return entries
 

@@ -1,12 +1,13 @@
-"""Entries of the C header and of the Fortran module: each function and type with the comment above it."""
+"""Entries of the C headers and of the Fortran module: each function and type with the comment above it."""
 
 import re
 import textwrap
 
-C_HEADER = "scripting/embed/moonhalo_c.h"
+# With the line that ends what is not an entry.
+C_HEADERS = {"scripting/embed/moonhalo_c.h": "#define MH_MAX_DIMS", "scripting/embed/moonhalo_mpi.h": 'extern "C" {'}
 FORTRAN = "scripting/embed/moonhalo.f90"
 C_PART = re.compile(
-    r"^/\*(?P<comment>.*?)\*/\n|^(?P<function>[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));"
+    r"^/\*(?P<comment>.*?)\*/\n|^(?P<function>(?!typedef)[a-z][\w *]*?\b(?P<name>mh_\w+)\([^;{}]*\));"
     r"|^(?P<type>typedef [^;{}]*(?:\{(?P<body>.*?)\})?\s*(?P<type_name>mh_\w+));",
     re.DOTALL | re.MULTILINE,
 )
@@ -79,33 +80,47 @@ def undocumented_fields(body):
 
 def read_c(root):
     """Functions that follow one comment share it."""
-    text = (root / C_HEADER).read_text(encoding="utf-8")
+    return [entry for name, begin in C_HEADERS.items() for entry in read_c_header(root, name, begin)]
+
+
+def read_c_header(root, name, begin):
+    text = (root / name).read_text(encoding="utf-8")
     comment, entries = "", []
-    begin = text.index("#define MH_MAX_DIMS")
-    for part in C_PART.finditer(text, begin):
+    for part in C_PART.finditer(text, text.index(begin)):
         if part["comment"] is not None:
             comment = part["comment"]
             continue
         line = text.count("\n", 0, part.start()) + 1
         if part["type"]:
-            entry = PlainEntry(C_HEADER, line, "C", part["type_name"], part["type"] + ";", comment, is_type=True)
+            entry = PlainEntry(name, line, "C", part["type_name"], part["type"] + ";", comment, is_type=True)
             fields = undocumented_fields(part["body"] or "")
-            entry.problems += [f"{C_HEADER}:{line}: {part['type_name']}: {field}: no comment" for field in fields]
+            entry.problems += [f"{name}:{line}: {part['type_name']}: {field}: no comment" for field in fields]
             entries.append(entry)
             comment = ""
             continue
-        entries.append(PlainEntry(C_HEADER, line, "C", part["name"], " ".join(part["function"].split()) + ";", comment))
+        signature = " ".join(part["function"].removeprefix("static inline ").split()) + ";"
+        entries.append(PlainEntry(name, line, "C", part["name"], signature, comment))
     return entries
 
 
 def public_names(text):
     names = re.search(r"public :: (mh_session.*?)\n\n", text, re.DOTALL)[1].replace("&", "").replace("\n", "")
-    types = set(re.findall(r"type(?:, bind\(c\))? :: (mh_\w+)", text))
-    return [name.strip() for name in names.split(",") if name.strip() not in types]
+    constants = re.findall(r"parameter, public :: (\w+)", text)  # the first of several
+    return [name.strip() for name in names.split(",")] + constants
+
+
+def fortran_part(line):
+    """(name, signature, whether it is a type or constants) of what a line declares."""
+    if declared := re.match(r"\s*(type(?:, bind\(c\))? :: (mh_\w+))|\s*(.*parameter, public :: (\w+).*)", line):
+        return declared[2] or declared[4], declared[1] or declared[3], True
+    if part := PROCEDURE.match(line):
+        call = "result = " if part["kind"] == "function" else "call "
+        return part["name"], call + part["name"] + (part["arguments"] or ""), False
+    return None
 
 
 def read_fortran(root):
-    """The first comment of a public name counts, above its interface or its procedure."""
+    """The first comment of a public name counts, above its interface, its procedure or its type."""
     text = (root / FORTRAN).read_text(encoding="utf-8")
     found, comment, of_interface = {}, [], False  # functions of one interface share its comment
     joined = re.sub(r" *&\n *&?", " ", text)
@@ -114,19 +129,20 @@ def read_fortran(root):
         if stripped.startswith("!>"):
             comment.append(stripped[2:])
             continue
-        part = PROCEDURE.match(line)
+        part = fortran_part(line)
         if part and comment and not stripped.startswith("end "):
+            name, signature, is_type = part
             usage = [one.strip() for one in comment if one.startswith("     ")]
-            signature = usage[0] if usage else part["name"] + (part["arguments"] or "")
-            call = "result = " if part["kind"] == "function" else "call "
+            if usage:  # how to call it, written in the comment
+                signature = signature.split(name)[0] + usage[0]
             words = " ".join(one for one in comment if not one.startswith("     "))
-            found.setdefault(part["name"], (call + signature, words))
+            found.setdefault(name, (signature, words, is_type))
         of_interface = stripped == "interface" or of_interface and not stripped.startswith("end interface")
         if not of_interface:
             comment = []
     entries = []
     for name in public_names(text):
-        signature, words = found.get(name, (name, ""))
+        signature, words, is_type = found.get(name, (name, "", False))
         line = text.count("\n", 0, text.index(name)) + 1
-        entries.append(PlainEntry(FORTRAN, line, "Fortran", name, signature, words))
+        entries.append(PlainEntry(FORTRAN, line, "Fortran", name, signature, words, is_type))
     return entries

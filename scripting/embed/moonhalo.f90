@@ -22,11 +22,13 @@ module moonhalo
     mh_add_box_at, mh_boxes, mh_call, mh_call_begin, mh_call_end, mh_save, mh_load, mh_sync, mh_report, mh_error, &
     mh_mpi_transport, mh_mpi_transport_free
 
+  !> What a function returns in `stat`; mh_error() has the message. moonhalo_c.h describes each.
   integer, parameter, public :: MH_OK = 0, MH_SCRIPT = 1, MH_USAGE = 2, MH_RANK_LOST = 3, MH_MEMORY = 4, &
     MH_UNSUPPORTED = 5, MH_INTERNAL = 6
 
   character(:), allocatable :: problem  ! what is wrong with this side of a call
 
+  !> A session, which mh_open makes and mh_close frees.
   type :: mh_session
     private
     type(c_ptr) :: handle = c_null_ptr

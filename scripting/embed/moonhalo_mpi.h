@@ -11,8 +11,7 @@
        mh_open(&options, &session); ... mh_close(session);
        mh_mpi_transport_free(&transport);
 
-   It uses a duplicate of `comm`. Each session needs its own transport. Both functions are collective over `comm` and
-   return MPI_SUCCESS or an MPI error code. */
+   Each session needs its own transport. */
 
 #include <moonhalo/moonhalo_c.h>
 #include <mpi.h>
@@ -22,6 +21,13 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Fills in a transport over a duplicate of `comm`. Collective over `comm`. Returns MPI_SUCCESS or an MPI error code. */
+static inline int mh_mpi_transport(MPI_Comm comm, mh_transport* transport);
+
+/* Frees the duplicate, once the session that used the transport is closed. Collective over the communicator. Returns
+   MPI_SUCCESS or an MPI error code. */
+static inline int mh_mpi_transport_free(mh_transport* transport);
 
 typedef char mh_mpi_request_fits[sizeof(MPI_Request) <= sizeof(void*) ? 1 : -1];
 
