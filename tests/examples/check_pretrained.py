@@ -4,14 +4,14 @@
 losses, and PyTorch loads what comes back. usage: check_pretrained.py PYTHON PROGRAM SOURCE_FOLDER
 MODULE_FOLDER missing=WHAT"""
 
-import os
+import functools
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import own_python
 from own_python import check, finish, lacking
 
 python, moonhalo, source, module, missing = sys.argv[1:]
@@ -19,18 +19,7 @@ if missing != "missing=":
     lacking(missing.split("=", 1)[1])
 example = Path(source) / "examples/pretrained"
 work = Path(tempfile.mkdtemp(prefix="pretrained é "))
-
-
-def run(what, *command):
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": module, "PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
-    return done.stdout
+run = functools.partial(own_python.run, PYTHONPATH=module, PYTHONDONTWRITEBYTECODE="1", limit_s=1500)
 
 
 def train(name, *command):

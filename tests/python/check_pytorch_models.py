@@ -5,13 +5,14 @@ matrix of script_models.lua, or with MOONHALO_ALL_MODELS=1 the whole; 300 damage
 MOONHALO_DAMAGED_MODELS says. usage: check_pytorch_models.py PYTHON PROGRAM
 SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
 
+import functools
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import own_python
 from own_python import check, finish, lacking
 
 python, moonhalo, source = sys.argv[1:4]
@@ -21,18 +22,7 @@ if missing:
 scripts = Path(source) / "tests/python"
 folder = Path(tempfile.mkdtemp(prefix="pytorch_models_"))
 whole = bool(os.environ.get("MOONHALO_ALL_MODELS"))
-
-
-def run(what, *command):
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=3000 if whole else 250,
-    )
-    check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
-    return done.stdout
+run = functools.partial(own_python.run, limit_s=3000 if whole else 250)
 
 
 def run_lua(script, ranks, *arguments, mpi=False):

@@ -34,6 +34,20 @@ def check(what, good):
         print("FAILED:", what)
 
 
+def run(what, *command, limit_s=300, **variables):
+    """What a program prints, whose status must be 0; `variables` are of its environment."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit_s,
+        env={**os.environ, **variables},
+    )
+    check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
+    return done.stdout
+
+
 def finish():
     print("failed" if failures else "all well")
     sys.exit(failures > 0)
