@@ -5,10 +5,13 @@ SOURCE_FOLDER"""
 
 import re
 import sys
-import tempfile
 from pathlib import Path
 
-PAGES = ("docs/*.md", "docs/guide/*.md")
+from pages import lines_of, listed_pages, pages_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/style"))
+from checked import main, problems_in
+
 LANGUAGES = {"", "bash", "c", "cmake", "cpp", "fortran", "json", "lua", "output", "python", "text"}
 # Code spans that name a file: with one of these endings, or a folder with a slash behind.
 PATH = re.compile(r"(?:[\w.*-]+/)*[\w*-]+\.(?:md|lua|cpp|cu|h|c|f90|py|json|toml|sh|pyi|svg|png|txt)|(?:[\w.-]+/)+")
@@ -16,26 +19,6 @@ LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`\n]+)`")
 # Files that users have, or that the build makes.
 NOT_IN_TREE = re.compile(r"^(?:build|run|runs|results|PREFIX|generated)/|^(?:moonhalo/|\.\.\.)")
-
-
-def pages_of(root):
-    """All pages by path, docs/README.md first."""
-    return sorted(
-        {path for pattern in PAGES for path in root.glob(pattern)}, key=lambda one: (one.name != "README.md", one)
-    )
-
-
-def lines_of(text):
-    """(number, line, language of the code that it is in or None, whether it opens code)."""
-    language = None
-    for number, line in enumerate(text.splitlines(), 1):
-        fence = re.match(r"\s*```(.*)", line)
-        if fence:
-            opens = language is None
-            language = fence[1].strip() if opens else None
-            yield number, line, language, opens
-        else:
-            yield number, line, language, False
 
 
 def anchor(heading):
@@ -103,8 +86,7 @@ def check(root):
     pages = pages_of(root)
     names = {path.name for path in pages}
     problems = [problem for path in pages for problem in check_page(root, path, names)]
-    table = (root / "docs/README.md").read_text(encoding="utf-8") if (root / "docs/README.md").exists() else ""
-    listed = set(re.findall(r"[`(]((?:guide/)?[\w-]+\.md)", table))
+    listed = listed_pages(root)
     for path in pages:
         name = path.relative_to(root / "docs").as_posix()
         if name != "README.md" and not name.startswith("guide/") and name not in listed:
@@ -114,26 +96,18 @@ def check(root):
 
 def self_test():
     """Every kind of problem is found in a small tree."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder).resolve()
-        (root / "docs").mkdir()
-        (root / "engine").mkdir()
-        (root / "docs/README.md").write_text("# Pages\n\n| `a.md` | `gone.md` |\n")
-        (root / "docs/a.md").write_text(
+    files = {
+        "docs/README.md": "# Pages\n\n| `a.md` | `gone.md` |\n",
+        "docs/a.md": (
             "# A\n\n### Skips\n\n[b](b.md) [c](a.md#none) `engine/x.cpp` `docs/*.png`\n\n```klingon\n[no](no.md)\n```\n"
-        )
-        (root / "docs/b.md").write_text("No title\n")
-        found = [problem.split(": ")[0] for problem in check(root)]
-        expected = ["README.md:3", "a.md:3", "a.md:5", "a.md:5", "a.md:5", "a.md:7", "b.md:1", "README.md:1"]
-        assert found == ["docs/" + one for one in expected], check(root)
-
-
-def main():
-    self_test()
-    problems = check(Path(sys.argv[1]).resolve())
-    print("\n".join(problems) if problems else "the pages are in order")
-    sys.exit(1 if problems else 0)
+        ),
+        "docs/b.md": "No title\n",
+        "engine/y.cpp": "",
+    }
+    places = ["README.md:3", "a.md:3", "a.md:5", "a.md:5", "a.md:5", "a.md:7", "b.md:1", "README.md:1"]
+    found = problems_in(files, check)
+    assert found == ["docs/" + one for one in places], found
 
 
 if __name__ == "__main__":
-    main()
+    main(check, self_test, "the pages are in order")

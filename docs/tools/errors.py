@@ -4,14 +4,15 @@ test compares. usage: errors.py [--check]; --check writes nothing and ends with 
 script writes."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
-MISTAKES = SOURCE / "tests/scripting/mistakes"
+sys.path.insert(0, str(SOURCE / "tests/scripting"))
+from check_mistakes import FOLDER, Mistake
+
 PAGE = SOURCE / "docs/errors.md"
-BEGIN, END = "--[==[\n", "]==]\n"
-DIRECTIVE = re.compile(r"^-- (ranks|mpi|options|status): (.*)\n", re.MULTILINE)
 HEAD = """# Errors
 
 <!-- Written by docs/tools/errors.py. -->
@@ -62,27 +63,22 @@ GROUPS = (
 )
 
 
-def described(path):
+def described(mistake):
     """(group, heading, command or "", script, message) of one script."""
-    text = path.read_text(encoding="utf-8")
-    script, _, message = text.partition(BEGIN)
-    message = message.removesuffix(END)
-    directives = dict(DIRECTIVE.findall(script))
-    script = DIRECTIVE.sub("", script).strip("\n")
     # The message repeats lines of the script, which are shown above.
-    shown = [line for line in message.splitlines() if not re.match(r"^ +\d+ \| ", line)]
-    group = next(title for title, names in GROUPS if re.match(names, path.stem))
-    options = directives.get("options", "")
-    ranks = directives.get("ranks", "1").split()[0]
-    words = ([f"--ranks {ranks}"] if ranks != "1" else []) + ([options] if options else [])
-    command = " ".join(["moonhalo run", path.name, *words]) if words else ""
-    return group, path.stem.replace("_", " "), command, script, "\n".join(shown).strip("\n")
+    shown = [line for line in mistake.expected.splitlines() if not re.match(r"^ +\d+ \| ", line)]
+    name = mistake.path.stem
+    group = next(title for title, names in GROUPS if re.match(names, name))
+    ranks = mistake.ranks[0]
+    words = (["--ranks", str(ranks)] if ranks != 1 else []) + mistake.options
+    command = shlex.join(["moonhalo", "run", mistake.path.name, *words]) if words else ""
+    return group, name.replace("_", " "), command, mistake.code(), "\n".join(shown).strip("\n")
 
 
 def page():
     cases = {}
-    for path in sorted(MISTAKES.glob("*.lua")):
-        group, *rest = described(path)
+    for path in sorted(FOLDER.glob("*.lua")):
+        group, *rest = described(Mistake(path))
         cases.setdefault(group, []).append(rest)
     parts = [HEAD]
     for title, _ in GROUPS:

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import check_pages
+import pages
 import reference
 import reference_cpp
 
@@ -193,8 +193,8 @@ class Site:
 
     def copy_pages(self):
         """The pages of docs/: code spans that name a page become links."""
-        known = {path.relative_to(self.root / "docs").as_posix() for path in check_pages.pages_of(self.root)}
-        for path in check_pages.pages_of(self.root):
+        known = {path.relative_to(self.root / "docs").as_posix() for path in pages.pages_of(self.root)}
+        for path in pages.pages_of(self.root):
             name = path.relative_to(self.root / "docs").as_posix()
             if name != "README.md":
                 self.write(name, self.with_links(path, known))
@@ -206,7 +206,7 @@ class Site:
 
     def with_links(self, path, known):
         lines = []
-        for _, line, language, _ in check_pages.lines_of(path.read_text(encoding="utf-8")):
+        for _, line, language, _ in pages.lines_of(path.read_text(encoding="utf-8")):
             lines.append(
                 line if language is not None or line.startswith(("#", "```")) else self.linked(path, line, known)
             )
@@ -237,12 +237,8 @@ class Site:
         return "".join(one if one.startswith("[") else re.sub(r"`([^`]+)`", link, one) for one in parts)
 
     def order_of_pages(self):
-        """As in the table of docs/README.md."""
-        table = (self.root / "docs/README.md").read_text(encoding="utf-8")
-        names = []
-        for name in re.findall(r"[`(]((?:guide/)?[\w-]+\.md)", table):
-            if name not in names and (self.root / "docs" / name).exists():
-                names.append(name)
+        """The guide, and the others as in the table of docs/README.md."""
+        names = [name for name in pages.listed_pages(self.root) if (self.root / "docs" / name).exists()]
         guide = sorted("guide/" + path.name for path in (self.root / "docs/guide").glob("*.md"))
         return guide, [name for name in names if not name.startswith("guide/")]
 

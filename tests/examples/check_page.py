@@ -9,6 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs/tools"))
+from pages import first_block
+
 TOLERANCE = 1e-5
 
 
@@ -22,12 +26,9 @@ def losses_of(program, source, script, ranks, log):
 
 
 def main(program, source, page, heading, steps, *ranks):
-    text = (Path(source) / page).read_text()
-    if heading != "-":
-        text = text.split(f"\n## {heading}\n", 1)[1]
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "first.lua"
-        script.write_text(text.split("```lua\n", 1)[1].split("```", 1)[0])
+        script.write_text(first_block(Path(source) / page, "lua", heading if heading != "-" else None))
         losses = {count: losses_of(program, source, script, count, Path(folder) / f"{count}.jsonl") for count in ranks}
     one = losses[ranks[0]]
     if len(one) != int(steps) or not one[-1] < one[0]:

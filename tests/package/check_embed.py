@@ -11,6 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs/tools"))
+from pages import first_block
+
 DIGITS = 1e-12
 
 
@@ -89,26 +92,21 @@ def check_pkg_config(source, work, prefix):
     moved.rename(prefix)
 
 
-def block_of(page, language):
-    """The first block of code of a page in this language."""
-    return page.read_text().split(f"```{language}\n", 1)[1].split("```", 1)[0]
-
-
 def check_pages(cmake, source, work, prefix, mpiexec):
     """The programs of docs/embedding*.md, as they stand there: all three train the same network on the same field."""
     folder = work / "pages"
     folder.mkdir()
     docs = source / "docs"
-    (folder / "script.lua").write_text(block_of(docs / "embedding.md", "lua"))
-    (folder / "solver.c").write_text(block_of(docs / "embedding.md", "c"))
-    (folder / "solver.cpp").write_text(block_of(docs / "embedding_cpp.md", "cpp"))
-    (folder / "solver.f90").write_text(block_of(docs / "embedding_fortran.md", "fortran"))
+    (folder / "script.lua").write_text(first_block(docs / "embedding.md", "lua"))
+    (folder / "solver.c").write_text(first_block(docs / "embedding.md", "c"))
+    (folder / "solver.cpp").write_text(first_block(docs / "embedding_cpp.md", "cpp"))
+    (folder / "solver.f90").write_text(first_block(docs / "embedding_fortran.md", "fortran"))
     flags = flags_from(next(prefix.glob("**/pkgconfig")))
     run("mpicc", folder / "solver.c", *flags, "-o", folder / "solver_c")
     run("mpicxx", "-std=c++11", folder / "solver.cpp", *flags, "-o", folder / "solver_cpp")
     programs = ["solver_c", "solver_cpp"]
     if shutil.which("gfortran"):
-        (folder / "CMakeLists.txt").write_text(block_of(docs / "embedding_fortran.md", "cmake"))
+        (folder / "CMakeLists.txt").write_text(first_block(docs / "embedding_fortran.md", "cmake"))
         build(cmake, folder, folder / "build", prefix)
         programs.append("build/solver")
     lines = [run(mpiexec, "-n", 3, folder / name, folder / "script.lua").splitlines()[0] for name in programs]

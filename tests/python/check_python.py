@@ -4,6 +4,7 @@
 build into a new folder and runs it from there. Then the ways in which its ranks wait, and how its processes are
 launched. usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
 
+import functools
 import os
 import random
 import shutil
@@ -13,20 +14,10 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs/tools"))
+import own_python
 from own_python import check, finish, lacking
-
-
-def run(what, *command, **variables):
-    done = subprocess.run(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        env={**os.environ, **kept_code, **variables},
-    )
-    check(f"{what}: status {done.returncode}\n{done.stdout}", done.returncode == 0)
-    return done.stdout
+from pages import first_block
 
 
 def run_step(launched):
@@ -61,6 +52,7 @@ if missing:
 program = Path(source) / "tests/python/ranks.py"
 # PyTorch is compiled once, not by each of eight processes, also where the environment is not written to.
 kept_code = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(build) / "python_code")}
+run = functools.partial(own_python.run, **kept_code)
 module = Path(build) / "python"
 run("stubs", python, program.with_name("stubs.py"), module)
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
@@ -83,9 +75,7 @@ if mpiexec:
     said = run("the world of mpirun", mpiexec, "-n", 2, python, launched, module, "mpi")
     check(f"both ranks of mpirun: {said}", "rank 0: [" in said and "rank 1: [" in said)
 # The program of the page: three ranks print one loss, the first also the shape of its block.
-(work / "page.py").write_text(
-    (Path(source) / "docs/python.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
-)
+(work / "page.py").write_text(first_block(Path(source) / "docs/python.md", "python"))
 said = run("the page", python, "-W", "ignore", work / "page.py", PYTHONPATH=str(module))
 losses = [word for word in said.split() if word.startswith("0.") or word.startswith("1.")]
 check(f"the page prints\n{said}", len(losses) == 3 and len(set(losses)) == 1 and "torch.Size([1, 3, 22, 64])" in said)

@@ -27,6 +27,7 @@ import tempfile
 FOLDER = pathlib.Path(__file__).resolve().parent / "mistakes"
 ROOT = FOLDER.parents[2]
 BEGIN, END = "--[==[\n", "]==]\n"
+DIRECTIVE = re.compile(r"^-- (?:ranks|mpi|options|status): .*\n", re.MULTILINE)
 RANKS = re.compile(r"^ranks? [0-9, -]+: ", re.MULTILINE)
 LIMIT_S = 300
 
@@ -41,6 +42,10 @@ class Mistake:
         self.mpi = int(self.directive("mpi", "0"))
         self.options = shlex.split(self.directive("options", ""))
         self.status = int(self.directive("status", "1"))
+
+    def code(self):
+        """The script without its directives."""
+        return DIRECTIVE.sub("", self.script).strip("\n")
 
     def directive(self, name, default):
         found = re.search(rf"^-- {name}: (.*)$", self.script, re.MULTILINE)

@@ -5,10 +5,14 @@ SOURCE_FOLDER [--lower] [--list WORD]; --lower writes the present numbers into w
 WORD prints the places of a word in C++ and Lua."""
 
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
 from checked import main, problems_in
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs/tools"))
+from pages import lines_of
 
 # What is refused -> what to write. The first word of a pattern is its name in words.txt.
 WORDS = {
@@ -62,11 +66,8 @@ SYNTAX = {".h": CPP, ".cpp": CPP, ".cu": CPP, ".cuh": CPP, ".lua": LUA}
 
 def prose_of(markdown):
     """(line number, text) of the lines outside fenced code, without `code`."""
-    fenced = False
-    for number, line in enumerate(markdown.splitlines(), 1):
-        if line.startswith("```"):
-            fenced = not fenced
-        elif not fenced:
+    for number, line, language, _ in lines_of(markdown):
+        if language is None:
             yield number, CODE_SPAN.sub("``", line)
 
 
