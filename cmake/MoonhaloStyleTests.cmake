@@ -51,7 +51,10 @@ if(Python3_Interpreter_FOUND)
     moonhalo_add_test(NAME lua.Y10_help COMMAND Python3::Interpreter
                       "${PROJECT_SOURCE_DIR}/tests/scripting/check_help.py" $<TARGET_FILE:moonhalo_cli>
                       "${reference_json}")
-    set_tests_properties(lua.Y10_help PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
+    moonhalo_add_test(NAME lua.Y10_editor COMMAND Python3::Interpreter
+                      "${PROJECT_SOURCE_DIR}/tests/scripting/check_editor.py" $<TARGET_FILE:moonhalo_cli>)
+    set_tests_properties(lua.Y10_help lua.Y10_editor PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
+    set_tests_properties(lua.Y10_editor PROPERTIES SKIP_RETURN_CODE 77)
   endif()
   set_tests_properties(style style.features style.layers style.tests style.git style.words style.reference
       style.pages style.pictures style.errors style.second_tries gpu.Y20_first_stages PROPERTIES LABELS quick)
