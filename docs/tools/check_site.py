@@ -14,14 +14,21 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-SEARCHED = ("redistribute", "halo")
-LINKS = 20
+# Words, and whether the first result must be an operator's.
+SEARCHED = {"redistribute": False, "halo": False, "fft_irfft2": True}
+LINKS, LEAST_PAIRS = 20, 70
 LIMIT_S = 60
 
 
 def start():
     options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+    for argument in (
+        "--headless=new",
+        "--window-size=1600,1000",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     options.binary_location = shutil.which("chromium") or ""
@@ -58,7 +65,7 @@ class Reader:
             self.look()
             raise SystemExit("\n".join([*self.problems, f"{self.where}: {what}: {type(error).__name__}"])) from error
 
-    def search(self, word):
+    def search(self, word, is_operator):
         self.open((self.folder / "index.html").as_uri())
         field = self.driver.find_element(By.CSS_SELECTOR, "input[name=q]")
         field.send_keys(word)
@@ -77,7 +84,23 @@ class Reader:
         self.open(first)
         if word not in self.driver.find_element(By.TAG_NAME, "body").text.lower():
             self.problems.append(f"{self.where}: found for '{word}', which is not on the page")
+        if is_operator and not self.driver.find_elements(By.CSS_SELECTOR, "a[href^='https://docs.pytorch.org/']"):
+            self.problems.append(f"{self.where}: found for '{word}', but it has no link to PyTorch's reference")
         print(f"{word}: {count} results, the first is {self.driver.title}")
+
+    def check_pairs(self):
+        """From PyTorch shows Python and Lua side by side."""
+        self.open((self.folder / "from_pytorch.html").as_uri())
+        pairs = self.driver.find_elements(By.CSS_SELECTOR, ".pair")
+        for pair in pairs:
+            python = pair.find_element(By.CSS_SELECTOR, ".highlight-python").rect
+            lua = pair.find_element(By.CSS_SELECTOR, ".highlight-lua").rect
+            if lua["x"] < python["x"] + python["width"] or lua["y"] != python["y"]:
+                self.problems.append(f"{self.where}: a pair is not side by side: {pair.text[:200]}")
+                return
+        print(f"{len(pairs)} pairs side by side")
+        if len(pairs) < LEAST_PAIRS:
+            self.problems.append(f"{self.where}: {len(pairs)} pairs, fewer than {LEAST_PAIRS}")
 
     def follow(self, draws):
         """A link of the page to another page of the site; the first page where there is none."""
@@ -100,8 +123,9 @@ def main():
     driver = start()
     try:
         reader = Reader(driver, folder)
-        for word in SEARCHED:
-            reader.search(word)
+        for word, is_operator in SEARCHED.items():
+            reader.search(word, is_operator)
+        reader.check_pairs()
         draws = random.Random(seed)
         reader.open((folder / "index.html").as_uri())
         for _ in range(LINKS):

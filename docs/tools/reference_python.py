@@ -1,5 +1,5 @@
-"""Entries of the Python package: each public name with its signature and docstring, read from the imported package.
-usage: reference_python.py FOLDER_OF_THE_PACKAGE writes them as JSON."""
+"""Entries of the Python package: each public name with its signature and docstring, read from the imported package; and
+the pages of PyTorch's reference about operators. usage: reference_python.py FOLDER_OF_THE_PACKAGE writes them as JSON."""
 
 import inspect
 import json
@@ -59,8 +59,40 @@ def problems(package):
             yield f"moonhalo.{entry['name']}: the docstring does not say whether it is collective"
 
 
+def is_documented(space, name):
+    value = getattr(space, name, None)
+    return callable(value) and bool(inspect.getdoc(value))
+
+
+def page_of_operator(torch, name):
+    """The path of the page of PyTorch's reference about an operator of ATen, or None."""
+    functional = torch.nn.functional
+    for prefix in ("linalg", "fft"):
+        last = name.removeprefix(prefix + "_")
+        if last != name and is_documented(getattr(torch, prefix), last):
+            return f"generated/torch.{prefix}.{last}.html"
+    last = name.removeprefix("special_")
+    if last != name and is_documented(torch.special, last):
+        return f"special.html#torch.special.{last}"
+    # A function that torch.nn.functional shares with torch has its page there.
+    if is_documented(torch, name) and getattr(torch, name) is not getattr(functional, name, None):
+        return f"generated/torch.{name}.html"
+    if is_documented(functional, name):
+        return f"generated/torch.nn.functional.{name}.html"
+    return f"generated/torch.Tensor.{name}.html" if is_documented(torch.Tensor, name) else None
+
+
+def pages_of_operators(torch):
+    """Name -> address."""
+    schemas = torch._C._jit_get_all_schemas()
+    names = sorted({schema.name.split("::")[1] for schema in schemas if schema.name.startswith("aten::")})
+    pages = {name: page_of_operator(torch, name) for name in names if not name.startswith("_")}
+    return {name: "https://docs.pytorch.org/docs/stable/" + page for name, page in pages.items() if page}
+
+
 if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
     import moonhalo
+    import torch
 
-    json.dump(entries(moonhalo), sys.stdout, indent=1)
+    json.dump({"moonhalo": entries(moonhalo), "operators": pages_of_operators(torch)}, sys.stdout, indent=1)

@@ -161,19 +161,30 @@ def operators(printed):
     return found
 
 
-def operator_pages(printed):
-    """First letter -> page."""
+def operator_pages(printed, pages_of_pytorch):
+    """First letter -> page. Each operator has its schemas, what becomes of it on blocks, and a link to PyTorch's page."""
     found = defaultdict(list)
     for name, lines in sorted(operators(printed).items(), key=lambda one: one[0].split("::")[1].lower()):
         space, short = name.split("::")
         first = short.lstrip("_")[:1].upper()
         group = "moonhalo" if space == "moonhalo" else first if first.isalpha() else "other"
-        found[group].append(f"## {plain(name)}\n\n{code(chr(10).join(lines), 'text')}")
+        link = f"[What it computes]({pages_of_pytorch[short]})\n" if short in pages_of_pytorch else ""
+        found[group].append(f"## {plain(name)}\n\n{code(chr(10).join(lines), 'text')}\n{link}")
     head = (
         "Schemas, and for each overload: on which cuts it runs on blocks (`shards`), what it sends (`moves`), and the"
-        " source of its numbers. [Operators on blocks](/operators.md) explains the words.\n"
+        " source of its numbers; `moonhalo help NAME` prints the same. [Operators on blocks](/operators.md) explains the"
+        " words. Links lead to PyTorch's reference.\n"
     )
     return {group: f"# Operators: {group}\n\n{head}\n" + "\n".join(listed) for group, listed in found.items()}
+
+
+def is_made(parts):
+    """Whether a run made this file of examples/, or a folder has data."""
+    return any(part in ("data", "__pycache__") or part.startswith("output") for part in parts[:-1])
+
+
+# A block of Python and, after an empty line, the same in Lua: the site shows them side by side.
+PAIR = re.compile(r"(^```python\n(?:(?!```).*\n)*```\n\n```lua\n(?:(?!```).*\n)*```\n)", re.MULTILINE)
 
 
 class Site:
@@ -210,7 +221,8 @@ class Site:
             lines.append(
                 line if language is not None or line.startswith(("#", "```")) else self.linked(path, line, known)
             )
-        return "\n".join(lines).replace("```output", "```text") + "\n"
+        text = "\n".join(lines).replace("```output", "```text") + "\n"
+        return PAIR.sub(r"````{container} pair\n\1````\n", text)
 
     def linked(self, path, line, known):
         def link(match):
@@ -253,7 +265,7 @@ class Site:
             self.write(name + ".md", f"# {title}\n\n" + "\n".join(lua_entry(one) for one in some))
             listed.append("/" + name)
         self.write("reference/lua.md", "# Lua\n\n" + self.toctree(listed))
-        pages_of_operators = operator_pages(printed_operators)
+        pages_of_operators = operator_pages(printed_operators, python["operators"])
         for group, text in pages_of_operators.items():
             self.write(f"reference/operators_{group.lower()}.md", text)
         self.write(
@@ -262,9 +274,10 @@ class Site:
             " its schema. [PyTorch's reference](https://docs.pytorch.org/docs/stable/torch.html) says what it computes.\n\n"
             + self.toctree([f"/reference/operators_{group.lower()}" for group in sorted(pages_of_operators)]),
         )
-        self.write("reference/c.md", "# C\n\n`#include <moonhalo/moonhalo_c.h>`\n\n" + plain_entries(of["C"], "c"))
+        head = "# C\n\n`#include <moonhalo/moonhalo_c.h>`; for `mh_mpi_transport` `<moonhalo/moonhalo_mpi.h>`\n\n"
+        self.write("reference/c.md", head + plain_entries(of["C"], "c"))
         self.write("reference/fortran.md", "# Fortran\n\n`use moonhalo`\n\n" + plain_entries(of["Fortran"], "fortran"))
-        headers = []
+        headers, (first, *others) = [], [name for name, _ in reference_cpp.included_by_users(self.root)]
         for header, (about, some) in reference_cpp.read_cpp(self.root).items():
             if some:
                 name = "reference/cpp/" + header.removesuffix(".h").replace("/", "_")
@@ -272,10 +285,10 @@ class Site:
                 headers.append("/" + name)
         self.write(
             "reference/cpp.md",
-            "# C++\n\n`#include <moonhalo/moonhalo.h>` has everything but `moonhalo/jit.h`, `moonhalo/exported.h`,"
-            " `moonhalo/testing.h` and `moonhalo/session.h`.\n\n" + self.toctree(headers),
+            f"# C++\n\n`#include <{first}>` has everything but {', '.join(f'`{name}`' for name in others)}.\n\n"
+            + self.toctree(headers),
         )
-        self.write("reference/python.md", python_page(python))
+        self.write("reference/python.md", python_page(python["moonhalo"]))
         names = ["lua", "operators", "cpp", "c", "fortran", "python"]
         self.write(
             "reference/index.md", "# Reference\n\n" + self.toctree([f"/reference/{one}" for one in names], depth=2)
@@ -285,7 +298,7 @@ class Site:
         """The table of examples, and a page for each folder with its programs."""
         folders = defaultdict(list)
         for path in sorted((self.root / "examples").rglob("*")):
-            if path.suffix in LANGUAGES and not {"output", "data", "__pycache__"} & set(path.parts):
+            if path.suffix in LANGUAGES and not is_made(path.relative_to(self.root).parts):
                 folders[path.parent.relative_to(self.root / "examples").as_posix()].append(path)
         listed = []
         for folder, paths in folders.items():
