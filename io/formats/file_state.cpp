@@ -10,8 +10,10 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
+#include "moonhalo/engine/comm/several_ranks.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/formats/h5_open.h"
 #include "moonhalo/io/formats/open_catalog.h"
@@ -272,7 +274,8 @@ void FileState::finish() {
 
 void FileState::give_name_beside_others(const h5::Where& where) {
   const std::string target = resolved(path_);
-  const FolderLock lock(target);
+  std::optional<FolderLock> lock;
+  if (several_ranks_since()) lock.emplace(target);
   if (!group_ && compare_with_other_ranks(target, unfinished_, start_, where) == Keeps::kOther) {
     note_own_file(target, stamp_of(target));
     std::remove(unfinished_.c_str());

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <png.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
 
 #include "moonhalo/io/base/png.h"
 #include "moonhalo/io/fields/domain_file.h"
@@ -12,6 +17,24 @@ namespace moonhalo::io::test_write {
 namespace {
 
 using namespace testing;
+
+/// The number of times that the folder itself is opened while `work` runs, without files in it.
+int times_opened(const std::string& folder, const std::function<void()>& work) {
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  EXPECT_GE(inotify_add_watch(watch, folder.c_str(), IN_OPEN), 0);
+  work();
+  alignas(inotify_event) char events[1 << 14];
+  int count = 0;
+  for (ssize_t got = 0; (got = ::read(watch, events, sizeof events)) > 0;) {
+    for (ssize_t at = 0; at < got;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(events + at);
+      count += event->len == 0 ? 1 : 0;
+      at += static_cast<ssize_t>(sizeof *event) + event->len;
+    }
+  }
+  ::close(watch);
+  return count;
+}
 
 TEST(Write, EveryDtypeComesBack) {
   const Folder folder;
@@ -57,6 +80,19 @@ TEST(Write, LazyTensorsAreWrittenAsTheirValues) {
   EXPECT_TRUE(at::equal(file["negated"].read(), negated));
   EXPECT_TRUE(at::equal(file["one"].read(), one));
   EXPECT_TRUE(at::equal(file["zeros"].read(), at::zeros({3})));
+}
+
+// A lock of the folder, which waits for others who have it, is for ranks beside this one.
+TEST(Write, ARankAloneOpensTheFolderOnlyToStoreTheName) {
+  const Folder folder;
+  int count = 0;
+  std::thread rank([&] {
+    File out = open(folder / "out.h5", "w");
+    out.write("u", field({3}));
+    count = times_opened(folder.path(), [&] { out.close(); });
+  });
+  rank.join();
+  EXPECT_EQ(count, 1);
 }
 
 TEST(Write, AttributesDimensionsChunksAndGroups) {
