@@ -4,6 +4,7 @@
 -- overrides all. Dotted keys reach into tables. The result goes to the log file as {"config": {...}}.
 
 local mh = require "moonhalo"
+local is_group = require("moonhalo.internal.groups").is_group
 local run_log = require "moonhalo.internal.run_log"
 local yaml_settings = require "moonhalo.internal.yaml_settings"
 
@@ -49,7 +50,7 @@ local function convert(path, default, value, source)
     return value + 0.0
   end
   if type(default) == "table" then
-    if type(value) ~= "table" or (#value == 0 and next(value) ~= nil) then wrong_type(path, default, value, source) end
+    if type(value) ~= "table" or is_group(value) then wrong_type(path, default, value, source) end
     local list = {}
     for i, element in ipairs(value) do
       list[i] = default[1] == nil and element or convert(path .. "[" .. i .. "]", default[1], element, source)
@@ -72,9 +73,6 @@ local function unknown_key(path, key, values, source)
   fail(("config: unknown key '%s'%s\n  have  %s\n  known %s"):format(shown(path .. key), mh.did_you_mean(key, keys),
     source, table.concat(keys, ", ")))
 end
-
---- True if a default holds keys. An empty table is an empty list.
-local function is_group(value) return type(value) == "table" and #value == 0 and next(value) ~= nil end
 
 local function copy(values)
   local result = {}

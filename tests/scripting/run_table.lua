@@ -12,6 +12,12 @@ local function program(arguments, before)
   return text, pipe:close() == true
 end
 
+local function write(path, text)
+  local file = assert(io.open(path, "w"))
+  assert(file:write(text) and file:close())
+  return path
+end
+
 --- A folder of `count` runs, written as run.json has them.
 local function runs(name, count)
   local folder = own_path(name)
@@ -67,6 +73,33 @@ function tests.test_Y11_a_folder_of_sweeps_has_the_runs_of_each()
   local text, done = program("runs " .. parent .. " --columns lr")
   local all = lines(text)
   assert(done and #all == 4 and all[2]:find("^one/2026%-01%-01_fit_0001 ") and all[4]:find("^two/.*_0002 "), text)
+end
+
+function tests.test_Y11_numbers_that_are_not_finite_are_shown_and_compared()
+  local folder = own_path("infinite")
+  for i, value in ipairs{"inf", 0.5, "nan"} do
+    local run = ("%s/2026-01-01_fit_%04x"):format(folder, i)
+    mh.files.make_folder(run)
+    write(run .. "/run.json", mh.json.encode{format = 1, name = "fit", started = "2026-01-01T00:00:00.000Z",
+      status = "done", seconds = 0, metrics = {loss = {last = value, least = i == 2 and 0.5 or nil}}})
+  end
+  local text = program("runs " .. folder .. " --columns loss,loss.min --sort loss")
+  local all = lines(text)
+  assert(all[2]:find("_0002 +0.5 +0.5$") and all[3]:find("_0001 +inf +%-$") and all[4]:find("_0003 +nan +%-$"), text)
+  text = program("runs " .. folder .. " --where 'loss > 0.1' --columns loss")
+  assert(#lines(text) == 2 and text:find("_0002"), text)
+  text = program("runs " .. folder .. " --where 'loss = nan' --columns loss")
+  assert(#lines(text) == 2 and text:find("_0003"), text)
+  text = program("runs " .. folder .. " --where 'loss != nan' --columns loss")
+  assert(#lines(text) == 3, text)
+end
+
+function tests.test_Y11_a_run_that_cannot_be_read_is_left_out()
+  local folder = runs("broken", 3)
+  write(folder .. "/2026-01-01_fit_0002/run.json", '{"format": 1, "name')
+  local text, done = program("runs " .. folder)
+  assert(done and text:find("runs: '" .. folder .. "/2026-01-01_fit_0002' is left out\n  have  ", 1, true), text)
+  assert(text:find("fit_0001  done", 1, true) and text:find("fit_0003  done", 1, true), text)
 end
 
 function tests.test_Y11_wrong_questions_are_refused()

@@ -41,11 +41,12 @@ local function lines_of(command)
   return text
 end
 
-local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+--- A word of a command line of the shell.
+function facts.quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
 --- {revision, dirty} of the git work tree with the script, and the changes as a patch; nil outside one.
 function facts.git(script)
-  local git = "git -C " .. quoted(script:match("^(.*)/[^/]*$") or ".") .. " "
+  local git = "git -C " .. facts.quoted(script:match("^(.*)/[^/]*$") or ".") .. " "
   local revision = lines_of(git .. "rev-parse HEAD 2>/dev/null")
   revision = revision and revision:match("^%x+")
   if not revision then return nil end
@@ -83,6 +84,14 @@ function facts.launcher(ranks)
     if os.getenv(one[1]) then return one[2] end
   end
   return ranks > 1 and "threads" or "none"
+end
+
+--- Memory of rank 0 in bytes: {peak} of its tensors, {resident} of its process, {device_peak}; nil where nothing
+--- counts it.
+function facts.memory()
+  local counted, use = pcall(mh._memory_use)
+  if not counted then return nil end
+  return {peak = use.peak, resident = use.resident, device_peak = use.device and use.device.peak}
 end
 
 function facts.processor() return (facts.read("/proc/cpuinfo") or ""):match("model name%s*:%s*([^\n]*)") end

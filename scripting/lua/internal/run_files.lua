@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local facts = require "moonhalo.internal.run_facts"
+local groups = require "moonhalo.internal.groups"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
@@ -25,15 +26,21 @@ function files.read_run(folder)
   return data
 end
 
---- {folder, data} of all runs in a folder, by the time when they started. Folders without run.json are left out: their
---- run was killed before it was written.
-function files.list(parent)
+--- {folder, name, data} of a run; nil where there is none, as its process was killed before it wrote run.json, and with
+--- a warning where that cannot be read.
+local function run_of(parent, name)
+  local folder = parent .. "/" .. name
+  if not mh.files.exists(folder .. "/run.json") then return nil end
+  local good, data = pcall(files.read_run, folder)
+  if good then return {folder = folder, name = name, data = data} end
+  mh._plans.warn(("runs: '%s' is left out\n  have  %s"):format(folder, (tostring(data):gsub("\n.*", ""))))
+end
+
+--- {folder, name, data} of all runs in a folder, by the time when they started. `pattern`: of their names.
+function files.list(parent, pattern)
   local found = {}
   for _, name in ipairs(mh._run.list(parent) or {}) do
-    local folder = parent .. "/" .. name
-    if mh.files.exists(folder .. "/run.json") then
-      found[#found + 1] = {folder = folder, name = name, data = files.read_run(folder)}
-    end
+    if name:find(pattern or "") then found[#found + 1] = run_of(parent, name) end
   end
   table.sort(found, function(a, b)
     if a.data.started ~= b.data.started then return a.data.started < b.data.started end
@@ -81,8 +88,11 @@ end
 --- The records of a run that no resumed one has replaced, in order.
 function files.read_metrics(folder)
   local records = {}
-  for _, line in ipairs((lines_of(folder))) do
-    local record = mh.json.decode(line)
+  for number, line in ipairs((lines_of(folder))) do
+    local good, record = pcall(mh.json.decode, line)
+    if not good then
+      fail(("run: '%s/%s', line %d is not a JSON object\n  fix   remove that line"):format(folder, kMetrics, number))
+    end
     if type(record) == "table" and not record.replaced then records[#records + 1] = record end
   end
   return records
@@ -111,8 +121,9 @@ end
 --- Writes metrics.csv of the records, a column for each name.
 function files.write_csv(folder)
   local records, seen = files.read_metrics(folder), {}
-  for _, record in ipairs(records) do
-    for name in pairs(record) do seen[name] = true end
+  for i, record in ipairs(records) do
+    records[i] = groups.flat(record, "", {})
+    for name in pairs(records[i]) do seen[name] = true end
   end
   local names = {}
   for _, first in ipairs {"step", "epoch", "seconds"} do

@@ -33,37 +33,44 @@ local function write(current, name, text) mh._files.write(kWho, current.folder .
 
 --- Writes run.json.
 function run_folder.save(current)
-  local now, seconds = facts.now()
-  current.data.written, current.data.seed = now, mh.initial_seed()
-  current.data.seconds = math.floor((current.seconds + seconds - current.began) * 1000 + 0.5) / 1000
-  write(current, "run.json", mh.json.encode(current.data, 1) .. "\n")
+  local data, now, seconds = current.data, facts.now()
+  data.written, data.seed, data.memory, current.saved_at = now, mh.initial_seed(), facts.memory(), seconds
+  data.seconds = math.floor((current.seconds + seconds - current.began) * 1000 + 0.5) / 1000
+  -- A script without step_done counts by the steps that it logs.
+  data.step = current.step > 0 and current.step or current.logged_step or data.step
+  data.epoch = current.epoch > 0 and current.epoch or current.logged_epoch or data.epoch
+  write(current, "run.json", mh.json.encode(data, 1) .. "\n")
 end
 
 local function without_dot(path) return (path:gsub("^%./", "")) end
 
---- The script, and the modules of its folder that are loaded: name below source/ -> path.
-local function sources()
-  local script = without_dot(info.script)
-  local here, found = script:match("^(.*/)[^/]*$") or "", {[script:match("[^/]*$")] = script}
-  for name in pairs(package.loaded) do
-    local path = package.searchpath(name, package.path)
-    local below = path and without_dot(path)
-    below = below and below:sub(1, #here) == here and below:sub(#here + 1) or ""
-    if below:match("^[^/.]") and not below:find("/..", 1, true) then found[below] = path end
-  end
-  return found
+--- Where a module of the script's folder is: its name below source/, its path. Nil for others.
+local function source_of(module, here)
+  local path = package.searchpath(module, package.path)
+  local below = path and without_dot(path)
+  below = below and below:sub(1, #here) == here and below:sub(#here + 1) or ""
+  if below:match("^[^/.]") and not below:find("/..", 1, true) then return below, path end
 end
 
---- Copies what is not in source/ yet.
+local function copy_source(current, name, path)
+  local text = facts.read(path)
+  if not text then return end
+  mh.files.make_folder((current.folder .. "/source/" .. name):match("^(.*)/"))
+  write(current, "source/" .. name, text)
+end
+
+--- Copies the script, and the modules of its folder that are loaded, into source/. Each is looked for once.
 local function copy_sources(current)
   if not info.script then return end
-  for name, path in pairs(sources()) do
-    local text = not current.copied[name] and facts.read(path)
-    if text then
-      local target = current.folder .. "/source/" .. name
-      mh.files.make_folder(target:match("^(.*)/"))
-      write(current, "source/" .. name, text)
-      current.copied[name] = true
+  local script = without_dot(info.script)
+  local here, own = script:match("^(.*/)[^/]*$") or "", script:match("[^/]*$")
+  if not current.copied[""] then copy_source(current, own, script) end
+  current.copied[""] = true
+  for module in pairs(package.loaded) do
+    if not current.copied[module] then
+      local name, path = source_of(module, here)
+      if name then copy_source(current, name, path) end
+      current.copied[module] = true
     end
   end
 end
@@ -93,14 +100,17 @@ function run_folder.process()
   return {host = mh._run.host(), pid = pid, start = facts.process_start(pid)}
 end
 
---- Directs mh.log, mh.config and print to the folder.
+--- Directs mh.log, mh.config and print to the folder, once all files are open.
 local function attach(current)
-  run_log.run = current
-  if info.rank ~= 0 then return end
-  run_log.open_metrics(current)
-  local output = assert(io.open(current.folder .. "/output.txt", "a"))
-  current.output = output
-  run_log.copy_output(output, current.folder .. "/output.txt")
+  if info.rank == 0 then
+    local path = current.folder .. "/output.txt"
+    local output, problem = io.open(path, "a")
+    if not output then fail("run: cannot write the output: " .. problem) end
+    run_log.open_metrics(current)
+    current.output = output
+    run_log.copy_output(output, path)
+  end
+  run_log.run, run_folder.current = current, current
 end
 
 local function split(name, parent)
@@ -125,7 +135,6 @@ function run_folder.make(name, parent)
     return current.folder
   end)
   if info.rank ~= 0 then attach(current) end
-  run_folder.current = current
   return current
 end
 
@@ -160,6 +169,7 @@ local function take_over(current, of_ranks)
   data.launcher = facts.launcher(info.world_size)
   data.metrics = data.metrics or {}
   current.lines = files.repair_metrics(current.folder)
+  current.old_lines = current.lines
   copy_sources(current)
   run_folder.save(current)
 end
@@ -177,7 +187,6 @@ function run_folder.resume(which, name)
   local shared = mh.json.decode(text)
   current.folder, current.name, current.settings = shared.folder, shared.name, shared.settings
   if info.rank ~= 0 then attach(current) end
-  run_folder.current = current
   return current
 end
 

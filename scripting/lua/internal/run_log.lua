@@ -5,12 +5,15 @@
 
 local mh = require "moonhalo"
 local Events = require "moonhalo.internal.event_file"
+local groups = require "moonhalo.internal.groups"
 
 local info = mh.run_info()
---- latest: record; run: that of run_folder.lua, nil without one; settings and sources: of the last mh.config.
-local run_log = {latest = nil, run = nil, settings = nil, sources = nil}
+--- latest: record; run: that of run_folder.lua, nil without one; settings and sources: of the last mh.config;
+--- counters: names that are not metrics; save_interval: seconds after which a record also writes run.json.
+local run_log = {latest = nil, run = nil, settings = nil, sources = nil, save_interval = 30,
+  counters = {step = true, epoch = true, seconds = true}}
 local file, metrics, events
-local kCounters = {step = true, epoch = true, seconds = true}
+local kCounters = run_log.counters
 
 --- Writes strings and flushes.
 local function append(target, path, ...)
@@ -37,11 +40,15 @@ end
 
 local warned = {}  -- names
 
+--- The name of a number that is not finite; nil for others.
+local function not_finite(value)
+  if value ~= value then return "nan" end
+  return value == math.huge and "inf" or value == -math.huge and "-inf" or nil
+end
+
 --- Calls visit(name, text) for every number that is not finite.
 local function each_not_finite(value, name, depth, visit)
-  if type(value) == "number" and (value ~= value or value == math.huge or value == -math.huge) then
-    visit(name, value ~= value and "nan" or value > 0 and "inf" or "-inf")
-  end
+  if type(value) == "number" and not_finite(value) then visit(name, not_finite(value)) end
   if type(value) ~= "table" or depth > 20 then return end
   for key, element in pairs(value) do
     each_not_finite(element, name == "" and tostring(key) or name .. "." .. tostring(key), depth + 1, visit)
@@ -113,15 +120,15 @@ function run_log.copy_output(output, path)
   end
 end
 
---- Notes last, least and greatest value of each number of a record.
+--- Notes last, least and greatest value of each number of a record. JSON has no numbers that are not finite: the last
+--- value is a string then, and the others leave it out.
 local function note_extremes(extremes, record)
-  for name, value in pairs(record) do
-    if type(value) == "number" and value == value and not kCounters[name] then
-      local one = extremes[name]
-      if one then
-        one.last, one.least, one.greatest = value, math.min(one.least, value), math.max(one.greatest, value)
-      else
-        extremes[name] = {last = value, least = value, greatest = value}
+  for name, value in pairs(groups.flat(record, "", {})) do
+    if type(value) == "number" and not kCounters[name] then
+      local one = extremes[name] or {}
+      extremes[name], one.last = one, not_finite(value) or value
+      if one.last == value then
+        one.least, one.greatest = math.min(one.least or value, value), math.max(one.greatest or value, value)
       end
     end
   end
@@ -132,6 +139,12 @@ function run_log.extremes(records)
   local extremes = {}
   for _, record in ipairs(records) do note_extremes(extremes, record) end
   return extremes
+end
+
+--- Notes how far a script is that does not count by step_done and epoch_done.
+local function note_progress(run, line)
+  run.logged_step, run.logged_epoch = math.tointeger(line.step) or run.logged_step, math.tointeger(line.epoch)
+      or run.logged_epoch
 end
 
 --- A record with the step and the seconds since the run began.
@@ -145,8 +158,12 @@ local function write_metrics(run, record)
   append(metrics.file, metrics.path, mh.json.encode(line), "\n")
   run.lines = run.lines + 1
   note_extremes(run.data.metrics, line)
+  note_progress(run, line)
   if not events then run_log.open_events(run) end
   events:scalars(math.tointeger(line.step) or run.lines, record)
+  local now = mh._checkpoint_files.now()
+  run.saved_at = run.saved_at or now
+  if now - run.saved_at >= run_log.save_interval then require("moonhalo.internal.run_folder").save(run) end
 end
 
 --- Appends one line to the log file and to the metrics of the run. Nothing on other ranks, but a warning for numbers

@@ -96,11 +96,12 @@ function Run:save()
   save(self, "last")
 end
 
---- A checkpoint stores how many lines metrics.jsonl had: those behind them are written again.
+--- A checkpoint stores how many lines metrics.jsonl had: those behind them are written again, but for what this process
+--- has logged before.
 local function mark_lines(self, kept)
   files.on_first_rank(function()
     run_log.close_metrics()
-    run_files.mark_replaced(self.folder, kept + 1, self._current.lines)
+    run_files.mark_replaced(self.folder, kept + 1, self._current.old_lines)
     run_log.open_metrics(self._current)
     run_log.close_events()
     run_log.open_events(self._current, self.step + 1)
@@ -143,6 +144,7 @@ function Run:resume(state)
   if not self.resumed then return nil end
   local path = checkpoint_path(self, "last")
   if not files.on_first_rank(function() return mh._checkpoint_files.find("run", path) end) then
+    if mh.rank() == 0 then self._current.data.step, self._current.data.epoch = 0, 0 end
     mark_lines(self, 0)
     return nil
   end
@@ -173,19 +175,18 @@ end
 --- Writes into run.json how far the run is.
 local function save_facts(self)
   files.on_first_rank(function()
-    local data = self._current.data
-    data.epoch, data.step, data.best = self.epoch, self.step, #self._best > 0 and self._best or nil
+    self._current.data.best = #self._best > 0 and self._best or nil
     run_folder.copy_sources(self._current)
     run_folder.save(self._current)
   end)
 end
 
---- Saves and says so, if a signal has come.
-local function stop_by_signal(self)
+--- Saves, if that is not `saved` already, and says so, if a signal has come.
+local function stop_by_signal(self, saved)
   local name = signal()
   if not name then return false end
-  if self._state then self:save() end
-  save_facts(self)
+  if self._state and not saved then self:save() end
+  if not saved then save_facts(self) end
   self.ended_by, self._current.ended_by, self._current.signal = name, name, name
   return true
 end
@@ -207,7 +208,7 @@ function Run:step_done(metrics)
   self.step = self.step + 1
   self._current.step = self.step
   log(self, metrics, {step = self.step})
-  return stop_by_signal(self)
+  return stop_by_signal(self, false)
 end
 
 --- The numbers of `metrics` that keep and stop ask for, as they are on rank 0.
@@ -291,7 +292,7 @@ function Run:epoch_done(metrics)
   end
   save_facts(self)
   if over then self.ended_by, self._current.ended_by = "early stopping", "early stopping" end
-  return stop_by_signal(self) or over
+  return stop_by_signal(self, true) or over
 end
 
 -- ---- Files ---------------------------------------------------------------------------------------------------------

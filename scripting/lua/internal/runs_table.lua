@@ -3,24 +3,20 @@
 
 local mh = require "moonhalo"
 local files = require "moonhalo.internal.run_files"
+local groups = require "moonhalo.internal.groups"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 local runs_table = {}
 
---- Settings of a run by dotted name.
-local function flat(settings, prefix, into)
-  for name, value in pairs(settings or {}) do
-    if type(value) == "table" and #value == 0 and next(value) ~= nil then
-      flat(value, prefix .. name .. ".", into)
-    else
-      into[prefix .. name] = type(value) == "table" and mh.json.encode(value) or value
-    end
+--- Settings of a run by dotted name; lists as text.
+local function flat_settings(settings)
+  local flat = groups.flat(settings or {}, "", {})
+  for name, value in pairs(flat) do
+    if type(value) == "table" then flat[name] = mh.json.encode(value) end
   end
-  return into
+  return flat
 end
-
-runs_table.flat_settings = flat
 
 --- {run, status, seconds, started, epoch, step, ...} of a run, with settings and the last value of each metric;
 --- NAME.min and NAME.max are the extremes. `given`: settings of its point in a sweep, for a run that ended before it
@@ -29,7 +25,7 @@ function runs_table.row(one, given)
   local data = one.data
   local row = {run = one.name, status = files.status(data), seconds = data.seconds, started = data.started,
     epoch = data.epoch, step = data.step, ranks = data.ranks, error = data.error}
-  local settings, metrics = flat(data.settings, "", {}), {}
+  local settings, metrics = flat_settings(data.settings), {}
   local incomplete = next(settings) == nil
   for name, value in pairs(type(data.metrics) == "table" and data.metrics or {}) do
     metrics[name], row[name], row[name .. ".min"], row[name .. ".max"] = true, value.last, value.least, value.greatest
@@ -107,21 +103,27 @@ local kCompare = {
   ["!="] = function(a, b) return a ~= b end,
 }
 
+--- True if a condition holds for a cell. Strings are neither below nor above numbers, so that a loss of nan is not
+--- above 1.
+local function holds(value, operator, text)
+  if value == nil then return false end
+  local number = tonumber(text)
+  if type(value) == "number" and number then return kCompare[operator](value, number) end
+  if (type(value) == "number" or number) and operator:find("[<>]") then return false end
+  return kCompare[operator](tostring(value), text)
+end
+
 --- Keeps the runs with `NAME OPERATOR VALUE`.
 local function filtered(rows, condition)
   local name, operator, text = condition:match("^%s*([^%s<>=!]+)%s*([<>=!]=?)%s*(.-)%s*$")
-  local compare = kCompare[operator]
-  if not compare or text == "" then
+  if not kCompare[operator] or text == "" then
     fail(("runs: --where '%s' cannot be read\n  fix   write NAME < VALUE, with <, <=, >, >=, = or !="):format(
         condition))
   end
   check_name(rows, name, "--where")
-  local kept, number = {}, tonumber(text)
+  local kept = {}
   for _, row in ipairs(rows) do
-    local value = row.cells[name]
-    local other = number
-    if type(value) ~= "number" or number == nil then value, other = value ~= nil and tostring(value), text end
-    if value and compare(value, other) then kept[#kept + 1] = row end
+    if holds(row.cells[name], operator, text) then kept[#kept + 1] = row end
   end
   return kept
 end
@@ -182,7 +184,7 @@ local function value_of(setting)
 end
 
 --- The settings of the points of a sweep by the names of their runs; empty where the folder is not that of a sweep.
-local function points_of(folder)
+function runs_table.points_of(folder)
   local points = {}
   if not mh.files.exists(folder .. "/sweep.json") then return points end
   for i, settings in ipairs(mh.json.load(folder .. "/sweep.json").points) do
@@ -197,7 +199,7 @@ local function points_of(folder)
 end
 
 local function rows_of(folder)
-  local rows, points = {}, points_of(folder)
+  local rows, points = {}, runs_table.points_of(folder)
   for i, one in ipairs(files.list(folder)) do rows[i] = runs_table.row(one, points[one.data.name]) end
   return rows
 end

@@ -2,6 +2,7 @@
 -- The points of a sweep: lists of settings as --set has them, {"lr=0.001", "net.width=16"}.
 
 local mh = require "moonhalo"
+local groups = require "moonhalo.internal.groups"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
@@ -90,16 +91,6 @@ function points.random(count, path, seed)
   return list
 end
 
-local function add_settings(list, prefix, values)
-  for name, value in pairs(values) do
-    if type(value) == "table" and #value == 0 and next(value) ~= nil then
-      add_settings(list, prefix .. name .. ".", value)
-    else
-      list[#list + 1] = prefix .. name .. "=" .. text_of(value)
-    end
-  end
-end
-
 --- One JSON object of settings a line.
 function points.list(path)
   local list, number = {}, 0
@@ -110,8 +101,9 @@ function points.list(path)
       if not read or type(values) ~= "table" or #values > 0 then
         fail(("sweep: --list '%s', line %d is not a JSON object"):format(path, number))
       end
-      list[#list + 1] = {}
-      add_settings(list[#list], "", values)
+      local settings, point = groups.flat(values, "", {}), {}
+      for i, name in ipairs(sorted_keys(settings)) do point[i] = name .. "=" .. text_of(settings[name]) end
+      list[#list + 1] = point
     end
   end
   return list

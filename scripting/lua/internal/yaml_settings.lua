@@ -3,6 +3,7 @@
 -- `country: no` is a string where the default is one, and `lr: 1e-3` a number.
 
 local mh = require "moonhalo"
+local is_group = require("moonhalo.internal.groups").is_group
 
 local fail = mh.fail
 
@@ -44,8 +45,6 @@ local function table_of(node, defaults, path, file)
   end
   return values
 end
-
-local function is_group(value) return type(value) == "table" and #value == 0 and next(value) ~= nil end
 
 local function kind_of(default)
   if is_group(default) then return "a table" end

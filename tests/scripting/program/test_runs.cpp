@@ -93,6 +93,14 @@ class Runs : public ::testing::Test {
     return run_apart(words, kill_after);
   }
 
+  /// Another script, on `ranks`, in a run folder below `parent`.
+  int run_other(const std::string& text, const std::string& parent, std::vector<std::string> more = {}) {
+    std::ofstream(own_ / "other.lua") << "local mh = require 'moonhalo'\n" << text;
+    std::vector<std::string> words = {"run", own_ / "other.lua", "--run", own_ / parent + "/other"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_apart(words);
+  }
+
   std::vector<std::string> folders(const std::string& parent) const {
     std::vector<std::string> found;
     std::error_code none;
@@ -296,6 +304,121 @@ TEST_F(Runs, Y11_AKillAtAnyMomentLeavesReadableFilesAndARunToResume) {
   if (folders(last).empty() || !std::filesystem::exists(folder(last) + "/run.json")) return;
   ASSERT_EQ(train(last, {"--resume"}), 0) << errors();
   EXPECT_EQ(metrics(folder(last)), expected);
+}
+
+TEST_F(Runs, Y11_LinesOfTheResumedProcessAreNotReplaced) {
+  const char* script = R"(mh.log {before = 1}
+local run = mh.run()
+run:resume {}
+mh.log {step = 1, a = 1}
+mh.log {step = 2, a = mh.run_info().resume and 3 or 2}
+)";
+  ASSERT_EQ(run_other(script, "lines"), 0) << errors();
+  ASSERT_EQ(run_other(script, "lines", {"--resume"}), 0) << errors();
+
+  int replaced = 0;
+  EXPECT_THAT(metrics(folder("lines"), &replaced),
+              ElementsAre(Json({{"before", 1}}), Json({{"a", 1}, {"step", 1}}), Json({{"a", 3}, {"step", 2}})));
+  EXPECT_EQ(replaced, 3);
+}
+
+TEST_F(Runs, Y11_TheLastStepIsThatOfTheEnd) {
+  ASSERT_EQ(run_other("local run = mh.run() for _ = 1, 3 do run:step_done{a = 1} end", "counted"), 0) << errors();
+  ASSERT_EQ(run_other("for step = 1, 7 do mh.log{step = step, epoch = 2} end", "logged"), 0) << errors();
+  const char* fails = "local run = mh.run() run:epoch_done() run:step_done() error('bad luck')";
+  ASSERT_EQ(WEXITSTATUS(run_other(fails, "failed")), kScriptFailed);
+
+  EXPECT_EQ(run_json(folder("counted"))["step"], 3);
+  EXPECT_EQ(run_json(folder("logged"))["step"], 7);
+  EXPECT_EQ(run_json(folder("logged"))["epoch"], 2);
+  EXPECT_EQ(run_json(folder("failed"))["step"], 1);
+}
+
+TEST_F(Runs, Y11_NumbersThatAreNotFiniteAreInTheFolder) {
+  const char* script = R"(mh.log {a = 2, b = -1 / 0, c = 0 / 0, deep = {er = 3}}
+mh.log {a = 1 / 0, b = 4}
+mh.run():resume {}
+)";
+  ASSERT_EQ(run_other(script, "infinite"), 0) << errors();
+  const Json once = run_json(folder("infinite"))["metrics"];
+  ASSERT_EQ(run_other(script, "infinite", {"--resume"}), 0) << errors();
+
+  EXPECT_EQ(once["a"], Json({{"last", "inf"}, {"least", 2}, {"greatest", 2}}));
+  EXPECT_EQ(once["b"], Json({{"last", 4}, {"least", 4}, {"greatest", 4}}));
+  EXPECT_EQ(once["c"], Json({{"last", "nan"}}));
+  EXPECT_EQ(once["deep.er"]["last"], 3);
+  EXPECT_EQ(metrics(folder("infinite")).size(), 2);
+}
+
+TEST_F(Runs, Y11_ASignalAtTheEndOfAnEpochSavesOnce) {
+  const char* script = R"(local save = mh.checkpoint.save
+mh.checkpoint.save = function(path, ...)
+  if mh.rank() == 0 then print(path:match "[^/]*$") end
+  return save(path, ...)
+end
+local run = mh.run()
+run:resume {net = mh.nn.Linear(1, 1)}
+run:step_done()
+if mh.rank() == 0 then os.execute("kill $PPID") end
+mh.barrier()
+print(run:epoch_done(), run.ended_by)
+)";
+  ASSERT_EQ(run_other(script, "once", {"--ranks", "1"}), 0) << errors();
+
+  EXPECT_EQ(io::read_file("test", folder("once") + "/output.txt"), "last\ntrue\tSIGTERM\n");
+  EXPECT_EQ(run_json(folder("once"))["status"], "stopped");
+  EXPECT_EQ(run_json(folder("once"))["epoch"], 1);
+}
+
+TEST_F(Runs, Y11_ModulesAreLookedForOnce) {
+  std::ofstream(own_ / "model.lua") << "return 3";
+  const char* script = R"(package.path = arg[0]:match "^.*/" .. "?.lua"
+local count, search = 0, package.searchpath
+package.searchpath = function(...)
+  count = count + 1
+  return search(...)
+end
+local run = mh.run()
+require "model"
+run:epoch_done()
+local first = count
+run:epoch_done()
+print(first > 0, count - first)
+)";
+  ASSERT_EQ(run_other(script, "searched"), 0) << errors();
+
+  EXPECT_EQ(io::read_file("test", folder("searched") + "/output.txt"), "true\t0\n");
+  EXPECT_EQ(io::read_file("test", folder("searched") + "/source/model.lua"), "return 3");
+}
+
+TEST_F(Runs, Y11_WithoutItsFilesARunIsNotThere) {
+  const char* script = R"(local open = io.open
+io.open = function(path, ...)
+  if path:find "metrics" then return nil, "not today" end
+  return open(path, ...)
+end
+print(pcall(mh.run, {folder = arg[0]:match "^.*/" .. "/none"}))
+mh.log {a = 1}
+)";
+  std::ofstream(own_ / "other.lua") << "local mh = require 'moonhalo'\n" << script;
+  const Result result = run({"run", own_ / "other.lua"});
+
+  EXPECT_EQ(result.status, kDone) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("false\t")) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("cannot write the metrics: not today"));
+}
+
+// Otherwise the table of runs would show nothing of a script that ends no epoch.
+TEST_F(Runs, Y11_RecordsAreInRunJsonBeforeTheEnd) {
+  const char* script = R"(require("moonhalo.internal.run_log").save_interval = 0
+mh.log {step = 5, a = 2}
+os.execute "kill -9 $PPID"
+)";
+  const int status = run_other(script, "early");
+
+  ASSERT_TRUE(WIFSIGNALED(status)) << errors();
+  EXPECT_EQ(run_json(folder("early"))["step"], 5);
+  EXPECT_EQ(run_json(folder("early"))["metrics"]["a"]["last"], 2);
 }
 
 TEST_F(Runs, Y11_WhatCannotBeResumedIsAnErrorOnAllRanks) {
