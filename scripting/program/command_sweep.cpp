@@ -75,8 +75,11 @@ void add_sweep_command(CLI::App& app, Action& action) {
   command->add_flag("--submit", wanted->submit, "With --slurm: submit the job, too");
   command->add_option("--index", wanted->index, "Run only this point of a sweep's folder, from 0")
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--again", wanted->again, "Of a sweep's folder: run the points again that failed")
-      ->check(CLI::IsMember({"failed"}));
+  command
+      ->add_option("--again", wanted->again,
+                   "Of a sweep's folder: also run points that failed, or that say they are running on another host")
+      ->type_name("failed|running")
+      ->check(CLI::IsMember({"failed", "running"}));
   command->callback([wanted, &action] {
     action = [wanted] {
       return run_lua_command("internal.sweep", [&](lua_State* lua) { push_sweep_wanted(lua, *wanted); });

@@ -1,14 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- moonhalo sweep: a folder with sweep.json, a run folder for each point, and what each point printed in output/. Points
--- are processes of their own, so that one that fails or crashes does not stop the others.
+-- are processes of their own, so that one that fails or crashes does not stop the others. Each holds the lock of its
+-- output file, so that several sweeps of one folder share the points.
 
 local mh = require "moonhalo"
+local facts = require "moonhalo.internal.run_facts"
 local files = require "moonhalo.internal.run_files"
 local run_folder = require "moonhalo.internal.run_folder"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 local sweep_points = require "moonhalo.internal.sweep_points"
 
-local fail = mh.fail
+local fail, quoted = mh.fail, facts.quoted
 local sweep = {}
 
 local function point_name(index) return ("%04d"):format(index) end
@@ -25,7 +27,8 @@ local function make(wanted)
     end
   end
   local data = {format = 1, script = wanted.target, points = sweep_points.of(wanted), ranks = wanted.ranks,
-    device = wanted.device, settings = wanted.settings, config_files = wanted.config_files, seed = wanted.seed}
+    device = wanted.device, settings = wanted.settings, config_files = wanted.config_files, seed = wanted.seed,
+    working_directory = mh._run.working_directory()}
   local name = wanted.name ~= "" and wanted.name or wanted.target:match("([^/]*)$"):gsub("%.lua$", "")
   local parent, own = name:match("^(.*)/([^/]+)$")
   local folder = run_folder.make_unique(parent or "sweeps", ((own or name):gsub("[^%w%.%-]", "-")))
@@ -39,11 +42,49 @@ local function open(folder)
   if type(data) ~= "table" or data.format ~= 1 or type(data.points) ~= "table" then
     fail(("sweep: '%s/sweep.json' is not one of this program's"):format(folder))
   end
+  if not mh.files.exists(data.script) then
+    fail(("sweep: the script '%s' is not here\n  have  working directory '%s'\n" ..
+      "  fix   go to '%s', where the sweep began"):format(data.script, mh._run.working_directory(),
+      data.working_directory or "the folder"))
+  end
   return data
 end
 
---- The words that run one point.
-local function command_of(wanted, folder, data, index)
+-- ---- Points --------------------------------------------------------------------------------------------------------
+
+--- {folder, status} of the latest run of a point; empty where there is none. Runs of other points are not read.
+local function latest(folder, index)
+  local runs = files.list(folder, "_" .. point_name(index) .. "_%x+$")
+  local last = runs[#runs]
+  return last and {folder = last.folder, status = files.status(last.data)} or {}
+end
+
+--- The same of all points, by their numbers.
+local function all_latest(folder, data)
+  local by_name, found = {}, {}
+  for _, one in ipairs(files.list(folder)) do
+    by_name[one.data.name] = {folder = one.folder, status = files.status(one.data)}
+  end
+  for index = 0, #data.points - 1 do found[index] = by_name[point_name(index)] or {} end
+  return found
+end
+
+--- True if a point whose latest run has this status is to be run.
+local function is_left(status, again)
+  return status == nil or status == "killed" or status == "stopped" or status == again
+end
+
+--- The numbers of the points to run.
+local function choose(wanted, points, data)
+  local chosen = {}
+  for index = 0, #data.points - 1 do
+    if is_left(points[index].status, wanted.again) then chosen[#chosen + 1] = index end
+  end
+  return chosen
+end
+
+--- The words that run one point. It continues a run that did not end, if that has a checkpoint.
+local function command_of(wanted, folder, data, index, last)
   local words = {wanted.program, "run", data.script, "--run", folder .. "/" .. point_name(index), "--quiet"}
   local function add(option, value) words[#words + 1], words[#words + 2] = option, value end
   if (tonumber(os.getenv("SLURM_NTASKS")) or 1) > 1 and wanted.index >= 0 then
@@ -51,6 +92,8 @@ local function command_of(wanted, folder, data, index)
   elseif data.ranks > 0 then
     add("--ranks", tostring(data.ranks))
   end
+  local ended = last.status == nil or last.status == "done" or last.status == "failed"
+  if not ended and mh.files.exists(last.folder .. "/checkpoints/last") then add("--resume", last.folder) end
   if data.device ~= "" then add("--device", data.device) end
   for _, file in ipairs(data.config_files) do add("--config", file) end
   for _, setting in ipairs(data.settings) do add("--set", setting) end
@@ -58,80 +101,110 @@ local function command_of(wanted, folder, data, index)
   return words
 end
 
---- Status of the latest run of each point, by its name.
-local function statuses(folder)
-  local found = {}
-  for _, one in ipairs(files.list(folder)) do found[one.data.name] = files.status(one.data) end
-  return found
-end
+-- ---- Processes -----------------------------------------------------------------------------------------------------
 
---- The numbers of the points to run.
-local function choose(wanted, status, data)
-  local chosen = {}
-  for index = 0, #data.points - 1 do
-    local now = status[point_name(index)]
-    local left = now == nil or now == "killed"
-    if wanted.again == "failed" then left = now ~= "done" and now ~= "running" end
-    if left then chosen[#chosen + 1] = index end
+--- Starts a point. Returns its process; nil where another sweep runs it, or has run it since `seen` was read.
+local function start(wanted, folder, data, index, seen)
+  local output = ("%s/output/%s.txt"):format(folder, point_name(index))
+  local claim = mh._run.claim(output)
+  if not claim then return nil end
+  local last = latest(folder, index)
+  if wanted.index < 0 and (last.folder ~= seen.folder or not is_left(last.status, wanted.again)) then
+    mh._run.release(claim)
+    return nil
   end
-  return chosen
+  local pid = mh._run.spawn(command_of(wanted, folder, data, index, last), claim)
+  return {pid = pid, index = index, output = output, began = mh.clock()}
 end
 
---- Runs points, some at the same time. Returns how many failed.
-local function run_points(wanted, folder, data, chosen)
-  local running, next_one, ended, failed = {}, 1, 0, 0
-  while ended < #chosen do
-    while next_one <= #chosen and next_one - 1 - ended < wanted.jobs do
-      local index = chosen[next_one]
-      local output = ("%s/output/%s.txt"):format(folder, point_name(index))
-      local pid = mh._run.spawn(command_of(wanted, folder, data, index), output)
-      running[pid] = {index = index, output = output, began = mh.clock()}
+--- The end of a process of a point: done, failed or stopped.
+local function outcome_of(folder, one, status)
+  if status ~= 0 then return "failed" end
+  return latest(folder, one.index).status == "stopped" and "stopped" or "done"
+end
+
+--- Runs points, some at the same time, until a signal comes. Returns how many ended how; `elsewhere`: in another sweep.
+local function run_points(wanted, folder, data, chosen, seen)
+  local running, active, next_one, ended = {}, 0, 1, 0
+  local counts = {done = 0, failed = 0, stopped = 0, elsewhere = 0}
+  while true do
+    while next_one <= #chosen and active < wanted.jobs and not mh._run.stop_signal() do
+      local one = start(wanted, folder, data, chosen[next_one], seen[chosen[next_one]] or {})
+      if one then running[one.pid], active = one, active + 1 else counts.elsewhere = counts.elsewhere + 1 end
       next_one = next_one + 1
     end
+    if active == 0 then return counts end
     local pid, status = mh._run.wait()
     local one = running[pid]
     if one then
-      running[pid], ended = nil, ended + 1
-      if status ~= 0 then failed = failed + 1 end
-      print(("[%d/%d] %s %s in %.1f s  %s%s"):format(ended, #chosen, point_name(one.index),
-        status == 0 and "done" or "failed with status " .. status, mh.clock() - one.began,
-        table.concat(data.points[one.index + 1], " "), status == 0 and "" or "  see " .. one.output))
+      running[pid], active, ended = nil, active - 1, ended + 1
+      local outcome = outcome_of(folder, one, status)
+      counts[outcome] = counts[outcome] + 1
+      print(("[%d/%d] %s %s%s in %.1f s  %s%s"):format(ended, #chosen, point_name(one.index), outcome,
+        outcome == "failed" and " with status " .. status or "", mh.clock() - one.began,
+        table.concat(data.points[one.index + 1], " "), outcome == "failed" and "  see " .. one.output or ""))
     end
   end
-  return failed
 end
 
 --- Says why no point is left to run.
-local function print_nothing_left(status, data)
+local function print_nothing_left(points, data)
   local counts, parts = {}, {}
   for index = 0, #data.points - 1 do
-    local now = status[point_name(index)] or "not begun"
+    local now = points[index].status or "not begun"
     counts[now] = (counts[now] or 0) + 1
   end
   for _, name in ipairs(sorted_keys(counts)) do parts[#parts + 1] = counts[name] .. " " .. name end
-  print(("nothing to run: %s%s"):format(table.concat(parts, ", "),
-    counts.failed and "; --again failed runs them again" or ""))
+  local remedy = counts.failed and "; --again failed runs them again"
+      or counts.running and "; --again running runs those whose process is gone" or ""
+  print("nothing to run: " .. table.concat(parts, ", ") .. remedy)
 end
 
-local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
+--- Says how the points ended. Returns the exit status.
+local function print_end(folder, chosen, counts)
+  local text = ("%d of %d points done"):format(counts.done, #chosen)
+  if counts.elsewhere > 0 then text = text .. (", %d in another sweep of this folder"):format(counts.elsewhere) end
+  local signal = mh._run.stop_signal()
+  if signal then
+    print(("%s; stopped by %s, moonhalo sweep %s continues"):format(text, signal, folder))
+  else
+    print(("%s; moonhalo runs %s shows them"):format(text, folder))
+  end
+  return counts.failed > 0 and 1 or 0
+end
 
---- Writes the array job, and submits it with --submit.
-local function write_job(wanted, folder, data)
-  local pipe = assert(io.popen("pwd -P"))
-  local here = pipe:read("l")
-  assert(pipe:close())
-  local limit = wanted.at_most > 0 and "%" .. wanted.at_most or ""
+-- ---- Slurm ---------------------------------------------------------------------------------------------------------
+
+--- "0-3,7" for a list of increasing numbers.
+local function ranges(numbers)
+  local parts, first = {}, 1
+  for i = 1, #numbers do
+    if numbers[i + 1] ~= numbers[i] + 1 then
+      parts[#parts + 1] = first == i and tostring(numbers[i]) or numbers[first] .. "-" .. numbers[i]
+      first = i + 1
+    end
+  end
+  return table.concat(parts, ",")
+end
+
+--- Writes the array job, and submits it with --submit. Returns the exit status.
+local function write_job(wanted, folder, chosen)
+  local here = mh._run.working_directory()
   local path = folder .. "/job.sh"
+  local output = (folder:find("^/") and folder or here .. "/" .. folder) .. "/output/job_%a.txt"
   mh._files.write("sweep", path, table.concat({
-    "#!/bin/bash", ("#SBATCH --array=0-%d%s"):format(#data.points - 1, limit),
-    "#SBATCH --output=/dev/null", "#SBATCH " .. wanted.slurm, "cd " .. quoted(here) .. " || exit 1",
+    "#!/bin/bash", ("#SBATCH --array=%s%s"):format(ranges(chosen), wanted.at_most > 0 and "%" .. wanted.at_most or ""),
+    ('#SBATCH --output="%s"'):format(output), "#SBATCH " .. wanted.slurm, "cd " .. quoted(here) .. " || exit 1",
     ("exec %s sweep %s --index \"$SLURM_ARRAY_TASK_ID\""):format(quoted(wanted.program), quoted(folder)), "",
   }, "\n"))
+  print(("%d points in %s"):format(#chosen, folder))
   if not wanted.submit then
-    print(("%d points in %s\nsbatch %s"):format(#data.points, folder, path))
+    print("sbatch " .. path)
     return 0
   end
-  return os.execute("sbatch " .. quoted(path)) and 0 or 1
+  if os.execute("sbatch " .. quoted(path)) then return 0 end
+  fail(("sweep: sbatch refused the job\n  have  %s\n  fix   correct its options and submit it: sbatch %s"):format(path,
+    path))
 end
 
 --- Carries out the command with its options. Returns the exit status.
@@ -139,20 +212,22 @@ function sweep.main(wanted)
   local folder, data = (wanted.target:gsub("(.)/+$", "%1")), nil
   local old = mh.files.exists(folder .. "/sweep.json")
   if old then data = open(folder) else folder, data = make(wanted) end
-  if wanted.slurm ~= "" then return write_job(wanted, folder, data) end
   if wanted.index >= #data.points then
     fail(("sweep: there is no point %d\n  have  points 0 to %d"):format(wanted.index, #data.points - 1))
   end
-  local status = statuses(folder)
-  local chosen = wanted.index >= 0 and {wanted.index} or choose(wanted, status, data)
+  if wanted.index >= 0 then
+    local counts = run_points(wanted, folder, data, {wanted.index}, {})
+    return print_end(folder, {wanted.index}, counts)
+  end
+  local points = all_latest(folder, data)
+  local chosen = choose(wanted, points, data)
   if #chosen == 0 then
-    print_nothing_left(status, data)
+    print_nothing_left(points, data)
     return 0
   end
+  if wanted.slurm ~= "" then return write_job(wanted, folder, chosen) end
   if not old then print(("%d points in %s"):format(#data.points, folder)) end
-  local failed = run_points(wanted, folder, data, chosen)
-  print(("%d of %d points done; moonhalo runs %s shows them"):format(#chosen - failed, #chosen, folder))
-  return failed > 0 and 1 or 0
+  return print_end(folder, chosen, run_points(wanted, folder, data, chosen, points))
 end
 
 return sweep
