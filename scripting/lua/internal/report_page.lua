@@ -3,6 +3,26 @@
 
 local page = {}
 
+local kEntities = {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;"}
+
+function page.escaped(value) return (tostring(value):gsub('[&<>"]', kEntities)) end
+
+local kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+--- Bytes as the text of a data URL.
+function page.base64(bytes)
+  local parts = {}
+  for at = 1, #bytes, 3 do
+    local a, b, c = bytes:byte(at, at + 2)
+    local bits = a << 16 | (b or 0) << 8 | (c or 0)
+    for i = 0, 3 do
+      local digit = bits >> (18 - 6 * i) & 63
+      parts[#parts + 1] = (i == 2 and not b or i == 3 and not c) and "=" or kDigits:sub(digit + 1, digit + 1)
+    end
+  end
+  return table.concat(parts)
+end
+
 page.head = [[<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
@@ -19,6 +39,7 @@ svg { width: 100%%; height: auto; display: block; } svg text { font-size: 11px; 
 .tip { position: absolute; background: #fffffff0; border: 1px solid #c8ced6; padding: 3px 7px; font-size: 12px;
   pointer-events: none; display: none; white-space: pre; }
 .key { display: inline-block; width: 14px; height: 3px; margin: 0 6px 3px 0; }
+.flame rect { stroke: #ffffff; stroke-width: 0.5; } svg.flame text { font-size: 10px; fill: #1d2430; }
 img { max-width: 100%%; } pre { overflow-x: auto; background: #f6f7f9; padding: 8px; } label { margin-right: 16px; }
 </style></head><body>
 ]]
@@ -32,6 +53,7 @@ page.script = [[<script>
 const W = 640, H = 280, L = 64, R = 12, T = 10, B = 26;
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = name => document.getElementById(name);
+const range = vs => vs.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
 const short = v => String(Number(v.toPrecision(4)));
 function smoothed(ys, n) {
   if (!n) return ys;
@@ -54,14 +76,15 @@ function draw(box, chart) {
   });
   const to = log ? Math.log10 : v => v;
   const xs = curves.flatMap(c => c.x), ys = curves.flatMap(c => c.y.map(to));
-  let [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+  let [x0, x1, y0, y1] = [...range(xs), ...range(ys)];
   if (!xs.length) [x0, x1, y0, y1] = [0, 1, 0, 1];
   if (x0 === x1) x1 = x0 + 1;
   if (y0 === y1) { y0 -= Math.abs(y0) / 10 || 1; y1 += Math.abs(y1) / 10 || 1; }
-  const px = x => L + (x - x0) / (x1 - x0) * (W - L - R), py = y => H - B - (to(y) - y0) / (y1 - y0) * (H - T - B);
+  const part = (v, low, high) => (v / 2 - low / 2) / (high / 2 - low / 2);
+  const px = x => L + part(x, x0, x1) * (W - L - R), py = y => H - B - part(to(y), y0, y1) * (H - T - B);
   let out = "";
   for (const t of ticks(y0, y1)) {
-    const at = H - B - (t - y0) / (y1 - y0) * (H - T - B);
+    const at = H - B - part(t, y0, y1) * (H - T - B);
     out += `<path d="M${L} ${at}H${W - R}" stroke="#e3e6ea"/><text x="${L - 6}" y="${at + 4}" text-anchor="end">`
       + `${short(log ? 10 ** t : t)}</text>`;
   }
@@ -93,9 +116,11 @@ for (const box of boxes) {
   });
   box.addEventListener("mouseleave", () => { tip.style.display = "none"; });
 }
-byId("log").addEventListener("change", redraw);
-byId("smooth").addEventListener("input", redraw);
-redraw();
+if (boxes.length) {
+  byId("log").addEventListener("change", redraw);
+  byId("smooth").addEventListener("input", redraw);
+  redraw();
+}
 </script>
 ]]
 
