@@ -39,11 +39,10 @@ local mesh = mh.init_device_mesh(mh.device(), {ranks}, {"latitude"})
 
 --- Blocks of 3 : 2 : 3 : 2 ...: uneven on purpose, as real decompositions are.
 local function uneven(rows)
-  local sizes, weights, total, taken = {}, {}, 0, 0
-  for r = 1, ranks do weights[r] = r % 2 == 1 and 3 or 2; total = total + weights[r] end
+  local sizes, left, total = {}, rows, (5 * ranks + 1) // 2
   for r = 1, ranks do
-    sizes[r] = r == ranks and rows - taken or rows * weights[r] // total
-    taken = taken + sizes[r]
+    sizes[r] = r == ranks and left or rows * (r % 2 == 1 and 3 or 2) // total
+    left = left - sizes[r]
   end
   return sizes
 end
@@ -63,22 +62,18 @@ end
 
 -- ---- The model: the mean of the eight years, and a U-Net for what it misses ----------------------------------------
 
-local Block = nn.Module:extend("Block")
-function Block:init(conv, channels)
-  self.conv = conv
-  self.norm = nn.GroupNorm(4, channels)
-  self.drop = nn.Dropout(cfg.dropout)
+local function block(conv, channels)
+  return nn.Sequential(conv, nn.GroupNorm(4, channels), nn.GELU(), nn.Dropout(cfg.dropout))
 end
-function Block:forward(x) return self.drop(mh.gelu(self.norm(self.conv(x)))) end
 
 local UNet = nn.Module:extend("UNet")
 function UNet:init(width)
   local w = width
-  self.enter = Block(nn.Conv2d(kYears, w, 3, {padding = 1}), w)
-  self.down1 = Block(nn.Conv2d(w, 2 * w, 3, {stride = 2, padding = 1}), 2 * w)
-  self.down2 = Block(nn.Conv2d(2 * w, 2 * w, 3, {stride = 2, padding = 1}), 2 * w)
-  self.up2 = Block(nn.ConvTranspose2d(2 * w, 2 * w, 3, {stride = 2, padding = 1}), 2 * w)
-  self.up1 = Block(nn.ConvTranspose2d(4 * w, w, 3, {stride = 2, padding = 1}), w)
+  self.enter = block(nn.Conv2d(kYears, w, 3, {padding = 1}), w)
+  self.down1 = block(nn.Conv2d(w, 2 * w, 3, {stride = 2, padding = 1}), 2 * w)
+  self.down2 = block(nn.Conv2d(2 * w, 2 * w, 3, {stride = 2, padding = 1}), 2 * w)
+  self.up2 = block(nn.ConvTranspose2d(2 * w, 2 * w, 3, {stride = 2, padding = 1}), 2 * w)
+  self.up1 = block(nn.ConvTranspose2d(4 * w, w, 3, {stride = 2, padding = 1}), w)
   self.leave = nn.Conv2d(2 * w, 1, 3, {padding = 1})
   nn.init.zeros_(self.leave.weight)
   nn.init.zeros_(self.leave.bias)
@@ -104,9 +99,8 @@ local opt = optim.AdamW(net:parameters(), {lr = cfg.lr, weight_decay = cfg.weigh
 local schedule = optim.lr_scheduler.CosineAnnealingLR(opt, {T_max = cfg.steps})
 
 run:resume {model = net, optimizer = opt, schedule = schedule}
-
-local began, bytes = mh.clock(), mh.comm_stats().bytes
-for _ in mh.progress(cfg.steps - run.step, {desc = "train"}) do
+local left, began, bytes = cfg.steps - run.step, mh.clock(), mh.comm_stats().bytes
+for _ in mh.progress(left, {desc = "train"}) do
   local chosen = mh.randperm(n):narrow(0, 0, cfg.batch)   -- the same years on every rank
   local loss = mh.mse_loss(net(inputs:index_select(0, chosen)), targets:index_select(0, chosen))
   opt:zero_grad()
@@ -116,17 +110,16 @@ for _ in mh.progress(cfg.steps - run.step, {desc = "train"}) do
   if run:step_done {loss = loss} then return end          -- a signal has come; --resume continues
 end
 run:save()
-local step_ms = (mh.clock() - began) / cfg.steps * 1000
-local step_bytes = (mh.comm_stats().bytes - bytes) / cfg.steps
+local seconds, sent = (mh.clock() - began) / math.max(left, 1), (mh.comm_stats().bytes - bytes) / math.max(left, 1)
 
 -- ---- Test on the other scenario ------------------------------------------------------------------------------------
 
-local e1 = read "E1"
-local years, truth = windows(e1)
+local years, truth = windows(read "E1")
 net:eval()
 local prediction = mh.inference_mode(function() return net(years) end)
 local function rmse(guess) return (guess - truth):square():mean():sqrt():item() end
-local persistence, mean8, network = rmse(years[":, -1:"]), rmse(years:mean({1}, true)), rmse(prediction)
+local scores = {persistence = rmse(years[":, -1:"]), mean = rmse(years:mean({1}, true)), network = rmse(prediction)}
+mh.log {rmse = scores}
 
 local file = mh.h5.open(run:path("e1_prediction.h5"), "w")
 file:write("prediction", prediction, {attrs = {units = "K", long_name = "predicted annual mean air temperature"},
@@ -143,12 +136,10 @@ if cfg.plot then
               {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year)})
 end
 
-mh.log {rmse = {persistence = persistence, mean = mean8, network = network}}
-say("")
-say("  test on E1, RMSE in kelvin")
-say("  %-34s %8.3f", "previous year (persistence)", persistence)
-say("  %-34s %8.3f", "mean of the last eight years", mean8)
-say("  %-34s %8.3f", "network", network)
-say("  %-34s %8.1f ms", "time per step", step_ms)
-say("  %-34s %8.1f kB per rank", "bytes moved per step", step_bytes / 1e3)
+say("\n  test on E1, RMSE in kelvin")
+say("  %-34s %8.3f", "previous year (persistence)", scores.persistence)
+say("  %-34s %8.3f", "mean of the last eight years", scores.mean)
+say("  %-34s %8.3f", "network", scores.network)
+say("  %-34s %8.1f ms", "time per step", seconds * 1000)
+say("  %-34s %8.1f kB per rank", "bytes moved per step", sent / 1e3)
 say("  written to %s", run.folder)

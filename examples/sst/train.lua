@@ -121,7 +121,9 @@ mh.inference_mode(function()
         mh.full({}, 0 / 0, {dtype = cfg.dtype})):squeeze(1)
   end
 end)
-local function rmse(name) return math.sqrt(squares[name] / points) end
+local rmse = {}
+for name, sum in pairs(squares) do rmse[name] = math.sqrt(sum / points) end
+mh.log {rmse = rmse}
 
 local first = data.steps - #test  -- the month of the first prediction
 local out = mh.h5.open(run:path("prediction.nc"), "w")
@@ -132,19 +134,15 @@ out:close()
 if cfg.plot then
   local last = predicted[#predicted][-1]:full_tensor()
   local truth = data.fields.sst:read(data.steps - 1)[0]
-  local function panel(field, title, more)
-    local one = {data = field:flip{0}, title = title, unit = "°C", x = {0, 358}, y = {-88, 88}}
-    for key, value in pairs(more or {}) do one[key] = value end
-    return one
+  local function panel(field, title, range, colormap)
+    return {data = field:flip{0}, title = title, unit = "°C", x = {0, 358}, y = {-88, 88}, range = range,
+            colormap = colormap}
   end
-  run:picture("maps", {panel(truth, "truth"), panel(last, "prediction", {range = "temperature"}),
-    panel(last - truth, "error", {colormap = "diverging"})}, {title = "Sea surface temperature, August 2020"})
+  run:picture("maps", {panel(truth, "truth"), panel(last, "prediction", "temperature"),
+    panel(last - truth, "error", nil, "diverging")}, {title = "Sea surface temperature, August 2020"})
 end
 
-say("")
-say("  test on 2018 to 2020, RMSE in kelvin")
-for _, name in ipairs {"persistence", "climatology", "network"} do say("  %-14s %8.3f", name, rmse(name)) end
+say("\n  test on 2018 to 2020, RMSE in kelvin")
+for _, name in ipairs {"persistence", "climatology", "network"} do say("  %-14s %8.3f", name, rmse[name]) end
 say("  written to %s", run.folder)
-if rmse("network") >= rmse("climatology") then
-  say("  the network is not a better than the climatology: train it longer")
-end
+if rmse.network >= rmse.climatology then say("  the network is not better than the climatology: train it longer") end
