@@ -92,6 +92,11 @@ function tests.test_Y11_events_have_scalars_pictures_and_settings()
   mh.log{step = 3, loss = 0.25, text = "left out", net = {norm = 2}}
   mh.log{step = 300, loss = -1.5, large = 1e300}
   run:picture("curve", {{y = {1, 2, 3}}})
+  run:histogram("field", mh.tensor{0, 1, 1, 4, 1 / 0, 0 / 0}, {bins = 4})
+  run:histogram("same", mh.ones{3})
+  run:histogram("none", mh.full({2}, 0 / 0))
+  mh.testing.assert_error(function() run:histogram("empty", mh.ones{0}) end, "histogram takes a tensor with elements")
+  mh.testing.assert_error(function() run:histogram("a", mh.ones{1}, {bin = 3}) end, "did you mean 'bins'?")
   run:finish()
 
   local events = events_of(run)
@@ -103,6 +108,12 @@ function tests.test_Y11_events_have_scalars_pictures_and_settings()
   assert(found["net.norm@3"][2][1] == 2 and found["large@300"][2][1] == math.huge)
   assert(found["text@3"] == nil)
   assert(fields(found["settings@0"][8][1])[8][1] == "    lr = 0.5")
+  local field = fields(found["field@0"][5][1])
+  local function doubles(text) return {string.unpack("<" .. ("d"):rep(#text // 8), text)} end
+  for number, value in ipairs{0, 4, 4, 6, 18} do assert(field[number][1] == value, number) end
+  mh.testing.assert_equal({table.unpack(doubles(field[6][1]), 1, 4)}, {1.0, 2.0, 3.0, 4.0})
+  mh.testing.assert_equal({table.unpack(doubles(field[7][1]), 1, 4)}, {1.0, 2.0, 0.0, 1.0})
+  assert(fields(found["same@0"][5][1])[3][1] == 3 and found["none@0"] == nil)
   local image = fields(found["curve@0"][4][1])
   assert(image[1][1] == 760 and image[2][1] == 1280 and image[4][1]:sub(2, 4) == "PNG")
 end

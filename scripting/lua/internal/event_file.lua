@@ -101,6 +101,15 @@ function Events:picture(step, tag, png)
   summary(step, {bytes(1, bytes(1, tag) .. bytes(4, image))}, self)
 end
 
+--- A histogram: {least, greatest, count, sum, squares, limits, counts}; limits are the upper ones of the bins.
+function Events:histogram(step, tag, h)
+  local format = "<" .. ("d"):rep(#h.counts)
+  local parts = double(1, h.least) .. double(2, h.greatest) .. double(3, h.count) .. double(4, h.sum)
+      .. double(5, h.squares) .. bytes(6, format:pack(table.unpack(h.limits)))
+      .. bytes(7, format:pack(table.unpack(h.counts)))
+  summary(step, {bytes(1, bytes(1, tag) .. bytes(5, parts))}, self)
+end
+
 --- A string, in Markdown.
 function Events:text(step, tag, text)
   local tensor = integer(1, 7) .. bytes(2, bytes(2, integer(1, 1))) .. bytes(8, text)

@@ -95,6 +95,12 @@ function run_log.write_picture(run, tag, path)
   events:picture(run.step, tag, assert(require("moonhalo.internal.run_facts").read(path)))
 end
 
+--- Adds a histogram to the events.
+function run_log.write_histogram(run, tag, histogram)
+  if not events then run_log.open_events(run) end
+  events:histogram(run.step, tag, histogram)
+end
+
 function run_log.close_events()
   if events then events:finish() end
   events = nil

@@ -335,6 +335,51 @@ function Run:picture(name, list, options)
   return path
 end
 
+--- The finite elements of a tensor in bins, as event_file.lua has them; nil if there are none. Collective.
+local function histogram_of(x, bins)
+  local values = x:detach():to("float64")
+  local finite = values:isfinite()
+  local least = mh.where(finite, values, mh.full_like(values, math.huge)):min():item()
+  local greatest = mh.where(finite, values, mh.full_like(values, -math.huge)):max():item()
+  if least > greatest then return nil end
+  local low, high = least, greatest
+  if low == high then low, high = low - 0.5, high + 0.5 end
+  local zeroed, limits = mh.where(finite, values, mh.zeros_like(values)), {}
+  for i = 1, bins do limits[i] = low + (high - low) * i / bins end
+  return {least = least, greatest = greatest, count = finite:sum():item() + 0.0, sum = zeroed:sum():item(),
+    squares = zeroed:square():sum():item(), limits = limits, counts = values:histc(bins, low, high):tolist()}
+end
+
+--- run:histogram(name, x, {bins = 30}) -> nothing
+---   Adds a histogram of a tensor for TensorBoard, such as weights, gradients or a field. Elements that are not finite
+---   are left out.
+---   name        string      of the curve of histograms
+---   x           Tensor      of any shape and a real dtype, plain or cut
+---   bins        integer     of equal width, from the least to the greatest element
+---   returns     nothing
+---   collective  over all ranks; x may be a ShardTensor, of which the counts are summed
+---   errors      ValueError: an empty tensor, or the disk refuses
+---   example
+---     local run = mh.run{folder = folder}
+---     run:histogram("weight", nn.Linear(4, 4).weight)
+---     mh.files.exists(run.folder .. "/tb")    --> true
+---     run:finish()
+function Run:histogram(name, x, options)
+  check_open(self)
+  arguments.text("run", "the name of a histogram", name)
+  local given = arguments.options("run", options)
+  for key in pairs(given) do arguments.choice("run", "option of histogram", key, {"bins"}) end
+  local bins = given.bins or 30
+  arguments.count("run", "bins", bins, 1)
+  if not mh.is_tensor(x) or x:numel() == 0 then
+    fail("run: histogram takes a tensor with elements, got " .. mh._describe(x))
+  end
+  local histogram = histogram_of(x, bins)
+  if histogram then
+    files.on_first_rank(function() run_log.write_histogram(self._current, name, histogram) end)
+  end
+end
+
 --- run:finish() -> nothing
 ---   Ends the run before the script ends: writes metrics.csv and the status.
 ---   returns     nothing
