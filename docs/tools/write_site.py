@@ -161,10 +161,16 @@ def operators(printed):
     return found
 
 
+def operator_order(named):
+    """By names, LibTorch's internal ones last."""
+    short = named[0].split("::")[1].lower()
+    return short.startswith("_"), short
+
+
 def operator_pages(printed, pages_of_pytorch):
     """First letter -> page. Each operator has its schemas, what becomes of it on blocks, and a link to PyTorch's page."""
     found = defaultdict(list)
-    for name, lines in sorted(operators(printed).items(), key=lambda one: one[0].split("::")[1].lower()):
+    for name, lines in sorted(operators(printed).items(), key=operator_order):
         space, short = name.split("::")
         first = short.lstrip("_")[:1].upper()
         group = "moonhalo" if space == "moonhalo" else first if first.isalpha() else "other"

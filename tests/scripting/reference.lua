@@ -52,6 +52,23 @@ local function add_attributes(found, kind, object, upvalue)
   end
 end
 
+--- Fields of objects of Lua that users read; the others are the objects' own.
+local kFields = {
+  Collection = {"calendar", "dates", "fields", "gaps", "layout", "steps", "times"},
+  Windows = {"dropped", "inputs", "targets"},
+  Loader = {"epoch"},
+  Run = {"ended_by", "epoch", "folder", "name", "resumed", "step"},
+  Statistics = {"fields"},
+}
+
+--- Reading a field that an object's class does not have is an error.
+local function add_fields(found, kind, object)
+  for _, name in ipairs(kFields[kind]) do
+    local _ = object[name]
+    found[kind .. "." .. name] = true
+  end
+end
+
 local function public_names()
   local found = {}
   for _, one in ipairs(public_functions()) do
@@ -64,7 +81,12 @@ local function public_names()
   local windows = data:windows{inputs = {fields = {"t2m"}, steps = {0}}}
   add_methods(found, "Collection", data)
   add_methods(found, "Windows", windows)
-  add_methods(found, "Loader", windows:loader{batch = 2})
+  local loader = windows:loader{batch = 2}
+  add_methods(found, "Loader", loader)
+  add_fields(found, "Collection", data)
+  add_fields(found, "Windows", windows)
+  add_fields(found, "Loader", loader)
+  add_fields(found, "Statistics", windows:statistics{})
   local blocks = mh.distribute_tensor(mh.ones({4}, {device = "cpu"}), mh.init_device_mesh("cpu", {1}, {"a"}),
       {mh.Shard(0)})
   add_methods(found, "Balance", mh.balance{mesh = blocks.mesh, cut = {x = "a"}, moves = {x = blocks}})
@@ -73,6 +95,7 @@ local function public_names()
   add_methods(found, "Scheduler", mh.optim.StepLR(wrong_values.optimizer(), 1))
   local run = mh.run{folder = require("support.own_path")("runs")}
   add_methods(found, "Run", run)
+  add_fields(found, "Run", run)
   run:finish()
   add_attributes(found, "Tensor", wrong_values.x(), 1)
   add_attributes(found, "DeviceMesh", wrong_values.mesh(), 2)

@@ -17,6 +17,46 @@ local meta = strict.class {name = "Collection", methods = Collection,
   "layout runs space static_file step steps times versions",
   elements = "a field is data.fields.NAME, a step of it data.fields.NAME:read(step)"}
 
+--- data.layout -> string
+---   How the files were understood: "cf", "makani", "well", "pdebench", "plain", or the name of a layout of your own.
+---   example
+---     mh.data.from_tensors({u = mh.rand{3, 4}}, {dims = {"time", "x"}}).layout    --> tensors
+
+--- data.fields -> table
+---   The fields by name: data.fields.NAME has dims and units, and :read(step).
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{3, 4}}, {dims = {"time", "x"}})
+---     data.fields.u:read(0).shape    --> {1, 4}
+
+--- data.steps -> integer
+---   The number of steps of all trajectories together.
+---   example
+---     mh.data.from_tensors({u = mh.rand{2, 3, 4}}, {dims = {"sample", "time", "x"}}).steps    --> 6
+
+--- data.times -> {number}?
+---   The times of the steps: seconds since 1970 where they are dates, else the numbers of the file. nil where there are
+---   none, and where trajectories have times of their own. With a calendar, data.calendar, they can be written as they
+---   are: units "seconds since 1970-01-01", in float64.
+---   example
+---     mh.data.from_tensors({u = mh.rand{2, 4}}, {dims = {"time", "x"}, times = {10, 20}}).times    --> {10, 20}
+
+--- data.dates -> boolean
+---   Whether times are dates.
+---   example
+---     mh.data.from_tensors({u = mh.rand{2, 4}}, {dims = {"time", "x"}, times = {10, 20}}).dates    --> false
+
+--- data.calendar -> string?
+---   The calendar of the dates: "standard", "noleap", "360_day", ...; nil where times are not dates.
+---   example
+---     local options = {dims = {"time", "x"}, times = {0, 86400}, calendar = "noleap"}
+---     mh.data.from_tensors({u = mh.rand{2, 4}}, options).calendar    --> noleap
+
+--- data.gaps -> table
+---   Where times are further apart than usual: a list of {trajectory, step, before, after}.
+---   example
+---     local options = {dims = {"time", "x"}, times = {0, 1, 2, 9}}
+---     #mh.data.from_tensors({u = mh.rand{4, 4}}, options).gaps    --> 1
+
 --- One run of steps over the files of these numbers, those with times by time.
 local function join_files(self, heads, numbers)
   local order = {table.unpack(numbers)}

@@ -19,6 +19,14 @@ local meta = strict.class {name = "Loader", methods = Loader,
   fields = "batch cut drop_last epoch memory next options order plan prefetch seed set shuffle under_way",
   elements = "for batch in loader:batches() do"}
 
+--- loader.epoch -> integer
+---   The number of epochs that are done.
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
+---     local loader = data:windows{inputs = {fields = {"u"}, steps = {0}}}:loader{batch = 5}
+---     for batch in loader:batches() do end
+---     loader.epoch    --> 1
+
 local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0},
   {"drop_last", false},
   optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"},

@@ -20,6 +20,13 @@ local meta = strict.class {name = "Statistics", methods = Statistics,
   fields = "fields of parts weights",
   elements = "stats.fields.NAME has mean, std, min and max of a field"}
 
+--- statistics.fields -> table
+---   By field: mean, std, min and max, lists with a number for each channel of the field.
+---   example
+---     local data = mh.data.from_tensors({u = mh.arange(8.0):reshape{4, 2}}, {dims = {"time", "x"}})
+---     local u = data:windows{inputs = {fields = {"u"}, steps = {0}}}:statistics().fields.u
+---     u.mean, u.max    --> {3.5}  {7.0}
+
 local kStatistics = signature("statistics", {optional "cache", optional "weights", {"differences", false},
     {"of_any_split", false}})
 local kGroup = 16  -- frames that one rank merges; part of what the bits mean

@@ -105,6 +105,27 @@ local function reach(parts)
   return low, high
 end
 
+--- windows.inputs -> table
+---   What a sample takes from the fields: {fields, steps, channels}; `channels` has the names of the channels of a
+---   batch, in their order.
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{5, 4}}, {dims = {"time", "x"}})
+---     data:windows{inputs = {fields = {"u"}, steps = {-1, 0}}}.inputs.channels    --> {"u@-1", "u@+0"}
+
+--- windows.targets -> table
+---   The same of the targets; without targets its lists are empty.
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{5, 4}}, {dims = {"time", "x"}})
+---     #data:windows{inputs = {fields = {"u"}, steps = {0}}}.targets.channels    --> 0
+
+--- windows.dropped -> integer?
+---   After split: how many windows were left out, because they reach from one part into another.
+---   example
+---     local data = mh.data.from_tensors({u = mh.rand{10, 4}}, {dims = {"time", "x"}})
+---     local set = data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}
+---     local train, valid = set:split{train = 0.5, valid = 0.5}
+---     #train, #valid, train.dropped + valid.dropped    --> 4  4  1
+
 --- A set of the same windows over other anchors: pieces = {{run, first, count}, ...}.
 function Windows:_over(pieces, name)
   local set = {}

@@ -14,6 +14,53 @@ local Run = {}
 local meta = strict.class {name = "Run", methods = Run,
   fields = "folder name epoch step resumed ended_by _current _keep _stop _state _best _bad _least _signal"}
 
+--- run.folder -> string
+---   The folder of this run, FOLDER/DATE_NAME_XXXX.
+---   example
+---     local run = mh.run{name = "small", folder = folder}
+---     mh.files.exists(run.folder .. "/run.json")    --> true
+---     run:finish()
+
+--- run.name -> string
+---   The name that the folder has in its middle.
+---   example
+---     local run = mh.run{name = "small", folder = folder}
+---     run.name    --> small
+---     run:finish()
+
+--- run.step -> integer
+---   The number of steps that are done: calls of run:step_done.
+---   example
+---     local run = mh.run{name = "small", folder = folder}
+---     run:resume{net = nn.Linear(2, 2)}
+---     run:step_done{loss = 1.0}
+---     run.step    --> 1
+---     run:finish()
+
+--- run.epoch -> integer
+---   The number of epochs that are done: calls of run:epoch_done.
+---   example
+---     local run = mh.run{name = "small", folder = folder}
+---     run:resume{net = nn.Linear(2, 2)}
+---     run:epoch_done{loss = 1.0}
+---     run.epoch    --> 1
+---     run:finish()
+
+--- run.resumed -> boolean
+---   Whether this run continues an earlier one (`moonhalo run --resume`).
+---   example
+---     local run = mh.run{name = "small", folder = folder}
+---     run.resumed    --> false
+---     run:finish()
+
+--- run.ended_by -> string?
+---   Why the training is to end: "early stopping", or the signal that came; nil before.
+---   example
+---     local run = mh.run{name = "small", folder = folder, stop = {by = "loss", patience = 1}}
+---     run:resume{net = nn.Linear(2, 2)}
+---     run:epoch_done{loss = 1.0}, run:epoch_done{loss = 1.0}, run.ended_by    --> false  true  early stopping
+---     run:finish()
+
 --- `current`: of run_folder.lua. `keep` and `stop`: options of mh.run, or nil.
 local function new(current, keep, stop)
   local self = setmetatable({
