@@ -7,6 +7,16 @@ local run_log = require "moonhalo.internal.run_log"
 
 local kWrites = mh.rank() == 0
 
+--- Checks the names of a record, and says whether it has tensors. `next` does not sort the names, as `pairs` does.
+local function check(record)
+  local has_tensors = false
+  for name, value in next, record do
+    if type(name) ~= "string" then mh.fail("log: names are strings, got " .. mh._describe(name)) end
+    has_tensors = has_tensors or mh.is_tensor(value)
+  end
+  return has_tensors
+end
+
 --- mh.log(record) -> nothing
 ---   Adds a record to the log: a line of JSON in the file of --log, written by rank 0. mh.progress shows the latest
 ---   one. A number that is not finite becomes null, with a warning. Of a tensor or a number, mh.log is the logarithm.
@@ -22,9 +32,9 @@ return function(record, ...)
   if type(record) == "number" and (... == nil or type(...) == "number") then return math.log(record, ...) end
   if type(record) == "number" then mh.fail("log: the base is " .. mh._describe((...)) .. ", expected a number") end
   if type(record) ~= "table" then mh.fail("log: expected a table {name = value, ...}, got " .. mh._describe(record)) end
+  if not check(record) and not kWrites then return end
   local values = kWrites and {}
   for name, value in pairs(record) do
-    if type(name) ~= "string" then mh.fail("log: names are strings, got " .. mh._describe(name)) end
     if mh.is_tensor(value) and (values or value:is_shard_tensor()) then value = value:tolist() end
     if values then values[name] = value end
   end
