@@ -2,23 +2,13 @@
 // Tests of a user's own functions. Each must give on blocks what it gives on one plain tensor.
 #include <moonhalo/moonhalo.h>
 #include <moonhalo/testing.h>
-#include <torch/library.h>
+
+#include "advection.h"
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
 using moonhalo::shard;
-
-// A step of advection, upwind, on a periodic domain: u and the two velocities of [height, width].
-at::Tensor advect(const at::Tensor& u, const at::Tensor& down, const at::Tensor& right, double step) {
-  const at::Tensor from_above = u - u.roll(1, 0), from_left = u - u.roll(1, 1);
-  return u - step * (down * from_above + right * from_left);
-}
-
-// The same as an operator of LibTorch. It is made of LibTorch's operators, so it runs on blocks, and has a gradient.
-TORCH_LIBRARY(example, library) {
-  library.def("advect(Tensor u, Tensor down, Tensor right, float step) -> Tensor", &advect);
-}
 
 at::Tensor field(int64_t seed) { return at::arange(30 * 20, at::kDouble).add(seed).sin().view({30, 20}); }
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// A function of one's own, as an operator of LibTorch. It is made of LibTorch's operators, so it runs on blocks, and
+// has a gradient. C++ links this library (test_advection.cpp), a script loads it (test_advection.lua).
+#include "advection.h"
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+at::Tensor advect(const at::Tensor& u, const at::Tensor& down, const at::Tensor& right, double step) {
+  const at::Tensor from_above = u - u.roll(1, 0), from_left = u - u.roll(1, 1);
+  return u - step * (down * from_above + right * from_left);
+}
+
+TORCH_LIBRARY(example, library) {
+  library.def("advect(Tensor u, Tensor down, Tensor right, float step) -> Tensor", &advect);
+}
