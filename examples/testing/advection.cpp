@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A function of one's own, as an operator of LibTorch. It is made of LibTorch's operators, so it runs on blocks, and
-// has a gradient. C++ links this library (test_advection.cpp), a script loads it (test_advection.lua).
+// This operator consists of operators of LibTorch, so it runs on blocks, and has a gradient. Programs in C++ link this
+// library (test_advection.cpp), scripts load it (test_advection.lua).
 #include "advection.h"
 
 #include <ATen/ATen.h>
