@@ -12,13 +12,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/boot_id.h"
 #include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/engine/comm/tcp/socket_transport.h"
 #include "moonhalo/engine/comm/time_limit.h"
@@ -62,12 +62,7 @@ struct Contact {
   }
 };
 
-std::string this_machine() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  file >> boot;
-  return this_host() + "/" + boot;
-}
+std::string this_machine() { return this_host() + "/" + boot_id(); }
 
 /// Calls the ranks before this one and is called by those behind it.
 class Meeting {

@@ -15,24 +15,17 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
 #include <utility>
 
+#include "moonhalo/engine/base/boot_id.h"
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 
 namespace moonhalo {
 namespace {
-
-// Names of hosts repeat in containers and virtual machines; the number of a boot does not.
-std::string boot() {
-  std::string number;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), number);
-  return number;
-}
 
 std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
 
@@ -49,7 +42,7 @@ std::string pci_address(c10::Device device) {
 std::atomic<DeviceAddress> address_of{pci_address};
 
 // The first lines that ranks of one host have in common.
-std::string host_text() { return this_host() + "\n" + boot() + "\n"; }
+std::string host_text() { return this_host() + "\n" + boot_id() + "\n"; }
 
 std::string place_of(c10::Device device) {
   const std::string address = address_of.load()(device);
