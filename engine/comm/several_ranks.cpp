@@ -6,17 +6,14 @@
 namespace moonhalo {
 namespace {
 
-struct SeveralRanks {
-  std::optional<SteadyTime> since;
-};
-const RankLocal<SeveralRanks> several_ranks;
+const RankLocal<std::optional<SteadyTime>> since_of_rank;
 const SteadyTime loaded_at = std::chrono::steady_clock::now();
 
 }  // namespace
 
-std::optional<SteadyTime> several_ranks_since() { return several_ranks->since; }
+std::optional<SteadyTime> several_ranks_since() { return *since_of_rank; }
 
-void note_several_ranks(SteadyTime since) { several_ranks->since = since; }
+void note_several_ranks(SteadyTime since) { *since_of_rank = since; }
 
 SteadyTime library_loaded_at() { return loaded_at; }
 

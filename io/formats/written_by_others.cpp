@@ -24,10 +24,7 @@ namespace moonhalo::io {
 namespace {
 
 /// By path, the newest file of that name that this rank wrote or compared with its own.
-struct KnownFiles {
-  std::map<std::string, FileStamp> stamps;
-};
-const RankLocal<KnownFiles> known_files;
+const RankLocal<std::map<std::string, FileStamp>> known_files;
 
 FileStamp stamp(const struct stat& facts) { return {facts.st_dev, facts.st_ino, facts.st_mtim}; }
 
@@ -36,18 +33,14 @@ std::chrono::nanoseconds since_epoch(const timespec& time) {
 }
 
 bool is_known(const std::string& target, const FileStamp& there) {
-  const auto known = known_files->stamps.find(target);
-  return known != known_files->stamps.end() && known->second == there;
+  const auto known = known_files->find(target);
+  return known != known_files->end() && known->second == there;
 }
 
 /// True if a rank of this run can have written the file, by the clock of the file system.
 bool is_of_this_run(const FileStamp& there, const WriteStart& start, SteadyTime run_began) {
   return since_epoch(there.written) >= since_epoch(start.made.written) - (start.time - run_began);
 }
-
-struct Contents {
-  std::vector<std::string> names;  ///< 'dataset "u" [3, 4]', sorted
-};
 
 std::string text_of_shape(hid_t dataset) {
   const h5::Handle space(H5Dget_space(dataset), H5Sclose);
@@ -60,7 +53,7 @@ std::string text_of_shape(hid_t dataset) {
 }
 
 herr_t add_object(hid_t root, const char* name, const H5O_info_t* info, void* data) {
-  auto& names = static_cast<Contents*>(data)->names;
+  auto& names = *static_cast<std::vector<std::string>*>(data);
   if (std::string(name) == ".") return 0;
   if (info->type != H5O_TYPE_DATASET) {
     names.push_back("group \"" + std::string(name) + "\"");
@@ -72,21 +65,22 @@ herr_t add_object(hid_t root, const char* name, const H5O_info_t* info, void* da
 }
 
 herr_t add_attribute(hid_t, const char* name, const H5A_info_t*, void* data) {
-  static_cast<Contents*>(data)->names.push_back("attribute \"" + std::string(name) + "\"");
+  static_cast<std::vector<std::string>*>(data)->push_back("attribute \"" + std::string(name) + "\"");
   return 0;
 }
 
+/// Lists the objects of a file, sorted: 'dataset "u" [3, 4]'.
 std::vector<std::string> contents_of(const std::string& path, const h5::Where& where) {
   const h5::Handle file = h5::open_file(path);
-  Contents contents;
+  std::vector<std::string> contents;
   h5::checked(where, "list it", [&] {
     return H5Ovisit2(file.get(), H5_INDEX_NAME, H5_ITER_NATIVE, add_object, &contents, H5O_INFO_BASIC);
   });
   h5::checked(where, "list it", [&] {
     return H5Aiterate2(file.get(), H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, add_attribute, &contents);
   });
-  std::sort(contents.names.begin(), contents.names.end());
-  return contents.names;
+  std::sort(contents.begin(), contents.end());
+  return contents;
 }
 
 /// Fills `piece` up to the end of the file; -1 if it cannot be read.
@@ -160,7 +154,7 @@ Keeps compare_with_other_ranks(const std::string& target, const std::string& own
               "\n  fix   write it on all ranks, or open the file on one rank only");
 }
 
-void note_own_file(const std::string& target, const FileStamp& stamp) { known_files->stamps[target] = stamp; }
+void note_own_file(const std::string& target, const FileStamp& stamp) { (*known_files)[target] = stamp; }
 
 FolderLock::FolderLock(const std::string& file) {
   const std::filesystem::path folder = std::filesystem::path(file).parent_path();
