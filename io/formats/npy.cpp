@@ -18,6 +18,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/base/numpy_dtypes.h"
 #include "moonhalo/io/base/read_into.h"
 #include "moonhalo/io/formats/zarr_types.h"
 
@@ -169,19 +170,7 @@ void check_size(const HeadParser& head, const std::string& path, const DatasetIn
 }
 
 std::string descr_of(at::ScalarType dtype) {
-  const char kind = dtype == at::kBool          ? 'b'
-                    : c10::isComplexType(dtype) ? 'c'
-                    : at::isFloatingType(dtype) ? 'f'
-                    : at::isSignedType(dtype)   ? 'i'
-                                                : 'u';
-  const size_t bytes = c10::elementSize(dtype);
-  return std::string(1, bytes == 1 ? '|' : '<') + kind + std::to_string(bytes);
-}
-
-bool is_known_to_numpy(at::ScalarType dtype) {
-  return dtype == at::kBool || at::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kHalf ||
-         dtype == at::kFloat || dtype == at::kDouble || dtype == at::kComplexFloat || dtype == at::kComplexDouble ||
-         dtype == at::kUInt16 || dtype == at::kUInt32 || dtype == at::kUInt64;
+  return (c10::elementSize(dtype) == 1 ? '|' : '<') + std::string(numpy_name(dtype));
 }
 
 }  // namespace
@@ -245,8 +234,8 @@ std::unique_ptr<Catalog> read_npy(const std::string& path) {
 }
 
 void write_npy(const std::string& path, const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(is_known_to_numpy(tensor.scalar_type()), "files.write_npy: file \"", path, "\": numpy has no dtype ",
-                   h5::dtype_name(tensor.scalar_type()),
+  TORCH_CHECK_TYPE(!numpy_name(tensor.scalar_type()).empty(), "files.write_npy: file \"", path,
+                   "\": numpy has no dtype ", h5::dtype_name(tensor.scalar_type()),
                    "\n  have  a tensor of it\n  fix   convert it to float32 first");
   const at::Tensor data = materialize_lazy_bits(tensor.detach()).to(at::kCPU).contiguous();
   std::string shape;

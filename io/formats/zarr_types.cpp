@@ -13,6 +13,7 @@
 #include <map>
 
 #include "moonhalo/io/base/h5_types.h"
+#include "moonhalo/io/base/numpy_dtypes.h"
 
 namespace moonhalo::io {
 namespace {
@@ -23,19 +24,6 @@ constexpr std::array kDtypes = {at::kBool,     at::kChar,   at::kByte,   at::kSh
 
 ZarrType type_of(at::ScalarType dtype, bool swapped) {
   return {dtype, h5::dtype_name(dtype), c10::elementSize(dtype), swapped && c10::elementSize(dtype) > 1};
-}
-
-std::optional<at::ScalarType> numpy_dtype(char kind, size_t bytes) {
-  for (const auto dtype : kDtypes) {
-    const char its = dtype == at::kBool          ? 'b'
-                     : c10::isComplexType(dtype) ? 'c'
-                     : dtype == at::kBFloat16    ? '-'
-                     : at::isFloatingType(dtype) ? 'f'
-                     : at::isSignedType(dtype)   ? 'i'
-                                                 : 'u';
-    if (its == kind && c10::elementSize(dtype) == bytes) return dtype;
-  }
-  return std::nullopt;
 }
 
 template <typename Float>
@@ -142,7 +130,7 @@ ZarrType zarr2_type(const Json& name) {
   if (!good) throw BrokenZarr("dtype " + name.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80));
   const bool swapped = text[0] == '>';
   if (timed && bytes == 8) return zarr2_time_type(text);
-  if (const auto dtype = numpy_dtype(text[1], bytes)) return type_of(*dtype, swapped);
+  if (const auto dtype = numpy_dtype(text.substr(1))) return type_of(*dtype, swapped);
   if (text[1] == 'S' && bytes > 0) return {std::nullopt, "string", bytes};
   return {std::nullopt, text[1] == 'O' ? "object" : text[1] == 'U' ? "unicode string" : text, 0};
 }

@@ -7,19 +7,10 @@
 #include <numeric>
 #include <string>
 
+#include "moonhalo/io/base/numpy_dtypes.h"
+
 namespace moonhalo::io {
 namespace {
-
-struct NumpyDtype {
-  std::string_view name;
-  at::ScalarType dtype;
-};
-constexpr NumpyDtype kNumpyDtypes[] = {
-    {"f8", at::kDouble},       {"f4", at::kFloat},          {"f2", at::kHalf},   {"i8", at::kLong},
-    {"i4", at::kInt},          {"i2", at::kShort},          {"i1", at::kChar},   {"u1", at::kByte},
-    {"b1", at::kBool},         {"u2", at::kUInt16},         {"u4", at::kUInt32}, {"u8", at::kUInt64},
-    {"c8", at::kComplexFloat}, {"c16", at::kComplexDouble},
-};
 
 const std::vector<PickleValue> kNothing;
 
@@ -43,10 +34,7 @@ std::optional<at::ScalarType> NumpyValues::dtype(const PickleValue& object) cons
   const std::vector<PickleValue>& state =
       parts[kState].kind == PickleKind::kTuple ? pickle_.node(parts[kState]).items : kNothing;
   if (args.empty() || (state.size() > 1 && pickle_.text(state[1]) == ">")) return std::nullopt;
-  for (const NumpyDtype& known : kNumpyDtypes) {
-    if (known.name == pickle_.text(args[0])) return known.dtype;
-  }
-  return std::nullopt;
+  return numpy_dtype(pickle_.text(args[0]));
 }
 
 /// _reconstruct(numpy.ndarray, (0,), b"b") with the state (version, shape, dtype, in Fortran's order, bytes).
