@@ -2,14 +2,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "moonhalo/engine/dispatch/rules.h"
+#include "moonhalo/engine/dispatch/pointwise_rule.h"
 
 namespace moonhalo {
 namespace {
 
 // Elementwise operators that PyTorch does not tag as pointwise (mostly in-place forms and
 // derivatives of activations).
-std::optional<Plan> plan(const OpCall& call) { return find_rule({"moonhalo::pointwise", ""})->plan(call); }
+std::optional<Plan> plan(const OpCall& call) { return pointwise_rule()->plan(call); }
 
 // Its second result is a buffer that only the CPU's derivative reads; elsewhere it is empty, and the output stands for
 // it, since shapes of results are those of the rule.

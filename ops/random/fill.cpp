@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "moonhalo/engine/dispatch/pointwise_rule.h"
+
 namespace moonhalo {
 
 std::optional<at::Generator> generator_of(LocalCall& call, Arg generator) {
@@ -41,7 +43,7 @@ void fill_coins(const ElementRandom& random, const ShardSpec& spec, const at::Te
 }
 
 std::optional<Plan> plan_broadcast(const OpCall& call, BroadcastRun run) {
-  auto plan = find_rule({"moonhalo::pointwise", ""})->plan(call);
+  auto plan = pointwise_rule()->plan(call);
   if (!plan) return plan;
   const SpecPtr result = plan->outputs.at(0);
   plan->run = [run = std::move(run), result](LocalCall& call) { run(call, result); };
