@@ -53,11 +53,6 @@ DefaultTimeLimit::DefaultTimeLimit(std::optional<std::chrono::milliseconds> limi
 }
 DefaultTimeLimit::~DefaultTimeLimit() { *default_of_rank = before_; }
 
-void set_time_limit(Communicator& world, std::chrono::milliseconds limit) {
-  world.set_timeout(limit);
-  if (auto* groups = dynamic_cast<HasTimeLimit*>(&world)) groups->set_time_limit(limit);
-}
-
 void GroupList::add(Communicator* group) {
   const std::lock_guard lock(mutex_);
   groups_.insert(group);

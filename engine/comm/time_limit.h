@@ -29,10 +29,6 @@ class DefaultTimeLimit {
   std::optional<std::chrono::milliseconds> before_;
 };
 
-/// Communicator::set_timeout of `world` and of all groups of its world on this rank; later ones inherit it. Not
-/// collective.
-void set_time_limit(Communicator& world, std::chrono::milliseconds limit);
-
 /// The groups of one world on one rank that are alive.
 class GroupList {
  public:
@@ -43,12 +39,6 @@ class GroupList {
  private:
   std::mutex mutex_;
   std::set<Communicator*> groups_;
-};
-/// Communicators of worlds with several groups.
-class HasTimeLimit {
- public:
-  virtual ~HasTimeLimit() = default;
-  virtual void set_time_limit(std::chrono::milliseconds limit) = 0;
 };
 
 /// While it lives this thread waits without a limit: another rank does alone what may take any time, such as writing a

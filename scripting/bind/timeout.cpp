@@ -2,7 +2,7 @@
 // Sets how long ranks wait for each other.
 #include <c10/util/Exception.h>
 
-#include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -35,7 +35,7 @@ int set_timeout(lua_State* lua) {
   TORCH_CHECK_VALUE(limit >= 1e-3 && limit <= 1e9, "set_timeout: expected seconds from 0.001 to 1e9, got ",
                     describe(lua, 1));
   get_timeout(lua);
-  set_time_limit(*context(lua).world, std::chrono::milliseconds(static_cast<int64_t>(limit * 1000)));
+  backend_of(*context(lua).world).set_time_limit(std::chrono::milliseconds(static_cast<int64_t>(limit * 1000)));
   return 1;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/embed/call_watch.h"
 
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/script_exit.h"
@@ -16,10 +16,9 @@ const char kWatchKey = 0;
 
 /// Returns why no rank waits for this one any more; nothing while they do.
 std::optional<std::string> interpreter_released(Communicator& control) {
-  auto* const others = dynamic_cast<Suspendable*>(&control);
-  if (control.size() == 1 || others == nullptr) return std::nullopt;
+  if (control.size() == 1) return std::nullopt;
   try {
-    const int rank = others->suspended_rank();
+    const int rank = backend_of(control).suspended_rank();
     if (rank < 0) return std::nullopt;
     return "rank " + std::to_string(rank) + " of all has given it up";
   } catch (const CommError& error) {  // the program has ended its MPI

@@ -4,7 +4,7 @@
 
 #include <climits>
 
-#include "moonhalo/engine/comm/thread_support.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/embed/host_session.h"
@@ -54,8 +54,7 @@ void HostSession::show_fields(bool as_they_were) {
 Outcome HostSession::call_begin(const std::string& function, std::span<const double> in) {
   const std::string what = "mh_call_begin('" + function + "')";
   const Outcome begun = together(what, [&] {
-    const auto* threads = dynamic_cast<const ThreadSupport*>(world_.get());
-    if (threads != nullptr && world_->size() > 1 && !threads->any_thread()) {
+    if (world_->size() > 1 && !backend_of(*world_).any_thread()) {
       throw HostError(MH_UNSUPPORTED, what +
                                           ": the program's MPI allows no other thread to communicate\n  have  MPI "
                                           "initialised below MPI_THREAD_MULTIPLE\n  fix   call MPI_Init_thread with "

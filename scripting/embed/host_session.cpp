@@ -13,8 +13,8 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/call_origin.h"
@@ -140,13 +140,13 @@ Outcome HostSession::together_here(const std::string& what, const std::function<
   deadlocked_ranks(*control_);  // forgets those of a session before
   const FailedWaits waits;
   const Outcome mine = attempt(work);
-  auto* processes = world_->size() > 1 ? dynamic_cast<Suspendable*>(world_.get()) : nullptr;
+  CommunicatorBackend* const others = world_->size() > 1 ? &backend_of(*world_) : nullptr;
   std::optional<Outcome> stuck = deadlocked_ranks(*control_);
-  if (!stuck && mine.status != MH_OK && processes != nullptr) processes->suspend();
+  if (!stuck && mine.status != MH_OK && others != nullptr) others->suspend();
   const Outcome all = stuck ? *stuck : agree_within(waits, what, mine);
   if (all.status == MH_OK) return all;
   if (state_ != nullptr) attempt([&] { run_in_lua(discard_files); });
-  if (processes != nullptr && all.identical) processes->resume();
+  if (others != nullptr && all.identical) others->resume();
   if (!all.identical || all.status == MH_RANK_LOST) ended_ = all.text.substr(0, all.text.find('\n'));
   return all;
 }
@@ -158,8 +158,7 @@ Outcome HostSession::agree_within(const FailedWaits& waits, const std::string& w
   control_->set_timeout(waits.left(limit));
   const Outcome all = agree(*control_, what, mine);
   control_->set_timeout(limit);
-  if (auto* processes = dynamic_cast<Suspendable*>(control_.get()); processes != nullptr && !all.agreed)
-    processes->suspend();
+  if (!all.agreed) backend_of(*control_).suspend();
   return all;
 }
 

@@ -10,9 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
-#include "moonhalo/engine/comm/diagnostics/check_calls.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/script_exit.h"
@@ -62,9 +61,9 @@ constexpr const char* kSessionsCall = "a session's call";
 
 /// Returns true on all ranks if all give this word. One small message under MPI.
 bool all_same(Communicator& control, uint64_t word, const CallScope::Describe& describe) {
-  if (auto* const checks = dynamic_cast<ChecksCalls*>(&control)) {
+  {
     const CallScope scope(word, kSessionsCall, describe);
-    if (const std::optional<bool> same = checks->same_scope()) return *same;
+    if (const std::optional<bool> same = backend_of(control).same_scope()) return *same;
   }
   const CallScope scope(kAgreement, kSessionsCall, describe);
   const auto half = static_cast<int64_t>(word >> 1);  // so that there is a number below 0 for each
@@ -121,8 +120,7 @@ Outcome attempt(const std::function<void()>& work) {
 }
 
 std::optional<Outcome> deadlocked_ranks(Communicator& control) {
-  auto* const others = dynamic_cast<Suspendable*>(&control);
-  const std::string waits = others == nullptr ? "" : others->take_deadlock();
+  const std::string waits = backend_of(control).take_deadlock();
   if (waits.empty()) return std::nullopt;
   Outcome outcome{MH_USAGE,
                   "session: all ranks wait for each other, in different calls\n  have  " + waits + kSameCalls};

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 
 namespace moonhalo::scripting {
 
@@ -16,10 +16,10 @@ RankBoard::Outcome RankBoard::arrive(Communicator& world, const std::string& fai
   ++step.arrived;
   if (!failure.empty()) step.failures[world.rank()] = failure;
   // A rank that waits here joins no collective that others of this step may wait in.
-  set_inactive(world, {world.rank()}, true);
+  backend_of(world).set_inactive({world.rank()}, true);
   if (step.arrived == ranks_) {
-    for (int rank = 0; rank < ranks_; ++rank) set_inactive(world, {rank}, false);
-    step.aborted |= !step.failures.empty() && is_broken(world);
+    for (int rank = 0; rank < ranks_; ++rank) backend_of(world).set_inactive({rank}, false);
+    step.aborted |= !step.failures.empty() && backend_of(world).is_broken();
   }
   changed_.notify_all();
   const auto all_here = [&] { return step.arrived == ranks_; };

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/device/device_link.h"
 #include "moonhalo/engine/comm/device/device_watch.h"
 #include "moonhalo/engine/comm/device/rank_device.h"
@@ -177,14 +178,13 @@ void Session::check_log() const {
 
 /// Prints what prelude/dry_run.lua has counted.
 void report_unwritten(lua_State* lua) {
-  luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  lua_getfield(lua, -1, "moonhalo");
+  push_module(lua);
   lua_pushliteral(lua, "_unwritten");
   lua_rawget(lua, -2);
   lua_getfield(lua, -1, "files");
   lua_getfield(lua, -2, "bytes");
   const lua_Integer files = lua_tointeger(lua, -2), bytes = lua_tointeger(lua, -1);
-  lua_pop(lua, 5);
+  lua_pop(lua, 4);
   if (files > 0)
     std::fprintf(stderr, "moonhalo: a dry run writes no files: left out %lld of %lld bytes\n",
                  static_cast<long long>(files), static_cast<long long>(bytes));
@@ -248,9 +248,9 @@ void Session::fail(Communicator& world, const LuaError& error, bool secondary) {
   if (launch_.size > 1) print_report();
   watch(std::chrono::seconds(0));
   if (world.size() > 1 && !world.is_fake()) {
-    abort_with_status(world,
-                      "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
-                      secondary ? kRankLost : kScriptFailed);
+    backend_of(world).abort_with_status(
+        "rank " + std::to_string(world.rank()) + " failed: " + message.substr(0, message.find('\n')),
+        secondary ? kRankLost : kScriptFailed);
   }
 }
 

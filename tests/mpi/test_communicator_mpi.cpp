@@ -14,12 +14,10 @@
 #include <type_traits>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/device/device_watch.h"
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
-#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 #include "moonhalo/engine/comm/mpi/mpi_communicator.h"
-#include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "tests/mpi/world.h"
 #include "tests/support/fake_device.h"
@@ -134,16 +132,15 @@ TEST(MpiErrors, X16_ARankThatPartsIsHeardOfWhereDevicesAreWaitedFor) {
   testing::fake::install();
   const MPI_Comm everyone = MPI_COMM_WORLD;
   const CommunicatorPtr group = make_mpi_communicator(&everyone);
-  auto& tells = dynamic_cast<FailureNotifier&>(*group);
-  auto& parts = dynamic_cast<Suspendable&>(*group);
-  ASSERT_TRUE(dynamic_cast<ThreadSupport&>(*group).any_thread());
+  CommunicatorBackend& backend = backend_of(*group);
+  ASSERT_TRUE(backend.any_thread());
   group->barrier();
-  EXPECT_EQ(tells.peer_failure(1), "");
-  tells.note_device_call(0);
+  EXPECT_EQ(backend.peer_failure(1), "");
+  backend.note_device_call(0);
   world->barrier();
 
   if (world->rank() == 1) {
-    parts.suspend();
+    backend.suspend();
   } else {
     DeviceWatch watch(group);
     const auto never = std::make_shared<c10::Event>(c10::kPrivateUse1);
@@ -153,9 +150,9 @@ TEST(MpiErrors, X16_ARankThatPartsIsHeardOfWhereDevicesAreWaitedFor) {
                 HasSubstr("rank 1 of the world has failed or has ended"));
   }
   world->barrier();
-  parts.resume();
+  backend.resume();
   group->barrier();
-  EXPECT_EQ(tells.peer_failure(1), "");
+  EXPECT_EQ(backend.peer_failure(1), "");
 }
 
 // Where calls are not compared, messages still are.
@@ -209,7 +206,7 @@ void come_late(const std::string& how) {
 // The way in which the program is to end, for a script that starts it so (see killed_rank.cmake).
 void misbehave(const std::string& how) {
   if (how == "late_end" || how == "late_dup" || how == "exit_alone") {
-    set_time_limit(*world, 1s);
+    backend_of(*world).set_time_limit(1s);
     ::setenv("MOONHALO_TIMEOUT_S", "1", 1);  // of communicators to come
     if (world->rank() == 0) std::fprintf(stderr, "all ranks work\n");
     if (world->rank() == 1 && how == "exit_alone") std::exit(5);

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
@@ -15,18 +15,21 @@ namespace moonhalo {
 
 /// Base of the communicators for tensors of devices: a host communicator for control, tensors of the CPU
 /// and counting (one counter for both).
-class DeviceCommunicator : public Communicator, public HasTimeLimit {
+class DeviceCommunicator : public CommunicatorBackend {
  public:
   explicit DeviceCommunicator(CommunicatorPtr host, c10::Device device)
-      : Communicator(host->rank(), host->size(),
-                     std::shared_ptr<CommStats>(host, const_cast<CommStats*>(&host->stats()))),
+      : CommunicatorBackend(host->rank(), host->size(),
+                            std::shared_ptr<CommStats>(host, const_cast<CommStats*>(&host->stats()))),
         host_(std::move(host)),
         device_(device) {
     set_timeout(host_->timeout());
   }
 
   void abort(const std::string& reason) override { host_->abort(reason); }
-  void set_time_limit(std::chrono::milliseconds limit) override { moonhalo::set_time_limit(*host_, limit); }
+  void set_time_limit(std::chrono::milliseconds limit) override {
+    set_timeout(limit);
+    backend_of(*host_).set_time_limit(limit);
+  }
   c10::Device device() const { return device_; }
   const CommunicatorPtr& host() const { return host_; }
   /// The reason why the tensors are sent in this way, for messages.

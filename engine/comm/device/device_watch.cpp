@@ -9,7 +9,7 @@
 #include <future>
 #include <thread>
 
-#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/interpreter_lock.h"
 
 namespace moonhalo {
@@ -92,15 +92,14 @@ class Looker {
 
 void notify_ranks(Communicator& host, const std::string& reason) {
   try {
-    if (auto* const notifier = dynamic_cast<FailureNotifier*>(&host)) notifier->report_failure(reason);
+    backend_of(host).report_failure(reason);
   } catch (const CommError&) {  // ranks that cannot be reached have failed as well
   }
 }
 
 std::string failure_of_peer(Communicator& host, uint64_t call) {
-  auto* const notifier = dynamic_cast<FailureNotifier*>(&host);
   try {
-    return notifier != nullptr ? notifier->peer_failure(call) : "";
+    return backend_of(host).peer_failure(call);
   } catch (const CommError& error) {  // the host's own messages fail
     return error.what();
   }

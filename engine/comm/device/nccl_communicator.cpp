@@ -24,7 +24,6 @@
 #include "moonhalo/engine/comm/device/nccl_comm.h"
 #include "moonhalo/engine/comm/device/ordered_reduction.h"
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
-#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
 #include "moonhalo/engine/comm/pollable.h"
 
 namespace moonhalo {
@@ -143,13 +142,11 @@ class NcclExchange final : public Work, public Pollable {
   std::vector<std::pair<at::Tensor, at::Tensor>> to_host_;
 };
 
-class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
+class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(CommunicatorPtr host, c10::Device device, std::shared_ptr<NcclRank> rank)
-      : DeviceCommunicator(std::move(host), device),
-        failure_notifier_(dynamic_cast<FailureNotifier*>(this->host().get())),
-        rank_(std::move(rank)) {
-    if (failure_notifier_ != nullptr) failure_notifier_->note_device_call(0);
+      : DeviceCommunicator(std::move(host), device), rank_(std::move(rank)) {
+    backend_of(*this->host()).note_device_call(0);
   }
   // The device's library is not to be called at the end of the process, nor from there to wait for others.
   ~NcclCommunicator() override { close(); }
@@ -421,11 +418,10 @@ class NcclCommunicator final : public DeviceCommunicator, public ChecksCalls {
   // (MOONHALO_CHECK_CALLS=1, set_check_calls), since the host waits for it.
   void begin(CollectiveCall& call, const std::vector<Message>& sends = {}, const std::vector<Message>& receives = {}) {
     call.number = ++calls_;
-    if (failure_notifier_ != nullptr) failure_notifier_->note_device_call(call.number);
+    backend_of(*host()).note_device_call(call.number);
     if (check_calls_) compare_calls(*host(), call, sends, receives);
   }
 
-  FailureNotifier* failure_notifier_;  // the host's; null where it does not notify of ranks that end
   std::shared_ptr<NcclRank> rank_;
   std::shared_ptr<NcclComm> comm_;
   uint64_t calls_ = 0;

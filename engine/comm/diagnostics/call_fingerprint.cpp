@@ -8,7 +8,7 @@
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
-#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
 
 namespace moonhalo {
@@ -99,9 +99,6 @@ std::string different_calls(const std::string& verb, int rank, const std::string
   return out.str();
 }
 
-bool set_check_calls(Communicator& world, bool on) {
-  auto* checks = dynamic_cast<ChecksCalls*>(&world);
-  return checks == nullptr || checks->set_check_calls(on);
-}
+bool set_check_calls(Communicator& world, bool on) { return backend_of(world).set_check_calls(on); }
 
 }  // namespace moonhalo

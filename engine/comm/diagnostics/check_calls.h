@@ -34,15 +34,4 @@ struct CollectiveCall;
 void compare_calls(Communicator& group, const CollectiveCall& call, const std::vector<Message>& sends,
                    const std::vector<Message>& receives);
 
-/// The interface of communicators that compare calls only if set_check_calls turns it on.
-class ChecksCalls {
- public:
-  virtual ~ChecksCalls() = default;
-  /// Turns the comparison on or off and returns the previous setting. Collective.
-  virtual bool set_check_calls(bool on) = 0;
-  /// Returns true if all ranks of this group call it in a CallScope with the same tag, and nullopt if calls are not
-  /// compared. Costs a barrier and a message of a few bytes. Collective.
-  virtual std::optional<bool> same_scope() { return std::nullopt; }
-};
-
 }  // namespace moonhalo

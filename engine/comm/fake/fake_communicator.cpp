@@ -6,7 +6,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
 
 namespace moonhalo {
@@ -18,10 +18,10 @@ class Nothing final : public Work {
 };
 
 // Own parts are put in their places, what others would send is zeros.
-class FakeCommunicator final : public Communicator {
+class FakeCommunicator final : public CommunicatorBackend {
  public:
   FakeCommunicator(int rank, int size, std::shared_ptr<CommStats> stats = nullptr)
-      : Communicator(rank, size, std::move(stats)) {}
+      : CommunicatorBackend(rank, size, std::move(stats)) {}
 
   CommunicatorPtr part(int rank, int ranks) const {
     return std::make_shared<FakeCommunicator>(rank, ranks, shared_stats());

@@ -10,16 +10,12 @@
 #include <cstring>
 
 #include "moonhalo/engine/comm/collective_rounds.h"
-#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
-#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
-#include "moonhalo/engine/comm/diagnostics/process_exit.h"
 #include "moonhalo/engine/comm/mpi/mpi_group.h"
 #include "moonhalo/engine/comm/mpi/mpi_requests.h"
 #include "moonhalo/engine/comm/mpi/mpi_start.h"
 #include "moonhalo/engine/comm/several_ranks.h"
-#include "moonhalo/engine/comm/thread_support.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo {
@@ -28,16 +24,10 @@ namespace {
 constexpr int kExchangeTag = 1;
 using Requests = MpiRequests;
 
-class MpiCommunicator final : public Communicator,
-                              public ChecksCalls,
-                              public HasTimeLimit,
-                              public AbortsWithStatus,
-                              public Suspendable,
-                              public FailureNotifier,
-                              public ThreadSupport {
+class MpiCommunicator final : public CommunicatorBackend {
  public:
   MpiCommunicator(MpiGroupPtr group, std::shared_ptr<CommStats> stats)
-      : Communicator(group->rank(), group->size(), std::move(stats)),
+      : CommunicatorBackend(group->rank(), group->size(), std::move(stats)),
         group_(std::move(group)),
         chunk_(chunk_bytes_from_environment()) {
     MPI_Query_thread(&thread_level_);
@@ -47,10 +37,10 @@ class MpiCommunicator final : public Communicator,
 
   const char* backend() const override { return "mpi"; }
 
-  void abort(const std::string& reason) override { abort(reason, EXIT_FAILURE); }
+  void abort(const std::string& reason) override { abort_with_status(reason, EXIT_FAILURE); }
 
   // Nothing less than MPI_Abort wakes a rank that waits inside of MPI.
-  void abort(const std::string& reason, int status) override {
+  void abort_with_status(const std::string& reason, int status) override {
     std::fflush(nullptr);
     std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank(), reason.c_str());
     std::fflush(stderr);
@@ -68,8 +58,7 @@ class MpiCommunicator final : public Communicator,
     const MpiWorld& world = group_->world();
     world.exit_notifier->suspend(world.absence, world.group_ids);
   }
-  // A rank's own thread notifies the others, by MPI_Abort or a note.
-  void report_failure(const std::string&) override {}
+  // No report_failure: a rank's own thread notifies the others, by MPI_Abort or a note.
   void note_device_call(uint64_t number) override { group_->note_device_call(number); }
   std::string peer_failure(uint64_t number) override {
     if (!any_thread()) return "";

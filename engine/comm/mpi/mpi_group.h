@@ -83,8 +83,8 @@ class MpiGroup {
   bool broken() const { return !broken_.empty(); }
   /// CommError when a rank has ended that will never make call `number`.
   void check_left(uint64_t number, const char* verb);
-  /// See FailureNotifier. A rank that has failed anywhere, or that never comes to call `number` of the devices; -1 if
-  /// there is none.
+  /// See CommunicatorBackend. A rank that has failed anywhere, or that never comes to call `number` of the devices; -1
+  /// if there is none.
   void note_device_call(uint64_t number);
   int failed_rank(uint64_t device_call) {
     return world_->exit_notifier->failed_rank(device_id_, device_call, world_->absence);

@@ -8,24 +8,18 @@
 #include <numeric>
 
 #include "moonhalo/engine/comm/collective_rounds.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/collective_fingerprint.h"
-#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
 #include "moonhalo/engine/comm/several_ranks.h"
 #include "moonhalo/engine/comm/tcp/transport_call.h"
-#include "moonhalo/engine/comm/thread_support.h"
 
 namespace moonhalo {
 namespace {
 
-class TransportCommunicator final : public Communicator,
-                                    public HasTimeLimit,
-                                    public Suspendable,
-                                    public FailureNotifier,
-                                    public ThreadSupport {
+class TransportCommunicator final : public CommunicatorBackend {
  public:
   TransportCommunicator(TransportGroup group, std::shared_ptr<CommStats> stats)
-      : Communicator(group.rank, group.size(), std::move(stats)),
+      : CommunicatorBackend(group.rank, group.size(), std::move(stats)),
         group_(std::make_shared<const TransportGroup>(std::move(group))) {
     {
       const std::lock_guard lock(group_->world->mutex);

@@ -75,7 +75,7 @@ class TransportHub {
   /// Returns what a rank of the group of `members` has announced of call `number` or one before it.
   std::optional<Failure> announced(const TransportWorld& world, int tag, const std::vector<int>& members,
                                    uint64_t number);
-  /// See FailureNotifier: of the group of `members` with this tag. `missing`: a rank that is suspended in this
+  /// See CommunicatorBackend: of the group of `members` with this tag. `missing`: a rank that is suspended in this
   /// world or was lost, or a member that has ended before call `number` of the devices; -1 if there is none. Any
   /// thread.
   void note_device_call(int tag, uint64_t number);

@@ -9,9 +9,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/diagnostics/failure_notifier.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/threads/thread_group.h"
@@ -198,10 +196,10 @@ class ThreadExchange final : public Work, public Pollable {
   std::vector<Send> sends_;
 };
 
-class ThreadsCommunicator final : public Communicator, public HasTimeLimit, public FailureNotifier {
+class ThreadsCommunicator final : public CommunicatorBackend {
  public:
   ThreadsCommunicator(std::shared_ptr<ThreadGroup> hub, int rank, std::shared_ptr<CommStats> stats)
-      : Communicator(rank, hub->size(), std::move(stats)), group_(std::move(hub)), next_receive_(size(), 0) {
+      : CommunicatorBackend(rank, hub->size(), std::move(stats)), group_(std::move(hub)), next_receive_(size(), 0) {
     groups().add(this);
   }
   ~ThreadsCommunicator() override { groups().remove(this); }
@@ -214,7 +212,10 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
   void report_failure(const std::string& reason) override { abort(reason); }
   void note_device_call(uint64_t number) override { group_->note_device_call(rank(), number); }
   std::string peer_failure(uint64_t number) override { return group_->peer_failure(number); }
-  ThreadGroup& hub() { return *group_; }
+  void set_inactive(const std::vector<int>& ranks, bool inactive) override {
+    for (const int rank : ranks) group_->world().set_inactive(group_->world_rank(rank), inactive);
+  }
+  bool is_broken() override { return group_->broken() || group_->world().aborted; }
 
  protected:
   void check_alive() const override {
@@ -476,17 +477,6 @@ class ThreadsCommunicator final : public Communicator, public HasTimeLimit, publ
 };
 
 }  // namespace
-
-void set_inactive(Communicator& world, const std::vector<int>& ranks, bool away) {
-  auto* threads = dynamic_cast<ThreadsCommunicator*>(&world);
-  if (threads == nullptr) return;
-  for (const int rank : ranks) threads->hub().world().set_inactive(threads->hub().world_rank(rank), away);
-}
-
-bool is_broken(Communicator& world) {
-  auto* threads = dynamic_cast<ThreadsCommunicator*>(&world);
-  return threads != nullptr && (threads->hub().broken() || threads->hub().world().aborted);
-}
 
 CommunicatorPtr make_threads_communicator(std::shared_ptr<ThreadGroup> hub, int rank) {
   return std::make_shared<ThreadsCommunicator>(std::move(hub), rank, nullptr);

@@ -158,7 +158,7 @@ class ThreadGroup {
 
   /// Throws if the group is broken.
   void check(int rank, const char* verb);
-  /// See FailureNotifier.
+  /// See CommunicatorBackend.
   void note_device_call(int rank, uint64_t number) { device_calls_[rank] = number; }
   std::string peer_failure(uint64_t device_call);
   bool broken() const { return (arrivals_.load() & kBroken) != 0; }

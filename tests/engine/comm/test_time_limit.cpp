@@ -12,7 +12,7 @@
 #include <fstream>
 #include <thread>
 
-#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
@@ -47,7 +47,7 @@ TEST(TimeLimit, OfAWorldReachesTheGroupsThatAreThereAndThoseToCome) {
   run_ranks(2, [](Communicator& world) {
     const CommunicatorPtr before = world.split(0, world.rank()), inner = before->split(0, world.rank());
 
-    set_time_limit(*before, 7s);
+    backend_of(*before).set_time_limit(7s);
 
     for (Communicator* group : {&world, before.get(), inner.get()}) EXPECT_EQ(group->timeout(), 7s);
     EXPECT_EQ(inner->split(0, world.rank())->timeout(), 7s);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/comm/diagnostics/inactive_ranks.h"
+#include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "tests/support/desync.h"
 #include "tests/support/mailboxes.h"
@@ -167,11 +167,11 @@ TEST(TransportErrors, Y18_ARankThatPartsIsFoundInEveryVerb) {
       with_worlds(ranks, 2, [&, &name = name, &verb = verb](auto& worlds) {
         worlds[1]->barrier();
         if (worlds[0]->rank() == 2) {
-          dynamic_cast<Suspendable&>(*worlds[0]).suspend();
+          backend_of(*worlds[0]).suspend();
         } else {
           EXPECT_THAT(message_of([&] { verb(*worlds[0]); }), HasSubstr("ended without joining")) << name;
           // Ranks that wait for one that has failed end, too.
-          dynamic_cast<Suspendable&>(*worlds[0]).suspend();
+          backend_of(*worlds[0]).suspend();
         }
         worlds[1]->barrier();
       });
@@ -224,7 +224,7 @@ TEST(TransportErrors, RanksThatWaitForOneThatPartedHearOfItAtOnce) {
     at::Tensor data = at::ones({1});
     worlds[0]->all_reduce(data);
     if (worlds[0]->rank() == 3) {
-      dynamic_cast<Suspendable&>(*worlds[0]).suspend();
+      backend_of(*worlds[0]).suspend();
     } else {
       EXPECT_THAT(message_of([&] { worlds[0]->all_reduce(data); }),
                   HasSubstr("rank 3 ended without joining all_reduce"));
@@ -236,7 +236,7 @@ TEST(TransportErrors, RanksThatWaitForOneThatPartedHearOfItAtOnce) {
 
 TEST(TransportErrors, WorkThatNoRankWillEndAnyMoreIsReady) {
   with_worlds(2, 2, [](auto& worlds) {
-    if (worlds[0]->rank() == 1) dynamic_cast<Suspendable&>(*worlds[0]).suspend();
+    if (worlds[0]->rank() == 1) backend_of(*worlds[0]).suspend();
     at::Tensor never = at::zeros({5});
     const WorkPtr work = worlds[0]->rank() == 0 ? worlds[0]->exchange_async({}, {{1, never}}) : nullptr;
     worlds[1]->barrier();  // the note has been sent
@@ -249,7 +249,7 @@ TEST(TransportErrors, WorkThatNoRankWillEndAnyMoreIsReady) {
 // All fail in the same way, come back, and their world is as it was; notes that arrive late are void.
 TEST(TransportErrors, RanksThatPartedComeBack) {
   with_worlds(4, 2, [](auto& worlds) {
-    auto& parts = dynamic_cast<Suspendable&>(*worlds[0]);
+    auto& parts = backend_of(*worlds[0]);
     for (int round = 0; round < 20; ++round) {
       at::Tensor data = at::ones({1});
       worlds[0]->all_reduce(data);
