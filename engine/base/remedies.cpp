@@ -73,6 +73,10 @@ constexpr Words kWords[] = {
      "it is this rank's own data",
      "make it a parameter of that stage (the last one may compute the loss), or give t.detach(); mh.from_local if it "
      "is this rank's own data"},
+    {"give the path that was saved, as it is from the folder where the program runs",
+     "give the path of mh.checkpoint.save, from the folder where the program runs; mh.checkpoint.latest(folder) finds "
+     "the last one",
+     "give the path of mh.save_checkpoint, from the folder where the program runs"},
 };
 
 std::atomic<bool> python = false;

@@ -17,6 +17,7 @@ enum class Remedy {
   kComputeTwice,     ///< a plain tensor that is combined with samples and ShardTensors
   kMakeConstant,     ///< a parameter that is given as samples
   kOwnOfStage,       ///< a tensor in a stage that needs a gradient and is none of its parameters
+  kFindCheckpoint,   ///< a path where no checkpoint is
 };
 
 /// "\n  fix   ..." in C++, or in Python after speak_python().

@@ -34,6 +34,20 @@ std::string attempt(const std::function<void()>& work) {
   return std::string(1, kNone);
 }
 
+/// Throws an error of the type that it had where it was thrown.
+[[noreturn]] void throw_again(char kind, const std::string& text) {
+  switch (kind) {
+    case kValue:
+      TORCH_CHECK_VALUE(false, text);
+    case kType:
+      TORCH_CHECK_TYPE(false, text);
+    case kMissing:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    default:
+      TORCH_CHECK(false, text);
+  }
+}
+
 }  // namespace
 
 void check_same_on_all_ranks(Communicator& world, const char* op, const char* settings, const std::string& setting) {
@@ -63,16 +77,28 @@ void fail_together(Communicator& group, const std::function<void()>& work, const
   const std::string self = std::to_string(group.rank()) + " of " + std::to_string(group.size());
   const auto names = group.all_gather_strings(rank.empty() ? self : rank);
   if (!identical) text += "\n  rank  " + names[first];
-  switch (all[first][0]) {
-    case kValue:
-      TORCH_CHECK_VALUE(false, text);
-    case kType:
-      TORCH_CHECK_TYPE(false, text);
-    case kMissing:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    default:
-      TORCH_CHECK(false, text);
+  throw_again(all[first][0], text);
+}
+
+std::string broadcast_string(Communicator& group, std::string text) {
+  const WithoutTimeLimit patient;  // rank 0 reads or writes, however long that takes
+  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  group.broadcast(length, 0);
+  text.resize(static_cast<size_t>(length.item<int64_t>()));
+  at::Tensor bytes = at::from_blob(text.data(), {length.item<int64_t>()}, at::kByte);
+  group.broadcast(bytes, 0);
+  return text;
+}
+
+std::string run_on_first_rank(Communicator& group, const std::function<std::string()>& work) {
+  std::string outcome;
+  if (group.rank() == 0 || group.is_fake()) {
+    std::string text;
+    outcome = attempt([&] { text = work(); }) + text;
   }
+  outcome = broadcast_string(group, std::move(outcome));
+  if (outcome[0] != kNone) throw_again(outcome[0], outcome.substr(1));
+  return outcome.substr(1);
 }
 
 }  // namespace moonhalo

@@ -18,4 +18,11 @@ void check_same_on_all_ranks(Communicator& world, const char* op, const char* se
 /// `work` itself must not communicate.
 void fail_together(Communicator& group, const std::function<void()>& work, const std::string& rank = "");
 
+/// Returns rank 0's `text` on all ranks, however long rank 0 takes to come. Collective over `group`.
+std::string broadcast_string(Communicator& group, std::string text);
+
+/// Runs `work` on rank 0 alone (in a fake world, which may lack rank 0, on this rank) and returns its text on all
+/// ranks; its error is thrown on all. Collective over `group`; `work` itself must not communicate.
+std::string run_on_first_rank(Communicator& group, const std::function<std::string()>& work);
+
 }  // namespace moonhalo

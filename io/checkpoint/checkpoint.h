@@ -57,6 +57,8 @@ struct LoadOptions {
 /// Settings of save_checkpoint.
 struct SaveOptions {
   bool async = false;  ///< copies the tensors and returns; call wait() before the next save
+  /// Divides an entry into files of at most this size, with the index of Hugging Face. 0: one file.
+  int64_t max_file_bytes = 0;
 };
 
 /// Writes a checkpoint, which Lua scripts can load too: a folder with checkpoint.json and one safetensors file per

@@ -69,6 +69,14 @@ const StoredTensor* CheckpointReader::find(const std::string& entry, const std::
   return named == found->second.end() ? nullptr : &named->second.tensor;
 }
 
+std::vector<std::string> CheckpointReader::names(const std::string& entry) const {
+  std::vector<std::string> names;
+  const auto found = entries_.find(entry);
+  if (found == entries_.end()) return names;
+  for (const auto& [name, located] : found->second) names.push_back(name);
+  return names;
+}
+
 void CheckpointReader::verify(const std::vector<std::string>& entries, bool own_files) {
   std::vector<Located*> all;
   int64_t total = 0;

@@ -31,6 +31,8 @@ class CheckpointReader {
   void add(const std::string& entry, const std::string& path, const SafetensorsText& text);
   /// Null when the entry, or its tensor, is not there.
   const StoredTensor* find(const std::string& entry, const std::string& tensor) const;
+  /// The names of an entry's tensors, sorted.
+  std::vector<std::string> names(const std::string& entry) const;
 
   /// Reads the data of these entries and compares their checksums, where the files have them; nothing is changed.
   /// ValueError on every rank for data that are not those that were saved. Collective; each rank reads a share, or,

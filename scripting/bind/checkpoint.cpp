@@ -14,6 +14,7 @@
 #include "moonhalo/io/checkpoint/checkpoint_folder.h"
 #include "moonhalo/io/checkpoint/checkpoint_read.h"
 #include "moonhalo/io/checkpoint/checkpoint_write.h"
+#include "moonhalo/io/checkpoint/packed_checkpoint.h"
 #include "moonhalo/io/shares/share_blocks.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/bind/named_tensors.h"
@@ -26,6 +27,8 @@ template <>
 inline constexpr const char* kObjectName<io::CheckpointReader> = "CheckpointReader";
 template <>
 inline constexpr const char* kObjectName<io::BackgroundWrite> = "BackgroundWrite";
+template <>
+inline constexpr const char* kObjectName<io::CheckpointSaving> = "CheckpointSaving";
 
 namespace {
 
@@ -47,12 +50,7 @@ int find(lua_State* lua) {
 /// list(who, folder), list_folders(who, folder) -> names
 template <std::vector<std::string> (*fn)(const std::string&, const std::string&)>
 int list(lua_State* lua) {
-  const auto names = fn(check_string(lua, 1), check_string(lua, 2));
-  lua_createtable(lua, static_cast<int>(names.size()), 0);
-  for (size_t i = 0; i < names.size(); ++i) {
-    push(lua, names[i]);
-    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
-  }
+  push(lua, fn(check_string(lua, 1), check_string(lua, 2)));
   return 1;
 }
 
@@ -105,14 +103,69 @@ int exchange(lua_State* lua) {
   return 0;
 }
 
-// Writing
+// Whole tensors
 
-/// writer(path[, in_background])
-int make_writer(lua_State* lua) {
-  push_object(lua,
-              std::make_shared<io::CheckpointWriter>(*context(lua).world, check_string(lua, 1), lua_toboolean(lua, 2)));
+/// The tensors of {{name, tensor, owner}, ...}; owner: rank 0 where it is nil.
+io::PackedTensors check_packed_tensors(lua_State* lua, int index) {
+  io::PackedTensors packed{.tensors = check_named_tensors(lua, index), .owners = {}};
+  for (size_t i = 0; i < packed.tensors.size(); ++i) {
+    lua_rawgeti(lua, index, static_cast<lua_Integer>(i) + 1);
+    lua_rawgeti(lua, -1, 3);
+    packed.owners.push_back(is_nil(lua, -1) ? 0 : check_int(lua, -1));
+    lua_pop(lua, 2);
+  }
+  return packed;
+}
+
+/// save(path, entries as JSON, tensors by entry, async, max_file_bytes or nil) -> saving. Collective
+int save_whole(lua_State* lua) {
+  io::PackedCheckpoint packed{.entries = check_string(lua, 2), .tensors = {}};
+  for (lua_pushnil(lua); lua_next(lua, 3); lua_pop(lua, 1)) {
+    packed.tensors[check_string(lua, -2)] = check_packed_tensors(lua, lua_gettop(lua));
+  }
+  const io::SaveOptions options{.async = lua_toboolean(lua, 4) != 0,
+                                .max_file_bytes = is_nil(lua, 5) ? 0 : check_int(lua, 5)};
+  push_object(lua, std::make_shared<io::CheckpointSaving>(
+                       io::write_checkpoint(*context(lua).world, check_string(lua, 1), packed, options)));
   return 1;
 }
+
+/// saving:wait() -> path. Collective
+int saving_wait(lua_State* lua) {
+  push(lua, check_object<io::CheckpointSaving>(lua, 1)->wait());
+  return 1;
+}
+
+int saving_is_done(lua_State* lua) {
+  push(lua, check_object<io::CheckpointSaving>(lua, 1)->is_done());
+  return 1;
+}
+
+/// open(path) -> folder, text of checkpoint.json, format, reader of all entries. Collective
+int open_whole(lua_State* lua) {
+  const io::OpenCheckpoint opened = io::open_checkpoint(*context(lua).world, check_string(lua, 1));
+  push(lua, opened.folder);
+  push(lua, opened.json.text);
+  push(lua, opened.json.format);
+  push_object(lua, opened.reader);
+  return 4;
+}
+
+/// read_text(folder) -> text of checkpoint.json, format
+int read_text(lua_State* lua) {
+  const io::CheckpointText read = io::read_checkpoint_text(check_string(lua, 1));
+  push(lua, read.text);
+  push(lua, read.format);
+  return 2;
+}
+
+/// is_entry_name(value) -> boolean
+int is_entry_name(lua_State* lua) {
+  push(lua, lua_type(lua, 1) == LUA_TSTRING && io::is_entry_name(check_string(lua, 1)));
+  return 1;
+}
+
+// Writing blocks
 
 /// own_writer(path): of this rank alone
 int make_own_writer(lua_State* lua) {
@@ -120,31 +173,16 @@ int make_own_writer(lua_State* lua) {
   return 1;
 }
 
-/// writer:add(name, {{name, tensor, owner}, ...}[, metadata]); owner: rank 0 where it is nil
+/// writer:add(name, {{name, tensor}, ...}[, metadata])
 int writer_add(lua_State* lua) {
-  const auto tensors = check_named_tensors(lua, 3);
-  std::vector<int64_t> owners;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    lua_rawgeti(lua, 3, static_cast<lua_Integer>(i) + 1);
-    lua_rawgeti(lua, -1, 3);
-    owners.push_back(is_nil(lua, -1) ? 0 : check_int(lua, -1));
-    lua_pop(lua, 2);
-  }
-  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), tensors, owners, check_strings(lua, 4));
+  check_object<io::CheckpointWriter>(lua, 1)->add(check_string(lua, 2), check_named_tensors(lua, 3), {},
+                                                  check_strings(lua, 4));
   return 0;
 }
 
 template <class T, void (T::*fn)()>
 int call(lua_State* lua) {
   (check_object<T>(lua, 1).get()->*fn)();
-  return 0;
-}
-
-/// writer:write_all(). Ranks wait for each other's disks, however long those take.
-int writer_write(lua_State* lua) {
-  const auto writer = check_object<io::CheckpointWriter>(lua, 1);
-  const WithoutTimeLimit patient;
-  writer->write();
   return 0;
 }
 
@@ -250,6 +288,12 @@ int reader_verify(lua_State* lua) {
   return 0;
 }
 
+/// reader:names(entry) -> the names of its tensors, sorted
+int reader_names(lua_State* lua) {
+  push(lua, check_object<io::CheckpointReader>(lua, 1)->names(check_string(lua, 2)));
+  return 1;
+}
+
 int reader_finish(lua_State* lua) {
   const auto reader = check_object<io::CheckpointReader>(lua, 1);
   const WithoutTimeLimit patient;
@@ -267,7 +311,10 @@ const luaL_Reg kCheckpointFunctions[] = {
     {"discard", guard<with_folder<io::discard_checkpoint>>},
     {"now", guard<now>},
     {"identity", guard<identity>},
-    {"writer", guard<make_writer>},
+    {"save", guard<save_whole>},
+    {"open", guard<open_whole>},
+    {"read_text", guard<read_text>},
+    {"is_entry_name", guard<is_entry_name>},
     {"own_writer", guard<make_own_writer>},
     {"reader", guard<make_reader>},
     {"header", guard<header>},
@@ -277,9 +324,8 @@ const luaL_Reg kCheckpointFunctions[] = {
 };
 const luaL_Reg writer_methods[] = {
     {"add", guard<writer_add>},
-    {"check_alike", guard<call<io::CheckpointWriter, &io::CheckpointWriter::check_same_entries>>},
     {"create", guard<call<io::CheckpointWriter, &io::CheckpointWriter::create>>},
-    {"write_all", guard<writer_write>},
+    {"write_all", guard<call<io::CheckpointWriter, &io::CheckpointWriter::write>>},
     {"copy", guard<writer_copy>},
     {nullptr, nullptr},
 };
@@ -287,11 +333,16 @@ const luaL_Reg background_methods[] = {
     {"start", guard<background_start>},
     {"is_done", guard<background_is_done>},
     {"join", guard<background_join>},
-    {"finish", guard<call<io::BackgroundWrite, &io::BackgroundWrite::finish>>},
+    {nullptr, nullptr},
+};
+const luaL_Reg saving_methods[] = {
+    {"wait", guard<saving_wait>},
+    {"is_done", guard<saving_is_done>},
     {nullptr, nullptr},
 };
 const luaL_Reg reader_methods[] = {
     {"add", guard<reader_add>},
+    {"names", guard<reader_names>},
     {"describe", guard<reader_describe>},
     {"read_into", guard<reader_read_into>},
     {"read_alone", guard<reader_read_alone>},
@@ -305,9 +356,11 @@ const luaL_Reg reader_methods[] = {
 const Binding checkpoint_binding("checkpoint", [](lua_State* lua) {
   define_object<io::CheckpointWriter>(lua, writer_methods);
   define_object<io::BackgroundWrite>(lua, background_methods);
+  define_object<io::CheckpointSaving>(lua, saving_methods);
   define_object<io::CheckpointReader>(lua, reader_methods);
   lua_newtable(lua);
   add_functions(lua, kCheckpointFunctions);
+  set_field(lua, "format", io::kCheckpointFormat);
   lua_setfield(lua, -2, "_checkpoint_files");
 });
 

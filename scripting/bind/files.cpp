@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "moonhalo/engine/comm/agreement.h"
-#include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/png.h"
@@ -69,14 +68,6 @@ int resolve(lua_State* lua) {
   return 1;
 }
 
-/// _files.is_empty(path): nothing is there, or a folder without anything in it.
-int is_empty(lua_State* lua) {
-  const std::string path = check_string(lua, 1);
-  std::error_code error;
-  push(lua, !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error)));
-  return 1;
-}
-
 /// _files.write(who, path, text): the file appears under its name when it is complete and on disk.
 int write(lua_State* lua) {
   const std::string text = check_string(lua, 3);
@@ -84,15 +75,6 @@ int write(lua_State* lua) {
   file.write(text.data(), text.size());
   file.finish();
   return 0;
-}
-
-/// Rank 0's text on every rank. Collective.
-void share(Communicator& world, std::string& text) {
-  at::Tensor length = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
-  world.broadcast(length, 0);
-  text.resize(static_cast<size_t>(length.item<int64_t>()));
-  at::Tensor bytes = at::from_blob(text.data(), {length.item<int64_t>()}, at::kByte);
-  world.broadcast(bytes, 0);
 }
 
 /// _files.on_first_rank(fn) -> the text (or nil) that fn gives on rank 0, which alone calls it; its error is one on
@@ -110,10 +92,7 @@ int on_first_rank(lua_State* lua) {
       outcome = std::string("fail") + error.what();
     }
   }
-  {
-    const WithoutTimeLimit patient;  // rank 0 writes, however long that takes
-    share(world, outcome);
-  }
+  outcome = broadcast_string(world, std::move(outcome));
   if (outcome.starts_with("fail")) throw LuaError(outcome.substr(4));
   outcome == "nil" ? lua_pushnil(lua) : push(lua, outcome.substr(4));
   return 1;
@@ -143,12 +122,7 @@ int on_every_rank(lua_State* lua) {
 
 /// _files.of_all_ranks(text) -> the strings of all ranks, in their order. Collective.
 int of_all_ranks(lua_State* lua) {
-  const std::vector<std::string> texts = context(lua).world->all_gather_strings(check_string(lua, 1));
-  lua_createtable(lua, static_cast<int>(texts.size()), 0);
-  for (size_t i = 0; i < texts.size(); ++i) {
-    push(lua, texts[i]);
-    lua_rawseti(lua, -2, static_cast<lua_Integer>(i) + 1);
-  }
+  push(lua, context(lua).world->all_gather_strings(check_string(lua, 1)));
   return 1;
 }
 
@@ -347,7 +321,6 @@ const luaL_Reg file_functions[] = {
 // Only the embedded Lua files call these.
 const luaL_Reg internals[] = {
     {"resolve", guard<resolve>},
-    {"is_empty", guard<is_empty>},
     {"write", guard<write>},
     {"on_first_rank", guard<on_first_rank>},
     {"on_every_rank", guard<on_every_rank>},

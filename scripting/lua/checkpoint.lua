@@ -1,13 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- mh.checkpoint.save("run/step100", {model = net, optimizer = opt, step = 100}) and .load of the same. A checkpoint is
--- a
--- folder: KEY.safetensors with the tensors of every entry (names as in state_dict; of optimizers "exp_avg/NAME") and
--- checkpoint.json with everything else. Tensors are whole there, so that any number of ranks can load them; all ranks
--- write and read, each what its blocks need. All ranks call save and load together, and what fails on one fails on all.
+-- a folder: KEY.safetensors with the tensors of every entry (names as in state_dict; of optimizers "exp_avg/NAME") and
+-- checkpoint.json with everything else. This file turns objects of Lua into entries and back; the steps of saving and
+-- loading are those of C++ (io/checkpoint/packed_checkpoint.h). All ranks call save and load together, and what fails
+-- on one fails on all.
 -- The table is a function too: mh.checkpoint(fn, x, ...) recomputes fn in the backward pass.
 
 local mh = require "moonhalo"
-local folders = require "moonhalo.internal.checkpoint_folders"
 local sorted = require "moonhalo.internal.sorted_keys"
 local strict = require "moonhalo.internal.strict"
 local values = require "moonhalo.internal.checkpoint_values"
@@ -20,8 +19,6 @@ local check_saved = require("moonhalo.nn.state").check_saved
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
 local checkpoint = {}
-
-local kFormat = 3  -- 1: written by rank 0, states of optimizers by position; 2: no tables but lists and objects
 
 local function has_state(value)
   local kind = type(value)
@@ -83,7 +80,7 @@ end
 local function pack_all(state)
   local entries, tensors, modules = {}, {}, modules_of(state)
   for _, key in ipairs(sorted(state)) do
-    if not values.is_entry_name(key) then
+    if not cfiles.is_entry_name(key) then
       fail("checkpoint.save: '" .. tostring(key)
           .. "' cannot be the name of an entry: letters, digits, _ and - are\n  fix   give what "
         .. "belongs together one name: {model = net, history = {...}}")
@@ -115,58 +112,36 @@ local function wait_for_background()
   if saving then saving:wait() end
 end
 
---- A save on its way to the disk: {path, keep, layout, background}.
+--- A save that is written in the background. `own`: the object of its layout with wait and is_done.
 local Saving = {}
 Saving.__index = Saving
 
 --- Returns the path when the checkpoint is in its place. Collective; what failed on one rank is an error on all.
 function Saving:wait()
-  if not self.background then return self.path end
-  local background = self.background
-  self.background, saving = nil, nil
-  local done, problem = pcall(background.join, background)
-  if not done then
-    self.layout.drop_unfinished(self.path)
-    error(problem, 0)
-  end
-  self.layout.commit(self.path, background)
+  if not self.own then return self.path end
+  local own = self.own
+  self.own, saving = nil, nil
+  self.path = own:wait()
   history.keep(self.path, self.keep)
   return self.path
 end
 
 --- True if this rank has written its part.
-function Saving:is_done() return self.background == nil or self.background:is_done() end
+function Saving:is_done() return self.own == nil or self.own:is_done() end
 
---- Ends a save whose parts are written, or are to be by `background`. Collective.
-local function conclude(path, layout, options, background)
+--- Ends a save, or leaves that to wait() if it is written in the background. Collective.
+local function conclude(own, options)
   if options.async then
-    saving = setmetatable({path = path, keep = options.keep, layout = layout, background = background}, Saving)
+    saving = setmetatable({own = own, keep = options.keep}, Saving)
     return saving
   end
-  layout.commit(path)
-  history.keep(path, options.keep)
+  history.keep(own:wait(), options.keep)
 end
 
 --- Writes entries and their tensors as whole tensors. Collective.
 local function write_whole(path, entries, tensors, options)
-  local text = mh.json.encode({format = kFormat, saved = cfiles.now(), entries = entries}, 1) .. "\n"
-  local name = files.on_first_rank(function() return folders.prepare(path) end)
-  local writer = cfiles.writer(name, options.async)
-  local written, indices = folders.parts_of(tensors, options.max_file_bytes)
-  for _, file in ipairs(sorted(written)) do writer:add(file, written[file]) end
-  writer:check_alike()
-  local done, result = pcall(function()
-    files.on_first_rank(function() folders.begin(name, writer, indices) end)
-    if options.async then return writer:copy() end
-    writer:write_all()
-    files.on_first_rank(function() folders.finish(name, text) end)
-  end)
-  if not done then
-    folders.drop_unfinished(name)
-    error(result, 0)
-  end
-  if options.async then result:start(text) end
-  return conclude(name, folders, options, result)
+  local own = cfiles.save(path, mh.json.encode(entries, 1), tensors, options.async, options.max_file_bytes)
+  return conclude(own, options)
 end
 
 local function check_layout(options)
@@ -212,48 +187,12 @@ function checkpoint.save(path, state, options)
     return options.async and {wait = function() return path end, is_done = function() return true end} or nil
   end
   if layout == "per_rank" then
-    local name, background = per_rank.save(path, entries, tensors, kFormat, options.async)
-    return conclude(name, per_rank, options, background)
+    return conclude(per_rank.save(path, entries, tensors, options.async), options)
   end
   return write_whole(path, entries, tensors, options)
 end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
-
---- Returns what rank 0 finds under `path`, as one text for all ranks: the folder, checkpoint.json and the header of
---- every file.
-local function look_into(path)
-  local folder = folders.choose(path)
-  local entries, format = folders.read_entries(folder, kFormat)
-  local parts = {string.pack("<s8i8s8", folder, format, mh.json.encode(entries))}
-  for _, key in ipairs(sorted(entries)) do
-    for _, file in ipairs(folders.files_of(folder, key)) do
-      parts[#parts + 1] = string.pack("<s8s8s8i8", key, file, cfiles.header(file))
-    end
-  end
-  return table.concat(parts)
-end
-
-local function open(path)
-  local text = files.on_first_rank(function()
-    local whole = cfiles.find("checkpoint.load", files.resolve(path))
-    return not whole and per_rank.is_here(path) and "per_rank" or look_into(path)
-  end)
-  if text == "per_rank" then return per_rank.open(path, kFormat) end
-  local folder, format, entries, position = string.unpack("<s8i8s8", text)
-  local reader, names = cfiles.reader(), {}
-  while position <= #text do
-    local key, file, header, bytes
-    key, file, header, bytes, position = string.unpack("<s8s8s8i8", text, position)
-    reader:add(key, file, header, bytes)
-    names[key] = names[key] or {}
-    for name in pairs(mh.json.decode(header)) do
-      if name ~= "__metadata__" then table.insert(names[key], name) end
-    end
-  end
-  for _, list in pairs(names) do table.sort(list) end
-  return {folder = folder, format = format, entries = mh.json.decode(entries), reader = reader, names = names}
-end
 
 --- Errors of `fn` say file and entry.
 local function at_place(place, fn, ...)
@@ -262,6 +201,17 @@ local function at_place(place, fn, ...)
   if type(problem) ~= "string" then error(problem, 0) end
   local position, text = problem:match("^([^\n]-:%d+: )(.*)$")
   error((position or "") .. place .. (text or problem), 0)
+end
+
+--- The checkpoint under `path`: {folder, format, entries, reader}. Collective.
+local function open(path)
+  local layout = files.on_first_rank(function()
+    return not cfiles.find("checkpoint.load", files.resolve(path)) and per_rank.is_here(path) and "per_rank" or "whole"
+  end)
+  if layout == "per_rank" then return per_rank.open(path) end
+  local folder, text, format, reader = cfiles.open(path)
+  local saved = at_place(("checkpoint.load: '%s/checkpoint.json': "):format(folder), mh.json.decode, text)
+  return {folder = folder, format = format, entries = saved.entries, reader = reader}
 end
 
 --- A saved module: checks it, and returns what reads it.
@@ -460,9 +410,10 @@ function checkpoint.merge(from, to)
     local source = open(from)
     entries = source.entries
     source.reader:verify(sorted(entries))
-    for key, names in pairs(source.names) do
-      tensors[key] = {}
-      for i, name in ipairs(names) do tensors[key][i] = {name, source.reader:read(key, name)} end
+    for _, key in ipairs(sorted(entries)) do
+      local own = {}
+      for i, name in ipairs(source.reader:names(key)) do own[i] = {name, source.reader:read(key, name)} end
+      if #own > 0 then tensors[key] = own end
     end
     source.reader:finish()
     if source.format < 2 then
@@ -471,7 +422,7 @@ function checkpoint.merge(from, to)
     end
   else
     local of_key
-    entries, of_key = per_rank.read_all(from, kFormat)
+    entries, of_key = per_rank.read_all(from)
     for key, list in pairs(of_key) do tensors[key] = parts.whole("checkpoint.merge: entry '" .. key .. "'", list) end
   end
   write_whole(to, entries, tensors, {})

@@ -4,7 +4,6 @@
 -- and those of one save have one number; so after a kill at any moment some save is complete on every rank.
 
 local mh = require "moonhalo"
-local folders = require "moonhalo.internal.checkpoint_folders"
 local parts = require "moonhalo.internal.state_parts"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
@@ -82,7 +81,7 @@ local function write_own(folder, text, tensors, async)
 end
 
 --- After a failure: no rank's part will be complete. Collective; the failure that led here is the one to tell.
-function per_rank.drop_unfinished(path)
+local function drop_unfinished(path)
   pcall(files.on_every_rank, function()
     cfiles.discard(kSave, own_folder(path) .. ".partial")
     return ""
@@ -99,7 +98,7 @@ local function discard_own(path, ranks)
 end
 
 --- Gives what is complete on all ranks its name; then what was there before goes. Collective.
-function per_rank.commit(path)
+local function commit(path)
   files.on_every_rank(function()
     cfiles.exchange_names(kSave, own_folder(path))
     return ""
@@ -113,9 +112,28 @@ function per_rank.commit(path)
   end)
 end
 
---- Writes this rank's blocks into PATH/rank-K-of-N.partial, which commit() names: returns `path` resolved, and the
---- thread that does so if `async`. Collective.
-function per_rank.save(path, entries, tensors, format, async)
+--- A save of which all ranks have begun to write, or have written, their parts: {path, background}.
+local Saving = {}
+Saving.__index = Saving
+
+--- Names what is complete on all ranks, and returns the path. Collective.
+function Saving:wait()
+  if self.background then
+    local done, problem = pcall(self.background.join, self.background)
+    if not done then
+      drop_unfinished(self.path)
+      error(problem, 0)
+    end
+  end
+  commit(self.path)
+  return self.path
+end
+
+function Saving:is_done() return self.background == nil or self.background:is_done() end
+
+--- Writes this rank's blocks into PATH/rank-K-of-N.partial, in the background if `async`; wait() of what it returns
+--- gives them their name. Collective.
+function per_rank.save(path, entries, tensors, async)
   path = files.resolve(path)
   local folder = own_folder(path)
   local saved = tonumber(files.on_first_rank(function()
@@ -133,7 +151,7 @@ function per_rank.save(path, entries, tensors, format, async)
     cfiles.settle(kSave, folder)
     return ""
   end)
-  local text = mh.json.encode({format = format, saved = saved, layout = "per_rank", rank = mh.rank(),
+  local text = mh.json.encode({format = cfiles.format, saved = saved, layout = "per_rank", rank = mh.rank(),
     ranks = mh.world_size(), entries = entries}, 1) .. "\n"
   tensors = parts.summed(tensors)
   local background
@@ -142,11 +160,11 @@ function per_rank.save(path, entries, tensors, format, async)
     return ""
   end)
   if not done then
-    per_rank.drop_unfinished(path)
+    drop_unfinished(path)
     error(problem, 0)
   end
   if background then background:start(text, true) end
-  return path, background
+  return setmetatable({path = path, background = background}, Saving)
 end
 
 -- ---- Which there are ------------------------------------------------------------------------------------------------
@@ -207,6 +225,12 @@ function per_rank.discard(path, ranks)
 end
 
 -- ---- Loading --------------------------------------------------------------------------------------------------------
+
+--- The entries of checkpoint.json of a folder, and its format.
+local function read_entries(folder)
+  local text, format = cfiles.read_text(folder)
+  return mh.json.decode(text).entries, format
+end
 
 local function read_notes(file)
   local all = mh.json.decode((cfiles.header(file)))
@@ -288,7 +312,7 @@ function Blocks:finish()
 end
 
 --- This rank's checkpoint under `path`: {folder, format, entries, reader}. Collective.
-function per_rank.open(path, newest)
+function per_rank.open(path)
   path = files.resolve(path)
   local folder = own_folder(path)
   files.on_every_rank(function()
@@ -307,7 +331,7 @@ function per_rank.open(path, newest)
   local source = setmetatable({path = path, folder = folder .. suffix, notes = {}, reader = cfiles.reader()}, Blocks)
   local opened = {folder = source.folder, reader = source}
   files.on_every_rank(function()
-    opened.entries, opened.format = folders.read_entries(source.folder, newest)
+    opened.entries, opened.format = read_entries(source.folder)
     for key in pairs(opened.entries) do
       local file = ("%s/%s.safetensors"):format(source.folder, key)
       if mh.files.exists(file) then
@@ -322,7 +346,7 @@ end
 
 --- The checkpoint of all ranks under `path` as {entries, parts of every entry: key -> list}: every folder is seen by
 --- this rank.
-function per_rank.read_all(path, newest)
+function per_rank.read_all(path)
   path = files.resolve(path)
   local counts = counts_in(kLoad, path)
   local ranks, found, lists = counts[#counts], {}, {}
@@ -348,7 +372,7 @@ function per_rank.read_all(path, newest)
     local _, suffixes = numbers_of(found[rank + 1])
     found[rank + 1] = found[rank + 1] .. suffixes[number]
   end
-  local entries, of_key = folders.read_entries(found[1], newest), {}
+  local entries, of_key = read_entries(found[1]), {}
   for key in pairs(entries) do
     local list = {}
     for _, folder in ipairs(found) do

@@ -14,8 +14,6 @@ local values = {}
 
 local kDeepest = 90  -- checkpoint.json holds some levels more
 
-function values.is_entry_name(key) return type(key) == "string" and key:match("^[%w_-]+$") ~= nil end
-
 local kUsed = setmetatable({}, {__mode = "k"})  -- names of the tensors of a list
 
 --- The name itself, or one that no tensor of the list has: {a = {b = x}, ["a.b"] = y}.

@@ -10,9 +10,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Remedies, AreInTheLanguageOfTheCaller) {
-  for (const Remedy remedy :
-       {Remedy::kSameValues, Remedy::kSameDraws, Remedy::kMarkArgument, Remedy::kMakeParameter,
-        Remedy::kMakeShardTensor, Remedy::kComputeTwice, Remedy::kMakeConstant, Remedy::kOwnOfStage}) {
+  for (const Remedy remedy : {Remedy::kSameValues, Remedy::kSameDraws, Remedy::kMarkArgument, Remedy::kMakeParameter,
+                              Remedy::kMakeShardTensor, Remedy::kComputeTwice, Remedy::kMakeConstant,
+                              Remedy::kOwnOfStage, Remedy::kFindCheckpoint}) {
     const std::string cpp = fix(remedy), lua = fixes_in_lua("add: wrong" + cpp + "\n  call  add(x)");
     EXPECT_THAT(cpp, ::testing::StartsWith("\n  fix   "));
     EXPECT_THAT(cpp, AllOf(Not(HasSubstr("mh.")), Not(HasSubstr("t:"))));

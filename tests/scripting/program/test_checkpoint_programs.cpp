@@ -99,6 +99,39 @@ TEST(ProgramCheckpoints, N37_S10_GoOnWithOtherCutsAndNumbersOfRanks) {
   }
 }
 
+TEST(ProgramCheckpoints, N40_AnEntryIsDividedIntoFilesOfAtMostASize) {
+  const Folder folder;
+  const std::string path = folder / "ck";
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    nn::Sequential net = make_net(mesh, kCuts), again = make_net(mesh, kOthers, 1);
+    const io::SaveOptions options{.max_file_bytes = 400};
+
+    io::save_checkpoint(mesh->group(), path, {{"model", net.get()}}, options);
+    io::load_checkpoint(mesh->group(), path, {{"model", again.get()}});
+
+    for (const std::string part : {"1", "2"}) {
+      EXPECT_TRUE(std::filesystem::exists(path + "/model-0000" + part + "-of-00002.safetensors"));
+    }
+    EXPECT_FALSE(std::filesystem::exists(path + "/model.safetensors"));
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_TRUE(
+          at::equal(full_tensor(again->named_parameters()[item.key()].detach()), full_tensor(item.value().detach())))
+          << item.key();
+    }
+    at::Tensor x = at::ones({2});
+    const io::CheckpointState same_names{{"model", net.get()}, {"model-00001-of-00002", &x}};
+    EXPECT_THAT(message_of([&] { io::save_checkpoint(mesh->group(), path, same_names, options); }),
+                ::testing::HasSubstr("'model-00001-of-00002' has the name of a part of another"));
+    mesh->group().barrier();
+    if (mesh->rank() == 0) std::filesystem::create_directories(folder / "blocks/rank-00000-of-00002");
+    EXPECT_THAT(
+        message_of([&] {
+          io::load_checkpoint(mesh->group(), folder / "blocks", {{"x", &x}});
+        }),
+        ::testing::HasSubstr("have  blocks of ranks\n  fix   make one of whole tensors first: moonhalo merge "));
+  });
+}
+
 // Groups are known by their parameters, in whatever order they are.
 TEST(ProgramCheckpoints, N41_GroupsOfAnotherOrderKeepTheirOptions) {
   const Folder folder;

@@ -128,7 +128,7 @@ function tests.test_N37_other_cuts_and_numbers_of_ranks_are_errors_that_say_merg
   mh.checkpoint.save(second, {model = even}, {layout = "per_rank"})  -- and those of other numbers are gone
   mh.barrier()
   testing.assert_equal(#mh._checkpoint_files.list("test", second), ranks)
-  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}) end, "is there and no checkpoint")
+  testing.assert_error(function() mh.checkpoint.save(second, {step = 1}) end, "exists and is not a checkpoint")
   testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per-rank"}) end,
       "did you mean 'per_rank'?")
   testing.assert_error(function() mh.checkpoint.save(second, {step = 1}, {layout = "per_rank", max_file_bytes = 9}) end,
