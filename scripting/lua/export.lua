@@ -2,10 +2,12 @@
 -- mh.export: programs of torch.export, which Python saved as .pt2, as modules of mh.nn.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 
 local fail = mh.fail
 local export = {}
+local kLoad = arguments.signature("export.load", {"path", arguments.optional "device"})
 
 -- ---- Arguments and results ------------------------------------------------------------------------------------------
 
@@ -175,16 +177,9 @@ end
 ---   example
 ---     local ok, problem = pcall(mh.export.load, folder .. "/absent.pt2")
 ---     ok    --> false
-function export.load(path, options)
-  if type(path) ~= "string" then fail("export.load: the path is a string, got " .. mh._describe(path)) end
-  options = options or {}
-  if type(options) ~= "table" or getmetatable(options) then
-    fail(("export.load: options are a table, as {device = \"cpu\"}, got %s"):format(mh._describe(options)))
-  end
-  for key in pairs(options) do
-    if key ~= "device" then fail(("export.load: unknown option '%s'\n  have  device"):format(tostring(key))) end
-  end
-  local program = mh._load_exported(path, options.device)
+function export.load(...)
+  local given = arguments.read(kLoad, ...)
+  local program = mh._load_exported(arguments.text("export.load", "path", given.path), given.device)
   local name = "ExportedProgram"
   for _, entry in ipairs(program:describe().classes) do
     if entry[1] == "" then name = entry[2] end

@@ -7,6 +7,8 @@ local base = require "moonhalo.nn.module"
 
 local fail = mh.fail
 local jit = {}
+local kLoad = arguments.signature("jit.load", {"path", arguments.optional "device"})
+local kTrace = arguments.signature("jit.trace", {"net", "inputs", arguments.optional "check"})
 
 --- A module of a TorchScript file. Its tensors are in the registries of nn.Module, so all that finds or replaces them
 --- there works. What is replaced goes to the program before it runs.
@@ -129,17 +131,6 @@ function ScriptModule:save(path)
   self._part:save(path)
 end
 
-local function option(op, options, name)
-  if options == nil then return nil end
-  if type(options) ~= "table" or getmetatable(options) then
-    fail(("%s: options are a table, as {%s = ...}, got %s"):format(op, name, mh._describe(options)))
-  end
-  for key in pairs(options) do
-    if key ~= name then fail(("%s: unknown option '%s'\n  have  %s"):format(op, tostring(key), name)) end
-  end
-  return options[name]
-end
-
 --- mh.jit.load(path, {device = nil}) -> Module
 ---   The model that Python saved by torch.jit.script(net).save(path) or torch.jit.trace(net, x).save(path), as a
 ---   module like those of mh.nn: with its parameters, buffers, names, children and hooks. A tuple that forward gives is
@@ -153,9 +144,9 @@ end
 ---   example
 ---     mh.jit.trace(nn.Linear(2, 3):eval(), {mh.ones{1, 2}}):save(folder .. "/traced.pt")
 ---     mh.jit.load(folder .. "/traced.pt")(mh.ones{4, 2}).shape    --> {4, 3}
-function jit.load(path, options)
-  if type(path) ~= "string" then fail("jit.load: the path is a string, got " .. mh._describe(path)) end
-  return make(mh._load_script(path, option("jit.load", options, "device")), {})
+function jit.load(...)
+  local given = arguments.read(kLoad, ...)
+  return make(mh._load_script(arguments.text("jit.load", "path", given.path), given.device), {})
 end
 
 --- The facts of a module that C++ needs; `made`: tables of modules that were there before.
@@ -197,16 +188,17 @@ end
 ---               NotImplementedError: operators that PyTorch does not have
 ---   example
 ---     mh.jit.trace(nn.ReLU():eval(), {mh.ones{2}})(mh.tensor{-1.0, 2.0}):tolist()[2]    --> 2.0
-function jit.trace(net, inputs, options)
-  arguments.module("jit.trace", net)
-  inputs = check_inputs("the inputs", inputs)
+function jit.trace(...)
+  local given = arguments.read(kTrace, ...)
+  local net = arguments.module("jit.trace", given.net)
+  local inputs = check_inputs("the inputs", given.inputs)
   for name, module in net:named_modules() do
     if module.training then
       local what = name == "" and "the module" or ("'%s'"):format(name)
       fail(("jit.trace: %s is in training mode, which a traced program would keep\n  fix   net:eval()"):format(what))
     end
   end
-  local check = option("jit.trace", options, "check")
+  local check = given.check
   if check == nil then
     check = {}
     for i, tensor in ipairs(inputs) do check[i] = tensor:is_floating_point() and tensor:detach() * 0.75 or tensor end
