@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Losses and distances of torch.nn that take more than an input and a target, or are formulas of several operators.
+-- Losses and distances, with torch.nn's names, options and initial values.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -24,8 +24,8 @@ local function check_shapes(op, a, b)
   end
 end
 
---- A module with the options `entries` whose call is run(self, tensors ...), `count` of them.
-local function define(name, entries, count, run)
+--- The class of losses with the options `entries`; those that are tensors are buffers.
+local function new_class(name, entries)
   local spec = signature(name, entries)
   local class = base.Module:extend(name)
   function class:init(...)
@@ -34,8 +34,16 @@ local function define(name, entries, count, run)
     for key, value in pairs(values) do
       if mh.is_tensor(value) then self:register_buffer(key, value, {persistent = false}) else self[key] = value end
     end
-    if values.reduction then arguments.choice(name, "reduction", values.reduction, {"mean", "sum", "none"}) end
+    local reductions = {"mean", "sum", "none", name == "KLDivLoss" and "batchmean" or nil}
+    if values.reduction then arguments.choice(name, "reduction", values.reduction, reductions) end
   end
+  losses[name] = class
+  return class, spec
+end
+
+--- A loss whose call is run(self, tensors ...), `count` of them.
+local function define(name, entries, count, run)
+  local class = new_class(name, entries)
   function class:forward(...)
     local given = table.pack(...)
     if given.n ~= count then
@@ -44,8 +52,115 @@ local function define(name, entries, count, run)
     for i = 1, count do arguments.tensor(name, "argument " .. i, given[i]) end
     return run(self, ...)
   end
-  losses[name] = class
 end
+
+--- A loss whose call is F[fn](input, target, its options).
+local function loss(name, fn, entries)
+  local class, spec = new_class(name, entries)
+  function class:forward(input, target)
+    local options = {}
+    for _, key in ipairs(spec.names) do options[key] = self[key] end
+    return F[fn](input, target, options)
+  end
+end
+
+--- mh.nn.MSELoss(reduction = "mean") -> Module
+--- mh.nn.L1Loss(reduction = "mean") -> Module
+---   The mean of (input - target)^2, or of |input - target|. The module takes input and target of one shape.
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     nn.MSELoss()(mh.ones{2, 3} * 3, mh.ones{2, 3}):item()    --> 4.0
+loss("MSELoss", "mse_loss", {kReduction})
+loss("L1Loss", "l1_loss", {kReduction})
+
+--- mh.nn.SmoothL1Loss(reduction = "mean", beta = 1.0) -> Module
+---   A loss that is quadratic where |input - target| is below beta, and linear above, divided by beta.
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   beta        number      where it becomes linear
+---   returns     Module      it takes input and target of one shape
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     nn.SmoothL1Loss()(mh.ones{2} * 3, mh.ones{2}):item()    --> 1.5
+loss("SmoothL1Loss", "smooth_l1_loss", {kReduction, {"beta", 1.0}})
+
+--- mh.nn.HuberLoss(reduction = "mean", delta = 1.0) -> Module
+---   A loss that is quadratic where |input - target| is below delta, and linear above.
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   delta       number      where it becomes linear
+---   returns     Module      it takes input and target of one shape
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     nn.HuberLoss()(mh.ones{2} * 3, mh.ones{2}):item()    --> 1.5
+loss("HuberLoss", "huber_loss", {kReduction, {"delta", 1.0}})
+
+--- mh.nn.CrossEntropyLoss(weight = nil, ignore_index = -100, reduction = "mean", label_smoothing = 0.0) -> Module
+---   The cross entropy of classes, as torch.nn.CrossEntropyLoss. The module takes input [batch, classes, space...], the
+---   logits, and target int64 [batch, space...] with class numbers from 0, or probabilities of the shape of input.
+---   weight      Tensor?     [classes], a factor for each class
+---   ignore_index   integer   a target that does not count
+---   reduction   "mean"|"sum"|"none"   mean or sum over all targets, or all of them
+---   label_smoothing   number   0 to 1: the part of the target that is spread over all classes
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      IndexError: a class that is not there
+---   example
+---     ("%.4f"):format(nn.CrossEntropyLoss()(mh.zeros{2, 4}, mh.tensor{0, 3}):item())    --> 1.3863
+loss("CrossEntropyLoss", "cross_entropy", {optional "weight", {"ignore_index", -100}, kReduction,
+    {"label_smoothing", 0.0}})
+
+--- mh.nn.NLLLoss(weight = nil, ignore_index = -100, reduction = "mean") -> Module
+---   Minus the log probability of the target class, as torch.nn.NLLLoss. The module takes input [batch, classes,
+---   space...] of log probabilities and target int64 [batch, space...].
+---   weight      Tensor?     [classes], a factor for each class
+---   ignore_index   integer   a target that does not count
+---   reduction   "mean"|"sum"|"none"   mean or sum over all targets, or all of them
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   example
+---     nn.NLLLoss()(mh.tensor{{-0.5, -1.5}}, mh.tensor{1}):item()    --> 1.5
+loss("NLLLoss", "nll_loss", {optional "weight", {"ignore_index", -100}, kReduction})
+
+--- mh.nn.BCELoss(weight = nil, reduction = "mean") -> Module
+---   The binary cross entropy of probabilities, as torch.nn.BCELoss. The module takes input and target of one shape,
+---   both from 0 to 1.
+---   weight      Tensor?     a factor for each element
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     ("%.4f"):format(nn.BCELoss()(mh.full({4}, 0.5), mh.ones{4}):item())    --> 0.6931
+loss("BCELoss", "binary_cross_entropy", {optional "weight", kReduction})
+
+--- mh.nn.BCEWithLogitsLoss(weight = nil, reduction = "mean", pos_weight = nil) -> Module
+---   The binary cross entropy of sigmoid(input), computed without overflow. The module takes input and target of one
+---   shape.
+---   weight      Tensor?     a factor for each element
+---   reduction   "mean"|"sum"|"none"   mean or sum over all elements, or all of them
+---   pos_weight   Tensor?    a factor for positive targets
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: the shapes differ
+---   example
+---     ("%.4f"):format(nn.BCEWithLogitsLoss()(mh.zeros{4}, mh.ones{4}):item())    --> 0.6931
+loss("BCEWithLogitsLoss", "binary_cross_entropy_with_logits", {optional "weight", kReduction, optional "pos_weight"})
+
+--- mh.nn.KLDivLoss(reduction = "mean", log_target = false) -> Module
+---   The Kullback-Leibler divergence of target from exp(input), as torch.nn.KLDivLoss. The module takes log
+---   probabilities as input.
+---   reduction   "mean"|"batchmean"|"sum"|"none"   "mean" divides by all elements, "batchmean" by the batch
+---   log_target   boolean    whether target also is log probabilities
+---   returns     Module      its result is the same on all ranks
+---   collective  its calls: over the mesh of cut inputs
+---   example
+---     local p = mh.full({1, 4}, 0.25)
+---     nn.KLDivLoss("batchmean")(p:log(), p):item()    --> 0.0
+loss("KLDivLoss", "kl_div", {kReduction, {"log_target", false}})
 
 --- mh.nn.CosineSimilarity(dim = 1, eps = 1e-8) -> Module
 --- mh.nn.PairwiseDistance(p = 2.0, eps = 1e-6, keepdim = false) -> Module
