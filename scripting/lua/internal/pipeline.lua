@@ -440,16 +440,17 @@ local function pipeline(...)
   check_meshes(model, given.mesh, given.dim)
   local shared = shared_tensors(stages)
   local engine
+  local function set_up(stage, number)
+    if given.parallelize then given.parallelize(stage, engine.mesh, number) end
+    mh.materialize_module(stage)
+  end
   local callable = stages
   if mh.backend() == "fake" then
     callable = {}
     for i, stage in ipairs(stages) do
       local ready = false
       callable[i] = function(...)
-        if not ready and not engine:has_stage(i - 1) then
-          if given.parallelize then given.parallelize(stage, engine.mesh, i - 1) end
-          mh.materialize_module(stage)
-        end
+        if not ready and not engine:has_stage(i - 1) then set_up(stage, i - 1) end
         ready = true
         return stage(...)
       end
@@ -460,8 +461,7 @@ local function pipeline(...)
   for i, stage in ipairs(stages) do
     for _, module in stage:named_modules() do stage_of[module] = stage_of[module] or i - 1 end
     if engine:has_stage(i - 1) then
-      if given.parallelize then given.parallelize(stage, engine.mesh, i - 1) end
-      mh.materialize_module(stage)
+      set_up(stage, i - 1)
       for _, module in stage:named_modules() do mine[module] = true end
     end
   end
