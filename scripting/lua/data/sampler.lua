@@ -9,12 +9,6 @@ local strict = require "moonhalo.internal.strict"
 local optional, signature, fail = arguments.optional, arguments.signature, mh.fail
 local samplers = {}
 
-local function check_count(where, name, value, least)
-  if math.type(value) ~= "integer" or value < least then
-    fail(("%s: %s is %s, expected an integer of at least %d"):format(where, name, mh._describe(value), least))
-  end
-end
-
 --- The samples at `places` (int64, 1-D) of an epoch.
 local function ordered(self, places)
   return self.shuffle and mh._permuted(places, self.size, self.seed, self.epoch) or places
@@ -43,9 +37,9 @@ local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, 
 ---     for index in sampler:batches() do print(index:tolist()) end    --> {0, 1} | {2, 3} | {4}
 function samplers.Sampler(...)
   local self = setmetatable(arguments.read(kSampler, ...), sampler_meta)
-  check_count("Sampler", "size", self.size, 1)
-  check_count("Sampler", "batch", self.batch, 1)
-  check_count("Sampler", "seed", self.seed, math.mininteger)
+  arguments.count("Sampler", "size", self.size, 1)
+  arguments.count("Sampler", "batch", self.batch, 1)
+  arguments.count("Sampler", "seed", self.seed, math.mininteger)
   if self.drop_last and self.batch > self.size then
     fail(("Sampler: drop_last leaves nothing of %d samples in batches of %d"):format(self.size, self.batch))
   end
@@ -163,9 +157,9 @@ function samplers.DistributedSampler(...)
   end
   self.size = type(self.dataset) == "number" and self.dataset or #self.dataset
   self.num_replicas, self.rank, self.epoch = self.num_replicas or mh.world_size(), self.rank or mh.rank(), 0
-  check_count(name, "size of the data set", self.size, 1)
-  check_count(name, "num_replicas", self.num_replicas, 1)
-  check_count(name, "rank", self.rank, 0)
+  arguments.count(name, "size of the data set", self.size, 1)
+  arguments.count(name, "num_replicas", self.num_replicas, 1)
+  arguments.count(name, "rank", self.rank, 0)
   if self.rank >= self.num_replicas then
     fail(("%s: rank %d of %d replicas\n  fix   ranks count from 0"):format(name, self.rank, self.num_replicas))
   end
@@ -191,7 +185,7 @@ end
 ---     sampler:set_epoch(2)
 ---     sampler.epoch    --> 2
 function Distributed:set_epoch(epoch)
-  check_count("DistributedSampler", "epoch", epoch, 0)
+  arguments.count("DistributedSampler", "epoch", epoch, 0)
   self.epoch = epoch
 end
 

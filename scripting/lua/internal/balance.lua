@@ -21,12 +21,9 @@ local kSignature = arguments.signature("balance", {"mesh", "cut", optional "load
 
 -- ---- Arguments ------------------------------------------------------------------------------------------------------
 
-local function check_number(name, value, least, is_integer)
-  local fits = type(value) == "number" and value >= least and value < math.huge
-      and (not is_integer or math.type(value) == "integer")
-  if not fits then
-    fail(("balance: %s is %s, expected %s of at least %s"):format(name, mh._describe(value),
-        is_integer and "an integer" or "a number", least))
+local function check_number(name, value, least)
+  if not (type(value) == "number" and value >= least and value < math.huge) then
+    fail(("balance: %s is %s, expected a number of at least %s"):format(name, mh._describe(value), least))
   end
 end
 
@@ -285,11 +282,11 @@ end
 local function balance(...)
   local given = arguments.read(kSignature, ...)
   local dim, mesh_dim = check_cut(given)
-  check_number("unit", given.unit, 1, true)
-  check_number("least", given.least, 0, true)
-  check_number("period", given.period, 1, true)
+  arguments.count("balance", "unit", given.unit, 1)
+  arguments.count("balance", "least", given.least, 0)
+  arguments.count("balance", "period", given.period, 1)
   check_number("threshold", given.threshold, 1)
-  if given.steps ~= nil then check_number("steps", given.steps, 0, true) end
+  if given.steps ~= nil then arguments.count("balance", "steps", given.steps, 0) end
   if given.on_move ~= nil and type(given.on_move) ~= "function" then
     fail("balance: on_move is " .. mh._describe(given.on_move) .. ", expected a function")
   end

@@ -69,9 +69,7 @@ function memory.memory(...)
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
     fail("memory: optimizer is " .. mh._describe(optimizer) .. ", expected an optimizer")
   end
-  if type(given.reset) ~= "boolean" then
-    fail("memory: reset is " .. mh._describe(given.reset) .. ", expected true or false")
-  end
+  arguments.flag("memory", "reset", given.reset)
   local use = mh._memory_use()
   if model or optimizer then
     use.by_kind = kinds_of(model, optimizer, use.live + (use.device and use.device.live or 0))
