@@ -57,7 +57,7 @@ end
 
 --- A module inside of an exported program: it holds parameters and buffers, and is not called.
 local ExportedPart = base.Module:extend("ExportedPart")
-local kClasses = {}
+local known_classes = {}
 
 local function refuse_hook(self, method)
   fail(("%s: %s: an exported program does not call its modules\n  fix   register it for the whole program, or load the "
@@ -71,8 +71,8 @@ function ExportedPart:forward()
 end
 
 local function part_class(name)
-  kClasses[name] = kClasses[name] or ExportedPart:extend(name)
-  return kClasses[name]
+  known_classes[name] = known_classes[name] or ExportedPart:extend(name)
+  return known_classes[name]
 end
 
 local ExportedProgram = base.Module:extend("ExportedProgram")

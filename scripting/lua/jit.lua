@@ -15,11 +15,11 @@ local kTrace = arguments.signature("jit.trace", {"net", "inputs", arguments.opti
 local ScriptModule = base.Module:extend("ScriptModule")
 
 -- Classes by the name of the Python class, so that plans and errors say "Linear".
-local kClasses = {ScriptModule = ScriptModule}
+local known_classes = {ScriptModule = ScriptModule}
 
 local function class_of(name)
-  kClasses[name] = kClasses[name] or ScriptModule:extend(name)
-  return kClasses[name]
+  known_classes[name] = known_classes[name] or ScriptModule:extend(name)
+  return known_classes[name]
 end
 
 --- `made`: modules and tensors of the file that exist already, by key, since some are there under two names.

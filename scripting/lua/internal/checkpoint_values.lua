@@ -14,17 +14,17 @@ local values = {}
 
 local kDeepest = 90  -- checkpoint.json holds some levels more
 
-local kUsed = setmetatable({}, {__mode = "k"})  -- names of the tensors of a list
+local names_of_list = setmetatable({}, {__mode = "k"})  -- names of the tensors of a list
 
 --- The name itself, or one that no tensor of the list has: {a = {b = x}, ["a.b"] = y}.
 local function free_name(name, tensors)
   if not utf8.len(name) then name = name:gsub("[^%w_.-]", "?") end
-  local used, free, number = kUsed[tensors] or {}, name, 1
+  local used, free, number = names_of_list[tensors] or {}, name, 1
   while used[free] or free == "__metadata__" do
     number = number + 1
     free = ("%s#%d"):format(name, number)
   end
-  used[free], kUsed[tensors] = true, used
+  used[free], names_of_list[tensors] = true, used
   return free
 end
 

@@ -12,10 +12,10 @@ local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local training = mh._training
 
-local kUnits = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the outermost}
+local unit_of_module = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the outermost}
 
 -- Meshes of local results, kept: a script may drop them, and the collector frees them at other steps on other ranks.
-local kLocal = {}
+local local_meshes = {}
 
 local kOptions = {
   fully_shard = {"mesh", "min_numel", "unit_rows", "input", "reshard_after_forward", "reshard_after_backward",
@@ -119,7 +119,7 @@ local function cast_for_forward(module, unit, dtype)
   local function places(found, owner)
     found[#found + 1] = rawget(owner, "_parameters")
     for _, child in ipairs(owner:children()) do
-      if not kUnits[child] then places(found, child) end
+      if not unit_of_module[child] then places(found, child) end
     end
     return found
   end
@@ -159,9 +159,9 @@ end
 local function make_unit(op, module, given)
   arguments.module(op, module)
   local options = read_options(op, given)
-  if kUnits[module] then
+  if unit_of_module[module] then
     if options.mesh.rank == 0 then
-      mh._plans.warn(("%s: %s was called for this %s before, nothing is changed"):format(op, kUnits[module].op,
+      mh._plans.warn(("%s: %s was called for this %s before, nothing is changed"):format(op, unit_of_module[module].op,
           module:class_name()))
     end
     return module
@@ -177,15 +177,15 @@ local function make_unit(op, module, given)
     unit = training.replicate(module, options.mesh, gradients)
   end
   for _, below in module:named_modules() do
-    for _, hook in ipairs(kUnits[below] and kUnits[below].hooks or {}) do hook:remove() end
+    for _, hook in ipairs(unit_of_module[below] and unit_of_module[below].hooks or {}) do hook:remove() end
   end
   local hooks = {}
-  kUnits[module] = {op = op, hooks = hooks}
+  unit_of_module[module] = {op = op, hooks = hooks}
   if options.input then hooks[1] = module:register_forward_pre_hook(input_hook(op, options.mesh), {prepend = true}) end
   if op == "fully_shard" then gather_around_forward(module, unit) end
   if options.mp_policy.param_dtype then cast_for_forward(module, unit, options.mp_policy.param_dtype) end
   if options.output == "local" then
-    kLocal[options.mesh] = true
+    local_meshes[options.mesh] = true
     training.register_local_loss_mesh(options.mesh)
     hooks[#hooks + 1] = module:register_forward_hook(output_hook(op, options.mesh))
   end

@@ -10,7 +10,7 @@ local replaced = require "moonhalo.internal.forward"
 local fail, is_tensor = mh.fail, mh.is_tensor
 local tree = {}
 
-local kDone = setmetatable({}, {__mode = "k"})  -- module -> record of parallelize_module
+local record_of_module = setmetatable({}, {__mode = "k"})  -- module -> record of parallelize_module
 
 --- The class of a module and those that it extends.
 function tree.kinds(module)
@@ -135,8 +135,8 @@ function tree.wrap_forward(module, wrapper)
   end)
 end
 
-function tree.parallelized(module) return kDone[module] end
-function tree.set_parallelized(module, done) kDone[module] = done end
+function tree.parallelized(module) return record_of_module[module] end
+function tree.set_parallelized(module, done) record_of_module[module] = done end
 
 mh._trees.set_functions(tree)
 

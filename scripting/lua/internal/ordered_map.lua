@@ -2,13 +2,13 @@
 -- A table with string keys that keeps the order in which keys were first set. `map[key]`, `#map`, and both
 -- `for key, value in map do` and `for key, value in pairs(map) do`.
 
-local kStateOf = setmetatable({}, {__mode = "k"})
+local state_of_map = setmetatable({}, {__mode = "k"})
 
 local meta = {__name = "OrderedMap"}
 
 function meta.__newindex(map, key, value)
   if value == nil then return end
-  local state = kStateOf[map]
+  local state = state_of_map[map]
   rawset(map, key, value)
   if not state.position[key] then
     state.order[#state.order + 1] = key
@@ -17,7 +17,7 @@ function meta.__newindex(map, key, value)
 end
 
 function meta.__call(map, _, key)
-  local state = kStateOf[map]
+  local state = state_of_map[map]
   local i = key == nil and 1 or state.position[key] + 1
   while state.order[i] ~= nil do
     local value = rawget(map, state.order[i])
@@ -36,6 +36,6 @@ end
 
 return function()
   local map = setmetatable({}, meta)
-  kStateOf[map] = {order = {}, position = {}}
+  state_of_map[map] = {order = {}, position = {}}
   return map
 end

@@ -8,10 +8,10 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 local own = {}
-local kOwn = setmetatable({}, {__mode = "k"})
+local own_optimizers = setmetatable({}, {__mode = "k"})
 
 local is_built_in = mh._is_optimizer
-rawset(mh, "_is_optimizer", function(value) return kOwn[value] == true or is_built_in(value) end)
+rawset(mh, "_is_optimizer", function(value) return own_optimizers[value] == true or is_built_in(value) end)
 
 -- ---- Options ------------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ function own.maker(name, rule)
     end
     local self = setmetatable({name = name, param_groups = {}, _rule = rule, _defaults = defaults, _values = {},
       _params = {}, _state = {}}, meta)
-    kOwn[self] = true
+    own_optimizers[self] = true
     local grouped = type(parameters) == "table" and not getmetatable(parameters) and type(parameters[1]) == "table"
         and not mh.is_tensor(parameters[1])
     for _, given in ipairs(grouped and parameters or {{params = parameters == nil and mh.none or parameters}}) do
@@ -342,6 +342,6 @@ end
 --- The errors of load_state_dict, and nothing else.
 function Optimizer:_check_state_dict(given) read_state(self, given) end
 
-for name, method in pairs(Optimizer) do Optimizer[name] = mh._method(method, name, kOwn) end
+for name, method in pairs(Optimizer) do Optimizer[name] = mh._method(method, name, own_optimizers) end
 
 return own

@@ -8,7 +8,7 @@ local arguments = require "moonhalo.internal.arguments"
 local fail, optional = mh.fail, arguments.optional
 local styles = {classes = {}}
 
-local kBuiltin = setmetatable({}, {__mode = "k"})
+local builtin_styles = setmetatable({}, {__mode = "k"})
 
 local function define(name, ...)
   local entries = {...}
@@ -36,7 +36,7 @@ local function define(name, ...)
   end
   styles.classes[name] = function(...)
     local style = setmetatable(arguments.read(signature, ...), meta)
-    kBuiltin[style] = true
+    builtin_styles[style] = true
     return style
   end
 end
@@ -119,7 +119,7 @@ define("PrepareModuleInput", "input_layouts", "desired_input_layouts", "input_kw
 define("PrepareModuleOutput", "output_layouts", "desired_output_layouts", "use_local_output")
 
 local function is_style(value)
-  return kBuiltin[value] or (type(value) == "table" and type(value.apply) == "function")
+  return builtin_styles[value] or (type(value) == "table" and type(value.apply) == "function")
 end
 
 -- ---- Lua to JSON ----------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ end
 
 function encode(value, custom)
   if value == nil or value == false or value == mh.none then return mh.none end
-  if kBuiltin[value] then
+  if builtin_styles[value] then
     local encoded = {style = value.style}
     for key, one in pairs(value) do
       if type(one) == "boolean" then encoded[key] = one else encoded[key] = encode(one, custom) end

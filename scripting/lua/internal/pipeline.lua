@@ -386,7 +386,7 @@ function Pipeline:__tostring()
   return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
 end
 
-local kPipelines = setmetatable({}, {__mode = "k"})
+local all_pipelines = setmetatable({}, {__mode = "k"})
 
 local function refuse_state_dict(module)
   fail(module:class_name()
@@ -475,14 +475,14 @@ local function pipeline(...)
     for _, module in ipairs {model, table.unpack(stages)} do rawset(module, "state_dict", refuse_state_dict) end
   end
   engine:hold(own_parameters(made))
-  kPipelines[made] = true
+  all_pipelines[made] = true
   return made
 end
 
 --- The pipeline of which an optimizer has parameters, and whether it has others, too.
 local function trained_by(optimizer)
   local owners, found, others = {}, nil, false
-  for pipe in pairs(kPipelines) do
+  for pipe in pairs(all_pipelines) do
     for _, parameter in ipairs(own_parameters(pipe)) do owners[identity(parameter)] = pipe end
   end
   for _, group in ipairs(optimizer.param_groups) do
@@ -495,6 +495,6 @@ local function trained_by(optimizer)
   return found, others
 end
 
-local function is_pipeline(value) return kPipelines[value] ~= nil end
+local function is_pipeline(value) return all_pipelines[value] ~= nil end
 
 return {pipeline = pipeline, trained_by = trained_by, is_pipeline = is_pipeline}

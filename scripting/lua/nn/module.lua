@@ -8,8 +8,8 @@ local ordered_map = require "moonhalo.internal.ordered_map"
 local fail, is_tensor = mh.fail, mh.is_tensor
 
 local Module = {name = "Module"}
-local kClasses = setmetatable({[Module] = true}, {__mode = "k"})
-local kInstances = setmetatable({}, {__mode = "k"})
+local all_classes = setmetatable({[Module] = true}, {__mode = "k"})
+local all_instances = setmetatable({}, {__mode = "k"})
 
 --- mh.nn.is_module(value) -> boolean
 ---   Whether a value is an instance of a module class.
@@ -19,7 +19,7 @@ local kInstances = setmetatable({}, {__mode = "k"})
 ---   example
 ---     nn.is_module(nn.ReLU()), nn.is_module(nn.ReLU)    --> true  false
 
-local function is_module(value) return type(value) == "table" and kInstances[value] == true end
+local function is_module(value) return type(value) == "table" and all_instances[value] == true end
 
 --- Has modules take this very tensor for a parameter, whether it requires a gradient or not.
 local function as_parameter(tensor)
@@ -232,7 +232,7 @@ local function construct(class, ...)
     _parameters = ordered_map(), _buffers = ordered_map(), _modules = ordered_map(), _volatile = {}, _known = {},
     _pre_hooks = {}, _hooks = {}, training = true,
   }, class.instance_meta)
-  kInstances[self] = true
+  all_instances[self] = true
   self:init(...)
   return self
 end
@@ -252,10 +252,10 @@ local kConstruct = mh._framed(construct)
 ---     local scale = Scale(3)
 ---     scale(mh.ones{2}):tolist()    --> {3.0, 3.0}
 function Module:extend(name)
-  if not kClasses[self] then fail("extend: call it on a class, nn.Module:extend(\"Name\")") end
+  if not all_classes[self] then fail("extend: call it on a class, nn.Module:extend(\"Name\")") end
   local class = setmetatable({name = name or "Module", super = self}, {__index = self, __call = kConstruct})
   class.instance_meta = new_meta(class)
-  kClasses[class] = true
+  all_classes[class] = true
   return class
 end
 
@@ -732,7 +732,7 @@ function Module:to_string()
   return self:class_name() .. "(\n  " .. table.concat(lines, "\n  ") .. "\n)"
 end
 
-local function is_class(value) return kClasses[value] == true end
+local function is_class(value) return all_classes[value] == true end
 
 -- ---- Errors -------------------------------------------------------------------------------------------------------
 
@@ -781,7 +781,7 @@ end)
 
 local kOfClasses = {extend = true, show = true, call = true}
 for name, method in pairs(Module) do
-  if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, kInstances) end
+  if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, all_instances) end
 end
 
 return {Module = Module, Parameter = Parameter, as_parameter = as_parameter, is_module = is_module, is_class = is_class}

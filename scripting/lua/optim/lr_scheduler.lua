@@ -16,7 +16,7 @@ local Schedule = {}
 -- Fields that every schedule may have beside its arguments; `_rate` is that of schedules that follow the step count.
 local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate _product _product_at"
 
-local kInitial = setmetatable({}, {__mode = "k"})
+local rates_of_optimizer = setmetatable({}, {__mode = "k"})
 
 --- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has
 --- changed them when the next is made (PyTorch's `initial_lr`).
@@ -26,8 +26,8 @@ local function initial_rates(op, optimizer)
         "  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})"):format(op,
             mh._describe(optimizer)))
   end
-  local rates = kInitial[optimizer] or {}
-  kInitial[optimizer] = rates
+  local rates = rates_of_optimizer[optimizer] or {}
+  rates_of_optimizer[optimizer] = rates
   local copy = {}
   for i, group in ipairs(optimizer.param_groups) do
     rates[i] = rates[i] or group.lr

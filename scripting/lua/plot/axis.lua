@@ -117,7 +117,7 @@ local function rgb_of(text)
   return color
 end
 
-local kMade = {}
+local table_of_colours = {}
 
 --- uint8 [256, 3].
 function axis.colormap(name)
@@ -127,7 +127,7 @@ function axis.colormap(name)
         .. mh.did_you_mean(tostring(name), axis.colormap_names())
       .. "\n  have  " .. table.concat(axis.colormap_names(), ", "))
   end
-  if kMade[name] then return kMade[name] end
+  if table_of_colours[name] then return table_of_colours[name] end
   local rows = {}
   for i = 0, 255 do
     local place = i / 255 * (#anchors - 1)
@@ -139,8 +139,8 @@ function axis.colormap(name)
       rows[i + 1][c] = math.floor(linear ^ (1 / 2.2) * 255 + 0.5)
     end
   end
-  kMade[name] = mh.tensor(rows, {dtype = "uint8", device = "cpu"})
-  return kMade[name]
+  table_of_colours[name] = mh.tensor(rows, {dtype = "uint8", device = "cpu"})
+  return table_of_colours[name]
 end
 
 --- Field [rows, columns] to uint8 [rows, columns, 3]; NaN is `bad`.

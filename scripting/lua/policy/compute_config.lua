@@ -55,11 +55,11 @@ local function checked(name, value)
   return kind == "table" and plain_copy(name, value) or value
 end
 
-local kFields = setmetatable({}, {__mode = "k"})  -- config -> its fields
+local fields_of_config = setmetatable({}, {__mode = "k"})  -- config -> its fields
 local meta = {__name = "ComputeConfig"}
 
 function meta.__index(config, name)
-  local value = kFields[config][name]
+  local value = fields_of_config[config][name]
   if value == nil and not kKinds[name] then
     fail("ComputeConfig: no field '" .. tostring(name) .. "'" .. mh.did_you_mean(tostring(name), kNames))
   end
@@ -97,11 +97,11 @@ function compute_config.ComputeConfig(given)
   end
   fields.units = fields.runtime_ngpus // fields.plan_ngpus
   local config = setmetatable({}, meta)
-  kFields[config] = fields
+  fields_of_config[config] = fields
   return config
 end
 
-function compute_config.is_config(value) return kFields[value] ~= nil end
+function compute_config.is_config(value) return fields_of_config[value] ~= nil end
 
 --- The fields that a plan of `policy` depends on, as plain data.
 function compute_config.facts(config, policy)
