@@ -57,6 +57,19 @@ std::pair<int64_t, int64_t> parse_steps(const std::string& text) {
   return {std::stol(first), std::stol(last)};
 }
 
+std::shared_ptr<ProfileRequest> add_profile_options(CLI::App& command) {
+  const auto profile = std::make_shared<ProfileRequest>();
+  command.add_flag("--profile{profile}", profile->folder,
+                   "Record where the time goes, for moonhalo profile FOLDER; --profile=FOLDER for another folder");
+  command
+      .add_option_function<std::string>(
+          "--profile-steps",
+          [profile](const std::string& text) { std::tie(profile->first, profile->last) = parse_steps(text); },
+          "The training steps that --profile records, FIRST:LAST (default: 3:5)")
+      ->needs("--profile");
+  return profile;
+}
+
 }  // namespace
 
 void add_run_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes) {
@@ -90,15 +103,7 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
   command->add_flag("--fake-tensors", options->fake_tensors,
                     "With --backend fake: compute nothing, and print the memory and messages that the rank needs");
   command->add_flag("--quiet", options->quiet, "No progress output");
-  const auto profile = std::make_shared<ProfileRequest>();
-  command->add_flag("--profile{profile}", profile->folder,
-                    "Record where the time goes, for moonhalo profile FOLDER; --profile=FOLDER for another folder");
-  command
-      ->add_option_function<std::string>(
-          "--profile-steps",
-          [profile](const std::string& text) { std::tie(profile->first, profile->last) = parse_steps(text); },
-          "The training steps that --profile records, FIRST:LAST (default: 3:5)")
-      ->needs("--profile");
+  const auto profile = add_profile_options(*command);
   const auto detects_nan = std::make_shared<bool>(false);
   command->add_flag("--detect-nan", *detects_nan, "Stop at the first NaN that a module or a derivative makes; slower");
   const auto words = std::make_shared<std::vector<std::string>>();

@@ -9,13 +9,13 @@ local fields = require "moonhalo.internal.field_values"
 local fail = mh.fail
 local optional = arguments.optional
 
-return function(define, others)
-  local function checked(self, op, ensemble, truth)
-    local dim = errors.check_ensemble(op, ensemble, truth, self)
-    fields.check_weights(op, truth, {weights = self.weights, mask = self.mask})
-    return ensemble:double(), truth:double(), dim
-  end
+local function checked(self, op, ensemble, truth)
+  local dim = errors.check_ensemble(op, ensemble, truth, self)
+  fields.check_weights(op, truth, {weights = self.weights, mask = self.mask})
+  return ensemble:double(), truth:double(), dim
+end
 
+local function define_scores(define, others)
   --- mh.metrics.crps({ensemble = 1, fair = true, weights = nil, mask = nil, keep = {}}) -> Metric
   ---   The mean of the continuous ranked probability score (mh.losses.crps) over all elements.
   ---   ensemble    integer     the dim of members, which the truth does not have
@@ -70,7 +70,9 @@ return function(define, others)
     end,
     finish = function(totals) return (totals[1] / totals[2]):sqrt() end,
   })
+end
 
+local function define_histogram(define)
   --- mh.metrics.rank_histogram({ensemble = 1, mask = nil}) -> Metric
   ---   How often the truth has rank 0, 1, ... m among the m members, as parts of 1 (Hamill 2001). A truth that equals
   ---   some members is divided equally among the ranks that it may have.
@@ -103,7 +105,9 @@ return function(define, others)
     end,
     finish = function(totals) return totals[1] / totals[1]:sum() end,
   })
+end
 
+local function define_events(define, others)
   --- mh.metrics.brier({threshold, ensemble = 1, weights = nil, mask = nil, keep = {}}) -> Metric
   ---   The mean of (p - o)^2, with p the part of the members above the threshold and o 1 where the truth is, else 0.
   ---   threshold   number      of the event
@@ -130,7 +134,9 @@ return function(define, others)
     end,
     finish = function(totals) return totals[1] / totals[2] end,
   })
+end
 
+local function define_spectra(define)
   --- mh.metrics.spectrum({dims = {2, ...}, shells = nil, eps = 1e-12}) -> Metric
   ---   Radial spectra of guess and truth (mh.diagnostics.radial_spectrum), averaged over samples.
   ---   dims        {integer}   dims of space; all from 2 if left out
@@ -167,5 +173,11 @@ return function(define, others)
       return {guess = guess, truth = truth, distance = (decibel(guess) - decibel(truth)):square():mean():sqrt():item()}
     end,
   })
+end
 
+return function(define, others)
+  define_scores(define, others)
+  define_histogram(define)
+  define_events(define, others)
+  define_spectra(define)
 end
