@@ -11,14 +11,15 @@ namespace moonhalo {
 
 class Communicator;
 
-/// A number of seconds as in MOONHALO_TIMEOUT_S, 0.001 to 1e9; nothing for any other text.
+/// Parses a number of seconds from 0.001 to 1e9, as MOONHALO_TIMEOUT_S has it; nothing for any other string.
 std::optional<std::chrono::milliseconds> parse_time_limit(const std::string& text);
-/// "5 s", for messages.
+/// Returns "5 s", for messages.
 std::string seconds_text(std::chrono::milliseconds time);
 
-/// The time limit of communicators that this thread makes: what a DefaultTimeLimit says, else MOONHALO_TIMEOUT_S, else
-/// 10 minutes.
+/// Returns the timeout of communicators that this thread makes: that of a DefaultTimeLimit, else MOONHALO_TIMEOUT_S,
+/// else 10 minutes.
 std::chrono::milliseconds default_time_limit();
+/// Sets it for the lifetime of the object, if `limit` has a value.
 class DefaultTimeLimit {
  public:
   explicit DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit);
@@ -29,7 +30,7 @@ class DefaultTimeLimit {
   std::optional<std::chrono::milliseconds> before_;
 };
 
-/// The groups of one world on one rank that are alive.
+/// The communicators of one world on one rank: its groups, while they exist.
 class GroupList {
  public:
   void add(Communicator* group);
@@ -41,8 +42,8 @@ class GroupList {
   std::set<Communicator*> groups_;
 };
 
-/// While it lives this thread waits without a limit: another rank does alone what may take any time, such as writing a
-/// file. A rank that ends or fails meanwhile is still found.
+/// Disables timeouts of this thread for the lifetime of the object, while one rank does something that may take any
+/// time, such as writing a file. Ranks that exit or fail are still detected.
 class WithoutTimeLimit {
  public:
   WithoutTimeLimit();
@@ -50,14 +51,14 @@ class WithoutTimeLimit {
   WithoutTimeLimit(const WithoutTimeLimit&) = delete;
 };
 
-/// Measures how long this thread has waited. Between two looks at most a second counts: a job that was suspended as a
-/// whole lives on.
+/// Measures how long this thread has waited. Between two calls of poll at most one second counts, so that a job that
+/// was suspended as a whole does not time out.
 class WaitingTime {
  public:
   WaitingTime();
   ~WaitingTime();
   std::chrono::steady_clock::duration poll();
-  /// The part of the limit that was left at the last look; 0 or less when it is over.
+  /// Returns the part of the limit that was left at the last poll; 0 or less after the timeout.
   std::chrono::steady_clock::duration left(std::chrono::milliseconds limit) const;
 
  private:
@@ -66,8 +67,8 @@ class WaitingTime {
   int exceptions_;  // under way when it began
 };
 
-/// While it lives, it adds up how long this rank has waited in vain: in waits that ended with an exception. So what is
-/// left of a limit can be given to the next wait for the same rank, and a lost rank costs one limit, not two.
+/// Sums the times of waits that ended with an exception, for the lifetime of the object. The next wait for the same
+/// rank then gets what is left of the timeout, so that a lost rank costs one timeout and not two.
 class FailedWaits {
  public:
   FailedWaits();

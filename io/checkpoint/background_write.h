@@ -12,14 +12,17 @@
 
 namespace moonhalo::io {
 
-/// One rank's part of a checkpoint, copied, on its way to the disk. A thread writes it and says so by a file
-/// rank-K.done in PATH.partial, with what its bytes add to the checksums; that of the rank which finds all of them
-/// writes the headers with the checksums, and gives the checkpoint its name. The threads
-/// never communicate: a rank's communicators are not theirs. A rank that writes a checkpoint of its own is rank 0 of 1;
-/// other ranks' have to be complete before it takes its name, so the thread leaves PATH.partial.
+/// Writes one rank's part of a checkpoint in a thread, from a copy of the tensors:
+///
+///     each thread    writes its bytes, then PATH.partial/rank-K.done with its contributions to the checksums
+///     the last one   (it finds all these files) writes the headers with the checksums, names the checkpoint PATH
+///
+/// The threads never communicate, because communicators belong to the ranks' own threads. A rank that writes a
+/// checkpoint of its own (layout per_rank) is rank 0 of 1; it must not take its name before those of the other ranks
+/// are complete, so the thread leaves PATH.partial.
 class BackgroundWrite {
  public:
-  /// Bytes that go to one place of a file: of a tensor, numbered over all files, of which `behind` follow.
+  /// A run of bytes of one file. `tensor`: its number over all files; `behind`: bytes of that tensor after the run.
   struct Run {
     int64_t file, offset, bytes;
     size_t tensor;
@@ -32,15 +35,15 @@ class BackgroundWrite {
   BackgroundWrite(const BackgroundWrite&) = delete;
 
   void add(Run run, const char* data);
-  /// `text` becomes checkpoint.json (rank 0's; others give nothing). `names`: the last thread gives the checkpoint its
-  /// name.
+  /// Starts the thread. `text`: the contents of checkpoint.json, which rank 0's thread writes. `names`: the last thread
+  /// gives the checkpoint its name.
   void start(std::string text, bool names = true);
   /// True if the thread of this rank has ended.
   bool is_done() const { return done_; }
-  /// Waits for the thread of this rank; throws what it failed of.
+  /// Waits for the thread of this rank and throws its error, if any.
   void join();
-  /// Gives the checkpoint its name where no thread could (a file system that shows new files late). Rank 0 alone, after
-  /// every rank's join().
+  /// Gives the checkpoint its name if no thread found all files (file systems may show new files late). Rank 0 alone,
+  /// after every rank's join().
   void finish();
 
  private:

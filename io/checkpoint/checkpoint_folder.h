@@ -7,34 +7,38 @@
 
 namespace moonhalo::io {
 
-// A checkpoint is a folder NAME that is complete when checkpoint.json is in it. A save writes NAME.partial,
-// checkpoint.json last. Then NAME and NAME.partial exchange their names in one step, and what was NAME before goes.
-// Where a file system cannot do that, NAME becomes NAME.replaced, then NAME.partial becomes NAME. So whenever a save is
-// killed a complete folder is there, which load and the next save find. Errors name the path, as of new_file.h.
+// A checkpoint is a folder NAME; it is complete if it contains checkpoint.json. A save leaves a complete folder at any
+// time, also if the program is killed:
+//
+//     1. write NAME.partial, checkpoint.json last
+//     2. exchange the names NAME and NAME.partial in one step (else: NAME -> NAME.replaced, NAME.partial -> NAME)
+//     3. remove the older folder
+//
+// load and the next save find the complete folder under any of the three names. `who` begins the messages, which name
+// the path (new_file.h).
 
 constexpr const char* kCheckpointFile = "checkpoint.json";
 
 /// True if a folder is a complete checkpoint.
 bool is_checkpoint(const std::string& who, const std::string& folder);
 
-/// The newest complete one of the folders of `path` that may be there.
+/// Returns PATH, PATH.partial or PATH.replaced, whichever is complete and newest; nothing if none is.
 std::optional<std::string> find_checkpoint(const std::string& who, const std::string& path);
-/// The names of the folders in `folder`, in no order. None where no folder is.
+/// Returns the names of the folders in `folder`, in any order; none if `folder` does not exist.
 std::vector<std::string> list_folders(const std::string& who, const std::string& folder);
-/// The names in `folder` of all checkpoints, also of those whose save was killed; sorted. None where no folder is.
+/// Returns the names of all checkpoints in `folder`, also of those whose save was killed, sorted.
 std::vector<std::string> list_checkpoints(const std::string& who, const std::string& folder);
 
-/// Ends a save that was killed: what is complete takes its name if that is free, the rest goes.
+/// Cleans up after a save that was killed: gives a complete folder its name if that is free, removes the others.
 void settle_checkpoint(const std::string& who, const std::string& path);
-/// PATH.partial, which is complete, becomes PATH. What was there before stays under another name until
-/// settle_checkpoint.
+/// Renames PATH.partial, which is complete, to PATH. The older folder keeps another name until settle_checkpoint.
 void exchange_checkpoint(const std::string& who, const std::string& path);
-/// The same, and what was there before goes.
+/// Does the same and removes the older folder.
 void put_checkpoint_in_place(const std::string& who, const std::string& path);
-/// Removes a folder, complete or not; half of it is never complete.
+/// Removes a folder, checkpoint.json first, so that a folder that is half removed is not complete.
 void discard_checkpoint(const std::string& who, const std::string& folder);
 
-/// For tests: whether names of folders are exchanged in one step (the default) or as where a file system cannot.
+/// For tests: false simulates a file system that cannot exchange two names in one step.
 void exchange_checkpoints_in_one_step(bool one_step);
 
 }  // namespace moonhalo::io

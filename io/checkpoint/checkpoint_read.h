@@ -18,41 +18,48 @@
 
 namespace moonhalo::io {
 
-/// Reads tensors of safetensors files that all ranks see, each rank what its block needs. Copies are read in parts and
-/// exchanged, so that the ranks together read each byte about once; small ones each reads for itself. The headers are
-/// known before any tensor is read, so everything can be checked first.
+/// Reads tensors of safetensors files that all ranks see; each rank reads what its block needs. If ranks hold copies,
+/// each reads a part and they exchange the parts, so that all ranks together read each byte about once; each rank reads
+/// small copies itself. The headers are added first, so everything can be checked before a tensor changes:
+///
+///     CheckpointReader reader(world);
+///     reader.add("model", "run/model.safetensors", header);    header: read by rank 0, the same on all ranks
+///     reader.find("model", "weight")                           shape and dtype, or null
+///     reader.read_into("model", "weight", weight);             plain, or a ShardTensor
+///     reader.finish();
 class CheckpointReader {
  public:
   explicit CheckpointReader(Communicator& world) : world_(world) {}
 
-  /// A file of an entry, by the header that rank 0 read (the same on every rank). A rank that finds another header in
-  /// it says so in finish(): it sees another disk. Errors as of load_safetensors, and for a tensor that another file of
-  /// the entry has.
+  /// Adds a file of an entry by the header that rank 0 read, the same on every rank. finish() reports a rank that finds
+  /// another header in the file, because it sees another disk. Throws as load_safetensors does, and for a tensor that
+  /// another file of the entry has.
   void add(const std::string& entry, const std::string& path, const SafetensorsText& text);
-  /// Null when the entry, or its tensor, is not there.
+  /// Returns null if there is no such entry, or no such tensor in it.
   const StoredTensor* find(const std::string& entry, const std::string& tensor) const;
   /// The names of an entry's tensors, sorted.
   std::vector<std::string> names(const std::string& entry) const;
 
-  /// Reads the data of these entries and compares their checksums, where the files have them; nothing is changed.
-  /// ValueError on every rank for data that are not those that were saved. Collective; each rank reads a share, or,
-  /// `own_files`, all: of files that other ranks do not see.
+  /// Reads the data of these entries and compares the checksums, if the files have them; changes nothing. Throws
+  /// ValueError on every rank if one differs. Collective. Each rank reads a share; with `own_files` all, of files that
+  /// other ranks do not see.
   void verify(const std::vector<std::string>& entries, bool own_files = false);
 
-  /// Reads a tensor into one of its shape, where it is after flush(); values are cast where the dtype is another. A
-  /// plain one is read on every rank. Collective over the world, or the mesh. A disk that fails says so in finish().
+  /// Reads a tensor into `target`, which has its shape and may have another dtype. The values are there after flush().
+  /// Every rank reads a plain target. Collective over the world, or over the mesh of `target`. finish() reports errors
+  /// of the disk.
   void read_into(const std::string& entry, const std::string& tensor, const at::Tensor& target);
-  /// As read_into, by this rank alone: for tensors that only some ranks have. Not collective.
+  /// Does the same on this rank alone, for tensors that only some ranks have. Not collective.
   void read_alone(const std::string& entry, const std::string& tensor, const at::Tensor& target);
-  /// Reads a tensor that is this rank's block of `target` alone. Not collective.
+  /// Reads a stored tensor that is this rank's block of `target`. Not collective.
   void read_block(const std::string& entry, const std::string& tensor, const at::Tensor& target);
-  /// Collective: exchanges what ranks have read for each other so far. Few large messages do better than one a tensor.
+  /// Exchanges what the ranks have read for each other so far, in few large messages. Collective.
   void flush();
-  /// Flushes. Collective: what failed on one rank fails on all. ValueError for a file that became shorter since its
-  /// header was read.
+  /// Flushes, and throws on all ranks what failed on any, such as a file that became shorter since its header was read.
+  /// Collective.
   void finish();
 
-  /// The tensors that this rank has read from the files.
+  /// Bytes of tensors that this rank has read from the files.
   int64_t bytes_read() const { return bytes_read_; }
 
  private:

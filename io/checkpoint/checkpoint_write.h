@@ -15,42 +15,41 @@
 
 namespace moonhalo::io {
 
-/// Writes the safetensors files of a checkpoint (checkpoint_folder.h), all ranks at once: every tensor whole and
-/// row-major, each rank the bytes that share_out gives it, straight from where they are. All ranks see the same
-/// file system.
+/// Writes the safetensors files of a checkpoint (checkpoint_folder.h), all ranks at once. Tensors are whole and
+/// row-major in the files; each rank writes the bytes that share_out assigns to it, without a copy of the tensor. All
+/// ranks see the same file system.
 ///
 ///     CheckpointWriter writer(world, "run/step100");      each rank; then, identically on all of them:
 ///     writer.add("model", {{"weight", weight}, ...});     run/step100.partial/model.safetensors
 ///     writer.check_same_entries();
-///     writer.create();                                    rank 0 alone
+///     writer.create();                                    rank 0 alone, then:
 ///     writer.write();                                     or copy(), for a BackgroundWrite
 ///
-/// The headers get the checksums of the tensors when all bytes are known.
+/// write_checkpoint (packed_checkpoint.h) does these steps. The headers get the checksums of the tensors at the end.
 ///
-/// ShardTensors are written by the ranks of their mesh (of slices of a mesh: of the one that holds their owner),
-/// plain tensors by their owner: rank 0, or the rank that is given to add(). Where only some ranks have a tensor,
-/// the others give one of device "meta".
+/// A ShardTensor is written by the ranks of its mesh; of a tensor on slices of a mesh, by the slice that contains its
+/// owner. A plain tensor is written by its owner: rank 0, or the rank given to add(). Ranks that lack a tensor give one
+/// of device "meta".
 class CheckpointWriter {
  public:
-  /// `in_background`: for copy().
+  /// `in_background`: copy() will be called, not write().
   CheckpointWriter(Communicator& world, std::string path, bool in_background = false);
-  /// Makes one for this rank alone, which writes plain tensors: nothing is collective, other ranks may have other
-  /// disks.
+  /// Makes a writer of this rank alone, for plain tensors: nothing is collective, and other ranks may have other disks.
   explicit CheckpointWriter(std::string path);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
 
-  /// Sums Partial tensors, which is collective over their mesh. `owners`: a rank of the world for each tensor, or none.
-  /// `metadata` and errors as of save_safetensors.
+  /// Adds the file NAME.safetensors. Reduces Partial tensors, which is collective over their mesh. `owners`: a rank of
+  /// the world for each tensor; empty: rank 0. `metadata` and errors are those of save_safetensors.
   void add(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::vector<int64_t>& owners = {}, std::map<std::string, std::string> metadata = {});
-  /// Collective. ValueError on every rank unless all have added tensors of the same names, shapes and dtypes.
+  /// Throws ValueError on every rank if the ranks have added other names, shapes or dtypes. Collective.
   void check_same_entries();
-  /// Makes the files in PATH.partial, with space for all tensors. Rank 0 alone.
+  /// Makes the files in PATH.partial with their final sizes. Rank 0 alone.
   void create();
-  /// Returns when the tensors are on the disk. Collective; what fails on one rank fails on all.
+  /// Writes the tensors and returns when they are on the disk. Collective: throws on all ranks if it fails on one.
   void write();
-  /// Copies what this rank has to write, so that the tensors may change. Collective if very short runs are gathered.
+  /// Copies the bytes that this rank has to write, so that the tensors may change. Collective if elements are sent.
   std::shared_ptr<BackgroundWrite> copy();
 
   /// Bytes that this rank writes, without headers.

@@ -10,24 +10,25 @@
 
 namespace moonhalo::io {
 
-/// A tensor that all ranks write whole and row-major into a file, as this rank has it.
+/// One tensor of a file that all ranks write together, whole and row-major: this rank's block and its share.
 struct FilePart {
   size_t file = 0;
   int64_t offset = 0;  ///< of the tensor in its file
   int64_t element_bytes = 0;
-  SpecPtr spec = {};  ///< null: this rank's own
+  SpecPtr spec = {};  ///< null: a plain tensor, which this rank writes alone
   FileShares shares = {};
   at::Tensor block = {};
-  Box owned = {};  ///< the block
-  Box box = {};    ///< what this rank writes
+  Box owned = {};  ///< the elements of the block
+  Box box = {};    ///< the elements that this rank writes
 };
 
-/// The block of a ShardTensor without Partial, shared out as share_out says.
+/// Makes the part of a ShardTensor without Partial; share_out assigns the boxes.
 FilePart share_block(const SpecPtr& spec, const at::Tensor& block, std::vector<int64_t>& bytes,
                      int64_t short_run = kShortRun);
 
-/// Calls visit(part, box, data) for pieces of what this rank writes, `data` on the CPU and contiguous. Collective
-/// where elements are sent (FileShares::moves), so `visit` must not throw; every rank gives the same parts.
+/// Calls visit(part, box, data) for each piece that this rank writes; `data` is contiguous and on the CPU. All ranks
+/// pass the same parts. Collective if elements are sent (FileShares::moves): `visit` must not throw then, because other
+/// ranks wait.
 using VisitPiece = std::function<void(const FilePart& part, const Box& box, const at::Tensor& data)>;
 void for_each_piece(const std::vector<FilePart>& parts, const VisitPiece& visit);
 

@@ -9,44 +9,42 @@
 
 namespace moonhalo::io {
 
-/// `owned` rows of a dim that is cut, with their halo.
+/// Returns the rows that a block with a halo reads: `owned` and the halo beside it, within [0, extent).
 Interval with_halo(const BlockHalo& halo, int64_t dim, const Interval& owned, int64_t extent);
 
-/// Decides which rank reads which chunk of a selection that every rank takes a block of. A pure function of facts that
-/// all ranks hold, and small: what a rank reads follows from its number.
+/// Decides which rank reads which chunks of a file when each rank needs its block of one selection. All ranks compute
+/// the same plan from the same facts, so nothing is sent. With 64 time steps, one chunk for each, and 4 ranks that
+/// shard the height:
 ///
-///     chunks      | 0 : 64 steps, each one chunk that covers height and width                 |
-///     blocks      Shard(1): every rank needs a part of every chunk
-///     direct      each rank reads all 64: 4 ranks inflate each chunk 4 times
-///     shared      in rounds of 8 steps: rank r reads 2 of them whole, then all exchange what they need
+///     direct      each rank reads all 64 chunks, so each chunk is decompressed 4 times
+///     shared      in rounds of 8 steps: each rank reads 2 chunks whole, then the ranks exchange the rows they need
 ///
-/// Shared plans pay where blocks cut chunks, or ranks hold the same block: when the direct way would inflate kWorthIt
-/// times as much as there is.
+/// The plan is shared if reading directly would decompress more than kWorthIt times the bytes of the selection's
+/// chunks.
 class IoPlan {
  public:
   static constexpr double kWorthIt = 1.3;
-  /// The bytes that a rank holds beside its result in a round: what it has read, sends, receives and was sent. Where
-  /// chunks are larger, that of one chunk.
+  /// The most bytes that a rank allocates in a round beside its result: for what it reads, sends and receives. A round
+  /// has at least one chunk, also if that is larger.
   static constexpr int64_t kRoundBytes = int64_t{32} << 20;
 
-  /// Plans for writing are always shared: a chunk is encoded whole, by the rank that reads it in such a plan. So are
-  /// those for runs, see run_plan.h.
+  /// Plans for writing are always shared: one rank encodes a whole chunk. So are plans for runs (run_plan.h).
   enum class Use : uint8_t { kRead, kReadRuns, kWrite };
 
-  /// `spec`: of the selection, whose dropped dims it does not have.
+  /// `spec`: of the selection, without the dims that an index removed.
   IoPlan(ChunkGrid grid, size_t element_size, SpecPtr spec, BlockHalo halo = {}, Use use = Use::kRead);
 
   bool shared() const { return shared_; }
   const ChunkGrid& grid() const { return grid_; }
   std::vector<int64_t> global_shape() const { return rows_of(grid_, all_cells(grid_)).shape(); }
-  /// Bytes that the direct way decodes, all ranks together, for one byte of the selection's chunks.
+  /// Bytes that all ranks together would decode by reading directly, divided by the bytes of the selection's chunks.
   double direct_cost() const { return direct_cost_; }
 
   int64_t rounds() const { return rounds_; }
   Box cells_of_round(int64_t round) const;
-  /// The cells that `rank` reads; over the ranks they divide the cells of the round.
+  /// The cells (chunks) that `rank` reads in a round. Each cell of the round is read by one rank.
   Box cells_read(int64_t round, int64_t rank) const;
-  /// The rows that `rank` needs, and those of them in a round.
+  /// The rows that `rank` needs, in all rounds or in one.
   Box needs(int64_t rank) const;
   Box needs(int64_t round, int64_t rank) const;
 
