@@ -366,20 +366,6 @@ function tests.test_X12_a_save_in_the_background_is_of_the_moment_of_the_call()
   end
 end
 
-function tests.test_X16_a_save_that_fails_in_the_background_fails_on_every_rank()
-  local path = folder("failing")
-  mh.checkpoint.save(path, {x = mh.ones{3}})
-  local saving = mh.checkpoint.save(path, {x = mh.zeros{3}}, {async = true})
-  saving:wait()
-  -- The folder goes while the copy waits to be written.
-  local writer = mh._checkpoint_files.writer(path)
-  writer:add("x", {{"x", mh.ones{3}}})
-  local background = writer:copy()
-  background:start("{}")
-  testing.assert_error(function() background:join() end, "checkpoint.save: cannot write '" .. path .. ".partial/")
-  testing.assert_equal(mh.checkpoint.load(path).x:tolist(), {0, 0, 0})
-end
-
 function tests.test_latest_and_keep()
   local run = folder("run")
   on_first(function() mh._checkpoint_files.discard("test", run) end)

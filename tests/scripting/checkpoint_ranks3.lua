@@ -18,7 +18,7 @@ function tests.test_X16_what_cannot_be_written_is_an_error_on_every_rank()
   local done, problem = pcall(mh.checkpoint.save, blocked, {x = x})
 
   testing.assert_equal(done, false)
-  testing.assert_error(function() error(problem, 0) end, "make_folder: cannot make '" .. blocked
+  testing.assert_error(function() error(problem, 0) end, "checkpoint.save: cannot make '" .. blocked
       .. ".partial': Not a directory")
   testing.assert_equal(mh.checkpoint.load(path).x:tolist(), {0, 1, 2, 3, 4, 5, 6})
 end

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "moonhalo/io/base/positioned_file.h"
+#include "moonhalo/io/checkpoint/checkpoint.h"
 #include "moonhalo/io/checkpoint/checkpoint_folder.h"
+#include "moonhalo/io/checkpoint/checkpoint_write.h"
 #include "moonhalo/io/codecs/crc32c.h"
 #include "tests/io/support/raw_file.h"
+#include "tests/support/oracle.h"
 
 namespace moonhalo::io::test_background_write {
 namespace {
@@ -43,6 +46,30 @@ TEST(BackgroundWrite, X16_TheLastRankGivesTheCheckpointItsName) {
   EXPECT_EQ(read(path + "/checkpoint.json"), "{}");
   EXPECT_THAT(folder.names(), ::testing::ElementsAre("ck"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 2);
+}
+
+/// The folder is gone while the copy waits to be written: what fails on rank 0 fails on all, and the older one stays.
+TEST(BackgroundWrite, X16_AFailureOnOneRankIsAnErrorOnAll) {
+  const testing::Folder folder;
+  const std::string path = folder / "ck";
+  testing::on_mesh({3}, [&](const MeshPtr& mesh) {
+    Communicator& world = mesh->group();
+    at::Tensor x = at::zeros({3});
+    save_checkpoint(world, path, {{"x", &x}});
+    CheckpointWriter writer(world, path);
+    writer.add("x", {{"", at::ones({3})}});
+
+    EXPECT_THAT(testing::message_of([&] {
+                  auto background = writer.copy();
+                  background->start(world.rank() == 0 ? "{}" : "");
+                  CheckpointSaving(world, path, background).wait();
+                }),
+                ::testing::HasSubstr("checkpoint.save: cannot write '" + path + ".partial/"));
+
+    x.fill_(7);
+    load_checkpoint(world, path, {{"x", &x}});
+    EXPECT_TRUE(at::equal(x, at::zeros({3})));
+  });
 }
 
 }  // namespace
