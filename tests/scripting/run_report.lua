@@ -177,6 +177,12 @@ function tests.test_Y12_what_is_not_a_run_is_refused()
   mh.files.make_folder(folder)
   local text, done = program("report " .. folder)
   assert(not done and text:find("report: '" .. folder .. "' is neither a run nor a folder of runs", 1, true), text)
+
+  local run = make_run("taken", {}, 1, 1, function() return 1 end)
+  mh.files.make_folder(run .. "/report.html/in")
+  text, done = program("report " .. run)
+  assert(not done and text:find("report: cannot give '", 1, true) and text:find("Is a directory", 1, true), text)
+  assert(text:find("--output PAGE.html", 1, true), text)
 end
 
 return tests

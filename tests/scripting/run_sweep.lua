@@ -94,6 +94,7 @@ function tests.test_Y12_a_failed_point_does_not_stop_the_others_and_runs_again()
   local text, status = program(("sweep %s --name %s/fit --grid act=gelu,relu,tanh --set lr=0.5 --set mark=%s --jobs 3")
     :format(write("train.lua", kScript), folder, mark))
   assert(status == 1 and text:find("0001 failed with status 1", 1, true) and text:find("2 of 3 points done"), text)
+  assert(text:find("/output/0001%.txt\n  %S*train%.lua:4: no relu\n"), text)
   local made = folder .. "/" .. mh._run.list(folder)[1]
   local found = {}
   for _, one in ipairs(run_files.list(made)) do found[one.data.name] = one.data end
@@ -172,6 +173,7 @@ function tests.test_Y12_a_job_is_submitted_and_its_elements_start_ranks()
 
   text, status = program_of(path .. "SLURM_NTASKS=2 SLURM_ARRAY_TASK_ID=2 bash '" .. made .. "/job.sh'")
   assert(status == 0 and text:find("0002 done"), text)
+  assert(text:find("moonhalo runs '" .. made .. "' shows", 1, true), text)
   assert(read(log):find("|srun|/[^|]*|run|" .. script:gsub("%p", "%%%0") .. "|%-%-run|"), read(log))
   assert(not read(log):find("--ranks", 1, true), read(log))
 

@@ -277,7 +277,9 @@ function report.main(wanted)
     end
   end
   local output = wanted.output ~= "" and wanted.output or wanted.runs[1]:gsub("(.)/+$", "%1") .. "/report.html"
-  mh._files.write("report", output, page_of(runs))
+  local text = page_of(runs)
+  local written, problem = pcall(mh._files.write, "report", output, text)
+  if not written then fail(tostring(problem) .. (wanted.output == "" and ": --output PAGE.html" or "")) end
   print(output)
 end
 

@@ -44,6 +44,9 @@ end
 --- A word of a command line of the shell.
 function facts.quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 
+--- The same, without quotes where none are needed: for commands that are printed.
+function facts.word(text) return text:find("[^%w%./_-]") and facts.quoted(text) or text end
+
 --- {revision, dirty} of the git work tree with the script, and the changes as a patch; nil outside one.
 function facts.git(script)
   local git = "git -C " .. facts.quoted(script:match("^(.*)/[^/]*$") or ".") .. " "

@@ -10,7 +10,7 @@ local run_folder = require "moonhalo.internal.run_folder"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 local sweep_points = require "moonhalo.internal.sweep_points"
 
-local fail, quoted = mh.fail, facts.quoted
+local fail, quoted, word = mh.fail, facts.quoted, facts.word
 local sweep = {}
 
 local function point_name(index) return ("%04d"):format(index) end
@@ -52,11 +52,11 @@ end
 
 -- ---- Points --------------------------------------------------------------------------------------------------------
 
---- {folder, status} of the latest run of a point; empty where there is none. Runs of other points are not read.
+--- {folder, status, error} of the latest run of a point; empty where there is none. Runs of other points are not read.
 local function latest(folder, index)
   local runs = files.list(folder, "_" .. point_name(index) .. "_%x+$")
   local last = runs[#runs]
-  return last and {folder = last.folder, status = files.status(last.data)} or {}
+  return last and {folder = last.folder, status = files.status(last.data), error = last.data.error} or {}
 end
 
 --- The same of all points, by their numbers.
@@ -117,10 +117,12 @@ local function start(wanted, folder, data, index, seen)
   return {pid = pid, index = index, output = output, began = mh.clock()}
 end
 
---- The end of a process of a point: done, failed or stopped.
+--- The end of a process of a point: done, failed or stopped, and what to print about a failure.
 local function outcome_of(folder, one, status)
-  if status ~= 0 then return "failed" end
-  return latest(folder, one.index).status == "stopped" and "stopped" or "done"
+  local last = latest(folder, one.index)
+  if status == 0 then return last.status == "stopped" and "stopped" or "done", "" end
+  local problem = last.status == "failed" and type(last.error) == "string" and last.error:match("^[^\n]*")
+  return "failed", ("  see %s%s"):format(word(one.output), problem and "\n  " .. problem or "")
 end
 
 --- Runs points, some at the same time, until a signal comes. Returns how many ended how; `elsewhere`: in another sweep.
@@ -138,11 +140,11 @@ local function run_points(wanted, folder, data, chosen, seen)
     local one = running[pid]
     if one then
       running[pid], active, ended = nil, active - 1, ended + 1
-      local outcome = outcome_of(folder, one, status)
+      local outcome, about = outcome_of(folder, one, status)
       counts[outcome] = counts[outcome] + 1
       print(("[%d/%d] %s %s%s in %.1f s  %s%s"):format(ended, #chosen, point_name(one.index), outcome,
         outcome == "failed" and " with status " .. status or "", mh.clock() - one.began,
-        table.concat(data.points[one.index + 1], " "), outcome == "failed" and "  see " .. one.output or ""))
+        table.concat(data.points[one.index + 1], " "), about))
     end
   end
 end
@@ -166,9 +168,9 @@ local function print_end(folder, chosen, counts)
   if counts.elsewhere > 0 then text = text .. (", %d in another sweep of this folder"):format(counts.elsewhere) end
   local signal = mh._run.stop_signal()
   if signal then
-    print(("%s; stopped by %s, moonhalo sweep %s continues"):format(text, signal, folder))
+    print(("%s; stopped by %s, moonhalo sweep %s continues"):format(text, signal, word(folder)))
   else
-    print(("%s; moonhalo runs %s shows them"):format(text, folder))
+    print(("%s; moonhalo runs %s shows them"):format(text, word(folder)))
   end
   return counts.failed > 0 and 1 or 0
 end
@@ -199,12 +201,12 @@ local function write_job(wanted, folder, chosen)
   }, "\n"))
   print(("%d points in %s"):format(#chosen, folder))
   if not wanted.submit then
-    print("sbatch " .. path)
+    print("sbatch " .. word(path))
     return 0
   end
   if os.execute("sbatch " .. quoted(path)) then return 0 end
   fail(("sweep: sbatch refused the job\n  have  %s\n  fix   correct its options and submit it: sbatch %s"):format(path,
-    path))
+    word(path)))
 end
 
 --- Carries out the command with its options. Returns the exit status.
