@@ -30,7 +30,7 @@ MAX_WIDTH = 120
 OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?! = function|\([\w.]+\) [=~]= nil))\b")
 OWN_ORDER_ALLOWED = {
     ("scripting/lua/log.lua", "for name, value in next, record do"): "asks whether there is a tensor, in any order",
-    ("scripting/lua/internal/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts"
+    ("scripting/lua/internal/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
 }
 # Lua's files do not raise errors: a full disk is told by what these return. A call that is a statement does not ask.
 # Files of mh.h5 raise errors; examples call one `nc`.
