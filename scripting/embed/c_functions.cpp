@@ -128,12 +128,25 @@ class Handles {
   std::set<std::unique_ptr<mh_session>, AddressLess> given_;
 };
 
-/// One range of the solver, in the profile of each session of its thread.
-using OpenRange = std::map<const mh_session*, std::unique_ptr<moonhalo::RecordRange>>;
-/// The ranges of this thread that have begun and not ended.
-std::vector<OpenRange>& open_ranges() {
-  static thread_local std::vector<OpenRange> ranges;
+/// The ranges of this thread that have begun and not ended are numbered from 1: how many there are, and the last one
+/// that began while something recorded, 0 for none.
+thread_local int64_t open_ranges = 0, last_recorded = 0;
+
+/// A range of the solver in the profile of each session of its thread.
+struct RecordedRange {
+  int64_t number;
+  std::map<const mh_session*, std::unique_ptr<moonhalo::RecordRange>> sessions = {};
+};
+std::vector<RecordedRange>& recorded_ranges() {
+  static thread_local std::vector<RecordedRange> ranges;
   return ranges;
+}
+
+/// The end of a function that cannot fail.
+mh_status done() {
+  instead_of_text = "";
+  error_repeats = false;
+  return MH_OK;
 }
 
 Handles& handles() {
@@ -389,29 +402,41 @@ mh_status mh_refuse(mh_session* session, const char* call, const char* problem) 
 }
 
 mh_status mh_range_begin(const char* name) {
+  if (name != nullptr && !moonhalo::hooks_are_on()) [[likely]] {
+    ++open_ranges;
+    return done();
+  }
   return guarded([&]() -> Outcome {
     if (name == nullptr) usage("mh_range_begin: no name\n  have  a null pointer\n  fix   give the name of the range");
-    OpenRange range;
+    RecordedRange range{open_ranges + 1};
     handles().each_of_this_thread([&](const mh_session* handle, HostSession& session) {
       const moonhalo::AsRank rank(session.rank_context());
-      range.emplace(handle, std::make_unique<moonhalo::RecordRange>(name));
+      range.sessions.emplace(handle, std::make_unique<moonhalo::RecordRange>(name));
     });
-    open_ranges().push_back(std::move(range));
+    recorded_ranges().push_back(std::move(range));
+    last_recorded = ++open_ranges;
     return {};
   });
 }
 
 mh_status mh_range_end(void) {
+  if (open_ranges > last_recorded) [[likely]] {
+    --open_ranges;
+    return done();
+  }
   return guarded([&]() -> Outcome {
-    if (open_ranges().empty())
+    if (open_ranges == 0)
       usage(
           "mh_range_end: no range is open on this thread\n  have  an end without a begin\n  fix   call "
           "mh_range_begin first");
-    OpenRange range = std::move(open_ranges().back());
-    open_ranges().pop_back();
+    std::vector<RecordedRange>& all = recorded_ranges();
+    RecordedRange range = std::move(all.back());
+    all.pop_back();
+    --open_ranges;
+    last_recorded = all.empty() ? 0 : all.back().number;
     handles().each_of_this_thread([&](const mh_session* handle, HostSession& session) {
       const moonhalo::AsRank rank(session.rank_context());
-      range.erase(handle);
+      range.sessions.erase(handle);
     });
     return {};  // what is left is of sessions that were closed, and records nothing
   });

@@ -389,6 +389,14 @@ static void check_ranges(mh_session* session) {
   EXPECT(mh_range_begin("sweep") == MH_OK && mh_range_begin("inner") == MH_OK);
   EXPECT(mh_range_end() == MH_OK && mh_range_end() == MH_OK);
   EXPECT(mh_call(session, "ranges_found", 0, NULL, 1, &found) == MH_OK && found == 2);
+  /* Begun before a profile and ended after it, with one within that outlives it, too. */
+  EXPECT(mh_range_begin("unseen") == MH_OK);
+  EXPECT(mh_call(session, "begin_profile", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_range_begin("sweep") == MH_OK);
+  EXPECT(mh_call(session, "ranges_found", 0, NULL, 1, &found) == MH_OK && found == 1);
+  EXPECT(mh_range_begin("unseen") == MH_OK && mh_range_end() == MH_OK);
+  EXPECT(mh_range_end() == MH_OK && strcmp(mh_error(), "") == 0);
+  EXPECT(mh_range_end() == MH_OK);
   EXPECT_ERROR(mh_range_end(), MH_USAGE, "mh_range_end: no range is open on this thread");
   EXPECT_ERROR(mh_range_begin(NULL), MH_USAGE, "mh_range_begin: no name");
 }

@@ -30,6 +30,20 @@ static void beside_one_another(const host* h) {
   EXPECT(mh_close(b) == MH_OK);
 }
 
+/* Y13: ranges of the solver are in the profile of each session, once. */
+static void with_profiles(const host* h) {
+  mh_session *a = open_session(h, NULL), *b = open_session(h, NULL);
+  double found = 0;
+  EXPECT(mh_call(a, "begin_profile", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_range_begin("sweep") == MH_OK);
+  EXPECT(mh_call(b, "begin_profile", 0, NULL, 0, NULL) == MH_OK);
+  EXPECT(mh_range_begin("inner") == MH_OK);
+  EXPECT(mh_call(a, "ranges_found", 0, NULL, 1, &found) == MH_OK && found == 2);
+  EXPECT(mh_range_end() == MH_OK && mh_range_end() == MH_OK);
+  EXPECT(mh_call(b, "ranges_found", 0, NULL, 1, &found) == MH_OK && found == 1);
+  EXPECT(mh_close(a) == MH_OK && mh_close(b) == MH_OK);
+}
+
 /* Half of the ranks have a session of their own. */
 static void of_some_ranks(const host* h) {
   MPI_Comm part;
@@ -101,6 +115,7 @@ static void many_times(const host* h) {
 
 void test_sessions(const host* h) {
   beside_one_another(h);
+  with_profiles(h);
   of_some_ranks(h);
   of_one_rank();
   if (options_for(h).transport == NULL) from_fortran_handle(h);
