@@ -2,19 +2,14 @@
 #include "moonhalo/engine/profile/module_memory.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
+
+#include "moonhalo/engine/profile/profile_clock.h"
 
 namespace moonhalo {
 namespace {
 
 constexpr size_t kMostSamples = 20000;
-
-int64_t time_of_sample() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
-}
 
 }  // namespace
 
@@ -24,8 +19,8 @@ ModuleMemory::ModuleMemory() {
   before.before = true;
   total_ = live_[before] = memory_use().live;
   record_.peak = total_;
-  record_.at_peak = {{before, total_}};
-  record_.samples.push_back({time_of_sample(), total_});
+  at_new_peak_ = true;
+  record_.samples.push_back({profile_clock(), total_});
   watch_memory(this);
 }
 
@@ -40,6 +35,7 @@ void ModuleMemory::changed(const void* block, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   Place before;
   before.before = true;
+  if (bytes <= 0) keep_peak();
   if (bytes > 0) {
     // Threads that read for the rank run beside its parts.
     const Place place = std::this_thread::get_id() == thread_ ? place_ : Place{0, Phase::kReading, false};
@@ -53,22 +49,29 @@ void ModuleMemory::changed(const void* block, int64_t bytes) {
   }
   if (total_ > record_.peak) {
     record_.peak = total_;
-    record_.at_peak.clear();
-    for (const auto& [place, live] : live_) {
-      if (live != 0) record_.at_peak.push_back({place, live});
-    }
+    at_new_peak_ = true;
   }
   const int64_t last = record_.samples.back().live, step = record_.peak / 100 + 1;
   if (record_.samples.size() < kMostSamples && (total_ > last + step || total_ < last - step))
-    record_.samples.push_back({time_of_sample(), total_});
+    record_.samples.push_back({profile_clock(), total_});
 }
 
-std::vector<MemoryRecord::Held> ModuleMemory::held() {
-  const std::lock_guard lock(mutex_);
+std::vector<MemoryRecord::Held> ModuleMemory::all_held() const {
   std::vector<MemoryRecord::Held> all;
   for (const auto& [place, live] : live_) {
     if (live != 0) all.push_back({place, live});
   }
+  return all;
+}
+
+// Memory grows by many blocks in turn: the places are copied when the first of them goes.
+void ModuleMemory::keep_peak() {
+  if (std::exchange(at_new_peak_, false)) record_.at_peak = all_held();
+}
+
+std::vector<MemoryRecord::Held> ModuleMemory::held() {
+  const std::lock_guard lock(mutex_);
+  std::vector<MemoryRecord::Held> all = all_held();
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   return all;
 }
@@ -76,6 +79,7 @@ std::vector<MemoryRecord::Held> ModuleMemory::held() {
 MemoryRecord ModuleMemory::take() {
   watch_memory(nullptr);
   const std::lock_guard lock(mutex_);
+  keep_peak();
   return std::move(record_);
 }
 

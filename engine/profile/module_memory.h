@@ -39,6 +39,8 @@ class ModuleMemory final : public MemoryWatcher {
     int64_t bytes;
   };
   void add(const Place& place, int64_t bytes);
+  std::vector<MemoryRecord::Held> all_held() const;
+  void keep_peak();
 
   const std::thread::id thread_ = std::this_thread::get_id();
   Place place_{};
@@ -47,6 +49,7 @@ class ModuleMemory final : public MemoryWatcher {
   std::map<Place, int64_t> live_;
   MemoryRecord record_;
   int64_t total_ = 0;
+  bool at_new_peak_ = false;  // what is live now is the peak, and not yet in the record
 };
 
 }  // namespace moonhalo

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -15,19 +16,43 @@ namespace moonhalo {
 namespace {
 
 using Where = std::pair<std::string, std::string>;  // module, operator
-using TimeBy = std::map<Where, int64_t>;
+using TimeBy = std::map<uint32_t, int64_t>;         // by the number of a Where
 
-const Where kWaiting = {"", ""};
+constexpr uint32_t kWaiting = 0;
+
+// Numbers of modules and operators, the same for all ranks.
+class Places {
+ public:
+  uint32_t number(const Where& where) {
+    const auto [found, added] = numbers_.try_emplace(where, static_cast<uint32_t>(all_.size()));
+    if (added) all_.push_back(where);
+    return found->second;
+  }
+  const Where& operator[](uint32_t number) const { return all_[number]; }
+
+ private:
+  std::vector<Where> all_ = {{"", ""}};  // kWaiting
+  std::map<Where, uint32_t> numbers_;
+};
 
 // One rank's events by the clock of rank 0: which one is the innermost at any time.
 class Timeline {
  public:
-  explicit Timeline(const RankRecord& record) : record_(record), names_(record) {
+  Timeline(const RankRecord& record, Places& places) {
+    const EventNames names(record);
+    std::map<std::tuple<EventKind, Phase, uint16_t, uint32_t>, uint32_t> known;
+    const auto place_of = [&](const ProfileEvent& event) {
+      if (EventNames::is_communication(event)) return kWaiting;
+      const auto [found, added] = known.try_emplace({event.kind, event.phase, event.module, event.name}, kWaiting);
+      if (added) found->second = places.number({names.of_module(event), names.of_operator(event)});
+      return found->second;
+    };
     std::vector<uint32_t> open;
     int64_t now = record.events.empty() ? 0 : record.events.front().begin;
     const auto pass = [&](int64_t until) {
       if (!open.empty() && until > now)
-        segments_.push_back({now + record.clock_offset, until + record.clock_offset, open.back()});
+        segments_.push_back(
+            {now + record.clock_offset, until + record.clock_offset, place_of(record.events[open.back()])});
       now = std::max(now, until);
     };
     for (uint32_t i = 0; i < record.events.size(); ++i) {
@@ -47,25 +72,16 @@ class Timeline {
     TimeBy times;
     auto segment = std::lower_bound(segments_.begin(), segments_.end(), from,
                                     [](const Segment& one, int64_t time) { return one.end <= time; });
-    for (; segment != segments_.end() && segment->begin < to; ++segment) {
-      const ProfileEvent& event = record_.events[segment->event];
-      const int64_t time = std::min(segment->end, to) - std::max(segment->begin, from);
-      if (EventNames::is_communication(event)) {
-        times[kWaiting] += time;
-      } else {
-        times[{names_.of_module(event), names_.of_operator(event)}] += time;
-      }
-    }
+    for (; segment != segments_.end() && segment->begin < to; ++segment)
+      times[segment->place] += std::min(segment->end, to) - std::max(segment->begin, from);
     return times;
   }
 
  private:
   struct Segment {
     int64_t begin, end;
-    uint32_t event;
+    uint32_t place;
   };
-  const RankRecord& record_;
-  EventNames names_;
   std::vector<Segment> segments_;
 };
 
@@ -82,7 +98,7 @@ class SkewFinder {
  public:
   explicit SkewFinder(const std::vector<RankRecord>& ranks) : ranks_(ranks), matched_(ranks), skew_(ranks.size()) {
     for (size_t r = 0; r < ranks.size(); ++r) {
-      timelines_.emplace_back(ranks[r]);
+      timelines_.emplace_back(ranks[r], places_);
       skew_[r].rank = static_cast<int64_t>(r);
     }
   }
@@ -102,7 +118,8 @@ class SkewFinder {
                      [](const Call& a, const Call& b) { return a.arrivals.front().at < b.arrivals.front().at; });
     for (const Call& call : calls) match(call.group, call.arrivals);
     for (size_t r = 0; r < skew_.size(); ++r) {
-      for (const auto& [where, time] : causes_[r]) skew_[r].causes.push_back({where.first, where.second, time});
+      for (const auto& [place, time] : causes_[r])
+        skew_[r].causes.push_back({places_[place].first, places_[place].second, time});
       std::stable_sort(skew_[r].causes.begin(), skew_[r].causes.end(),
                        [](const auto& a, const auto& b) { return a.time > b.time; });
     }
@@ -122,7 +139,7 @@ class SkewFinder {
     const RankRecord& record = ranks_[part.rank];
     const RankRecord::CommCall& call = record.calls[part.call];
     const ProfileEvent& event = record.events[call.event];
-    if (record.last_step != 0 && event.step > record.last_step) return;
+    if (!record.counts(event)) return;
     Arrival arrival{part.rank, event.begin + record.clock_offset, std::nullopt, {}, call.verb == CommStats::kExchange};
     for (const uint32_t m : matched_.messages_of(part)) {
       const auto peer = matched_.world_rank(call.group, record.messages[m].peer);
@@ -149,7 +166,7 @@ class SkewFinder {
     }
     for (const auto& [rank, one] : late) {
       skew_[rank].late += one.time;
-      for (const auto& [where, time] : one.causes) causes_[rank][where] += time;
+      for (const auto& [place, time] : one.causes) causes_[rank][place] += time;
     }
     for (const Arrival& mine : arrivals) note_calls(group, arrivals, mine);
   }
@@ -179,13 +196,13 @@ class SkewFinder {
     const TimeBy theirs = timelines_[last.rank].between(before.of_other, last.at);
     TimeBy own = timelines_[mine.rank].between(before.of_waiting, mine.wait->first);
     int64_t more = 0;
-    for (const auto& [where, spent] : theirs) more += std::max<int64_t>(0, spent - own[where]);
-    for (const auto& [where, spent] : theirs) {
-      const int64_t excess = spent - own[where];
-      if (excess <= 0 || where == kWaiting) continue;
+    for (const auto& [place, spent] : theirs) more += std::max<int64_t>(0, spent - own[place]);
+    for (const auto& [place, spent] : theirs) {
+      const int64_t excess = spent - own[place];
+      if (excess <= 0 || place == kWaiting) continue;
       const auto share =
           static_cast<int64_t>(static_cast<double>(time) * static_cast<double>(excess) / static_cast<double>(more));
-      late.causes[where] += share;
+      late.causes[place] += share;
       late.time += share;
     }
     return late;
@@ -216,6 +233,7 @@ class SkewFinder {
   const std::vector<RankRecord>& ranks_;
   const MatchedCalls matched_;
   std::vector<RankSkew> skew_;
+  Places places_;
   std::vector<Timeline> timelines_;
   std::map<std::pair<size_t, size_t>, LastCall> exchanged_;
   std::map<uint64_t, std::map<size_t, int64_t>> left_;  // collectives: the end of the last one of each rank
