@@ -33,6 +33,12 @@ if(TARGET bench_dispatch AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND
                                                               ENVIRONMENT "${test_environment}")
 endif()
 
+# That of an event of a profile, and of ranges while nothing records.
+if(TARGET bench_profile AND CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O2 -DNDEBUG" AND NOT MOONHALO_SANITIZE)
+  moonhalo_add_test(NAME bench.profile_instructions COMMAND bench_profile --check)
+  set_tests_properties(bench.profile_instructions PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
+endif()
+
 # Counts of launches, copies, waits of the host.
 if(TARGET bench_device)
   moonhalo_add_test(NAME bench.device_counts COMMAND bench_device --check WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
