@@ -305,7 +305,7 @@ set(mpi_part_lua checkpoint_ranks3 checkpoint_layouts_ranks3 rows_plans_ranks3 r
     nn_sharded_ranks3
     unet_ranks3 fno_ranks3 vit_ranks3 pipeline_ranks3 pipeline_mistakes_ranks3 parallelize_config_ranks3
     data_open_ranks3 rank_layouts_ranks3)
-list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3 data_own_ranks3)
+list(APPEND mpi_part_lua data_statistics_ranks3 data_loader_ranks3 data_own_ranks3 profile_ranks3)
 # N05, S28: three ways to divide the work at once.
 list(APPEND mpi_part_lua pipeline_ranks8 fully_shard_ranks8)
 if(MPI_C_FOUND)

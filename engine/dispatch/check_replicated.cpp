@@ -16,6 +16,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
+#include "moonhalo/engine/profile/recorder.h"
 
 namespace moonhalo {
 namespace {
@@ -132,6 +133,12 @@ const at::TensorBase* weight_of(const at::Tensor& tensor) {
   return meta != nullptr && meta->requires_grad_ && !meta->grad_fn_ ? whole : nullptr;
 }
 
+// A row of its own in profiles: it becomes rare.
+class RecordCheck : public RecordPart {
+ public:
+  RecordCheck() : RecordPart(kCheckOfPlainTensors, Phase::kCheck) {}
+};
+
 bool is_zero(const c10::IValue& value) {
   return value.isScalar() && value.toScalar().toComplexDouble() == c10::complex<double>(0);
 }
@@ -192,6 +199,7 @@ bool check_replicated() { return compares_values(); }
 
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
   if (!checks_of_rank->on || on(mesh).alone || !has_values(tensor)) return;
+  const RecordCheck recorded;
   compare_values(tensor, *mesh, {.where = where, .what = "a plain tensor"});
 }
 
@@ -212,6 +220,7 @@ void used_with_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, cons
   if (meeting.count > 2) comparison.sample = meeting.count;
   // A difference stays wrong: the next call must not slip through.
   const uint64_t next = std::exchange(meeting.next, meeting.count + 1);
+  const RecordCheck recorded;
   compare_values(values, *mesh, comparison);
   meeting.next = next;
 }
@@ -224,6 +233,7 @@ void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op) {
   if (++meeting.count < meeting.next) return;
   const uint64_t key = last_draw().key;
   meeting.next = meeting.count + 1;
+  const RecordCheck recorded;
   compare_keys(key, *mesh, op.operator_name().name);
   meeting.plan_next(kFirstMeetings);
 }

@@ -4,6 +4,11 @@
 #include <set>
 
 namespace moonhalo {
+namespace {
+
+const std::string kCheckRow = std::string("(") + kCheckOfPlainTensors + ")";
+
+}  // namespace
 
 EventNames::EventNames(const RankRecord& record) : record_(record) {
   std::set<std::string> roots;
@@ -15,6 +20,7 @@ EventNames::EventNames(const RankRecord& record) : record_(record) {
 
 std::string EventNames::of_operator(const ProfileEvent& event) const {
   if (is_call(event)) return record_.names[event.name];
+  if (is_communication(event) && event.phase == Phase::kCheck) return kCheckRow;
   if (is_communication(event)) {
     for (const ProfileEvent* outer = parent(event); outer != nullptr; outer = parent(*outer)) {
       if (is_call(*outer)) return record_.names[outer->name];
@@ -48,6 +54,8 @@ std::string EventNames::of_module(const ProfileEvent& event) const {
       return "(reading)";
     case Phase::kForward:
       return "(outside of modules)";
+    case Phase::kCheck:
+      return kCheckRow;
     default:
       return "(script)";
   }

@@ -21,10 +21,9 @@ class EventNames {
   static bool is_communication(const ProfileEvent& event) {
     return event.kind == EventKind::kCollective || event.kind == EventKind::kMessages || event.kind == EventKind::kWait;
   }
-  /// True for events of steps that count: all where none was recorded to its end.
-  bool counts(const ProfileEvent& event) const { return record_.last_step == 0 || event.step <= record_.last_step; }
 
-  /// "aten::mm": of communication, that of the operator around it; "(script)" outside of operators.
+  /// "aten::mm": of communication, that of the operator around it, unless it is a check; "(script)" outside of
+  /// operators.
   std::string of_operator(const ProfileEvent& event) const;
   /// "blocks.0.fc", or "(optimizer)", "(outside of modules)", ...
   std::string of_module(const ProfileEvent& event) const;

@@ -36,7 +36,7 @@ class RankSum {
 
   void add_to(ProfileSummary& summary, Rows& rows) {
     for (size_t i = 0; i < record_.events.size(); ++i) {
-      if (names_.counts(record_.events[i])) add(i, summary, rows);
+      if (record_.counts(record_.events[i])) add(i, summary, rows);
     }
   }
 
@@ -47,11 +47,14 @@ class RankSum {
     const ProfileEvent& event = record_.events[i];
     const int64_t self = self_[i];
     const bool sends = EventNames::is_communication(event), call = EventNames::is_call(event);
+    const int64_t macs = event.kind == EventKind::kOperator ? std::max<int64_t>(0, event.value) : 0;
     const auto row = [&](ProfileBy by, const std::string& name) -> Row& {
       Row& found = rows[static_cast<size_t>(by)][name];
       found.self += self;
       found.blocked += sends ? self : 0;
       found.bytes += sends && event.kind != EventKind::kWait ? event.value : 0;
+      found.macs += macs;
+      found.mac_time += macs > 0 ? event.duration() : 0;
       return found;
     };
     summary.step_time += event.kind == EventKind::kStep ? event.duration() : 0;
@@ -63,7 +66,8 @@ class RankSum {
     const bool outermost = call && !is_in_call(event);
     const bool counts = call && !is_in_same(event);
     by_operator.calls += counts ? 1 : 0;
-    by_operator.total += counts ? event.duration() : call || (sends && is_in_call(event)) ? 0 : self;
+    const bool of_call = sends && event.phase != Phase::kCheck && is_in_call(event);
+    by_operator.total += counts ? event.duration() : call || of_call ? 0 : self;
     for (Row* one : {&row(ProfileBy::kLine, names_.of_line(event)), &row(ProfileBy::kPhase, name(event.phase))}) {
       one->total += self;
       one->calls += outermost ? 1 : 0;
@@ -85,6 +89,7 @@ class RankSum {
     const ProfileEvent& event = record_.events[i];
     if (EventNames::is_communication(event)) return ProfileSummary::kBlocked;
     if (event.phase == Phase::kReading) return ProfileSummary::kReading;
+    if (event.phase == Phase::kCheck) return ProfileSummary::kDispatch;
     if (!EventNames::is_call(event)) return ProfileSummary::kScript;
     return calls_itself_[i] ? ProfileSummary::kDispatch : ProfileSummary::kKernels;
   }
@@ -129,8 +134,7 @@ std::vector<int64_t> steps_of(const std::vector<RankRecord>& ranks) {
   std::set<int64_t> steps;
   for (const RankRecord& record : ranks) {
     for (const ProfileEvent& event : record.events) {
-      if (event.kind == EventKind::kStep && (record.last_step == 0 || event.step <= record.last_step))
-        steps.insert(event.step);
+      if (event.kind == EventKind::kStep && record.counts(event)) steps.insert(event.step);
     }
   }
   return {steps.begin(), steps.end()};
@@ -201,7 +205,9 @@ std::string ProfileSummary::to_json() const {
                       {"total_ns", row.total},
                       {"self_ns", row.self},
                       {"blocked_ns", row.blocked},
-                      {"sent_bytes", row.bytes}});
+                      {"sent_bytes", row.bytes},
+                      {"macs", row.macs},
+                      {"macs_ns", row.mac_time}});
   }
   json["skew"] = Json::array();
   for (const RankSkew& one : skew) {
@@ -231,7 +237,8 @@ ProfileSummary ProfileSummary::from_json(const std::string& text, const std::str
   for (size_t by = 0; by < summary.tables.size(); ++by) {
     for (const Json& row : json.at("tables").at(kByNames[by]))
       summary.tables[by].push_back({row.at("name"), row.at("calls"), row.at("total_ns"), row.at("self_ns"),
-                                    row.at("blocked_ns"), row.at("sent_bytes")});
+                                    row.at("blocked_ns"), row.at("sent_bytes"), row.value("macs", int64_t{0}),
+                                    row.value("macs_ns", int64_t{0})});
   }
   for (const Json& one : json.at("skew")) {
     RankSkew skew{one.at("rank"), one.at("late_ns"), one.at("waited_ns"), {}};

@@ -26,10 +26,12 @@ struct ProfileSummary {
   struct Row {
     std::string name;
     int64_t calls = 0;
-    int64_t total = 0;    ///< with what was called within
-    int64_t self = 0;     ///< without; the sum over a table is the time of the steps of all ranks
-    int64_t blocked = 0;  ///< of `self`: in calls of communicators, with what they copy
-    int64_t bytes = 0;    ///< sent, as in CommStats
+    int64_t total = 0;     ///< with what was called within
+    int64_t self = 0;      ///< without; the sum over a table is the time of the steps of all ranks
+    int64_t blocked = 0;   ///< of `self`: in calls of communicators, with what they copy
+    int64_t bytes = 0;     ///< sent, as in CommStats
+    int64_t macs = 0;      ///< of the operators of the row (mac_rule)
+    int64_t mac_time = 0;  ///< of their calls
   };
   /// Dispatch: what a call on ShardTensors spends around the same call on its block. Blocked: in calls of
   /// communicators. Script: outside of operators. Kernels: the rest.
@@ -72,9 +74,9 @@ ProfileSummary summarize(const std::vector<RankRecord>& ranks);
 std::vector<int64_t> self_times(const RankRecord& record);
 
 /// The order of the rows: by the time without or with what was called within, by calls, by name, by the part of self
-/// that was blocked, or by the part that was not (own).
-enum class ProfileSort : uint8_t { kSelf, kTotal, kCalls, kName, kOwn, kBlocked };
-/// "self" | "total" | "calls" | "name" | "own" | "blocked". Throws ValueError for any other string.
+/// that was blocked, by the part that was not (own), or by MACs.
+enum class ProfileSort : uint8_t { kSelf, kTotal, kCalls, kName, kOwn, kBlocked, kMacs };
+/// "self" | "total" | "calls" | "name" | "own" | "blocked" | "macs". Throws ValueError for any other string.
 ProfileSort parse_profile_sort(const std::string& text);
 
 /// A line about the whole step, notes, and a table with times in milliseconds of a step of one rank.

@@ -51,6 +51,22 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 
 std::string bytes(double count) { return count > 0 ? bytes_text(count) : "-"; }
 
+// "812", "1.5 k", "2.3 M", ...
+std::string macs_text(double count) {
+  if (count <= 0) return "-";
+  constexpr const char* kUnits[] = {"", " k", " M", " G", " T", " P"};
+  size_t unit = 0;
+  for (; count >= 1000 && unit + 1 < std::size(kUnits); ++unit) count /= 1000;
+  return number(count, unit == 0 ? 0 : 1) + kUnits[unit];
+}
+
+// MACs of a nanosecond are thousands of millions of a second.
+std::string rate_text(const Row& row) {
+  if (row.macs <= 0 || row.mac_time <= 0) return "-";
+  const double rate = static_cast<double>(row.macs) / static_cast<double>(row.mac_time);
+  return number(rate, rate < 10 ? 2 : 1);
+}
+
 std::string headline(const ProfileSummary& summary) {
   const int64_t steps = std::ssize(summary.steps);
   std::string text = "step " + milliseconds(static_cast<double>(summary.step_time) / rank_steps(summary)) + " ms (" +
@@ -68,11 +84,11 @@ std::string headline(const ProfileSummary& summary) {
 }  // namespace
 
 ProfileSort parse_profile_sort(const std::string& text) {
-  const std::vector<std::string> known = {"self", "total", "calls", "name", "own", "blocked"};
+  const std::vector<std::string> known = {"self", "total", "calls", "name", "own", "blocked", "macs"};
   const auto found = std::find(known.begin(), known.end(), text);
   TORCH_CHECK_VALUE(found != known.end(), "profile: no column '", text, "' to sort by", did_you_mean(text, known),
                     "\n  have  \"", text,
-                    "\"\n  fix   use \"self\", \"total\", \"calls\", \"name\", \"own\" or \"blocked\"");
+                    "\"\n  fix   use \"self\", \"total\", \"calls\", \"name\", \"own\", \"blocked\" or \"macs\"");
   return static_cast<ProfileSort>(found - known.begin());
 }
 
@@ -84,6 +100,7 @@ std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSo
     if (sort == ProfileSort::kOwn && a.self - a.blocked != b.self - b.blocked)
       return a.self - a.blocked > b.self - b.blocked;
     if (sort == ProfileSort::kBlocked && a.blocked != b.blocked) return a.blocked > b.blocked;
+    if (sort == ProfileSort::kMacs && a.macs != b.macs) return a.macs > b.macs;
     if (sort == ProfileSort::kSelf && a.self != b.self) return a.self > b.self;
     return a.name < b.name;
   };
@@ -92,7 +109,7 @@ std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSo
                                               : rank_steps(summary);
   const double whole = static_cast<double>(summary.step_time) / rank_steps(summary);
   std::vector<std::vector<std::string>> cells = {
-      {name(by), "calls", "total ms", "self ms", "of step", "blocked ms", "own ms", "sent"}};
+      {name(by), "calls", "total ms", "self ms", "of step", "blocked ms", "own ms", "MACs", "GMAC/s", "sent"}};
   for (size_t i = 0; i < rows.size() && i < most_rows; ++i) {
     const Row& row = rows[i];
     const double self = static_cast<double>(row.self) / steps;
@@ -100,6 +117,7 @@ std::string profile_table(const ProfileSummary& summary, ProfileBy by, ProfileSo
                      milliseconds(static_cast<double>(row.total) / steps), milliseconds(self), percent(self, whole),
                      milliseconds(static_cast<double>(row.blocked) / steps),
                      milliseconds(static_cast<double>(row.self - row.blocked) / steps),
+                     macs_text(static_cast<double>(row.macs) / steps), rate_text(row),
                      bytes(static_cast<double>(row.bytes) / steps)});
   }
   std::string text = headline(summary) + "\n" + aligned(cells);

@@ -24,8 +24,9 @@ namespace moonhalo {
 /// Name modules by InModule and your own ranges by RecordRange (recorder.h).
 class Profiler {
  public:
+  /// `nvtx`: every event is an NVTX range, too (Recorder).
   explicit Profiler(CommunicatorPtr world, Recorder::LineReader read_line = nullptr,
-                    int64_t most_events = Recorder::kMostEvents);
+                    int64_t most_events = Recorder::kMostEvents, bool nvtx = false);
   /// Drops what is not stopped.
   ~Profiler();
   Profiler(const Profiler&) = delete;
@@ -33,10 +34,11 @@ class Profiler {
 
   /// Starts to record on this rank. Throws RuntimeError if this rank records already. Not collective.
   void start();
-  /// Stops, and brings what was recorded together. Where a rank was not started, nothing is there of it. Collective
-  /// over the world.
+  /// Stops, and brings what was recorded together. Where a rank was not started, nothing is there of it. Where one rank
+  /// fails, all throw its error. Collective over the world.
   void stop();
-  /// Records the steps from `first` to `last` (watch_steps; the next one is 1), then stops and calls `done`, which is
+  /// Records the steps from `first` to `last` (watch_steps; the next one is 1; at most RankRecord::kLastStep), then
+  /// stops and calls `done`, which is
   /// within the step() that ends step `last`: collective there. stop() ends this earlier.
   void record_steps(int64_t first, int64_t last, std::function<void()> done);
   /// Ends what is under way, and keeps nothing of it. Not collective.
@@ -47,7 +49,7 @@ class Profiler {
 
   /// The sums over all ranks, the same on all. Throws RuntimeError before stop().
   const ProfileSummary& summary() const;
-  /// The records of all ranks on rank 0; empty on the others.
+  /// The records of all ranks on rank 0; empty on the others. In a fake world that of this rank.
   const std::vector<RankRecord>& records() const { return records_; }
   Communicator& world() const { return *world_; }
 
@@ -59,6 +61,7 @@ class Profiler {
   CommunicatorPtr world_;
   Recorder::LineReader read_line_;
   int64_t most_events_;
+  bool nvtx_;
   std::unique_ptr<Recorder> recorder_;
   bool watches_ = false, stopped_ = false;
   std::vector<RankRecord> records_;

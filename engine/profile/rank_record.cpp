@@ -3,11 +3,14 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 namespace moonhalo {
 namespace {
+
+constexpr const char* kDamaged = "profile: the record of a rank is damaged";
 
 class RecordWriter {
  public:
@@ -50,7 +53,7 @@ class RecordReader {
   void get_all(std::vector<Item>& items) {
     size_t size = 0;
     get(size);
-    TORCH_CHECK_VALUE(size <= bytes_.size(), "profile: the record of a rank is damaged");
+    TORCH_CHECK_VALUE(size <= bytes_.size(), kDamaged);
     items.resize(size);
     if constexpr (std::is_trivially_copyable_v<Item>) {
       const char* from = next(size * sizeof(Item));
@@ -62,7 +65,7 @@ class RecordReader {
 
  private:
   const char* next(size_t size) {
-    TORCH_CHECK_VALUE(size <= bytes_.size() - at_, "profile: the record of a rank is damaged");
+    TORCH_CHECK_VALUE(size <= bytes_.size() - at_, kDamaged);
     const char* here = bytes_.data() + at_;
     at_ += size;
     return here;
@@ -71,10 +74,32 @@ class RecordReader {
   size_t at_ = 0;
 };
 
+// All numbers must be those of entries: readers do not check them.
+bool fits_together(const RankRecord& record) {
+  for (size_t i = 0; i < record.events.size(); ++i) {
+    const ProfileEvent& event = record.events[i];
+    const bool points = event.kind == EventKind::kBackward || event.kind == EventKind::kWait;
+    if (event.name >= record.names.size() || event.module >= record.modules.size() ||
+        event.line >= record.lines.size() || (event.parent != ProfileEvent::kNoEvent && event.parent >= i) ||
+        event.phase >= Phase::kPhases || (points && event.value >= std::ssize(record.events)))
+      return false;
+  }
+  for (size_t i = 0; i < record.modules.size(); ++i) {
+    if (record.modules[i].parent >= std::max<size_t>(i, 1)) return false;
+  }
+  for (const RankRecord::CommCall& call : record.calls) {
+    if (call.event >= record.events.size()) return false;
+  }
+  for (const RankRecord::CommMessage& message : record.messages) {
+    if (message.call >= record.calls.size()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 const char* name(Phase phase) {
-  constexpr const char* kNames[] = {"script", "forward", "backward", "optimizer", "reading"};
+  constexpr const char* kNames[] = {"script", "forward", "backward", "optimizer", "reading", "check"};
   static_assert(std::size(kNames) == static_cast<size_t>(Phase::kPhases));
   return kNames[static_cast<size_t>(phase)];
 }
@@ -119,10 +144,12 @@ RankRecord RankRecord::from_bytes(const std::string& bytes) {
   reader.get_all(module_names);
   reader.get_all(parents);
   record.modules.clear();
-  for (size_t i = 0; i < module_names.size(); ++i) record.modules.push_back({module_names[i], parents.at(i)});
+  TORCH_CHECK_VALUE(module_names.size() == parents.size(), kDamaged);
+  for (size_t i = 0; i < module_names.size(); ++i) record.modules.push_back({module_names[i], parents[i]});
   reader.get(record.clock_offset);
   reader.get(record.full);
   reader.get(record.last_step);
+  TORCH_CHECK_VALUE(fits_together(record), kDamaged);
   return record;
 }
 

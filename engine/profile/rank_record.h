@@ -12,7 +12,10 @@ namespace moonhalo {
 /// kCollective: a call of a verb; kMessages: the posting of an exchange; kWait: the wait for one.
 enum class EventKind : uint8_t { kStep, kModule, kOperator, kBackward, kRange, kPart, kCollective, kMessages, kWait };
 /// The part of a step that an event belongs to: kScript outside of operators, modules and the parts below.
-enum class Phase : uint8_t { kScript, kForward, kBackward, kOptimizer, kReading, kPhases };
+/// kCheck: ranks compare plain tensors (mh.check_replicated), in whatever part.
+enum class Phase : uint8_t { kScript, kForward, kBackward, kOptimizer, kReading, kCheck, kPhases };
+/// The name of kCheck in tables.
+inline constexpr const char* kCheckOfPlainTensors = "check of plain tensors";
 /// Returns "script", "forward" and so on.
 const char* name(Phase phase);
 
@@ -20,8 +23,8 @@ const char* name(Phase phase);
 /// lines are positions in the lists of RankRecord. Events nest: each is within its parent.
 struct ProfileEvent {
   int64_t begin = 0, end = 0;
-  /// For backward functions: the event that made them; for calls of verbs: bytes sent; for waits: the event of the
-  /// exchange; else -1.
+  /// For operators: their MACs; for backward functions: the event that made them; for calls of verbs: bytes sent; for
+  /// waits: the event of the exchange; else, and where there is none of it, -1.
   int64_t value = -1;
   uint32_t name = 0;
   uint32_t parent = kNoEvent;
@@ -92,6 +95,11 @@ struct RankRecord {
   int64_t clock_offset = 0;  ///< to be added to times for those of rank 0
   bool full = false;         ///< the recorder stopped before the end, at its largest number of events
   uint16_t last_step = 0;    ///< the last step that was recorded to its end; 0: none
+
+  /// The largest number of a step.
+  static constexpr int64_t kLastStep = UINT16_MAX;
+  /// True for events of steps that count: all where none was recorded to its end.
+  bool counts(const ProfileEvent& event) const { return last_step == 0 || event.step <= last_step; }
 
   /// All of it as bytes, for another rank, and back. Throws ValueError if the bytes are damaged.
   std::string to_bytes() const;

@@ -4,13 +4,15 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <ctime>
+#include <cstring>
 
 #include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/profile/event_names.h"
 #include "moonhalo/engine/profile/memory_note.h"
+#include "moonhalo/engine/profile/nvtx.h"
+#include "moonhalo/engine/profile/profile_clock.h"
 
 namespace moonhalo {
 
@@ -32,10 +34,17 @@ const RankLocal<std::vector<std::shared_ptr<StepWatch>>> step_watches;
 
 constexpr size_t kMostNumbers = UINT16_MAX;  // of modules and lines
 
-int64_t monotonic_now() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
+// Around each backward function there is one event more, of the engine of autograd.
+constexpr const char kAroundBackward[] = "autograd::engine::";
+
+// Refuses before anything is watched: what another recorder watches goes on.
+RankRecord new_record(bool nvtx) {
+  TORCH_CHECK(*recorder_of_rank == nullptr,
+              "profile: this rank records already\n  have  two profilers\n  fix   stop the first one before another "
+              "starts");
+  const std::string problem = nvtx ? problem_of_nvtx("profile") : "";
+  TORCH_CHECK_NOT_IMPLEMENTED(problem.empty(), problem);
+  return {};
 }
 
 std::unique_ptr<at::ObserverContext> enter_call(const at::RecordFunction& call) {
@@ -51,17 +60,18 @@ void leave_call(const at::RecordFunction& call, at::ObserverContext*) {
 
 Recorder* Recorder::of_this_rank() { return *recorder_of_rank; }
 
-Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events)
-    : read_line_(std::move(read_line)), most_events_(static_cast<size_t>(most_events)) {
-  TORCH_CHECK(*recorder_of_rank == nullptr,
-              "profile: this rank records already\n  have  two profilers\n  fix   stop the first one before another "
-              "starts");
+Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events, bool nvtx)
+    : record_(new_record(nvtx)),
+      read_line_(std::move(read_line)),
+      most_events_(static_cast<size_t>(most_events)),
+      nvtx_(nvtx) {
   modules_by_key_.resize(1);
   modules_by_name_.resize(1);
-  step_ = static_cast<uint16_t>(std::min<int64_t>(step, UINT16_MAX));
-  begin(this, EventKind::kStep, name_number("step", false));
+  step_ = static_cast<uint16_t>(std::min(step, RankRecord::kLastStep));
+  begin(this, EventKind::kStep, name_number("step"));
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(enter_call, leave_call)
+          .needsInputs(true)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   set_comm_observer(this);
   *recorder_of_rank = this;
@@ -81,19 +91,20 @@ RankRecord Recorder::stop(bool step_ended) {
     --detail::hook_users;
     if (step_ended && !record_.full) record_.last_step = step_;
     record_.memory = memory_.take();
-    close_all(monotonic_now());
+    close_all(profile_clock());
   }
   return std::move(record_);
 }
 
 void Recorder::close_all(int64_t now) {
   for (const Open& open : open_) record_.events[open.event].end = now;
+  for (size_t i = 0; nvtx_ && i < open_.size(); ++i) pop_nvtx();
   open_.clear();
 }
 
 ProfileEvent* Recorder::begin(const void* owner, EventKind kind, uint32_t name) {
   if (record_.full) return nullptr;
-  const int64_t now = monotonic_now();
+  const int64_t now = profile_clock();
   if (record_.events.size() >= most_events_) {
     record_.full = true;
     close_all(now);
@@ -110,13 +121,17 @@ ProfileEvent* Recorder::begin(const void* owner, EventKind kind, uint32_t name) 
   event.phase = phase_;
   open_.push_back({static_cast<uint32_t>(record_.events.size()), owner, module_, line_, phase_, in_operator_});
   record_.events.push_back(event);
+  if (nvtx_) [[unlikely]]
+    push_nvtx(record_.names[name].c_str());
   return &record_.events.back();
 }
 
 void Recorder::end(const void* owner) {
   if (open_.empty() || open_.back().owner != owner) return;
   const Open& open = open_.back();
-  record_.events[open.event].end = monotonic_now();
+  record_.events[open.event].end = profile_clock();
+  if (nvtx_) [[unlikely]]
+    pop_nvtx();
   module_ = open.module;
   line_ = open.line;
   phase_ = open.phase;
@@ -127,13 +142,15 @@ void Recorder::end(const void* owner) {
 
 void Recorder::next_step(int64_t step) {
   if (record_.full) return;
-  const int64_t now = monotonic_now();
+  const int64_t now = profile_clock();
   const std::vector<Open> going_on = open_;
   std::vector<ProfileEvent> copies;
   for (const Open& open : going_on) copies.push_back(record_.events[open.event]);
   close_all(now);
   record_.last_step = step_;
-  step_ = static_cast<uint16_t>(std::min<int64_t>(step, UINT16_MAX));
+  record_.full = step > RankRecord::kLastStep;
+  if (record_.full) return;
+  step_ = static_cast<uint16_t>(step);
   made_node_.clear();
   first_node_ = -1;
   uint32_t parent = ProfileEvent::kNoEvent;
@@ -147,18 +164,20 @@ void Recorder::next_step(int64_t step) {
     open_.push_back(going_on[i]);
     open_.back().event = parent;
     record_.events.push_back(event);
+    if (nvtx_) push_nvtx(record_.names[event.name].c_str());
   }
 }
 
 void Recorder::begin_range(const void* owner, EventKind kind, std::string_view name, Phase phase) {
-  ProfileEvent* event = begin(owner, kind, name_number(std::string(name).c_str(), false));
+  ProfileEvent* event = begin(owner, kind, name_number(std::string(name)));
   if (event == nullptr || phase == Phase::kScript) return;
   event->phase = phase_ = phase;
+  if (phase == Phase::kCheck) event->module = module_ = 0;  // the module's time is without it
   place_memory();
 }
 
 void Recorder::begin_module(const void* owner, uint16_t module) {
-  ProfileEvent* event = begin(owner, EventKind::kModule, name_number(record_.modules[module].name.c_str(), false));
+  ProfileEvent* event = begin(owner, EventKind::kModule, name_number(record_.modules[module].name));
   if (event == nullptr) return;
   event->module = module_ = module;
   if (phase_ == Phase::kScript) event->phase = phase_ = Phase::kForward;
@@ -166,13 +185,18 @@ void Recorder::begin_module(const void* owner, uint16_t module) {
 }
 
 void Recorder::begin_operator(const at::RecordFunction& call) {
-  // Around each backward function there is one event more, of the engine of autograd.
-  if (record_.full || std::string_view(call.name()).starts_with("autograd::engine::")) return;
+  const char* const text = call.name();
+  if (record_.full ||
+      (text[0] == 'a' && text[1] == 'u' && std::strncmp(text, kAroundBackward, sizeof kAroundBackward - 1) == 0))
+    return;
+  // With several ranks on a thread this is called once for each of their recorders.
+  if (!open_.empty() && open_.back().owner == &call) return;
   const bool backward = call.scope() == at::RecordScope::BACKWARD_FUNCTION;
   const uint16_t line = current_line();
-  ProfileEvent* event = begin(&call, backward ? EventKind::kBackward : EventKind::kOperator,
-                              name_number(call.name(), call.operator_name().has_value()));
+  const KnownName& name = known_name(text);
+  ProfileEvent* event = begin(&call, backward ? EventKind::kBackward : EventKind::kOperator, name.number);
   if (event == nullptr) return;
+  if (name.macs != MacRule::kNone && !backward) event->value = count_macs(name.macs, call.inputs());
   in_operator_ = true;
   event->line = line_ = line;
   if (phase_ == Phase::kScript) event->phase = phase_ = backward ? Phase::kBackward : Phase::kForward;
@@ -204,7 +228,7 @@ uint16_t Recorder::current_line() {
 uint32_t Recorder::begin_call(const void* owner, const Call& call) {
   const uint16_t line = current_line();
   ProfileEvent* event = begin(owner, call.verb == CommStats::kExchange ? EventKind::kMessages : EventKind::kCollective,
-                              name_number(CommStats::name(static_cast<CommStats::Kind>(call.verb)), true));
+                              known_name(CommStats::name(static_cast<CommStats::Kind>(call.verb))).number);
   if (event == nullptr) return ProfileEvent::kNoEvent;
   event->value = call.bytes;
   event->line = line_ = line;
@@ -218,26 +242,32 @@ uint32_t Recorder::begin_call(const void* owner, const Call& call) {
 }
 
 void Recorder::begin_wait(const void* owner, uint32_t call) {
-  ProfileEvent* event = begin(owner, EventKind::kWait, name_number("wait", true));
+  ProfileEvent* event = begin(owner, EventKind::kWait, known_name("wait").number);
   // A recorder that started since has other events.
   if (event == nullptr || call >= record_.events.size() || record_.events[call].kind != EventKind::kMessages) return;
   event->value = call;
 }
 
-uint32_t Recorder::name_number(const char* text, bool lives_on) {
-  if (lives_on) {
-    const auto known = operator_names_.find(text);
-    if (known != operator_names_.end()) return known->second;
-  }
+uint32_t Recorder::name_number(const std::string& text) {
   const auto [found, added] = names_.try_emplace(text, static_cast<uint32_t>(record_.names.size()));
   if (added) record_.names.emplace_back(text);
-  if (lives_on) operator_names_.emplace(text, found->second);
   return found->second;
+}
+
+const Recorder::KnownName& Recorder::known_name(const char* text) {
+  const auto address = reinterpret_cast<uintptr_t>(text);
+  RecentName& recent = recent_names_[(address >> 4 ^ address >> 12) % recent_names_.size()];
+  if (recent.address == text && std::strcmp(recent.known->text.c_str(), text) == 0) [[likely]]
+    return *recent.known;
+  KnownName& known = names_by_address_[text];
+  if (known.text != text || known.text.empty()) known = {text, name_number(text), mac_rule(text)};
+  recent = {text, &known};
+  return known;
 }
 
 uint16_t Recorder::add_module(std::string name) {
   if (record_.modules.size() >= kMostNumbers) return module_;
-  record_.modules.push_back({std::move(name), module_});
+  record_.modules.push_back({name.empty() ? "(unnamed)" : std::move(name), module_});
   modules_by_key_.emplace_back();
   modules_by_name_.emplace_back();
   return static_cast<uint16_t>(record_.modules.size() - 1);

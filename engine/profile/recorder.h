@@ -3,6 +3,7 @@
 
 #include <ATen/record_function.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/comm_observer.h"
+#include "moonhalo/engine/profile/macs.h"
 #include "moonhalo/engine/profile/module_memory.h"
 #include "moonhalo/engine/profile/rank_record.h"
 
@@ -38,8 +40,9 @@ class Recorder : private CommObserver {
   /// called from outside of operators.
   using LineReader = std::function<uint16_t(Recorder&)>;
 
-  /// Starts. Throws RuntimeError if this rank records already. `step`: the number of the step that begins.
-  explicit Recorder(int64_t step, LineReader read_line = nullptr, int64_t most_events = kMostEvents);
+  /// Starts. Throws RuntimeError if this rank records already. `step`: the number of the step that begins. `nvtx`:
+  /// every event is also an NVTX range of this thread (nvtx.h); NotImplementedError where there are none.
+  explicit Recorder(int64_t step, LineReader read_line = nullptr, int64_t most_events = kMostEvents, bool nvtx = false);
   /// Stops, if stop() was not called.
   ~Recorder() override;
   Recorder(const Recorder&) = delete;
@@ -48,7 +51,8 @@ class Recorder : private CommObserver {
   /// The recorder that runs in this rank, or null.
   static Recorder* of_this_rank();
 
-  /// Ends the step under way and begins step `step`. What is open goes on in it.
+  /// Ends the step under way and begins step `step`. What is open goes on in it. Above RankRecord::kLastStep the record
+  /// is full.
   void next_step(int64_t step);
   /// Stops and returns what was recorded. `step_ended`: the step under way ends here.
   RankRecord stop(bool step_ended = false);
@@ -81,7 +85,18 @@ class Recorder : private CommObserver {
   void end_call(const void* owner) override { end(owner); }
   ProfileEvent* begin(const void* owner, EventKind kind, uint32_t name);
   uint16_t current_line();
-  uint32_t name_number(const char* text, bool lives_on);
+  // A name by the address of its text, which may hold another one later.
+  struct KnownName {
+    std::string text;
+    uint32_t number = 0;
+    MacRule macs = MacRule::kNone;
+  };
+  struct RecentName {
+    const char* address = nullptr;
+    const KnownName* known = nullptr;
+  };
+  uint32_t name_number(const std::string& text);
+  const KnownName& known_name(const char* text);
   uint16_t add_module(std::string name);
   void close_all(int64_t now);
 
@@ -94,13 +109,15 @@ class Recorder : private CommObserver {
   LineReader read_line_;
   size_t most_events_;
   at::CallbackHandle callback_ = 0;
+  const bool nvtx_;
   bool running_ = true;
   // These belong to the event that begins next.
   uint16_t module_ = 0, line_ = 0, step_ = 0;
   Phase phase_ = Phase::kScript;
   bool in_operator_ = false;
   std::unordered_map<std::string, uint32_t> names_;
-  std::unordered_map<const void*, uint32_t> operator_names_;  // by the address of a name that lives on
+  std::unordered_map<const void*, KnownName> names_by_address_;
+  std::array<RecentName, 512> recent_names_;  // at a place that follows from the address
   std::unordered_map<std::string, uint16_t> lines_;
   std::vector<std::unordered_map<const void*, uint16_t>> modules_by_key_;  // by the calling module
   std::vector<std::unordered_map<std::string, uint16_t>> modules_by_name_;

@@ -13,10 +13,10 @@
 namespace moonhalo {
 namespace {
 
-enum Row : int { kMain, kBackwardRow, kMessagesRow, kReadingRow, kRows };
+enum TraceRow : int { kMain, kBackwardRow, kMessagesRow, kReadingRow, kRows };
 constexpr const char* kRowNames[kRows] = {"script, forward, optimizer", "backward", "communication", "reading"};
 
-Row row_of(const ProfileEvent& event) {
+TraceRow row_of(const ProfileEvent& event) {
   if (EventNames::is_communication(event)) return kMessagesRow;
   if (event.phase == Phase::kReading) return kReadingRow;
   return event.phase == Phase::kBackward ? kBackwardRow : kMain;
@@ -97,6 +97,7 @@ class TraceWriter {
       if (event.line != 0) text_ += ",\"line\":" + quoted(record.lines[event.line]);
       if (event.kind == EventKind::kCollective || event.kind == EventKind::kMessages)
         text_ += ",\"sent_bytes\":" + std::to_string(event.value);
+      if (event.kind == EventKind::kOperator && event.value > 0) text_ += ",\"macs\":" + std::to_string(event.value);
       text_ += "}}";
       if (event.kind == EventKind::kBackward && event.value >= 0) {
         const ProfileEvent& forward = record.events[event.value];

@@ -5,7 +5,8 @@
 
 #include <filesystem>
 
-#include "moonhalo/engine/profile/gather_records.h"
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/profile/trace.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/codecs/gzip.h"
@@ -29,10 +30,10 @@ std::string all_tables(const ProfileSummary& summary) {
 }
 
 void write_files(const Profiler& profiler, const std::string& folder) {
-  std::error_code error;
+  std::error_code error, unreadable;
   std::filesystem::create_directories(folder, error);
-  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), "profile: cannot make the folder \"", folder, "\"\n  have  ",
-                    error ? error.message() : "a file of that name", "\n  fix   give another folder");
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder, unreadable), "profile: cannot make the folder \"", folder,
+                    "\"\n  have  ", error ? error.message() : "a file of that name", "\n  fix   give another folder");
   const std::filesystem::path path = folder;
   write_file(path / kSummaryFile, profiler.summary().to_json());
   write_file(path / "table.txt", all_tables(profiler.summary()));
@@ -46,16 +47,10 @@ void write_files(const Profiler& profiler, const std::string& folder) {
 
 void save_profile(const Profiler& profiler, const std::string& folder) {
   profiler.summary();
-  std::string problem;
-  if (profiler.world().rank() == 0) {
-    try {
-      write_files(profiler, folder);
-    } catch (const c10::Error& error) {
-      problem = error.what_without_backtrace();
-    }
-  }
-  problem = broadcast_text(profiler.world(), problem);
-  TORCH_CHECK_VALUE(problem.empty(), problem);
+  const ScopedStatsPause not_counted;
+  fail_together(profiler.world(), [&] {
+    if (profiler.world().rank() == 0) write_files(profiler, folder);
+  });
 }
 
 ProfileSummary read_profile(const std::string& folder) {

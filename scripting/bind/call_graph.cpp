@@ -5,7 +5,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/profile/macs.h"
 #include "moonhalo/scripting/core/after_calls.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/error_place.h"
@@ -45,59 +45,23 @@ std::vector<at::Tensor> tensors_in(const Values& values) {
   return tensors;
 }
 
-int64_t product(at::IntArrayRef sizes) { return c10::multiply_integers(sizes); }
-
-/// The multiplications of an operator that calls no other which is counted; 0 for those that are not counted.
-int64_t macs_of(std::string_view op, const std::vector<at::Tensor>& in) {
-  const auto shape = [&](size_t i) { return in.at(i).sizes(); };
-  if ((op == "aten::mm" || op == "aten::bmm") && in.size() >= 2) return product(shape(0)) * shape(1).back();
-  if ((op == "aten::addmm" || op == "aten::baddbmm") && in.size() >= 3) return product(shape(1)) * shape(2).back();
-  if (op == "aten::_scaled_dot_product_flash_attention_for_cpu") {
-    return product(shape(0)) * shape(1)[shape(1).size() - 2] * 2;
-  }
-  if (op == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {
-    return product(shape(1)) * shape(2)[shape(2).size() - 2] * 5;
-  }
-  return 0;
-}
-
-/// The facts of a call when it begins; its inputs are not there any more when it ends.
 struct Entered : at::ObserverContext {
-  bool outermost = false, transposed = false;
-  std::vector<at::Tensor> inputs;
+  bool outermost = false;
 };
 
-/// Each weight contributes to every output element (of a transposed one, every input element) of its channel.
-int64_t macs_of_convolution(const Entered& call, const at::Tensor& field, const at::Tensor& weight,
-                            const at::Tensor& out) {
-  const at::Tensor& met = call.transposed ? field : out;
-  return met.size(1) == 0 ? 0 : product(weight.sizes()) * (met.numel() / met.size(1));
-}
-
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
-  const std::string_view op = call.name();
   auto entered = std::make_unique<Entered>();
-  entered->inputs = tensors_in(call.inputs());
-  if (op == "aten::convolution") entered->transposed = call.inputs().at(6).toBool();
-  if (op == "aten::convolution_backward") entered->transposed = call.inputs().at(7).toBool();
   entered->outermost = graph->depth++ == 0;
-  if (entered->outermost) graph->nodes.push_back({call.name(), std::nullopt, entered->inputs, {}, 0});
+  if (entered->outermost) graph->nodes.push_back({call.name(), std::nullopt, tensors_in(call.inputs()), {}, 0});
+  const int64_t macs = count_macs(mac_rule(call.name()), call.inputs());
+  graph->macs += macs;
+  graph->nodes.back().macs += macs;
   return entered;
 }
 
 void leave(const at::RecordFunction& call, at::ObserverContext* context) {
   --graph->depth;
-  const auto& entered = *static_cast<Entered*>(context);
-  const std::vector<at::Tensor>& in = entered.inputs;
-  const std::vector<at::Tensor> out = tensors_in(call.outputs());
-  if (entered.outermost) graph->nodes.back().outputs = out;
-  if (out.empty() || std::any_of(in.begin(), in.end(), is_shard_tensor)) return;
-  const std::string_view op = call.name();
-  int64_t macs = macs_of(op, in);
-  if (op == "aten::convolution") macs = macs_of_convolution(entered, in.at(0), in.at(1), out.at(0));
-  if (op == "aten::convolution_backward") macs = 2 * macs_of_convolution(entered, in.at(1), in.at(2), in.at(0));
-  graph->macs += macs;
-  graph->nodes.back().macs += macs;
+  if (static_cast<Entered*>(context)->outermost) graph->nodes.back().outputs = tensors_in(call.outputs());
 }
 
 /// Names tensors: parameters by theirs, all by a number that is theirs alone.

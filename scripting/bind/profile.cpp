@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <unordered_map>
 
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/profile/profiler.h"
 #include "moonhalo/io/formats/profile_files.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -51,9 +53,9 @@ class ScriptLines {
   std::unordered_map<uint64_t, Known> known_;
 };
 
-std::shared_ptr<Profiler> make_profiler(lua_State* lua, int64_t most_events = Recorder::kMostEvents) {
-  forget_recorded_modules(lua);
-  return std::make_shared<Profiler>(context(lua).world, ScriptLines(), most_events);
+std::shared_ptr<Profiler> make_profiler(lua_State* lua, int64_t most_events, bool nvtx) {
+  if (Recorder::of_this_rank() == nullptr) forget_recorded_modules(lua);
+  return std::make_shared<Profiler>(context(lua).world, ScriptLines(), most_events, nvtx);
 }
 
 // ---- The profile of a run ----
@@ -103,17 +105,19 @@ void save_run_profile(lua_State* lua, const RunProfile& profile) {
   std::fprintf(stderr, "moonhalo: profile in %s: %s\n", folder.c_str(), table.substr(0, table.find("\n\n")).c_str());
 }
 
-/// mh.profile{steps = {3, 5}, folder = "profile"} -> nothing
+/// mh.profile{steps = {3, 5}, folder = "profile", nvtx = false} -> nothing
 ///   Records where the time of these training steps goes, and saves it in the step() of the optimizer that ends the
 ///   last one: `moonhalo profile FOLDER` shows it. Steps are the calls of step() of the optimizer that steps first,
 ///   from 1; the first steps plan and are slower. `moonhalo run --profile` does the same. What was requested before is
-///   dropped.
-///   steps       {integer}   the first and the last step
+///   dropped. A dry run (--backend fake) records nothing, because it writes no files.
+///   steps       {integer}   the first and the last step, at most 65535
 ///   folder      string      where the files go; it is made. The default one is in the run folder, if there is one
+///   nvtx        boolean     every event is an NVTX range, too, for Nsight Systems; needs LibTorch with CUDA
 ///   returns     nothing
 ///   collective  over all ranks, also the step() that ends the last step
-///   errors      ValueError: steps that are not two numbers from 1, the first not above the last
+///   errors      ValueError: steps that are not two numbers from 1 to 65535, the first not above the last
 ///   errors      RuntimeError: a profiler runs
+///   errors      NotImplementedError: nvtx without CUDA
 ///   example
 ///     mh.profile{steps = {1, 2}, folder = folder .. "/profile"}
 ///     local net = nn.Linear(2, 1)
@@ -124,11 +128,12 @@ void save_run_profile(lua_State* lua, const RunProfile& profile) {
 ///     end
 ///     io.open(folder .. "/profile/table.txt"):read(4)    --> step
 int profile(lua_State* lua) {
-  const Options options(lua, 1, "profile", {"steps", "folder"});
+  const Options options(lua, 1, "profile", {"steps", "folder", "nvtx"});
   const std::vector<int64_t> steps = options.get_int_list("steps", {3, 5});
   TORCH_CHECK_VALUE(steps.size() == 2, "profile: 'steps' has ", steps.size(), " numbers\n  have  ", steps,
                     "\n  fix   give the first and the last step, steps = {3, 5}");
-  ProfileRequest request{options.get_string("folder", kDefaultProfileFolder), steps[0], steps[1]};
+  ProfileRequest request{options.get_string("folder", kDefaultProfileFolder), steps[0], steps[1],
+                         options.get_bool("nvtx", false)};
   TORCH_CHECK_VALUE(!request.folder.empty(), "profile: 'folder' is empty\n  have  folder = \"\"\n  fix   give a path");
   begin_run_profile(lua, request);
   return 0;
@@ -136,9 +141,10 @@ int profile(lua_State* lua) {
 
 // ---- Profilers of scripts ----
 
-/// mh.profiler{events = 1000000} -> Profiler
+/// mh.profiler{events = 1000000, nvtx = false} -> Profiler
 ///   A profiler that records from start to stop. Steps of optimizers divide what it records.
 ///   events      integer     the most events that are kept on a rank; then it stops recording
+///   nvtx        boolean     every event is an NVTX range, too, for Nsight Systems; needs LibTorch with CUDA
 ///   returns     Profiler    with start, stop, table and save
 ///   collective  no
 ///   errors      ValueError: events below 1
@@ -149,8 +155,9 @@ int profile(lua_State* lua) {
 ///     p:stop()
 ///     p:table{by = "operator"}:match("aten::sum") ~= nil    --> true
 int new_profiler(lua_State* lua) {
-  const Options options(lua, 1, "profiler", {"events"});
-  push_object(lua, make_profiler(lua, options.get_int("events", Recorder::kMostEvents)));
+  const Options options(lua, 1, "profiler", {"events", "nvtx"});
+  const int64_t events = options.get_int("events", Recorder::kMostEvents);
+  push_object(lua, make_profiler(lua, events, options.get_bool("nvtx", false)));
   return 1;
 }
 
@@ -159,6 +166,7 @@ int new_profiler(lua_State* lua) {
 ///   returns     nothing
 ///   collective  no
 ///   errors      RuntimeError: another profiler runs on this rank
+///   errors      NotImplementedError: nvtx without CUDA
 ///   example
 ///     local p = mh.profiler()
 ///     p:start()
@@ -170,10 +178,10 @@ int start(lua_State* lua) {
 }
 
 /// profiler:stop() -> nothing
-///   Ends recording and adds up what all ranks recorded.
+///   Ends recording and adds up what all ranks recorded. Where one rank fails, all raise its error.
 ///   returns     nothing
 ///   collective  over all ranks
-///   errors      RuntimeError: it was not started
+///   errors      RuntimeError: it was not started on all ranks
 ///   example
 ///     local p = mh.profiler()
 ///     p:start()
@@ -181,7 +189,12 @@ int start(lua_State* lua) {
 ///     pcall(p.stop, p) == false    --> true
 int stop(lua_State* lua) {
   const auto profiler = check_object<Profiler>(lua, 1);
-  TORCH_CHECK(profiler->running(), "profiler: stop without a start\n  fix   call p:start() first, on all ranks");
+  {
+    const ScopedStatsPause not_counted;
+    fail_together(profiler->world(), [&] {
+      TORCH_CHECK(profiler->running(), "profiler: stop without a start\n  fix   call p:start() first, on all ranks");
+    });
+  }
   profiler->stop();
   return 0;
 }
@@ -189,9 +202,10 @@ int stop(lua_State* lua) {
 /// profiler:table({by = "operator", sort = "self", rows = 40}) -> string
 ///   What was recorded, as a table. Times are milliseconds of a step of one rank: total with what is called within,
 ///   self without, own self without blocked: the part of self in calls of communicators. Self times add up to the
-///   step; by rank those of each row do.
+///   step; by rank those of each row do. MACs are the multiplications of matrix products, convolutions and fused
+///   attention, GMAC/s those of a second of these operators.
 ///   by          "operator"|"module"|"line"|"phase"|"rank"|"communication"   what the rows are about
-///   sort        "self"|"total"|"calls"|"name"|"own"|"blocked"   the column to sort by, the largest first
+///   sort        "self"|"total"|"calls"|"name"|"own"|"blocked"|"macs"   the column to sort by, the largest first
 ///   rows        integer     the largest number of rows
 ///   returns     string      lines, the same on all ranks
 ///   collective  no
@@ -238,7 +252,7 @@ int memory(lua_State* lua) {
 
 /// profiler:save(folder) -> nothing
 ///   Writes what was recorded: table.txt, skew.txt, trace.json.gz for Perfetto, flame.txt (collapsed stacks), and
-///   profile.json for `moonhalo profile FOLDER`.
+///   profile.json for `moonhalo profile FOLDER`. A dry run (--backend fake) writes none of them.
 ///   folder      string      is made
 ///   returns     nothing
 ///   collective  over all ranks
@@ -251,7 +265,10 @@ int memory(lua_State* lua) {
 ///     p:save(folder .. "/profile")
 ///     io.open(folder .. "/profile/table.txt"):read(4)    --> step
 int save(lua_State* lua) {
-  io::save_profile(*check_object<Profiler>(lua, 1), check_string(lua, 2));
+  const auto profiler = check_object<Profiler>(lua, 1);
+  const std::string folder = check_string(lua, 2);
+  profiler->summary();  // throws where nothing was recorded
+  if (!profiler->world().is_fake()) io::save_profile(*profiler, folder);
   return 0;
 }
 
@@ -310,9 +327,10 @@ const Binding profile_binding("profile", [](lua_State* lua) {
 }  // namespace
 
 void begin_run_profile(lua_State* lua, const ProfileRequest& request) {
-  if (request.folder.empty()) return;
+  if (request.folder.empty() || context(lua).world->is_fake()) return;
   if (const auto before = run_profile(lua)) before->profiler->drop();
-  const auto profile = std::make_shared<RunProfile>(RunProfile{make_profiler(lua), request});
+  const auto profile =
+      std::make_shared<RunProfile>(RunProfile{make_profiler(lua, Recorder::kMostEvents, request.nvtx), request});
   const std::weak_ptr<RunProfile> weak = profile;
   // The main thread of the state, which is there as long as the profile.
   lua_State* const main = state_data(lua)->lua;

@@ -23,7 +23,7 @@ void add_profile_command(CLI::App& app, Action& action) {
   command->add_option("--by", wanted->by, "What the rows are about (default: module)")
       ->check(CLI::IsMember({"operator", "module", "line", "phase", "rank", "communication"}));
   command->add_option("--sort", wanted->sort, "The column to sort by; own is self without blocked (default: self)")
-      ->check(CLI::IsMember({"self", "total", "calls", "name", "own", "blocked"}));
+      ->check(CLI::IsMember({"self", "total", "calls", "name", "own", "blocked", "macs"}));
   command->add_option("--rows", wanted->rows, "The largest number of rows (default: 40)")->check(CLI::PositiveNumber);
   command->add_flag("--memory", wanted->memory, "Memory of tensors at the peak, by module, instead of time");
   command->add_option("--compare", wanted->other, "The folder of a later profile: what has changed since")

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <tuple>
 
+#include "moonhalo/engine/profile/nvtx.h"
+#include "moonhalo/engine/profile/rank_record.h"
 #include "moonhalo/scripting/bind/nan_watch.h"
 #include "moonhalo/scripting/bind/profile.h"
 #include "moonhalo/scripting/bind/run.h"
@@ -54,20 +56,38 @@ std::pair<int64_t, int64_t> parse_steps(const std::string& text) {
   };
   if (!is_number(first) || !is_number(last) || std::stol(first) < 1 || std::stol(last) < std::stol(first))
     throw CLI::ValidationError("--profile-steps", "'" + text + "' is not of the form FIRST:LAST, such as 3:5");
+  if (std::stol(last) > RankRecord::kLastStep)
+    throw CLI::ValidationError(
+        "--profile-steps",
+        "step " + last + " is above " + std::to_string(RankRecord::kLastStep) + ", the largest number in a profile");
   return {std::stol(first), std::stol(last)};
 }
 
 std::shared_ptr<ProfileRequest> add_profile_options(CLI::App& command) {
   const auto profile = std::make_shared<ProfileRequest>();
   command.add_flag("--profile{profile}", profile->folder,
-                   "Record where the time goes, for moonhalo profile FOLDER; --profile=FOLDER for another folder");
+                   "Record where the time goes, for moonhalo profile FOLDER; --profile=FOLDER for another folder, "
+                   "--profile=nvtx for NVTX ranges, too (Nsight Systems; needs CUDA)");
   command
       .add_option_function<std::string>(
           "--profile-steps",
           [profile](const std::string& text) { std::tie(profile->first, profile->last) = parse_steps(text); },
-          "The training steps that --profile records, FIRST:LAST (default: 3:5)")
+          "The training steps that --profile records, FIRST:LAST (default: 3:5; at most 65535)")
       ->needs("--profile");
   return profile;
+}
+
+/// Makes a request of what --profile was given, "nvtx" included.
+void check_profile(ProfileRequest& request, const SessionOptions& options) {
+  if (request.folder.empty()) return;
+  if (options.backend == "fake")
+    throw UsageError(
+        "--profile: a dry run writes no files\n  have  --backend fake\n  fix   leave --profile out; a script may print "
+        "the table of mh.profiler()");
+  if (request.folder != "nvtx") return;
+  if (const std::string problem = problem_of_nvtx("--profile=nvtx"); !problem.empty()) throw UsageError(problem);
+  request.folder = kDefaultProfileFolder;
+  request.nvtx = true;
 }
 
 }  // namespace
@@ -116,6 +136,7 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
   command->callback([options, words, named, resumed, profile, detects_nan, &action, &after_dashes] {
     action = [options, words, named, resumed, profile, detects_nan, &after_dashes] {
       refuse_words(*words, profile->folder == "profile");
+      check_profile(*profile, *options);
       options->arguments = after_dashes;
       if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
       if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())

@@ -144,6 +144,55 @@ function tests.test_Y13_communication_is_shown_under_its_operator()
   expect(verbs, "exchange")
 end
 
+-- Rank 0 writes; what keeps it from that is the error of all, and none waits.
+function tests.test_Y13_a_folder_that_cannot_be_made_is_the_error_of_all_ranks()
+  local p = mh.profiler()
+  p:start()
+  p:stop()
+  local fine, message = pcall(p.save, p, "x" .. ("y"):rep(300))
+
+  testing.assert_equal(fine, false)
+  testing.assert_equal(message:match("cannot make the folder"), "cannot make the folder")
+  testing.assert_equal(field():sum():item(), 28.0)
+end
+
+-- Where one rank has not started, none stops.
+function tests.test_Y13_stop_without_a_start_on_one_rank_is_the_error_of_all()
+  local p = mh.profiler()
+  if mh.rank() ~= 1 then p:start() end
+  local fine, message = pcall(p.stop, p)
+
+  testing.assert_equal(fine, false)
+  testing.assert_equal(message:match("stop without a start"), "stop without a start")
+  if mh.rank() == 1 then p:start() end
+  p:stop()
+end
+
+function tests.test_Y13_a_step_has_names_in_every_row()
+  local net, x = Net(), field()
+  local opt = kOptimizers.SGD(net)
+  local p = mh.profiler()
+  p:start()
+  for _ = 1, 2 do
+    net(x):square():mean():backward()
+    opt:step()
+  end
+  p:stop()
+
+  local reasons = {["(optimizer)"] = true, ["(script)"] = true, ["(outside of modules)"] = true,
+    ["(backward of no module)"] = true, ["(check of plain tensors)"] = true}
+  for name in pairs(names_in(p:table {by = "module", rows = 1000})) do
+    if name ~= "module" and not reasons[name] and not name:match("^[%a]") then error("a row of '" .. name .. "'") end
+  end
+  for _, by in ipairs {"operator", "module", "line", "phase", "rank", "communication"} do
+    for line in p:table({by = by, rows = 1000}):gmatch("[^\n]+") do
+      if line:match("^%s") then error(by .. ": a row without a name: " .. line) end
+    end
+  end
+  expect(names_in(p:table {by = "operator", rows = 1000}), "(check of plain tensors)")
+  expect(names_in(p:table {sort = "macs", rows = 1}), "aten::mm")  -- gradients of weights and inputs
+end
+
 function tests.test_Y13_mistakes_have_a_remedy()
   local p = mh.profiler()
   local function message(...)
@@ -155,7 +204,8 @@ function tests.test_Y13_mistakes_have_a_remedy()
     {"no table by 'modul'; did you mean 'module'", p.table, p, {by = "modul"}},
     {"no column 'selv' to sort by", p.table, p, {sort = "selv"}}, {"unknown option 'evens'", mh.profiler, {evens = 3}},
     {"at most 0 events", mh.profiler, {events = 0}}, {"'steps' has 1 numbers", mh.profile, {steps = {3}}},
-    {"steps from 4 to 2", mh.profile, {steps = {4, 2}}}, {"a function", mh.record, "x", 3},
+    {"steps from 4 to 2", mh.profile, {steps = {4, 2}}},
+    {"step 65536 is above 65535", mh.profile, {steps = {3, 65536}}}, {"a function", mh.record, "x", 3},
   } do
     local text = message(table.unpack(case, 2))
     if not tostring(text):find(case[1], 1, true) then error(("'%s' in: %s"):format(case[1], text)) end

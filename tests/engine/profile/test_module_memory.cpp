@@ -124,6 +124,16 @@ TEST(ModuleMemory, Y14_OutOfMemoryErrorsSayWhatHoldsMemory) {
               AllOf(HasSubstr("no memory"), HasSubstr("aten::mm of "), HasSubstr(expected)));
 }
 
+TEST(ModuleMemory, Y14_AProfilerThatIsRefusedLeavesTheFirstOneWatching) {
+  const MemoryCount count;
+  Recorder recorder(1);
+  EXPECT_THAT(message_of([] { Recorder(1); }), HasSubstr("this rank records already"));
+  const at::Tensor kept = kilobytes(50);
+  const RankRecord record = recorder.stop();
+
+  EXPECT_EQ(record.memory.peak, 50 * 1024);
+}
+
 struct Counting : MemoryWatcher {
   int64_t bytes = 0;
   void changed(const void*, int64_t by) override { bytes += by; }

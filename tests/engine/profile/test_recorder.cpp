@@ -7,9 +7,13 @@
 
 #include <numeric>
 #include <optional>
+#include <set>
 
+#include "moonhalo/engine/base/as_rank.h"
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/comm/stats_pause.h"
+#include "moonhalo/engine/profile/event_names.h"
+#include "moonhalo/engine/profile/gather_records.h"
 #include "moonhalo/engine/profile/profiler.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -100,6 +104,67 @@ TEST(Recorder, Y13_EventsNestAndHaveTheirModule) {
   }
 }
 
+// Each operator is in the row of a module, or in one that says why it is in none.
+TEST(Recorder, Y13_EveryOperatorHasAModuleOrAReason) {
+  const std::set<std::string> modules = {"Net", "first", "second"};
+  const std::set<std::string> reasons = {"(outside of modules)", "(backward of no module)"};
+  for (const RankRecord& record : record_two_steps(3)) {
+    const EventNames names(record);
+    for (const ProfileEvent& event : record.events) {
+      if (!EventNames::is_call(event)) continue;
+      const std::string module = names.of_module(event);
+      const bool is_check = event.phase == Phase::kCheck;
+      EXPECT_TRUE(is_check ? module == "(check of plain tensors)"
+                           : (event.module == 0 ? reasons : modules).contains(module))
+          << names.of_operator(event) << " in '" << module << "'";
+      EXPECT_FALSE(names.of_operator(event).empty());
+    }
+  }
+}
+
+TEST(Recorder, Y13_AModuleWithoutANameHasARowWithOne) {
+  Recorder recorder(1);
+  {
+    const InModule module("");
+    at::ones({3}).sum();
+  }
+  const ProfileSummary summary = summarize({recorder.stop()});
+
+  EXPECT_NE(row_of(summary, ProfileBy::kModule, "(unnamed)"), nullptr);
+  EXPECT_EQ(row_of(summary, ProfileBy::kModule, ""), nullptr);
+}
+
+// Ranks compare plain tensors more rarely as time goes by, so their time is not the operators' and modules'.
+TEST(Profiler, Y13_TheCheckOfPlainTensorsHasARowOfItsOwn) {
+  const std::string row = "(check of plain tensors)";
+  for (const int ranks : {1, 2}) {
+    on_ranks(ranks, [&](Communicator& world) {
+      const MeshPtr mesh = init_device_mesh(world, "cpu", {ranks}, {"domain"});
+      const at::Tensor x = distribute_tensor(make_tensor({7, 4}, 1), mesh, {shard(0)});
+      Profiler profiler(world.shared_from_this());
+      profiler.start();
+      {
+        const InModule net("Net");
+        at::add(x, make_tensor({4}, 2));
+      }
+      profiler.stop();
+
+      const ProfileSummary& summary = profiler.summary();
+      for (const ProfileBy by : {ProfileBy::kOperator, ProfileBy::kModule}) {
+        const auto* found = row_of(summary, by, row);
+        ASSERT_EQ(found != nullptr, ranks > 1) << name(by);
+        if (found != nullptr) EXPECT_GT(found->blocked, 0) << name(by);
+        EXPECT_EQ(row_of(summary, by, ""), nullptr);
+      }
+      EXPECT_EQ(row_of(summary, ProfileBy::kPhase, "check") != nullptr, ranks > 1);
+      EXPECT_EQ(row_of(summary, ProfileBy::kOperator, "(all_gather)"), nullptr);
+      const auto* add = row_of(summary, ProfileBy::kOperator, "aten::add");
+      ASSERT_NE(add, nullptr);
+      EXPECT_EQ(add->blocked, 0);
+    });
+  }
+}
+
 // The bytes of each table are those that the communicators counted.
 TEST(Profiler, Y13_BytesAreThoseOfCommStats) {
   for (const int ranks : {1, 2, 3, 4}) {
@@ -166,7 +231,9 @@ TEST(Recorder, Y13_SelfTimesAddUpToTheSteps) {
     const auto* gelu = row_of(summary, ProfileBy::kOperator, "aten::gelu");
     ASSERT_NE(gelu, nullptr);
     EXPECT_EQ(gelu->calls, 2 * ranks);  // of the field; that of the block is within
-    EXPECT_THAT(names_of(summary, ProfileBy::kPhase), ::testing::UnorderedElementsAre("script", "forward", "backward"));
+    std::vector<std::string> phases = {"script", "forward", "backward"};
+    if (ranks > 1) phases.emplace_back("check");
+    EXPECT_THAT(names_of(summary, ProfileBy::kPhase), ::testing::UnorderedElementsAreArray(phases));
   }
 }
 
@@ -222,6 +289,61 @@ TEST(Recorder, Y13_MayStartAndStopWithinRanges) {
   EXPECT_EQ(summarize({record}).steps, (std::vector<int64_t>{1, 2}));
 }
 
+TEST(Recorder, Y13_StopsAtItsLargestStepAndSaysSo) {
+  Recorder recorder(RankRecord::kLastStep);
+  at::ones({3}).sum();
+  recorder.next_step(RankRecord::kLastStep + 1);
+  at::ones({3}).exp();
+  const RankRecord record = recorder.stop();
+
+  EXPECT_TRUE(record.full);
+  EXPECT_THAT(record.names, AllOf(Contains("aten::sum"), Not(Contains("aten::exp"))));
+  EXPECT_THAT(profile_table(summarize({record}), ProfileBy::kOperator), HasSubstr("in step 65535"));
+}
+
+// The sessions of a solver's thread are ranks of their own.
+TEST(Recorder, Y13_TwoSessionsOfAThreadRecordTheirOwn) {
+  RankContext a, b;
+  std::optional<Recorder> of_a, of_b;
+  RankRecord record_a, record_b;
+  {
+    const AsRank rank(a);
+    of_a.emplace(1);
+  }
+  {
+    const AsRank rank(b);
+    of_b.emplace(1);
+    at::ones({3}).exp();
+  }
+  {
+    const AsRank rank(a);
+    at::ones({3}).tanh();
+    record_a = of_a->stop();
+    of_a.reset();
+  }
+  {
+    const AsRank rank(b);
+    record_b = of_b->stop();
+    of_b.reset();
+  }
+
+  const auto calls = [](const RankRecord& record, const std::string& op) {
+    const ProfileSummary summary = summarize({record});
+    const auto* row = row_of(summary, ProfileBy::kOperator, op);
+    return row == nullptr ? 0 : row->calls;
+  };
+  const auto events = [](const RankRecord& record, const std::string& op) {
+    return std::count_if(record.events.begin(), record.events.end(),
+                         [&](const ProfileEvent& event) { return record.names[event.name] == op; });
+  };
+  EXPECT_EQ(calls(record_a, "aten::tanh"), 1);
+  EXPECT_EQ(events(record_a, "aten::tanh"), 1);
+  EXPECT_EQ(calls(record_a, "aten::exp"), 0);
+  EXPECT_EQ(events(record_b, "aten::exp"), 1);
+  EXPECT_EQ(calls(record_b, "aten::tanh"), 0);
+  EXPECT_FALSE(hooks_are_on());
+}
+
 TEST(Recorder, Y13_StepsAreThoseOfTheOptimizerThatStepsFirst) {
   std::vector<int64_t> steps, others;
   const int first = 0, second = 0, owner = 0, other = 0;
@@ -251,6 +373,27 @@ TEST(Recorder, Y13_RecordsAndSumsGoThroughBytes) {
   EXPECT_THAT(message_of([&] { RankRecord::from_bytes(bytes.substr(0, bytes.size() / 2)); }), HasSubstr("damaged"));
   EXPECT_THAT(message_of([] { ProfileSummary::from_json("{}", "a/profile.json"); }),
               AllOf(HasSubstr("a/profile.json"), HasSubstr("holds no profile")));
+}
+
+TEST(GatherRecords, Y13_ARankThatFailsIsTheErrorOfAll) {
+  on_ranks(3, [](Communicator& world) {
+    RankRecord mine;
+    if (world.rank() == 1) mine.messages.push_back({5, 0, 8, 1});  // of no call
+    EXPECT_THAT(message_of([&] { gather_records(world, mine); }), HasSubstr("the record of a rank is damaged"));
+    EXPECT_EQ(gather_records(world, RankRecord()).size(), world.rank() == 0 ? 3u : 0u);
+  });
+}
+
+// A rank of a dry run has its own record alone.
+TEST(Profiler, Y13_InAFakeWorldThereIsOneRank) {
+  Profiler profiler(make_fake_communicator(2, 5));
+  profiler.start();
+  at::ones({3}).sum();
+  profiler.stop();
+
+  ASSERT_EQ(profiler.records().size(), 1u);
+  EXPECT_NE(row_of(profiler.summary(), ProfileBy::kOperator, "aten::sum"), nullptr);
+  EXPECT_THAT(profile_table(profiler.summary(), ProfileBy::kOperator), HasSubstr("rank 2 of 5 in a dry run"));
 }
 
 TEST(Profiler, Y13_SumsAreTheSameOnAllRanksAndNotCounted) {
@@ -291,6 +434,8 @@ TEST(Profiler, Y13_RecordsTheStepsThatWereRequested) {
   ASSERT_NE(sum, nullptr);
   EXPECT_EQ(sum->calls, 2);
   EXPECT_THAT(message_of([&] { profiler.record_steps(0, 3, [] {}); }), HasSubstr("steps count from 1"));
+  EXPECT_THAT(message_of([&] { profiler.record_steps(1, 65536, [] {}); }), HasSubstr("step 65536 is above 65535"));
+  EXPECT_FALSE(profiler.running());
   EXPECT_THAT(message_of([&] { Profiler(make_self_communicator(), nullptr, 0); }), HasSubstr("at most 0 events"));
 }
 

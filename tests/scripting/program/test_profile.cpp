@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "moonhalo/engine/profile/nvtx.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/chrome_trace.h"
@@ -86,7 +87,8 @@ TEST_F(ProfileOfARun, Y13_IsWrittenAndShown) {
   const Result by_line = run({"profile", out, "--by", "line", "--sort", "name"});
   EXPECT_THAT(by_line.out, AllOf(HasSubstr(script + ":6 "), HasSubstr(script + ":7 ")));
   const Result own = run({"profile", out, "--sort", "own"});
-  EXPECT_THAT(own.out, ContainsRegex("\nmodule +calls +total ms +self ms +of step +blocked ms +own ms +sent\n"));
+  EXPECT_THAT(own.out, ContainsRegex("\nmodule +calls .* +of step +blocked ms +own ms +MACs +GMAC/s +sent\n"));
+  EXPECT_THAT(run({"profile", out, "--by", "operator", "--sort", "macs"}).out, ContainsRegex("\naten::addmm .* 18 "));
   const Result compared = run({"profile", out, "--by", "operator", "--compare", out});
   EXPECT_THAT(compared.out, AllOf(HasSubstr("before: step"), HasSubstr("0.0 %")));
 }
@@ -171,6 +173,47 @@ print(Root()(mh.tensor{1.0, -1.0}):isnan():sum():item())
                                HasSubstr("1 of the 2 elements are NaN, the first at [1] of [2]"), HasSubstr("Root")));
 }
 
+// A dry run writes no files, so that the command says so, and a script's mh.profile has no effect.
+TEST_F(ProfileOfARun, Y13_OfADryRunIsOfOneRankAndWritesNothing) {
+  const std::string out = folder_ / "where";
+  const std::string script = write("train.lua", kTraining), own = write("own.lua", R"(
+local mh = require "moonhalo"
+mh.profile{steps = {1, 1}, folder = arg[1]}
+local net = mh.nn.Linear(3, 3)
+local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+local p = mh.profiler()
+p:start()
+net(mh.ones{2, 3}):sum():backward()
+opt:step()
+p:stop()
+p:save(arg[1])
+print(p:table{by = "operator"})
+)");
+
+  const Result refused = run({"run", script, "--backend", "fake", "--ranks", "4", "--profile=" + out, "--", "5"});
+  EXPECT_EQ(refused.status, kWrongUsage);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--profile: a dry run writes no files"), HasSubstr("leave --profile out")));
+  for (const char* rank : {"0", "3"}) {
+    const Result shown = run({"run", own, "--backend", "fake", "--ranks", "4", "--fake-rank", rank, "--", out});
+    EXPECT_EQ(shown.status, kDone) << shown.err;
+    EXPECT_THAT(shown.out,
+                AllOf(HasSubstr(std::string("rank ") + rank + " of 4 in a dry run"), HasSubstr("aten::addmm")));
+  }
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST_F(ProfileOfARun, Y30_NvtxNeedsCuda) {
+  if (problem_of_nvtx("x").empty()) GTEST_SKIP() << "LibTorch with CUDA";
+  const std::string script = write("train.lua", kTraining);
+  const Result refused = run({"run", script, "--profile=nvtx", "--", "5"});
+  EXPECT_EQ(refused.status, kWrongUsage);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--profile=nvtx: no NVTX ranges in this build"), HasSubstr("fix   build")));
+  const Result own =
+      run({"run", write("own.lua", "local mh = require 'moonhalo'\nmh.profile{steps = {1, 2}, nvtx = true}")});
+  EXPECT_EQ(own.status, kScriptFailed);
+  EXPECT_THAT(own.err, HasSubstr("own.lua:2: profile: no NVTX ranges in this build"));
+}
+
 TEST_F(ProfileOfARun, Y13_MistakesHaveARemedy) {
   const std::string script = write("train.lua", kTraining), file = write("file", "x");
   for (const char* steps : {"5:3", "0:2", "a", "3:", ":4", "3:4:5"}) {
@@ -179,6 +222,9 @@ TEST_F(ProfileOfARun, Y13_MistakesHaveARemedy) {
     EXPECT_THAT(wrong.err, HasSubstr("is not of the form FIRST:LAST")) << steps;
   }
   EXPECT_EQ(run({"run", script, "--profile-steps", "1:2", "--", "1"}).status, kWrongUsage);
+  const Result late = run({"run", script, "--profile", "--profile-steps", "3:65536", "--", "1"});
+  EXPECT_EQ(late.status, kWrongUsage);
+  EXPECT_THAT(late.err, HasSubstr("step 65536 is above 65535"));
   const Result no_folder = run({"run", script, "--ranks", "2", "--profile=" + file, "--", "5"});
   EXPECT_EQ(no_folder.status, kScriptFailed);
   EXPECT_THAT(no_folder.err, AllOf(HasSubstr("cannot make the folder"), HasSubstr("ranks 0-1: ")));
