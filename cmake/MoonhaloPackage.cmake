@@ -7,6 +7,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/moonhalo")
 # The pages and the examples; the site, where `./dev docs` has built it.
 install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo/docs"
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN tools EXCLUDE PATTERN gpu EXCLUDE)
+install(DIRECTORY configs/machines DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo" FILES_MATCHING PATTERN "*.json")
 # Runs leave folders output* and exported models (*.pt2) beside the examples.
 install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DATADIR}/moonhalo"
         PATTERN "climate/data" EXCLUDE PATTERN "output*" EXCLUDE PATTERN "*.pt2" EXCLUDE PATTERN __pycache__ EXCLUDE)

@@ -16,9 +16,9 @@ static_assert(static_cast<int>(Verb::kBarrier) == CommStats::kBarrier && CommSta
 
 template <typename Item>
 uint32_t number_in(std::vector<Item>& list, const Item& item) {
-  const auto found = std::find(list.begin(), list.end(), item);
-  if (found == list.end()) list.push_back(item);
-  return static_cast<uint32_t>(found == list.end() ? list.size() - 1 : found - list.begin());
+  const auto place = static_cast<size_t>(std::find(list.begin(), list.end(), item) - list.begin());
+  if (place == list.size()) list.push_back(item);
+  return static_cast<uint32_t>(place);
 }
 
 // The grid that these ranks form in order, or none. Its steps from the innermost on: each repeats what is within it.

@@ -11,10 +11,10 @@
 
 namespace moonhalo {
 
-/// What a rank does in one training step, in order, without times. It is plain data: made by a dry run
+/// A training step of a rank, in order, without times. It is plain data: made by a dry run
 /// (tape_recorder.h), or by hand in tests. Nothing of this file is collective.
 
-/// What limits an operator: convolutions, matrix products and attention do arithmetic, all others move memory.
+/// The kinds of operators: convolutions, matrix products and attention do arithmetic, all others move memory.
 enum class WorkKind : uint8_t { kConvolution, kProduct, kAttention, kOther };
 /// Returns "convolution" | "product" | "attention" | "other".
 const char* name(WorkKind work);
@@ -26,14 +26,14 @@ const char* name(Verb verb);
 
 /// One call of an operator on this rank's block, which calls no other one. Views are left out.
 struct TapeOperator {
-  uint32_t name = 0;         ///< in Tape::names: "aten::mm"
-  uint32_t key = 0;          ///< in Tape::names: dtypes, sizes and order of memory of its tensors, "f32[2,8]t f32[8,4]"
+  uint32_t name = 0;  ///< in Tape::names: "aten::mm"
+  uint32_t key = 0;   ///< in Tape::names: dtypes, sizes and order of memory of its tensors, "f32[2,8]t f32[8,4]"
   WorkKind work = WorkKind::kOther;  ///< what limits it
-  uint8_t item = 4;          ///< bytes of an element of its first tensor
-  bool known = true;         ///< false: its work is not known, macs is 0 (a kernel that does not report it)
-  int64_t macs = 0;          ///< multiplications with an addition: two floating-point operations each
-  int64_t bytes = 0;         ///< that it reads and writes, each tensor once
-  int64_t working_set = 0;   ///< bytes of all its tensors' storage together; of views only what they show
+  uint8_t item = 4;                  ///< bytes of an element of its first tensor
+  bool known = true;                 ///< false: its work is not known, macs is 0 (a kernel that does not report it)
+  int64_t macs = 0;                  ///< multiplications with an addition: two floating-point operations each
+  int64_t bytes = 0;                 ///< that it reads and writes, each tensor once
+  int64_t working_set = 0;           ///< bytes of all its tensors' storage together; of views only what they show
 };
 
 /// A collective of a group that blocks until it is done: every verb but an exchange.
@@ -114,7 +114,7 @@ struct Tape {
   std::vector<std::string> modules = {""};  ///< paths, "blocks.0.fc"; entry 0: none
   std::vector<TapeGroup> groups;
 
-  /// Positions of a text or group in the lists, which get it if they lack it.
+  /// Positions of a string or group in the lists, which get it if they lack it.
   uint32_t name_number(std::string_view name);
   uint32_t module_number(std::string_view path);
   uint32_t group_number(const TapeGroup& group);

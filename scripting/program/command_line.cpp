@@ -56,8 +56,8 @@ int act(int argc, char** argv) {
   add_run_command(app, action, after_dashes);
   for (void (*add)(CLI::App&, Action&) :
        {add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command, add_env_command,
-        add_plan_command, add_profile_command, add_merge_command, add_check_command, add_runs_command,
-        add_sweep_command, add_report_command, add_help_command}) {
+        add_plan_command, add_calibrate_command, add_profile_command, add_merge_command, add_check_command,
+        add_runs_command, add_sweep_command, add_report_command, add_help_command}) {
     add(app, action);
   }
   std::vector<std::string> words = words_of(app, argc, argv);

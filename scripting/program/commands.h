@@ -24,6 +24,7 @@ void add_inspect_command(CLI::App& app, Action& action);
 void add_ops_command(CLI::App& app, Action& action);
 void add_env_command(CLI::App& app, Action& action);
 void add_plan_command(CLI::App& app, Action& action);
+void add_calibrate_command(CLI::App& app, Action& action);
 void add_profile_command(CLI::App& app, Action& action);
 void add_merge_command(CLI::App& app, Action& action);
 void add_check_command(CLI::App& app, Action& action);

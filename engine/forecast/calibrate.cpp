@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/calibrate.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <limits>
+#include <numeric>
+
+#include "moonhalo/engine/forecast/tape.h"
+#include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+
+namespace moonhalo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRepeats = 5;
+constexpr double kStable = 0.03;
+// Bytes of the tensors of collectives, and of all tensors of an operator together.
+constexpr int64_t kVerbBytes[] = {4, 4096, 65536, 1 << 20, 16 << 20};
+constexpr int64_t kWorkingSets[] = {96 << 10, 768 << 10, 6 << 20, 48 << 20, 192 << 20};
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+/// A time, and whether repeated ones agreed.
+struct Measured {
+  double seconds = std::numeric_limits<double>::infinity();
+  bool stable = false;
+};
+
+/// The seconds of one of `calls` calls of `work` on the slowest rank: the least of all repetitions. All ranks of the
+/// group do the work at the same time, and repeat it the same number of times. Collective.
+Measured least_time(Communicator& group, double budget, int calls, const std::function<void()>& work) {
+  const Clock::time_point start = Clock::now();
+  const at::Tensor slowest = at::empty({2}, at::kDouble);
+  double* const numbers = slowest.mutable_data_ptr<double>();
+  at::Tensor shared = slowest;
+  work();
+  Measured least;
+  while (!least.stable) {
+    double round = std::numeric_limits<double>::infinity();
+    for (int i = 0; i < kRepeats; ++i) {
+      group.barrier();
+      const Clock::time_point begin = Clock::now();
+      for (int call = 0; call < calls; ++call) work();
+      numbers[0] = seconds_since(begin) / calls;
+      numbers[1] = seconds_since(start);
+      group.all_reduce(shared, ReduceOp::kMax);
+      round = std::min(round, numbers[0]);
+    }
+    // Two rounds have about the same least time: no luckier one is likely.
+    least.stable = std::abs(round - least.seconds) <= kStable * std::min(round, least.seconds);
+    least.seconds = std::min(least.seconds, round);
+    if (!least.stable && numbers[1] > budget) break;
+  }
+  return least;
+}
+
+/// Work of one kind, and how much of it one call is: operations, or bytes.
+struct Probe {
+  std::string name;
+  double amount = 0;
+  int calls = 1;
+  std::function<void()> work;
+};
+
+Probe convolution_probe() {
+  const at::Tensor x = at::ones({4, 32, 64, 64}), weight = at::ones({32, 32, 3, 3});
+  return {"convolution", 2.0 * 4 * 32 * 62 * 62 * 32 * 9, 1, [=] { at::conv2d(x, weight); }};
+}
+
+Probe product_probe() {
+  const at::Tensor a = at::ones({512, 512}), b = at::ones({512, 512});
+  return {"product", 2.0 * 512 * 512 * 512, 1, [=] { at::mm(a, b); }};
+}
+
+Probe attention_probe() {
+  const at::Tensor x = at::ones({1, 4, 512, 64});
+  return {"attention", 4.0 * 4 * 512 * 512 * 64, 1, [=] { at::scaled_dot_product_attention(x, x, x); }};
+}
+
+Probe stream_probe(int64_t working_set) {
+  const int64_t numel = working_set / 3 / static_cast<int64_t>(sizeof(float));
+  const at::Tensor a = at::ones({numel}), b = at::ones({numel});
+  at::Tensor out = at::empty({numel});
+  const int calls = static_cast<int>(std::clamp<int64_t>((1 << 22) / working_set, 1, 32));
+  return {"stream", static_cast<double>(numel * 3) * sizeof(float), calls, [=]() mutable { at::add_out(out, a, b); }};
+}
+
+// An operator on blocks of one number: LibTorch's dispatcher, and the engine's.
+Probe launch_probe(Communicator& world) {
+  const MeshPtr mesh = init_device_mesh(world, "cpu", {world.size()}, {"ranks"});
+  const at::Tensor x = from_local(at::ones({1}), mesh, {replicate()});
+  return {"launch", 1, 100, [=] { at::add(x, x); }};
+}
+
+std::vector<Probe> arithmetic_probes() { return {convolution_probe(), product_probe(), attention_probe()}; }
+
+double jitter_of(const std::function<void()>& work, int samples) {
+  std::vector<double> times;
+  for (int i = 0; i < samples; ++i) {
+    const Clock::time_point begin = Clock::now();
+    work();
+    times.push_back(seconds_since(begin));
+  }
+  // From the median of the distances to the median, which rare interrupts do not change.
+  const auto median = [](std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+    return values[values.size() / 2];
+  };
+  const double middle = median(times);
+  for (double& time : times) time = std::abs(time - middle);
+  return std::min(1.0, 1.4826 * median(times) / middle);
+}
+
+/// Divides the time among the measurements that are left.
+class Budget {
+ public:
+  Budget(double seconds, int measurements) : end_(seconds), left_(measurements) {}
+  /// For the next `measurements`.
+  double next(int measurements = 1) {
+    const double share = std::max(0.0, end_ - seconds_since(start_)) * measurements / std::max(left_, measurements);
+    left_ -= measurements;
+    return share;
+  }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+  double end_;
+  int left_;
+};
+
+/// One collective with tensors of `bytes` in all.
+std::function<void()> verb_call(Communicator& group, Verb verb, int64_t bytes) {
+  const int size = group.size(), next = (group.rank() + 1) % size, before = (group.rank() + size - 1) % size;
+  const int64_t part = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)) / size);
+  const int64_t numel = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)));
+  const std::vector<int64_t> counts(size, part);
+  Communicator* const to = &group;
+  at::Tensor all = at::zeros({part * size}), mine = at::zeros({part}), data = at::zeros({numel});
+  switch (verb) {
+    case Verb::kAllReduce:
+      return [=]() mutable { to->all_reduce(data); };
+    case Verb::kAllGather:
+      return [=]() mutable { to->all_gather(mine, counts, all); };
+    case Verb::kReduceScatter:
+      return [=]() mutable { to->reduce_scatter(all, counts, mine); };
+    case Verb::kAllToAll: {
+      at::Tensor out = at::zeros_like(all);
+      return [=]() mutable { to->all_to_all(all, counts, out, counts, part); };
+    }
+    case Verb::kBroadcast:
+      return [=]() mutable { to->broadcast(data, 0); };
+    case Verb::kBarrier:
+      return [=] { to->barrier(); };
+    case Verb::kExchange: {
+      at::Tensor got = at::zeros_like(data);
+      return [=] { to->exchange({{next, data}}, {{before, got}}); };
+    }
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+constexpr Verb kVerbs[] = {Verb::kExchange, Verb::kAllReduce, Verb::kAllGather, Verb::kReduceScatter,
+                           Verb::kAllToAll, Verb::kBroadcast, Verb::kBarrier};
+constexpr int kVerbMeasurements = std::size(kVerbs) * std::size(kVerbBytes);
+
+// Times that grow with the size; a shorter time of a longer message is noise.
+SizeTable growing(SizeTable table) {
+  for (size_t i = table.size() - 1; i > 0; --i) table[i - 1].second = std::min(table[i - 1].second, table[i].second);
+  return table;
+}
+
+Machine::Verbs measure_verbs(Communicator& group, double seconds, bool& stable) {
+  Machine::Verbs verbs;
+  const double share = seconds / kVerbMeasurements;
+  for (const Verb verb : kVerbs) {
+    SizeTable table;
+    for (const int64_t bytes : kVerbBytes) {
+      if (verb == Verb::kBarrier && bytes > kVerbBytes[0]) break;
+      const int calls = bytes <= 4096 ? 50 : bytes <= 65536 ? 10 : 1;
+      const Measured time = least_time(group, share, calls, verb_call(group, verb, bytes));
+      stable = stable && time.stable;
+      table.emplace_back(bytes, time.seconds);
+    }
+    verbs[name(verb)] = growing(std::move(table));
+  }
+  return verbs;
+}
+
+// Seconds from one message to the next, where several short ones leave together.
+double measure_gap(Communicator& group, double seconds) {
+  constexpr int kMessages = 8;
+  const int size = group.size(), next = (group.rank() + 1) % size, before = (group.rank() + size - 1) % size;
+  const at::Tensor data = at::zeros({16});
+  std::vector<at::Tensor> got;
+  for (int i = 0; i < kMessages; ++i) got.push_back(at::zeros({16}));
+  const auto several = [&](int count) {
+    std::vector<Message> sends(count, {next, data}), receives;
+    for (int i = 0; i < count; ++i) receives.push_back({before, got[i]});
+    group.exchange(std::move(sends), std::move(receives));
+  };
+  const double one = least_time(group, seconds / 2, 20, [&] { several(1); }).seconds;
+  const double all = least_time(group, seconds / 2, 20, [&] { several(kMessages); }).seconds;
+  return std::max(0.0, (all - one) / (kMessages - 1));
+}
+
+// 2, 4, 8, ..., and all.
+std::vector<int64_t> busy_core_counts(int64_t cores) {
+  std::vector<int64_t> counts;
+  for (int64_t count = 2; count < cores; count *= 2) counts.push_back(count);
+  if (cores > 1) counts.push_back(cores);
+  return counts;
+}
+
+class HostCalibration {
+ public:
+  HostCalibration(double seconds, const CalibrateProgress& progress)
+      : progress_(progress),
+        cores_(usable_core_count()),
+        counts_(busy_core_counts(cores_)),
+        budget_(seconds, kAlone + static_cast<int>(std::max<size_t>(counts_.size(), 1)) * (kBeside + kVerbShare)) {}
+
+  Machine run() {
+    describe();
+    run_ranks(
+        1, [&](Communicator& world) { alone(world); }, 1);
+    for (const int64_t count : counts_) beside(count);
+    verbs();
+    return machine_;
+  }
+
+ private:
+  // Numbers of measurements; a collective takes less time than an operator.
+  static constexpr int kAlone = 10, kBeside = 4, kVerbShare = kVerbMeasurements / 3;
+
+  void describe() {
+    char date[16];
+    const std::time_t now = std::time(nullptr);
+    std::tm day;
+    std::strftime(date, sizeof date, "%Y-%m-%d", localtime_r(&now, &day));
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    machine_.name = host[0] != '\0' ? host : "this machine";
+    machine_.made = date;
+    machine_.measured = true;
+    machine_.host = {cores_, static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)),
+                     static_cast<double>(resident_memory())};
+    machine_.device.kind = "cpu";
+  }
+
+  double take(const Measured& time) {
+    machine_.quiet = machine_.quiet && time.stable;
+    return time.seconds;
+  }
+
+  void alone(Communicator& world) {
+    progress_("rates of one core");
+    for (const Probe& probe : arithmetic_probes()) {
+      const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work));
+      alone_[probe.name] = seconds;
+      machine_.device.flops[probe.name][""] = probe.amount / seconds;
+    }
+    for (const int64_t bytes : kWorkingSets) {
+      if (static_cast<double>(bytes) > machine_.host.memory / 8) break;
+      const Probe probe = stream_probe(bytes);
+      const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work));
+      machine_.device.bandwidth.emplace_back(bytes, probe.amount / seconds);
+      if (bytes == kNeighbourBytes) alone_["stream"] = seconds;
+    }
+    const Probe launch = launch_probe(world);
+    machine_.device.launch = take(least_time(world, budget_.next(), launch.calls, launch.work));
+    const Probe product = product_probe();
+    const double time = std::max(alone_["product"], 1e-6);
+    machine_.device.jitter = jitter_of(product.work, static_cast<int>(std::clamp(budget_.next() / time, 20.0, 400.0)));
+  }
+
+  // The same work on several cores at the same time.
+  void beside(int64_t count) {
+    progress_("the same beside each other, " + std::to_string(count) + " at a time");
+    const double share = budget_.next(kBeside) / kBeside;
+    run_ranks(
+        static_cast<int>(count),
+        [&](Communicator& world) {
+          std::vector<Probe> probes = arithmetic_probes();
+          probes.push_back(stream_probe(kNeighbourBytes));
+          for (const Probe& probe : probes) {
+            const Measured time = least_time(world, share, probe.calls, probe.work);
+            if (world.rank() != 0) continue;
+            machine_.neighbours[count][probe.name] = std::clamp(take(time) / alone_.at(probe.name), 0.5, 1000.0);
+          }
+        },
+        1);
+  }
+
+  void verbs() {
+    const std::vector<int64_t> ranks = counts_.empty() ? std::vector<int64_t>{2} : counts_;
+    for (const int64_t count : ranks) {
+      progress_("collectives of " + std::to_string(count) + " threads");
+      const double share = budget_.next(kVerbShare);
+      run_ranks(
+          static_cast<int>(count),
+          [&](Communicator& world) {
+            bool stable = true;
+            const Machine::Verbs verbs = measure_verbs(world, share, stable);
+            const double gap = count == ranks.front() ? measure_gap(world, share / 10) : 0;
+            if (world.rank() != 0) return;
+            machine_.quiet = machine_.quiet && stable;
+            machine_.verbs["threads"][count] = verbs;
+            if (count == ranks.front()) machine_.levels = {host_level(verbs.at("exchange"), count, gap)};
+          },
+          1);
+    }
+  }
+
+  // All ranks copy at the same time, through one memory.
+  static Machine::Level host_level(const SizeTable& exchange, int64_t ranks, double gap) {
+    const double latency = exchange.front().second;
+    const auto& [bytes, seconds] = exchange.back();
+    const double bandwidth = static_cast<double>(ranks) * bytes / std::max(seconds - latency, 1e-9);
+    return {.name = "host", .latency = latency, .gap = gap, .bandwidth = bandwidth, .shared = true};
+  }
+
+  static constexpr int64_t kNeighbourBytes = kWorkingSets[2];
+
+  const CalibrateProgress& progress_;
+  int64_t cores_;
+  std::vector<int64_t> counts_;
+  Budget budget_;
+  Machine machine_;
+  std::map<std::string, double> alone_;
+};
+
+}  // namespace
+
+Machine calibrate_host(double seconds, const CalibrateProgress& progress) {
+  TORCH_CHECK_VALUE(seconds > 0, "calibrate: ", seconds, " seconds\n  have  ", seconds,
+                    "\n  fix   give a positive number of seconds");
+  return HostCalibration(seconds, progress).run();
+}
+
+void calibrate_verbs(Communicator& world, double seconds, Machine& machine) {
+  TORCH_CHECK_VALUE(world.size() > 1, "calibrate: one rank has no collectives\n  have  ", world.size(), " rank",
+                    "\n  fix   start several ranks: `mpirun -n 2 moonhalo calibrate FILE --verbs`");
+  TORCH_CHECK_VALUE(!world.is_fake(), "calibrate: the backend fake sends nothing\n  have  backend fake",
+                    "\n  fix   start real ranks: `mpirun -n 2 moonhalo calibrate FILE --verbs`");
+  bool stable = true;
+  machine.verbs[world.backend()][world.size()] = measure_verbs(world, seconds, stable);
+  machine.quiet = machine.quiet && stable;
+}
+
+}  // namespace moonhalo

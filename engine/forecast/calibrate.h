@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/forecast/machine.h"
+
+namespace moonhalo {
+
+/// Is called with what is measured next.
+using CalibrateProgress = std::function<void(const std::string&)>;
+
+/// Measures this host in about `seconds`: its memory, the rates of LibTorch's kernels on one core, how much slower they
+/// are beside copies of themselves, and collectives of rank threads. Each time is the least of repeated ones, five and
+/// five more until these agree within 3 %; where the time for that runs out, Machine::quiet is false. Not collective:
+/// it starts ranks of its own.
+Machine calibrate_host(double seconds, const CalibrateProgress& progress);
+
+/// Measures the collectives of `world` in about `seconds` and puts them into Machine::verbs, under its backend and
+/// number of ranks, in place of those that are there. Collective; all ranks get the same table.
+void calibrate_verbs(Communicator& world, double seconds, Machine& machine);
+
+}  // namespace moonhalo

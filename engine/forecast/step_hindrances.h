@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/forecast/clocks.h"
+#include "moonhalo/engine/forecast/costs.h"
+
+namespace moonhalo {
+
+/// The parts of the step of one kind of ranks. Nothing of this file is collective.
+class StepCosts {
+ public:
+  /// The calls of one verb, with those of at most 64 KiB beside them.
+  struct VerbSum {
+    int64_t calls = 0, small_calls = 0, bytes = 0;
+    double seconds = 0, latency = 0;
+  };
+
+  void add_operator(const Tape& tape, const TapeEvent& event, const TapeOperator& call, const Cost& cost);
+  void add_verb(Verb verb, int64_t bytes, const Cost& cost);
+
+  /// Seconds by which the sum of all costs may be wrong: those of one name add up, the names add in squares.
+  double uncertain_seconds() const;
+  const std::set<std::string>& unknown() const { return unknown_; }
+  const VerbSum& verb(Verb verb) const { return verbs_.at(static_cast<size_t>(verb)); }
+  int64_t operators() const { return operators_; }
+  double launches() const { return launches_; }
+  /// Seconds of operators by their names, and by modules.
+  const std::map<std::string, double>& by_name() const { return by_name_; }
+  const std::map<std::string, double>& by_module() const { return by_module_; }
+
+ private:
+  std::map<std::string, double> by_name_, by_module_, errors_;
+  std::array<VerbSum, 7> verbs_{};
+  std::set<std::string> unknown_;
+  int64_t operators_ = 0;
+  double launches_ = 0;
+};
+
+/// Lists what makes the step longer than its work, the worst first. `costs`: of each kind.
+std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::vector<const StepCosts*>& costs,
+                                       const RankTapes& tapes);
+
+}  // namespace moonhalo

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "moonhalo/engine/forecast/calibrate.h"
+#include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/output.h"
+#include "moonhalo/scripting/program/session.h"
+
+namespace moonhalo::scripting {
+
+namespace {
+
+struct CalibrateWanted {
+  std::string file = "machine.json";
+  double seconds = 45;
+  bool verbs = false;
+  SessionOptions session;
+};
+
+std::string rates_of(const Machine& machine) {
+  std::string text;
+  char line[120];
+  for (const auto& [work, rates] : machine.device.flops) {
+    std::snprintf(line, sizeof line, "  %-12s %8.1f GFLOP/s of one core", work.c_str(), rates.begin()->second / 1e9);
+    text += line;
+    for (const auto& [cores, factors] : machine.neighbours) {
+      std::snprintf(line, sizeof line, ", %.2f times as long beside %d", factors.at(work), static_cast<int>(cores) - 1);
+      text += line;
+    }
+    text += "\n";
+  }
+  for (const auto& [bytes, rate] : machine.device.bandwidth) {
+    std::snprintf(line, sizeof line, "  %-12s %8.1f GB/s up to %.1f MB\n", "memory", rate / 1e9, bytes / 1e6);
+    text += line;
+  }
+  std::snprintf(line, sizeof line, "  %-12s %8.2f us    jitter %.1f %%\n", "operator", machine.device.launch * 1e6,
+                machine.device.jitter * 100);
+  return text + line;
+}
+
+std::string verbs_text(const std::string& backend, int64_t ranks, const Machine::Verbs& verbs) {
+  std::string text;
+  char line[120];
+  for (const auto& [verb, table] : verbs) {
+    std::snprintf(line, sizeof line, "  %-14s %7.1f us", verb.c_str(), table.front().second * 1e6);
+    text += line;
+    if (table.size() > 1) {
+      std::snprintf(line, sizeof line, ", %.1f MB in %.2f ms", table.back().first / 1e6, table.back().second * 1e3);
+      text += line;
+    }
+    text += "\n";
+  }
+  return std::to_string(ranks) + " ranks, backend " + backend + "\n" + text;
+}
+
+std::string written(const Machine& machine, const std::string& file) {
+  const char* const noise =
+      "the machine was not quiet: times did not become stable; other programs ran, or --seconds was too short\n";
+  return (machine.quiet ? "" : noise) + ("wrote " + file + "\n");
+}
+
+int calibrate_this_host(const CalibrateWanted& wanted) {
+  const Launch launch = detect_launch();
+  if (launch.size > 1)
+    throw UsageError("calibrate: this process is one of " + std::to_string(launch.size) + "\n  have  " + launch.why +
+                     "\n  fix   run it once without a launcher, then with --verbs under the launcher");
+  const Machine machine = calibrate_host(
+      wanted.seconds, [](const std::string& next) { std::fprintf(stderr, "calibrate: %s\n", next.c_str()); });
+  write_machine(machine, wanted.file);
+  write_output(machine.name + ": " + std::to_string(machine.host.cores) + " cores\n" + rates_of(machine));
+  for (const auto& [ranks, verbs] : machine.verbs.at("threads")) write_output(verbs_text("threads", ranks, verbs));
+  write_output(written(machine, wanted.file));
+  return kDone;
+}
+
+int calibrate_ranks(const CalibrateWanted& wanted) {
+  return run_session(wanted.session, [&](lua_State* lua) {
+    Communicator& world = *context(lua).world;
+    // It must have been measured on this machine, which gives the rest of the file.
+    Machine machine = read_machine(wanted.file);
+    calibrate_verbs(world, wanted.seconds, machine);
+    if (world.rank() != 0) return;
+    write_machine(machine, wanted.file);
+    write_output(verbs_text(world.backend(), world.size(), machine.verbs.at(world.backend()).at(world.size())));
+    write_output(written(machine, wanted.file));
+  });
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("calibrate", "Measure this machine, for forecasts of moonhalo plan");
+  const auto wanted = std::make_shared<CalibrateWanted>();
+  command->add_option("file", wanted->file, "The file to write (default: machine.json)");
+  command->add_option("--seconds", wanted->seconds, "About how long to measure; less is less exact (default: 45)")
+      ->check(CLI::Range(0.01, 3600.0));
+  command->add_flag("--verbs", wanted->verbs,
+                    "Measure the collectives of these ranks, and add them to the file: under mpirun, srun or torchrun");
+  add_rank_options(*command, wanted->session);
+  add_timeout_option(*command, wanted->session);
+  command->callback([wanted, &action] {
+    action = [wanted] { return wanted->verbs ? calibrate_ranks(*wanted) : calibrate_this_host(*wanted); };
+  });
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// moonhalo calibrate: the file that it writes, and what it refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "moonhalo/engine/forecast/machine.h"
+#include "tests/scripting/run_program.h"
+#include "tests/support/folder.h"
+
+namespace moonhalo::scripting::test_calibrate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Calibrate, X14_WritesAMachineAndAddsTheCollectivesOfRanks) {
+  const testing::Folder folder;
+  const std::string file = folder / "machine.json";
+
+  const Result alone = run({"calibrate", file, "--seconds", "0.02"});
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  EXPECT_THAT(alone.out, AllOf(HasSubstr(" GFLOP/s of one core"), HasSubstr("ranks, backend threads"),
+                               HasSubstr("wrote " + file)));
+  check_is_this_host(read_machine(file), file);
+
+  const Result verbs = run({"calibrate", file, "--verbs", "--ranks", "3", "--seconds", "0.02"});
+  ASSERT_EQ(verbs.status, 0) << verbs.err;
+  EXPECT_THAT(verbs.out, HasSubstr("3 ranks, backend threads"));
+  EXPECT_EQ(read_machine(file).verbs.at("threads").count(3), 1U);
+}
+
+TEST(Calibrate, X14_RefusesFilesThatCannotBe) {
+  const testing::Folder folder;
+  std::ofstream(folder / "broken.json") << "{\"name\": \"a\", \"hosts\": {}}";
+
+  EXPECT_THAT(run({"calibrate", folder / "gone.json", "--verbs", "--ranks", "2"}).err,
+              AllOf(HasSubstr("there is no such file"), HasSubstr("moonhalo calibrate ")));
+  EXPECT_THAT(run({"calibrate", folder / "broken.json", "--verbs", "--ranks", "2"}).err,
+              HasSubstr("unknown key 'hosts'; did you mean 'host'?"));
+  EXPECT_EQ(run({"calibrate", folder / "gone.json", "--verbs", "--ranks", "2"}).status, 1);
+  EXPECT_EQ(run({"calibrate", "--seconds", "0"}).status, 2);
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting::test_calibrate
