@@ -22,7 +22,6 @@
 #include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/dispatch/out_of_memory.h"
-#include "moonhalo/engine/dispatch/trivial_mesh_dims.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/host_halos.h"
@@ -45,8 +44,8 @@ uint64_t hash_of(at::ArrayRef<int64_t> key) {
   return hash;
 }
 
-// One call as it is carried out.
-struct Carried : Sharing {
+// One call under way.
+struct CallState : Sharing {
   uint64_t tag = 0;
   bool found_more = false;  // the tag holds what was found out on the way, such as the key of random numbers
 };
@@ -55,66 +54,97 @@ void set_origin(const at::Tensor& tensor, uint64_t tag) {
   if (ShardTensorImpl* impl = shard_impl(tensor)) impl->origin = tag;
 }
 
+// A written tensor is a result of this call, and halos that were kept of it are out of date.
+void note_write(ShardTensorImpl& impl, const CallState& call) {
+  impl.origin = call.tag;
+  if (halo_options().keep) [[unlikely]]
+    invalidate_halos(impl);
+  invalidate_host_halos();
+}
+
+// A block that is shared with another ShardTensor cannot be replaced by one of another spec.
+void check_may_be_written(const Decision::Move& move, const ShardTensorImpl& impl, bool shared,
+                          const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name, ": a ",
+                              impl.spec()->has_partial() ? "Partial" : "whole",
+                              " ShardTensor that shares memory with another cannot be written in place", "\n  have  ",
+                              impl.spec()->to_string(), "\n  fix   redistribute or clone() it first");
+}
+
+// Sums a Partial tensor that a view is made from, so that both can be kept equal, and moves the sum.
+at::Tensor sum_and_move(const Decision::Move& move, ShardTensorImpl& impl) {
+  const SpecPtr summed = without_partial(impl.spec());
+  impl.replace(redistribute_local(impl.local(), impl.spec(), summed, Traffic::kInputs), summed);
+  return redistribute_local(impl.local(), summed, move.required, Traffic::kInputs);
+}
+
+// Moves a block to the planned spec. Where the plan resolves the tensor, that block becomes its own.
+at::Tensor move_block(const Decision::Move& move, const at::Tensor& tensor, ShardTensorImpl& impl,
+                      const c10::OperatorHandle& op, const CallState& call) {
+  const bool shared = move.resolves && impl.shares_block();
+  check_may_be_written(move, impl, shared, op);
+  if (move.written) block_was_written(impl.local());
+  const bool stored = impl.spec()->has_stored();
+  at::Tensor moved;
+  if (stored && !call.views) moved = reusable_block(tensor, move.required);
+  if (!moved.defined()) moved = move.redistribution->apply(impl.local(), Traffic::kInputs);
+  // A slice would keep the whole tensor alive.
+  if (move.resolves && impl.spec()->is_replicate()) moved = moved.clone();
+  // Kernels add up in the order of memory, so a stored matrix is fetched as it would be stored whole.
+  if ((stored || move.resolves) && !tensor.is_contiguous()) moved = laid_as(moved, tensor.strides());
+  if (move.resolves && !shared) impl.replace(moved, move.required);
+  return moved;
+}
+
+// The block with the planned spec; undefined if that is the tensor's own.
+at::Tensor planned_block(const Decision::Move& move, const at::Tensor& tensor, ShardTensorImpl& impl,
+                         const c10::OperatorHandle& op, const CallState& call) {
+  if (impl.spec() != move.given) {
+    // The same tensor stands twice in a call, and has been resolved the first time.
+    const SpecPtr& required = move.required ? move.required : move.given;
+    if (impl.spec() == required) return {};
+    return redistribute_local(impl.local(), impl.spec(), required, Traffic::kInputs);
+  }
+  if (!move.redistribution) return {};
+  if (call.views && !move.resolves && impl.spec()->has_partial() && !impl.shares_block())
+    return sum_and_move(move, impl);
+  return move_block(move, tensor, impl, op, call);
+}
+
+// Records for the views of this call what their base is read as. A block that another tensor has, too, is copied.
+void read_for_views(const Decision::Move& move, const at::Tensor& tensor, const ShardTensorImpl& impl, CallState& call,
+                    at::Tensor& moved) {
+  const bool cut_again = moved.defined() && impl.spec() != move.required;
+  // This rank alone may have had nothing to move.
+  if (cut_again && moved.is_alias_of(impl.local())) moved = copied_block(moved);
+  call.views->read(tensor, cut_again ? moved : at::Tensor(), move.required);
+}
+
 // The block that the local call is given for one tensor.
 at::Tensor localize(const Decision::Move& move, const at::Tensor& tensor, const c10::OperatorHandle& op,
-                    const c10::IValue* arguments, Carried& sharing) {
+                    const c10::IValue* arguments, CallState& call) {
   if (!tensor.defined()) return tensor;
   ShardTensorImpl* impl = shard_impl(tensor);
   if ((impl == nullptr || !impl->guarded) && tensor.requires_grad() && c10::GradMode::is_enabled())
     install_gradient_hook(tensor);
   if (impl == nullptr) {
     if (is_lazy(tensor) && !move.written) [[unlikely]]
-      return localize(move, materialize_lazy_bits(tensor), op, arguments, sharing);
+      return localize(move, materialize_lazy_bits(tensor), op, arguments, call);
     used_with_shard_tensors(tensor, move.given->mesh(), op, move.arg, move.item, arguments);
     return move.redistribution ? move.redistribution->apply(tensor, Traffic::kInputs) : tensor;
   }
   if (impl->get_backend_meta() != nullptr || (move.written && writes_are_counted())) [[unlikely]]
-    sharing.prepare(tensor, move.written, op);
-  if (move.written) {
-    impl->origin = sharing.tag;
-    if (halo_options().keep) [[unlikely]]
-      invalidate_halos(*impl);
-    invalidate_host_halos();
-  }
-  at::Tensor moved;  // undefined: the block itself
-  if (impl->spec() != move.given) {
-    // The same tensor stands twice in a call, and has been resolved the first time.
-    const SpecPtr& required = move.required ? move.required : move.given;
-    if (impl->spec() != required) moved = redistribute_local(impl->local(), impl->spec(), required, Traffic::kInputs);
-  } else if (move.redistribution && sharing.views && !move.resolves && impl->spec()->has_partial() &&
-             !impl->shares_block()) {
-    // The tensor that a view is made from is summed up first, so that both can be kept equal.
-    const SpecPtr summed = without_partial(impl->spec());
-    impl->replace(redistribute_local(impl->local(), impl->spec(), summed, Traffic::kInputs), summed);
-    moved = redistribute_local(impl->local(), summed, move.required, Traffic::kInputs);
-  } else if (move.redistribution) {
-    // A block that is shared with another ShardTensor cannot part from it.
-    const bool shared = move.resolves && impl->shares_block();
-    TORCH_CHECK_NOT_IMPLEMENTED(!move.written || !shared, op.operator_name().name, ": a ",
-                                impl->spec()->has_partial() ? "Partial" : "whole",
-                                " ShardTensor that shares memory with another cannot be written in place", "\n  have  ",
-                                impl->spec()->to_string(), "\n  fix   redistribute or clone() it first");
-    if (move.written) block_was_written(impl->local());
-    const bool stored = impl->spec()->has_stored();
-    if (stored && !sharing.views) moved = reusable_block(tensor, move.required);
-    if (!moved.defined()) moved = move.redistribution->apply(impl->local(), Traffic::kInputs);
-    if (move.resolves && impl->spec()->is_replicate()) moved = moved.clone();  // a part shall not hold the whole
-    // Kernels add up in the order of memory, so a stored matrix is fetched as it would be stored whole.
-    if ((stored || move.resolves) && !tensor.is_contiguous()) moved = laid_as(moved, tensor.strides());
-    if (move.resolves && !shared) impl->replace(moved, move.required);
-  }
-  if (sharing.views) {
-    const bool cut_again = moved.defined() && impl->spec() != move.required;
-    // This rank alone may have had nothing to move.
-    if (cut_again && moved.is_alias_of(impl->local())) moved = copied_block(moved);
-    sharing.views->read(tensor, cut_again ? moved : at::Tensor(), move.required);
-  }
+    call.prepare(tensor, move.written, op);
+  if (move.written) note_write(*impl, call);
+  at::Tensor moved = planned_block(move, tensor, *impl, op, call);
+  if (call.views) read_for_views(move, tensor, *impl, call, moved);
   return moved.defined() ? moved : impl->local();
 }
 
 // The short way of localize for most tensors: a block that is read or written in place, and that nothing else
 // depends on. Null where there is more to do.
-inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor, const Carried& sharing) {
+inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Tensor& tensor,
+                                        const CallState& sharing) {
   if (move.redistribution || sharing.views || !tensor.unsafeGetTensorImpl()->key_set().has(kShardKey)) return nullptr;
   // Planning has looked at the type.
   auto& impl = static_cast<ShardTensorImpl&>(*tensor.unsafeGetTensorImpl());
@@ -129,7 +159,8 @@ inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Te
 }
 
 // Replaces the tensors of a call by the blocks that were planned. Lists are shared with the caller: new ones are built.
-void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base, Carried& sharing) {
+void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
+                 CallState& sharing) {
   c10::IValue* const arguments = stack.data() + base;
   for (auto move = decision.moves.begin(); move != decision.moves.end(); ++move) {
     c10::IValue& value = arguments[move->arg];
@@ -202,7 +233,7 @@ void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack&
 
 // One block of the results as a ShardTensor; `index` counts results, lists flattened.
 at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local, const c10::OperatorHandle& op,
-                       Carried& call) {
+                       CallState& call) {
   if (!local.defined()) return local;
   const auto& outputs = decision.plan.outputs;
   TORCH_INTERNAL_ASSERT(outputs.empty() || index < outputs.size(), op.operator_name().name,
@@ -226,7 +257,7 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
 
 // Makes the results of the call of what the local call left on the stack.
 void wrap_results(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, size_t base,
-                  WrittenTensors& written, Carried& call) {
+                  WrittenTensors& written, CallState& call) {
   size_t next = 0;
   for (size_t r = 0; r < stack.size() - base; ++r) {
     c10::IValue& value = stack[base + r];
@@ -306,10 +337,10 @@ void Dispatch::run(const c10::OperatorHandle& op, Stack& stack) {
     c10::AutogradState::get_tls_state().set_view_replay_enabled(true);
   }
   const bool cacheable = write_key(facts, stack);
-  if (const Decision* known = cacheable ? find(e) : nullptr) return carry_out(e, *known, op, stack);
+  if (const Decision* known = cacheable ? find(e) : nullptr) return run_decision(e, *known, op, stack);
   const std::shared_ptr<const Decision> made = decide(facts, op, stack);
   if (cacheable) remember(e, made);
-  carry_out(e, *made, op, stack);
+  run_decision(e, *made, op, stack);
 }
 
 // The origin of the tensor whose value an operator passes on: what copy_ reads, the first of others.
@@ -321,7 +352,7 @@ uint64_t Dispatch::original_origin(const OperatorFacts& facts, const Stack& stac
   return impl != nullptr ? impl->origin : combine_fingerprint(origins_, 1);
 }
 
-void Dispatch::carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
+void Dispatch::run_decision(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack) {
   const int64_t before = decision.may_send ? bytes_sent_by_this_thread() : 0;
   std::optional<TracedCall> traced;
   if (trace != nullptr) traced.emplace();
@@ -376,40 +407,6 @@ const Decision* Dispatch::find(Entry& entry) {
   return nullptr;
 }
 
-std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10::OperatorHandle& op,
-                                           const Stack& stack) {
-  ++counts.planned;
-  auto decision = std::make_shared<Decision>();
-  decision->key = key_.get().vec();
-  decision->keeps_value = keeps_value(op.operator_name().name);
-  decision->tag = fingerprint_of(op.operator_name().name, at::ArrayRef(stack).slice(stack.size() - facts.arguments),
-                                 facts.pointwise && !facts.rule);
-  const OpCall call(op, stack);
-  decision->plan = plan(facts, call);
-  const Plan& made = decision->plan;
-  TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ", made.inputs.size(),
-                        " inputs of ", call.slots().size());
-  for (size_t s = 0; s < call.slots().size(); ++s) {
-    const TensorArgument& slot = call.slots()[s];
-    Decision::Move move{
-        slot.arg.index, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg.index]};
-    if (slot.spec && move.required && move.required != slot.spec) {
-      move.redistribution = std::make_unique<Redistribution>(slot.spec, move.required);
-      move.resolves = !slot.plain && (slot.spec->has_partial() ? move.required == without_partial(slot.spec)
-                                                               : move.written && slot.spec->is_replicate());
-      TORCH_INTERNAL_ASSERT(!move.written || move.resolves, call.name(), ": the plan moves a tensor that is written");
-    }
-    decision->may_send |= move.redistribution != nullptr;
-    decision->moves.push_back(std::move(move));
-  }
-  decision->may_send |= static_cast<bool>(made.run);
-  const std::string& name = op.operator_name().name;
-  decision->foreign = made.gathered || !(name.starts_with("aten::") || name.starts_with("moonhalo::"));
-  decision->strides = result_strides(op, stack, facts, made);
-  decision->any_order = layout_is_unspecified(op, stack, facts, decision->strides);
-  return decision;
-}
-
 void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) {
   if (decisions_ >= kMaxDecisions) clear();
   ++decisions_;
@@ -417,45 +414,11 @@ void Dispatch::remember(Entry& entry, std::shared_ptr<const Decision> decision) 
   entry.decisions[hash_of(decision->key)].push_back(std::move(decision));
 }
 
-// Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done
-// there.
-void Dispatch::reuse_undivided_plan(const Rule& rule, const OpCall& call, Plan& plan) {
-  OpCall whole = call;
-  bool changed = false;
-  for (TensorArgument& slot : whole.slots_) {
-    if (!slot.spec) continue;
-    SpecPtr spec = without_trivial_mesh_dims(slot.spec);
-    changed |= spec != slot.spec;
-    slot.spec = std::move(spec);
-  }
-  if (!changed) return;
-  if (auto other = rule.plan(whole)) reuse_plan(plan, std::move(*other), call);
-}
-
-Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
-  const Rule* rule = facts.rule;
-  static const Rule* pointwise = find_rule({"moonhalo::pointwise", ""});
-  if (rule == nullptr && facts.pointwise && !facts.random) rule = pointwise;
-  if (rule != nullptr) {
-    if (auto made = rule->plan(call)) {
-      if (made->run || !made->argument_overrides.empty()) reuse_undivided_plan(*rule, call, *made);
-      return std::move(*made);
-    }
-  }
-  Plan gather = gather_plan(facts, call, fallback);
-  if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {
-    TORCH_WARN(call.name(),
-               ": no sharding rule for these placements; its tensors are gathered on every rank (shown once)\n  have  ",
-               call.describe());
-  }
-  return gather;
-}
-
 void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op,
                        Stack& stack, uint64_t origin, const CallScope* scope) {
   const size_t base = stack.size() - facts.arguments;
   WrittenTensors written = written_tensors(facts, stack, base);
-  Carried sharing;
+  CallState sharing;
   sharing.tag = origin;
   if (facts.view) sharing.views.emplace();
   std::optional<CurrentCall> halos;

@@ -96,8 +96,8 @@ class Dispatch {
   std::shared_ptr<Decision> decide(const OperatorFacts& facts, const c10::OperatorHandle& op, const Stack& stack);
   void remember(Entry& entry, std::shared_ptr<const Decision> decision);
   Plan plan(const OperatorFacts& facts, const OpCall& call);
-  static void reuse_undivided_plan(const Rule& rule, const OpCall& call, Plan& plan);
-  void carry_out(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
+  static void reuse_plan_without_trivial_dims(const Rule& rule, const OpCall& call, Plan& plan);
+  void run_decision(Entry& entry, const Decision& decision, const c10::OperatorHandle& op, Stack& stack);
   void execute(const OperatorFacts& facts, const Decision& decision, const c10::OperatorHandle& op, Stack& stack,
                uint64_t origin, const CallScope* scope);
   uint64_t original_origin(const OperatorFacts& facts, const Stack& stack) const;
