@@ -287,6 +287,21 @@ TEST(Clocks, X14_AllWaitForTheSlowest) {
   EXPECT_THAT(forecast.hindrances[0].fix, HasSubstr("make blocks even"));
 }
 
+// No rank goes on before the last has come: the long parts of two ranks add up.
+TEST(Clocks, X14_LongPartsOnBothSidesOfACallAddUp) {
+  Machine machine = even_machine();
+  machine.levels[0].latency = 0;
+  std::vector<Recording> sums, halos;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const double before = rank == 0 ? 1e-3 : 3e-3, after = 4e-3 - before;
+    const int32_t other = rank == 0 ? 1 : -1;
+    sums.push_back(Recording(rank, 2).compute(before).verb(Verb::kBarrier, {0, 1}, 0).compute(after));
+    halos.push_back(Recording(rank, 2).compute(before).exchange({{other, 0}}, {{other, 0}}).wait().compute(after));
+  }
+  EXPECT_TIME(forecast_step(machine, own_kinds(sums), "tcp").step, 6e-3);
+  EXPECT_TIME(forecast_step(machine, own_kinds(halos), "tcp").step, 6e-3);
+}
+
 // A kind stands for all its ranks: those of a row wait for the row's slow one only.
 TEST(Clocks, X14_KindsStandForTheirRanks) {
   Machine machine = even_machine();
