@@ -12,6 +12,7 @@ from pathlib import Path
 import moonhalo as mh
 import torch
 import torch.nn.functional as F
+from refusals import refused
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 ROWS = [3, 0, 4]  # samples of each rank
@@ -80,14 +81,6 @@ def close(a, b, rtol=1e-9):
     return len(a) == len(b) and all(
         torch.allclose(one, other.to(one.dtype), rtol=rtol, atol=1e-3 * rtol) for one, other in zip(a, b)
     )
-
-
-def refused(expect, what, kind, text, call):
-    try:
-        call()
-        expect(False, f"{what}: no error")
-    except kind as error:
-        expect(text in str(error), f"{what}: {error}")
 
 
 class OwnStyle(mh.ParallelStyle):

@@ -4,6 +4,7 @@ blocks alone."""
 
 import moonhalo as mh
 import torch
+from refusals import refused
 
 FULL = torch.arange(44, dtype=torch.float64).sin().reshape(11, 4)
 OTHER = torch.arange(20, dtype=torch.float64).cos().reshape(4, 5)
@@ -69,14 +70,6 @@ mh.register_sharding(ops.fails)(lambda x: 1 // 0)
 mh.register_sharding(ops.nothing)(lambda x: "Shard(0)")
 mh.register_sharding(ops.clash)(lambda x: [([mh.Shard(0)], [mh.Shard(0)]), ([mh.Partial()], [mh.Shard(0)])])
 mh.register_sharding(ops.no_shape)(lambda x: [([mh.Shard(0)], [mh.Shard(0)])])
-
-
-def refused(expect, what, kind, text, call):
-    try:
-        call()
-        expect(False, f"{what}: no error")
-    except kind as error:
-        expect(text in str(error), f"{what}: {error}")
 
 
 def close(a, b):

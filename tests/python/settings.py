@@ -3,6 +3,7 @@
 
 import moonhalo as mh
 import torch
+from refusals import refused
 
 FULL = torch.arange(44, dtype=torch.float64).sin().reshape(1, 1, 11, 4)
 WEIGHT = torch.ones(1, 1, 3, 3, dtype=torch.float64) / 9
@@ -10,14 +11,6 @@ ROWS = [5, 0, 6]
 own = torch.library.Library("python_settings", "DEF")  # an operator without a rule
 own.define("twice(Tensor x) -> Tensor")
 own.impl("twice", lambda x: 2 * x, "CPU")
-
-
-def refused(expect, what, kind, text, call):
-    try:
-        call()
-        expect(False, f"{what}: no error")
-    except kind as error:
-        expect(text in str(error), f"{what}: {error}")
 
 
 def smooth(mesh):
