@@ -4,11 +4,14 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <lua.hpp>
 
+#include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -22,26 +25,40 @@ namespace {
 using scripting::LuaError;
 using scripting::Reference;
 
-/// A Lua state, which the objects of a data set keep, and the error of a function of Python that Lua called.
-struct LuaState {
-  std::unique_ptr<lua_State, void (*)(lua_State*)> lua;
-  std::optional<py::error_already_set> raised;
+struct LuaState;
+
+/// A function of Python in a Lua state.
+struct PythonFunction {
+  LuaState* state;
+  py::object call;
 };
-using LuaStatePtr = std::shared_ptr<LuaState>;
+
+/// A Lua state, which the objects of a data set keep. It is an object of Python itself, so that Python's collector of
+/// cycles sees the functions in it: a transform may refer to its own data set.
+struct LuaState {
+  PyObject* self = nullptr;
+  std::set<PythonFunction*> functions;
+  std::optional<py::error_already_set> raised;  ///< the error of a function of Python that Lua called last
+  std::unique_ptr<lua_State, void (*)(lua_State*)> lua;
+};
 
 /// A table with methods, a function, or another value of Lua that has no counterpart in Python.
 struct LuaObject {
-  LuaStatePtr state;
+  LuaObject(LuaState& in, Reference what)
+      : owner(py::reinterpret_borrow<py::object>(in.self)), state(&in), value(std::move(what)) {}
+  py::object owner;  ///< the state
+  LuaState* state;
   Reference value;
 };
 
-void push_value(const LuaStatePtr& state, const py::handle& value);
-py::object to_python(const LuaStatePtr& state, int index);
+void push_value(LuaState& state, const py::handle& value, int depth = 0);
+py::object to_python(LuaState& state, int index);
 
 /// Runs the function below `arguments` on the stack, while other threads have the interpreter.
 void run_lua(LuaState& state, int arguments, int results) {
   lua_State* lua = state.lua.get();
   scripting::context(lua).rank_was_lost = false;
+  state.raised.reset();  // an error that Lua has caught is not that of this call
   std::string problem;
   {
     const ScopedRelease released;
@@ -60,7 +77,7 @@ void run_lua(LuaState& state, int arguments, int results) {
 /// A stack that is left as it was found.
 class KeptStack {
  public:
-  explicit KeptStack(const LuaStatePtr& state) : lua_(state->lua.get()), top_(lua_gettop(lua_)) {
+  explicit KeptStack(const LuaState& state) : lua_(state.lua.get()), top_(lua_gettop(lua_)) {
     TORCH_CHECK_VALUE(scripting::state_data(lua_)->thread == std::this_thread::get_id(),
                       "mh.data: this object belongs to another thread\n  fix   use a data set on the thread, or the "
                       "rank, that has opened it");
@@ -75,8 +92,8 @@ class KeptStack {
   int top_;
 };
 
-py::object results_above(const LuaStatePtr& state, int top) {
-  lua_State* lua = state->lua.get();
+py::object results_above(LuaState& state, int top) {
+  lua_State* lua = state.lua.get();
   const int count = lua_gettop(lua) - top;
   if (count == 0) return py::none();
   if (count == 1) return to_python(state, top + 1);
@@ -86,27 +103,20 @@ py::object results_above(const LuaStatePtr& state, int top) {
 }
 
 /// Calls the function on top of the stack. Named arguments are a table at the end.
-py::object call_top(const LuaStatePtr& state, int top, const std::optional<Reference>& self, const py::args& args,
-                    const py::kwargs& options) {
+py::object call_top(LuaState& state, int top, const py::args& args, const py::kwargs& options) {
   int count = 0;
-  if (self) self->push(), ++count;
   for (const py::handle& one : args) push_value(state, one), ++count;
   if (!options.empty()) push_value(state, options), ++count;
-  run_lua(*state, count, LUA_MULTRET);
+  run_lua(state, count, LUA_MULTRET);
   return results_above(state, top);
 }
 
 // ---- Functions of Python in Lua -------------------------------------------------------------------------------------
 
-struct PythonFunction {
-  std::weak_ptr<LuaState> state;
-  py::object call;
-};
-
 int call_python(lua_State* lua) {
   const py::gil_scoped_acquire held;
   const auto& function = **static_cast<PythonFunction**>(lua_touserdata(lua, lua_upvalueindex(1)));
-  const LuaStatePtr state = function.state.lock();
+  LuaState& state = *function.state;
   try {
     py::tuple arguments(lua_gettop(lua));
     for (size_t i = 0; i < arguments.size(); ++i) arguments[i] = to_python(state, static_cast<int>(i) + 1);
@@ -114,26 +124,61 @@ int call_python(lua_State* lua) {
     return 1;
   } catch (py::error_already_set& error) {
     const std::string text = error.what();
-    state->raised.emplace(std::move(error));
+    state.raised.emplace(std::move(error));
     throw LuaError(text);
   }
 }
 
 int free_python(lua_State* lua) {
   const py::gil_scoped_acquire held;
-  delete *static_cast<PythonFunction**>(lua_touserdata(lua, 1));
+  PythonFunction* function = *static_cast<PythonFunction**>(lua_touserdata(lua, 1));
+  function->state->functions.erase(function);
+  delete function;
   return 0;
 }
 
-void push_function(const LuaStatePtr& state, const py::handle& function) {
-  lua_State* lua = state->lua.get();
+void push_function(LuaState& state, const py::handle& function) {
+  lua_State* lua = state.lua.get();
   auto** kept = static_cast<PythonFunction**>(lua_newuserdatauv(lua, sizeof(PythonFunction*), 0));
-  *kept = new PythonFunction{state, py::reinterpret_borrow<py::object>(function)};
+  *kept = new PythonFunction{&state, py::reinterpret_borrow<py::object>(function)};
+  state.functions.insert(*kept);
   lua_createtable(lua, 0, 1);
   lua_pushcfunction(lua, free_python);
   lua_setfield(lua, -2, "__gc");
   lua_setmetatable(lua, -2);
   lua_pushcclosure(lua, &scripting::guard<call_python>, 1);
+}
+
+/// Python's collector of cycles visits what a state keeps, and breaks cycles through it.
+void let_python_collect(PyHeapTypeObject* heap_type) {
+  PyTypeObject& type = heap_type->ht_type;
+  type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) -> int {
+    Py_VISIT(Py_TYPE(self));
+    if (!py::detail::is_holder_constructed(self)) return 0;
+    for (const PythonFunction* function : py::cast<LuaState&>(py::handle(self)).functions)
+      Py_VISIT(function->call.ptr());
+    return 0;
+  };
+  type.tp_clear = [](PyObject* self) -> int {
+    if (!py::detail::is_holder_constructed(self)) return 0;
+    std::vector<py::object> calls;  // what the last reference frees may change the set
+    for (PythonFunction* function : py::cast<LuaState&>(py::handle(self)).functions)
+      calls.push_back(std::exchange(function->call, py::none()));
+    return 0;
+  };
+}
+
+/// The same for the objects of a state.
+void let_python_collect_objects(PyHeapTypeObject* heap_type) {
+  PyTypeObject& type = heap_type->ht_type;
+  type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) -> int {
+    Py_VISIT(Py_TYPE(self));
+    if (py::detail::is_holder_constructed(self)) Py_VISIT(py::cast<LuaObject&>(py::handle(self)).owner.ptr());
+    return 0;
+  };
+  type.tp_clear = [](PyObject*) -> int { return 0; };  // the state breaks the cycle
 }
 
 // ---- Values ---------------------------------------------------------------------------------------------------------
@@ -143,6 +188,34 @@ void push_function(const LuaStatePtr& state, const py::handle& function) {
                        std::string(py::str(py::type::of(value).attr("__name__"))) +
                        "\n  fix   give numbers, strings, tensors, a DeviceMesh, functions, and lists and dicts of "
                        "these");
+}
+
+[[noreturn]] void refuse_key(const std::string& key) {
+  throw py::value_error("mh.data: a key of a dict is " + key + "\n  have  keys are strings and integers\n" +
+                        "  fix   leave the entry out, or give it a name");
+}
+
+constexpr int kDeepest = 100;
+
+/// One level of lists and dicts more; a list may contain itself.
+int one_deeper(int depth) {
+  if (depth >= kDeepest)
+    throw py::value_error("mh.data: lists and dicts are nested more than " + std::to_string(kDeepest) +
+                          " deep\n  have  a list or a dict that contains itself, or many levels\n" +
+                          "  fix   give a list or a dict that ends");
+  return depth + 1;
+}
+
+void push_dict(LuaState& state, const py::dict& dict, int depth) {
+  lua_State* lua = state.lua.get();
+  lua_newtable(lua);
+  for (const auto& [key, item] : dict) {
+    if (key.is_none()) refuse_key("None");
+    if (py::isinstance<py::float_>(key) && std::isnan(key.cast<double>())) refuse_key("NaN");
+    push_value(state, key, depth);
+    push_value(state, item, depth);
+    lua_rawset(lua, -3);
+  }
 }
 
 /// Pushes values that are neither containers nor objects; false for these.
@@ -169,28 +242,24 @@ bool push_single(lua_State* lua, const py::handle& value) {
   return true;
 }
 
-void push_value(const LuaStatePtr& state, const py::handle& value) {
-  lua_State* lua = state->lua.get();
+void push_value(LuaState& state, const py::handle& value, int depth) {
+  lua_State* lua = state.lua.get();
   luaL_checkstack(lua, 10, nullptr);
   if (push_single(lua, value)) return;
   if (py::isinstance<LuaObject>(value)) {
     const auto& object = value.cast<const LuaObject&>();
-    TORCH_CHECK_VALUE(object.state == state,
+    TORCH_CHECK_VALUE(object.state == &state,
                       "mh.data: an object of another data set\n  fix   combine what one data "
                       "set has made");
     object.value.push();
   } else if (py::isinstance<py::dict>(value)) {
-    lua_newtable(lua);
-    for (const auto& [key, item] : value.cast<py::dict>()) {
-      push_value(state, key);
-      push_value(state, item);
-      lua_rawset(lua, -3);
-    }
+    push_dict(state, value.cast<py::dict>(), one_deeper(depth));
   } else if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+    const int below = one_deeper(depth);
     lua_newtable(lua);
     lua_Integer position = 0;
     for (const py::handle& item : value) {
-      push_value(state, item);
+      push_value(state, item, below);
       lua_rawseti(lua, -2, ++position);
     }
   } else if (PyCallable_Check(value.ptr()) != 0) {
@@ -213,8 +282,8 @@ bool is_plain_table(lua_State* lua, int index) {
 }
 
 /// A list where the keys are 1 to n, else a dict.
-py::object table_to_python(const LuaStatePtr& state, int index) {
-  lua_State* lua = state->lua.get();
+py::object table_to_python(LuaState& state, int index) {
+  lua_State* lua = state.lua.get();
   const auto length = static_cast<lua_Integer>(lua_rawlen(lua, index));
   py::dict all;
   lua_Integer count = 0;
@@ -226,8 +295,8 @@ py::object table_to_python(const LuaStatePtr& state, int index) {
   return list;
 }
 
-py::object to_python(const LuaStatePtr& state, int index) {
-  lua_State* lua = state->lua.get();
+py::object to_python(LuaState& state, int index) {
+  lua_State* lua = state.lua.get();
   luaL_checkstack(lua, 10, nullptr);
   if (scripting::is_nil(lua, index)) return py::none();
   if (lua_type(lua, index) == LUA_TBOOLEAN) return py::bool_(lua_toboolean(lua, index) != 0);
@@ -242,7 +311,7 @@ py::object to_python(const LuaStatePtr& state, int index) {
   if (const at::Tensor* tensor = scripting::to_tensor(lua, index)) return py::cast(*tensor);
   if (const MeshPtr mesh = scripting::to_object<DeviceMesh>(lua, index)) return py::cast(mesh);
   if (is_plain_table(lua, index)) return table_to_python(state, index);
-  return py::cast(LuaObject{state, Reference(lua, index)});
+  return py::cast(LuaObject(state, Reference(lua, index)));
 }
 
 // ---- Objects --------------------------------------------------------------------------------------------------------
@@ -261,33 +330,33 @@ void call_with_object(const LuaObject& object, lua_CFunction function) {
 void push_attribute(const LuaObject& object, const py::handle& name) {
   lua_pushcfunction(object.state->lua.get(), get_field);
   object.value.push();
-  push_value(object.state, name);
+  push_value(*object.state, name);
   run_lua(*object.state, 2, 1);
 }
 
 /// An attribute; a function becomes a method, with the object as its first argument.
-py::object attribute(const LuaObject& object, const std::string& name) {
-  const KeptStack stack(object.state);
+py::object attribute(const py::object& self, const std::string& name) {
+  const auto& object = self.cast<const LuaObject&>();
+  const KeptStack stack(*object.state);
   try {
     push_attribute(object, py::str(name));
   } catch (const py::builtin_exception& error) {
     throw py::attribute_error(error.what());
   }
-  const py::object found = to_python(object.state, lua_gettop(object.state->lua.get()));
+  const py::object found = to_python(*object.state, lua_gettop(object.state->lua.get()));
   if (lua_type(object.state->lua.get(), -1) != LUA_TFUNCTION) return found;
-  return py::cpp_function([object, method = found.cast<LuaObject>()](const py::args& args, const py::kwargs& options) {
-    const KeptStack stack(object.state);
-    method.value.push();
-    return call_top(object.state, stack.top(), object.value, args, options);
-  });
+  return py::reinterpret_steal<py::object>(PyMethod_New(found.ptr(), self.ptr()));
 }
 
 LuaObject open_data(const CommunicatorPtr& world) {
   scripting::Context context;
   context.world = world;
-  auto state = std::make_shared<LuaState>(LuaState{scripting::new_state(std::move(context)), std::nullopt});
+  const py::object owner =
+      py::cast(std::make_unique<LuaState>(LuaState{.lua = scripting::new_state(std::move(context))}));
+  auto& state = owner.cast<LuaState&>();
+  state.self = owner.ptr();
   const KeptStack stack(state);
-  lua_State* lua = state->lua.get();
+  lua_State* lua = state.lua.get();
   {
     const ScopedRelease released;
     scripting::RunStart::draw().agreed(*world).enter(lua, world->size());
@@ -295,35 +364,36 @@ LuaObject open_data(const CommunicatorPtr& world) {
   lua_pushcfunction(lua, get_field);
   scripting::push_module(lua);
   lua_pushstring(lua, "data");
-  run_lua(*state, 2, 1);
+  run_lua(state, 2, 1);
   return {state, Reference(lua, -1)};
 }
 
 }  // namespace
 
 void define_lua_objects(py::module_& m) {
-  py::class_<LuaObject>(m, "_LuaObject")
+  py::class_<LuaState>(m, "_LuaState", py::custom_type_setup(&let_python_collect));
+  py::class_<LuaObject>(m, "_LuaObject", py::custom_type_setup(&let_python_collect_objects))
       .def("__getattr__", &attribute)
       .def("__getitem__",
            [](const LuaObject& object, const py::object& key) {
-             const KeptStack stack(object.state);
+             const KeptStack stack(*object.state);
              push_attribute(object, key);
-             return to_python(object.state, lua_gettop(object.state->lua.get()));
+             return to_python(*object.state, lua_gettop(object.state->lua.get()));
            })
       .def("__call__",
            [](const LuaObject& object, const py::args& args, const py::kwargs& options) {
-             const KeptStack stack(object.state);
+             const KeptStack stack(*object.state);
              object.value.push();
-             return call_top(object.state, stack.top(), std::nullopt, args, options);
+             return call_top(*object.state, stack.top(), args, options);
            })
       .def("__len__",
            [](const LuaObject& object) {
-             const KeptStack stack(object.state);
+             const KeptStack stack(*object.state);
              call_with_object(object, length_of);
              return lua_tointeger(object.state->lua.get(), -1);
            })
       .def("__repr__", [](const LuaObject& object) {
-        const KeptStack stack(object.state);
+        const KeptStack stack(*object.state);
         call_with_object(object, text_of);
         return std::string(lua_tostring(object.state->lua.get(), -1));
       });

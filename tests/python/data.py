@@ -4,21 +4,15 @@ errors, a loader that goes on from a checkpoint (Y05)."""
 
 import gc
 import threading
+import weakref
 
 import moonhalo as mh
 import torch
+from refusals import refused
 
 FULL = torch.arange(12 * 11 * 4, dtype=torch.float64).sin().reshape(12, 11, 4)
 ROWS = [5, 0, 6]
 INPUTS, TARGETS = {"fields": ["u"], "steps": [-1, 0]}, {"fields": ["u"], "steps": [1]}
-
-
-def refused(expect, what, kind, text, call):
-    try:
-        call()
-        expect(False, f"{what}: no error")
-    except kind as error:
-        expect(text in str(error), f"{what}: {error}")
 
 
 def loader_of(data, mesh, **options):
@@ -72,6 +66,13 @@ def options(world, mesh, data, expect):
     refused(expect, "a misspelt field", ValueError, "'v'", lambda: data.windows(inputs={"fields": ["v"]}))
     refused(expect, "no such method", AttributeError, "windows", lambda: data.window)
     refused(expect, "a set", TypeError, "cannot be passed", lambda: data.windows(inputs={1, 2}))
+    for name, key in {"None": None, "NaN": float("nan")}.items():
+        keyed = {**INPUTS, key: 1}
+        refused(expect, f"the key {name}", ValueError, f"key of a dict is {name}", lambda: data.windows(inputs=keyed))
+    endless = ["u"]
+    endless.append(endless)
+    within = {"fields": endless, "steps": [0]}
+    refused(expect, "a list in itself", ValueError, "more than 100 deep", lambda: data.windows(inputs=within))
     other = mh.data.from_tensors(world, {"u": FULL}, dims=["time", "y", "x"])
     refused(expect, "two data sets", ValueError, "another data set", lambda: data.windows(inputs=other))
     problems = []
@@ -86,6 +87,33 @@ def options(world, mesh, data, expect):
     thread.start()
     thread.join()
     expect(problems and "another thread" in problems[0], f"on another thread: {problems}")
+
+
+class Marker:
+    """Is freed with whatever refers to it."""
+
+
+def mark_of_a_cycle(world):
+    """A transform that refers to its own data set, to a method of it and to its loader; and a marker."""
+    marker, kept = Marker(), []
+    data = mh.data.from_tensors(world, {"u": FULL}, dims=["time", "y", "x"])
+    method = data.windows
+
+    def transform(batch, place):
+        return batch if (marker, data, method, kept) else None
+
+    kept.append(method(inputs=INPUTS).loader(batch=4, transform=transform))
+    next(iter(kept[0]))
+    return weakref.ref(marker)
+
+
+def freed(world, expect):
+    marker = mark_of_a_cycle(world)
+    world.barrier()
+    if world.rank == 0 or world.backend != "threads":  # a second collector in a process does nothing
+        gc.collect()
+    world.barrier()
+    expect(marker() is None, "a transform that refers to its data set is freed")
 
 
 def files(world, mesh, expect, work):
@@ -113,6 +141,7 @@ def files(world, mesh, expect, work):
 def rank(world, mesh, expect, work):
     data = mh.data.from_tensors(world, {"u": FULL}, dims=["time", "y", "x"])
     batches(mesh, data, expect)
+    freed(world, expect)
     options(world, mesh, data, expect)
     del data
     gc.collect()
