@@ -129,7 +129,8 @@ Statistics running_statistics(const Norm& norm, const at::Tensor& running_mean, 
 
 std::optional<Plan> plan_batch_norm(const OpCall& call) {
   const size_t results = call.op.schema().returns().size();
-  if (results > 4 || call.has("out") || call.has("out0")) return std::nullopt;
+  const bool functional = call.name() == "aten::_native_batch_norm_legit_functional";
+  if ((results > 4 && !functional) || call.has("out") || call.has("out0")) return std::nullopt;
   const bool always = call.name() == "aten::_batch_norm_with_update";
   const bool training = flag(call, {"training"}, always);
   ChannelAxes channels = channel_axes(call);
@@ -143,6 +144,7 @@ std::optional<Plan> plan_batch_norm(const OpCall& call) {
                     "\n  fix   give running_mean and running_var, or normalize with the batch's own");
   const SpecPtr saved = training ? norm.channels : replicated(call.mesh(), {0});
   plan.outputs = {norm.spec, saved, saved};
+  if (functional) plan.outputs.insert(plan.outputs.end(), {norm.running_mean, norm.running_var});
   plan.outputs.resize(results);  // the reserve, if there is one, stays plain
   if (norm.is_local()) {
     if (is_of_cudnn(call)) plan.run = run_in_format(call.arg("input"), call.arg("weight"));
@@ -151,7 +153,8 @@ std::optional<Plan> plan_batch_norm(const OpCall& call) {
   plan.run = [=, at_input = call.arg("input"), at_weight = call.arg("weight"), at_bias = call.arg("bias"),
               at_mean = call.find({"running_mean"}), at_var = call.find({"running_var"})](LocalCall& call) {
     const at::Tensor input = call.tensor(at_input), weight = call.tensor(at_weight), bias = call.tensor(at_bias);
-    const at::Tensor running_mean = call.tensor(at_mean), running_var = call.tensor(at_var);
+    at::Tensor running_mean = call.tensor(at_mean), running_var = call.tensor(at_var);
+    if (functional) running_mean = running_mean.clone(), running_var = running_var.clone();
     const at::Tensor x = widen(input);
     const Statistics found = training ? batch_statistics(norm, x, running_mean, running_var)
                                       : running_statistics(norm, running_mean, running_var);
@@ -163,6 +166,7 @@ std::optional<Plan> plan_batch_norm(const OpCall& call) {
       return training ? t.to(kept) : at::empty({0}, t.options().dtype(kept));
     };
     call.give(y.to(input.scalar_type()), save(found.mean), save(found.invstd));
+    if (functional) call.add(running_mean), call.add(running_var);
     if (results == 4) call.add(at::empty({0}, input.options().dtype(at::kByte)));
   };
   return plan;
@@ -230,7 +234,8 @@ constexpr auto* kBatchNormSupports = "any cut: batch, channels, space; exact glo
 
 const Register batch_norm_rules{
     {.op = {"aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_no_training",
-            "aten::_batch_norm_with_update", "aten::_batch_norm_no_update", "aten::cudnn_batch_norm"},
+            "aten::_native_batch_norm_legit_functional", "aten::_batch_norm_with_update", "aten::_batch_norm_no_update",
+            "aten::cudnn_batch_norm"},
      .plan = plan_batch_norm,
      .source = kBatchNormSource,
      .supports = kBatchNormSupports,

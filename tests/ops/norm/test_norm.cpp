@@ -235,7 +235,11 @@ TEST(Norm, OtherOperatorsOfTheBatchNormFamily) {
           auto [d, e, f] = at::_native_batch_norm_legit_no_training(t[0], t[1], t[2], t[3], t[4], 0.1, 1e-5);
           Tensor running_mean = t[3], running_var = t[4];
           auto [g, h, i] = at::_native_batch_norm_legit(t[0], t[1], t[2], running_mean, running_var, true, 0.1, 1e-5);
-          return List{a, b, c, d, e, f, g, h, i, running_mean, running_var};
+          // Here the running statistics are results, and the arguments stay.
+          auto [j, k, l, m, n] = at::_native_batch_norm_legit_functional(t[0], t[1], t[2], t[3], t[4], true, 0.1, 1e-5);
+          auto [o, p, q, r, s] =
+              at::_native_batch_norm_legit_functional(t[0], t[1], t[2], t[3], t[4], false, 0.1, 1e-5);
+          return List{a, b, c, d, e, f, g, h, i, running_mean, running_var, j, k, l, m, n, o, p, q, r, s};
         });
   }
 }

@@ -70,6 +70,10 @@ TEST(Reduce, ProductsAndTruths) {
           [](const Tensor& x) {
             return List{at::any(x.gt(0.8), at::IntArrayRef{0, 1}), at::all(x.gt(0.8), at::OptionalIntArrayRef{})};
           }},
+         {"is_any_true",
+          [](const Tensor& x) {
+            return List{at::_is_any_true(x.gt(0.9)), at::_is_any_true(x.gt(9)), at::_is_all_true(x.gt(-9))};
+          }},
          {"count_nonzero",
           [](const Tensor& x) {
             return List{x.gt(0).count_nonzero(), x.gt(0).count_nonzero(at::IntArrayRef{0, 1}),

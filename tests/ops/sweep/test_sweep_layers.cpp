@@ -137,6 +137,14 @@ TEST(SweepLayers, Norms) {
             Tensor mean = at::zeros({4}, at::kDouble), var = at::ones({4}, at::kDouble);
             return List{at::batch_norm(x, {}, {}, mean, var, true, 0.1, 1e-5, false), mean, var};
           }),
+      row(
+          "batch_norm_functional", {image, scale4, bias4},
+          [](X x, X w, X c) {
+            auto [y, mean, invstd, new_mean, new_var] = at::_native_batch_norm_legit_functional(
+                x, w, c, at::zeros({4}, at::kDouble), at::ones({4}, at::kDouble), true, 0.1, 1e-5);
+            return List{y, mean, invstd, new_mean, new_var};
+          },
+          Allowed{.backward = false}),
       row("instance_norm", {image, scale4, bias4},
           [](X x, X w, X c) { return at::instance_norm(x, w, c, {}, {}, true, 0.1, 1e-5, false); }),
       row("local_response", {image},

@@ -82,7 +82,7 @@ TEST(SweepReduce, S20_Whole) {
           kForward),
       row("any", {coin},
           [](X x) {
-            return List{x.any(), x.all(), x.count_nonzero()};
+            return List{x.any(), x.all(), x.count_nonzero(), at::_is_any_true(x != 0), at::_is_all_true(x != 0)};
           }),
       row("var_std", {a},
           [](X x) {
