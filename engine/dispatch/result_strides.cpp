@@ -133,15 +133,17 @@ ResultStrides result_strides(const c10::OperatorHandle& op, const torch::jit::St
   if (!plan.memory_order.empty()) return planned_strides(plan);
   const std::string& name = op.operator_name().name;
   const c10::IValue* given = &stack[stack.size() - facts.arguments];
+  const bool is_strided = name == "aten::as_strided" || name == "aten::as_strided_copy";
+  if (is_strided && given[0].isTensor() && is_shard_tensor(given[0].toTensor())) {
+    const at::Tensor& base = given[0].toTensor();
+    TORCH_CHECK_NOT_IMPLEMENTED(base.is_contiguous(),
+                                "as_strided: the rows of this view of a ShardTensor are not one behind ",
+                                "the other\n  have  ", spec(base)->to_string(), ", strides ", base.strides(),
+                                "\n  fix   clone() it first, or use view, slice, select, transpose, expand or unfold");
+    if (name == "aten::as_strided") return {at::DimVector(given[2].toIntVector())};
+  }
   if (facts.view && given[0].isTensor() && is_shard_tensor(given[0].toTensor())) {
     const at::Tensor& base = given[0].toTensor();
-    if (name == "aten::as_strided") {
-      TORCH_CHECK_NOT_IMPLEMENTED(
-          base.is_contiguous(), "as_strided: the rows of this view of a ShardTensor are not one behind ",
-          "the other\n  have  ", spec(base)->to_string(), ", strides ", base.strides(),
-          "\n  fix   clone() it first, or use view, slice, select, transpose, expand or unfold");
-      return {at::DimVector(given[2].toIntVector())};
-    }
     if (copies(name, base, given[1])) return {};
   }
   torch::jit::Stack results;

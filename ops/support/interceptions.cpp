@@ -70,8 +70,8 @@ const std::vector<Interception>& interceptions() {
        "sparse_csc_tensor.ccol_row_value_size sparse_csr_tensor.crow_col_value "
        "sparse_csr_tensor.crow_col_value_size",
        "TESTING_ONLY_GenericWrapper", "calls with a ShardTensor", "a sparse tensor has no blocks: refused"},
-      {"as_strided_", "TESTING_ONLY_GenericWrapper", "calls with a ShardTensor",
-       "no element changes its place, or it is refused; its derivative reads memory"},
+      {"as_strided as_strided_copy as_strided_", "TESTING_ONLY_GenericWrapper", "calls with a ShardTensor",
+       "strides are those of other views, or refused; derivatives read memory"},
       {"arange arange.start arange.start_step eye eye.m full linspace ones rand randint randint.low randn zeros",
        "TESTING_ONLY_GenericWrapper", "in the forward of a module whose plan places factories",
        "what they make is placed as planned"},

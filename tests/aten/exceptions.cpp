@@ -16,9 +16,6 @@ const std::vector<Exception>& untried() {
 
 const std::vector<Exception>& never_on_blocks() {
   static const std::vector<Exception> kList = {
-      {"aten::as_strided",
-       "its derivative is refused: LibTorch writes it into storage; the operator itself is on blocks"},
-      {"aten::as_strided_copy", "as as_strided"},
       {"as_strided_scatter", "gathered: writes into storage; slice_scatter and select_scatter are on blocks"},
       {"batch_norm_update_stats",
        "gathered: a step of LibTorch's own SyncBatchNorm; batch_norm itself is exact on blocks"},

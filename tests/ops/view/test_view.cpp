@@ -182,30 +182,72 @@ TEST(View, AsStridedStepsAlongDims) {
       {
           {"whole",
            [](const Tensor& x) {
-             return List{cubed(x).as_strided({9, 7, 2}, {14, 2, 1})};
-           },
-           kForward},
+             return List{cubed(cubed(x).as_strided({9, 7, 2}, {14, 2, 1}))};
+           }},
           {"transposed",
            [](const Tensor& x) {
-             return List{cubed(x).as_strided({7, 9, 2}, {2, 14, 1})};
+             return List{cubed(cubed(x).as_strided({7, 9, 2}, {2, 14, 1}))};
            },
-           kForward},
+           kTwice},
           {"window",
            [](const Tensor& x) {
-             return List{cubed(x).as_strided({3, 2}, {28, 4}, 14 + 2)};
-           },
-           kForward},
+             return List{cubed(cubed(x).as_strided({3, 2}, {28, 4}, 14 + 2))};
+           }},
           {"expanded",
            [](const Tensor& x) {
-             return List{cubed(x).as_strided({4, 9, 1}, {0, 14, 1}, 5)};
+             return List{cubed(cubed(x).as_strided({4, 9, 1}, {0, 14, 1}, 5))};
+           }},
+          {"of_a_transposed",
+           [](const Tensor& x) {
+             return List{cubed(cubed(x).transpose(0, 1).as_strided({2, 5}, {1, 14}))};
+           }},
+          {"copy",
+           [](const Tensor& x) {
+             return List{at::as_strided_copy(cubed(x), {7, 4}, {2, 28}, 1)};
            },
            kForward},
       },
       make_tensor({9, 7, 2}, 6));
+}
+
+TEST(View, AsStridedMakesWindowsThatOverlap) {
+  const std::vector<Case> cases = {
+      {"rows",
+       [](const Tensor& x) {
+         return List{cubed(cubed(x).as_strided({4, 3, 7, 2}, {28, 14, 2, 1}))};
+       },
+       kTwice},
+      {"columns_in_front",
+       [](const Tensor& x) {
+         return List{cubed(cubed(x).as_strided({3, 5, 9, 2}, {2, 2, 14, 1}))};
+       }},
+      {"every_other_row",
+       [](const Tensor& x) {
+         return List{cubed(cubed(x).as_strided({3, 2, 5}, {14, 28, 2}, 14 + 3))};
+       }},
+      // Longformer: rows in chunks, of which those of two neighbours are one window.
+      {"chunks",
+       [](const Tensor& x) {
+         return List{cubed(cubed(x).view({3, 3, 14}).as_strided({7, 3, 14}, {14, 14, 1}))};
+       }},
+      {"chunks_of_a_transposed",
+       [](const Tensor& x) {
+         return List{cubed(cubed(x).transpose(0, 1).view({7, 3, 3, 2}).as_strided({7, 4, 3, 2}, {2, 28, 14, 1}))};
+       }},
+      {"elements",
+       [](const Tensor& x) {
+         return List{cubed(cubed(x).as_strided({9, 5, 3}, {14, 2, 1}))};
+       }},
+  };
+  check(cases, make_tensor({9, 7, 2}, 6));
+  check_in_inference_mode(cases, make_tensor({9, 7, 2}, 6));
+}
+
+TEST(View, AsStridedThatIsNoViewIsRefused) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const Tensor x = shard_of(make_tensor({9, 7, 2}, 6), mesh, {shard(0)});
-    const std::string text = message_of([&] { x.as_strided({3, 3}, {1, 1}); });
-    EXPECT_EQ(text.rfind("as_strided: size [3, 3], stride [1, 1] and offset 0 do not step along the dims", 0), 0u)
+    const std::string text = message_of([&] { x.as_strided({3, 3, 3}, {1, 1, 1}); });
+    EXPECT_EQ(text.rfind("as_strided: size [3, 3, 3], stride [1, 1, 1] and offset 0 do not step along the dims", 0), 0u)
         << text;
     const std::string shape = message_of([&] { x.view({5, 5}); });
     EXPECT_NE(shape.find("shape '[5, 5]' is invalid for input of size 126"), std::string::npos) << shape;
