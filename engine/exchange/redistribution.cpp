@@ -157,8 +157,12 @@ at::Tensor Redistribution::all_reduced(const at::Tensor& local, const Reduce& re
 
 Redistribution::Pending Redistribution::start(const at::Tensor& local, Traffic traffic) const {
   std::optional<TrafficScope> moving;  // cached calls that move nothing are short
-  if (!reduces_.empty() || (map_ && map_->exchanges())) moving.emplace(traffic);
+  if (!local.is_meta() && (!reduces_.empty() || (map_ && map_->exchanges()))) moving.emplace(traffic);
   Pending pending;
+  if (local.is_meta()) {  // LibTorch asks for a shape, as of a sum with zeros that have no memory
+    pending.block_ = at::empty(to_->local_shape(), local.options());
+    return pending;
+  }
   pending.block_ = reduces_.empty() ? local : reduced(local);
   pending.seed_ = seed_;
   if (map_) {

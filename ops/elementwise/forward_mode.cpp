@@ -6,6 +6,9 @@
 // results themselves: contract.cpp, pad.cpp. Limit: a dual level belongs to the process, so thread ranks share one.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -37,14 +40,31 @@ std::optional<Plan> plan_same_storage(const OpCall& call) {
   return plan;
 }
 
+// vmap calls it for a tangent that has more dims in front than its tensor: one for each level of vmap.
 std::optional<Plan> plan_zeros(const OpCall& call) {
   const TensorArgument& other = call.tensor("other");
+  const int64_t batch_dims = call.integer("self_num_batch_dims");
+  const auto& self_shape = call.spec("self")->global_shape();
+  const std::vector<int64_t> batch(self_shape.begin(), self_shape.begin() + batch_dims);
+  std::vector<int64_t> shape = batch, source(batch_dims, -1);
+  for (int64_t d = 0; d < other.spec->ndim(); ++d) {
+    shape.push_back(other.spec->global_shape()[d]);
+    source.push_back(d);
+  }
   Plan plan;
   plan.inputs.resize(call.slots().size());
-  plan.outputs = {other.plain ? nullptr : without_partial(other.spec)};
-  plan.run = [at_self = call.arg("self"), at_other = call.arg("other")](LocalCall& call) {
+  plan.outputs = {other.plain ? nullptr : with_cuts_of(without_partial(other.spec), shape, source)};
+  plan.run = [batch, at_self = call.arg("self"), at_other = call.arg("other")](LocalCall& call) {
     const at::Tensor self = call.tensor(at_self), like = call.tensor(at_other);
-    call.give(at::empty_strided(like.sizes(), like.strides(), self.options()).zero_());
+    std::vector<int64_t> sizes = like.sizes().vec(), strides = like.strides().vec();
+    int64_t step = 1;
+    for (int64_t d = 0; d < like.dim(); ++d) step += std::max<int64_t>(sizes[d] - 1, 0) * strides[d];
+    for (auto size = batch.rbegin(); size != batch.rend(); ++size) {
+      sizes.insert(sizes.begin(), *size);
+      strides.insert(strides.begin(), step);
+      step *= *size;
+    }
+    call.give(at::empty_strided(sizes, strides, self.options()).zero_());
   };
   return plan;
 }

@@ -90,6 +90,11 @@ const Register pointwise_rules{
      .plan = plan_pointwise,
      .source = "at::Tag::pointwise; broadcasting as in PyTorch",
      .supports = "any cut, broadcasting, in place; sums and scalings keep Partial"},
+    // Python's kernels without data call these: in forward mode LibTorch asks for the shape of a sum with zeros.
+    {.op = {"prims::add", "prims::sub", "prims::mul", "prims::div"},
+     .plan = plan_pointwise,
+     .source = "torch._prims",
+     .supports = "any cut"},
 };
 
 }  // namespace
