@@ -356,8 +356,12 @@ class GraphBuilder {
 }  // namespace
 
 Graph build_graph(const json& program, const Archive& archive, const c10::Device& device) {
-  const int64_t major = program.at("schema_version").at("major").get<int64_t>();
-  TORCH_CHECK_NOT_IMPLEMENTED(major == 8, "the file has the schema ", major, " of torch.export, of which 8 is read");
+  // A newer minor version adds fields that have defaults.
+  const json& version = program.at("schema_version");
+  const int64_t major = version.at("major").get<int64_t>(), minor = version.at("minor").get<int64_t>();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      major == 8, "the program has another schema of torch.export\n  have  ", major, ".", minor,
+      ", and 8.x is read\n  fix   export it with PyTorch 2.11, or save the model as TorchScript");
   return GraphBuilder(program, archive, device).build();
 }
 

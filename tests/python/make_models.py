@@ -4,8 +4,10 @@
 gradients, and five steps of AdamW. Tensors lie beside them as buffers of a TorchScript module, NAME.reference.pt.
 usage: make_models.py FOLDER"""
 
+import json
 import sys
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Dict, List, Tuple
 
@@ -294,6 +296,20 @@ class Exported(nn.Module):
         return y * scale + self.table + shift, {"v": fields["v"] * mean, "list": [pair[0], pair[1] + y.shape[0]]}
 
 
+def write_other_schemas(path):
+    """The program as later versions of PyTorch may write it: with fields that are not known, or in another schema."""
+    for name, version in {"newer_minor": {"major": 8, "minor": 99}, "newer_major": {"major": 9, "minor": 1}}.items():
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(path.with_name(f"{name}.pt2"), "w") as new:
+            for entry in old.namelist():
+                content = old.read(entry)
+                if entry.endswith("models/model.json"):
+                    program = {**json.loads(content), "schema_version": version, "later": {"field": [1]}}
+                    for node in program["graph_module"]["graph"]["nodes"]:
+                        node["later"] = None
+                    content = json.dumps(program).encode()
+                new.writestr(entry, content)
+
+
 def write_exported():
     torch.manual_seed(4)
     net, rows = Exported(), torch.export.Dim("rows", min=2, max=64)
@@ -304,6 +320,7 @@ def write_exported():
     torch.export.save(program, str(folder / "exported.pt2"))
     decomposed = torch.export.export(UNet().train(), (torch.randn(2, 2, 24, 20),)).run_decompositions()
     torch.export.save(decomposed, str(folder / "decomposed.pt2"))
+    write_other_schemas(folder / "exported.pt2")
     for number, sign in enumerate((1, -1)):
         u, v = torch.randn(5, 6), sign * torch.rand(5, 6)
         y, rest = net({"u": u, "v": v}, (u, v), 3.0, shift=torch.ones(6))
