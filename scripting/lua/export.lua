@@ -67,7 +67,8 @@ function ExportedPart:register_forward_hook() refuse_hook(self, "register_forwar
 function ExportedPart:register_forward_pre_hook() refuse_hook(self, "register_forward_pre_hook") end
 function ExportedPart:forward()
   fail(self:class_name()
-      .. ": modules of an exported program are not called one by one\n  fix   call the whole program")
+    .. ": modules of an exported program are not called one by one, as a pipeline does\n"
+    .. "  fix   call the whole program, or load the model by mh.jit.load")
 end
 
 local function part_class(name)
@@ -125,6 +126,8 @@ function ExportedProgram:init(program)
   rawset(self, "_arguments", input.children[1])
   rawset(self, "_named", input.children[2])
   rawset(self, "_names", facts.input_names)
+  local positional = {open = #input.children[2].children > 0}
+  rawset(self, "_forward_names", table.move(facts.input_names, 1, #input.children[1].children, 1, positional))
   rawset(self, "_links", add_tensors(self, facts, classes))
   for _, entry in ipairs(facts.classes) do module_at(self, entry[1], classes) end
 end

@@ -35,6 +35,7 @@ function ScriptModule:init(part, facts, made)
   made[facts.key] = self
   rawset(self, "_part", part)
   rawset(self, "training", facts.training)
+  rawset(self, "_forward_names", facts.arguments)
   local links = {own = {}}
   for _, entry in ipairs(facts.tensors) do
     local name, tensor, is_parameter, key = table.unpack(entry)

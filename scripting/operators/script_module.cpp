@@ -177,8 +177,18 @@ int save_part(lua_State* lua) {
   return 0;
 }
 
-/// part:describe() -> {class =, key =, training =, tensors = {{name, tensor, is_parameter, key}, ...}, children =
-/// {{name, part}, ...}}
+/// The names of forward's arguments, if the module has one.
+std::vector<std::string> arguments_of_forward(const torch::jit::Module& module) {
+  std::vector<std::string> names;
+  if (const auto forward = module.find_method("forward")) {
+    for (const c10::Argument& argument : forward->function().getSchema().arguments()) names.push_back(argument.name());
+    names.erase(names.begin());  // self
+  }
+  return names;
+}
+
+/// part:describe() -> {class =, key =, training =, arguments = {name, ...}, tensors = {{name, tensor, is_parameter,
+/// key}, ...}, children = {{name, part}, ...}}
 int describe_part(lua_State* lua) {
   const auto part = check_object<ScriptPart>(lua, 1);
   lua_newtable(lua);
@@ -188,6 +198,13 @@ int describe_part(lua_State* lua) {
   set_field(lua, "training", part->module.is_training());
   lua_newtable(lua);
   lua_Integer position = 0;
+  for (const std::string& name : arguments_of_forward(part->module)) {
+    push(lua, name);
+    lua_rawseti(lua, -2, ++position);
+  }
+  lua_setfield(lua, -2, "arguments");
+  lua_newtable(lua);
+  position = 0;
   for (const jit::TensorSlot& slot : jit::tensor_slots(part->module)) {
     const at::Tensor tensor = part->module._ivalue()->getSlot(slot.slot).toTensor();
     lua_createtable(lua, 4, 0);

@@ -96,6 +96,50 @@ end
 
 local check_error
 
+function checks.modules_of_a_program_are_stages()
+  local stages = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"pp"})
+  local x, samples, losses = mh.linspace(-1, 1, 48):double():view(6, 8), {}, {}
+  local plain, pipe = load("vit.script").mlp, mh.pipeline(load("vit.script").mlp, {mesh = stages, micros = 2})
+  local function loss_of(y) return y:square():mean() end
+  for i = 1, 2 do
+    samples[i] = {x:narrow(0, 3 * i - 3, 3)}
+    losses[i] = loss_of(plain(samples[i][1]))
+  end
+  losses[1]:add(losses[2]):backward()
+  local found, mine = pipe:train_step(samples, loss_of), 0
+  for i = 1, 2 do testing.assert_close(whole(found[i]), losses[i]:detach()) end
+  for name, parameter in pipe:named_parameters() do
+    if parameter.grad then
+      mine = mine + 1
+      testing.assert_close(whole(parameter.grad), plain:get_parameter(name).grad)
+    end
+  end
+  assert(mine == (mh.rank() == 1 and mh.world_size() == 3 and 0 or mh.world_size() == 1 and 4 or 2), mine)
+  local exported = mh.export.load(folder .. "/mlp.static.pt2")
+  check_error("give it a method stages()", mh.pipeline, exported, {mesh = stages, micros = 2})
+  check_error("modules of an exported program are not called one by one, as a pipeline does\nmh.jit.load", exported.fc1,
+    x)
+end
+
+function checks.policies_divide_a_program()
+  local config = mh.ComputeConfig{plan_ngpus = mh.world_size(), runtime_ngpus = mh.world_size()}
+  local x, plain = field(), load "mlp.script"
+  local y = plain(x)
+  y:square():sum():backward()
+  for _, policy in ipairs {"tp", "data"} do
+    local net = mh.parallelize(load "mlp.script", {x = x}, policy, config)
+    local divided = net(mh.constant(x))
+    testing.assert_close(whole(divided), y)
+    divided:square():sum():backward()
+    for name, parameter in net:named_parameters() do
+      testing.assert_close(whole(parameter.grad), plain:get_parameter(name).grad)
+    end
+  end
+  check_error("the dummy argument 'x' is missing", mh.parallelize, load "mlp.script", {}, "tp", config)
+  check_error("keeps the mode in which Python exported it\nmh.jit.load", mh.parallelize,
+    mh.export.load(folder .. "/mlp.static.pt2"), {x = x}, "tp", config)
+end
+
 function checks.models_go_to_python()
   local nn = mh.nn
   local Net = nn.Module:extend("Net")
@@ -153,8 +197,7 @@ local function exported_inputs(number)
   return kept
 end
 
-function checks.exported_arguments_branches_and_buffers()
-  local net = mh.export.load(folder .. "/exported.pt2")
+local function check_arguments_and_buffers(net)
   for number = 0, 1 do
     local kept = exported_inputs(number)
     for _, place in ipairs {function(x) return x end, function(x) return mh.distribute_tensor(x, mesh,
@@ -168,6 +211,16 @@ function checks.exported_arguments_branches_and_buffers()
     end
   end
   assert(net:state_dict().calls and not net:state_dict().scratch and net.fc:class_name() == "Linear")
+end
+
+function checks.exported_arguments_branches_and_buffers()
+  check_arguments_and_buffers(mh.export.load(folder .. "/exported.pt2"))
+end
+
+function checks.exported_by_a_later_pytorch()
+  check_arguments_and_buffers(mh.export.load(folder .. "/newer_minor.pt2"))
+  check_error("newer_major.pt2': the program has another schema of torch.export\n9.1, and 8.x is read\nfix",
+    mh.export.load, folder .. "/newer_major.pt2")
 end
 
 function checks.exported_shapes_and_errors()

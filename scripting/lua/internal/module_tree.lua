@@ -46,11 +46,18 @@ function tree.replace_tensor(module, name, tensor)
   end
 end
 
---- Position of every named argument of `forward`, their names, and whether more may come in a last table.
-function tree.argument_names(forward)
-  forward = replaced.written(forward)
+--- Position of every named argument of the module's forward, their names, and whether more may come in a last table.
+--- Modules that Python saved say the names themselves.
+function tree.argument_names(module)
+  local positions, names = {}, rawget(module, "_forward_names")
+  if names then
+    for i, name in ipairs(names) do positions[name] = i end
+    return positions, names, names.open
+  end
+  local forward = replaced.written(module.forward)
   local info = debug.getinfo(forward, "u")
-  local positions, names, open = {}, {}, info.isvararg
+  local open = info.isvararg
+  names = {}
   for i = 2, info.nparams do
     local name = debug.getlocal(forward, i)
     positions[name], names[#names + 1] = i - 1, name
@@ -61,7 +68,7 @@ end
 
 --- An error unless the module's forward has arguments of the names `required`.
 function tree.check_arguments(module, path, wanted)
-  local positions, names, open = tree.argument_names(module.forward)
+  local positions, names, open = tree.argument_names(module)
   for _, name in ipairs(wanted) do
     if not positions[name] and not open then
       fail(("parallelize_module: '%s' names '%s', forward has no such argument%s\n  have  %s"):format(
@@ -118,7 +125,7 @@ end
 function tree.add_call_hooks(module, hooks)
   local added = {}
   if hooks:has_before() then
-    local positions = tree.argument_names(module.forward)
+    local positions = tree.argument_names(module)
     added[1] = module:register_forward_pre_hook(function(_, args) return run_before(hooks, positions, args) end)
   end
   if hooks:has_after() then

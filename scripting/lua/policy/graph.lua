@@ -12,8 +12,10 @@ local policy_graph = {}
 --- The names of forward's arguments; those of a Sequential are its first module's.
 local function names_of(module)
   local first = module
-  while first:class_name() == "Sequential" and #first > 0 do first = first[0] end
-  local _, names, open = parallelize.argument_names(first.forward)
+  while first:class_name() == "Sequential" and not rawget(first, "_forward_names") and #first > 0 do
+    first = first[0]
+  end
+  local _, names, open = parallelize.argument_names(first)
   if #names == 0 then
     fail(("parallelize: forward of this %s names no arguments%s, and dummy arguments are given by name\n  fix   "
       .. "function %s:forward(x) ... end")
