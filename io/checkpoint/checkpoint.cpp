@@ -83,6 +83,10 @@ struct Pack {
   json operator()(torch::optim::Optimizer* optimizer) const {
     return pack_optimizer(*optimizer, names_of(*optimizer, state), tensors);
   }
+  json operator()(PackedOptimizer* optimizer) const {
+    for (const auto& [name, tensor] : optimizer->tensors) tensors.emplace_back(name, tensor.detach());
+    return json::parse(optimizer->json);
+  }
   json operator()(at::Tensor* tensor) const {
     tensors.emplace_back("", tensor->detach());
     return {{"$tensor", ""}};
@@ -113,6 +117,23 @@ CheckpointSaving save_checkpoint(Communicator& world, const std::string& path, c
 // Loading
 
 namespace {
+
+/// The names of the tensors of an optimizer's state.
+std::vector<std::string> tensors_in(const json& optimizer) {
+  std::vector<std::string> names;
+  for (const json& fields : optimizer.value("state", json::object())) {
+    for (const json& field : fields) {
+      if (field.is_object() && field.contains("$tensor")) names.push_back(field["$tensor"].get<std::string>());
+    }
+  }
+  return names;
+}
+
+/// True if the data of an entry are read, not only its text.
+bool reads_data(const CheckpointItem& item) {
+  const auto* optimizer = std::get_if<PackedOptimizer*>(&item);
+  return optimizer == nullptr || !(*optimizer)->tensors.empty();
+}
 
 /// One entry: check() changes nothing, read() comes when all are checked.
 struct Entry {
@@ -152,6 +173,14 @@ struct Check : Entry {
     check_optimizer(*optimizer, names_of(*optimizer, state), saved,
                     [&](const std::string& name) { return describe(name); });
   }
+  void operator()(PackedOptimizer* optimizer) const {
+    TORCH_CHECK_VALUE(saved.is_object() && saved.value("by", "") == "name", "it is not an optimizer's state by names");
+    for (const auto& [name, tensor] : optimizer->tensors) check_tensor(name, tensor);
+    for (const std::string& name : tensors_in(saved)) {
+      TORCH_CHECK_VALUE(describe(name).defined(), "the tensor '", name,
+                        "' is missing\n  fix   load an older checkpoint");
+    }
+  }
   void operator()(at::Tensor* tensor) const { check_tensor("", *tensor); }
   void operator()(double*) const { unpack_number(saved); }
   void operator()(int64_t*) const {
@@ -171,6 +200,12 @@ struct Read : Entry {
     unpack_optimizer(
         *optimizer, names_of(*optimizer, state), saved, [&](const std::string& name) { return describe(name); },
         [&](const std::string& name, const at::Tensor& target) { reader.read_into(key, name, target); });
+  }
+  void operator()(PackedOptimizer* optimizer) const {
+    optimizer->json = saved.dump();
+    for (const auto& [name, tensor] : optimizer->tensors) reader.read_into(key, name, tensor.detach());
+    if (!optimizer->tensors.empty()) return;
+    for (const std::string& name : tensors_in(saved)) optimizer->tensors.emplace_back(name, describe(name));
   }
   void operator()(at::Tensor* tensor) const { reader.read_into(key, "", tensor->detach()); }
   void operator()(double* value) const { *value = unpack_number(saved); }
@@ -202,7 +237,9 @@ void load_checkpoint(Communicator& world, const std::string& path, const Checkpo
   const at::NoGradGuard no_grad;
   const WithoutTimeLimit patient;
   std::vector<std::string> keys;
-  for (const auto& [key, item] : state) keys.push_back(key);
+  for (const auto& [key, item] : state) {
+    if (reads_data(item)) keys.push_back(key);
+  }
   if (options.verify) reader.verify(keys);
   for (const auto& [key, item] : state) std::visit(Read{{state, key, entries[key], reader}}, item);
   reader.finish();

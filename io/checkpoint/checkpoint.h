@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
 
@@ -20,10 +22,20 @@ class Optimizer;
 
 namespace moonhalo::io {
 
+/// The state of an optimizer that is not LibTorch's own, as checkpoints have it: Lua, C++ and Python read each other's.
+struct PackedOptimizer {
+  /// {"by": "name", "name": kind, "param_groups": [{options, "params": names}], "state": {name: {field: number or
+  /// {"$tensor": NAME}}}} as JSON. load_checkpoint sets it.
+  std::string json;
+  /// The tensors by NAME, of any placements. load_checkpoint reads into those that are listed; if none is, it lists all
+  /// that were saved, as tensors of device "meta", and reads nothing.
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+};
+
 /// The entries of a checkpoint by name. save_checkpoint reads the objects, load_checkpoint writes them. Pointers are
 /// not owned.
-using CheckpointItem =
-    std::variant<torch::nn::Module*, torch::optim::Optimizer*, at::Tensor*, int64_t*, double*, bool*, std::string*>;
+using CheckpointItem = std::variant<torch::nn::Module*, torch::optim::Optimizer*, PackedOptimizer*, at::Tensor*,
+                                    int64_t*, double*, bool*, std::string*>;
 using CheckpointState = std::map<std::string, CheckpointItem>;
 
 class BackgroundWrite;

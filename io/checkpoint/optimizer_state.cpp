@@ -232,6 +232,13 @@ void check_optimizer(to::Optimizer& optimizer, const ParameterNames& names, cons
     for (const json& group : groups) {
       Options options = static_cast<const Options&>(optimizer.param_groups()[0].options());
       read_options(group, options);
+      std::set<std::string> known{"params"};
+      visit_fields(options, [&](const char* key, const auto&) { known.insert(key); });
+      for (const auto& [key, value] : group.items()) {
+        TORCH_CHECK_VALUE(known.contains(key), "load_state_dict: the optimizer has no option '", key, "'\n  have  ",
+                          kind, ", saved with ", key, " = ", value.dump(),
+                          "\n  fix   load it in Python, which saved it");
+      }
     }
     const ParameterNames required = required_names(names, saved);
     TORCH_CHECK_VALUE(required.size() == names.size(), "load_state_dict: the state is of ", required.size(),

@@ -24,7 +24,9 @@ using Dtype = std::optional<at::ScalarType>;
 
 /// Modules without a forward, whose parameters have the names of a state_dict.
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-using Value = std::variant<bool, int64_t, double, std::string, Tensor, NamedTensors>;
+/// (JSON, tensors), as io::PackedOptimizer has them.
+using Optimizer = std::pair<std::string, NamedTensors>;
+using Value = std::variant<bool, int64_t, double, std::string, Tensor, NamedTensors, Optimizer>;
 
 std::shared_ptr<torch::nn::Module> module_of(const NamedTensors& tensors) {
   auto root = std::make_shared<torch::nn::Module>();
@@ -46,32 +48,41 @@ std::shared_ptr<torch::nn::Module> module_of(const NamedTensors& tensors) {
 /// The entries of a checkpoint, and what they point to.
 struct State {
   explicit State(std::vector<std::pair<std::string, Value>> given) : values(std::move(given)) {
-    for (auto& [name, value] : values) {
-      if (const auto* tensors = std::get_if<NamedTensors>(&value)) {
-        modules.push_back(module_of(*tensors));
-        items[name] = modules.back().get();
-      } else {
-        std::visit([&](auto& one) { point(name, one); }, value);
-      }
-    }
+    for (auto& [name, value] : values) std::visit([&](auto& one) { items[name] = item(name, one); }, value);
+  }
+  io::CheckpointItem item(const std::string&, NamedTensors& tensors) {
+    return modules.emplace_back(module_of(tensors)).get();
+  }
+  io::CheckpointItem item(const std::string& name, Optimizer& given) {
+    return &(optimizers[name] = {given.first, given.second});
   }
   template <typename One>
-  void point(const std::string& name, One& one) {
-    if constexpr (!std::is_same_v<One, NamedTensors>) items[name] = &one;
+  io::CheckpointItem item(const std::string&, One& one) {
+    return &one;
+  }
+  /// The entries as they were loaded.
+  std::vector<std::pair<std::string, Value>> found() const {
+    auto all = values;
+    for (auto& [name, value] : all) {
+      const auto optimizer = optimizers.find(name);
+      if (optimizer != optimizers.end()) value = Optimizer(optimizer->second.json, optimizer->second.tensors);
+    }
+    return all;
   }
 
   std::vector<std::pair<std::string, Value>> values;
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  std::map<std::string, io::PackedOptimizer> optimizers;
   io::CheckpointState items;
 };
 
 using Entries = std::vector<std::pair<std::string, Value>>;
 
-/// Returns the entries; numbers and strings among them are those of the checkpoint.
+/// Returns the entries; numbers, strings and JSON among them are those of the checkpoint.
 Entries load(Communicator& world, const std::string& path, const Entries& given) {
   State state(given);
   io::load_checkpoint(world, path, state.items);
-  return state.values;
+  return state.found();
 }
 
 void define_selection(py::module_& m) {

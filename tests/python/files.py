@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets read block by block, and checkpoints, of which another number of ranks loads what some have written (Y05).
-usage: files.py FOLDER_OF_THE_MODULE WORK_FOLDER RANKS load loads what ranks.py has saved there"""
+usage: files.py FOLDER_OF_THE_MODULE WORK_FOLDER RANKS load loads what ranks.py has saved there
+       files.py FOLDER_OF_THE_MODULE WORK_FOLDER RANKS load_of_lua loads what script_checkpoints.lua has"""
 
 import json
 import sys
@@ -11,17 +12,10 @@ if __name__ == "__main__":
 import moonhalo as mh
 import torch
 import torch.nn.functional as F
+from refusals import refused
 
 FULL = torch.arange(5 * 11 * 4, dtype=torch.float64).reshape(5, 11, 4)
 ROWS = [5, 0, 6]
-
-
-def refused(expect, what, kind, text, call):
-    try:
-        call()
-        expect(False, f"{what}: no error")
-    except kind as error:
-        expect(text in str(error), f"{what}: {error}")
 
 
 def write_zarr(folder):
@@ -129,6 +123,10 @@ def net():
 
 KINDS = {
     "Adam": lambda one: torch.optim.Adam(one.parameters(), lr=0.05, amsgrad=True),
+    "AdamW": lambda one: torch.optim.AdamW(
+        one.parameters(), lr=0.03, weight_decay=0.1, betas=(0.8, 0.99), foreach=True
+    ),
+    "RAdam": lambda one: torch.optim.RAdam(one.parameters(), lr=0.02),
     "SGD": lambda one: torch.optim.SGD(
         [{"params": one[0].parameters(), "lr": 0.02}, {"params": one[1:].parameters()}], lr=0.1, momentum=0.5
     ),
@@ -178,6 +176,7 @@ def save(world, mesh, expect, work):
             "name": kind,
             "on": True,
             "field": field,
+            "x": FULL[0],
             "extra": {"a.b": field[0], "c": torch.ones(3)},
         }
         saving = mh.save_checkpoint(world, work / kind, state, is_async=kind == "SGD")
@@ -226,7 +225,12 @@ def load(world, mesh, expect, work):
             step(made, optimizer, x)
         for mine, plain in zip(made.state_dict().values(), expected(kind)):
             expect(torch.allclose(whole(mine).detach(), plain, rtol=1e-9), f"{kind}: goes on as one run")
+    load_what_does_not_fit(world, expect, work, made)
+
+
+def load_what_does_not_fit(world, expect, work, made):
     other = KINDS["SGD"](made)
+    before = [whole(one).detach().clone() for one in made.parameters()]
     refused(
         expect,
         "another optimizer",
@@ -234,6 +238,8 @@ def load(world, mesh, expect, work):
         "another optimizer",
         lambda: mh.load_checkpoint(world, work / "Adam", {"net": made, "optimizer": other}),
     )
+    same = all(torch.equal(whole(one), old) for one, old in zip(made.parameters(), before))
+    expect(same, "what is refused changes nothing")
     refused(
         expect,
         "an entry that is not there",
@@ -250,6 +256,20 @@ def load(world, mesh, expect, work):
     )
 
 
+def load_of_lua(world, mesh, expect, work):
+    """Two steps here, one in Lua, and one here again."""
+    for kind, make in KINDS.items():
+        made = made_of(mesh)
+        optimizer = make(made)
+        for group in optimizer.param_groups:
+            group["lr"] = 77
+        found = mh.load_checkpoint(world, work / f"{kind}_lua", {"net": made, "optimizer": optimizer, "step": 0})
+        expect(found["step"] == 3, f"{kind} of Lua: {found}")
+        step(made, optimizer, mh.distribute_tensor(FULL[0], mesh, [mh.Shard(0)]))
+        for mine, plain in zip(made.state_dict().values(), expected(kind)):
+            expect(torch.allclose(whole(mine).detach(), plain, rtol=1e-9), f"{kind}: one run of Python, Lua and Python")
+
+
 def rank(world, mesh, expect, work):
     datasets(world, mesh, expect, work)
     save(world, mesh, expect, work)
@@ -261,7 +281,7 @@ if __name__ == "__main__":
     failures = []
 
     def run(world):
-        load(
+        (load_of_lua if sys.argv[4] == "load_of_lua" else load)(
             world,
             mh.init_device_mesh(world, "cpu", [world.size]),
             lambda good, text: good or failures.append(text),

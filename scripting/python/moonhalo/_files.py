@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with named datasets, read and written block by block, and checkpoints that any number of ranks loads."""
 
+import collections as _collections
 import json as _json
+import math as _math
 
 import torch as _torch
+from torch.optim.optimizer import _get_scalar_dtype
 
-from ._moonhalo import Selection, _LuaObject, _load_checkpoint, _save_checkpoint, _scatter_selection
+from ._moonhalo import Selection, _load_checkpoint, _LuaObject, _save_checkpoint, _scatter_selection
 from ._moonhalo import scatter_tensor as _scatter_plain
 
 # ---- Selections ------------------------------------------------------------------------------------------------------
@@ -71,14 +74,50 @@ def _tensors_of(where, module):
     return [(name, one.detach()) for name, one in tensors]
 
 
-def _names_of(where, optimizer, modules):
-    """Names of the optimizer's parameters, in order: those of the modules in the state, else their numbers."""
+def _names_of(optimizer, modules):
+    """Names of the optimizer's parameters by position: those in the modules of the state, with their entries' in front
+    where parameters of several modules have one; "#3" for a parameter of no module."""
     known = {}
-    for name, module in modules.items():
-        for path, parameter in module.named_parameters():
-            known.setdefault(id(parameter), f"{name}.{path}")
+    for entry, module in modules.items():
+        for name, parameter in module.named_parameters():
+            known.setdefault(id(parameter), (entry, name))
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    return parameters, [known.get(id(one), str(number)) for number, one in enumerate(parameters)]
+    places = [known.get(id(one)) for one in parameters]
+    users = _collections.Counter(place[1] for place in places if place is not None)
+    names = [
+        f"#{number}" if place is None else f"{place[0]}/{place[1]}" if users[place[1]] > 1 else place[1]
+        for number, place in enumerate(places, 1)
+    ]
+    return parameters, names
+
+
+_NUMBERS = {"step", "mu_product", "eta", "mu"}  # of a state; tensors in Python
+# Options of PyTorch's that say how a step is computed, not what.
+_HOW = {"foreach", "fused", "capturable", "differentiable", "param_names", "initial_lr"}
+
+
+def _kind_of(optimizer):
+    """The optimizer's name, of an Adam with decoupled decay AdamW; and options that the name says."""
+    name = type(optimizer).__name__
+    if name not in ("Adam", "AdamW"):
+        return name, set()
+    decoupled = all(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
+    return "AdamW" if decoupled else "Adam", {"decoupled_weight_decay"}
+
+
+def _number(value):
+    """A number, list or text as it is in JSON, which lacks infinite numbers."""
+    if isinstance(value, _torch.Tensor):
+        value = value.item()
+    if isinstance(value, float) and not _math.isfinite(value):
+        return {"$number": str(value)}
+    return [_number(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _plain(value):
+    if isinstance(value, dict) and list(value) == ["$number"]:
+        return float(value["$number"])
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 def _plain_json(where, value):
@@ -91,44 +130,57 @@ def _plain_json(where, value):
         ) from None
 
 
+def _pack_state(parameter, name, state, tensors):
+    """A parameter's state; tensors of one element are numbers, as in Lua. Also the names of those that are no tensors
+    in Python."""
+    fields, numbers = {}, []
+    for key, value in state.items():
+        is_field = key not in _NUMBERS and isinstance(value, _torch.Tensor)
+        if is_field and (value.dim() > 0 or value.shape == parameter.shape):
+            tensors.append((f"{key}/{name}", value.detach()))
+            fields[key] = {"$tensor": tensors[-1][0]}
+        elif value is not None:
+            if not isinstance(value, _torch.Tensor):
+                numbers.append(key)
+            one = _number(value)
+            fields[key] = int(one) if key == "step" and one == int(one) else one
+    return fields, numbers
+
+
 def _pack_optimizer(where, optimizer, modules):
-    """(about, tensors): options, numbers and the names of tensors as JSON, and the tensors under them. Tensors in
-    param_groups, as a learning rate, are numbers."""
-    parameters, names = _names_of(where, optimizer, modules)
-    groups = [
-        {
-            key: value.item() if isinstance(value, _torch.Tensor) else value
-            for key, value in group.items()
-            if key != "params"
+    """(JSON, tensors) of a checkpoint's entry, as Lua and C++ have it (io/checkpoint/optimizer_state.h). Under
+    "python" is what only PyTorch has."""
+    parameters, names = _names_of(optimizer, modules)
+    kind, implied = _kind_of(optimizer)
+    groups, others, states, numbers, tensors = [], [], {}, set(), []
+    left = list(names)
+    for group in optimizer.param_groups:
+        options = {key: _number(value) for key, value in group.items() if key != "params" and value is not None}
+        other = {
+            key: value
+            for key, value in options.items()
+            if key in _HOW or key in implied or (key == "maximize" and not value)
         }
-        | {"params": len(group["params"])}
-        for group in optimizer.param_groups
-    ]
-    states, tensors = {}, []
+        mine, left = left[: len(group["params"])], left[len(group["params"]) :]
+        groups.append({**{key: value for key, value in options.items() if key not in other}, "params": mine})
+        others.append(other)
     for parameter, name in zip(parameters, names):
-        if parameter not in optimizer.state:
-            continue
-        states[name] = {}
-        for key, value in optimizer.state[parameter].items():
-            if isinstance(value, _torch.Tensor):
-                states[name][key] = {"tensor": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
-                tensors.append((f"{name}.{key}", value.detach()))
-            else:
-                states[name][key] = value
-    about = {"kind": type(optimizer).__name__, "names": names, "groups": groups, "states": states}
+        states[name], plain = _pack_state(parameter, name, optimizer.state.get(parameter, {}), tensors)
+        numbers.update(plain)
+    about = {"name": kind, "by": "name", "param_groups": groups, "state": states}
+    about["python"] = {"param_groups": others, "numbers": sorted(numbers)}
     return _plain_json(where, about), tensors
 
 
-def _like(parameter, about):
-    """Memory for a saved state of a parameter: placed as the parameter is, if it has its shape."""
-    dtype = getattr(_torch, about["tensor"])
-    if about["shape"] == list(parameter.shape) and about["shape"]:
-        return _torch.zeros_like(parameter, dtype=dtype, requires_grad=False).detach()
-    return _torch.zeros(about["shape"], dtype=dtype)
+def _like(parameter, saved):
+    """Memory for a saved tensor of a parameter's state: placed as the parameter is, if it has its shape."""
+    if saved.shape == parameter.shape and saved.dim() > 0:
+        return _torch.zeros_like(parameter, dtype=saved.dtype, requires_grad=False).detach()
+    return _torch.zeros(saved.shape, dtype=saved.dtype)
 
 
 def _entries_of(who, state):
-    """The engine's entries. An optimizer has two: what is known of it, and its tensors."""
+    """The engine's entries; of an optimizer the modules beside it."""
     modules = {name: one for name, one in state.items() if isinstance(one, _torch.nn.Module)}
     for name, one in state.items():
         if isinstance(one, _torch.nn.Module):
@@ -150,7 +202,8 @@ def _entries_of(who, state):
 
 def save_checkpoint(world, path, state, *, is_async=False):
     """Writes a checkpoint: a folder with unsharded tensors in safetensors files, which any number of ranks loads with
-    any placements, and Lua, too (modules, tensors and numbers). An earlier one at `path` is replaced in one step.
+    any placements. Lua and C++ load it, too, and Python theirs: an optimizer becomes the one of that name. An earlier
+    one at `path` is replaced in one step.
 
     state      {"net": net, "optimizer": optimizer, "step": 3}: modules, optimizers of torch.optim, loaders of
                moonhalo.data, tensors, dicts of tensors, numbers, strings. Of plain values those of rank 0 are written
@@ -160,78 +213,107 @@ def save_checkpoint(world, path, state, *, is_async=False):
     entries = []
     for name, one, packed in _entries_of("save_checkpoint", state):
         if isinstance(one, _torch.optim.Optimizer):
-            about, tensors = _pack_optimizer(f"save_checkpoint: '{name}'", one, packed)
-            entries.append((f"{name}-about", about))
-            if tensors:
-                entries.append((f"{name}-tensors", tensors))
-        else:
-            entries.append((name, packed))
+            packed = _pack_optimizer(f"save_checkpoint: '{name}'", one, packed)
+        entries.append((name, packed))
     saving = _save_checkpoint(world, str(path), entries, is_async)
     return saving if is_async else saving.wait()
 
 
-def _unpack_optimizer(where, optimizer, modules, about, load):
-    parameters, names = _names_of(where, optimizer, modules)
-    about = _json.loads(about)
-    shapes = [len(group["params"]) for group in optimizer.param_groups]
-    if (
-        about["kind"] != type(optimizer).__name__
-        or about["names"] != names
-        or [group["params"] for group in about["groups"]] != shapes
-    ):
-        raise ValueError(
-            f"{where}: the checkpoint has another optimizer\n  have  {about['kind']} of {about['names']}, here"
-            f" {type(optimizer).__name__} of {names}\n  fix   make the optimizer of the same parameters in the same"
-            " order"
-        )
-    states, tensors = [], []
-    for parameter, name in zip(parameters, names):
-        states.append(None)
-        if name in about["states"]:
-            states[-1] = {
-                key: _like(parameter, value) if isinstance(value, dict) else value
-                for key, value in about["states"][name].items()
-            }
-            tensors += [
-                (f"{name}.{key}", value) for key, value in states[-1].items() if isinstance(value, _torch.Tensor)
-            ]
-    if tensors:
-        load(tensors)
-    for parameter, state in zip(parameters, states):
-        optimizer.state.pop(parameter, None)
-        if state is not None:
-            optimizer.state[parameter] = state
-    for group, saved in zip(optimizer.param_groups, about["groups"]):
-        for key, value in saved.items():
-            if key == "params":
-                continue
-            if isinstance(group.get(key), _torch.Tensor):
-                group[key].fill_(value)
-            else:
-                group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+class _LoadedOptimizer:
+    """What a checkpoint has for an optimizer: checked and given memory, then read, then taken over."""
+
+    def __init__(self, where, optimizer, modules, packed):
+        text, described = packed
+        self.where, self.optimizer, self.about = where, optimizer, _json.loads(text)
+        self.parameters, self.names = _names_of(optimizer, modules)
+        self.python = self.about.get("python") or {"param_groups": [], "numbers": []}
+        self.saved_groups = [{**group} for group in self.about["param_groups"]]
+        saved = [name for group in self.saved_groups for name in group["params"]]
+        if all(name.startswith("#") for name in self.names) and len(saved) == len(self.names):
+            self.names = saved
+        kind = _kind_of(optimizer)[0]
+        if (
+            self.about["name"] != kind
+            or sorted(saved) != sorted(self.names)
+            or len(self.saved_groups) != len(optimizer.param_groups)
+        ):
+            raise ValueError(
+                f"{where}: the checkpoint has another optimizer\n  have  {self.about['name']} of {saved}, here"
+                f" {kind} of {self.names}\n  fix   make the optimizer of the same parameters, and load the module with"
+                " it"
+            )
+        self.groups = self._groups_by_name()
+        self.tensors, self.states = self._memory(dict(described))
+
+    def _groups_by_name(self):
+        """The number of the saved group of each group here: the one that has its parameters."""
+        number_of = {name: number for number, group in enumerate(self.saved_groups) for name in group["params"]}
+        found, left = [], list(self.names)
+        for number, group in enumerate(self.optimizer.param_groups):
+            mine, left = left[: len(group["params"])], left[len(group["params"]) :]
+            numbers = {number_of[name] for name in mine} or {number}
+            if len(numbers) > 1:
+                raise ValueError(
+                    f"{self.where}: parameters of one group are in several groups of the checkpoint\n  have  {mine}\n"
+                    "  fix   make the groups that were saved"
+                )
+            found.append(numbers.pop())
+        return found
+
+    def _memory(self, described):
+        tensors, states = [], []
+        for parameter, name in zip(self.parameters, self.names):
+            fields = self.about["state"].get(name) or {}
+            state = {}
+            for key, value in fields.items():
+                value = _plain(value)
+                if isinstance(value, dict):
+                    tensors.append((value["$tensor"], _like(parameter, described[value["$tensor"]])))
+                    state[key] = tensors[-1][1]
+                elif isinstance(value, (bool, str)) or key in self.python["numbers"]:
+                    state[key] = value
+                else:
+                    state[key] = _torch.tensor(float(value), dtype=_get_scalar_dtype())
+            states.append(state)
+        return tensors, states
+
+    def take_over(self):
+        for parameter, state in zip(self.parameters, self.states):
+            self.optimizer.state.pop(parameter, None)
+            if state:
+                self.optimizer.state[parameter] = state
+        others = self.python["param_groups"]
+        for group, number in zip(self.optimizer.param_groups, self.groups):
+            saved = {**self.saved_groups[number], **(others[number] if number < len(others) else {})}
+            for key, value in saved.items():
+                value = _plain(value)
+                if key == "params":
+                    continue
+                if isinstance(group.get(key), _torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
 
 
 def load_checkpoint(world, path, state):
     """Loads the entries of `state`: modules, optimizers and tensors in place, with the placements that they have.
     Returns a dict of all entries, with the numbers and strings of the checkpoint. Names, shapes, dtypes and checksums
     are checked before anything changes. Collective over `world`. ValueError on every rank that names the entry."""
-    entries, optimizers = [], []
+    entries, optimizers = [], {}
     for name, one, packed in _entries_of("load_checkpoint", state):
         if isinstance(one, _torch.optim.Optimizer):
-            entries.append((f"{name}-about", ""))
-            optimizers.append((name, one, packed))
+            optimizers[name] = (one, packed)
         else:
             entries.append((name, packed))
     with _torch.no_grad():
-        found = dict(_load_checkpoint(world, str(path), entries))
-        for name, one, modules in optimizers:
-            _unpack_optimizer(
-                f"load_checkpoint: '{name}'",
-                one,
-                modules,
-                found[f"{name}-about"],
-                lambda tensors: _load_checkpoint(world, str(path), [(f"{name}-tensors", tensors)]),
-            )
+        if optimizers:
+            described = dict(_load_checkpoint(world, str(path), [(name, ("", [])) for name in optimizers]))
+            for name, (one, modules) in optimizers.items():
+                optimizers[name] = _LoadedOptimizer(f"load_checkpoint: '{name}'", one, modules, described[name])
+            entries += [(name, ("", loaded.tensors)) for name, loaded in optimizers.items() if loaded.tensors]
+        found = dict(_load_checkpoint(world, str(path), entries)) if entries else {}
+        for loaded in optimizers.values():
+            loaded.take_over()
     for name, one in state.items():
         if isinstance(one, _LuaObject):
             one.load_state_dict(_json.loads(found[name]))

@@ -205,6 +205,44 @@ TEST(ProgramCheckpoints, S10_ScriptsAndProgramsLoadEachOthers) {
   });
 }
 
+// As Python saves and loads the states of its optimizers.
+TEST(ProgramCheckpoints, Y05_APackedOptimizerIsThatOfLibTorch) {
+  const Folder folder;
+  const std::string path = folder / "ck";
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    Communicator& world = mesh->group();
+    nn::Sequential net = make_net(mesh, kCuts), other = make_net(mesh, kOthers, 1);
+    torch::optim::AdamW adam(net->parameters()), second(other->parameters());
+    train(net, adam, mesh, 1);
+    io::save_checkpoint(world, path, {{"model", net.get()}, {"optimizer", &adam}});
+    io::PackedOptimizer packed;
+
+    io::load_checkpoint(world, path, {{"optimizer", &packed}});
+    EXPECT_THAT(packed.json, ::testing::HasSubstr("\"name\":\"AdamW\""));
+    for (auto& [name, tensor] : packed.tensors) {
+      EXPECT_TRUE(tensor.is_meta()) << name;
+      tensor = at::zeros(tensor.sizes(), tensor.dtype());
+    }
+    io::load_checkpoint(world, path, {{"optimizer", &packed}});
+    io::save_checkpoint(world, path + "2", {{"model", net.get()}, {"optimizer", &packed}});
+    io::load_checkpoint(world, path + "2", {{"model", other.get()}, {"optimizer", &second}});
+
+    const auto moments = [](torch::optim::AdamW& optimizer, const at::Tensor& parameter) {
+      auto& state = *optimizer.state().at(parameter.unsafeGetTensorImpl());
+      return full_tensor(static_cast<torch::optim::AdamWParamState&>(state).exp_avg());
+    };
+    ASSERT_FALSE(packed.tensors.empty());
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_TRUE(at::equal(moments(adam, net->parameters()[i]), moments(second, other->parameters()[i]))) << i;
+    packed.json.insert(packed.json.find("\"lr\""), "\"maximize\":true,");
+    io::save_checkpoint(world, path + "3", {{"model", net.get()}, {"optimizer", &packed}});
+    EXPECT_THAT(message_of([&] {
+                  io::load_checkpoint(world, path + "3", {{"model", other.get()}, {"optimizer", &second}});
+                }),
+                ::testing::HasSubstr("the optimizer has no option 'maximize'"));
+  });
+}
+
 TEST(ProgramCheckpoints, X16_NothingChangesWhenSomethingDoesNotFit) {
   const Folder folder;
   const std::string path = folder / "ck";
