@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel of `pip install .` (PEP 517): CMake makes the library and the module for the PyTorch of the
-environment that pip installs into. MOONHALO_BUILD=<a build folder> goes on with that one; where it has the module
-already, it is taken as it is: another process may be building there, and two at once spoil each other's files."""
+"""Builds the wheel of `pip install .` (PEP 517) and of `./dev wheel` (build_wheel.py FOLDER): CMake makes the library
+and the module for the PyTorch of the environment that pip installs into. MOONHALO_BUILD=<a build folder> goes on with
+that one; where it has the module already, it is taken as it is: another process may be building there, and two at once
+spoil each other's files."""
 
 import base64
 import hashlib
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -63,6 +65,36 @@ def _version():
     return re.search(r"project\(moonhalo VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 
 
+def _read_dynamic(library):
+    """(folders that a library looks for others in, names of those)."""
+    dump = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+    paths = re.findall(r"\((?:RPATH|RUNPATH)\)[^\[]*\[(.*)\]", dump)
+    return paths[0] if paths else "", re.findall(r"\(NEEDED\)[^\[]*\[(.*)\]", dump)
+
+
+def _movable(library):
+    """The bytes of a library that finds the others of its wheel and PyTorch's beside itself, and those of the system.
+    Folders of the build are left out."""
+    paths = _read_dynamic(library)[0]
+    system = [path for path in paths.split(":") if path.startswith("/usr/")]
+    new = ":".join(["$ORIGIN", "$ORIGIN/../torch/lib", *system])
+    with tempfile.TemporaryDirectory() as work:
+        copy, script = Path(work) / "library.so", Path(work) / "change.cmake"
+        copy.write_bytes(library.read_bytes())
+        # As CMake changes libraries that it installs. The new text is the shorter one.
+        script.write_text(f'file(RPATH_CHANGE FILE "{copy}" OLD_RPATH [==[{paths}]==] NEW_RPATH [==[{new}]==])\n')
+        subprocess.run(["cmake", "-P", script], check=True)
+        return copy.read_bytes()
+
+
+def _of_the_system(libraries):
+    """What the machine needs beside PyTorch: the names of libraries that are neither in the wheel nor in PyTorch."""
+    there = {path.name for path in libraries} | {path.name for path in (_torch() / "lib").iterdir()}
+    basic = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp))\.so.*")
+    names = {name for library in libraries for name in _read_dynamic(library)[1]}
+    return sorted(name for name in names - there if not basic.fullmatch(name))
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     folder, version = _build(), _version()
     tags = f"{_tag()}-{_tag()}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
@@ -73,16 +105,23 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
             f"moonhalo: the build is for another Python\n  have  {folder}, no {module.name}\n  fix   give another"
             " folder as MOONHALO_BUILD"
         )
+    libraries = [module, folder / "lib/libmoonhalo.so.0"]
+    built_for = (folder / "python/moonhalo/_built_for.py").read_bytes()
+    metadata = [
+        "Metadata-Version: 2.1",
+        "Name: moonhalo",
+        f"Version: {version}",
+        f"Requires-Dist: torch=={built_for.decode().split(chr(34))[1]}",
+        *(f"Requires-External: {name}" for name in _of_the_system(libraries)),
+    ]
     files = {
         **{
             f"moonhalo/{file.name}": file.read_bytes()
             for file in sorted((SOURCE / "scripting/python/moonhalo").glob("*.*"))
         },
-        f"moonhalo/{module.name}": module.read_bytes(),
-        "moonhalo/libmoonhalo.so.0": (folder / "lib/libmoonhalo.so.0").read_bytes(),
-        f"{info}/METADATA": (
-            f"Metadata-Version: 2.1\nName: moonhalo\nVersion: {version}\nRequires-Dist: torch\n".encode()
-        ),
+        "moonhalo/_built_for.py": built_for,
+        **{f"moonhalo/{library.name}": _movable(library) for library in libraries},
+        f"{info}/METADATA": ("\n".join(metadata) + "\n").encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: moonhalo\nRoot-Is-Purelib: false\nTag: {tags}\n".encode(),
     }
     digest = lambda data: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -97,3 +136,14 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 def build_sdist(sdist_directory, config_settings=None):
     sys.exit("moonhalo: no source packages; install from a clone")
+
+
+if __name__ == "__main__":
+    made = Path(sys.argv[1]) / build_wheel(sys.argv[1])
+    with zipfile.ZipFile(made) as wheel:
+        needs = re.findall(
+            "^Requires-External: (.*)$",
+            wheel.read(next(name for name in wheel.namelist() if name.endswith("METADATA"))).decode(),
+            re.MULTILINE,
+        )
+    print(f"{made} ({made.stat().st_size / 2**20:.1f} MB); of the system it needs {' '.join(needs)}")

@@ -7,10 +7,12 @@ launched. usage: check_python.py PYTHON BUILD_FOLDER SOURCE_FOLDER missing=WHAT 
 import functools
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -61,6 +63,9 @@ if mpiexec:
     run("mpi", mpiexec, "-n", 3, python, program, module, "mpi", work)
     for ranks in (2, 1):  # what three processes have saved
         run(f"a checkpoint on {ranks}", python, program.with_name("files.py"), module, work, ranks, "load")
+    lua = program.with_name("script_checkpoints.lua")
+    run("a checkpoint in Lua", Path(build) / "bin/moonhalo", "run", "--ranks", 2, lua, "--", work)
+    run("a checkpoint of Lua", python, program.with_name("files.py"), module, work, 2, "load_of_lua")
 # The limit ends a wait that nothing else would end; the longest takes two seconds.
 run("late ranks", python, program.with_name("late_rank.py"), module, MOONHALO_TIMEOUT_S="60")
 said = run("the interpreter ends", python, program.with_name("interpreter_ends.py"), module, MOONHALO_TIMEOUT_S="1")
@@ -95,5 +100,32 @@ run(
     MOONHALO_BUILD=build,
 )
 run("installed", python, program, work / "installed")
+# The wheel of `./dev wheel` in an environment of its own, with the PyTorch of this one; nothing of the build is used.
+run("a wheel", python, Path(source) / "scripting/python/build_wheel.py", work, MOONHALO_BUILD=build)
+run("an environment", python, "-m", "venv", "--without-pip", work / "environment")
+site = next((work / "environment/lib").glob("python3*/site-packages"))
+wheel = next(work.glob("moonhalo-*.whl"))
+with zipfile.ZipFile(wheel) as files:
+    files.extractall(site)
+(site / "torch").symlink_to(run("PyTorch", python, "-c", "import torch; print(*torch.__path__)").strip())
+(site / "others.pth").write_text(str(Path((site / "torch").resolve()).parent))
+own = work / "environment/bin/python"
+for library in (site / "moonhalo").glob("*.so*"):
+    said = run("its libraries", "readelf", "-d", library)
+    paths = re.findall(r"\((?:RPATH|RUNPATH)\)[^\[]*\[(.*)\]", said)
+    check(
+        f"{library.name} looks in {paths}", all(path[0] == "$" or path[:5] == "/usr/" for path in paths[0].split(":"))
+    )
+said = run("the page from a wheel", own, "-W", "ignore", work / "page.py")
+check(f"the page prints\n{said}", "torch.Size([1, 3, 22, 64])" in said)
+if mpiexec:
+    said = run("mpirun with a wheel", mpiexec, "-n", 2, own, launched, site, "mpi")
+    check(f"both ranks of mpirun: {said}", "rank 0: [" in said and "rank 1: [" in said)
+(site / "moonhalo/_built_for.py").write_text('TORCH = "1.2.3"\n')
+other = subprocess.run([own, "-c", "import moonhalo"], capture_output=True, text=True, env={**os.environ, **kept_code})
+check(
+    f"another PyTorch: {other.stderr}",
+    "built for PyTorch 1.2.3" in other.stderr and "pip install torch==1.2.3" in other.stderr,
+)
 shutil.rmtree(work, ignore_errors=True)
 finish()

@@ -16,7 +16,9 @@ operator on one. See docs/python.md."""
 
 import torch as _torch  # first: its libraries are those that Moonhalo works with
 
-from . import data
+from . import _torch_version, data
+from ._files import load_checkpoint, save_checkpoint, scatter_tensor
+from ._local_map import local_map
 from ._moonhalo import (
     CheckpointSaving,
     CommError,
@@ -25,6 +27,7 @@ from ._moonhalo import (
     File,
     Placement,
     Selection,
+    __version__,
     constant,
     distribute_tensor,
     from_local,
@@ -46,10 +49,7 @@ from ._moonhalo import (
     set_output_cut,
     to_local,
     world,
-    __version__,
 )
-from ._files import load_checkpoint, save_checkpoint, scatter_tensor
-from ._local_map import local_map
 from ._parallel import (
     ColwiseParallel,
     PairwiseParallel,
@@ -64,8 +64,8 @@ from ._parallel import (
 from ._placements import Partial, Replicate, Shard, Stored
 from ._rules import TensorSpec, register_sharding
 from ._tensor import ShardTensor
-from ._transforms import run_ranks
 from ._training import clip_grad_norm_, finish_grad_sync, fully_shard, replicate, set_requires_gradient_sync
+from ._transforms import run_ranks
 
 ops = _torch.ops.moonhalo
 
