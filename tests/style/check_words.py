@@ -88,8 +88,8 @@ def places_of(root):
         path
         for folder in FOLDERS
         for path in (root / folder).rglob("*")
-        if path.suffix in SYNTAX and path.parent.name != "mistakes"
-    ):  # whose text repeats messages of the program
+        if path.suffix in SYNTAX and path.parent.name not in ("mistakes", "golden")
+    ):  # whose text repeats messages of the program, or names and numbers of PyTorch
         text = path.read_text(encoding="utf-8")
         for said in SYNTAX[path.suffix].finditer(text):
             for group, part in enumerate(said.groups(), 1):
