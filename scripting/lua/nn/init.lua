@@ -267,4 +267,33 @@ function init.orthogonal_(tensor, gain)
   end)
 end
 
+--- mh.nn.init.sparse_(tensor, sparsity, std = 0.01) -> Tensor
+---   Fills a matrix with numbers of the normal distribution, and sets a part of each column, drawn for each, to zero,
+---   in place (Martens 2010).
+---   tensor      Tensor      two dims, floating point
+---   sparsity    number      0 to 1: the part of each column that is zero
+---   std         number      standard deviation of the others
+---   returns     Tensor      the tensor itself
+---   collective  no
+---   errors      ValueError: another number of dims
+---   example
+---     nn.init.sparse_(mh.empty{8, 3}, 0.25):eq(0):sum(0):tolist()    --> {2, 2, 2}
+function init.sparse_(tensor, sparsity, std)
+  local op = "sparse_"
+  local shape = arguments.tensor(op, "the first argument", tensor).shape
+  std = number(op, "std", std, 0.01)
+  if not (number(op, "sparsity", sparsity) >= 0 and sparsity <= 1) then
+    fail(("%s: sparsity is %s, expected 0 to 1"):format(op, sparsity))
+  end
+  if #shape ~= 2 then fail(op .. ": a matrix is required, got " .. #shape .. " dimensions") end
+  return drawn(op, tensor, function(t)
+    t:normal_(0, std)
+    local zeros, kept = math.ceil(sparsity * shape[1]), {}
+    for column = 1, shape[2] do
+      kept[column] = mh.randperm(shape[1], {device = t.device}):argsort():ge(zeros)
+    end
+    if #kept > 0 then t:mul_(mh.stack(kept, 1):to(t.dtype)) end
+  end)
+end
+
 return init

@@ -96,7 +96,10 @@ local function refuse_forgotten_parameter(self, name, value)
 end
 
 local function assign(self, name, value)
-  if is_module(value) then
+  local computed = rawget(self, "_computed")
+  if computed and computed[name] then
+    computed[name].set(value)
+  elseif is_module(value) then
     self:register_module(name, value)
   elseif is_parameter(value) or (rawget(self, "_parameters")[name] ~= nil and is_tensor(value)) then
     self:register_parameter(name, value)
@@ -188,8 +191,10 @@ local function find(self, class, key)
   local value = rawget(self, "_parameters")[key]
   if value == nil then value = rawget(self, "_modules")[key] end
   if value == nil then value = rawget(self, "_buffers")[key] end
-  if value == nil then value = class[key] end
-  return value
+  if value ~= nil then return value end
+  local computed = rawget(self, "_computed")
+  if computed and computed[key] then return computed[key].get() end
+  return class[key]
 end
 
 --- A field that was never assigned is a slip; one that was assigned nil, or was an option left out, is nil.
@@ -238,6 +243,9 @@ local function construct(class, ...)
 end
 
 local kConstruct = mh._framed(construct)
+
+--- For copies of modules, which no class has made.
+local function adopt(instance) kInstances[instance] = true end
 
 --- mh.nn.Module:extend(name) -> Class
 ---   A class of modules: write its init and forward, then Class(...) makes one. Class.super is the class it extends.
@@ -784,4 +792,5 @@ for name, method in pairs(Module) do
   if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, all_instances) end
 end
 
-return {Module = Module, Parameter = Parameter, as_parameter = as_parameter, is_module = is_module, is_class = is_class}
+return {Module = Module, Parameter = Parameter, as_parameter = as_parameter, is_module = is_module, is_class = is_class,
+  is_parameter = is_parameter, adopt = adopt, forget = forget}
