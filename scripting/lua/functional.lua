@@ -505,7 +505,10 @@ define("clip_grad_value", {"parameters", "clip_value"}, function(v, op)
   end)
 end)
 
-for name, fn in pairs(require "moonhalo.functional.windows") do F[name] = fn end
+for _, part in ipairs {"windows", "classes"} do
+  for name, fn in pairs(require("moonhalo.functional." .. part)) do F[name] = fn end
+end
+require "moonhalo.functional.shorthands"(F)
 
 for name, fn in pairs(F) do F[name] = mh._framed(fn) end
 

@@ -13,11 +13,13 @@ local nn = {
 }
 
 for _, part in ipairs {"containers", "layers", "conv", "norm", "pool", "window", "activation", "attention",
-    "neighborhood", "recurrent", "transformer", "losses"} do
+    "neighborhood", "recurrent", "transformer", "losses", "adaptive_softmax"} do
   for name, value in pairs(require("moonhalo.nn." .. part)) do
     if base.is_class(value) then nn[name] = value end
   end
 end
+
+nn.utils = require "moonhalo.nn.utils"
 
 return setmetatable(nn, {
   __index = function(_, key)

@@ -134,6 +134,34 @@ define("Softmax", "softmax", {{"dim", -1}})
 define("LogSoftmax", "log_softmax", {{"dim", -1}})
 define("Softmin", "neg", {{"dim", -1}})
 function activation.Softmin:forward(x) return mh.softmax(-x, self.dim) end
+--- mh.nn.Softmax2d() -> Module
+---   The softmax over the channels of fields [batch, channels, rows, columns] or [channels, rows, columns].
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose channels are cut
+---   errors      ValueError: an input of another number of dims
+---   example
+---     nn.Softmax2d()(mh.zeros{1, 4, 1, 1}):flatten():tolist()    --> {0.25, 0.25, 0.25, 0.25}
+
+define("Softmax2d", "softmax")
+function activation.Softmax2d:forward(x)
+  if arguments.tensor("Softmax2d", "the input", x).ndim ~= 3 and x.ndim ~= 4 then
+    mh.fail("Softmax2d: the input has " .. x.ndim .. " dimensions, expected 3 or 4")
+  end
+  return mh.softmax(x, -3)
+end
+--- mh.nn.RReLU(lower = 1 / 8, upper = 1 / 3) -> Module
+---   x where x is positive, elsewhere x times a slope, which is drawn between lower and upper for each element while
+---   training, and their mean after eval().
+---   lower       number      the smallest slope
+---   upper       number      the largest slope
+---   returns     Module      a module without parameters; its result has the shape and the cut of its input
+---   collective  no
+---   errors      ValueError: lower is above upper
+---   example
+---     nn.RReLU(0.25, 0.75):eval()(mh.tensor{-4.0, 2.0}):tolist()    --> {-2.0, 2.0}
+
+define("RReLU", "rrelu", {{"lower", 1 / 8}, {"upper", 1 / 3}})
+function activation.RReLU:forward(x) return mh.rrelu(x, self.lower, self.upper, self.training) end
 --- mh.nn.Softsign() -> Module
 --- mh.nn.Tanhshrink() -> Module
 ---   x / (1 + |x|), and x - tanh(x).

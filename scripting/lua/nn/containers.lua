@@ -190,4 +190,88 @@ end
 ---     (pcall(nn.ModuleDict{a = nn.ReLU()}))    --> false
 function containers.ModuleDict:forward() fail("ModuleDict: it is a table, call its modules") end
 
+-- ---- Parameters ---------------------------------------------------------------------------------------------------
+
+local function add_parameter(self, name, tensor)
+  if not mh.is_tensor(tensor) then
+    fail(("%s: '%s' is not a tensor but %s"):format(self:class_name(), name, mh._describe(tensor)))
+  end
+  self:register_parameter(name, base.is_parameter(tensor) and tensor or base.Parameter(tensor))
+end
+
+local function extra_repr(self)
+  local lines = {}
+  for name, tensor in self._parameters do
+    lines[#lines + 1] = ("(%s): Parameter of %s [%s]"):format(name, tensor.dtype, table.concat(tensor.shape, ", "))
+  end
+  return table.concat(lines, "\n  ")
+end
+
+--- mh.nn.ParameterList(parameters = nil) -> Module
+---   Parameters in a list, which belong to the module that has it. list[0] is the first, list[-1] the last, #list their
+---   number; list:append(tensor) adds one. Tensors that are not parameters become such.
+---   parameters   {Tensor}?   the first ones
+---   returns     Module      with the names "0", "1", ... in state_dict(); it cannot be called itself
+---   collective  no
+---   errors      ValueError: an element is not a tensor
+---   example
+---     local list = nn.ParameterList{mh.ones{2}, mh.ones{3}}
+---     list[1].shape, #list, #list:parameters()    --> {3}  2  2
+
+containers.ParameterList = Module:extend("ParameterList")
+function containers.ParameterList:init(parameters)
+  if parameters ~= nil and (type(parameters) ~= "table" or getmetatable(parameters)) then
+    fail("ParameterList: expected a list of parameters, got " .. mh._describe(parameters))
+  end
+  for _, one in ipairs(parameters or {}) do self:append(one) end
+end
+function containers.ParameterList:append(tensor)
+  add_parameter(self, tostring(#self._parameters), tensor)
+  return self
+end
+function containers.ParameterList:length() return #self._parameters end
+function containers.ParameterList:at_position(position)
+  local count = #self._parameters
+  local found = self._parameters[tostring(position < 0 and position + count or position)]
+  if found == nil then fail(("ParameterList: no parameter %d in a list of %d"):format(position, count)) end
+  return found
+end
+function containers.ParameterList:each()
+  local position = -1
+  return function()
+    position = position + 1
+    local found = self._parameters[tostring(position)]
+    if found ~= nil then return position, found end
+  end
+end
+function containers.ParameterList:forward() fail("ParameterList: it is a list and cannot be called") end
+containers.ParameterList.extra_repr = extra_repr
+
+--- mh.nn.ParameterDict(parameters = nil) -> Module
+---   Parameters by name, which belong to the module that has the table. dict.name is one of them, dict.name =
+---   nn.Parameter(x) adds one, dict:keys() are the names. Names that are given together are sorted.
+---   parameters   table?     tensors by name; those that are not parameters become such
+---   returns     Module      it cannot be called itself
+---   collective  no
+---   errors      ValueError: an entry is not a tensor, or a name of a method
+---   example
+---     local dict = nn.ParameterDict{scale = mh.ones{2}, offset = mh.zeros{2}}
+---     dict:keys(), dict.scale.requires_grad    --> {"offset", "scale"}  true
+
+containers.ParameterDict = Module:extend("ParameterDict")
+function containers.ParameterDict:init(parameters)
+  if parameters ~= nil and (type(parameters) ~= "table" or getmetatable(parameters)) then
+    fail("ParameterDict: expected parameters by name, got " .. mh._describe(parameters))
+  end
+  for _, name in ipairs(sorted_keys(parameters or {})) do add_parameter(self, name, parameters[name]) end
+end
+function containers.ParameterDict:length() return #self._parameters end
+function containers.ParameterDict:keys()
+  local names = {}
+  for name in self._parameters do names[#names + 1] = name end
+  return names
+end
+function containers.ParameterDict:forward() fail("ParameterDict: it is a table and cannot be called") end
+containers.ParameterDict.extra_repr = extra_repr
+
 return containers

@@ -133,19 +133,21 @@ local kEmbedding = signature("Embedding",
 
 layers.Embedding = Module:extend("Embedding")
 
-function layers.Embedding:init(...)
-  local values = read(kEmbedding, ...)
-  for _, name in ipairs {"num_embeddings", "embedding_dim"} do arguments.count("Embedding", name, values[name], 0) end
-  if values.padding_idx then arguments.count("Embedding", "padding_idx", values.padding_idx, math.mininteger) end
+--- The table of the module `self`, called `op`.
+local function make_table(self, op, values)
+  for _, name in ipairs {"num_embeddings", "embedding_dim"} do arguments.count(op, name, values[name], 0) end
+  if values.padding_idx then arguments.count(op, "padding_idx", values.padding_idx, math.mininteger) end
   self.num_embeddings, self.embedding_dim = values.num_embeddings, values.embedding_dim
   local padding = values.padding_idx
   if padding and (padding >= values.num_embeddings or padding < -values.num_embeddings) then
-    fail(("Embedding: padding_idx %d is outside of %d embeddings"):format(padding, values.num_embeddings))
+    fail(("%s: padding_idx %d is outside of %d embeddings"):format(op, padding, values.num_embeddings))
   end
   self.padding_idx = padding and padding % values.num_embeddings
-  self.weight = new_parameter("Embedding", {values.num_embeddings, values.embedding_dim}, values)
+  self.weight = new_parameter(op, {values.num_embeddings, values.embedding_dim}, values)
   self:reset_parameters()
 end
+
+function layers.Embedding:init(...) make_table(self, "Embedding", read(kEmbedding, ...)) end
 function layers.Embedding:reset_parameters()
   init.normal_(self.weight)
   if self.padding_idx then
@@ -160,6 +162,61 @@ function layers.Embedding:extra_repr()
   return self.padding_idx and text .. ", padding_idx=" .. self.padding_idx or text
 end
 
+--- mh.nn.EmbeddingBag(num_embeddings, embedding_dim, {mode = "mean", padding_idx = nil, include_last_offset = false,
+---     scale_grad_by_freq = false, device = nil, dtype = nil}) -> Module
+---   The sum, mean or maximum of the vectors of a bag of integers, as torch.nn.EmbeddingBag. The module takes integers
+---   [bags, size], or [n] with offsets, where each bag begins; with "sum" also weights of the shape of the integers:
+---   net(indices, offsets, weights).
+---   num_embeddings   integer   rows of the table
+---   embedding_dim   integer   size of a vector
+---   mode        "mean"|"sum"|"max"   how the vectors of a bag are joined
+---   padding_idx   integer?   a row of zeros that does not count and is not trained
+---   include_last_offset   boolean   whether the last offset is the end of the last bag
+---   scale_grad_by_freq   boolean   divides gradients by how often an integer is in the batch
+---   device      string?     of the parameter
+---   dtype       string?     of the parameter
+---   returns     Module      parameter weight [num_embeddings, embedding_dim]
+---   collective  its calls: over the mesh of a cut table
+---   errors      ValueError: offsets with integers of two dims, or none with one dim
+---   example
+---     nn.EmbeddingBag(10, 4)(mh.tensor{{1, 2}, {5, 0}}).shape    --> {2, 4}
+
+local kBag = signature("EmbeddingBag", {"num_embeddings", "embedding_dim", {"mode", "mean"}, optional "padding_idx",
+  {"include_last_offset", false}, {"scale_grad_by_freq", false}, optional "device", optional "dtype"})
+local kBagModes = {sum = 0, mean = 1, max = 2}
+
+layers.EmbeddingBag = Module:extend("EmbeddingBag")
+function layers.EmbeddingBag:init(...)
+  local values = read(kBag, ...)
+  arguments.choice("EmbeddingBag", "mode", values.mode, {"max", "mean", "sum"})
+  for _, name in ipairs {"include_last_offset", "scale_grad_by_freq"} do
+    arguments.flag("EmbeddingBag", name, values[name])
+  end
+  for _, name in ipairs {"mode", "include_last_offset", "scale_grad_by_freq"} do self[name] = values[name] end
+  make_table(self, "EmbeddingBag", values)
+end
+function layers.EmbeddingBag:reset_parameters() layers.Embedding.reset_parameters(self) end
+function layers.EmbeddingBag:forward(indices, offsets, weights)
+  local ndim = arguments.tensor("EmbeddingBag", "the first argument", indices).ndim
+  if ndim ~= 1 and ndim ~= 2 or (ndim == 2) ~= (offsets == nil) then
+    fail(("EmbeddingBag: integers of %d dims %s offsets\n" ..
+        "  fix   give [bags, size], or [n] and where bags begin"):format(ndim, offsets == nil and "without" or "with"))
+  end
+  if weights ~= nil and self.mode ~= "sum" then fail("EmbeddingBag: weights are for mode \"sum\"") end
+  if ndim == 2 then
+    offsets = mh.arange(0, indices:numel(), indices:size(1), {dtype = "int64", device = indices.device})
+    if self.include_last_offset then
+      offsets = mh.cat({offsets, mh.full({1}, indices:numel(), {dtype = "int64", device = indices.device})}, 0)
+    end
+    indices, weights = indices:reshape{-1}, weights and weights:reshape{-1}
+  end
+  return (mh.embedding_bag(self.weight, indices, offsets, self.scale_grad_by_freq, kBagModes[self.mode], false, weights,
+      self.include_last_offset, self.padding_idx))
+end
+function layers.EmbeddingBag:extra_repr()
+  return ("%d, %d, mode='%s'"):format(self.num_embeddings, self.embedding_dim, self.mode)
+end
+
 -- ---- Dropout ------------------------------------------------------------------------------------------------------
 
 --- mh.nn.Dropout(p = 0.5) -> Module
@@ -167,9 +224,10 @@ end
 --- mh.nn.Dropout2d(p = 0.5) -> Module
 --- mh.nn.Dropout3d(p = 0.5) -> Module
 --- mh.nn.AlphaDropout(p = 0.5) -> Module
+--- mh.nn.FeatureAlphaDropout(p = 0.5) -> Module
 ---   Sets elements to zero with probability p while training and scales the others by 1 / (1 - p). Dropout1d to 3d drop
----   whole channels; AlphaDropout keeps mean and variance after SELU. On cut tensors every number of ranks draws the
----   same elements.
+---   whole channels; AlphaDropout keeps mean and variance after SELU, FeatureAlphaDropout of whole channels. On cut
+---   tensors every number of ranks draws the same elements.
 ---   p           number      probability from 0 to 1
 ---   returns     Module      it does nothing after eval()
 ---   collective  no
@@ -179,7 +237,7 @@ end
 ---     drop(mh.ones{3}):tolist()    --> {1.0, 1.0, 1.0}
 
 for name, fn in pairs {Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d = "dropout2d", Dropout3d = "dropout3d",
-  AlphaDropout = "alpha_dropout"} do
+  AlphaDropout = "alpha_dropout", FeatureAlphaDropout = "feature_alpha_dropout"} do
   local spec = signature(name, {{"p", 0.5}})
   local class = Module:extend(name)
   function class:init(...)
@@ -188,7 +246,7 @@ for name, fn in pairs {Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d =
       fail(name .. ": p is " .. mh._describe(self.p) .. ", expected a probability between 0 and 1")
     end
   end
-  function class:forward(x) return F[fn](x, {p = self.p, training = self.training}) end
+  function class:forward(x) return F[fn](x, self.p, self.training) end
   function class:extra_repr() return "p=" .. self.p end
   layers[name] = class
 end

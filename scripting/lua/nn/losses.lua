@@ -41,15 +41,15 @@ local function new_class(name, entries)
   return class, spec
 end
 
---- A loss whose call is run(self, tensors ...), `count` of them.
-local function define(name, entries, count, run)
+--- A loss whose call is run(self, ...), with `count` arguments. The first `tensors` are tensors, all if it is left out.
+local function define(name, entries, count, run, tensors)
   local class = new_class(name, entries)
   function class:forward(...)
     local given = table.pack(...)
     if given.n ~= count then
-      fail(("%s: the call has %d arguments, expected %d tensors"):format(name, given.n, count))
+      fail(("%s: the call has %d arguments, expected %d%s"):format(name, given.n, count, tensors and "" or " tensors"))
     end
-    for i = 1, count do arguments.tensor(name, "argument " .. i, given[i]) end
+    for i = 1, tensors or count do arguments.tensor(name, "argument " .. i, given[i]) end
     return run(self, ...)
   end
 end
@@ -274,6 +274,68 @@ define("TripletMarginLoss", {{"margin", 1.0}, {"p", 2.0}, {"eps", 1e-6}, {"swap"
     reduction = self.reduction})
 end)
 
+--- mh.nn.TripletMarginWithDistanceLoss({distance_function = nil, margin = 1.0, swap = false,
+---     reduction = "mean"}) -> Module
+---   As nn.TripletMarginLoss, with any function of two tensors for the distance.
+---   distance_function   function?   of two tensors, one number for each pair; nil for nn.PairwiseDistance()
+---   margin      number
+---   swap        boolean     with the distance of p and n, where it is less
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of three tensors
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.TripletMarginWithDistanceLoss()(mh.zeros{1, 2}, mh.zeros{1, 2}, mh.zeros{1, 2}):item()    --> 1.0
+define("TripletMarginWithDistanceLoss", {optional "distance_function", {"margin", 1.0}, {"swap", false}, kReduction}, 3,
+    function(self, a, p, n)
+  return F.triplet_margin_with_distance_loss(a, p, n, {distance_function = self.distance_function,
+    margin = self.margin, swap = self.swap, reduction = self.reduction})
+end)
+
+--- mh.nn.MultiMarginLoss(p = 1, margin = 1.0, weight = nil, reduction = "mean") -> Module
+---   The mean over classes j of max(0, margin - x[target] + x[j])^p, without the target itself.
+---   p           integer     1 or 2
+---   margin      number
+---   weight      Tensor?     of each class
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of scores [batch, classes] and class numbers int64 [batch]
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.MultiMarginLoss()(mh.zeros{1, 4}, mh.tensor{2}):item()    --> 0.75
+define("MultiMarginLoss", {{"p", 1}, {"margin", 1.0}, optional "weight", kReduction}, 2, function(self, x, target)
+  return F.multi_margin_loss(x, target, {p = self.p, margin = self.margin, weight = self.weight,
+    reduction = self.reduction})
+end)
+
+--- mh.nn.MultiLabelMarginLoss(reduction = "mean") -> Module
+---   The sum over labels i and other classes j of max(0, 1 - x[i] + x[j]), divided by the number of classes.
+---   reduction   "mean"|"sum"|"none"
+---   returns     Module      of scores [batch, classes] and labels int64 [batch, classes], which end with -1
+---   collective  its calls: over the mesh of cut inputs
+---   errors      ValueError: an unknown reduction
+---   example
+---     nn.MultiLabelMarginLoss()(mh.zeros{1, 4}, mh.tensor{{2, -1, 0, 0}}):item()    --> 0.75
+define("MultiLabelMarginLoss", {kReduction}, 2, function(self, x, target)
+  return F.multilabel_margin_loss(x, target, {reduction = self.reduction})
+end)
+
+--- mh.nn.CTCLoss(blank = 0, reduction = "mean", zero_infinity = false) -> Module
+---   The loss of sequences without alignment (Graves et al. 2006), as torch.nn.CTCLoss.
+---   blank       integer     the class that stands for no label
+---   reduction   "mean"|"sum"|"none"   "mean" divides each loss by the length of its target
+---   zero_infinity   boolean   zeros in place of losses of sequences that are too short
+---   returns     Module      of log probabilities [time, batch, classes], targets, and the lengths of both, as lists or
+---     tensors of integers
+---   collective  its calls: over the mesh of cut inputs; only the batch may stay cut
+---   errors      ValueError: an unknown reduction
+---   example
+---     ("%.4f"):format(nn.CTCLoss()(mh.zeros{3, 1, 2}:log_softmax(-1), mh.tensor{{1}}, {3}, {1}):item())    --> 0.2877
+define("CTCLoss", {{"blank", 0}, kReduction, {"zero_infinity", false}}, 4, function(self, x, target, times, lengths)
+  return F.ctc_loss(x, target, times, lengths, {blank = self.blank, reduction = self.reduction,
+    zero_infinity = self.zero_infinity})
+end, 2)
+
 --- mh.nn.MultiLabelSoftMarginLoss(weight = nil, reduction = "mean") -> Module
 ---   The mean over classes of binary cross entropies of logits.
 ---   weight      Tensor?     of each class
@@ -284,10 +346,7 @@ end)
 ---   example
 ---     ("%.4f"):format(nn.MultiLabelSoftMarginLoss()(mh.zeros{1, 2}, mh.ones{1, 2}):item())    --> 0.6931
 define("MultiLabelSoftMarginLoss", {optional "weight", kReduction}, 2, function(self, x, target)
-  check_shapes("MultiLabelSoftMarginLoss", x, target)
-  local loss = -(target * mh.log_sigmoid(x) + (1 - target) * mh.log_sigmoid(-x))
-  if self.weight then loss = loss * self.weight end
-  return reduced("MultiLabelSoftMarginLoss", loss:mean(-1), self.reduction)
+  return F.multilabel_soft_margin_loss(x, target, {weight = self.weight, reduction = self.reduction})
 end)
 
 return losses

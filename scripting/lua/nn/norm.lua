@@ -103,8 +103,7 @@ end
 ---     local norm = nn.BatchNorm2d(3)
 ---     ("%.3f"):format(norm(mh.randn{4, 3, 6, 6}):var():item())    --> 1.002
 
-local function batch_norm(dims, low, high)
-  local name = "BatchNorm" .. dims .. "d"
+local function batch_norm(name, low, high)
   -- `momentum = false` is PyTorch's None: the running statistics are the plain mean over all batches.
   local spec = signature(name, {"num_features", {"eps", 1e-5}, {"momentum", 0.1}, {"affine", true},
     {"track_running_stats", true}, optional "device", optional "dtype"})
@@ -169,9 +168,27 @@ local function instance_norm(dims)
   norm[name] = class
 end
 
-batch_norm(1, 2, 3)
-batch_norm(2, 4, 4)
-batch_norm(3, 5, 5)
+--- mh.nn.SyncBatchNorm(num_features, {eps = 1e-5, momentum = 0.1, affine = true, track_running_stats = true,
+---     device = nil, dtype = nil}) -> Module
+---   BatchNorm of any number of dims of space, under PyTorch's name for statistics over all ranks. nn.BatchNorm1d to 3d
+---   have these on cut tensors, too.
+---   num_features   integer   channels of the input
+---   eps         number      added to the variance
+---   momentum    number|false   as of nn.BatchNorm2d
+---   affine      boolean     whether there are weight and bias
+---   track_running_stats   boolean   whether there are running statistics, which eval() uses
+---   device      string?     of parameters and buffers
+---   dtype       string?     of parameters and buffers
+---   returns     Module      parameters and buffers of nn.BatchNorm2d
+---   collective  its calls while training: over the mesh of a cut input
+---   errors      ValueError: one value for each channel while training
+---   example
+---     nn.SyncBatchNorm(3)(mh.randn{4, 3, 6}).shape    --> {4, 3, 6}
+
+batch_norm("BatchNorm1d", 2, 3)
+batch_norm("BatchNorm2d", 4, 4)
+batch_norm("BatchNorm3d", 5, 5)
+batch_norm("SyncBatchNorm", 2, 5)
 for dims = 1, 3 do instance_norm(dims) end
 
 -- ---- GroupNorm, LayerNorm, RMSNorm --------------------------------------------------------------------------------

@@ -108,6 +108,29 @@ end
 layer("LocalResponseNorm", {"size", {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1.0}}, {"size", "alpha", "beta", "k"},
   function(self, x) return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k) end)
 
+--- mh.nn.CrossMapLRN2d(size, {alpha = 1e-4, beta = 0.75, k = 1.0}) -> Module
+---   As nn.LocalResponseNorm, for [batch, channels, rows, columns]. Windows of an even size have one channel less, as
+---   in PyTorch, but the sum of their squares is divided by size.
+---   size        integer     number of channels, at least 1
+---   alpha       number      factor of the mean
+---   beta        number      exponent
+---   k           number      added to the mean
+---   returns     Module      a module without parameters
+---   collective  its calls: over the mesh of an input whose channels are cut
+---   errors      ValueError: an input of another number of dims
+---   example
+---     nn.CrossMapLRN2d(3)(mh.zeros{1, 4, 5, 2}):sum():item()    --> 0.0
+
+layer("CrossMapLRN2d", {"size", {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1.0}}, {"size", "alpha", "beta", "k"},
+  function(self, x)
+    arguments.count("CrossMapLRN2d", "size", self.size, 1)
+    if arguments.tensor("CrossMapLRN2d", "the input", x).ndim ~= 4 then
+      mh.fail("CrossMapLRN2d: the input has " .. x.ndim .. " dimensions, expected 4")
+    end
+    local odd = self.size - (1 - self.size % 2)
+    return F.local_response_norm(x, odd, self.alpha * odd / self.size, self.beta, self.k)
+  end)
+
 local kBlocks = {{"dilation", 1}, {"padding", 0}, {"stride", 1}}
 --- mh.nn.Unfold(kernel_size, {dilation = 1, padding = 0, stride = 1}) -> Module
 ---   The sliding blocks of a field [batch, channels, rows, columns] as [batch, channels * block, positions].
