@@ -112,6 +112,16 @@ int get_matrix_transposed(lua_State* lua) { return give(lua, self(lua).mT()); }
 ///   example
 ///     mh.zeros{4, 2, 3}.mH.shape    --> {4, 3, 2}
 int get_adjoint(lua_State* lua) { return give(lua, self(lua).mH()); }
+/// x.H -> Tensor
+///   A view of a matrix with its dims swapped and the elements conjugated.
+///   example
+///     mh.zeros{2, 3}.H.shape    --> {3, 2}
+int get_matrix_adjoint(lua_State* lua) {
+  const int64_t dims = self(lua).dim();
+  TORCH_CHECK_VALUE(dims == 2 || dims == 0, "H: a matrix is required\n  have  ", describe(self(lua)),
+                    "\n  fix   x.mH for batches of matrices");
+  return give(lua, self(lua).matrix_H());
+}
 /// x.real -> Tensor
 ///   A view of the real parts of a complex tensor; a real tensor itself.
 ///   example
@@ -149,6 +159,21 @@ int get_layout(lua_State* lua) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   return give(lua, name);
 }
+/// x.is_cpu -> boolean
+/// x.is_cuda -> boolean
+/// x.is_meta -> boolean
+///   Whether the elements are in the memory of the host, on a GPU, or nowhere (device "meta"); of a ShardTensor those
+///   of this rank's block.
+///   example
+///     mh.zeros({2}, {device = "cpu"}).is_cpu, mh.zeros({2}, {device = "meta"}).is_meta    --> true  true
+int get_is_cpu(lua_State* lua) { return give(lua, self(lua).device().is_cpu()); }
+int get_is_cuda(lua_State* lua) { return give(lua, self(lua).device().is_cuda()); }
+int get_is_meta(lua_State* lua) { return give(lua, self(lua).device().is_meta()); }
+/// x.is_sparse -> boolean
+///   Whether the layout is sparse_coo.
+///   example
+///     mh.zeros{2}.is_sparse    --> false
+int get_is_sparse(lua_State* lua) { return give(lua, self(lua).is_sparse()); }
 /// x.grad_fn -> string?
 ///   The name of the operation that will be differentiated; nil for a leaf.
 ///   example
@@ -224,6 +249,7 @@ int tolist(lua_State* lua) {
 }
 
 /// x:numel() -> integer
+/// x:nelement() -> integer
 ///   The number of elements; of a ShardTensor that of the global tensor.
 ///   returns     integer     the product of x.shape
 ///   collective  no
@@ -231,6 +257,7 @@ int tolist(lua_State* lua) {
 ///     mh.zeros{2, 3}:numel()    --> 6
 int numel(lua_State* lua) { return give(lua, self(lua).numel()); }
 /// x:dim() -> integer
+/// x:ndimension() -> integer
 ///   The number of dims.
 ///   returns     integer     the same as x.ndim
 ///   collective  no
@@ -362,7 +389,12 @@ int to(lua_State* lua) {
 /// x:long() -> Tensor
 /// x:int() -> Tensor
 /// x:bool() -> Tensor
-///   The tensor as float32, float64, float16, bfloat16, int64, int32 or bool.
+/// x:byte() -> Tensor
+/// x:char() -> Tensor
+/// x:short() -> Tensor
+/// x:cfloat() -> Tensor
+/// x:cdouble() -> Tensor
+///   The tensor as float32, float64, float16, bfloat16, int64, int32, bool, uint8, int8, int16, or complex64 or 128.
 ///   returns     Tensor      x itself if it has that dtype
 ///   collective  no
 ///   example
@@ -405,6 +437,11 @@ void open_tensor(lua_State* lua) {
                                      {"T", guard<get_transposed>},
                                      {"mT", guard<get_matrix_transposed>},
                                      {"mH", guard<get_adjoint>},
+                                     {"H", guard<get_matrix_adjoint>},
+                                     {"is_cpu", guard<get_is_cpu>},
+                                     {"is_cuda", guard<get_is_cuda>},
+                                     {"is_meta", guard<get_is_meta>},
+                                     {"is_sparse", guard<get_is_sparse>},
                                      {"real", guard<get_real>},
                                      {"imag", guard<get_imag>},
                                      {"data", guard<get_data>},
@@ -434,6 +471,13 @@ void open_tensor(lua_State* lua) {
                                      {"long", guard<convert<at::kLong>>},
                                      {"int", guard<convert<at::kInt>>},
                                      {"bool", guard<convert<at::kBool>>},
+                                     {"byte", guard<convert<at::kByte>>},
+                                     {"char", guard<convert<at::kChar>>},
+                                     {"short", guard<convert<at::kShort>>},
+                                     {"cfloat", guard<convert<at::kComplexFloat>>},
+                                     {"cdouble", guard<convert<at::kComplexDouble>>},
+                                     {"ndimension", guard<dim>},
+                                     {"nelement", guard<numel>},
                                      {nullptr, nullptr}};
   add_tensor_methods(lua, methods);
 }

@@ -193,6 +193,22 @@ function func.jacobian(fn, x)
   end)
 end
 
+--- mh.func.jacrev(fn) -> function
+--- mh.func.jacfwd(fn) -> function
+---   A function that gives the Jacobian of fn, by mh.func.jacobian: jacfwd by backward passes, too.
+---   fn          function    of one tensor, which gives one tensor
+---   returns     function    of the same input: all derivatives, of the shape of the result, then that of the input
+---   collective  no; calls are as fn is
+---   errors      TypeError: fn is not a function
+---   example
+---     mh.func.jacrev(function(x) return x * x end)(mh.tensor{1.0, 2.0}):tolist()    --> {{2.0, 0.0}, {0.0, 4.0}}
+for _, name in ipairs {"jacrev", "jacfwd"} do
+  func[name] = function(fn)
+    check_function(name, fn)
+    return mh._framed(function(x) return func.jacobian(fn, x) end)
+  end
+end
+
 --- mh.func.hessian(fn, x) -> Tensor
 ---   All second derivatives of a number.
 ---   fn          function    of one tensor, which gives a tensor of one element

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <sstream>
 
 #include "moonhalo/engine/deferred/deferred.h"
@@ -17,9 +18,19 @@ namespace moonhalo::scripting {
 
 namespace {
 
-constexpr int64_t kFullElements = 1000;
-constexpr int64_t kEdge = 3;
-constexpr size_t kLineWidth = 80;
+/// The settings of mh.set_printoptions, of each rank's thread.
+struct PrintOptions {
+  int64_t precision = 4;     // digits behind the point
+  int64_t threshold = 1000;  // elements of a tensor that is printed in full
+  int64_t edgeitems = 3;     // at both ends of each dim of a larger one
+  int64_t linewidth = 80;
+  std::optional<bool> sci_mode;  // as the numbers need it
+};
+
+PrintOptions& print_options() {
+  thread_local PrintOptions options;
+  return options;
+}
 
 /// The format of the numbers of one tensor, decided from all that are shown.
 struct NumberFormat {
@@ -30,13 +41,14 @@ struct NumberFormat {
   std::string operator()(double value) const {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-    char text[64];
+    const int digits = static_cast<int>(print_options().precision);
+    char text[400];  // the largest double has 309 digits
     if (scientific) {
-      std::snprintf(text, sizeof text, "%.4e", value);
+      std::snprintf(text, sizeof text, "%.*e", digits, value);
     } else if (whole) {
       std::snprintf(text, sizeof text, "%.0f.", value);
     } else {
-      std::snprintf(text, sizeof text, "%.4f", value);
+      std::snprintf(text, sizeof text, "%.*f", digits, value);
     }
     return text;
   }
@@ -51,7 +63,8 @@ NumberFormat float_format(const at::Tensor& shown) {
   const double largest = finite.abs().max().item<double>();
   const double smallest = finite.abs().min().item<double>();
   format.whole = finite.eq(finite.ceil()).all().item<bool>();
-  format.scientific = largest / smallest > 1000 || largest > 1e8 || (!format.whole && smallest < 1e-4);
+  format.scientific = print_options().sci_mode.value_or(largest / smallest > 1000 || largest > 1e8 ||
+                                                        (!format.whole && smallest < 1e-4));
   return format;
 }
 
@@ -74,11 +87,12 @@ class Elements {
  private:
   /// The part of a large tensor that will be shown.
   static at::Tensor corner(at::Tensor tensor) {
-    if (tensor.numel() <= kFullElements) return tensor;
+    const int64_t edge = print_options().edgeitems;
+    if (tensor.numel() <= print_options().threshold) return tensor;
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
       const int64_t size = tensor.size(dim);
-      if (size <= 2 * kEdge) continue;
-      tensor = at::cat({tensor.narrow(dim, 0, kEdge), tensor.narrow(dim, size - kEdge, kEdge)}, dim);
+      if (size <= 2 * edge) continue;
+      tensor = at::cat({tensor.narrow(dim, 0, edge), tensor.narrow(dim, size - edge, edge)}, dim);
     }
     return tensor;
   }
@@ -98,16 +112,20 @@ class Elements {
     return std::string(width_ - std::min(width_, text.size()), ' ') + text;
   }
 
-  bool summarized(int64_t size) const { return tensor_.numel() > kFullElements && size > 2 * kEdge; }
+  bool summarized(int64_t size) const {
+    return tensor_.numel() > print_options().threshold && size > 2 * print_options().edgeitems;
+  }
 
   void write_row(std::ostream& out, const at::Tensor& row, size_t indent) const {
-    const size_t per_line = std::max<size_t>(1, (kLineWidth - std::min(kLineWidth, indent)) / (width_ + 2));
+    const auto line = static_cast<size_t>(print_options().linewidth);
+    const int64_t edge = print_options().edgeitems;
+    const size_t per_line = std::max<size_t>(1, (line - std::min(line, indent)) / (width_ + 2));
     std::vector<std::string> texts;
     const int64_t size = row.size(0);
     for (int64_t i = 0; i < size; ++i) {
-      if (summarized(size) && i == kEdge) {
+      if (summarized(size) && i == edge) {
         texts.emplace_back(" ...");
-        i = size - kEdge;
+        i = size - edge;
       }
       texts.push_back(padded(row[i]));
     }
@@ -133,14 +151,14 @@ class Elements {
       write_row(out, part, indent);
       return;
     }
-    const int64_t size = part.size(0);
+    const int64_t size = part.size(0), edge = print_options().edgeitems;
     const std::string gap = "," + std::string(static_cast<size_t>(part.dim() - 1), '\n') + std::string(indent + 1, ' ');
     out << "[";
     for (int64_t i = 0; i < size; ++i) {
       if (i > 0) out << gap;
-      if (summarized(size) && i == kEdge) {
+      if (summarized(size) && i == edge) {
         out << "..." << gap;
-        i = size - kEdge;
+        i = size - edge;
       }
       write(out, part[i], indent + 1);
     }
@@ -177,6 +195,54 @@ void write_elements(std::ostream& out, const at::Tensor& tensor, size_t indent) 
   }
   Elements(tensor.detach().cpu()).write(out, indent);
 }
+
+int64_t at_least(int64_t value, int64_t least, const char* name) {
+  TORCH_CHECK_VALUE(value >= least && value <= 1'000'000'000, "set_printoptions: ", name, " is ", value, ", expected ",
+                    least, " or more");
+  return value;
+}
+
+/// mh.set_printoptions({precision = nil, threshold = nil, edgeitems = nil, linewidth = nil, profile = nil,
+///     sci_mode = nil}) -> nothing
+///   How this rank prints tensors; what is left out stays as it is.
+///   precision   integer?    digits behind the point, 4 at the start
+///   threshold   integer?    elements of a tensor that is printed in full, 1000 at the start
+///   edgeitems   integer?    elements at both ends of each dim of a larger one, 3 at the start
+///   linewidth   integer?    letters of a line, 80 at the start
+///   profile     "default"|"short"|"full"?   the values of the start, with 2 digits, or all elements; others go first
+///   sci_mode    boolean?    whether numbers have an exponent; as the numbers need it at the start
+///   returns     nothing
+///   collective  no
+///   errors      ValueError: a number that is too small, an unknown profile
+///   example
+///     mh.set_printoptions{precision = 2}
+///     print(mh.tensor{1.2345, 2.5})    --> tensor([1.23, 2.50])
+///     mh.set_printoptions{profile = "default"}
+int set_printoptions(lua_State* lua) {
+  const Options given(lua, 1, "set_printoptions",
+                      {"precision", "threshold", "edgeitems", "linewidth", "profile", "sci_mode"});
+  PrintOptions next = print_options();
+  if (given.has("profile")) {
+    const std::string profile = given.get_string("profile", "");
+    TORCH_CHECK_VALUE(profile == "default" || profile == "short" || profile == "full",
+                      "set_printoptions: unknown profile '", profile, "'\n  have  default, short, full");
+    next = PrintOptions();
+    if (profile == "short") next.precision = 2, next.edgeitems = 2;
+    if (profile == "full") next.threshold = 1'000'000'000;
+  }
+  next.precision = at_least(given.get_int("precision", next.precision), 0, "precision");
+  TORCH_CHECK_VALUE(next.precision <= 60, "set_printoptions: precision is ", next.precision, ", expected at most 60");
+  next.threshold = at_least(given.get_int("threshold", next.threshold), 0, "threshold");
+  next.edgeitems = at_least(given.get_int("edgeitems", next.edgeitems), 1, "edgeitems");
+  next.linewidth = at_least(given.get_int("linewidth", next.linewidth), 1, "linewidth");
+  if (given.has("sci_mode")) next.sci_mode = given.get_bool("sci_mode", false);
+  print_options() = next;
+  return 0;
+}
+
+const luaL_Reg kPrintFunctions[] = {{"set_printoptions", guard<set_printoptions>}, {nullptr, nullptr}};
+
+const Binding print_binding{"print_tensor", [](lua_State* lua) { add_functions(lua, kPrintFunctions); }};
 
 }  // namespace
 
