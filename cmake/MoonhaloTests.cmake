@@ -434,7 +434,7 @@ endif()
 
 # Scripts whose ranks are processes.
 if(TARGET moonhalo_cli AND mpi_tests AND MPI_C_FOUND)
-  foreach(module shared_order)
+  foreach(module shared_order deterministic)
     moonhalo_add_test(NAME mpi.lua_${module}
              COMMAND ${MPIEXEC_EXECUTABLE} -n 3 $<TARGET_FILE:moonhalo_cli> run tests/scripting/support/run_all.lua --
                      support.${module}

@@ -6,6 +6,7 @@
 
 #include "moonhalo/engine/profile/nvtx.h"
 #include "moonhalo/engine/profile/rank_record.h"
+#include "moonhalo/scripting/bind/deterministic.h"
 #include "moonhalo/scripting/bind/nan_watch.h"
 #include "moonhalo/scripting/bind/profile.h"
 #include "moonhalo/scripting/bind/run.h"
@@ -126,6 +127,9 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
   const auto profile = add_profile_options(*command);
   const auto detects_nan = std::make_shared<bool>(false);
   command->add_flag("--detect-nan", *detects_nan, "Stop at the first NaN that a module or a derivative makes; slower");
+  const auto deterministic = std::make_shared<bool>(false);
+  command->add_flag("--deterministic", *deterministic,
+                    "The same bits in every run, also on GPUs; operators that differ from run to run are refused");
   const auto words = std::make_shared<std::vector<std::string>>();
   command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
   command->footer(
@@ -133,14 +137,15 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       "or with\n"
       "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
       "signal.\n");
-  command->callback([options, words, named, resumed, profile, detects_nan, &action, &after_dashes] {
-    action = [options, words, named, resumed, profile, detects_nan, &after_dashes] {
+  command->callback([options, words, named, resumed, profile, detects_nan, deterministic, &action, &after_dashes] {
+    action = [options, words, named, resumed, profile, detects_nan, deterministic, &after_dashes] {
       refuse_words(*words, profile->folder == "profile");
       check_profile(*profile, *options);
       options->arguments = after_dashes;
       if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
       if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())
         options->run_name = std::filesystem::path(options->script).stem().string();
+      if (*deterministic) set_deterministic(true, /*warn_only=*/false);  // before ranks that are threads start
       return run_session(*options, [profile, detects_nan](lua_State* lua) {
         forbid_undefined_globals(lua);
         begin_run(lua);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // moonhalo run --profile, mh.profile and moonhalo profile.
+#include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <libdeflate.h>
@@ -212,6 +213,15 @@ TEST_F(ProfileOfARun, Y30_NvtxNeedsCuda) {
       run({"run", write("own.lua", "local mh = require 'moonhalo'\nmh.profile{steps = {1, 2}, nvtx = true}")});
   EXPECT_EQ(own.status, kScriptFailed);
   EXPECT_THAT(own.err, HasSubstr("own.lua:2: profile: no NVTX ranges in this build"));
+}
+
+TEST_F(ProfileOfARun, Y16_DeterministicIsSetBeforeTheScript) {
+  const std::string script =
+      write("deterministic.lua", "print(require('moonhalo').are_deterministic_algorithms_enabled())");
+
+  EXPECT_EQ(run({"run", script, "--deterministic"}).out, "true\n");
+  at::globalContext().setDeterministicAlgorithms(false, false);
+  EXPECT_EQ(run({"run", script}).out, "false\n");
 }
 
 TEST_F(ProfileOfARun, Y13_MistakesHaveARemedy) {

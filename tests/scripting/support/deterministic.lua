@@ -33,8 +33,19 @@ function tests.test_Y16_twenty_runs_have_the_same_bits()
 end
 
 function tests.test_Y16_the_setting_is_given_back()
+  mh.barrier()
   testing.assert_equal(mh.use_deterministic(false), false)
   testing.assert_error(function() mh.use_deterministic(1) end, "use_deterministic")
+  mh.barrier()
+  mh.use_deterministic_algorithms(true, {warn_only = true})
+  mh.barrier()
+  testing.assert_equal({mh.are_deterministic_algorithms_enabled(), mh.is_deterministic_algorithms_warn_only_enabled()},
+      {true, true})
+  mh.barrier()
+  mh.use_deterministic_algorithms(false)
+  mh.barrier()
+  testing.assert_equal({mh.are_deterministic_algorithms_enabled(), mh.is_deterministic_algorithms_warn_only_enabled()},
+      {false, false})
 end
 
 return tests
