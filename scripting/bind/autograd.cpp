@@ -249,30 +249,35 @@ int is_grad_enabled(lua_State* lua) {
 
 class Autocast {
  public:
-  Autocast(c10::DeviceType device, at::ScalarType dtype)
+  Autocast(c10::DeviceType device, at::ScalarType dtype, bool enabled, bool cache)
       : device_(device),
         enabled_(at::autocast::is_autocast_enabled(device)),
-        dtype_(at::autocast::get_autocast_dtype(device)) {
-    at::autocast::set_autocast_enabled(device, true);
+        dtype_(at::autocast::get_autocast_dtype(device)),
+        cache_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_enabled(device, enabled);
     at::autocast::set_autocast_dtype(device, dtype);
+    at::autocast::set_autocast_cache_enabled(cache);
     at::autocast::increment_nesting();
   }
   ~Autocast() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device_, enabled_);
     at::autocast::set_autocast_dtype(device_, dtype_);
+    at::autocast::set_autocast_cache_enabled(cache_);
   }
 
  private:
   c10::DeviceType device_;
   bool enabled_;
   at::ScalarType dtype_;
+  bool cache_;
 };
 
 /// mh.autocast(dtype, fn, ...) -> any
 ///   Runs fn(...) with matrix products and convolutions in a lower precision, as torch.autocast does, and returns its
 ///   results. Call backward after it, outside.
-///   dtype       "bfloat16"|"float16"   the lower precision
+///   dtype       "bfloat16"|"float16"|table   the lower precision, or {dtype = "bfloat16", enabled = true,
+///     cache = true}: enabled = false computes as without it, cache = false casts a weight again in each use
 ///   fn          function    what to run
 ///   returns     any         the results of fn
 ///   collective  no, but all ranks must call it
@@ -281,10 +286,13 @@ class Autocast {
 ///     local y = mh.autocast("bfloat16", function() return mh.ones{2, 3}:matmul(mh.ones{3, 2}) end)
 ///     y.dtype    --> bfloat16
 int autocast(lua_State* lua) {
-  const at::ScalarType dtype = check_dtype(lua, 1);
+  const bool is_table = lua_istable(lua, 1);
+  const Options options(lua, is_table ? 1 : lua_gettop(lua) + 1, "autocast", {"dtype", "enabled", "cache"});
+  const at::ScalarType dtype = is_table ? options.get_dtype("dtype").value_or(at::kBFloat16) : check_dtype(lua, 1);
   TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ", dtype_name(dtype),
                     " is not a lower precision\n  fix   use \"bfloat16\" or \"float16\"");
-  return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype);
+  return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype, options.get_bool("enabled", true),
+                              options.get_bool("cache", true));
 }
 
 /// mh.manual_seed(seed) -> nothing

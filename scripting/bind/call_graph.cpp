@@ -153,7 +153,14 @@ int count_macs(lua_State* lua) {
   return 1;
 }
 
-const luaL_Reg kCallGraphInternals[] = {{"record", guard<record>}, {"macs", guard<count_macs>}, {nullptr, nullptr}};
+/// _call_graph.macs_so_far() -> those of the call of `macs` that is running; 0 outside.
+int macs_so_far(lua_State* lua) {
+  push(lua, graph != nullptr ? graph->macs : int64_t{0});
+  return 1;
+}
+
+const luaL_Reg kCallGraphInternals[] = {
+    {"record", guard<record>}, {"macs", guard<count_macs>}, {"macs_so_far", guard<macs_so_far>}, {nullptr, nullptr}};
 
 const Binding call_graph_binding{"call_graph", [](lua_State* lua) {
                                    lua_newtable(lua);

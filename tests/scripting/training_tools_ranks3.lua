@@ -35,9 +35,17 @@ function tests.test_Y16_summary()
   local lines = {}
   for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
   testing.assert_equal(#lines, 8)
-  assert(lines[1]:find("^module +class +shape +cut +parameters$"), lines[1])
-  assert(lines[2]:find("^%(net%) +Net +{2, 2, 9, 6} +Shard%(2, {3, 0, 6}%) +0$"), lines[2])
-  assert(lines[3]:find("^  blocks%.0 +Conv2d +{2, 4, 9, 6} +Shard%(2, {3, 0, 6}%) +76$"), lines[3])
+  local rows = ({[0] = 3, 0, 6})[mh.rank()]
+  local function commas(count) return (tostring(count):gsub("(%d)(%d%d%d)$", "%1,%2")) end
+  assert(lines[1]:find("^module +class +shape +cut +parameters +multiply%-adds +bytes$"), lines[1])
+  assert(lines[2]:find("^%(net%) +Net +{2, 2, 9, 6} +Shard%(2, {3, 0, 6}%) +0 +[%d,]+ +" .. commas(rows * 24 * 8)
+      .. "$"), lines[2])
+  assert(lines[3]:find("^  blocks%.0 +Conv2d +{2, 4, 9, 6} +Shard%(2, {3, 0, 6}%) +76 +[%d,]+ +"
+      .. commas(rows * 48 * 8) .. "$"), lines[3])
+  -- A convolution has 2 * 4 * 9 multiply-adds for each of 2 * 9 * 6 places; the net has two.
+  local plain = mh.summary(model, x)
+  assert(plain:find("%(net%) +Net +{2, 2, 9, 6} +%- +0 +15,552 +1,728\n"), plain)
+  assert(plain:find("\n  blocks%.0 +Conv2d +{2, 4, 9, 6} +%- +76 +7,776 "), plain)
   assert(lines[4]:find("^  act +Tanh"), lines[4])
   assert(lines[8]:find("^158 parameters %(158 trained%), 1,264 bytes, "), lines[8])
   assert(model.training and model.blocks[1].training, "the mode is as before")

@@ -36,7 +36,7 @@ local function make(...)
     fail("EMA: decay is " .. mh._describe(self.decay) .. ", expected a number within 0 and 1")
   end
   self.engine, self.averages = mh._moving_average(self.module, self.decay, not not self.warmup), ordered_map()
-  self.updates = 0
+  self.updates, self.swapped = 0, false
   local names, tensors = self.engine:averages()
   for i, name in ipairs(names) do self.averages[name] = tensors[i] end
   return self
@@ -85,7 +85,35 @@ end
 ---     ema:swap()
 ---     ema:swap()
 ---     ema.updates    --> 0
-function EMA:swap() self.engine:swap(self.module) end
+function EMA:swap()
+  self.engine:swap(self.module)
+  self.swapped = not self.swapped
+end
+
+--- ema:with_averages(fn, ...) -> any
+---   Runs fn(...) with the averages in the module and puts the trained values back, also after an error.
+---   fn          function    such as an evaluation
+---   returns     any         the results of fn
+---   collective  as fn
+---   errors      TypeError: fn is not a function; the averages are in the module already
+---   example
+---     local net = nn.Linear(1, 1, {bias = false})
+---     nn.init.constant_(net.weight, 1)
+---     local ema = mh.EMA(net)
+---     nn.init.constant_(net.weight, 5)
+---     ema:with_averages(function() return net.weight:item() end), net.weight:item()    --> 1.0  5.0
+function EMA:with_averages(fn, ...)
+  local of = getmetatable(fn)
+  if type(fn) ~= "function" and not (type(of) == "table" and of.__call) then
+    fail("EMA: with_averages: expected a function, got " .. mh._describe(fn))
+  end
+  if self.swapped then fail("EMA: with_averages: the averages are in the module already\n  fix   call swap() first") end
+  self:swap()
+  local results = table.pack(pcall(fn, ...))
+  self:swap()
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
 
 --- ema:state_dict() -> table
 ---   The state, as mh.checkpoint saves it: give the EMA as an entry of the checkpoint.

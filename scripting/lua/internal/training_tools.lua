@@ -31,6 +31,22 @@ local function shape_of(result)
   return "{" .. table.concat(result.shape, ", ") .. "}", cut
 end
 
+--- Bytes of the tensors of a result on this rank, of each once.
+local function bytes_of(results)
+  local count, seen = 0, {}
+  local function add(value)
+    if mh.is_tensor(value) then
+      local own = value:is_shard_tensor() and value:to_local() or value
+      count = count + own:numel() * own:element_size()
+    elseif type(value) == "table" and not getmetatable(value) and not seen[value] then
+      seen[value] = true
+      for _, one in pairs(value) do add(one) end
+    end
+  end
+  for i = 1, results.n do add(results[i]) end
+  return count
+end
+
 local function own_parameters(module)
   local count = 0
   for _, tensor in rawget(module, "_parameters") do count = count + tensor:numel() end
@@ -50,9 +66,12 @@ local function record(net, inputs)
         local row = {name = names[self], class = self:class_name(), depth = depth,
           parameters = seen[self] and 0 or own_parameters(self)}
         rows[#rows + 1], seen[self], depth = row, true, depth + 1
+        local before = mh._call_graph.macs_so_far()
         local results = table.pack(inner(self, ...))
         depth = depth - 1
         row.shape, row.cut = shape_of(results[1])
+        row.macs = mh._call_graph.macs_so_far() - before
+        row.bytes = bytes_of(results)
         return table.unpack(results, 1, results.n)
       end
     end)
@@ -68,11 +87,13 @@ local function record(net, inputs)
 end
 
 local function table_of(rows)
-  local columns = {{"module", "name"}, {"class", "class"}, {"shape", "shape"}, {"cut", "cut"}, {"parameters", "count"}}
+  local columns = {{"module", "name"}, {"class", "class"}, {"shape", "shape"}, {"cut", "cut"}, {"parameters", "count"},
+    {"multiply-adds", "work"}, {"bytes", "memory"}}
+  local right = {count = true, work = true, memory = true}
   local lines, widths = {}, {}
   for _, row in ipairs(rows) do
     row.name = ("  "):rep(row.depth) .. (row.name == "" and "(net)" or row.name)
-    row.count = with_commas(row.parameters)
+    row.count, row.work, row.memory = with_commas(row.parameters), with_commas(row.macs), with_commas(row.bytes)
   end
   for c, column in ipairs(columns) do
     widths[c] = #column[1]
@@ -83,7 +104,7 @@ local function table_of(rows)
     for c, column in ipairs(columns) do
       local text = value(column)
       local space = (" "):rep(widths[c] - #text)
-      parts[c] = column[2] == "count" and space .. text or text .. space
+      parts[c] = right[column[2]] and space .. text or text .. space
     end
     lines[#lines + 1] = table.concat(parts, "  ")
   end
@@ -93,9 +114,9 @@ local function table_of(rows)
 end
 
 --- mh.summary(net, ...) -> string
----   A table of the modules in the order of their calls: name, class, shape of the result, how it is cut, and
----   parameters
----   of its own. Runs net(...) once in evaluation mode, without gradients.
+---   A table of the modules in the order of their calls: name, class, shape of the result, how it is cut, parameters of
+---   its own, multiply-adds of this rank in the module and those within, and bytes of the result on this rank. Runs
+---   net(...) once in evaluation mode, without gradients.
 ---   net         Module      the model
 ---   returns     string      the table, then sums of parameters, of bytes, and multiply-adds of convolutions and
 ---                           products
