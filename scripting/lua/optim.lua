@@ -120,6 +120,60 @@ local optim = {lr_scheduler = require "moonhalo.optim.lr_scheduler"}
 ---     end)
 ---     ("%.4f"):format(w:item())    --> 1.0000
 
+--- mh.optim.groups(net, options) -> {table}
+---   Groups of parameters for an optimizer, with options of their own for modules that are chosen by name:
+---   mh.optim.AdamW(mh.optim.groups(net, {["head"] = {lr = 1e-3}, ["blocks.*"] = {lr = 1e-4}}), {lr = 3e-4}). The
+---   parameters of a module belong to the innermost module that a pattern means; those of none are the first group.
+---   net         Module      the model
+---   options     table       {pattern = options of the group}; patterns as mh.patch takes them. {frozen = true} leaves
+---     parameters out
+---   returns     {table}     groups {params, lr, ...}, in the order of their first parameter
+---   collective  no
+---   errors      ValueError: a pattern that matches nothing
+---   example
+---     local net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+---     local groups = mh.optim.groups(net, {["2"] = {lr = 0.5}})
+---     local opt = mh.optim.SGD(groups, {lr = 0.1})
+---     #groups, opt.param_groups[1].lr, opt.param_groups[2].lr    --> 2  0.1  0.5
+function optim.groups(net, options)
+  local op = "groups"
+  local arguments = require "moonhalo.internal.arguments"
+  arguments.module(op, net)
+  if not arguments.is_options(options) then
+    mh.fail(("%s: expected a table {pattern = options}, got %s"):format(op, mh._describe(options)))
+  end
+  local names, modules, patterns = {}, {}, {}
+  for name, module in net:named_modules() do names[#names + 1], modules[#modules + 1] = name, module end
+  for pattern, one in pairs(options) do
+    if type(pattern) ~= "string" or not arguments.is_options(one) then
+      mh.fail(("%s: the options of '%s' are %s, expected a table such as {lr = 1e-3}"):format(op, tostring(pattern),
+          mh._describe(one)))
+    end
+    patterns[#patterns + 1] = pattern
+  end
+  local meant, pattern_of = mh._trees.match_modules(op, patterns, names), {}
+  for i, name in ipairs(names) do
+    pattern_of[name] = patterns[meant[i]] or name ~= "" and pattern_of[name:match "^(.*)%.[^.]*$" or ""] or nil
+  end
+  local groups, group_of, seen, kRest = {}, {}, {}, {}
+  for i, module in ipairs(modules) do
+    for _, parameter in rawget(module, "_parameters") do
+      local own = options[pattern_of[names[i]]] or kRest
+      if not seen[parameter] and not own.frozen then
+        if not group_of[own] then
+          group_of[own] = {params = {}}
+          for key, value in pairs(own) do group_of[own][key] = value end
+          groups[#groups + 1] = group_of[own]
+        end
+        table.insert(group_of[own].params, parameter)
+      end
+      seen[parameter] = true
+    end
+  end
+  return groups
+end
+optim.groups = mh._framed(optim.groups)
+
 for _, name in ipairs {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "LBFGS"} do
   optim[name] = mh._framed(function(parameters, options) return mh.make_optimizer(name, parameters, options) end)
 end
