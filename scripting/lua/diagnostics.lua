@@ -9,7 +9,7 @@ local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local diagnostics = {}
-local define = arguments.definer(diagnostics, {x = true})
+local define = arguments.definer(diagnostics, {x = true, u = true, v = true})
 
 --- mh.diagnostics.power_spectrum(x, {dim = -1}) -> Tensor
 ---   One-sided power along a periodic dim: |rfft(x)|^2 / n^2, doubled where two wavenumbers share an entry. The sum
@@ -156,6 +156,63 @@ define("divergence", {"components", "dims", {"spacing", 1.0}, {"order", 2}, {"bo
     total = total and total + part or part
   end
   return total
+end)
+
+--- Velocities [..., latitude, longitude] of a sphere: checked, cos(latitude) as [latitudes, 1], and the derivatives
+--- along both.
+local function sphere(op, v)
+  local u, w = fields.real(op, "u", v.u), fields.real(op, "v", v.v)
+  fields.same_shape(op, u, w, {"u", "v"})
+  if u.ndim < 2 then fail(op .. ": the fields have no dims of latitude and longitude") end
+  if not (arguments.number(op, "radius", v.radius) > 0) then
+    fail(("%s: radius is %s, expected a number above 0"):format(op, v.radius))
+  end
+  local degrees = v.latitudes
+  if type(degrees) == "table" and not getmetatable(degrees) then
+    for i = 1, #degrees do arguments.number(op, "latitudes[" .. i .. "]", degrees[i]) end
+    degrees = mh.tensor(degrees, {dtype = "float64"})
+  end
+  arguments.tensor(op, "latitudes", degrees)
+  local n = u:size(-2)
+  if degrees.ndim ~= 1 or degrees:numel() ~= n or n < 2 or degrees:is_complex() then
+    fail(("%s: latitudes are %s, expected %d degrees, one for each row"):format(op, mh._describe(degrees), n))
+  end
+  degrees = degrees:full_tensor():double()
+  local steps = degrees:diff()
+  local step = steps:mean():item()
+  if degrees:abs():max():item() > 90 - 1e-9 or steps:sub(step):abs():max():item() > 1e-6 * math.abs(step) then
+    fail(op .. ": latitudes are equally spaced between the poles, which they do not contain\n" ..
+      "  fix   leave out the rows at -90 and 90, and interpolate others to equal steps")
+  end
+  local cosines = mh.deg2rad(degrees):cos():unsqueeze(1):to(u.dtype)
+  local function along(x) return mh.stencil(x, {dim = -1, order = v.order, spacing = 2 * math.pi / x:size(-1),
+    boundary = "circular"}) end
+  local function up(x) return mh.stencil(x, {dim = -2, order = v.order, spacing = math.rad(step)}) end
+  return u, w, cosines, along, up
+end
+
+--- mh.diagnostics.sphere_curl(u, v, latitudes, {radius = 6.371e6, order = 2}) -> Tensor
+--- mh.diagnostics.sphere_divergence(u, v, latitudes, {radius = 6.371e6, order = 2}) -> Tensor
+---   The vertical component of the rotation, (dv/dlon - d(u cos lat)/dlat) / (r cos lat), and the divergence, (du/dlon
+---   + d(v cos lat)/dlat) / (r cos lat), of a velocity on a sphere, by finite differences. All longitudes are there.
+---   u, v        Tensor      velocities to the east and to the north [..., latitude, longitude]
+---   latitudes   Tensor|{number}   degrees of the rows, equally spaced, without the poles
+---   radius      number      of the sphere, in metres that of the earth
+---   order       integer     order of the finite differences, as of mh.stencil; one-sided at the last rows
+---   returns     Tensor      of that shape
+---   collective  where a dim of space is cut: neighbouring rows are sent
+---   errors      ValueError: latitudes that are not equally spaced, or a pole
+---   example
+---     local u = mh.deg2rad(mh.tensor{-45.0, 0.0, 45.0}):cos():unsqueeze(1):expand{3, 8}
+---     mh.diagnostics.sphere_divergence(u, u * 0, {-45, 0, 45}):abs():max():item() < 1e-9    --> true
+local kSphere = {"u", "v", "latitudes", {"radius", 6.371e6}, {"order", 2}}
+define("sphere_curl", kSphere, function(v, op)
+  local u, w, cosines, along, up = sphere(op, v)
+  return (along(w) - up(u * cosines)) / (cosines * v.radius)
+end)
+define("sphere_divergence", kSphere, function(v, op)
+  local u, w, cosines, along, up = sphere(op, v)
+  return (along(u) + up(w * cosines)) / (cosines * v.radius)
 end)
 
 --- mh.diagnostics.kinetic_energy(components, {dims, weights = nil}) -> Tensor

@@ -323,8 +323,10 @@ per_sample("conserved_rmse", {optional "weights"}, {
   finish = function(mean) return mean:sqrt() end,
 })
 
---- mh.metrics.drift({weights = nil, dims = {2, ...}, keep = {}}) -> Metric
----   The mean over samples of |total after - total before| / |total before|: of m:add(after, before).
+--- mh.metrics.drift({energy = false, weights = nil, dims = {2, ...}, keep = {}}) -> Metric
+---   The mean over samples of |total after - total before| / |total before|: of m:add(after, before). How well mass, or
+---   with energy = true the energy of a velocity, is conserved.
+---   energy      boolean     totals of squares in place of those of values
 ---   weights     Tensor?     broadcast to the fields, as mh.metrics.latitude_weights(lat)
 ---   dims        {integer}   dims of space; all from 2 if left out
 ---   keep        {integer}   dims that are not averaged: {1} gives a value for each channel
@@ -336,9 +338,11 @@ per_sample("conserved_rmse", {optional "weights"}, {
 ---     local m = mh.metrics.drift{}
 ---     m:add(mh.tensor{{3.0, 2.0}}, mh.tensor{{2.0, 2.0}})
 ---     m:value()    --> 0.25
-per_sample("drift", {optional "weights"}, {
+per_sample("drift", {{"energy", false}, optional "weights"}, {
+  check = function(self, op) arguments.flag(op, "energy", self.energy) end,
   sums = function(self, op, after, before, dims)
     fields.check_weights(op, after, {weights = self.weights})
+    if self.energy then after, before = after * after, before * before end
     local weights = {weights = self.weights}
     return {fields.sum(after - before, dims, weights), fields.sum(before, dims, weights)}
   end,
@@ -384,6 +388,7 @@ per_sample("boundary_rmse", {}, {
 })
 
 require("moonhalo.internal.ensemble_metrics")(define, others)
+require("moonhalo.internal.event_metrics")(define, others, pair_of)
 metrics.latitude_weights = mh._framed(fields.latitude_weights)
 
 return strict.table("metrics", metrics)

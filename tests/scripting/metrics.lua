@@ -195,6 +195,58 @@ function tests.test_Y17_pdebench()
   end))
 end
 
+function tests.test_Y17_energy_and_fractions_of_events()
+  local g, t = draw(1), draw(2)
+  close(value_of("drift", {energy = true}, g, t), mean_of_planes(g, t, function(values)
+    return math.abs(sum(values, function(a, b) return a * a - b * b end) / sum(values, function(_, b) return b * b end))
+  end))
+  for _, periodic in ipairs {false, true} do
+    local above, below = 0, 0
+    each_plane(g, t, function(_, _, values)
+      local function fraction(which, y, x)
+        local count = 0
+        for i = -1, 1 do
+          for j = -1, 1 do
+            local row, column = y + i, x + j
+            if periodic then row, column = row % 4, column % 5 end
+            local there = row >= 0 and row < 4 and column >= 0 and column < 5
+            if there and values[row * 5 + column + 1][which] >= 0.3 then count = count + 1 end
+          end
+        end
+        return count / 9
+      end
+      for y = 0, 3 do
+        for x = 0, 4 do
+          local p, o = fraction(1, y, x), fraction(2, y, x)
+          above, below = above + (p - o) ^ 2, below + p * p + o * o
+        end
+      end
+    end)
+    close(value_of("fss", {threshold = 0.3, periodic = periodic}, g, t), 1 - above / below)
+  end
+  close(value_of("fss", {threshold = 0.3}, g, g), 1)
+end
+
+function tests.test_Y17_velocities_on_a_sphere()
+  -- Solid rotation about an axis through the equator: no divergence; the rotation is 2 sin(latitude)-like around it.
+  local rows, columns, radius = 90, 120, 2.0
+  local latitudes = mh.arange(0, rows, kF64) * 2 - 89
+  local lat = mh.deg2rad(latitudes):unsqueeze(1)
+  local lon = (mh.arange(0, columns, kF64) * (2 * math.pi / columns)):unsqueeze(0)
+  local u, v = -(lat:sin() * lon:cos()), lon:sin() * mh.ones_like(lat)
+  local inner = "4:86"
+  local curl = D.sphere_curl(u, v, latitudes, {radius = radius, order = 6})
+  local divergence = D.sphere_divergence(u, v, latitudes, {radius = radius, order = 6})
+  testing.assert_close(curl[inner], (lat:cos() * lon:cos() * 2 / radius)[inner], {atol = 1e-5})
+  testing.assert_close(divergence[inner], (u * 0)[inner], {atol = 1e-5})
+  -- The gradient of sin(latitude) has minus the divergence of its Laplacian, 2 sin(latitude) / r^2.
+  local north = (lat:cos() / radius):expand{rows, columns}
+  testing.assert_close(D.sphere_divergence(u * 0, north, latitudes, {radius = radius, order = 6})[inner],
+      (lat:sin() * (-2 / radius ^ 2)):expand{rows, columns}[inner], {atol = 1e-5})
+  testing.assert_error(function() D.sphere_curl(u, v, {1, 2}) end, "sphere_curl: latitudes are")
+  testing.assert_error(function() D.sphere_curl(u, v, mh.linspace(-90, 90, rows, kF64)) end, "between the poles")
+end
+
 function tests.test_Y17_ensembles()
   local members, truth = draw(4, {3, 5, 2}), draw(5, {3, 2})
   local e, t = members:tolist(), truth:tolist()
@@ -365,6 +417,8 @@ function tests.test_Y17_mistakes()
     {function() M.crps{}:add(g, t) end, "crps:add: the truth has shape [3, 2, 4, 5], expected [3, 4, 5]"},
     {function() M.crps{}:add(g:narrow(1, 0, 1), t:select(1, 0)) end, "the fair score needs two"},
     {function() M.ssim{}:add(g, t) end, "ssim:add: dim 2 has 4 elements, the window 11"},
+    {function() M.fss{threshold = 1.0, window = 4} end, "fss: window is 4, expected an odd number"},
+    {function() M.fss{threshold = 1.0, window = 5}:add(g, t) end, "fss:add: dim 2 has 4 elements, the window 5"},
     {function() M.ssim{window = 4}:add(g, t) end, "window is 4, expected an odd number"},
     {function() M.rmse{}:merge(M.mse{}) end, "rmse:merge: expected another rmse"},
     {function() M.rmse{}:load_state_dict(M.mse{}:state_dict()) end, "rmse:load_state_dict: the state is of 'mse'"},

@@ -37,7 +37,10 @@ local kMetrics = {
   {"ssim of a periodic field", function(m) return m.ssim{data_range = 4.0, window = 5, periodic = true} end},
   {"conserved_rmse", function(m) return m.conserved_rmse{weights = weights()} end},
   {"drift", function(m) return m.drift{keep = {1}} end},
+  {"drift of energy", function(m) return m.drift{energy = true, weights = weights()} end},
   {"boundary_rmse", function(m) return m.boundary_rmse{} end},
+  {"fss", function(m) return m.fss{threshold = 0.5, window = 5, weights = weights(), mask = mask()} end},
+  {"fss of a periodic field", function(m) return m.fss{threshold = 0.2, periodic = true, keep = {1}} end},
   {"spectrum", function(m) return m.spectrum{} end},
 }
 
@@ -117,6 +120,26 @@ return function(mesh, cut)
     end
   end
 
+  function tests.test_Y17_metrics_are_saved_with_checkpoints()
+    local path = require("support.own_path")("metrics_" .. mesh.ndim)
+    local function add(metric, step)
+      metric:add(cut(draw(step, {3, 2, 9, 12}), 1), cut(draw(10 + step, {3, 2, 9, 12}), 1))
+    end
+    local whole, first, later = {}, {}, {}
+    for i, make in ipairs {function() return mh.metrics.vrmse{keep = {1}} end, function() return mh.metrics.acc{} end} do
+      whole[i], first[i], later[i] = make(), make(), make()
+      add(whole[i], 1)
+      add(whole[i], 2)
+      add(first[i], 1)
+    end
+    mh.checkpoint.save(path, {errors = first[1], correlation = first[2]})
+    mh.checkpoint.load(path, {errors = later[1], correlation = later[2]})
+    for i = 1, 2 do
+      add(later[i], 2)
+      same("checkpoint", later[i], whole[i])
+    end
+  end
+
   function tests.test_Y17_batches_of_plain_fields_of_every_rank_are_added()
     local own = mh.metrics.rmse{keep = {1}}
     local all = mh.metrics.rmse{keep = {1}}
@@ -153,6 +176,10 @@ return function(mesh, cut)
       D.divergence({x, y}, {dims = {3, 2}}) end},
       {function(x, y) return D.kinetic_energy({x, y}, {dims = {2, 3}, weights = weights()}),
         D.enstrophy({x, y}, {dims = {3, 2}}), D.total(x) end},
+      {function(x, y)
+        local degrees = {-80, -60, -40, -20, 0, 20, 40, 60, 80}
+        return D.sphere_curl(x, y, degrees, {radius = 2.0}), D.sphere_divergence(x, y, degrees, {order = 4})
+      end},
     }
     for _, case in ipairs(cases) do
       testing.same_as_plain(case[1], case[2] or {a, b}, {mesh = mesh, draws = 3, tolerance = 1e-9})
