@@ -2,9 +2,9 @@
 -- Pictures of a run, as PNG. All ranks call, rank 0 writes; ShardTensors are gathered.
 --   mh.plot.lines("loss.png", {{y = losses, label = "train"}}, {yscale = "log", xlabel = "step", ylabel = "loss"})
 --   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
--- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), smooth (the mean over this many
--- neighbours is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel, xscale, yscale ("linear" or
--- "log"), xrange, yrange, size {width, height}.
+-- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), line (false for points alone), smooth
+-- (the mean over this many neighbours is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel,
+-- xscale, yscale ("linear" or "log"), xrange, yrange, size {width, height}.
 -- A panel: data, title, colormap, range, unit, x and y (the coordinates {first, last} of the columns and rows). Maps:
 -- title, columns, colormap, range, unit, aspect (height of a cell over its width), origin ("lower" or "upper": where
 -- row 0 is), size {width}.
@@ -14,7 +14,9 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local animation = require "moonhalo.plot.animation"
 local axis = require "moonhalo.plot.axis"
+local overlays = require "moonhalo.plot.overlays"
 
 local fail = mh.fail
 local kInk, kSoft, kGrid, kPaper, kBad = "#1d2430", "#5b6573", "#e3e6ea", "#ffffff", "#b9bdc3"
@@ -71,7 +73,7 @@ end
 
 -- ---- Lines --------------------------------------------------------------------------------------------------------
 
-local kSeriesOptions = {"x", "y", "label", "color", "points", "smooth"}
+local kSeriesOptions = {"x", "y", "label", "color", "points", "line", "smooth"}
 local kLineOptions = {"title", "xlabel", "ylabel", "xscale", "yscale", "size", "xrange", "yrange"}
 
 local function read_series(series)
@@ -87,7 +89,7 @@ local function read_series(series)
     end
     if #x ~= #y then fail(("plot: series %d has %d x and %d y"):format(i, #x, #y)) end
     all[i] = {x = x, y = y, label = one.label, color = one.color or kSeries[(i - 1) % #kSeries + 1],
-      points = one.points, smooth = one.smooth}
+      points = one.points or one.line == false, line = one.line ~= false, smooth = one.smooth}
   end
   return all
 end
@@ -174,7 +176,10 @@ local function draw_series(canvas, one, to_x, to_y)
     for k = 1, #one.x do points[2 * k - 1], points[2 * k] = to_x(one.x[k]), to_y(values[k]) end
     return points
   end
-  if one.smooth then
+  if not one.line then
+    for k = 1, #one.x do canvas:line({to_x(one.x[k]), to_y(one.y[k])}, 5, one.color, 0.6) end
+    return
+  elseif one.smooth then
     canvas:line(curve(one.y), 1.6, one.color, 0.28)
     canvas:line(curve(smoothed(one.y, one.smooth)), 2.6, one.color)
   else
@@ -248,7 +253,7 @@ end
 
 -- ---- Maps ---------------------------------------------------------------------------------------------------------
 
-local kPanelOptions = {"data", "title", "colormap", "range", "unit", "x", "y"}
+local kPanelOptions = {"data", "title", "colormap", "range", "unit", "x", "y", "arrows", "contours"}
 local kMapOptions = {"title", "columns", "colormap", "unit", "range", "aspect", "origin", "size"}
 
 local function read_panel(one, i, origin)
@@ -356,12 +361,14 @@ local function draw_coordinates(canvas, panel, box, rows, columns, origin)
   end
 end
 
-local function draw_maps(path, panels, options)
-  options = check_call("plot.maps", path, panels, options, "{{data = tensor, title = text}, ...}")
-  check_options("plot", options, kMapOptions)
+--- The picture of maps; nil on ranks that write none.
+local function map_picture(panels, options)
   local origin = arguments.choice("plot", "origin", options.origin or "lower", {"lower", "upper"})
-  local fields = {}
-  for i, one in ipairs(panels) do fields[i] = read_panel(one, i, origin) end
+  local fields, over = {}, {}
+  for i, one in ipairs(panels) do
+    fields[i] = read_panel(one, i, origin)
+    over[i] = overlays.read(one, table.concat(fields[i].shape, ", "), origin)
+  end
   local columns = math.min(options.columns or math.min(#fields, 3), #fields)
   local styles = panel_styles(panels, options, columns)
   if mh.run_info().rank ~= 0 then return end
@@ -389,20 +396,77 @@ local function draw_maps(path, panels, options)
     local height = field:size(0) / field:size(1) * (options.aspect or 1) * field_width
     local box = {x0 = math.floor(x), y0 = math.floor(y), x1 = math.floor(x + field_width), y1 = math.floor(y + height)}
     canvas:image(axis.colored(field, low, high, style.colormap, kBad), box.x0, box.y0, box.x1, box.y1)
+    overlays.draw(canvas, box, over[i])
     canvas:line({box.x0, box.y0, box.x1, box.y0, box.x1, box.y1, box.x0, box.y1, box.x0, box.y0}, 1.2, kSoft)
     if panel.title then canvas:text(box.x0, box.y0 - 13, panel.title, kLabel, kInk) end
     draw_bar(canvas, box.x1 + 16, box.y0, 16, box.y1 - box.y0, low, high, style.colormap, style.unit)
     draw_coordinates(canvas, panel, box, field:size(0), field:size(1), origin)
   end
-  save(canvas, path)
+  return canvas
+end
+
+local function draw_maps(path, panels, options)
+  options = check_call("plot.maps", path, panels, options, "{{data = tensor, title = text}, ...}")
+  check_options("plot", options, kMapOptions)
+  local canvas = map_picture(panels, options)
+  if canvas then save(canvas, path) end
+end
+
+-- ---- Points, histograms, films ------------------------------------------------------------------------------------
+
+--- Colours mean the same in all frames: panels without a range have that of all panels at their place.
+local function with_ranges(frames, options)
+  local made = {}
+  for f, panels in ipairs(frames) do
+    made[f] = {}
+    for i, panel in ipairs(panels) do
+      local copy = {}
+      for key, value in pairs(panel) do copy[key] = value end
+      made[f][i] = copy
+    end
+  end
+  for i, first in ipairs(made[1]) do
+    if first.range == nil and options.range == nil then
+      local together = {}
+      for f, panels in ipairs(made) do together[f] = read_panel(panels[i], i, "upper") end
+      local low, high = value_range(together, (first.colormap or options.colormap) == "diverging")
+      for _, panels in ipairs(made) do panels[i].range = {low, high} end
+    end
+  end
+  return made
+end
+
+local function draw_animation(path, frames, options)
+  local op = "plot.animation"
+  options = check_call(op, path, frames, options, "{{{data = tensor}}, ...}")
+  local known = {"seconds", table.unpack(kMapOptions)}
+  check_options(op, options, known)
+  for i, panels in ipairs(frames) do
+    if type(panels) ~= "table" or type(panels[1]) ~= "table" or #panels ~= #frames[1] then
+      fail(("%s: frame %d is not a list of %s panels"):format(op, i, type(frames[1]) == "table" and #frames[1] or "1"))
+    end
+  end
+  local seconds = arguments.number(op, "seconds", options.seconds or 0.2)
+  if not (seconds > 0 and seconds <= 60) then fail(("%s: seconds is %s, expected 0 to 60"):format(op, seconds)) end
+  local maps = {}
+  for key, value in pairs(options) do maps[key] = key ~= "seconds" and value or nil end
+  local pictures = {}
+  for i, panels in ipairs(with_ranges(frames, maps)) do
+    local canvas = map_picture(panels, maps)
+    pictures[i] = canvas and canvas:picture()
+  end
+  if #pictures > 0 then animation.write(path, pictures, seconds) end
 end
 
 --- mh.plot.maps(path, panels, options = nil) -> nothing
 ---   Draws fields as coloured maps side by side into a PNG file, which rank 0 writes.
 ---   path        string      of the file
----   panels      {table}     {data, title, colormap, range, unit, x, y}: data a tensor [rows, columns], x and y the
----     coordinates {first, last} of columns and rows, range which values the colours span: "row" (panels of a row share
----     it, the default), "own", {low, high}, or a name that panels share
+---   panels      {table}     {data, title, colormap, range, unit, x, y, arrows, contours}: data a tensor [rows,
+---     columns], x and y the coordinates {first, last} of columns and rows, range which values the colours span: "row"
+---     (panels of a row share it, the default), "own", {low, high}, or a name that panels share. arrows = {u, v, every,
+---     color, scale} draws the velocity u to the right, v upwards, at every n-th cell, and of length 1 as `scale` cells
+---     (the longest spans `every` if left out). contours = {data, levels, color, pen} draws lines of equal values of
+---     data (the panel's if left out) at a list of levels, or at a number of them
 ---   options     table?      {title, columns, colormap, range, unit, aspect, origin = "lower"|"upper", size}
 ---   returns     nothing
 ---   collective  over all ranks; ShardTensors are gathered
@@ -413,12 +477,55 @@ end
 ---     mh.barrier()
 ---     mh.files.exists(folder .. "/maps.png")    --> true
 
+--- mh.plot.animation(path, frames, options = nil) -> nothing
+---   Draws maps one after another into an animated PNG file, which browsers show. Colours mean the same in all frames.
+---   path        string      of the file
+---   frames      {table}     lists of panels, as of mh.plot.maps, each as long as the first
+---   options     table?      those of mh.plot.maps, and seconds that each frame is shown (0.2)
+---   returns     nothing
+---   collective  over all ranks; ShardTensors are gathered
+---   errors      ValueError: frames with other numbers of panels, or an unknown option
+---   example
+---     local frames = {}
+---     for step = 1, 3 do frames[step] = {{data = mh.ones{6, 8} * step}} end
+---     mh.plot.animation(folder .. "/film.png", frames, {seconds = 0.1})
+---     mh.barrier()
+---     mh.files.exists(folder .. "/film.png")    --> true
+
+--- mh.plot.scatter(path, series, options = nil) -> nothing
+---   Draws points into a PNG file, which rank 0 writes.
+---   path        string      of the file
+---   series      {table}     {x, y, label, color}: lists or tensors of one size
+---   options     table?      those of mh.plot.lines, and diagonal = true for the line y = x
+---   returns     nothing
+---   collective  over all ranks; ShardTensors are gathered
+---   errors      ValueError: lists of different lengths, or an unknown option
+---   example
+---     mh.plot.scatter(folder .. "/points.png", {{x = mh.rand{20}, y = mh.rand{20}}}, {diagonal = true})
+---     mh.barrier()
+---     mh.files.exists(folder .. "/points.png")    --> true
+
+--- mh.plot.histogram(path, series, options = nil) -> nothing
+---   Draws how often values are within bins of equal width, which all series share, into a PNG file.
+---   path        string      of the file
+---   series      {table}     {values, label, color}: values a list, or a tensor of any shape; those that are not finite
+---     do not count
+---   options     table?      those of mh.plot.lines, and bins (40), range {low, high}, density = true for fractions
+---     divided by the width
+---   returns     nothing
+---   collective  over all ranks; ShardTensors are gathered
+---   errors      ValueError: no values, or an unknown option
+---   example
+---     mh.plot.histogram(folder .. "/values.png", {{values = mh.randn{100}}}, {bins = 10})
+---     mh.barrier()
+---     mh.files.exists(folder .. "/values.png")    --> true
+
 --- mh.plot.lines(path, series, options = nil) -> nothing
 ---   Draws curves into a PNG file, which rank 0 writes.
 ---   path        string      of the file
----   series      {table}     {y, x, label, color, points, smooth}: y and x lists or tensors [n]; x is 0, 1, 2, ... if
----     left out; points draws a dot at each; smooth draws the mean over this many neighbours, with the values pale
----     behind it
+---   series      {table}     {y, x, label, color, points, line, smooth}: y and x lists or tensors [n]; x is 0, 1, 2,
+---     ... if left out; points draws a dot at each, line = false these alone; smooth draws the mean over this many
+---     neighbours, with the values pale behind it
 ---   options     table?      {title, xlabel, ylabel, xscale = "linear"|"log", yscale = "linear"|"log", xrange, yrange,
 ---     size}
 ---   returns     nothing
@@ -429,5 +536,10 @@ end
 ---     mh.barrier()
 ---     mh.files.exists(folder .. "/loss.png")    --> true
 plot.lines, plot.maps = draw_lines, draw_maps
+plot.animation = draw_animation
+for name, draw in pairs(require "moonhalo.plot.points"({check_call = check_call, check_options = check_options,
+    numbers = numbers, draw_lines = draw_lines, value_range = value_range})) do
+  plot[name] = draw
+end
 
 return require("moonhalo.internal.strict").table("plot", plot)

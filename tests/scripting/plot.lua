@@ -121,6 +121,102 @@ function tests.test_values_without_x_count_from_0()
   testing.assert_equal(lines() == lines{1, 2, 3}, false)
 end
 
+--- The picture of a map with `over`, as rows of colours of the field's frame alone.
+local function map(over)
+  local panel = {data = mh.zeros{8, 8}, range = {0, 1}}
+  for key, value in pairs(over or {}) do panel[key] = value end
+  return drawn("over", function(file) mh.plot.maps(file, {panel}, {size = {400}}) end)
+end
+
+function tests.test_Y17_arrows_and_contours_over_maps()
+  local plain, u = map(), mh.ones{8, 8}
+  local right = map{arrows = {u = u, v = u * 0}}
+  testing.assert_equal(right == plain, false)
+  testing.assert_equal(map{arrows = {u = u, v = u}} == map{arrows = {u = u, v = -u}}, false)
+  testing.assert_equal(map{arrows = {u = u * 0, v = u}} == map{arrows = {u = u * 0, v = -u}}, false)
+  testing.assert_equal(map{arrows = {u = u * 0, v = u * 0}} == plain, true)
+  -- Without a scale the longest arrow has one length; with one its length is the value's.
+  testing.assert_equal(map{arrows = {u = u * 5, v = u * 0}} == right, true)
+  testing.assert_equal(map{arrows = {u = u * 5, v = u * 0, scale = 0.1}} == map{arrows = {u = u, v = u * 0,
+    scale = 0.5}}, true)
+  local slope = mh.arange(8):double():expand{8, 8}
+  testing.assert_equal(map{contours = {data = slope, levels = {20}}} == plain, true)
+  local line = map{contours = {data = slope, levels = {3.5}}}
+  testing.assert_equal(line == plain, false)
+  testing.assert_equal(map{contours = {data = slope * 2, levels = {7}}} == line, true)
+  testing.assert_equal(map{contours = {data = slope, levels = 1}} == line, true)
+  testing.assert_equal(map{contours = {data = slope.T, levels = {3.5}}} == line, false)
+end
+
+function tests.test_Y17_points_and_histograms()
+  local x, y = mh.tensor{0.0, 1.0, 2.0}, mh.tensor{2.0, 0.0, 1.0}
+  local points = drawn("points", function(file) mh.plot.scatter(file, {{x = x, y = y}}) end)
+  testing.assert_equal(points == drawn("points", function(file) mh.plot.lines(file, {{x = x, y = y, line = false}}) end),
+      true)
+  testing.assert_equal(points == drawn("points", function(file)
+    mh.plot.scatter(file, {{x = x, y = y}}, {diagonal = true})
+  end), false)
+  -- Three values in two bins, as the outline of the bins.
+  local bars = drawn("bars", function(file)
+    mh.plot.histogram(file, {{values = {0, 0.5, 2, 0 / 0}}}, {bins = 2, range = {0, 2}})
+  end)
+  testing.assert_equal(bars == drawn("bars", function(file)
+    mh.plot.lines(file, {{x = {0, 0, 1, 1, 2, 2}, y = {0, 2, 2, 1, 1, 0}}})
+  end), true)
+  local dense = drawn("bars", function(file)
+    mh.plot.histogram(file, {{values = mh.tensor{0, 0.5, 2}}}, {bins = 2, density = true})
+  end)
+  testing.assert_equal(dense == drawn("bars", function(file)
+    mh.plot.lines(file, {{x = {0, 0, 1, 1, 2, 2}, y = {0, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 0}}})
+  end), true)
+end
+
+--- Kinds and lengths of the chunks of a PNG file.
+local function chunks(text)
+  local list, at = {}, 9
+  while at < #text do
+    local length = string.unpack(">I4", text, at)
+    list[#list + 1] = {text:sub(at + 4, at + 7), text:sub(at + 8, at + 7 + length)}
+    at = at + 12 + length
+  end
+  return list
+end
+
+function tests.test_Y17_films()
+  local fields = {mh.zeros{4, 6}, mh.ones{4, 6}, mh.ones{4, 6} * 3}
+  local film = drawn("film", function(file)
+    mh.plot.animation(file, {{{data = fields[1]}}, {{data = fields[2]}}, {{data = fields[3]}}}, {seconds = 0.5,
+      size = {300}})
+  end)
+  local kinds, numbers, pictures = {}, {}, {""}
+  for _, one in ipairs(chunks(film)) do
+    kinds[#kinds + 1] = one[1]
+    if one[1] == "acTL" then testing.assert_equal({string.unpack(">I4I4", one[2])}, {3, 0, 9}) end
+    if one[1] == "fcTL" then
+      numbers[#numbers + 1] = string.unpack(">I4", one[2])
+      testing.assert_equal({string.unpack(">I2I2", one[2], 21)}, {500, 1000, 25})
+      if #numbers > 1 then pictures[#pictures + 1] = "" end
+    elseif one[1] == "IDAT" then
+      pictures[1] = pictures[1] .. one[2]
+    elseif one[1] == "fdAT" then
+      numbers[#numbers + 1] = string.unpack(">I4", one[2])
+      pictures[#pictures] = pictures[#pictures] .. one[2]:sub(5)
+    end
+  end
+  testing.assert_equal({kinds[1], kinds[2], kinds[3], kinds[#kinds]}, {"IHDR", "acTL", "fcTL", "IEND"})
+  for i, number in ipairs(numbers) do testing.assert_equal(number, i - 1) end
+  testing.assert_equal(#pictures, 3)
+  -- Each frame is the picture of its map, with the range of all frames.
+  for i, field in ipairs(fields) do
+    local panel = {data = field, range = {0, 3}}
+    local alone = drawn("one", function(file) mh.plot.maps(file, {panel}, {size = {300}}) end)
+    local data = ""
+    for _, one in ipairs(chunks(alone)) do data = data .. (one[1] == "IDAT" and one[2] or "") end
+    testing.assert_equal(pictures[i] == data, true)
+  end
+  testing.assert_equal(mh.files.exists(path "film" .. ".frame"), false)
+end
+
 function tests.test_wrong_calls_are_refused()
   local refused = {
     {function() mh.plot.lines(path "x", {1, 2}) end, "plot.lines: the second argument is a list"},
@@ -137,6 +233,14 @@ function tests.test_wrong_calls_are_refused()
     "plot: panel 1 has a range of another kind"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}}}, {range = 3}) end,
     "plot: panel 1 has a range of another kind"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, arrows = {u = mh.ones{2, 2}, v = mh.ones(3)}}}) end,
+    "plot: arrows: u has shape {2, 2}, the panel's data {2, 3}"},
+    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, contours = {level = 3}}}) end,
+    "plot: contours: unknown option 'level'; did you mean 'levels'"},
+    {function() mh.plot.scatter(path "x", {{x = {1}}}) end, "plot.scatter: series 1 needs x and y"},
+    {function() mh.plot.histogram(path "x", {{values = {1}}}, {bins = 0}) end, "plot.histogram: bins is 0"},
+    {function() mh.plot.animation(path "x", {{{data = mh.zeros{2, 3}}}, {}}) end,
+    "plot.animation: frame 2 is not a list of 1 panels"},
     {function() mh.canvas(4, 4, "red") end, "a color such as \"#1f77b4\""},
   }
   for _, case in ipairs(refused) do testing.assert_error(case[1], case[2]) end
