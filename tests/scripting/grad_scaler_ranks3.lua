@@ -1,54 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Y16: mh.GradScaler has PyTorch's history of scales (golden/grad_scaler.py) on plain, cut and fully sharded
--- parameters: a gradient that is not finite on one rank leaves the step out on all.
+-- Y16: mh.GradScaler has PyTorch's history of scales (support/grad_scaler_history.lua); a gradient that is not finite
+-- on one rank leaves the step out on all.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
-local golden = require "golden.grad_scaler"
 
 local kF64 = {dtype = "float64"}
 local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"dp"})
 local nn = mh.nn
-local tests = {}
-
-local function input(step)
-  local x = mh.arange(1, 7, kF64) * (1 + step % 3)
-  local planted
-  if step % 17 == 5 then planted = math.huge elseif step % 41 == 7 then planted = 0 / 0 end
-  if planted then x[step % 6] = planted end
-  return x
-end
-
-local kOptions = {init_scale = 1024.0, growth_factor = 2.0, backoff_factor = 0.25, growth_interval = 6}
-
---- Scales as powers of 2, from step `first` on, and w at the end. The scaler goes by its state after step 100.
-local function history(w, optimizer_of)
-  local opt, scaler, powers = optimizer_of(w), mh.GradScaler(kOptions), {}
-  for step = 0, 199 do
-    opt:zero_grad()
-    scaler:scale((w * input(step)):square():sum() * 0.01):backward()
-    scaler:step(opt)
-    scaler:update()
-    powers[step + 1] = math.tointeger(math.log(scaler:get_scale(), 2))
-    if step == 100 then
-      local later = mh.GradScaler()
-      later:load_state_dict(scaler:state_dict())
-      scaler = later
-    end
-  end
-  return powers, w:detach():full_tensor()
-end
+local tests = require "support.grad_scaler_history"
 
 local function sgd(w) return mh.optim.SGD({w}, {lr = 0.01, momentum = 0.5}) end
-
-function tests.test_Y16_scales_are_those_of_pytorch()
-  for _, placement in ipairs {false, mh.Shard(0), mh.Shard(0, {4, 0, 2}), mh.Replicate()} do
-    local w = mh.arange(0, 6, kF64)
-    if placement then w = mh.distribute_tensor(w, mesh, {placement}):detach() end
-    local powers, parameters = history(w:requires_grad_(true), sgd)
-    testing.assert_equal(powers, golden.scales)
-    testing.assert_close(parameters, mh.tensor(golden.parameters, kF64), {rtol = 1e-12})
-  end
-end
 
 --- Two layers; the batch of one rank overflows in steps 3 and 4.
 local function fit(sharded)
