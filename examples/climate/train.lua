@@ -24,6 +24,7 @@ local cfg = mh.config {
   width = 16,                      -- channels at full resolution
   dropout = 0.0,                   -- probability with which an activation is dropped in training
   dtype = "float32",
+  precision = "float32",           -- of convolutions: or "bfloat16", or "float16" (mh.autocast)
   seed = 7,
   plot = true,
 }
@@ -98,14 +99,22 @@ local net = UNet(cfg.width):to(cfg.dtype)
 local opt = optim.AdamW(net:parameters(), {lr = cfg.lr, weight_decay = cfg.weight_decay, eps = 1e-8})
 local schedule = optim.lr_scheduler.CosineAnnealingLR(opt, {T_max = cfg.steps})
 
+local scaler = mh.GradScaler {enabled = cfg.precision == "float16"}
+
+local function predict(years)
+  if cfg.precision == "float32" then return net(years) end
+  return mh.autocast(cfg.precision, net, years)
+end
+
 run:resume {model = net, optimizer = opt, schedule = schedule}
 local left, began, bytes = cfg.steps - run.step, mh.clock(), mh.comm_stats().bytes
 for _ in mh.progress(left, {desc = "train"}) do
   local chosen = mh.randperm(n):narrow(0, 0, cfg.batch)   -- the same years on every rank
-  local loss = mh.mse_loss(net(inputs:index_select(0, chosen)), targets:index_select(0, chosen))
+  local loss = mh.mse_loss(predict(inputs:index_select(0, chosen)), targets:index_select(0, chosen))
   opt:zero_grad()
-  loss:backward()
-  opt:step()
+  scaler:scale(loss):backward()
+  scaler:step(opt)
+  scaler:update()
   schedule:step()
   if run:step_done {loss = loss} then return end          -- a signal has come; --resume continues
 end
@@ -116,7 +125,7 @@ local seconds, sent = (mh.clock() - began) / math.max(left, 1), (mh.comm_stats()
 
 local years, truth = windows(read "E1")
 net:eval()
-local prediction = mh.inference_mode(function() return net(years) end)
+local prediction = mh.inference_mode(predict, years)
 local function rmse(guess) return (guess - truth):square():mean():sqrt():item() end
 local scores = {persistence = rmse(years[":, -1:"]), mean = rmse(years:mean({1}, true)), network = rmse(prediction)}
 mh.log {rmse = scores}
