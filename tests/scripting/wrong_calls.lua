@@ -24,6 +24,9 @@ local kSchemas = {"aten::", "ScalarType", "SymInt"}
 --- Messages that do without the function's name. {function, how the message begins, why it will do}
 local kUnnamed = {
   {"^mh%.Partial$", "reduce op: ", "names what is wrong, and all names that are right"},
+  {"^mh%.as_tensor$", "tensor: ", "the same as of mh.tensor"},
+  {"^mh%.asarray$", "tensor: ", "the same as of mh.tensor"},
+  {"^Tensor:new_tensor$", "tensor: ", "the same as of mh.tensor"},
   {"^mh%.make_optimizer$", "optim: no optimizer ", "it makes all of mh.optim"},
   {"^mh%.json%.", "json: ", "the table's name, and what is wrong with the text or the value"},
   {"^mh%.safetensors%.", "safetensors: ", "the table's name, and the path"},
@@ -104,6 +107,7 @@ local function reset()
   mh.set_grad_enabled(true)
   mh.set_num_threads(1)
   mh.detect_nan(false)
+  mh.use_deterministic(false)
 end
 
 local function new_session()
