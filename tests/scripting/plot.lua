@@ -233,7 +233,9 @@ function tests.test_wrong_calls_are_refused()
     "plot: panel 1 has a range of another kind"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}}}, {range = 3}) end,
     "plot: panel 1 has a range of another kind"},
-    {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, arrows = {u = mh.ones{2, 2}, v = mh.ones(3)}}}) end,
+    {function()
+      mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, arrows = {u = mh.ones{2, 2}, v = mh.ones{2, 3}}}})
+    end,
     "plot: arrows: u has shape {2, 2}, the panel's data {2, 3}"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, contours = {level = 3}}}) end,
     "plot: contours: unknown option 'level'; did you mean 'levels'"},

@@ -126,7 +126,8 @@ return function(mesh, cut)
       metric:add(cut(draw(step, {3, 2, 9, 12}), 1), cut(draw(10 + step, {3, 2, 9, 12}), 1))
     end
     local whole, first, later = {}, {}, {}
-    for i, make in ipairs {function() return mh.metrics.vrmse{keep = {1}} end, function() return mh.metrics.acc{} end} do
+    local makers = {function() return mh.metrics.vrmse{keep = {1}} end, function() return mh.metrics.acc{} end}
+    for i, make in ipairs(makers) do
       whole[i], first[i], later[i] = make(), make(), make()
       add(whole[i], 1)
       add(whole[i], 2)
