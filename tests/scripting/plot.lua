@@ -151,8 +151,9 @@ end
 function tests.test_Y17_points_and_histograms()
   local x, y = mh.tensor{0.0, 1.0, 2.0}, mh.tensor{2.0, 0.0, 1.0}
   local points = drawn("points", function(file) mh.plot.scatter(file, {{x = x, y = y}}) end)
-  testing.assert_equal(points == drawn("points", function(file) mh.plot.lines(file, {{x = x, y = y, line = false}}) end),
-      true)
+  testing.assert_equal(points == drawn("points", function(file)
+    mh.plot.lines(file, {{x = x, y = y, line = false}})
+  end), true)
   testing.assert_equal(points == drawn("points", function(file)
     mh.plot.scatter(file, {{x = x, y = y}}, {diagonal = true})
   end), false)
