@@ -44,6 +44,7 @@ OBJECTS = {
     "metric": "Metric",
     "profiler": "Profiler",
     "balance": "Balance",
+    "distribution": "Distribution",
 }
 FILES = (("scripting", "*.cpp", "///"), ("scripting", "*.lua", "---"))
 NAME = re.compile(r"(?:(?:mh|" + "|".join(OBJECTS) + r")[.:][A-Za-z_][\w.]*(?::\w+)?)(?=[({ ]|$)")

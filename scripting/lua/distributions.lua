@@ -68,11 +68,43 @@ local function drawn(self, op, shape, fill)
   return mh.no_grad(function() return fill(self:_like():expand(wanted):clone()) end)
 end
 
---- The results of rsample without a record of gradients.
+--- distribution:sample(shape = {}) -> Tensor
+--- distribution:rsample(shape = {}) -> Tensor
+---   Draws of the distribution, the same on any number of ranks. Gradients flow through those of rsample to the
+---   parameters.
+---   shape       {integer}   how many: the first dims of the result
+---   returns     Tensor      shape, then the batch and event shape, cut as the parameters are
+---   collective  no
+---   errors      ValueError: rsample of Bernoulli and Categorical, whose draws have no derivative
+---   example
+---     mh.distributions.Normal(mh.zeros{3}, 1.0):sample{2}.shape    --> {2, 3}
 function Base:sample(shape)
   return mh.no_grad(function() return self:rsample(shape) end)
 end
 
+--- distribution:entropy() -> Tensor
+--- distribution:mean() -> Tensor
+--- distribution:variance() -> Tensor
+--- distribution:stddev() -> Tensor
+--- distribution:covariance() -> Tensor
+---   The entropy, mean, variance and standard deviation of each distribution of the batch; of MultivariateNormal also
+---   the covariance matrix. Categorical has the entropy alone.
+---   returns     Tensor      of the batch shape; mean and variance of vectors have the event shape, too
+---   collective  over the mesh of cut parameters, where classes or vectors are cut
+---   example
+---     mh.distributions.Uniform(0.0, 6.0):variance():item()    --> 3.0
+
+--- distribution:log_prob(value) -> Tensor
+--- distribution:cdf(value) -> Tensor
+--- distribution:icdf(value) -> Tensor
+---   The logarithm of the density or of the probability of a value; of Normal and Uniform also the probability of what
+---   is below, and its inverse.
+---   value       Tensor      draws; probabilities for icdf
+---   returns     Tensor      value's shape broadcast with the batch shape, without the event shape
+---   collective  over the mesh of cut parameters, where classes or vectors are cut
+---   errors      TypeError: not a tensor
+---   example
+---     mh.distributions.Normal(0.0, 1.0):cdf(mh.zeros{1}):item()    --> 0.5
 function Base:stddev() return self:variance():sqrt() end
 
 local kMethods = "batch_shape event_shape name _parameters"

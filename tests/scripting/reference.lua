@@ -145,7 +145,7 @@ end
 
 --- Classes of objects that only calls make: their names are not looked up.
 local kMade = {PendingTensor = true, Scheduler = true, Statistics = true, Pipeline = true, Profiler = true,
-  Selection = true}
+  Selection = true, Distribution = true}
 
 function tests.test_Y09_names_of_entries_exist()
   local public, wrong = public_names(), {}
