@@ -91,6 +91,20 @@ void check_profile(ProfileRequest& request, const SessionOptions& options) {
   request.nvtx = true;
 }
 
+struct Checks {
+  bool detects_nan = false, deterministic = false;
+};
+
+/// --detect-nan and --deterministic.
+std::shared_ptr<Checks> add_check_options(CLI::App& command) {
+  const auto checks = std::make_shared<Checks>();
+  command.add_flag("--detect-nan", checks->detects_nan,
+                   "Stop at the first NaN that a module or a derivative makes; slower");
+  command.add_flag("--deterministic", checks->deterministic,
+                   "The same bits in every run, also on GPUs; operators that differ from run to run are refused");
+  return checks;
+}
+
 }  // namespace
 
 void add_run_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes) {
@@ -125,11 +139,7 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
                     "With --backend fake: compute nothing, and print the memory and messages that the rank needs");
   command->add_flag("--quiet", options->quiet, "No progress output");
   const auto profile = add_profile_options(*command);
-  const auto detects_nan = std::make_shared<bool>(false);
-  command->add_flag("--detect-nan", *detects_nan, "Stop at the first NaN that a module or a derivative makes; slower");
-  const auto deterministic = std::make_shared<bool>(false);
-  command->add_flag("--deterministic", *deterministic,
-                    "The same bits in every run, also on GPUs; operators that differ from run to run are refused");
+  const auto checks = add_check_options(*command);
   const auto words = std::make_shared<std::vector<std::string>>();
   command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
   command->footer(
@@ -137,20 +147,20 @@ void add_run_command(CLI::App& app, Action& action, const std::vector<std::strin
       "or with\n"
       "what os.exit gives. mpirun passes on the status of the rank that ended first; a killed rank's is 128 + its "
       "signal.\n");
-  command->callback([options, words, named, resumed, profile, detects_nan, deterministic, &action, &after_dashes] {
-    action = [options, words, named, resumed, profile, detects_nan, deterministic, &after_dashes] {
+  command->callback([options, words, named, resumed, profile, checks, &action, &after_dashes] {
+    action = [options, words, named, resumed, profile, checks, &after_dashes] {
       refuse_words(*words, profile->folder == "profile");
       check_profile(*profile, *options);
       options->arguments = after_dashes;
       if (resumed->count() > 0 && options->resume.empty()) options->resume = "latest";
       if ((named->count() > 0 || !options->resume.empty()) && options->run_name.empty())
         options->run_name = std::filesystem::path(options->script).stem().string();
-      if (*deterministic) set_deterministic(true, /*warn_only=*/false);  // before ranks that are threads start
-      return run_session(*options, [profile, detects_nan](lua_State* lua) {
+      if (checks->deterministic) set_deterministic(true, /*warn_only=*/false);  // before ranks that are threads start
+      return run_session(*options, [profile, checks](lua_State* lua) {
         forbid_undefined_globals(lua);
         begin_run(lua);
         begin_run_profile(lua, *profile);
-        if (*detects_nan) set_detect_nan(lua, true);
+        if (checks->detects_nan) set_detect_nan(lua, true);
         run_in_folder(lua);
         warn_of_unread_settings(lua, "--set and --config");
       });

@@ -7,17 +7,14 @@ local arguments = require "moonhalo.internal.arguments"
 local fail = mh.fail
 local optional = arguments.optional
 
---- `F`: mh.functional with the functions that these use.
-return function(F)
-  local define = arguments.definer(F, {input = true, theta = true})
-
-  local function real(op, x)
-    if not (x:is_floating_point() or x:is_complex()) then
-      fail(("%s: input is %s, expected floating-point numbers\n  fix   input:float()"):format(op, mh._describe(x)))
-    end
-    return x
+local function real(op, x)
+  if not (x:is_floating_point() or x:is_complex()) then
+    fail(("%s: input is %s, expected floating-point numbers\n  fix   input:float()"):format(op, mh._describe(x)))
   end
+  return x
+end
 
+local function activations(define)
   --- mh.logsigmoid(input) -> Tensor
   --- mh.softsign(input) -> Tensor
   --- mh.tanhshrink(input) -> Tensor
@@ -50,7 +47,9 @@ return function(F)
     local x = v.dtype and v.input:to(v.dtype) or v.input
     return mh.softmax(-real(op, x), v.dim)
   end)
+end
 
+local function interpolations(define, F)
   --- mh.upsample(input, {size = nil, scale_factor = nil, mode = "nearest", align_corners = nil}) -> Tensor
   --- mh.upsample_nearest(input, {size = nil, scale_factor = nil}) -> Tensor
   --- mh.upsample_bilinear(input, {size = nil, scale_factor = nil}) -> Tensor
@@ -78,7 +77,9 @@ return function(F)
     function(v, op) return interpolated(op, v, "nearest") end)
   define("upsample_bilinear", {"input", optional "size", optional "scale_factor"},
     function(v, op) return interpolated(op, v, "bilinear", true) end)
+end
 
+local function grids(define)
   --- mh.affine_grid(theta, size, align_corners = false) -> Tensor
   ---   The positions at which mh.grid_sample reads an image that is moved by affine maps.
   ---   theta       Tensor      [batch, 2, 3], or [batch, 3, 4] in three dims
@@ -105,7 +106,9 @@ return function(F)
     end
     return mh.affine_grid_generator(v.theta, v.size, v.align_corners)
   end)
+end
 
+local function poolings(define)
   for dims = 1, 3 do
     local name = "adaptive_max_pool" .. dims .. "d"
     --- mh.adaptive_max_pool1d_with_indices(input, output_size) -> Tensor, Tensor
@@ -130,7 +133,9 @@ return function(F)
       return op(real(what, v.input), size)
     end)
   end
+end
 
+local function fractional_poolings(define, F)
   for dims = 2, 3 do
     local name = "fractional_max_pool" .. dims .. "d"
     --- mh.fractional_max_pool2d_with_indices(input, kernel_size, {output_size = nil, output_ratio = nil,
@@ -158,4 +163,14 @@ return function(F)
         random_samples = v.random_samples, return_indices = true})
     end)
   end
+end
+
+--- `F`: mh.functional with the functions that these use.
+return function(F)
+  local define = arguments.definer(F, {input = true, theta = true})
+  activations(define)
+  interpolations(define, F)
+  grids(define)
+  poolings(define)
+  fractional_poolings(define, F)
 end

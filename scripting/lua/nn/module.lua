@@ -245,7 +245,7 @@ end
 local kConstruct = mh._framed(construct)
 
 --- For copies of modules, which no class has made.
-local function adopt(instance) kInstances[instance] = true end
+local function adopt(instance) all_instances[instance] = true end
 
 --- mh.nn.Module:extend(name) -> Class
 ---   A class of modules: write its init and forward, then Class(...) makes one. Class.super is the class it extends.

@@ -73,6 +73,50 @@ local function reductions(fn)
   return after.calls - before.calls, after.by_kind.all_reduce.calls - before.by_kind.all_reduce.calls
 end
 
+--- Metrics that go on from a checkpoint have the values of those that saw all batches.
+local function check_checkpoints(mesh, cut)
+  local path = require("support.own_path")("metrics_" .. mesh.ndim)
+  local function add(metric, step)
+    metric:add(cut(draw(step, {3, 2, 9, 12}), 1), cut(draw(10 + step, {3, 2, 9, 12}), 1))
+  end
+  local whole, first, later = {}, {}, {}
+  local makers = {function() return mh.metrics.vrmse{keep = {1}} end, function() return mh.metrics.acc{} end}
+  for i, make in ipairs(makers) do
+    whole[i], first[i], later[i] = make(), make(), make()
+    add(whole[i], 1)
+    add(whole[i], 2)
+    add(first[i], 1)
+  end
+  mh.checkpoint.save(path, {errors = first[1], correlation = first[2]})
+  mh.checkpoint.load(path, {errors = later[1], correlation = later[2]})
+  for i = 1, 2 do
+    add(later[i], 2)
+    same("checkpoint", later[i], whole[i])
+  end
+end
+
+--- Losses and diagnostics of two fields; some are of `ensemble` and a field.
+local function differentiable(ensemble, field)
+  local L, D = mh.losses, mh.diagnostics
+  return {
+    {function(x, y) return L.mse(x, y, {weights = weights(), mask = mask()}), L.mae(x, y, {weights = weights()}) end},
+    {function(x, y) return L.relative_lp(x, y), L.relative_lp(x, y, {p = 3, reduction = "none"}) end},
+    {function(x, y) return L.relative_h1(x, y, {spacing = 0.5, order = 4}), L.nrmse(x, y), L.vrmse(x, y) end},
+    {function(x, y) return L.crps(x, y), L.crps(x, y, {fair = false, weights = weights()}) end, {ensemble, field}},
+    {function(x, y) return L.ssim(x, y, {data_range = 4.0, window = 3}) end},
+    {function(x, y) return L.log_spectral_distance(x, y) end},
+    {function(x, y) return D.power_spectrum(x), D.power_spectrum(y, {dim = 2}), D.radial_spectrum(x) end},
+    {function(x, y) return D.curl({x, y}, {dims = {3, 2}, spacing = {0.1, 0.2}}),
+    D.divergence({x, y}, {dims = {3, 2}}) end},
+    {function(x, y) return D.kinetic_energy({x, y}, {dims = {2, 3}, weights = weights()}),
+      D.enstrophy({x, y}, {dims = {3, 2}}), D.total(x) end},
+    {function(x, y)
+      local degrees = {-80, -60, -40, -20, 0, 20, 40, 60, 80}
+      return D.sphere_curl(x, y, degrees, {radius = 2.0}), D.sphere_divergence(x, y, degrees, {order = 4})
+    end},
+  }
+end
+
 --- Tests of fields {batch, channel, y, x} on `mesh`, of which `cut(field, step)` makes a ShardTensor.
 return function(mesh, cut)
   local tests = {}
@@ -120,26 +164,7 @@ return function(mesh, cut)
     end
   end
 
-  function tests.test_Y17_metrics_are_saved_with_checkpoints()
-    local path = require("support.own_path")("metrics_" .. mesh.ndim)
-    local function add(metric, step)
-      metric:add(cut(draw(step, {3, 2, 9, 12}), 1), cut(draw(10 + step, {3, 2, 9, 12}), 1))
-    end
-    local whole, first, later = {}, {}, {}
-    local makers = {function() return mh.metrics.vrmse{keep = {1}} end, function() return mh.metrics.acc{} end}
-    for i, make in ipairs(makers) do
-      whole[i], first[i], later[i] = make(), make(), make()
-      add(whole[i], 1)
-      add(whole[i], 2)
-      add(first[i], 1)
-    end
-    mh.checkpoint.save(path, {errors = first[1], correlation = first[2]})
-    mh.checkpoint.load(path, {errors = later[1], correlation = later[2]})
-    for i = 1, 2 do
-      add(later[i], 2)
-      same("checkpoint", later[i], whole[i])
-    end
-  end
+  function tests.test_Y17_metrics_are_saved_with_checkpoints() check_checkpoints(mesh, cut) end
 
   function tests.test_Y17_batches_of_plain_fields_of_every_rank_are_added()
     local own = mh.metrics.rmse{keep = {1}}
@@ -164,25 +189,7 @@ return function(mesh, cut)
   function tests.test_Y17_losses_and_their_gradients_on_blocks()
     local a, b = draw(1, {2, 2, 9, 12}), draw(2, {2, 2, 9, 12})
     local ensemble = draw(3, {2, 4, 2, 9, 12})
-    local L, D = mh.losses, mh.diagnostics
-    local cases = {
-      {function(x, y) return L.mse(x, y, {weights = weights(), mask = mask()}), L.mae(x, y, {weights = weights()}) end},
-      {function(x, y) return L.relative_lp(x, y), L.relative_lp(x, y, {p = 3, reduction = "none"}) end},
-      {function(x, y) return L.relative_h1(x, y, {spacing = 0.5, order = 4}), L.nrmse(x, y), L.vrmse(x, y) end},
-      {function(x, y) return L.crps(x, y), L.crps(x, y, {fair = false, weights = weights()}) end, {ensemble, b}},
-      {function(x, y) return L.ssim(x, y, {data_range = 4.0, window = 3}) end},
-      {function(x, y) return L.log_spectral_distance(x, y) end},
-      {function(x, y) return D.power_spectrum(x), D.power_spectrum(y, {dim = 2}), D.radial_spectrum(x) end},
-      {function(x, y) return D.curl({x, y}, {dims = {3, 2}, spacing = {0.1, 0.2}}),
-      D.divergence({x, y}, {dims = {3, 2}}) end},
-      {function(x, y) return D.kinetic_energy({x, y}, {dims = {2, 3}, weights = weights()}),
-        D.enstrophy({x, y}, {dims = {3, 2}}), D.total(x) end},
-      {function(x, y)
-        local degrees = {-80, -60, -40, -20, 0, 20, 40, 60, 80}
-        return D.sphere_curl(x, y, degrees, {radius = 2.0}), D.sphere_divergence(x, y, degrees, {order = 4})
-      end},
-    }
-    for _, case in ipairs(cases) do
+    for _, case in ipairs(differentiable(ensemble, b)) do
       testing.same_as_plain(case[1], case[2] or {a, b}, {mesh = mesh, draws = 3, tolerance = 1e-9})
     end
   end
