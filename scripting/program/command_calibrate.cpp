@@ -94,7 +94,8 @@ int calibrate_ranks(const CalibrateWanted& wanted) {
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("calibrate", "Measure this machine into a file, for forecasts of the time of a step");
+  CLI::App* command =
+      app.add_subcommand("calibrate", "Measure this machine into a file, for forecasts of the time of a step");
   const auto wanted = std::make_shared<CalibrateWanted>();
   command->add_option("file", wanted->file, "The file to write (default: machine.json)");
   command->add_option("--seconds", wanted->seconds, "About how long to measure; less is less exact (default: 45)")
