@@ -42,12 +42,12 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
 at::Tensor from_local(const at::Tensor& local, const SpecPtr& spec);
 
 /// Distributes `full` from mesh rank `src` over the mesh; other ranks may pass an undefined tensor. Only blocks are
-/// sent. Collective over the mesh. Not differentiable with respect to `full`, unless every rank holds it; see
-/// scatter_tensor.
+/// sent. Collective over the mesh. Differentiable, once: the whole gradient of `full` is on rank `src`, whose tensor
+/// alone is used. Throws ValueError on every rank if `full` was computed from plain parameters of modules, because
+/// every rank has these.
 at::Tensor distribute_tensor(const at::Tensor& full, const MeshPtr& mesh, const std::vector<Placement>& placements,
                              int64_t src = 0);
-/// Does the same as distribute_tensor; gradients flow back to `source` on rank `src`. Throws ValueError if `source` was
-/// computed from plain parameters of modules, because every rank has these.
+/// Does the same, with messages that begin with this name.
 at::Tensor scatter_tensor(const at::Tensor& source, const MeshPtr& mesh, const std::vector<Placement>& placements,
                           int64_t src = 0);
 
