@@ -72,9 +72,15 @@ struct Probe {
   std::function<void()> work;
 };
 
+// Forward, and backward to both arguments: kernels of the backward are slower, and a training step has all three.
 Probe convolution_probe() {
-  const at::Tensor x = at::ones({4, 32, 64, 64}), weight = at::ones({32, 32, 3, 3});
-  return {"convolution", 2.0 * 4 * 32 * 62 * 62 * 32 * 9, 1, [=] { at::conv2d(x, weight); }};
+  const at::Tensor x = at::ones({4, 32, 64, 64}), weight = at::ones({32, 32, 3, 3}), grad = at::ones({4, 32, 62, 62});
+  const auto work = [=] {
+    at::conv2d(x, weight);
+    at::convolution_backward(grad, x, weight, at::OptionalIntArrayRef(), {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1,
+                             {true, true, false});
+  };
+  return {"convolution", 3 * 2.0 * 4 * 32 * 62 * 62 * 32 * 9, 1, work};
 }
 
 Probe product_probe() {
