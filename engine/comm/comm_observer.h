@@ -7,6 +7,7 @@
 
 namespace moonhalo {
 
+class Communicator;
 class Work;
 
 /// Is called around what this thread's communicators do in groups of several ranks, for profiles. `owner` identifies a
@@ -24,7 +25,14 @@ class CommObserver {
     int64_t bytes;                                ///< that this rank sends, as CommStats counts them
     uint64_t group;                               ///< the same number on all its ranks, another one for each group
     int rank, size;                               ///< of the group
+    const Communicator* ranks = nullptr;          ///< the group
     std::vector<Part> sends = {}, receives = {};  ///< of an exchange
+    int64_t messages = 0;                         ///< that this rank sends, as CommStats counts them
+    int64_t data = 0;     ///< bytes of the tensor that is reduced or broadcast, of all blocks of a gather, of the own
+                          ///< parts of an exchange or all_to_all
+    int item = 1;         ///< bytes of an element of it
+    int root = 0;         ///< of a broadcast
+    bool counted = true;  ///< false: CommStats leaves it out (ScopedStatsPause)
   };
   virtual ~CommObserver() = default;
   /// A call of a verb begins, or the posting of an exchange. Returns a number for begin_wait.

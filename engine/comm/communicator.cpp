@@ -202,19 +202,40 @@ uint64_t part_number(const Group& whole, int color) {
 // One call of a verb, as the observer sees it. Without one it costs a branch.
 class Observed {
  public:
-  Observed(CommStats::Kind kind, int64_t bytes, const Communicator& group) {
+  /// `data`: bytes of the tensor that is reduced or broadcast, of all blocks of a gather, of this rank's parts.
+  Observed(CommStats::Kind kind, int64_t messages, int64_t bytes, const Communicator& group, size_t data, size_t item,
+           int root = 0) {
     Counting& mine = *counting;
     if (mine.observer == nullptr) [[likely]]
       return;
-    begin({kind, mine.stats_pause > 0 ? 0 : bytes, note_group(group).number, group.rank(), group.size()});
+    begin({.verb = kind,
+           .bytes = mine.stats_pause > 0 ? 0 : bytes,
+           .group = note_group(group).number,
+           .rank = group.rank(),
+           .size = group.size(),
+           .ranks = &group,
+           .messages = mine.stats_pause > 0 ? 0 : messages,
+           .data = static_cast<int64_t>(data),
+           .item = static_cast<int>(item),
+           .root = root,
+           .counted = mine.stats_pause == 0});
   }
   Observed(int64_t bytes, const Communicator& group, const std::vector<Message>& sends,
            const std::vector<Message>& receives) {
     Counting& mine = *counting;
     if (mine.observer == nullptr) [[likely]]
       return;
-    begin({CommStats::kExchange, mine.stats_pause > 0 ? 0 : bytes, note_group(group).number, group.rank(), group.size(),
-           parts(sends), parts(receives)});
+    begin({.verb = CommStats::kExchange,
+           .bytes = mine.stats_pause > 0 ? 0 : bytes,
+           .group = note_group(group).number,
+           .rank = group.rank(),
+           .size = group.size(),
+           .ranks = &group,
+           .sends = parts(sends),
+           .receives = parts(receives),
+           .messages = mine.stats_pause > 0 ? 0 : static_cast<int64_t>(sends.size()),
+           .data = bytes,
+           .counted = mine.stats_pause == 0});
   }
   ~Observed() {
     if (observer_ != nullptr && observer_ == counting->observer) observer_->end_call(this);
@@ -338,8 +359,9 @@ void Communicator::all_reduce(at::Tensor& data, ReduceOp op) {
   const int64_t n = data.numel();
   const int64_t mine = n / size_ + (rank_ < n % size_ ? 1 : 0);
   const int64_t bytes = (n - mine + mine * (size_ - 1)) * static_cast<int64_t>(data.itemsize());
-  count(CommStats::kAllReduce, messages_of_all_reduce(sum_plan(), rank_, data.nbytes()), bytes);
-  const Observed observed(CommStats::kAllReduce, bytes, *this);
+  const int64_t messages = messages_of_all_reduce(sum_plan(), rank_, data.nbytes());
+  count(CommStats::kAllReduce, messages, bytes);
+  const Observed observed(CommStats::kAllReduce, messages, bytes, *this, data.nbytes(), data.itemsize());
   const VerbTime time(stats_.get());
   do_all_reduce(data, op);
 }
@@ -355,7 +377,7 @@ void Communicator::all_gather(const at::Tensor& in, at::IntArrayRef counts, at::
   if (size_ == 1) return copy_data(in, out);
   const int64_t bytes = static_cast<int64_t>(in.nbytes()) * (size_ - 1);
   count(CommStats::kAllGather, rounds_of(size_), bytes);
-  const Observed observed(CommStats::kAllGather, bytes, *this);
+  const Observed observed(CommStats::kAllGather, rounds_of(size_), bytes, *this, out.nbytes(), out.itemsize());
   const VerbTime time(stats_.get());
   do_all_gather(in, counts, out);
 }
@@ -371,8 +393,9 @@ void Communicator::reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, 
   check_reducible("reduce_scatter", op, in.scalar_type());
   if (size_ == 1) return copy_data(in, out);
   const auto bytes = static_cast<int64_t>(in.nbytes() - out.nbytes());
-  count(CommStats::kReduceScatter, messages_of_reduce_scatter(sum_plan(), rank_), bytes);
-  const Observed observed(CommStats::kReduceScatter, bytes, *this);
+  const int64_t messages = messages_of_reduce_scatter(sum_plan(), rank_);
+  count(CommStats::kReduceScatter, messages, bytes);
+  const Observed observed(CommStats::kReduceScatter, messages, bytes, *this, in.nbytes(), in.itemsize());
   const VerbTime time(stats_.get());
   do_reduce_scatter(in, counts, out, op);
 }
@@ -401,7 +424,7 @@ void Communicator::all_to_all(const at::Tensor& in, at::IntArrayRef send_counts,
   if (goes_in_rounds(size_, largest, in.itemsize())) messages = rounds_of(size_);
   const int64_t bytes = (in.numel() - send_counts[rank_]) * static_cast<int64_t>(in.itemsize());
   count(CommStats::kAllToAll, messages, bytes);
-  const Observed observed(CommStats::kAllToAll, bytes, *this);
+  const Observed observed(CommStats::kAllToAll, messages, bytes, *this, in.nbytes(), in.itemsize());
   const VerbTime time(stats_.get());
   do_all_to_all(in, send_counts, out, receive_counts, largest);
 }
@@ -415,7 +438,7 @@ void Communicator::broadcast(at::Tensor& data, int root) {
   const int64_t messages = messages_of_broadcast(size_, (rank_ - root + size_) % size_);
   const int64_t bytes = messages * static_cast<int64_t>(data.nbytes());
   count(CommStats::kBroadcast, messages, bytes);
-  const Observed observed(CommStats::kBroadcast, bytes, *this);
+  const Observed observed(CommStats::kBroadcast, messages, bytes, *this, data.nbytes(), data.itemsize(), root);
   const VerbTime time(stats_.get());
   do_broadcast(data, root);
 }
@@ -424,7 +447,7 @@ void Communicator::barrier() {
   check_alive();
   if (size_ == 1) return;
   count(CommStats::kBarrier, 0, 0);
-  const Observed observed(CommStats::kBarrier, 0, *this);
+  const Observed observed(CommStats::kBarrier, 0, 0, *this, 0, 1);
   const VerbTime time(stats_.get());
   do_barrier();
 }
@@ -445,6 +468,7 @@ CommunicatorPtr Communicator::split(int color, int key) {
 }
 
 at::Tensor Communicator::facts_of_all(const at::Tensor& mine) {
+  const ComputedValues facts;  // in a dry run, too, however many ranks there are
   at::Tensor all = at::empty({size_, mine.numel()}, mine.options());
   at::Tensor flat = all.view({-1});
   all_gather(mine, std::vector<int64_t>(size_, mine.numel()), flat);
@@ -453,6 +477,7 @@ at::Tensor Communicator::facts_of_all(const at::Tensor& mine) {
 }
 
 std::vector<std::string> Communicator::all_gather_strings(const std::string& mine) {
+  const ComputedValues facts;
   at::Tensor length = at::empty({1}, at::kLong);
   *length.mutable_data_ptr<int64_t>() = static_cast<int64_t>(mine.size());
   const at::Tensor lengths = facts_of_all(length);

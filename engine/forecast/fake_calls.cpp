@@ -5,6 +5,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -280,6 +281,7 @@ class FakeCall {
   Stack shapes_of(const Stack& arguments) {
     const c10::impl::ExcludeDispatchKeyGuard real_calls(c10::DispatchKeySet({kFakeKey, kRandomKey, kCaptureKey}));
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::DisableRecordFunctionGuard unseen;  // it is not what the program does
     if (known_.way == Way::kRule) {
       const Stack given(arguments.begin(), arguments.end() - known_.outs);
       ShapeCall call(known_.rule_name, given, known_count());

@@ -4,6 +4,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/fill.h>
+#include <ATen/record_function.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -29,6 +30,7 @@ c10::Storage make_storage(at::IntArrayRef sizes, at::IntArrayRef strides, at::Sc
   }
   const c10::impl::ExcludeDispatchKeyGuard plain(kFakeKey);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::DisableRecordFunctionGuard unseen;
   const at::Tensor ones = at::detail::empty_strided_cpu(sizes, strides, dtype);
   if (ones.numel() > 0) ones.fill_(1);
   return ones.storage();

@@ -29,7 +29,8 @@ int64_t ShapeCall::count() const {
   const auto assumed = count_ ? count_ : AssumedCount::current();
   TORCH_CHECK_NOT_IMPLEMENTED(
       assumed, name_, ": the shape of the result depends on values that are not computed\n  have  fake tensors ",
-      "without an assumed number of elements\n  fix   assume a number around the call (AssumedCount)");
+      "without an assumed number of elements\n  fix   assume a number around the call (moonhalo help assume; ",
+      "AssumedCount in C++)");
   return *assumed;
 }
 

@@ -80,10 +80,7 @@ struct Adding {
     }
   }
   void operator()(const TapeWait& wait) const { hash.add(wait.id); }
-  void operator()(const TapeBlock& block) const {
-    hash.add(block.bytes);
-    hash.add(block.id);
-  }
+  void operator()(const TapeBlock& block) const { hash.add(block.bytes); }
   void add(uint32_t group, uint32_t number) const {
     const TapeGroup& ranks = tape.groups.at(group);
     for (const auto& [size, stride] : ranks.steps) {
@@ -147,11 +144,12 @@ uint32_t Tape::name_number(std::string_view name) { return number_in(names, std:
 uint32_t Tape::module_number(std::string_view path) { return number_in(modules, std::string(path)); }
 uint32_t Tape::group_number(const TapeGroup& group) { return number_in(groups, group); }
 
-uint64_t Tape::hash() const {
+uint64_t Tape::hash_of(bool memory) const {
   Hash hash;
   hash.add(ranks);
-  hash.add(live);
+  if (memory) hash.add(live);
   for (const TapeEvent& event : events) {
+    if (!memory && std::holds_alternative<TapeBlock>(event.what)) continue;
     hash.add(static_cast<int64_t>(event.phase));
     hash.add(modules.at(event.module));
     hash.add(static_cast<int64_t>(event.what.index()));

@@ -121,7 +121,12 @@ struct Tape {
 
   /// Equal for ranks of one kind: the same events in the same order, peers as offsets. What depends only on a rank's
   /// place in a group is left out: `rank`, bytes and messages that it sends in a verb.
-  uint64_t hash() const;
+  uint64_t hash() const { return hash_of(true); }
+  /// The same without the memory: collectors of garbage free it at any time.
+  uint64_t hash_without_memory() const { return hash_of(false); }
+
+ private:
+  uint64_t hash_of(bool memory) const;
 };
 
 /// The tapes of all ranks: a tape for each kind of ranks.

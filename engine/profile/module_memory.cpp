@@ -13,7 +13,7 @@ constexpr size_t kMostSamples = 20000;
 
 }  // namespace
 
-ModuleMemory::ModuleMemory() {
+ModuleMemory::ModuleMemory(MemoryWatcher* also) : also_(also) {
   if (!counts_memory()) return;
   Place before;
   before.before = true;
@@ -33,6 +33,7 @@ void ModuleMemory::add(const Place& place, int64_t bytes) {
 
 void ModuleMemory::changed(const void* block, int64_t bytes) {
   const std::lock_guard lock(mutex_);
+  if (also_ != nullptr) also_->changed(block, bytes);
   Place before;
   before.before = true;
   if (bytes <= 0) keep_peak();

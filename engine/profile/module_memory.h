@@ -18,7 +18,8 @@ namespace moonhalo {
 /// Not collective.
 class ModuleMemory final : public MemoryWatcher {
  public:
-  ModuleMemory();
+  /// `also` is called for each block, too, in the same order; null for none.
+  explicit ModuleMemory(MemoryWatcher* also = nullptr);
   ~ModuleMemory() override;
   ModuleMemory(const ModuleMemory&) = delete;
   ModuleMemory& operator=(const ModuleMemory&) = delete;
@@ -42,6 +43,7 @@ class ModuleMemory final : public MemoryWatcher {
   std::vector<MemoryRecord::Held> all_held() const;
   void keep_peak();
 
+  MemoryWatcher* const also_;
   const std::thread::id thread_ = std::this_thread::get_id();
   Place place_{};
   std::mutex mutex_;  // threads that read for the rank make blocks, too

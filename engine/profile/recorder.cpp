@@ -53,15 +53,17 @@ std::unique_ptr<at::ObserverContext> enter_call(const at::RecordFunction& call) 
 }
 
 void leave_call(const at::RecordFunction& call, at::ObserverContext*) {
-  if (Recorder* recorder = Recorder::of_this_rank()) recorder->end(&call);
+  if (Recorder* recorder = Recorder::of_this_rank()) recorder->end_operator(call);
 }
 
 }  // namespace
 
 Recorder* Recorder::of_this_rank() { return *recorder_of_rank; }
 
-Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events, bool nvtx)
-    : record_(new_record(nvtx)),
+Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events, bool nvtx, RecordListener* listener)
+    : listener_(listener),
+      record_(new_record(nvtx)),
+      memory_(listener),
       read_line_(std::move(read_line)),
       most_events_(static_cast<size_t>(most_events)),
       nvtx_(nvtx) {
@@ -72,6 +74,7 @@ Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events, bool
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(enter_call, leave_call)
           .needsInputs(true)
+          .needsOutputs(listener_ != nullptr)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   set_comm_observer(this);
   *recorder_of_rank = this;
@@ -201,6 +204,18 @@ void Recorder::begin_operator(const at::RecordFunction& call) {
   event->line = line_ = line;
   if (phase_ == Phase::kScript) event->phase = phase_ = backward ? Phase::kBackward : Phase::kForward;
   place_memory();
+  note_node(call, *event, backward);
+  if (listener_ != nullptr && !backward) listener_->operator_begins(call);
+}
+
+void Recorder::end_operator(const at::RecordFunction& call) {
+  const bool open = !open_.empty() && open_.back().owner == &call;
+  if (open && listener_ != nullptr && call.scope() == at::RecordScope::FUNCTION) listener_->operator_ended(call);
+  end(&call);
+}
+
+// Operators that are differentiated and the functions that do it have the same number.
+void Recorder::note_node(const at::RecordFunction& call, ProfileEvent& event, bool backward) {
   const int64_t node = call.seqNr();
   if (node < 0) return;
   if (!backward) {
@@ -212,9 +227,9 @@ void Recorder::begin_operator(const at::RecordFunction& call) {
   } else if (first_node_ >= 0 && node >= first_node_ && node - first_node_ < std::ssize(made_node_)) {
     const uint32_t made = made_node_[node - first_node_];
     if (made == ProfileEvent::kNoEvent) return;
-    event->value = made;
-    event->module = module_ = record_.events[made].module;
-    event->line = line_ = record_.events[made].line;
+    event.value = made;
+    event.module = module_ = record_.events[made].module;
+    event.line = line_ = record_.events[made].line;
     place_memory();
   }
 }
@@ -238,6 +253,7 @@ uint32_t Recorder::begin_call(const void* owner, const Call& call) {
       {number, static_cast<uint32_t>(call.verb), call.rank, call.size, call.group, CallMark::now().tag});
   for (const Part& part : call.sends) record_.messages.push_back({at, part.peer, part.bytes, 1});
   for (const Part& part : call.receives) record_.messages.push_back({at, part.peer, part.bytes, 0});
+  if (listener_ != nullptr) listener_->verb_called(call, number);
   return number;
 }
 
@@ -246,6 +262,7 @@ void Recorder::begin_wait(const void* owner, uint32_t call) {
   // A recorder that started since has other events.
   if (event == nullptr || call >= record_.events.size() || record_.events[call].kind != EventKind::kMessages) return;
   event->value = call;
+  if (listener_ != nullptr) listener_->exchange_awaited(call);
 }
 
 uint32_t Recorder::name_number(const std::string& text) {

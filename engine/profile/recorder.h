@@ -28,6 +28,17 @@ extern std::atomic<int> hook_users;
 /// collective.
 inline bool hooks_are_on() { return detail::hook_users.load(std::memory_order_relaxed) != 0; }
 
+/// Is called by a Recorder for what it records, by those who need more than names and times. Not collective.
+class RecordListener : public MemoryWatcher {
+ public:
+  /// An operator begins, its inputs are there; it has ended, its outputs are there, too.
+  virtual void operator_begins(const at::RecordFunction& call) = 0;
+  virtual void operator_ended(const at::RecordFunction& call) = 0;
+  /// A verb is called, or an exchange begins; this rank waits for the exchange that had the `number`.
+  virtual void verb_called(const CommObserver::Call& call, uint32_t number) = 0;
+  virtual void exchange_awaited(uint32_t number) = 0;
+};
+
 /// Records what this rank's thread does: from LibTorch's RecordFunction operators, those that they call, and backward
 /// functions; from communicators calls and waits; and modules, ranges and steps that hooks report. At most one runs at
 /// a time in a rank. It keeps at most `most_events` events, then it stops and marks the record as full. Not
@@ -41,8 +52,10 @@ class Recorder : private CommObserver {
   using LineReader = std::function<uint16_t(Recorder&)>;
 
   /// Starts. Throws RuntimeError if this rank records already. `step`: the number of the step that begins. `nvtx`:
-  /// every event is also an NVTX range of this thread (nvtx.h); NotImplementedError where there are none.
-  explicit Recorder(int64_t step, LineReader read_line = nullptr, int64_t most_events = kMostEvents, bool nvtx = false);
+  /// every event is also an NVTX range of this thread (nvtx.h); NotImplementedError where there are none. `listener`:
+  /// is called for each event until the recorder is full; null for none.
+  explicit Recorder(int64_t step, LineReader read_line = nullptr, int64_t most_events = kMostEvents, bool nvtx = false,
+                    RecordListener* listener = nullptr);
   /// Stops, if stop() was not called.
   ~Recorder() override;
   Recorder(const Recorder&) = delete;
@@ -62,12 +75,18 @@ class Recorder : private CommObserver {
   void begin_range(const void* owner, EventKind kind, std::string_view name, Phase phase = Phase::kScript);
   void begin_module(const void* owner, uint16_t module);
   void begin_operator(const at::RecordFunction& call);
+  void end_operator(const at::RecordFunction& call);
   void end(const void* owner);
 
   /// The number of the module `key` when it is called by the module under way. `name` is asked once.
   uint16_t module_number(const void* key, const std::function<std::string()>& name);
   uint16_t module_number(const std::string& name);
   uint16_t note_line(const std::string& line);
+  /// Return the module that runs now, and the part of the step.
+  uint16_t module() const { return module_; }
+  Phase phase() const { return phase_; }
+  /// Returns what was recorded so far.
+  const RankRecord& record() const { return record_; }
   /// "\n        blocks.0 (forward) 1.2 GB": the places that hold most memory of tensors now, a line each.
   std::string memory_by_module() const;
 
@@ -84,6 +103,7 @@ class Recorder : private CommObserver {
   void begin_wait(const void* owner, uint32_t call) override;
   void end_call(const void* owner) override { end(owner); }
   ProfileEvent* begin(const void* owner, EventKind kind, uint32_t name);
+  void note_node(const at::RecordFunction& call, ProfileEvent& event, bool backward);
   uint16_t current_line();
   // A name by the address of its text, which may hold another one later.
   struct KnownName {
@@ -103,6 +123,7 @@ class Recorder : private CommObserver {
   // After module_ or phase_ has changed.
   void place_memory() { memory_.set_place(module_, phase_); }
 
+  RecordListener* const listener_;
   RankRecord record_;
   mutable ModuleMemory memory_;
   std::vector<Open> open_;

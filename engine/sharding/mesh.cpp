@@ -69,6 +69,21 @@ CommunicatorPtr group_on(Communicator& world, c10::Device required) {
   return make_device_communicator(host, device, choice.link, std::move(choice.why));
 }
 
+// The ranks of the mesh that differ from this one only along `dims`, in row-major order.
+std::vector<int64_t> ranks_along(const DeviceMesh& mesh, const std::vector<int64_t>& dims,
+                                 const std::vector<int64_t>& strides) {
+  std::vector<int64_t> ranks{mesh.rank()};
+  for (const int64_t d : dims) ranks[0] -= mesh.coordinate(d) * strides[d];
+  for (const int64_t d : dims) {
+    std::vector<int64_t> more;
+    for (const int64_t first : ranks) {
+      for (int64_t i = 0; i < mesh.size(d); ++i) more.push_back(first + i * strides[d]);
+    }
+    ranks = std::move(more);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 DeviceMesh::DeviceMesh(CommunicatorPtr group, std::string device_type, std::vector<int64_t> shape,
@@ -86,7 +101,7 @@ DeviceMesh::DeviceMesh(CommunicatorPtr group, std::string device_type, std::vect
     if (shape_[d] == size()) {
       groups_.push_back(group_);
     } else if (fake_groups_) {
-      groups_.push_back(make_fake_subgroup(*group_, static_cast<int>(coordinate(d)), static_cast<int>(shape_[d])));
+      groups_.push_back(make_fake_subgroup(*group_, ranks_along(*this, {d}, strides_)));
     } else {
       const int64_t color = rank() - coordinate(d) * strides_[d];
       groups_.push_back(group_->split(static_cast<int>(color), static_cast<int>(coordinate(d))));
@@ -121,13 +136,12 @@ std::shared_ptr<DeviceMesh> DeviceMesh::slice(const std::vector<std::string>& na
   if (dims.size() == 1) {
     group = groups_[dims[0]];
   } else {
-    int64_t color = rank(), key = 0, ranks = 1;
+    int64_t color = rank(), key = 0;
     for (const int64_t d : dims) {
       color -= coordinate(d) * strides_[d];
       key = key * shape_[d] + coordinate(d);
-      ranks *= shape_[d];
     }
-    group = fake_groups_ ? make_fake_subgroup(*group_, static_cast<int>(key), static_cast<int>(ranks))
+    group = fake_groups_ ? make_fake_subgroup(*group_, ranks_along(*this, dims, strides_))
                          : group_->split(static_cast<int>(color), static_cast<int>(key));
   }
   cached = std::make_shared<DeviceMesh>(group, device_type_, shape, names, fake_groups_);

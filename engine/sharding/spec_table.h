@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -30,5 +31,9 @@ struct SpecTable {
   mutable std::mutex mutex_;
   std::unordered_map<std::vector<int64_t>, Entry, Hash> specs_;
 };
+
+/// Sets a function that is called for each spec that this rank makes, if no tensor has it at that time; null for none.
+/// Not collective.
+void watch_specs(std::function<void(const ShardSpec&)> made);
 
 }  // namespace moonhalo

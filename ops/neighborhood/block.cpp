@@ -14,6 +14,7 @@
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/ops/neighborhood/kernels/cuda.h"
 
@@ -288,9 +289,23 @@ Strided neighborhood_strided(const at::Tensor& tensor, int64_t spatial, int64_t 
 
 namespace {
 
+int64_t keys_of_query(const NeighborhoodCall& call) {
+  int64_t keys = 1;
+  for (int64_t i = 0; i < call.spatial; ++i) keys *= call.axis(i).window;
+  return keys;
+}
+
+void note_backward(const at::Tensor& query, const at::Tensor& key, const NeighborhoodCall& call) {
+  note_work("neighborhood_attention_backward", 5 * query.numel() * keys_of_query(call),
+            3 * memory_bytes({query}) + 4 * memory_bytes({key}));
+}
+
 void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& output,
                   const at::Tensor& logsumexp, const NeighborhoodCall& call, const std::function<void(Problem&)>& run) {
-  if (logsumexp.numel() == 0 || is_fake(query)) return;
+  if (logsumexp.numel() == 0) return;
+  note_work("neighborhood_attention", 2 * query.numel() * keys_of_query(call),
+            memory_bytes({query, key, value, output}));
+  if (is_fake(query)) return;
   const at::Tensor q = features_adjacent(query), k = features_adjacent(key), v = features_adjacent(value);
   Problem p = problem_of(q, k, v, call);
   p.output = neighborhood_strided(output, call.spatial, 1);
@@ -364,6 +379,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
   const at::Tensor grad_query = empty_block(query.sizes(), query.options()),
                    grad_key = empty_block(key.sizes(), key.options()),
                    grad_value = empty_block(value.sizes(), value.options());
+  note_backward(query, key, call);
   if (is_fake(query)) return {grad_query, grad_key, grad_value};
   Problem p = problem_of(q, k, v, call);
   set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
@@ -424,6 +440,7 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
   }
   p.grad_key = neighborhood_strided(grad_key_, call.spatial, 1);
   p.grad_value = neighborhood_strided(grad_value_, call.spatial, 1);
+  note_backward(query, key_, call);
   if (!is_fake(query)) run_backward(p, kernels, key_sums_, value_sums_);
 }
 

@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/ops/support/kernels/rows.h"
 
 namespace moonhalo {
@@ -40,6 +41,7 @@ class RowsOfChannels {
 
   Normalized forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) const {
     const auto& kernels = rows::kernels<T>();
+    note_work("group_norm", 0, 3 * static_cast<int64_t>(x.nbytes()));
     const T* from = x.const_data_ptr<T>();
     std::vector<double> mean(samples_ * channels_), m2(samples_ * channels_);
     if (!is_fake(x))
@@ -73,6 +75,7 @@ class RowsOfChannels {
     const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
     std::vector<double> sums(samples_ * channels_), products(samples_ * channels_);  // of grad, and of grad x^
     const bool computed = !is_fake(x) && !is_fake(grad);
+    note_work("group_norm_backward", 0, (required[0] ? 5 : 2) * static_cast<int64_t>(x.nbytes()));
     if (computed)
       each([&](int64_t row, int64_t n, int64_t c) {
         const int64_t at = n * channels_ + c, group = n * shape_.groups + owned_.group(c);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/base/fake_key.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
@@ -118,6 +119,7 @@ at::Tensor rows_at(const at::Tensor& table, const at::Tensor& numbers) {
 at::Tensor add_rows_at(const at::Tensor& grad, const at::Tensor& numbers, int64_t rows) {
   const int64_t features = grad.size(-1);
   at::Tensor table = grad.new_zeros({rows, features});
+  note_work("add_rows", 0, memory_bytes({grad, numbers, table}));
   if (is_fake(grad) || is_fake(numbers)) return table;
   // index_add_ makes a call of every row.
   const at::Tensor from = grad.contiguous(), to = numbers.contiguous();
@@ -161,6 +163,7 @@ PointRoute::PointRoute(const PointCuts& cuts, const at::Tensor& indices, const c
     return;
   }
 
+  const ComputedValues facts;  // the number of ranks makes them large
   // A row's key: the rank that holds it, then its place in that rank's table [batch * block, D].
   const auto holders = cuts.holders();
   const int64_t ranks = mesh_->size(), stride = std::max<int64_t>(1, batch_ * n);

@@ -13,6 +13,7 @@
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -265,6 +266,8 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given, const st
   const at::IntArrayRef space = grid.sizes().slice(1, grid.dim() - 2);
   shape.insert(shape.end(), space.begin(), space.end());
   at::Tensor result = input.new_zeros(shape);
+  const auto taps = int64_t{1} << grid.size(-1);
+  note_work("grid_sample", result.numel() * taps, memory_bytes({input, grid, result}));
   if (is_fake(input) || is_fake(grid)) return result;
   const int64_t channels = shape[1], points = c10::multiply_integers(space), dims = grid.size(-1);
   AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "grid_sample", [&] {
@@ -292,6 +295,8 @@ std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, 
                    input = required[1] ? given.contiguous() : at::Tensor();
   at::Tensor for_input = required[0] ? grad.new_zeros(part_shape) : at::Tensor(),
              for_grid = required[1] ? grid.new_zeros(grid.sizes()) : at::Tensor();
+  const auto taps = int64_t{1} << grid.size(-1);
+  note_work("grid_sample_backward", 2 * grad.numel() * taps, memory_bytes({grad, input, grid, for_input, for_grid}));
   if (is_fake(grad) || is_fake(grid)) return {for_input, for_grid};
   const int64_t channels = grad.size(1), dims = grid.size(-1), batch = grid.size(0);
   const int64_t points = c10::multiply_integers(grid.sizes().slice(1, dims));

@@ -14,6 +14,7 @@
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/tensor_halos.h"
@@ -199,6 +200,7 @@ struct RowTaps {
     const rows::Taps<T> given{rows.data(), numbers.data(), outputs(), taps};
     const int64_t inner = c10::multiply_integers(x.sizes().slice(dim + 1));
     at::Tensor result = x.new_empty(resized(x, outputs()));
+    note_work("upsample", result.numel() * taps, memory_bytes({x, result}));
     if (is_fake(x)) return result;
     const T* from = x.const_data_ptr<T>();
     T* to = result.mutable_data_ptr<T>();
@@ -213,6 +215,7 @@ struct RowTaps {
     const rows::Taps<T> given{rows.data(), numbers.data(), outputs(), taps};
     const int64_t inner = c10::multiply_integers(grad.sizes().slice(dim + 1));
     at::Tensor result = grad.new_empty(resized(grad, extended));
+    note_work("upsample_backward", grad.numel() * taps, memory_bytes({grad, result}));
     if (is_fake(grad)) return result;
     const T* from = grad.const_data_ptr<T>();
     T* to = result.mutable_data_ptr<T>();

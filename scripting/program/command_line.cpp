@@ -54,16 +54,17 @@ int act(int argc, char** argv) {
   Action action;
   std::vector<std::string> after_dashes;
   add_run_command(app, action, after_dashes);
+  add_plan_command(app, action, after_dashes);
   for (void (*add)(CLI::App&, Action&) :
        {add_test_command, add_repl_command, add_info_command, add_inspect_command, add_ops_command, add_env_command,
-        add_plan_command, add_calibrate_command, add_profile_command, add_merge_command, add_check_command,
-        add_runs_command, add_sweep_command, add_report_command, add_help_command}) {
+        add_calibrate_command, add_profile_command, add_merge_command, add_check_command, add_runs_command,
+        add_sweep_command, add_report_command, add_help_command}) {
     add(app, action);
   }
   std::vector<std::string> words = words_of(app, argc, argv);
-  // CLI11 does not tell whether a word stood before or after "--", and only `run` takes words after it.
+  // CLI11 does not tell whether a word stood before or after "--", and only `run` and `plan` take words after it.
   const auto dashes = std::find(words.begin(), words.end(), "--");
-  if (dashes != words.end() && words.front() == "run") {
+  if (dashes != words.end() && (words.front() == "run" || words.front() == "plan")) {
     after_dashes.assign(dashes + 1, words.end());
     words.erase(dashes, words.end());
   }

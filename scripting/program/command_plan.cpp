@@ -1,21 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
 
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/dry_run.h"
+#include "moonhalo/scripting/program/output.h"
+#include "moonhalo/scripting/program/plan_report.h"
 #include "moonhalo/scripting/program/session.h"
 
 namespace moonhalo::scripting {
 
-void add_plan_command(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("plan", "Cost report of a script (not available yet)");
-  command->group("");  // not listed
-  command->allow_extras();
-  command->callback([&action] {
-    action = []() -> int {
-      throw UsageError(
-          "plan: cost reports are not available yet\n  fix   `moonhalo run SCRIPT.lua --backend "
-          "fake --ranks N` "
-          "runs one rank of N and counts messages (mh.comm_stats())");
+namespace {
+
+struct PlanWanted {
+  SessionOptions options;
+  std::vector<int> ranks = {1};
+  int64_t steps = 3;
+  std::string json;
+};
+
+int plan(const PlanWanted& wanted) {
+  const int64_t base = resident_memory();
+  std::vector<RanksPlan> plans;
+  for (const int ranks : wanted.ranks) {
+    SessionOptions options = wanted.options;
+    options.ranks = ranks;
+    try {
+      plans.push_back(summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
+                                        return dry_run(options, which, wanted.steps);
+                                      })));
+    } catch (const DryRunFailed& failed) {
+      std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
+      return failed.status;
+    }
+  }
+  write_output(plan_text(wanted.options.script, plans, base) +
+               "No times are given: that needs the speeds of a machine.\n");
+  if (wanted.json.empty()) return kDone;
+  std::ofstream file(wanted.json);
+  file << plan_json(wanted.options.script, plans, base);
+  file.close();
+  if (!file) throw UsageError("--json: cannot write '" + wanted.json + "': " + std::strerror(errno));
+  return kDone;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes) {
+  CLI::App* command =
+      app.add_subcommand("plan", "What a training script needs on many ranks: memory and messages, without them");
+  const auto wanted = std::make_shared<PlanWanted>();
+  SessionOptions& options = wanted->options;
+  command->add_option("script", options.script, "The Lua script")->required()->check(CLI::ExistingFile);
+  command->add_option("--ranks", wanted->ranks, "Numbers of ranks, such as 8,64,512 (default: 1)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 65536));
+  command->add_option("--steps", wanted->steps, "The training step that is looked at, from 1 (default: 3)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", wanted->json, "Write the report for programs into this file, too");
+  const auto repeated = [&](const char* name, std::vector<std::string>& values, const char* what) {
+    return command->add_option(name, values, what)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  repeated("--set", options.settings, "A configuration value, key=value; may be repeated");
+  repeated("--config", options.config_files, "Configuration table, FILE.yaml, FILE.lua or FILE.json; may be repeated")
+      ->check(CLI::ExistingFile);
+  const auto words = std::make_shared<std::vector<std::string>>();
+  command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
+  command->footer(
+      "The script is run as some ranks of each number, without computing, sending or writing files. Ends with status "
+      "0; "
+      "1 when\nthe script failed; 2 for wrong usage.\n");
+  command->callback([wanted, words, &action, &after_dashes] {
+    action = [wanted, words, &after_dashes] {
+      if (!words->empty())
+        throw UsageError("plan: '" + words->front() + "' is neither an option nor behind --\n  have  " +
+                         words->front() + "\n  fix   put -- before it: arg[1] of the script");
+      wanted->options.arguments = after_dashes;
+      return plan(*wanted);
     };
   });
 }

@@ -23,7 +23,7 @@ void add_info_command(CLI::App& app, Action& action);
 void add_inspect_command(CLI::App& app, Action& action);
 void add_ops_command(CLI::App& app, Action& action);
 void add_env_command(CLI::App& app, Action& action);
-void add_plan_command(CLI::App& app, Action& action);
+void add_plan_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes);
 void add_calibrate_command(CLI::App& app, Action& action);
 void add_profile_command(CLI::App& app, Action& action);
 void add_merge_command(CLI::App& app, Action& action);

@@ -217,8 +217,9 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
     std::optional<FakeResults> nothing_computed;
     if (options_.fake_tensors) nothing_computed.emplace();
     body_(lua);
-    if (communicator.is_fake()) report_unwritten(lua);
-    if (options_.fake_tensors) print_costs(communicator);
+    const bool reports = communicator.is_fake() && options_.fake_ranks.empty();
+    if (reports) report_unwritten(lua);
+    if (reports && options_.fake_tensors) print_costs(communicator);
   } catch (const UsageError&) {
     throw;
   } catch (const ScriptExit& exit) {
@@ -361,7 +362,12 @@ int Session::run() {
   set_hung_device_hook(end_with_hung_device);
   start_ = draw_start(launch_.rank == 0 && backend != "fake" ? options_.log_file : "");
   if (launch_.size == 1) check_log();
-  if (backend == "fake") {
+  if (backend == "fake" && !options_.fake_ranks.empty()) {
+    world_size_ = options_.ranks;
+    run_ranks(static_cast<int>(options_.fake_ranks.size()), [&](Communicator& threads) {
+      run_rank(make_fake_communicator(static_cast<int>(options_.fake_ranks[threads.rank()]), options_.ranks), true);
+    });
+  } else if (backend == "fake") {
     world_size_ = std::max(1, options_.ranks);
     run_rank(make_fake_communicator(std::max(0, options_.fake_rank), std::max(1, options_.ranks)), false);
   } else if (launch_.size == 1 && options_.ranks > 1 && (backend.empty() || backend == "threads")) {

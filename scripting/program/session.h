@@ -30,9 +30,10 @@ class UsageError : public std::runtime_error {
 struct SessionOptions {
   std::string script;
   std::vector<std::string> arguments;
-  int ranks = 0;        ///< 0: not given
-  std::string backend;  ///< empty: decided by the launcher's environment
-  int fake_rank = -1;   ///< of a dry run; -1: not given
+  int ranks = 0;                    ///< 0: not given
+  std::string backend;              ///< empty: decided by the launcher's environment
+  int fake_rank = -1;               ///< of a dry run; -1: not given
+  std::vector<int64_t> fake_ranks;  ///< of a dry run: these run at the same time, and print no costs
   std::string device = "cpu";
   std::vector<std::string> settings;  ///< "key=value"
   std::vector<std::string> config_files;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -20,12 +21,17 @@ class Nothing final : public Work {
 // Own parts are put in their places, what others would send is zeros.
 class FakeCommunicator final : public CommunicatorBackend {
  public:
-  FakeCommunicator(int rank, int size, std::shared_ptr<CommStats> stats = nullptr)
-      : CommunicatorBackend(rank, size, std::move(stats)) {}
+  /// `world`: the ranks of the world that this group holds, in its order.
+  FakeCommunicator(int rank, std::vector<int64_t> world, std::shared_ptr<CommStats> stats = nullptr)
+      : CommunicatorBackend(rank, static_cast<int>(world.size()), std::move(stats)), world_(std::move(world)) {}
 
-  CommunicatorPtr part(int rank, int ranks) const {
-    return std::make_shared<FakeCommunicator>(rank, ranks, shared_stats());
+  CommunicatorPtr part(const std::vector<int64_t>& ranks) const {
+    std::vector<int64_t> world;
+    for (const int64_t rank : ranks) world.push_back(world_.at(rank));
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    return std::make_shared<FakeCommunicator>(static_cast<int>(mine), std::move(world), shared_stats());
   }
+  const std::vector<int64_t>& world() const { return world_; }
 
   const char* backend() const override { return "fake"; }
 
@@ -62,10 +68,9 @@ class FakeCommunicator final : public CommunicatorBackend {
   void do_broadcast(at::Tensor&, int) override {}
   void do_barrier() override {}
   CommunicatorPtr do_split(int, int) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        false, "split: a fake communicator cannot know what the other ranks would give", "\n  have  rank ", rank(),
-        " of ", size(), " fake ranks",
-        "\n  fix   make the part directly: make_fake_part(whole, rank in the part, size of the part)");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "split: a fake communicator cannot know what the other ranks would give",
+                                "\n  have  rank ", rank(), " of ", size(), " fake ranks",
+                                "\n  fix   make the part directly: make_fake_subgroup(whole, ranks of the part)");
   }
 
  private:
@@ -82,6 +87,7 @@ class FakeCommunicator final : public CommunicatorBackend {
     flat.narrow(0, to, count).copy_(own);
   }
 
+  const std::vector<int64_t> world_;
   mutable std::mutex mutex_;
   std::string reason_;
   std::atomic<bool> aborted_{false};
@@ -89,12 +95,21 @@ class FakeCommunicator final : public CommunicatorBackend {
 
 }  // namespace
 
-CommunicatorPtr make_fake_communicator(int rank, int ranks) { return std::make_shared<FakeCommunicator>(rank, ranks); }
+CommunicatorPtr make_fake_communicator(int rank, int ranks) {
+  std::vector<int64_t> world(ranks);
+  std::iota(world.begin(), world.end(), int64_t{0});
+  return std::make_shared<FakeCommunicator>(rank, std::move(world));
+}
 
-CommunicatorPtr make_fake_subgroup(const Communicator& whole, int rank, int ranks) {
+CommunicatorPtr make_fake_subgroup(const Communicator& whole, const std::vector<int64_t>& ranks) {
   const auto* fake = dynamic_cast<const FakeCommunicator*>(&whole);
   TORCH_INTERNAL_ASSERT(fake != nullptr);
-  return fake->part(rank, ranks);
+  return fake->part(ranks);
+}
+
+std::vector<int64_t> pretended_ranks(const Communicator& group) {
+  const auto* fake = dynamic_cast<const FakeCommunicator*>(&group);
+  return fake != nullptr ? fake->world() : std::vector<int64_t>();
 }
 
 }  // namespace moonhalo

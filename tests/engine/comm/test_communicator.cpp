@@ -15,6 +15,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "tests/support/oracle.h"
 #include "tests/support/patience.h"
 #include "tests/support/ranks.h"
@@ -424,12 +425,26 @@ TEST(FakeCommunicator, CountsAndMovesNothing) {
   EXPECT_EQ(halo.sum().item<double>(), 0);
   EXPECT_EQ(comm->stats().by_kind[CommStats::kExchange].bytes, 16);
   EXPECT_EQ(comm->stats().by_kind[CommStats::kAllGather].bytes, 8 * 4095);
-  EXPECT_THAT(message_of([&] { comm->split(0, 0); }), HasSubstr("make_fake_part"));
+  EXPECT_THAT(message_of([&] { comm->split(0, 0); }), HasSubstr("make_fake_subgroup"));
   EXPECT_EQ(comm->all_gather_strings("me")[1], "me");
   EXPECT_EQ(comm->all_gather_strings("me")[4095], "me");
   EXPECT_TRUE(at::equal(comm->facts_of_all(part), part.expand({4096, 2})));
   comm->abort("enough");
   EXPECT_THAT(message_of([&] { comm->barrier(); }), HasSubstr("communicator: rank 1 of 4096 stops: enough"));
+}
+
+// Facts of many ranks are larger than what is real among fake tensors.
+TEST(FakeCommunicator, X14_FactsAreComputedBesideFakeTensors) {
+  const FakeResults fakes;
+  const CommunicatorPtr comm = make_fake_communicator(5, 4096);
+  const std::string text(20000, 'x');
+
+  const at::Tensor all = comm->facts_of_all(at::tensor({3, 7}, at::kLong));
+
+  EXPECT_FALSE(is_fake(all));
+  EXPECT_EQ(all.const_data_ptr<int64_t>()[2 * 4095 + 1], 7);
+  EXPECT_EQ(all.const_data_ptr<int64_t>()[0], 3);
+  EXPECT_EQ(comm->all_gather_strings(text)[77], text);
 }
 
 TEST(ReduceOps, HaveNeutralValues) {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/forecast/tape.h"
+
+namespace moonhalo {
+
+class ShardSpec;
+
+/// The ranks of a large run are of a few kinds: those of a kind do the same in a step. This finds the kinds by dry runs
+/// of some ranks. Nothing of it is collective.
+
+/// A cut of some tensor dim: over these mesh dims (the outermost first), into blocks of these sizes.
+struct SeenCut {
+  std::vector<int64_t> mesh_dims, sizes;
+  auto operator<=>(const SeenCut&) const = default;
+};
+
+/// A mesh of all ranks, and the cuts of all tensors that lived on it or on its slices.
+struct SeenMesh {
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  std::set<SeenCut> cuts;
+
+  /// The coordinates of a rank; the block of a cut that it has.
+  std::vector<int64_t> coordinates(int64_t rank) const;
+  size_t block_of(const SeenCut& cut, int64_t rank) const;
+};
+
+/// Collects the meshes and cuts of the specs that this rank makes while it exists.
+class SeenSpecs {
+ public:
+  SeenSpecs();
+  ~SeenSpecs();
+  SeenSpecs(const SeenSpecs&) = delete;
+  SeenSpecs& operator=(const SeenSpecs&) = delete;
+  const std::vector<SeenMesh>& meshes() const { return meshes_; }
+
+ private:
+  void look(const ShardSpec& spec);
+  std::vector<SeenMesh> meshes_;
+};
+
+/// The findings of a dry run of one rank.
+struct RankRun {
+  Tape tape;
+  std::vector<SeenMesh> meshes;
+  int64_t peak = 0;    ///< bytes of its tensors at the peak, of all steps that were run and what was before them
+  int64_t steps = 0;   ///< that have ended; 0: the tape is of the whole script
+  bool steady = true;  ///< the last two steps did the same
+};
+
+/// The kinds of ranks, and what was run to find them.
+struct RankKinds {
+  RankTapes tapes;
+  std::vector<RankRun> runs;     ///< of one rank of each kind, the smallest that was run; without the tapes
+  std::vector<SeenMesh> meshes;  ///< of all runs; the one with the most dims first
+  std::vector<int64_t> run;      ///< the ranks that were run
+  int64_t checked = 0;           ///< of them, the ranks that were drawn to compare them with their kind
+  std::vector<int64_t> unlike;   ///< of those, the ranks that send or hold something else
+};
+
+/// Finds the kinds of `ranks` ranks. `dry_run` runs some ranks and returns what each has found, in this order. Few
+/// ranks are all run. Of many, those are run that differ in what is known to matter: along a mesh dim with exchanges
+/// the first two, a middle one and the last two; of each cut every size of a block and of its neighbours; along a mesh
+/// dim that cuts nothing, as in pipelines, all. A rank so found may have cuts that no other had, so this is repeated
+/// until nothing is new.
+using DryRun = std::function<std::vector<RankRun>(const std::vector<int64_t>& ranks)>;
+RankKinds find_kinds(int64_t ranks, const DryRun& dry_run);
+
+}  // namespace moonhalo

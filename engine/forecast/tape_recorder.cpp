@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/tape_recorder.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "moonhalo/engine/comm/fake/fake_subgroup.h"
+#include "moonhalo/engine/forecast/operator_work.h"
+#include "moonhalo/engine/profile/event_names.h"
+#include "moonhalo/engine/profile/macs.h"
+#include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
+
+namespace moonhalo {
+namespace {
+
+// Operators that write their first argument without reading it.
+constexpr std::string_view kOverwrite[] = {"aten::copy_", "aten::zero_", "aten::fill_"};
+
+bool any_shard(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), is_shard_tensor);
+}
+
+bool any_meta(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_meta(); });
+}
+
+std::vector<at::Tensor> blocks_of(std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) tensor = is_shard_tensor(tensor) ? shard_impl(tensor)->local() : tensor;
+  return tensors;
+}
+
+}  // namespace
+
+TapeRecorder::TapeRecorder(const Communicator& world) {
+  tape_.rank = world.rank();
+  tape_.ranks = world.size();
+  if (counts_memory()) tape_.live = memory_use().live;
+  recorder_ = std::make_unique<Recorder>(1, nullptr, kMostEvents, false, static_cast<RecordListener*>(this));
+  listen_to_work(this);
+}
+
+TapeRecorder::~TapeRecorder() {
+  if (recorder_) listen_to_work(nullptr);
+}
+
+Tape TapeRecorder::take() {
+  listen_to_work(nullptr);
+  const RankRecord record = recorder_->stop();
+  recorder_.reset();
+  TORCH_CHECK(!record.full, "a tape of one step: more than ", kMostEvents, " events\n  have  rank ", tape_.rank, " of ",
+              tape_.ranks, "\n  fix   take fewer ranks, or fewer samples in a step");
+  const EventNames names(record);
+  tape_.modules.clear();
+  for (size_t i = 0; i < record.modules.size(); ++i) {
+    tape_.modules.push_back(i == 0 ? "" : names.module_path(static_cast<uint16_t>(i)));
+  }
+  return std::move(tape_);
+}
+
+template <typename What>
+void TapeRecorder::add(What what) {
+  const std::lock_guard lock(mutex_);
+  tape_.events.push_back({recorder_->phase(), recorder_->module(), std::move(what)});
+}
+
+void TapeRecorder::operator_begins(const at::RecordFunction& call) {
+  OpenOperator open;
+  if (in_counted_ == 0) {
+    open.inputs = tensors_among(call.inputs());
+    open.macs = count_macs(mac_rule(call.name()), call.inputs());
+    open.work = work_;
+    open.counted = work_of(call.name()) != WorkKind::kOther && !any_shard(open.inputs) && !any_meta(open.inputs);
+  }
+  in_counted_ += open.counted || in_counted_ > 0 ? 1 : 0;
+  open_.push_back(std::move(open));
+}
+
+void TapeRecorder::operator_ended(const at::RecordFunction& call) {
+  if (open_.empty()) return;
+  OpenOperator open = std::move(open_.back());
+  open_.pop_back();
+  if (in_counted_ > 0 && --in_counted_ > 0) return;
+  if (work_ > open.work) return;  // it called others that are on the tape
+  const std::string_view name = call.name();
+  std::vector<at::Tensor> out = tensors_among(call.outputs());
+  std::vector<at::Tensor>& in = open.inputs;
+  const bool own = name.starts_with("moonhalo::");
+  if ((in.empty() && out.empty()) || any_meta(in) || any_meta(out) || does_no_work(call)) return;
+  if (any_shard(in) || any_shard(out)) {
+    if (!own) return;
+    in = blocks_of(std::move(in));
+    out = blocks_of(std::move(out));
+  }
+  if (std::find(std::begin(kOverwrite), std::end(kOverwrite), name) != std::end(kOverwrite) && !in.empty())
+    in.erase(in.begin());
+  const bool counted = open.counted && !out.empty();
+  TapeOperator what;
+  what.work = counted ? work_of(name) : WorkKind::kOther;
+  what.macs = counted ? open.macs : 0;
+  what.item = static_cast<uint8_t>((in.empty() ? out : in).empty() ? 1 : (in.empty() ? out : in)[0].element_size());
+  what.known = !own;
+  const OperatorMemory memory = memory_of(in, out);
+  what.bytes = memory.bytes;
+  what.working_set = memory.working_set;
+  add_operator(std::string(name), what, shapes_key(in, out));
+}
+
+void TapeRecorder::worked(const char* kernel, int64_t macs, int64_t bytes) {
+  if (in_counted_ > 0) return;
+  TapeOperator what;
+  const std::string name = kernel;
+  what.work = macs > 0 && name.find("attention") != std::string::npos ? WorkKind::kAttention : WorkKind::kOther;
+  what.macs = macs;
+  what.bytes = what.working_set = bytes;
+  add_operator(name, what, "");
+}
+
+void TapeRecorder::add_operator(const std::string& name, TapeOperator what, const std::string& key) {
+  ++work_;
+  what.name = number_of(name);
+  what.key = number_of(key);
+  add(what);
+}
+
+uint32_t TapeRecorder::number_of(const std::string& text) {
+  if (text.empty()) return 0;
+  const auto [found, added] = numbers_.try_emplace(text, static_cast<uint32_t>(tape_.names.size()));
+  if (added) tape_.names.push_back(text);
+  return found->second;
+}
+
+uint32_t TapeRecorder::group_of(const CommObserver::Call& call) {
+  const auto known = groups_.find(call.group);
+  if (known != groups_.end()) return known->second;
+  std::vector<int64_t> ranks = pretended_ranks(*call.ranks);
+  if (ranks.empty()) {
+    ranks.resize(call.size);
+    std::iota(ranks.begin(), ranks.end(), int64_t{0});
+  }
+  const uint32_t group = tape_.group_number(TapeGroup::of(ranks));
+  members_.resize(tape_.groups.size());
+  calls_.resize(tape_.groups.size());
+  members_[group] = std::move(ranks);
+  return groups_[call.group] = group;
+}
+
+void TapeRecorder::verb_called(const CommObserver::Call& call, uint32_t number) {
+  const uint32_t group = group_of(call);
+  const uint32_t count = calls_[group]++;
+  if (call.verb != CommStats::kExchange) {
+    add(TapeVerb{.verb = static_cast<Verb>(call.verb),
+                 .group = group,
+                 .number = count,
+                 .data = call.data,
+                 .sent = call.bytes,
+                 .messages = call.messages,
+                 .item = static_cast<uint8_t>(call.item),
+                 .root = call.root,
+                 .counted = call.counted});
+    return;
+  }
+  TapeExchange exchange{.group = group, .number = count, .id = made_exchanges_++, .counted = call.counted};
+  const auto parts = [&](const std::vector<CommObserver::Part>& messages) {
+    std::vector<TapePart> all;
+    for (const auto& [peer, bytes] : messages)
+      all.push_back({static_cast<int32_t>(members_[group][peer] - members_[group][call.rank]), bytes});
+    return all;
+  };
+  exchange.sends = parts(call.sends);
+  exchange.receives = parts(call.receives);
+  exchanges_[number] = exchange.id;
+  add(std::move(exchange));
+}
+
+void TapeRecorder::exchange_awaited(uint32_t number) {
+  const auto found = exchanges_.find(number);
+  if (found != exchanges_.end()) add(TapeWait{found->second});
+}
+
+void TapeRecorder::changed(const void* block, int64_t bytes) {
+  const bool mine = std::this_thread::get_id() == thread_;
+  const std::lock_guard lock(mutex_);
+  TapeBlock what{.bytes = bytes};
+  if (bytes > 0) {
+    what.id = blocks_[block] = ++made_blocks_;
+  } else if (const auto found = blocks_.find(block); found != blocks_.end()) {
+    what.id = found->second;
+    blocks_.erase(found);
+  }
+  // Threads that read for the rank run beside its parts.
+  const bool known = mine && recorder_ != nullptr;
+  tape_.events.push_back(
+      {known ? recorder_->phase() : Phase::kReading, known ? recorder_->module() : uint32_t{0}, what});
+}
+
+StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<void()> done)
+    : world_(world), steps_(steps), done_(std::move(done)), recorder_(std::make_unique<TapeRecorder>(world)) {
+  watch_steps(this, [this](int64_t ended) { end_step(ended); });
+}
+
+StepTapes::~StepTapes() { watch_steps(this, nullptr); }
+
+void StepTapes::end_step(int64_t ended) {
+  if (ended > steps_) return;
+  ended_ = ended;
+  last_ = recorder_->take();
+  recorder_.reset();
+  hash_before_ = std::exchange(last_hash_, last_.hash_without_memory());
+  if (ended == steps_) return done_();
+  recorder_ = std::make_unique<TapeRecorder>(world_);
+}
+
+Tape StepTapes::take() {
+  watch_steps(this, nullptr);
+  if (ended_ == 0) last_ = recorder_->take();
+  recorder_.reset();
+  return std::move(last_);
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "moonhalo/engine/base/work_note.h"
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/forecast/tape.h"
+#include "moonhalo/engine/profile/recorder.h"
+
+namespace moonhalo {
+
+/// Records one step of this rank as a tape, by a Recorder: operators that call no others, collectives, memory. Tensors
+/// may be fake. Not collective.
+class TapeRecorder final : private RecordListener, private WorkListener {
+ public:
+  /// The largest number of events that a step may have.
+  static constexpr int64_t kMostEvents = 4000000;
+
+  /// Starts. `world`: of this rank. Throws as Recorder does.
+  explicit TapeRecorder(const Communicator& world);
+  ~TapeRecorder() override;
+  TapeRecorder(const TapeRecorder&) = delete;
+  TapeRecorder& operator=(const TapeRecorder&) = delete;
+
+  /// Stops and returns the tape. Throws RuntimeError if the step has more than kMostEvents events.
+  Tape take();
+
+ private:
+  struct OpenOperator {
+    std::vector<at::Tensor> inputs;
+    bool counted = false;
+    int64_t macs = 0;
+    size_t work = 0;  // operators on the tape when it began
+  };
+  void operator_begins(const at::RecordFunction& call) override;
+  void operator_ended(const at::RecordFunction& call) override;
+  void verb_called(const CommObserver::Call& call, uint32_t number) override;
+  void exchange_awaited(uint32_t number) override;
+  void changed(const void* block, int64_t bytes) override;
+  void worked(const char* kernel, int64_t macs, int64_t bytes) override;
+
+  template <typename What>
+  void add(What what);
+  void add_operator(const std::string& name, TapeOperator what, const std::string& key);
+  uint32_t number_of(const std::string& text);
+  uint32_t group_of(const CommObserver::Call& call);
+
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::mutex mutex_;  // of the tape: threads that read for the rank make blocks, too
+  Tape tape_;
+  std::unordered_map<std::string, uint32_t> numbers_;
+  std::unordered_map<uint64_t, uint32_t> groups_;
+  std::vector<std::vector<int64_t>> members_;  // of each group of the tape
+  std::vector<uint32_t> calls_;                // on each group of the tape
+  std::unordered_map<uint32_t, uint32_t> exchanges_;
+  std::unordered_map<const void*, uint32_t> blocks_;
+  uint32_t made_blocks_ = 0, made_exchanges_ = 0;
+  std::vector<OpenOperator> open_;
+  size_t work_ = 0;
+  int in_counted_ = 0;
+  std::unique_ptr<Recorder> recorder_;
+};
+
+/// Records the steps of a training program until one is as the later ones will be.
+class StepTapes {
+ public:
+  /// Records from now on. `done` is called at the end of the step number `steps`, counted by the optimizer that steps
+  /// first.
+  StepTapes(const Communicator& world, int64_t steps, std::function<void()> done);
+  ~StepTapes();
+  StepTapes(const StepTapes&) = delete;
+  StepTapes& operator=(const StepTapes&) = delete;
+
+  /// The tape of the last step that has ended, or of all that was done if none has.
+  Tape take();
+  /// The number of steps that have ended.
+  int64_t ended() const { return ended_; }
+  /// True if the last two steps did the same. Also true of less than three steps, since the first step plans, and the
+  /// second one settles the optimizer.
+  bool steady() const { return ended_ < 3 || last_hash_ == hash_before_; }
+
+ private:
+  void end_step(int64_t ended);
+
+  const Communicator& world_;
+  const int64_t steps_;
+  std::function<void()> done_;
+  std::unique_ptr<TapeRecorder> recorder_;
+  Tape last_;
+  int64_t ended_ = 0;
+  uint64_t last_hash_ = 0, hash_before_ = 0;
+};
+
+}  // namespace moonhalo

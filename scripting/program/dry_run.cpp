@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/program/dry_run.h"
+
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+#include "moonhalo/engine/forecast/tape_recorder.h"
+#include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/strict_globals.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+constexpr int kMostAtOnce = 8;
+
+/// Drops what this process writes to stdout.
+class SilentOutput {
+ public:
+  SilentOutput() {
+    std::fflush(stdout);
+    kept_ = dup(STDOUT_FILENO);
+    const int nowhere = open("/dev/null", O_WRONLY);
+    if (kept_ >= 0 && nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
+    if (nowhere >= 0) close(nowhere);
+  }
+  ~SilentOutput() {
+    std::fflush(stdout);
+    if (kept_ < 0) return;
+    dup2(kept_, STDOUT_FILENO);
+    close(kept_);
+  }
+  SilentOutput(const SilentOutput&) = delete;
+  SilentOutput& operator=(const SilentOutput&) = delete;
+
+ private:
+  int kept_ = -1;
+};
+
+RankRun run_one(lua_State* lua, int64_t steps) {
+  forbid_undefined_globals(lua);
+  const SeenSpecs specs;
+  StepTapes tapes(*context(lua).world, steps, [] { throw ScriptStop("the steps of a dry run have ended"); });
+  try {
+    run_script(lua, 0);
+  } catch (const ScriptExit& exit) {
+    if (exit.status() != 0) throw;
+  } catch (const ScriptStop&) {
+    if (tapes.ended() < steps) throw;
+  }
+  RankRun found;
+  found.peak = memory_use().peak;
+  found.steps = tapes.ended();
+  found.steady = tapes.steady();
+  found.tape = tapes.take();
+  found.meshes = specs.meshes();
+  return found;
+}
+
+}  // namespace
+
+std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps) {
+  options.backend = "fake";
+  options.fake_tensors = true;
+  options.quiet = true;
+  const auto at_once = static_cast<size_t>(std::clamp(at::get_num_threads(), 1, kMostAtOnce));
+  std::mutex mutex;
+  std::map<int64_t, RankRun> found;
+  for (size_t first = 0; first < ranks.size(); first += at_once) {
+    const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
+    options.fake_ranks.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(at_once, ranks.size() - first)));
+    const SilentOutput silent;
+    const int status = run_session(options, [&](lua_State* lua) {
+      RankRun run = run_one(lua, steps);
+      const std::lock_guard lock(mutex);
+      found.emplace(run.tape.rank, std::move(run));
+    });
+    if (status != kDone) throw DryRunFailed(status);
+  }
+  std::vector<RankRun> all;
+  for (const int64_t rank : ranks) all.push_back(std::move(found.at(rank)));
+  return all;
+}
+
+}  // namespace moonhalo::scripting

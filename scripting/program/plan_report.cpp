@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/program/plan_report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "moonhalo/engine/profile/memory_note.h"
+#include "moonhalo/scripting/program/plan_limits.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string in_bytes(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
+std::string plural(int64_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
+// "mesh rows 8 x columns 8"
+std::string mesh_text(const RankTapes& tapes) {
+  if (tapes.mesh_dims == std::vector<std::string>{"ranks"}) return "no tensor on a mesh";
+  std::string text = "mesh";
+  for (size_t d = 0; d < tapes.mesh.size(); ++d)
+    text += (d > 0 ? " x " : " ") + tapes.mesh_dims[d] + " " + std::to_string(tapes.mesh[d]);
+  return text;
+}
+
+std::string steps_text(const RanksPlan& plan) {
+  const auto& runs = plan.found.runs;
+  const auto [least, most] =
+      std::minmax_element(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.steps < b.steps; });
+  if (most->steps == 0) return "no step of an optimizer: the whole script counts as one";
+  std::string text = "step " + std::to_string(least->steps);
+  const bool steady = std::all_of(runs.begin(), runs.end(), [](const RankRun& run) { return run.steady; });
+  if (!steady) text += " (the one before did something else: steps vary)";
+  return text;
+}
+
+std::string kinds_text(const RanksPlan& plan) {
+  std::string text =
+      plural(std::ssize(plan.kinds), "kind") + " of ranks, " + plural(std::ssize(plan.found.run), "rank") + " run";
+  if (plan.found.checked == 0) return text;
+  text += ", " + std::to_string(plan.found.checked) + " of them drawn to compare";
+  if (!plan.found.unlike.empty())
+    text += ": " + plural(std::ssize(plan.found.unlike), "rank") + " not as its kind, so other ranks are nearly right";
+  return text;
+}
+
+std::string memory_lines(const RanksPlan& plan, int64_t base) {
+  const RanksPlan::Kind &most = plan.largest(), &least = plan.smallest();
+  const Tape& tape = plan.found.tapes.kinds[&most - plan.kinds.data()];
+  std::string text =
+      "  memory         " + in_bytes(most.peak) + " of tensors at the peak on " + plan.rank_text(most.ranks.front());
+  if (&most != &least) text += ", least " + in_bytes(least.peak) + " on " + plan.rank_text(least.ranks.front());
+  text += "\n                 ";
+  if (most.peak > most.in_step.bytes + most.in_step.bytes / 100) {
+    text += "the peak is before the step; within it " + in_bytes(most.in_step.bytes) + " in ";
+  } else {
+    text += "the peak is in ";
+  }
+  text += place_text(tape, most.in_step.module, most.in_step.phase) + "; made in: ";
+  for (size_t i = 0; i < most.in_step.held.size() && i < 3; ++i) {
+    const TapePeak::Held& held = most.in_step.held[i];
+    text += (i > 0 ? "; " : "") + (held.before ? "before the step" : place_text(tape, held.module, held.phase)) + " " +
+            in_bytes(held.bytes);
+  }
+  text += "\n  resident       " + in_bytes(RanksPlan::resident(most, base)) + " with libraries and generated code (" +
+          in_bytes(base) + " of each process)\n";
+  return text;
+}
+
+std::string calls_text(const VerbCounts& counts) {
+  std::string text;
+  for (size_t verb = 0; verb < counts.size(); ++verb) {
+    if (counts[verb].calls == 0) continue;
+    text += (text.empty() ? "" : ", ") + std::to_string(counts[verb].calls) + " " + name(static_cast<Verb>(verb));
+  }
+  return text;
+}
+
+std::string sent_lines(const RanksPlan& plan) {
+  const auto by_bytes = [](const VerbCounts& a, const VerbCounts& b) {
+    return std::pair(total(a).bytes, total(a).messages) < std::pair(total(b).bytes, total(b).messages);
+  };
+  const auto [least, most] = std::minmax_element(plan.counts.begin(), plan.counts.end(), by_bytes);
+  const VerbCount all = total(*most), few = total(*least);
+  if (all.calls == 0) return "  sent           nothing\n";
+  std::string text = "  sent           " + in_bytes(all.bytes) + " in " + plural(all.messages, "message") + " by " +
+                     plan.rank_text(most - plan.counts.begin());
+  if (few != all)
+    text += ", least " + in_bytes(few.bytes) + " in " + std::to_string(few.messages) + " by " +
+            plan.rank_text(least - plan.counts.begin());
+  return text + "\n                 " + calls_text(*most) + "\n";
+}
+
+std::string limit_lines(const char* title, const std::vector<RanksPlan::Limit>& limits) {
+  if (limits.empty()) return "";
+  std::string text = title;
+  text.resize(17, ' ');
+  return text + limits[0].what + "\n                 fix   " + limits[0].fix + "\n";
+}
+
+std::set<std::string> unknown_of(const RanksPlan& plan) {
+  std::set<std::string> names;
+  for (const Tape& tape : plan.found.tapes.kinds) names.merge(unknown_work(tape));
+  return names;
+}
+
+std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
+  std::string text;
+  const auto row = [&](const char* title, const auto& value) {
+    char cell[40];
+    std::snprintf(cell, sizeof cell, "  %-22s", title);
+    text += cell;
+    for (const RanksPlan& plan : plans) {
+      std::snprintf(cell, sizeof cell, "%12s", std::string(value(plan)).c_str());
+      text += cell;
+    }
+    text += "\n";
+  };
+  const auto most = [](const RanksPlan& plan, int64_t VerbCount::*what) {
+    int64_t largest = 0;
+    for (const VerbCounts& counts : plan.counts) largest = std::max(largest, total(counts).*what);
+    return largest;
+  };
+  row("ranks", [](const RanksPlan& plan) { return std::to_string(plan.ranks); });
+  row("memory, largest rank", [](const RanksPlan& plan) { return in_bytes(plan.largest().peak); });
+  row("memory, smallest rank", [](const RanksPlan& plan) { return in_bytes(plan.smallest().peak); });
+  row("resident, largest", [&](const RanksPlan& plan) { return in_bytes(RanksPlan::resident(plan.largest(), base)); });
+  row("sent, most of a rank", [&](const RanksPlan& plan) { return in_bytes(most(plan, &VerbCount::bytes)); });
+  row("messages, most", [&](const RanksPlan& plan) { return std::to_string(most(plan, &VerbCount::messages)); });
+  return text;
+}
+
+Json kind_json(const RanksPlan& plan, size_t number, int64_t base) {
+  const RanksPlan::Kind& kind = plan.kinds[number];
+  const Tape& tape = plan.found.tapes.kinds[number];
+  Json held = Json::array();
+  for (const TapePeak::Held& one : kind.in_step.held) {
+    held.push_back({{"module", tape.modules.at(one.module)},
+                    {"phase", one.before ? "before" : name(one.phase)},
+                    {"bytes", one.bytes}});
+  }
+  int64_t macs = 0;
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* call = std::get_if<TapeOperator>(&event.what)) macs += call->macs;
+  }
+  return {{"first_rank", kind.ranks.front()},
+          {"ranks", kind.ranks.size()},
+          {"peak", kind.peak},
+          {"resident", RanksPlan::resident(kind, base)},
+          {"peak_of_step", kind.in_step.bytes},
+          {"peak_module", tape.modules.at(kind.in_step.module)},
+          {"peak_phase", name(kind.in_step.phase)},
+          {"held_at_peak", held},
+          {"macs", macs},
+          {"steps", plan.found.runs[number].steps},
+          {"steady", plan.found.runs[number].steady}};
+}
+
+Json ranks_json(const RanksPlan& plan) {
+  Json all = Json::array();
+  for (size_t rank = 0; rank < plan.counts.size(); ++rank) {
+    Json verbs = Json::object();
+    for (size_t verb = 0; verb < plan.counts[rank].size(); ++verb) {
+      const VerbCount& count = plan.counts[rank][verb];
+      if (count.calls > 0)
+        verbs[name(static_cast<Verb>(verb))] = {
+            {"calls", count.calls}, {"messages", count.messages}, {"bytes", count.bytes}};
+    }
+    all.push_back({{"kind", plan.found.tapes.kind_of[rank]}, {"sent", verbs}});
+  }
+  return all;
+}
+
+Json limits_json(const std::vector<RanksPlan::Limit>& limits) {
+  Json all = Json::array();
+  for (const RanksPlan::Limit& limit : limits) all.push_back({{"what", limit.what}, {"fix", limit.fix}});
+  return all;
+}
+
+}  // namespace
+
+std::string RanksPlan::rank_text(int64_t rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (found.meshes.empty() || ranks == 1) return text;
+  const SeenMesh& mesh = found.meshes[0];
+  const std::vector<int64_t> at = mesh.coordinates(rank);
+  if (at.size() == 1) return text;
+  std::string place;
+  for (size_t d = 0; d < at.size(); ++d) place += (d > 0 ? ", " : "") + mesh.names[d] + " " + std::to_string(at[d]);
+  return text + " (" + place + ")";
+}
+
+const RanksPlan::Kind& RanksPlan::largest() const {
+  return *std::max_element(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.peak < b.peak; });
+}
+
+const RanksPlan::Kind& RanksPlan::smallest() const {
+  return *std::min_element(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.peak < b.peak; });
+}
+
+RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
+  RanksPlan plan;
+  plan.ranks = ranks;
+  plan.found = std::move(found);
+  const RankTapes& tapes = plan.found.tapes;
+  plan.kinds.resize(tapes.kinds.size());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const int32_t kind = tapes.kind_of[rank];
+    plan.kinds[kind].ranks.push_back(rank);
+    plan.counts.push_back(counts_of(tapes.kinds[kind], rank));
+  }
+  for (size_t k = 0; k < plan.kinds.size(); ++k) {
+    plan.kinds[k].peak = plan.found.runs[k].peak;
+    plan.kinds[k].in_step = peak_of(tapes.kinds[k]);
+  }
+  find_limits(plan);
+  return plan;
+}
+
+std::string plan_text(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base) {
+  std::string text;
+  for (const RanksPlan& plan : plans) {
+    text += std::filesystem::path(script).filename().string() + " on " + plural(plan.ranks, "rank") + ": " +
+            mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
+    text += "  kinds          " + kinds_text(plan) + "\n";
+    text += memory_lines(plan, base) + sent_lines(plan);
+    text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
+    std::string unknown;
+    for (const std::string& one : unknown_of(plan)) unknown += (unknown.empty() ? "" : ", ") + one;
+    if (!unknown.empty()) text += "  not known      the work of " + unknown + "\n";
+    text += "\n";
+  }
+  return plans.size() > 1 ? text + table(plans, base) : text;
+}
+
+std::string plan_json(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base) {
+  Json all = {{"script", script}, {"base_resident", base}, {"plans", Json::array()}};
+  for (const RanksPlan& plan : plans) {
+    Json kinds = Json::array();
+    for (size_t k = 0; k < plan.kinds.size(); ++k) kinds.push_back(kind_json(plan, k, base));
+    all["plans"].push_back({{"ranks", plan.ranks},
+                            {"mesh", plan.found.tapes.mesh},
+                            {"mesh_dims", plan.found.tapes.mesh_dims},
+                            {"ran", plan.found.run},
+                            {"drawn", plan.found.checked},
+                            {"unlike", plan.found.unlike},
+                            {"kinds", kinds},
+                            {"of_rank", ranks_json(plan)},
+                            {"memory", limits_json(plan.memory)},
+                            {"messages", limits_json(plan.messages)},
+                            {"not_known", unknown_of(plan)}});
+  }
+  return all.dump(1) + "\n";
+}
+
+}  // namespace moonhalo::scripting

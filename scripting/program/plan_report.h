@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/forecast/rank_kinds.h"
+#include "moonhalo/engine/forecast/tape_summary.h"
+
+namespace moonhalo::scripting {
+
+/// The contents of a report of `moonhalo plan` for one number of ranks.
+struct RanksPlan {
+  /// The ranks of one kind.
+  struct Kind {
+    std::vector<int64_t> ranks;
+    int64_t peak = 0;  ///< bytes of tensors, from the start of the script on
+    TapePeak in_step;
+  };
+  /// Something that limits the run, and the remedy.
+  struct Limit {
+    std::string what, fix;
+  };
+  int64_t ranks = 1;
+  RankKinds found;
+  std::vector<Kind> kinds;              ///< by position in found.tapes.kinds
+  std::vector<VerbCounts> counts;       ///< of each rank
+  std::vector<Limit> memory, messages;  ///< what hurts, the worst first
+
+  /// "rank 63 (rows 7, columns 7)"
+  std::string rank_text(int64_t rank) const;
+  /// The kinds with the largest and the smallest peak.
+  const Kind& largest() const;
+  const Kind& smallest() const;
+  /// Tensors of `kind` at the peak with what the process holds besides: `base` bytes.
+  static int64_t resident(const Kind& kind, int64_t base) { return kind.peak + base; }
+};
+
+/// Adds up what was found.
+RanksPlan summarize_ranks(int64_t ranks, RankKinds found);
+
+/// The report as text, and as JSON for programs. `base`: bytes of a process beside its tensors.
+std::string plan_text(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base);
+std::string plan_json(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base);
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/tape.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/base/backward_on_this_thread.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/tape_recorder.h"
+#include "moonhalo/engine/forecast/tape_summary.h"
+#include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/sharding/mesh.h"
+#include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/ranks.h"
+
+namespace moonhalo::testing::test_tape {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(TapeGroup, X14_GridsOfRanksHaveNoPlaceOfTheirOwn) {
+  // A mesh of 2 x 3 x 4: rank = 12 i + 4 j + k.
+  const TapeGroup rows = TapeGroup::of({5, 9, 1 + 12}), columns = TapeGroup::of({4, 5, 6, 7});
+  const TapeGroup middle = TapeGroup::of({13, 17, 21}), of_first = TapeGroup::of({1, 5, 9});
+
+  EXPECT_EQ(columns, TapeGroup::of({20, 21, 22, 23}));
+  EXPECT_THAT(columns.members(10), ElementsAre(8, 9, 10, 11));
+  EXPECT_EQ(columns.place(10), 2);
+  EXPECT_THAT(rows.ranks, ElementsAre(5, 9, 13)) << "its ranks begin within the grid that their strides make";
+  EXPECT_EQ(rows.place(9), 1);
+  EXPECT_EQ(of_first.size(), 3);
+  EXPECT_EQ(middle.size(), 3);
+  const TapeGroup both = TapeGroup::of({0, 1, 2, 3, 12, 13, 14, 15});
+  ASSERT_EQ(both.steps.size(), 2);
+  EXPECT_THAT(both.members(14), ElementsAre(0, 1, 2, 3, 12, 13, 14, 15));
+  EXPECT_EQ(both.place(14), 6);
+  EXPECT_THAT(TapeGroup::of({7}).members(3), ElementsAre(3));
+  EXPECT_THAT(TapeGroup::of({0, 1, 5}).ranks, ElementsAre(0, 1, 5));
+}
+
+Tape small_tape(int64_t rank) {
+  Tape tape;
+  tape.rank = rank;
+  tape.ranks = 8;
+  tape.live = 100;
+  const uint32_t group = tape.group_number(TapeGroup::of({0, 1, 2, 3, 4, 5, 6, 7})), module = tape.module_number("fc");
+  const TapeOperator product{.name = tape.name_number("aten::mm"), .work = WorkKind::kProduct, .macs = 64, .bytes = 48};
+  tape.events = {{Phase::kForward, module, TapeBlock{.bytes = 50, .id = 1}},
+                 {Phase::kForward, module, product},
+                 {Phase::kForward, 0, TapeExchange{.group = group, .sends = {{1, 8}}, .receives = {{-1, 8}}}},
+                 {Phase::kForward, 0, TapeWait{0}},
+                 {Phase::kBackward, module, TapeBlock{.bytes = 30, .id = 2}},
+                 {Phase::kBackward, 0, TapeBlock{.bytes = -50, .id = 1}},
+                 {Phase::kBackward, 0, TapeVerb{.group = group, .number = 1, .data = 44, .sent = 80, .item = 4}},
+                 {Phase::kOptimizer, 0, TapeBlock{.bytes = -20, .id = 0}}};
+  return tape;
+}
+
+TEST(Tape, X14_RanksThatDoTheSameHaveEqualHashes) {
+  const Tape tape = small_tape(3);
+  EXPECT_EQ(tape.hash(), small_tape(5).hash());
+  const auto changed = [&](size_t event, auto what) {
+    Tape other = tape;
+    other.events[event].what = what;
+    return other.hash();
+  };
+  EXPECT_NE(tape.hash(), changed(0, TapeBlock{.bytes = 51, .id = 1}));
+  EXPECT_NE(tape.hash(), changed(2, TapeExchange{.sends = {{2, 8}}, .receives = {{-1, 8}}}));
+  EXPECT_NE(tape.hash(), changed(6, TapeVerb{.number = 1, .data = 48, .item = 4}));
+  EXPECT_EQ(tape.hash(), changed(6, TapeVerb{.number = 1, .data = 44, .sent = 4, .messages = 7, .item = 4}));
+}
+
+TEST(Tape, X14_PeakAndCountsFollowTheEvents) {
+  const Tape tape = small_tape(3);
+
+  const TapePeak peak = peak_of(tape);
+
+  EXPECT_EQ(peak.bytes, 180);
+  EXPECT_EQ(place_text(tape, peak.module, peak.phase), "module fc, backward");
+  ASSERT_EQ(peak.held.size(), 3);
+  EXPECT_TRUE(peak.held[0].before);
+  EXPECT_EQ(peak.held[1].bytes, 50);
+  // 11 elements on 8 ranks: the first three own two, the others one.
+  EXPECT_EQ(counts_of(tape, 0)[static_cast<size_t>(Verb::kAllReduce)].bytes, (9 + 2 * 7) * 4);
+  EXPECT_EQ(counts_of(tape, 7)[static_cast<size_t>(Verb::kAllReduce)].bytes, (10 + 7) * 4);
+  EXPECT_EQ(total(counts_of(tape, 7)).calls, 2);
+}
+
+// A step of a sharded program: its bytes and messages are those that the communicators count, its live memory is that
+// of the rank, and of operators the local ones alone are there.
+TEST(TapeRecorder, X14_ATapeHasWhatTheRankDid) {
+  const MemoryCount counted;
+  const auto world = make_fake_communicator(5, 8);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {2, 4}, {"data", "rows"});
+  const FakeResults fakes;
+  const SpecPtr spec = make_spec(mesh, {2, 3, 400, 300}, {shard(0), shard(2)});
+  const at::Tensor x = from_local(at::ones(spec->local_shape()), spec);
+  const at::Tensor weight = at::ones({8, 3, 3, 3}).requires_grad_(true);
+  const CommStats before = world->stats();
+  const int64_t live = memory_use().live;
+  reset_memory_peak();
+
+  TapeRecorder recorder(*world);
+  {
+    const BackwardOnThisThread here;
+    at::conv2d(x, weight, {}, 1, 1).square().sum().backward();
+  }
+  const Tape tape = recorder.take();
+
+  const VerbCount sent = total(counts_of(tape, 5));
+  EXPECT_EQ(sent.bytes, world->stats().total().bytes - before.total().bytes);
+  EXPECT_EQ(sent.messages, world->stats().total().messages - before.total().messages);
+  EXPECT_EQ(sent.calls, world->stats().total().calls - before.total().calls);
+  EXPECT_EQ(tape.live, live);
+  EXPECT_EQ(peak_of(tape).bytes, memory_use().peak);
+  const int64_t outputs = 8 * 100 * 300;
+  int64_t macs = 0;
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* call = std::get_if<TapeOperator>(&event.what)) macs += call->macs;
+  }
+  // Forward, and two products of backward, which also reads rows of neighbours.
+  EXPECT_GE(macs, 3 * outputs * 3 * 9);
+  EXPECT_LE(macs, 3 * outputs * 3 * 9 * 105 / 100);
+  EXPECT_THAT(unknown_work(tape), IsEmpty());
+}
+
+}  // namespace
+}  // namespace moonhalo::testing::test_tape

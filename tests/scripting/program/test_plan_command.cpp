@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "moonhalo/scripting/program/session.h"
+#include "tests/scripting/run_program.h"
+#include "tests/support/folder.h"
+
+namespace moonhalo::scripting::test_plan_command {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+// Trains on blocks of uneven sizes, and prints what the third step sent.
+constexpr const char* kTraining = R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"rows"})
+local net = nn.Sequential(nn.Conv2d(3, 16, 3, {padding = 1}), nn.GELU(), nn.MaxPool2d(2),
+  nn.Conv2d(16, 8, 3, {padding = 1}))
+mh.distribute_module(net, mesh)
+local sizes = {}
+for i = 1, mh.world_size() do sizes[i] = 200 + i % 3 end
+local x = mh.from_local(mh.zeros{1, 3, sizes[mh.rank() + 1], 200}, mesh, {mh.Shard(2, sizes)})
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 0.1})
+for i = 1, 3 do
+  if i == 3 then mh.comm_stats{reset = true} end
+  collectgarbage()  -- else tensors of the step before stay for a while
+  optimizer:zero_grad()
+  local loss = net(x):square():mean()
+  loss:backward()
+  optimizer:step()
+end
+local sent = mh.comm_stats()
+print(mh.rank(), sent.messages, sent.bytes, mh.memory().peak)
+print "not shown by a plan"
+)";
+
+class PlanCommand : public ::testing::Test {
+ protected:
+  std::string script(const char* text) const {
+    std::string path = (folder_.path() / "train.lua").string();
+    std::ofstream(path) << text;
+    return path;
+  }
+  std::string path(const char* name) const { return (folder_.path() / name).string(); }
+
+ private:
+  moonhalo::testing::Folder folder_;
+};
+
+TEST_F(PlanCommand, X14_SaysWhatRealRanksSendAndHold) {
+  const std::string training = script(kTraining), file = path("plan.json");
+
+  const Result plan = run({"plan", training, "--ranks", "2,3,4", "--json", file});
+
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("train.lua on 3 ranks: mesh rows 3, step 3"), HasSubstr("messages first"),
+                              HasSubstr("No times are given"), Not(HasSubstr("not shown"))));
+  const Json all = Json::parse(std::ifstream(file));
+  ASSERT_EQ(all["plans"].size(), 3);
+  for (const Json& one : all["plans"]) {
+    const std::string ranks = std::to_string(one["ranks"].get<int>());
+    SCOPED_TRACE(ranks);
+    std::istringstream real(run({"run", training, "--ranks", ranks}).out);
+    int64_t compared = 0;
+    for (std::string line; std::getline(real, line);) {
+      std::istringstream words(line);
+      int64_t rank = 0, messages = 0, bytes = 0, peak = 0;
+      if (!(words >> rank >> messages >> bytes >> peak)) continue;
+      ++compared;
+      const Json& planned = one["of_rank"].at(rank);
+      int64_t planned_messages = 0, planned_bytes = 0;
+      for (const auto& verb : planned["sent"]) {
+        planned_messages += verb["messages"].get<int64_t>();
+        planned_bytes += verb["bytes"].get<int64_t>();
+      }
+      EXPECT_EQ(planned_messages, messages) << "rank " << rank;
+      EXPECT_EQ(planned_bytes, bytes) << "rank " << rank;
+      EXPECT_NEAR(one["kinds"].at(planned["kind"].get<size_t>())["peak"].get<double>(), static_cast<double>(peak),
+                  0.08 * static_cast<double>(peak));
+    }
+    EXPECT_EQ(compared, one["ranks"]);
+  }
+}
+
+TEST_F(PlanCommand, X14_ManyRanksAreOfFewKinds) {
+  const std::string file = path("plan.json");
+
+  const Result plan = run({"plan", script(kTraining), "--ranks", "100", "--json", file});
+
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  const Json one = Json::parse(std::ifstream(file))["plans"][0];
+  EXPECT_LT(one["ran"].size(), 40) << plan.out;
+  EXPECT_EQ(one["of_rank"].size(), 100);
+  EXPECT_THAT(plan.out, HasSubstr("drawn to compare"));
+}
+
+TEST_F(PlanCommand, X14_ErrorsNameThePretendedRank) {
+  const Result plan = run({"plan", script(R"(
+local mh = require "moonhalo"
+if mh.rank() == 3 then error "no rows left" end
+)"),
+                           "--ranks", "8"});
+
+  EXPECT_EQ(plan.status, 1);
+  EXPECT_THAT(plan.err, AllOf(HasSubstr("rank 3: "), HasSubstr("train.lua:3: no rows left"), HasSubstr("on 8 ranks")));
+  EXPECT_EQ(run({"plan", script("os.exit(4)"), "--ranks", "2"}).status, 4);
+}
+
+TEST_F(PlanCommand, X14_AScriptWithoutStepsIsOneStep) {
+  const Result plan = run({"plan", script(R"(
+local mh = require "moonhalo"
+local x = mh.ones{1000, 1000}
+if mh.rank() == 0 then x = x + x end
+)"),
+                           "--ranks", "3"});
+
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("no step of an optimizer"), HasSubstr("8.0 MB"), HasSubstr("4.0 MB on rank 1"),
+                              HasSubstr("2 kinds of ranks"), HasSubstr("sent           nothing")));
+}
+
+// The number of wet points depends on values that a plan does not compute.
+constexpr const char* kPoints = R"(
+local mh = require "moonhalo"
+local depth = mh.ones{200, 200}
+local function wet() return depth:masked_select(depth:gt(0.5)) end
+local points = arg[1] and mh.assume(tonumber(arg[1]), wet) or wet()
+print(points.shape[1])
+)";
+
+TEST_F(PlanCommand, X14_NumbersThatDependOnValuesAreAssumed) {
+  const std::string points = script(kPoints);
+
+  const Result plan = run({"plan", points, "--", "1000000"});
+
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("4.2 MB of tensors at the peak"));
+  EXPECT_THAT(run({"plan", points}).err, AllOf(HasSubstr("train.lua:4"), HasSubstr("moonhalo help assume")));
+  EXPECT_EQ(run({"run", points, "--", "7"}).out, "40000\n");
+  EXPECT_THAT(run({"run", points, "--", "-1"}).err, HasSubstr("a count is at least 0"));
+}
+
+// Numbers by which ranks decide are computed, however many ranks there are.
+TEST_F(PlanCommand, X14_FactsOfThousandsOfRanksAreComputed) {
+  const std::string points = script(R"(
+local mh = require "moonhalo"
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
+local rows = 3 * mh.world_size()
+local points = mh.distribute_tensor(mh.zeros{1, rows, 3}, mesh, {mh.Shard(1)})
+local near = mh.distribute_tensor(mh.arange(rows):view{1, rows, 1}, mesh, {mh.Shard(1)})
+print(mh.neighbor_offsets(points, points, near).shape[2])
+)");
+  const Result two = run({"run", points, "--ranks", "2"});
+  const Result many =
+      run({"run", points, "--backend", "fake", "--ranks", "2500", "--fake-rank", "2000", "--fake-tensors"});
+
+  EXPECT_THAT(two.out, HasSubstr("6\n")) << two.err;
+  EXPECT_THAT(many.out, HasSubstr("7500\n")) << many.err;
+}
+
+TEST_F(PlanCommand, X14_RefusesWrongWords) {
+  const std::string training = script(kTraining);
+  EXPECT_THAT(run({"plan", training, "more"}).err, AllOf(HasSubstr("'more'"), HasSubstr("fix   put -- before it")));
+  EXPECT_EQ(run({"plan", training, "--ranks", "0"}).status, kWrongUsage);
+  EXPECT_THAT(run({"plan", training, "--json", "/no/such/folder/plan.json"}).err, HasSubstr("--json: cannot write"));
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting::test_plan_command
