@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/name_pattern.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 
 namespace moonhalo {
 namespace {
@@ -80,7 +81,9 @@ void replace_tensors(const char* op, const ModuleTreePtr& root,
           made != placed.end() ? made->second.second : place(dotted(one.name, tensor.name), tensor);
       placed.try_emplace(tensor.value.unsafeGetTensorImpl(), tensor.value, after);
       placed.try_emplace(after.unsafeGetTensorImpl(), after, after);  // of a module in several places
-      if (!after.is_same(tensor.value)) one.module->replace_tensor(tensor.name, after);
+      if (after.is_same(tensor.value)) continue;
+      check_no_hooks(op, dotted(one.name, tensor.name), tensor.value);
+      one.module->replace_tensor(tensor.name, after);
     }
   }
 }

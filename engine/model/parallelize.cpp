@@ -9,6 +9,7 @@
 #include <set>
 
 #include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 
 namespace moonhalo {
 namespace {
@@ -66,7 +67,9 @@ void distribute_tensors(const std::vector<NamedModule>& modules, const std::vect
   }
   const std::vector<at::Tensor> placed = distribute_parameters(planned, mesh, src, is_model_sharded);
   for (size_t s = 0; s < slots.size(); ++s) {
-    if (placed[s].defined()) slots[s].first->replace_tensor(slots[s].second, placed[s]);
+    if (!placed[s].defined()) continue;
+    check_no_hooks("parallelize_module", planned[s].name, planned[s].tensor);
+    slots[s].first->replace_tensor(slots[s].second, placed[s]);
   }
 }
 

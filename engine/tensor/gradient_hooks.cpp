@@ -173,6 +173,25 @@ void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace) {
   if (kept) add_around(leaf, *kept);
 }
 
+void check_no_hooks(const char* op, const std::string& name, const at::Tensor& leaf) {
+  const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
+  if (meta == nullptr) return;
+  bool found = meta->post_acc_grad_hooks_ != nullptr;
+  std::ptrdiff_t others = std::count_if(meta->hooks_.begin(), meta->hooks_.end(), [](const auto& hook) {
+    return dynamic_cast<const BoundaryHook*>(hook.get()) == nullptr;
+  });
+  if (const auto& list = meta->cpp_hooks_list_; list != nullptr) {
+    // One of the others calls this list, unless Python has thrown it away. A removed hook leaves a hole.
+    if (list.use_count() > 1) --others;
+    found = found || std::any_of(list->begin(), list->end(), [](const auto& hook) { return bool(hook); });
+  }
+  found = found || others > 0;
+  TORCH_CHECK_NOT_IMPLEMENTED(!found, op, ": the parameter '", name,
+                              "' has gradient hooks, and another tensor takes its ",
+                              "place, where they would never be called\n  have  a parameter of shape ",
+                              shape_string(leaf.sizes()), " with hooks\n  fix   register the hooks after ", op);
+}
+
 bool has_gradient_hook(torch::autograd::Node& node) {
   const auto& hooks = node.tensor_pre_hooks();
   return std::any_of(hooks.begin(), hooks.end(),

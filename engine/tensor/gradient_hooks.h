@@ -5,6 +5,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <functional>
+#include <string>
 
 #include "moonhalo/engine/sharding/spec.h"
 
@@ -26,6 +27,9 @@ bool has_gradient_hook(torch::autograd::Node& node);
 /// Calls `replace`, which replaces all hooks of `leaf` as PyTorch's Python does when the first of its own comes, and
 /// puts the engine's back.
 void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace);
+/// Throws NotImplementedError that begins with `op` if the program registered hooks on the parameter `name`: they stay
+/// with `leaf`, and are never called once another tensor takes its place. Not collective.
+void check_no_hooks(const char* op, const std::string& name, const at::Tensor& leaf);
 /// The gradient of this ShardTensor leaf, which requires one, comes back as `spec` says instead of in the leaf's own
 /// cut.
 void place_gradient(const at::Tensor& leaf, const SpecPtr& spec);

@@ -89,6 +89,12 @@ std::shared_ptr<UnitReducer> UnitReducer::of(const at::Tensor& leaf) {
 }
 
 void UnitReducer::watch(const at::Tensor& leaf) {
+  TORCH_CHECK_VALUE(torch::autograd::impl::get_autograd_meta(leaf) == nullptr ||
+                        torch::autograd::impl::post_acc_grad_hooks(leaf) == nullptr,
+                    "fully_shard, replicate: a parameter has a hook for the time after its gradient is accumulated, "
+                    "where the gradient is not reduced yet\n  have  ",
+                    leaf.sizes(), ", ", spec(leaf)->to_string(),
+                    "\n  fix   remove the hook, and use the gradient behind backward");
   keep_gradient_sums(leaf, true);
   torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(shared_from_this()));
   leaf.register_hook([reducer = shared_from_this(), leaf = WeakLeaf(leaf.getIntrusivePtr())](const at::Tensor&) {

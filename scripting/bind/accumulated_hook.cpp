@@ -36,9 +36,12 @@ AccumulatedHooks* hooks_of(const at::Tensor& leaf) {
 
 /// Upvalues: the tensor, the hook's number.
 int remove_accumulated_hook(lua_State* lua) {
-  AccumulatedHooks* hooks = hooks_of(check_tensor(lua, lua_upvalueindex(1)));
+  const at::Tensor& leaf = check_tensor(lua, lua_upvalueindex(1));
+  AccumulatedHooks* hooks = hooks_of(leaf);
+  if (hooks == nullptr) return 0;
   const int64_t number = lua_tointeger(lua, lua_upvalueindex(2));
-  if (hooks != nullptr) std::erase_if(hooks->functions, [number](const auto& one) { return one.first == number; });
+  std::erase_if(hooks->functions, [number](const auto& one) { return one.first == number; });
+  if (hooks->functions.empty()) torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
   return 0;
 }
 

@@ -304,6 +304,21 @@ def units(mesh, expect):
     refused(expect, "an optimizer made before", ValueError, "optimizer", late.step)
 
 
+def hooks(mesh, expect):
+    """Hooks of parameters that other tensors replace would be lost."""
+    for who, call in {
+        "fully_shard": lambda made: mh.fully_shard(made, mesh=mesh),
+        "replicate": lambda made: mh.replicate(made, mesh=mesh),
+        "parallelize_module": lambda made: mh.parallelize_module(made, mesh, {"": mh.ColwiseParallel()}),
+    }.items():
+        for register in ("register_hook", "register_post_accumulate_grad_hook"):
+            made = torch.nn.Linear(6, 6, dtype=torch.float64)
+            hook = getattr(made.weight, register)(lambda _: None)
+            refused(expect, register, NotImplementedError, f"{who}: the parameter 'weight' has", lambda: call(made))
+            hook.remove()
+            call(made)
+
+
 def deleted(mesh, expect):
     for what in ("fully_shard", "replicate"):
         made = getattr(mh, what)(net(), mesh=mesh)
@@ -317,4 +332,5 @@ def rank(mesh, expect):
     plans(mesh, expect)
     modules(mesh, expect)
     units(mesh, expect)
+    hooks(mesh, expect)
     deleted(mesh, expect)

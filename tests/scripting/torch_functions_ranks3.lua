@@ -101,6 +101,26 @@ function tests.test_Y16_hooks_after_accumulation()
       "the gradient is reduced over the ranks at the end of backward")
 end
 
+--- Hooks stay with the parameter that another tensor replaces.
+function tests.test_Y16_hooks_of_replaced_parameters_are_refused()
+  local plan = {parameter = {weight = {mh.Shard(0)}}}
+  local calls = {
+    fully_shard = function(net) mh.fully_shard(net, {mesh = mesh}) end,
+    replicate = function(net) mh.replicate(net, {mesh = mesh}) end,
+    parallelize_module = function(net) mh.parallelize_module(net, mesh, plan) end,
+  }
+  for name, call in pairs(calls) do
+    for _, register in ipairs {"register_hook", "register_post_accumulate_grad_hook"} do
+      local net = nn.Linear(6, 6)
+      local hook = net.weight[register](net.weight, function() end)
+      testing.assert_error(function() call(net) end, name .. ": the parameter 'weight' has gradient hooks")
+      hook.remove()
+      call(net)
+      net.weight:register_hook(function() end)
+    end
+  end
+end
+
 --- Parameters of several shapes, plain and cut.
 local function parameters(place)
   local list = {}

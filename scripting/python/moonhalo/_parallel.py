@@ -163,6 +163,16 @@ def as_parameter(tensor, like):
     return tensor
 
 
+def check_no_hooks(who, name, tensor):
+    """Hooks stay with the parameter that another tensor replaces, and would never be called."""
+    if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+        raise NotImplementedError(
+            f"{who}: the parameter '{name}' has gradient hooks, and another tensor takes its place, where they would "
+            f"never be called\n  have  a parameter of shape {tuple(tensor.shape)} with hooks\n  fix   register the "
+            f"hooks after {who}"
+        )
+
+
 def _place_tensors(modules, resolved, mesh, src, sharded):
     """Replaces parameters and buffers. A tensor in several modules stays one."""
     whole = ([Replicate()] * mesh.ndim, False, None)
@@ -179,8 +189,9 @@ def _place_tensors(modules, resolved, mesh, src, sharded):
     ]
     placed = _distribute_parameters([(name, tensor, *plan) for name, tensor, _, _, plan in slots], mesh, src, sharded)
     new = {}
-    for (_, tensor, registry, name, _), one in zip(slots, placed):
+    for (path, tensor, registry, name, _), one in zip(slots, placed):
         if one is not None:
+            check_no_hooks("parallelize_module", path, tensor)
             if id(tensor) not in new:
                 new[id(tensor)] = as_parameter(one, tensor) if isinstance(tensor, _torch.nn.Parameter) else one
             registry[name] = new[id(tensor)]

@@ -26,7 +26,7 @@ from ._moonhalo import (
     _set_requires_gradient_sync,
     _store_parameter,
 )
-from ._parallel import as_parameter
+from ._parallel import as_parameter, check_no_hooks
 
 _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it; None: it is such a tensor itself, and stays
 
@@ -55,6 +55,7 @@ def _place_tensors(who, root, mesh, min_numel, unit_rows):
                     _placed[old] = new
                     _placed[new] = None
                 if _placed[old] is not None:
+                    check_no_hooks(who, f"{path}.{name}" if path else name, old)
                     registry[name] = _placed[old]
 
 
