@@ -63,7 +63,10 @@ Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
   const auto bytes = static_cast<double>(call.bytes), set = static_cast<double>(call.working_set);
   const double elements = std::max(set, bytes) / std::max<double>(call.item, 1);
   const double cores = std::clamp(std::floor(elements / kGrain), 1.0, cores_of_rank_);
-  const double stream = cores / machine_.slowdown("stream", busy_cores_);
+  // Work in the smallest cache does not share the memory.
+  const bool cached = !machine_.device.bandwidth.empty() && set <= machine_.device.bandwidth.front().first;
+  const double busy = std::min(static_cast<double>(machine_.host.cores), cores * static_cast<double>(ranks_of_host_));
+  const double stream = cores / (cached ? 1 : machine_.slowdown("stream", busy));
   const double bandwidth = machine_.bandwidth(std::max(set, 1.0));
   double work = bandwidth > 0 ? bytes / (bandwidth * stream) : 0;
   if (call.work != WorkKind::kOther && call.macs > 0) {

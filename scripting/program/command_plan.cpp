@@ -5,7 +5,9 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 
+#include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/dry_run.h"
@@ -21,11 +23,19 @@ struct PlanWanted {
   SessionOptions options;
   std::vector<int> ranks = {1};
   int64_t steps = 3;
-  std::string json;
+  std::string json, machine, backend;
 };
+
+// Messages of a host's few ranks go through memory, those of a cluster through MPI, and those of GPUs through NCCL.
+std::string usual_backend(const Machine& machine, int ranks) {
+  if (machine.device.kind == "cuda") return "nccl";
+  return ranks <= machine.host.cores ? "threads" : "mpi";
+}
 
 int plan(const PlanWanted& wanted) {
   const int64_t base = resident_memory();
+  std::optional<Machine> machine;
+  if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
   std::vector<RanksPlan> plans;
   for (const int ranks : wanted.ranks) {
     SessionOptions options = wanted.options;
@@ -34,13 +44,19 @@ int plan(const PlanWanted& wanted) {
       plans.push_back(summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
                                         return dry_run(options, which, wanted.steps);
                                       })));
+      if (machine) {
+        const std::string backend = wanted.backend.empty() ? usual_backend(*machine, ranks) : wanted.backend;
+        plans.back().time = forecast_step(*machine, plans.back().found.tapes, backend);
+      }
     } catch (const DryRunFailed& failed) {
       std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
       return failed.status;
     }
   }
   write_output(plan_text(wanted.options.script, plans, base) +
-               "No times are given: that needs the speeds of a machine.\n");
+               (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
+                        : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
+                          "h100, a100 and epyc are there).\n"));
   if (wanted.json.empty()) return kDone;
   std::ofstream file(wanted.json);
   file << plan_json(wanted.options.script, plans, base);
@@ -53,7 +69,7 @@ int plan(const PlanWanted& wanted) {
 
 void add_plan_command(CLI::App& app, Action& action, const std::vector<std::string>& after_dashes) {
   CLI::App* command =
-      app.add_subcommand("plan", "What a training script needs on many ranks: memory and messages, without them");
+      app.add_subcommand("plan", "What a training script needs on many ranks: memory, messages and time, without them");
   const auto wanted = std::make_shared<PlanWanted>();
   SessionOptions& options = wanted->options;
   command->add_option("script", options.script, "The Lua script")->required()->check(CLI::ExistingFile);
@@ -63,6 +79,14 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
   command->add_option("--steps", wanted->steps, "The training step that is looked at, from 1 (default: 3)")
       ->check(CLI::PositiveNumber);
   command->add_option("--json", wanted->json, "Write the report for programs into this file, too");
+  command->add_option("--machine", wanted->machine,
+                      "Forecast the time of a step on this machine: a file of moonhalo calibrate, or h100, a100, epyc");
+  command
+      ->add_option("--backend", wanted->backend,
+                   "What sends the messages in forecasts: threads, mpi, tcp, nccl or staged (default: nccl for GPUs, "
+                   "threads within a host, else mpi)")
+      ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "staged"}))
+      ->needs("--machine");
   const auto repeated = [&](const char* name, std::vector<std::string>& values, const char* what) {
     return command->add_option(name, values, what)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };

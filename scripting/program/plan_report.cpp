@@ -111,6 +111,29 @@ std::set<std::string> unknown_of(const RanksPlan& plan) {
   return names;
 }
 
+std::string in_ms(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, seconds < 1e-3 ? "%.3f ms" : seconds < 1 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
+  return text;
+}
+
+std::string time_lines(const RanksPlan& plan) {
+  if (!plan.time) return "";
+  const StepForecast& time = *plan.time;
+  char share[16];
+  std::snprintf(share, sizeof share, "%.2f", time.efficiency());
+  std::string text = "  step           " + in_ms(time.step) + " (" + in_ms(time.low) + " to " + in_ms(time.high) +
+                     "): computing " + in_ms(time.computing) + ", messages " + in_ms(time.messages) + ", waiting " +
+                     in_ms(time.waiting) + "; efficiency " + share + "\n";
+  for (size_t i = 0; i < time.hindrances.size() && i < 3; ++i) {
+    const Hindrance& one = time.hindrances[i];
+    text += (i == 0 ? "  time first     " : "  then           ") + one.what + ": " + in_ms(one.seconds) +
+            "\n                 fix   " + one.fix + "\n";
+  }
+  for (const std::string& note : time.notes) text += "  note           " + note + "\n";
+  return text;
+}
+
 std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
   std::string text;
   const auto row = [&](const char* title, const auto& value) {
@@ -134,6 +157,10 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
   row("resident, largest", [&](const RanksPlan& plan) { return in_bytes(RanksPlan::resident(plan.largest(), base)); });
   row("sent, most of a rank", [&](const RanksPlan& plan) { return in_bytes(most(plan, &VerbCount::bytes)); });
   row("messages, most", [&](const RanksPlan& plan) { return std::to_string(most(plan, &VerbCount::messages)); });
+  if (plans.front().time) {
+    row("step", [](const RanksPlan& plan) { return in_ms(plan.time->step); });
+    row("ranks x step", [](const RanksPlan& plan) { return in_ms(static_cast<double>(plan.ranks) * plan.time->step); });
+  }
   return text;
 }
 
@@ -184,6 +211,16 @@ Json limits_json(const std::vector<RanksPlan::Limit>& limits) {
   return all;
 }
 
+Json time_json(const std::optional<StepForecast>& time) {
+  if (!time) return nullptr;
+  Json hindrances = Json::array();
+  for (const Hindrance& one : time->hindrances)
+    hindrances.push_back({{"what", one.what}, {"fix", one.fix}, {"seconds", one.seconds}});
+  return {{"step", time->step},           {"low", time->low},           {"high", time->high},
+          {"computing", time->computing}, {"messages", time->messages}, {"waiting", time->waiting},
+          {"hindrances", hindrances},     {"notes", time->notes}};
+}
+
 }  // namespace
 
 std::string RanksPlan::rank_text(int64_t rank) const {
@@ -230,7 +267,7 @@ std::string plan_text(const std::string& script, const std::vector<RanksPlan>& p
     text += std::filesystem::path(script).filename().string() + " on " + plural(plan.ranks, "rank") + ": " +
             mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
     text += "  kinds          " + kinds_text(plan) + "\n";
-    text += memory_lines(plan, base) + sent_lines(plan);
+    text += time_lines(plan) + memory_lines(plan, base) + sent_lines(plan);
     text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
     std::string unknown;
     for (const std::string& one : unknown_of(plan)) unknown += (unknown.empty() ? "" : ", ") + one;
@@ -255,6 +292,7 @@ std::string plan_json(const std::string& script, const std::vector<RanksPlan>& p
                             {"of_rank", ranks_json(plan)},
                             {"memory", limits_json(plan.memory)},
                             {"messages", limits_json(plan.messages)},
+                            {"time", time_json(plan.time)},
                             {"not_known", unknown_of(plan)}});
   }
   return all.dump(1) + "\n";

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/forecast/clocks.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
 
@@ -27,6 +29,7 @@ struct RanksPlan {
   std::vector<Kind> kinds;              ///< by position in found.tapes.kinds
   std::vector<VerbCounts> counts;       ///< of each rank
   std::vector<Limit> memory, messages;  ///< what hurts, the worst first
+  std::optional<StepForecast> time;     ///< of a step; none without a machine
 
   /// "rank 63 (rows 7, columns 7)"
   std::string rank_text(int64_t rank) const;

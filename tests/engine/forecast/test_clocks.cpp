@@ -46,6 +46,15 @@ class Recording {
     tape_.events.push_back({.what = call});
     return *this;
   }
+  /// Reads and writes as many bytes, all of them in one working set.
+  Recording& copy(int64_t bytes) {
+    TapeOperator call;
+    call.name = tape_.name_number("aten::copy_");
+    call.bytes = call.working_set = bytes;
+    call.item = 4;
+    tape_.events.push_back({.what = call});
+    return *this;
+  }
   Recording& verb(Verb verb, const std::vector<int64_t>& ranks, int64_t bytes) {
     const uint32_t group = tape_.group_number(TapeGroup::of(ranks));
     tape_.events.push_back(
@@ -346,6 +355,24 @@ TEST(Clocks, X14_MoreRanksThanCoresShareThem) {
   machine.host.cores = 8;  // two cores for each, slower beside each other
   machine.neighbours[8]["product"] = 1.5;
   EXPECT_TIME(forecast_step(machine, tapes, "threads").step, 1e-3 / 2 * 1.5);
+}
+
+TEST(Clocks, X14_NeighboursShareMemoryAndNotCaches) {
+  Machine machine = even_machine();
+  machine.device.kind = "cpu";
+  machine.host.cores = 8;
+  machine.device.bandwidth = {{4000, 1e9}, {1e12, 1e9}};
+  machine.neighbours[8]["stream"] = 5;  // and 1 + 4 / 7 of 2 busy cores
+  const auto step = [&](int64_t bytes, int64_t ranks) {
+    Recording rank(0, ranks);
+    rank.copy(bytes);
+    return forecast_step(machine, one_kind(rank, ranks), "threads").step;
+  };
+
+  EXPECT_TIME(step(4000, 8), 4e-6);
+  EXPECT_TIME(step(5000, 8), 5e-6 * 5);
+  EXPECT_TIME(step(5000, 2), 5e-6 * (1 + 4.0 / 7));
+  EXPECT_TIME(step(5000, 1), 5e-6);
 }
 
 TEST(Clocks, X14_TablesComeBeforeRates) {

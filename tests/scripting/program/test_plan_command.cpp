@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/folder.h"
@@ -90,6 +91,28 @@ TEST_F(PlanCommand, X14_SaysWhatRealRanksSendAndHold) {
     }
     EXPECT_EQ(compared, one["ranks"]);
   }
+}
+
+TEST_F(PlanCommand, X14_AMachineGivesTimes) {
+  const std::string training = script(kTraining), file = path("plan.json"), slow = path("slow.json");
+  Machine machine = read_machine("h100");
+  machine.device.launch *= 10;
+  write_machine(machine, slow);
+
+  const Result plan = run({"plan", training, "--ranks", "2,8", "--machine", "h100", "--json", file});
+
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("  step    "), HasSubstr("; efficiency 0."), HasSubstr("time first"),
+                              HasSubstr("ranks x step"), HasSubstr("forecasts for '" + machine.name + "'")));
+  const Json fast = Json::parse(std::ifstream(file))["plans"][1]["time"];
+  const double step = fast["step"];
+  EXPECT_NEAR(fast["computing"].get<double>() + fast["messages"].get<double>() + fast["waiting"].get<double>(), step,
+              1e-9 * step);
+  ASSERT_EQ(run({"plan", training, "--ranks", "8", "--machine", slow, "--backend", "mpi", "--json", file}).status, 0);
+  EXPECT_GT(Json::parse(std::ifstream(file))["plans"][0]["time"]["step"].get<double>(), 2 * step);
+
+  EXPECT_THAT(run({"plan", training, "--machine", path("none.json")}).err, HasSubstr("none.json"));
+  EXPECT_EQ(run({"plan", training, "--backend", "mpi"}).status, 2);
 }
 
 TEST_F(PlanCommand, X14_ManyRanksAreOfFewKinds) {
