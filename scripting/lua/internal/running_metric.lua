@@ -48,6 +48,8 @@ local Metric = {}
 
 local function add_total(self, i, one)
   local known = self.totals[i]
+  -- Sums of a checkpoint are on the host, those of batches where their fields are.
+  if known and tostring(known.device) ~= tostring(one.device) then known = known:to(one.device) end
   self.totals[i] = known and kCombine[self.kind.by](known, one) or one
 end
 
