@@ -75,7 +75,6 @@ function tests.test_names_of_python_are_answered_with_names_that_exist()
     assert(found > 0, message)
   end
   t.assert_error(function() return mh.ones(1):numpy() end, "fix   x:tolist()")
-  t.assert_error(function() return mh.nn.utils end, "fix   mh.clip_grad_norm")
 end
 
 function tests.test_wrong_self()

@@ -143,7 +143,8 @@ TEST(ExportedModule, Y02_DamagedFilesAreOneError) {
               HasSubstr("'aten::lineal' is not in this LibTorch"));
   EXPECT_THAT(said(changed(kProgram, R"({"name": "h"}}])", R"({"name": "g"}}])")),
               HasSubstr("uses 'h' before it is computed"));
-  EXPECT_THAT(said(changed(kProgram, R"("major": 8)", R"("major": 9)")), HasSubstr("has the schema 9 of torch.export"));
+  EXPECT_THAT(said(changed(kProgram, R"("major": 8)", R"("major": 9)")),
+              HasSubstr("has another schema of torch.export\n  have  9.17"));
   EXPECT_THAT(said(changed(kProgram, "torch.ops.aten.relu.default", "torch.ops.higher_order.scan")),
               HasSubstr("the higher-order operator 'scan' is not done"));
   EXPECT_THAT(said(changed(kProgram, "_operator.mul", "_operator.xor")),

@@ -33,7 +33,7 @@ function tests.test_a_record_of_sharded_metrics_is_logged_with_its_own_values()
       record[name], truth[name] = cut(field(i)):sum(), field(i):sum():item()
     end
     mh.log(record)
-    t.assert_equal(run_log.latest, truth)
+    if mh.rank() == 0 then t.assert_equal(run_log.latest, truth) end  -- the rank that writes
   end
 end
 
