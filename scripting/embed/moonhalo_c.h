@@ -57,7 +57,7 @@ typedef struct mh_session mh_session;
 /* Message-passing callbacks supplied by the caller, in place of an MPI communicator: any MPI, also one that Moonhalo
    was not built with (moonhalo_mpi.h fills this in), or another library. Each callback returns 0 for success. Messages
    between a pair of ranks with the same tag (0 to 32767) must arrive in the order sent; each has at most 1 GiB. A
-   transport serves one session and must exist until mh_close. */
+   transport serves one mh_open, also one that fails, and must exist until mh_close. */
 typedef struct {
   size_t size;   /* sizeof(mh_transport) */
   void* context; /* the first argument of each callback */

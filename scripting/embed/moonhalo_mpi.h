@@ -11,7 +11,7 @@
        mh_open(&options, &session); ... mh_close(session);
        mh_mpi_transport_free(&transport);
 
-   Each session needs its own transport. */
+   Each mh_open needs its own transport, also after one that failed: messages of that may still be on their way. */
 
 #include <moonhalo/moonhalo_c.h>
 #include <mpi.h>

@@ -25,13 +25,36 @@ static void expect_alike(const host* h) {
   EXPECT(strcmp(first, mine) == 0);
 }
 
-static void errors_of_open(const host* h) {
+/* Options with these settings, for one mh_open: a transport serves one session. */
+static mh_options options_with(const host* h, const char* settings) {
+  mh_options options = options_for(h);
+  options.settings = settings;
+  return options;
+}
+
+static void expect_error_of_settings(const host* h, const char* settings, mh_status status, const char* text) {
+  mh_session* session = NULL;
+  const mh_options options = options_with(h, settings);
+  EXPECT_ERROR(mh_open(&options, &session), status, text);
+  EXPECT(session == NULL);
+}
+
+static void errors_of_settings(const host* h) {
+  expect_error_of_settings(h, "lr", MH_USAGE, "'lr' is not of the form key=value");
+  expect_error_of_settings(h, "lr=\"3 4", MH_USAGE, "'lr=\"3' has no closing quote");
+  expect_error_of_settings(h, "lr=1 rl=\"3 4\"", MH_SCRIPT, "from the host's settings rl=3 4");
+  expect_error_of_settings(h, "rl=3", MH_SCRIPT, "did you mean 'lr'?");
+  EXPECT(strstr(mh_error(), "from the host's settings rl=3") != NULL);
+  expect_alike(h);
+  if (h->ranks == 1) return;
+  expect_error_of_settings(h, h->rank == 0 ? "lr=1" : "lr=2", MH_USAGE,
+                           "mh_open: ranks 0 and 1 want different settings");
+}
+
+/* Of a script that cannot be read. */
+static void errors_of_scripts(const host* h) {
   mh_session* session = NULL;
   mh_options options = options_for(h);
-  mh_transport nothing;
-  memset(&nothing, 0, sizeof(nothing));
-  EXPECT_ERROR(mh_open(NULL, &session), MH_USAGE, "no options");
-  EXPECT_ERROR(mh_open(&options, NULL), MH_USAGE, "no place for the session");
   options.script = NULL;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "no script");
   EXPECT(session == NULL);
@@ -43,29 +66,24 @@ static void errors_of_open(const host* h) {
   options = options_for(h);
   options.script = "/";
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "cannot read the script '/'\n  have  Is a directory\n");
-  options = options_for(h);
-  options.settings = "lr";
-  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "'lr' is not of the form key=value");
-  options.settings = "lr=\"3 4";
-  EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "'lr=\"3' has no closing quote");
-  options.settings = "lr=1 rl=\"3 4\"";
-  EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "from the host's settings rl=3 4");
-  options = options_for(h);
-  options.settings = "rl=3";
-  EXPECT_ERROR(mh_open(&options, &session), MH_SCRIPT, "did you mean 'lr'?");
-  EXPECT(strstr(mh_error(), "from the host's settings rl=3") != NULL);
-  expect_alike(h);
-  options = options_for(h);
-  options.settings = h->rank == 0 ? "lr=1" : "lr=2";
-  if (h->ranks > 1)
-    EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "mh_open: ranks 0 and 1 want different settings");
+}
+
+static void errors_of_open(const host* h) {
+  mh_session* session = NULL;
+  mh_options options = options_for(h);
+  mh_transport nothing;
+  memset(&nothing, 0, sizeof(nothing));
+  EXPECT_ERROR(mh_open(NULL, &session), MH_USAGE, "no options");
+  EXPECT_ERROR(mh_open(&options, NULL), MH_USAGE, "no place for the session");
+  errors_of_scripts(h);
+  errors_of_settings(h);
   options = options_for(h);
   options.timeout_s = -1;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "timeout_s");
-  options.timeout_s = 0;
+  options = options_for(h);
   options.mpi_fcomm = (const int*)&nothing;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "2 communicators");
-  options.mpi_fcomm = NULL;
+  options = options_for(h);
   options.size = 8;
   EXPECT_ERROR(mh_open(&options, &session), MH_USAGE, "options of an unknown size");
   options.size = sizeof(options);
