@@ -8,6 +8,7 @@ import pickle
 import moonhalo as mh
 import torch
 import torch.distributed.tensor as dtensor
+from blocks import rows_of
 from refusals import refused
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -76,6 +77,23 @@ def methods(mesh, expect):
     refused(expect, "tolist of a sum", TypeError, ["full_tensor(x).tolist", "fix"], lambda: x.detach().sum().tolist())
 
 
+def on_a_grid(mesh, expect):
+    """A model that was written for meshes of one dim asks for the whole tensor by one Replicate()."""
+    grid = mh.init_device_mesh(mesh.get_group(0), "cpu", [3, 1])
+    on_grid = mh.distribute_tensor(FULL, grid, [mh.Shard(0, ROWS), mh.Shard(1)])
+    for replicate in (mh.Replicate(), dtensor.Replicate()):
+        everywhere = on_grid.redistribute(placements=[replicate])
+        expect(everywhere.placements == [mh.Replicate()] * 2, "[Replicate()] stands for all dims of the mesh")
+        expect(torch.equal(everywhere.to_local(), FULL), "redistribute on a grid")
+    refused(
+        expect,
+        "one placement on a grid",
+        ValueError,
+        ["1 placements", "2 dim"],
+        lambda: on_grid.redistribute([mh.Shard(0)]),
+    )
+
+
 def placements(expect):
     cut, sum_ = mh.Shard(0, [2, 1]), mh.Partial("max")
     expect(isinstance(cut, mh.Shard) and isinstance(cut, mh.Placement) and not isinstance(cut, mh.Replicate), "Shard")
@@ -137,8 +155,9 @@ def stats_of(expect, mesh, world):
 class Masked(torch.nn.Module):
     def __init__(self, mesh):
         super().__init__()
-        self.weight = torch.nn.Parameter(mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)]))
-        self.register_buffer("mask", mh.distribute_tensor(1 + FULL, mesh, [mh.Shard(0, ROWS)]))
+        cut = [mh.Shard(0, rows_of(mesh, ROWS))]
+        self.weight = torch.nn.Parameter(mh.distribute_tensor(FULL, mesh, cut))
+        self.register_buffer("mask", mh.distribute_tensor(1 + FULL, mesh, cut))
         self.tied = self.weight
 
     def forward(self, x):
@@ -244,6 +263,7 @@ def pickles(mesh, expect):
 
 def rank(world, mesh, expect):
     methods(mesh, expect)
+    on_a_grid(mesh, expect)
     placements(expect)
     meshes(world, mesh, expect)
     stats_of(expect, mesh, world)

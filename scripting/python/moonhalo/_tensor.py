@@ -56,11 +56,15 @@ def _full_tensor(self):
 
 def _redistribute(self, device_mesh=None, placements=None):
     """x.redistribute(placements), or x.redistribute(device_mesh, placements): the same tensor with other placements, or
-    on another mesh of the same ranks. Collective over the mesh. Differentiable."""
+    on another mesh of the same ranks. [Replicate()] alone stands for all dims of the mesh, since models that were
+    written for one dim ask for the whole tensor so. Collective over the mesh. Differentiable."""
     if placements is None and isinstance(device_mesh, (list, tuple)):
         device_mesh, placements = None, device_mesh
     if placements is None:
         raise TypeError("redistribute: no placements are given\n  fix   x.redistribute([Replicate()])")
+    placements = list(placements)
+    if len(placements) == 1 and placements[0].is_replicate():
+        placements *= (mesh_of(self) if device_mesh is None else device_mesh).ndim
     return redistribute(self, placements, device_mesh)
 
 
