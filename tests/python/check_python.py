@@ -59,6 +59,16 @@ module = Path(build) / "python"
 run("stubs", python, program.with_name("stubs.py"), module)
 work = Path(tempfile.mkdtemp(prefix="python_test_", dir=build))  # of this run alone
 run("threads", python, program, module)
+torchrun = Path(python).with_name("torchrun")
+every = program.with_name("every_launch.py")
+launches = {
+    "threads": [python],
+    "tcp": [torchrun, "--standalone", "--nproc-per-node", 3],
+    **({"mpi": [mpiexec, "-n", 3, python]} if mpiexec else {}),
+}
+for launch, command in launches.items():
+    said = run(f"ranks by {launch}", *command, every, module, launch)
+    check(f"all ranks by {launch}: {said}", said.count("all well") == (1 if launch == "threads" else 3))
 if mpiexec:
     run("mpi", mpiexec, "-n", 3, python, program, module, "mpi", work)
     for ranks in (2, 1):  # what three processes have saved
@@ -71,7 +81,6 @@ run("late ranks", python, program.with_name("late_rank.py"), module, MOONHALO_TI
 said = run("the interpreter ends", python, program.with_name("interpreter_ends.py"), module, MOONHALO_TIMEOUT_S="1")
 check(f"said: {said}", said.endswith("the interpreter ends"))
 run("the interpreter ends while ranks run", python, program.with_name("ends_in_python.py"), module)
-torchrun = Path(python).with_name("torchrun")
 launched = program.with_name("launched.py")
 said = run("torchrun", torchrun, "--standalone", "--nproc-per-node", 2, launched, module, "tcp")
 check(f"both ranks of torchrun: {said}", "rank 0: [" in said and "rank 1: [" in said)

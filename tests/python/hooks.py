@@ -4,6 +4,7 @@ S27)."""
 
 import moonhalo as mh
 import torch
+from blocks import rows_of
 from torch.autograd.graph import register_multi_grad_hook
 
 FULL = torch.arange(33, dtype=torch.float64).sin().reshape(11, 3)
@@ -175,24 +176,34 @@ def same(a, b):
     )
 
 
+def compare(mesh, expect, name, program, *options):
+    ours, theirs = Log(), Log()
+    cut = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, rows_of(mesh, [5, 0, 6]))])
+    mine, plain = program(cut, ours, *options), program(FULL.clone(), theirs, *options)
+    order, wanted = [each for each, _ in ours.seen], [each for each, _ in theirs.seen]
+    expect(order == wanted, f"{name}: order {order} is {wanted}")
+    for (which, a), (_, b) in zip(ours.seen, theirs.seen):
+        expect(same(a, b), f"{name}: {which} saw {a}, not {b}")
+        # A weight's hooks see plain tensors, as those of a program without cut tensors do.
+        expect(a is None or a.shape != (3,) or not mh.is_shard_tensor(a), f"{name}: {which} saw {a!r}")
+    expect(len(mine) == len(plain) and all(same(a, b) for a, b in zip(mine, plain)), f"{name}: {mine} is not {plain}")
+    expect(
+        not any(a is not None and a.shape == (3,) and mh.is_shard_tensor(a) for a in mine),
+        f"{name}: a weight's gradient is plain",
+    )
+
+
+def programs(mesh, expect):
+    """One program of each sort."""
+    compare(mesh, expect, "several", steps, [(kind, BETWEEN) for kind in KINDS], True, "itself")
+    compare(mesh, expect, "inner", inner)
+    compare(mesh, expect, "asked", asked)
+    compare(mesh, expect, "modules", modules)
+
+
 def rank(mesh, expect):
-    def beside(name, program, *options):
-        ours, theirs = Log(), Log()
-        cut = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, [5, 0, 6])])
-        mine, plain = program(cut, ours, *options), program(FULL.clone(), theirs, *options)
-        order, wanted = [each for each, _ in ours.seen], [each for each, _ in theirs.seen]
-        expect(order == wanted, f"{name}: order {order} is {wanted}")
-        for (which, a), (_, b) in zip(ours.seen, theirs.seen):
-            expect(same(a, b), f"{name}: {which} saw {a}, not {b}")
-            # A weight's hooks see plain tensors, as those of a program without cut tensors do.
-            expect(a is None or a.shape != (3,) or not mh.is_shard_tensor(a), f"{name}: {which} saw {a!r}")
-        expect(
-            len(mine) == len(plain) and all(same(a, b) for a, b in zip(mine, plain)), f"{name}: {mine} is not {plain}"
-        )
-        expect(
-            not any(a is not None and a.shape == (3,) and mh.is_shard_tensor(a) for a in mine),
-            f"{name}: a weight's gradient is plain",
-        )
+    def beside(*program):
+        compare(mesh, expect, *program)
 
     for when in (BEFORE, BETWEEN, AFTER):
         for through in ("itself", "view", "plain"):
@@ -207,6 +218,4 @@ def rank(mesh, expect):
         True,
         "itself",
     )
-    beside("inner", inner)
-    beside("asked", asked)
-    beside("modules", modules)
+    programs(mesh, expect)

@@ -5,10 +5,11 @@ checkpoints of activations, indices (Y05)."""
 import moonhalo as mh
 import torch
 import torch.nn.functional as F
+from blocks import rows_of
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-ROWS = [4, 0, 5]
+ROWS = [4, 0, 5]  # on three ranks
 FULL = torch.arange(9 * 6, dtype=torch.float64).sin().reshape(9, 6)
 
 
@@ -66,9 +67,10 @@ def train(made, make, x):
     return losses + list(made.parameters())
 
 
-def optimizers(mesh, expect):
-    x = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)])
-    for name, make in OPTIMIZERS.items():
+def optimizers(mesh, expect, names=tuple(OPTIMIZERS)):
+    x = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, rows_of(mesh, ROWS))])
+    for name in names:
+        make = OPTIMIZERS[name]
         expected = train(net(), make, FULL)
         expect(close(train(net(), make, x), expected), f"{name}: plain parameters")
         expect(
@@ -78,7 +80,12 @@ def optimizers(mesh, expect):
                         mh.parallelize_module(
                             net(),
                             mesh,
-                            {"parameter": {"0.weight": [mh.Shard(0, [5, 0, 3])], "3.weight": [mh.Shard(1)]}},
+                            {
+                                "parameter": {
+                                    "0.weight": [mh.Shard(0, rows_of(mesh, [5, 0, 3]))],
+                                    "3.weight": [mh.Shard(1)],
+                                }
+                            },
                         ),
                         make,
                         FULL,
@@ -94,7 +101,7 @@ def optimizers(mesh, expect):
 
 def mixed(mesh, expect):
     """AMP: the same cast operators as on plain tensors, and a scaler that skips a step on all ranks."""
-    x = mh.distribute_tensor(FULL.float(), mesh, [mh.Shard(0, ROWS)])
+    x = mh.distribute_tensor(FULL.float(), mesh, [mh.Shard(0, rows_of(mesh, ROWS))])
 
     def run(t):
         made = net(torch.float32)
@@ -125,11 +132,12 @@ def mixed(mesh, expect):
 
 def loaders(mesh, expect):
     """A DataLoader gives each rank its own samples; or the same to all, which scatter_tensor cuts along another dim."""
-    begin = sum(ROWS[: mesh.rank])
+    sizes = rows_of(mesh, ROWS)
+    begin = sum(sizes[: mesh.rank])
     plain, made = net(), mh.replicate(net(), mesh=mesh)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (plain, made)]
     everything = DataLoader(TensorDataset(torch.cat([FULL, FULL + 1]), torch.cat([FULL, FULL * 2])), batch_size=9)
-    rows = slice(begin, begin + ROWS[mesh.rank])
+    rows = slice(begin, begin + sizes[mesh.rank])
     for x, y in everything:
         for one, optimizer, pair in (
             (plain, optimizers[0], (x, y)),
@@ -146,7 +154,7 @@ def loaders(mesh, expect):
 
 
 def activations(mesh, expect):
-    x = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)])
+    x = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, rows_of(mesh, ROWS))])
     for reentrant in (False, True):
         made, plain = net(), net()
         leaf, whole_leaf = x.detach().requires_grad_(), FULL.clone().requires_grad_()
@@ -195,7 +203,7 @@ def written(t):
 def indices(mesh, expect):
     for name, of in {**INDICES, "in place": written}.items():
         leaf, plain = (
-            mh.distribute_tensor(FULL, mesh, [mh.Shard(0, ROWS)]).requires_grad_(),
+            mh.distribute_tensor(FULL, mesh, [mh.Shard(0, rows_of(mesh, ROWS))]).requires_grad_(),
             FULL.clone().requires_grad_(),
         )
         for t in (leaf, plain):
