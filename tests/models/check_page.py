@@ -46,6 +46,22 @@ def check_writer():
     check_changes()
 
 
+def check_update():
+    """Rows of a later run."""
+    refused = [{**FINISHED, "cause": "refused: add"}, FINISHED, FINISHED]
+    first = page.page_of([result("resnet"), result("vit", cases=refused)], "2.11.0", "0.1.0")
+    later = page.updated(page.read(page.written(first)), [result("vit")], "2030-01-02")
+    text = page.written(later)
+    check(f"the page does not say which run has its rows:\n{text}", ", and 1 of its rows on 2030-01-02, with" in text)
+    check("the other row changed", later.rows[0] == first.rows[0] and later.rows[1].result == "right")
+    check("an updated page is not read as it was written", page.read(text) == later and not page.faults_of(text, 1, 1))
+    try:
+        page.updated(first, [result("other")], "2030-01-02")
+        check("a model that is not on the page", False)
+    except ValueError as error:
+        check(str(error), "other" in str(error))
+
+
 def check_changes():
     """Changes of a right page by hand, and pages that may not be."""
     results = [result("resnet"), result("vit")]
@@ -80,4 +96,5 @@ def check_tree(root):
 
 
 check_writer()
+check_update()
 check_tree(Path(sys.argv[1]))

@@ -5,10 +5,11 @@ process of its own. Prints a line a model, then tables by family and by cause; w
 status is 1 for a wrong number, a deadlock or a crash, and when fewer than 98 % of the models are right.
 
 usage: models.py [FILTER] [--jobs N] [--limit SECONDS] [--json FILE] [--page FILE] [--all | --plain] [--resume]
-[--list]     FILTER: a regular expression for family/name"""
+[--update] [--list]     FILTER: a regular expression for family/name"""
 
 import argparse
 import collections
+import datetime
 import importlib
 import json
 import os
@@ -16,7 +17,7 @@ import re
 import sys
 from pathlib import Path
 
-from page import NEVER, RIGHT_SHARE, cause_of, difference_of, gathered_by, page_of, written
+from page import NEVER, RIGHT_SHARE, cause_of, difference_of, gathered_by, page_of, read, updated, written
 
 HERE = Path(__file__).resolve().parent
 # Set before PyTorch is imported, and NumPy with its threads.
@@ -92,6 +93,7 @@ def arguments():
     parser.add_argument("--all", action="store_true", help="each cut of a row on each number of ranks")
     parser.add_argument("--plain", action="store_true", help="only on plain tensors: to try new rows")
     parser.add_argument("--resume", action="store_true", help="models that are right in the JSON are not run again")
+    parser.add_argument("--update", action="store_true", help="only the rows of these models are new on the page")
     parser.add_argument("--list", action="store_true", help="only name the models")
     return parser, parser.parse_args()
 
@@ -113,6 +115,12 @@ def write_page(path, results):
 
     Path(path).write_text(written(page_of(results, torch.__version__, moonhalo.__version__)), encoding="utf-8")
     print(f"\nwritten: {path}")
+
+
+def update_page(path, results):
+    page = read(Path(path).read_text(encoding="utf-8"))
+    Path(path).write_text(written(updated(page, results, datetime.date.today().isoformat())), encoding="utf-8")
+    print(f"\nupdated: {path}")
 
 
 def main():
@@ -141,7 +149,9 @@ def main():
         results.sort(key=lambda result: (result["family"], result["name"]))
         Path(words.json).write_text(json.dumps(results, indent=1), encoding="utf-8")
     status = report(results)
-    if words.page and not which and len(results) == len(models):
+    if words.page and words.update and not which:
+        update_page(words.page, results)
+    elif words.page and not which and len(results) == len(models):
         write_page(words.page, results)
     return status
 

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -52,12 +52,13 @@ rounding of their input does, at most 1e-6. Casts to float32 inside a model keep
 |---|---|---|---|---|---|
 """
 SAYS = (
-    "`./dev models` wrote this page on {date}, with PyTorch {pytorch} and Moonhalo {moonhalo}, on {machine}. A test "
+    "`./dev models` wrote this page on {date}{again}, with PyTorch {pytorch} and Moonhalo {moonhalo}, on {machine}. A test "
     "finds changes by hand. `tests/models/README.md` says how to add a model."
 )
 WIDTH = 120
 FIELDS = (
-    r"`\./dev models` wrote this page on (?P<date>\S+), with PyTorch (?P<pytorch>\S+) and Moonhalo (?P<moonhalo>\S+),"
+    r"`\./dev models` wrote this page on (?P<date>[^\s,]+)(?P<again>, and \d+ of its rows on [^\s,]+)?, "
+    r"with PyTorch (?P<pytorch>\S+) and Moonhalo (?P<moonhalo>\S+),"
 ) + r" on (?P<machine>[^.]+)\."
 
 
@@ -78,6 +79,7 @@ class Page:
     moonhalo: str
     machine: str
     rows: list
+    again: str = ""  # which rows are of a later run
 
 
 def cause_of(result):
@@ -149,6 +151,17 @@ def page_of(results, pytorch, moonhalo):
     )
 
 
+def updated(page, results, today):
+    """The page with the rows of a later run of some models in the places of theirs."""
+    versions = versions_of_packages()
+    later = {(row.package, row.model): row for row in (row_of(result, versions) for result in results)}
+    known = {(row.package, row.model) for row in page.rows}
+    if not later.keys() <= known:
+        raise ValueError(f"not on the page: {sorted(later.keys() - known)}\n  fix   ./dev models without a filter")
+    rows = [later.get((row.package, row.model), row) for row in page.rows]
+    return replace(page, rows=rows, again=f", and {len(later)} of its rows on {today}")
+
+
 def _wrapped(text):
     return "\n".join(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
 
@@ -190,7 +203,7 @@ def read(text):
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("| ") else []
         if len(cells) == 6 and cells[0] != "model":
             rows.append(Row(*cells[:5], "" if cells[5] == "none" else cells[5]))
-    return Page(rows=rows, **found.groupdict())
+    return Page(rows=rows, **found.groupdict(""))
 
 
 def faults_of(text, fewest_models=150, fewest_packages=10):
