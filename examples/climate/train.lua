@@ -142,7 +142,8 @@ if cfg.plot then
     return {data = data, title = title, unit = "K", x = {225, 315}, y = {15, 60}, colormap = colormap}
   end
   run:picture("maps", {panel(t, "truth"), panel(p, "prediction"), panel(p - t, "error", "diverging")},
-              {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year)})
+              {title = ("E1, annual mean air temperature %d"):format(1860 + kYears + year), xlabel = "degrees east",
+               ylabel = "degrees north"})
 end
 
 say("\n  test on E1, RMSE in kelvin")

@@ -77,6 +77,16 @@ local function drawn(name, draw)
   return file:read("a")
 end
 
+function tests.test_Y17_axes_of_maps_have_names()
+  local panel = {data = mh.ones{4, 6}, x = {0, 5}, y = {0, 3}}
+  mh.plot.maps(path "plain", {panel})
+  mh.plot.maps(path "named", {panel}, {xlabel = "degrees east"})
+  local plain, named = png_size(path "plain"), png_size(path "named")
+  testing.assert_equal({named[1], named[2] - plain[2]}, {plain[1], 24})
+  mh.plot.maps(path "named", {panel}, {ylabel = "degrees north"})
+  testing.assert_equal(png_size(path "named")[2] < plain[2], true)  -- the map is narrower, so it is lower
+end
+
 function tests.test_panels_of_a_row_have_one_range_of_colours()
   local low, high = mh.tensor{{0.0, 1.0}}, mh.tensor{{2.0, 4.0}}
   local function maps(first, second, options)
