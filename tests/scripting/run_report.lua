@@ -172,6 +172,20 @@ function tests.test_Y12_points_that_failed_early_have_their_settings()
   assert(html:find('<tr class="differs"><td>lr</td><td>0.5</td><td>0.25</td></tr>', 1, true), html)
 end
 
+function tests.test_Y12_a_folder_of_sweeps_is_one_page()
+  local parent = own_path("sweeps")
+  for i = 0, 1 do
+    local run = ("%s/sweep_%d/2026-01-01_0000_000%d"):format(parent, i, i)
+    mh.files.make_folder(run)
+    write(run .. "/run.json", mh.json.encode{format = 1, name = "0000", status = "failed",
+      started = "2026-01-01T00:00:00.000Z", seconds = 0, settings = {}})
+    write(("%s/sweep_%d/sweep.json"):format(parent, i), mh.json.encode{format = 1, points = {{"lr=0." .. i + 1}}})
+  end
+  local _, html = charts_of(parent)
+  assert(html:find('<tr class="differs"><td>lr</td><td>0.1</td><td>0.2</td></tr>', 1, true), html)
+  assert(html:find("sweep_1/2026-01-01_0000_0001", 1, true), html)
+end
+
 function tests.test_Y12_what_is_not_a_run_is_refused()
   local folder = own_path("no_run")
   mh.files.make_folder(folder)

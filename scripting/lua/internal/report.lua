@@ -256,6 +256,20 @@ local function page_of(runs)
   }
 end
 
+--- The runs of a folder; of a folder without runs, such as sweeps, those of the folders in it.
+local function runs_inside(folder, is_inner)
+  local runs, points = files.list(folder), runs_table.points_of(folder)
+  for _, run in ipairs(runs) do run.point = points[run.data.name] end
+  if #runs > 0 or is_inner then return runs end
+  for _, name in ipairs(mh._run.list(folder) or {}) do
+    for _, run in ipairs(runs_inside(folder .. "/" .. name, true)) do
+      run.name = name .. "/" .. run.name
+      runs[#runs + 1] = run
+    end
+  end
+  return runs
+end
+
 --- Carries out the command with its options.
 function report.main(wanted)
   local runs = {}
@@ -264,16 +278,12 @@ function report.main(wanted)
     if mh.files.exists(folder .. "/run.json") then
       runs[#runs + 1] = {folder = folder, name = folder:match("[^/]*$"), data = files.read_run(folder)}
     else
-      local inside = files.list(folder)
+      local inside = runs_inside(folder)
       if #inside == 0 then
-        fail(("report: '%s' is neither a run nor a folder of runs\n  have  no run.json in it\n" ..
+        fail(("report: '%s' is neither a run nor a folder of runs or sweeps\n  have  no run.json in it\n" ..
           "  fix   give runs/DATE_NAME_XXXX"):format(folder))
       end
-      local points = runs_table.points_of(folder)
-      for _, run in ipairs(inside) do
-        run.point = points[run.data.name]
-        runs[#runs + 1] = run
-      end
+      table.move(inside, 1, #inside, #runs + 1, runs)
     end
   end
   local output = wanted.output ~= "" and wanted.output or wanted.runs[1]:gsub("(.)/+$", "%1") .. "/report.html"
