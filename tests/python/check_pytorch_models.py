@@ -7,6 +7,7 @@ SOURCE_FOLDER missing=WHAT mpiexec=MPIEXEC"""
 
 import functools
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -56,6 +57,7 @@ def read_damaged(count):
 
 
 run("make_models.py", python, scripts / "make_models.py", folder)
+shutil.copytree(scripts / "programs", folder / "newest")
 run_matrix(mpi=False)
 run_lua("script_features.lua", 3)
 run("read_models.py", python, scripts / "read_models.py", folder)

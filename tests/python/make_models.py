@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes small PyTorch models as TorchScript and as exported programs, with what Python computes with them: output,
 gradients, and five steps of AdamW. Tensors lie beside them as buffers of a TorchScript module, NAME.reference.pt.
-usage: make_models.py FOLDER"""
+usage: make_models.py FOLDER [kept]     kept: only those of tests/python/programs (README.md)"""
 
 import json
 import sys
@@ -271,12 +271,6 @@ def write(folder, name):
     keep(folder, name, kept)
 
 
-folder = Path(sys.argv[1])
-for name in MODELS:
-    write(folder, name)
-torch.jit.script(Several()).save(str(folder / "several.pt"))
-
-
 class Exported(nn.Module):
     """For torch.export: nested arguments and results, a branch on a value, constants, no_grad, a buffer that is
     written."""
@@ -310,7 +304,7 @@ def write_other_schemas(path):
                 new.writestr(entry, content)
 
 
-def write_exported():
+def write_nested(folder):
     torch.manual_seed(4)
     net, rows = Exported(), torch.export.Dim("rows", min=2, max=64)
     u, v = torch.randn(4, 6), torch.randn(4, 6)
@@ -318,14 +312,28 @@ def write_exported():
     shapes = {"fields": {"u": {0: rows}, "v": {0: rows}}, "pair": ({0: rows}, {0: rows}), "scale": None, "shift": None}
     program = torch.export.export(net, arguments, {"shift": torch.ones(6)}, dynamic_shapes=shapes)
     torch.export.save(program, str(folder / "exported.pt2"))
-    decomposed = torch.export.export(UNet().train(), (torch.randn(2, 2, 24, 20),)).run_decompositions()
-    torch.export.save(decomposed, str(folder / "decomposed.pt2"))
-    write_other_schemas(folder / "exported.pt2")
     for number, sign in enumerate((1, -1)):
         u, v = torch.randn(5, 6), sign * torch.rand(5, 6)
         y, rest = net({"u": u, "v": v}, (u, v), 3.0, shift=torch.ones(6))
         keep(folder, f"exported{number}", {"u": u, "v": v, "y": y, "rest_v": rest["v"], "second": rest["list"][1]})
+
+
+def write_exported(folder):
+    write_nested(folder)
+    write_other_schemas(folder / "exported.pt2")
+    decomposed = torch.export.export(UNet().train(), (torch.randn(2, 2, 24, 20),)).run_decompositions()
+    torch.export.save(decomposed, str(folder / "decomposed.pt2"))
     torch.export.save(torch.export.export(Scanned(), (torch.randn(4, 3),)), str(folder / "scanned.pt2"))
+
+
+def write_kept(folder):
+    """Small programs, as one version of PyTorch writes them."""
+    write_nested(folder)
+    torch.manual_seed(5)
+    net, x, other = Control(), torch.randn(2, 2, 12, 10), torch.randn(3, 2, 11, 9)
+    shapes = {"x": {dim: torch.export.Dim.AUTO for dim in (0, 2, 3)}}
+    torch.export.save(torch.export.export(net, (x,), dynamic_shapes=shapes), str(folder / "control.pt2"))
+    keep(folder, "control", {"x": x, "y": net(x), "other": other, "other_y": net(other)})
 
 
 class Scanned(nn.Module):
@@ -340,6 +348,13 @@ class Forked(nn.Module):
         return torch.jit.wait(torch.jit.fork(torch.relu, x))
 
 
-torch.jit.script(Forked()).save(str(folder / "forked.pt"))
-write_exported()
-torch.save(MLP().state_dict(), folder / "state.pt")
+def write_all(folder):
+    for name in MODELS:
+        write(folder, name)
+    torch.jit.script(Several()).save(str(folder / "several.pt"))
+    torch.jit.script(Forked()).save(str(folder / "forked.pt"))
+    write_exported(folder)
+    torch.save(MLP().state_dict(), folder / "state.pt")
+
+
+(write_kept if sys.argv[2:] == ["kept"] else write_all)(Path(sys.argv[1]))

@@ -191,15 +191,16 @@ function checks.models_that_cannot_go_to_python()
   check_error("jit.trace: 'inputs' is missing", mh.jit.trace, Branch():eval())
 end
 
-local function exported_inputs(number)
+local function reference(name)
   local kept = {}
-  for name, tensor in load("exported" .. number .. ".reference"):named_buffers() do kept[name] = tensor end
+  for key, tensor in load(name .. ".reference"):named_buffers() do kept[key] = tensor end
   return kept
 end
+local function exported_inputs(number) return reference("exported" .. number) end
 
-local function check_arguments_and_buffers(net)
+local function check_arguments_and_buffers(net, from)
   for number = 0, 1 do
-    local kept = exported_inputs(number)
+    local kept = reference((from or "") .. "exported" .. number)
     for _, place in ipairs {function(x) return x end, function(x) return mh.distribute_tensor(x, mesh,
         {mh.Shard(0)}) end} do
       local u, v, calls = place(kept.u), place(kept.v), whole(net.calls:clone())
@@ -221,6 +222,16 @@ function checks.exported_by_a_later_pytorch()
   check_arguments_and_buffers(mh.export.load(folder .. "/newer_minor.pt2"))
   check_error("newer_major.pt2': the program has another schema of torch.export\n9.1, and 8.x is read\nfix",
     mh.export.load, folder .. "/newer_major.pt2")
+end
+
+-- Files that a later PyTorch has written (programs/README.md).
+function checks.programs_of_the_newest_pytorch()
+  check_arguments_and_buffers(mh.export.load(folder .. "/newest/exported.pt2"), "newest/")
+  local net, kept = mh.export.load(folder .. "/newest/control.pt2"), reference "newest/control"
+  for given, expected in pairs {x = "y", other = "other_y"} do
+    testing.assert_close(net(kept[given]), kept[expected])
+    testing.assert_close(whole(net(rows(kept[given]))), kept[expected])
+  end
 end
 
 function checks.exported_shapes_and_errors()
