@@ -52,8 +52,8 @@ rounding of their input does, at most 1e-6. Casts to float32 inside a model keep
 |---|---|---|---|---|---|
 """
 SAYS = (
-    "`./dev models` wrote this page on {date}{again}, with PyTorch {pytorch} and Moonhalo {moonhalo}, on {machine}. A test "
-    "finds changes by hand. `tests/models/README.md` says how to add a model."
+    "`./dev models` wrote this page on {date}{again}, with PyTorch {pytorch} and Moonhalo {moonhalo}, on {machine}. "
+    "A test finds changes by hand. `tests/models/README.md` says how to add a model."
 )
 WIDTH = 120
 FIELDS = (
