@@ -1,5 +1,21 @@
 # The examples: losses that do not depend on the ranks (V01, X02), and a simulation that embeds the engine (X15).
 # Read by MoonhaloTests.cmake.
+if(TARGET test_mpi)
+  # Y18: what more ranks than cores send.
+  foreach(ranks 8 16)
+    moonhalo_add_test(NAME mpi.counts_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_mpi>
+                                           --gtest_filter=MpiCollectiveCounts.*)
+    set_tests_properties(mpi.counts_${ranks} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
+  endforeach()
+endif()
+# Y18: what processes over TCP send.
+foreach(ranks 2 3 4 8 16)
+  moonhalo_add_test(NAME tcp.counts_${ranks}
+           COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables ${ranks} $<TARGET_FILE:test_engine>
+                   "--gtest_filter=CollectiveCounts.Y18_OfRanks*" --gtest_brief=1 --gtest_color=no)
+  set_tests_properties(tcp.counts_${ranks} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT
+                       "${test_environment};MOONHALO_TEST_RANKS=tcp")
+endforeach()
 if(TARGET moonhalo_cli)
   # The launcher of LibTorch's wheel.
   find_program(MOONHALO_TORCHRUN torchrun PATHS "${MOONHALO_TORCH_DIR}/../../../../bin" NO_DEFAULT_PATH)
