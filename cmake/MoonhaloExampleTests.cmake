@@ -24,6 +24,10 @@ if(TARGET moonhalo_cli)
   moonhalo_add_test(NAME launch.parting COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/parting.sh"
                                        "$<TARGET_FILE:moonhalo_cli>" "${PROJECT_SOURCE_DIR}")
   set_tests_properties(launch.parting PROPERTIES LABELS ranks ENVIRONMENT "${test_environment}")
+  # Y18: a rank over TCP that is killed while messages go round.
+  moonhalo_add_test(NAME launch.rounds COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/rounds.sh"
+                                      "$<TARGET_FILE:moonhalo_cli>" "${PROJECT_SOURCE_DIR}" 4 8)
+  set_tests_properties(launch.rounds PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
   # X16: eight processes. On a machine that does nothing else, 3 s and 0.5 s are enough (times.sh has limits for that).
   set(times_launchers variables)
   if(MOONHALO_TORCHRUN)
