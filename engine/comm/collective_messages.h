@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/dropped_work.h"
 #include "moonhalo/engine/comm/message_counts.h"
@@ -25,7 +26,7 @@ inline char* bytes_of(const at::Tensor& tensor) { return static_cast<char*>(tens
 inline const char* const_bytes_of(const at::Tensor& tensor) {
   return static_cast<const char*>(tensor.const_data_ptr());
 }
-inline at::Tensor byte_buffer(size_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
+inline at::Tensor byte_buffer(size_t bytes) { return empty_block({static_cast<int64_t>(bytes)}, at::kByte); }
 
 /// The shares of `count` elements that `size` ranks reduce in an all_reduce; that of rank r begins at count * r / size.
 inline std::vector<int64_t> even_shares(int64_t count, int size) {

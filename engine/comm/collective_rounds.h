@@ -118,7 +118,7 @@ class ReduceRounds {
     pass_on(*call, {step.send_to, leaving, bytes}, {step.receive_from, bytes_of(theirs), theirs.nbytes()});
     if (own_ && in_place_) mine_ = in_;
     if (own_ && !in_place_) {
-      mine_ = at::empty({parts_.count(step.kept)}, in_.options().dtype(partial_));
+      mine_ = empty_block({parts_.count(step.kept)}, in_.options().dtype(partial_));
       first_part_ = step.kept.begin;
     }
     if (!receives) return;
