@@ -14,7 +14,7 @@ local values = {}
 
 local kDeepest = 90  -- checkpoint.json holds some levels more
 
-local names_of_list = setmetatable({}, {__mode = "k"})  -- names of the tensors of a list
+local names_of_list = require("moonhalo.internal.registries").names_of_list
 
 --- The name itself, or one that no tensor of the list has: {a = {b = x}, ["a.b"] = y}.
 local function free_name(name, tensors)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Functions in the place of a module's forward.
 
-local inner_of_call = setmetatable({}, {__mode = "k"})
+local inner_of_call = require("moonhalo.internal.registries").inner_of_call
 local forward = {}
 
 --- `make(inner)` gives what runs instead of the module's forward `inner`. Returns a function that takes it off again.

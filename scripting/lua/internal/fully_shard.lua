@@ -12,7 +12,7 @@ local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local training = mh._training
 
-local unit_of_module = setmetatable({}, {__mode = "k"})   -- module -> {op, hooks of the outermost}
+local unit_of_module = require("moonhalo.internal.registries").unit_of_module
 
 -- Meshes of local results, kept: a script may drop them, and the collector frees them at other steps on other ranks.
 local local_meshes = {}

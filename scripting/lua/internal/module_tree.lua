@@ -10,7 +10,7 @@ local replaced = require "moonhalo.internal.forward"
 local fail, is_tensor = mh.fail, mh.is_tensor
 local tree = {}
 
-local record_of_module = setmetatable({}, {__mode = "k"})  -- module -> record of parallelize_module
+local record_of_module = require("moonhalo.internal.registries").record_of_module
 
 --- The class of a module and those that it extends.
 function tree.kinds(module)

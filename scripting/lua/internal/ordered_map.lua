@@ -2,7 +2,7 @@
 -- A table with string keys that keeps the order in which keys were first set. `map[key]`, `#map`, and both
 -- `for key, value in map do` and `for key, value in pairs(map) do`.
 
-local state_of_map = setmetatable({}, {__mode = "k"})
+local state_of_map = require("moonhalo.internal.registries").state_of_map
 
 local meta = {__name = "OrderedMap"}
 

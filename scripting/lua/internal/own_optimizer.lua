@@ -8,7 +8,7 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 
 local fail = mh.fail
 local own = {}
-local own_optimizers = setmetatable({}, {__mode = "k"})
+local own_optimizers = require("moonhalo.internal.registries").own_optimizers
 
 local is_built_in = mh._is_optimizer
 rawset(mh, "_is_optimizer", function(value) return own_optimizers[value] == true or is_built_in(value) end)

@@ -8,7 +8,7 @@ local arguments = require "moonhalo.internal.arguments"
 local fail, optional = mh.fail, arguments.optional
 local styles = {classes = {}}
 
-local builtin_styles = setmetatable({}, {__mode = "k"})
+local builtin_styles = require("moonhalo.internal.registries").builtin_styles
 
 local function define(name, ...)
   local entries = {...}

@@ -386,7 +386,7 @@ function Pipeline:__tostring()
   return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
 end
 
-local all_pipelines = setmetatable({}, {__mode = "k"})
+local all_pipelines = require("moonhalo.internal.registries").all_pipelines
 
 local function refuse_state_dict(module)
   fail(module:class_name()

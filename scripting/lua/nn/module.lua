@@ -8,8 +8,9 @@ local ordered_map = require "moonhalo.internal.ordered_map"
 local fail, is_tensor = mh.fail, mh.is_tensor
 
 local Module = {name = "Module"}
-local all_classes = setmetatable({[Module] = true}, {__mode = "k"})
-local all_instances = setmetatable({}, {__mode = "k"})
+local registries = require "moonhalo.internal.registries"
+local all_classes, all_instances = registries.all_classes, registries.all_instances
+all_classes[Module] = true
 
 --- mh.nn.is_module(value) -> boolean
 ---   Whether a value is an instance of a module class.

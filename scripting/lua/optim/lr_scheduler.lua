@@ -16,7 +16,7 @@ local Schedule = {}
 -- Fields that every schedule may have beside its arguments; `_rate` is that of schedules that follow the step count.
 local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate _product _product_at"
 
-local rates_of_optimizer = setmetatable({}, {__mode = "k"})
+local rates_of_optimizer = require("moonhalo.internal.registries").rates_of_optimizer
 
 --- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has
 --- changed them when the next is made (PyTorch's `initial_lr`).

@@ -55,7 +55,7 @@ local function checked(name, value)
   return kind == "table" and plain_copy(name, value) or value
 end
 
-local fields_of_config = setmetatable({}, {__mode = "k"})  -- config -> its fields
+local fields_of_config = require("moonhalo.internal.registries").fields_of_config
 local meta = {__name = "ComputeConfig"}
 
 function meta.__index(config, name)
