@@ -26,6 +26,8 @@ if(Python3_Interpreter_FOUND)
                                                  "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.git COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_git.py"
                                            "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.state COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_state.py"
+                                             "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.words COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/style/check_words.py"
                                              "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.reference COMMAND Python3::Interpreter -B
@@ -59,7 +61,7 @@ if(Python3_Interpreter_FOUND)
     set_tests_properties(lua.Y10_help lua.Y10_editor PROPERTIES LABELS quick ENVIRONMENT "${test_environment}")
     set_tests_properties(lua.Y10_editor PROPERTIES SKIP_RETURN_CODE 77)
   endif()
-  set_tests_properties(style style.features style.functions style.layers style.tests style.git style.words
+  set_tests_properties(style style.features style.functions style.layers style.tests style.git style.state style.words
       style.reference style.pages style.pictures style.errors style.second_tries gpu.Y20_first_stages
       PROPERTIES LABELS quick)
 endif()

@@ -10,7 +10,9 @@ SCOPE = re.compile(
     r"(?:\s*:\s*(?P<rest>[^:].*))?$",
     re.DOTALL,
 )
-HIDDEN = re.compile(r"^(?:friend\b|class \w+;|struct \w+;|using [\w:]+::\w+;|namespace \w+ =|extern\b|static_assert\b)")
+HIDDEN = re.compile(
+    r"^(?:friend\b|(?:class|struct) \w+;|enum class \w+ : \w+;|using [\w:]+::\w+;|namespace \w+ =|extern\b|static_assert\b)"
+)
 FUNCTION = re.compile(r"(?P<name>operator\s*(?:\(\)|\[\]|<=>|[^\s(\w]+|\w+)|~?\w+(?:::~?\w+)*)\s*\(")
 TEMPLATE = re.compile(r"\[\[.*?\]\]|<[^<>]*(?:<[^<>]*(?:<[^<>]*>[^<>]*)*>[^<>]*)*>|requires .*?> ")
 DEFAULTED = re.compile(r"= (?:delete|default);?$")

@@ -8,18 +8,16 @@
 namespace moonhalo {
 
 /// While one lives, its thread is the rank of another context: what the engine remembers is read from there and kept
-/// there. One thread at a time. (A specialization, because a context gives its rights to RankLocal alone.)
-template <>
-class RankLocal<RankContext> {
+/// there. One thread at a time.
+class AsRank {
  public:
-  explicit RankLocal(RankContext& context) : before_(std::exchange(RankContext::of_thread_, &context)) {}
-  ~RankLocal() { RankContext::of_thread_ = before_; }
-  RankLocal(const RankLocal&) = delete;
-  RankLocal& operator=(const RankLocal&) = delete;
+  explicit AsRank(RankContext& context) : before_(std::exchange(RankContext::of_thread_, &context)) {}
+  ~AsRank() { RankContext::of_thread_ = before_; }
+  AsRank(const AsRank&) = delete;
+  AsRank& operator=(const AsRank&) = delete;
 
  private:
   RankContext* before_;
 };
-using AsRank = RankLocal<RankContext>;
 
 }  // namespace moonhalo

@@ -5,17 +5,14 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <map>
 #include <string>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/base_context.h"
 
 namespace moonhalo {
 namespace {
 
 constexpr size_t kMostConstants = 1024;
-
-const RankLocal<std::map<std::string, at::Tensor>> constants;
 
 template <typename T>
 at::Tensor constant(const at::TensorOptions& options, const std::vector<T>& values) {
@@ -26,8 +23,9 @@ at::Tensor constant(const at::TensorOptions& options, const std::vector<T>& valu
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   std::string key = stream.device().str() + " " + std::to_string(stream.id()) + " " + c10::toString(dtype) + " ";
   key.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-  if (constants->size() >= kMostConstants) constants->clear();
-  at::Tensor& known = (*constants)[key];
+  auto& constants = base_context->device_constants;
+  if (constants.size() >= kMostConstants) constants.clear();
+  at::Tensor& known = constants[key];
   if (!known.defined()) {
     const c10::InferenceMode not_for_inference(false);  // others may save it for their derivatives
     known = at::tensor(values, c10::CppTypeToScalarType<T>::value).to(stream.device(), dtype);

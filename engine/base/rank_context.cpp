@@ -26,9 +26,17 @@ RankContext& RankContext::begin() {
   return *(of_thread_ = owner.context.get());
 }
 
-// Last made, first destroyed; what a destructor requests again is destroyed too.
+void RankContext::run_exit_hooks() {
+  while (!exit_hooks_.empty()) {
+    const std::function<void()> hook = std::move(exit_hooks_.back());
+    exit_hooks_.pop_back();
+    hook();
+  }
+}
+
+// Last made, first destroyed; what a destructor requests again is destroyed too, and hooks that it adds are run.
 RankContext::~RankContext() {
-  while (made_ > 0) {
+  for (run_exit_hooks(); made_ > 0; run_exit_hooks()) {
     const size_t part = order_[--made_];
     destroy_[part](std::exchange(values_[part], nullptr));
   }

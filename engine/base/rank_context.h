@@ -3,14 +3,17 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace moonhalo {
 
-/// All that the engine remembers for the rank that a thread is: options, caches, statistics, the call under way. Ranks
-/// may be threads, so nothing of it is shared; this is the engine's only thread_local state. Its parts are the
-/// RankLocal objects, each in the file that it belongs to.
+/// All that the engine remembers for the rank that a thread is: settings, caches, statistics, the call under way. Ranks
+/// may be threads, so nothing of it is shared; this is the engine's only thread_local state. Its parts are the contexts
+/// of the layers, one RankLocal each (tests/style/rank_state.txt lists them). A context names only types of its own
+/// layer and of those below.
 class RankContext {
  public:
   /// The context of the calling thread.
@@ -19,11 +22,17 @@ class RankContext {
   RankContext() = default;
   RankContext(const RankContext&) = delete;
 
+  /// Adds a function for run_exit_hooks, the last one first (at_rank_exit). ~RankContext runs what is left before it
+  /// destroys the values.
+  void at_exit(std::function<void()> hook) { exit_hooks_.push_back(std::move(hook)); }
+  void run_exit_hooks();
+
  private:
   template <typename T>
   friend class RankLocal;
+  friend class AsRank;
   static RankContext& begin();
-  static constexpr size_t kParts = 64;
+  static constexpr size_t kParts = 32;
   static size_t new_part();
   void keep(size_t part, void* value, void (*destroy)(void*));
 
@@ -31,6 +40,7 @@ class RankContext {
   std::array<void (*)(void*), kParts> destroy_{};
   std::array<size_t, kParts> order_{};
   size_t made_ = 0;
+  std::vector<std::function<void()>> exit_hooks_;
   // One load: the general model of shared libraries would be a function call.
   [[gnu::tls_model("initial-exec")]] static thread_local constinit RankContext* of_thread_;
 };

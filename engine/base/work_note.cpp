@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/base/work_note.h"
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/base_context.h"
 
 namespace moonhalo {
-namespace {
-
-const RankLocal<WorkListener*> listener_of_rank;
-
-}  // namespace
-
 int64_t memory_bytes(at::TensorList tensors) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
   return bytes;
 }
 
-void listen_to_work(WorkListener* listener) { *listener_of_rank = listener; }
+void listen_to_work(WorkListener* listener) { base_context->work_listener = listener; }
 
 void note_work(const char* kernel, int64_t macs, int64_t bytes) {
-  if (WorkListener* const listener = *listener_of_rank) [[unlikely]]
+  if (WorkListener* const listener = base_context->work_listener) [[unlikely]]
     listener->worked(kernel, macs, bytes);
 }
 

@@ -15,9 +15,9 @@
 
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/lazy_bits.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/before_collective.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/comm_observer.h"
 #include "moonhalo/engine/comm/message_counts.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
@@ -169,25 +169,11 @@ void Communicator::check_tensor(const char* verb, const char* what, const at::Te
 }
 
 namespace {
-struct Counting {
-  int64_t bytes_sent = 0;
-  BeforeCollective before_collective = nullptr;
-  int stats_pause = 0;
-  CommObserver* observer = nullptr;
-  bool inside_verb = false;
-};
-const RankLocal<Counting> counting;
-
-// A group of this thread: the numbers that its ranks share are made of how it was split from the world.
-struct Group {
-  std::weak_ptr<const Communicator> group;
-  uint64_t number = 1;
-  uint64_t splits = 0;
-};
-const RankLocal<std::map<const Communicator*, Group>> groups;
+using Counting = CommContext::Counting;
+using Group = CommContext::Group;
 
 Group& note_group(const Communicator& group) {
-  auto& known = *groups;
+  auto& known = comm_context->groups;
   const auto found = known.find(&group);
   if (found != known.end() && !found->second.group.expired()) return found->second;
   std::erase_if(known, [](const auto& entry) { return entry.second.group.expired(); });
@@ -205,7 +191,7 @@ class Observed {
   /// `data`: bytes of the tensor that is reduced or broadcast, of all blocks of a gather, of this rank's parts.
   Observed(CommStats::Kind kind, int64_t messages, int64_t bytes, const Communicator& group, size_t data, size_t item,
            int root = 0) {
-    Counting& mine = *counting;
+    Counting& mine = comm_context->counting;
     if (mine.observer == nullptr) [[likely]]
       return;
     begin({.verb = kind,
@@ -222,7 +208,7 @@ class Observed {
   }
   Observed(int64_t bytes, const Communicator& group, const std::vector<Message>& sends,
            const std::vector<Message>& receives) {
-    Counting& mine = *counting;
+    Counting& mine = comm_context->counting;
     if (mine.observer == nullptr) [[likely]]
       return;
     begin({.verb = CommStats::kExchange,
@@ -238,7 +224,7 @@ class Observed {
            .counted = mine.stats_pause == 0});
   }
   ~Observed() {
-    if (observer_ != nullptr && observer_ == counting->observer) observer_->end_call(this);
+    if (observer_ != nullptr && observer_ == comm_context->counting.observer) observer_->end_call(this);
   }
   Observed(const Observed&) = delete;
   Observed& operator=(const Observed&) = delete;
@@ -247,7 +233,7 @@ class Observed {
 
  private:
   void begin(const CommObserver::Call& call) {
-    observer_ = counting->observer;
+    observer_ = comm_context->counting.observer;
     call_ = observer_->begin_call(this, call);
   }
   static std::vector<CommObserver::Part> parts(const std::vector<Message>& messages) {
@@ -263,12 +249,13 @@ class Observed {
 // Adds the time of a verb to CommStats::waited; verbs that a verb is made of are part of it.
 class VerbTime {
  public:
-  explicit VerbTime(CommStats* stats) : stats_(stats), is_outermost_(!std::exchange(counting->inside_verb, true)) {
+  explicit VerbTime(CommStats* stats)
+      : stats_(stats), is_outermost_(!std::exchange(comm_context->counting.inside_verb, true)) {
     if (is_outermost_) begin_ = std::chrono::steady_clock::now();
   }
   ~VerbTime() {
     if (!is_outermost_) return;
-    counting->inside_verb = false;
+    comm_context->counting.inside_verb = false;
     if (stats_ != nullptr)
       stats_->waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
@@ -283,8 +270,10 @@ class VerbTime {
 
 }  // namespace
 
-CommObserver* set_comm_observer(CommObserver* observer) { return std::exchange(counting->observer, observer); }
-CommObserver* comm_observer() { return counting->observer; }
+CommObserver* set_comm_observer(CommObserver* observer) {
+  return std::exchange(comm_context->counting.observer, observer);
+}
+CommObserver* comm_observer() { return comm_context->counting.observer; }
 
 void Work::wait() {
   const std::shared_ptr<CommStats> stats = stats_;  // what waits may be destroyed by it
@@ -292,15 +281,15 @@ void Work::wait() {
   do_wait();
 }
 
-void set_before_collective(BeforeCollective hook) { counting->before_collective = hook; }
+void set_before_collective(BeforeCollective hook) { comm_context->counting.before_collective = hook; }
 
-ScopedStatsPause::ScopedStatsPause() { ++counting->stats_pause; }
-ScopedStatsPause::~ScopedStatsPause() { --counting->stats_pause; }
+ScopedStatsPause::ScopedStatsPause() { ++comm_context->counting.stats_pause; }
+ScopedStatsPause::~ScopedStatsPause() { --comm_context->counting.stats_pause; }
 
-int64_t bytes_sent_by_this_thread() { return counting->bytes_sent; }
+int64_t bytes_sent_by_this_thread() { return comm_context->counting.bytes_sent; }
 
 void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) {
-  Counting& mine = *counting;
+  Counting& mine = comm_context->counting;
   if (mine.before_collective) mine.before_collective();
   if (mine.stats_pause > 0) return;
   mine.bytes_sent += bytes;
@@ -456,7 +445,7 @@ CommunicatorPtr Communicator::split(int color, int key) {
   check_alive();
   TORCH_CHECK_VALUE(color >= 0, "split: negative color\n  have  color ", color, " on rank ", rank_,
                     "\n  fix   ranks with the same color, 0 or more, become one group");
-  if (counting->before_collective && size_ > 1) counting->before_collective();
+  if (comm_context->counting.before_collective && size_ > 1) comm_context->counting.before_collective();
   const VerbTime time(stats_.get());
   CommunicatorPtr part = do_split(color, key);
   Group& whole = note_group(*this);

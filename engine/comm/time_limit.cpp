@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo {
@@ -17,10 +17,6 @@ namespace {
 
 constexpr std::chrono::minutes kDefault{10};
 constexpr std::chrono::seconds kMostPerPoll{1};
-
-const RankLocal<std::optional<std::chrono::milliseconds>> default_of_rank;
-const RankLocal<int> without_limit_of_rank;
-const RankLocal<std::chrono::steady_clock::duration> failed_waits_of_rank;
 
 }  // namespace
 
@@ -38,7 +34,7 @@ std::string seconds_text(std::chrono::milliseconds time) {
 }
 
 std::chrono::milliseconds default_time_limit() {
-  if (*default_of_rank) return **default_of_rank;
+  if (settings().time_limit) return *settings().time_limit;
   const char* text = std::getenv("MOONHALO_TIMEOUT_S");
   if (text == nullptr || *text == '\0') return kDefault;
   const auto limit = parse_time_limit(text);
@@ -48,10 +44,10 @@ std::chrono::milliseconds default_time_limit() {
   return *limit;
 }
 
-DefaultTimeLimit::DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit) : before_(*default_of_rank) {
-  if (limit) *default_of_rank = limit;
+DefaultTimeLimit::DefaultTimeLimit(std::optional<std::chrono::milliseconds> limit) : before_(settings().time_limit) {
+  if (limit) base_context->settings.time_limit = limit;
 }
-DefaultTimeLimit::~DefaultTimeLimit() { *default_of_rank = before_; }
+DefaultTimeLimit::~DefaultTimeLimit() { base_context->settings.time_limit = before_; }
 
 void GroupList::add(Communicator* group) {
   const std::lock_guard lock(mutex_);
@@ -68,21 +64,21 @@ void GroupList::set_timeout(std::chrono::milliseconds limit) {
   for (Communicator* group : groups_) group->set_timeout(limit);
 }
 
-WithoutTimeLimit::WithoutTimeLimit() { ++*without_limit_of_rank; }
-WithoutTimeLimit::~WithoutTimeLimit() { --*without_limit_of_rank; }
+WithoutTimeLimit::WithoutTimeLimit() { ++comm_context->scopes_without_limit; }
+WithoutTimeLimit::~WithoutTimeLimit() { --comm_context->scopes_without_limit; }
 
 WaitingTime::WaitingTime() : exceptions_(std::uncaught_exceptions()) {}
 
 WaitingTime::~WaitingTime() {
-  if (std::uncaught_exceptions() > exceptions_) *failed_waits_of_rank += waited_;
+  if (std::uncaught_exceptions() > exceptions_) comm_context->failed_waits += waited_;
 }
 
-FailedWaits::FailedWaits() : before_(std::exchange(*failed_waits_of_rank, {})) {}
-FailedWaits::~FailedWaits() { *failed_waits_of_rank += before_; }
+FailedWaits::FailedWaits() : before_(std::exchange(comm_context->failed_waits, {})) {}
+FailedWaits::~FailedWaits() { comm_context->failed_waits += before_; }
 
 std::chrono::milliseconds FailedWaits::left(std::chrono::milliseconds limit) const {
   using std::chrono::milliseconds;
-  const auto waited = std::chrono::duration_cast<milliseconds>(*failed_waits_of_rank);
+  const auto waited = std::chrono::duration_cast<milliseconds>(comm_context->failed_waits);
   const milliseconds least = std::clamp<milliseconds>(limit / 10, milliseconds(1), std::chrono::seconds(1));
   return std::max(limit - waited, least);
 }
@@ -95,7 +91,7 @@ std::chrono::steady_clock::duration WaitingTime::poll() {
 }
 
 std::chrono::steady_clock::duration WaitingTime::left(std::chrono::milliseconds limit) const {
-  return *without_limit_of_rank > 0 ? std::chrono::steady_clock::duration::max() : limit - waited_;
+  return comm_context->scopes_without_limit > 0 ? std::chrono::steady_clock::duration::max() : limit - waited_;
 }
 
 }  // namespace moonhalo

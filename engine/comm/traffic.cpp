@@ -3,16 +3,10 @@
 
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/comm/comm_context.h"
 
 namespace moonhalo {
 namespace {
-
-struct Notes {
-  Traffic scope = Traffic::kNone, seen = Traffic::kNone;
-};
-
-const RankLocal<Notes> notes;
 
 constexpr std::pair<Traffic, const char*> kNames[] = {
     {Traffic::kInputs, "inputs"},
@@ -34,14 +28,14 @@ std::string to_string(Traffic traffic) {
   return text.empty() ? "none" : text;
 }
 
-Traffic* TrafficScope::scope_of_rank() { return &notes->scope; }
+Traffic* TrafficScope::scope_of_rank() { return &comm_context->traffic.scope; }
 
-TrafficNotes::TrafficNotes() : before_(std::exchange(notes->seen, Traffic::kNone)) {}
-TrafficNotes::~TrafficNotes() { notes->seen = notes->seen | before_; }
-Traffic TrafficNotes::seen() const { return notes->seen; }
+TrafficNotes::TrafficNotes() : before_(std::exchange(comm_context->traffic.seen, Traffic::kNone)) {}
+TrafficNotes::~TrafficNotes() { comm_context->traffic.seen = comm_context->traffic.seen | before_; }
+Traffic TrafficNotes::seen() const { return comm_context->traffic.seen; }
 
 void note_traffic(Traffic traffic) {
-  Notes& mine = *notes;
+  auto& mine = comm_context->traffic;
   mine.seen = mine.seen | (mine.scope == Traffic::kNone ? traffic : mine.scope);
 }
 

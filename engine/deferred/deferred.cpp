@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <array>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/deferred/deferred_context.h"
 #include "moonhalo/engine/deferred/tape.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -21,14 +21,11 @@
 namespace moonhalo {
 namespace {
 
-const RankLocal<int64_t> recording_from_of_rank{-1};  // the smallest tensor that is deferred; -1: no scope
-const RankLocal<std::weak_ptr<DeferredTape>> tape_of_rank;
-
 // One for all scopes of a thread, so that tensors of two scopes may be combined; it lives as long as a deferred
 // tensor.
 std::shared_ptr<DeferredTape> current_tape() {
-  auto tape = tape_of_rank->lock();
-  if (!tape) *tape_of_rank = tape = std::make_shared<DeferredTape>();
+  auto tape = deferred_context->tape.lock();
+  if (!tape) deferred_context->tape = tape = std::make_shared<DeferredTape>();
   return tape;
 }
 
@@ -126,7 +123,7 @@ bool starts_deferred(const c10::OperatorHandle& op, const Stack& stack, size_t b
   const auto given = [&](const char* argument) { return stack[base + *op.schema().argumentIndexWithName(argument)]; };
   const auto size = given("size").toIntVector();
   const c10::IValue device = given("device"), layout = given("layout"), pinned = given("pin_memory");
-  return !size.empty() && c10::multiply_integers(size) >= std::max<int64_t>(*recording_from_of_rank, 2) &&
+  return !size.empty() && c10::multiply_integers(size) >= std::max<int64_t>(deferred_context->recording_from, 2) &&
          (device.isNone() || device.toDevice().is_cpu() || at::isAccelerator(device.toDevice().type())) &&
          (layout.isNone() || layout.toLayout() == at::kStrided) && (pinned.isNone() || !pinned.toBool());
 }
@@ -240,12 +237,12 @@ at::Tensor made_real(const at::Tensor& tensor, const SpecPtr& spec) {
 
 }  // namespace
 
-DeferredInit::DeferredInit(int64_t min_numel) : before_(*recording_from_of_rank), tape_(current_tape()) {
-  *recording_from_of_rank = std::max<int64_t>(0, min_numel);
+DeferredInit::DeferredInit(int64_t min_numel) : before_(deferred_context->recording_from), tape_(current_tape()) {
+  deferred_context->recording_from = std::max<int64_t>(0, min_numel);
   c10::impl::tls_set_dispatch_key_included(kDeferredKey, true);
 }
 DeferredInit::~DeferredInit() {
-  *recording_from_of_rank = before_;
+  deferred_context->recording_from = before_;
   c10::impl::tls_set_dispatch_key_included(kDeferredKey, before_ >= 0);
 }
 

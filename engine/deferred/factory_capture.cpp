@@ -9,15 +9,13 @@
 
 #include <algorithm>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/deferred/deferred_context.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<CaptureFactories*> innermost_of_rank;
 
 std::optional<int> find_argument(const c10::FunctionSchema& schema, const char* name) {
   const auto index = schema.argumentIndexWithName(name);
@@ -58,14 +56,14 @@ void draw(const std::string& name, at::Tensor& tensor, const c10::FunctionSchema
 struct Captured {
   static void kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const std::string name = op.operator_name().name.substr(std::string("aten::").size());
-    const auto plan = (*innermost_of_rank)->plan_.find(name);
+    const auto plan = deferred_context->innermost_capture->plan_.find(name);
     const bool deferred = c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::DeferredInit);
     const auto redispatch = [&] {
       op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey), stack);
     };
-    if (deferred || plan == (*innermost_of_rank)->plan_.end()) return redispatch();
+    if (deferred || plan == deferred_context->innermost_capture->plan_.end()) return redispatch();
     const SuspendCapture inside;
-    const MeshPtr& mesh = (*innermost_of_rank)->mesh_;
+    const MeshPtr& mesh = deferred_context->innermost_capture->mesh_;
     const auto& schema = op.schema();
     const size_t base = stack->size() - schema.arguments().size();
     const auto size = find_argument(schema, "size");
@@ -147,15 +145,12 @@ void check_factories(const FactoryPlan& plan, const DeviceMesh& mesh) {
 CaptureFactories::CaptureFactories(MeshPtr mesh, FactoryPlan plan)
     : mesh_(std::move(mesh)),
       plan_(std::move(plan)),
-      outer_(std::exchange(*innermost_of_rank, this)),
+      current_(deferred_context->innermost_capture, this),
       before_(c10::impl::tls_is_dispatch_key_included(kCaptureKey)) {
   check_factories(plan_, *mesh_);
   c10::impl::tls_set_dispatch_key_included(kCaptureKey, true);
 }
 
-CaptureFactories::~CaptureFactories() {
-  c10::impl::tls_set_dispatch_key_included(kCaptureKey, before_);
-  *innermost_of_rank = outer_;
-}
+CaptureFactories::~CaptureFactories() { c10::impl::tls_set_dispatch_key_included(kCaptureKey, before_); }
 
 }  // namespace moonhalo

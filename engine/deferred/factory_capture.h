@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/scoped_value.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
 
@@ -38,7 +39,7 @@ class CaptureFactories {
   friend struct Captured;
   MeshPtr mesh_;
   FactoryPlan plan_;
-  CaptureFactories* outer_;
+  ScopedValue<CaptureFactories*> current_;
   bool before_;
 };
 

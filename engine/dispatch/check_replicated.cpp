@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "moonhalo/engine/base/last_draw.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/dispatch/dispatch_context.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/profile/recorder.h"
 
@@ -26,16 +26,7 @@ constexpr uint64_t kFirstMeetings = 16;
 constexpr uint64_t kLongestGap = 1024;
 constexpr size_t kMostKinds = 65536, kFirstSweep = 1024;
 
-struct OnMesh;
-struct Checks {
-  Checks();
-  ~Checks();
-  Checks(const Checks&) = delete;
-  bool on = true;
-  OnMesh* last = nullptr;
-  std::vector<std::unique_ptr<OnMesh>> all;
-};
-const RankLocal<Checks> checks_of_rank;
+}  // namespace
 
 struct Meeting {
   uint64_t ordinal = 0;  // in order of first meetings, so the same on every rank
@@ -52,8 +43,8 @@ struct Meeting {
 
 // The meetings on one mesh. Everything in here follows from the calls on that mesh, which its ranks share; addresses,
 // which they do not, only find things again.
-struct OnMesh {
-  explicit OnMesh(const MeshPtr& mesh)
+struct ChecksOnMesh {
+  explicit ChecksOnMesh(const MeshPtr& mesh)
       : mesh(mesh), address(mesh.get()), alone(mesh->size() == 1 || mesh->group().is_fake()) {}
 
   // A weight is known by its object. While the weak reference lives, no other has its address.
@@ -108,12 +99,16 @@ struct OnMesh {
   size_t sweep_at = kFirstSweep;
 };
 
-Checks::Checks() = default;
-Checks::~Checks() = default;
+struct ReplicatedChecks {
+  ChecksOnMesh* last = nullptr;
+  std::vector<std::unique_ptr<ChecksOnMesh>> all;
+};
 
-OnMesh& on(const MeshPtr& mesh) {
-  Checks& checks = *checks_of_rank;
-  OnMesh*& last = checks.last;
+namespace {
+
+ChecksOnMesh& on(const MeshPtr& mesh) {
+  ReplicatedChecks& checks = *dispatch_context->checks;
+  ChecksOnMesh*& last = checks.last;
   if (last != nullptr && last->address == mesh.get() && !last->mesh.expired()) [[likely]]
     return *last;
   auto& all = checks.all;
@@ -121,7 +116,7 @@ OnMesh& on(const MeshPtr& mesh) {
     if (one->address == mesh.get() && !one->mesh.expired()) return *(last = one.get());
   }
   std::erase_if(all, [](const auto& one) { return one->mesh.expired(); });
-  return *(last = all.emplace_back(std::make_unique<OnMesh>(mesh)).get());
+  return *(last = all.emplace_back(std::make_unique<ChecksOnMesh>(mesh)).get());
 }
 
 // The leaf that requires a gradient which `tensor` is, or is a view of; null where it is none.
@@ -191,22 +186,21 @@ std::string described(const c10::OperatorHandle& op, int arg, int item) {
 
 bool set_check_replicated(bool on, Communicator* world) {
   if (world != nullptr) check_same_on_all_ranks(*world, "check_replicated", "settings", on ? "true" : "false");
-  checks_of_rank->on = on;  // asked in every call
   return set_compares_values(on);
 }
 
 bool check_replicated() { return compares_values(); }
 
 void expect_replicated(const at::Tensor& tensor, const MeshPtr& mesh, const std::string& where) {
-  if (!checks_of_rank->on || on(mesh).alone || !has_values(tensor)) return;
+  if (!settings().check_replicated || on(mesh).alone || !has_values(tensor)) return;
   const RecordCheck recorded;
   compare_values(tensor, *mesh, {.where = where, .what = "a plain tensor"});
 }
 
 void used_with_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, const c10::OperatorHandle& op, int arg,
                              int item, const c10::IValue* arguments) {
-  if (mesh->size() == 1 || !checks_of_rank->on) return;
-  OnMesh& here = on(mesh);
+  if (mesh->size() == 1 || !settings().check_replicated) return;
+  ChecksOnMesh& here = on(mesh);
   if (here.alone) return;
   const at::TensorBase* weight = weight_of(tensor);
   Meeting& meeting = weight != nullptr ? here.of_weight(*weight) : here.of_kind(tensor, op, arg, item);
@@ -226,8 +220,8 @@ void used_with_shard_tensors(const at::Tensor& tensor, const MeshPtr& mesh, cons
 }
 
 void draws_beside_others(const MeshPtr& mesh, const c10::OperatorHandle& op) {
-  if (mesh->size() == 1 || !checks_of_rank->on) return;
-  OnMesh& here = on(mesh);
+  if (mesh->size() == 1 || !settings().check_replicated) return;
+  ChecksOnMesh& here = on(mesh);
   if (here.alone) return;
   Meeting& meeting = here.of_draw(op);
   if (++meeting.count < meeting.next) return;

@@ -38,7 +38,7 @@ Plan Dispatch::plan(const OperatorFacts& facts, const OpCall& call) {
       return std::move(*made);
     }
   }
-  Plan gather = gather_plan(facts, call, fallback);
+  Plan gather = gather_plan(facts, call, settings().fallback);
   if (call.mesh()->rank() == 0 && gathered.find(call.name()) == gathered.end()) {
     TORCH_WARN(call.name(),
                ": no sharding rule for these placements; its tensors are gathered on every rank (shown once)\n  have  ",

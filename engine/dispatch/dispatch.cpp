@@ -13,11 +13,11 @@
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/last_draw.h"
 #include "moonhalo/engine/base/lazy_bits.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/dispatch/call_trace.h"
 #include "moonhalo/engine/dispatch/check_replicated.h"
+#include "moonhalo/engine/dispatch/dispatch_context.h"
 #include "moonhalo/engine/dispatch/foreign_call.h"
 #include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
@@ -287,11 +287,7 @@ struct Dispatch::Entry {
   const Decision* last = nullptr;  // a program repeats itself: tried before the table
 };
 
-namespace {
-const RankLocal<Dispatch> dispatch_of_rank;
-}
-
-Dispatch& Dispatch::of_this_thread() { return *dispatch_of_rank; }
+Dispatch& Dispatch::of_this_thread() { return *dispatch_context->dispatch; }
 
 void Dispatch::clear() {
   for (auto& [name, entry] : entries_) {
@@ -455,9 +451,8 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
 }
 
 Fallback set_fallback(Fallback fallback) {
-  Dispatch& dispatch = Dispatch::of_this_thread();
-  dispatch.clear();
-  return std::exchange(dispatch.fallback, fallback);
+  Dispatch::of_this_thread().clear();
+  return std::exchange(base_context->settings.fallback, fallback);
 }
 
 }  // namespace moonhalo

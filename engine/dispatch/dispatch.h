@@ -73,7 +73,6 @@ class Dispatch {
   static Dispatch& of_this_thread();
   void run(const c10::OperatorHandle& op, Stack& stack);
 
-  Fallback fallback = Fallback::kReplicate;
   /// Calls by how they were carried out, for traces and tests.
   struct Counts {
     int64_t calls = 0, planned = 0, decomposed = 0, gathered = 0;

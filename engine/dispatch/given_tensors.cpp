@@ -3,25 +3,20 @@
 
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/dispatch/dispatch_context.h"
 
 namespace moonhalo {
-namespace {
-
-const RankLocal<const GivenTensors*> given_of_rank;
-
-}  // namespace
-
 void GivenTensors::keep(at::ArrayRef<c10::IValue> arguments) {
   arguments_ = arguments.vec();
-  before_ = std::exchange(*given_of_rank, this);
+  before_ = std::exchange(dispatch_context->given, this);
 }
 
-void GivenTensors::forget() const { *given_of_rank = before_; }
+void GivenTensors::forget() const { dispatch_context->given = before_; }
 
 at::Tensor GivenTensors::of(Arg arg, int item) {
-  if (*given_of_rank == nullptr || !arg) return {};
-  const c10::IValue& value = (*given_of_rank)->arguments_.at(arg.index);
+  const GivenTensors* const given = dispatch_context->given;
+  if (given == nullptr || !arg) return {};
+  const c10::IValue& value = given->arguments_.at(arg.index);
   if (item < 0) return value.isTensor() ? value.toTensor() : at::Tensor();
   const auto items = value.toOptionalTensorVector();
   return items.at(item).value_or(at::Tensor());

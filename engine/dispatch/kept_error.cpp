@@ -1,22 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/dispatch/kept_error.h"
 
-#include <utility>
-
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/dispatch/dispatch_context.h"
 
 namespace moonhalo {
-namespace {
-
-const RankLocal<KeptError*> newest_kept_error(nullptr);
-
-}  // namespace
-
-KeptError::KeptError() : outer_(std::exchange(*newest_kept_error, this)) {}
-KeptError::~KeptError() { *newest_kept_error = outer_; }
+KeptError::KeptError() : newest_(dispatch_context->newest_error, this) {}
 
 void KeptError::keep() noexcept {
-  if (KeptError* const newest = *newest_kept_error) newest->error_ = std::current_exception();
+  if (KeptError* const newest = dispatch_context->newest_error) newest->error_ = std::current_exception();
 }
 
 }  // namespace moonhalo

@@ -3,6 +3,8 @@
 
 #include <exception>
 
+#include "moonhalo/engine/base/scoped_value.h"
+
 namespace moonhalo {
 
 /// While it exists, keeps the last error of an operator on ShardTensors of this thread. LibTorch's interpreter of
@@ -10,7 +12,6 @@ namespace moonhalo {
 class KeptError {
  public:
   KeptError();
-  ~KeptError();
   KeptError(const KeptError&) = delete;
   KeptError& operator=(const KeptError&) = delete;
 
@@ -20,7 +21,7 @@ class KeptError {
   const std::exception_ptr& error() const { return error_; }
 
  private:
-  KeptError* outer_;
+  ScopedValue<KeptError*> newest_;
   std::exception_ptr error_;
 };
 

@@ -3,19 +3,11 @@
 
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/exchange/exchange_context.h"
 
 namespace moonhalo {
 namespace {
-
-struct HaloState {
-  HaloOptions options;
-  int64_t setting = 0;
-  HaloTimes times;
-  HaloEvents* events = nullptr;
-};
-const RankLocal<HaloState> state_of_rank;
 
 std::string text_of(const HaloOptions& options) {
   return std::string("overlap = ") + (options.overlap ? "true" : "false") + ", exchange = " + name(options.backend) +
@@ -28,22 +20,20 @@ const char* name(HaloBackend backend) { return backend == HaloBackend::kP2p ? "p
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
   if (world != nullptr) check_same_on_all_ranks(*world, "set_halo", "settings", text_of(options));
-  if (options.keep != state_of_rank->options.keep) ++state_of_rank->setting;
-  return std::exchange(state_of_rank->options, options);
+  if (options.keep != settings().halo.keep) ++exchange_context->halo_setting;
+  return std::exchange(base_context->settings.halo, options);
 }
 
-const HaloOptions& halo_options() { return state_of_rank->options; }
+const HaloOptions& halo_options() { return base_context->settings.halo; }
 
-int64_t halo_setting() { return state_of_rank->setting; }
+int64_t halo_setting() { return exchange_context->halo_setting; }
 
-HaloTimes& halo_times() { return state_of_rank->times; }
+HaloTimes& halo_times() { return exchange_context->halo_times; }
 
 void note_halo(const char* event) {
-  if (state_of_rank->events != nullptr) state_of_rank->events->emplace_back(event);
+  if (HaloEvents* const events = exchange_context->halo_events) events->emplace_back(event);
 }
 
-RecordHalo::RecordHalo(HaloEvents* events) : before_(std::exchange(state_of_rank->events, events)) {}
-
-RecordHalo::~RecordHalo() { state_of_rank->events = before_; }
+RecordHalo::RecordHalo(HaloEvents* events) : current_(exchange_context->halo_events, events) {}
 
 }  // namespace moonhalo

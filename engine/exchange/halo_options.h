@@ -5,27 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/base/scoped_value.h"
+#include "moonhalo/engine/base/settings.h"
+
 namespace moonhalo {
 
 class Communicator;
-
-/// The messages that carry halos. The received bits do not depend on it.
-enum class HaloBackend : uint8_t {
-  kP2p,       ///< point-to-point messages between the ranks that share rows; completed separately
-  kAllToAll,  ///< one packed all-to-all over the mesh, which returns when all data has arrived
-};
-
-/// Settings of all halo exchanges of a thread, for set_halo.
-struct HaloOptions {
-  /// If true, operators compute the part that needs no halo while halos are in flight. If false, they wait first and
-  /// then do the same computations in the same order. With kAllToAll they always wait first.
-  bool overlap = true;
-  HaloBackend backend = HaloBackend::kP2p;
-  /// If true, a tensor's received halos are cached with it for later readers (the backward of a convolution, a second
-  /// branch) until the tensor is written. Blocks must then be written only through the ShardTensor; see halo_cache.h.
-  bool keep = false;
-  bool operator==(const HaloOptions&) const = default;
-};
 
 /// Sets the options of this thread (ranks may be threads) for all interval maps and returns the previous ones. They are
 /// read when data moves, so existing plans follow a change. They must be equal on all ranks. If `world` is given, the
@@ -66,11 +51,9 @@ void note_halo(const char* event);
 class RecordHalo {
  public:
   explicit RecordHalo(HaloEvents* events);
-  ~RecordHalo();
-  RecordHalo(const RecordHalo&) = delete;
 
  private:
-  HaloEvents* before_;
+  ScopedValue<HaloEvents*> current_;
 };
 
 }  // namespace moonhalo

@@ -16,12 +16,12 @@
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/fake_key.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/stats_pause.h"
+#include "moonhalo/engine/exchange/exchange_context.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -191,20 +191,17 @@ void refuse_other_call(const std::vector<Claim>& claims, const std::vector<size_
 }
 
 void warn_of_roundings(const Comparison& comparison, double relative) {
-  static const RankLocal<bool> was_shown;
-  if (std::exchange(*was_shown, true)) return;
+  if (std::exchange(exchange_context->warned_of_roundings, true)) return;
   TORCH_WARN(
       comparison.where, ": ", comparison.what, ", a plain tensor, differs between ranks by up to ", relative,
       " of its largest value: within rounding error, as of different processors; taken as the same (shown once)");
 }
 
-const RankLocal<bool> compares(true);
-
 }  // namespace
 
-bool set_compares_values(bool on) { return std::exchange(*compares, on); }
+bool set_compares_values(bool on) { return std::exchange(base_context->settings.check_replicated, on); }
 
-bool compares_values() { return *compares; }
+bool compares_values() { return settings().check_replicated; }
 
 bool has_values(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_quantized() && !tensor._is_zerotensor() &&

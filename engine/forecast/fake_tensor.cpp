@@ -12,14 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/dispatch/dispatch_context.h"
 #include "moonhalo/engine/forecast/window_memory.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<std::optional<int64_t>> assumed_count;
 
 c10::Storage make_storage(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
@@ -70,13 +68,13 @@ FakeResults::FakeResults() : before_(c10::impl::tls_is_dispatch_key_included(kFa
 
 FakeResults::~FakeResults() { c10::impl::tls_set_dispatch_key_included(kFakeKey, before_); }
 
-AssumedCount::AssumedCount(int64_t count) : outer_(*assumed_count) {
+AssumedCount::AssumedCount(int64_t count) : outer_(dispatch_context->assumed_count) {
   TORCH_CHECK_VALUE(count >= 0, "AssumedCount: a count is at least 0\n  have  ", count);
-  *assumed_count = count;
+  dispatch_context->assumed_count = count;
 }
 
-AssumedCount::~AssumedCount() { *assumed_count = outer_; }
+AssumedCount::~AssumedCount() { dispatch_context->assumed_count = outer_; }
 
-std::optional<int64_t> AssumedCount::current() { return *assumed_count; }
+std::optional<int64_t> AssumedCount::current() { return dispatch_context->assumed_count; }
 
 }  // namespace moonhalo

@@ -28,21 +28,6 @@
 namespace moonhalo {
 namespace {
 
-struct RankExitHooks {
-  std::vector<std::function<void()>> hooks;
-
-  void run() {
-    while (!hooks.empty()) {
-      const std::function<void()> hook = std::move(hooks.back());
-      hooks.pop_back();
-      hook();
-    }
-  }
-  ~RankExitHooks() { run(); }
-};
-
-const RankLocal<RankExitHooks> rank_exit_hooks;
-
 // Only exact types: a derived type may hold more than a message, and is left alone.
 template <typename T>
 void rethrow_prefixed_if(const std::exception& error, const std::string& prefix) {
@@ -128,7 +113,7 @@ class RankThreads {
       if (gate_ == kNever) return;
       pthread_setname_np(pthread_self(), ("rank " + std::to_string(rank)).c_str());
       keep_error(rank, [&] { call(rank); });
-      keep_error(rank, [] { rank_exit_hooks->run(); });
+      keep_error(rank, [] { RankContext::current().run_exit_hooks(); });
       world_->end_rank(rank);
     });
   }
@@ -177,7 +162,7 @@ class RankThreads {
 
 }  // namespace
 
-void at_rank_exit(std::function<void()> hook) { rank_exit_hooks->hooks.push_back(std::move(hook)); }
+void at_rank_exit(std::function<void()> hook) { RankContext::current().at_exit(std::move(hook)); }
 
 void run_ranks(int ranks, const std::function<void(Communicator&)>& fn, int threads_per_rank) {
   TORCH_CHECK_VALUE(ranks > 0, "run_ranks: ", ranks, " ranks\n  have  ranks = ", ranks,

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/profile/profile_context.h"
 
 namespace moonhalo {
 
@@ -72,31 +72,31 @@ class MemoryCounter final : public c10::MemoryReportingInfoBase {
 namespace {
 
 constexpr c10::DebugInfoKind kReporter = c10::DebugInfoKind::PROFILER_STATE;
-const RankLocal<std::shared_ptr<MemoryCounter>> counter_of_rank;
 
 MemoryCounter& counter() {
-  TORCH_CHECK_VALUE(*counter_of_rank, "memory: the memory of tensors is not counted here\n  have  no MemoryCount",
+  TORCH_CHECK_VALUE(profile_context->memory,
+                    "memory: the memory of tensors is not counted here\n  have  no MemoryCount",
                     "\n  fix   run the script by `moonhalo run`, or hold a moonhalo::MemoryCount in the C++ program,",
                     " made before its first tensor and under no other profiler");
-  return **counter_of_rank;
+  return *profile_context->memory;
 }
 
 }  // namespace
 
 // LibTorch has one place for a reporter. The caller of run_ranks may have filled it for its own rank.
-MemoryCount::MemoryCount() : outer_(*counter_of_rank) {
+MemoryCount::MemoryCount() : outer_(profile_context->memory) {
   c10::DebugInfoBase* const present = c10::ThreadLocalDebugInfo::get(kReporter);
   if (present != nullptr && dynamic_cast<MemoryCounter*>(present) == nullptr) return;
   auto mine = std::make_shared<MemoryCounter>(outer_);
   guard_.emplace(kReporter, mine);
-  *counter_of_rank = std::move(mine);
+  profile_context->memory = std::move(mine);
 }
 
 MemoryCount::~MemoryCount() {
-  if (guard_) *counter_of_rank = outer_;
+  if (guard_) profile_context->memory = outer_;
 }
 
-bool counts_memory() { return *counter_of_rank != nullptr; }
+bool counts_memory() { return profile_context->memory != nullptr; }
 
 MemoryUse memory_use(c10::DeviceType device) { return counter().use(device); }
 
@@ -106,7 +106,7 @@ void reset_memory_peak() {
 }
 
 void watch_memory(MemoryWatcher* watcher) {
-  if (*counter_of_rank) (*counter_of_rank)->watch(watcher);
+  if (profile_context->memory) profile_context->memory->watch(watcher);
 }
 
 int64_t resident_memory() {
@@ -116,7 +116,7 @@ int64_t resident_memory() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-MemoryPeak::MemoryPeak(c10::DeviceType device) : counter_(*counter_of_rank), device_(device) {
+MemoryPeak::MemoryPeak(c10::DeviceType device) : counter_(profile_context->memory), device_(device) {
   if (!counter_) return;
   outer_peak_ = counter_->restart_peak(device_);
   live_at_start_ = counter_->use(device_).live;
@@ -128,7 +128,7 @@ MemoryPeak::~MemoryPeak() {
 
 MemoryUse MemoryPeak::use() const { return counter_ ? counter_->use(device_) : MemoryUse{}; }
 
-std::shared_ptr<MemoryCounter> memory_counter() { return *counter_of_rank; }
+std::shared_ptr<MemoryCounter> memory_counter() { return profile_context->memory; }
 
 CountMemoryFor::CountMemoryFor(const std::shared_ptr<MemoryCounter>& counter) {
   if (counter) guard_.emplace(kReporter, counter);

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/profile/event_names.h"
 #include "moonhalo/engine/profile/memory_note.h"
 #include "moonhalo/engine/profile/nvtx.h"
 #include "moonhalo/engine/profile/profile_clock.h"
+#include "moonhalo/engine/profile/profile_context.h"
 
 namespace moonhalo {
 
@@ -22,15 +22,7 @@ std::atomic<int> hook_users = 0;
 
 namespace {
 
-const RankLocal<Recorder*> recorder_of_rank;
-
-struct StepWatch {
-  const void* owner;
-  std::function<void(int64_t)> seen;
-  const void* optimizer = nullptr;  // the first that stepped
-  int64_t steps = 0;
-};
-const RankLocal<std::vector<std::shared_ptr<StepWatch>>> step_watches;
+using StepWatch = ProfileContext::StepWatch;
 
 constexpr size_t kMostNumbers = UINT16_MAX;  // of modules and lines
 
@@ -39,7 +31,7 @@ constexpr const char kAroundBackward[] = "autograd::engine::";
 
 // Refuses before anything is watched: what another recorder watches goes on.
 RankRecord new_record(bool nvtx) {
-  TORCH_CHECK(*recorder_of_rank == nullptr,
+  TORCH_CHECK(profile_context->recorder == nullptr,
               "profile: this rank records already\n  have  two profilers\n  fix   stop the first one before another "
               "starts");
   const std::string problem = nvtx ? problem_of_nvtx("profile") : "";
@@ -58,7 +50,7 @@ void leave_call(const at::RecordFunction& call, at::ObserverContext*) {
 
 }  // namespace
 
-Recorder* Recorder::of_this_rank() { return *recorder_of_rank; }
+Recorder* Recorder::of_this_rank() { return profile_context->recorder; }
 
 Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events, bool nvtx, RecordListener* listener)
     : listener_(listener),
@@ -77,7 +69,7 @@ Recorder::Recorder(int64_t step, LineReader read_line, int64_t most_events, bool
           .needsOutputs(listener_ != nullptr)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   set_comm_observer(this);
-  *recorder_of_rank = this;
+  profile_context->recorder = this;
   ++detail::hook_users;
 }
 
@@ -90,7 +82,7 @@ RankRecord Recorder::stop(bool step_ended) {
     running_ = false;
     at::removeCallback(callback_);
     set_comm_observer(nullptr);
-    *recorder_of_rank = nullptr;
+    profile_context->recorder = nullptr;
     --detail::hook_users;
     if (step_ended && !record_.full) record_.last_step = step_;
     record_.memory = memory_.take();
@@ -354,13 +346,13 @@ void InModule::end() {
 }
 
 void watch_steps(const void* owner, std::function<void(int64_t)> seen) {
-  auto& watches = *step_watches;
+  auto& watches = profile_context->step_watches;
   std::erase_if(watches, [owner](const auto& watch) { return watch->owner == owner; });
   if (seen) watches.push_back(std::make_shared<StepWatch>(StepWatch{owner, std::move(seen)}));
 }
 
 void note_optimizer_step(const void* optimizer) {
-  const auto watches = *step_watches;  // they may be removed meanwhile
+  const auto watches = profile_context->step_watches;  // they may be removed meanwhile
   for (const auto& watch : watches) {
     if (watch->optimizer == nullptr) watch->optimizer = optimizer;
     if (optimizer == watch->optimizer) watch->seen(++watch->steps);

@@ -6,22 +6,20 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include <map>
 #include <string>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/device/device_communicators.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/random/random.h"
+#include "moonhalo/engine/sharding/sharding_context.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
 namespace {
 
 const MeshPtr& mesh_of_one(c10::Device device) {
-  static const RankLocal<std::map<std::string, MeshPtr>> meshes;
-  MeshPtr& mesh = (*meshes)[device.str()];
+  MeshPtr& mesh = sharding_context->meshes_of_one[device.str()];
   if (!mesh) {
     CommunicatorPtr alone = make_self_communicator();
     if (!device.is_cpu()) alone = make_device_communicator(std::move(alone), device);

@@ -6,19 +6,17 @@
 #include <array>
 #include <mutex>
 
+#include "moonhalo/engine/base/base_context.h"
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/last_draw.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/random/fill_kernel.h"
 
 namespace moonhalo {
 namespace {
 
-const RankLocal<at::Generator> generator_of_rank;
-
 at::Generator& generator_of_this_thread() {
-  at::Generator& generator = *generator_of_rank;
+  at::Generator& generator = base_context->generator;
   if (!generator.defined())
     generator = at::make_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator().current_seed());
   return generator;
@@ -47,9 +45,6 @@ random_fill::Launch launch_of(const at::Tensor& parts, bool is_complex, const Sh
   return launch;
 }
 
-const RankLocal<std::optional<uint64_t>> replayed_key_of_rank;
-const RankLocal<LastDraw> last_draw_of_rank;
-
 }  // namespace
 
 at::Generator default_generator() { return generator_of_this_thread(); }
@@ -71,8 +66,8 @@ uint64_t ElementRandom::draw_key(const std::optional<at::Generator>& generator) 
 }
 
 ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
-    : key_(*replayed_key_of_rank ? **replayed_key_of_rank : draw_key(generator)) {
-  LastDraw& last = *last_draw_of_rank;
+    : key_(base_context->replayed_key ? *base_context->replayed_key : draw_key(generator)) {
+  LastDraw& last = base_context->last_draw;
   last = {last.count + 1, key_};
   if (CallScope* scope = CallScope::innermost()) scope->depends_on(key_);
 }
@@ -97,10 +92,10 @@ void ElementRandom::fill(const at::Tensor& block, const ShardSpec& spec, const D
   }
 }
 
-const LastDraw& last_draw() { return *last_draw_of_rank; }
+const LastDraw& last_draw() { return base_context->last_draw; }
 
-ReplayedKey::ReplayedKey(uint64_t key) : before_(*replayed_key_of_rank) { *replayed_key_of_rank = key; }
-ReplayedKey::~ReplayedKey() { *replayed_key_of_rank = before_; }
+ReplayedKey::ReplayedKey(uint64_t key) : before_(base_context->replayed_key) { base_context->replayed_key = key; }
+ReplayedKey::~ReplayedKey() { base_context->replayed_key = before_; }
 
 OwnedElements::OwnedElements(const ShardSpec& spec) : spec_(spec), count_(c10::multiply_integers(spec.local_shape())) {
   // Dims behind the last cut one are whole, so the elements of a run follow one another in the global tensor too.

@@ -6,15 +6,13 @@
 #include <algorithm>
 #include <numeric>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/sharding/sharding_context.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<std::function<void(const ShardSpec&)>> spec_watch;
 
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
@@ -174,7 +172,7 @@ size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const {
   return fingerprint_of(at::IntArrayRef(key));
 }
 
-void watch_specs(std::function<void(const ShardSpec&)> made) { *spec_watch = std::move(made); }
+void watch_specs(std::function<void(const ShardSpec&)> made) { sharding_context->spec_watch = std::move(made); }
 
 SpecPtr SpecTable::intern(Layout layout) {
   std::vector<int64_t> key;
@@ -199,7 +197,7 @@ SpecPtr SpecTable::intern(Layout layout) {
   }
   SpecPtr made = SpecPtr::unsafe_steal_from_new(new ShardSpec(std::move(layout), key));
   specs_.emplace(std::move(key), Entry{made.get(), c10::weak_intrusive_ptr<const ShardSpec>(made)});
-  if (const auto& watch = *spec_watch) watch(*made);
+  if (const auto& watch = sharding_context->spec_watch) watch(*made);
   return made;
 }
 

@@ -5,17 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/sharding/sharding_context.h"
 
 namespace moonhalo {
 namespace {
 
-struct Stages {
-  std::weak_ptr<DeviceMesh> root;
-  std::vector<int64_t> dims;
-  std::weak_ptr<DeviceMesh> rest;  // without them; none where nothing else is left
-};
-const RankLocal<std::vector<Stages>> noted;
+using Stages = ShardingContext::Stages;
 
 bool has(const std::vector<int64_t>& dims, int64_t dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
@@ -25,9 +20,10 @@ bool has(const std::vector<int64_t>& dims, int64_t dim) {
 
 void note_stages(const MeshPtr& mesh, int64_t mesh_dim) {
   const MeshPtr root = mesh->root();
-  std::erase_if(*noted, [](const Stages& stages) { return stages.root.expired(); });
-  auto found = std::find_if(noted->begin(), noted->end(), [&](const Stages& one) { return one.root.lock() == root; });
-  if (found == noted->end()) found = noted->insert(found, Stages{root, {}, {}});
+  auto& noted = sharding_context->stages;
+  std::erase_if(noted, [](const Stages& stages) { return stages.root.expired(); });
+  auto found = std::find_if(noted.begin(), noted.end(), [&](const Stages& one) { return one.root.lock() == root; });
+  if (found == noted.end()) found = noted.insert(found, Stages{root, {}, {}});
   const int64_t dim = mesh->root_dims()[mesh_dim];
   if (has(found->dims, dim)) return;
   found->dims.push_back(dim);
@@ -40,7 +36,7 @@ void note_stages(const MeshPtr& mesh, int64_t mesh_dim) {
 
 MeshPtr whole_mesh(const MeshPtr& slice) {
   MeshPtr root = slice->root();
-  for (const Stages& stages : *noted) {
+  for (const Stages& stages : sharding_context->stages) {
     if (stages.root.lock() != root) continue;
     const std::vector<int64_t>& own = slice->root_dims();
     if (std::none_of(own.begin(), own.end(), [&](int64_t dim) { return has(stages.dims, dim); }))

@@ -5,10 +5,10 @@
 
 #include <unordered_set>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/tensor_context.h"
 
 namespace moonhalo {
 namespace {
@@ -87,11 +87,7 @@ void set_new_origin(const at::Tensor& made, uint64_t tag) {
   if (impl != nullptr) impl->origin = combine_fingerprint(tag, ++impl->spec()->mesh()->specs().made);
 }
 
-namespace {
-const RankLocal<CallLog> log_of_rank;
-}
-
-CallLog& CallLog::of_this_thread() { return *log_of_rank; }
+CallLog& CallLog::of_this_thread() { return *tensor_context->calls; }
 
 uint64_t CallLog::origin_of_values(uint64_t origin) const {
   if (forward_mode_) return 0;

@@ -20,13 +20,13 @@
 #include <optional>
 #include <unordered_set>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/tensor_context.h"
 #include "moonhalo/engine/tensor/tensor_meaning.h"
 
 namespace moonhalo {
@@ -38,12 +38,6 @@ using torch::autograd::variable_list;
 using Words = BlockFront::Words;
 
 constexpr int64_t kMixed = -1;  // for the number of copies, which is then of no interest
-
-struct Known {
-  bool any_in_front = false, any_own_data = false;
-  std::vector<std::pair<at::Tensor, at::Tensor>> substitutes;  // copies and originals
-};
-const RankLocal<Known> known;
 
 // On every node between a block and the leaves that it was computed from.
 struct FrontHook final : torch::autograd::FunctionPostHook {
@@ -76,7 +70,8 @@ const FrontHook* front_hook(const Node& node) {
 // The tensor that a leaf stands for: mostly itself.
 const at::Tensor& original_of(const at::Tensor& leaf) {
   const at::Tensor* found = &leaf;
-  for (auto it = known->substitutes.rbegin(); it != known->substitutes.rend(); ++it) {
+  for (auto it = tensor_context->front_parameters.substitutes.rbegin();
+       it != tensor_context->front_parameters.substitutes.rend(); ++it) {
     if (it->first.is_same(*found)) found = &it->second;
   }
   return *found;
@@ -173,7 +168,7 @@ void compare_unsaid(const std::vector<at::Tensor>& leaves, const Addends& addend
   for (const at::Tensor& leaf : leaves) {
     TensorMeaning& meaning = meaning_to_change(leaf);
     meaning.is_compared = meaning.feeds_own_block = true;
-    known->any_own_data = true;
+    tensor_context->front_parameters.any_own_data = true;
   }
 }
 
@@ -234,7 +229,7 @@ BlockFront::BlockFront(const at::Tensor& block) : shape_(block.sizes()) {
       add_once(unsaid_, leaf);
     }
   });
-  for (const auto& [copy, original] : known->substitutes) {
+  for (const auto& [copy, original] : tensor_context->front_parameters.substitutes) {
     const auto is_here = [&](const auto& one) { return one.first == original.grad_fn().get(); };
     mixed_ = mixed_ || (has_gradient_hook(copy) && std::any_of(nodes_.begin(), nodes_.end(), is_here));
   }
@@ -282,7 +277,7 @@ void BlockFront::sum_gradients(const Addends& addends) {
                       "\n  fix   compute the block again for each mesh");
   }
   for (auto& [node, edges] : nodes_) node->add_post_hook(std::make_unique<FrontHook>(addends, std::move(edges)));
-  known->any_in_front = known->any_in_front || !nodes_.empty();
+  tensor_context->front_parameters.any_in_front = tensor_context->front_parameters.any_in_front || !nodes_.empty();
   nodes_.clear();
 }
 
@@ -302,16 +297,16 @@ bool computed_from_parameters(const at::Tensor& tensor) {
 }
 
 Substitutes::Substitutes(const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& originals)
-    : before_(known->substitutes.size()) {
+    : before_(tensor_context->front_parameters.substitutes.size()) {
   for (size_t i = 0; i < copies.size(); ++i) {
     if (copies[i].defined() && copies[i].requires_grad() && !is_shard_tensor(copies[i]))
-      known->substitutes.emplace_back(copies[i], originals[i]);
+      tensor_context->front_parameters.substitutes.emplace_back(copies[i], originals[i]);
   }
 }
 
 // The ranks have compared what there is to be compared; a copy that lives on is asked no more.
 Substitutes::~Substitutes() {
-  auto& all = known->substitutes;
+  auto& all = tensor_context->front_parameters.substitutes;
   for (size_t i = before_; i < all.size(); ++i) {
     TensorMeaning meaning = meaning_of(original_of(all[i].second));
     meaning.is_compared = true;
@@ -321,7 +316,7 @@ Substitutes::~Substitutes() {
 }
 
 void check_no_own_data(const std::vector<at::Tensor>& parameters) {
-  if (!known->any_own_data) return;
+  if (!tensor_context->front_parameters.any_own_data) return;
   for (size_t i = 0; i < parameters.size(); ++i) {
     TORCH_CHECK_VALUE(!meaning_of(parameters[i]).feeds_own_block, "parameter ", i + 1, " of ", parameters.size(),
                       " is a plain tensor that is in no module, and samples of this rank alone were computed from it: "
@@ -333,7 +328,7 @@ void check_no_own_data(const std::vector<at::Tensor>& parameters) {
 }
 
 void check_not_in_front(const at::Tensor& tensor) {
-  if (!known->any_in_front) return;
+  if (!tensor_context->front_parameters.any_in_front) return;
   walk(
       node_of(tensor),
       [&](const Node& node) {

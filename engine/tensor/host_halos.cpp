@@ -8,23 +8,29 @@
 #include <algorithm>
 #include <optional>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/engine/tensor/tensor_context.h"
 
 namespace moonhalo {
+
+struct FilledFields {
+  struct Field {
+    HostHalos ghosts;
+    uint64_t origin;
+    uint32_t block_version;
+    // For each map, whether the ghosts contain all its rows.
+    std::vector<std::pair<std::shared_ptr<const IntervalMap::Key>, bool>> decided = {};
+  };
+  std::vector<Field> all;
+};
+
 namespace {
 
-struct Filled {
-  HostHalos ghosts;
-  uint64_t origin;
-  uint32_t block_version;
-  std::vector<std::pair<std::shared_ptr<const IntervalMap::Key>, bool>> decided = {};  // whether they contain all rows
-};
-const RankLocal<std::vector<Filled>> fields_of_rank;
+using Filled = FilledFields::Field;
 
 constexpr size_t kMostDecided = 32;
 
@@ -103,24 +109,28 @@ HostHalos host_halos(const at::Tensor& field, const Block& block) {
 }
 
 UseFilledGhosts::UseFilledGhosts(const std::vector<HostHalos>& fields) {
+  if (fields.empty()) return;
+  auto& filled = tensor_context->filled_fields;
+  if (!filled) filled = std::make_shared<FilledFields>();
   for (const HostHalos& ghosts : fields) {
     set_new_origin(ghosts.field, fingerprint_of("filled ghosts"));
     const ShardTensorImpl& impl = *shard_impl(ghosts.field);
-    fields_of_rank->push_back({ghosts, impl.origin, version_of(*impl.local().unsafeGetTensorImpl())});
+    filled->all.push_back({ghosts, impl.origin, version_of(*impl.local().unsafeGetTensorImpl())});
   }
 }
 
-UseFilledGhosts::~UseFilledGhosts() { fields_of_rank->clear(); }
+UseFilledGhosts::~UseFilledGhosts() { invalidate_host_halos(); }
 
-bool ghosts_are_filled() { return !fields_of_rank->empty(); }
-void invalidate_host_halos() { fields_of_rank->clear(); }
+bool ghosts_are_filled() { return tensor_context->filled_fields != nullptr; }
+void invalidate_host_halos() { tensor_context->filled_fields.reset(); }
 
 std::shared_ptr<const HaloCache::Entry> rows_in_ghosts(const IntervalMap& map, const at::Tensor& tensor,
                                                        const char* what) {
-  if (!map.key()) return nullptr;
+  const auto filled = tensor_context->filled_fields;
+  if (!map.key() || !filled) return nullptr;
   const ShardTensorImpl& impl = *shard_impl(tensor);
   const uint64_t origin = CallLog::of_this_thread().origin_of_values(impl.origin);
-  auto& fields = *fields_of_rank;
+  auto& fields = filled->all;
   const auto found =
       std::find_if(fields.begin(), fields.end(), [&](const Filled& one) { return one.origin == origin; });
   if (found == fields.end() || map.key()->from != impl.spec() || !covers(*found, map.key())) return nullptr;

@@ -7,15 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/base_context.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<OutputCut> cut_of_rank{OutputCut::kGeometry};
 
 const std::vector<std::string> kNames = {"geometry", "keep", "rebalance"};
 
@@ -33,10 +31,10 @@ OutputCut parse_output_cut(const std::string& text) {
 
 OutputCut set_output_cut(OutputCut cut, Communicator* world) {
   if (world != nullptr) check_same_on_all_ranks(*world, "set_output_cut", "policies", name(cut));
-  return std::exchange(*cut_of_rank, cut);
+  return std::exchange(base_context->settings.output_cut, cut);
 }
 
-OutputCut output_cut() { return *cut_of_rank; }
+OutputCut output_cut() { return settings().output_cut; }
 
 at::Tensor rebalance(const at::Tensor& tensor, std::optional<int64_t> dim) {
   if (dim) dim = at::maybe_wrap_dim(*dim, tensor.dim());

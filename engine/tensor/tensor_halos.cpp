@@ -6,13 +6,13 @@
 
 #include <algorithm>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/drop_halos.h"
 #include "moonhalo/engine/tensor/host_halos.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/shard_tensor_meta.h"
+#include "moonhalo/engine/tensor/tensor_context.h"
 
 namespace moonhalo {
 
@@ -26,8 +26,6 @@ struct TensorHalos {
 namespace {
 
 constexpr size_t kMostEntries = 16;
-
-const RankLocal<const CurrentCall*> call_of_rank;
 
 // Null where nothing is kept, or only of another version or setting.
 TensorHalos* kept_by(ShardTensorImpl& impl) {
@@ -96,16 +94,17 @@ std::shared_ptr<HaloCache::Entry> CacheOfTensor::keep(const IntervalMap& map) co
 }  // namespace
 
 CurrentCall::CurrentCall(const c10::OperatorHandle& op, Arguments arguments)
-    : op_(op), arguments_(std::move(arguments)), before_(std::exchange(*call_of_rank, this)) {}
+    : op_(op), arguments_(std::move(arguments)), before_(std::exchange(tensor_context->call, this)) {}
 
-CurrentCall::~CurrentCall() { *call_of_rank = before_; }
+CurrentCall::~CurrentCall() { tensor_context->call = before_; }
 
 HaloCachePtr halo_cache_of_argument(int index) {
-  if (*call_of_rank == nullptr || c10::InferenceMode::is_enabled()) return nullptr;
+  const CurrentCall* const call = tensor_context->call;
+  if (call == nullptr || c10::InferenceMode::is_enabled()) return nullptr;
   HaloCachePtr cache;
-  for (const auto& [argument, tensor] : (*call_of_rank)->arguments_) {
+  for (const auto& [argument, tensor] : call->arguments_) {
     if (argument != index || !tensor.unsafeGetTensorImpl()->version_counter().enabled()) continue;
-    cache = std::make_shared<CacheOfTensor>(tensor, (*call_of_rank)->op_);
+    cache = std::make_shared<CacheOfTensor>(tensor, call->op_);
   }
   return cache;
 }

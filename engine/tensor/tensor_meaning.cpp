@@ -5,37 +5,33 @@
 #include <unordered_map>
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/tensor/tensor_context.h"
 
 namespace moonhalo {
-namespace {
-
-// While an entry lives, no other tensor has its address.
-struct Entry {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
-  TensorMeaning meaning;
-};
-struct Entries {
+struct TensorMeanings {
+  // While an entry lives, no other tensor has its address.
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    TensorMeaning meaning;
+  };
   std::unordered_map<const c10::TensorImpl*, Entry> by_object;
   size_t sweep_at = 1024;
 };
-const RankLocal<Entries> entries;
-
-}  // namespace
 
 const TensorMeaning& meaning_of(const at::Tensor& tensor) {
   static constexpr TensorMeaning kNone;
-  const auto found = entries->by_object.find(tensor.unsafeGetTensorImpl());
-  return found == entries->by_object.end() ? kNone : found->second.meaning;
+  const auto& by_object = tensor_context->meanings->by_object;
+  const auto found = by_object.find(tensor.unsafeGetTensorImpl());
+  return found == by_object.end() ? kNone : found->second.meaning;
 }
 
 TensorMeaning& meaning_to_change(const at::Tensor& tensor) {
-  auto& [by_object, sweep_at] = *entries;
+  auto& [by_object, sweep_at] = *tensor_context->meanings;
   if (by_object.size() >= sweep_at) {
     std::erase_if(by_object, [](const auto& entry) { return entry.second.tensor.expired(); });
     sweep_at = std::max<size_t>(1024, 2 * by_object.size());
   }
-  Entry entry{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), {}};
+  TensorMeanings::Entry entry{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), {}};
   return by_object.try_emplace(tensor.unsafeGetTensorImpl(), std::move(entry)).first->second.meaning;
 }
 

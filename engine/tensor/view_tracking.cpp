@@ -7,17 +7,15 @@
 
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/shard_tensor_meta.h"
+#include "moonhalo/engine/tensor/tensor_context.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<ViewTrace*> trace_of_rank;
 
 at::Tensor as_it_is(const at::Tensor& original) { return original; }
 void put_back(const at::Tensor& copy, const at::Tensor& original) { original.copy_(copy); }
@@ -40,9 +38,7 @@ bool is_view_of_plain(const at::Tensor& tensor, at::IntArrayRef shape, bool gaps
 
 }  // namespace
 
-ViewTrace::ViewTrace() : before_(std::exchange(*trace_of_rank, this)) {}
-
-ViewTrace::~ViewTrace() { *trace_of_rank = before_; }
+ViewTrace::ViewTrace() : current_(tensor_context->view_trace, this) {}
 
 void ViewTrace::read(const at::Tensor& tensor, const at::Tensor& moved, const SpecPtr& required) {
   base_ = tensor;
@@ -81,8 +77,8 @@ void ViewTrace::mark(ShardTensorImpl& result, bool copies) {
 }
 
 void mark_copied(const at::Tensor& copy) {
-  if (*trace_of_rank == nullptr) return;
-  ViewTrace& trace = **trace_of_rank;
+  if (tensor_context->view_trace == nullptr) return;
+  ViewTrace& trace = *tensor_context->view_trace;
   if (!trace.copy_.defined()) {
     trace.read_ = &as_it_is;
     trace.write_ = &put_back;
@@ -91,14 +87,15 @@ void mark_copied(const at::Tensor& copy) {
 }
 
 void mark_merged(bool gaps) {
-  if (*trace_of_rank == nullptr) return;
-  (*trace_of_rank)->merged_ = true;
-  (*trace_of_rank)->gaps_ = gaps;
+  ViewTrace* const trace = tensor_context->view_trace;
+  if (trace == nullptr) return;
+  trace->merged_ = true;
+  trace->gaps_ = gaps;
 }
 
 void mark_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write) {
-  if (*trace_of_rank == nullptr) return;
-  ViewTrace& trace = **trace_of_rank;
+  if (tensor_context->view_trace == nullptr) return;
+  ViewTrace& trace = *tensor_context->view_trace;
   trace.copy_ = copy;
   trace.read_ = std::move(read);
   trace.write_ = std::move(write);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "moonhalo/engine/base/scoped_value.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 
@@ -18,8 +19,6 @@ namespace moonhalo {
 class ViewTrace {
  public:
   ViewTrace();
-  ~ViewTrace();
-  ViewTrace(const ViewTrace&) = delete;
 
   /// `tensor` is a ShardTensor, summed up if it was a Partial that is not shared; the call is given `moved`, cut
   /// as `required` says, or the tensor's own block if that is undefined.
@@ -32,7 +31,7 @@ class ViewTrace {
   friend void mark_copied(const at::Tensor& copy);
   friend void mark_copied(const at::Tensor& copy, CopiedMemory::Read read, CopiedMemory::Write write);
 
-  ViewTrace* before_;
+  ScopedValue<ViewTrace*> current_;
   at::Tensor base_, block_, copy_;
   CopiedMemory::Read read_;
   CopiedMemory::Write write_;

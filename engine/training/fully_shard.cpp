@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/model/distribute_parameters.h"
+#include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/model/torch_module_tree.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/embed_in_mesh.h"
@@ -18,7 +18,6 @@
 #include "moonhalo/engine/training/gradient_sync.h"
 
 namespace moonhalo {
-namespace {
 
 // Bytes that the ranks along a mesh dim hold of what was stored over it, so that later parameters even them out.
 struct ShardLoad {
@@ -37,7 +36,8 @@ struct ShardLoad {
     return entries.emplace_back(Entry{mesh, mesh_dim, std::vector<int64_t>(mesh->size(mesh_dim), 0)}).bytes;
   }
 };
-const RankLocal<ShardLoad> shard_loads;
+
+namespace {
 
 void check_mesh(const at::Tensor& tensor, const MeshPtr& root, const std::string& name) {
   TORCH_CHECK_VALUE(!is_shard_tensor(tensor) || !dims_of_slice(*root, *spec(tensor)->mesh()).empty(), name,
@@ -129,7 +129,7 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
     const int64_t rows = own->global_shape()[*dim];
     // For the whole tensor: the other cuts may give ranks different shares, and all must come to the same sizes.
     const auto row_bytes = own->global_numel() / rows * static_cast<int64_t>(tensor.element_size());
-    std::vector<int64_t>& held = shard_loads->of(root, mesh_dim);
+    std::vector<int64_t>& held = model_context->shard_load->of(root, mesh_dim);
     std::vector<int64_t> nothing(ranks, 0);
     const std::vector<int64_t> sizes =
         balanced_shard_sizes(rows, row_bytes, options.level ? held : nothing, options.unit_rows);
@@ -146,7 +146,7 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
   return placed(value, tensor, root, spec_on(value, root)->placements());
 }
 
-namespace {
+namespace {}  // namespace
 
 // Remembers the tensors that fully_shard and replicate made. So modules of several calls go on sharing them, and outer
 // calls leave what inner calls have placed.
@@ -175,15 +175,17 @@ class PlacedTensors {
   };
   std::unordered_map<const void*, Entry> entries_;
 };
-const RankLocal<PlacedTensors> placed_tensors;
+
+namespace {
 
 void place_all(const char* op, const ModuleTreePtr& module,
                const std::function<at::Tensor(const ModuleTree::Tensor& tensor, const std::string& where)>& place) {
-  placed_tensors->forget_dead();
+  PlacedTensors& placed = *model_context->placed_tensors;
+  placed.forget_dead();
   replace_tensors(op, module, [&](const std::string& name, const ModuleTree::Tensor& tensor) {
-    if (const at::Tensor before = placed_tensors->find(tensor.value); before.defined()) return before;
+    if (const at::Tensor before = placed.find(tensor.value); before.defined()) return before;
     const at::Tensor after = place(tensor, checked_name(op, name, tensor.value));
-    placed_tensors->add(tensor.value, after);
+    placed.add(tensor.value, after);
     return after;
   });
 }

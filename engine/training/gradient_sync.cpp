@@ -12,10 +12,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/device/ordered_reduction.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -263,15 +263,12 @@ std::vector<std::vector<PartialGrad>> buckets_of(std::vector<PartialGrad> waitin
   return buckets;
 }
 
-// Parameters that live on where they do no good, as long as they do.
-using Replaced = std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>>;
-const RankLocal<Replaced> replaced;
-
 void check_in_use(const std::vector<at::Tensor>& parameters) {
-  if (replaced->empty()) return;
+  const auto& replaced = model_context->replaced;
+  if (replaced.empty()) return;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const auto found = replaced->find(parameters[i].unsafeGetTensorImpl());
-    TORCH_CHECK_VALUE(found == replaced->end() || found->second.expired(), "parameter ", i + 1, " of ",
+    const auto found = replaced.find(parameters[i].unsafeGetTensorImpl());
+    TORCH_CHECK_VALUE(found == replaced.end() || found->second.expired(), "parameter ", i + 1, " of ",
                       parameters.size(), ", of shape ", parameters[i].sizes(),
                       ", is no longer the module's: fully_shard or replicate has put another in its place",
                       "\n  fix   make the optimizer after fully_shard and replicate");
@@ -281,8 +278,9 @@ void check_in_use(const std::vector<at::Tensor>& parameters) {
 }  // namespace
 
 void note_replaced(const at::Tensor& parameter) {
-  std::erase_if(*replaced, [](const auto& entry) { return entry.second.expired(); });
-  replaced->emplace(parameter.unsafeGetTensorImpl(), parameter.getIntrusivePtr());
+  auto& replaced = model_context->replaced;
+  std::erase_if(replaced, [](const auto& entry) { return entry.second.expired(); });
+  replaced.emplace(parameter.unsafeGetTensorImpl(), parameter.getIntrusivePtr());
 }
 
 PendingGradientSync::PendingGradientSync(const std::vector<at::Tensor>& parameters, bool copies,

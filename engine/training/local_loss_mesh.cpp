@@ -7,16 +7,14 @@
 #include <algorithm>
 #include <map>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<std::vector<std::weak_ptr<DeviceMesh>>> meshes;
 
 // The gradients one behind the other, and for each whether this rank has it.
 at::Tensor pack_leaves(const std::vector<at::Tensor>& leaves) {
@@ -54,7 +52,7 @@ void average(const std::vector<at::Tensor>& leaves, Communicator& group) {
 // The meshes noted so far that live, one of each set of ranks.
 std::vector<MeshPtr> noted_groups() {
   std::vector<MeshPtr> groups;
-  for (const auto& weak : *meshes) {
+  for (const auto& weak : model_context->local_loss_meshes) {
     const MeshPtr mesh = weak.lock();
     const auto same = [&](const MeshPtr& other) { return !mesh->ranks_of(*other).empty(); };
     if (mesh && std::none_of(groups.begin(), groups.end(), same)) groups.push_back(mesh);
@@ -66,8 +64,9 @@ std::vector<MeshPtr> noted_groups() {
 
 void register_local_loss_mesh(const MeshPtr& data) {
   data->ranks_of(*data);  // asked while all its ranks are here; nothing is sent for it in noted_groups
-  std::erase_if(*meshes, [&](const auto& mesh) { return mesh.expired() || mesh.lock() == data; });
-  meshes->push_back(data);
+  auto& meshes = model_context->local_loss_meshes;
+  std::erase_if(meshes, [&](const auto& mesh) { return mesh.expired() || mesh.lock() == data; });
+  meshes.push_back(data);
 }
 
 void average_local_gradients(const std::vector<at::Tensor>& parameters) {

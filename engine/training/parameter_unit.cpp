@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/engine/training/backward_end_callbacks.h"
@@ -73,10 +73,6 @@ struct UnitPasses {
   }
 };
 
-namespace {
-const RankLocal<UnitPasses> passes_of_rank;
-}
-
 ParameterUnit::ParameterUnit(const std::vector<at::Tensor>& parameters, const FullyShardOptions& options)
     : options_(options), reducer_(UnitReducer::of(parameters, options.reshard_after_backward, options.gradients)) {
   for (const at::Tensor& parameter : parameters) {
@@ -128,7 +124,7 @@ at::Tensor ParameterUnit::cast_of(const at::Tensor& parameter) const {
 
 void ParameterUnit::start() {
   if (flight_) return;
-  UnitPasses& passes = *passes_of_rank;
+  UnitPasses& passes = *model_context->unit_passes;
   std::vector<at::Tensor> missing;
   std::vector<Entry*> entries;
   std::vector<SpecPtr> specs;
@@ -158,7 +154,7 @@ void ParameterUnit::start() {
 
 void ParameterUnit::finish() {
   if (!flight_) return;
-  std::erase(passes_of_rank->in_flight, shared_from_this());
+  std::erase(model_context->unit_passes->in_flight, shared_from_this());
   const std::unique_ptr<Flight> flight = std::move(flight_);
   const std::vector<at::Tensor> whole = flight->gather.finish();
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -171,7 +167,7 @@ void ParameterUnit::reshard() {
 }
 
 void ParameterUnit::reach() {
-  UnitPasses& passes = *passes_of_rank;
+  UnitPasses& passes = *model_context->unit_passes;
   const auto kind = BackwardEndCallbacks::under_way() ? UnitPasses::kBackward : UnitPasses::kForward;
   if (kind == UnitPasses::kBackward) {
     passes.await_end();
@@ -191,7 +187,7 @@ void ParameterUnit::reach() {
 }
 
 void ParameterUnit::before_forward() {
-  UnitPasses& passes = *passes_of_rank;
+  UnitPasses& passes = *model_context->unit_passes;
   passes.left(this);  // of an earlier forward that threw before its end was reported
   // A segment that runs again in backward does so outside of the forwards that it was in.
   if (!BackwardEndCallbacks::under_way()) outer_.assign(passes.under_way.begin(), passes.under_way.end());
@@ -207,7 +203,7 @@ void ParameterUnit::before_forward() {
 }
 
 void ParameterUnit::after_forward(at::TensorList results) {
-  UnitPasses& passes = *passes_of_rank;
+  UnitPasses& passes = *model_context->unit_passes;
   passes.left(this);
   const bool within_backward =
       BackwardEndCallbacks::under_way();  // a segment that is computed again: its backward follows
@@ -226,7 +222,7 @@ void ParameterUnit::after_forward(at::TensorList results) {
 }
 
 void ParameterUnit::forward_failed() {
-  UnitPasses& passes = *passes_of_rank;
+  UnitPasses& passes = *model_context->unit_passes;
   passes.left(this);
   // The order stays that of the last pass. What is sent is received by the pass that comes next.
   if (passes.under_way.empty()) passes.last[UnitPasses::kForward].reset();

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/backward_end_callbacks.h"
@@ -60,7 +60,6 @@ struct ReducersOfRank {
 };
 
 namespace {
-const RankLocal<ReducersOfRank> reducers_of_rank;
 
 // True if the gradient is a sum over the mesh dims that the leaf is kept in blocks over.
 bool is_summed(const at::Tensor& grad, const at::Tensor& leaf) {
@@ -107,7 +106,7 @@ void UnitReducer::begins(const at::Tensor& leaf) {
   const at::Tensor grad = leaf.grad();
   const bool waits = grad.defined() && (!is_shard_tensor(grad) || !is_summed(grad, leaf));
   if (!sums_now() || waits) return;
-  ReducersOfRank& rank = *reducers_of_rank;
+  ReducersOfRank& rank = *model_context->reducers;
   rank.put_aside.emplace_back(leaf, grad);
   leaf.mutable_grad() = at::Tensor();
   rank.await_end();
@@ -115,7 +114,7 @@ void UnitReducer::begins(const at::Tensor& leaf) {
 
 void UnitReducer::complete(const at::Tensor& leaf) {
   if (!sums_now() || !is_shard_tensor(leaf.grad())) return;
-  ReducersOfRank& rank = *reducers_of_rank;
+  ReducersOfRank& rank = *model_context->reducers;
   if (ready_.empty()) rank.with_ready.push_back(shared_from_this());
   ready_.push_back(leaf);
   ready_bytes_ += spec(leaf)->global_numel() * static_cast<int64_t>(leaf.element_size());
@@ -126,7 +125,7 @@ void UnitReducer::complete(const at::Tensor& leaf) {
 void UnitReducer::flush() {
   if (ready_.empty()) return;
   const c10::AutoGradMode no_grad(false);
-  ReducersOfRank& rank = *reducers_of_rank;
+  ReducersOfRank& rank = *model_context->reducers;
   std::erase(rank.with_ready, shared_from_this());
   rank.arrive();
   ready_bytes_ = 0;

@@ -15,6 +15,7 @@
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/h5_types.h"
+#include "moonhalo/io/base/io_context.h"
 #include "moonhalo/io/base/memory.h"
 #include "moonhalo/io/base/pwrite_all.h"
 #include "moonhalo/io/fields/chunk_writer.h"
@@ -79,7 +80,8 @@ bool needs_one_writer(const std::string& path) {
 }
 
 SpecPtr spec_of_one(at::IntArrayRef shape) {
-  static thread_local const MeshPtr mesh = init_device_mesh(*make_self_communicator(), "cpu", {1});
+  MeshPtr& mesh = io_context->mesh_of_one;
+  if (!mesh) mesh = init_device_mesh(*make_self_communicator(), "cpu", {1});
   return replicated(mesh, shape);
 }
 

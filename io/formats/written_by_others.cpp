@@ -11,20 +11,16 @@
 #include <cerrno>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <thread>
 #include <vector>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/several_ranks.h"
+#include "moonhalo/io/base/io_context.h"
 #include "moonhalo/io/formats/h5_open.h"
 
 namespace moonhalo::io {
 namespace {
-
-/// By path, the newest file of that name that this rank wrote or compared with its own.
-const RankLocal<std::map<std::string, FileStamp>> known_files;
 
 FileStamp stamp(const struct stat& facts) { return {facts.st_dev, facts.st_ino, facts.st_mtim}; }
 
@@ -33,8 +29,9 @@ std::chrono::nanoseconds since_epoch(const timespec& time) {
 }
 
 bool is_known(const std::string& target, const FileStamp& there) {
-  const auto known = known_files->find(target);
-  return known != known_files->end() && known->second == there;
+  const auto& files = io_context->known_files;
+  const auto known = files.find(target);
+  return known != files.end() && known->second == there;
 }
 
 /// True if a rank of this run can have written the file, by the clock of the file system.
@@ -154,7 +151,7 @@ Keeps compare_with_other_ranks(const std::string& target, const std::string& own
               "\n  fix   write it on all ranks, or open the file on one rank only");
 }
 
-void note_own_file(const std::string& target, const FileStamp& stamp) { (*known_files)[target] = stamp; }
+void note_own_file(const std::string& target, const FileStamp& stamp) { io_context->known_files[target] = stamp; }
 
 FolderLock::FolderLock(const std::string& file) {
   const std::filesystem::path folder = std::filesystem::path(file).parent_path();

@@ -7,20 +7,11 @@
 #include <string>
 
 #include "moonhalo/io/base/file_descriptor.h"
+#include "moonhalo/io/base/file_stamp.h"
 #include "moonhalo/io/base/h5.h"
 
 namespace moonhalo::io {
 
-/// Tells a file from those that had its name before or get it later.
-struct FileStamp {
-  dev_t device = 0;
-  ino_t inode = 0;  ///< 0: no file
-  timespec written = {};
-  bool operator==(const FileStamp& other) const {
-    return device == other.device && inode == other.inode && written.tv_sec == other.written.tv_sec &&
-           written.tv_nsec == other.written.tv_nsec;
-  }
-};
 /// The stamp of a path, and of an open file.
 FileStamp stamp_of(const std::string& path);
 FileStamp stamp_of(int descriptor);

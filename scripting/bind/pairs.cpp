@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/before_collective.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/scripting_context.h"
 
 namespace moonhalo::scripting {
 
@@ -135,16 +135,19 @@ bool in_order(lua_State* lua, int table) {
 
 // Loops over keys without a shared order
 
+}  // namespace
+
 /// One such loop. Lives in a userdata that the loop closes.
 struct OwnOrder {
   lua_State* coroutine;
   std::string where;
   size_t keys;
 };
-const RankLocal<std::vector<const OwnOrder*>> own_orders;
+
+namespace {
 
 void refuse_collectives() {
-  for (const OwnOrder* loop : *own_orders) {
+  for (const OwnOrder* loop : scripting_context->own_orders) {
     if (lua_status(loop->coroutine) == LUA_YIELD) continue;  // another coroutine's loop, which waits
     TORCH_CHECK_VALUE(
         false, "pairs: a collective call inside a loop whose order ranks do not share\n  have  ", loop->where,
@@ -155,8 +158,8 @@ void refuse_collectives() {
 }
 
 void forget_loop(const OwnOrder* loop) {
-  std::erase(*own_orders, loop);
-  if (own_orders->empty()) set_before_collective(nullptr);
+  std::erase(scripting_context->own_orders, loop);
+  if (scripting_context->own_orders.empty()) set_before_collective(nullptr);
 }
 
 int close_loop(lua_State* lua) {
@@ -184,7 +187,7 @@ void push_loop(lua_State* lua, size_t keys) {
     lua_setfield(lua, -2, "__gc");
   }
   lua_setmetatable(lua, -2);
-  own_orders->push_back(loop);
+  scripting_context->own_orders.push_back(loop);
   set_before_collective(refuse_collectives);
 }
 
@@ -291,7 +294,7 @@ int pairs(lua_State* lua) {
     lua_pushvalue(lua, 1);
     return 2;
   }
-  static thread_local Keys keys;
+  static thread_local Keys keys;  // memory that the next call uses again
   keys.all.clear();
   keys.sorted.clear();
   luaL_checkstack(lua, 2 * kFew + 10, "pairs");

@@ -10,26 +10,23 @@
 #include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/core/lua_sources.h"
 #include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/scripting_context.h"
 #include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/core/values.h"
 
 namespace moonhalo::scripting {
 namespace {
 
-thread_local const AfterCalls::Seen* after_calls = nullptr;
-
-thread_local lua_State* state_that_calls = nullptr;
-
 /// For the script's line of operators.
 class NoteState {
  public:
   explicit NoteState(lua_State* lua) : noted_(hooks_are_on()) {
     if (noted_) [[unlikely]]
-      before_ = std::exchange(state_that_calls, lua);
+      before_ = std::exchange(scripting_context->recorded_state, lua);
   }
   ~NoteState() {
     if (noted_) [[unlikely]]
-      state_that_calls = before_;
+      scripting_context->recorded_state = before_;
   }
   NoteState(const NoteState&) = delete;
   NoteState& operator=(const NoteState&) = delete;
@@ -40,7 +37,7 @@ class NoteState {
 };
 
 void notify(lua_State* lua) {
-  if (after_calls) (*after_calls)(lua);
+  if (const AfterCalls::Seen* const seen = scripting_context->after_calls) (*seen)(lua);
 }
 
 std::string string_at(lua_State* lua, int index) {
@@ -62,8 +59,9 @@ int traced_message(lua_State* lua) {
 
 }  // namespace
 
-AfterCalls::AfterCalls(Seen seen) : seen_(std::move(seen)), before_(std::exchange(after_calls, &seen_)) {}
-AfterCalls::~AfterCalls() { after_calls = before_; }
+AfterCalls::AfterCalls(Seen seen)
+    : seen_(std::move(seen)), before_(std::exchange(scripting_context->after_calls, &seen_)) {}
+AfterCalls::~AfterCalls() { scripting_context->after_calls = before_; }
 
 std::string with_whole_path(std::string message, const char* source) {
   constexpr size_t kKept = LUA_IDSIZE - 1 - 3;  // the end of a longer path, after "..."
@@ -83,7 +81,7 @@ std::string script_position(lua_State* lua) {
   return "";
 }
 
-lua_State* recorded_state() { return state_that_calls; }
+lua_State* recorded_state() { return scripting_context->recorded_state; }
 
 int run_guarded(lua_State* lua, lua_CFunction fn) {
   const NoteState note(lua);

@@ -13,24 +13,14 @@
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/scripting_context.h"
 
 namespace moonhalo::scripting {
 
 namespace {
 
-/// The settings of mh.set_printoptions, of each rank's thread.
-struct PrintOptions {
-  int64_t precision = 4;     // digits behind the point
-  int64_t threshold = 1000;  // elements of a tensor that is printed in full
-  int64_t edgeitems = 3;     // at both ends of each dim of a larger one
-  int64_t linewidth = 80;
-  std::optional<bool> sci_mode;  // as the numbers need it
-};
-
-PrintOptions& print_options() {
-  thread_local PrintOptions options;
-  return options;
-}
+using PrintOptions = ScriptingContext::PrintOptions;
+PrintOptions& print_options() { return scripting_context->print_options; }
 
 /// The format of the numbers of one tensor, decided from all that are shown.
 struct NumberFormat {

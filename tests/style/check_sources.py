@@ -81,18 +81,6 @@ COMMENTS = {".cpp", ".h", ".cu", ".cuh", ".lua"}
 COMMENT = re.compile(r"\s*(?://|--)")
 OPENING = re.compile(r"\s*(?://+|--+) (?:What|Of|Who|Whose|Whom|How|Why|Which|Whether)\b")
 PERSON = re.compile(r"(?://|--) .*\b(?:[Nn]obody|[Ss]omebody|[Ee]verybody|of ours|of one's own)\b")
-# The engine's one thread_local: the context, and a pointer to it that costs one load. (And threads themselves are
-# counted.)
-THREAD_LOCAL = {
-    ("engine/comm/diagnostics/calling_threads.cpp", "thread_local ThisThread this_thread;"),
-    (
-        "engine/base/rank_context.h",
-        '[[gnu::tls_model("initial-exec")]] static thread_local constinit RankContext* of_thread_;',
-    ),
-    ("engine/base/rank_context.cpp", "thread_local constinit RankContext* RankContext::of_thread_ = nullptr;"),
-    ("engine/base/rank_context.cpp", "static thread_local constinit bool ended = false;"),
-    ("engine/base/rank_context.cpp", "static thread_local const Owner owner;"),
-}
 # Messages of the engine reach scripts in Lua, programs in C++ and Python: code in them is of one language.
 MANY_LANGUAGES = ("engine", "ops", "io")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -149,12 +137,6 @@ def check_text(root, path, problems):
             f"{name}:{number}: its namespace is ...::{path.stem}: files of a folder are compiled together"
             for number, line in enumerate(lines, 1)
             if re.match(r"namespace moonhalo[\w:]* {$", line) and f"::{path.stem} " not in line
-        ]
-    if folder == "engine":
-        problems += [
-            f"{name}:{number}: thread_local; use RankLocal (engine/base/rank_context.h)"
-            for number, line in enumerate(lines, 1)
-            if "thread_local" in line.split("//")[0] and (name, line.strip()) not in THREAD_LOCAL
         ]
     if folder in MANY_LANGUAGES and path.suffix in COMMENTS and name != CODE_IN_TEXT_ALLOWED:
         problems += [
@@ -279,10 +261,6 @@ def self_test():
     """Every kind of problem is found in a tree that has one of each."""
     files = {
         "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
-        "engine/base/rank_context.cpp": (
-            LICENSE + "\n  static thread_local const Owner owner;\nthread_local int x;  // 3\n// thread_local\n"
-        ),
-        "engine/c.h": LICENSE + "\nthread_local int x;\n",
         "engine/d.h": (
             LICENSE
             + "\n// What it is.\nint x;  // What\n/// Says\n/// What is.\nint y;  // nobody's\n  /// Of this rank.\n"
@@ -336,8 +314,6 @@ def self_test():
         "CMakeLists.txt:1",
         "engine/a.cpp",
         "engine/a.cpp:2",
-        "engine/base/rank_context.cpp:3",
-        "engine/c.h:2",
         "engine/d.h:2",
         "engine/d.h:6",
         "engine/d.h:7",

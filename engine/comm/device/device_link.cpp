@@ -7,15 +7,13 @@
 #include <sstream>
 #include <vector>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/base/base_context.h"
 #include "moonhalo/engine/comm/device/nccl_api.h"
 #include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 
 namespace moonhalo {
 namespace {
-
-const RankLocal<std::string> requested_link;
 
 // The facts of one rank as all ranks receive them. None of the three contains the character between them.
 constexpr char kBetween = '\x1f';
@@ -43,13 +41,13 @@ bool is_device_link(const std::string& name) { return name == "nccl" || name == 
 void set_device_link(const std::string& name) {
   TORCH_CHECK_VALUE(name.empty() || is_device_link(name), "device link: unknown name \"", name, "\"\n  have  \"", name,
                     "\"\n  fix   use \"nccl\", \"staged\", or \"\" for what fits");
-  *requested_link = name;
+  base_context->settings.device_link = name;
 }
 
 LinkChoice choose_device_link(Communicator& host, c10::Device device) {
   if (host.size() == 1) return {DeviceLink::kStaged, "one rank sends nothing"};
   const ScopedStatsPause set_up;
-  const std::string mine = *requested_link + kBetween + why_no_nccl(device) + kBetween + place_of_device(device);
+  const std::string mine = settings().device_link + kBetween + why_no_nccl(device) + kBetween + place_of_device(device);
   const std::vector<std::string> all = host.all_gather_strings(mine);
   const std::string required = split(all[0])[0];
   std::string lacks, shared;

@@ -16,8 +16,8 @@
 #include <optional>
 #include <thread>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/comm/collective_messages.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/device/device_communicator.h"
 #include "moonhalo/engine/comm/device/device_communicators.h"
 #include "moonhalo/engine/comm/device/device_watch.h"
@@ -72,6 +72,8 @@ std::optional<int> op_of(ReduceOp op) {
   return std::nullopt;
 }
 
+}  // namespace
+
 // Shared by the groups of one rank. One stream serves all of them, so that their operations begin in one order.
 struct NcclRank {
   static std::shared_ptr<NcclRank> of(const NcclApi& api, const CommunicatorPtr& host, c10::Device device);
@@ -84,19 +86,16 @@ struct NcclRank {
   DeviceWatch watch;
 };
 
-const RankLocal<bool> ordered_reductions;
-
-// By world, whose groups on one rank have one counter, and device; as far as they live.
-const RankLocal<std::map<std::pair<const CommStats*, c10::DeviceIndex>, std::weak_ptr<NcclRank>>> ranks_of_thread;
-
 std::shared_ptr<NcclRank> NcclRank::of(const NcclApi& api, const CommunicatorPtr& host, c10::Device device) {
-  std::weak_ptr<NcclRank>& known = (*ranks_of_thread)[{&host->stats(), device.index()}];
+  std::weak_ptr<NcclRank>& known = comm_context->nccl_ranks[{&host->stats(), device.index()}];
   std::shared_ptr<NcclRank> rank = known.lock();
   if (rank && &rank->api == &api && !rank->watch.failed()) return rank;
   rank = std::make_shared<NcclRank>(api, host, device);
   known = rank;
   return rank;
 }
+
+namespace {
 
 // Messages on their way. What they need stays until the stream that it belongs to comes behind them.
 class NcclExchange final : public Work, public Pollable {
@@ -205,7 +204,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     CollectiveCall call = call_of(CommStats::kAllReduce, data, op);
     begin(call);
     if (data.numel() == 0) return;
-    if (!*ordered_reductions && op_of(op) && summable(data.scalar_type())) {
+    if (!settings().ordered_reductions && op_of(op) && summable(data.scalar_type())) {
       return finish(post(call, [&](NcclApi::Comm comm) {
         void* const at = data.mutable_data_ptr();
         return rank_->api.all_reduce(at, at, data.numel(), *summable(data.scalar_type()), *op_of(op), comm, stream());
@@ -241,7 +240,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     const bool even = std::all_of(counts.begin(), counts.end(), [&](int64_t n) { return n == counts[0]; });
     into(out, [&](at::Tensor& to) {
       const at::Tensor from = there(in);
-      if (*ordered_reductions || !even || !op_of(op) || !summable(in.scalar_type()))
+      if (settings().ordered_reductions || !even || !op_of(op) || !summable(in.scalar_type()))
         return copy(reduce_share(call, from, counts, op), to);
       if (counts[0] == 0) return;
       finish(post(call, [&](NcclApi::Comm comm) {
@@ -430,7 +429,7 @@ class NcclCommunicator final : public DeviceCommunicator {
 
 }  // namespace
 
-bool set_ordered_reductions(bool ordered) { return std::exchange(*ordered_reductions, ordered); }
+bool set_ordered_reductions(bool ordered) { return std::exchange(base_context->settings.ordered_reductions, ordered); }
 
 std::shared_ptr<DeviceCommunicator> make_nccl_communicator(CommunicatorPtr host, c10::Device device) {
   const NcclFound& found = find_nccl();

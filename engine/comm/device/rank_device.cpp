@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/boot_id.h"
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 
 namespace moonhalo {
@@ -59,10 +59,10 @@ std::string seen_from_here(c10::DeviceType type, int64_t count) {
   return text + std::to_string(count);
 }
 
-// The device that this rank got where each has one of its own.
-const RankLocal<std::optional<c10::Device>> kept;
-
-std::string kept_text(c10::DeviceType type) { return *kept && (*kept)->type() == type ? place_of(**kept) : ""; }
+std::string kept_text(c10::DeviceType type) {
+  const auto& kept = comm_context->device;
+  return kept && kept->type() == type ? place_of(*kept) : "";
+}
 
 // The same on all ranks: whether all of them have kept a device, and no two the same.
 bool all_differ(const std::vector<std::string>& seen, const std::vector<std::string>& kept_by_rank) {
@@ -105,7 +105,7 @@ c10::Device device_of_rank(Communicator& group, c10::Device required) {
   const ScopedStatsPause set_up;
   const std::vector<std::string> all =
       group.all_gather_strings(seen_from_here(required.type(), device_count(required.type())));
-  if (all_differ(all, group.all_gather_strings(kept_text(required.type())))) return **kept;
+  if (all_differ(all, group.all_gather_strings(kept_text(required.type())))) return *comm_context->device;
   std::map<std::string, int64_t> ranks;
   int64_t index = 0;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -121,8 +121,7 @@ c10::Device device_of_rank(Communicator& group, c10::Device required) {
                       "\n  fix   start no more ranks on a host than it has devices, or name a device by its number (\"",
                       type, ":0\"), which ranks may share");
   }
-  *kept = c10::Device(required.type(), static_cast<c10::DeviceIndex>(index));
-  return **kept;
+  return comm_context->device.emplace(required.type(), static_cast<c10::DeviceIndex>(index));
 }
 
 int64_t count_before(const std::vector<std::string>& hosts, int rank) {

@@ -6,30 +6,19 @@
 
 #include <sstream>
 
-#include "moonhalo/engine/base/rank_context.h"
 #include "moonhalo/engine/base/remedies.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
 
 namespace moonhalo {
-namespace {
-
-struct Position {
-  const void* owner = nullptr;
-  std::function<std::string()> text;
-};
-const RankLocal<Position> position_of_rank;
-const RankLocal<CallScope*> innermost_of_rank;
-
-}  // namespace
-
 uint64_t fingerprint_of(const std::string& text) {
   uint64_t tag = combine_fingerprint(kFirstFingerprint, text.size());
   for (const char c : text) tag = combine_fingerprint(tag, static_cast<unsigned char>(c));
   return tag;
 }
 
-CallScope*& CallScope::innermost_of_thread() { return *innermost_of_rank; }
+CallScope*& CallScope::innermost_of_thread() { return comm_context->innermost_call; }
 
 CallScope::CallScope(uint64_t tag, const char* what, Describe describe)
     : tag_(tag), result_tag_(tag), what_(what), describe_(describe), outer_(innermost_of_thread()) {
@@ -42,11 +31,11 @@ CallMark CallMark::now() {
 }
 
 void set_program_position(const void* owner, std::function<std::string()> position) {
-  *position_of_rank = {owner, std::move(position)};
+  comm_context->position = {owner, std::move(position)};
 }
 
 void clear_program_position(const void* owner) {
-  if (position_of_rank->owner == owner) *position_of_rank = {};
+  if (comm_context->position.owner == owner) comm_context->position = {};
 }
 
 const char* CollectiveCall::verb() const {
@@ -80,8 +69,8 @@ std::string CollectiveCall::describe() const {
     const bool still = scope != nullptr && scope->tag() == mark.tag;
     result += std::string(", in ") + mark.what + (still ? " of " + scope->describe() : "");
   }
-  if (!position_of_rank->text) return result;
-  const std::string where = position_of_rank->text();
+  if (!comm_context->position.text) return result;
+  const std::string where = comm_context->position.text();
   return where.empty() ? result : result + ", at " + where;
 }
 

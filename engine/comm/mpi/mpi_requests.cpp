@@ -12,7 +12,7 @@
 #include <sstream>
 #include <thread>
 
-#include "moonhalo/engine/base/rank_context.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/interpreter_lock.h"
 
@@ -131,8 +131,7 @@ MPI_Request* MpiRequests::add(int peer, int expected) {
 // On a core that others keep busy a yield returns after their slice of time, milliseconds later, whatever has come
 // meanwhile; from a short sleep the kernel wakes us before them. (Two ranks beside two busy loops: 8 s instead of 60.)
 void MpiRequests::give_way() {
-  static const RankLocal<Clock::time_point> crowded;
-  Clock::time_point& crowded_until = *crowded;
+  Clock::time_point& crowded_until = comm_context->crowded_until;
   const Clock::time_point before = Clock::now();
   if (before < crowded_until) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));

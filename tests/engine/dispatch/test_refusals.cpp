@@ -149,5 +149,14 @@ TEST(CapturedFactories, GiveThePlainCallsDtype) {
   });
 }
 
+TEST(CapturedFactories, OfAnOuterScopeGoOnWhereAnInnerPlanIsRefused) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const CaptureFactories outer(mesh, FactoryPlan{{"zeros", {shard(0)}}});
+    EXPECT_THROW(CaptureFactories(mesh, FactoryPlan{{"zeroes", {shard(0)}}}), c10::ValueError);
+    EXPECT_TRUE(is_shard_tensor(at::zeros({4})));
+    EXPECT_FALSE(is_shard_tensor(at::ones({4})));
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing::test_refusals

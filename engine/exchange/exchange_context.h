@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "moonhalo/engine/base/base_context.h"
+#include "moonhalo/engine/exchange/halo_options.h"
+
+namespace moonhalo {
+
+class Redistribution;
+class ShardSpec;
+
+/// One rank's state of exchanges.
+struct ExchangeContext {
+  using SpecPair = std::pair<const ShardSpec*, const ShardSpec*>;
+  struct HashPair {
+    size_t operator()(const SpecPair& pair) const {
+      return std::hash<const void*>()(pair.first) * 31 + std::hash<const void*>()(pair.second);
+    }
+  };
+  using Redistributions = std::unordered_map<SpecPair, std::shared_ptr<const Redistribution>, HashPair>;
+  Redistributions redistributions;    ///< redistribution_cache.h
+  HaloTimes halo_times;               ///< halo_options.h
+  HaloEvents* halo_events = nullptr;  ///< of the RecordHalo that lives
+  int64_t halo_setting = 0;           ///< how often `keep` was changed
+  bool warned_of_roundings = false;   ///< replicated_values.cpp
+};
+inline const RankLocal<ExchangeContext> exchange_context;
+
+}  // namespace moonhalo
