@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/comm/device/device_link.h"
 #include "moonhalo/engine/comm/device/rank_device.h"
+#include "moonhalo/engine/comm/missing_mpi.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/rendezvous.h"
 #include "moonhalo/engine/launch/sockets.h"
@@ -31,14 +32,15 @@ std::string access_of(const MeetingPlace& place) {
 std::string control_of(const Launch& launch, const GetEnv& getenv) {
   const std::string backend = fitting_backend(launch);
   if (backend == "threads") return "threads: one process; --ranks N makes N ranks of it";
-  if (backend == "mpi")
-    return has_mpi() ? "mpi" : "mpi, which this build lacks; --backend tcp with MASTER_ADDR and MASTER_PORT needs none";
+  if (backend == "mpi") return "mpi";
+  const std::string no_mpi = launch.joins_mpi ? "; no MPI: " + missing_mpi() : "";
   try {
     const auto place = meeting_place(launch, getenv);
     if (!place)
-      return "tcp, but not where the processes connect: set MASTER_ADDR (a host that all reach) and MASTER_PORT";
+      return "tcp, but not where the processes connect: set MASTER_ADDR (a host that all reach) and MASTER_PORT" +
+             no_mpi;
     return "tcp, store at " + host_and_port(place->host, place->port) + " (" +
-           (place->serves ? "served by this process" : "served by another") + ")" + access_of(*place);
+           (place->serves ? "served by this process" : "served by another") + ")" + access_of(*place) + no_mpi;
   } catch (const c10::ValueError& error) {
     return first_line_of(error);
   }

@@ -16,8 +16,11 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/device/device_link.h"
+#include "moonhalo/engine/comm/missing_mpi.h"
 #include "moonhalo/engine/comm/time_limit.h"
+#include "moonhalo/engine/launch/late_note.h"
 #include "moonhalo/engine/launch/rendezvous.h"
+#include "moonhalo/engine/launch/sockets.h"
 
 namespace moonhalo {
 namespace {
@@ -223,7 +226,7 @@ std::string disbelieved(const Environment& env, const Launch& believed) {
 
 std::string fitting_backend(const Launch& launch) {
   if (launch.size == 1) return "threads";
-  return launch.joins_mpi ? "mpi" : "tcp";
+  return launch.joins_mpi && has_mpi() ? "mpi" : "tcp";
 }
 
 const char* name(Launch::Kind kind) {
@@ -292,10 +295,14 @@ Launch detect_launch() {
 namespace {
 
 CommunicatorPtr make_tcp_world(const Launch& launch) {
+  const std::string no_mpi = launch.joins_mpi ? missing_mpi() : "";
   const auto place = meeting_place(launch, [](const char* variable) -> const char* { return std::getenv(variable); });
   TORCH_CHECK_VALUE(
       place, "world: backend \"tcp\" does not know where the processes connect\n  have  ", launch.why,
+      no_mpi.empty() ? "" : "; no MPI: ", no_mpi,
       "\n  fix   set MASTER_ADDR (a host that all reach, that of rank 0) and MASTER_PORT, or start them with torchrun");
+  if (launch.rank == 0 && !no_mpi.empty())
+    note("without MPI (" + no_mpi + ") the ranks connect by TCP at " + host_and_port(place->host, place->port));
   return make_transport_communicators(join_ranks(launch, *place, default_time_limit()), 1)[0];
 }
 

@@ -37,15 +37,15 @@ Launch detect_launch(const std::function<const char*(const char*)>& getenv);
 /// Detects the launcher from the environment of this process. Not collective.
 Launch detect_launch();
 
-/// Returns the backend that make_world uses for "": "threads", "mpi" or "tcp". Not collective.
+/// Returns the backend that make_world uses for "": "threads", "mpi" or "tcp". Asks has_mpi(). Not collective.
 std::string fitting_backend(const Launch& launch);
 
 /// Makes the world of this process. backend "" selects one: a single process gets a world of one rank; several
-/// processes get MPI if the launcher connects them, else TCP (torchrun, Slurm without PMI). "threads" is for a single
-/// process whose ranks come from run_ranks. "mpi", "tcp" and "fake" are made as requested. "nccl" and "staged" select
-/// the transport between devices (set_device_link); the world is the one for "". Collective over the processes for
-/// "mpi" and "tcp". Throws ValueError for an unknown backend and for one that cannot reach the other processes, and
-/// CommError if processes do not respond.
+/// processes get MPI if the launcher connects them and MPI is there, else TCP (torchrun, Slurm without PMI). "threads"
+/// is for a single process whose ranks come from run_ranks. "mpi", "tcp" and "fake" are made as requested. "nccl" and
+/// "staged" select the transport between devices (set_device_link); the world is the one for "". Collective over the
+/// processes for "mpi" and "tcp". Throws ValueError for an unknown backend and for one that cannot reach the other
+/// processes, and CommError if processes do not respond.
 CommunicatorPtr make_world(const std::string& backend, const Launch& launch);
 
 }  // namespace moonhalo

@@ -25,6 +25,7 @@
 #include "moonhalo/engine/launch/handshake.h"
 #include "moonhalo/engine/launch/job_key.h"
 #include "moonhalo/engine/launch/late_note.h"
+#include "moonhalo/engine/launch/sha256.h"
 #include "moonhalo/engine/launch/sockets.h"
 #include "moonhalo/engine/launch/store_client.h"
 
@@ -409,6 +410,9 @@ class Meeting {
   std::vector<Socket> sockets_;
 };
 
+// The ports of jobs without MASTER_PORT. Steps of one job may share a node, as may jobs.
+constexpr uint64_t kFirstPort = 20000, kPorts = 10000;
+
 // "n01" of "n[01-04,7],m3".
 std::string first_node(const std::string& list) {
   const size_t bracket = list.find('[');
@@ -416,6 +420,17 @@ std::string first_node(const std::string& list) {
   if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
   const size_t end = list.find_first_of("-,]", bracket);
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
+}
+
+/// For processes of Open MPI on one machine: its loopback, and a port that follows from the name of the job.
+std::optional<MeetingPlace> place_on_one_machine(const Launch& launch, const std::string& job,
+                                                 const std::function<const char*(const char*)>& getenv) {
+  if (launch.kind != Launch::kOpenMpi || launch.local_size != launch.size || job.empty()) return std::nullopt;
+  const Digest digest = sha256(job);
+  const uint64_t number = digest[0] * 256 + digest[1];
+  MeetingPlace place{"127.0.0.1", static_cast<uint16_t>(kFirstPort + number % kPorts), launch.rank == 0, job};
+  place.key = job_key(getenv);
+  return place;
 }
 
 }  // namespace
@@ -444,12 +459,13 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     }
     return place;
   }
-  if (launch.kind != Launch::kSlurm) return std::nullopt;
+  if (launch.kind != Launch::kSlurm) {
+    const std::string job = text("PMIX_NAMESPACE").empty() ? text("OMPI_MCA_ess_base_jobid") : text("PMIX_NAMESPACE");
+    return place_on_one_machine(launch, job, getenv);
+  }
   const std::string nodes = text("SLURM_STEP_NODELIST"), job = text("SLURM_JOB_ID");
   const std::string step = text("SLURM_STEP_ID").empty() ? text("SLURM_STEPID") : text("SLURM_STEP_ID");
   if (nodes.empty() || job.empty()) return std::nullopt;
-  // Steps of one job may share a node, as may jobs.
-  constexpr uint64_t kFirstPort = 20000, kPorts = 10000;
   const uint64_t number = std::strtoull(job.c_str(), nullptr, 10) * 31 + std::strtoull(step.c_str(), nullptr, 10);
   place = {first_node(nodes), static_cast<uint16_t>(kFirstPort + number % kPorts), launch.rank == 0, job + "." + step};
   place.key = job_key(getenv);

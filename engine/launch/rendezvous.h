@@ -22,8 +22,8 @@ struct MeetingPlace {
   std::string key = {};  ///< that all ranks have, and strangers do not (job_key.h); "": anybody may come
 };
 
-/// From MASTER_ADDR and MASTER_PORT, or for a step of Slurm from its first node and its number; nothing where neither
-/// is known. ValueError for a port or a job key that is none.
+/// From MASTER_ADDR and MASTER_PORT, or for a step of Slurm from its first node and its number, or for a job of Open
+/// MPI on one machine its loopback; nothing where none is known. ValueError for a port or a job key that is none.
 std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::function<const char*(const char*)>& getenv);
 
 /// A warning for ranks that connect without a key where other machines may come; "" otherwise.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/util/Exception.h>
 
+#include <string>
+
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/missing_mpi.h"
 
 namespace moonhalo {
 namespace {
@@ -16,6 +19,7 @@ namespace {
 }  // namespace
 
 bool has_mpi() { return false; }
+std::string missing_mpi() { return "this Moonhalo was built without MPI"; }
 CommunicatorPtr make_mpi_communicator(const void*) { refuse("make_mpi_communicator"); }
 CommunicatorPtr make_mpi_communicator_from_fortran(int) { refuse("make_mpi_communicator_from_fortran"); }
 CommunicatorPtr make_mpi_world() { refuse("make_mpi_world"); }

@@ -278,6 +278,7 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
 }  // namespace
 
 bool has_mpi() { return true; }
+std::string missing_mpi() { return ""; }
 
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
   check_library("make_mpi_communicator");

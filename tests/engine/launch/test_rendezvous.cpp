@@ -78,6 +78,28 @@ TEST(MeetingPlace, OfAStepOfSlurmIsItsFirstNode) {
   EXPECT_FALSE(place_of({}, Launch::kOpenMpi, 0));
 }
 
+TEST(MeetingPlace, OfOpenMpiOnOneMachineIsItsLoopback) {
+  Launch launch;
+  launch.kind = Launch::kOpenMpi;
+  launch.rank = 1;
+  launch.size = launch.local_size = 2;
+  const auto place_of_job = [&](const std::string& variable, const std::string& job) {
+    return meeting_place(launch, [&](const char* name) { return name == variable ? job.c_str() : nullptr; });
+  };
+  const auto place = place_of_job("OMPI_MCA_ess_base_jobid", "1099694081");
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->host, "127.0.0.1");
+  EXPECT_EQ(place->run, "1099694081");
+  EXPECT_FALSE(place->serves);
+  EXPECT_GE(place->port, 20000);
+  EXPECT_LT(place->port, 30000);
+  EXPECT_NE(place->port, place_of_job("OMPI_MCA_ess_base_jobid", "1099694082")->port);
+  EXPECT_EQ(place_of_job("PMIX_NAMESPACE", "prterun-n1-7@1")->run, "prterun-n1-7@1");
+  EXPECT_FALSE(place_of_job("HOME", "/")) << "the name of the job is not known";
+  launch.local_size = 1;
+  EXPECT_FALSE(place_of_job("OMPI_MCA_ess_base_jobid", "1099694081")) << "ranks are on two machines";
+}
+
 Launch rank_of(int rank, int size) {
   Launch launch;
   launch.kind = Launch::kTorchrun;
