@@ -224,6 +224,13 @@ if(Python3_Interpreter_FOUND)
       "${PROJECT_SOURCE_DIR}")
 endif()
 
+# The wheel of `./dev wheel` where almost nothing else is (docs/python.md).
+if(TARGET moonhalo_wheel)
+  moonhalo_add_test(NAME embed.wheel_alone COMMAND "${PROJECT_SOURCE_DIR}/tests/python/check_wheel_alone.sh"
+                                           "${PROJECT_BINARY_DIR}" "${moonhalo_python}")
+  set_tests_properties(embed.wheel_alone PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 PROCESSORS 2)
+endif()
+
 # Y05: the Python package, in the environment of LibTorch's wheel (docs/python.md).
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
   moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel of `pip install .` (PEP 517) and of `./dev wheel` (build_wheel.py FOLDER): CMake makes the library
-and the module for the PyTorch of the environment that pip installs into. MOONHALO_BUILD=<a build folder> goes on with
+"""Builds the wheel of `pip install .` (PEP 517), which takes HDF5, Lua and MPI from this machine, and that of
+`./dev wheel` (build_wheel.py FOLDER), which brings them along (wheel_libraries.py). CMake makes the library, the module
+and the program for the PyTorch of the environment that pip installs into. MOONHALO_BUILD=<a build folder> goes on with
 that one; where it has the module already, it is taken as it is: another process may be building there, and two at once
 spoil each other's files."""
 
@@ -14,6 +15,8 @@ import sysconfig
 import tempfile
 import zipfile
 from pathlib import Path
+
+from wheel_libraries import Bundle, missing, read_dynamic
 
 SOURCE = Path(__file__).resolve().parents[2]
 
@@ -57,7 +60,7 @@ def _build():
             ],
             check=True,
         )
-    subprocess.run(["cmake", "--build", folder, "--target", "moonhalo_python"], check=True)
+    subprocess.run(["cmake", "--build", folder, "--target", "moonhalo_python", "moonhalo_cli"], check=True)
     return folder
 
 
@@ -65,19 +68,12 @@ def _version():
     return re.search(r"project\(moonhalo VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 
 
-def _read_dynamic(library):
-    """(folders that a library looks for others in, names of those)."""
-    dump = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
-    paths = re.findall(r"\((?:RPATH|RUNPATH)\)[^\[]*\[(.*)\]", dump)
-    return paths[0] if paths else "", re.findall(r"\(NEEDED\)[^\[]*\[(.*)\]", dump)
-
-
-def _movable(library):
+def _movable(library, up):
     """The bytes of a library that finds the others of its wheel and PyTorch's beside itself, and those of the system.
     Folders of the build are left out."""
-    paths = _read_dynamic(library)[0]
+    paths = read_dynamic(library)[0]
     system = [path for path in paths.split(":") if path.startswith("/usr/")]
-    new = ":".join(["$ORIGIN", "$ORIGIN/../torch/lib", *system])
+    new = ":".join([f"$ORIGIN{up}", f"$ORIGIN{up}/../torch/lib", *system])
     with tempfile.TemporaryDirectory() as work:
         copy, script = Path(work) / "library.so", Path(work) / "change.cmake"
         copy.write_bytes(library.read_bytes())
@@ -87,51 +83,101 @@ def _movable(library):
         return copy.read_bytes()
 
 
-def _of_the_system(libraries):
-    """What the machine needs beside PyTorch: the names of libraries that are neither in the wheel nor in PyTorch."""
-    there = {path.name for path in libraries} | {path.name for path in (_torch() / "lib").iterdir()}
-    basic = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp))\.so.*")
-    names = {name for library in libraries for name in _read_dynamic(library)[1]}
-    return sorted(name for name in names - there if not basic.fullmatch(name))
+def _ours(folder, for_others):
+    """What is compiled, as {name in the wheel: file}. A wheel for other machines loads MPI where there is one."""
+    files = {
+        f"moonhalo/_moonhalo{sysconfig.get_config_var('EXT_SUFFIX')}": "python/moonhalo",
+        "moonhalo/bin/moonhalo": "bin",
+    }
+    with_mpi = for_others and (folder / "wheel/libmoonhalo_mpi.so").exists()
+    files["moonhalo/libmoonhalo.so.0"] = "wheel" if with_mpi else "lib"
+    if with_mpi:
+        files["moonhalo/libmoonhalo_mpi.so"] = "wheel"
+    found = {name: folder / place / Path(name).name for name, place in files.items()}
+    for file in found.values():
+        if not file.exists():
+            sys.exit(
+                f"moonhalo: the build is for another Python, or not complete\n  have  {folder}, no {file.name}\n  fix  "
+                " build there, or give another folder as MOONHALO_BUILD"
+            )
+    return found
 
 
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    folder, version = _build(), _version()
-    tags = f"{_tag()}-{_tag()}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
-    info = f"moonhalo-{version}.dist-info"
-    module = folder / "python/moonhalo" / f"_moonhalo{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not module.exists():
-        sys.exit(
-            f"moonhalo: the build is for another Python\n  have  {folder}, no {module.name}\n  fix   give another"
-            " folder as MOONHALO_BUILD"
-        )
-    libraries = [module, folder / "lib/libmoonhalo.so.0"]
+def _foreign(ours, folder, info):
+    """Makes ours fit for other machines. Returns (files, the part of the tag that names the platform, lines)."""
+    bundle = Bundle(ours, _torch(), folder / "wheel/libmoonhalo_no_network.so")
+    files = bundle.files()
+    with tempfile.TemporaryDirectory() as work:
+        glibc, libstdcxx = bundle.audit(files, work)
+    files |= {f"{info}/licenses/{name}.txt": text for name, text in bundle.licenses.items()}
+    lines = [
+        f"carries {' '.join(sorted(bundle.foreign))}",
+        f"needs glibc {'.'.join(map(str, glibc))} and libstdc++ with GLIBCXX_{'.'.join(map(str, libstdcxx))}",
+    ]
+    return files, f"manylinux_{glibc[0]}_{glibc[1]}_{os.uname().machine}", lines
+
+
+def _in_place(ours):
+    """Takes what ours need from this machine."""
+    needs = {name for file in ours.values() for name in read_dynamic(file)[1]}
+    files = {name: _movable(file, "/.." * (name.count("/") - 1)) for name, file in ours.items()}
+    lines = [f"needs {' '.join(missing(needs, ours.values(), _torch()))}"]
+    return files, sysconfig.get_platform().replace("-", "_").replace(".", "_"), lines
+
+
+def _texts(folder, version, tags, info):
+    """What is not compiled."""
     built_for = (folder / "python/moonhalo/_built_for.py").read_bytes()
     metadata = [
         "Metadata-Version: 2.1",
         "Name: moonhalo",
         f"Version: {version}",
+        "Summary: Domain-parallel tensors on PyTorch",
+        "License: Apache-2.0",
+        "Requires-Python: >=3.10",
         f"Requires-Dist: torch=={built_for.decode().split(chr(34))[1]}",
-        *(f"Requires-External: {name}" for name in _of_the_system(libraries)),
     ]
-    files = {
+    return {
         **{
             f"moonhalo/{file.name}": file.read_bytes()
             for file in sorted((SOURCE / "scripting/python/moonhalo").glob("*.*"))
         },
         "moonhalo/_built_for.py": built_for,
-        **{f"moonhalo/{library.name}": _movable(library) for library in libraries},
+        **{
+            f"moonhalo/share/moonhalo/machines/{file.name}": file.read_bytes()
+            for file in sorted((SOURCE / "configs/machines").glob("*.json"))
+        },
+        f"moonhalo-{version}.data/scripts/moonhalo": (SOURCE / "scripting/python/moonhalo_program.py").read_bytes(),
+        f"{info}/licenses/LICENSE": (SOURCE / "LICENSE").read_bytes(),
         f"{info}/METADATA": ("\n".join(metadata) + "\n").encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: moonhalo\nRoot-Is-Purelib: false\nTag: {tags}\n".encode(),
     }
+
+
+def _write(wheel_directory, for_others):
+    """Returns the wheel's name, and what it says of libraries."""
+    folder, version = _build(), _version()
+    ours = _ours(folder, for_others)
+    info = f"moonhalo-{version}.dist-info"
+    compiled, platform, lines = _foreign(ours, folder, info) if for_others else _in_place(ours)
+    tags = f"{_tag()}-{_tag()}-{platform}"
+    files = _texts(folder, version, tags, info) | compiled
     digest = lambda data: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
     record = [f"{name},sha256={digest(data)},{len(data)}" for name, data in files.items()] + [f"{info}/RECORD,,"]
     files[f"{info}/RECORD"] = ("\n".join(record) + "\n").encode()
     name = f"moonhalo-{version}-{tags}.whl"
     with zipfile.ZipFile(Path(wheel_directory) / name, "w", zipfile.ZIP_DEFLATED) as wheel:
         for path, data in files.items():
-            wheel.writestr(path, data)
-    return name
+            entry = zipfile.ZipInfo(path, date_time=(1980, 1, 1, 0, 0, 0))
+            runs = path in ours or ".data/scripts/" in path
+            entry.external_attr = (0o100755 if runs else 0o100644) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            wheel.writestr(entry, data)
+    return name, lines
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    return _write(wheel_directory, for_others=False)[0]
 
 
 def build_sdist(sdist_directory, config_settings=None):
@@ -139,11 +185,6 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 if __name__ == "__main__":
-    made = Path(sys.argv[1]) / build_wheel(sys.argv[1])
-    with zipfile.ZipFile(made) as wheel:
-        needs = re.findall(
-            "^Requires-External: (.*)$",
-            wheel.read(next(name for name in wheel.namelist() if name.endswith("METADATA"))).decode(),
-            re.MULTILINE,
-        )
-    print(f"{made} ({made.stat().st_size / 2**20:.1f} MB); of the system it needs {' '.join(needs)}")
+    made, of_libraries = _write(sys.argv[1], for_others=True)
+    made = Path(sys.argv[1]) / made
+    print(f"{made} ({made.stat().st_size / 2**20:.1f} MB)", *of_libraries, sep="\n  ")

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -109,26 +108,26 @@ run(
     MOONHALO_BUILD=build,
 )
 run("installed", python, program, work / "installed")
-# The wheel of `./dev wheel` in an environment of its own, with the PyTorch of this one; nothing of the build is used.
-run("a wheel", python, Path(source) / "scripting/python/build_wheel.py", work, MOONHALO_BUILD=build)
+# In an environment of its own, with the PyTorch of this one; nothing of the build is used.
 run("an environment", python, "-m", "venv", "--without-pip", work / "environment")
 site = next((work / "environment/lib").glob("python3*/site-packages"))
-wheel = next(work.glob("moonhalo-*.whl"))
-with zipfile.ZipFile(wheel) as files:
-    files.extractall(site)
-(site / "torch").symlink_to(run("PyTorch", python, "-c", "import torch; print(*torch.__path__)").strip())
+(work / "installed/moonhalo").rename(site / "moonhalo")
+said = run("PyTorch", python, "-c", "import importlib.util as u; print(u.find_spec('torch').origin)")
+(site / "torch").symlink_to(Path(said.strip()).parent)
 (site / "others.pth").write_text(str(Path((site / "torch").resolve()).parent))
 own = work / "environment/bin/python"
-for library in (site / "moonhalo").glob("*.so*"):
+for library in [*(site / "moonhalo").glob("*.so*"), site / "moonhalo/bin/moonhalo"]:
     said = run("its libraries", "readelf", "-d", library)
     paths = re.findall(r"\((?:RPATH|RUNPATH)\)[^\[]*\[(.*)\]", said)
     check(
         f"{library.name} looks in {paths}", all(path[0] == "$" or path[:5] == "/usr/" for path in paths[0].split(":"))
     )
-said = run("the page from a wheel", own, "-W", "ignore", work / "page.py")
+said = run("the program", site / "moonhalo/bin/moonhalo", "info")
+check(f"the program says\n{said}", "backends   threads tcp" in said)
+said = run("the page from an environment", own, "-W", "ignore", work / "page.py")
 check(f"the page prints\n{said}", "torch.Size([1, 3, 22, 64])" in said)
 if mpiexec:
-    said = run("mpirun with a wheel", mpiexec, "-n", 2, own, launched, site, "mpi")
+    said = run("mpirun with an environment", mpiexec, "-n", 2, own, launched, site, "mpi")
     check(f"both ranks of mpirun: {said}", "rank 0: [" in said and "rank 1: [" in said)
 (site / "moonhalo/_built_for.py").write_text('TORCH = "1.2.3"\n')
 other = subprocess.run([own, "-c", "import moonhalo"], capture_output=True, text=True, env={**os.environ, **kept_code})

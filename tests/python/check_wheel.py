@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which build a wheel is made from, where a machine has several versions of Python and PyTorch.  usage: check_wheel.py
-SOURCE_FOLDER"""
+"""Which build a wheel is made from, where a machine has several versions of Python and PyTorch, and which libraries it
+refuses to carry.  usage: check_wheel.py SOURCE_FOLDER"""
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 sys.path.insert(0, str(Path(sys.argv[1]) / "scripting/python"))
 import build_wheel
+import wheel_libraries
 from own_python import check, finish
 
 
@@ -41,8 +43,54 @@ def builds_again(folder):
     return commands
 
 
+def made_library(path, *needs):
+    """A library that needs these others."""
+    subprocess.run(
+        ["cc", "-shared", "-o", path, f"-Wl,-soname,{path.name},-rpath,{path.parent},--no-as-needed", *needs, "-xc"]
+        + ["/dev/null"],
+        check=True,
+    )
+    return path
+
+
+def refused(library, torch):
+    """What is said of a wheel with this library; "" where it is made."""
+    try:
+        wheel_libraries.Bundle({f"moonhalo/{library.name}": library}, torch, Path("libnone.so"))
+    except SystemExit as error:
+        return str(error)
+    return ""
+
+
+def check_libraries(work):
+    folder, torch = work / "libraries", work / "its_torch"
+    folder.mkdir()
+    (torch / "lib").mkdir(parents=True)
+    others = [made_library(folder / name) for name in ("libunknown.so.1", "libsecond.so.2", "libz.so.1")]
+    unknown, second, free = others
+    ours = made_library(folder / "libours.so", unknown, second)
+    said = refused(ours, torch)
+    check(f"all are named: {said}", all(f"needs {one.name}, which is not known" in said for one in (unknown, second)))
+    (torch / "lib/libunknown.so.1").touch()
+    said = refused(ours, torch)
+    check(f"PyTorch's are its own: {said}", "libunknown" not in said and "libsecond.so.2" in said)
+    ours = made_library(folder / "libours.so", free)
+    said = refused(ours, torch)
+    check(f"no license: {said}", "libz.so.1, whose license is not found" in said)
+    (folder / "libz.so.1.txt").write_text("as you like")
+    os.environ["MOONHALO_LICENSES"] = str(folder)
+    check("the license is given", refused(ours, torch) == "")
+    free.unlink()
+    made_library(folder / "libours.so", made_library(free, unknown))
+    (torch / "lib/libunknown.so.1").unlink()
+    said = refused(ours, torch)
+    check(f"also those of others: {said}", "libz.so.1 needs libunknown.so.1, which is not known" in said)
+    del os.environ["MOONHALO_LICENSES"]
+
+
 with tempfile.TemporaryDirectory() as name:
     work = Path(name)
+    check_libraries(work)
     build_wheel.SOURCE = work
     again = builds_again(work / "finished")
     check(f"a finished build is taken as it is: {again}", not again)
