@@ -41,6 +41,11 @@ double uncertainty(CostSource source) {
   return kShares[static_cast<int>(source)];
 }
 
+std::string usual_backend(const Machine& machine, int64_t ranks) {
+  if (machine.device.kind == "cuda") return "nccl";
+  return ranks <= machine.host.cores ? "threads" : "mpi";
+}
+
 Costs::Costs(const Machine& machine, std::string backend, int64_t ranks)
     : machine_(machine), backend_(std::move(backend)), ranks_(ranks) {
   const bool one_host = backend_ == "threads" || machine.levels.size() == 1;
@@ -69,15 +74,34 @@ Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
   const double stream = cores / (cached ? 1 : machine_.slowdown("stream", busy));
   const double bandwidth = machine_.bandwidth(std::max(set, 1.0));
   double work = bandwidth > 0 ? bytes / (bandwidth * stream) : 0;
-  if (call.work != WorkKind::kOther && call.macs > 0) {
-    const std::string kind = name(call.work);
-    double rate = machine_.flops(kind, dtype_of(call.item));
-    if (rate == 0) rate = machine_.flops("product", dtype_of(call.item));
-    rate *= cores_of_rank_ / machine_.slowdown(kind, busy_cores_);
-    if (rate > 0) work = std::max(work, 2.0 * static_cast<double>(call.macs) / rate);
-  }
+  if (const double rate = rate_of(call); rate > 0) work = std::max(work, 2.0 * static_cast<double>(call.macs) / rate);
   return {(work + machine_.device.launch) * ranks_per_core_, machine_.device.launch * ranks_per_core_,
           CostSource::kRates};
+}
+
+// Operations a second of a rank, for operators that do arithmetic; else, or if the machine does not say, 0.
+double Costs::rate_of(const TapeOperator& call) const {
+  if (call.work == WorkKind::kOther || call.macs == 0) return 0;
+  const std::string kind = name(call.work);
+  double rate = machine_.flops(kind, dtype_of(call.item));
+  if (rate == 0) rate = machine_.flops("product", dtype_of(call.item));
+  return rate * cores_of_rank_ / machine_.slowdown(kind, busy_cores_);
+}
+
+double Costs::least_seconds(const Tape& tape, const TapeOperator& call) const {
+  const std::string key = tape.names.at(call.name) + " ";
+  const auto measured = machine_.operators.lower_bound(key);
+  if (measured != machine_.operators.end() && measured->first.starts_with(key)) return 0;
+  double bandwidth = 0, slowdown = 1;
+  for (const auto& [largest, rate] : machine_.device.bandwidth)
+    bandwidth = std::max(bandwidth, rate * machine_.device.efficiency);
+  for (const auto& [cores, by_work] : machine_.neighbours) {
+    const auto stream = by_work.find("stream");
+    if (stream != by_work.end()) slowdown = std::min(slowdown, stream->second);
+  }
+  double work = bandwidth > 0 ? static_cast<double>(call.bytes) * slowdown / (bandwidth * cores_of_rank_) : 0;
+  if (const double rate = rate_of(call); rate > 0) work = std::max(work, 2.0 * static_cast<double>(call.macs) / rate);
+  return work * ranks_per_core_;
 }
 
 std::vector<VerbCost> Costs::algorithms(const Collective& call, int64_t ranks) const {

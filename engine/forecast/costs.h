@@ -25,6 +25,10 @@ struct Cost {
   CostSource source = CostSource::kRates;
 };
 
+/// The backend of `ranks` ranks if nothing else is said: of GPUs "nccl", between the few ranks of a host "threads",
+/// else "mpi". Not collective.
+std::string usual_backend(const Machine& machine, int64_t ranks);
+
 /// Prices what is on tapes: on this machine, for `ranks` ranks that use `backend` ("threads", "mpi", "tcp", "nccl" or
 /// "staged"). Ranks fill the parts of the machine in order. On CPUs the ranks of a host share its cores evenly.
 /// Nothing of this class is collective.
@@ -35,6 +39,9 @@ class Costs {
   /// The time of one operator on one rank, while the other ranks of its host work, too. An operator whose work is not
   /// known has the time of its bytes.
   Cost of_operator(const Tape& tape, const TapeOperator& call) const;
+  /// The operator's work, as a whole, has no part of 1 / n that takes less than 1 / n of this: for lower bounds.
+  /// Without launches, and 0 for operators that were measured.
+  double least_seconds(const Tape& tape, const TapeOperator& call) const;
   /// The time from the arrival of the last rank of the group to the end of the slowest one. `members`: ranks of the
   /// world.
   Cost of_verb(const TapeVerb& call, const std::vector<int64_t>& members) const;
@@ -57,6 +64,7 @@ class Costs {
   struct Message {
     int64_t peer, bytes, number;
   };
+  double rate_of(const TapeOperator& call) const;
   Cost cheapest(const Collective& call, const std::vector<int64_t>& members) const;
   Cost of_cost(const VerbCost& cost, const std::vector<int64_t>& members) const;
   Cost of_round(const VerbRound& round, const std::vector<int64_t>& members) const;

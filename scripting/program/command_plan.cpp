@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/program/commands.h"
@@ -25,12 +26,6 @@ struct PlanWanted {
   int64_t steps = 3;
   std::string json, machine, backend;
 };
-
-// Messages of a host's few ranks go through memory, those of a cluster through MPI, and those of GPUs through NCCL.
-std::string usual_backend(const Machine& machine, int ranks) {
-  if (machine.device.kind == "cuda") return "nccl";
-  return ranks <= machine.host.cores ? "threads" : "mpi";
-}
 
 int plan(const PlanWanted& wanted) {
   const int64_t base = resident_memory();

@@ -117,6 +117,12 @@ function policies.tensor_cuts(graph, names)
   return parameter
 end
 
+--- True if tensor parallelism would cut any parameter.
+function policies.has_tensor_cuts(graph)
+  for _ in pairs(policies.tensor_cuts(graph, {"tp"})) do return true end
+  return false
+end
+
 --- `costs` in `count` runs of neighbours, none empty, the most expensive as cheap as can be: the lengths of the runs.
 function policies.balanced_runs(costs, count)
   local best = {[0] = {[0] = 0}}  -- best[c][n]: of the first n in c runs

@@ -9,56 +9,36 @@
 -- what goes from stage to stage.
 
 local mh = require "moonhalo"
-local arguments = require "moonhalo.internal.arguments"
+local candidates = require "moonhalo.policy.candidates"
 local compute_config = require "moonhalo.policy.compute_config"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
-local sample_arguments = require "moonhalo.internal.sample_arguments"
 local steps = require "moonhalo.policy.steps"
+local timed_search = require "moonhalo.policy.timed_search"
 
-local fail, is_tensor = mh.fail, mh.is_tensor
+local fail = mh.fail
 local search = {}
 
 local kOptions = {"macs_per_byte", "memory_limit", "pipeline_nmicros", "pipeline_scheduler"}
+-- With a machine, times count (timed_search.lua).
+local kTimedOptions = {"backend", "machine", "macs_per_byte", "measure", "memory_limit", "most_columns", "most_data",
+                       "most_rows", "most_tensor", "pipeline_nmicros", "pipeline_scheduler", "recompute"}
 local kHeaderBytes = 1024  -- before what goes from stage to stage (engine/pipeline/tensor_link.cpp)
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------
 
---- True if an argument is a field, [batch, channels, first spatial dim, second, ...].
-local function has_field(graph)
-  for _, described in pairs(graph.arguments) do
-    if select(2, described:gsub(",", "")) >= 3 then return true end
-  end
-  return false
-end
-
---- Placements for `sizes` = {pp =, dp =, domain =, tp =}; mesh dims of one rank are left out.
-local function placed_for(sizes, stored, graph)
-  local placed = {mesh = {{}, {}}, inputs = {}, stored = stored and "dp" or nil}
-  for _, name in ipairs {"pp", "dp", "domain", "tp"} do
-    if sizes[name] > 1 then table.insert(placed.mesh[1], sizes[name]); table.insert(placed.mesh[2], name) end
-  end
-  if #placed.mesh[1] == 0 then placed.mesh = {{1}, {"dp"}} end
-  if sizes.dp > 1 then placed.inputs.dp = 0 end
-  if sizes.domain > 1 then placed.inputs.domain = 2 end
-  if sizes.tp > 1 then placed.parameter = policies.tensor_cuts(graph, placed.mesh[2]) end
-  if sizes.pp > 1 then placed.stages = policies.stages_of(graph, sizes.pp) end
-  return placed
-end
-
 --- `stages`: the most that a pipeline may have.
 local function candidates_of(graph, ranks, stages)
-  local field, cuts, list = has_field(graph), false, {}
-  for _ in pairs(policies.tensor_cuts(graph, {"tp"})) do cuts = true end
+  local field, cuts, list = candidates.has_field(graph), policies.has_tensor_cuts(graph), {}
   for pp = 1, math.min(ranks, stages) do
     for dp = ranks // pp, 1, -1 do
       for domain = ranks // (pp * dp), 1, -1 do
         local tp = ranks // (pp * dp * domain)
         if pp * dp * domain * tp == ranks and (domain == 1 or field) and (tp == 1 or cuts) then
           local sizes = {pp = pp, dp = dp, domain = domain, tp = tp}
-          list[#list + 1] = {sizes = sizes, stored = false, placed = placed_for(sizes, false, graph)}
+          list[#list + 1] = {sizes = sizes, stored = false, placed = candidates.placed_for(sizes, false, graph)}
           if dp > 1 and pp == 1 then
-            list[#list + 1] = {sizes = sizes, stored = true, placed = placed_for(sizes, true, graph)}
+            list[#list + 1] = {sizes = sizes, stored = true, placed = candidates.placed_for(sizes, true, graph)}
           end
         end
       end
@@ -68,38 +48,6 @@ local function candidates_of(graph, ranks, stages)
 end
 
 -- ---- Counting -------------------------------------------------------------------------------------------------------
-
---- Parameters and buffers of zeros, placed as the candidate says.
-local function zeros_on(mesh, candidate, names)
-  local placed = candidate.placed
-  return function(tensor)
-    local list, placements = (placed.parameter or {})[names[tensor]] or {}, {mh.Replicate()}
-    local number = 0
-    for i, name in ipairs(placed.mesh[2]) do
-      if name ~= "pp" then number = number + 1 end
-      placements[i + 1] = name ~= "pp" and list[number] or mh.Replicate()
-    end
-    if candidate.stored and tensor.requires_grad then
-      local dim = mh._training.storage_dim(tensor.shape, list, candidate.sizes.dp)
-      if dim then placements[2] = mh.Stored(dim) end
-    end
-    local zeros = mh.zeros(tensor.shape, {dtype = tensor.dtype, mesh = mesh, placements = placements})
-    return tensor.requires_grad and zeros:requires_grad_(true) or zeros
-  end
-end
-
---- A number that every element counts in: the loss, or squares, which sums over ranks cannot pass through.
-local function sum_of(value)
-  if is_tensor(value) and value.requires_grad then return value.ndim == 0 and value or value:square():sum() end
-  if is_tensor(value) then return nil end
-  if type(value) ~= "table" or getmetatable(value) then return nil end
-  local total
-  for _, one in pairs(value) do
-    local part = sum_of(one)
-    total = total and part and total + part or total or part
-  end
-  return total
-end
 
 local function bytes_of(shape, dtype)
   local bytes = tonumber(dtype:match("(%d+)$") or 8) // 8
@@ -119,29 +67,16 @@ local function activation_bytes(graph)
   return bytes
 end
 
---- Arguments of zeros, the rows of all units together. (What is not a tensor stays; so do single numbers.)
-local function zero_batch(values, mesh)
-  return arguments.map_tensors(values, function(x)
-    if x.ndim == 0 then return x end
-    local shape, placements = x.shape, {}
-    for i = 1, mesh.ndim do placements[i] = mh.Replicate() end
-    if not sample_arguments.is_constant(x) then
-      shape[1], placements[1] = shape[1] * mesh:size("unit"), mh.Shard(0)
-    end
-    return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype, mesh = mesh, placements = placements}))
-  end)
-end
-
 --- One step of this rank: {bytes sent, messages, multiplications, bytes of parameters, gradients and states of AdamW}.
 local function step_of(module, values, where)
   local held = 0
   for _, parameter in ipairs(module:parameters()) do
     if parameter.requires_grad then held = held + 4 * bytes_of(parameter:to_local().shape, parameter.dtype) end
   end
-  local args = steps.place(zero_batch(values, where.mesh), where)
+  local args = steps.place(candidates.zero_batch(values, where.mesh), where)
   local before = mh.comm_stats()
   local macs = mh._call_graph.macs(function()
-    local total = sum_of({module(table.unpack(args, 1, values.n))})
+    local total = candidates.sum_of({module(table.unpack(args, 1, values.n))})
     if not total then fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
     total:backward()
     mh.finish_grad_sync(module)
@@ -219,12 +154,9 @@ end
 
 --- `run`: {units, micros, per_byte}.
 local function count(candidate, module, values, graph, run)
-  local sizes, names = {run.units}, {"unit"}
-  for i, size in ipairs(candidate.placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, candidate.placed.mesh[2][i] end
-  local mesh, name_of = mh.init_device_mesh(mh.device(), sizes, names), {}
-  mesh:set_macs_per_byte(run.per_byte)
-  for name, parameter in module:named_parameters() do name_of[parameter] = name end
-  local numbers = policy_graph.with_tensors(module, zeros_on(mesh, candidate, name_of), function()
+  local mesh = candidates.mesh_of(candidate, run.units, run.per_byte)
+  local zeros = candidates.zeros_on(mesh, candidate, candidates.names_of(module))
+  local numbers = policy_graph.with_tensors(module, zeros, function()
     return step_of(module, values, {module = module, mesh = mesh, inputs = candidate.placed.inputs})
   end)
   local found = largest(numbers, mesh)
@@ -253,7 +185,7 @@ function report_meta:__tostring()
 end
 
 local function check_options(options)
-  policies.check_options("autodist", options, kOptions)
+  policies.check_options("autodist", options, options.machine == nil and kOptions or kTimedOptions)
   for _, name in ipairs {"macs_per_byte", "memory_limit", "pipeline_nmicros"} do
     if options[name] ~= nil and (type(options[name]) ~= "number" or options[name] <= 0) then
       fail(("parallelize: policy 'autodist': %s = %s, expected a number above 0"):format(name, tostring(options[name])))
@@ -270,13 +202,19 @@ end
 function search.autodist(module, dummy, graph, config)
   local options = config.pas_config
   check_options(options)
-  local ranks, world = config.plan_ngpus, mh.world_size()
-  if world % ranks ~= 0 then
+  local ranks, world, timed = config.plan_ngpus, mh.world_size(), options.machine ~= nil
+  if world % ranks ~= 0 and not timed then
     fail(("parallelize: policy 'autodist' tries plans of %d ranks out, the run has %d\n" ..
       "  fix   run with --ranks %d"):format(ranks, world, ranks))
   end
   local values, generator = policy_graph.arguments(module, dummy), mh.default_generator()
   local drawn, per_byte = generator:state_dict(), compute_config.macs_per_byte(config, "autodist")
+  if timed then
+    local placed, report = timed_search(module, values, graph, config, per_byte)
+    generator:load_state_dict(drawn)
+    module:zero_grad()
+    return placed, report
+  end
   local stages = config.use_end2end and not config.use_async_reducer and config.reducer_bucket_cap_mb == 32
       and #(graph.stage_macs or {}) or 1
   local list = candidates_of(graph, ranks, math.max(stages, 1))

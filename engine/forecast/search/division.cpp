@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/search/division.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace moonhalo {
+namespace {
+
+std::string limit_text(int64_t most) { return most == DivisionSpace::kAny ? "any" : std::to_string(most); }
+
+// The space as an error shows it.
+std::string space_text(const DivisionSpace& space) {
+  return "ranks " + std::to_string(space.ranks) + ", at most data " + limit_text(space.most_data) + ", rows " +
+         limit_text(space.most_rows) + ", columns " + limit_text(space.most_columns) + ", tensor " +
+         limit_text(space.most_tensor) + ", " + (space.may_copy ? "copied" : "not copied") + ", " +
+         (space.may_store ? "stored" : "not stored");
+}
+
+}  // namespace
+
+std::string Division::text() const {
+  const std::vector<int64_t> sizes = mesh_shape();
+  const std::vector<std::string> names = mesh_names();
+  std::string text;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1) text += (text.empty() ? "" : ", ") + names[i] + " " + std::to_string(sizes[i]);
+  }
+  if (text.empty()) text = "one rank";
+  return is_stored ? text + ", stored" : text;
+}
+
+std::vector<Division> divisions_of(const DivisionSpace& space) {
+  const int64_t least =
+      std::min({space.ranks, space.most_data, space.most_rows, space.most_columns, space.most_tensor});
+  TORCH_CHECK_VALUE(least >= 1, "search: numbers of ranks are at least 1\n  have  ", space_text(space),
+                    "\n  fix   1 where there is nothing to cut");
+  std::vector<Division> all;
+  const auto divides = [](int64_t size, int64_t of) { return of % size == 0; };
+  for (int64_t data = std::min(space.ranks, space.most_data); data >= 1; --data) {
+    if (!divides(data, space.ranks)) continue;
+    const int64_t of_data = space.ranks / data;
+    for (int64_t rows = std::min(of_data, space.most_rows); rows >= 1; --rows) {
+      if (!divides(rows, of_data)) continue;
+      const int64_t of_rows = of_data / rows;
+      for (int64_t columns = std::min(of_rows, space.most_columns); columns >= 1; --columns) {
+        const int64_t tensor = of_rows / columns;
+        if (!divides(columns, of_rows) || tensor > space.most_tensor) continue;
+        if (space.may_copy || data == 1) all.push_back({data, rows, columns, tensor, false});
+        if (space.may_store && data > 1) all.push_back({data, rows, columns, tensor, true});
+      }
+    }
+  }
+  TORCH_CHECK_VALUE(!all.empty(), "search: there is no division of ", space.ranks, " ranks\n  have  ",
+                    space_text(space), "\n  fix   another number of ranks, or more samples, rows or features");
+  return all;
+}
+
+}  // namespace moonhalo

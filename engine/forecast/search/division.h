@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace moonhalo {
+
+/// A way to share out ranks: over samples, over a grid of blocks of the field, and over the features of layers.
+struct Division {
+  int64_t data = 1;        ///< ranks with other samples
+  int64_t rows = 1;        ///< blocks along the first spatial dim of the domain
+  int64_t columns = 1;     ///< blocks along the second
+  int64_t tensor = 1;      ///< ranks with other features of a layer
+  bool is_stored = false;  ///< parameters in blocks over the data ranks (fully_shard), not copied (replicate)
+  bool operator==(const Division&) const = default;
+
+  /// The product of all four.
+  int64_t ranks() const { return data * rows * columns * tensor; }
+  /// Sizes and names of the mesh: "data", "rows", "columns", "tensor". All four are always there.
+  std::vector<int64_t> mesh_shape() const { return {data, rows, columns, tensor}; }
+  static std::vector<std::string> mesh_names() { return {"data", "rows", "columns", "tensor"}; }
+  /// "data 2, rows 4, stored"; "one rank".
+  std::string text() const;
+};
+
+/// The divisions that are possible: the largest number of ranks for each purpose. A field has as many rows of blocks as
+/// rows at most, a batch as many data ranks as samples. Pipelines, recomputation and micro-batches are not among them.
+struct DivisionSpace {
+  static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  int64_t ranks = 1;
+  int64_t most_data = kAny, most_rows = 1, most_columns = 1, most_tensor = 1;
+  bool may_store = true, may_copy = true;
+};
+
+/// All divisions of `space.ranks` ranks, those with most data ranks first. Parameters are stored where there are
+/// several data ranks. Throws ValueError for numbers below 1, and if there is none. Not collective.
+std::vector<Division> divisions_of(const DivisionSpace& space);
+
+}  // namespace moonhalo

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/search/division_search.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/forecast/clocks.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/rank_kinds.h"
+#include "moonhalo/engine/forecast/search/search_report.h"
+#include "moonhalo/engine/forecast/tape_recorder.h"
+#include "moonhalo/engine/forecast/tape_summary.h"
+#include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/profile/recorder.h"
+
+namespace moonhalo {
+namespace {
+
+constexpr double kUsableMemory = 0.9;
+constexpr double kRounding = 1e-9;  // of sums in other orders
+constexpr int kWarmSteps = 2, kTimedSteps = 5;
+
+/// Models draw their parameters from LibTorch's generator. A search leaves it as it was.
+class KeptGenerator {
+ public:
+  KeptGenerator() : generator_(at::detail::getDefaultCPUGenerator()) {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~KeptGenerator() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  KeptGenerator(const KeptGenerator&) = delete;
+  KeptGenerator& operator=(const KeptGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.numel() * tensor.element_size());
+  return bytes;
+}
+
+int64_t gradient_bytes(const std::vector<at::Tensor>& parameters) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : parameters) {
+    if (tensor.grad().defined()) bytes += static_cast<int64_t>(tensor.numel() * tensor.element_size());
+  }
+  return bytes;
+}
+
+void check_built(const BuiltStep& built) {
+  TORCH_CHECK_VALUE(built.step != nullptr,
+                    "search: the function that builds the model returned no step\n"
+                    "  have  nothing to call\n  fix   return a function that does one training step");
+}
+
+/// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `whole`: what the bounds
+/// need, where it is asked for.
+RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
+                WholeStep* whole = nullptr) {
+  const MemoryCount counted;
+  const FakeResults fakes;
+  const SeenSpecs specs;
+  const CommunicatorPtr world = make_fake_communicator(static_cast<int>(rank), static_cast<int>(ranks));
+  const BuiltStep built = build(division, *world);
+  check_built(built);
+  const int64_t before = memory_use().live - gradient_bytes(built.parameters);
+  built.step();
+  if (whole != nullptr) {
+    whole->parameters = bytes_of(built.parameters);
+    whole->states = std::max<int64_t>(0, memory_use().live - gradient_bytes(built.parameters) - before);
+  }
+  built.step();
+  TapeRecorder recorder(*world);
+  built.step();
+  RankRun run;
+  run.tape = recorder.take();
+  run.meshes = specs.meshes();
+  run.peak = peak_of(run.tape).bytes;
+  run.steps = 3;
+  return run;
+}
+
+RankRun named_dry_run(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
+                      WholeStep* whole = nullptr) {
+  std::string why;
+  try {
+    return run_dry(build, division, rank, ranks, whole);
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  TORCH_CHECK_VALUE(false, "search: the dry run of '", division.text(), "' failed on rank ", rank, " of ", ranks,
+                    ", which was pretended\n  have  ", why,
+                    "\n  fix   make the model and its step run so divided, or leave such divisions out of the space");
+}
+
+class Search {
+ public:
+  Search(const SearchOptions& options, const BuildDivided& build)
+      : options_(options),
+        build_(build),
+        world_(options.space.ranks * options.units),
+        backend_(options.backend.empty() ? usual_backend(options.machine, world_) : options.backend) {}
+
+  SearchResult run() {
+    SearchResult result;
+    result.machine = options_.machine.name;
+    result.backend = backend_;
+    result.ranks = options_.space.ranks;
+    result.units = options_.units;
+    result.memory_limit = memory_limit();
+    const std::vector<Division> divisions = divisions_of(options_.space);
+    WholeStep whole;
+    whole.tape = named_dry_run(build_, Division{}, 0, 1, &whole).tape;
+    const DivisionBounds bounds(options_.machine, backend_, whole, options_.space.ranks, options_.units);
+    for (const Division& division : divisions) {
+      result.ranked.emplace_back();
+      result.ranked.back().division = division;
+      result.ranked.back().bound = bounds.of(division);
+    }
+    // By growing bounds, so that the best are found early.
+    std::stable_sort(result.ranked.begin(), result.ranked.end(),
+                     [](const auto& a, const auto& b) { return a.bound.step < b.bound.step; });
+    for (DivisionResult& one : result.ranked) {
+      one.fate = fate_by_bounds(one, result.memory_limit);
+      one.memory = one.bound.memory;
+      if (one.fate != DivisionResult::Fate::kForecast) continue;
+      forecast(one);
+      ++result.dry_runs;
+      if (result.memory_limit > 0 && one.memory > result.memory_limit) {
+        one.fate = DivisionResult::Fate::kTooLarge;
+      } else {
+        best_.insert(std::upper_bound(best_.begin(), best_.end(), one.step), one.step);
+      }
+    }
+    rank_results(result);
+    explain(result);
+    check_fits(result);
+    return result;
+  }
+
+ private:
+  int64_t memory_limit() const {
+    if (options_.memory_limit > 0) return options_.memory_limit;
+    const Machine& machine = options_.machine;
+    const bool is_device = machine.device.kind != "cpu";
+    double bytes = machine.device.memory;
+    if (!is_device && machine.host.memory > 0) {
+      const auto of_host = static_cast<double>(Costs(machine, backend_, world_).ranks_of_host());
+      const double processes = backend_ == "threads" ? 1 : of_host;
+      bytes = (machine.host.memory - processes * machine.host.base_rss) / of_host;
+    }
+    return static_cast<int64_t>(kUsableMemory * std::max(0.0, bytes));
+  }
+
+  DivisionResult::Fate fate_by_bounds(const DivisionResult& one, int64_t limit) const {
+    const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure));
+    if (!options_.prunes) return DivisionResult::Fate::kForecast;
+    if (limit > 0 && one.bound.memory > limit) return DivisionResult::Fate::kLargeBound;
+    if (best_.size() >= wanted && one.bound.step > best_[wanted - 1] * (1 + kRounding))
+      return DivisionResult::Fate::kSlowBound;
+    return DivisionResult::Fate::kForecast;
+  }
+
+  void forecast(DivisionResult& one) const {
+    const RankKinds kinds = find_kinds(world_, [&](const std::vector<int64_t>& ranks) {
+      std::vector<RankRun> runs;
+      for (const int64_t rank : ranks) runs.push_back(named_dry_run(build_, one.division, rank, world_));
+      return runs;
+    });
+    one.memory = 0;
+    for (const Tape& tape : kinds.tapes.kinds) {
+      one.memory = std::max(one.memory, peak_of(tape).bytes);
+      one.sent = std::max(one.sent, total(counts_of(tape, tape.rank)).bytes);
+    }
+    const StepForecast time = forecast_step(options_.machine, kinds.tapes, backend_);
+    one.step = time.step;
+    one.low = time.low;
+    one.high = time.high;
+    one.computing = time.computing;
+    one.messages = time.messages;
+    one.waiting = time.waiting;
+  }
+
+  static void check_fits(const SearchResult& result) {
+    TORCH_CHECK_VALUE(fits(result.ranked.front()), "search: no division of ", result.ranks, " ranks fits into ",
+                      result.memory_limit, " bytes a rank\n  have  ", to_text(result),
+                      "  fix   more ranks, smaller samples, or a larger memory_limit");
+  }
+
+  const SearchOptions& options_;
+  const BuildDivided& build_;
+  const int64_t world_;
+  const std::string backend_;
+  std::vector<double> best_;  // times of those that fit, growing
+};
+
+void check_options(const SearchOptions& options) {
+  TORCH_CHECK_VALUE(options.units >= 1 && options.measure >= 0 && options.memory_limit >= 0,
+                    "search: units is at least 1, measure and memory_limit are at least 0\n  have  units = ",
+                    options.units, ", measure = ", options.measure, ", memory_limit = ", options.memory_limit,
+                    "\n  fix   leave out what is not needed");
+  TORCH_CHECK_VALUE(Recorder::of_this_rank() == nullptr,
+                    "search: this rank records a step, and a search records steps of its own\n"
+                    "  have  a profile, or moonhalo plan\n"
+                    "  fix   search before it, or load a plan that was stored");
+}
+
+/// Seconds of a step on the ranks of `world`, by this rank's clock.
+double timed_step(Communicator& world, const BuiltStep& built) {
+  world.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  built.step();
+  world.barrier();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// The median of rank 0.
+double measure(Communicator& world, const BuildDivided& build, const Division& division) {
+  const BuiltStep built = build(division, world);
+  check_built(built);
+  for (int i = 0; i < kWarmSteps; ++i) built.step();
+  std::vector<double> times(kTimedSteps);
+  for (double& time : times) time = timed_step(world, built);
+  std::sort(times.begin(), times.end());
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", times[kTimedSteps / 2]);
+  return std::stod(broadcast_string(world, text));
+}
+
+}  // namespace
+
+SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build) {
+  check_options(options);
+  const KeptGenerator kept;
+  return Search(options, build).run();
+}
+
+SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build) {
+  check_options(options);
+  TORCH_CHECK_VALUE(options.measure == 0 || world.size() == options.space.ranks * options.units,
+                    "search: divisions of ", options.space.ranks * options.units, " ranks cannot be measured on ",
+                    world.size(), "\n  have  measure = ", options.measure, ", units = ", options.units,
+                    "\n  fix   measure = 0, or run with as many ranks");
+  TORCH_CHECK_VALUE(options.measure == 0 || !world.is_fake(),
+                    "search: ranks that are pretended cannot be measured\n  have  backend fake, measure = ",
+                    options.measure, "\n  fix   measure = 0");
+  SearchResult result =
+      parse_search(run_on_first_rank(world, [&] { return to_json(search_divisions(options, build)); }));
+  int64_t left = options.measure;
+  for (DivisionResult& one : result.ranked) {
+    if (left-- <= 0 || one.fate != DivisionResult::Fate::kForecast) break;
+    one.measured = measure(world, build, one.division);
+  }
+  rank_results(result);
+  explain(result);
+  return result;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/forecast/machine.h"
+#include "moonhalo/engine/forecast/search/division.h"
+#include "moonhalo/engine/forecast/search/division_bounds.h"
+
+namespace moonhalo {
+
+/// A model that was divided over a world.
+struct BuiltStep {
+  std::function<void()> step;          ///< one training step, the optimizer's included
+  std::vector<at::Tensor> parameters;  ///< those that are trained, as this rank holds them
+};
+
+/// Makes a model, divides it over the mesh `division.mesh_shape()` of `world` (with units: of
+/// world.size() / division.ranks() x these),
+/// and returns its training step. It is called for several divisions, with worlds that exist and with those that do
+/// not, and must not change anything that outlives the result. In dry runs tensors are fake (fake_tensor.h) and nothing
+/// is sent.
+using BuildDivided = std::function<BuiltStep(const Division& division, Communicator& world)>;
+
+/// The space that is searched, and the machine.
+struct SearchOptions {
+  DivisionSpace space;
+  Machine machine;
+  std::string backend;       ///< what sends the messages, as in forecast_step; "": usual_backend (costs.h)
+  int64_t units = 1;         ///< equal copies of the divided model with other samples: units x ranks in all
+  int64_t memory_limit = 0;  ///< bytes of tensors of a rank; 0: what the machine has, less 10 %
+  int64_t measure = 0;       ///< the best ones that are then run for real, where the ranks are there
+  bool prunes = true;        ///< false: dry runs of all, also of those that bounds exclude
+};
+
+/// The findings about a division.
+struct DivisionResult {
+  /// kForecast: a dry run, and it fits; kTooLarge: a dry run, and it does not; kLargeBound: no dry run, since
+  /// parameters, gradients and states alone do not fit; kSlowBound: no dry run, since it cannot be as fast as the best
+  /// ones.
+  enum class Fate : uint8_t { kForecast, kTooLarge, kLargeBound, kSlowBound };
+  Division division;
+  Fate fate = Fate::kForecast;
+  DivisionBound bound;
+  double step = 0, low = 0, high = 0;               ///< seconds, as in StepForecast; 0 without a dry run
+  double computing = 0, messages = 0, waiting = 0;  ///< means over the ranks
+  int64_t memory = 0;                               ///< bytes of the rank that holds most; without a dry run the bound
+  int64_t sent = 0;                                 ///< bytes of the rank that sends most
+  std::optional<double> measured;                   ///< seconds of a real step
+  std::string why;                                  ///< why it is not the best, or what limits the best one
+};
+
+/// All divisions of a space, the best first: measured ones by their time, then forecasts, then those that cannot be as
+/// fast, then those that are too large.
+struct SearchResult {
+  std::string machine, backend;
+  int64_t ranks = 1, units = 1;
+  int64_t memory_limit = 0;  ///< bytes of a rank; 0: none is known
+  int64_t dry_runs = 0;      ///< divisions that were dry run
+  std::vector<DivisionResult> ranked;
+
+  const Division& best() const { return ranked.front().division; }
+};
+
+/// Searches the space for the division whose step is the shortest on the machine. Lower bounds come first
+/// (division_bounds.h), from a dry run of the whole model on one rank. Divisions are then dry run by growing bounds,
+/// with the ranks that matter (rank_kinds.h), and put on the clocks (clocks.h), until no bound is below the best times.
+/// So the result is that of dry runs of all. Throws ValueError if the space is empty, if nothing fits, and, with the
+/// division and the rank that was pretended, what `build` or a step throws. Not collective.
+SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build);
+
+/// The same on all ranks of `world`: rank 0 searches. Then the best `options.measure` are built and run on these ranks,
+/// 2 steps and 5 that are timed; the median of rank 0 counts. Throws as above on all ranks, and ValueError if `world`
+/// has not units x ranks ranks, unless measure is 0. Collective over `world`.
+SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build);
+
+/// A table that a person reads; JSON for programs. Not collective.
+std::string to_text(const SearchResult& result);
+std::string to_json(const SearchResult& result);
+/// Reads what to_json wrote. Not collective.
+SearchResult parse_search(const std::string& json);
+
+}  // namespace moonhalo

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/search/search_report.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
+
+#include "moonhalo/engine/profile/memory_note.h"
+
+namespace moonhalo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Fate = DivisionResult::Fate;
+
+// In the order in which results are ranked.
+constexpr std::array<std::pair<Fate, const char*>, 4> kFates{{{Fate::kForecast, "forecast"},
+                                                              {Fate::kSlowBound, "slower by its bound"},
+                                                              {Fate::kTooLarge, "too large"},
+                                                              {Fate::kLargeBound, "too large by its bound"}}};
+
+size_t place_of(Fate fate) {
+  size_t place = 0;
+  while (kFates[place].first != fate) ++place;
+  return place;
+}
+
+std::string time_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  return text;
+}
+
+std::string in_bytes(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
+// The part of the step that is longer than that of the best, and by how much.
+std::string longest_part(const DivisionResult& one, const DivisionResult& best) {
+  const std::array<std::pair<double, const char*>, 3> more{{{one.computing - best.computing, "more computing"},
+                                                            {one.messages - best.messages, "more messages"},
+                                                            {one.waiting - best.waiting, "more waiting"}}};
+  const auto most = std::max_element(more.begin(), more.end());
+  if (most->first <= 0) return "";
+  return ": " + time_text(most->first) + " " + most->second;
+}
+
+std::string why_not_best(const DivisionResult& one, const DivisionResult& best, int64_t limit) {
+  if (one.fate == Fate::kLargeBound)
+    return "parameters, gradients and states alone need " + in_bytes(one.bound.memory) + " of " + in_bytes(limit);
+  if (one.fate == Fate::kTooLarge) return "needs " + in_bytes(one.memory) + " of " + in_bytes(limit);
+  if (one.fate == Fate::kSlowBound)
+    return "not below " + time_text(one.bound.step) + ": computing " + time_text(one.bound.computing) +
+           ", sums and gathers of parameters " + time_text(one.bound.messages);
+  if (one.measured && best.measured)
+    return "measured " + time_text(*one.measured - *best.measured) + " slower" + longest_part(one, best);
+  if (best.measured) return "not among the best forecasts" + longest_part(one, best);
+  if (one.step == best.step) return "as fast as the best";
+  return time_text(one.step - best.step) + " slower" + longest_part(one, best);
+}
+
+std::string why_best(const DivisionResult& best) {
+  std::string text = best.measured ? "the fastest one measured" : "the fastest forecast";
+  text += ": computing " + time_text(best.computing) + ", messages " + time_text(best.messages) + ", waiting " +
+          time_text(best.waiting);
+  return text;
+}
+
+std::string cell(const std::string& text, int width) {
+  char line[256];
+  std::snprintf(line, sizeof line, "%*s", width, text.c_str());
+  return line;
+}
+
+Json result_json(const DivisionResult& one) {
+  const Division& division = one.division;
+  Json json{{"data", division.data},
+            {"rows", division.rows},
+            {"columns", division.columns},
+            {"tensor", division.tensor},
+            {"stored", division.is_stored},
+            {"fate", kFates[place_of(one.fate)].second},
+            {"step", one.step},
+            {"low", one.low},
+            {"high", one.high},
+            {"computing", one.computing},
+            {"messages", one.messages},
+            {"waiting", one.waiting},
+            {"memory", one.memory},
+            {"sent", one.sent},
+            {"bound",
+             {{"step", one.bound.step},
+              {"computing", one.bound.computing},
+              {"messages", one.bound.messages},
+              {"memory", one.bound.memory}}}};
+  if (one.measured) json["measured"] = *one.measured;
+  json["why"] = one.why;
+  return json;
+}
+
+DivisionResult parse_result(const Json& json) {
+  DivisionResult one;
+  one.division = {json.at("data"), json.at("rows"), json.at("columns"), json.at("tensor"), json.at("stored")};
+  const std::string fate = json.at("fate");
+  const auto known =
+      std::find_if(kFates.begin(), kFates.end(), [&](const auto& entry) { return fate == entry.second; });
+  TORCH_CHECK_VALUE(known != kFates.end(), "search: unknown fate '", fate, "'");
+  one.fate = known->first;
+  one.step = json.at("step");
+  one.low = json.at("low");
+  one.high = json.at("high");
+  one.computing = json.at("computing");
+  one.messages = json.at("messages");
+  one.waiting = json.at("waiting");
+  one.memory = json.at("memory");
+  one.sent = json.at("sent");
+  const Json& bound = json.at("bound");
+  one.bound = {bound.at("computing"), bound.at("messages"), bound.at("step"), bound.at("memory")};
+  if (json.contains("measured")) one.measured = json.at("measured").get<double>();
+  one.why = json.at("why");
+  return one;
+}
+
+}  // namespace
+
+bool fits(const DivisionResult& one) { return one.fate == Fate::kForecast || one.fate == Fate::kSlowBound; }
+
+void rank_results(SearchResult& result) {
+  const auto key = [](const DivisionResult& one) {
+    const bool by_memory = !fits(one);
+    const double time = one.measured ? *one.measured : one.fate == Fate::kSlowBound ? one.bound.step : one.step;
+    // Divisions that are too large come last, whichever way that was found.
+    return std::tuple(by_memory ? size_t{9} : place_of(one.fate), !one.measured,
+                      by_memory ? static_cast<double>(one.memory) : time);
+  };
+  std::stable_sort(result.ranked.begin(), result.ranked.end(),
+                   [&](const DivisionResult& a, const DivisionResult& b) { return key(a) < key(b); });
+}
+
+void explain(SearchResult& result) {
+  const DivisionResult best = result.ranked.front();
+  for (DivisionResult& one : result.ranked) one.why = why_not_best(one, best, result.memory_limit);
+  if (fits(best)) result.ranked.front().why = why_best(best);
+}
+
+std::string to_text(const SearchResult& result) {
+  std::string text =
+      "search: " + std::to_string(result.ranked.size()) + " divisions of " + std::to_string(result.ranks) + " ranks" +
+      (result.units > 1 ? " in " + std::to_string(result.units) + " units" : "") + " of '" + result.machine + "' (" +
+      result.backend + "), " + std::to_string(result.dry_runs) + " of them dry run; " +
+      (result.memory_limit > 0 ? in_bytes(result.memory_limit) + " a rank" : "memory not limited") + "\n";
+  size_t width = 8;
+  for (const DivisionResult& one : result.ranked) width = std::max(width, one.division.text().size());
+  const bool measured = std::any_of(result.ranked.begin(), result.ranked.end(),
+                                    [](const DivisionResult& one) { return one.measured.has_value(); });
+  const auto left = [&](const std::string& name) { return "  " + name + std::string(width - name.size(), ' '); };
+  text += left("division") + (measured ? cell("measured", 12) : "") + cell("forecast", 12) + cell("bound", 12) +
+          cell("memory", 11) + cell("sent", 11) + "  why\n";
+  for (const DivisionResult& one : result.ranked) {
+    const bool dry_run = one.fate == Fate::kForecast || one.fate == Fate::kTooLarge;
+    text += left(one.division.text());
+    if (measured) text += cell(one.measured ? time_text(*one.measured) : "-", 12);
+    text += cell(dry_run ? time_text(one.step) : "-", 12) + cell(time_text(one.bound.step), 12) +
+            cell((dry_run ? "" : "> ") + in_bytes(one.memory), 11) + cell(dry_run ? in_bytes(one.sent) : "-", 11) +
+            "  " + one.why + "\n";
+  }
+  return text;
+}
+
+std::string to_json(const SearchResult& result) {
+  Json json{{"machine", result.machine}, {"backend", result.backend},           {"ranks", result.ranks},
+            {"units", result.units},     {"memory_limit", result.memory_limit}, {"dry_runs", result.dry_runs},
+            {"divisions", Json::array()}};
+  for (const DivisionResult& one : result.ranked) json["divisions"].push_back(result_json(one));
+  return json.dump(2);
+}
+
+SearchResult parse_search(const std::string& text) {
+  SearchResult result;
+  try {
+    const Json json = Json::parse(text);
+    result.machine = json.at("machine");
+    result.backend = json.at("backend");
+    result.ranks = json.at("ranks");
+    result.units = json.at("units");
+    result.memory_limit = json.at("memory_limit");
+    result.dry_runs = json.at("dry_runs");
+    for (const Json& one : json.at("divisions")) result.ranked.push_back(parse_result(one));
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "search: this is not the JSON of a search\n  have  ", error.what(),
+                      "\n  fix   give what to_json wrote");
+  }
+  return result;
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search of mh.parallelize's policy "autodist" by times on a machine.
+#include "moonhalo/engine/forecast/search/division_search.h"
+
+#include <utility>
+
+#include "moonhalo/scripting/core/binding.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+/// The script's world is another one for the lifetime of the object.
+class OtherWorld {
+ public:
+  OtherWorld(lua_State* lua, Communicator& world) : context_(context(lua)), before_(context_.world) {
+    context_.world = world.shared_from_this();
+  }
+  ~OtherWorld() { context_.world = before_; }
+  OtherWorld(const OtherWorld&) = delete;
+  OtherWorld& operator=(const OtherWorld&) = delete;
+
+ private:
+  Context& context_;
+  CommunicatorPtr before_;
+};
+
+// Garbage of one candidate would be freed, and counted as memory, in another.
+void collect_garbage(lua_State* lua) {
+  lua_gc(lua, LUA_GCCOLLECT);
+  lua_gc(lua, LUA_GCCOLLECT);
+}
+
+SearchOptions read_search(lua_State* lua, int index) {
+  const Options given(lua, index, "parallelize: policy 'autodist'",
+                      {"machine", "backend", "ranks", "units", "memory_limit", "measure", "most_data", "most_rows",
+                       "most_columns", "most_tensor"});
+  SearchOptions options;
+  options.machine = read_machine(given.get_string("machine", ""));
+  options.backend = given.get_string("backend", "");
+  options.units = given.get_int("units", 1);
+  options.memory_limit = given.get_int("memory_limit", 0);
+  options.measure = given.get_int("measure", 0);
+  options.space = {.ranks = given.get_int("ranks", 1),
+                   .most_data = given.get_int("most_data", 1),
+                   .most_rows = given.get_int("most_rows", 1),
+                   .most_columns = given.get_int("most_columns", 1),
+                   .most_tensor = given.get_int("most_tensor", 1)};
+  return options;
+}
+
+void push_division(lua_State* lua, const Division& division) {
+  lua_newtable(lua);
+  set_field(lua, "data", division.data);
+  set_field(lua, "rows", division.rows);
+  set_field(lua, "columns", division.columns);
+  set_field(lua, "tensor", division.tensor);
+  set_field(lua, "stored", division.is_stored);
+}
+
+/// _search_divisions(options, build) -> the JSON of the result, and its table. build(division) gives the function that
+/// does a step, and the list of trained parameters. Within it and the step the world is the one that the division is
+/// for. Collective.
+int search(lua_State* lua) {
+  lua_settop(lua, 2);
+  const SearchOptions options = read_search(lua, 1);
+  CommunicatorPtr real = context(lua).world;
+  collect_garbage(lua);
+  const BuildDivided build = [lua](const Division& division, Communicator& world) {
+    const OtherWorld within(lua, world);
+    lua_pushvalue(lua, 2);
+    push_division(lua, division);
+    call_traced(lua, 1, 2);
+    BuiltStep built;
+    built.parameters = check_tensor_list(lua, -1);
+    lua_pop(lua, 1);
+    const std::shared_ptr<int> slot(new int(luaL_ref(lua, LUA_REGISTRYINDEX)), [lua](int* number) {
+      luaL_unref(lua, LUA_REGISTRYINDEX, *number);
+      delete number;
+      collect_garbage(lua);
+    });
+    built.step = [lua, slot, &world] {
+      const OtherWorld within(lua, world);
+      lua_rawgeti(lua, LUA_REGISTRYINDEX, *slot);
+      call_traced(lua, 0, 0);
+    };
+    return built;
+  };
+  const SearchResult found = search_divisions(*real, options, build);
+  push(lua, to_json(found));
+  push(lua, to_text(found));
+  return 2;
+}
+
+const luaL_Reg kSearchFunctions[] = {{"_search_divisions", guard<search>}, {nullptr, nullptr}};
+
+const Binding search_binding{"timed_search", [](lua_State* lua) { add_functions(lua, kSearchFunctions); }};
+
+}  // namespace
+}  // namespace moonhalo::scripting

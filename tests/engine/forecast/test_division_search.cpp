@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Searches of machines that were made so that the best division is known.
+#include "moonhalo/engine/forecast/search/division_search.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tests/support/divided_nets.h"
+#include "tests/support/oracle.h"
+#include "tests/support/ranks.h"
+
+namespace moonhalo::testing::test_division_search {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Fate = DivisionResult::Fate;
+
+/// Rates of a machine whose operators start at once.
+Machine machine_of(double flops, double bandwidth, double network, double latency) {
+  Machine machine;
+  machine.name = "planted";
+  machine.measured = true;
+  machine.device.kind = "cuda";
+  machine.device.flops["convolution"][""] = flops;
+  machine.device.flops["product"][""] = flops;
+  machine.device.bandwidth = {{1e12, bandwidth}};
+  machine.levels = {{.name = "all", .latency = latency, .bandwidth = network}};
+  return machine;
+}
+
+struct Planted {
+  const char* name;
+  Machine machine;
+  DividedNet net;
+  bool (*is_right)(const Division&);
+};
+
+std::vector<Planted> planted() {
+  return {
+      // 1.6 kB of parameters, and a message takes 0.1 ms whatever it has: one sum a step is the least. Stored
+      // parameters
+      // are gathered besides, and each convolution fetches edges or sums 220 kB of activations.
+      {"data",
+       machine_of(1e9, 1e11, 1e8, 1e-4),
+       {.batch = 12, .channels = 2, .hidden = 4, .kernel = 5, .height = 48, .width = 48},
+       [](const Division& best) { return best.data == best.ranks() && !best.is_stored; }},
+      // One sample: data ranks do not divide 70 ms of work. Edges have 50 kB on two ranks, and are computed twice in
+      // 1 ms; sums of activations have 590 kB, 6 ms.
+      {"domain",
+       machine_of(1e10, 1e11, 1e8, 1e-5),
+       {.kernel = 5, .height = 192, .width = 192},
+       [](const Division& best) { return best.rows * best.columns == best.ranks(); }},
+      // 786 kB of parameters, 16 kB of activations: sums of gradients take 8 ms, of activations 0.2.
+      {"tensor",
+       machine_of(1e11, 1e10, 1e8, 1e-6),
+       {.channels = 64, .hidden = 1536, .kernel = 1, .height = 8, .width = 8},
+       [](const Division& best) { return best.tensor == best.ranks(); }},
+      // Memory is slow, so AdamW's passes over copies of 5 MB cost more than gathers. Sums of activations would have
+      // all features of all samples.
+      {"stored",
+       machine_of(1e13, 1e9, 1e11, 1e-7),
+       {.batch = 96, .channels = 768, .hidden = 768, .kernel = 1, .height = 4, .width = 4},
+       [](const Division& best) { return best.data == best.ranks() && best.is_stored; }},
+  };
+}
+
+SearchOptions options_for(const Planted& one, int64_t ranks) {
+  SearchOptions options;
+  options.space = {.ranks = ranks, .most_rows = one.net.height, .most_columns = one.net.width, .most_tensor = ranks};
+  options.machine = one.machine;
+  options.backend = "nccl";
+  return options;
+}
+
+const DivisionResult& of_division(const SearchResult& result, const Division& division) {
+  return *std::find_if(result.ranked.begin(), result.ranked.end(),
+                       [&](const DivisionResult& one) { return one.division == division; });
+}
+
+// Dry runs of all divisions find no better one, and no bound is above what they find.
+void expect_best_of_all(const Planted& one, int64_t ranks) {
+  SearchOptions options = options_for(one, ranks);
+  const SearchResult found = search_divisions(options, build_divided(one.net));
+  options.prunes = false;
+  const SearchResult all = search_divisions(options, build_divided(one.net));
+  SCOPED_TRACE(to_text(found) + to_text(all));
+
+  EXPECT_TRUE(one.is_right(found.best())) << found.best().text();
+  EXPECT_EQ(found.best(), all.best());
+  EXPECT_EQ(of_division(all, found.best()).step / all.ranked.front().step, 1.0) << "regret by the clocks";
+  EXPECT_EQ(all.dry_runs, std::ssize(all.ranked));
+  ASSERT_EQ(found.ranked.size(), all.ranked.size());
+  for (const DivisionResult& result : all.ranked) {
+    EXPECT_LE(result.bound.step, result.step * (1 + 1e-9)) << result.division.text();
+    EXPECT_LE(result.bound.memory, result.memory) << result.division.text();
+    EXPECT_GE(result.step, all.ranked.front().step);
+  }
+}
+
+TEST(DivisionSearch, X14_PlantedMachinesGiveTheReckonedDivision) {
+  for (const Planted& one : planted()) {
+    for (const int64_t ranks : {2, 3, 4}) {
+      SCOPED_TRACE(std::string(one.name) + " on " + std::to_string(ranks));
+      expect_best_of_all(one, ranks);
+    }
+  }
+}
+
+TEST(DivisionSearch, X14_BoundsSpareDryRuns) {
+  const Planted tensor = planted()[2];
+
+  const SearchResult found = search_divisions(options_for(tensor, 4), build_divided(tensor.net));
+
+  EXPECT_LT(found.dry_runs, std::ssize(found.ranked));
+  const auto slow = std::find_if(found.ranked.begin(), found.ranked.end(),
+                                 [](const DivisionResult& one) { return one.fate == Fate::kSlowBound; });
+  ASSERT_NE(slow, found.ranked.end());
+  EXPECT_GT(slow->bound.step, found.ranked.front().step);
+  EXPECT_THAT(slow->why, HasSubstr("sums and gathers of parameters"));
+  EXPECT_THAT(to_text(found), HasSubstr("the fastest forecast: computing"));
+}
+
+TEST(DivisionSearch, X14_ALimitOfMemoryChangesTheBest) {
+  const Planted data = planted()[0];
+  SearchOptions options = options_for(data, 4);
+  const SearchResult free = search_divisions(options, build_divided(data.net));
+  options.prunes = false;
+  const SearchResult all = search_divisions(options, build_divided(data.net));
+  options.prunes = true;
+  options.memory_limit = free.ranked.front().memory - 1;
+
+  const SearchResult limited = search_divisions(options, build_divided(data.net));
+
+  // The fastest of those that fit, by dry runs of all.
+  const auto expected = std::find_if(all.ranked.begin(), all.ranked.end(),
+                                     [&](const DivisionResult& one) { return one.memory <= options.memory_limit; });
+  ASSERT_NE(expected, all.ranked.end()) << to_text(all);
+  EXPECT_EQ(limited.best(), expected->division) << to_text(limited);
+  EXPECT_NE(limited.best(), free.best());
+  EXPECT_EQ(of_division(limited, free.best()).fate, Fate::kTooLarge);
+  EXPECT_THAT(of_division(limited, free.best()).why, HasSubstr("needs "));
+  options.memory_limit = 100;
+  EXPECT_THAT(message_of([&] { search_divisions(options, build_divided(data.net)); }),
+              HasSubstr("search: no division of 4 ranks fits into 100 bytes a rank"));
+  EXPECT_THAT(message_of([&] { search_divisions(options, build_divided(data.net)); }),
+              HasSubstr("parameters, gradients and states alone need"));
+}
+
+TEST(DivisionSearch, X14_AFailureNamesTheDivisionAndTheRank) {
+  const Planted data = planted()[0];
+  const BuildDivided build = [&](const Division& division, Communicator& world) {
+    BuiltStep built = build_divided(data.net)(division, world);
+    if (division.rows == 2 && world.rank() == 1) built.step = [] { TORCH_CHECK_VALUE(false, "no such rows"); };
+    return built;
+  };
+  SearchOptions options = options_for(data, 2);
+  options.prunes = false;
+
+  EXPECT_THAT(message_of([&] { search_divisions(options, build); }),
+              HasSubstr("search: the dry run of 'rows 2' failed on rank 1 of 2, which was pretended"));
+  EXPECT_THAT(message_of([&] { search_divisions(options, build); }), HasSubstr("no such rows"));
+  EXPECT_THAT(
+      message_of([&] { search_divisions(options, [](const Division&, Communicator&) { return BuiltStep{}; }); }),
+      HasSubstr("returned no step"));
+}
+
+TEST(DivisionSearch, X14_LeavesNothingBehind) {
+  const Planted data = planted()[0];
+  const at::Tensor shared = at::rand({64, 64}), before = shared.clone();
+  const at::Tensor drawn = at::detail::getDefaultCPUGenerator().get_state();
+  const BuildDivided build = [&](const Division& division, Communicator& world) {
+    BuiltStep built = build_divided(data.net)(division, world);
+    const auto step = built.step;
+    built.step = [step, shared, draws = at::rand({4})] {
+      at::rand({4}) + shared.sum();
+      step();
+    };
+    return built;
+  };
+
+  search_divisions(options_for(data, 3), build);
+
+  EXPECT_TRUE(at::equal(shared, before));
+  EXPECT_FALSE(is_shard_tensor(shared));
+  EXPECT_TRUE(at::equal(at::detail::getDefaultCPUGenerator().get_state(), drawn));
+  EXPECT_TRUE(at::equal(at::ones({100, 100}), at::full({100, 100}, 1.0))) << "results are computed again";
+}
+
+TEST(DivisionSearch, X14_TheBestThreeAreMeasured) {
+  const Planted data = planted()[0];
+  for (const int ranks : {2, 3}) {
+    std::vector<std::string> found(ranks);
+    on_ranks(ranks, [&](Communicator& world) {
+      SearchOptions options = options_for(data, ranks);
+      options.measure = 3;
+      const SearchResult result = search_divisions(world, options, build_divided(data.net));
+      found[world.rank()] = to_json(result);
+    });
+    for (const std::string& one : found) EXPECT_EQ(one, found[0]);
+    const SearchResult result = parse_search(found[0]);
+    SCOPED_TRACE(to_text(result));
+    for (size_t i = 0; i < result.ranked.size(); ++i) EXPECT_EQ(result.ranked[i].measured.has_value(), i < 3) << i;
+    EXPECT_LE(*result.ranked[0].measured, *result.ranked[1].measured);
+    EXPECT_LE(*result.ranked[1].measured, *result.ranked[2].measured);
+    EXPECT_GT(*result.ranked[0].measured, 0);
+    EXPECT_THAT(result.ranked[0].why, HasSubstr("the fastest one measured"));
+  }
+}
+
+TEST(DivisionSearch, X14_RanksThatAreNotThereAreNotMeasured) {
+  const Planted data = planted()[0];
+  on_ranks(2, [&](Communicator& world) {
+    SearchOptions options = options_for(data, 3);
+    options.measure = 1;
+    EXPECT_THAT(message_of([&] { search_divisions(world, options, build_divided(data.net)); }),
+                HasSubstr("search: divisions of 3 ranks cannot be measured on 2"));
+    options.measure = 0;
+    EXPECT_EQ(search_divisions(world, options, build_divided(data.net)).best().data, 3);
+    options.machine.levels.front().bandwidth = 1e8;
+    const BuildDivided fails = [](const Division&, Communicator&) -> BuiltStep {
+      TORCH_CHECK_VALUE(false, "nothing to build");
+    };
+    EXPECT_THAT(message_of([&] { search_divisions(world, options, fails); }), HasSubstr("nothing to build"))
+        << "on all ranks";
+  });
+}
+
+TEST(Division, X14_AllWaysToShareOutRanks) {
+  const auto texts = [](const DivisionSpace& space) {
+    std::vector<std::string> all;
+    for (const Division& one : divisions_of(space)) all.push_back(one.text());
+    return all;
+  };
+  EXPECT_THAT(texts({.ranks = 4, .most_rows = 4, .most_columns = 2, .most_tensor = 2}),
+              ElementsAre("data 4", "data 4, stored", "data 2, rows 2", "data 2, rows 2, stored", "data 2, columns 2",
+                          "data 2, columns 2, stored", "data 2, tensor 2", "data 2, tensor 2, stored", "rows 4",
+                          "rows 2, columns 2", "rows 2, tensor 2", "columns 2, tensor 2"));
+  EXPECT_THAT(texts({.ranks = 3, .most_tensor = 8, .may_copy = false}), ElementsAre("data 3, stored", "tensor 3"));
+  EXPECT_THAT(texts({.ranks = 1}), ElementsAre("one rank"));
+  EXPECT_THAT(message_of([] { divisions_of({.ranks = 5, .most_data = 4}); }),
+              HasSubstr("search: there is no division of 5 ranks"));
+  EXPECT_THAT(message_of([] { divisions_of({.ranks = 2, .most_rows = 0}); }),
+              HasSubstr("search: numbers of ranks are at least 1"));
+}
+
+}  // namespace
+}  // namespace moonhalo::testing::test_division_search
