@@ -41,11 +41,11 @@ function candidates.names_of(module)
   return names
 end
 
---- The mesh of `units` units, each with the candidate's.
-function candidates.mesh_of(candidate, units, per_byte)
+--- The mesh of `units` units, each with the candidate's. `device`: mh.device() if nil.
+function candidates.mesh_of(candidate, units, per_byte, device)
   local sizes, names = {units}, {"unit"}
   for i, size in ipairs(candidate.placed.mesh[1]) do sizes[i + 1], names[i + 1] = size, candidate.placed.mesh[2][i] end
-  local mesh = mh.init_device_mesh(mh.device(), sizes, names)
+  local mesh = mh.init_device_mesh(device or mh.device(), sizes, names)
   mesh:set_macs_per_byte(per_byte)
   return mesh
 end

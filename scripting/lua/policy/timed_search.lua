@@ -79,7 +79,8 @@ end
 local function build(division, module, values, graph, per_byte)
   local candidate = candidate_of(division, graph)
   local units = mh.world_size() // (division.data * division.rows * division.columns * division.tensor)
-  local mesh = candidates.mesh_of(candidate, units, per_byte)
+  local device = mh.backend() == "fake" and "cpu" or mh.device()  -- tensors of dry runs are those of the CPU
+  local mesh = candidates.mesh_of(candidate, units, per_byte, device)
   local zeros, made = candidates.zeros_on(mesh, candidate, candidates.names_of(module)), {}
   local function with_zeros(fn)
     return policy_graph.with_tensors(module, function(tensor)
