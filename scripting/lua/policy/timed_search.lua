@@ -120,7 +120,8 @@ local function timed_search(module, values, graph, config, per_byte)
   local wanted = space_of(values, graph, config)
   wanted.machine, wanted.backend, wanted.units = options.machine, options.backend, config.units
   wanted.measure = options.measure
-  wanted.memory_limit = options.memory_limit and math.max(1, options.memory_limit // 1 | 0)
+  local limit = options.memory_limit or math.huge
+  wanted.memory_limit = limit < math.huge and math.max(1, limit // 1 | 0) or nil
   local json, text = mh._search_divisions(wanted, function(division)
     return build(division, module, values, graph, per_byte)
   end)
