@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 
+#include "moonhalo/engine/profile/recorder.h"
 #include "tests/support/divided_nets.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
@@ -38,6 +39,7 @@ struct Planted {
   Machine machine;
   DividedNet net;
   bool (*is_right)(const Division&);
+  const char* backend = "nccl";
 };
 
 std::vector<Planted> planted() {
@@ -73,7 +75,7 @@ SearchOptions options_for(const Planted& one, int64_t ranks) {
   SearchOptions options;
   options.space = {.ranks = ranks, .most_rows = one.net.height, .most_columns = one.net.width, .most_tensor = ranks};
   options.machine = one.machine;
-  options.backend = "nccl";
+  options.backend = one.backend;
   return options;
 }
 
@@ -109,6 +111,22 @@ TEST(DivisionSearch, X14_PlantedMachinesGiveTheReckonedDivision) {
       expect_best_of_all(one, ranks);
     }
   }
+}
+
+// Measured collectives, of which long ones are faster; cores that work faster side by side; fewer cores than ranks.
+TEST(DivisionSearch, X14_BoundsHoldOnMeasuredHosts) {
+  Planted host{"host",
+               machine_of(1e9, 1e9, 1e10, 1e-6),
+               {.batch = 4, .channels = 32, .hidden = 64},
+               [](const Division&) { return true; },
+               "threads"};
+  host.machine.device.kind = "cpu";
+  host.machine.host.cores = 2;
+  host.machine.device.bandwidth = {{1e5, 4e9}, {1e12, 1e9}};
+  host.machine.neighbours[2] = {{"stream", 0.8}, {"convolution", 0.9}};
+  for (const char* verb : {"all_reduce", "all_gather", "reduce_scatter", "exchange"})
+    host.machine.verbs["threads"][2][verb] = {{4, 1e-6}, {1e5, 1e-4}, {2e5, 1.1e-4}};
+  for (const int64_t ranks : {2, 4}) expect_best_of_all(host, ranks);
 }
 
 TEST(DivisionSearch, X14_BoundsSpareDryRuns) {
@@ -167,6 +185,13 @@ TEST(DivisionSearch, X14_AFailureNamesTheDivisionAndTheRank) {
   EXPECT_THAT(
       message_of([&] { search_divisions(options, [](const Division&, Communicator&) { return BuiltStep{}; }); }),
       HasSubstr("returned no step"));
+}
+
+TEST(DivisionSearch, X14_ARankThatRecordsIsAnError) {
+  const Recorder recorder(1);
+  const Planted data = planted()[0];
+  EXPECT_THAT(message_of([&] { search_divisions(options_for(data, 2), build_divided(data.net)); }),
+              HasSubstr("search: this rank records a step"));
 }
 
 TEST(DivisionSearch, X14_LeavesNothingBehind) {
