@@ -111,6 +111,15 @@ local kMethods = "batch_shape event_shape name _parameters"
 
 local classes = {}
 
+--- The distance from 1 to the next number.
+local kEpsilon = {float64 = 2.0 ^ -52, float32 = 2.0 ^ -23, float16 = 2.0 ^ -10, bfloat16 = 2.0 ^ -7}
+
+--- Logits of 0 and 1 are not finite: as torch does, the nearest probabilities are used there.
+local function within_logits(probs)
+  local epsilon = kEpsilon[probs.dtype]
+  return probs:clamp(epsilon, 1 - epsilon)
+end
+
 --- A class `name` with the arguments `entries`; `init(self, values, op)` sets its fields.
 local function define(name, entries, fields, init)
   local class = setmetatable({}, {__index = Base})
@@ -227,9 +236,7 @@ local Bernoulli = define("Bernoulli", {optional "probs", optional "logits"}, "pr
   local one = tensors_of(op, v, {given})[1]
   if given == "probs" then
     check_all(op, "a probability is not within 0 and 1", mh.logical_and(one:ge(0), one:le(1)))
-    -- Logits of 0 and 1 are not finite: as torch does, the nearest probabilities are used there.
-    local eps = one.dtype == "float64" and 2.0 ^ -52 or 2.0 ^ -23
-    local inner = one:clamp(eps, 1 - eps)
+    local inner = within_logits(one)
     self.probs, self.logits = one, inner:log() - (-inner):log1p()
   else
     self.probs, self.logits = one:sigmoid(), one
@@ -274,8 +281,7 @@ local Categorical = define("Categorical", {optional "probs", optional "logits"},
     check_all(op, "a probability is below 0, or all of a row are 0",
         mh.logical_and(one:ge(0), one:sum(-1, true):gt(0)))
     self.probs = one / one:sum(-1, true)
-    local eps = one.dtype == "float64" and 2.0 ^ -52 or 2.0 ^ -23
-    self.logits = self.probs:clamp(eps, 1 - eps):log()
+    self.logits = within_logits(self.probs):log()
   else
     self.logits = one - one:logsumexp({-1}, true)
     self.probs = self.logits:softmax(-1)
@@ -405,14 +411,13 @@ end
 ---     mh.distributions.kl_divergence(N(1.0, 1.0), N(0.0, 1.0)):item()    --> 0.5
 function distributions.kl_divergence(p, q)
   local op = "kl_divergence"
-  for name, one in pairs {p = p, q = q} do
-    if type(one) ~= "table" or not kDivergence[strict.get(one, "name")] then
-      fail(("%s: %s is %s, expected a distribution"):format(op, name, mh._describe(one)))
+  local given = {p, q}
+  for i, name in ipairs {"p", "q"} do
+    if type(given[i]) ~= "table" or not kDivergence[strict.get(given[i], "name")] then
+      fail(("%s: %s is %s, expected a distribution"):format(op, name, mh._describe(given[i])))
     end
   end
-  if p == nil or q == nil or p.name ~= q.name then
-    fail(("%s: there is no formula for %s and %s"):format(op, p and p.name or "nil", q and q.name or "nil"))
-  end
+  if p.name ~= q.name then fail(("%s: there is no formula for %s and %s"):format(op, p.name, q.name)) end
   return kDivergence[p.name](p, q)
 end
 distributions.kl_divergence = mh._framed(distributions.kl_divergence)

@@ -219,6 +219,8 @@ function tests.test_Y16_names_and_states_of_parametrizations()
   testing.assert_equal(names_of(spectral), "weight bias")
   testing.assert_error(function() utils.weight_norm(nn.Linear(2, 2), "wieght") end,
       "weight_norm: Linear has no parameter or buffer 'wieght'; did you mean 'weight'?")
+  testing.assert_error(function() utils.weight_norm(utils.spectral_norm(nn.Linear(2, 2))) end,
+      "weight_norm: 'weight' of Linear is parametrized already")
   testing.assert_error(function() utils.remove_weight_norm(nn.Linear(2, 2)) end,
       "remove_weight_norm: 'weight' of Linear is not parametrized")
   local Half = nn.Module:extend("Half")
@@ -251,6 +253,24 @@ function tests.test_Y16_distributions()
     compare("kl_categorical", {D.kl_divergence(categorical, D.Categorical{logits = cut(wave({7, 4}, 1.3))})})
     compare("kl_multi", {D.kl_divergence(multi, second)})
   end)
+end
+
+--- Probabilities 0 and 1, whose logits would be infinite, and their log probabilities nan.
+function tests.test_Y16_logits_of_certain_events_are_finite()
+  for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+    each_cut(function(cut)
+      local certain = cut(mh.tensor({0.0, 1.0, 0.5, 1.0, 0.0, 0.25, 1.0}, {dtype = dtype}))
+      local rows = mh.stack({certain, 1 - certain}, 1)
+      local bernoulli, categorical = D.Bernoulli{probs = certain}, D.Categorical{probs = rows}
+      for _, one in ipairs {bernoulli.logits, bernoulli:log_prob(certain:ge(0.5):to(dtype)), bernoulli:entropy(),
+        categorical.logits, categorical:log_prob(certain:lt(0.5):long()), categorical:entropy()} do
+        assert(one:isfinite():all():item(), dtype)
+        assert(one.dtype == dtype)
+      end
+      assert(bernoulli.logits[0]:item() < -4 and bernoulli.logits[1]:item() > 4, dtype)
+      assert(categorical.logits[0][0]:item() < -4 and categorical.logits[0][1]:item() > -0.01, dtype)
+    end)
+  end
 end
 
 function tests.test_Y16_draws_are_the_same_on_blocks()
@@ -286,12 +306,18 @@ function tests.test_Y16_mistakes()
     {function() D.Categorical{probs = -mh.ones{3}} end, "Categorical: a probability is below 0"},
     {function() D.MultivariateNormal(mh.zeros{2}, {scale_tril = mh.eye(3)}) end, "do not fit"},
     {function() D.kl_divergence(D.Normal(0.0, 1.0), D.Uniform(0.0, 1.0)) end, "no formula for Normal and Uniform"},
+    {function() D.kl_divergence(nil, D.Normal(0.0, 1.0)) end, "kl_divergence: p is nil, expected a distribution"},
+    {function() D.kl_divergence(D.Normal(0.0, 1.0)) end, "kl_divergence: q is nil, expected a distribution"},
     {function() return D.Normal(0.0, 1.0).lok end, "Normal: no field or method 'lok'; did you mean 'loc'?"},
     {function() return D.Norml end, "distributions: no 'Norml'; did you mean 'Normal'?"},
     {function() nn.CTCLoss()(mh.zeros{3, 1, 2}, mh.tensor{{1}}, 3, {1}) end, "input_lengths is 3"},
     {function() nn.EmbeddingBag(5, 3)(mh.tensor{1, 2}) end, "EmbeddingBag: integers of 1 dims without offsets"},
     {function() nn.AdaptiveLogSoftmaxWithLoss(4, 10, {5, 2}) end, "cutoffs are"},
     {function() nn.ParameterList{3} end, "ParameterList: '0' is not a tensor but 3"},
+    {function() return nn.ParameterList{mh.ones{2}}[1] end, "ParameterList: no parameter 1 in a list of 1\n  fix   "},
+    {function() nn.ParameterList{mh.ones{2}}:at_position(0.5) end, "ParameterList: no parameter 0.5 in a list of 1"},
+    {function() nn.ParameterList{mh.ones{2}}:at_position "a" end,
+      "ParameterList: the position is 'a', expected an integer"},
     {function() nn.Softmax2d()(mh.ones{2}) end, "Softmax2d: the input has 1 dimensions, expected 3 or 4"},
   }
   for _, case in ipairs(cases) do testing.assert_error(case[1], case[2]) end

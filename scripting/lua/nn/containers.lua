@@ -8,6 +8,21 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 local Module, is_module, fail = base.Module, base.is_module, mh.fail
 local containers = {}
 
+--- Returns what is at a position of `members`, whose names are "0", "1", ...; `list` is their module.
+local function at_position(list, members, what, position)
+  if type(position) ~= "number" then
+    fail(("%s: the position is %s, expected an integer"):format(list:class_name(), mh._describe(position)))
+  end
+  local from_zero = position < 0 and position + #members or position
+  local found = members[tostring(math.tointeger(from_zero) or from_zero)]
+  if found == nil then
+    fail(("%s: no %s %s in a list of %d\n" ..
+      "  fix   positions count from 0; for i, %s in list:each() do visits all (ipairs begins at 1)"):format(
+      list:class_name(), what, mh._describe(position), #members, what))
+  end
+  return found
+end
+
 --- A list of modules with names "0", "1", ...; `list[0]` is the first and `list[-1]` the last, as in PyTorch.
 local List = Module:extend("List")
 
@@ -28,20 +43,7 @@ function List:length() return #self._modules end
 ---   errors      ValueError: the list has no such position
 ---   example
 ---     nn.ModuleList{nn.ReLU(), nn.Tanh()}:at_position(-1):class_name()    --> Tanh
-function List:at_position(position)
-  if type(position) ~= "number" then
-    fail(("%s: the position is %s, expected an integer"):format(self:class_name(), mh._describe(position)))
-  end
-  local count = #self._modules
-  local from_zero = position < 0 and position + count or position
-  local child = self._modules[tostring(math.tointeger(from_zero) or from_zero)]
-  if child == nil then
-    fail(("%s: no module %s in a list of %d\n" ..
-      "  fix   positions count from 0; for i, module in list:each() do visits all (ipairs begins at 1)"):format(
-      self:class_name(), mh._describe(position), count))
-  end
-  return child
-end
+function List:at_position(position) return at_position(self, self._modules, "module", position) end
 
 --- list:append(...) -> ModuleList
 --- list:add(...) -> ModuleList
@@ -231,10 +233,7 @@ function containers.ParameterList:append(tensor)
 end
 function containers.ParameterList:length() return #self._parameters end
 function containers.ParameterList:at_position(position)
-  local count = #self._parameters
-  local found = self._parameters[tostring(position < 0 and position + count or position)]
-  if found == nil then fail(("ParameterList: no parameter %d in a list of %d"):format(position, count)) end
-  return found
+  return at_position(self, self._parameters, "parameter", position)
 end
 function containers.ParameterList:each()
   local position = -1

@@ -242,13 +242,17 @@ local kWeightNorm = arguments.signature("weight_norm", {"module", {"name", "weig
 ---   dim         integer     along which there are several norms; -1 for one norm of all
 ---   returns     Module      `module` itself, with parametrizations.weight.original0 (g) and original1 (v)
 ---   collective  its calls: over the mesh of a cut weight
----   errors      ValueError: the module has no such parameter
+---   errors      ValueError: the module has no such parameter, or it is parametrized already
 ---   example
 ---     local net = nn.utils.parametrizations.weight_norm(nn.Linear(3, 2))
 ---     net.parametrizations.weight.original0.shape, net(mh.ones{4, 3}).shape    --> {2, 1}  {4, 2}
 function parametrizations.weight_norm(...)
   local v = arguments.read(kWeightNorm, ...)
   check_dim("weight_norm", v.dim, weight_of("weight_norm", v))
+  if is_parametrized(v.module, v.name) then
+    fail(("weight_norm: '%s' of %s is parametrized already, and its length and direction are to be two originals\n" ..
+        "  fix   call weight_norm first"):format(v.name, v.module:class_name()))
+  end
   return register("weight_norm", v.module, v.name, WeightNorm(v.dim))
 end
 
