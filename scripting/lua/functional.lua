@@ -4,9 +4,11 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local loss_arguments = require "moonhalo.internal.loss_arguments"
 
 local fail = mh.fail
 local optional, choice = arguments.optional, arguments.choice
+local reduction_of, check_same_shape = loss_arguments.reduction, loss_arguments.same_shape
 local F = {}
 
 local define = arguments.definer(F, {input = true, target = true, var = true, input1 = true, input2 = true,
@@ -14,28 +16,12 @@ local define = arguments.definer(F, {input = true, target = true, var = true, in
 
 -- ---- Losses -------------------------------------------------------------------------------------------------------
 
-local kReductions = {none = 0, mean = 1, sum = 2}
-
-local function reduction_of(op, text)
-  return kReductions[choice(op, "reduction", text, {"mean", "sum", "none"})]
-end
-
 --- The operators themselves, before functions of the same names take their place in `mh`.
 local aten = {}
 for _, name in ipairs {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "cross_entropy_loss", "nll_loss_nd",
   "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss", "margin_ranking_loss",
   "cosine_embedding_loss", "triplet_margin_loss", "poisson_nll_loss"} do
   aten[name] = mh[name]
-end
-
---- A target of another shape would be broadcast and the loss be of something else.
-local function check_same_shape(op, input, target)
-  local a, b = table.concat(input.shape, ", "), table.concat(target.shape, ", ")
-  if a ~= b then
-    fail(("%s: input and target have different shapes\n  have  [%s] and [%s]\n" ..
-        "  fix   expand one of them, if broadcasting is meant")
-      :format(op, a, b))
-  end
 end
 
 local kPair = {"input", "target"}
@@ -182,9 +168,9 @@ define("binary_cross_entropy_with_logits", {kPair[1], kPair[2], optional "weight
 define("kl_div", {kPair[1], kPair[2], kReduction, {"log_target", false}}, function(v, op)
   local options = {log_target = v.log_target}
   if choice(op, "reduction", v.reduction, {"mean", "batchmean", "sum", "none"}) == "batchmean" then
-    return aten.kl_div(v.input, v.target, kReductions.sum, options) / v.input:size(0)
+    return aten.kl_div(v.input, v.target, loss_arguments.numbers.sum, options) / v.input:size(0)
   end
-  return aten.kl_div(v.input, v.target, kReductions[v.reduction], options)
+  return aten.kl_div(v.input, v.target, loss_arguments.numbers[v.reduction], options)
 end)
 
 --- mh.poisson_nll_loss(input, target, {log_input = true, full = false, eps = 1e-8, reduction = "mean"}) -> Tensor

@@ -145,8 +145,8 @@ function optim.groups(net, options)
   local names, modules, patterns = {}, {}, {}
   for name, module in net:named_modules() do names[#names + 1], modules[#modules + 1] = name, module end
   for pattern, one in pairs(options) do
-    if type(pattern) ~= "string" or not arguments.is_options(one) then
-      mh.fail(("%s: the options of '%s' are %s, expected a table such as {lr = 1e-3}"):format(op, tostring(pattern),
+    if not arguments.is_options(one) then
+      mh.fail(("%s: the options of '%s' are %s, expected a table such as {lr = 1e-3}"):format(op, pattern,
           mh._describe(one)))
     end
     patterns[#patterns + 1] = pattern

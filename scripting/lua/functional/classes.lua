@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local loss_arguments = require "moonhalo.internal.loss_arguments"
 
 local fail = mh.fail
 local optional = arguments.optional
@@ -17,12 +18,11 @@ local aten = {}
 for _, name in ipairs {"multi_margin_loss", "multilabel_margin_loss", "ctc_loss"} do aten[name] = mh[name] end
 
 local kReduction = {"reduction", "mean"}
-local kNumbers = {none = 0, mean = 1, sum = 2}
 
 --- The operator's number of a reduction, which may be given, too.
 local function number_of(op, reduction)
   if math.type(reduction) == "integer" and reduction >= 0 and reduction <= 2 then return reduction end
-  return kNumbers[arguments.choice(op, "reduction", reduction, {"mean", "sum", "none"})]
+  return loss_arguments.reduction(op, reduction)
 end
 
 local function reduced(op, value, reduction)
@@ -30,8 +30,6 @@ local function reduced(op, value, reduction)
   if number == 0 then return value end
   return number == 1 and value:mean() or value:sum()
 end
-
-local function shape_text(x) return "[" .. table.concat(x.shape, ", ") .. "]" end
 
 --- mh.multi_margin_loss(input, target, {p = 1, margin = 1.0, weight = nil, reduction = "mean"}) -> Tensor
 ---   The mean over classes j of max(0, margin - x[target] + x[j])^p, without the target itself.
@@ -64,10 +62,7 @@ end)
 ---   example
 ---     mh.multilabel_margin_loss(mh.zeros{1, 4}, mh.tensor{{2, -1, 0, 0}}):item()    --> 0.75
 define("multilabel_margin_loss", {"input", "target", kReduction}, function(v, op)
-  if shape_text(v.input) ~= shape_text(v.target) then
-    fail(("%s: input and target have different shapes\n  have  %s and %s"):format(op, shape_text(v.input),
-        shape_text(v.target)))
-  end
+  loss_arguments.same_shape(op, v.input, v.target)
   return aten.multilabel_margin_loss(v.input, v.target, number_of(op, v.reduction))
 end)
 
@@ -83,10 +78,7 @@ end)
 ---   example
 ---     ("%.4f"):format(mh.multilabel_soft_margin_loss(mh.zeros{1, 2}, mh.ones{1, 2}):item())    --> 0.6931
 define("multilabel_soft_margin_loss", {"input", "target", optional "weight", kReduction}, function(v, op)
-  if shape_text(v.input) ~= shape_text(v.target) then
-    fail(("%s: input and target have different shapes\n  have  %s and %s"):format(op, shape_text(v.input),
-        shape_text(v.target)))
-  end
+  loss_arguments.same_shape(op, v.input, v.target)
   if v.input.ndim == 0 then fail(op .. ": input has no dim of classes") end
   local loss = -(v.target * mh.log_sigmoid(v.input) + (1 - v.target) * mh.log_sigmoid(-v.input))
   if v.weight ~= nil then loss = loss * arguments.tensor(op, "weight", v.weight) end

@@ -5,7 +5,6 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local fields = require "moonhalo.internal.field_values"
 
-local fail = mh.fail
 local optional = arguments.optional
 
 --- The mean over windows of `window` elements in each dim of space; beyond the domain there are zeros, or its other
@@ -42,23 +41,12 @@ return function(define, others, pair_of)
   define("fss", {"threshold", {"window", 3}, {"periodic", false}, optional "weights", optional "mask"}, {
     check = function(self, op)
       arguments.number(op, "threshold", self.threshold)
-      arguments.count(op, "window", self.window, 1)
-      arguments.flag(op, "periodic", self.periodic)
-      if self.window % 2 == 0 then fail(("%s: window is %d, expected an odd number"):format(op, self.window)) end
+      fields.check_window(op, self)
     end,
     sums = function(self, op, guess, truth)
       guess, truth = pair_of(op, guess, truth)
       fields.check_weights(op, guess, self)
-      if guess.ndim < 3 or guess.ndim > 5 then
-        fail(("%s: the field has shape %s, expected {batch, channel, space ...} of 1 to 3 dims of space"):format(op,
-            fields.shape_text(guess)))
-      end
-      for d = 2, guess.ndim - 1 do
-        if guess:size(d) < self.window then
-          fail(("%s: dim %d has %d elements, the window %d\n  fix   give a smaller window"):format(op, d, guess:size(d),
-              self.window))
-        end
-      end
+      fields.dims_of_windows(op, guess, self.window)
       local function fractions(x)
         return mean_of_windows(fields.masked(x:ge(self.threshold):double(), self.mask), self.window, self.periodic)
       end

@@ -181,23 +181,8 @@ function errors.check_ssim(op, guess, options)
       fail(("%s: %s is %s, expected a number above 0"):format(op, name, options[name]))
     end
   end
-  arguments.count(op, "window", options.window, 1)
-  arguments.flag(op, "periodic", options.periodic)
-  if options.window % 2 == 0 then fail(("%s: window is %d, expected an odd number"):format(op, options.window)) end
-  local n = guess.ndim - 2
-  if n < 1 or n > 3 then
-    fail(("%s: the field has shape %s, expected {batch, channel, space ...} of 1 to 3 dims of space"):format(op,
-        fields.shape_text(guess)))
-  end
-  local dims = {}
-  for d = 2, guess.ndim - 1 do
-    dims[#dims + 1] = d
-    if guess:size(d) < options.window then
-      fail(("%s: dim %d has %d elements, the window %d\n  fix   give a smaller window"):format(op, d, guess:size(d),
-          options.window))
-    end
-  end
-  return dims
+  fields.check_window(op, options)
+  return fields.dims_of_windows(op, guess, options.window)
 end
 
 return errors

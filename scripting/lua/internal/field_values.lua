@@ -44,6 +44,30 @@ function fields.space(op, x, dims)
   return list
 end
 
+--- Checks the options of windows that move over a field.
+function fields.check_window(op, options)
+  arguments.count(op, "window", options.window, 1)
+  arguments.flag(op, "periodic", options.periodic)
+  if options.window % 2 == 0 then fail(("%s: window is %d, expected an odd number"):format(op, options.window)) end
+end
+
+--- The dims of space of a field {batch, channel, space ...}, 1 to 3, none of which is shorter than the window.
+function fields.dims_of_windows(op, x, window)
+  if x.ndim < 3 or x.ndim > 5 then
+    fail(("%s: the field has shape %s, expected {batch, channel, space ...} of 1 to 3 dims of space"):format(op,
+        shape_text(x)))
+  end
+  local dims = {}
+  for d = 2, x.ndim - 1 do
+    dims[#dims + 1] = d
+    if x:size(d) < window then
+      fail(("%s: dim %d has %d elements, the window %d\n  fix   give a smaller window"):format(op, d, x:size(d),
+          window))
+    end
+  end
+  return dims
+end
+
 --- A tensor of real floating-point numbers.
 function fields.real(op, name, x)
   arguments.tensor(op, name, x)

@@ -52,9 +52,10 @@ function Adaptive:init(...)
   self.cutoffs = {table.unpack(v.cutoffs)}
   self.cutoffs[#self.cutoffs + 1] = v.n_classes
   self.n_clusters = #self.cutoffs - 1
-  local place = {device = v.device, dtype = v.dtype}
-  self.head = layers.Linear(v.in_features, self.cutoffs[1] + self.n_clusters, {bias = v.head_bias,
-    device = place.device, dtype = place.dtype})
+  local function linear(from, to, bias)
+    return layers.Linear(from, to, {bias = bias, device = v.device, dtype = v.dtype})
+  end
+  self.head = linear(v.in_features, self.cutoffs[1] + self.n_clusters, v.head_bias)
   self.tail = containers.ModuleList()
   for i = 1, self.n_clusters do
     local hidden = math.floor(v.in_features / v.div_value ^ i)
@@ -63,9 +64,7 @@ function Adaptive:init(...)
           "  fix   give a smaller div_value, or fewer cutoffs"):format(kName, i, v.in_features, i, v.div_value ^ i))
     end
     local size = self.cutoffs[i + 1] - self.cutoffs[i]
-    self.tail:append(containers.Sequential(
-      layers.Linear(v.in_features, hidden, {bias = false, device = place.device, dtype = place.dtype}),
-      layers.Linear(hidden, size, {bias = false, device = place.device, dtype = place.dtype})))
+    self.tail:append(containers.Sequential(linear(v.in_features, hidden, false), linear(hidden, size, false)))
   end
 end
 
