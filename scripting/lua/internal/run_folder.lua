@@ -216,6 +216,18 @@ local function write_end(current, status, problem)
   run_folder.save(current)
 end
 
+--- The disk takes no new run.json: writes the status over the one that it has, which needs no space. Without it the run
+--- would count as killed.
+local function write_status_in_place(current)
+  local running = '\n "status": "running"'
+  local status = current.data.status == "stopped" and '\n "status": "stopped"' or '\n "status": "failed" '
+  local file <close> = io.open(current.folder .. "/run.json", "r+b")
+  local at = file and file:read("a"):find(running, 1, true)
+  if at and file:seek("set", at - 1) and not file:write(status) then
+    io.stderr:write(("moonhalo: run: '%s/run.json' says that the run goes on\n"):format(current.folder))
+  end
+end
+
 --- Says that a resumed run was done before and has done nothing more: otherwise it ends without any output.
 local function say_that_nothing_was_left(current)
   local run, restored = current.object, current.restored
@@ -233,10 +245,10 @@ function run_folder.finish(status, problem)
   run_folder.current, run_log.run = nil, nil
   if info.rank ~= 0 then return end
   mh._run.copy_output(nil)
-  if problem ~= "" then
-    pcall(write_end, current, status, problem)
-  else
-    write_end(current, status, problem)
+  local done, refusal = pcall(write_end, current, status, problem)
+  if not done then write_status_in_place(current) end
+  if problem == "" then
+    if not done then error(refusal, 0) end
     say_that_nothing_was_left(current)
     if current.resumed and not current.loaded then
       mh._plans.warn("run: the script began again\n  have  --resume, and no run:resume{...} in "

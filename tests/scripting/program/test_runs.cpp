@@ -205,6 +205,19 @@ TEST_F(Runs, Y11_AFullDiskEndsTheRunWithOneError) {
   EXPECT_EQ(errors().find("disk refused"), errors().rfind("disk refused"));
 }
 
+// A disk that has no space for another run.json when the run ends: the run failed, and no signal killed it.
+TEST_F(Runs, Y11_AFullDiskIsNoKill) {
+  const std::string fills =
+      "local file = io.open(mh.run().folder .. '/run.json')\n"
+      "os.execute('prlimit --pid $PPID --fsize=' .. #file:read('a') - 10)\n";
+  EXPECT_NE(run_other(fills + "error('bad luck', 0)", "full"), 0);
+  EXPECT_THAT(errors(), HasSubstr("bad luck"));
+  EXPECT_EQ(run_json(folder("full"))["status"], "failed");
+  EXPECT_NE(run_other(fills, "end"), 0);
+  EXPECT_THAT(errors(), HasSubstr("the disk refused '" + folder("end") + "/run.json': File too"));
+  EXPECT_EQ(run_json(folder("end"))["status"], "failed");
+}
+
 TEST_F(Runs, Y11_WrongOptionsAreRefused) {
   const std::pair<const char*, const char*> cases[] = {
       {"mh.run{nmae = 'x'}", "run: unknown option 'nmae'; did you mean 'name'?"},
