@@ -52,20 +52,22 @@ end
 
 -- ---- Points --------------------------------------------------------------------------------------------------------
 
---- {folder, status, error} of the latest run of a point; empty where there is none. Runs of other points are not read.
+--- {folder, status, error} of a run; empty where there is none.
+local function state_of(run)
+  return run and {folder = run.folder, status = files.status(run.data), error = run.data.error} or {}
+end
+
+--- The state of the latest run of a point. Runs of other points are not read.
 local function latest(folder, index)
   local runs = files.list(folder, "_" .. point_name(index) .. "_%x+$")
-  local last = runs[#runs]
-  return last and {folder = last.folder, status = files.status(last.data), error = last.data.error} or {}
+  return state_of(runs[#runs])
 end
 
 --- The same of all points, by their numbers.
 local function all_latest(folder, data)
   local by_name, found = {}, {}
-  for _, one in ipairs(files.list(folder)) do
-    by_name[one.data.name] = {folder = one.folder, status = files.status(one.data)}
-  end
-  for index = 0, #data.points - 1 do found[index] = by_name[point_name(index)] or {} end
+  for _, one in ipairs(files.list(folder)) do by_name[one.data.name] = one end
+  for index = 0, #data.points - 1 do found[index] = state_of(by_name[point_name(index)]) end
   return found
 end
 
