@@ -203,7 +203,8 @@ end
 
 -- ---- Points, histograms, films ------------------------------------------------------------------------------------
 
---- Colours mean the same in all frames: panels without a range have that of all panels at their place.
+--- Colours mean the same in all frames: panels without a range have that of all panels at their place. Data are
+--- gathered once, here.
 local function with_ranges(frames, options)
   local made = {}
   for f, panels in ipairs(frames) do
@@ -211,13 +212,14 @@ local function with_ranges(frames, options)
     for i, panel in ipairs(panels) do
       local copy = {}
       for key, value in pairs(panel) do copy[key] = value end
+      copy.data = read_panel(panel, i, "upper")
       made[f][i] = copy
     end
   end
   for i, first in ipairs(made[1]) do
     if first.range == nil and options.range == nil then
       local together = {}
-      for f, panels in ipairs(made) do together[f] = read_panel(panels[i], i, "upper") end
+      for f, panels in ipairs(made) do together[f] = panels[i].data end
       local low, high = value_range(together, (first.colormap or options.colormap) == "diverging")
       for _, panels in ipairs(made) do panels[i].range = {low, high} end
     end
@@ -300,8 +302,8 @@ end
 ---   path        string      of the file
 ---   series      {table}     {values, label, color}: values a list, or a tensor of any shape; those that are not finite
 ---     do not count
----   options     table?      those of mh.plot.lines, and bins (40), range {low, high}, density = true for fractions
----     divided by the width
+---   options     table?      those of mh.plot.lines, and bins (40, at most 10000), range {low, high}, density = true
+---     for fractions divided by the width
 ---   returns     nothing
 ---   collective  over all ranks; ShardTensors are gathered
 ---   errors      ValueError: no values, or an unknown option

@@ -215,6 +215,7 @@ function tests.test_Y17_films()
     end
   end
   testing.assert_equal({kinds[1], kinds[2], kinds[3], kinds[#kinds]}, {"IHDR", "acTL", "fcTL", "IEND"})
+  assert(film:sub(-8) == "IEND\xAE\x42\x60\x82", "the checksum of each chunk follows it")
   for i, number in ipairs(numbers) do testing.assert_equal(number, i - 1) end
   testing.assert_equal(#pictures, 3)
   -- Each frame is the picture of its map, with the range of all frames.
@@ -252,6 +253,8 @@ function tests.test_wrong_calls_are_refused()
     "plot: contours: unknown option 'level'; did you mean 'levels'"},
     {function() mh.plot.scatter(path "x", {{x = {1}}}) end, "plot.scatter: series 1 needs x and y"},
     {function() mh.plot.histogram(path "x", {{values = {1}}}, {bins = 0}) end, "plot.histogram: bins is 0"},
+    {function() mh.plot.histogram(path "x", {{values = {1}}}, {bins = 1 << 40}) end,
+    "plot.histogram: bins is 1099511627776, expected at most 10000"},
     {function() mh.plot.animation(path "x", {{{data = mh.zeros{2, 3}}}, {}}) end,
     "plot.animation: frame 2 is not a list of 1 panels"},
     {function() mh.canvas(4, 4, "red") end, "a color such as \"#1f77b4\""},

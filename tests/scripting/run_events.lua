@@ -97,6 +97,7 @@ function tests.test_Y11_events_have_scalars_pictures_and_settings()
   run:histogram("none", mh.full({2}, 0 / 0))
   mh.testing.assert_error(function() run:histogram("empty", mh.ones{0}) end, "histogram takes a tensor with elements")
   mh.testing.assert_error(function() run:histogram("a", mh.ones{1}, {bin = 3}) end, "did you mean 'bins'?")
+  mh.testing.assert_error(function() run:histogram("a", mh.ones{1}, {bins = 10001}) end, "run: bins is 10001, expected")
   run:finish()
 
   local events = events_of(run)

@@ -153,6 +153,14 @@ function arguments.count(op, name, value, least)
   return value
 end
 
+--- `value`, a number of bins of a histogram, whose counts are lists of Lua.
+function arguments.bins(op, value)
+  if arguments.count(op, "bins", value, 1) > 10000 then
+    fail(("%s: bins is %d, expected at most 10000"):format(op, value))
+  end
+  return value
+end
+
 --- `value` once per dimension: a number is repeated, a list must have `count` numbers.
 function arguments.tuple(op, name, value, count)
   if type(value) == "table" and not getmetatable(value) then

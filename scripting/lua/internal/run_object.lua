@@ -402,7 +402,7 @@ end
 ---   are left out.
 ---   name        string      of the curve of histograms
 ---   x           Tensor      of any shape and a real dtype, plain or cut
----   bins        integer     of equal width, from the least to the greatest element
+---   bins        integer     of equal width, from the least to the greatest element; at most 10000
 ---   returns     nothing
 ---   collective  over all ranks; x may be a ShardTensor, of which the counts are summed
 ---   errors      ValueError: an empty tensor, or the disk refuses
@@ -416,8 +416,7 @@ function Run:histogram(name, x, options)
   arguments.text("run", "the name of a histogram", name)
   local given = arguments.options("run", options)
   for key in pairs(given) do arguments.choice("run", "option of histogram", key, {"bins"}) end
-  local bins = given.bins or 30
-  arguments.count("run", "bins", bins, 1)
+  local bins = arguments.bins("run", given.bins or 30)
   if not mh.is_tensor(x) or x:numel() == 0 then
     fail("run: histogram takes a tensor with elements, got " .. mh._describe(x))
   end

@@ -28,7 +28,7 @@ end
 local function histogram(plot, path, given, options)
   local op = "plot.histogram"
   options = plot.check_call(op, path, given, options, "{{values = tensor, label = text}, ...}")
-  local bins = arguments.count(op, "bins", options.bins or 40, 1)
+  local bins = arguments.bins(op, options.bins or 40)
   local fields, rest = {}, {}
   for i, one in ipairs(given) do
     plot.check_options(op, one, {"values", "label", "color"})
