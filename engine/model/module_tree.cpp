@@ -9,7 +9,6 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/name_pattern.h"
-#include "moonhalo/engine/tensor/gradient_hooks.h"
 
 namespace moonhalo {
 namespace {
@@ -70,9 +69,13 @@ void check_replaceable(const char* op, const std::vector<NamedModule>& modules) 
 }
 
 void replace_tensors(const char* op, const ModuleTreePtr& root,
+                     const std::function<void(const std::string&, const ModuleTree::Tensor&)>& check,
                      const std::function<at::Tensor(const std::string&, const ModuleTree::Tensor&)>& place) {
   const std::vector<NamedModule> modules = named_modules(root);
   check_replaceable(op, modules);
+  for (const NamedModule& one : modules) {
+    for (const ModuleTree::Tensor& tensor : one.module->tensors()) check(dotted(one.name, tensor.name), tensor);
+  }
   std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> placed;  // before, kept alive; after
   for (const NamedModule& one : modules) {
     for (const ModuleTree::Tensor& tensor : one.module->tensors()) {
@@ -81,9 +84,7 @@ void replace_tensors(const char* op, const ModuleTreePtr& root,
           made != placed.end() ? made->second.second : place(dotted(one.name, tensor.name), tensor);
       placed.try_emplace(tensor.value.unsafeGetTensorImpl(), tensor.value, after);
       placed.try_emplace(after.unsafeGetTensorImpl(), after, after);  // of a module in several places
-      if (after.is_same(tensor.value)) continue;
-      check_no_hooks(op, dotted(one.name, tensor.name), tensor.value);
-      one.module->replace_tensor(tensor.name, after);
+      if (!after.is_same(tensor.value)) one.module->replace_tensor(tensor.name, after);
     }
   }
 }

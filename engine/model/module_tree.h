@@ -122,9 +122,11 @@ std::vector<at::Tensor> parameters_of(const ModuleTreePtr& root);
 void check_replaceable(const char* op, const std::vector<NamedModule>& modules);
 
 /// Replaces each tensor of `root` by the result of `place(name, tensor)`, where `name` is dotted. A tensor in several
-/// places is placed once and stays shared. Throws NotImplementedError that begins with `op`, before anything changes,
-/// if a tensor cannot be replaced. Collective if `place` is.
+/// places is placed once and stays shared. `check` is called for all tensors before the first is placed, and throws if
+/// one must not be replaced. Throws NotImplementedError that begins with `op`, before anything changes, if a tensor
+/// cannot be replaced. Collective if `place` is.
 void replace_tensors(const char* op, const ModuleTreePtr& root,
+                     const std::function<void(const std::string& name, const ModuleTree::Tensor& tensor)>& check,
                      const std::function<at::Tensor(const std::string& name, const ModuleTree::Tensor& tensor)>& place);
 
 /// Returns for each of `modules` the number of the pattern that means it, or -1. Patterns are those of plans. Throws

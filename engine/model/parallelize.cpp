@@ -47,7 +47,7 @@ void move_listed(CallTensors& values, const SignaturePlan& plan, const MeshPtr& 
 }
 
 // Replaces the tensors as the plans say, which has none for a tensor that a custom style or the user's function added.
-void distribute_tensors(const std::vector<NamedModule>& modules, const std::vector<ModulePlan>& plans,
+void distribute_tensors(const char* op, const std::vector<NamedModule>& modules, const std::vector<ModulePlan>& plans,
                         const MeshPtr& mesh, std::optional<int64_t> src, bool is_model_sharded) {
   ModulePlan::Tensor whole;
   whole.placements.assign(mesh->ndim(), replicate());
@@ -67,9 +67,10 @@ void distribute_tensors(const std::vector<NamedModule>& modules, const std::vect
   }
   const std::vector<at::Tensor> placed = distribute_parameters(planned, mesh, src, is_model_sharded);
   for (size_t s = 0; s < slots.size(); ++s) {
-    if (!placed[s].defined()) continue;
-    check_no_hooks("parallelize_module", planned[s].name, planned[s].tensor);
-    slots[s].first->replace_tensor(slots[s].second, placed[s]);
+    if (placed[s].defined()) check_no_hooks(op, planned[s].name, planned[s].tensor);
+  }
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (placed[s].defined()) slots[s].first->replace_tensor(slots[s].second, placed[s]);
   }
 }
 
@@ -97,7 +98,8 @@ class Parallelizer {
     const std::vector<size_t> hooked = modules_with_hooks();
     const auto done = std::make_shared<Parallelized>(Parallelized{mesh_, spelt_out(plans_, facts_)});
     apply_custom_styles(done->custom);
-    distribute_tensors(modules_, plans_, mesh_, options_.src_data_rank, options_.is_model_sharded);
+    distribute_tensors("parallelize_module", modules_, plans_, mesh_, options_.src_data_rank,
+                       options_.is_model_sharded);
     wrap_factories();
     for (const size_t i : hooked) add_hooks(i);
     root_->set_parallelized(done);
@@ -212,7 +214,8 @@ void distribute_module(const ModuleTreePtr& module, const MeshPtr& mesh, const D
       functions.partition(one.name, one.module, mesh);
     }
   }
-  distribute_tensors(modules, std::vector<ModulePlan>(modules.size()), mesh, /*src=*/0, /*is_model_sharded=*/false);
+  distribute_tensors("distribute_module", modules, std::vector<ModulePlan>(modules.size()), mesh, /*src=*/0,
+                     /*is_model_sharded=*/false);
   CallHooks hooks;
   if (functions.input) hooks.before = [mesh, run = functions.input](CallTensors& values) { run(values, mesh); };
   if (functions.output) hooks.after = [mesh, run = functions.output](CallTensors& values) { run(values, mesh); };

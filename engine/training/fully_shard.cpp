@@ -14,6 +14,7 @@
 #include "moonhalo/engine/model/torch_module_tree.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/embed_in_mesh.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/gradient_sync.h"
 
@@ -73,14 +74,24 @@ at::Tensor placed(const at::Tensor& value, const at::Tensor& given, const MeshPt
   return place_tensor(value, root, placements, /*src=*/0).detach().requires_grad_(given.requires_grad());
 }
 
-std::string checked_name(const char* op, const std::string& name, const at::Tensor& tensor) {
-  const std::string where = std::string(op) + ": '" + name + "'";
-  TORCH_CHECK_VALUE(!tensor.grad().defined(), where, " has a gradient\n  fix   call ", op,
+std::string name_in_errors(const char* op, const std::string& name) { return std::string(op) + ": '" + name + "'"; }
+
+// Another tensor is to take the place of this one.
+void check_given_up(const char* op, const std::string& name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(!tensor.grad().defined(), name_in_errors(op, name), " has a gradient\n  fix   call ", op,
                     " before the first backward, and make optimizers after it");
-  return where;
+  check_no_hooks(op, name, tensor);
 }
 
 }  // namespace
+
+bool is_stored_already(const at::Tensor& tensor, const MeshPtr& data) {
+  if (!is_shard_tensor(tensor)) return false;
+  const MeshPtr root = whole_mesh(data);
+  const std::vector<int64_t> dims = dims_of_slice(*root, *spec(tensor)->mesh());
+  const auto found = std::find(dims.begin(), dims.end(), dims_of_slice(*root, *data).back());
+  return found != dims.end() && spec(tensor)->layout().uses(found - dims.begin());
+}
 
 std::optional<int64_t> storage_dim(at::IntArrayRef shape, const std::vector<bool>& is_cut, int64_t ranks,
                                    int64_t min_numel, int64_t unit_rows) {
@@ -120,9 +131,9 @@ at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const 
   TORCH_CHECK_VALUE(options.unit_rows > 0, name, ": unit_rows = ", options.unit_rows, ", expected a number of rows");
   const MeshPtr root = whole_mesh(data);
   const int64_t mesh_dim = dims_of_slice(*root, *data).back(), ranks = root->size(mesh_dim);
+  if (is_stored_already(tensor, data)) return tensor;
   const at::Tensor value = on_whole_mesh(tensor, root, name);
   const SpecPtr own = spec_on(value, root);
-  if (own->layout().uses(mesh_dim)) return tensor;
   note_replaced(tensor);
   Placements placements = own->placements();
   if (const auto dim = storage_dim(*own, ranks, options.min_numel, options.unit_rows)) {
@@ -178,13 +189,18 @@ class PlacedTensors {
 
 namespace {
 
-void place_all(const char* op, const ModuleTreePtr& module,
+// `keeps`: true for tensors that `place` returns as they are.
+void place_all(const char* op, const ModuleTreePtr& module, const std::function<bool(const ModuleTree::Tensor&)>& keeps,
                const std::function<at::Tensor(const ModuleTree::Tensor& tensor, const std::string& where)>& place) {
   PlacedTensors& placed = *model_context->placed_tensors;
   placed.forget_dead();
-  replace_tensors(op, module, [&](const std::string& name, const ModuleTree::Tensor& tensor) {
+  const auto check = [&](const std::string& name, const ModuleTree::Tensor& tensor) {
+    const at::Tensor before = placed.find(tensor.value);
+    if (before.defined() ? !before.is_same(tensor.value) : !keeps(tensor)) check_given_up(op, name, tensor.value);
+  };
+  replace_tensors(op, module, check, [&](const std::string& name, const ModuleTree::Tensor& tensor) {
     if (const at::Tensor before = placed.find(tensor.value); before.defined()) return before;
-    const at::Tensor after = place(tensor, checked_name(op, name, tensor.value));
+    const at::Tensor after = place(tensor, name_in_errors(op, name));
     placed.add(tensor.value, after);
     return after;
   });
@@ -193,7 +209,10 @@ void place_all(const char* op, const ModuleTreePtr& module,
 }  // namespace
 
 ParameterUnitPtr fully_shard(const ModuleTreePtr& module, const MeshPtr& data, const FullyShardOptions& options) {
-  place_all("fully_shard", module, [&](const ModuleTree::Tensor& tensor, const std::string& where) {
+  const auto keeps = [&](const ModuleTree::Tensor& tensor) {
+    return tensor.is_parameter && is_stored_already(tensor.value, data);
+  };
+  place_all("fully_shard", module, keeps, [&](const ModuleTree::Tensor& tensor, const std::string& where) {
     if (!tensor.is_parameter) return copy_tensor(tensor.value, data, where);
     FullyShardOptions own = options;
     own.level = options.level && !tensor.shared_by_stages;
@@ -207,7 +226,8 @@ ParameterUnitPtr fully_shard(torch::nn::Module& module, const MeshPtr& data, con
 }
 
 ParameterUnitPtr replicate(const ModuleTreePtr& module, const MeshPtr& data, const GradientSyncOptions& gradients) {
-  place_all("replicate", module, [&](const ModuleTree::Tensor& tensor, const std::string& where) {
+  const auto keeps = [](const ModuleTree::Tensor&) { return false; };
+  place_all("replicate", module, keeps, [&](const ModuleTree::Tensor& tensor, const std::string& where) {
     return copy_tensor(tensor.value, data, where);
   });
   return std::make_shared<ParameterUnit>(parameters_of(module),

@@ -33,6 +33,9 @@ namespace moonhalo {
 at::Tensor store_parameter(const at::Tensor& tensor, const MeshPtr& data, const FullyShardOptions& options,
                            const std::string& name);
 
+/// True if store_parameter returns a parameter of any shape and dtype unchanged. Not collective.
+bool is_stored_already(const at::Tensor& tensor, const MeshPtr& data);
+
 /// Makes a parameter or buffer of replicate, or a buffer of fully_shard: the same, with a copy on every rank of `data`.
 /// Collective over the whole mesh.
 at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std::string& name);

@@ -120,6 +120,7 @@ void define_units(py::module_& m) {
       },
       Released());
   m.def("_copy_tensor", &copy_tensor, Released());
+  m.def("_is_stored_already", &is_stored_already);
   m.def("_register_local_loss_mesh", &register_local_loss_mesh, Released());
 }
 

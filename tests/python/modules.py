@@ -313,8 +313,9 @@ def hooks(mesh, expect):
     }.items():
         for register in ("register_hook", "register_post_accumulate_grad_hook"):
             made = torch.nn.Linear(6, 6, dtype=torch.float64)
-            hook = getattr(made.weight, register)(lambda _: None)
-            refused(expect, register, NotImplementedError, f"{who}: the parameter 'weight' has", lambda: call(made))
+            hook = getattr(made.bias, register)(lambda _: None)
+            refused(expect, register, NotImplementedError, f"{who}: the parameter 'bias' has", lambda: call(made))
+            expect(not mh.is_shard_tensor(made.weight), f"{who}: nothing has changed")
             hook.remove()
             call(made)
 

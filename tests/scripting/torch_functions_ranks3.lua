@@ -112,13 +112,19 @@ function tests.test_Y16_hooks_of_replaced_parameters_are_refused()
   for name, call in pairs(calls) do
     for _, register in ipairs {"register_hook", "register_post_accumulate_grad_hook"} do
       local net = nn.Linear(6, 6)
-      local hook = net.weight[register](net.weight, function() end)
-      testing.assert_error(function() call(net) end, name .. ": the parameter 'weight' has gradient hooks")
+      local hook = net.bias[register](net.bias, function() end)
+      testing.assert_error(function() call(net) end, name .. ": the parameter 'bias' has gradient hooks")
+      assert(not net.weight:is_shard_tensor(), "nothing has changed")
       hook.remove()
       call(net)
       net.weight:register_hook(function() end)
     end
   end
+  local net = nn.Linear(6, 6)
+  net.bias:register_hook(function() end)
+  testing.assert_error(function() mh.distribute_module(net, mesh) end,
+      "distribute_module: the parameter 'bias' has gradient hooks")
+  assert(not net.weight:is_shard_tensor())
 end
 
 --- Parameters of several shapes, plain and cut.

@@ -173,7 +173,7 @@ def check_no_hooks(who, name, tensor):
         )
 
 
-def _place_tensors(modules, resolved, mesh, src, sharded):
+def _place_tensors(who, modules, resolved, mesh, src, sharded):
     """Replaces parameters and buffers. A tensor in several modules stays one."""
     whole = ([Replicate()] * mesh.ndim, False, None)
     slots = [
@@ -188,10 +188,12 @@ def _place_tensors(modules, resolved, mesh, src, sharded):
         for registry, name, tensor in _slots(module)
     ]
     placed = _distribute_parameters([(name, tensor, *plan) for name, tensor, _, _, plan in slots], mesh, src, sharded)
-    new = {}
-    for (path, tensor, registry, name, _), one in zip(slots, placed):
+    for (path, tensor, _, _, _), one in zip(slots, placed):
         if one is not None:
-            check_no_hooks("parallelize_module", path, tensor)
+            check_no_hooks(who, path, tensor)
+    new = {}
+    for (_, tensor, registry, name, _), one in zip(slots, placed):
+        if one is not None:
             if id(tensor) not in new:
                 new[id(tensor)] = as_parameter(one, tensor) if isinstance(tensor, _torch.nn.Parameter) else one
             registry[name] = new[id(tensor)]
@@ -332,7 +334,7 @@ def parallelize_module(
     for (_, one), plan in zip(modules, resolved):
         for number in plan["custom"]:
             custom[number - 1]._apply(one, device_mesh)
-    _place_tensors(modules, resolved, device_mesh, src_data_rank, is_model_sharded)
+    _place_tensors("parallelize_module", modules, resolved, device_mesh, src_data_rank, is_model_sharded)
     for one, hook in inputs:
         one.register_forward_pre_hook(hook, with_kwargs=True)
     for one, hook in outputs:
@@ -353,7 +355,7 @@ def distribute_module(module, device_mesh, partition_fn=None, input_fn=None, out
     if partition_fn is not None:
         for name, one in modules:
             partition_fn(name, one, device_mesh)
-    _place_tensors(modules, None, device_mesh, 0, False)
+    _place_tensors("distribute_module", modules, None, device_mesh, 0, False)
     if input_fn is not None:
         module.register_forward_pre_hook(lambda self, args: input_fn(self, args, device_mesh))
     if output_fn is not None:

@@ -21,6 +21,7 @@ from ._moonhalo import (
     _finish_grad_sync,
     _is_constant,
     _is_on_slice,
+    _is_stored_already,
     _make_unit,
     _register_local_loss_mesh,
     _set_requires_gradient_sync,
@@ -31,32 +32,47 @@ from ._parallel import as_parameter, check_no_hooks
 _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it; None: it is such a tensor itself, and stays
 
 
+def _slots(root):
+    """(registry, name, path, tensor, is_parameter) of all parameters and buffers."""
+    return [
+        (registry, name, f"{path}.{name}" if path else name, tensor, is_parameter)
+        for path, module in root.named_modules()
+        for registry, is_parameter in ((module._parameters, True), (module._buffers, False))
+        for name, tensor in registry.items()
+        if tensor is not None
+    ]
+
+
+def _check_given_up(who, path, tensor):
+    """Another tensor is to take the place of this one."""
+    if tensor.grad is not None:
+        raise ValueError(
+            f"{who}: '{path}' has a gradient\n  fix   call {who} before the first backward, and make optimizers after"
+            " it"
+        )
+    check_no_hooks(who, path, tensor)
+
+
 def _place_tensors(who, root, mesh, min_numel, unit_rows):
     """Replaces parameters and buffers. A tensor in several modules stays one, also where each of them is a unit."""
-    for path, module in root.named_modules():
-        for registry, is_parameter in ((module._parameters, True), (module._buffers, False)):
-            for name, old in registry.items():
-                if old is None:
-                    continue
-                if old not in _placed:
-                    where = f"{who}: '{path + '.' if path else ''}{name}'"
-                    if old.grad is not None:
-                        raise ValueError(
-                            f"{where} has a gradient\n  fix   call {who} before the first backward, and make optimizers"
-                            " after it"
-                        )
-                    stores = is_parameter and who == "fully_shard"
-                    new = (
-                        _store_parameter(old, mesh, min_numel, unit_rows, where)
-                        if stores
-                        else _copy_tensor(old, mesh, where)
-                    )
-                    new = as_parameter(new, old) if is_parameter else new
-                    _placed[old] = new
-                    _placed[new] = None
-                if _placed[old] is not None:
-                    check_no_hooks(who, f"{path}.{name}" if path else name, old)
-                    registry[name] = _placed[old]
+    stores = who == "fully_shard"
+    slots = _slots(root)
+    for _, _, path, old, is_parameter in slots:
+        stays = _placed[old] is None if old in _placed else stores and is_parameter and _is_stored_already(old, mesh)
+        if not stays:
+            _check_given_up(who, path, old)
+    for registry, name, path, old, is_parameter in slots:
+        if old not in _placed:
+            where = f"{who}: '{path}'"
+            if stores and is_parameter:
+                new = _store_parameter(old, mesh, min_numel, unit_rows, where)
+            else:
+                new = _copy_tensor(old, mesh, where)
+            new = as_parameter(new, old) if is_parameter else new
+            _placed[old] = new
+            _placed[new] = None
+        if _placed[old] is not None:
+            registry[name] = _placed[old]
 
 
 def _input_hook(who, mesh):
