@@ -16,6 +16,7 @@
 
 #include "moonhalo/engine/base/autograd_compat.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/tensor/engine_leaf_hook.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
@@ -176,14 +177,16 @@ void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace) {
 void check_no_hooks(const char* op, const std::string& name, const at::Tensor& leaf) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
   if (meta == nullptr) return;
-  bool found = meta->post_acc_grad_hooks_ != nullptr;
+  const bool is_of_unit = dynamic_cast<const EngineLeafHook*>(meta->post_acc_grad_hooks_.get()) != nullptr;
+  bool found = meta->post_acc_grad_hooks_ != nullptr && !is_of_unit;
   std::ptrdiff_t others = std::count_if(meta->hooks_.begin(), meta->hooks_.end(), [](const auto& hook) {
     return dynamic_cast<const BoundaryHook*>(hook.get()) == nullptr;
   });
   if (const auto& list = meta->cpp_hooks_list_; list != nullptr) {
     // One of the others calls this list, unless Python has thrown it away. A removed hook leaves a hole.
     if (list.use_count() > 1) --others;
-    found = found || std::any_of(list->begin(), list->end(), [](const auto& hook) { return bool(hook); });
+    const auto count = std::count_if(list->begin(), list->end(), [](const auto& hook) { return bool(hook); });
+    found = found || count > (is_of_unit ? 1 : 0);
   }
   found = found || others > 0;
   TORCH_CHECK_NOT_IMPLEMENTED(!found, op, ": the parameter '", name,

@@ -2,20 +2,20 @@
 #include "moonhalo/engine/training/unit_reducer.h"
 
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "moonhalo/engine/model/model_context.h"
+#include "moonhalo/engine/tensor/engine_leaf_hook.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/backward_end_callbacks.h"
 
 namespace moonhalo {
 
-struct LeafHook final : torch::autograd::PostAccumulateGradHook {
+struct LeafHook final : EngineLeafHook {
   explicit LeafHook(std::shared_ptr<UnitReducer> reducer) : reducer(std::move(reducer)) {}
   void operator()(const at::Tensor& leaf) override { reducer->complete(leaf); }
   std::shared_ptr<UnitReducer> reducer;

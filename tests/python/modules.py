@@ -318,6 +318,11 @@ def hooks(mesh, expect):
             expect(not mh.is_shard_tensor(made.weight), f"{who}: nothing has changed")
             hook.remove()
             call(made)
+    for who, options in (("fully_shard", {"min_numel": 1}), ("replicate", {})):
+        # Hooks of the engine's own are none that the program would miss.
+        made = getattr(mh, who)(torch.nn.Linear(6, 6, dtype=torch.float64), mesh=mesh, **options)
+        mh.parallelize_module(made, mesh, {"parameter": {"weight": [mh.Shard(1)], "bias": [mh.Replicate()]}})
+        expect(mh.placements(made.weight) == [mh.Shard(1)], f"{who}: parameters of units are replaced")
 
 
 def deleted(mesh, expect):

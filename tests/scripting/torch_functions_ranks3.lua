@@ -127,6 +127,37 @@ function tests.test_Y16_hooks_of_replaced_parameters_are_refused()
   assert(not net.weight:is_shard_tensor())
 end
 
+--- Hooks of the engine's own are none that the program would miss.
+function tests.test_Y16_parameters_of_units_are_replaced()
+  local x = mh.arange(0, 54, kF64):reshape{9, 6} / 10
+  local weight = mh.arange(0, 36, kF64):reshape{6, 6}:sin()
+  local function linear()
+    local net = nn.Linear(6, 6):double()
+    net:load_state_dict{weight = weight, bias = weight[0]}
+    return net
+  end
+  local plain = linear()
+  plain(x):square():sum():backward()
+  for _, op in ipairs {"fully_shard", "replicate"} do
+    local options = {mesh = mesh, min_numel = op == "fully_shard" and 1 or nil}
+    local function unit() return mh[op](linear(), options) end
+    local net = unit()
+    mh.parallelize_module(net, mesh, {parameter = {weight = {mh.Shard(1)}, bias = {mh.Replicate()}}})
+    testing.assert_equal(net.weight.placements[1], mh.Shard(1), op)
+    local cut = mh.distribute_tensor(x, mesh, {mh.Shard(0, {2, 0, 7})})
+    net(cut):square():sum():backward()
+    mh.finish_grad_sync(net:parameters())
+    for _, name in ipairs {"weight", "bias"} do
+      testing.assert_close(net[name].grad:full_tensor(), plain[name].grad)
+    end
+    net = unit()
+    net.weight:register_hook(function() end)
+    testing.assert_error(function()
+      mh.parallelize_module(net, mesh, {parameter = {weight = {mh.Shard(1)}}})
+    end, "parallelize_module: the parameter 'weight' has gradient hooks")
+  end
+end
+
 --- Parameters of several shapes, plain and cut.
 local function parameters(place)
   local list = {}
