@@ -133,15 +133,6 @@ class Connection {
     request.done = true;
   }
 
-  /// True if nothing more can be done now.
-  bool stopped(ssize_t moved, const char* what) {
-    if (moved > 0) return false;
-    if (moved < 0 && errno == EINTR) return false;
-    if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    gone_ = moved == 0 ? "its connection has closed" : std::string(what) + ": " + std::strerror(errno);
-    return true;
-  }
-
   void write() {
     while (!sends_.empty()) {
       Request& request = *sends_.front();
@@ -157,9 +148,14 @@ class Connection {
       message.msg_iov = parts;
       message.msg_iovlen = 2;
       const ssize_t moved = ::sendmsg(socket_, &message, MSG_NOSIGNAL);
-      if (moved <= 0) {
-        if (stopped(moved, "cannot send to it")) return;
-        continue;
+      if (moved < 0) {
+        if (errno == EINTR) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+        // The rank may have sent messages and its last words before it ended.
+        const std::string problem = std::string("cannot send to it: ") + std::strerror(errno);
+        read();
+        if (open()) gone_ = problem;
+        return;
       }
       sent_ += static_cast<size_t>(moved);
       if (sent_ < sizeof(head) + request.bytes) continue;
@@ -176,8 +172,11 @@ class Connection {
       const auto [place, room] = next_place();
       const ssize_t moved = ::recv(socket_, place, room, 0);
       if (moved <= 0) {
-        if (stopped(moved, "cannot receive from it")) return;
-        continue;
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        gone_ =
+            moved == 0 ? "its connection has closed" : std::string("cannot receive from it: ") + std::strerror(errno);
+        return;
       }
       got_ += static_cast<size_t>(moved);
       if (got_ == sizeof(Head)) begin_message();

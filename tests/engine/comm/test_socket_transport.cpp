@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/oracle.h"
@@ -217,6 +218,24 @@ TEST(SocketTransport, ARankThatIsGoneFailsWhatWaitsForIt) {
     EXPECT_FALSE(mine->test(note));
     mine->cancel(note);
   });
+}
+
+// A rank that waits sends notes, also to one that has ended well. It still receives all that this one sent.
+TEST(SocketTransport, WhatARankSentBeforeItEndedArrives) {
+  Strange strange;
+  strange.say(8, 1, 8);
+  strange.say(16, -1, 16);
+  ::close(std::exchange(strange.other, -1));
+  int64_t number = 7;
+  void* note = strange.transport->send(&number, sizeof(number), 1, Transport::kNoteTag);
+  EXPECT_FALSE(strange.transport->test(note));
+
+  const std::vector<Transport::Gone> gone = strange.transport->gone();
+  ASSERT_EQ(gone.size(), 1);
+  EXPECT_TRUE(gone[0].words) << "the rank counts as lost";
+  EXPECT_EQ(finish(*strange.transport, strange.transport->receive(&number, sizeof(number), 1, 1)), "");
+  EXPECT_EQ(number, 0x7878787878787878);
+  strange.transport->cancel(note);
 }
 
 TEST(SocketWorld, X22_EndsWithARankThatFails) {
