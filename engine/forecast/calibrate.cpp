@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/tape.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/sharding/mesh.h"

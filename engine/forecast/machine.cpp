@@ -2,10 +2,10 @@
 #include "moonhalo/engine/forecast/machine.h"
 
 #include <c10/util/Exception.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <thread>
+
+#include "moonhalo/engine/base/usable_cores.h"
 
 namespace moonhalo {
 
@@ -60,13 +60,6 @@ size_t Machine::level_of(int64_t rank, int64_t other) const {
 int64_t Machine::ranks_of_part(size_t level, int64_t world) const {
   const int64_t ranks = levels.at(level).ranks;
   return ranks == 0 ? world : std::min(ranks, world);
-}
-
-int64_t usable_core_count() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) return CPU_COUNT(&cores);
-  return std::max(1U, std::thread::hardware_concurrency());
 }
 
 void check_is_this_host(const Machine& machine, const std::string& where) {

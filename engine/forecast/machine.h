@@ -96,7 +96,5 @@ std::vector<std::string> installed_machines();
 
 /// Throws ValueError unless `machine` was measured on a host with as many cores as this one. Not collective.
 void check_is_this_host(const Machine& machine, const std::string& where);
-/// Cores that this process may use. Not collective.
-int64_t usable_core_count();
 
 }  // namespace moonhalo

@@ -405,10 +405,11 @@ void write_machine(const Machine& machine, const std::string& path) {
   std::ofstream file(unfinished);
   file << to_json(machine);
   file.close();
-  std::error_code failed;
-  if (file) std::filesystem::rename(unfinished, path, failed);
-  TORCH_CHECK_VALUE(file && !failed, "machine file '", path, "': it cannot be written\n  have  ",
-                    failed ? failed.message() : std::strerror(errno), "\n  fix   name a file in a folder that you own");
+  std::error_code failed(file ? 0 : errno, std::generic_category());
+  if (!failed) std::filesystem::rename(unfinished, path, failed);
+  if (std::error_code ignored; failed) std::filesystem::remove(unfinished, ignored);
+  TORCH_CHECK_VALUE(!failed, "machine file '", path, "': it cannot be written\n  have  ", failed.message(),
+                    "\n  fix   name a file in a folder that you own");
 }
 
 }  // namespace moonhalo

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/interpreter_lock.h"
 
@@ -25,13 +26,6 @@ void pause_briefly() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
 }
 
 const char* verb_name(uint64_t kind) {
@@ -75,7 +69,7 @@ bool Parker::wait(c10::function_ref<bool()> ready, Clock::time_point deadline, b
 
 ThreadWorld::ThreadWorld(int ranks)
     : size(ranks),
-      spin(ranks <= usable_cores()),
+      spin(ranks <= usable_core_count()),
       parkers(ranks),
       ended(ranks),
       deadlock_detector(ranks),

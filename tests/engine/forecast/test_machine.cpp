@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/calibrate.h"
 #include "tests/support/folder.h"
 
@@ -116,6 +117,14 @@ TEST(MachineFile, X14_MissingFilesSayWhatThereIs) {
                     HasSubstr("machines a100, epyc, h100"), HasSubstr("run `moonhalo calibrate h10`")));
   EXPECT_THAT(message_of([] { write_machine({}, "/proc/no/such/folder/m.json"); }),
               AllOf(HasSubstr("it cannot be written"), HasSubstr("\n  fix   ")));
+}
+
+TEST(MachineFile, X14_AFileThatCannotBeReplacedLeavesNothing) {
+  const testing::Folder folder;
+  std::filesystem::create_directory(folder / "m.json");
+  EXPECT_THAT(message_of([&] { write_machine({}, folder / "m.json"); }),
+              AllOf(HasSubstr("it cannot be written\n  have  Is a directory"), HasSubstr("\n  fix   ")));
+  EXPECT_FALSE(std::filesystem::exists(folder / "m.json.unfinished"));
 }
 
 TEST(MachineFile, X14_OtherCoresAreAnError) {
