@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -21,11 +22,7 @@ namespace {
 enum Status : uint8_t { kFine, kFailed, kFailedBecauseOfAnother };
 constexpr int64_t kTextBytes = 2048;
 
-int64_t bytes_of(const std::vector<at::Tensor>& weights) {
-  int64_t bytes = kTextBytes;
-  for (const at::Tensor& weight : weights) bytes += static_cast<int64_t>(weight.nbytes());
-  return bytes;
-}
+int64_t bytes_of(const std::vector<at::Tensor>& weights) { return kTextBytes + memory_bytes(weights); }
 
 /// This rank's part of a field as a block of the solver's; none where other ranks have the same.
 std::vector<Block> block_of(const at::Tensor& field) {

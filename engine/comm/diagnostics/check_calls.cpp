@@ -35,8 +35,8 @@ void compare_calls(Communicator& group, const CollectiveCall& call, const std::v
   uint64_t tag = fingerprint_of(at::IntArrayRef({mine.kind, mine.op, mine.dtype, mine.root, mine.elements}));
   tag = combine_fingerprint(combine_fingerprint(tag, fingerprint_of(mine.counts)), mine.mark.tag);
   word[0] = static_cast<int64_t>(tag);
-  for (const Message& message : sends) word[1 + message.peer] += static_cast<int64_t>(message.data.nbytes());
-  for (const Message& message : receives) word[1 + size + message.peer] += static_cast<int64_t>(message.data.nbytes());
+  for (const Message& message : sends) word[1 + message.peer] += message.nbytes();
+  for (const Message& message : receives) word[1 + size + message.peer] += message.nbytes();
   for (int r = 0; r < size && !mine.send_counts.empty(); ++r) {
     word[1 + r] = mine.send_counts[r];
     word[1 + size + r] = mine.receive_counts[r];
