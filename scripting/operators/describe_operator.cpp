@@ -6,6 +6,7 @@
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
+#include "moonhalo/engine/dispatch/pointwise_rule.h"
 #include "moonhalo/scripting/operators/operators.h"
 
 namespace moonhalo::scripting {
@@ -74,7 +75,7 @@ std::string rule_text(const Rule& rule) {
 std::string on_blocks(const c10::OperatorHandle& op) {
   const OperatorFacts facts(op);
   const Rule* rule = facts.rule;
-  if (!rule && facts.pointwise && !facts.functional) rule = find_rule({"moonhalo::pointwise", ""});
+  if (!rule && facts.pointwise && !facts.random && !facts.functional) rule = pointwise_rule();
   if (facts.functional)
     return "    shards: calls " + c10::toString(facts.functional->operator_name()) + " and writes its results\n";
   if (rule) return rule_text(*rule);

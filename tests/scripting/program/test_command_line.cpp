@@ -420,6 +420,7 @@ TEST_F(CommandLine, InformsAboutItself) {
   EXPECT_THAT(run({"ops", "conv3d"}).out, HasSubstr(": aten::convolution\n    moves:  halo in aten::convolution"));
   EXPECT_THAT(run({"ops", "fft_rfft2"}).out, HasSubstr("made of other operators: aten::_fft_r2c\n    moves:  "));
   EXPECT_THAT(run({"ops", "einsum"}).out, HasSubstr("made of other operators: aten::bmm\n    moves:  "));
+  EXPECT_THAT(run({"ops", "rrelu"}).out, AllOf(HasSubstr("aten::rrelu("), Not(HasSubstr("pointwise.cpp"))));
   EXPECT_THAT(run({"ops", "conv2"}).err, HasSubstr("did you mean 'conv2d'"));
   EXPECT_THAT(run({"env"}).out, AllOf(HasSubstr("launcher      "), HasSubstr("control       threads")));
   EXPECT_THAT(run({"env", "--try", "--ranks", "2"}).out,
