@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/codecs/crc32.h"
 #include "moonhalo/io/codecs/crc32c.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/version.h"
@@ -58,9 +59,11 @@ int list_names(lua_State* lua) {
 }
 
 /// crc32c(text) -> integer
-int checksum(lua_State* lua) {
+/// crc32(text) -> integer: the checksum of PNG
+template <uint32_t (&checksum)(const char* data, size_t bytes)>
+int checksum_of(lua_State* lua) {
   const std::string text = check_string(lua, 1);
-  push(lua, static_cast<int64_t>(io::crc32c(text.data(), text.size())));
+  push(lua, static_cast<int64_t>(checksum(text.data(), text.size())));
   return 1;
 }
 
@@ -215,7 +218,8 @@ int wait_for_process(lua_State* lua) {
 const luaL_Reg kRunFunctions[] = {
     {"make_folder", guard<make_new_folder>},
     {"list", guard<list_names>},
-    {"crc32c", guard<checksum>},
+    {"crc32c", guard<checksum_of<io::crc32c>>},
+    {"crc32", guard<checksum_of<io::crc32>>},
     {"versions", guard<versions>},
     {"host", guard<host_name>},
     {"pid", guard<process_number>},

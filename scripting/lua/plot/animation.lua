@@ -5,23 +5,8 @@ local mh = require "moonhalo"
 
 local animation = {}
 
-local kTable = {}
-for i = 0, 255 do
-  local c = i
-  for _ = 1, 8 do c = c & 1 == 1 and 0xEDB88320 ~ (c >> 1) or c >> 1 end
-  kTable[i] = c
-end
-
-local function crc(text)
-  local c = 0xFFFFFFFF
-  for at = 1, #text, 4096 do
-    for _, byte in ipairs {text:byte(at, math.min(at + 4095, #text))} do c = kTable[(c ~ byte) & 0xFF] ~ (c >> 8) end
-  end
-  return c ~ 0xFFFFFFFF
-end
-
 local function chunk(kind, data)
-  return string.pack(">I4", #data) .. kind .. data .. string.pack(">I4", crc(kind .. data))
+  return string.pack(">I4", #data) .. kind .. data .. string.pack(">I4", mh._run.crc32(kind .. data))
 end
 
 --- The chunks {kind, data} of a PNG file.
