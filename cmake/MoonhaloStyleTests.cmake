@@ -47,6 +47,8 @@ if(Python3_Interpreter_FOUND)
                                                    "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME style.layers COMMAND Python3::Interpreter tests/style/check_layers.py "${PROJECT_SOURCE_DIR}"
            "${format_check}" COMMAND_EXPAND_LISTS WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  moonhalo_add_test(NAME style.work_notes COMMAND Python3::Interpreter tests/style/check_work_notes.py
+           "${PROJECT_SOURCE_DIR}" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME gpu.Y20_first_stages COMMAND Python3::Interpreter
       "${PROJECT_SOURCE_DIR}/tests/gpu/check_first.py" "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME dev COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/dev/check_dev.py"
@@ -62,6 +64,6 @@ if(Python3_Interpreter_FOUND)
     set_tests_properties(lua.Y10_editor PROPERTIES SKIP_RETURN_CODE 77)
   endif()
   set_tests_properties(style style.features style.functions style.layers style.tests style.git style.state style.words
-      style.reference style.pages style.pictures style.errors style.second_tries gpu.Y20_first_stages
+      style.reference style.pages style.pictures style.errors style.second_tries style.work_notes gpu.Y20_first_stages
       PROPERTIES LABELS quick)
 endif()

@@ -9,6 +9,7 @@
 #include "moonhalo/engine/base/base_context.h"
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/last_draw.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/random/fill_kernel.h"
 
@@ -75,6 +76,7 @@ ElementRandom::ElementRandom(const std::optional<at::Generator>& generator)
 void register_fill_kernel(c10::DeviceType type, FillKernel kernel) { kernels()[static_cast<size_t>(type)] = kernel; }
 
 void ElementRandom::fill(const at::Tensor& block, const ShardSpec& spec, const Distribution& distribution) const {
+  note_work("random_fill", 0, static_cast<int64_t>(block.nbytes()));
   if (is_fake(block)) return;
   const FillKernel kernel = kernels()[static_cast<size_t>(block.device().type())];
   if (kernel != nullptr && block.dim() <= random_fill::kMostDims) {

@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/random/random.h"
 
 namespace moonhalo {
@@ -99,6 +100,7 @@ at::Tensor over_groups(const at::Tensor& t, int64_t heads) {
 // The factors of at::dropout: 1 / (1 - p) where a uniform number is below 1 - p.
 at::Tensor noise_of(const AttentionCall& call, at::IntArrayRef shape, at::ScalarType type, int64_t query, int64_t key) {
   const at::Tensor noise = at::empty(shape, type);
+  note_work("attention_dropout", 0, memory_bytes({noise}));
   if (is_fake(noise)) return noise;
   const int64_t lines = shape[0] * shape[1], rows = shape[2], keys = shape[3];
   const double kept = 1 - call.dropout_p, factor = kept > 0 ? 1 / kept : 0;

@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
+#include "moonhalo/engine/base/work_note.h"
 
 namespace moonhalo {
 namespace {
@@ -226,6 +227,9 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
                               "neighbors: the search needs the points, which are not computed\n  have  fake tensors",
                               "\n  fix   give points that are not results of the model");
   const bool divided = features <= kMostFeatures && queries >= kFewQueries;
+  // By a tree a query looks at a few leaves, how many depends on where the points are.
+  note_work("neighbors_search", batch * queries * features * (divided ? std::min(count, 8 * kLeaf) : count),
+            memory_bytes({query, points, distances_, indices_}));
   AT_DISPATCH_FLOATING_TYPES(query.scalar_type(), "neighbors", [&] {
     using T = scalar_t;
     std::vector<std::optional<Cloud<T>>> clouds(batch);
@@ -268,6 +272,7 @@ void NeighborLists::search(const at::Tensor& query, const at::Tensor& points, in
 
 void NeighborLists::join(const NeighborLists& other) {
   const int64_t lists = held_.numel(), most = distances_.size(2);
+  note_work("neighbors_sort", 0, 2 * memory_bytes({distances_, indices_}));
   AT_DISPATCH_FLOATING_TYPES(distances_.scalar_type(), "neighbors", [&] {
     scalar_t* distances = distances_.mutable_data_ptr<scalar_t>();
     const scalar_t* others = other.distances_.const_data_ptr<scalar_t>();

@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/parallel.h"
+#include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/ops/random/fill.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
@@ -90,6 +91,7 @@ at::Tensor sampled(const ElementRandom& random, const ShardSpec& spec, const at:
                    const Value& value) {
   const at::Tensor given = parameter.to(at::kCPU, at::kDouble).contiguous();
   const at::Tensor block = given.new_empty(given.sizes());
+  note_work("samplers", 0, memory_bytes({given, block}));
   if (is_fake(given)) return block;
   const double* from = given.const_data_ptr<double>();
   double* to = block.mutable_data_ptr<double>();
@@ -137,6 +139,7 @@ std::optional<Plan> plan_binomial(const OpCall& call) {
     const double* chance = chances.const_data_ptr<double>();
     const double* many = counts.const_data_ptr<double>();
     const ElementRandom random(generator_of(call, at_generator));
+    note_work("binomial", 0, memory_bytes({chances, counts, chances}));
     if (is_fake(chances) || is_fake(counts))
       return call.give((is_fake(count) ? count : p).new_empty(result->local_shape(), count.options()));
     const at::Tensor block = at::empty(result->local_shape(), at::kDouble);
@@ -235,6 +238,7 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
     const at::Tensor block = weights.new_empty({weights.size(0), result->local_shape().back()}, at::kLong);
     const int64_t first_row = spec->ndim() == 2 ? spec->offsets()[0] : 0;
     const ElementRandom random(generator_of(call, at_generator));
+    note_work("multinomial", 0, memory_bytes({weights, block}));
     if (!is_fake(weights)) (replacement ? sample_with_replacement : sample_without)(random, weights, first_row, block);
     call.give(block.reshape(result->local_shape()).to(self.device()));
   };
