@@ -11,6 +11,7 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/fake/root_facts.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
@@ -42,10 +43,15 @@ class SourceFacts {
     if (fits()) std::copy(source.sizes().begin(), source.sizes().end(), words_.begin() + kSizes);
   }
 
-  // The source of a fake mesh holds what this rank holds.
   void broadcast(const DeviceMesh& mesh, int64_t src) {
     at::Tensor words = at::from_blob(words_.data(), {static_cast<int64_t>(words_.size())}, at::kLong);
     mesh.group().broadcast(words, static_cast<int>(src));
+    if (!mesh.group().is_fake()) return;
+    // The source of a fake mesh holds what this rank holds, or else what it shared when it was run itself.
+    std::vector<int64_t> mine;
+    if (defined()) mine.assign(words_.begin(), words_.end());
+    const std::vector<int64_t> shared = facts_of_root(mesh.group(), static_cast<int>(src), std::move(mine));
+    if (!shared.empty()) std::copy(shared.begin(), shared.end(), words_.begin());
   }
 
   bool defined() const { return words_[0] >= 0; }
@@ -114,6 +120,10 @@ SourceFacts share_facts(const at::Tensor& source, const DeviceMesh& mesh, int64_
   SourceFacts facts;
   if ((mesh.rank() == src || mesh.group().is_fake()) && source.defined()) facts.set(source);
   facts.broadcast(mesh, src);
+  TORCH_CHECK_VALUE(facts.defined() || !mesh.group().is_fake() || mesh.rank() == src, op, ": this dry run of rank ",
+                    mesh.rank(), " has no facts of rank ", src, ", the source\n  have  no tensor on rank ", mesh.rank(),
+                    ", and rank ", src, " was not run before\n  fix   give the tensor on every rank",
+                    src == 0 ? ", or use moonhalo plan, which runs rank 0, too" : "");
   TORCH_CHECK_VALUE(facts.defined(), op, ": rank ", src, ", the source, holds no tensor",
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
   TORCH_CHECK_NOT_IMPLEMENTED(facts.fits(), op, ": more than ", SourceFacts::kMaxDims, " dims");

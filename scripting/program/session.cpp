@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/program/session.h"
 
+#include <c10/util/ScopeExit.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -31,6 +32,7 @@
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/syntax_hints.h"
 #include "moonhalo/scripting/core/warnings.h"
+#include "moonhalo/scripting/program/one_of.h"
 #include "moonhalo/scripting/program/output.h"
 #include "moonhalo/scripting/program/report.h"
 #include "moonhalo/scripting/program/run_start.h"
@@ -63,6 +65,7 @@ class Session {
   int run();
 
  private:
+  void run_fake_ranks();
   Context make_context(CommunicatorPtr world, bool threads) const;
   void check_log() const;
   void run_rank(CommunicatorPtr world, bool threads);
@@ -344,6 +347,16 @@ void check_dry_run(const SessionOptions& options) {
                      "\n  fix   give a rank below it");
 }
 
+void Session::run_fake_ranks() {
+  const auto facts = options_.root_facts ? options_.root_facts : std::make_shared<RootFacts>();
+  facts->begin(options_.fake_ranks);
+  run_ranks(static_cast<int>(options_.fake_ranks.size()), [&](Communicator& threads) {
+    const int64_t rank = options_.fake_ranks[threads.rank()];
+    const auto at_end = c10::make_scope_exit([&] { facts->end(rank); });
+    run_rank(make_fake_communicator(static_cast<int>(rank), options_.ranks, facts), true);
+  });
+}
+
 int Session::run() {
   const MemoryCount memory;
   launch_ = detect_launch();
@@ -364,9 +377,7 @@ int Session::run() {
   if (launch_.size == 1) check_log();
   if (backend == "fake" && !options_.fake_ranks.empty()) {
     world_size_ = options_.ranks;
-    run_ranks(static_cast<int>(options_.fake_ranks.size()), [&](Communicator& threads) {
-      run_rank(make_fake_communicator(static_cast<int>(options_.fake_ranks[threads.rank()]), options_.ranks), true);
-    });
+    run_fake_ranks();
   } else if (backend == "fake") {
     world_size_ = std::max(1, options_.ranks);
     run_rank(make_fake_communicator(std::max(0, options_.fake_rank), std::max(1, options_.ranks)), false);
@@ -411,7 +422,7 @@ void add_rank_options(CLI::App& app, SessionOptions& options) {
   app.add_option(
          "--backend", options.backend,
          "How ranks communicate (default: what the launcher gives, else threads; nccl or staged: how devices do)")
-      ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "staged", "fake"}));
+      ->check(one_of({"threads", "mpi", "tcp", "nccl", "staged", "fake"}));
   app.add_option("--device", options.device, "cpu (default) or cuda");
 }
 

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <numeric>
 
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
+#include "moonhalo/engine/comm/fake/root_facts.h"
 
 namespace moonhalo {
 namespace {
@@ -18,20 +20,38 @@ class Nothing final : public Work {
   void do_wait() override {}
 };
 
+/// A fake rank, which all its groups share.
+struct FakeRank {
+  std::shared_ptr<RootFacts> facts;                                    // null: ranks share no facts
+  std::map<std::pair<std::vector<int64_t>, int64_t>, uint64_t> calls;  // counts of facts_of_root, by group and root
+};
+
 // Own parts are put in their places, what others would send is zeros.
 class FakeCommunicator final : public CommunicatorBackend {
  public:
   /// `world`: the ranks of the world that this group holds, in its order.
-  FakeCommunicator(int rank, std::vector<int64_t> world, std::shared_ptr<CommStats> stats = nullptr)
-      : CommunicatorBackend(rank, static_cast<int>(world.size()), std::move(stats)), world_(std::move(world)) {}
+  FakeCommunicator(int rank, std::vector<int64_t> world, std::shared_ptr<FakeRank> of_rank,
+                   std::shared_ptr<CommStats> stats = nullptr)
+      : CommunicatorBackend(rank, static_cast<int>(world.size()), std::move(stats)),
+        world_(std::move(world)),
+        of_rank_(std::move(of_rank)) {}
 
   CommunicatorPtr part(const std::vector<int64_t>& ranks) const {
     std::vector<int64_t> world;
     for (const int64_t rank : ranks) world.push_back(world_.at(rank));
     const auto mine = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-    return std::make_shared<FakeCommunicator>(static_cast<int>(mine), std::move(world), shared_stats());
+    return std::make_shared<FakeCommunicator>(static_cast<int>(mine), std::move(world), of_rank_, shared_stats());
   }
   const std::vector<int64_t>& world() const { return world_; }
+
+  std::vector<int64_t> facts_of(int root, std::vector<int64_t> mine) const {
+    RootFacts::Call call{world_, world_.at(root)};
+    call.number = of_rank_->calls[{world_, call.root}]++;
+    if (!of_rank_->facts) return mine;
+    if (root == rank() && !mine.empty()) of_rank_->facts->share(call, mine);
+    if (root == rank() || !mine.empty()) return mine;
+    return of_rank_->facts->read(call, world_.at(rank())).value_or(std::vector<int64_t>());
+  }
 
   const char* backend() const override { return "fake"; }
 
@@ -88,6 +108,7 @@ class FakeCommunicator final : public CommunicatorBackend {
   }
 
   const std::vector<int64_t> world_;
+  const std::shared_ptr<FakeRank> of_rank_;
   mutable std::mutex mutex_;
   std::string reason_;
   std::atomic<bool> aborted_{false};
@@ -95,10 +116,20 @@ class FakeCommunicator final : public CommunicatorBackend {
 
 }  // namespace
 
-CommunicatorPtr make_fake_communicator(int rank, int ranks) {
+CommunicatorPtr make_fake_communicator(int rank, int ranks) { return make_fake_communicator(rank, ranks, nullptr); }
+
+CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts) {
   std::vector<int64_t> world(ranks);
   std::iota(world.begin(), world.end(), int64_t{0});
-  return std::make_shared<FakeCommunicator>(rank, std::move(world));
+  const auto of_rank = std::make_shared<FakeRank>();
+  of_rank->facts = std::move(facts);
+  return std::make_shared<FakeCommunicator>(rank, std::move(world), of_rank);
+}
+
+std::vector<int64_t> facts_of_root(const Communicator& group, int root, std::vector<int64_t> facts) {
+  const auto* fake = dynamic_cast<const FakeCommunicator*>(&group);
+  TORCH_INTERNAL_ASSERT(fake != nullptr);
+  return fake->facts_of(root, std::move(facts));
 }
 
 CommunicatorPtr make_fake_subgroup(const Communicator& whole, const std::vector<int64_t>& ranks) {
