@@ -61,7 +61,7 @@ MacRule mac_rule(std::string_view op) {
 }
 
 int64_t count_macs(MacRule rule, Arguments arguments) {
-  constexpr size_t kRead[] = {0, 2, 3, 7, 8, 2, 3};  // arguments, by rule
+  constexpr size_t kRead[] = {0, 2, 3, 7, 11, 2, 3};  // arguments, by rule
   if (rule == MacRule::kNone || arguments.size() < kRead[static_cast<size_t>(rule)]) return 0;
   const auto is_sharded = [](const c10::IValue& value) {
     return value.isTensor() && value.toTensor().defined() && is_shard_tensor(value.toTensor());
@@ -76,9 +76,12 @@ int64_t count_macs(MacRule rule, Arguments arguments) {
     case MacRule::kConvolution:
       return elements(arguments[1]) *
              (arguments[6].toBool() ? elements_of_channel(shape(arguments[0])) : outputs_of_channel(arguments));
-    case MacRule::kConvolutionBackward:
-      return 2 * elements(arguments[2]) *
+    // The gradients of the input and of the weight take as many each; that of the bias takes none.
+    case MacRule::kConvolutionBackward: {
+      const c10::List<bool> required = arguments[10].toBoolList();
+      return (int64_t{required.get(0)} + int64_t{required.get(1)}) * elements(arguments[2]) *
              elements_of_channel(shape(arguments[7].toBool() ? arguments[1] : arguments[0]));
+    }
     case MacRule::kAttention:
       return elements(arguments[0]) * size_from_last(arguments[1], 1) * 2;
     case MacRule::kAttentionBackward:

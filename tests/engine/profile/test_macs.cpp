@@ -6,7 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "moonhalo/engine/base/backward_on_this_thread.h"
+#include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/profile/profiler.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -60,6 +63,14 @@ TEST(Macs, Y13_ConvolutionsOfAllKindsAreCounted) {
       y.sum().backward();
     });
     EXPECT_EQ(backward, 2 * forward);
+    const auto only = [&](std::array<bool, 3> required) {
+      return macs_of([&] {
+        at::convolution_backward(at::ones_like(y), x.detach(), weight.detach(), at::OptionalIntArrayRef(), one.stride,
+                                 one.padding, one.dilation, false, {0, 0}, one.groups, required);
+      });
+    };
+    EXPECT_EQ(only({true, false, false}), forward);
+    EXPECT_EQ(only({false, true, true}), forward);
   }
   const at::Tensor weight = make_tensor({4, 6, 3, 2}, 3);
   EXPECT_EQ(macs_of([&] { at::conv_transpose2d(x, weight, {}, {2, 2}); }), weight.numel() * x.numel() / x.size(1));
@@ -90,6 +101,25 @@ TEST(Macs, Y13_OfBlocksAddUpToThoseOfTheWhole) {
       EXPECT_EQ(summary.table(ProfileBy::kOperator)[0].name.empty(), false);
     });
   }
+}
+
+// Without the overlap of messages and work each output is computed once, by its owner. Its halo rows are not outputs.
+TEST(Macs, Y13_OfConvolutionsOnBlocksAddUpToThoseOfTheWhole) {
+  const at::Tensor field = make_tensor({2, 4, 12, 5}, 1), kernel = make_tensor({6, 4, 3, 3}, 2);
+  const int64_t of_whole = 3 * kernel.numel() * 2 * 12 * 5;
+  std::atomic<int64_t> of_blocks{0};
+  on_ranks(3, [&](Communicator& world) {
+    const MeshPtr mesh = init_device_mesh(world, "cpu", {3}, {"domain"});
+    const HaloOptions before = set_halo({.overlap = false}, &world);
+    const at::Tensor x = distribute_tensor(field, mesh, {shard(2)}).requires_grad_();
+    const at::Tensor weight = distribute_tensor(kernel, mesh, {replicate()}).requires_grad_();
+    of_blocks += macs_of([&] {
+      const BackwardOnThisThread here;
+      at::conv2d(x, weight, {}, 1, 1).sum().backward();
+    });
+    set_halo(before, &world);
+  });
+  EXPECT_EQ(of_blocks, of_whole);
 }
 
 TEST(Macs, Y13_TablesShowThemWithTheirRate) {
