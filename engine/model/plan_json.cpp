@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans as JSON: what a file says and what a Lua table is turned into are read by the same code.
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,17 +32,31 @@ std::vector<std::string> style_names() {
   return names;
 }
 
+bool is_placement(const std::string& text) {
+  try {
+    parse_placement(text);
+    return true;
+  } catch (const c10::ValueError&) {
+    return false;
+  }
+}
+
 Kind parse_kind(const std::string& text, const std::string& where) {
   for (const Kind kind : kKinds) {
     if (text == name(kind)) return kind;
   }
-  TORCH_CHECK_VALUE(false, where, ": unknown style '", text, "'", did_you_mean(text, style_names()));
+  TORCH_CHECK_VALUE(false, where, ": unknown style '", text, "'", did_you_mean(text, style_names()),
+                    "\n  have  styles ", c10::Join(", ", style_names()), "\n  fix   ",
+                    is_placement(text) ? "a placement is of a parameter: {\"parameter\": {\"fc1.weight\": [\"" + text +
+                                             "\"]}}, or of an argument: {\"forward\": {\"fc1.input\": ...}}"
+                                       : "name one of these");
 }
 
 void check_keys(const Json& object, const std::vector<std::string>& known, const std::string& where) {
   for (const auto& [key, value] : object.items()) {
     TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), key) != known.end(), where, ": unknown key '", key, "'",
-                      did_you_mean(key, known));
+                      did_you_mean(key, known), "\n  have  known keys ", c10::Join(", ", known),
+                      "\n  fix   use one of these, or leave the key out");
   }
 }
 

@@ -188,7 +188,9 @@ function styles.read_plan(op, plan)
         fail(op .. ": the names of a plan are strings, found " .. mh._describe(key))
       end
       if type(value) ~= "table" then
-        fail(("%s: Expect ParallelStyle or table for '%s' of the plan, found %s"):format(op, key, mh._describe(value)))
+        fail(("%s: Expect ParallelStyle or table for '%s' of the plan, found %s\n" ..
+            "  fix   {%s = mh.ColwiseParallel()}; placements of parameters: {parameter = {['fc1.weight'] = ...}}")
+          :format(op, key, mh._describe(value), key:find("^[%a_][%w_]*$") and key or ("[%q]"):format(key)))
       end
     end
   end
