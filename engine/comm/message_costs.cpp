@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/comm/message_costs.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 
@@ -23,8 +24,9 @@ void add_gather(VerbCost& cost, const PartList& parts, int part, int64_t item) {
   const bool halves = is_power_of_two(size);
   for (int step = 1; step < size; step *= 2) {
     const PartRange range = gathered(part, halves ? step : std::min(step, size - step), size);
-    int64_t elements = 0;
-    for (int i = range.begin; i < range.end; ++i) elements += parts.count({i % size, i % size + 1});
+    // Those from the last part on to the first are two runs.
+    const int64_t elements =
+        parts.count({range.begin, std::min(range.end, size)}) + parts.count({0, std::max(range.end - size, 0)});
     const int to = halves ? part ^ step : (part - step + size) % size;
     const int64_t reach = std::abs(parts.order[to] - parts.order[part]);
     cost.rounds.push_back({.partners = halves ? VerbRound::kPairs : VerbRound::kShift,
@@ -51,29 +53,41 @@ void add_reduce_scatter(VerbCost& cost, const SumPlan& plan, const PartList& par
   }
 }
 
-VerbCost all_reduce_cost(int64_t bytes, int ranks, int place, int64_t item) {
-  VerbCost cost;
-  if (static_cast<size_t>(bytes) * ranks <= kGatherBytes) {
-    add_gather(cost, PartList(std::vector<int64_t>(ranks, bytes)), place, 1);
+// The messages of the ranks of one all_reduce or reduce_scatter. To make the plan of a sum takes as long as there are
+// ranks, so all places share it.
+class SumCosts {
+ public:
+  SumCosts(CommStats::Kind verb, int64_t bytes, int ranks, int64_t item)
+      : gathers_(verb == CommStats::kAllReduce),
+        short_(gathers_ && static_cast<size_t>(bytes) * ranks <= kGatherBytes),
+        item_(short_ ? 1 : item),
+        plan_(ranks),
+        parts_(parts(bytes)) {}
+
+  VerbCost at(int place) const {
+    VerbCost cost;
+    if (!short_) add_reduce_scatter(cost, plan_, parts_, place, item_);
+    if (gathers_) add_gather(cost, parts_, short_ || plan_.direct() ? place : plan_.part_of()[place], item_);
     return cost;
   }
-  const SumPlan plan(ranks);
-  const std::vector<int64_t> shares = even_shares(bytes / item, ranks);
-  const PartList parts = plan.direct() ? PartList(shares) : PartList(plan.order(), shares);
-  add_reduce_scatter(cost, plan, parts, place, item);
-  add_gather(cost, parts, plan.direct() ? place : plan.part_of()[place], item);
-  return cost;
-}
 
-VerbCost reduce_scatter_cost(int64_t bytes, int ranks, int place, int64_t item) {
-  VerbCost cost;
-  const SumPlan plan(ranks);
-  const std::vector<int64_t> counts = even_shares(bytes / item, ranks);
-  std::vector<int64_t> sizes;
-  for (const int owner : plan.order()) sizes.push_back(counts[owner]);
-  add_reduce_scatter(cost, plan, plan.direct() ? PartList(counts) : PartList(plan.order(), sizes), place, item);
-  return cost;
-}
+ private:
+  PartList parts(int64_t bytes) const {
+    const int ranks = plan_.ranks();
+    if (short_) return PartList(std::vector<int64_t>(ranks, bytes));
+    const std::vector<int64_t> shares = even_shares(bytes / item_, ranks);
+    if (plan_.direct()) return PartList(shares);
+    if (gathers_) return PartList(plan_.order(), shares);
+    std::vector<int64_t> sizes;
+    for (const int owner : plan_.order()) sizes.push_back(shares[owner]);
+    return PartList(plan_.order(), sizes);
+  }
+
+  bool gathers_, short_;
+  int64_t item_;
+  SumPlan plan_;
+  PartList parts_;
+};
 
 VerbCost all_to_all_cost(int64_t bytes, int ranks, int64_t item) {
   VerbCost cost;
@@ -112,9 +126,8 @@ VerbCost message_cost(CommStats::Kind verb, int64_t bytes, int ranks, int place,
   if (ranks == 1) return {};
   switch (verb) {
     case CommStats::kAllReduce:
-      return all_reduce_cost(bytes, ranks, place, item);
     case CommStats::kReduceScatter:
-      return reduce_scatter_cost(bytes, ranks, place, item);
+      return SumCosts(verb, bytes, ranks, item).at(place);
     case CommStats::kAllGather: {
       VerbCost cost;
       add_gather(cost, PartList(even_shares(bytes / item, ranks)), place, item);
@@ -134,10 +147,11 @@ VerbCost message_cost(CommStats::Kind verb, int64_t bytes, int ranks, int place,
 int slowest_place(CommStats::Kind verb, int64_t bytes, int ranks, int64_t item) {
   const bool differs = verb == CommStats::kAllReduce || verb == CommStats::kReduceScatter;
   if (!differs || is_power_of_two(ranks)) return 0;
+  const SumCosts costs(verb, bytes, ranks, item);
   int slowest = 0;
   std::pair<size_t, int64_t> most;
   for (int place = 0; place < ranks; ++place) {
-    const VerbCost cost = message_cost(verb, bytes, ranks, place, item);
+    const VerbCost cost = costs.at(place);
     const std::pair<size_t, int64_t> mine{cost.rounds.size(), cost.bytes()};
     if (mine > most) {
       most = mine;
