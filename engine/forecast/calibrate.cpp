@@ -13,8 +13,9 @@
 #include <numeric>
 
 #include "moonhalo/engine/base/usable_cores.h"
+#include "moonhalo/engine/forecast/least_time.h"
+#include "moonhalo/engine/forecast/process_memory.h"
 #include "moonhalo/engine/forecast/tape.h"
-#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -23,47 +24,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRepeats = 5;
-constexpr double kStable = 0.03;
 // Bytes of the tensors of collectives, and of all tensors of an operator together.
 constexpr int64_t kVerbBytes[] = {4, 4096, 65536, 1 << 20, 16 << 20};
 constexpr int64_t kWorkingSets[] = {96 << 10, 768 << 10, 6 << 20, 48 << 20, 192 << 20};
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-/// A time, and whether repeated ones agreed.
-struct Measured {
-  double seconds = std::numeric_limits<double>::infinity();
-  bool stable = false;
-};
-
-/// The seconds of one of `calls` calls of `work` on the slowest rank: the least of all repetitions. All ranks of the
-/// group do the work at the same time, and repeat it the same number of times. Collective.
-Measured least_time(Communicator& group, double budget, int calls, const std::function<void()>& work) {
-  const Clock::time_point start = Clock::now();
-  const at::Tensor slowest = at::empty({2}, at::kDouble);
-  double* const numbers = slowest.mutable_data_ptr<double>();
-  at::Tensor shared = slowest;
-  work();
-  Measured least;
-  while (!least.stable) {
-    double round = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < kRepeats; ++i) {
-      group.barrier();
-      const Clock::time_point begin = Clock::now();
-      for (int call = 0; call < calls; ++call) work();
-      numbers[0] = seconds_since(begin) / calls;
-      numbers[1] = seconds_since(start);
-      group.all_reduce(shared, ReduceOp::kMax);
-      round = std::min(round, numbers[0]);
-    }
-    // Two rounds have about the same least time: no luckier one is likely.
-    least.stable = std::abs(round - least.seconds) <= kStable * std::min(round, least.seconds);
-    least.seconds = std::min(least.seconds, round);
-    if (!least.stable && numbers[1] > budget) break;
-  }
-  return least;
-}
 
 /// Work of one kind, and how much of it one call is: operations, or bytes.
 struct Probe {
@@ -102,11 +65,26 @@ Probe stream_probe(int64_t working_set) {
   return {"stream", static_cast<double>(numel * 3) * sizeof(float), calls, [=]() mutable { at::add_out(out, a, b); }};
 }
 
-// An operator on blocks of one number: LibTorch's dispatcher, and the engine's.
+// Operators on blocks of one number, forward and backward: LibTorch's dispatcher and autograd, and the engine's. One
+// call is kLaunches operators.
+constexpr int kLaunches = 40;
 Probe launch_probe(Communicator& world) {
   const MeshPtr mesh = init_device_mesh(world, "cpu", {world.size()}, {"ranks"});
-  const at::Tensor x = from_local(at::ones({1}), mesh, {replicate()});
-  return {"launch", 1, 100, [=] { at::add(x, x); }};
+  const at::Tensor x = from_local(at::ones({1}), mesh, {replicate()}).requires_grad_();
+  const at::Tensor factor = from_local(at::ones({1}), mesh, {replicate()});
+  const auto work = [=] {
+    at::Tensor y = x;
+    for (int i = 0; i < kLaunches / 2; ++i) y = at::mul(y, factor);
+    y.backward();
+    x.mutable_grad() = at::Tensor();
+  };
+  return {"launch", 1, 4, work};
+}
+
+// One by LibTorch's dispatcher alone, without a graph.
+Probe plain_launch_probe() {
+  const at::Tensor x = at::ones({1});
+  return {"plain launch", 1, 100, [=] { at::mul(x, x); }};
 }
 
 std::vector<Probe> arithmetic_probes() { return {convolution_probe(), product_probe(), attention_probe()}; }
@@ -194,7 +172,7 @@ Machine::Verbs measure_verbs(Communicator& group, double seconds, bool& stable) 
     for (const int64_t bytes : kVerbBytes) {
       if (verb == Verb::kBarrier && bytes > kVerbBytes[0]) break;
       const int calls = bytes <= 4096 ? 50 : bytes <= 65536 ? 10 : 1;
-      const Measured time = least_time(group, share, calls, verb_call(group, verb, bytes));
+      const MeasuredTime time = least_time(group, share, calls, verb_call(group, verb, bytes));
       stable = stable && time.stable;
       table.emplace_back(bytes, time.seconds);
     }
@@ -247,7 +225,7 @@ class HostCalibration {
 
  private:
   // Numbers of measurements; a collective takes less time than an operator.
-  static constexpr int kAlone = 10, kBeside = 4, kVerbShare = kVerbMeasurements / 3;
+  static constexpr int kAlone = 11, kBeside = 4, kVerbShare = kVerbMeasurements / 3;
 
   void describe() {
     char date[16];
@@ -260,11 +238,11 @@ class HostCalibration {
     machine_.made = date;
     machine_.measured = true;
     machine_.host = {cores_, static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)),
-                     static_cast<double>(resident_memory())};
+                     static_cast<double>(measure_process_memory().base), processor_model()};
     machine_.device.kind = "cpu";
   }
 
-  double take(const Measured& time) {
+  double take(const MeasuredTime& time) {
     machine_.quiet = machine_.quiet && time.stable;
     return time.seconds;
   }
@@ -272,19 +250,23 @@ class HostCalibration {
   void alone(Communicator& world) {
     progress_("rates of one core");
     for (const Probe& probe : arithmetic_probes()) {
-      const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work));
+      const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work, ClockOf::kThread));
       alone_[probe.name] = seconds;
       machine_.device.flops[probe.name][""] = probe.amount / seconds;
     }
     for (const int64_t bytes : kWorkingSets) {
       if (static_cast<double>(bytes) > machine_.host.memory / 8) break;
       const Probe probe = stream_probe(bytes);
-      const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work));
+      const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work, ClockOf::kThread));
       machine_.device.bandwidth.emplace_back(bytes, probe.amount / seconds);
       if (bytes == kNeighbourBytes) alone_["stream"] = seconds;
     }
     const Probe launch = launch_probe(world);
-    machine_.device.launch = take(least_time(world, budget_.next(), launch.calls, launch.work));
+    machine_.device.launch =
+        take(least_time(world, budget_.next(), launch.calls, launch.work, ClockOf::kThread)) / kLaunches;
+    const Probe plain = plain_launch_probe();
+    const double alone = take(least_time(world, budget_.next(), plain.calls, plain.work, ClockOf::kThread));
+    machine_.device.dispatch = std::max(0.0, machine_.device.launch - alone);
     const Probe product = product_probe();
     const double time = std::max(alone_["product"], 1e-6);
     machine_.device.jitter = jitter_of(product.work, static_cast<int>(std::clamp(budget_.next() / time, 20.0, 400.0)));
@@ -300,7 +282,7 @@ class HostCalibration {
           std::vector<Probe> probes = arithmetic_probes();
           probes.push_back(stream_probe(kNeighbourBytes));
           for (const Probe& probe : probes) {
-            const Measured time = least_time(world, share, probe.calls, probe.work);
+            const MeasuredTime time = least_time(world, share, probe.calls, probe.work, ClockOf::kThread);
             if (world.rank() != 0) continue;
             machine_.neighbours[count][probe.name] = std::clamp(take(time) / alone_.at(probe.name), 0.5, 1000.0);
           }

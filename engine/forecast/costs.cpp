@@ -63,7 +63,8 @@ Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
     SizeTable by_cores;
     for (const auto& [cores, seconds] : known->second) by_cores.emplace_back(cores, seconds);
     const double seconds = at_size(by_cores, std::min(busy_cores_, by_cores.back().first));
-    return {seconds * ranks_per_core_, 0, CostSource::kMeasured};
+    const double dispatch = machine_.device.dispatch;
+    return {(seconds + dispatch) * ranks_per_core_, dispatch * ranks_per_core_, CostSource::kMeasured};
   }
   const auto bytes = static_cast<double>(call.bytes), set = static_cast<double>(call.working_set);
   const double elements = std::max(set, bytes) / std::max<double>(call.item, 1);

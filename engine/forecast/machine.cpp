@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 
 #include "moonhalo/engine/base/usable_cores.h"
 
@@ -62,6 +64,20 @@ int64_t Machine::ranks_of_part(size_t level, int64_t world) const {
   return ranks == 0 ? world : std::min(ranks, world);
 }
 
+std::string processor_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(std::min(line.find(": ") + 2, line.size()));
+  }
+  return "unknown";
+}
+
+bool is_this_host(const Machine& machine) {
+  const std::string& processor = machine.host.processor;
+  return machine.measured && machine.host.cores == usable_core_count() &&
+         (processor.empty() || processor == processor_model());
+}
+
 void check_is_this_host(const Machine& machine, const std::string& where) {
   TORCH_CHECK_VALUE(machine.measured, "machine file '", where, "': it was not measured on this machine\n  have  '",
                     machine.name, "', written by hand\n  fix   run `moonhalo calibrate FILE` here, and give that FILE");
@@ -70,6 +86,9 @@ void check_is_this_host(const Machine& machine, const std::string& where) {
                     machine.host.cores == 1 ? " core" : " cores", ", this process may use ", cores, "\n  have  '",
                     machine.name, "', made ", machine.made,
                     "\n  fix   run `moonhalo calibrate FILE` here, and give that FILE");
+  TORCH_CHECK_VALUE(is_this_host(machine), "machine file '", where, "': it was measured on another processor",
+                    "\n  have  '", machine.host.processor, "', here is '", processor_model(),
+                    "'\n  fix   run `moonhalo calibrate FILE` here, and give that FILE");
 }
 
 }  // namespace moonhalo

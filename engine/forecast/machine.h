@@ -18,9 +18,10 @@ using SizeTable = std::vector<std::pair<double, double>>;
 /// that were written by hand.
 struct Machine {
   struct Host {
-    int64_t cores = 1;    ///< of a host
-    double memory = 0;    ///< bytes of a host; 0: not known
-    double base_rss = 0;  ///< resident bytes of a process without tensors
+    int64_t cores = 1;           ///< of a host
+    double memory = 0;           ///< bytes of a host; 0: not known
+    double base_rss = 0;         ///< resident bytes of a process without tensors
+    std::string processor = {};  ///< its model; "": not known
   };
   struct Device {
     std::string kind = "cpu";  ///< "cpu" or "cuda"
@@ -31,6 +32,7 @@ struct Machine {
     double efficiency = 1;  ///< share of `flops` and `bandwidth` that kernels reach; 1 where these were measured
     double host_link = 0;   ///< bytes a second between a device and its host; 0: not known
     double launch = 0;      ///< seconds of an operator that has nothing to do
+    double dispatch = 0;    ///< of them, those of the engine: what is added to a measured operator
     double jitter = 0;      ///< standard deviation of the time of one operator that is repeated, as a share of it
   };
   /// A part of the machine: hosts, or groups of hosts behind one switch. Messages between ranks of one such part, and
@@ -94,7 +96,11 @@ void write_machine(const Machine& machine, const std::string& path);
 /// The names of the files of configs/machines, those that were installed or those of the sources. Not collective.
 std::vector<std::string> installed_machines();
 
-/// Throws ValueError unless `machine` was measured on a host with as many cores as this one. Not collective.
+/// True if `machine` was measured on a host with as many cores of the same model as this one. Not collective.
+bool is_this_host(const Machine& machine);
+/// Throws ValueError unless is_this_host. Not collective.
 void check_is_this_host(const Machine& machine, const std::string& where);
+/// The model of the processor, as the system names it. Not collective.
+std::string processor_model();
 
 }  // namespace moonhalo

@@ -131,10 +131,11 @@ class Fields {
 constexpr double kMost = Fields::kMost, kTiny = Fields::kTiny;
 
 Machine::Host read_host(const Fields& fields) {
-  fields.check_keys({"cores", "memory", "base_rss"}, {"cores"});
+  fields.check_keys({"cores", "memory", "base_rss", "processor"}, {"cores"});
   return {.cores = fields.integer("cores", 1, 1),
           .memory = fields.number("memory", 0, kMost),
-          .base_rss = fields.number("base_rss", 0, kMost)};
+          .base_rss = fields.number("base_rss", 0, kMost),
+          .processor = fields.string("processor")};
 }
 
 std::map<std::string, double> read_rates(const Fields& flops, const std::string& work) {
@@ -148,7 +149,7 @@ std::map<std::string, double> read_rates(const Fields& flops, const std::string&
 }
 
 Machine::Device read_device(const Fields& fields) {
-  fields.check_keys({"kind", "memory", "flops", "bandwidth", "efficiency", "host_link", "launch", "jitter"},
+  fields.check_keys({"kind", "memory", "flops", "bandwidth", "efficiency", "host_link", "launch", "dispatch", "jitter"},
                     {"kind", "flops", "bandwidth"});
   Machine::Device device;
   device.kind = fields.string("kind");
@@ -162,6 +163,7 @@ Machine::Device read_device(const Fields& fields) {
   device.efficiency = fields.number("efficiency", 0.01, 1, 1);
   device.host_link = fields.number("host_link", 0, kMost);
   device.launch = fields.number("launch", 0, 1);
+  device.dispatch = fields.number("dispatch", 0, 1);
   device.jitter = fields.number("jitter", 0, 1);
   return device;
 }
@@ -280,6 +282,7 @@ Json device_json(const Machine::Device& device) {
   if (device.efficiency != 1) json["efficiency"] = device.efficiency;
   if (device.host_link > 0) json["host_link"] = device.host_link;
   json["launch"] = device.launch;
+  if (device.dispatch > 0) json["dispatch"] = device.dispatch;
   json["jitter"] = device.jitter;
   return json;
 }
@@ -352,6 +355,7 @@ std::string to_json(const Machine& machine) {
   json["measured"] = machine.measured;
   if (!machine.quiet) json["quiet"] = false;
   json["host"] = {{"cores", machine.host.cores}, {"memory", machine.host.memory}, {"base_rss", machine.host.base_rss}};
+  if (!machine.host.processor.empty()) json["host"]["processor"] = machine.host.processor;
   json["device"] = device_json(machine.device);
   if (!machine.neighbours.empty()) json["neighbours"] = by_number(machine.neighbours);
   for (const Machine::Level& level : machine.levels) json["levels"].push_back(level_json(level));

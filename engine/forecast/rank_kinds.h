@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/forecast/operator_call.h"
 #include "moonhalo/engine/forecast/tape.h"
 
 namespace moonhalo {
@@ -51,6 +52,7 @@ class SeenSpecs {
 /// The findings of a dry run of one rank.
 struct RankRun {
   Tape tape;
+  std::vector<OperatorCall> calls;  ///< of the tape's operators, each once
   std::vector<SeenMesh> meshes;
   int64_t peak = 0;    ///< bytes of its tensors at the peak, of all steps that were run and what was before them
   int64_t steps = 0;   ///< that have ended; 0: the tape is of the whole script

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
@@ -72,6 +73,7 @@ void TapeRecorder::operator_begins(const at::RecordFunction& call) {
   OpenOperator open;
   if (in_counted_ == 0) {
     open.inputs = tensors_among(call.inputs());
+    open.arguments.assign(call.inputs().begin(), call.inputs().end());
     open.macs = count_macs(mac_rule(call.name()), call.inputs());
     open.work = work_;
     open.counted = work_of(call.name()) != WorkKind::kOther && !any_shard(open.inputs) && !any_meta(open.inputs);
@@ -107,7 +109,25 @@ void TapeRecorder::operator_ended(const at::RecordFunction& call) {
   const OperatorMemory memory = memory_of(in, out);
   what.bytes = memory.bytes;
   what.working_set = memory.working_set;
-  add_operator(std::string(name), what, shapes_key(in, out));
+  const std::string shapes = shapes_key(in, out);
+  if (what.known) keep_call(call, open, shapes);
+  add_operator(std::string(name), what, shapes);
+}
+
+void TapeRecorder::keep_call(const at::RecordFunction& call, const OpenOperator& open, const std::string& shapes) {
+  const std::optional<c10::OperatorName> name = call.operator_name();
+  if (!name) return;
+  const std::string key = std::string(call.name()) + " " + shapes;
+  const auto [found, added] = kept_calls_.try_emplace(key);
+  if (added) found->second = {key, *name, without_memory(open.arguments)};
+}
+
+std::vector<OperatorCall> TapeRecorder::take_calls() {
+  std::vector<OperatorCall> all;
+  for (auto& [key, call] : kept_calls_) all.push_back(std::move(call));
+  std::sort(all.begin(), all.end(), [](const OperatorCall& a, const OperatorCall& b) { return a.key < b.key; });
+  kept_calls_.clear();
+  return all;
 }
 
 void TapeRecorder::worked(const char* kernel, int64_t macs, int64_t bytes) {
@@ -198,8 +218,12 @@ void TapeRecorder::changed(const void* block, int64_t bytes) {
       {known ? recorder_->phase() : Phase::kReading, known ? recorder_->module() : uint32_t{0}, what});
 }
 
-StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<void()> done)
-    : world_(world), steps_(steps), done_(std::move(done)), recorder_(std::make_unique<TapeRecorder>(world)) {
+StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<void()> done, std::function<void()> settle)
+    : world_(world),
+      steps_(steps),
+      done_(std::move(done)),
+      settle_(std::move(settle)),
+      recorder_(std::make_unique<TapeRecorder>(world)) {
   watch_steps(this, [this](int64_t ended) { end_step(ended); });
 }
 
@@ -208,7 +232,9 @@ StepTapes::~StepTapes() { watch_steps(this, nullptr); }
 void StepTapes::end_step(int64_t ended) {
   if (ended > steps_) return;
   ended_ = ended;
+  if (settle_) settle_();
   last_ = recorder_->take();
+  last_calls_ = recorder_->take_calls();
   recorder_.reset();
   hash_before_ = std::exchange(last_hash_, last_.hash_without_memory());
   if (ended == steps_) return done_();
@@ -217,7 +243,10 @@ void StepTapes::end_step(int64_t ended) {
 
 Tape StepTapes::take() {
   watch_steps(this, nullptr);
-  if (ended_ == 0) last_ = recorder_->take();
+  if (ended_ == 0) {
+    last_ = recorder_->take();
+    last_calls_ = recorder_->take_calls();
+  }
   recorder_.reset();
   return std::move(last_);
 }

@@ -8,10 +8,12 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/forecast/operator_call.h"
 #include "moonhalo/engine/forecast/tape.h"
 #include "moonhalo/engine/profile/recorder.h"
 
@@ -32,10 +34,13 @@ class TapeRecorder final : private RecordListener, private WorkListener {
 
   /// Stops and returns the tape. Throws RuntimeError if the step has more than kMostEvents events.
   Tape take();
+  /// The calls of the tape's operators, one of each key; those of Moonhalo's own kernels are left out.
+  std::vector<OperatorCall> take_calls();
 
  private:
   struct OpenOperator {
     std::vector<at::Tensor> inputs;
+    std::vector<c10::IValue> arguments;
     bool counted = false;
     int64_t macs = 0;
     size_t work = 0;  // operators on the tape when it began
@@ -47,6 +52,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   void changed(const void* block, int64_t bytes) override;
   void worked(const char* kernel, int64_t macs, int64_t bytes) override;
 
+  void keep_call(const at::RecordFunction& call, const OpenOperator& open, const std::string& shapes);
   template <typename What>
   void add(What what);
   void add_operator(const std::string& name, TapeOperator what, const std::string& key);
@@ -64,6 +70,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   std::unordered_map<const void*, uint32_t> blocks_;
   uint32_t made_blocks_ = 0, made_exchanges_ = 0;
   std::vector<OpenOperator> open_;
+  std::unordered_map<std::string, OperatorCall> kept_calls_;
   size_t work_ = 0;
   int in_counted_ = 0;
   std::unique_ptr<Recorder> recorder_;
@@ -73,14 +80,16 @@ class TapeRecorder final : private RecordListener, private WorkListener {
 class StepTapes {
  public:
   /// Records from now on. `done` is called at the end of the step number `steps`, counted by the optimizer that steps
-  /// first.
-  StepTapes(const Communicator& world, int64_t steps, std::function<void()> done);
+  /// first, and `settle` at the end of each step up to it, before its tape ends.
+  StepTapes(const Communicator& world, int64_t steps, std::function<void()> done, std::function<void()> settle = {});
   ~StepTapes();
   StepTapes(const StepTapes&) = delete;
   StepTapes& operator=(const StepTapes&) = delete;
 
   /// The tape of the last step that has ended, or of all that was done if none has.
   Tape take();
+  /// The calls of its operators. After take().
+  std::vector<OperatorCall> take_calls() { return std::move(last_calls_); }
   /// The number of steps that have ended.
   int64_t ended() const { return ended_; }
   /// True if the last two steps did the same. Also true of less than three steps, since the first step plans, and the
@@ -92,9 +101,10 @@ class StepTapes {
 
   const Communicator& world_;
   const int64_t steps_;
-  std::function<void()> done_;
+  std::function<void()> done_, settle_;
   std::unique_ptr<TapeRecorder> recorder_;
   Tape last_;
+  std::vector<OperatorCall> last_calls_;
   int64_t ended_ = 0;
   uint64_t last_hash_ = 0, hash_before_ = 0;
 };

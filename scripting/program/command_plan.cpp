@@ -2,14 +2,18 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/machine.h"
-#include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/forecast/operator_times.h"
+#include "moonhalo/engine/forecast/process_memory.h"
+#include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/dry_run.h"
 #include "moonhalo/scripting/program/output.h"
@@ -25,39 +29,160 @@ struct PlanWanted {
   std::vector<int> ranks = {1};
   int64_t steps = 3;
   std::string json, machine, backend;
+  bool ranks_given = false, checks = false, measures = true;
+  int64_t check_steps = 10;
+  std::optional<double> within;
 };
 
-int plan(const PlanWanted& wanted) {
-  const int64_t base = resident_memory();
-  std::optional<Machine> machine;
-  if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
-  std::vector<RanksPlan> plans;
-  for (const int ranks : wanted.ranks) {
-    SessionOptions options = wanted.options;
-    options.ranks = ranks;
-    try {
-      plans.push_back(summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
-                                        return dry_run(options, which, wanted.steps);
-                                      })));
-      if (machine) {
-        const std::string backend = wanted.backend.empty() ? usual_backend(*machine, ranks) : wanted.backend;
-        plans.back().time = forecast_step(*machine, plans.back().found.tapes, backend);
-      }
-    } catch (const DryRunFailed& failed) {
-      std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
-      return failed.status;
-    }
+constexpr int kMostChecked = 64;
+constexpr double kSecondsOfOperator = 0.05;
+
+// Ranks that a launcher has started are checked as they are.
+std::string backend_of_plan(const PlanWanted& wanted, const Machine& machine, int ranks) {
+  if (!wanted.backend.empty()) return wanted.backend;
+  if (wanted.checks && machine.device.kind == "cpu") return fitting_backend(detect_launch());
+  return usual_backend(machine, ranks);
+}
+
+// The calls of all kinds, each once.
+std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
+  std::map<std::string, OperatorCall> all;
+  for (const RankRun& run : found.runs) {
+    for (const OperatorCall& call : run.calls) all.try_emplace(call.key, call);
   }
-  write_output(plan_text(wanted.options.script, plans, base) +
-               (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
-                        : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
-                          "h100, a100 and epyc are there).\n"));
-  if (wanted.json.empty()) return kDone;
+  std::vector<OperatorCall> calls;
+  for (auto& [key, call] : all) calls.push_back(std::move(call));
+  return calls;
+}
+
+// Measures the operators of the script that the machine's file of operators lacks, as they run on so many ranks.
+void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ranks, Machine& machine) {
+  const HostShare share = HostShare::of(ranks, machine.host.cores);
+  OperatorTimes times(OperatorTimes::path_beside(wanted.machine));
+  const OperatorTimes::Report report = times.measure(calls_of_kinds(found), share, kSecondsOfOperator);
+  if (report.measured > 0) {
+    times.save();
+    std::fprintf(stderr, "moonhalo: plan: measured %lld operators of the script, %lld beside each other%s\n",
+                 static_cast<long long>(report.measured), static_cast<long long>(share.copies),
+                 report.stable ? "" : "; the machine was not quiet");
+  }
+  for (const std::string& failed : report.failed)
+    std::fprintf(stderr, "moonhalo: plan: from rates, because it was not measured: %s\n", failed.c_str());
+  times.give_to(machine, share);
+}
+
+// The ranks of a launcher check themselves; else rank threads do.
+void set_checked_ranks(PlanWanted& wanted) {
+  const Launch launch = detect_launch();
+  if (launch.size > 1) {
+    if (wanted.ranks_given && wanted.ranks != std::vector<int>{launch.size})
+      throw UsageError("plan --check: this process is one of " + std::to_string(launch.size) + "\n  have  " +
+                       launch.why + ", --ranks " + std::to_string(wanted.ranks.front()) +
+                       "\n  fix   leave --ranks out under a launcher; without one ranks are threads");
+    wanted.ranks = {launch.size};
+  }
+  for (const int ranks : wanted.ranks) {
+    if (ranks > kMostChecked)
+      throw UsageError("plan --check: " + std::to_string(ranks) +
+                       " ranks do not run on this machine\n  have  --ranks " + std::to_string(ranks) +
+                       "\n  fix   check at most " + std::to_string(kMostChecked) +
+                       " ranks, and plan the others without --check");
+  }
+}
+
+int status_of_checks(const std::vector<RanksPlan>& plans) {
+  for (const RanksPlan& plan : plans) {
+    if (!plan.check) continue;
+    const bool right = sends_as_planned(plan, *plan.check) && holds_as_planned(plan, *plan.check) &&
+                       lasts_as_planned(plan, *plan.check);
+    if (!right) return kScriptFailed;
+  }
+  return kDone;
+}
+
+RanksPlan plan_of(const PlanWanted& wanted, int ranks, std::optional<Machine>& machine) {
+  SessionOptions options = wanted.options;
+  options.ranks = ranks;
+  RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
+                                     return dry_run(options, which, wanted.steps);
+                                   }));
+  if (!machine) return plan;
+  if (wanted.measures && is_this_host(*machine)) measure_operators(wanted, plan.found, ranks, *machine);
+  plan.time = forecast_step(*machine, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
+  return plan;
+}
+
+// Runs the script for real. `plan`: of rank 0, null in other processes.
+int check_plan(const PlanWanted& wanted, int ranks, const ProcessMemory& process, RanksPlan* plan) {
+  SessionOptions options = wanted.options;
+  options.ranks = ranks;
+  RanksCheck check{.threads = detect_launch().size == 1,
+                   .within = wanted.within,
+                   .process = process,
+                   .first = ranks == wanted.ranks.front()};
+  const int status = real_run(options, wanted.steps, wanted.check_steps, check.ranks);
+  if (status == kDone && plan != nullptr) plan->check = std::move(check);
+  return status;
+}
+
+void write_json(const PlanWanted& wanted, const std::vector<RanksPlan>& plans, int64_t base) {
   std::ofstream file(wanted.json);
   file << plan_json(wanted.options.script, plans, base);
   file.close();
   if (!file) throw UsageError("--json: cannot write '" + wanted.json + "': " + std::strerror(errno));
-  return kDone;
+}
+
+int plan(PlanWanted wanted) {
+  const ProcessMemory process = measure_process_memory();
+  std::optional<Machine> machine;
+  if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
+  if (wanted.checks) set_checked_ranks(wanted);
+  if (wanted.checks && detect_launch().rank > 0) return check_plan(wanted, wanted.ranks.front(), process, nullptr);
+  std::vector<RanksPlan> plans;
+  for (const int ranks : wanted.ranks) {
+    try {
+      plans.push_back(plan_of(wanted, ranks, machine));
+    } catch (const DryRunFailed& failed) {
+      std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
+      return failed.status;
+    }
+    if (!wanted.checks) continue;
+    if (const int status = check_plan(wanted, ranks, process, &plans.back()); status != kDone) {
+      std::fprintf(stderr, "moonhalo: plan: the real run on %d ranks failed\n", ranks);
+      return status;
+    }
+  }
+  write_output(plan_text(wanted.options.script, plans, process.base) +
+               (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
+                        : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
+                          "h100, a100 and epyc are there).\n"));
+  if (!wanted.json.empty()) write_json(wanted, plans, process.base);
+  return status_of_checks(plans);
+}
+
+// "20%" or "20"
+double parse_share(const std::string& text) {
+  char* end = nullptr;
+  const double percent = std::strtod(text.c_str(), &end);
+  const bool right = end != text.c_str() && (*end == '\0' || std::string(end) == "%") && percent > 0 && percent <= 1000;
+  if (!right) throw CLI::ValidationError("--within", "'" + text + "' is not a share such as 20%");
+  return percent / 100;
+}
+
+void add_real_run_options(CLI::App& command, PlanWanted& wanted) {
+  command.add_flag("--check", wanted.checks,
+                   "Run the script here for real, too, on rank threads or under mpirun, and compare");
+  command.add_option("--check-steps", wanted.check_steps, "The steps of a real run that are timed (default: 10)")
+      ->check(CLI::PositiveNumber)
+      ->needs("--check");
+  command
+      .add_option_function<std::string>(
+          "--within", [&wanted](const std::string& text) { wanted.within = parse_share(text); },
+          "With --check and --machine: status 1 if the time of a step is off by more than this share, such as 20%")
+      ->needs("--check")
+      ->needs("--machine");
+  command.add_flag("!--no-measure", wanted.measures,
+                   "Take times of operators from rates alone: do not measure those of the script on this machine");
 }
 
 }  // namespace
@@ -68,9 +193,10 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
   const auto wanted = std::make_shared<PlanWanted>();
   SessionOptions& options = wanted->options;
   command->add_option("script", options.script, "The Lua script")->required()->check(CLI::ExistingFile);
-  command->add_option("--ranks", wanted->ranks, "Numbers of ranks, such as 8,64,512 (default: 1)")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 65536));
+  const CLI::Option* const ranks =
+      command->add_option("--ranks", wanted->ranks, "Numbers of ranks, such as 8,64,512 (default: 1)")
+          ->delimiter(',')
+          ->check(CLI::Range(1, 65536));
   command->add_option("--steps", wanted->steps, "The training step that is looked at, from 1 (default: 3)")
       ->check(CLI::PositiveNumber);
   command->add_option("--json", wanted->json, "Write the report for programs into this file, too");
@@ -82,6 +208,7 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
                    "threads within a host, else mpi)")
       ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "staged"}))
       ->needs("--machine");
+  add_real_run_options(*command, *wanted);
   const auto repeated = [&](const char* name, std::vector<std::string>& values, const char* what) {
     return command->add_option(name, values, what)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };
@@ -91,15 +218,16 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
   const auto words = std::make_shared<std::vector<std::string>>();
   command->add_option("arguments", *words, "After --: the script's own arguments, arg[1] ...");
   command->footer(
-      "The script is run as some ranks of each number, without computing, sending or writing files. Ends with status "
-      "0; "
-      "1 when\nthe script failed; 2 for wrong usage.\n");
-  command->callback([wanted, words, &action, &after_dashes] {
-    action = [wanted, words, &after_dashes] {
+      "The script is run as some ranks of each number, without computing, sending or writing files; with --check then "
+      "for\nreal. Ends with status 0; 1 when the script failed, or sends or holds something else than planned; 2 for "
+      "wrong usage.\n");
+  command->callback([wanted, words, ranks, &action, &after_dashes] {
+    action = [wanted, words, ranks, &after_dashes] {
       if (!words->empty())
         throw UsageError("plan: '" + words->front() + "' is neither an option nor behind --\n  have  " +
                          words->front() + "\n  fix   put -- before it: arg[1] of the script");
       wanted->options.arguments = after_dashes;
+      wanted->ranks_given = ranks->count() > 0;
       return plan(*wanted);
     };
   });

@@ -2,11 +2,8 @@
 #include "moonhalo/scripting/program/dry_run.h"
 
 #include <ATen/Parallel.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <mutex>
 
@@ -15,39 +12,20 @@
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
+#include "moonhalo/scripting/program/silent_output.h"
 
 namespace moonhalo::scripting {
 namespace {
 
 constexpr int kMostAtOnce = 8;
 
-/// Drops what this process writes to stdout.
-class SilentOutput {
- public:
-  SilentOutput() {
-    std::fflush(stdout);
-    kept_ = dup(STDOUT_FILENO);
-    const int nowhere = open("/dev/null", O_WRONLY);
-    if (kept_ >= 0 && nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
-    if (nowhere >= 0) close(nowhere);
-  }
-  ~SilentOutput() {
-    std::fflush(stdout);
-    if (kept_ < 0) return;
-    dup2(kept_, STDOUT_FILENO);
-    close(kept_);
-  }
-  SilentOutput(const SilentOutput&) = delete;
-  SilentOutput& operator=(const SilentOutput&) = delete;
-
- private:
-  int kept_ = -1;
-};
-
 RankRun run_one(lua_State* lua, int64_t steps) {
   forbid_undefined_globals(lua);
   const SeenSpecs specs;
-  StepTapes tapes(*context(lua).world, steps, [] { throw ScriptStop("the steps of a dry run have ended"); });
+  // When Lua collects depends on what ran before. Without what it has left of earlier steps, steps can be compared.
+  StepTapes tapes(
+      *context(lua).world, steps, [] { throw ScriptStop("the steps of a dry run have ended"); },
+      [lua] { lua_gc(lua, LUA_GCCOLLECT); });
   try {
     run_script(lua, 0);
   } catch (const ScriptExit& exit) {
@@ -60,6 +38,7 @@ RankRun run_one(lua_State* lua, int64_t steps) {
   found.steps = tapes.ended();
   found.steady = tapes.steady();
   found.tape = tapes.take();
+  found.calls = tapes.take_calls();
   found.meshes = specs.meshes();
   return found;
 }

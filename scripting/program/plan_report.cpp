@@ -268,6 +268,7 @@ std::string plan_text(const std::string& script, const std::vector<RanksPlan>& p
             mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
     text += "  kinds          " + kinds_text(plan) + "\n";
     text += time_lines(plan) + memory_lines(plan, base) + sent_lines(plan);
+    if (plan.check) text += check_text(plan, *plan.check);
     text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
     std::string unknown;
     for (const std::string& one : unknown_of(plan)) unknown += (unknown.empty() ? "" : ", ") + one;
@@ -293,6 +294,7 @@ std::string plan_json(const std::string& script, const std::vector<RanksPlan>& p
                             {"memory", limits_json(plan.memory)},
                             {"messages", limits_json(plan.messages)},
                             {"time", time_json(plan.time)},
+                            {"check", plan.check ? check_json(plan, *plan.check) : Json()},
                             {"not_known", unknown_of(plan)}});
   }
   return all.dump(1) + "\n";

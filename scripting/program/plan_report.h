@@ -9,6 +9,7 @@
 #include "moonhalo/engine/forecast/clocks.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
+#include "moonhalo/scripting/program/plan_check.h"
 
 namespace moonhalo::scripting {
 
@@ -30,6 +31,7 @@ struct RanksPlan {
   std::vector<VerbCounts> counts;       ///< of each rank
   std::vector<Limit> memory, messages;  ///< what hurts, the worst first
   std::optional<StepForecast> time;     ///< of a step; none without a machine
+  std::optional<RanksCheck> check;      ///< beside a real run; none without --check
 
   /// "rank 63 (rows 7, columns 7)"
   std::string rank_text(int64_t rank) const;

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <limits>
+
+#include "moonhalo/engine/comm/communicator.h"
+
+namespace moonhalo {
+
+/// Seconds of a clock that never goes back. Not collective.
+double seconds_since(std::chrono::steady_clock::time_point begin);
+
+/// A time, and whether repeated ones agreed.
+struct MeasuredTime {
+  double seconds = std::numeric_limits<double>::infinity();
+  bool stable = false;
+};
+
+/// What a clock counts: the processor time of the calling thread is not longer where other programs run beside it.
+enum class ClockOf { kWall, kThread };
+
+/// The seconds of one of `calls` calls of `work` on the slowest rank: the least of five repetitions, and of five more
+/// until these agree within 3 % or `budget` seconds are over. All ranks of the group do the work at the same time, and
+/// repeat it the same number of times. Work on one thread that waits for nothing may have ClockOf::kThread. Collective.
+MeasuredTime least_time(Communicator& group, double budget, int calls, const std::function<void()>& work,
+                        ClockOf clock = ClockOf::kWall);
+
+}  // namespace moonhalo

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/engine/forecast/operator_times.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/forecast/least_time.h"
+
+namespace moonhalo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+// Short calls are timed together; long enough for the clock and the barrier before them.
+constexpr double kTogether = 300e-6;
+constexpr int kMostTogether = 64;
+// In a step the memory of an operator was not all used just before: calls take turns with copies of their arguments.
+constexpr int64_t kTurnsBytes = 16 << 20;
+constexpr int64_t kMostTurns = 4;
+
+// "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0"
+std::string this_host() {
+  return processor_model() + ", " + std::to_string(usable_core_count()) + " cores, LibTorch " TORCH_VERSION;
+}
+
+std::string text_of(HostShare share) { return std::to_string(share.copies) + "x" + std::to_string(share.threads); }
+
+HostShare share_of(const std::string& text, const std::string& path) {
+  int64_t copies = 0, threads = 0;
+  char end = 0;
+  const bool right = std::sscanf(text.c_str(), "%ldx%ld%c", &copies, &threads, &end) == 2 && copies > 0 && threads > 0;
+  TORCH_CHECK_VALUE(right, "operators file '", path, "': the key '", text, "' must be COPIESxTHREADS, such as 2x1",
+                    "\n  have  ", text, "\n  fix   remove the file: it is measured anew");
+  return {copies, threads};
+}
+
+// A call that can be measured, and about how long it takes.
+struct Wanted {
+  const OperatorCall* call;
+  double about;
+};
+
+// Tries each call once alone, so that what fails fails here and not on one of several ranks.
+std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, int64_t most_bytes,
+                             std::vector<std::string>& failed) {
+  std::vector<Wanted> wanted;
+  for (const OperatorCall* const call : calls) {
+    const int64_t bytes = memory_of_arguments(call->arguments);
+    if (bytes > most_bytes) {
+      failed.push_back(call->key + ": its tensors take " + std::to_string(bytes >> 20) + " MiB");
+      continue;
+    }
+    try {
+      const std::vector<c10::IValue> arguments = with_memory(call->arguments);
+      repeat_call(*call, arguments);
+      const Clock::time_point begin = Clock::now();
+      repeat_call(*call, arguments);
+      wanted.push_back({call, seconds_since(begin)});
+    } catch (const c10::Error& error) {
+      const std::string why = error.what_without_backtrace();
+      failed.push_back(call->key + ": " + why.substr(0, why.find('\n')));
+    }
+  }
+  return wanted;
+}
+
+MeasuredTime time_of(Communicator& group, const Wanted& wanted, double seconds, ClockOf clock) {
+  const OperatorCall& call = *wanted.call;
+  const int64_t bytes = std::max<int64_t>(memory_of_arguments(call.arguments), 1);
+  std::vector<std::vector<c10::IValue>> turns;
+  for (int64_t i = 0; i < std::clamp<int64_t>(kTurnsBytes / bytes, 1, kMostTurns); ++i)
+    turns.push_back(with_memory(call.arguments));
+  size_t next = 0;
+  const int together =
+      static_cast<int>(std::clamp(kTogether / std::max(wanted.about, 1e-9), 1.0, double{kMostTogether}));
+  return least_time(
+      group, seconds, together, [&] { repeat_call(call, turns[next++ % turns.size()]); }, clock);
+}
+
+}  // namespace
+
+HostShare HostShare::of(int64_t ranks, int64_t cores) {
+  return {std::min(ranks, cores), std::max<int64_t>(1, cores / ranks)};
+}
+
+OperatorTimes::OperatorTimes(std::string path) : path_(std::move(path)) {
+  if (!std::filesystem::exists(path_)) return;
+  std::ifstream file(path_);
+  try {
+    const Json all = Json::parse(file);
+    if (all.at("host") != this_host()) return;
+    for (const auto& [share, times] : all.at("operators").items())
+      times_[share_of(share, path_)] = times.get<std::map<std::string, double>>();
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, "operators file '", path_, "': it is not one of `moonhalo plan`\n  have  ", error.what(),
+                      "\n  fix   remove the file: it is measured anew");
+  }
+}
+
+std::string OperatorTimes::path_beside(const std::string& machine) {
+  std::filesystem::path path(machine);
+  return path.replace_extension(".operators.json").string();
+}
+
+OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds) {
+  Report report;
+  std::map<std::string, double>& times = times_[share];
+  std::vector<const OperatorCall*> missing;
+  for (const OperatorCall& call : calls) {
+    if (times.contains(call.key)) {
+      ++report.known;
+    } else {
+      missing.push_back(&call);
+    }
+  }
+  if (missing.empty()) return report;
+  const auto memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const at::NoGradGuard without_graph;
+  std::vector<Wanted> wanted;
+  run_ranks(
+      1, [&](Communicator&) { wanted = that_run(missing, memory / 8 / share.copies, report.failed); },
+      static_cast<int>(share.threads));
+  run_ranks(
+      static_cast<int>(share.copies),
+      [&](Communicator& group) {
+        at::globalContext().setFlushDenormal(true);  // of this thread: factors below one are applied many times
+        for (const Wanted& one : wanted) {
+          const MeasuredTime time =
+              time_of(group, one, seconds, share.threads == 1 ? ClockOf::kThread : ClockOf::kWall);
+          if (group.rank() != 0) continue;
+          times[one.call->key] = time.seconds;
+          report.stable = report.stable && time.stable;
+          ++report.measured;
+        }
+      },
+      static_cast<int>(share.threads));
+  return report;
+}
+
+void OperatorTimes::give_to(Machine& machine, HostShare share) const {
+  machine.operators.clear();
+  const auto found = times_.find(share);
+  if (found == times_.end()) return;
+  for (const auto& [key, seconds] : found->second) machine.operators[key] = {{share.copies * share.threads, seconds}};
+}
+
+void OperatorTimes::save() const {
+  Json all{{"host", this_host()}, {"operators", Json::object()}};
+  for (const auto& [share, times] : times_) all["operators"][text_of(share)] = times;
+  const std::string unfinished = path_ + ".unfinished";
+  std::ofstream file(unfinished);
+  file << all.dump(1) << "\n";
+  file.close();
+  std::error_code failed;
+  if (file) std::filesystem::rename(unfinished, path_, failed);
+  TORCH_CHECK_VALUE(file && !failed, "operators file '", path_, "': it cannot be written\n  have  ",
+                    failed ? failed.message() : std::strerror(errno),
+                    "\n  fix   name a machine file in a folder that you own");
+}
+
+}  // namespace moonhalo

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "moonhalo/engine/forecast/machine.h"
+#include "moonhalo/engine/forecast/operator_call.h"
+
+namespace moonhalo {
+
+/// How operators run on a host: so many ranks compute at the same time, each with so many threads of LibTorch.
+struct HostShare {
+  int64_t copies = 1, threads = 1;
+
+  /// The share of each of `ranks` ranks on a host of `cores` cores; more ranks than cores take turns.
+  static HostShare of(int64_t ranks, int64_t cores);
+  auto operator<=>(const HostShare&) const = default;
+};
+
+/// Measured times of single operators on this host, kept in a file beside that of the machine. It belongs to the
+/// processor's model, the number of cores and the version of LibTorch: of others it is begun anew. Nothing of it is
+/// collective.
+class OperatorTimes {
+ public:
+  /// What measuring has done.
+  struct Report {
+    int64_t measured = 0, known = 0;
+    bool stable = true;               ///< repeated times agreed within 3 %
+    std::vector<std::string> failed;  ///< "KEY: why it has no time"
+  };
+
+  /// Reads `path`, if it is there. Throws ValueError for a file that is not one of these.
+  explicit OperatorTimes(std::string path);
+  /// "machine.json" -> "machine.operators.json"
+  static std::string path_beside(const std::string& machine);
+
+  /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
+  /// Operators that take more than an eighth of the host's memory are left out.
+  Report measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds);
+  /// Gives `machine` the times of this share; those of other shares are taken out.
+  void give_to(Machine& machine, HostShare share) const;
+  /// Writes the file. Throws ValueError if it cannot be written.
+  void save() const;
+
+ private:
+  std::string path_;
+  std::map<HostShare, std::map<std::string, double>> times_;
+};
+
+}  // namespace moonhalo

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moonhalo/scripting/program/plan_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "moonhalo/engine/profile/memory_note.h"
+#include "moonhalo/scripting/program/plan_report.h"
+
+namespace moonhalo::scripting {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMostDifferences = 6;
+
+std::string checked_bytes(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
+std::string checked_ms(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, seconds < 1e-2 ? "%.2f ms" : "%.1f ms", seconds * 1e3);
+  return text;
+}
+
+std::string off_in_percent(double planned, double measured) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%+.1f %%", measured > 0 ? 100 * (planned / measured - 1) : 0.0);
+  return text;
+}
+
+double at_share(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
+}
+
+// The difference of the medians of every other step, as a share: how far measurements of the same are apart.
+double apart_from_itself(const std::vector<double>& values) {
+  std::vector<double> halves[2];
+  for (size_t i = 0; i < values.size(); ++i) halves[i % 2].push_back(values[i]);
+  if (halves[1].empty()) return 0;
+  const double middle = at_share(values, 0.5);
+  return middle > 0 ? std::abs(at_share(halves[0], 0.5) - at_share(halves[1], 0.5)) / middle : 0;
+}
+
+// The median over steps of the mean over ranks.
+double mean_of(const RanksCheck& check, const std::vector<double> RealRank::*what) {
+  double sum = 0;
+  for (const RealRank& rank : check.ranks) sum += at_share(rank.*what, 0.5);
+  return sum / static_cast<double>(check.ranks.size());
+}
+
+const RanksPlan::Kind& kind_of_rank(const RanksPlan& plan, size_t rank) {
+  return plan.kinds[plan.found.tapes.kind_of[rank]];
+}
+
+// Peaks of a rank, or of several together.
+struct Peaks {
+  int64_t planned = 0, measured = 0, planned_step = 0, measured_step = 0;
+
+  void add(const Peaks& other) {
+    planned += other.planned;
+    measured += other.measured;
+    planned_step += other.planned_step;
+    measured_step += other.measured_step;
+  }
+  double off(bool threads) const {
+    const double of_step = share_off(planned_step, measured_step);
+    return threads ? of_step : std::max(share_off(planned, measured), of_step);
+  }
+  static double share_off(int64_t planned, int64_t measured) {
+    return std::abs(static_cast<double>(planned - measured)) / std::max(1.0, static_cast<double>(measured));
+  }
+};
+
+Peaks peaks_of(const RanksPlan& plan, const RanksCheck& check, size_t rank) {
+  const RanksPlan::Kind& kind = kind_of_rank(plan, rank);
+  return {kind.peak, check.ranks[rank].peak, kind.in_step.bytes, check.ranks[rank].peak_of_step};
+}
+
+// Those that are compared: of all rank threads together, or of the process that is most off, and its rank.
+struct Compared {
+  Peaks peaks;
+  size_t rank = 0;
+};
+Compared compared_peaks(const RanksPlan& plan, const RanksCheck& check) {
+  Compared worst{peaks_of(plan, check, 0), 0};
+  for (size_t rank = 1; rank < check.ranks.size(); ++rank) {
+    const Peaks next = peaks_of(plan, check, rank);
+    if (check.threads) {
+      worst.peaks.add(next);
+    } else if (next.off(false) > worst.peaks.off(false)) {
+      worst = {next, rank};
+    }
+  }
+  return worst;
+}
+
+std::string count_text(const VerbCount& count) {
+  return std::to_string(count.calls) + " calls, " + std::to_string(count.messages) + " messages, " +
+         std::to_string(count.bytes) + " bytes";
+}
+
+std::vector<std::string> differences(const RanksPlan& plan, const RanksCheck& check) {
+  std::vector<std::string> all;
+  for (size_t rank = 0; rank < check.ranks.size(); ++rank) {
+    for (size_t verb = 0; verb < plan.counts[rank].size(); ++verb) {
+      const VerbCount &planned = plan.counts[rank][verb], &counted = check.ranks[rank].counts[verb];
+      if (planned == counted) continue;
+      all.push_back(plan.rank_text(static_cast<int64_t>(rank)) + ": " + name(static_cast<Verb>(verb)) + " planned " +
+                    count_text(planned) + "; counted " + count_text(counted));
+    }
+  }
+  return all;
+}
+
+std::string checked_counts(const RanksPlan& plan, const RanksCheck& check) {
+  const size_t ranks = check.ranks.size();
+  std::string text = "  check          a real run of " + std::to_string(ranks) +
+                     (check.threads ? " rank threads" : " processes") + " here: ";
+  const std::vector<std::string> all = differences(plan, check);
+  if (all.empty()) return text + "every rank sends what is planned\n";
+  text += "other messages than planned\n";
+  for (size_t i = 0; i < all.size() && i < kMostDifferences; ++i) text += "                 " + all[i] + "\n";
+  if (all.size() > kMostDifferences)
+    text += "                 and " + std::to_string(all.size() - kMostDifferences) + " more differences\n";
+  return text;
+}
+
+std::string checked_memory(const RanksPlan& plan, const RanksCheck& check) {
+  const auto [peaks, rank] = compared_peaks(plan, check);
+  const auto compared = [](int64_t planned, int64_t measured) {
+    return checked_bytes(planned) + " planned, " + checked_bytes(measured) + " measured (" +
+           off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")";
+  };
+  const bool together = check.threads && check.ranks.size() > 1;
+  return "  check memory   " + (together ? "all ranks together" : plan.rank_text(static_cast<int64_t>(rank))) + ": " +
+         compared(peaks.planned, peaks.measured) + "; in the step " +
+         compared(peaks.planned_step, peaks.measured_step) +
+         (holds_as_planned(plan, check) ? "\n" : ": out by more than 3 %\n");
+}
+
+int64_t planned_resident(const RanksPlan& plan, const RanksCheck& check) {
+  int64_t tensors = 0;
+  for (size_t rank = 0; rank < check.ranks.size(); ++rank) {
+    const int64_t peak = kind_of_rank(plan, rank).peak;
+    tensors = check.threads ? tensors + peak : std::max(tensors, peak);
+  }
+  return check.process.of(check.threads ? std::ssize(check.ranks) : 1) + tensors;
+}
+
+int64_t measured_resident(const RanksCheck& check) {
+  int64_t most = 0;
+  for (const RealRank& rank : check.ranks) most = std::max(most, rank.resident);
+  return check.process.base + most;
+}
+
+std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
+  const std::vector<double> steps = check.step_seconds();
+  if (steps.empty()) return "  check time     the script ended before a step could be timed\n";
+  const double measured = at_share(steps, 0.5);
+  char apart[16];
+  std::snprintf(apart, sizeof apart, "%.1f %%", 100 * apart_from_itself(steps));
+  std::string text = "  check time     ";
+  if (plan.time) text += checked_ms(plan.time->step) + " forecast, ";
+  text += checked_ms(measured) + " measured (" + checked_ms(at_share(steps, 0.25)) + " to " +
+          checked_ms(at_share(steps, 0.75)) + " in half of " + std::to_string(steps.size()) +
+          " steps, every other one " + apart + " apart)";
+  if (plan.time) text += ": " + off_in_percent(plan.time->step, measured);
+  if (!lasts_as_planned(plan, check)) text += ", more than --within";
+  text += "\n                 processor time of a rank ";
+  if (plan.time) text += checked_ms(plan.time->computing + plan.time->messages) + " forecast, ";
+  text += checked_ms(mean_of(check, &RealRank::processor)) + " measured; in collectives ";
+  if (plan.time) text += checked_ms(plan.time->messages + plan.time->waiting) + " forecast, ";
+  return text + checked_ms(mean_of(check, &RealRank::blocked)) + " measured\n";
+}
+
+Json checked_verbs(const VerbCounts& counts) {
+  Json all = Json::object();
+  for (size_t verb = 0; verb < counts.size(); ++verb) {
+    if (counts[verb].calls > 0)
+      all[name(static_cast<Verb>(verb))] = {
+          {"calls", counts[verb].calls}, {"messages", counts[verb].messages}, {"bytes", counts[verb].bytes}};
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<double> RanksCheck::step_seconds() const {
+  std::vector<double> all;
+  for (size_t step = 0; !ranks.empty() && step < ranks[0].seconds.size(); ++step) {
+    double slowest = 0;
+    for (const RealRank& rank : ranks) {
+      if (step < rank.seconds.size()) slowest = std::max(slowest, rank.seconds[step]);
+    }
+    all.push_back(slowest);
+  }
+  return all;
+}
+
+bool sends_as_planned(const RanksPlan& plan, const RanksCheck& check) {
+  for (size_t rank = 0; rank < check.ranks.size(); ++rank) {
+    if (plan.counts[rank] != check.ranks[rank].counts) return false;
+  }
+  return true;
+}
+
+bool holds_as_planned(const RanksPlan& plan, const RanksCheck& check) {
+  return compared_peaks(plan, check).peaks.off(check.threads) <= kMemoryWithin;
+}
+
+bool lasts_as_planned(const RanksPlan& plan, const RanksCheck& check) {
+  const std::vector<double> steps = check.step_seconds();
+  if (!check.within || !plan.time || steps.empty()) return true;
+  return std::abs(plan.time->step / at_share(steps, 0.5) - 1) <= *check.within;
+}
+
+std::string check_text(const RanksPlan& plan, const RanksCheck& check) {
+  const int64_t planned = planned_resident(plan, check), measured = measured_resident(check);
+  std::string resident;
+  if (check.first)
+    resident = "  check resident " + checked_bytes(planned) + " planned" + (check.threads ? " of all ranks" : "") +
+               ", " + checked_bytes(measured) + " measured (" +
+               off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")\n";
+  return checked_counts(plan, check) + checked_memory(plan, check) + resident + checked_time(plan, check);
+}
+
+Json check_json(const RanksPlan& plan, const RanksCheck& check) {
+  const std::vector<double> steps = check.step_seconds();
+  Json ranks = Json::array();
+  for (size_t rank = 0; rank < check.ranks.size(); ++rank) {
+    const RealRank& real = check.ranks[rank];
+    ranks.push_back(
+        {{"steps", real.steps},
+         {"planned", checked_verbs(plan.counts[rank])},
+         {"counted", checked_verbs(real.counts)},
+         {"peak", {{"planned", kind_of_rank(plan, rank).peak}, {"measured", real.peak}}},
+         {"peak_of_step", {{"planned", kind_of_rank(plan, rank).in_step.bytes}, {"measured", real.peak_of_step}}}});
+  }
+  return {{"ranks", ranks},
+          {"sends_as_planned", sends_as_planned(plan, check)},
+          {"holds_as_planned", holds_as_planned(plan, check)},
+          {"lasts_as_planned", lasts_as_planned(plan, check)},
+          {"resident",
+           {{"planned", planned_resident(plan, check)},
+            {"measured", check.first ? Json(measured_resident(check)) : Json()}}},
+          {"step",
+           {{"forecast", plan.time ? Json(plan.time->step) : Json()},
+            {"median", at_share(steps, 0.5)},
+            {"low", at_share(steps, 0.25)},
+            {"high", at_share(steps, 0.75)},
+            {"apart_from_itself", apart_from_itself(steps)},
+            {"processor", mean_of(check, &RealRank::processor)},
+            {"blocked", mean_of(check, &RealRank::blocked)},
+            {"seconds", steps}}}};
+}
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "moonhalo/engine/forecast/tape_summary.h"
+#include "moonhalo/scripting/program/session.h"
+
+namespace moonhalo::scripting {
+
+/// What one rank did in a real run.
+struct RealRank {
+  int64_t steps = 0;         ///< training steps that have ended
+  VerbCounts counts{};       ///< of the step that is looked at, or of the whole script if it has no steps
+  int64_t peak = 0;          ///< bytes of tensors, from the start of the script to the end of that step
+  int64_t peak_of_step = 0;  ///< within the step
+  int64_t resident = 0;      ///< bytes that the process grew by at its peak; rank threads share it
+  /// Of each timed step: wall time, processor time of the rank's thread, time inside of collectives.
+  std::vector<double> seconds, processor, blocked;
+};
+
+/// Runs the script of `options` on its ranks until step `step`, one more and `timed` steps have ended: on rank
+/// threads, or on the processes of a launcher. What the script prints is dropped. `ranks`: what each rank did; empty in
+/// processes without rank 0. Returns the exit status; if it is not 0, what failed was printed.
+int real_run(SessionOptions options, int64_t step, int64_t timed, std::vector<RealRank>& ranks);
+
+}  // namespace moonhalo::scripting

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// moonhalo plan --check: a plan beside a real run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "moonhalo/scripting/program/session.h"
+#include "tests/scripting/run_program.h"
+#include "tests/support/folder.h"
+
+namespace moonhalo::scripting::test_plan_check {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+// Trains on uneven blocks, on 4 ranks on blocks of a grid. `%s`: what else a step does.
+std::string training(const std::string& more) {
+  return R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local grid = mh.world_size() == 4
+local mesh = grid and mh.init_device_mesh("cpu", {2, 2}, {"rows", "columns"})
+                  or mh.init_device_mesh("cpu", {mh.world_size()}, {"rows"})
+local net = nn.Sequential(nn.Conv2d(3, 16, 3, {padding = 1}), nn.GroupNorm(4, 16), nn.GELU(), nn.MaxPool2d(2),
+  nn.Conv2d(16, 8, 3, {padding = 1}))
+mh.distribute_module(net, mesh)
+local whole = mh.zeros{1, 3, 203, 210}
+local x = mh.distribute_tensor(whole, mesh, grid and {mh.Shard(2), mh.Shard(3)} or {mh.Shard(2)})
+whole = nil
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 0.1})
+local kept
+for i = 1, 100 do
+  collectgarbage()  -- else tensors of the step before stay for a while
+  optimizer:zero_grad()
+  local loss = net(x):square():mean()
+  loss:backward()
+  )" + more +
+         R"(
+  optimizer:step()
+end
+)";
+}
+
+class PlanCheck : public ::testing::Test {
+ protected:
+  Result check(const std::string& text, std::vector<std::string> more) const {
+    const std::string script = folder_ / "train.lua";
+    std::ofstream(script) << text;
+    more.insert(more.begin(), {"plan", script, "--check", "--check-steps", "2", "--json", folder_ / "plan.json"});
+    return run(more);
+  }
+  Json json() const { return Json::parse(std::ifstream(folder_ / "plan.json")); }
+
+ private:
+  moonhalo::testing::Folder folder_;
+};
+
+TEST_F(PlanCheck, X14_RealRanksSendAndHoldWhatIsPlanned) {
+  const Result result = check(training(""), {"--ranks", "1,2,3,4"});
+
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("every rank sends what is planned"), HasSubstr("check memory"),
+                                HasSubstr("check time"), Not(HasSubstr("out by more"))));
+  const Json all = json();
+  ASSERT_EQ(all["plans"].size(), 4);
+  for (const Json& one : all["plans"]) {
+    const Json& found = one["check"];
+    SCOPED_TRACE(one["ranks"].dump());
+    ASSERT_EQ(found["ranks"].size(), one["ranks"].get<size_t>());
+    EXPECT_EQ(found["step"]["seconds"].size(), 2);
+    EXPECT_GT(found["step"]["median"].get<double>(), 0);
+    std::map<std::string, double> planned, measured;
+    for (const Json& rank : found["ranks"]) {
+      EXPECT_EQ(rank["planned"], rank["counted"]);
+      EXPECT_EQ(rank["steps"], 6);
+      if (one["ranks"] > 1) EXPECT_TRUE(rank["counted"].contains("exchange")) << rank;
+      for (const char* peak : {"peak", "peak_of_step"}) {
+        planned[peak] += rank[peak]["planned"].get<double>();
+        measured[peak] += rank[peak]["measured"].get<double>();
+      }
+    }
+    for (const auto& [peak, bytes] : measured) EXPECT_NEAR(planned[peak], bytes, 0.03 * bytes) << peak;
+  }
+}
+
+// The loss of a plan is 1, that of a real run of zeros is small.
+TEST_F(PlanCheck, X14_OtherMessagesThanPlannedAreAFailure) {
+  const Result result =
+      check(training("if loss:item() ~= 1 then kept = x:square():sum():item() end"), {"--ranks", "2"});
+
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("other messages than planned"), HasSubstr("rank 1: all_reduce planned ")));
+  EXPECT_FALSE(json()["plans"][0]["check"]["sends_as_planned"].get<bool>());
+}
+
+TEST_F(PlanCheck, X14_MoreMemoryThanPlannedIsAFailure) {
+  const Result result =
+      check(training("if loss:item() ~= 1 and mh.rank() == 1 then kept = mh.zeros{1024, 1024} end"), {"--ranks", "2"});
+
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("check memory   all ranks together: "), HasSubstr("out by more than 3 %"),
+                                HasSubstr("every rank sends what is planned")));
+  EXPECT_FALSE(json()["plans"][0]["check"]["holds_as_planned"].get<bool>());
+}
+
+TEST_F(PlanCheck, X14_AFailureOfTheRealRunIsTold) {
+  const Result result =
+      check(training("if loss:item() ~= 1 and mh.rank() == 1 then error 'diverged' end"), {"--ranks", "2"});
+
+  EXPECT_EQ(result.status, kScriptFailed);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("diverged"), HasSubstr("the real run on 2 ranks failed")));
+}
+
+TEST_F(PlanCheck, X14_OptionsThatDoNotFitAreRefused) {
+  EXPECT_EQ(check(training(""), {"--ranks", "65"}).status, kWrongUsage);
+  EXPECT_EQ(check(training(""), {"--within", "20%"}).status, kWrongUsage);
+  EXPECT_THAT(check(training(""), {"--machine", "h100", "--within", "fast"}).err, HasSubstr("'fast' is not a share"));
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting::test_plan_check
