@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -148,13 +149,30 @@ uint64_t Tape::hash_of(bool memory) const {
   Hash hash;
   hash.add(ranks);
   if (memory) hash.add(live);
+  // A graph is taken apart in the order of addresses: blocks that are freed one after another are a set.
+  std::vector<std::array<int64_t, 3>> freed;
+  const auto add_freed = [&] {
+    std::sort(freed.begin(), freed.end());
+    for (const auto& words : freed) {
+      for (const int64_t word : words) hash.add(word);
+    }
+    freed.clear();
+  };
   for (const TapeEvent& event : events) {
-    if (!memory && std::holds_alternative<TapeBlock>(event.what)) continue;
+    const auto* const block = std::get_if<TapeBlock>(&event.what);
+    if (!memory && block != nullptr) continue;
+    if (block != nullptr && block->bytes < 0) {
+      const auto module = static_cast<int64_t>(fingerprint_of(modules.at(event.module)));
+      freed.push_back({static_cast<int64_t>(event.phase), module, block->bytes});
+      continue;
+    }
+    add_freed();
     hash.add(static_cast<int64_t>(event.phase));
     hash.add(modules.at(event.module));
     hash.add(static_cast<int64_t>(event.what.index()));
     std::visit(Adding{*this, hash}, event.what);
   }
+  add_freed();
   return hash.value();
 }
 

@@ -119,8 +119,9 @@ struct Tape {
   uint32_t module_number(std::string_view path);
   uint32_t group_number(const TapeGroup& group);
 
-  /// Equal for ranks of one kind: the same events in the same order, peers as offsets. What depends only on a rank's
-  /// place in a group is left out: `rank`, bytes and messages that it sends in a verb.
+  /// Equal for ranks of one kind: the same events in the same order, peers as offsets. Blocks that are freed one after
+  /// another may come in any order. What depends only on a rank's place in a group is left out: `rank`, bytes and
+  /// messages that it sends in a verb.
   uint64_t hash() const { return hash_of(true); }
   /// The same without the memory: collectors of garbage free it at any time.
   uint64_t hash_without_memory() const { return hash_of(false); }

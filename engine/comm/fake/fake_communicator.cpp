@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
 #include "moonhalo/engine/comm/fake/root_facts.h"
@@ -98,9 +100,16 @@ class FakeCommunicator final : public CommunicatorBackend {
     return std::accumulate(counts.begin(), counts.begin() + rank(), int64_t{0});
   }
 
-  static void clear(at::Tensor& data) { data.detach().zero_(); }
+  // What stands for messages is not work of the program: profiles and tapes do not see it. Fake tensors have no values.
+  static void clear(at::Tensor& data) {
+    if (moonhalo::is_fake(data)) return;
+    const at::DisableRecordFunctionGuard unseen;
+    data.detach().zero_();
+  }
 
   static void place(const at::Tensor& in, int64_t from, at::Tensor& out, int64_t to, int64_t count) {
+    if (moonhalo::is_fake(in) || moonhalo::is_fake(out)) return;
+    const at::DisableRecordFunctionGuard unseen;
     const at::Tensor own = in.detach().flatten().narrow(0, from, count).clone();
     at::Tensor flat = out.detach().view({-1});
     flat.zero_();

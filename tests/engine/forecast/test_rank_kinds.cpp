@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <sstream>
 
 #include "moonhalo/engine/base/splitmix.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
@@ -108,6 +109,38 @@ TEST(RankKinds, X14_EveryRankSendsWhatARealOneSends) {
   }
 }
 
+std::string text_of(const Tape& tape, const TapeEvent& event) {
+  std::ostringstream text;
+  text << place_text(tape, event.module, event.phase) << ": ";
+  if (const auto* call = std::get_if<TapeOperator>(&event.what)) {
+    text << tape.names.at(call->name) << " " << tape.names.at(call->key) << ", macs " << call->macs << ", bytes "
+         << call->bytes << ", working set " << call->working_set;
+  } else if (const auto* call = std::get_if<TapeVerb>(&event.what)) {
+    text << name(call->verb) << " " << call->data << " bytes of " << tape.groups.at(call->group).size() << " ranks";
+  } else if (const auto* call = std::get_if<TapeExchange>(&event.what)) {
+    text << "exchange of " << tape.groups.at(call->group).size() << " ranks";
+    for (const auto* list : {&call->sends, &call->receives}) {
+      text << (list == &call->sends ? ", sends" : ", receives");
+      for (const TapePart& part : *list) text << " " << part.offset << ":" << part.bytes;
+    }
+  } else if (const auto* block = std::get_if<TapeBlock>(&event.what)) {
+    text << "block of " << block->bytes;
+  } else {
+    text << "wait";
+  }
+  return text.str();
+}
+
+// The first event that differs.
+std::string first_difference(const Tape& a, const Tape& b) {
+  if (a.live != b.live) return "live " + std::to_string(a.live) + " and " + std::to_string(b.live);
+  for (size_t i = 0; i < std::min(a.events.size(), b.events.size()); ++i) {
+    const std::string one = text_of(a, a.events[i]), other = text_of(b, b.events[i]);
+    if (one != other) return "event " + std::to_string(i) + ": " + one + "\n        and: " + other;
+  }
+  return std::to_string(a.events.size()) + " and " + std::to_string(b.events.size()) + " events";
+}
+
 // Runs some of 64 ranks, and compares drawn others with their kinds.
 template <typename Make>
 RankKinds expect_kinds_stand_for_all(const Make& make, const Setting& setting) {
@@ -125,6 +158,7 @@ RankKinds expect_kinds_stand_for_all(const Make& make, const Setting& setting) {
     EXPECT_EQ(counts_of(run.tape, rank), counts_of(kinds.tapes.kinds[kind], rank));
     EXPECT_NEAR(static_cast<double>(run.peak), static_cast<double>(kinds.runs[kind].peak),
                 0.01 * static_cast<double>(run.peak));
+    EXPECT_EQ(run.tape.hash(), kinds.tapes.kinds[kind].hash()) << first_difference(run.tape, kinds.tapes.kinds[kind]);
   }
   return kinds;
 }

@@ -72,6 +72,19 @@ TEST(Tape, X14_RanksThatDoTheSameHaveEqualHashes) {
   EXPECT_EQ(tape.hash(), changed(6, TapeVerb{.number = 1, .data = 44, .sent = 4, .messages = 7, .item = 4}));
 }
 
+TEST(Tape, X14_BlocksThatAreFreedOneAfterAnotherMayComeInAnyOrder) {
+  const auto hash_of = [](std::vector<int64_t> changes) {
+    Tape tape = small_tape(3);
+    for (const int64_t bytes : changes) tape.events.push_back({Phase::kScript, 0, TapeBlock{.bytes = bytes}});
+    return tape.hash();
+  };
+
+  EXPECT_EQ(hash_of({-8, -16, 32}), hash_of({-16, -8, 32}));
+  EXPECT_NE(hash_of({-8, -16, 32}), hash_of({-8, -24, 32}));
+  EXPECT_NE(hash_of({-8, 32, -16}), hash_of({-16, 32, -8}));
+  EXPECT_NE(hash_of({8, 16, -32}), hash_of({16, 8, -32}));
+}
+
 TEST(Tape, X14_PeakAndCountsFollowTheEvents) {
   const Tape tape = small_tape(3);
 
