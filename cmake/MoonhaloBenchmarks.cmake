@@ -50,3 +50,5 @@ if(TARGET bench_memory AND MOONHALO_TCMALLOC)
   moonhalo_add_test(NAME bench.memory_of_thread_ranks COMMAND bench_memory --check 64 16)
   set_tests_properties(bench.memory_of_thread_ranks PROPERTIES ENVIRONMENT "${test_environment}")
 endif()
+
+include(cmake/MoonhaloPlanTests.cmake)

@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
 
@@ -46,7 +47,7 @@ HostShare share_of(const std::string& text, const std::string& path) {
   char end = 0;
   const bool right = std::sscanf(text.c_str(), "%ldx%ld%c", &copies, &threads, &end) == 2 && copies > 0 && threads > 0;
   TORCH_CHECK_VALUE(right, "operators file '", path, "': the key '", text, "' must be COPIESxTHREADS, such as 2x1",
-                    "\n  have  ", text, "\n  fix   remove the file: it is measured anew");
+                    "\n  have  ", text, "\n  fix   remove the file: it is measured again");
   return {copies, threads};
 }
 
@@ -109,7 +110,7 @@ OperatorTimes::OperatorTimes(std::string path) : path_(std::move(path)) {
       times_[share_of(share, path_)] = times.get<std::map<std::string, double>>();
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, "operators file '", path_, "': it is not one of `moonhalo plan`\n  have  ", error.what(),
-                      "\n  fix   remove the file: it is measured anew");
+                      "\n  fix   remove the file: it is measured again");
   }
 }
 

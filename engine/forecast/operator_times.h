@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// How operators run on a host: so many ranks compute at the same time, each with so many threads of LibTorch.
+/// How operators run on a host: some ranks compute at the same time, each with some threads of LibTorch.
 struct HostShare {
   int64_t copies = 1, threads = 1;
 
@@ -22,7 +22,7 @@ struct HostShare {
 };
 
 /// Measured times of single operators on this host, kept in a file beside that of the machine. It belongs to the
-/// processor's model, the number of cores and the version of LibTorch: of others it is begun anew. Nothing of it is
+/// processor's model, the number of cores and the version of LibTorch: of others it is begun again. Nothing of it is
 /// collective.
 class OperatorTimes {
  public:

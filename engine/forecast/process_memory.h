@@ -5,12 +5,12 @@
 
 namespace moonhalo {
 
-/// What a process holds beside its tensors once it has trained: libraries, code that they generate, their work space.
+/// The memory of a process beside its tensors once it has trained: libraries, code that they generate, work space.
 struct ProcessMemory {
   int64_t base = 0;      ///< bytes of a process with one rank
   int64_t per_rank = 0;  ///< bytes that each further rank thread adds
 
-  /// Bytes of a process of so many rank threads.
+  /// Bytes of a process of `ranks` rank threads.
   int64_t of(int64_t ranks) const { return base + (ranks - 1) * per_rank; }
 };
 

@@ -55,7 +55,7 @@ std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
   return calls;
 }
 
-// Measures the operators of the script that the machine's file of operators lacks, as they run on so many ranks.
+// Measures the operators of the script that the machine's file of operators lacks, as they run on these ranks.
 void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ranks, Machine& machine) {
   const HostShare share = HostShare::of(ranks, machine.host.cores);
   OperatorTimes times(OperatorTimes::path_beside(wanted.machine));

@@ -25,7 +25,7 @@ struct RanksCheck {
   ProcessMemory process;         ///< what it holds beside its tensors
   bool first = true;             ///< the first real run of the process: later ones use memory that it has left
 
-  /// Of the slowest rank in each timed step.
+  /// The time of the slowest rank in each timed step.
   std::vector<double> step_seconds() const;
 };
 

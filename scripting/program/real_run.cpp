@@ -38,7 +38,7 @@ class ResidentGrowth {
  public:
   ResidentGrowth() {
     malloc_trim(0);
-    std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+    std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins again
     before_ = resident_memory();
   }
   int64_t bytes() const {
@@ -72,7 +72,7 @@ class StepTimes {
     if (ended > step_ + 1) {
       found_.seconds.push_back(wall_seconds() - wall_);
       found_.processor.push_back(processor_seconds() - processor_);
-      // A script that resets its counts begins anew.
+      // A script that resets its counts begins again.
       const double blocked = world_.stats().waited;
       found_.blocked.push_back(blocked >= blocked_ ? blocked - blocked_ : blocked);
     }
@@ -88,7 +88,7 @@ class StepTimes {
   double wall_ = 0, processor_ = 0, blocked_ = 0;
 };
 
-// What this rank has sent, as CommStats counts it.
+// Counts what this rank has sent, as CommStats counts it.
 VerbCounts sent_on(const Tape& tape) {
   VerbCounts counts{};
   for (const TapeEvent& event : tape.events) {

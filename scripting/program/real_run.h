@@ -10,14 +10,14 @@
 
 namespace moonhalo::scripting {
 
-/// What one rank did in a real run.
+/// The findings of a real run on one rank.
 struct RealRank {
   int64_t steps = 0;         ///< training steps that have ended
   VerbCounts counts{};       ///< of the step that is looked at, or of the whole script if it has no steps
   int64_t peak = 0;          ///< bytes of tensors, from the start of the script to the end of that step
   int64_t peak_of_step = 0;  ///< within the step
   int64_t resident = 0;      ///< bytes that the process grew by at its peak; rank threads share it
-  /// Of each timed step: wall time, processor time of the rank's thread, time inside of collectives.
+  /// Seconds of each timed step: wall time, processor time of the rank's thread, time inside of collectives.
   std::vector<double> seconds, processor, blocked;
 };
 

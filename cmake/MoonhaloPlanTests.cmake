@@ -1,0 +1,19 @@
+# Plans beside real runs. Read by MoonhaloBenchmarks.cmake: their models are those of `./dev bench plan`.
+
+# Six models: real ranks send and hold what is planned.
+if(TARGET moonhalo_cli)
+  foreach(model unet vit fno convnext tensor stored)
+    moonhalo_add_test(NAME plan.X14_${model} COMMAND moonhalo_cli plan tests/bench/plan_models.lua --ranks 2,3,4
+                      --check --check-steps 1 -- ${model} small WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(plan.X14_${model} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  endforeach()
+endif()
+
+if(TARGET moonhalo_cli AND mpi_tests AND MPI_C_FOUND)
+  moonhalo_add_test(NAME mpi.X14_plan_check COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:moonhalo_cli> plan
+                    tests/bench/plan_models.lua --check --check-steps 1 -- unet small
+                    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(mpi.X14_plan_check PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}"
+                       PASS_REGULAR_EXPRESSION "a real run of 2 processes here: every rank sends what is planned"
+                       FAIL_REGULAR_EXPRESSION "out by more")
+endif()
