@@ -126,15 +126,16 @@ Problem problem_of(const at::Tensor& query, const at::Tensor& key, const at::Ten
   return p;
 }
 
-// Runs `work(unit, slab, scratch)` for the slabs first, first + step, ... of every unit. A slab of all heads shares its
-// pages.
+// Runs `work(unit, part, scratch)` for the parts first, first + step, ... before `end` of every unit: slabs, or strips
+// of them. The same part of all heads shares its pages.
 template <typename Work>
-void for_slabs(const Problem& p, int64_t first, int64_t step, int64_t scratch_bytes, const Work& work) {
-  const int64_t slabs = (p.slabs - first + step - 1) / step;
-  if (slabs <= 0) return;
-  parallel_for(0, p.units() * slabs, 1, [&](int64_t begin, int64_t end) {
+void for_parts(const Problem& p, int64_t first, int64_t step, int64_t end, int64_t scratch_bytes, const Work& work) {
+  const int64_t parts = (end - first + step - 1) / step;
+  if (parts <= 0) return;
+  parallel_for(0, p.units() * parts, 1, [&](int64_t begin_index, int64_t end_index) {
     const at::Tensor scratch = at::empty({scratch_bytes}, at::kByte);
-    for (int64_t i = begin; i < end; ++i) work(i % p.units(), first + i / p.units() * step, scratch.data_ptr());
+    for (int64_t i = begin_index; i < end_index; ++i)
+      work(i % p.units(), first + i / p.units() * step, scratch.data_ptr());
   });
 }
 
@@ -329,8 +330,11 @@ void run_forward(Problem& p, const at::Tensor& query, const KernelSet& set) {
   if (!query.is_cpu()) return device_kernels(query.device()).forward(p, element_of(type), query.get_device());
   const Kernels& kernels = kernels_for(set, type);
   choose_slabs(p, kernels.accumulator_bytes);
-  for_slabs(p, 0, 1, kernels.scratch_bytes(p),
-            [&](int64_t unit, int64_t slab, void* scratch) { kernels.forward(p, unit, slab, scratch); });
+  const int64_t strips = kernels.strips(p);
+  const auto forward = strips > 0 ? kernels.forward_strip : kernels.forward;
+  for_parts(p, 0, 1, p.slabs * std::max<int64_t>(1, strips),
+            strips > 0 ? kernels.strip_scratch_bytes(p) : kernels.scratch_bytes(p),
+            [&](int64_t unit, int64_t part, void* scratch) { forward(p, unit, part, scratch); });
 }
 
 void run_backward(Problem& p, const Kernels& kernels, const at::Tensor& key_sums, const at::Tensor& value_sums) {
@@ -338,7 +342,7 @@ void run_backward(Problem& p, const Kernels& kernels, const at::Tensor& key_sums
   p.key_sums = key_sums.data_ptr();
   p.value_sums = value_sums.data_ptr();
   for (const int64_t first : {0, 1}) {
-    for_slabs(p, first, 2, kernels.scratch_bytes(p),
+    for_parts(p, first, 2, p.slabs, kernels.scratch_bytes(p),
               [&](int64_t unit, int64_t slab, void* scratch) { kernels.backward(p, unit, slab, scratch); });
   }
 }

@@ -21,48 +21,6 @@ constexpr int64_t kScoreStride = kChunk + 1;
 constexpr int64_t kAhead = 8;
 constexpr int kFeatures = 4;  ///< vectors of features in one product with values
 
-/// A group's part of one axis.
-struct Group {
-  int64_t index = 0, length = 0;
-  int64_t first_query = 0, queries = 0;  ///< of the slab
-  int64_t first_key = 0, keys = 0;       ///< that the slab needs
-  int64_t held_key = 0;                  ///< first key of the group in the block
-};
-
-inline Group group_of(const Axis& axis, int64_t index) {
-  Group g{.index = index, .length = rows_before(axis, index, axis.extent)};
-  g.first_query = rows_before(axis, index, axis.query_begin);
-  g.queries = rows_before(axis, index, axis.query_begin + axis.queries) - g.first_query;
-  g.held_key = rows_before(axis, index, axis.key_begin);
-  return g;
-}
-
-inline void find_keys(const Axis& axis, Group& g) {
-  if (g.queries <= 0) return;
-  g.first_key = window_of(axis, g.length, g.first_query).begin;
-  g.keys = window_of(axis, g.length, g.first_query + g.queries - 1).end - g.first_key;
-}
-
-/// The place of a group's row in the tensor.
-inline int64_t place(const Axis& axis, const Group& g, int64_t number, int64_t block_begin) {
-  return number * axis.dilation + g.index - block_begin;
-}
-
-/// Along the slab's axis, unless it is the last, only as many rows of keys are kept packed as a window holds: the row
-/// that is next takes the place of one that no window reaches any more.
-inline int64_t kept_keys(const Problem& p, int axis, int64_t needed) {
-  const bool rolls = axis == p.slab_axis && axis < 2;
-  return rolls && p.axes[axis].window < needed ? p.axes[axis].window : needed;
-}
-
-/// Most keys of one axis that a slab keeps.
-inline int64_t most_keys(const Problem& p, int axis) {
-  const Axis& a = p.axes[axis];
-  const int64_t held = group_rows(a, a.keys);
-  const int64_t needed = axis == p.slab_axis ? p.slab_queries + a.window + a.stride : held;
-  return kept_keys(p, axis, needed < held ? needed : held);
-}
-
 template <typename T, typename A, int kBytes>
 struct Block {
   using L = Lanes<A, kBytes>;

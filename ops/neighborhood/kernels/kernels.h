@@ -91,6 +91,11 @@ struct Kernels {
   void (*forward)(const Problem&, int64_t unit, int64_t slab, void* scratch);
   void (*backward)(const Problem&, int64_t unit, int64_t slab, void* scratch);
   void (*store_sums)(const Problem&, int64_t unit);  ///< writes grad_key and grad_value of a unit
+  /// The forward of small windows of several rows, by strips of neighbours along the last axis: how many a slab has
+  /// (0: windows for which slabs are quicker), and strip `part` % strips of slab `part` / strips.
+  int64_t (*strips)(const Problem&);
+  int64_t (*strip_scratch_bytes)(const Problem&);
+  void (*forward_strip)(const Problem&, int64_t unit, int64_t part, void* scratch);
 };
 
 struct KernelSet {

@@ -48,6 +48,12 @@ struct Lanes {
     return reinterpret_cast<Vector>(bits);
   }
   [[gnu::always_inline]] static inline void store(A* to, Vector v) { __builtin_memcpy(to, &v, kBytes); }
+  /// To the nearest, ties to even.
+  [[gnu::always_inline]] static inline void store(BFloat16* to, Vector v) {
+    const Mask bits = reinterpret_cast<Mask>(v), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Mask kept = v == v ? rounded : Mask{} + 0x7fc0;
+    for (int i = 0; i < kWidth; ++i) to[i].bits = static_cast<uint16_t>(kept[i]);
+  }
   [[gnu::always_inline]] static inline Vector all(A value) { return value - Vector{}; }
 
   /// Holds a vector that is used several times in a register, where GCC would load it for each use. Vectors of 32 bytes
@@ -75,26 +81,22 @@ struct Lanes {
     return reduce(v, [](Vector a, Vector b) { return a + b; });
   }
 
-  /// Natural logarithm of a positive normal number, to a few units in the last place: x = 2^n m with m near 1, and
-  /// log m = 2 artanh((m - 1) / (m + 1)), its series. NaN stays.
-  static inline A log(A x) {
+  /// Natural logarithm of positive normal numbers, to a few units in the last place: x = 2^n m with m near 1, and
+  /// log m = 2 artanh((m - 1) / (m + 1)), its series. NaN and infinity stay.
+  [[gnu::always_inline]] static inline Vector log(Vector x) {
     using C = ExpConstants<A>;
-    if (!(x < __builtin_huge_val())) return x;
-    Int bits;
-    __builtin_memcpy(&bits, &x, sizeof bits);
-    Int n = (bits >> C::kMantissa) - C::kBias;
-    bits -= n * (Int{1} << C::kMantissa);
-    A m;
-    __builtin_memcpy(&m, &bits, sizeof m);
-    if (m > static_cast<A>(1.41421356237309504880)) {
-      m *= static_cast<A>(0.5);
-      ++n;
-    }
-    const A s = (m - 1) / (m + 1), square = s * s;
-    A series = 0;
+    const Mask bits = reinterpret_cast<Mask>(x);
+    Mask n = (bits >> C::kMantissa) - C::kBias;
+    Vector m = reinterpret_cast<Vector>(bits - (n << C::kMantissa));
+    const Mask large = m > all(static_cast<A>(1.41421356237309504880));
+    m = large ? m * static_cast<A>(0.5) : m;
+    n -= large;  // lanes of `large` are -1 where it holds
+    const Vector exponent = __builtin_convertvector(n, Vector), s = (m - 1) / (m + 1), square = s * s;
+    Vector series{};
 #pragma GCC unroll 16
     for (int k = C::kLogTerms; k > 0; --k) series = series * square + A{2} / static_cast<A>(2 * k - 1);
-    return static_cast<A>(n) * C::kLn2High + (series * s + static_cast<A>(n) * C::kLn2Low);
+    const Vector result = exponent * C::kLn2High + (series * s + exponent * C::kLn2Low);
+    return x < all(__builtin_huge_val()) ? result : x;
   }
 
   /// e^x, x far from overflow (the kernels ask for at most 8), to a few units in the last place: x = n ln 2 + r,
@@ -118,6 +120,25 @@ struct Lanes {
     double product = 1;
     for (int i = 2; i <= k; ++i) product *= i;
     return static_cast<A>(1 / product);
+  }
+
+  /// Lane k of rows[i] becomes lane i of rows[k], of kWidth rows.
+  [[gnu::always_inline]] static inline void transpose(Vector* rows) {
+    constexpr std::make_integer_sequence<int, kWidth> kAll;
+    if constexpr (kWidth > 4) exchange<4>(rows, kAll);
+    if constexpr (kWidth > 2) exchange<2>(rows, kAll);
+    exchange<1>(rows, kAll);
+  }
+  // Exchanges the blocks of kBy lanes that are off the diagonal.
+  template <int kBy, int... i>
+  [[gnu::always_inline]] static inline void exchange(Vector* rows, std::integer_sequence<int, i...>) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kWidth; ++r) {
+      if ((r & kBy) != 0) continue;
+      const Vector a = rows[r], b = rows[r + kBy];
+      rows[r] = __builtin_shufflevector(a, b, ((i & kBy) != 0 ? kWidth + i - kBy : i)...);
+      rows[r + kBy] = __builtin_shufflevector(a, b, ((i & kBy) != 0 ? kWidth + i : i + kBy)...);
+    }
   }
 
   /// Elements of 16 bytes, between which shuffles cost nothing extra.

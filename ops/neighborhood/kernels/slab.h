@@ -2,13 +2,15 @@
 #pragma once
 
 #include "moonhalo/ops/neighborhood/kernels/block.h"
+#include "moonhalo/ops/neighborhood/kernels/strip.h"
+#include "moonhalo/ops/neighborhood/kernels/walk.h"
 
 // A slab of one unit, forward and backward. See neighborhood.h.
 namespace moonhalo::neighborhood {
 namespace {
 
 template <typename T, typename A, int kBytes>
-class Slab {
+class Slab : Walk {
   using B = Block<T, A, kBytes>;
   using L = Lanes<A, kBytes>;
   using Vector = typename L::Vector;
@@ -62,25 +64,11 @@ class Slab {
     static constexpr int kValue = kCount;
   };
 
-  Slab(const Problem& p, int64_t unit, int64_t slab, void* scratch) : p_(p), unit_(unit) {
-    int64_t rest = unit;
-    for (int i = 2; i >= 0; --i) {
-      groups_[i] = group_of(p.axes[i], rest % p.axes[i].dilation);
-      rest /= p.axes[i].dilation;
-    }
-    head_ = rest % p.heads;
-    batch_ = rest / p.heads;
-    Group& cut = groups_[p.slab_axis];
-    const int64_t skipped = slab * p.slab_queries, left = cut.queries - skipped;
-    cut.first_query += skipped;
-    cut.queries = left < p.slab_queries ? left : p.slab_queries;
-    for (int i = 0; i < 3; ++i) find_keys(p.axes[i], groups_[i]);
+  Slab(const Problem& p, int64_t unit, int64_t slab, void* scratch) : Walk(p, unit, slab, 0, -1) {
     width_ = padded(p.head_dim);
     value_width_ = padded(p.value_dim);
     if (scratch != nullptr && !empty()) divide(static_cast<char*>(scratch));
   }
-
-  bool empty() const { return groups_[0].queries <= 0 || groups_[1].queries <= 0 || groups_[2].queries <= 0; }
 
   void divide(char* scratch) {
     const auto take = [&](int64_t bytes) {
@@ -91,8 +79,7 @@ class Slab {
     const auto numbers = [&](int64_t count) {
       return reinterpret_cast<A*>(take(count * static_cast<int64_t>(sizeof(A))));
     };
-    for (int i = 0; i < 2; ++i) kept_[i] = kept_keys(p_, i, groups_[i].keys);
-    const int64_t rows = kept_[0] * kept_[1], keys = groups_[2].keys;
+    const int64_t rows = kept_rows(), keys = groups_[2].keys;
     // Vectors of keys may reach over the last.
     key_stride_ = kept_stride(keys, width_);
     value_stride_ = kept_stride(keys, value_width_);
@@ -113,54 +100,21 @@ class Slab {
   // Calls give(Count<n>, number of the first of n queries along the last dim), n = 2 or 1, with rows_ as they see them.
   template <typename Give>
   void for_each_pair(const Give& give) {
-    for (int64_t i = 0; i < groups_[0].queries; ++i) {
-      for (int64_t j = 0; j < groups_[1].queries; ++j) {
-        outer_[0] = groups_[0].first_query + i;
-        outer_[1] = groups_[1].first_query + j;
-        const Interval a = window_of(p_.axes[0], groups_[0].length, outer_[0]),
-                       b = window_of(p_.axes[1], groups_[1].length, outer_[1]);
-        pack_until(p_.slab_axis == 0 ? a.end : p_.slab_axis == 1 ? b.end : p_.axes[2].extent);
-        row_count_ = 0;
-        for (int64_t r = a.begin - groups_[0].first_key; r < a.end - groups_[0].first_key; ++r) {
-          for (int64_t c = b.begin - groups_[1].first_key; c < b.end - groups_[1].first_key; ++c) {
-            rows_[row_count_] = kept_row(r, c);
-            sum_rows_[row_count_++] = sum_row(held(0, r), held(1, c));
-          }
-        }
-        known_queries_ = 0;
-        const int64_t end = groups_[2].first_query + groups_[2].queries;
-        int64_t query = groups_[2].first_query;
-        for (; query + kPair <= end; query += kPair) give(Count<kPair>{}, query);
-        if (query < end) give(Count<1>{}, query);
-      }
-    }
-  }
-
-  // The place where a row of keys of the slab is kept.
-  int64_t kept_row(int64_t i, int64_t j) const { return i % kept_[0] * kept_[1] + j % kept_[1]; }
-
-  // Packs keys and values up to row `end` of the group's slab axis; where that is the last axis, all of them.
-  void pack_until(int64_t end) {
-    const int axis = static_cast<int>(p_.slab_axis);
-    const int64_t required = axis == 2 ? 1 : end - groups_[axis].first_key;
-    for (; packed_ < required; ++packed_) {
-      const int64_t first[2] = {axis == 0 ? packed_ : 0, axis == 1 ? packed_ : 0};
-      const int64_t last[2] = {axis == 0 ? packed_ + 1 : groups_[0].keys, axis == 1 ? packed_ + 1 : groups_[1].keys};
-      for (int64_t i = first[0]; i < last[0]; ++i) {
-        for (int64_t j = first[1]; j < last[1]; ++j) {
-          pack_row(p_.key, p_.head_dim, i, j, keys_ + kept_row(i, j) * key_stride_);
-          pack_row(p_.value, p_.value_dim, i, j, values_ + kept_row(i, j) * value_stride_);
-        }
-      }
-    }
-  }
-  void pack_row(const Strided& from, int64_t features, int64_t i, int64_t j, A* to) const {
-    const auto at = [&](int axis, int64_t key) {
-      const Group& g = groups_[axis];
-      return place(p_.axes[axis], g, g.first_key + key, p_.axes[axis].key_begin) * from.dims[axis];
+    const auto pack = [&](int64_t i, int64_t j) {
+      pack_row(p_.key, p_.head_dim, i, j, keys_ + kept_row(i, j) * key_stride_);
+      pack_row(p_.value, p_.value_dim, i, j, values_ + kept_row(i, j) * value_stride_);
     };
-    const T* row =
-        static_cast<const T*>(from.data) + batch_ * from.batch + head_ * from.head + at(0, i) + at(1, j) + at(2, 0);
+    for_each_row(pack, [&] {
+      known_queries_ = 0;
+      const int64_t end = groups_[2].first_query + groups_[2].queries;
+      int64_t query = groups_[2].first_query;
+      for (; query + kPair <= end; query += kPair) give(Count<kPair>{}, query);
+      if (query < end) give(Count<1>{}, query);
+    });
+  }
+
+  void pack_row(const Strided& from, int64_t features, int64_t i, int64_t j, A* to) const {
+    const T* row = static_cast<const T*>(from.data) + key_offset(from, i, j, 0);
     B::pack(row, groups_[2].keys, p_.axes[2].dilation * from.dims[2], features, to);
   }
 
@@ -247,18 +201,6 @@ class Slab {
     for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = values_ + view.base * value_width_ + chunk_.value[j];
   }
 
-  int64_t offset(const Strided& t, int64_t query) const {
-    return batch_ * t.batch + head_ * t.head + at_query(t, 0, outer_[0]) + at_query(t, 1, outer_[1]) +
-           at_query(t, 2, query);
-  }
-  int64_t at_query(const Strided& t, int axis, int64_t number) const {
-    return place(p_.axes[axis], groups_[axis], number, p_.axes[axis].query_begin) * t.dims[axis];
-  }
-  template <typename E>
-  E* at(const Strided& t, int64_t query) const {
-    return static_cast<E*>(t.data) + offset(t, query);
-  }
-
   // Online softmax. Weights are exp(score - shift), where the shift is guessed from the pair before: scores need not
   // wait for their maximum, and become weights while those of the next row are computed. Where the guess was bad, it is
   // done again.
@@ -282,7 +224,7 @@ class Slab {
     });
     for (int i = 0; i < kQueries; ++i) {
       B::write_row(at<T>(p_.output, first + i), p_.value_dim, 1 / total[i], sums_[i]);
-      *at<A>(p_.logsumexp, first + i) = total[i] == 0 ? kNone : shift_[i] + L::log(total[i]);
+      *at<A>(p_.logsumexp, first + i) = total[i] == 0 ? kNone : shift_[i] + L::log(L::all(total[i]))[0];
     }
   }
 
@@ -386,13 +328,10 @@ class Slab {
     return L::sum(sum) - of_logsumexp;
   }
 
-  int64_t sum_row(int64_t i, int64_t j) const { return i * group_rows(p_.axes[1], p_.axes[1].keys) + j; }
   void sums_of_keys(const View& view, A* sums, int64_t width, A** pointers) const {
     A* unit = sums + (unit_ * unit_keys(p_) + held(2, view.base)) * width;
     for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = unit + chunk_.sum[j] * width;
   }
-  // Number of a key of the slab among the keys of the group that the block holds.
-  int64_t held(int axis, int64_t key) const { return key + groups_[axis].first_key - groups_[axis].held_key; }
 
   void store_sums_of(const Strided& to, int64_t features, const A* sums) const {
     const int64_t width = padded(features), keys = group_rows(p_.axes[2], p_.axes[2].keys);
@@ -413,28 +352,29 @@ class Slab {
     }
   }
 
-  const Problem& p_;
-  int64_t unit_, batch_ = 0, head_ = 0;
-  Group groups_[3];
   int64_t width_ = 0, value_width_ = 0, key_stride_ = 0, value_stride_ = 0;
   A *keys_ = nullptr, *values_ = nullptr;
   A *scores_ = nullptr, *more_scores_ = nullptr;
   A *query_[kPair] = {}, *sums_[kPair] = {}, *grad_[kPair] = {}, *output_ = nullptr;
   A shift_[kPair] = {};
-  int64_t *rows_ = nullptr, *sum_rows_ = nullptr;
   Chunk chunk_;
   View known_;  ///< that the chunk was filled for
   int known_queries_ = 0;
-  int64_t row_count_ = 0;
-  int64_t kept_[2] = {1, 1};  ///< rows of keys that are kept packed at a time
-  int64_t packed_ = 0;        ///< rows of the slab's axis that were packed so far
-  int64_t outer_[2] = {0, 0};
 };
 
 template <typename T, typename A, int kBytes>
 constexpr Kernels kernels_of() {
   using S = Slab<T, A, kBytes>;
-  return {sizeof(A), &S::padded, &S::scratch_bytes, &S::forward, &S::backward, &S::store_sums};
+  using Narrow = Strip<T, A, kBytes>;
+  return {.accumulator_bytes = sizeof(A),
+          .padded = &S::padded,
+          .scratch_bytes = &S::scratch_bytes,
+          .forward = &S::forward,
+          .backward = &S::backward,
+          .store_sums = &S::store_sums,
+          .strips = &Narrow::strips,
+          .strip_scratch_bytes = &Narrow::scratch_bytes,
+          .forward_strip = &Narrow::forward};
 }
 template <int kBytes>
 double multiply_adds(int64_t rounds) {
