@@ -14,6 +14,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/deferred_context.h"
+#include "moonhalo/engine/deferred/deferred_read.h"
 #include "moonhalo/engine/deferred/tape.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -244,6 +245,22 @@ DeferredInit::DeferredInit(int64_t min_numel) : before_(deferred_context->record
 DeferredInit::~DeferredInit() {
   deferred_context->recording_from = before_;
   c10::impl::tls_set_dispatch_key_included(kDeferredKey, before_ >= 0);
+}
+
+std::optional<int64_t> smallest_deferred() {
+  if (deferred_context->recording_from < 0) return std::nullopt;
+  return std::max<int64_t>(deferred_context->recording_from, 2);
+}
+
+at::Tensor deferred_read(at::IntArrayRef shape, const at::TensorOptions& options, ReadBox read) {
+  const auto empty = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format");
+  const std::vector<c10::IValue> arguments = {shape.vec(),   at::typeMetaToScalarType(options.dtype()),
+                                              c10::IValue(), options.device(),
+                                              c10::IValue(), c10::IValue()};
+  const std::shared_ptr<DeferredTape> tape = current_tape();
+  const auto results = tape->record(empty, arguments, /*factory=*/true, [](const at::Tensor&) { return int64_t{-1}; });
+  tape->read_last(std::move(read));
+  return make_deferred(tape, results.at(0).values.at(0), options.device());
 }
 
 at::Tensor materialize(const at::Tensor& tensor) {

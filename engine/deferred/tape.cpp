@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -206,6 +207,28 @@ at::Tensor DeferredTape::replay(int64_t value, const SpecPtr& spec) const {
   return redistribute(result, spec);
 }
 
+// Returns what a factory makes: the block of this rank, or without `spec` the whole tensor, as it is read.
+at::Tensor DeferredTape::make(const Step& step, const SpecPtr& spec, bool whole) const {
+  const auto given = [&](const char* argument) {
+    return step.arguments[*step.op.schema().argumentIndexWithName(argument)];
+  };
+  const auto size = given("size").toIntVector();
+  const auto device = given("device");
+  if (!spec) {
+    Box box;
+    for (const int64_t rows : size) box.push_back({0, rows});
+    const at::Tensor values = step.read(box);
+    return device.isNone() ? values : values.to(device.toDevice());
+  }
+  const SpecPtr made = whole || spec->global_shape() != size ? replicated(spec->mesh(), size) : spec;
+  const bool planned = spec->mesh()->group().is_fake();
+  const c10::Device place = planned && !device.isNone() ? device.toDevice() : device_of(*spec->mesh());
+  if (step.read && !planned) return wrap(step.read(block_box(*made, made->mesh()->rank())).to(place), made);
+  at::TensorOptions options(place);
+  if (const auto dtype = given("dtype"); !dtype.isNone()) options = options.dtype(dtype.toScalarType());
+  return wrap(at::empty(made->local_shape(), options), made);
+}
+
 void DeferredTape::run(const Step& step, const SpecPtr& spec, bool whole, std::vector<at::Tensor>& values) const {
   const std::string& name = step.op.operator_name().name;
   for (const Captured& one : step.captured) {
@@ -217,16 +240,8 @@ void DeferredTape::run(const Step& step, const SpecPtr& spec, bool whole, std::v
   Stack stack;
   for (const c10::IValue& argument : step.arguments) stack.push_back(copied(argument));
   for (const Use& use : step.uses) put(stack[use.arg], use.item, values[use.value]);
-  if (step.factory && spec) {
-    const auto given = [&](const char* argument) { return stack[*step.op.schema().argumentIndexWithName(argument)]; };
-    const auto size = given("size").toIntVector();
-    const SpecPtr made = whole || spec->global_shape() != size ? replicated(spec->mesh(), size) : spec;
-    at::TensorOptions options;
-    if (const auto dtype = given("dtype"); !dtype.isNone()) options = options.dtype(dtype.toScalarType());
-    const auto device = given("device");
-    const bool planned = spec->mesh()->group().is_fake() && !device.isNone();
-    options = options.device(planned ? device.toDevice() : device_of(*spec->mesh()));
-    values[step.results[0].values[0]] = wrap(at::empty(made->local_shape(), options), made);
+  if (step.factory && (spec || step.read)) {
+    values[step.results[0].values[0]] = make(step, spec, whole);
     return;
   }
   const std::optional<ReplayedKey> key = step.key ? std::optional<ReplayedKey>(std::in_place, *step.key) : std::nullopt;

@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "moonhalo/engine/deferred/deferred_read.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -27,6 +28,8 @@ class DeferredTape {
   /// operator draws its key now. `factory`: its result starts from nothing.
   std::vector<Result> record(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, bool factory,
                              const std::function<int64_t(const at::Tensor&)>& value_of);
+  /// The result of the last call, which was of a factory, has the values that `read` gives.
+  void read_last(ReadBox read) { steps_.back().read = std::move(read); }
   const at::Tensor& meta(int64_t value) const { return metas_[value]; }
 
   /// Does again all that `value` depends on: on ShardTensors of `spec`'s mesh, or on plain tensors where it is null.
@@ -51,6 +54,7 @@ class DeferredTape {
     std::vector<Result> results;
     std::optional<uint64_t> key;  // of a random operator
     bool factory = false;
+    ReadBox read = nullptr;  // gives the values of a factory's result
   };
 
   int64_t add(const at::Tensor& meta);
@@ -58,6 +62,7 @@ class DeferredTape {
   std::vector<Result> shapes_of(const Step& step);
   std::vector<size_t> needed_for(int64_t value) const;
   bool written_through_views(const std::vector<size_t>& needed) const;
+  at::Tensor make(const Step& step, const SpecPtr& spec, bool whole) const;
   void run(const Step& step, const SpecPtr& spec, bool whole, std::vector<at::Tensor>& values) const;
 
   std::vector<Step> steps_;

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "moonhalo/engine/deferred/deferred_read.h"
 #include "moonhalo/engine/imported/exported_graph.h"
+#include "moonhalo/engine/imported/model_file.h"
 
 namespace moonhalo::exported {
 namespace {
@@ -36,9 +38,20 @@ int64_t reach_of(const std::vector<int64_t>& sizes, const std::vector<int64_t>& 
   return last + 1;
 }
 
+bool has_elements(at::IntArrayRef sizes, int64_t smallest) {
+  int64_t count = 1;
+  bool overflow = false;
+  for (const int64_t size : sizes) {
+    if (size == 0) return false;
+    overflow = overflow || __builtin_mul_overflow(count, size, &count);
+  }
+  return overflow || count >= smallest;
+}
+
 class ArchiveReader {
  public:
-  explicit ArchiveReader(const std::string& path) : reader_(path) {}
+  ArchiveReader(const std::string& path, const c10::Device& device)
+      : file_(std::make_shared<imported::ModelFile>(path)), reader_(file_), device_(device) {}
 
   bool has(const std::string& name) { return reader_.hasRecord(name); }
 
@@ -70,24 +83,43 @@ class ArchiveReader {
     for (const json& size : meta.at("sizes")) sizes.push_back(integer_of(size));
     for (const json& stride : meta.at("strides")) strides.push_back(integer_of(stride));
     const int64_t offset = integer_of(meta.at("storage_offset"));
+    const bool requires_grad =
+        meta.at("requires_grad").get<bool>() && (c10::isFloatingType(type) || c10::isComplexType(type));
+    const int64_t reach = reach_of(sizes, strides, offset);
+    if (const int64_t begin = place_if_deferred(record, sizes); begin >= 0) {
+      check_reach(record, static_cast<int64_t>(reader_.getRecordSize(record)), type, reach);
+      const imported::StoredTensor stored{file_, type, begin, offset, sizes, strides};
+      return made = imported::deferred_tensor(stored, device_, requires_grad);
+    }
     at::Tensor& bytes = bytes_[record];
     if (!bytes.defined()) {
       const size_t size = reader_.getRecordSize(record);
       bytes = at::empty({static_cast<int64_t>(size)}, at::kByte);
       reader_.getRecord(record, bytes.mutable_data_ptr(), size);
     }
-    const auto width = static_cast<int64_t>(c10::elementSize(type));
-    const int64_t reach = reach_of(sizes, strides, offset);
-    TORCH_CHECK_VALUE(reach <= bytes.numel() / width, "'", record, "' has ", bytes.numel(), " bytes, its tensor needs ",
-                      reach, " elements of ", width, " bytes");
+    check_reach(record, bytes.numel(), type, reach);
     at::Tensor whole = at::empty({0}, at::TensorOptions(type));
-    whole.set_(bytes.storage(), 0, {bytes.numel() / width}, {1});
-    made = whole.as_strided(sizes, strides, offset);
-    made.requires_grad_(meta.at("requires_grad").get<bool>() && (made.is_floating_point() || made.is_complex()));
+    whole.set_(bytes.storage(), 0, {bytes.numel() / static_cast<int64_t>(whole.element_size())}, {1});
+    made = whole.as_strided(sizes, strides, offset).to(device_).requires_grad_(requires_grad);
     return made;
   }
 
+  // Where the file has a tensor that is to be deferred; -1 for others.
+  int64_t place_if_deferred(const std::string& record, at::IntArrayRef sizes) {
+    const std::optional<int64_t> smallest = smallest_deferred();
+    if (!smallest || !has_elements(sizes, *smallest)) return -1;
+    return imported::place_of_record(*file_, reader_, record);
+  }
+
+  static void check_reach(const std::string& record, int64_t bytes, at::ScalarType type, int64_t reach) {
+    const auto width = static_cast<int64_t>(c10::elementSize(type));
+    TORCH_CHECK_VALUE(reach <= bytes / width, "'", record, "' has ", bytes, " bytes, its tensor needs ", reach,
+                      " elements of ", width, " bytes");
+  }
+
+  std::shared_ptr<imported::ModelFile> file_;
   caffe2::serialize::PyTorchStreamReader reader_;
+  c10::Device device_;
   std::map<std::string, at::Tensor> bytes_, made_;
 };
 
@@ -105,18 +137,13 @@ at::ScalarType scalar_type(int64_t number) {
 
 Archive read_archive(const std::string& path, const c10::Device& device) {
   TORCH_CHECK_VALUE(std::filesystem::is_regular_file(path), "export.load: no file '", path, "'");
-  ArchiveReader reader(path);
+  ArchiveReader reader(path, device);
   TORCH_CHECK_VALUE(reader.has("models/model.json"), "it has no models/model.json",
                     reader.has("serialized_exported_program.json") ? ", but a program of an older PyTorch" : "");
   Archive archive;
   archive.program = reader.text("models/model.json");
   reader.add_tensors("data/weights/", "model_weights_config.json", archive.tensors);
   reader.add_tensors("data/constants/", "model_constants_config.json", archive.tensors);
-  if (!device.is_cpu()) {
-    for (auto& [name, tensor] : archive.tensors) {
-      tensor = tensor.detach().to(device).requires_grad_(tensor.requires_grad());
-    }
-  }
   return archive;
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/imported/exported_arguments.h"
 
 namespace moonhalo::exported {
@@ -282,7 +283,10 @@ class GraphBuilder {
     const std::string name = spec.at(name_key).get<std::string>();
     const auto found = archive_.tensors.find(name);
     TORCH_CHECK_VALUE(found != archive_.tensors.end(), "the file has no tensor '", name, "'");
-    graph_.tensors.push_back({name, found->second, kind, spec.value("persistent", true)});
+    // Constants are in no registry, so plans do not give them values later.
+    const bool is_constant = kind == ProgramTensor::Kind::kConstant;
+    const at::Tensor tensor = is_constant ? materialize(found->second) : found->second;
+    graph_.tensors.push_back({name, tensor, kind, spec.value("persistent", true)});
     graph_.tensor_slots.push_back(names_.define(spec.at("arg").at("name").get<std::string>()));
   }
 

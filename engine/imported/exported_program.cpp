@@ -4,12 +4,15 @@
 #include <ATen/Functions.h>
 #include <ATen/ScalarOps.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
 #include <nlohmann/json.hpp>
 
+#include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/imported/exported_graph.h"
 #include "moonhalo/engine/imported/script_error.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo::exported {
@@ -161,6 +164,8 @@ std::string place_of(const Step& step) {
 
 void run_steps(const std::vector<Step>& steps, Slots& slots) {
   for (const Step& step : steps) {
+    std::optional<InModule> within;
+    if (!step.module.empty()) within.emplace(step.module);
     try {
       run_step(step, slots);
     } catch (const std::exception&) {
@@ -231,6 +236,7 @@ ExportedProgram::ExportedProgram(const std::string& path, std::optional<c10::Dev
                       "\n  fix   write one in Python: torch.export.save(torch.export.export(net, (x,)), path)");
   };
   const c10::Device place = device.value_or(c10::Device(c10::kCPU));
+  const c10::impl::ExcludeDispatchKeyGuard made_now(kDeferredKey);  // but for those that read_archive defers
   try {
     const Archive archive = read_archive(path, place);
     graph_ = std::make_unique<Graph>(build_graph(nlohmann::json::parse(archive.program), archive, place));

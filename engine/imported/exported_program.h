@@ -28,9 +28,10 @@ struct Graph;
 class ExportedProgram {
  public:
   /// Reads the file; schemas of operators and arguments are looked up here, not in each call. Not collective. `device`:
-  /// where the tensors go, and what the program makes itself; default: the CPU. Throws ValueError for a file that holds
-  /// no program of torch.export or is damaged, and NotImplementedError for operators that LibTorch does not have and
-  /// for higher-order operators other than cond and wrap_with_set_grad_enabled.
+  /// where the tensors go, and what the program makes itself; default: the CPU. In a scope of DeferredInit (deferred.h)
+  /// large parameters and buffers are deferred: each rank reads what it owns when they are distributed. Throws
+  /// ValueError for a file that holds no program of torch.export or is damaged, and NotImplementedError for operators
+  /// that LibTorch does not have and for higher-order operators other than cond and wrap_with_set_grad_enabled.
   ExportedProgram(const std::string& path, std::optional<c10::Device> device);
   ~ExportedProgram();
 

@@ -2,17 +2,23 @@
 #include "moonhalo/engine/imported/script_program.h"
 
 #include <ATen/core/builtin_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/frontend/error_report.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
+#include <torch/version.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
+#include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/deferred/deferred_read.h"
 #include "moonhalo/engine/imported/script_error.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -22,6 +28,9 @@ namespace {
 torch::jit::Module load_script(const std::string& path, std::optional<c10::Device> device) {
   TORCH_CHECK_VALUE(std::filesystem::exists(path), "jit.load: no file '", path, "'");
   try {
+    const c10::impl::ExcludeDispatchKeyGuard made_now(kDeferredKey);  // but for those that load_deferred defers
+    if (const auto smallest = smallest_deferred(); smallest && device.value_or(c10::kCPU).is_cpu())
+      return load_deferred(path, *smallest);
     return torch::jit::load(path, device);
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
@@ -29,6 +38,12 @@ torch::jit::Module load_script(const std::string& path, std::optional<c10::Devic
     TORCH_CHECK_VALUE(false, "jit.load: '", path, "' holds no TorchScript module\n  have  ",
                       have.substr(0, have.find('\n')),
                       "\n  fix   write one in Python: torch.jit.script(net).save(path)");
+  } catch (const torch::jit::ErrorReport& error) {
+    const std::string text = error.what();
+    const size_t begin = std::min(text.find_first_not_of('\n'), text.size());
+    TORCH_CHECK_VALUE(false, "jit.load: '", path, "' has a program that LibTorch ", TORCH_VERSION,
+                      " cannot compile\n  have  ", text.substr(begin, text.find('\n', begin) - begin),
+                      "\n  fix   save it with this version of PyTorch, or export it with torch.export");
   }
 }
 

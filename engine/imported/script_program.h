@@ -23,8 +23,9 @@ class ScriptProgram {
   /// Called with a module's object and the arguments of its forward.
   using ForwardCall = std::function<c10::IValue(const torch::jit::Module& module, Values arguments)>;
 
-  /// Reads the file. Not collective. Throws ValueError for a file without a TorchScript module, and
-  /// NotImplementedError for programs that start threads (torch.jit.fork).
+  /// Reads the file. In a scope of DeferredInit (deferred.h), and for the CPU, large parameters and buffers are
+  /// deferred: each rank reads what it owns when they are distributed. Not collective. Throws ValueError for a file
+  /// without a TorchScript module, and NotImplementedError for programs that start threads (torch.jit.fork).
   ScriptProgram(const std::string& path, std::optional<c10::Device> device);
   /// Takes a module that was made in this process, for this rank alone.
   explicit ScriptProgram(torch::jit::Module root);
@@ -53,6 +54,10 @@ class ScriptProgram {
   std::unique_ptr<Replaced> replaced_;  // types refer to these functions, so they are destroyed last
   torch::jit::Module root_;
 };
+
+/// Reads a TorchScript file but for its parameters and buffers of at least `smallest` elements, which are deferred. Not
+/// collective.
+torch::jit::Module load_deferred(const std::string& path, int64_t smallest);
 
 /// A parameter or buffer of one module (not of those inside it).
 struct TensorSlot {

@@ -170,6 +170,7 @@ end
 ---   The program that Python saved by torch.export.save(torch.export.export(net, (x,)), path), as a module with the
 ---   parameters, buffers and names of the model. Its operators run one by one, so they work on ShardTensors, and have
 ---   gradients. A tuple that forward gives is several results; lists and dicts are tables.
+---   In mh.deferred_init large tensors are deferred: each rank reads what it owns when they are distributed.
 ---   path        string      of a file that this rank sees; each rank reads it for itself
 ---   device      string?     where the tensors go; the device of the run unless given
 ---   returns     Module      its call refuses an input of a shape that the program was not exported for, and names

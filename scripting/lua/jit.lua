@@ -136,6 +136,7 @@ end
 ---   The model that Python saved by torch.jit.script(net).save(path) or torch.jit.trace(net, x).save(path), as a
 ---   module like those of mh.nn: with its parameters, buffers, names, children and hooks. A tuple that forward gives is
 ---   several results, a list is a list, a dict is a table. Arguments may be given by name in a table at the end.
+---   In mh.deferred_init large tensors are deferred: each rank reads what it owns when they are distributed.
 ---   path        string      of a file that this rank sees; each rank reads it for itself
 ---   device      string?     where the tensors go; the device of the run unless given
 ---   returns     Module      in the mode, training or not, in which it was saved

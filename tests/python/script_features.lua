@@ -290,6 +290,7 @@ function checks.errors_name_the_line_of_the_model()
   check_error("Several:forward takes 3 arguments, got 4", several, {u = x, v = x}, {x, 3}, 1.0, 5)
   check_error("no method 'thrice'; did you mean 'twice'?", several.call_method, several, "thrice")
   check_error("forked.pt' starts threads of its own (prim::fork)", load, "forked")
+  check_error("later.pt' has a program that LibTorch\ncannot compile\naten::tanh_of_later\ntorch.export", load, "later")
   check_error("state.pt' holds no TorchScript module\ntorch.jit.script(net).save(path)", load, "state")
   check_error("jit.load: no file", load, "none")
   check_error("'fc1' is part of the TorchScript program\nmh.patch",

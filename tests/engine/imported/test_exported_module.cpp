@@ -6,8 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+
+#include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/model/parallelize.h"
+#include "moonhalo/engine/profile/profiler.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/bytes_read.h"
 #include "tests/support/folder.h"
 #include "tests/support/oracle.h"
 
@@ -57,20 +63,22 @@ std::string entry(const std::string& record, const std::string& sizes, const std
 at::Tensor weight() { return make_tensor({4, 3}, 1); }
 at::Tensor bias() { return make_tensor({4}, 2); }
 
-void save(const std::string& path, const std::string& program, const std::string& rows = "4") {
+void save(const std::string& path, const std::string& program, const std::string& rows = "4",
+          const at::Tensor& kept_weight = weight(), const at::Tensor& kept_bias = bias()) {
   caffe2::serialize::PyTorchStreamWriter writer(path);
   const auto write_tensor = [&](const std::string& name, const at::Tensor& tensor) {
     const at::Tensor whole = tensor.contiguous();
     writer.writeRecord("data/weights/" + name, whole.const_data_ptr(), whole.nbytes());
   };
-  write_tensor("weight_0", weight());
-  write_tensor("weight_1", bias());
+  write_tensor("weight_0", kept_weight);
+  write_tensor("weight_1", kept_bias);
   write_tensor("weight_2", at::zeros({1}, at::kDouble));
   const std::string weights =
       R"({"config": {"fc.weight": )" +
       entry("weight_0", R"({"as_int": )" + rows + R"(}, {"as_int": 3})", R"({"as_int": 3}, {"as_int": 1})", true) +
-      R"(, "fc.bias": )" + entry("weight_1", R"({"as_int": 4})", R"({"as_int": 1})", true) + R"(, "calls": )" +
-      entry("weight_2", R"({"as_int": 1})", R"({"as_int": 1})", false) + "}}";
+      R"(, "fc.bias": )" +
+      entry("weight_1", R"({"as_int": )" + std::to_string(kept_bias.numel()) + "}", R"({"as_int": 1})", true) +
+      R"(, "calls": )" + entry("weight_2", R"({"as_int": 1})", R"({"as_int": 1})", false) + "}}";
   writer.writeRecord("data/weights/model_weights_config.json", weights.data(), weights.size());
   writer.writeRecord("models/model.json", program.data(), program.size());
   writer.writeEndOfFile();
@@ -103,6 +111,64 @@ TEST(ExportedModule, Y02_RunsOnBlocksWithGradients) {
       });
     }
   }
+}
+
+TEST(ExportedModule, Y02_ProfilesNameTheModulesOfTheProgram) {
+  const Folder folder;
+  const std::string path = folder / "net.pt2";
+  save(path, kProgram);
+  on_mesh({2}, [&](const MeshPtr& mesh) {
+    const auto net = exported::load(path);
+    const at::Tensor x = distribute_tensor(make_tensor({7, 3}, 3), mesh, {shard(0)});
+    Profiler profiler(mesh->group().shared_from_this());
+    profiler.start();
+    call(net, x);
+    profiler.stop();
+    const auto& rows = profiler.summary().table(ProfileBy::kModule);
+    EXPECT_EQ(std::ranges::count(rows, "fc", &ProfileSummary::Row::name), 1);
+  });
+}
+
+TEST(ExportedModule, Y02_DeferredParametersAreReadByTheirOwners) {
+  const Folder folder;
+  const std::string path = folder / "net.pt2";
+  const at::Tensor w = make_tensor({3000, 3}, 1), b = make_tensor({3000}, 2), x = make_tensor({7, 3}, 3);
+  save(path, kProgram, "3000", w, b);
+  const at::Tensor expected = at::relu(at::linear(x, w, b)) * 14;
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const int64_t begin = bytes_read_here();
+    const auto net = deferred_init([&] { return exported::load(path); });
+    EXPECT_TRUE(is_deferred(net->named_parameters()["fc.weight"]));
+    EXPECT_TRUE(net->named_parameters()["fc.weight"].requires_grad());
+    EXPECT_FALSE(is_deferred(net->named_buffers()["calls"]));
+    const int64_t loaded = bytes_read_here();
+    EXPECT_LT(loaded - begin, 24000) << "the program alone";
+    parallelize_module(net, mesh, parse_plan(R"json({"parameter": {"fc.weight": "S(0, {2000, 0, 1000})"}})json"));
+    materialize_module(*net);  // the bias, if it is left
+    const at::Tensor mine = net->named_parameters()["fc.weight"];
+    const auto needed = static_cast<int64_t>(to_local(mine).nbytes() + b.nbytes());
+    const int64_t read = bytes_read_here() - loaded;
+    EXPECT_GE(read, needed);
+    EXPECT_LT(read, needed + 1000);
+    EXPECT_EQ(difference(full_tensor(mine.detach()), w, 0), "");
+    EXPECT_EQ(difference(whole(call(net, x).detach()), expected, 1e-10), "");
+  });
+  const auto net = deferred_init([&] { return exported::load(path); });
+  EXPECT_THAT(message_of([&] { net->forward(x); }), HasSubstr("give it values first"));
+  materialize_module(*net);
+  EXPECT_EQ(difference(net->forward(x).detach(), expected, 1e-10), "");
+}
+
+TEST(ExportedModule, Y02_DeferredParametersOfAFileThatWasCutShort) {
+  const Folder folder;
+  const std::string path = folder / "net.pt2";
+  save(path, kProgram, "3000", make_tensor({3000, 3}, 1), make_tensor({3000}, 2));
+  const auto net = deferred_init([&] { return exported::load(path); });
+  std::filesystem::resize_file(path, 20000);
+  EXPECT_THAT(message_of([&] { materialize_module(*net); }), HasSubstr("net.pt2' cannot be read"));
+  save(path, kProgram, "3001", make_tensor({3000, 3}, 1), make_tensor({3000}, 2));
+  EXPECT_THAT(message_of([&] { deferred_init([&] { return exported::load(path); }); }),
+              HasSubstr("'data/weights/weight_0' has 72000 bytes, its tensor needs 9003 elements"));
 }
 
 std::string changed(std::string text, const std::string& from, const std::string& to) {

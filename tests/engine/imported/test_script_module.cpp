@@ -7,8 +7,11 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/optim/adamw.h>
 
+#include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/training/fully_shard.h"
+#include "tests/support/bytes_read.h"
 #include "tests/support/folder.h"
 #include "tests/support/oracle.h"
 
@@ -146,6 +149,88 @@ TEST(ScriptModule, Y01_MethodsModesAndErrors) {
       EXPECT_EQ(message_of(error).find("The following operation failed"), std::string::npos) << message_of(error);
     }
   });
+}
+
+// Large tensors in all places that a program has: parameters, one of them under two names and one that is not
+// row-major, a buffer, a list; and a small one.
+void save_wide(const std::string& path, const std::string& more = "") {
+  torch::jit::Module layer("Layer"), net("Net");
+  layer.register_parameter("weight", make_tensor({600, 8}, 1), false);
+  layer.define(R"(
+    def forward(self, x):
+      return torch.linear(x, self.weight)
+  )");
+  net.register_module("layer", layer);
+  net.register_module("again", layer);
+  net.register_parameter("turned", make_tensor({8, 600}, 2).t(), false);
+  net.register_parameter("small", make_tensor({8}, 3), false);
+  net.register_buffer("table", make_tensor({600, 8}, 4));
+  net.register_attribute("list", c10::ListType::ofTensors(),
+                         c10::List<at::Tensor>({make_tensor({600, 8}, 5), make_tensor({600, 8}, 6)}));
+  net.define(R"(
+    def forward(self, x):
+      y = self.layer.forward(x * self.small) + torch.linear(x, self.turned) + self.again.forward(x)
+      return y + torch.linear(x, self.table) + torch.linear(x, self.list[0] - self.list[1])
+  )" + more);
+  for (const at::Tensor& parameter : net.parameters()) at::Tensor(parameter).requires_grad_();
+  net.save(path);
+}
+
+constexpr int64_t kWide = int64_t{600} * 8 * sizeof(double);
+
+TEST(ScriptModule, Y01_DeferredParametersAreReadByTheirOwners) {
+  const Folder folder;
+  const std::string path = folder / "net.pt";
+  save_wide(path);
+  const at::Tensor x = make_tensor({5, 8}, 7), expected = jit::load(path)->forward(x).detach();
+  const auto load = [&] { return jit::load(path); };
+  const auto check = [&](const MeshPtr& mesh, int64_t needed, const std::function<void(jit::ScriptModule&)>& place) {
+    const int64_t begin = bytes_read_here();
+    const auto net = deferred_init(load);
+    EXPECT_TRUE(is_deferred(net->named_parameters()["layer.weight"]) && is_deferred(net->named_buffers()["table"]));
+    EXPECT_FALSE(is_deferred(net->named_parameters()["small"]));
+    const int64_t loaded = bytes_read_here();
+    EXPECT_GE(loaded - begin, 2 * kWide) << "the list";
+    EXPECT_LT(loaded - begin, 3 * kWide);
+    place(*net);
+    materialize_module(*net);  // what is left
+    const int64_t read = bytes_read_here() - loaded;
+    EXPECT_GE(read, needed);
+    EXPECT_LT(read, needed + 1000);
+    EXPECT_EQ(difference(whole(call(net, mesh ? distribute_tensor(x, mesh, {shard(0)}) : x).detach()), expected, 1e-10),
+              "");
+    for (const auto& p : net->named_parameters()) EXPECT_TRUE(p.value().requires_grad()) << p.key();
+  };
+  on_mesh({3}, [&](const MeshPtr& mesh) {
+    const int64_t rows = std::vector<int64_t>{400, 0, 200}[mesh->rank()],
+                  columns = std::vector<int64_t>{3, 3, 2}[mesh->rank()];
+    check(mesh, kWide * rows / 600 + kWide * columns / 8 + kWide, [&](jit::ScriptModule& net) {
+      const char* const plan = R"json({"parameter": {"layer.weight": "S(0, {400, 0, 200})", "turned": "S(1)"}})json";
+      parallelize_module(std::static_pointer_cast<torch::nn::Module>(net.shared_from_this()), mesh, parse_plan(plan));
+    });
+    check(mesh, kWide * 2 / 3 + kWide, [&](jit::ScriptModule& net) { fully_shard(net, mesh, {.min_numel = 1}); });
+  });
+  check(nullptr, 3 * kWide, [](jit::ScriptModule&) {});
+}
+
+// Code of the program that makes objects would compute with what is not read.
+TEST(ScriptModule, Y01_NothingIsDeferredWhereTheProgramHasItsOwnLoader) {
+  const Folder folder;
+  const std::string path = folder / "net.pt";
+  save_wide(path, R"(
+    def __getstate__(self):
+      return self.small, self.turned, self.table, self.layer.weight
+    def __setstate__(self, state: Tuple[Tensor, Tensor, Tensor, Tensor]):
+      self.small = state[0]
+      self.turned = state[1] * 2
+      self.table = state[2]
+      self.list = [state[2], state[1]]
+      self.layer.weight = state[3]
+      self.training = False
+  )");
+  const auto plain = jit::load(path), net = deferred_init([&] { return jit::load(path); });
+  const at::Tensor x = make_tensor({5, 8}, 7);
+  EXPECT_EQ(difference(net->forward(x).detach(), plain->forward(x).detach(), 0), "");
 }
 
 }  // namespace

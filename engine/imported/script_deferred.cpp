@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// TorchScript modules whose parameters are read later: LibTorch reads the file, but gets no bytes of large tensors.
+#include <ATen/EmptyTensor.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/jit/api/compilation_unit.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "moonhalo/engine/imported/model_file.h"
+#include "moonhalo/engine/imported/script_program.h"
+
+namespace moonhalo::jit {
+namespace {
+
+using imported::ModelFile;
+
+// Leaves out the storages that may hold tensors of this many elements.
+void leave_out_storages(const std::shared_ptr<ModelFile>& file, int64_t smallest) {
+  caffe2::serialize::PyTorchStreamReader reader(file);
+  for (const std::string& name : reader.getAllRecords()) {
+    if (!name.starts_with("data/")) continue;
+    const auto bytes = static_cast<int64_t>(reader.getRecordSize(name));
+    if (bytes < smallest) continue;
+    const int64_t begin = imported::place_of_record(*file, reader, name);
+    if (begin >= 0) file->leave_out({begin, bytes});
+  }
+}
+
+// True if the program makes objects by code of its own or of a C++ class, which would compute with what is not read
+// yet, or has tensors that are made of several others.
+bool needs_all(const torch::jit::Module& root) {
+  for (const torch::jit::Function* function : root._ivalue()->compilation_unit()->get_functions()) {
+    if (function->name() == "__setstate__") return true;
+  }
+  bool found = false;
+  c10::IValue(root._ivalue()).visit([&found](const c10::IValue& value) {
+    found = found || value.isCustomClass() ||
+            (value.isTensor() && value.toTensor().defined() &&
+             (value.toTensor().layout() != at::kStrided || value.toTensor().is_quantized()));
+    return found;
+  });
+  return found;
+}
+
+class Deferral {
+ public:
+  Deferral(std::shared_ptr<const ModelFile> file, int64_t smallest) : file_(std::move(file)), smallest_(smallest) {}
+
+  void replace_slots(const torch::jit::Module& root) {
+    for (const torch::jit::Module& module : root.modules()) {
+      for (const TensorSlot& slot : tensor_slots(module)) {
+        const at::Tensor tensor = module._ivalue()->getSlot(slot.slot).toTensor();
+        const auto range = range_of(tensor);
+        if (!range || tensor.numel() < smallest_) continue;
+        at::Tensor& made = made_[tensor.unsafeGetTensorImpl()];
+        if (!made.defined()) made = deferred(tensor, *range);
+        kept_.push_back(tensor);
+        module._ivalue()->setSlot(slot.slot, made);
+      }
+    }
+  }
+
+  // Reads what tensors hold that are in no such slot: small ones, and those in lists and other attributes.
+  void read_others(const torch::jit::Module& root) const {
+    c10::IValue(root._ivalue()).visit([this](const c10::IValue& value) {
+      if (!value.isTensor()) return false;
+      const at::Tensor& tensor = value.toTensor();
+      if (const auto range = range_of(tensor)) {
+        const auto bytes = std::min(range->bytes, static_cast<int64_t>(tensor.storage().nbytes()));
+        file_->read_all(range->begin, bytes, tensor.storage().mutable_data());
+      }
+      return false;
+    });
+  }
+
+ private:
+  std::optional<ModelFile::Range> range_of(const at::Tensor& tensor) const {
+    return tensor.defined() && tensor.has_storage() ? file_->left_out(tensor.storage().data()) : std::nullopt;
+  }
+
+  at::Tensor deferred(const at::Tensor& tensor, const ModelFile::Range& range) const {
+    const size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                                           tensor.storage_offset());
+    TORCH_CHECK_VALUE(static_cast<int64_t>(needed) <= range.bytes, "a tensor needs ", needed, " bytes of a record of ",
+                      range.bytes);
+    const imported::StoredTensor stored{file_,
+                                        tensor.scalar_type(),
+                                        range.begin,
+                                        tensor.storage_offset(),
+                                        tensor.sizes().vec(),
+                                        tensor.strides().vec()};
+    return imported::deferred_tensor(stored, c10::kCPU, tensor.requires_grad());
+  }
+
+  std::shared_ptr<const ModelFile> file_;
+  int64_t smallest_;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> made_ = {};  // some tensors are in two slots
+  std::vector<at::Tensor> kept_ = {};                                 // so that memory is not used again meanwhile
+};
+
+}  // namespace
+
+torch::jit::Module load_deferred(const std::string& path, int64_t smallest) {
+  const auto file = std::make_shared<ModelFile>(path);
+  leave_out_storages(file, smallest);
+  torch::jit::Module root = torch::jit::load(file, c10::Device(c10::kCPU));
+  if (needs_all(root)) {
+    file->leave_nothing_out();
+    return torch::jit::load(file, c10::Device(c10::kCPU));
+  }
+  Deferral deferral(file, smallest);
+  deferral.replace_slots(root);
+  deferral.read_others(root);
+  return root;
+}
+
+}  // namespace moonhalo::jit
