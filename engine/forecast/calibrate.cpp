@@ -220,6 +220,7 @@ class HostCalibration {
         1, [&](Communicator& world) { alone(world); }, 1);
     for (const int64_t count : counts_) beside(count);
     verbs();
+    machine_.quiet = machine_.quiet && neighbours_are_plausible(machine_);
     return machine_;
   }
 
@@ -329,6 +330,16 @@ class HostCalibration {
 };
 
 }  // namespace
+
+bool neighbours_are_plausible(const Machine& machine) {
+  constexpr double kLeast = 0.9;
+  for (const auto& [cores, factors] : machine.neighbours) {
+    for (const auto& [work, factor] : factors) {
+      if (factor <= kLeast) return false;
+    }
+  }
+  return true;
+}
 
 Machine calibrate_host(double seconds, const CalibrateProgress& progress) {
   TORCH_CHECK_VALUE(seconds > 0, "calibrate: ", seconds, " seconds\n  have  ", seconds,

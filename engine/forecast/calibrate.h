@@ -12,6 +12,8 @@ namespace moonhalo {
 /// Is called with what is measured next.
 using CalibrateProgress = std::function<void(const std::string&)>;
 
+/// False if work took at most 0.9 of the time beside neighbours that it took alone, which is noise. Not collective.
+bool neighbours_are_plausible(const Machine& machine);
 /// Measures this host in about `seconds`: its memory, the rates of LibTorch's kernels on one core, how much slower they
 /// are beside copies of themselves, and collectives of rank threads. Each time is the least of repeated ones, five and
 /// five more until these agree within 3 %; where the time for that runs out, Machine::quiet is false. Not collective:

@@ -93,6 +93,8 @@ std::string to_json(const Machine& machine);
 Machine read_machine(const std::string& path);
 /// Writes a file; one that exists is replaced. Throws ValueError if it cannot be written. Not collective.
 void write_machine(const Machine& machine, const std::string& path);
+/// Throws what write_machine would for this path, so that it is known before anything is measured. Not collective.
+void check_machine_is_writable(const std::string& path);
 /// The names of the files of configs/machines, those that were installed or those of the sources. Not collective.
 std::vector<std::string> installed_machines();
 

@@ -41,7 +41,7 @@ class Fields {
  public:
   Fields(const Json& object, std::string where, std::string path)
       : object_(object), where_(std::move(where)), path_(std::move(path)) {
-    if (!object_.is_object()) fail("Expect an object", object_);
+    if (!object_.is_object()) fail("expected an object", object_);
   }
 
   void check_keys(const std::vector<std::string>& known, const std::vector<std::string>& required = {}) const {
@@ -65,12 +65,12 @@ class Fields {
 
   std::string string(const std::string& key, const std::string& otherwise = "") const {
     if (!has(key)) return otherwise;
-    if (!at(key).is_string()) fail("Expect a string", at(key), key);
+    if (!at(key).is_string()) fail("expected a string", at(key), key);
     return at(key).get<std::string>();
   }
   bool flag(const std::string& key, bool otherwise) const {
     if (!has(key)) return otherwise;
-    if (!at(key).is_boolean()) fail("Expect true or false", at(key), key);
+    if (!at(key).is_boolean()) fail("expected true or false", at(key), key);
     return at(key).get<bool>();
   }
   double number(const std::string& key, double least, double most, double otherwise = 0) const {
@@ -79,7 +79,7 @@ class Fields {
   int64_t integer(const std::string& key, int64_t least, int64_t otherwise) const {
     if (!has(key)) return otherwise;
     const double value = number_of(at(key), key, static_cast<double>(least), 1e15);
-    if (value != std::floor(value)) fail("Expect an integer", at(key), key);
+    if (value != std::floor(value)) fail("expected an integer", at(key), key);
     return static_cast<int64_t>(value);
   }
   /// A key that is a number: ranks or cores.
@@ -91,10 +91,10 @@ class Fields {
   }
   SizeTable table(const std::string& key, double least) const {
     const Json& rows = at(key);
-    if (!rows.is_array() || rows.empty()) fail("Expect a list of pairs [size, value]", rows, key);
+    if (!rows.is_array() || rows.empty()) fail("expected a list of pairs [size, value]", rows, key);
     SizeTable result;
     for (const Json& row : rows) {
-      if (!row.is_array() || row.size() != 2) fail("Expect a pair [size, value]", row, key);
+      if (!row.is_array() || row.size() != 2) fail("expected a pair [size, value]", row, key);
       result.emplace_back(number_of(row[0], key, 0, kMost), number_of(row[1], key, least, kMost));
       const bool grows = result.size() < 2 || result[result.size() - 2].first < result.back().first;
       TORCH_CHECK_VALUE(grows, prefix(key), "sizes must grow\n  have  ", rows.dump(), kFix);
@@ -102,12 +102,12 @@ class Fields {
     return result;
   }
   double number_of(const Json& value, const std::string& key, double least, double most) const {
-    if (!value.is_number()) fail("Expect a number", value, key);
+    if (!value.is_number()) fail("expected a number", value, key);
     const double number = value.get<double>();
     const std::string range = least == kTiny  ? "a positive number"
                               : most == kMost ? c10::str("a number from ", least, " on")
                                               : c10::str("a number from ", least, " to ", most);
-    TORCH_CHECK_VALUE(std::isfinite(number) && number >= least && number <= most, prefix(key), "Expect ", range,
+    TORCH_CHECK_VALUE(std::isfinite(number) && number >= least && number <= most, prefix(key), "expected ", range,
                       ", found ", value.dump(), "\n  have  ", value.dump(), kFix);
     return number;
   }
@@ -171,7 +171,7 @@ Machine::Device read_device(const Fields& fields) {
 std::vector<Machine::Level> read_levels(const Json& list, const std::string& where) {
   static const Json kNone = Json::object();
   const Fields here(kNone, where, "levels");
-  if (!list.is_array() || list.empty()) here.fail("Expect a list of levels, the narrowest first", list);
+  if (!list.is_array() || list.empty()) here.fail("expected a list of levels, the narrowest first", list);
   std::vector<Machine::Level> levels;
   for (size_t i = 0; i < list.size(); ++i) {
     const Fields fields(list[i], where, "levels[" + std::to_string(i) + "]");
@@ -188,7 +188,7 @@ std::vector<Machine::Level> read_levels(const Json& list, const std::string& whe
     TORCH_CHECK_VALUE(!last || level.ranks == 0, fields.prefix("ranks"), "the last level has all ranks\n  have  ",
                       level.ranks, "\n  fix   leave the key out, or add a level for what is wider");
     const bool fits = levels.empty() || last || level.ranks % levels.back().ranks == 0;
-    TORCH_CHECK_VALUE(fits, fields.prefix("ranks"), "Expect a multiple of the level before\n  have  ", level.ranks,
+    TORCH_CHECK_VALUE(fits, fields.prefix("ranks"), "expected a multiple of the level before\n  have  ", level.ranks,
                       " after ", levels.empty() ? 0 : levels.back().ranks, kFix);
     levels.push_back(std::move(level));
   }
@@ -393,6 +393,9 @@ Machine read_machine(const std::string& path) {
     }
   }
   const std::vector<std::string> known = installed_machines();
+  TORCH_CHECK_VALUE(!std::filesystem::is_directory(found), "machine file '", path, "': it is a folder\n  have  ", path,
+                    "\n  fix   name the file in it that `moonhalo calibrate FILE` wrote, or one of ",
+                    c10::Join(", ", known));
   TORCH_CHECK_VALUE(std::filesystem::is_regular_file(found), "machine file '", path, "': there is no such file",
                     did_you_mean(path, known), "\n  have  no file of that name, and machines ", c10::Join(", ", known),
                     "\n  fix   run `moonhalo calibrate ", path, "` to measure this machine, or name one of these");
@@ -404,16 +407,35 @@ Machine read_machine(const std::string& path) {
   return parse_machine(text.str(), path);
 }
 
+namespace {
+
+std::string unfinished_name(const std::string& path) { return path + ".unfinished"; }
+
+[[noreturn]] void refuse_machine_file(const std::string& path, const std::string& why) {
+  TORCH_CHECK_VALUE(false, "machine file '", path, "': it cannot be written\n  have  ", why,
+                    "\n  fix   name a file in a folder that you own");
+}
+
+}  // namespace
+
+void check_machine_is_writable(const std::string& path) {
+  if (std::filesystem::is_directory(path)) refuse_machine_file(path, "a folder of that name");
+  std::ofstream file(unfinished_name(path));
+  if (!file) refuse_machine_file(path, std::strerror(errno));
+  file.close();
+  std::error_code ignored;
+  std::filesystem::remove(unfinished_name(path), ignored);
+}
+
 void write_machine(const Machine& machine, const std::string& path) {
-  const std::string unfinished = path + ".unfinished";
+  const std::string unfinished = unfinished_name(path);
   std::ofstream file(unfinished);
   file << to_json(machine);
   file.close();
   std::error_code failed(file ? 0 : errno, std::generic_category());
   if (!failed) std::filesystem::rename(unfinished, path, failed);
   if (std::error_code ignored; failed) std::filesystem::remove(unfinished, ignored);
-  TORCH_CHECK_VALUE(!failed, "machine file '", path, "': it cannot be written\n  have  ", failed.message(),
-                    "\n  fix   name a file in a folder that you own");
+  if (failed) refuse_machine_file(path, failed.message());
 }
 
 }  // namespace moonhalo

@@ -59,8 +59,11 @@ std::string verbs_text(const std::string& backend, int64_t ranks, const Machine:
 }
 
 std::string written(const Machine& machine, const std::string& file) {
-  const char* const noise =
-      "the machine was not quiet: times did not become stable; other programs ran, or --seconds was too short\n";
+  const char* const noise = neighbours_are_plausible(machine)
+                                ? "the machine was not quiet: times did not become stable; other programs ran, or "
+                                  "--seconds was too short\n"
+                                : "the machine was not quiet: work took less time beside neighbours than alone; run "
+                                  "calibrate again when no other program runs\n";
   return (machine.quiet ? "" : noise) + ("wrote " + file + "\n");
 }
 
@@ -69,6 +72,7 @@ int calibrate_this_host(const CalibrateWanted& wanted) {
   if (launch.size > 1)
     throw UsageError("calibrate: this process is one of " + std::to_string(launch.size) + "\n  have  " + launch.why +
                      "\n  fix   run it once without a launcher, then with --verbs under the launcher");
+  check_machine_is_writable(wanted.file);
   const Machine machine = calibrate_host(
       wanted.seconds, [](const std::string& next) { std::fprintf(stderr, "calibrate: %s\n", next.c_str()); });
   write_machine(machine, wanted.file);
@@ -98,7 +102,7 @@ void add_calibrate_command(CLI::App& app, Action& action) {
       app.add_subcommand("calibrate", "Measure this machine into a file, for forecasts of the time of a step");
   const auto wanted = std::make_shared<CalibrateWanted>();
   command->add_option("file", wanted->file, "The file to write (default: machine.json)");
-  command->add_option("--seconds", wanted->seconds, "About how long to measure; less is less exact (default: 45)")
+  command->add_option("--seconds", wanted->seconds, "At most how long to measure; less is less exact (default: 45)")
       ->check(CLI::Range(0.01, 3600.0));
   command->add_flag("--verbs", wanted->verbs,
                     "Measure the collectives of these ranks, and add them to the file: under mpirun, srun or torchrun");

@@ -82,24 +82,24 @@ TEST(MachineFile, X14_MistakesAreNamed) {
       {changed("\"convolution\": 52e9", "\"convolutions\": 52e9"),
        "device.flops: unknown key 'convolutions'; did you mean 'convolution'?"},
       {changed("\"float64\": 50e9", "\"double\": 50e9"), "device.flops.product: unknown key 'double'"},
-      {changed("\"cores\": 2", "\"cores\": 0"), "host.cores: Expect a number from 1"},
-      {changed("\"cores\": 2", "\"cores\": 2.5"), "host.cores: Expect an integer, found number"},
+      {changed("\"cores\": 2", "\"cores\": 0"), "host.cores: expected a number from 1"},
+      {changed("\"cores\": 2", "\"cores\": 2.5"), "host.cores: expected an integer, found number"},
       {changed("\"cores\": 2, ", ""), "host: the key 'cores' is missing"},
-      {changed("2e-6", "\"2 us\""), "device.launch: Expect a number, found string"},
-      {changed("2e-6", "20"), "device.launch: Expect a number from 0 to 1, found 20"},
-      {changed("0.02", "-0.02"), "device.jitter: Expect a number from 0 to 1, found -0.02"},
+      {changed("2e-6", "\"2 us\""), "device.launch: expected a number, found string"},
+      {changed("2e-6", "20"), "device.launch: expected a number from 0 to 1, found 20"},
+      {changed("0.02", "-0.02"), "device.jitter: expected a number from 0 to 1, found -0.02"},
       {changed("[1e12, 12.5e9]", "[1e6, 12.5e9]"), "device.bandwidth: sizes must grow"},
-      {changed("[1e12, 12.5e9]", "[1e12]"), "device.bandwidth: Expect a pair [size, value], found array"},
+      {changed("[1e12, 12.5e9]", "[1e12]"), "device.bandwidth: expected a pair [size, value], found array"},
       {changed("\"kind\": \"cpu\"", "\"kind\": \"gpu\""), "device.kind: unknown kind 'gpu'"},
       {changed("{\"2\": {\"conv", "{\"two\": {\"conv"), "neighbours: the key 'two' must be an integer of at least 1"},
       {changed("\"threads\": {\"2\"", "\"thread\": {\"2\""), "verbs: unknown key 'thread'; did you mean 'threads'?"},
       {changed("\"all_reduce\"", "\"allreduce\""),
        "verbs.threads.2: unknown key 'allreduce'; did you mean 'all_reduce'?"},
       {changed("\"ranks\": 8, ", ""), "levels[0]: the key 'ranks' is missing"},
-      {changed("\"ranks\": 512", "\"ranks\": 500"), "levels[1].ranks: Expect a multiple of the level before"},
+      {changed("\"ranks\": 512", "\"ranks\": 500"), "levels[1].ranks: expected a multiple of the level before"},
       {changed("\"name\": \"all\"", "\"name\": \"all\", \"ranks\": 4096"),
        "levels[2].ranks: the last level has all ranks"},
-      {changed("\"shared\": true", "\"shared\": 1"), "levels[0].shared: Expect true or false, found number"},
+      {changed("\"shared\": true", "\"shared\": 1"), "levels[0].shared: expected true or false, found number"},
       {changed("\"device.launch\":", "\"device.lunch\":"),
        "sources: there is no figure 'device.lunch'; did you mean 'device.launch'"},
       {changed("\"levels\"", "\"level\""), "unknown key 'level'; did you mean 'levels'?"},
@@ -140,6 +140,27 @@ TEST(MachineFile, X14_OtherCoresAreAnError) {
   EXPECT_THAT(message_of([&] { check_is_this_host(machine, "a.json"); }), HasSubstr("it was not measured"));
 }
 
+TEST(MachineFile, X14_AFolderIsRefusedAndAWrongPathIsKnownBeforehand) {
+  const testing::Folder folder;
+  const std::string path = folder / "m.json";
+  EXPECT_THAT(message_of([&] { read_machine(folder / ""); }),
+              AllOf(HasSubstr("it is a folder"), HasSubstr("name the file in it"), HasSubstr("h100")));
+  check_machine_is_writable(path);
+  EXPECT_TRUE(folder.names().empty());
+  EXPECT_THAT(message_of([&] { check_machine_is_writable(folder / "no/m.json"); }),
+              AllOf(HasSubstr("it cannot be written"), HasSubstr("\n  fix   ")));
+  EXPECT_THAT(message_of([&] { check_machine_is_writable(folder / ""); }), HasSubstr("a folder of that name"));
+}
+
+// Copies of the same work beside each other cannot make it faster.
+TEST(MachineFile, X14_NeighboursThatMakeWorkFasterAreNoise) {
+  Machine machine = parse_machine(kText, "a.json");
+  machine.neighbours = {{2, {{"product", 0.95}, {"stream", 1.3}}}};
+  EXPECT_TRUE(neighbours_are_plausible(machine));
+  machine.neighbours[2]["product"] = 0.9;
+  EXPECT_FALSE(neighbours_are_plausible(machine));
+}
+
 // Every number has a source: its own, or that of what it is in.
 void expect_sources(const Json& value, const std::string& path, const Json& sources, bool has_source) {
   has_source = has_source || sources.contains(path);
@@ -169,7 +190,7 @@ TEST(WrittenMachines, X14_AreValidAndHaveASourceForEachFigure) {
     ++files;
   }
   EXPECT_EQ(files, 3);
-  EXPECT_EQ(read_machine("h100").name, "h100-ib");  // by its name alone
+  EXPECT_EQ(read_machine("h100").name, "h100");  // by its name alone
 }
 
 TEST(MachineRates, AreLookedUp) {

@@ -15,6 +15,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+TEST(Calibrate, X14_APathThatCannotBeWrittenIsKnownBeforeAnythingIsMeasured) {
+  const testing::Folder folder;
+  const Result refused = run({"calibrate", folder / "no/machine.json", "--seconds", "3600"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("it cannot be written"), HasSubstr("\n  fix   ")));
+  EXPECT_THAT(refused.err, ::testing::Not(HasSubstr("calibrate: rates")));
+}
+
 TEST(Calibrate, X14_WritesAMachineAndAddsTheCollectivesOfRanks) {
   const testing::Folder folder;
   const std::string file = folder / "machine.json";
