@@ -54,7 +54,10 @@ void save_profile(const Profiler& profiler, const std::string& folder) {
 }
 
 ProfileSummary read_profile(const std::string& folder) {
-  const std::string path = (std::filesystem::path(folder) / kSummaryFile).string();
+  std::filesystem::path file = std::filesystem::path(folder) / kSummaryFile;
+  const std::filesystem::path of_run = std::filesystem::path(folder) / "profile" / kSummaryFile;
+  if (!std::filesystem::exists(file) && std::filesystem::exists(of_run)) file = of_run;
+  const std::string path = file.string();
   return ProfileSummary::from_json(read_file("profile", path), path);
 }
 

@@ -12,7 +12,8 @@ namespace moonhalo::io {
 /// collapsed stacks. Rank 0 writes. Files of a former profile are replaced. Throws ValueError or RuntimeError on all
 /// ranks if the disk refuses. Collective over the world of the profiler.
 void save_profile(const Profiler& profiler, const std::string& folder);
-/// Reads the sums in a folder of save_profile. Throws ValueError if there is none.
+/// Reads the sums in a folder of save_profile, or in the folder "profile" of a run's folder. Throws ValueError if there
+/// is none.
 ProfileSummary read_profile(const std::string& folder);
 
 }  // namespace moonhalo::io

@@ -5,6 +5,7 @@
 
 #include "moonhalo/io/formats/profile_files.h"
 #include "moonhalo/scripting/program/commands.h"
+#include "moonhalo/scripting/program/one_of.h"
 #include "moonhalo/scripting/program/session.h"
 
 namespace moonhalo::scripting {
@@ -18,12 +19,13 @@ void add_profile_command(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("profile", "Where the time of a run went: a table of what run --profile or p:save wrote");
   const auto wanted = std::make_shared<Wanted>();
-  command->add_option("folder", wanted->folder, "The folder of the profile (default: profile)")
+  command
+      ->add_option("folder", wanted->folder, "The folder of the profile, or of a run that has one (default: profile)")
       ->check(CLI::ExistingDirectory);
   command->add_option("--by", wanted->by, "What the rows are about (default: module)")
-      ->check(CLI::IsMember({"operator", "module", "line", "phase", "rank", "communication"}));
+      ->check(one_of({"operator", "module", "line", "phase", "rank", "communication"}));
   command->add_option("--sort", wanted->sort, "The column to sort by; own is self without blocked (default: self)")
-      ->check(CLI::IsMember({"self", "total", "calls", "name", "own", "blocked", "macs"}));
+      ->check(one_of({"self", "total", "calls", "name", "own", "blocked", "macs"}));
   command->add_option("--rows", wanted->rows, "The largest number of rows (default: 40)")->check(CLI::PositiveNumber);
   command->add_flag("--memory", wanted->memory, "Memory of tensors at the peak, by module, instead of time");
   command->add_option("--compare", wanted->other, "The folder of a later profile: what has changed since")

@@ -4,6 +4,7 @@
 
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/lua_command.h"
+#include "moonhalo/scripting/program/one_of.h"
 
 namespace moonhalo::scripting {
 
@@ -79,7 +80,7 @@ void add_sweep_command(CLI::App& app, Action& action) {
       ->add_option("--again", wanted->again,
                    "Of a sweep's folder: also run points that failed, or that say they are running on another host")
       ->type_name("failed|running")
-      ->check(CLI::IsMember({"failed", "running"}));
+      ->check(one_of({"failed", "running"}));
   command->callback([wanted, &action] {
     action = [wanted] {
       return run_lua_command("internal.sweep", [&](lua_State* lua) { push_sweep_wanted(lua, *wanted); });

@@ -83,6 +83,11 @@ TEST_F(ProfileOfARun, Y13_IsWrittenAndShown) {
   EXPECT_EQ(shown.status, kDone) << shown.err;
   EXPECT_THAT(shown.out, AllOf(ContainsRegex("\nmodule +calls"), ContainsRegex("\nSequential +1.0 ")));
   EXPECT_THAT(read("where/memory.txt"), HasSubstr("peak of tensors in host memory: "));
+  std::filesystem::create_directory(folder_ / "run");
+  std::filesystem::copy(out, folder_ / "run/profile");
+  EXPECT_EQ(run({"profile", folder_ / "run"}).out, shown.out);
+  EXPECT_THAT(run({"profile", out, "--sort", "mac"}).err,
+              HasSubstr("'mac' is none of self, total, calls, name, own, blocked, macs; did you mean 'macs'?"));
   const Result memory = run({"profile", out, "--memory"});
   EXPECT_THAT(memory.out, AllOf(ContainsRegex("\nmade in +part +bytes"), ContainsRegex("\n.before. +- ")));
   const Result by_line = run({"profile", out, "--by", "line", "--sort", "name"});
