@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "moonhalo/engine/comm/message_counts.h"
 
@@ -39,42 +40,88 @@ std::map<Place, int64_t> held_at(const Tape& tape, size_t last) {
   return held;
 }
 
+// The plan of a sum takes as long as there are ranks, so there is one for each number of ranks.
+using SumPlans = std::map<int64_t, SumPlan>;
+
+// The counts of all ranks of a kind. Equal calls of a tape are added up first: a rank then takes as long as there are
+// different ones.
+class KindCounts {
+ public:
+  explicit KindCounts(const Tape& tape) : tape_(tape) {
+    for (const TapeEvent& event : tape.events) {
+      if (const auto* exchange = std::get_if<TapeExchange>(&event.what); exchange != nullptr && exchange->counted) {
+        VerbCount& count = same_[static_cast<size_t>(Verb::kExchange)];
+        ++count.calls;
+        count.messages += std::ssize(exchange->sends);
+        for (const TapePart& part : exchange->sends) count.bytes += part.bytes;
+      }
+      const auto* call = std::get_if<TapeVerb>(&event.what);
+      if (call != nullptr && call->counted)
+        ++calls_[{call->verb, call->group, call->data, call->item, call->root, call->sent, call->messages}];
+    }
+  }
+
+  VerbCounts of(int64_t rank, SumPlans& plans) const {
+    VerbCounts counts = same_;
+    for (const auto& [call, times] : calls_) {
+      const auto [messages, bytes] = sent_by(rank, call, plans);
+      VerbCount& count = counts[static_cast<size_t>(call.verb)];
+      count.calls += times;
+      count.messages += times * messages;
+      count.bytes += times * bytes;
+    }
+    return counts;
+  }
+
+ private:
+  struct Call {
+    Verb verb;
+    uint32_t group;
+    int64_t data;
+    uint8_t item;
+    int32_t root;
+    int64_t sent, messages;
+    auto operator<=>(const Call&) const = default;
+  };
+
+  // Messages and bytes of one call.
+  std::pair<int64_t, int64_t> sent_by(int64_t rank, const Call& call, SumPlans& plans) const {
+    const TapeGroup& group = tape_.groups.at(call.group);
+    const auto size = static_cast<int>(group.size()), place = static_cast<int>(group.place(rank));
+    if (call.verb == Verb::kBroadcast) {
+      const int64_t messages = messages_of_broadcast(size, (place - call.root + size) % size);
+      return {messages, messages * call.data};
+    }
+    if (call.verb != Verb::kAllReduce && call.verb != Verb::kReduceScatter) return {call.messages, call.sent};
+    const SumPlan& plan = plans.try_emplace(size, size).first->second;
+    if (call.verb == Verb::kReduceScatter) return {messages_of_reduce_scatter(plan, place), call.sent};
+    const int64_t n = call.data / call.item, mine = n / size + (place < n % size ? 1 : 0);
+    return {messages_of_all_reduce(plan, place, static_cast<size_t>(call.data)),
+            (n - mine + mine * (size - 1)) * call.item};
+  }
+
+  const Tape& tape_;
+  VerbCounts same_{};              // of what does not depend on the place in a group
+  std::map<Call, int64_t> calls_;  // the others, and how many times
+};
+
 }  // namespace
 
 VerbCounts counts_of(const Tape& tape, int64_t rank) {
-  VerbCounts counts{};
-  std::map<int64_t, SumPlan> plans;
-  for (const TapeEvent& event : tape.events) {
-    if (const auto* exchange = std::get_if<TapeExchange>(&event.what); exchange != nullptr && exchange->counted) {
-      VerbCount& count = counts[static_cast<size_t>(Verb::kExchange)];
-      ++count.calls;
-      count.messages += std::ssize(exchange->sends);
-      for (const TapePart& part : exchange->sends) count.bytes += part.bytes;
-    }
-    const auto* call = std::get_if<TapeVerb>(&event.what);
-    if (call == nullptr || !call->counted) continue;
-    const TapeGroup& group = tape.groups.at(call->group);
-    const auto size = static_cast<int>(group.size()), place = static_cast<int>(group.place(rank));
-    int64_t messages = call->messages, bytes = call->sent;
-    if (call->verb == Verb::kAllReduce || call->verb == Verb::kReduceScatter) {
-      const SumPlan& plan = plans.try_emplace(size, size).first->second;
-      if (call->verb == Verb::kReduceScatter) {
-        messages = messages_of_reduce_scatter(plan, place);
-      } else {
-        messages = messages_of_all_reduce(plan, place, static_cast<size_t>(call->data));
-        const int64_t n = call->data / call->item, mine = n / size + (place < n % size ? 1 : 0);
-        bytes = (n - mine + mine * (size - 1)) * call->item;
-      }
-    } else if (call->verb == Verb::kBroadcast) {
-      messages = messages_of_broadcast(size, (place - call->root + size) % size);
-      bytes = messages * call->data;
-    }
-    VerbCount& count = counts[static_cast<size_t>(call->verb)];
-    ++count.calls;
-    count.messages += messages;
-    count.bytes += bytes;
-  }
-  return counts;
+  SumPlans plans;
+  return KindCounts(tape).of(rank, plans);
+}
+
+std::vector<VerbCounts> counts_of_ranks(const RankTapes& tapes) {
+  SumPlans plans;
+  std::vector<KindCounts> kinds;
+  kinds.reserve(tapes.kinds.size());
+  for (const Tape& tape : tapes.kinds) kinds.emplace_back(tape);
+  std::vector<VerbCounts> all;
+  all.reserve(tapes.kind_of.size());
+  for (size_t rank = 0; rank < tapes.kind_of.size(); ++rank)
+    all.push_back(kinds.at(tapes.kind_of[rank]).of(static_cast<int64_t>(rank), plans));
+  return all;
 }
 
 VerbCount total(const VerbCounts& counts) {

@@ -22,6 +22,8 @@ using VerbCounts = std::array<VerbCount, 7>;  ///< by Verb
 
 /// The counts of `rank`, which is of the kind that the tape stands for: its place in the groups may be another one.
 VerbCounts counts_of(const Tape& tape, int64_t rank);
+/// The counts of every rank. Takes as long as there are events, and ranks times different calls.
+std::vector<VerbCounts> counts_of_ranks(const RankTapes& tapes);
 /// The sum of all verbs.
 VerbCount total(const VerbCounts& counts);
 

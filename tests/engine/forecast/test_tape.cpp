@@ -99,6 +99,10 @@ TEST(Tape, X14_PeakAndCountsFollowTheEvents) {
   EXPECT_EQ(counts_of(tape, 0)[static_cast<size_t>(Verb::kAllReduce)].bytes, (9 + 2 * 7) * 4);
   EXPECT_EQ(counts_of(tape, 7)[static_cast<size_t>(Verb::kAllReduce)].bytes, (10 + 7) * 4);
   EXPECT_EQ(total(counts_of(tape, 7)).calls, 2);
+  const RankTapes all{{8}, {"ranks"}, {tape}, std::vector<int32_t>(8, 0)};
+  const std::vector<VerbCounts> counts = counts_of_ranks(all);
+  ASSERT_EQ(counts.size(), 8U);
+  for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(counts[rank], counts_of(tape, rank)) << rank;
 }
 
 // A step of a sharded program: its bytes and messages are those that the communicators count, its live memory is that
