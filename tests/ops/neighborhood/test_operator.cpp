@@ -208,6 +208,10 @@ struct Witness {
       note(forward_threads);
       neighborhood::kernels_native().float32.forward(p, unit, slab, scratch);
     };
+    set.float32.forward_strip = [](const neighborhood::Problem& p, int64_t unit, int64_t part, void* scratch) {
+      note(forward_threads);
+      neighborhood::kernels_native().float32.forward_strip(p, unit, part, scratch);
+    };
     set.float32.backward = [](const neighborhood::Problem& p, int64_t unit, int64_t slab, void* scratch) {
       note(backward_threads);
       neighborhood::kernels_native().float32.backward(p, unit, slab, scratch);
