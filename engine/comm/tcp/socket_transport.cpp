@@ -23,7 +23,8 @@
 namespace moonhalo {
 namespace {
 
-constexpr std::chrono::milliseconds kLinger{500};
+// A rank that ends waits so long for the others to end, and for a socket to take its last words.
+constexpr std::chrono::milliseconds kLinger{500}, kLastWordsWithin{2000};
 constexpr int kLastWordsTag = -1;
 constexpr size_t kMostLastWords = size_t{1} << 20;
 constexpr size_t kLeastGrowth = size_t{1} << 16;
@@ -88,16 +89,17 @@ class Connection {
     if (open()) read();
   }
 
-  /// The last messages are on their way: lets the other end know that no more come, and why.
+  /// Lets the other end know that no more messages come than those that are on their way, and why. Nothing is received
+  /// any more. Where the socket is full, drain goes on with it.
   void say_goodbye(const std::optional<std::vector<uint64_t>>& words) {
+    ends_ = true;
     if (!open()) return;
     if (words) {
-      std::vector<uint64_t> copy = *words;
-      Request last{0, kLastWordsTag, reinterpret_cast<char*>(copy.data()), copy.size() * sizeof(uint64_t), true};
-      send(&last);
-      std::erase(sends_, &last);  // what does not fit now is never sent
+      farewell_ = *words;
+      last_ = {0, kLastWordsTag, reinterpret_cast<char*>(farewell_.data()), farewell_.size() * sizeof(uint64_t), true};
+      sends_.push_back(&last_);
     }
-    shutdown(socket_, SHUT_WR);
+    finish_writing();
   }
   std::optional<std::vector<uint64_t>> last_words() const {
     const auto found = early_.find(kLastWordsTag);
@@ -109,6 +111,7 @@ class Connection {
   }
   /// Throws away what still comes. A socket that is closed with bytes unread takes back what it sent last.
   void drain() {
+    if (open() && writes()) finish_writing();
     std::vector<char> bytes(1 << 16);
     while (open()) {
       const ssize_t got = ::recv(socket_, bytes.data(), bytes.size(), 0);
@@ -133,6 +136,12 @@ class Connection {
     request.done = true;
   }
 
+  /// The last message has been taken: the other end is to see that no other follows.
+  void finish_writing() {
+    write();
+    if (open() && !writes()) shutdown(socket_, SHUT_WR);
+  }
+
   void write() {
     while (!sends_.empty()) {
       Request& request = *sends_.front();
@@ -153,7 +162,7 @@ class Connection {
         if (errno == EAGAIN || errno == EWOULDBLOCK) return;
         // The rank may have sent messages and its last words before it ended.
         const std::string problem = std::string("cannot send to it: ") + std::strerror(errno);
-        read();
+        if (!ends_) read();
         if (open()) gone_ = problem;
         return;
       }
@@ -241,6 +250,9 @@ class Connection {
 
   int socket_;
   std::string gone_;
+  bool ends_ = false;  // this rank
+  std::vector<uint64_t> farewell_;
+  Request last_{};
   std::deque<Request*> sends_;
   size_t sent_ = 0;  // of the first, its head included
   Head head_{};
@@ -260,14 +272,19 @@ class SocketTransport final : public Transport {
 
   ~SocketTransport() override {
     for (const auto& one : connections_) one->say_goodbye(last_words_);
-    const auto until = std::chrono::steady_clock::now() + kLinger;
+    const auto begin = std::chrono::steady_clock::now();
     for (;;) {
       std::vector<pollfd> ready;
+      bool writes = false;
       for (const auto& one : connections_) {
         one->drain();
-        if (one->open()) ready.push_back({one->socket(), POLLIN, 0});
+        if (!one->open()) continue;
+        ready.push_back({one->socket(), static_cast<short>(POLLIN | (one->writes() ? POLLOUT : 0)), 0});
+        writes = writes || one->writes();
       }
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+      const auto spent = std::chrono::steady_clock::now() - begin;
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>((writes ? kLastWordsWithin : kLinger) - spent);
       if (ready.empty() || left.count() <= 0) return;
       ::poll(ready.data(), ready.size(), static_cast<int>(left.count()));
     }

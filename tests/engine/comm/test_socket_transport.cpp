@@ -238,6 +238,33 @@ TEST(SocketTransport, WhatARankSentBeforeItEndedArrives) {
   strange.transport->cancel(note);
 }
 
+// The other rank is slow, and its socket full, when this one ends.
+TEST(SocketTransport, LastWordsFollowMessagesThatFillTheSocket) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  TransportPtr fast = make_socket_transport(0, {-1, ends[0]}), slow = make_socket_transport(1, {ends[1], -1});
+  fast->give_last_words({1, 2});
+  const std::string text(20000, 'x');
+  static void* last;  // is under way when its rank ends
+  int messages = 1;
+  for (last = fast->send(text.data(), text.size(), 1, 1); fast->test(last); ++messages) {
+    last = fast->send(text.data(), text.size(), 1, 1);
+  }
+  std::thread leaves([&fast] { fast.reset(); });
+  std::this_thread::sleep_for(50ms);
+
+  std::string got(text.size(), ' ');
+  for (int i = 0; i < messages; ++i) {
+    EXPECT_EQ(finish(*slow, slow->receive(got.data(), got.size(), 0, 1)), "") << i << " of " << messages;
+    EXPECT_EQ(got, text);
+  }
+  std::vector<Transport::Gone> gone;
+  while (gone.empty()) gone = slow->gone();
+  EXPECT_EQ(gone[0].words, (std::vector<uint64_t>{1, 2}));
+  slow.reset();
+  leaves.join();
+}
+
 TEST(SocketWorld, X22_EndsWithARankThatFails) {
   on_socket_ranks(3, [](Communicator& threads, CommunicatorPtr& world) {
     world->set_timeout(10min);
