@@ -18,7 +18,7 @@ struct MeasuredTime {
   bool stable = false;
 };
 
-/// What a clock counts: the processor time of the calling thread is not longer where other programs run beside it.
+/// The time that a clock counts. Processor time of the calling thread is not longer where other programs run.
 enum class ClockOf { kWall, kThread };
 
 /// The seconds of one of `calls` calls of `work` on the slowest rank: the least of five repetitions, and of five more

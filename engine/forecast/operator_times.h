@@ -12,7 +12,7 @@
 
 namespace moonhalo {
 
-/// How operators run on a host: some ranks compute at the same time, each with some threads of LibTorch.
+/// The way in which operators run on a host: some ranks compute at the same time, each with some threads of LibTorch.
 struct HostShare {
   int64_t copies = 1, threads = 1;
 
@@ -26,7 +26,7 @@ struct HostShare {
 /// collective.
 class OperatorTimes {
  public:
-  /// What measuring has done.
+  /// The findings of measure().
   struct Report {
     int64_t measured = 0, known = 0;
     bool stable = true;               ///< repeated times agreed within 3 %
