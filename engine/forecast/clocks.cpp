@@ -158,7 +158,7 @@ class Clocks {
     const double delay = jitter(kind, static_cast<double>(group.members.size()));
     add(kind, ForecastSpan::kWaiting, event.phase, std::max(kind.now, last + delay));
     const Cost cost = verb_cost(group, call);
-    kind.costs.add_verb(call.verb, call.data, cost);
+    kind.costs.add_verb(call.verb, event.phase, call.data, cost);
     add(kind, ForecastSpan::kMessages, event.phase, kind.now + cost.seconds);
     return true;
   }
@@ -193,7 +193,7 @@ class Clocks {
       if (!follows(kind, other, other.message_ends, theirs, last)) return false;
     }
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
-    kind.costs.add_verb(Verb::kExchange, bytes_of_exchange(call), cost);
+    kind.costs.add_verb(Verb::kExchange, event.phase, bytes_of_exchange(call), cost);
     const double delay = jitter(kind, static_cast<double>(peers.size() + 1));
     // Had all peers been there when this rank began, it would wait for the messages alone.
     double begin = std::max(last, kind.link_free), in_time = std::max(mine, kind.link_free);
@@ -267,6 +267,20 @@ class Clocks {
     forecast.high = forecast.step + error;
   }
 
+  // "ranks 0, 1, 8 and 3 others wait ..."
+  std::string misfits_text() const {
+    constexpr size_t kMost = 3;
+    std::string text = misfits_.size() == 1 ? "rank " : "ranks ";
+    size_t shown = 0;
+    for (const int64_t rank : misfits_) {
+      if (shown == kMost) break;
+      text += (shown++ > 0 ? ", " : "") + std::to_string(rank);
+    }
+    if (misfits_.size() > kMost) text += " and " + std::to_string(misfits_.size() - kMost) + " others";
+    return text + (misfits_.size() == 1 ? " waits" : " wait") +
+           " for calls that no other tape has; that time is left out";
+  }
+
   std::vector<std::string> notes(const std::vector<const StepCosts*>& costs) const {
     std::vector<std::string> notes;
     if (!machine_.measured) notes.push_back("'" + machine_.name + "' was written by hand, not measured");
@@ -279,9 +293,7 @@ class Clocks {
     for (const StepCosts* one : costs) unknown.insert(one->unknown().begin(), one->unknown().end());
     for (const std::string& name : unknown)
       notes.push_back(name + ": it does not report its work; the time is that of its bytes");
-    for (const int64_t rank : misfits_)
-      notes.push_back("rank " + std::to_string(rank) +
-                      " waits for calls that no other tape has; that wait is left out");
+    if (!misfits_.empty()) notes.push_back(misfits_text());
     return notes;
   }
 

@@ -32,7 +32,7 @@ struct KindForecast {
 
 /// Something that makes the step longer, and the remedy.
 struct Hindrance {
-  std::string what, fix;
+  std::string what, fix;  ///< `what` does not give the time
   double seconds = 0;
 };
 

@@ -11,64 +11,46 @@ namespace {
 constexpr int64_t kSmall = 64 * 1024;
 constexpr double kLeastShare = 0.02;
 
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, seconds < 0.0995 ? "%.2g ms" : "%.0f ms", seconds * 1e3);
-  return text;
-}
-
 std::string megabytes(double bytes) {
   char text[32];
   std::snprintf(text, sizeof text, bytes < 1e9 ? "%.3g MB" : "%.3g GB", bytes / (bytes < 1e9 ? 1e6 : 1e9));
   return text;
 }
 
-std::string verb_noun(Verb verb) {
-  switch (verb) {
-    case Verb::kAllReduce:
-      return "sums";
-    case Verb::kAllGather:
-      return "gathers";
-    case Verb::kReduceScatter:
-      return "reduce-scatters";
-    case Verb::kAllToAll:
-      return "all-to-alls";
-    case Verb::kBroadcast:
-      return "broadcasts";
-    case Verb::kBarrier:
-      return "barriers";
-    case Verb::kExchange:
-      return "exchanges";
-  }
-  return "calls";
-}
+/// The name of a verb, and the remedies where its latency or its bytes take the time.
+struct VerbRemedy {
+  const char *noun, *latency, *bytes;
+};
 
-const char* latency_remedy(Verb verb) {
-  switch (verb) {
-    case Verb::kAllReduce:
-      return "add many tensors in one sum: replicate or fully_shard the module, so that its gradients are one message";
-    case Verb::kAllGather:
-    case Verb::kReduceScatter:
-      return "make units of fully_shard larger, so that more parameters are in one message";
-    case Verb::kExchange:
-      return "use fewer ranks along the dims that are cut, or blocks that fetch wider halos less often";
-    default:
-      return "call it less often";
-  }
-}
+// By Verb.
+constexpr VerbRemedy kVerbRemedies[] = {
+    {"exchanges", "use fewer ranks along the dims that are cut, or blocks that fetch wider halos less often",
+     "cut the field into blocks nearer to squares: their edges are shorter"},
+    {"sums", "add up what several calls give in one sum, or compute statistics less often",
+     "put this mesh dim on ranks of one host"},
+    {"gathers", "keep one cut from layer to layer, so that fewer tensors are put together",
+     "keep one cut from layer to layer, or put this mesh dim on ranks of one host"},
+    {"reduce-scatters", "keep one cut from layer to layer, so that fewer results are added up",
+     "put this mesh dim on ranks of one host"},
+    {"all-to-alls", "keep one cut from layer to layer, so that fewer tensors are moved",
+     "put this mesh dim on ranks of one host"},
+    {"broadcasts", "broadcast once, before the steps", "broadcast once, before the steps"},
+    {"barriers", "leave barriers out of the step", "leave barriers out of the step"},
+};
+static_assert(std::size(kVerbRemedies) == std::tuple_size_v<std::array<StepCosts::VerbSum, 7>>);
 
-const char* bytes_remedy(Verb verb) {
-  switch (verb) {
-    case Verb::kAllReduce:
-      return "store parameters in blocks (fully_shard), or put this mesh dim on ranks of one host";
-    case Verb::kAllGather:
-    case Verb::kReduceScatter:
-      return "keep parameters unsharded within a host, and store them in blocks only over the hosts";
-    case Verb::kExchange:
-      return "cut the field into blocks nearer to squares: their edges are shorter";
-    default:
-      return "put this mesh dim on ranks of one host";
+// Most sums of a backward pass are gradients, and gathers and reduce-scatters of fully_shard are of its units.
+VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, bool gathers_parameters) {
+  VerbRemedy remedy = kVerbRemedies[static_cast<size_t>(verb)];
+  if (verb == Verb::kAllReduce && 2 * calls.backward_calls > calls.calls) {
+    remedy.latency = "replicate the module: many gradients are then added up in one sum";
+    remedy.bytes = "more samples on each rank between two steps, or put this mesh dim on ranks of one host";
   }
+  if ((verb == Verb::kAllGather || verb == Verb::kReduceScatter) && gathers_parameters) {
+    remedy.latency = "make units of fully_shard larger, so that more parameters are in one message";
+    remedy.bytes = "keep parameters whole within a host, and store them in blocks only over the hosts";
+  }
+  return remedy;
 }
 
 // The mean over ranks of what `read` gives for each kind.
@@ -82,7 +64,8 @@ double mean_of(const StepForecast& forecast, const std::vector<const StepCosts*>
   return ranks > 0 ? sum / ranks : 0;
 }
 
-void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>& costs, std::vector<Hindrance>& all) {
+void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>& costs, const RankTapes& tapes,
+               std::vector<Hindrance>& all) {
   const StepCosts& slowest = *costs[forecast.slowest];
   double seconds = 0;
   for (int i = 0; i < 7; ++i)
@@ -97,12 +80,13 @@ void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>
     const double latency = mean([](const StepCosts::VerbSum& sum) { return sum.latency; });
     const double moving = mean([](const StepCosts::VerbSum& sum) { return sum.seconds - sum.latency; });
     const StepCosts::VerbSum& calls = slowest.verb(verb);
-    const std::string noun = std::to_string(calls.calls) + " " + verb_noun(verb);
+    const bool stored = tapes.kinds.at(forecast.slowest).gathers_parameters;
+    const VerbRemedy remedy = remedy_of(verb, calls, stored);
+    const std::string noun = std::to_string(calls.calls) + " " + remedy.noun;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
-    all.push_back({noun + small + ": " + milliseconds(latency) + " of latency", latency_remedy(verb), latency});
-    all.push_back({noun + ": " + milliseconds(moving) + " for " + megabytes(static_cast<double>(calls.bytes)),
-                   bytes_remedy(verb), moving});
+    all.push_back({"latency of " + noun + small, remedy.latency, latency});
+    all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + noun, remedy.bytes, moving});
   }
 }
 
@@ -133,12 +117,17 @@ void add_imbalance(const StepForecast& forecast, const std::vector<const StepCos
   std::snprintf(percent, sizeof percent, "%.0f %%", 100 * surplus / std::max(forecast.computing, 1e-300));
   std::string what = "rank " + std::to_string(slowest.rank);
   if (slowest.ranks > 1) what += " and " + std::to_string(slowest.ranks - 1) + " like it";
-  what += " of " + std::to_string(tapes.kind_of.size()) + ": " + percent + " more computing than the mean, " +
-          milliseconds(surplus);
+  what += " of " + std::to_string(tapes.kind_of.size()) + ": " + percent + " more computing than the mean";
   const std::string name = largest_surplus(forecast, costs, &StepCosts::by_name);
   const std::string module = largest_surplus(forecast, costs, &StepCosts::by_module);
   if (!name.empty()) what += ", most of it in " + name + (module.empty() ? "" : " of " + module);
-  all.push_back({what, "make blocks even: sizes that the ranks divide, another output cut, or a cut by weights",
+  // Ranks with neighbours on more sides work on more edges, each by operators of its own.
+  const double started = costs[forecast.slowest]->launches() -
+                         mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
+  all.push_back({what,
+                 2 * started > surplus
+                     ? "cut fewer dims, or make blocks larger: this rank starts more operators, for edges on more sides"
+                     : "make blocks even: sizes that the ranks divide, another output cut, or a cut by weights",
                  std::min(surplus, forecast.waiting)});
 }
 
@@ -154,9 +143,10 @@ void StepCosts::add_operator(const Tape& tape, const TapeEvent& event, const Tap
   if (!call.known && cost.source == CostSource::kRates) unknown_.insert(name);
 }
 
-void StepCosts::add_verb(Verb verb, int64_t bytes, const Cost& cost) {
+void StepCosts::add_verb(Verb verb, Phase phase, int64_t bytes, const Cost& cost) {
   VerbSum& sum = verbs_.at(static_cast<size_t>(verb));
   ++sum.calls;
+  if (phase == Phase::kBackward) ++sum.backward_calls;
   if (bytes <= kSmall) ++sum.small_calls;
   sum.bytes += bytes;
   sum.seconds += cost.seconds;
@@ -173,11 +163,10 @@ double StepCosts::uncertain_seconds() const {
 std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::vector<const StepCosts*>& costs,
                                        const RankTapes& tapes) {
   std::vector<Hindrance> all;
-  add_verbs(forecast, costs, all);
+  add_verbs(forecast, costs, tapes, all);
   add_imbalance(forecast, costs, tapes, all);
   const double launches = mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
-  all.push_back({std::to_string(costs[forecast.slowest]->operators()) + " operators: " + milliseconds(launches) +
-                     " to start them",
+  all.push_back({"starting " + std::to_string(costs[forecast.slowest]->operators()) + " operators",
                  "make blocks larger: fewer ranks, or more samples in a step", launches});
   std::erase_if(all, [&](const Hindrance& one) { return one.seconds < kLeastShare * forecast.step; });
   std::stable_sort(all.begin(), all.end(),

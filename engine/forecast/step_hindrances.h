@@ -15,14 +15,14 @@ namespace moonhalo {
 /// The parts of the step of one kind of ranks. Nothing of this file is collective.
 class StepCosts {
  public:
-  /// The calls of one verb, with those of at most 64 KiB beside them.
+  /// The calls of one verb, with those of at most 64 KiB and those of backward beside them.
   struct VerbSum {
-    int64_t calls = 0, small_calls = 0, bytes = 0;
+    int64_t calls = 0, small_calls = 0, backward_calls = 0, bytes = 0;
     double seconds = 0, latency = 0;
   };
 
   void add_operator(const Tape& tape, const TapeEvent& event, const TapeOperator& call, const Cost& cost);
-  void add_verb(Verb verb, int64_t bytes, const Cost& cost);
+  void add_verb(Verb verb, Phase phase, int64_t bytes, const Cost& cost);
 
   /// Seconds by which the sum of all costs may be wrong: those of one name add up, the names add in squares.
   double uncertain_seconds() const;

@@ -109,6 +109,8 @@ struct TapeGroup {
 struct Tape {
   int64_t rank = 0, ranks = 1;              ///< who was run, of how many
   int64_t live = 0;                         ///< bytes of host memory that tensors hold when the step begins
+  int64_t optimizer = 0;                    ///< of these, the bytes that the optimizer uses: parameters and its states
+  bool gathers_parameters = false;          ///< fully_shard puts parameters together in the step
   std::vector<TapeEvent> events;            ///< in order
   std::vector<std::string> names = {""};    ///< of operators, and their keys
   std::vector<std::string> modules = {""};  ///< paths, "blocks.0.fc"; entry 0: none

@@ -86,6 +86,7 @@ void TapeRecorder::operator_ended(const at::RecordFunction& call) {
   if (open_.empty()) return;
   OpenOperator open = std::move(open_.back());
   open_.pop_back();
+  if (recorder_->phase() == Phase::kOptimizer) note_optimizer_memory(open.inputs);
   if (in_counted_ > 0 && --in_counted_ > 0) return;
   if (work_ > open.work) return;  // it called others that are on the tape
   const std::string_view name = call.name();
@@ -128,6 +129,18 @@ std::vector<OperatorCall> TapeRecorder::take_calls() {
   std::sort(all.begin(), all.end(), [](const OperatorCall& a, const OperatorCall& b) { return a.key < b.key; });
   kept_calls_.clear();
   return all;
+}
+
+// Adds up the memory that the optimizer uses and that was there before the step: parameters and states, but no
+// gradients.
+void TapeRecorder::note_optimizer_memory(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : blocks_of(tensors)) {
+    if (!tensor.has_storage() || !tensor.device().is_cpu()) continue;
+    const void* const memory = tensor.storage().data();
+    const std::lock_guard lock(mutex_);
+    if (blocks_.contains(memory) || !optimizer_memory_.insert(memory).second) continue;
+    tape_.optimizer += static_cast<int64_t>(tensor.storage().nbytes());
+  }
 }
 
 void TapeRecorder::worked(const char* kernel, int64_t macs, int64_t bytes) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   template <typename What>
   void add(What what);
   void add_operator(const std::string& name, TapeOperator what, const std::string& key);
+  void note_optimizer_memory(const std::vector<at::Tensor>& tensors);
   uint32_t number_of(const std::string& text);
   uint32_t group_of(const CommObserver::Call& call);
 
@@ -68,6 +70,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   std::vector<uint32_t> calls_;                // on each group of the tape
   std::unordered_map<uint32_t, uint32_t> exchanges_;
   std::unordered_map<const void*, uint32_t> blocks_;
+  std::unordered_set<const void*> optimizer_memory_;
   uint32_t made_blocks_ = 0, made_exchanges_ = 0;
   std::vector<OpenOperator> open_;
   std::unordered_map<std::string, OperatorCall> kept_calls_;

@@ -152,6 +152,8 @@ void ParameterUnit::start() {
   passes.in_flight.push_back(shared_from_this());
 }
 
+bool gathers_parameters() { return model_context->unit_passes->gathers > 0; }
+
 void ParameterUnit::finish() {
   if (!flight_) return;
   std::erase(model_context->unit_passes->in_flight, shared_from_this());

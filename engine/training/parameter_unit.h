@@ -97,6 +97,9 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   std::vector<std::weak_ptr<ParameterUnit>> outer_;  // units whose forward was running during this unit's last forward
   std::weak_ptr<ParameterUnit> next_[2];             // forward, backward: the unit that ran after this one
 };
+/// True if this rank has gathered parameters of a unit. Not collective.
+bool gathers_parameters();
+
 /// Shares a unit.
 using ParameterUnitPtr = std::shared_ptr<ParameterUnit>;
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -16,6 +17,8 @@
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/dry_run.h"
+#include "moonhalo/scripting/program/lua_command.h"
+#include "moonhalo/scripting/program/one_of.h"
 #include "moonhalo/scripting/program/output.h"
 #include "moonhalo/scripting/program/plan_report.h"
 #include "moonhalo/scripting/program/session.h"
@@ -28,7 +31,7 @@ struct PlanWanted {
   SessionOptions options;
   std::vector<int> ranks = {1};
   int64_t steps = 3;
-  std::string json, machine, backend;
+  std::string json, png, machine, backend;
   bool ranks_given = false, checks = false, measures = true;
   int64_t check_steps = 10;
   std::optional<double> within;
@@ -103,6 +106,7 @@ int status_of_checks(const std::vector<RanksPlan>& plans) {
 RanksPlan plan_of(const PlanWanted& wanted, int ranks, std::optional<Machine>& machine) {
   SessionOptions options = wanted.options;
   options.ranks = ranks;
+  options.root_facts = std::make_shared<RootFacts>();
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
                                      return dry_run(options, which, wanted.steps);
                                    }));
@@ -125,14 +129,37 @@ int check_plan(const PlanWanted& wanted, int ranks, const ProcessMemory& process
   return status;
 }
 
-void write_json(const PlanWanted& wanted, const std::vector<RanksPlan>& plans, int64_t base) {
-  std::ofstream file(wanted.json);
-  file << plan_json(wanted.options.script, plans, base);
+// Fails before the work is done if a file cannot be written.
+void check_writable(const char* option, const std::string& path) {
+  if (path.empty()) return;
+  const bool is_new = !std::filesystem::exists(path);
+  const bool can = !std::filesystem::is_directory(path) && std::ofstream(path, std::ios::app).good();
+  if (!can)
+    throw UsageError(std::string(option) + ": cannot write '" + path + "'\n  have  " + std::strerror(errno) +
+                     "\n  fix   name a file in a folder that exists and is yours");
+  if (is_new) std::filesystem::remove(path);
+}
+
+void write_json(const std::string& path, const std::string& json) {
+  std::ofstream file(path);
+  file << json;
   file.close();
-  if (!file) throw UsageError("--json: cannot write '" + wanted.json + "': " + std::strerror(errno));
+  if (!file) throw UsageError("--json: cannot write '" + path + "': " + std::strerror(errno));
+}
+
+int draw_plans(const std::string& path, const std::string& json) {
+  return run_lua_command("internal.plan_picture", [&](lua_State* lua) {
+    lua_newtable(lua);
+    set_field(lua, "path", path);
+    set_field(lua, "json", json);
+  });
 }
 
 int plan(PlanWanted wanted) {
+  if (detect_launch().rank == 0) {
+    check_writable("--json", wanted.json);
+    check_writable("--png", wanted.png);
+  }
   const ProcessMemory process = measure_process_memory();
   std::optional<Machine> machine;
   if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
@@ -152,11 +179,16 @@ int plan(PlanWanted wanted) {
       return status;
     }
   }
-  write_output(plan_text(wanted.options.script, plans, process.base) +
+  const PlanSubject subject{wanted.options.script, machine ? machine->name : "", process.base};
+  write_output(plan_text(subject, plans) +
                (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
                         : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
                           "h100, a100 and epyc are there).\n"));
-  if (!wanted.json.empty()) write_json(wanted, plans, process.base);
+  const std::string json = plan_json(subject, plans);
+  if (!wanted.json.empty()) write_json(wanted.json, json);
+  if (!wanted.png.empty()) {
+    if (const int status = draw_plans(wanted.png, json); status != kDone) return status;
+  }
   return status_of_checks(plans);
 }
 
@@ -200,13 +232,15 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
   command->add_option("--steps", wanted->steps, "The training step that is looked at, from 1 (default: 3)")
       ->check(CLI::PositiveNumber);
   command->add_option("--json", wanted->json, "Write the report for programs into this file, too");
+  command->add_option("--png", wanted->png,
+                      "Draw the time of a step and the memory of a rank over the numbers of ranks into this file");
   command->add_option("--machine", wanted->machine,
                       "Forecast the time of a step on this machine: a file of moonhalo calibrate, or h100, a100, epyc");
   command
       ->add_option("--backend", wanted->backend,
                    "What sends the messages in forecasts: threads, mpi, tcp, nccl or staged (default: nccl for GPUs, "
                    "threads within a host, else mpi)")
-      ->check(CLI::IsMember({"threads", "mpi", "tcp", "nccl", "staged"}))
+      ->check(one_of({"threads", "mpi", "tcp", "nccl", "staged"}))
       ->needs("--machine");
   add_real_run_options(*command, *wanted);
   const auto repeated = [&](const char* name, std::vector<std::string>& values, const char* what) {

@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/training/parameter_unit.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
@@ -39,6 +40,7 @@ RankRun run_one(lua_State* lua, int64_t steps) {
   found.steady = tapes.steady();
   found.tape = tapes.take();
   found.calls = tapes.take_calls();
+  found.tape.gathers_parameters = gathers_parameters();
   found.meshes = specs.meshes();
   return found;
 }

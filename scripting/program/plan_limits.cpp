@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/program/plan_limits.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 
 #include "moonhalo/engine/profile/memory_note.h"
@@ -86,36 +88,70 @@ void find_uneven_memory(RanksPlan& plan) {
                            "on one rank"});
 }
 
+// Says which memory is there before the step: that of the optimizer, or else of data.
+RanksPlan::Limit held_before(int64_t before, double share, const Tape& tape) {
+  const int64_t other = std::max<int64_t>(before - tape.optimizer, 0);
+  const std::string text = size_text(before) + " are there before the step (" + percent(share) + " of the peak): ";
+  if (tape.optimizer >= other) {
+    return {text + size_text(tape.optimizer) + " are parameters and states of the optimizer",
+            tape.gathers_parameters
+                ? "more ranks along the mesh dim of fully_shard, or parameters in a shorter dtype"
+                : "mh.fully_shard(net, {mesh = mesh}) divides parameters and states over the ranks"};
+  }
+  return {text + size_text(other) + " are neither parameters nor states of the optimizer, such as data",
+          "keep on each rank only the blocks and samples that it uses (mh.data reads them when they are due)"};
+}
+
+// The part of the peak that holds the most: what was there before the step, or what a phase has made.
 void find_memory_parts(RanksPlan& plan) {
   const RanksPlan::Kind& largest = plan.largest();
   if (largest.in_step.held.empty()) return;
   int64_t before = 0;
-  const TapePeak::Held* most = nullptr;
-  for (const TapePeak::Held& held : largest.in_step.held) {
-    if (held.before) {
-      before = held.bytes;
-    } else if (most == nullptr) {
-      most = &held;
-    }
-  }
+  std::map<Phase, int64_t> made;
+  for (const TapePeak::Held& held : largest.in_step.held) (held.before ? before : made[held.phase]) += held.bytes;
   const auto share = [&](int64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(largest.in_step.bytes, 1));
   };
-  if (share(before) >= 0.5 || most == nullptr) {
-    plan.memory.push_back({size_text(before) + " are there before the step (" + percent(share(before)) +
-                               " of the peak): parameters, states of the optimizer, data",
-                           "mh.fully_shard(net) divides parameters and states over the ranks"});
+  const Tape& tape = plan.found.tapes.kinds[&largest - plan.kinds.data()];
+  const auto most =
+      std::max_element(made.begin(), made.end(), [](const auto& x, const auto& y) { return x.second < y.second; });
+  if (most == made.end() || before >= most->second) {
+    plan.memory.push_back(held_before(before, share(before), tape));
     return;
   }
-  const Tape& tape = plan.found.tapes.kinds[&largest - plan.kinds.data()];
-  plan.memory.push_back({size_text(most->bytes) + " at the peak were made in " +
-                             place_text(tape, most->module, most->phase) + " (" + percent(share(most->bytes)) + ")",
-                         "mh.recompute(module, ...) keeps only what goes into it; or a smaller batch on each rank"});
+  const auto [phase, bytes] = *most;
+  // The largest comes first.
+  const auto module = std::find_if(largest.in_step.held.begin(), largest.in_step.held.end(),
+                                   [&](const TapePeak::Held& held) { return !held.before && held.phase == phase; });
+  plan.memory.push_back({size_text(bytes) + " at the peak were made in " + name(phase) + " (" + percent(share(bytes)) +
+                             "), the most in " + place_text(tape, module->module, phase) + ": " +
+                             size_text(module->bytes),
+                         // Computing forward again frees nothing of what backward makes.
+                         phase == Phase::kForward
+                             ? "mh.recompute(module, ...) keeps only what goes into it; or a smaller batch on each rank"
+                             : "a smaller batch on each rank, or blocks over more ranks"});
+}
+
+// " (module a 4, module b 2 and 3 other modules)"
+std::string modules_text(const Tape& tape, const std::map<uint32_t, int64_t>& counts) {
+  constexpr size_t kMost = 2;
+  std::vector<std::pair<int64_t, uint32_t>> modules;
+  for (const auto& [module, count] : counts) {
+    if (module != 0) modules.emplace_back(-count, module);
+  }
+  if (modules.empty()) return "";
+  std::sort(modules.begin(), modules.end());
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, modules.size()); ++i)
+    text += (i > 0 ? ", " : " (module ") + tape.modules.at(modules[i].second) + " " + std::to_string(-modules[i].first);
+  if (modules.size() > kMost) text += " and " + std::to_string(modules.size() - kMost) + " other modules";
+  return text + ")";
 }
 
 void find_small_sums(RanksPlan& plan, const Tape& tape) {
   int64_t small = 0, all = 0;
   std::map<Phase, int64_t> by_phase;
+  std::map<uint32_t, int64_t> by_module;
   for (const TapeEvent& event : tape.events) {
     const auto* call = std::get_if<TapeVerb>(&event.what);
     if (call == nullptr || !call->counted || call->verb != Verb::kAllReduce) continue;
@@ -123,26 +159,79 @@ void find_small_sums(RanksPlan& plan, const Tape& tape) {
     if (call->data >= kSmallSum) continue;
     ++small;
     ++by_phase[event.phase];
+    ++by_module[event.module];
   }
   if (small < kManySums) return;
   const bool gradients = 2 * by_phase[Phase::kBackward] > small;
-  plan.messages.push_back(
-      {std::to_string(small) + " of " + std::to_string(all) + " sums are of less than 64 KiB" +
-           (gradients ? ", most of them in backward: each waits for all ranks" : ": each waits for all ranks"),
-       gradients ? "mh.replicate(net, {mesh = mesh}) adds gradients up together"
-                 : "add up what several calls give, or compute statistics less often"});
+  plan.messages.push_back({std::to_string(small) + " of " + std::to_string(all) + " sums are of less than 64 KiB" +
+                               modules_text(tape, by_module) + (gradients ? ", most of them in backward" : "") +
+                               ": each waits for all ranks",
+                           gradients ? "mh.replicate(net, {mesh = mesh}) adds gradients up together"
+                                     : "add up what several calls give, or compute statistics less often"});
+}
+
+// The bytes that a rank sends by one verb, by module, and of exchanges those to ranks that are not next to it.
+struct SentBytes {
+  int64_t all = 0, far = 0;
+  std::map<uint32_t, int64_t> by_module;
+};
+
+// True if no coordinate of the two ranks differs by more than one step, around the ends of a mesh dim as well.
+bool are_neighbours(const RanksPlan& plan, int64_t rank, int64_t other) {
+  if (plan.found.meshes.empty()) return false;
+  const SeenMesh& mesh = plan.found.meshes[0];
+  const std::vector<int64_t> a = mesh.coordinates(rank), b = mesh.coordinates(other);
+  for (size_t d = 0; d < a.size(); ++d) {
+    const int64_t steps = std::abs(a[d] - b[d]);
+    if (std::min(steps, mesh.shape[d] - steps) > 1) return false;
+  }
+  return true;
+}
+
+SentBytes sent_bytes(const RanksPlan& plan, const Tape& tape, Verb verb) {
+  SentBytes sent;
+  const auto add = [&](const TapeEvent& event, int64_t bytes) {
+    sent.all += bytes;
+    sent.by_module[event.module] += bytes;
+  };
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* call = std::get_if<TapeVerb>(&event.what); call != nullptr && call->verb == verb && call->counted)
+      add(event, call->sent);
+    const auto* exchange = std::get_if<TapeExchange>(&event.what);
+    if (exchange == nullptr || verb != Verb::kExchange || !exchange->counted) continue;
+    for (const TapePart& part : exchange->sends) {
+      add(event, part.bytes);
+      if (!are_neighbours(plan, tape.rank, tape.rank + part.offset)) sent.far += part.bytes;
+    }
+  }
+  return sent;
+}
+
+// The words and the remedy for the verb that sends the most bytes.
+std::pair<std::string, std::string> bytes_remedy(Verb verb, const SentBytes& sent, const Tape& tape) {
+  const std::string one_cut = "keep one cut from layer to layer, so that less is moved between them";
+  switch (verb) {
+    case Verb::kExchange:
+      if (2 * sent.far > sent.all) return {"blocks that move to other ranks", one_cut};
+      return {"edges of blocks", "cut the longer dims, so that blocks have short edges"};
+    case Verb::kAllReduce:
+      return {"sums", "more samples on each rank between two steps"};
+    case Verb::kAllGather:
+      if (!tape.gathers_parameters) return {"gathers of blocks", one_cut};
+      return {"gathers of parameters", "mh.fully_shard with reshard_after_forward = false gathers once a step"};
+    case Verb::kReduceScatter:
+      return {"sums that leave blocks", "more samples on each rank between two steps"};
+    case Verb::kAllToAll:
+      return {"redistributions", one_cut};
+    case Verb::kBroadcast:
+      return {"broadcasts", "broadcast once, before the steps"};
+    case Verb::kBarrier:
+      return {"barriers", "leave barriers out of the step"};
+  }
+  TORCH_INTERNAL_ASSERT(false);
 }
 
 void find_most_bytes(RanksPlan& plan) {
-  static const std::map<Verb, std::pair<const char*, const char*>> kRemedies = {
-      {Verb::kExchange, {"edges of blocks and moved blocks", "cut the longer dims, so that blocks have short edges"}},
-      {Verb::kAllReduce, {"sums", "more samples on each rank between two steps, or mh.fully_shard(net)"}},
-      {Verb::kAllGather,
-       {"gathers of blocks", "mh.fully_shard with reshard_after_forward = false gathers once a step"}},
-      {Verb::kReduceScatter, {"sums that leave blocks", "more samples on each rank between two steps"}},
-      {Verb::kAllToAll, {"redistributions", "one cut for layers that follow each other"}},
-      {Verb::kBroadcast, {"broadcasts", "broadcast once, before the steps"}},
-      {Verb::kBarrier, {"barriers", "leave barriers out of the step"}}};
   size_t most_rank = 0;
   for (size_t rank = 0; rank < plan.counts.size(); ++rank) {
     if (total(plan.counts[rank]).bytes > total(plan.counts[most_rank]).bytes) most_rank = rank;
@@ -152,10 +241,21 @@ void find_most_bytes(RanksPlan& plan) {
                                      [](const VerbCount& a, const VerbCount& b) { return a.bytes < b.bytes; });
   const int64_t all = total(counts).bytes;
   if (all == 0) return;
-  const auto& [what, fix] = kRemedies.at(static_cast<Verb>(most - counts.begin()));
+  const auto verb = static_cast<Verb>(most - counts.begin());
+  const Tape& tape = plan.found.tapes.kinds[plan.found.tapes.kind_of[most_rank]];
+  const SentBytes sent = sent_bytes(plan, tape, verb);
+  const auto [what, fix] = bytes_remedy(verb, sent, tape);
+  const auto module = std::max_element(sent.by_module.begin(), sent.by_module.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::string place;
+  if (module != sent.by_module.end() && module->first != 0) {
+    const double part = static_cast<double>(module->second) / static_cast<double>(std::max<int64_t>(sent.all, 1));
+    place = ", the most in module " + tape.modules.at(module->first) + " (" + percent(part) + " of it)";
+  }
   const double share = static_cast<double>(most->bytes) / static_cast<double>(all);
-  plan.messages.push_back({std::string(what) + ": " + size_text(most->bytes) + " of " + size_text(all) + " that " +
-                               plan.rank_text(static_cast<int64_t>(most_rank)) + " sends (" + percent(share) + ")",
+  plan.messages.push_back({what + ": " + size_text(most->bytes) + " of " + size_text(all) + " that " +
+                               plan.rank_text(static_cast<int64_t>(most_rank)) + " sends (" + percent(share) + ")" +
+                               place,
                            fix});
 }
 

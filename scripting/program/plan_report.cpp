@@ -127,7 +127,7 @@ std::string time_lines(const RanksPlan& plan) {
                      in_ms(time.waiting) + "; efficiency " + share + "\n";
   for (size_t i = 0; i < time.hindrances.size() && i < 3; ++i) {
     const Hindrance& one = time.hindrances[i];
-    text += (i == 0 ? "  time first     " : "  then           ") + one.what + ": " + in_ms(one.seconds) +
+    text += (i == 0 ? "  time first     " : "  then           ") + in_ms(one.seconds) + ": " + one.what +
             "\n                 fix   " + one.fix + "\n";
   }
   for (const std::string& note : time.notes) text += "  note           " + note + "\n";
@@ -164,6 +164,26 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
   return text;
 }
 
+// Multiplications with additions of a tape's operators, and bytes that they read and write.
+std::pair<int64_t, int64_t> work_of(const Tape& tape) {
+  std::pair<int64_t, int64_t> sums{0, 0};
+  for (const TapeEvent& event : tape.events) {
+    const auto* call = std::get_if<TapeOperator>(&event.what);
+    if (call == nullptr) continue;
+    sums.first += call->macs;
+    sums.second += call->bytes;
+  }
+  return sums;
+}
+
+// Time and memory if those of the first plan went with the work of a rank.
+Json ideal_json(const RanksPlan& first, const RanksPlan& plan) {
+  const double share = plan.work() / std::max(first.work(), 1.0);
+  Json ideal{{"memory", share * static_cast<double>(first.largest().peak)}};
+  if (first.time) ideal["step"] = share * first.time->step;
+  return ideal;
+}
+
 Json kind_json(const RanksPlan& plan, size_t number, int64_t base) {
   const RanksPlan::Kind& kind = plan.kinds[number];
   const Tape& tape = plan.found.tapes.kinds[number];
@@ -173,10 +193,7 @@ Json kind_json(const RanksPlan& plan, size_t number, int64_t base) {
                     {"phase", one.before ? "before" : name(one.phase)},
                     {"bytes", one.bytes}});
   }
-  int64_t macs = 0;
-  for (const TapeEvent& event : tape.events) {
-    if (const auto* call = std::get_if<TapeOperator>(&event.what)) macs += call->macs;
-  }
+  const auto [macs, bytes] = work_of(tape);
   return {{"first_rank", kind.ranks.front()},
           {"ranks", kind.ranks.size()},
           {"peak", kind.peak},
@@ -186,6 +203,8 @@ Json kind_json(const RanksPlan& plan, size_t number, int64_t base) {
           {"peak_phase", name(kind.in_step.phase)},
           {"held_at_peak", held},
           {"macs", macs},
+          {"operator_bytes", bytes},
+          {"optimizer_memory", tape.optimizer},
           {"steps", plan.found.runs[number].steps},
           {"steady", plan.found.runs[number].steady}};
 }
@@ -218,7 +237,7 @@ Json time_json(const std::optional<StepForecast>& time) {
     hindrances.push_back({{"what", one.what}, {"fix", one.fix}, {"seconds", one.seconds}});
   return {{"step", time->step},           {"low", time->low},           {"high", time->high},
           {"computing", time->computing}, {"messages", time->messages}, {"waiting", time->waiting},
-          {"hindrances", hindrances},     {"notes", time->notes}};
+          {"hindrances", hindrances},     {"notes", time->notes},       {"efficiency", time->efficiency()}};
 }
 
 }  // namespace
@@ -242,6 +261,16 @@ const RanksPlan::Kind& RanksPlan::smallest() const {
   return *std::min_element(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.peak < b.peak; });
 }
 
+double RanksPlan::work() const {
+  double macs = 0, bytes = 0;
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    const auto of_kind = work_of(found.tapes.kinds[k]);
+    macs += static_cast<double>(of_kind.first) * static_cast<double>(kinds[k].ranks.size());
+    bytes += static_cast<double>(of_kind.second) * static_cast<double>(kinds[k].ranks.size());
+  }
+  return (macs > 0 ? macs : bytes) / static_cast<double>(ranks);
+}
+
 RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
   RanksPlan plan;
   plan.ranks = ranks;
@@ -251,8 +280,8 @@ RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int32_t kind = tapes.kind_of[rank];
     plan.kinds[kind].ranks.push_back(rank);
-    plan.counts.push_back(counts_of(tapes.kinds[kind], rank));
   }
+  plan.counts = counts_of_ranks(tapes);
   for (size_t k = 0; k < plan.kinds.size(); ++k) {
     plan.kinds[k].peak = plan.found.runs[k].peak;
     plan.kinds[k].in_step = peak_of(tapes.kinds[k]);
@@ -261,13 +290,13 @@ RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
   return plan;
 }
 
-std::string plan_text(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base) {
+std::string plan_text(const PlanSubject& subject, const std::vector<RanksPlan>& plans) {
   std::string text;
   for (const RanksPlan& plan : plans) {
-    text += std::filesystem::path(script).filename().string() + " on " + plural(plan.ranks, "rank") + ": " +
+    text += std::filesystem::path(subject.script).filename().string() + " on " + plural(plan.ranks, "rank") + ": " +
             mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
     text += "  kinds          " + kinds_text(plan) + "\n";
-    text += time_lines(plan) + memory_lines(plan, base) + sent_lines(plan);
+    text += time_lines(plan) + memory_lines(plan, subject.base) + sent_lines(plan);
     if (plan.check) text += check_text(plan, *plan.check);
     text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
     std::string unknown;
@@ -275,14 +304,16 @@ std::string plan_text(const std::string& script, const std::vector<RanksPlan>& p
     if (!unknown.empty()) text += "  not known      the work of " + unknown + "\n";
     text += "\n";
   }
-  return plans.size() > 1 ? text + table(plans, base) : text;
+  return plans.size() > 1 ? text + table(plans, subject.base) : text;
 }
 
-std::string plan_json(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base) {
-  Json all = {{"script", script}, {"base_resident", base}, {"plans", Json::array()}};
+std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& plans) {
+  Json all = {{"script", subject.script}, {"base_resident", subject.base}};
+  if (!subject.machine.empty()) all["machine"] = subject.machine;
+  all["plans"] = Json::array();
   for (const RanksPlan& plan : plans) {
     Json kinds = Json::array();
-    for (size_t k = 0; k < plan.kinds.size(); ++k) kinds.push_back(kind_json(plan, k, base));
+    for (size_t k = 0; k < plan.kinds.size(); ++k) kinds.push_back(kind_json(plan, k, subject.base));
     all["plans"].push_back({{"ranks", plan.ranks},
                             {"mesh", plan.found.tapes.mesh},
                             {"mesh_dims", plan.found.tapes.mesh_dims},
@@ -295,6 +326,7 @@ std::string plan_json(const std::string& script, const std::vector<RanksPlan>& p
                             {"messages", limits_json(plan.messages)},
                             {"time", time_json(plan.time)},
                             {"check", plan.check ? check_json(plan, *plan.check) : Json()},
+                            {"ideal", ideal_json(plans.front(), plan)},
                             {"not_known", unknown_of(plan)}});
   }
   return all.dump(1) + "\n";

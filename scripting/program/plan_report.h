@@ -38,6 +38,8 @@ struct RanksPlan {
   /// The kinds with the largest and the smallest peak.
   const Kind& largest() const;
   const Kind& smallest() const;
+  /// The work of a rank, in the mean: multiplications with additions, or bytes of operators where there are none.
+  double work() const;
   /// Tensors of `kind` at the peak with what the process holds besides: `base` bytes.
   static int64_t resident(const Kind& kind, int64_t base) { return kind.peak + base; }
 };
@@ -45,8 +47,15 @@ struct RanksPlan {
 /// Adds up what was found.
 RanksPlan summarize_ranks(int64_t ranks, RankKinds found);
 
-/// The report as text, and as JSON for programs. `base`: bytes of a process beside its tensors.
-std::string plan_text(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base);
-std::string plan_json(const std::string& script, const std::vector<RanksPlan>& plans, int64_t base);
+/// The subject of a report, besides the plans.
+struct PlanSubject {
+  std::string script;
+  std::string machine;  ///< its name; empty without times
+  int64_t base = 0;     ///< bytes of a process beside its tensors
+};
+
+/// The report as text, and as JSON for programs.
+std::string plan_text(const PlanSubject& subject, const std::vector<RanksPlan>& plans);
+std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& plans);
 
 }  // namespace moonhalo::scripting
