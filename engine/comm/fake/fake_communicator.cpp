@@ -100,8 +100,8 @@ class FakeCommunicator final : public CommunicatorBackend {
     return std::accumulate(counts.begin(), counts.begin() + rank(), int64_t{0});
   }
 
-  // Zeros in the place of messages are no work of the program: profiles and tapes do not see it. Fake tensors have no
-  // values.
+  // Zeros in the place of messages do not count as work of the program: profiles and tapes do not see it. Fake tensors
+  // have no values.
   static void clear(at::Tensor& data) {
     if (moonhalo::is_fake(data)) return;
     const at::DisableRecordFunctionGuard unseen;
