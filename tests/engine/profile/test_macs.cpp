@@ -6,10 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-
 #include "moonhalo/engine/base/backward_on_this_thread.h"
-#include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/profile/profiler.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -101,25 +98,6 @@ TEST(Macs, Y13_OfBlocksAddUpToThoseOfTheWhole) {
       EXPECT_EQ(summary.table(ProfileBy::kOperator)[0].name.empty(), false);
     });
   }
-}
-
-// Without the overlap of messages and work each output is computed once, by its owner. Its halo rows are not outputs.
-TEST(Macs, Y13_OfConvolutionsOnBlocksAddUpToThoseOfTheWhole) {
-  const at::Tensor field = make_tensor({2, 4, 12, 5}, 1), kernel = make_tensor({6, 4, 3, 3}, 2);
-  const int64_t of_whole = 3 * kernel.numel() * 2 * 12 * 5;
-  std::atomic<int64_t> of_blocks{0};
-  on_ranks(3, [&](Communicator& world) {
-    const MeshPtr mesh = init_device_mesh(world, "cpu", {3}, {"domain"});
-    const HaloOptions before = set_halo({.overlap = false}, &world);
-    const at::Tensor x = distribute_tensor(field, mesh, {shard(2)}).requires_grad_();
-    const at::Tensor weight = distribute_tensor(kernel, mesh, {replicate()}).requires_grad_();
-    of_blocks += macs_of([&] {
-      const BackwardOnThisThread here;
-      at::conv2d(x, weight, {}, 1, 1).sum().backward();
-    });
-    set_halo(before, &world);
-  });
-  EXPECT_EQ(of_blocks, of_whole);
 }
 
 TEST(Macs, Y13_TablesShowThemWithTheirRate) {
