@@ -224,6 +224,23 @@ function checks.exported_by_a_later_pytorch()
     mh.export.load, folder .. "/newer_major.pt2")
 end
 
+--- control has one convolution under two names.
+function checks.deferred_models_have_the_values_of_the_file()
+  for _, name in ipairs {"control", "unet", "vit"} do
+    local kept = reference(name)
+    for _, way in ipairs {function() return load(name .. ".script") end,
+        function() return mh.export.load(("%s/%s.dynamic.pt2"):format(folder, name)) end} do
+      local net, deferred = mh.deferred_init(way, {min_numel = 16}), 0
+      for _, parameter in net:named_parameters() do deferred = deferred + (parameter:is_deferred() and 1 or 0) end
+      assert(deferred > 1, name .. ": parameters are deferred")
+      mh.fully_shard(net, {mesh = mesh, min_numel = 1, input = false})
+      testing.assert_close(whole(mh.materialize_module(net)(rows(kept.x))), kept.y)
+      local plain = mh.materialize_module(mh.deferred_init(way, {min_numel = 16}))
+      testing.assert_close(plain(kept.x), kept.y)
+    end
+  end
+end
+
 -- Files that a later PyTorch has written (programs/README.md).
 function checks.programs_of_the_newest_pytorch()
   check_arguments_and_buffers(mh.export.load(folder .. "/newest/exported.pt2"), "newest/")
