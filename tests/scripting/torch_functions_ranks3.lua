@@ -143,7 +143,7 @@ function tests.test_Y16_parameters_of_units_are_replaced()
     local function unit() return mh[op](linear(), options) end
     local net = unit()
     mh.parallelize_module(net, mesh, {parameter = {weight = {mh.Shard(1)}, bias = {mh.Replicate()}}})
-    testing.assert_equal(net.weight.placements[1], mh.Shard(1))
+    testing.assert_equal(net.weight.placements[1], mh.Shard(1, {2, 2, 2}))
     local cut = mh.distribute_tensor(x, mesh, {mh.Shard(0, {2, 0, 7})})
     net(cut):square():sum():backward()
     mh.finish_grad_sync(net:parameters())
