@@ -176,8 +176,8 @@ module moonhalo
     integer(c_int) function c_error_repeats() bind(c, name='mh_error_repeats')
       import
     end function c_error_repeats
-    subroutine c_let_another_tell() bind(c, name='moonhalo_let_another_tell')
-    end subroutine c_let_another_tell
+    subroutine c_wait_for_first_message() bind(c, name='moonhalo_wait_for_first_message')
+    end subroutine c_wait_for_first_message
     integer(c_size_t) function c_strlen(text) bind(c, name='strlen')
       import
       type(c_ptr), value :: text
@@ -603,7 +603,7 @@ contains
     if (present(stat)) then
       stat = status
     else if (status /= MH_OK) then
-      if (c_error_repeats() /= 0) call c_let_another_tell()
+      if (c_error_repeats() /= 0) call c_wait_for_first_message()
       error stop 'moonhalo: ' // mh_error()
     end if
   end subroutine finish

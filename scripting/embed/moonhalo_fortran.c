@@ -77,8 +77,9 @@ static void problem_of(const CFI_cdesc_t* array, const CFI_cdesc_t* first, char*
   }
 }
 
-/* Where another rank ends the program with the same message: time for it to do so. */
-void moonhalo_let_another_tell(void) { sleep(5); }
+/* Another rank ends the program with the same message. The launcher then ends this rank within these 30 seconds; one that
+   does not gets the message from this rank, too. */
+void moonhalo_wait_for_first_message(void) { sleep(30); }
 
 /* Lists of Fortran, a number for each dim of an array; `begin` counts from 1; a global extent of 0 is not given. */
 struct lists {

@@ -61,7 +61,7 @@ def check_fortran(cmake, source, work, prefix, mpiexec):
     ):
         sys.exit(f"an error without stat= ended with status {failed.returncode} and:\n{failed.stderr}")
     if failed.stderr.count("ERROR STOP moonhalo: ") != 1:
-        sys.exit(f"an error that both ranks have is to be told once:\n{failed.stderr}")
+        sys.exit(f"an error that both ranks have must be printed once:\n{failed.stderr}")
 
 
 def flags_from(folder):
