@@ -416,7 +416,7 @@ TEST(Clocks, X14_WhatHurtsFirstHasARemedy) {
 
   ASSERT_FALSE(forecast.hindrances.empty());
   EXPECT_THAT(forecast.hindrances[0].what, HasSubstr("latency of 62 sums (62 of at most 64 KiB)"));
-  EXPECT_THAT(forecast.hindrances[0].fix, HasSubstr("add many tensors in one sum"));
+  EXPECT_THAT(forecast.hindrances[0].fix, HasSubstr("add up what several calls give in one sum"));
   EXPECT_THAT(forecast.notes, Contains(HasSubstr("'by hand' was written by hand")));
 }
 
