@@ -24,7 +24,7 @@ class OtherWorld {
   CommunicatorPtr before_;
 };
 
-// Garbage of one candidate would be freed, and counted as memory, in another.
+// When Lua frees tensors by itself depends on the run. Those of one step or candidate would count in the next.
 void collect_garbage(lua_State* lua) {
   lua_gc(lua, LUA_GCCOLLECT);
   lua_gc(lua, LUA_GCCOLLECT);
@@ -82,6 +82,7 @@ int search(lua_State* lua) {
       const OtherWorld within(lua, world);
       lua_rawgeti(lua, LUA_REGISTRYINDEX, *slot);
       call_traced(lua, 0, 0);
+      if (world.is_fake()) collect_garbage(lua);
     };
     return built;
   };

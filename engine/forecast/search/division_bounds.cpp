@@ -61,7 +61,8 @@ DivisionBound DivisionBounds::of(const Division& division) const {
   bound.messages = byte_seconds_ * summed / static_cast<double>(stored) * part_of_others(copies);
   if (division.is_stored) bound.messages += byte_seconds_ * summed * part_of_others(division.data);
   bound.step = moves_in_wait_ ? bound.computing + bound.messages : std::max(bound.computing, bound.messages);
-  bound.memory = (2 * whole_.parameters + whole_.states) / (tensor * stored);
+  // All ranks may share the rest that stays after a step, such as a field that the program keeps.
+  bound.memory = 2 * whole_.parameters / (tensor * stored) + whole_.states / division.ranks();
   return bound;
 }
 

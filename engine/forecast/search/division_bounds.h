@@ -14,7 +14,7 @@ namespace moonhalo {
 struct WholeStep {
   Tape tape;
   int64_t parameters = 0;  ///< bytes of what is trained
-  int64_t states = 0;      ///< bytes that the optimizer keeps
+  int64_t states = 0;      ///< bytes that a step leaves besides gradients: what the optimizer keeps
 };
 
 /// Bounds below which a division cannot be.

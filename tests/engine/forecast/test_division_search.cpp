@@ -129,6 +129,25 @@ TEST(DivisionSearch, X14_BoundsHoldOnMeasuredHosts) {
   for (const int64_t ranks : {2, 4}) expect_best_of_all(host, ranks);
 }
 
+// A block of a field that stays after each step is no optimizer's state, which copies would hold whole.
+TEST(DivisionSearch, X14_BoundsHoldWhereStepsKeepFields) {
+  const Planted data = planted()[0];
+  const BuildDivided build = [&](const Division& division, Communicator& world) {
+    BuiltStep built = build_divided(data.net)(division, world);
+    const auto kept = std::make_shared<at::Tensor>();
+    built.step = [step = built.step, kept, size = (int64_t{1} << 20) / division.ranks()] {
+      step();
+      *kept = at::ones({size});
+    };
+    return built;
+  };
+  SearchOptions options = options_for(data, 4);
+  options.prunes = false;
+
+  for (const DivisionResult& one : search_divisions(options, build).ranked)
+    EXPECT_LE(one.bound.memory, one.memory) << one.division.text();
+}
+
 TEST(DivisionSearch, X14_BoundsSpareDryRuns) {
   const Planted tensor = planted()[2];
 
