@@ -245,12 +245,17 @@ class Strip : Walk {
 
   template <int kStride>
   void gather_all(const int64_t* rows, int64_t count) {
-    int64_t c = 0;
-    for (; c + kFeatures <= p_.value_dim; c += kFeatures) gather<kFeatures, kStride>(rows, count, c);
-    for (; c < p_.value_dim; ++c) gather<1, kStride>(rows, count, c);
+    all_seen_ ? gather_features<kStride, true>(rows, count) : gather_features<kStride, false>(rows, count);
   }
-  // Adds weights times values to the sums of kCount features.
-  template <int kCount, int kStride>
+  template <int kStride, bool kAllSeen>
+  void gather_features(const int64_t* rows, int64_t count) {
+    int64_t c = 0;
+    for (; c + kFeatures <= p_.value_dim; c += kFeatures) gather<kFeatures, kStride, kAllSeen>(rows, count, c);
+    for (; c < p_.value_dim; ++c) gather<1, kStride, kAllSeen>(rows, count, c);
+  }
+  // Adds weights times values to the sums of kCount features. Values that a query does not see are left out: a weight
+  // of zero times NaN would be NaN.
+  template <int kCount, int kStride, bool kAllSeen>
   void gather(const int64_t* rows, int64_t count, int64_t feature) {
     const int64_t stride = kStride > 0 ? kStride : stride_;
     Vector sums[kCount];
@@ -262,7 +267,11 @@ class Strip : Walk {
       for (int64_t d = 0; d < columns_; ++d, weight += kWidth, ++value) {
         const Vector w = L::load(weight);
 #pragma GCC unroll 8
-        for (int f = 0; f < kCount; ++f) sums[f] += w * L::load(value + f * stride);
+        for (int f = 0; f < kCount; ++f) {
+          Vector v = L::load(value + f * stride);
+          if constexpr (!kAllSeen) v = masks_[d] ? v : Vector{};
+          sums[f] += w * v;
+        }
       }
     }
 #pragma GCC unroll 8

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -190,6 +192,27 @@ TEST(NeighborhoodAttention, S06_ClosedCases) {
   for (int64_t i = 0; i < 9; ++i) {
     EXPECT_EQ(std::isnan(values(of_query)[i]), i == 4) << i;
     EXPECT_EQ(std::isnan(values(sum)[i]), i == 4) << i;
+  }
+}
+
+// At the edges of the domain, too, where neighbours have one window.
+TEST(NeighborhoodAttention, X04_NaNOfAValueStaysInItsWindows) {
+  constexpr int64_t kRows = 9, kColumns = 21, kWindow = 5;
+  const at::Tensor x = make_tensor({1, kRows, kColumns, 1, 8}, 1, at::kFloat);
+  const auto sees = [](int64_t query, int64_t key, int64_t extent) {
+    const int64_t begin = std::clamp<int64_t>(query - kWindow / 2, 0, extent - kWindow);
+    return begin <= key && key < begin + kWindow;
+  };
+  for (const int64_t column : {0, 6, 10, 15, 20}) {
+    at::Tensor values = x.clone();
+    values[0][4][column].fill_(std::nan(""));
+    const at::Tensor spoilt = std::get<0>(neighborhood_attention(x, x, values, {{kWindow}})).isnan().any(-1)[0];
+    for (int64_t i = 0; i < kRows; ++i) {
+      for (int64_t j = 0; j < kColumns; ++j) {
+        EXPECT_EQ(spoilt[i][j].item<bool>(), sees(i, 4, kRows) && sees(j, column, kColumns))
+            << column << ": " << i << ", " << j;
+      }
+    }
   }
 }
 
