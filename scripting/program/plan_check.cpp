@@ -67,8 +67,8 @@ struct Peaks {
     measured_step += other.measured_step;
   }
   double off(bool threads) const {
-    const double of_step = share_off(planned_step, measured_step);
-    return threads ? of_step : std::max(share_off(planned, measured), of_step);
+    const double of_run = share_off(planned, measured), of_step = share_off(planned_step, measured_step);
+    return threads ? std::min(of_run, of_step) : std::max(of_run, of_step);
   }
   static double share_off(int64_t planned, int64_t measured) {
     return std::abs(static_cast<double>(planned - measured)) / std::max(1.0, static_cast<double>(measured));

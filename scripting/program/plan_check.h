@@ -31,9 +31,9 @@ struct RanksCheck {
 
 /// True if each rank sends what was planned: calls, messages and bytes of each kind of collective.
 bool sends_as_planned(const RanksPlan& plan, const RanksCheck& check);
-/// True if peaks are within kMemoryWithin: of processes that of the run, and that within the step. Rank threads free
-/// what others asked for, when they hand over tensors at the start: of them the peaks within the step decide, all ranks
-/// together.
+/// True if peaks are within kMemoryWithin: of processes that of the run and that within the step. Of rank threads all
+/// ranks are taken together, and one of the two decides: that of the run has what one rank freed for another at the
+/// start, that of the step depends on when Lua collects within it. What a plan leaves out is in both.
 bool holds_as_planned(const RanksPlan& plan, const RanksCheck& check);
 /// True if the time of a step is within RanksCheck::within of the forecast, or if that is not asked.
 bool lasts_as_planned(const RanksPlan& plan, const RanksCheck& check);
