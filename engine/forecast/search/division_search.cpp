@@ -106,7 +106,7 @@ RankRun named_dry_run(const BuildDivided& build, const Division& division, int64
     why = error.what();
   }
   TORCH_CHECK_VALUE(false, "search: the dry run of '", division.text(), "' failed on rank ", rank, " of ", ranks,
-                    ", which was pretended\n  have  ", why,
+                    ", a simulated rank\n  have  ", why,
                     "\n  fix   make the model and its step run so divided, or leave such divisions out of the space");
 }
 
@@ -259,7 +259,7 @@ SearchResult search_divisions(Communicator& world, const SearchOptions& options,
                     world.size(), "\n  have  measure = ", options.measure, ", units = ", options.units,
                     "\n  fix   measure = 0, or run with as many ranks");
   TORCH_CHECK_VALUE(options.measure == 0 || !world.is_fake(),
-                    "search: ranks that are pretended cannot be measured\n  have  backend fake, measure = ",
+                    "search: simulated ranks cannot be measured\n  have  backend fake, measure = ",
                     options.measure, "\n  fix   measure = 0");
   SearchResult result =
       parse_search(run_on_first_rank(world, [&] { return to_json(search_divisions(options, build)); }));

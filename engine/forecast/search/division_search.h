@@ -73,7 +73,7 @@ struct SearchResult {
 /// (division_bounds.h), from a dry run of the whole model on one rank. Divisions are then dry run by growing bounds,
 /// with the ranks that matter (rank_kinds.h), and put on the clocks (clocks.h), until no bound is below the best times.
 /// So the result is that of dry runs of all. Throws ValueError if the space is empty, if nothing fits, and, with the
-/// division and the rank that was pretended, what `build` or a step throws. Not collective.
+/// division and the simulated rank, what `build` or a step throws. Not collective.
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build);
 
 /// The same on all ranks of `world`: rank 0 searches. Then the best `options.measure` are built and run on these ranks,

@@ -129,7 +129,7 @@ TEST(DivisionSearch, X14_BoundsHoldOnMeasuredHosts) {
   for (const int64_t ranks : {2, 4}) expect_best_of_all(host, ranks);
 }
 
-// A block of a field that stays after each step is no optimizer's state, which copies would hold whole.
+// A block of a field that stays after each step is not a state of the optimizer, which copies would hold whole.
 TEST(DivisionSearch, X14_BoundsHoldWhereStepsKeepFields) {
   const Planted data = planted()[0];
   const BuildDivided build = [&](const Division& division, Communicator& world) {
@@ -199,7 +199,7 @@ TEST(DivisionSearch, X14_AFailureNamesTheDivisionAndTheRank) {
   options.prunes = false;
 
   EXPECT_THAT(message_of([&] { search_divisions(options, build); }),
-              HasSubstr("search: the dry run of 'rows 2' failed on rank 1 of 2, which was pretended"));
+              HasSubstr("search: the dry run of 'rows 2' failed on rank 1 of 2, a simulated rank"));
   EXPECT_THAT(message_of([&] { search_divisions(options, build); }), HasSubstr("no such rows"));
   EXPECT_THAT(
       message_of([&] { search_divisions(options, [](const Division&, Communicator&) { return BuiltStep{}; }); }),

@@ -113,7 +113,7 @@ function tests.test_V10_the_best_three_are_measured_and_all_ranks_agree()
   testing.assert_equal(measured, 3)
 end
 
--- A plan for ranks that are not there, of one that is not pretended.
+-- A plan for ranks that are not there, made by a process that is not simulated.
 function tests.test_X14_plans_for_more_ranks_than_there_are()
   local config = mh.ComputeConfig{plan_ngpus = 4, runtime_ngpus = 8, pas_config = {machine = "h100", most_rows = 2,
     most_columns = 1, most_tensor = 2}}
