@@ -222,8 +222,8 @@ local function write_status_in_place(current)
   local running = '\n "status": "running"'
   local status = current.data.status == "stopped" and '\n "status": "stopped"' or '\n "status": "failed" '
   local file <close> = io.open(current.folder .. "/run.json", "r+b")
-  local at = file and file:read("a"):find(running, 1, true)
-  if at and file:seek("set", at - 1) and not file:write(status) then
+  local at = file and (file:read("a") or ""):find(running, 1, true)
+  if at and not (file:seek("set", at - 1) and file:write(status) and file:flush()) then
     io.stderr:write(("moonhalo: run: '%s/run.json' says that the run goes on\n"):format(current.folder))
   end
 end
