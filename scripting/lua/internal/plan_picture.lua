@@ -26,9 +26,10 @@ local function panel(ranks, curves, title, unit)
       size = kSize})
 end
 
-local function largest(kinds, key)
+--- The largest and the smallest peak of memory of all kinds of ranks.
+local function peaks_of(plan)
   local most, least = 0, math.huge
-  for _, kind in ipairs(kinds) do most, least = math.max(most, kind[key]), math.min(least, kind[key]) end
+  for _, kind in ipairs(plan.kinds) do most, least = math.max(most, kind.peak), math.min(least, kind.peak) end
   return most, least
 end
 
@@ -48,8 +49,8 @@ function plan_picture.of(report)
   end
   add({
       {values_of(plans, 1e6, function(plan) return plan.ideal.memory end), "ideal", kIdeal},
-      {values_of(plans, 1e6, function(plan) return (select(2, largest(plan.kinds, "peak"))) end), "smallest", kLeast},
-      {values_of(plans, 1e6, function(plan) return (largest(plan.kinds, "peak")) end), "largest", kMost},
+      {values_of(plans, 1e6, function(plan) return (select(2, peaks_of(plan))) end), "smallest", kLeast},
+      {values_of(plans, 1e6, function(plan) return (peaks_of(plan)) end), "largest", kMost},
     }, name .. ": memory of a rank", "MB")
   return #panels > 1 and mh.cat(panels, 1) or panels[1], frames
 end
