@@ -122,7 +122,7 @@ SourceFacts share_facts(const at::Tensor& source, const DeviceMesh& mesh, int64_
   facts.broadcast(mesh, src);
   TORCH_CHECK_VALUE(facts.defined() || !mesh.group().is_fake() || mesh.rank() == src, op, ": this dry run of rank ",
                     mesh.rank(), " has no facts of rank ", src, ", the source\n  have  no tensor on rank ", mesh.rank(),
-                    ", and rank ", src, " was not run before\n  fix   give the tensor on every rank",
+                    ", and rank ", src, " has not shared its own\n  fix   give the tensor on every rank",
                     src == 0 ? ", or use moonhalo plan, which runs rank 0, too" : "");
   TORCH_CHECK_VALUE(facts.defined(), op, ": rank ", src, ", the source, holds no tensor",
                     "\n  fix   give the tensor on rank ", src, ", or name the rank that has it with src");
