@@ -108,6 +108,13 @@ TEST(NeighborhoodAttention, S06_X04_EveryWindowAlongEveryDim) {
   }
 }
 
+// More rows than a strip takes at a time: what was summed before is rescaled by a larger score.
+TEST(NeighborhoodAttention, X04_WindowsOfManyRows) {
+  const Case c{"many rows", {12, 4, 9}, {{11, 3, 5}}, 3, 2};
+  expect_dense(c, at::kDouble, 1e-10);
+  expect_dense(c, at::kFloat, 1e-5);
+}
+
 // The weights are relative to a guess from the query before: scores that leap from query to query, up and down.
 TEST(NeighborhoodAttention, X04_ScoresThatLeap) {
   for (const double scale : {9.0, -40.0, 300.0}) {
