@@ -55,6 +55,11 @@ def check_update():
     check(f"the page does not say which run has its rows:\n{text}", ", and 1 of its rows on 2030-01-02, with" in text)
     check("the other row changed", later.rows[0] == first.rows[0] and later.rows[1].result == "right")
     check("an updated page is not read as it was written", page.read(text) == later and not page.faults_of(text, 1, 1))
+    text = page.written(page.updated(later, [result("vit")], "2030-01-02"))
+    check(f"a day twice:\n{text}", text.replace("\n", " ").count(" of its rows on") == 1)
+    text = page.written(page.updated(page.read(text), [result("resnet")], "2030-01-03"))
+    check(f"both days are named:\n{text}", text.replace("\n", " ").count(" of its rows on") == 2)
+    check("a page of two days is not read as it was written", page.written(page.read(text)) == text)
     try:
         page.updated(first, [result("other")], "2030-01-02")
         check("a model that is not on the page", False)

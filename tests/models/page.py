@@ -57,7 +57,7 @@ SAYS = (
 )
 WIDTH = 120
 FIELDS = (
-    r"`\./dev models` wrote this page on (?P<date>[^\s,]+)(?P<again>, and \d+ of its rows on [^\s,]+)?, "
+    r"`\./dev models` wrote this page on (?P<date>[^\s,]+)(?P<again>(?:, and \d+ of its rows on [^\s,]+)*), "
     r"with PyTorch (?P<pytorch>\S+) and Moonhalo (?P<moonhalo>\S+),"
 ) + r" on (?P<machine>[^.]+)\."
 
@@ -79,7 +79,7 @@ class Page:
     moonhalo: str
     machine: str
     rows: list
-    again: str = ""  # which rows are of a later run
+    again: str = ""  # how many rows are of later runs
 
 
 def cause_of(result):
@@ -159,7 +159,8 @@ def updated(page, results, today):
     if not later.keys() <= known:
         raise ValueError(f"not on the page: {sorted(later.keys() - known)}\n  fix   ./dev models without a filter")
     rows = [later.get((row.package, row.model), row) for row in page.rows]
-    return replace(page, rows=rows, again=f", and {len(later)} of its rows on {today}")
+    before = re.sub(rf", and \d+ of its rows on {today}", "", page.again)
+    return replace(page, rows=rows, again=f"{before}, and {len(later)} of its rows on {today}")
 
 
 def _wrapped(text):
