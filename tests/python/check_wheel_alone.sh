@@ -17,7 +17,9 @@ lacking() {
 }
 may_mount || lacking "no right to mount"
 if [[ -d $wheel ]]; then
-  work=$(mktemp -d)
+  work=$wheel/wheel/made
+  rm -rf "$work"
+  mkdir -p "$work"
   MOONHALO_BUILD=$wheel "$python" -B "$here/../../scripting/python/build_wheel.py" "$work"
   wheel=$(echo "$work"/moonhalo-*.whl)
 fi
