@@ -160,13 +160,11 @@ class Search {
     if (options_.memory_limit > 0) return options_.memory_limit;
     const Machine& machine = options_.machine;
     const bool is_device = machine.device.kind != "cpu";
-    double bytes = machine.device.memory;
-    if (!is_device && machine.host.memory > 0) {
-      const auto of_host = static_cast<double>(Costs(machine, backend_, world_).ranks_of_host());
-      const double processes = backend_ == "threads" ? 1 : of_host;
-      bytes = (machine.host.memory - processes * machine.host.base_rss) / of_host;
-    }
-    return static_cast<int64_t>(kUsableMemory * std::max(0.0, bytes));
+    if (is_device || machine.host.memory <= 0) return static_cast<int64_t>(kUsableMemory * machine.device.memory);
+    const auto of_host = static_cast<double>(Costs(machine, backend_, world_).ranks_of_host());
+    const double processes = backend_ == "threads" ? 1 : of_host;
+    const double bytes = (machine.host.memory - processes * machine.host.base_rss) / of_host;
+    return std::max<int64_t>(1, static_cast<int64_t>(kUsableMemory * bytes));  // 0 is no limit
   }
 
   DivisionResult::Fate fate_by_bounds(const DivisionResult& one, int64_t limit) const {
@@ -216,6 +214,9 @@ void check_options(const SearchOptions& options) {
                     "search: units is at least 1, measure and memory_limit are at least 0\n  have  units = ",
                     options.units, ", measure = ", options.measure, ", memory_limit = ", options.memory_limit,
                     "\n  fix   leave out what is not needed");
+}
+
+void check_is_not_recorded() {
   TORCH_CHECK_VALUE(Recorder::of_this_rank() == nullptr,
                     "search: this rank records a step, and a search records steps of its own\n"
                     "  have  a profile, or moonhalo plan\n"
@@ -248,6 +249,7 @@ double measure(Communicator& world, const BuildDivided& build, const Division& d
 
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build) {
   check_options(options);
+  check_is_not_recorded();
   const KeptGenerator kept;
   return Search(options, build).run();
 }
