@@ -2,8 +2,10 @@
 // The search of mh.parallelize's policy "autodist" by times on a machine.
 #include "moonhalo/engine/forecast/search/division_search.h"
 
+#include <string>
 #include <utility>
 
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -35,7 +37,12 @@ SearchOptions read_search(lua_State* lua, int index) {
                       {"machine", "backend", "ranks", "units", "memory_limit", "measure", "most_data", "most_rows",
                        "most_columns", "most_tensor"});
   SearchOptions options;
-  options.machine = read_machine(given.get_string("machine", ""));
+  const std::string machine = given.get_string("machine", "");
+  // Rank 0 searches: the others may be on hosts without the file.
+  run_on_first_rank(*context(lua).world, [&] {
+    options.machine = read_machine(machine);
+    return std::string();
+  });
   options.backend = given.get_string("backend", "");
   options.units = given.get_int("units", 1);
   options.memory_limit = given.get_int("memory_limit", 0);
