@@ -86,10 +86,10 @@ function policy_graph.with_tensors(module, make, fn)
       for name, tensor in tensors do
         before[#before + 1] = {tensors, name, tensor}
         made[tensor] = made[tensor] or make(tensor, registry)
-        tensors[name] = made[tensor]
       end
     end
   end
+  for _, slot in ipairs(before) do slot[1][slot[2]] = made[slot[3]] end
   local results = table.pack(pcall(fn))
   for _, slot in ipairs(before) do slot[1][slot[2]] = slot[3] end
   if not results[1] then error(results[2], 0) end
