@@ -120,8 +120,8 @@ local function timed_search(module, values, graph, config, per_byte)
   local wanted = space_of(values, graph, config)
   wanted.machine, wanted.backend, wanted.units = options.machine, options.backend, config.units
   wanted.measure = options.measure
-  local limit = options.memory_limit or math.huge
-  wanted.memory_limit = limit < math.huge and math.max(1, limit // 1 | 0) or nil
+  local limit = options.memory_limit
+  wanted.memory_limit = limit and math.max(1, math.min(2.0 ^ 62, limit) // 1 | 0)
   local json, text = mh._search_divisions(wanted, function(division)
     return build(division, module, values, graph, per_byte)
   end)
