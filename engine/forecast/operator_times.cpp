@@ -172,7 +172,7 @@ void OperatorTimes::save() const {
   if (file) std::filesystem::rename(unfinished, path_, failed);
   TORCH_CHECK_VALUE(file && !failed, "operators file '", path_, "': it cannot be written\n  have  ",
                     failed ? failed.message() : std::strerror(errno),
-                    "\n  fix   name a machine file in a folder that you own");
+                    "\n  fix   name a machine file in a folder that you own, or plan with --no-measure");
 }
 
 }  // namespace moonhalo

@@ -71,7 +71,9 @@ void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ran
   }
   for (const std::string& failed : report.failed)
     std::fprintf(stderr, "moonhalo: plan: from rates, because it was not measured: %s\n", failed.c_str());
+  const auto of_file = machine.operators;
   times.give_to(machine, share);
+  for (const auto& [key, by_cores] : of_file) machine.operators[key] = by_cores;
 }
 
 // The ranks of a launcher check themselves; else rank threads do.
@@ -103,7 +105,7 @@ int status_of_checks(const std::vector<RanksPlan>& plans) {
   return kDone;
 }
 
-RanksPlan plan_of(const PlanWanted& wanted, int ranks, std::optional<Machine>& machine) {
+RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machine>& machine) {
   SessionOptions options = wanted.options;
   options.ranks = ranks;
   options.root_facts = std::make_shared<RootFacts>();
@@ -111,8 +113,9 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, std::optional<Machine>& m
                                      return dry_run(options, which, wanted.steps);
                                    }));
   if (!machine) return plan;
-  if (wanted.measures && is_this_host(*machine)) measure_operators(wanted, plan.found, ranks, *machine);
-  plan.time = forecast_step(*machine, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
+  Machine with_operators = *machine;  // operators take other times on other numbers of ranks
+  if (wanted.measures && is_this_host(*machine)) measure_operators(wanted, plan.found, ranks, with_operators);
+  plan.time = forecast_step(with_operators, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
   return plan;
 }
 
@@ -132,10 +135,10 @@ int check_plan(const PlanWanted& wanted, int ranks, const ProcessMemory& process
 // Fails before the work is done if a file cannot be written.
 void check_writable(const char* option, const std::string& path) {
   if (path.empty()) return;
-  const bool is_new = !std::filesystem::exists(path);
-  const bool can = !std::filesystem::is_directory(path) && std::ofstream(path, std::ios::app).good();
-  if (!can)
-    throw UsageError(std::string(option) + ": cannot write '" + path + "'\n  have  " + std::strerror(errno) +
+  const bool is_new = !std::filesystem::exists(path), is_folder = std::filesystem::is_directory(path);
+  if (is_folder || !std::ofstream(path, std::ios::app).good())
+    throw UsageError(std::string(option) + ": cannot write '" + path + "'\n  have  " +
+                     (is_folder ? "a folder of that name" : std::strerror(errno)) +
                      "\n  fix   name a file in a folder that exists and is yours");
   if (is_new) std::filesystem::remove(path);
 }
