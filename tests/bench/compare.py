@@ -90,7 +90,7 @@ def report(older, newer):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("older", type=pathlib.Path)
     parser.add_argument("newer", type=pathlib.Path)
     parser.add_argument("--minutes", type=float, default=10)
