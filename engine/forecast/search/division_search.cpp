@@ -48,12 +48,6 @@ class KeptGenerator {
   at::Tensor state_;
 };
 
-int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.numel() * tensor.element_size());
-  return bytes;
-}
-
 int64_t gradient_bytes(const std::vector<at::Tensor>& parameters) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : parameters) {
@@ -81,7 +75,7 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
   const int64_t before = memory_use().live - gradient_bytes(built.parameters);
   built.step();
   if (whole != nullptr) {
-    whole->parameters = bytes_of(built.parameters);
+    whole->parameters = gradient_bytes(built.parameters);  // others are not summed, and have no states
     whole->states = std::max<int64_t>(0, memory_use().live - gradient_bytes(built.parameters) - before);
   }
   built.step();
