@@ -276,7 +276,8 @@ class Clocks {
       if (shown == kMost) break;
       text += (shown++ > 0 ? ", " : "") + std::to_string(rank);
     }
-    if (misfits_.size() > kMost) text += " and " + std::to_string(misfits_.size() - kMost) + " others";
+    if (shown < misfits_.size())
+      text += " and " + std::to_string(misfits_.size() - shown) + (misfits_.size() == shown + 1 ? " other" : " others");
     return text + (misfits_.size() == 1 ? " waits" : " wait") +
            " for calls that no other tape has; that time is left out";
   }
