@@ -102,7 +102,7 @@ void add_calibrate_command(CLI::App& app, Action& action) {
       app.add_subcommand("calibrate", "Measure this machine into a file, for forecasts of the time of a step");
   const auto wanted = std::make_shared<CalibrateWanted>();
   command->add_option("file", wanted->file, "The file to write (default: machine.json)");
-  command->add_option("--seconds", wanted->seconds, "About how long to measure at most; less is less exact (default: 45)")
+  command->add_option("--seconds", wanted->seconds, "About how long to measure; less is less exact (default: 45)")
       ->check(CLI::Range(0.01, 3600.0));
   command->add_flag("--verbs", wanted->verbs,
                     "Measure the collectives of these ranks, and add them to the file: under mpirun, srun or torchrun");
