@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "moonhalo/engine/imported/model_file.h"
@@ -59,9 +60,22 @@ class Deferral {
         if (!range || tensor.numel() < smallest_) continue;
         at::Tensor& made = made_[tensor.unsafeGetTensorImpl()];
         if (!made.defined()) made = deferred(tensor, *range);
-        kept_.push_back(tensor);
+        replaced_.push_back({module._ivalue(), slot.slot, tensor});
         module._ivalue()->setSlot(slot.slot, made);
       }
+    }
+  }
+
+  // A tensor that is in a list or another attribute, too, stays: the program may compute with that, as that of
+  // torch.nn.LSTM does, so both must remain one.
+  void put_back_shared(const torch::jit::Module& root) const {
+    std::unordered_set<const void*> shared;
+    c10::IValue(root._ivalue()).visit([&](const c10::IValue& value) {
+      if (value.isTensor() && range_of(value.toTensor())) shared.insert(value.toTensor().storage().data());
+      return false;
+    });
+    for (const Replaced& one : replaced_) {
+      if (shared.contains(one.tensor.storage().data())) one.object->setSlot(one.slot, one.tensor);
     }
   }
 
@@ -79,6 +93,12 @@ class Deferral {
   }
 
  private:
+  struct Replaced {
+    c10::intrusive_ptr<c10::ivalue::Object> object;
+    size_t slot;
+    at::Tensor tensor;
+  };
+
   std::optional<ModelFile::Range> range_of(const at::Tensor& tensor) const {
     return tensor.defined() && tensor.has_storage() ? file_->left_out(tensor.storage().data()) : std::nullopt;
   }
@@ -100,7 +120,7 @@ class Deferral {
   std::shared_ptr<const ModelFile> file_;
   int64_t smallest_;
   std::unordered_map<const c10::TensorImpl*, at::Tensor> made_ = {};  // some tensors are in two slots
-  std::vector<at::Tensor> kept_ = {};                                 // so that memory is not used again meanwhile
+  std::vector<Replaced> replaced_ = {};                               // also so that memory is not used again meanwhile
 };
 
 }  // namespace
@@ -115,6 +135,7 @@ torch::jit::Module load_deferred(const std::string& path, int64_t smallest) {
   }
   Deferral deferral(file, smallest);
   deferral.replace_slots(root);
+  deferral.put_back_shared(root);
   deferral.read_others(root);
   return root;
 }
