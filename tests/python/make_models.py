@@ -199,6 +199,17 @@ class Classifier(nn.Module):
         return torch.log_softmax(self.head(pooled), 1)
 
 
+class Recurrent(nn.Module):
+    """torch.nn.LSTM computes with a list of its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0]
+
+
 class Several(nn.Module):
     """Not part of the matrix: tuples, dicts, arguments by name, methods, and an error."""
 
@@ -359,6 +370,7 @@ def write_all(folder):
     for name in MODELS:
         write(folder, name)
     torch.jit.script(Several()).save(str(folder / "several.pt"))
+    torch.jit.script(Recurrent().double()).save(str(folder / "recurrent.pt"))
     torch.jit.script(Forked()).save(str(folder / "forked.pt"))
     write_unknown_operator(folder / "control.script.pt", folder / "later.pt")
     write_exported(folder)

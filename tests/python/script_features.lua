@@ -241,6 +241,23 @@ function checks.deferred_models_have_the_values_of_the_file()
   end
 end
 
+function checks.lists_of_parameters_follow_the_parameters()
+  local x = mh.linspace(-1, 1, 36):double():view(2, 3, 6)
+  local function way() return load "recurrent" end
+  local function after_a_step(net, input)
+    local optimizer = mh.optim.SGD(net:parameters(), {lr = 0.1})
+    net(input):square():sum():backward()
+    optimizer:step()
+    return whole(net(input):detach())
+  end
+  local before, expected = way()(x):detach(), after_a_step(way(), x)
+  assert((expected - before):abs():max():item() > 1e-3, "the step changes nothing")
+  testing.assert_close(after_a_step(mh.materialize_module(mh.deferred_init(way, {min_numel = 1})), x), expected)
+  local stored = way()
+  mh.fully_shard(stored, {mesh = mesh, min_numel = 1, input = false})
+  testing.assert_close(after_a_step(stored, mh.distribute_tensor(x, mesh, {mh.Replicate()})), expected)
+end
+
 -- Files that a later PyTorch has written (programs/README.md).
 function checks.programs_of_the_newest_pytorch()
   check_arguments_and_buffers(mh.export.load(folder .. "/newest/exported.pt2"), "newest/")
