@@ -273,6 +273,7 @@ class SocketTransport final : public Transport {
   ~SocketTransport() override {
     for (const auto& one : connections_) one->say_goodbye(last_words_);
     const auto begin = std::chrono::steady_clock::now();
+    auto written = begin;  // when nothing was left to write
     for (;;) {
       std::vector<pollfd> ready;
       bool writes = false;
@@ -282,9 +283,10 @@ class SocketTransport final : public Transport {
         ready.push_back({one->socket(), static_cast<short>(POLLIN | (one->writes() ? POLLOUT : 0)), 0});
         writes = writes || one->writes();
       }
-      const auto spent = std::chrono::steady_clock::now() - begin;
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>((writes ? kLastWordsWithin : kLinger) - spent);
+      const auto now = std::chrono::steady_clock::now();
+      if (writes) written = now;
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          writes ? begin + kLastWordsWithin - now : written + kLinger - now);
       if (ready.empty() || left.count() <= 0) return;
       ::poll(ready.data(), ready.size(), static_cast<int>(left.count()));
     }
