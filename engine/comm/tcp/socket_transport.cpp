@@ -285,8 +285,8 @@ class SocketTransport final : public Transport {
       }
       const auto now = std::chrono::steady_clock::now();
       if (writes) written = now;
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          writes ? begin + kLastWordsWithin - now : written + kLinger - now);
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(writes ? begin + kLastWordsWithin - now
+                                                                                     : written + kLinger - now);
       if (ready.empty() || left.count() <= 0) return;
       ::poll(ready.data(), ready.size(), static_cast<int>(left.count()));
     }

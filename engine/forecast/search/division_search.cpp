@@ -255,8 +255,8 @@ SearchResult search_divisions(Communicator& world, const SearchOptions& options,
                     world.size(), "\n  have  measure = ", options.measure, ", units = ", options.units,
                     "\n  fix   measure = 0, or run with as many ranks");
   TORCH_CHECK_VALUE(options.measure == 0 || !world.is_fake(),
-                    "search: simulated ranks cannot be measured\n  have  backend fake, measure = ",
-                    options.measure, "\n  fix   measure = 0");
+                    "search: simulated ranks cannot be measured\n  have  backend fake, measure = ", options.measure,
+                    "\n  fix   measure = 0");
   SearchResult result =
       parse_search(run_on_first_rank(world, [&] { return to_json(search_divisions(options, build)); }));
   int64_t left = options.measure;
