@@ -11,26 +11,6 @@
 
 namespace moonhalo::jit {
 
-namespace {
-
-using Replaced = std::unordered_map<const c10::TensorImpl*, at::Tensor>;
-
-// A list of parameters, with which torch.nn.LSTM computes, must have the tensors that are in the slots.
-void replace_in_lists(const c10::ivalue::Object& object, const Replaced& replaced) {
-  for (const c10::IValue& value : object.slots()) {
-    if (!value.isTensorList()) continue;
-    c10::List<at::Tensor> list = value.toTensorList();
-    for (size_t i = 0; i < list.size(); ++i) {
-      const at::Tensor element = list.get(i);
-      if (const auto found = replaced.find(element.unsafeGetTensorImpl()); found != replaced.end()) {
-        list.set(i, found->second);
-      }
-    }
-  }
-}
-
-}  // namespace
-
 struct ScriptModule::State {
   struct Link {
     TensorSlot slot;
@@ -85,16 +65,12 @@ std::shared_ptr<ScriptModule> ScriptModule::State::make(const std::shared_ptr<Fi
 
 // Gives the program the tensors that were replaced in the registries of `module` and its children.
 void ScriptModule::State::give_tensors(ScriptModule& module) {
-  c10::ivalue::Object& object = *module.state_->script._ivalue();
-  Replaced replaced;
   for (Link& link : module.state_->links) {
     const at::Tensor& registered = detail::registered_tensor(module, link.slot.name, link.slot.is_parameter);
     if (registered.is_same(link.tensor)) continue;
-    object.setSlot(link.slot.slot, registered);
-    replaced.emplace(link.tensor.unsafeGetTensorImpl(), registered);
+    set_tensor(*module.state_->script._ivalue(), link.slot.slot, registered);
     link.tensor = registered;
   }
-  if (!replaced.empty()) replace_in_lists(object, replaced);
   for (ScriptModule* child : module.state_->children) give_tensors(*child);
 }
 

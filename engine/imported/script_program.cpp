@@ -103,7 +103,7 @@ void ScriptProgram::save(const torch::jit::Module& module, const std::string& pa
   };
   std::vector<Slot> changed;
   const auto restore = [](std::vector<Slot>* slots) {
-    for (const Slot& one : *slots) one.object->setSlot(one.slot, one.before);
+    for (const Slot& one : *slots) set_tensor(*one.object, one.slot, one.before);
   };
   const std::unique_ptr<std::vector<Slot>, decltype(restore)> at_end(&changed, restore);
   const at::NoGradGuard no_grad;
@@ -112,7 +112,7 @@ void ScriptProgram::save(const torch::jit::Module& module, const std::string& pa
       const at::Tensor tensor = one._ivalue()->getSlot(slot.slot).toTensor();
       if (!is_shard_tensor(tensor)) continue;
       changed.push_back({one._ivalue(), slot.slot, tensor});
-      one._ivalue()->setSlot(slot.slot, full_tensor(tensor.detach()).requires_grad_(tensor.requires_grad()));
+      set_tensor(*one._ivalue(), slot.slot, full_tensor(tensor.detach()).requires_grad_(tensor.requires_grad()));
     }
   }
   fail_together(world, [&] {
@@ -205,6 +205,19 @@ std::vector<TensorSlot> tensor_slots(const torch::jit::Module& module) {
     if (module._ivalue()->getSlot(i).isTensor()) slots.push_back({type->getAttributeName(i), i, is_parameter});
   }
   return slots;
+}
+
+void set_tensor(c10::ivalue::Object& object, size_t slot, const at::Tensor& tensor) {
+  const c10::IValue old = object.getSlot(slot);
+  const at::Tensor before = old.isTensor() ? old.toTensor() : at::Tensor();
+  object.setSlot(slot, tensor);
+  for (const c10::IValue& value : object.slots()) {
+    if (!before.defined() || !value.isTensorList()) continue;
+    c10::List<at::Tensor> list = value.toTensorList();
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list.get(i).is_same(before)) list.set(i, tensor);
+    }
+  }
 }
 
 std::vector<std::pair<std::string, torch::jit::Module>> child_modules(const torch::jit::Module& module) {

@@ -66,6 +66,8 @@ struct TensorSlot {
   bool is_parameter;
 };
 std::vector<TensorSlot> tensor_slots(const torch::jit::Module& module);
+/// Replaces the tensor of a slot, and the same tensor in lists of the object: torch.nn.LSTM computes with such a list.
+void set_tensor(c10::ivalue::Object& object, size_t slot, const at::Tensor& tensor);
 std::vector<std::pair<std::string, torch::jit::Module>> child_modules(const torch::jit::Module& module);
 /// "Linear": the name of its Python class.
 std::string class_name(const torch::jit::Module& module);

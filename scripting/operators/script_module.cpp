@@ -249,7 +249,7 @@ int set_tensor(lua_State* lua) {
   const at::Tensor tensor = check_tensor(lua, 3);
   for (ScriptFile::Slot& slot : part->file->slots) {
     if (slot.object != part->module._ivalue() || slot.slot.name != name) continue;
-    slot.object->setSlot(slot.slot.slot, tensor);
+    jit::set_tensor(*slot.object, slot.slot.slot, tensor);
     slot.tensor = tensor;
     return 0;
   }

@@ -158,7 +158,7 @@ class Search {
     const auto of_host = static_cast<double>(Costs(machine, backend_, world_).ranks_of_host());
     const double processes = backend_ == "threads" ? 1 : of_host;
     const double bytes = (machine.host.memory - processes * machine.host.base_rss) / of_host;
-    return std::max<int64_t>(1, static_cast<int64_t>(kUsableMemory * bytes));  // 0 is no limit
+    return std::max<int64_t>(1, static_cast<int64_t>(kUsableMemory * bytes));  // 0 means no limit
   }
 
   DivisionResult::Fate fate_by_bounds(const DivisionResult& one, int64_t limit) const {
