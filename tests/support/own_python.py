@@ -34,7 +34,7 @@ def check(what, good):
         print("FAILED:", what)
 
 
-def run(what, *command, limit_s=300, **variables):
+def run(what, *command, limit_s=1200, **variables):
     """What a program prints, whose status must be 0; `variables` are of its environment."""
     done = subprocess.run(
         [str(word) for word in command],
