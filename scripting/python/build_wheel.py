@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from wheel_libraries import Bundle, missing, read_dynamic
+from wheel_libraries import Bundle, missing, read_dynamic, to_package
 
 SOURCE = Path(__file__).resolve().parents[2]
 
@@ -68,12 +68,12 @@ def _version():
     return re.search(r"project\(moonhalo VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text())[1]
 
 
-def _movable(library, up):
+def _movable(library, package):
     """The bytes of a library that finds the others of its wheel and PyTorch's beside itself, and those of the system.
-    Folders of the build are left out."""
+    Folders of the build are left out. `package`: of to_package."""
     paths = read_dynamic(library)[0]
     system = [path for path in paths.split(":") if path.startswith("/usr/")]
-    new = ":".join([f"$ORIGIN{up}", f"$ORIGIN{up}/../torch/lib", *system])
+    new = ":".join([package, f"{package}/../torch/lib", *system])
     with tempfile.TemporaryDirectory() as work:
         copy, script = Path(work) / "library.so", Path(work) / "change.cmake"
         copy.write_bytes(library.read_bytes())
@@ -107,8 +107,7 @@ def _foreign(ours, folder, info):
     """Makes ours fit for other machines. Returns (files, the part of the tag that names the platform, lines)."""
     bundle = Bundle(ours, _torch(), folder / "wheel/libmoonhalo_no_network.so")
     files = bundle.files()
-    with tempfile.TemporaryDirectory() as work:
-        glibc, libstdcxx = bundle.audit(files, work)
+    glibc, libstdcxx = bundle.audit(files)
     files |= {f"{info}/licenses/{name}.txt": text for name, text in bundle.licenses.items()}
     lines = [
         f"carries {' '.join(sorted(bundle.foreign))}",
@@ -120,7 +119,7 @@ def _foreign(ours, folder, info):
 def _in_place(ours):
     """Takes what ours need from this machine."""
     needs = {name for file in ours.values() for name in read_dynamic(file)[1]}
-    files = {name: _movable(file, "/.." * (name.count("/") - 1)) for name, file in ours.items()}
+    files = {name: _movable(file, to_package(name)) for name, file in ours.items()}
     lines = [f"needs {' '.join(missing(needs, ours.values(), _torch()))}"]
     return files, sysconfig.get_platform().replace("-", "_").replace(".", "_"), lines
 

@@ -43,10 +43,20 @@ def newest_versions(libraries):
     return max(found["GLIBC"]), max(found["GLIBCXX"])
 
 
+def to_package(place):
+    """The way from the folder of a file of the wheel, moonhalo/bin/x, to the folder of the package."""
+    return "$ORIGIN" + "/.." * (place.count("/") - 1)
+
+
 def missing(names, libraries, torch):
     """Names that are neither of these libraries, nor PyTorch's, nor on every machine."""
     there = {Path(path).name for path in libraries} | {path.name for path in (torch / "lib").iterdir()}
     return sorted(name for name in names - there if not _BASIC.fullmatch(name))
+
+
+def _is_optional(name, needed):
+    """Whether this library of ours is loaded only where the one that it needs is there."""
+    return name in _OPTIONAL and _OPTIONAL[name].fullmatch(needed) is not None
 
 
 def _paths(library):
@@ -76,7 +86,7 @@ class Bundle:
     """Ours, as {name in the wheel: file}, and all that they need."""
 
     def __init__(self, ours, torch, no_network):
-        self.ours, self.torch, self.no_network = dict(ours), torch, no_network
+        self.ours, self.torch, self.no_network = ours, torch, no_network
         self.foreign, self.licenses, self.faults = {}, {}, []
         for name, header in _HEADERS.items():
             self._take_license(name, header, f"ours are compiled with {name}")
@@ -94,9 +104,8 @@ class Bundle:
     def _take_needs(self, name, file):
         """Takes the libraries that this one needs, and returns them."""
         paths, new = _paths(file), []
-        optional = _OPTIONAL.get(name, re.compile("(?!)"))
         for needed in missing(set(read_dynamic(file)[1]), self.ours.values(), self.torch):
-            if needed in self.foreign or _OF_THE_NETWORK.fullmatch(needed) or optional.fullmatch(needed):
+            if needed in self.foreign or _OF_THE_NETWORK.fullmatch(needed) or _is_optional(name, needed):
                 continue
             if not _FREE.fullmatch(needed):
                 self.faults.append(f"{name} needs {needed}, which is not known to be free to come along")
@@ -119,19 +128,17 @@ class Bundle:
 
     def files(self):
         """{name in the wheel: bytes}."""
-        names = {name: _own_name(name, file) for name, file in [*self.foreign.items(), self._network()]}
+        others = {**self.foreign, self.no_network.name: self.no_network}
+        names = {name: _own_name(name, file) for name, file in others.items()}
         with tempfile.TemporaryDirectory() as work:
             made = {}
             for place, file in self.ours.items():
-                up = "/.." * (place.count("/") - 1)
-                paths = [f"$ORIGIN{up}", f"$ORIGIN{up}/libs", f"$ORIGIN{up}/../torch/lib"]
+                package = to_package(place)
+                paths = [package, f"{package}/libs", f"{package}/../torch/lib"]
                 made[place] = self._changed(file, Path(work), names, paths)
-            for name, file in [*self.foreign.items(), self._network()]:
+            for name, file in others.items():
                 made[f"{FOLDER}/{names[name]}"] = self._changed(file, Path(work), names, ["$ORIGIN"], names[name])
             return made
-
-    def _network(self):
-        return self.no_network.name, self.no_network
 
     def _changed(self, file, work, names, paths, own_name=None):
         """The bytes of a library without its symbols, that finds the others by their names in the wheel."""
@@ -146,17 +153,18 @@ class Bundle:
         subprocess.run([_patchelf(), *change, "--force-rpath", "--set-rpath", ":".join(paths), copy], check=True)
         return copy.read_bytes()
 
-    def audit(self, made, work):
-        """What the files of the wheel need that is neither in it nor outside by right."""
-        placed = [Path(work) / Path(place).name for place in made]
-        for path, data in zip(placed, made.values()):
-            path.write_bytes(data)
-        for path in placed:
-            optional = _OPTIONAL.get(path.name, re.compile("(?!)"))
-            for needed in missing(set(read_dynamic(path)[1]), placed, self.torch):
-                if not optional.fullmatch(needed):
-                    sys.exit(f"moonhalo: {path.name} of the wheel needs {needed}, which is not in it")
-        return newest_versions(placed)
+    def audit(self, made):
+        """What the files of the wheel need that is neither in it nor outside by right is an error. Returns the newest
+        glibc and libstdc++ that they need."""
+        with tempfile.TemporaryDirectory() as work:
+            placed = [Path(work) / Path(place).name for place in made]
+            for path, data in zip(placed, made.values()):
+                path.write_bytes(data)
+            for path in placed:
+                for needed in missing(set(read_dynamic(path)[1]), placed, self.torch):
+                    if not _is_optional(path.name, needed):
+                        sys.exit(f"moonhalo: {path.name} of the wheel needs {needed}, which is not in it")
+            return newest_versions(placed)
 
 
 def _own_name(name, file):
