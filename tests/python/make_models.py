@@ -301,18 +301,26 @@ class Exported(nn.Module):
         return y * scale + self.table + shift, {"v": fields["v"] * mean, "list": [pair[0], pair[1] + y.shape[0]]}
 
 
+def copy_archive(source, target, change):
+    """Copies a model's file, each entry with the content that change(name, content) gives."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for entry in old.namelist():
+            new.writestr(entry, change(entry, old.read(entry)))
+
+
 def write_other_schemas(path):
     """The program as later versions of PyTorch may write it: with fields that are not known, or in another schema."""
     for name, version in {"newer_minor": {"major": 8, "minor": 99}, "newer_major": {"major": 9, "minor": 1}}.items():
-        with zipfile.ZipFile(path) as old, zipfile.ZipFile(path.with_name(f"{name}.pt2"), "w") as new:
-            for entry in old.namelist():
-                content = old.read(entry)
-                if entry.endswith("models/model.json"):
-                    program = {**json.loads(content), "schema_version": version, "later": {"field": [1]}}
-                    for node in program["graph_module"]["graph"]["nodes"]:
-                        node["later"] = None
-                    content = json.dumps(program).encode()
-                new.writestr(entry, content)
+
+        def changed(entry, content, version=version):
+            if not entry.endswith("models/model.json"):
+                return content
+            program = {**json.loads(content), "schema_version": version, "later": {"field": [1]}}
+            for node in program["graph_module"]["graph"]["nodes"]:
+                node["later"] = None
+            return json.dumps(program).encode()
+
+        copy_archive(path, path.with_name(f"{name}.pt2"), changed)
 
 
 def write_nested(folder):
@@ -361,9 +369,7 @@ class Forked(nn.Module):
 
 def write_unknown_operator(source, target):
     """A program as a later PyTorch may write it, with an operator that this one does not have."""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for entry in old.namelist():
-            new.writestr(entry, old.read(entry).replace(b"torch.tanh(", b"torch.tanh_of_later("))
+    copy_archive(source, target, lambda _, content: content.replace(b"torch.tanh(", b"torch.tanh_of_later("))
 
 
 def write_all(folder):
