@@ -134,7 +134,7 @@ def _read_plan(plan):
     return _json.dumps(_encoded(plan, custom)), custom
 
 
-def _slots(module):
+def slots_of(module):
     """(registry, name, tensor) of the module's own parameters and buffers."""
     return [
         (registry, name, tensor)
@@ -149,7 +149,7 @@ def _facts(modules):
         (
             name,
             [kind.__name__ for kind in type(module).__mro__ if issubclass(kind, _torch.nn.Module)],
-            [(slot, list(tensor.shape)) for _, slot, tensor in _slots(module)],
+            [(slot, list(tensor.shape)) for _, slot, tensor in slots_of(module)],
         )
         for name, module in modules
     ]
@@ -185,7 +185,7 @@ def _place_tensors(who, modules, resolved, mesh, src, sharded):
             resolved[i]["tensors"].get(name, whole) if resolved else whole,
         )
         for i, (path, module) in enumerate(modules)
-        for registry, name, tensor in _slots(module)
+        for registry, name, tensor in slots_of(module)
     ]
     placed = _distribute_parameters([(name, tensor, *plan) for name, tensor, _, _, plan in slots], mesh, src, sharded)
     for (path, tensor, _, _, _), one in zip(slots, placed):

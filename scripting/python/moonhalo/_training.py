@@ -27,7 +27,7 @@ from ._moonhalo import (
     _set_requires_gradient_sync,
     _store_parameter,
 )
-from ._parallel import as_parameter, check_no_hooks
+from ._parallel import as_parameter, check_no_hooks, slots_of
 
 _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it; None: it is such a tensor itself, and stays
 
@@ -35,11 +35,9 @@ _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it; None: it is 
 def _slots(root):
     """(registry, name, path, tensor, is_parameter) of all parameters and buffers."""
     return [
-        (registry, name, f"{path}.{name}" if path else name, tensor, is_parameter)
+        (registry, name, f"{path}.{name}" if path else name, tensor, registry is module._parameters)
         for path, module in root.named_modules()
-        for registry, is_parameter in ((module._parameters, True), (module._buffers, False))
-        for name, tensor in registry.items()
-        if tensor is not None
+        for registry, name, tensor in slots_of(module)
     ]
 
 
