@@ -2,9 +2,9 @@
 // Source: PKWARE's APPNOTE.
 #include "moonhalo/io/pytorch/zip_writer.h"
 
-#include <libdeflate.h>
-
 #include <algorithm>
+
+#include "moonhalo/io/codecs/crc32.h"
 
 namespace moonhalo::io {
 namespace {
@@ -56,7 +56,7 @@ void ZipWriter::write(std::string_view bytes) {
 }
 
 void ZipWriter::add(std::string_view name, const void* data, uint64_t bytes) {
-  const uint32_t crc = libdeflate_crc32(0, data, bytes);
+  const uint32_t crc = crc32(static_cast<const char*>(data), bytes);
   std::string local = field64({bytes, bytes}), central = field64({bytes, bytes, at_});
   const uint64_t begin = at_ + kLocalHead + name.size() + local.size() + 4;
   const uint64_t padding = (kAlignment - begin % kAlignment) % kAlignment;
