@@ -39,7 +39,7 @@ def run_step(launched):
         for rank in range(2)
     ]
     for rank, process in enumerate(ranks):
-        said = process.communicate(timeout=1200)[0]
+        said = process.communicate(timeout=own_python.LIMIT_S)[0]
         check(
             f"Slurm, rank {rank}: status {process.returncode}\n{said}",
             process.returncode == 0 and f"rank {rank}: [" in said,

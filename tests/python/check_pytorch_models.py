@@ -23,7 +23,7 @@ if missing:
 scripts = Path(source) / "tests/python"
 folder = Path(tempfile.mkdtemp(prefix="pytorch_models_"))
 whole = bool(os.environ.get("MOONHALO_ALL_MODELS"))
-run = functools.partial(own_python.run, limit_s=3000 if whole else 1200)
+run = functools.partial(own_python.run, limit_s=3000 if whole else own_python.LIMIT_S)
 
 
 def run_lua(script, ranks, *arguments, mpi=False):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+LIMIT_S = 1200  # ends what hangs, also on a busy machine
 failures = 0
 
 
@@ -34,7 +35,7 @@ def check(what, good):
         print("FAILED:", what)
 
 
-def run(what, *command, limit_s=1200, **variables):
+def run(what, *command, limit_s=LIMIT_S, **variables):
     """What a program prints, whose status must be 0; `variables` are of its environment."""
     done = subprocess.run(
         [str(word) for word in command],
