@@ -25,16 +25,11 @@ static void expect_alike(const host* h) {
   EXPECT(strcmp(first, mine) == 0);
 }
 
-/* Options with these settings, for one mh_open: a transport serves one session. */
-static mh_options options_with(const host* h, const char* settings) {
-  mh_options options = options_for(h);
-  options.settings = settings;
-  return options;
-}
-
+/* Its options are for one mh_open, as a transport is. */
 static void expect_error_of_settings(const host* h, const char* settings, mh_status status, const char* text) {
   mh_session* session = NULL;
-  const mh_options options = options_with(h, settings);
+  mh_options options = options_for(h);
+  options.settings = settings;
   EXPECT_ERROR(mh_open(&options, &session), status, text);
   EXPECT(session == NULL);
 }
