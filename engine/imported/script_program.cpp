@@ -208,14 +208,14 @@ std::vector<TensorSlot> tensor_slots(const torch::jit::Module& module) {
 }
 
 void set_tensor(c10::ivalue::Object& object, size_t slot, const at::Tensor& tensor) {
-  const c10::IValue old = object.getSlot(slot);
-  const at::Tensor before = old.isTensor() ? old.toTensor() : at::Tensor();
+  const c10::IValue before = object.getSlot(slot);
   object.setSlot(slot, tensor);
+  if (!before.isTensor() || !before.toTensor().defined()) return;
   for (const c10::IValue& value : object.slots()) {
-    if (!before.defined() || !value.isTensorList()) continue;
+    if (!value.isTensorList()) continue;
     c10::List<at::Tensor> list = value.toTensorList();
     for (size_t i = 0; i < list.size(); ++i) {
-      if (list.get(i).is_same(before)) list.set(i, tensor);
+      if (list.get(i).is_same(before.toTensor())) list.set(i, tensor);
     }
   }
 }
