@@ -27,8 +27,7 @@ python=$(realpath --no-symlinks "$python")
 in_own_mounts "$here/$(basename "$0")" "$wheel" "$python"
 (($(stat -c %s "$wheel") < 30000000)) || fail "the wheel has $(stat -c %s "$wheel") bytes"
 
-root=$(mktemp -d)
-begin_root "$root" sh env
+begin_root "$(mktemp -d)" sh env
 base=$(realpath "$python")
 mkdir -p ".$(dirname "$base")" work layer
 cp -L "$base" ".$base"

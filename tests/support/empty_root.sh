@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Read by scripts that try what was built where almost nothing else is: a root in a mount namespace of their own.
 
-may_mount() { if ((EUID == 0)); then unshare --mount true; else unshare --mount --map-root-user true; fi; }
+# Mounts are private by default.
+own_mounts=(unshare --mount)
+((EUID == 0)) || own_mounts+=(--map-root-user)
+may_mount() { "${own_mounts[@]}" true; }
 
 # in_own_mounts SCRIPT ARGUMENTS...: goes on in that namespace; needs root, or user namespaces
 in_own_mounts() {
   [[ -z ${MOONHALO_IN_NAMESPACE:-} ]] || return 0
   export MOONHALO_IN_NAMESPACE=1
-  if ((EUID == 0)); then exec unshare --mount --propagation private "$@"; fi
-  exec unshare --mount --map-root-user "$@"
+  exec "${own_mounts[@]}" "$@"
 }
 
 # take FILE FOLDER: the file's libraries, those of the system to lib and others to FOLDER
