@@ -157,8 +157,6 @@ at::Tensor copy_tensor(const at::Tensor& tensor, const MeshPtr& data, const std:
   return placed(value, tensor, root, spec_on(value, root)->placements());
 }
 
-namespace {}  // namespace
-
 // Remembers the tensors that fully_shard and replicate made. So modules of several calls go on sharing them, and outer
 // calls leave what inner calls have placed.
 class PlacedTensors {
