@@ -67,34 +67,26 @@ class Slab : Walk {
   Slab(const Problem& p, int64_t unit, int64_t slab, void* scratch) : Walk(p, unit, slab, 0, -1) {
     width_ = padded(p.head_dim);
     value_width_ = padded(p.value_dim);
-    if (scratch != nullptr && !empty()) divide(static_cast<char*>(scratch));
+    if (scratch != nullptr && !empty()) divide({static_cast<char*>(scratch)});
   }
 
-  void divide(char* scratch) {
-    const auto take = [&](int64_t bytes) {
-      char* begin = scratch;
-      scratch += (bytes + 63) / 64 * 64;
-      return begin;
-    };
-    const auto numbers = [&](int64_t count) {
-      return reinterpret_cast<A*>(take(count * static_cast<int64_t>(sizeof(A))));
-    };
+  void divide(Scratch scratch) {
     const int64_t rows = kept_rows(), keys = groups_[2].keys;
     // Vectors of keys may reach over the last.
     key_stride_ = kept_stride(keys, width_);
     value_stride_ = kept_stride(keys, value_width_);
-    keys_ = numbers(rows * key_stride_ + kWidth * width_);
-    values_ = numbers(rows * value_stride_ + kWidth * value_width_);
-    scores_ = numbers(kScores);
-    more_scores_ = numbers(kScores);
+    keys_ = scratch.take<A>(rows * key_stride_ + kWidth * width_);
+    values_ = scratch.take<A>(rows * value_stride_ + kWidth * value_width_);
+    scores_ = scratch.take<A>(kScores);
+    more_scores_ = scratch.take<A>(kScores);
     for (int i = 0; i < kPair; ++i) {
-      query_[i] = numbers(width_);
-      sums_[i] = numbers(width_ > value_width_ ? width_ : value_width_);
-      grad_[i] = numbers(value_width_);
+      query_[i] = scratch.take<A>(width_);
+      sums_[i] = scratch.take<A>(width_ > value_width_ ? width_ : value_width_);
+      grad_[i] = scratch.take<A>(value_width_);
     }
-    output_ = numbers(value_width_);
-    rows_ = reinterpret_cast<int64_t*>(take(rows * static_cast<int64_t>(sizeof(int64_t))));
-    sum_rows_ = reinterpret_cast<int64_t*>(take(rows * static_cast<int64_t>(sizeof(int64_t))));
+    output_ = scratch.take<A>(value_width_);
+    rows_ = scratch.take<int64_t>(rows);
+    sum_rows_ = scratch.take<int64_t>(rows);
   }
 
   // Calls give(Count<n>, number of the first of n queries along the last dim), n = 2 or 1, with rows_ as they see them.
@@ -336,10 +328,7 @@ class Slab : Walk {
   void store_sums_of(const Strided& to, int64_t features, const A* sums) const {
     const int64_t width = padded(features), keys = group_rows(p_.axes[2], p_.axes[2].keys);
     const A* unit = sums + unit_ * unit_keys(p_) * width;
-    int64_t count[3];
-    for (int i = 0; i < 3; ++i)
-      count[i] =
-          rows_before(p_.axes[i], groups_[i].index, p_.axes[i].key_begin + p_.axes[i].keys) - groups_[i].held_key;
+    const int64_t count[3] = {held_keys(0), held_keys(1), held_keys(2)};
     const auto place_of = [&](int axis, int64_t key) {
       return place(p_.axes[axis], groups_[axis], groups_[axis].held_key + key, p_.axes[axis].key_begin) * to.dims[axis];
     };

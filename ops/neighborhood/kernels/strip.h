@@ -42,7 +42,7 @@ class Strip : Walk {
 
   static void forward(const Problem& p, int64_t unit, int64_t part, void* scratch) {
     const int64_t strips = all_strips(p);
-    Strip s(p, unit, part / strips, part % strips, static_cast<char*>(scratch));
+    Strip s(p, unit, part / strips, part % strips, {static_cast<char*>(scratch)});
     if (s.empty()) return;
     const auto pack = [&](int64_t i, int64_t j) {
       s.pack_row(p.key, p.head_dim, i, j, s.keys_ + s.kept_row(i, j) * p.head_dim * s.stride_);
@@ -63,28 +63,20 @@ class Strip : Walk {
   // Windows of neighbours begin at most a stride apart, or do not move on while the queries do.
   static int64_t most_columns(const Axis& axis) { return axis.window + axis.stride + 2 * kWidth; }
 
-  Strip(const Problem& p, int64_t unit, int64_t slab, int64_t strip, char* scratch)
+  Strip(const Problem& p, int64_t unit, int64_t slab, int64_t strip, Scratch scratch)
       : Walk(p, unit, slab, strip * kWidth, kWidth) {
     if (empty()) return;
-    const auto take = [&](int64_t bytes) {
-      char* begin = scratch;
-      scratch += (bytes + 63) / 64 * 64;
-      return begin;
-    };
-    const auto numbers = [&](int64_t count) {
-      return reinterpret_cast<A*>(take(count * static_cast<int64_t>(sizeof(A))));
-    };
     const int64_t most = most_columns(p.axes[2]);
-    masks_ = reinterpret_cast<Mask*>(take(most * kBytes));
+    masks_ = reinterpret_cast<Mask*>(scratch.take<A>(most * kWidth));
     find_columns();
-    held_keys_ = rows_before(p.axes[2], groups_[2].index, p.axes[2].key_begin + p.axes[2].keys) - groups_[2].held_key;
+    held_keys_ = held_keys(2);
     const int64_t rows = kept_rows();
-    rows_ = reinterpret_cast<int64_t*>(take(rows * static_cast<int64_t>(sizeof(int64_t))));
-    keys_ = numbers(rows * p.head_dim * stride_);
-    values_ = numbers(rows * p.value_dim * stride_);
-    query_ = numbers(p.head_dim * kWidth);
-    sums_ = numbers(p.value_dim * kWidth);
-    scores_ = numbers((kScores + most) * kWidth);
+    rows_ = scratch.take<int64_t>(rows);
+    keys_ = scratch.take<A>(rows * p.head_dim * stride_);
+    values_ = scratch.take<A>(rows * p.value_dim * stride_);
+    query_ = scratch.take<A>(p.head_dim * kWidth);
+    sums_ = scratch.take<A>(p.value_dim * kWidth);
+    scores_ = scratch.take<A>((kScores + most) * kWidth);
   }
 
   void find_columns() {

@@ -50,6 +50,17 @@ inline int64_t most_keys(const Problem& p, int axis) {
   return kept_keys(p, axis, needed < held ? needed : held);
 }
 
+/// Memory that is given out in parts, one behind the other, each from a line of the caches on.
+struct Scratch {
+  template <typename E>
+  E* take(int64_t count) {
+    E* const part = reinterpret_cast<E*>(next);
+    next += (count * static_cast<int64_t>(sizeof(E)) + 63) / 64 * 64;
+    return part;
+  }
+  char* next;
+};
+
 class Walk {
  protected:
   /// Queries first_column, ... of the last axis, `columns` of them at most (all: 0 and a negative number).
@@ -114,6 +125,11 @@ class Walk {
 
   /// Number of a key of the slab among the keys of the group that the block holds; of a row of keys among its rows.
   int64_t held(int axis, int64_t key) const { return key + groups_[axis].first_key - groups_[axis].held_key; }
+  /// Keys of the group that the block holds.
+  int64_t held_keys(int axis) const {
+    const Axis& a = p_.axes[axis];
+    return rows_before(a, groups_[axis].index, a.key_begin + a.keys) - groups_[axis].held_key;
+  }
   int64_t sum_row(int64_t i, int64_t j) const { return i * group_rows(p_.axes[1], p_.axes[1].keys) + j; }
 
   const Problem& p_;
