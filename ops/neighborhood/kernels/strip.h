@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "moonhalo/ops/neighborhood/kernels/block.h"
 #include "moonhalo/ops/neighborhood/kernels/lanes.h"
 #include "moonhalo/ops/neighborhood/kernels/walk.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 template <typename T, typename A, int kBytes>
 class Strip : Walk {
+  using B = Block<T, A, kBytes>;
   using L = Lanes<A, kBytes>;
   using Vector = typename L::Vector;
   using Mask = typename L::Mask;
@@ -27,7 +29,7 @@ class Strip : Walk {
 
  public:
   static int64_t strips(const Problem& p) {
-    const int64_t rows = p.axes[0].window * p.axes[1].window, stride = padded(kWidth - 1 + p.axes[2].window);
+    const int64_t rows = p.axes[0].window * p.axes[1].window, stride = B::padded(kWidth - 1 + p.axes[2].window);
     const int64_t window_bytes = rows * (p.head_dim + p.value_dim) * stride * static_cast<int64_t>(sizeof(A));
     return p.slab_axis == 2 || rows == 1 || window_bytes > kWindowBytes ? 0 : all_strips(p);
   }
@@ -37,7 +39,7 @@ class Strip : Walk {
     const int64_t features = p.head_dim + p.value_dim;
     return 64 * 16 + 2 * rows * static_cast<int64_t>(sizeof(int64_t)) +
            static_cast<int64_t>(sizeof(A)) *
-               (rows * features * padded(kWidth + columns) + features * kWidth + (kScores + 2 * columns) * kWidth);
+               (rows * features * B::padded(kWidth + columns) + features * kWidth + (kScores + 2 * columns) * kWidth);
   }
 
   static void forward(const Problem& p, int64_t unit, int64_t part, void* scratch) {
@@ -59,7 +61,6 @@ class Strip : Walk {
   static int64_t all_strips(const Problem& p) {
     return (group_rows(p.axes[2], p.axes[2].queries) + kWidth - 1) / kWidth;
   }
-  static int64_t padded(int64_t count) { return (count + kWidth - 1) / kWidth * kWidth; }
   // Windows of neighbours begin at most a stride apart, or do not move on while the queries do.
   static int64_t most_columns(const Axis& axis) { return axis.window + axis.stride + 2 * kWidth; }
 
@@ -90,7 +91,7 @@ class Strip : Walk {
       last = i == 0 || windows[i].end > last ? windows[i].end : last;
     }
     columns_ = last - first_column_;
-    stride_ = padded(kWidth - 1 + columns_);
+    stride_ = B::padded(kWidth - 1 + columns_);
     for (int64_t d = 0; d < columns_; ++d) {
       for (int64_t i = 0; i < kWidth; ++i) {
         const bool seen = i < g.queries && windows[i].begin <= first_column_ + d && first_column_ + d < windows[i].end;
@@ -169,10 +170,9 @@ class Strip : Walk {
   void ask_ahead(const T* queries, int64_t part) const {
     const int axis = static_cast<int>(p_.slab_axis);
     const auto ask = [&](const Strided& t, const T* row, int64_t count, int64_t features) {
-      constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
       row += p_.axes[axis].dilation * t.dims[axis];
       for (int64_t k = part; k < count; k += row_count_)
-        for (int64_t c = 0; c < features; c += kLine) __builtin_prefetch(row + k * p_.axes[2].dilation * t.dims[2] + c);
+        B::prefetch(row + k * p_.axes[2].dilation * t.dims[2], features);
     };
     ask(p_.key, last_row_[0], stride_, p_.head_dim);
     ask(p_.value, last_row_[1], stride_, p_.value_dim);
