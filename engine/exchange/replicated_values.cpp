@@ -199,10 +199,6 @@ void warn_of_roundings(const Comparison& comparison, double relative) {
 
 }  // namespace
 
-bool set_compares_values(bool on) { return std::exchange(base_context->settings.check_replicated, on); }
-
-bool compares_values() { return settings().check_replicated; }
-
 bool has_values(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && !tensor.is_meta() && !tensor.is_quantized() && !tensor._is_zerotensor() &&
          !is_deferred(tensor) && !is_fake(tensor) && tensor.has_storage();

@@ -27,11 +27,6 @@ void compare_values(const at::Tensor& tensor, const DeviceMesh& mesh, const Comp
 /// uncounted.
 void compare_keys(uint64_t key, const DeviceMesh& mesh, const std::string& where);
 
-/// Sets whether this rank compares values at all: for set_check_replicated (engine/dispatch/check_replicated.h), which
-/// has all ranks say the same. On at the start. Returns what was.
-bool set_compares_values(bool on);
-bool compares_values();
-
 /// A checksum of bytes in their order.
 uint64_t checksum(const void* bytes, size_t count, uint64_t seed = 0);
 /// A checksum of a tensor's values, shape and dtype; 0 where it has no values (has_values).
