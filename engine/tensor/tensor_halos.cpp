@@ -94,9 +94,7 @@ std::shared_ptr<HaloCache::Entry> CacheOfTensor::keep(const IntervalMap& map) co
 }  // namespace
 
 CurrentCall::CurrentCall(const c10::OperatorHandle& op, Arguments arguments)
-    : op_(op), arguments_(std::move(arguments)), before_(std::exchange(tensor_context->call, this)) {}
-
-CurrentCall::~CurrentCall() { tensor_context->call = before_; }
+    : op_(op), arguments_(std::move(arguments)), current_(tensor_context->call, this) {}
 
 HaloCachePtr halo_cache_of_argument(int index) {
   const CurrentCall* const call = tensor_context->call;

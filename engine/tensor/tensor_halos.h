@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/base/scoped_value.h"
 #include "moonhalo/engine/exchange/halo_cache.h"
 
 namespace moonhalo {
@@ -32,14 +33,12 @@ class CurrentCall {
  public:
   using Arguments = std::vector<std::pair<int, at::Tensor>>;
   CurrentCall(const c10::OperatorHandle& op, Arguments arguments);
-  ~CurrentCall();
-  CurrentCall(const CurrentCall&) = delete;
 
  private:
   friend HaloCachePtr halo_cache_of_argument(int index);
   const c10::OperatorHandle& op_;
   Arguments arguments_;
-  const CurrentCall* before_;
+  ScopedValue<const CurrentCall*> current_;
 };
 
 struct ShardTensorImpl;
