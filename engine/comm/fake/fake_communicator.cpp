@@ -47,9 +47,9 @@ class FakeCommunicator final : public CommunicatorBackend {
   const std::vector<int64_t>& world() const { return world_; }
 
   std::vector<int64_t> facts_of(int root, std::vector<int64_t> mine) const {
+    if (!of_rank_->facts) return mine;
     RootFacts::Call call{world_, world_.at(root)};
     call.number = of_rank_->calls[{world_, call.root}]++;
-    if (!of_rank_->facts) return mine;
     if (root == rank() && !mine.empty()) of_rank_->facts->share(call, mine);
     if (root == rank() || !mine.empty()) return mine;
     return of_rank_->facts->read(call, world_.at(rank())).value_or(std::vector<int64_t>());
