@@ -422,13 +422,10 @@ std::string first_node(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// For processes of Open MPI on one machine: its loopback, and a port that follows from the name of the job.
-std::optional<MeetingPlace> place_on_one_machine(const Launch& launch, const std::string& job,
-                                                 const std::function<const char*(const char*)>& getenv) {
-  if (launch.kind != Launch::kOpenMpi || launch.local_size != launch.size || job.empty()) return std::nullopt;
-  const Digest digest = sha256(job);
-  const uint64_t number = digest[0] * 256 + digest[1];
-  MeetingPlace place{"127.0.0.1", static_cast<uint16_t>(kFirstPort + number % kPorts), launch.rank == 0, job};
+// The port follows from the number of the job.
+MeetingPlace place_of_job(const Launch& launch, const std::string& host, uint64_t number, const std::string& job,
+                          const std::function<const char*(const char*)>& getenv) {
+  MeetingPlace place{host, static_cast<uint16_t>(kFirstPort + number % kPorts), launch.rank == 0, job};
   place.key = job_key(getenv);
   return place;
 }
@@ -440,7 +437,6 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     const char* value = getenv(variable);
     return value == nullptr ? "" : value;
   };
-  MeetingPlace place;
   if (!text("MASTER_ADDR").empty() && !text("MASTER_PORT").empty()) {
     char* end = nullptr;
     const std::string given = text("MASTER_PORT");
@@ -448,7 +444,7 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     TORCH_CHECK_VALUE(*end == '\0' && port > 0 && port < 65536,
                       "launch: MASTER_PORT is not a port\n  have  MASTER_PORT=", given,
                       "\n  fix   give a free port, 1 to 65535");
-    place = {without_brackets(text("MASTER_ADDR")), static_cast<uint16_t>(port), launch.rank == 0, ""};
+    MeetingPlace place{without_brackets(text("MASTER_ADDR")), static_cast<uint16_t>(port), launch.rank == 0, ""};
     place.key = job_key(getenv);
     // torchrun serves a store itself, one for each attempt.
     if (text("TORCHELASTIC_USE_AGENT_STORE") == "True") place.serves = false;
@@ -459,17 +455,19 @@ std::optional<MeetingPlace> meeting_place(const Launch& launch, const std::funct
     }
     return place;
   }
-  if (launch.kind != Launch::kSlurm) {
+  if (launch.kind == Launch::kOpenMpi && launch.local_size == launch.size) {
     const std::string job = text("PMIX_NAMESPACE").empty() ? text("OMPI_MCA_ess_base_jobid") : text("PMIX_NAMESPACE");
-    return place_on_one_machine(launch, job, getenv);
+    if (job.empty()) return std::nullopt;
+    const Digest digest = sha256(job);
+    const uint64_t number = digest[0] * 256 + digest[1];
+    return place_of_job(launch, "127.0.0.1", number, job, getenv);
   }
+  if (launch.kind != Launch::kSlurm) return std::nullopt;
   const std::string nodes = text("SLURM_STEP_NODELIST"), job = text("SLURM_JOB_ID");
   const std::string step = text("SLURM_STEP_ID").empty() ? text("SLURM_STEPID") : text("SLURM_STEP_ID");
   if (nodes.empty() || job.empty()) return std::nullopt;
   const uint64_t number = std::strtoull(job.c_str(), nullptr, 10) * 31 + std::strtoull(step.c_str(), nullptr, 10);
-  place = {first_node(nodes), static_cast<uint16_t>(kFirstPort + number % kPorts), launch.rank == 0, job + "." + step};
-  place.key = job_key(getenv);
-  return place;
+  return place_of_job(launch, first_node(nodes), number, job + "." + step, getenv);
 }
 
 std::string open_meeting(const MeetingPlace& place) {
