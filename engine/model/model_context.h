@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <vector>

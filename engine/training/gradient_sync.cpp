@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "moonhalo/engine/comm/device/ordered_reduction.h"

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <map>
 #include <optional>
 #include <thread>
 
