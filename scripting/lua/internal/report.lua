@@ -243,7 +243,7 @@ end
 local function page_of(runs)
   local rows, names = {}, {}
   for i, run in ipairs(runs) do
-    rows[i], names[i], run.records = runs_table.row(run, run.point), run.name, files.read_metrics(run.folder)
+    rows[i], names[i], run.records = runs_table.row(run), run.name, files.read_metrics(run.folder)
   end
   local charts = charts_of(runs)
   local data = mh.json.encode(charts):gsub("</", "<\\/")
@@ -256,20 +256,6 @@ local function page_of(runs)
   }
 end
 
---- The runs of a folder; of a folder without runs, such as sweeps, those of the folders in it.
-local function runs_inside(folder, is_inner)
-  local runs, points = files.list(folder), runs_table.points_of(folder)
-  for _, run in ipairs(runs) do run.point = points[run.data.name] end
-  if #runs > 0 or is_inner then return runs end
-  for _, name in ipairs(mh._run.list(folder) or {}) do
-    for _, run in ipairs(runs_inside(folder .. "/" .. name, true)) do
-      run.name = name .. "/" .. run.name
-      runs[#runs + 1] = run
-    end
-  end
-  return runs
-end
-
 --- Carries out the command with its options.
 function report.main(wanted)
   local runs = {}
@@ -278,7 +264,7 @@ function report.main(wanted)
     if mh.files.exists(folder .. "/run.json") then
       runs[#runs + 1] = {folder = folder, name = folder:match("[^/]*$"), data = files.read_run(folder)}
     else
-      local inside = runs_inside(folder)
+      local inside = runs_table.runs_of(folder)
       if #inside == 0 then
         fail(("report: '%s' is neither a run nor a folder of runs or sweeps\n  have  no run.json in it\n" ..
           "  fix   give runs/DATE_NAME_XXXX"):format(folder))

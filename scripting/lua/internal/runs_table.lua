@@ -19,9 +19,9 @@ local function flat_settings(settings)
 end
 
 --- {run, status, seconds, started, epoch, step, ...} of a run, with settings and the last value of each metric;
---- NAME.min and NAME.max are the extremes. `given`: settings of its point in a sweep, for a run that ended before it
---- read them.
-function runs_table.row(one, given)
+--- NAME.min and NAME.max are the extremes. Settings of its point in a sweep are for a run that ended before it read
+--- them.
+function runs_table.row(one)
   local data = one.data
   local row = {run = one.name, status = files.status(data), seconds = data.seconds, started = data.started,
     epoch = data.epoch, step = data.step, ranks = data.ranks, error = data.error}
@@ -30,7 +30,7 @@ function runs_table.row(one, given)
   for name, value in pairs(type(data.metrics) == "table" and data.metrics or {}) do
     metrics[name], row[name], row[name .. ".min"], row[name .. ".max"] = true, value.last, value.least, value.greatest
   end
-  for name, value in pairs(given or {}) do
+  for name, value in pairs(one.point or {}) do
     if settings[name] == nil then settings[name] = value end
   end
   for name, value in pairs(settings) do
@@ -184,7 +184,7 @@ local function value_of(setting)
 end
 
 --- The settings of the points of a sweep by the names of their runs; empty where the folder is not that of a sweep.
-function runs_table.points_of(folder)
+local function points_of(folder)
   local points = {}
   if not mh.files.exists(folder .. "/sweep.json") then return points end
   for i, settings in ipairs(mh.json.load(folder .. "/sweep.json").points) do
@@ -198,28 +198,30 @@ function runs_table.points_of(folder)
   return points
 end
 
-local function rows_of(folder)
-  local rows, points = {}, runs_table.points_of(folder)
-  for i, one in ipairs(files.list(folder)) do rows[i] = runs_table.row(one, points[one.data.name]) end
-  return rows
+local function runs_in(folder)
+  local runs, points = files.list(folder), points_of(folder)
+  for _, run in ipairs(runs) do run.point = points[run.data.name] end
+  return runs
 end
 
---- The rows of the folders in a folder without runs of its own, such as sweeps/.
-local function rows_below(parent)
-  local rows = {}
-  for _, name in ipairs(mh._run.list(parent) or {}) do
-    for _, row in ipairs(rows_of(parent .. "/" .. name)) do
-      row.cells.run = name .. "/" .. row.cells.run
-      rows[#rows + 1] = row
+--- {folder, name, data, point} of the runs of a folder, with the settings of their points in a sweep; of a folder
+--- without runs of its own, such as sweeps/, those of the folders in it.
+function runs_table.runs_of(folder)
+  local runs = runs_in(folder)
+  if #runs > 0 then return runs end
+  for _, name in ipairs(mh._run.list(folder) or {}) do
+    for _, run in ipairs(runs_in(folder .. "/" .. name)) do
+      run.name = name .. "/" .. run.name
+      runs[#runs + 1] = run
     end
   end
-  return rows
+  return runs
 end
 
 --- Carries out the command with its options.
 function runs_table.main(wanted)
-  local rows = rows_of(wanted.folder)
-  if #rows == 0 then rows = rows_below(wanted.folder) end
+  local rows = {}
+  for i, run in ipairs(runs_table.runs_of(wanted.folder)) do rows[i] = runs_table.row(run) end
   if #rows == 0 then
     fail(("runs: '%s' has no runs\n  have  no folder with a run.json, and none in its folders\n" ..
       "  fix   moonhalo run --run SCRIPT makes one"):format(wanted.folder))
