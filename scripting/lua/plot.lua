@@ -19,6 +19,7 @@ local axis = require "moonhalo.plot.axis"
 local lines = require "moonhalo.plot.lines"
 local overlays = require "moonhalo.plot.overlays"
 local parts = require "moonhalo.plot.parts"
+local points = require "moonhalo.plot.points"
 
 local fail = mh.fail
 local kInk, kSoft, kPaper, kBad = parts.ink, parts.soft, parts.paper, "#b9bdc3"
@@ -44,22 +45,6 @@ local function read_panel(one, i, origin)
   end
   field = field:cpu():to("float64")
   return origin == "lower" and field:flip{0} or field
-end
-
---- Smallest and largest finite values; a diverging map is centred on zero.
-local function value_range(fields, centred)
-  local low, high = math.huge, -math.huge
-  for _, field in ipairs(fields) do
-    local good = field:masked_select(field:isfinite())
-    if good:numel() > 0 then low, high = math.min(low, good:min():item()), math.max(high, good:max():item()) end
-  end
-  if low > high then low, high = 0.0, 1.0 end
-  if centred then
-    local reach = math.max(math.abs(low), math.abs(high))
-    low, high = -reach, reach
-  end
-  if low == high then low, high = axis.range(low, high, "linear") end
-  return low, high
 end
 
 local function is_number(value) return math.type(value) ~= nil end
@@ -96,7 +81,7 @@ local function panel_range(styles, fields, i)
   for k, other in ipairs(styles) do
     if k ~= i and share(style, other) then together[#together + 1] = fields[k] end
   end
-  return value_range(together, style.colormap == "diverging")
+  return axis.range_of(together, style.colormap == "diverging")
 end
 
 local function draw_bar(canvas, x, y, width, height, low, high, map, unit)
@@ -220,7 +205,7 @@ local function with_ranges(frames, options)
     if first.range == nil and options.range == nil then
       local together = {}
       for f, panels in ipairs(made) do together[f] = panels[i].data end
-      local low, high = value_range(together, (first.colormap or options.colormap) == "diverging")
+      local low, high = axis.range_of(together, (first.colormap or options.colormap) == "diverging")
       for _, panels in ipairs(made) do panels[i].range = {low, high} end
     end
   end
@@ -327,11 +312,7 @@ end
 ---     mh.plot.lines(folder .. "/loss.png", {{y = {1, 0.5, 0.25}, label = "train"}}, {yscale = "log", xlabel = "step"})
 ---     mh.barrier()
 ---     mh.files.exists(folder .. "/loss.png")    --> true
-plot.lines, plot.maps = lines.draw, draw_maps
-plot.animation = draw_animation
-for name, draw in pairs(require "moonhalo.plot.points"({check_call = check_call, check_options = check_options,
-    numbers = parts.numbers, draw_lines = lines.draw, value_range = value_range})) do
-  plot[name] = draw
-end
+plot.lines, plot.maps, plot.animation = lines.draw, draw_maps, draw_animation
+plot.scatter, plot.histogram = points.scatter, points.histogram
 
 return require("moonhalo.internal.strict").table("plot", plot)

@@ -90,6 +90,22 @@ function axis.range(low, high, scale)
   return low - margin, high + margin
 end
 
+--- Smallest and largest finite values of tensors; those of a diverging map are centred on zero.
+function axis.range_of(fields, centred)
+  local low, high = math.huge, -math.huge
+  for _, field in ipairs(fields) do
+    local good = field:masked_select(field:isfinite())
+    if good:numel() > 0 then low, high = math.min(low, good:min():item()), math.max(high, good:max():item()) end
+  end
+  if low > high then low, high = 0.0, 1.0 end
+  if centred then
+    local reach = math.max(math.abs(low), math.abs(high))
+    low, high = -reach, reach
+  end
+  if low == high then low, high = axis.range(low, high, "linear") end
+  return low, high
+end
+
 --- A function from values to [0, 1].
 function axis.scale(low, high, kind)
   if kind == "log" then

@@ -3,44 +3,48 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local axis = require "moonhalo.plot.axis"
+local lines = require "moonhalo.plot.lines"
+local parts = require "moonhalo.plot.parts"
 
-local fail = mh.fail
+local fail, numbers = mh.fail, parts.numbers
+local points = {}
 
-local function scatter(plot, path, given, options)
-  options = plot.check_call("plot.scatter", path, given, options, "{{x = values, y = values}, ...}")
+function points.scatter(path, given, options)
+  options = parts.check_call("plot.scatter", path, given, options, "{{x = values, y = values}, ...}")
   local series, low, high = {}, math.huge, -math.huge
   for i, one in ipairs(given) do
     if one.x == nil or one.y == nil then fail("plot.scatter: series " .. i .. " needs x and y") end
-    series[i] = {x = plot.numbers("plot.scatter", one.x), y = plot.numbers("plot.scatter", one.y), label = one.label,
+    series[i] = {x = numbers("plot.scatter", one.x), y = numbers("plot.scatter", one.y), label = one.label,
       color = one.color, line = false}
     for _, value in ipairs(series[i].x) do
-      if value - value == 0 then low, high = math.min(low, value), math.max(high, value) end
+      if parts.finite(value) then low, high = math.min(low, value), math.max(high, value) end
     end
   end
   local rest = {}
   for key, value in pairs(options) do rest[key] = key ~= "diagonal" and value or nil end
   if options.diagonal and low <= high then
-    series[#series + 1] = {x = {low, high}, y = {low, high}, color = "#5b6573"}
+    series[#series + 1] = {x = {low, high}, y = {low, high}, color = parts.soft}
   end
-  plot.draw_lines(path, series, rest)
+  lines.draw(path, series, rest)
 end
 
-local function histogram(plot, path, given, options)
+function points.histogram(path, given, options)
   local op = "plot.histogram"
-  options = plot.check_call(op, path, given, options, "{{values = tensor, label = text}, ...}")
+  options = parts.check_call(op, path, given, options, "{{values = tensor, label = text}, ...}")
   local bins = arguments.bins(op, options.bins or 40)
   local fields, rest = {}, {}
   for i, one in ipairs(given) do
-    plot.check_options(op, one, {"values", "label", "color"})
+    parts.check_options(op, one, {"values", "label", "color"})
     if one.values == nil then fail(op .. ": series " .. i .. " has no values") end
     local x = one.values
-    if not mh.is_tensor(x) then x = mh.tensor(plot.numbers(op, x), {dtype = "float64"}) end
+    if not mh.is_tensor(x) then x = mh.tensor(numbers(op, x), {dtype = "float64"}) end
     x = x:detach():full_tensor():cpu():double():flatten()
     fields[i] = x:masked_select(x:isfinite())
   end
   local own = {bins = true, density = true, range = true}
   for key, value in pairs(options) do rest[key] = not own[key] and value or nil end
-  local low, high = plot.value_range(fields, false)
+  local low, high = axis.range_of(fields, false)
   if options.range ~= nil then
     if type(options.range) ~= "table" or not (math.type(options.range[1]) and math.type(options.range[2]))
         or not (options.range[1] < options.range[2]) then
@@ -60,13 +64,7 @@ local function histogram(plot, path, given, options)
     xs[#xs + 1], ys[#ys + 1] = high, 0
     series[i] = {x = xs, y = ys, label = given[i].label, color = given[i].color}
   end
-  plot.draw_lines(path, series, rest)
+  lines.draw(path, series, rest)
 end
 
---- `plot`: functions of plot.lua.
-return function(plot)
-  return {
-    scatter = function(...) return scatter(plot, ...) end,
-    histogram = function(...) return histogram(plot, ...) end,
-  }
-end
+return points
