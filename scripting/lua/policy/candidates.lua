@@ -70,16 +70,24 @@ function candidates.zeros_on(mesh, candidate, names)
 end
 
 --- A number that every element counts in: the loss, or squares, which sums over ranks cannot pass through.
-function candidates.sum_of(value)
+local function sum_of(value)
   if is_tensor(value) and value.requires_grad then return value.ndim == 0 and value or value:square():sum() end
   if is_tensor(value) then return nil end
   if type(value) ~= "table" or getmetatable(value) then return nil end
   local total
   for _, one in pairs(value) do
-    local part = candidates.sum_of(one)
+    local part = sum_of(one)
     total = total and part and total + part or total or part
   end
   return total
+end
+
+--- Forward of `count` arguments, backward, and the sums of gradients that are left.
+function candidates.find_gradients(module, args, count)
+  local total = sum_of({module(table.unpack(args, 1, count))})
+  if not total then mh.fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
+  total:backward()
+  mh.finish_grad_sync(module)
 end
 
 --- Arguments of zeros, the rows of all units together. (What is not a tensor stays; so do single numbers.)

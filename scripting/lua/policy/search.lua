@@ -75,12 +75,7 @@ local function step_of(module, values, where)
   end
   local args = steps.place(candidates.zero_batch(values, where.mesh), where)
   local before = mh.comm_stats()
-  local macs = mh._call_graph.macs(function()
-    local total = candidates.sum_of({module(table.unpack(args, 1, values.n))})
-    if not total then fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
-    total:backward()
-    mh.finish_grad_sync(module)
-  end)
+  local macs = mh._call_graph.macs(function() candidates.find_gradients(module, args, values.n) end)
   local after = mh.comm_stats()
   return {after.bytes - before.bytes, after.messages - before.messages, macs, held}
 end

@@ -100,10 +100,7 @@ local function build(division, module, values, graph, per_byte)
   return function()
     with_zeros(function()
       optimizer:zero_grad()
-      local total = candidates.sum_of({module(table.unpack(args, 1, values.n))})
-      if not total then fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
-      total:backward()
-      mh.finish_grad_sync(module)
+      candidates.find_gradients(module, args, values.n)
       optimizer:step()
     end)
   end, parameters
