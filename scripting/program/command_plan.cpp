@@ -187,6 +187,7 @@ int plan(PlanWanted wanted) {
                (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
                         : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
                           "h100, a100 and epyc are there).\n"));
+  if (wanted.json.empty() && wanted.png.empty()) return status_of_checks(plans);
   const std::string json = plan_json(subject, plans);
   if (!wanted.json.empty()) write_json(wanted.json, json);
   if (!wanted.png.empty()) {
