@@ -40,6 +40,16 @@ std::map<Place, int64_t> held_at(const Tape& tape, size_t last) {
   return held;
 }
 
+// Counts an event that is an exchange.
+void add_exchange(const TapeEvent& event, VerbCounts& counts) {
+  const auto* exchange = std::get_if<TapeExchange>(&event.what);
+  if (exchange == nullptr || !exchange->counted) return;
+  VerbCount& count = counts[static_cast<size_t>(Verb::kExchange)];
+  ++count.calls;
+  count.messages += std::ssize(exchange->sends);
+  for (const TapePart& part : exchange->sends) count.bytes += part.bytes;
+}
+
 // The plan of a sum takes as long as there are ranks, so there is one for each number of ranks.
 using SumPlans = std::map<int64_t, SumPlan>;
 
@@ -49,12 +59,7 @@ class KindCounts {
  public:
   explicit KindCounts(const Tape& tape) : tape_(tape) {
     for (const TapeEvent& event : tape.events) {
-      if (const auto* exchange = std::get_if<TapeExchange>(&event.what); exchange != nullptr && exchange->counted) {
-        VerbCount& count = same_[static_cast<size_t>(Verb::kExchange)];
-        ++count.calls;
-        count.messages += std::ssize(exchange->sends);
-        for (const TapePart& part : exchange->sends) count.bytes += part.bytes;
-      }
+      add_exchange(event, same_);
       const auto* call = std::get_if<TapeVerb>(&event.what);
       if (call != nullptr && call->counted)
         ++calls_[{call->verb, call->group, call->data, call->item, call->root, call->sent, call->messages}];
@@ -106,6 +111,20 @@ class KindCounts {
 };
 
 }  // namespace
+
+VerbCounts recorded_counts(const Tape& tape) {
+  VerbCounts counts{};
+  for (const TapeEvent& event : tape.events) {
+    add_exchange(event, counts);
+    const auto* call = std::get_if<TapeVerb>(&event.what);
+    if (call == nullptr || !call->counted) continue;
+    VerbCount& count = counts[static_cast<size_t>(call->verb)];
+    ++count.calls;
+    count.messages += call->messages;
+    count.bytes += call->sent;
+  }
+  return counts;
+}
 
 VerbCounts counts_of(const Tape& tape, int64_t rank) {
   SumPlans plans;

@@ -20,6 +20,8 @@ struct VerbCount {
 };
 using VerbCounts = std::array<VerbCount, 7>;  ///< by Verb
 
+/// The counts of what the rank that recorded the tape has sent.
+VerbCounts recorded_counts(const Tape& tape);
 /// The counts of `rank`, which is of the kind that the tape stands for: its place in the groups may be another one.
 VerbCounts counts_of(const Tape& tape, int64_t rank);
 /// The counts of every rank. Takes as long as there are events, and ranks times different calls.

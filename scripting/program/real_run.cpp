@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -88,26 +87,6 @@ class StepTimes {
   double wall_ = 0, processor_ = 0, blocked_ = 0;
 };
 
-// Counts what this rank has sent, as CommStats counts it.
-VerbCounts sent_on(const Tape& tape) {
-  VerbCounts counts{};
-  for (const TapeEvent& event : tape.events) {
-    if (const auto* exchange = std::get_if<TapeExchange>(&event.what); exchange != nullptr && exchange->counted) {
-      VerbCount& count = counts[static_cast<size_t>(Verb::kExchange)];
-      ++count.calls;
-      count.messages += std::ssize(exchange->sends);
-      for (const TapePart& part : exchange->sends) count.bytes += part.bytes;
-    }
-    if (const auto* call = std::get_if<TapeVerb>(&event.what); call != nullptr && call->counted) {
-      VerbCount& count = counts[static_cast<size_t>(call->verb)];
-      ++count.calls;
-      count.messages += call->messages;
-      count.bytes += call->sent;
-    }
-  }
-  return counts;
-}
-
 RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
   forbid_undefined_globals(lua);
   RealRank found;
@@ -132,7 +111,7 @@ RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
   }
   if (found.steps < step) found.peak = memory_use().peak;
   const Tape tape = tapes.take();
-  found.counts = sent_on(tape);
+  found.counts = recorded_counts(tape);
   found.peak_of_step = peak_of(tape).bytes;
   return found;
 }
