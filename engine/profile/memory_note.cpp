@@ -17,11 +17,13 @@ std::string bytes_text(double bytes) {
   return text;
 }
 
+std::string bytes_text(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
 std::string memory_note() {
   if (!counts_memory()) return "";
   const MemoryUse use = memory_use();
-  std::string text = "\n  have  tensors of this rank: " + bytes_text(static_cast<double>(use.live)) + " now, " +
-                     bytes_text(static_cast<double>(use.peak)) + " at the peak";
+  std::string text =
+      "\n  have  tensors of this rank: " + bytes_text(use.live) + " now, " + bytes_text(use.peak) + " at the peak";
   const Recorder* recorder = Recorder::of_this_rank();
   return recorder == nullptr ? text : text + recorder->memory_by_module();
 }

@@ -318,7 +318,7 @@ std::string Recorder::memory_by_module() const {
   for (size_t i = 0; i < all.size() && i < kMostPlaces; ++i) {
     const MemoryRecord::Place& place = all[i].place;
     text += "\n        " + names.of_place(place) + (place.before ? "" : std::string(" (") + name(place.phase) + ")") +
-            " " + bytes_text(static_cast<double>(all[i].bytes));
+            " " + bytes_text(all[i].bytes);
   }
   return text;
 }

@@ -16,8 +16,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostDifferences = 6;
 
-std::string checked_bytes(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 std::string checked_ms(double seconds) {
   char text[40];
   std::snprintf(text, sizeof text, seconds < 1e-2 ? "%.2f ms" : "%.1f ms", seconds * 1e3);
@@ -132,7 +130,7 @@ std::string checked_counts(const RanksPlan& plan, const RanksCheck& check) {
 std::string checked_memory(const RanksPlan& plan, const RanksCheck& check) {
   const auto [peaks, rank] = compared_peaks(plan, check);
   const auto compared = [](int64_t planned, int64_t measured) {
-    return checked_bytes(planned) + " planned, " + checked_bytes(measured) + " measured (" +
+    return bytes_text(planned) + " planned, " + bytes_text(measured) + " measured (" +
            off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")";
   };
   const bool together = check.threads && check.ranks.size() > 1;
@@ -222,8 +220,8 @@ std::string check_text(const RanksPlan& plan, const RanksCheck& check) {
   const int64_t planned = planned_resident(plan, check), measured = measured_resident(check);
   std::string resident;
   if (check.first)
-    resident = "  check resident " + checked_bytes(planned) + " planned" + (check.threads ? " of all ranks" : "") +
-               ", " + checked_bytes(measured) + " measured (" +
+    resident = "  check resident " + bytes_text(planned) + " planned" + (check.threads ? " of all ranks" : "") + ", " +
+               bytes_text(measured) + " measured (" +
                off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")\n";
   return checked_counts(plan, check) + checked_memory(plan, check) + resident + checked_time(plan, check);
 }

@@ -18,8 +18,6 @@ constexpr double kUneven = 1.25;          // the largest rank against the median
 constexpr int64_t kSmallSum = 64 * 1024;  // bytes: latency rules
 constexpr int64_t kManySums = 8;          // of a step
 
-std::string size_text(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 std::string percent(double share) {
   char text[16];
   std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
@@ -65,8 +63,8 @@ std::string uneven_text(const RanksPlan& plan, int64_t rank, int64_t most, int64
   if (ratio < kUneven) return "";
   char times[32];
   std::snprintf(times, sizeof times, "%.1f", ratio);
-  return plan.rank_text(rank) + " holds " + size_text(most) + when + ", " + times + " times the median of " +
-         size_text(median);
+  return plan.rank_text(rank) + " holds " + bytes_text(most) + when + ", " + times + " times the median of " +
+         bytes_text(median);
 }
 
 void find_uneven_memory(RanksPlan& plan) {
@@ -91,14 +89,14 @@ void find_uneven_memory(RanksPlan& plan) {
 // Says which memory is there before the step: that of the optimizer, or else of data.
 RanksPlan::Limit held_before(int64_t before, double share, const Tape& tape) {
   const int64_t other = std::max<int64_t>(before - tape.optimizer, 0);
-  const std::string text = size_text(before) + " are there before the step (" + percent(share) + " of the peak): ";
+  const std::string text = bytes_text(before) + " are there before the step (" + percent(share) + " of the peak): ";
   if (tape.optimizer >= other) {
-    return {text + size_text(tape.optimizer) + " are parameters and states of the optimizer",
+    return {text + bytes_text(tape.optimizer) + " are parameters and states of the optimizer",
             tape.gathers_parameters
                 ? "more ranks along the mesh dim of fully_shard, or parameters in a shorter dtype"
                 : "mh.fully_shard(net, {mesh = mesh}) divides parameters and states over the ranks"};
   }
-  return {text + size_text(other) + " are neither parameters nor states of the optimizer, such as data",
+  return {text + bytes_text(other) + " are neither parameters nor states of the optimizer, such as data",
           "keep on each rank only the blocks and samples that it uses (mh.data reads them when they are due)"};
 }
 
@@ -123,9 +121,9 @@ void find_memory_parts(RanksPlan& plan) {
   // The largest comes first.
   const auto module = std::find_if(largest.in_step.held.begin(), largest.in_step.held.end(),
                                    [&](const TapePeak::Held& held) { return !held.before && held.phase == phase; });
-  plan.memory.push_back({size_text(bytes) + " at the peak were made in " + name(phase) + " (" + percent(share(bytes)) +
+  plan.memory.push_back({bytes_text(bytes) + " at the peak were made in " + name(phase) + " (" + percent(share(bytes)) +
                              "), the most in " + place_text(tape, module->module, phase) + ": " +
-                             size_text(module->bytes),
+                             bytes_text(module->bytes),
                          // Computing forward again frees nothing of what backward makes.
                          phase == Phase::kForward
                              ? "mh.recompute(module, ...) keeps only what goes into it; or a smaller batch on each rank"
@@ -253,7 +251,7 @@ void find_most_bytes(RanksPlan& plan) {
     place = ", the most in module " + tape.modules.at(module->first) + " (" + percent(part) + " of it)";
   }
   const double share = static_cast<double>(most->bytes) / static_cast<double>(all);
-  plan.messages.push_back({what + ": " + size_text(most->bytes) + " of " + size_text(all) + " that " +
+  plan.messages.push_back({what + ": " + bytes_text(most->bytes) + " of " + bytes_text(all) + " that " +
                                plan.rank_text(static_cast<int64_t>(most_rank)) + " sends (" + percent(share) + ")" +
                                place,
                            fix});

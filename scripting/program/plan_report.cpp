@@ -15,8 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string in_bytes(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 std::string plural(int64_t count, const std::string& one) {
   return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
 }
@@ -55,11 +53,11 @@ std::string memory_lines(const RanksPlan& plan, int64_t base) {
   const RanksPlan::Kind &most = plan.largest(), &least = plan.smallest();
   const Tape& tape = plan.found.tapes.kinds[&most - plan.kinds.data()];
   std::string text =
-      "  memory         " + in_bytes(most.peak) + " of tensors at the peak on " + plan.rank_text(most.ranks.front());
-  if (&most != &least) text += ", least " + in_bytes(least.peak) + " on " + plan.rank_text(least.ranks.front());
+      "  memory         " + bytes_text(most.peak) + " of tensors at the peak on " + plan.rank_text(most.ranks.front());
+  if (&most != &least) text += ", least " + bytes_text(least.peak) + " on " + plan.rank_text(least.ranks.front());
   text += "\n                 ";
   if (most.peak > most.in_step.bytes + most.in_step.bytes / 100) {
-    text += "the peak is before the step; within it " + in_bytes(most.in_step.bytes) + " in ";
+    text += "the peak is before the step; within it " + bytes_text(most.in_step.bytes) + " in ";
   } else {
     text += "the peak is in ";
   }
@@ -67,10 +65,10 @@ std::string memory_lines(const RanksPlan& plan, int64_t base) {
   for (size_t i = 0; i < most.in_step.held.size() && i < 3; ++i) {
     const TapePeak::Held& held = most.in_step.held[i];
     text += (i > 0 ? "; " : "") + (held.before ? "before the step" : place_text(tape, held.module, held.phase)) + " " +
-            in_bytes(held.bytes);
+            bytes_text(held.bytes);
   }
-  text += "\n  resident       " + in_bytes(RanksPlan::resident(most, base)) + " with libraries and generated code (" +
-          in_bytes(base) + " of each process)\n";
+  text += "\n  resident       " + bytes_text(RanksPlan::resident(most, base)) + " with libraries and generated code (" +
+          bytes_text(base) + " of each process)\n";
   return text;
 }
 
@@ -90,10 +88,10 @@ std::string sent_lines(const RanksPlan& plan) {
   const auto [least, most] = std::minmax_element(plan.counts.begin(), plan.counts.end(), by_bytes);
   const VerbCount all = total(*most), few = total(*least);
   if (all.calls == 0) return "  sent           nothing\n";
-  std::string text = "  sent           " + in_bytes(all.bytes) + " in " + plural(all.messages, "message") + " by " +
+  std::string text = "  sent           " + bytes_text(all.bytes) + " in " + plural(all.messages, "message") + " by " +
                      plan.rank_text(most - plan.counts.begin());
   if (few != all)
-    text += ", least " + in_bytes(few.bytes) + " in " + std::to_string(few.messages) + " by " +
+    text += ", least " + bytes_text(few.bytes) + " in " + std::to_string(few.messages) + " by " +
             plan.rank_text(least - plan.counts.begin());
   return text + "\n                 " + calls_text(*most) + "\n";
 }
@@ -152,10 +150,11 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
     return largest;
   };
   row("ranks", [](const RanksPlan& plan) { return std::to_string(plan.ranks); });
-  row("memory, largest rank", [](const RanksPlan& plan) { return in_bytes(plan.largest().peak); });
-  row("memory, smallest rank", [](const RanksPlan& plan) { return in_bytes(plan.smallest().peak); });
-  row("resident, largest", [&](const RanksPlan& plan) { return in_bytes(RanksPlan::resident(plan.largest(), base)); });
-  row("sent, most of a rank", [&](const RanksPlan& plan) { return in_bytes(most(plan, &VerbCount::bytes)); });
+  row("memory, largest rank", [](const RanksPlan& plan) { return bytes_text(plan.largest().peak); });
+  row("memory, smallest rank", [](const RanksPlan& plan) { return bytes_text(plan.smallest().peak); });
+  row("resident, largest",
+      [&](const RanksPlan& plan) { return bytes_text(RanksPlan::resident(plan.largest(), base)); });
+  row("sent, most of a rank", [&](const RanksPlan& plan) { return bytes_text(most(plan, &VerbCount::bytes)); });
   row("messages, most", [&](const RanksPlan& plan) { return std::to_string(most(plan, &VerbCount::messages)); });
   if (plans.front().time) {
     row("step", [](const RanksPlan& plan) { return in_ms(plan.time->step); });

@@ -36,8 +36,6 @@ std::string time_text(double seconds) {
   return text;
 }
 
-std::string in_bytes(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 // The part of the step that is longer than that of the best, and by how much.
 std::string longest_part(const DivisionResult& one, const DivisionResult& best) {
   const std::array<std::pair<double, const char*>, 3> more{{{one.computing - best.computing, "more computing"},
@@ -50,8 +48,8 @@ std::string longest_part(const DivisionResult& one, const DivisionResult& best) 
 
 std::string why_not_best(const DivisionResult& one, const DivisionResult& best, int64_t limit) {
   if (one.fate == Fate::kLargeBound)
-    return "parameters, gradients and states alone need " + in_bytes(one.bound.memory) + " of " + in_bytes(limit);
-  if (one.fate == Fate::kTooLarge) return "needs " + in_bytes(one.memory) + " of " + in_bytes(limit);
+    return "parameters, gradients and states alone need " + bytes_text(one.bound.memory) + " of " + bytes_text(limit);
+  if (one.fate == Fate::kTooLarge) return "needs " + bytes_text(one.memory) + " of " + bytes_text(limit);
   if (one.fate == Fate::kSlowBound)
     return "not below " + time_text(one.bound.step) + ": computing " + time_text(one.bound.computing) +
            ", sums and gathers of parameters " + time_text(one.bound.messages);
@@ -151,7 +149,7 @@ std::string to_text(const SearchResult& result) {
       "search: " + std::to_string(result.ranked.size()) + " divisions of " + std::to_string(result.ranks) + " ranks" +
       (result.units > 1 ? " in " + std::to_string(result.units) + " units" : "") + " of '" + result.machine + "' (" +
       result.backend + "), " + std::to_string(result.dry_runs) + " of them dry run; " +
-      (result.memory_limit > 0 ? in_bytes(result.memory_limit) + " a rank" : "memory not limited") + "\n";
+      (result.memory_limit > 0 ? bytes_text(result.memory_limit) + " a rank" : "memory not limited") + "\n";
   size_t width = 8;
   for (const DivisionResult& one : result.ranked) width = std::max(width, one.division.text().size());
   const bool measured = std::any_of(result.ranked.begin(), result.ranked.end(),
@@ -164,7 +162,7 @@ std::string to_text(const SearchResult& result) {
     text += left(one.division.text());
     if (measured) text += cell(one.measured ? time_text(*one.measured) : "-", 12);
     text += cell(dry_run ? time_text(one.step) : "-", 12) + cell(time_text(one.bound.step), 12) +
-            cell((dry_run ? "" : "> ") + in_bytes(one.memory), 11) + cell(dry_run ? in_bytes(one.sent) : "-", 11) +
+            cell((dry_run ? "" : "> ") + bytes_text(one.memory), 11) + cell(dry_run ? bytes_text(one.sent) : "-", 11) +
             "  " + one.why + "\n";
   }
   return text;
