@@ -3,11 +3,12 @@
 
 local mh = require "moonhalo"
 local lines = require "moonhalo.plot.lines"
+local parts = require "moonhalo.plot.parts"
 
 local plan_picture = {}
 
 local kSize = {760, 560}
-local kMost, kLeast, kIdeal = "#2f6fb2", "#4aa8bf", "#6b7280"
+local kMost, kLeast, kIdeal = parts.series[1], parts.series[7], parts.series[8]
 
 --- The values of one kind from all plans, divided by `unit`.
 local function values_of(plans, unit, read)

@@ -15,7 +15,7 @@ local sorted_keys = require "moonhalo.internal.sorted_keys"
 local fail, escaped = mh.fail, page.escaped
 local report = {}
 
-local kColors = {"#2f6fb2", "#d9622b", "#2a9470", "#8c57a8", "#c23b57", "#8a6d3b", "#4aa8bf", "#6b7280"}
+local kColors = require("moonhalo.plot.parts").series
 local kColumns, kMostPictures, kMostTable = 500, 40, 40000
 local kWidth, kHeight, kLeft, kRight, kTop, kBottom = 640, 280, 64, 12, 10, 26  -- as in the page's script
 

@@ -7,9 +7,8 @@ local axis = require "moonhalo.plot.axis"
 local parts = require "moonhalo.plot.parts"
 
 local fail = mh.fail
-local kInk, kSoft, kGrid, kPaper = parts.ink, parts.soft, parts.grid, parts.paper
+local kInk, kSoft, kGrid, kPaper, kSeries = parts.ink, parts.soft, parts.grid, parts.paper, parts.series
 local kTitle, kLabel, kTick = parts.title, parts.label, parts.tick
-local kSeries = {"#2f6fb2", "#d9622b", "#2a9470", "#8c57a8", "#c23b57", "#8a6d3b", "#4aa8bf", "#6b7280"}
 local numbers, finite, check_options = parts.numbers, parts.finite, parts.check_options
 local tick_text, tick_width = parts.tick_text, parts.tick_width
 

@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local parts = require "moonhalo.plot.parts"
 
 local fail = mh.fail
 local overlays = {}
@@ -28,7 +29,7 @@ function overlays.read(panel, shape, origin)
     local op, given = "plot: arrows", panel.arrows
     check_keys(op, given, {"u", "v", "every", "color", "scale"})
     found.arrows = {u = whole(op, "u", given.u, shape, origin), v = whole(op, "v", given.v, shape, origin),
-      color = given.color or "#1d2430", scale = given.scale and arguments.number(op, "scale", given.scale)}
+      color = given.color or parts.ink, scale = given.scale and arguments.number(op, "scale", given.scale)}
     local rows = found.arrows.u.shape
     found.arrows.every = arguments.count(op, "every", given.every or math.max(1, math.max(rows[1], rows[2]) // 24), 1)
   end
@@ -41,7 +42,7 @@ function overlays.read(panel, shape, origin)
       arguments.number(op, "levels[" .. i .. "]", one)
     end
     found.contours = {data = whole(op, "data", given.data or panel.data, shape, origin), levels = levels,
-      color = given.color or "#1d2430", pen = given.pen and arguments.number(op, "pen", given.pen) or 1.4}
+      color = given.color or parts.ink, pen = given.pen and arguments.number(op, "pen", given.pen) or 1.4}
   end
   return found
 end

@@ -7,6 +7,7 @@ local arguments = require "moonhalo.internal.arguments"
 local fail = mh.fail
 local parts = {
   ink = "#1d2430", soft = "#5b6573", grid = "#e3e6ea", paper = "#ffffff",
+  series = {"#2f6fb2", "#d9622b", "#2a9470", "#8c57a8", "#c23b57", "#8a6d3b", "#4aa8bf", "#6b7280"},
   -- Cap height of the text, in pixels, for a picture 1280 wide.
   title = 15, label = 12.5, tick = 11.5,
 }
