@@ -118,10 +118,7 @@ function policies.tensor_cuts(graph, names)
 end
 
 --- True if tensor parallelism would cut any parameter.
-function policies.has_tensor_cuts(graph)
-  for _ in pairs(policies.tensor_cuts(graph, {"tp"})) do return true end
-  return false
-end
+function policies.has_tensor_cuts(graph) return #pairs_of_layers(graph) > 0 end
 
 --- `costs` in `count` runs of neighbours, none empty, the most expensive as cheap as can be: the lengths of the runs.
 function policies.balanced_runs(costs, count)
