@@ -16,13 +16,13 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRepeats = 5;
 constexpr double kStable = 0.03;
 
+}  // namespace
+
 double seconds_of(ClockOf clock) {
   timespec time{};
   clock_gettime(clock == ClockOf::kThread ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
-
-}  // namespace
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 

@@ -20,6 +20,8 @@ struct MeasuredTime {
 
 /// The time that a clock counts. Processor time of the calling thread is not longer where other programs run.
 enum class ClockOf { kWall, kThread };
+/// Its seconds since some time in the past. Not collective.
+double seconds_of(ClockOf clock);
 
 /// The seconds of one of `calls` calls of `work` on the slowest rank: the least of five repetitions, and of five more
 /// until these agree within 3 % or `budget` seconds are over. All ranks of the group do the work at the same time, and

@@ -4,12 +4,11 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -21,16 +20,6 @@ namespace moonhalo::scripting {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double processor_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 /// The resident memory of the process at its peak since this object was made, less that at its beginning.
 class ResidentGrowth {
@@ -69,15 +58,15 @@ class StepTimes {
     found_.steps = ended;
     if (ended <= step_) found_.peak = memory_use().peak;
     if (ended > step_ + 1) {
-      found_.seconds.push_back(wall_seconds() - wall_);
-      found_.processor.push_back(processor_seconds() - processor_);
+      found_.seconds.push_back(seconds_of(ClockOf::kWall) - wall_);
+      found_.processor.push_back(seconds_of(ClockOf::kThread) - processor_);
       // A script that resets its counts begins again.
       const double blocked = world_.stats().waited;
       found_.blocked.push_back(blocked >= blocked_ ? blocked - blocked_ : blocked);
     }
     if (ended == last_) throw ScriptStop("the steps of a check have ended");
-    wall_ = wall_seconds();
-    processor_ = processor_seconds();
+    wall_ = seconds_of(ClockOf::kWall);
+    processor_ = seconds_of(ClockOf::kThread);
     blocked_ = world_.stats().waited;
   }
 
@@ -93,7 +82,8 @@ RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
   const Communicator& world = *context(lua).world;
   StepTapes tapes(
       world, step, [] {}, [lua] { lua_gc(lua, LUA_GCCOLLECT); });  // as in a dry run
-  const double wall = wall_seconds(), processor = processor_seconds(), blocked = world.stats().waited;
+  const double wall = seconds_of(ClockOf::kWall), processor = seconds_of(ClockOf::kThread),
+               blocked = world.stats().waited;
   {
     const StepTimes times(world, step, timed, found);
     try {
@@ -105,8 +95,8 @@ RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
     }
   }
   if (found.steps == 0) {
-    found.seconds = {wall_seconds() - wall};
-    found.processor = {processor_seconds() - processor};
+    found.seconds = {seconds_of(ClockOf::kWall) - wall};
+    found.processor = {seconds_of(ClockOf::kThread) - processor};
     found.blocked = {std::max(0.0, world.stats().waited - blocked)};
   }
   if (found.steps < step) found.peak = memory_use().peak;
