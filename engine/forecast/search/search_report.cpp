@@ -73,27 +73,60 @@ std::string cell(const std::string& text, int width) {
   return line;
 }
 
+// The fields of an object by their names in JSON, in this order: one list for writing and reading.
+template <typename Object, typename Field>
+void division_fields(Object& division, const Field& field) {
+  field("data", division.data);
+  field("rows", division.rows);
+  field("columns", division.columns);
+  field("tensor", division.tensor);
+  field("stored", division.is_stored);
+}
+
+template <typename Object, typename Field>
+void forecast_fields(Object& one, const Field& field) {
+  field("step", one.step);
+  field("low", one.low);
+  field("high", one.high);
+  field("computing", one.computing);
+  field("messages", one.messages);
+  field("waiting", one.waiting);
+  field("memory", one.memory);
+  field("sent", one.sent);
+}
+
+template <typename Object, typename Field>
+void bound_fields(Object& bound, const Field& field) {
+  field("step", bound.step);
+  field("computing", bound.computing);
+  field("messages", bound.messages);
+  field("memory", bound.memory);
+}
+
+template <typename Object, typename Field>
+void search_fields(Object& result, const Field& field) {
+  field("machine", result.machine);
+  field("backend", result.backend);
+  field("ranks", result.ranks);
+  field("units", result.units);
+  field("memory_limit", result.memory_limit);
+  field("dry_runs", result.dry_runs);
+}
+
+auto writer_of(Json& json) {
+  return [&json](const char* name, const auto& value) { json[name] = value; };
+}
+
+auto reader_of(const Json& json) {
+  return [&json](const char* name, auto& value) { json.at(name).get_to(value); };
+}
+
 Json result_json(const DivisionResult& one) {
-  const Division& division = one.division;
-  Json json{{"data", division.data},
-            {"rows", division.rows},
-            {"columns", division.columns},
-            {"tensor", division.tensor},
-            {"stored", division.is_stored},
-            {"fate", kFates[place_of(one.fate)].second},
-            {"step", one.step},
-            {"low", one.low},
-            {"high", one.high},
-            {"computing", one.computing},
-            {"messages", one.messages},
-            {"waiting", one.waiting},
-            {"memory", one.memory},
-            {"sent", one.sent},
-            {"bound",
-             {{"step", one.bound.step},
-              {"computing", one.bound.computing},
-              {"messages", one.bound.messages},
-              {"memory", one.bound.memory}}}};
+  Json json;
+  division_fields(one.division, writer_of(json));
+  json["fate"] = kFates[place_of(one.fate)].second;
+  forecast_fields(one, writer_of(json));
+  bound_fields(one.bound, writer_of(json["bound"]));
   if (one.measured) json["measured"] = *one.measured;
   json["why"] = one.why;
   return json;
@@ -101,22 +134,14 @@ Json result_json(const DivisionResult& one) {
 
 DivisionResult parse_result(const Json& json) {
   DivisionResult one;
-  one.division = {json.at("data"), json.at("rows"), json.at("columns"), json.at("tensor"), json.at("stored")};
+  division_fields(one.division, reader_of(json));
   const std::string fate = json.at("fate");
   const auto known =
       std::find_if(kFates.begin(), kFates.end(), [&](const auto& entry) { return fate == entry.second; });
   TORCH_CHECK_VALUE(known != kFates.end(), "search: unknown fate '", fate, "'");
   one.fate = known->first;
-  one.step = json.at("step");
-  one.low = json.at("low");
-  one.high = json.at("high");
-  one.computing = json.at("computing");
-  one.messages = json.at("messages");
-  one.waiting = json.at("waiting");
-  one.memory = json.at("memory");
-  one.sent = json.at("sent");
-  const Json& bound = json.at("bound");
-  one.bound = {bound.at("computing"), bound.at("messages"), bound.at("step"), bound.at("memory")};
+  forecast_fields(one, reader_of(json));
+  bound_fields(one.bound, reader_of(json.at("bound")));
   if (json.contains("measured")) one.measured = json.at("measured").get<double>();
   one.why = json.at("why");
   return one;
@@ -169,9 +194,9 @@ std::string to_text(const SearchResult& result) {
 }
 
 std::string to_json(const SearchResult& result) {
-  Json json{{"machine", result.machine}, {"backend", result.backend},           {"ranks", result.ranks},
-            {"units", result.units},     {"memory_limit", result.memory_limit}, {"dry_runs", result.dry_runs},
-            {"divisions", Json::array()}};
+  Json json;
+  search_fields(result, writer_of(json));
+  json["divisions"] = Json::array();
   for (const DivisionResult& one : result.ranked) json["divisions"].push_back(result_json(one));
   return json.dump(2);
 }
@@ -180,12 +205,7 @@ SearchResult parse_search(const std::string& text) {
   SearchResult result;
   try {
     const Json json = Json::parse(text);
-    result.machine = json.at("machine");
-    result.backend = json.at("backend");
-    result.ranks = json.at("ranks");
-    result.units = json.at("units");
-    result.memory_limit = json.at("memory_limit");
-    result.dry_runs = json.at("dry_runs");
+    search_fields(result, reader_of(json));
     for (const Json& one : json.at("divisions")) result.ranked.push_back(parse_result(one));
   } catch (const nlohmann::json::exception& error) {
     TORCH_CHECK_VALUE(false, "search: this is not the JSON of a search\n  have  ", error.what(),
