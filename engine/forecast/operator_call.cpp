@@ -46,12 +46,7 @@ std::vector<IValue> with_changed(const std::vector<IValue>& values, const Change
 
 // Elements of the memory that a tensor with these strides looks at.
 int64_t span_of(const at::Tensor& tensor) {
-  int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.size(d) == 0) return 0;
-    last += (tensor.size(d) - 1) * tensor.stride(d);
-  }
-  return last + 1;
+  return static_cast<int64_t>(at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), 1));
 }
 
 void copy_wrapped(const at::Tensor& from, const at::Tensor& to) {
