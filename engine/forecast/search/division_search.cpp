@@ -15,6 +15,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/forecast/clocks.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
 #include "moonhalo/engine/forecast/search/search_report.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
@@ -223,7 +224,7 @@ double timed_step(Communicator& world, const BuiltStep& built) {
   const auto begin = std::chrono::steady_clock::now();
   built.step();
   world.barrier();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 /// The median of rank 0.
