@@ -126,7 +126,6 @@ void TapeRecorder::keep_call(const at::RecordFunction& call, const OpenOperator&
 std::vector<OperatorCall> TapeRecorder::take_calls() {
   std::vector<OperatorCall> all;
   for (auto& [key, call] : kept_calls_) all.push_back(std::move(call));
-  std::sort(all.begin(), all.end(), [](const OperatorCall& a, const OperatorCall& b) { return a.key < b.key; });
   kept_calls_.clear();
   return all;
 }
