@@ -178,10 +178,8 @@ class Search {
       return runs;
     });
     one.memory = 0;
-    for (const Tape& tape : kinds.tapes.kinds) {
-      one.memory = std::max(one.memory, peak_of(tape).bytes);
-      one.sent = std::max(one.sent, total(counts_of(tape, tape.rank)).bytes);
-    }
+    for (const RankRun& run : kinds.runs) one.memory = std::max(one.memory, run.peak);
+    for (const Tape& tape : kinds.tapes.kinds) one.sent = std::max(one.sent, total(counts_of(tape, tape.rank)).bytes);
     const StepForecast time = forecast_step(options_.machine, kinds.tapes, backend_);
     one.step = time.step;
     one.low = time.low;
