@@ -238,8 +238,8 @@ class HostCalibration {
     machine_.name = host[0] != '\0' ? host : "this machine";
     machine_.made = date;
     machine_.measured = true;
-    machine_.host = {cores_, static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)),
-                     static_cast<double>(measure_process_memory().base), processor_model()};
+    machine_.host = {cores_, static_cast<double>(host_memory()), static_cast<double>(measure_process_memory().base),
+                     processor_model()};
     machine_.device.kind = "cpu";
   }
 

@@ -2,6 +2,7 @@
 #include "moonhalo/engine/forecast/machine.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -71,6 +72,8 @@ std::string processor_model() {
   }
   return "unknown";
 }
+
+int64_t host_memory() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
 
 bool is_this_host(const Machine& machine) {
   const std::string& processor = machine.host.processor;

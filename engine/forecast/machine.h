@@ -104,5 +104,7 @@ bool is_this_host(const Machine& machine);
 void check_is_this_host(const Machine& machine, const std::string& where);
 /// The model of the processor, as the system names it. Not collective.
 std::string processor_model();
+/// Bytes of memory of this host. Not collective.
+int64_t host_memory();
 
 }  // namespace moonhalo

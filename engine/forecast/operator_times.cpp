@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -131,11 +130,10 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
     }
   }
   if (missing.empty()) return report;
-  const auto memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   const at::NoGradGuard without_graph;
   std::vector<Wanted> wanted;
   run_ranks(
-      1, [&](Communicator&) { wanted = that_run(missing, memory / 8 / share.copies, report.failed); },
+      1, [&](Communicator&) { wanted = that_run(missing, host_memory() / 8 / share.copies, report.failed); },
       static_cast<int>(share.threads));
   run_ranks(
       static_cast<int>(share.copies),
