@@ -17,6 +17,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/machine.h"
+#include "moonhalo/engine/forecast/replace_file.h"
 
 namespace moonhalo {
 namespace {
@@ -409,8 +410,6 @@ Machine read_machine(const std::string& path) {
 
 namespace {
 
-std::string unfinished_name(const std::string& path) { return path + ".unfinished"; }
-
 [[noreturn]] void refuse_machine_file(const std::string& path, const std::string& why) {
   TORCH_CHECK_VALUE(false, "machine file '", path, "': it cannot be written\n  have  ", why,
                     "\n  fix   name a file in a folder that you own");
@@ -428,13 +427,7 @@ void check_machine_is_writable(const std::string& path) {
 }
 
 void write_machine(const Machine& machine, const std::string& path) {
-  const std::string unfinished = unfinished_name(path);
-  std::ofstream file(unfinished);
-  file << to_json(machine);
-  file.close();
-  std::error_code failed(file ? 0 : errno, std::generic_category());
-  if (!failed) std::filesystem::rename(unfinished, path, failed);
-  if (std::error_code ignored; failed) std::filesystem::remove(unfinished, ignored);
+  const std::error_code failed = replace_file(path, to_json(machine));
   if (failed) refuse_machine_file(path, failed.message());
 }
 

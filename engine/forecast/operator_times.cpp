@@ -7,11 +7,9 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -20,6 +18,7 @@
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
+#include "moonhalo/engine/forecast/replace_file.h"
 
 namespace moonhalo {
 namespace {
@@ -162,14 +161,8 @@ void OperatorTimes::give_to(Machine& machine, HostShare share) const {
 void OperatorTimes::save() const {
   Json all{{"host", this_host()}, {"operators", Json::object()}};
   for (const auto& [share, times] : times_) all["operators"][text_of(share)] = times;
-  const std::string unfinished = path_ + ".unfinished";
-  std::ofstream file(unfinished);
-  file << all.dump(1) << "\n";
-  file.close();
-  std::error_code failed;
-  if (file) std::filesystem::rename(unfinished, path_, failed);
-  TORCH_CHECK_VALUE(file && !failed, "operators file '", path_, "': it cannot be written\n  have  ",
-                    failed ? failed.message() : std::strerror(errno),
+  const std::error_code failed = replace_file(path_, all.dump(1) + "\n");
+  TORCH_CHECK_VALUE(!failed, "operators file '", path_, "': it cannot be written\n  have  ", failed.message(),
                     "\n  fix   name a machine file in a folder that you own, or plan with --no-measure");
 }
 
