@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <limits>
 #include <numeric>
 
 #include "moonhalo/engine/base/usable_cores.h"

@@ -8,12 +8,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/comm/communicator.h"

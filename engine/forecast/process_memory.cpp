@@ -2,7 +2,6 @@
 #include "moonhalo/engine/forecast/process_memory.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 #include <malloc.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 

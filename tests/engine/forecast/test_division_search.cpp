@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 
 #include "moonhalo/engine/profile/recorder.h"
 #include "tests/support/divided_nets.h"
