@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "moonhalo/engine/comm/communicator.h"
+
 namespace moonhalo {
 namespace {
 
@@ -37,7 +39,7 @@ constexpr VerbRemedy kVerbRemedies[] = {
     {"broadcasts", "broadcast once, before the steps", "broadcast once, before the steps"},
     {"barriers", "leave barriers out of the step", "leave barriers out of the step"},
 };
-static_assert(std::size(kVerbRemedies) == std::tuple_size_v<std::array<StepCosts::VerbSum, 7>>);
+static_assert(std::size(kVerbRemedies) == CommStats::kKinds);
 
 // Most sums of a backward pass are gradients, and gathers and reduce-scatters of fully_shard are of its units.
 VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, bool gathers_parameters) {
@@ -68,11 +70,11 @@ void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>
                std::vector<Hindrance>& all) {
   const StepCosts& slowest = *costs[forecast.slowest];
   double seconds = 0;
-  for (int i = 0; i < 7; ++i)
+  for (int i = 0; i < CommStats::kKinds; ++i)
     seconds += mean_of(forecast, costs, [&](const StepCosts& one) { return one.verb(static_cast<Verb>(i)).seconds; });
   // Hidden messages hinder nothing.
   const double exposed = seconds > 0 ? std::min(1.0, forecast.messages / seconds) : 0;
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < CommStats::kKinds; ++i) {
     const auto verb = static_cast<Verb>(i);
     const auto mean = [&](auto read) {
       return exposed * mean_of(forecast, costs, [&](const StepCosts& one) { return read(one.verb(verb)); });
@@ -80,8 +82,7 @@ void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>
     const double latency = mean([](const StepCosts::VerbSum& sum) { return sum.latency; });
     const double moving = mean([](const StepCosts::VerbSum& sum) { return sum.seconds - sum.latency; });
     const StepCosts::VerbSum& calls = slowest.verb(verb);
-    const bool stored = tapes.kinds.at(forecast.slowest).gathers_parameters;
-    const VerbRemedy remedy = remedy_of(verb, calls, stored);
+    const VerbRemedy remedy = remedy_of(verb, calls, tapes.kinds.at(forecast.slowest).gathers_parameters);
     const std::string noun = std::to_string(calls.calls) + " " + remedy.noun;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
