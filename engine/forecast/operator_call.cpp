@@ -14,13 +14,6 @@ namespace {
 using c10::IValue;
 using ChangeTensor = std::function<at::Tensor(const at::Tensor&)>;
 
-bool holds_optional_tensors(const IValue& value) {
-  if (!value.isList()) return false;
-  const c10::TypePtr element = value.toList().elementType();
-  return element->kind() == c10::TypeKind::OptionalType &&
-         element->containedTypes().at(0)->kind() == c10::TypeKind::TensorType;
-}
-
 // The value with changed tensors. Lists are new ones, since lists are shared.
 IValue with_changed(const IValue& value, const ChangeTensor& change) {
   const auto one = [&](const at::Tensor& tensor) { return tensor.defined() ? change(tensor) : tensor; };
@@ -30,7 +23,7 @@ IValue with_changed(const IValue& value, const ChangeTensor& change) {
     for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(one(tensor));
     return list;
   }
-  if (!holds_optional_tensors(value)) return value;
+  if (!value.isOptionalTensorList()) return value;
   c10::List<std::optional<at::Tensor>> list;
   for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
     list.push_back(tensor ? std::optional(one(*tensor)) : std::nullopt);
