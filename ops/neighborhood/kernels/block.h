@@ -5,7 +5,7 @@
 #include "moonhalo/ops/neighborhood/kernels/lanes.h"
 
 // The keys and values that a slab of queries needs, packed; and the three small matrix products over them. See
-// neighborhood.h for why everything has internal linkage.
+// kernels.h for why everything has internal linkage.
 namespace moonhalo::neighborhood {
 namespace {
 

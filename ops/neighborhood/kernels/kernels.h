@@ -7,7 +7,7 @@
 
 /// Neighbourhood attention below LibTorch: plain memory in, plain memory out. Compiled once per instruction set, so
 /// nothing here may leave code behind that the linker could share between them. What is constexpr runs on a GPU too
-/// (neighborhood_cuda.h).
+/// (cuda_plain.h).
 namespace moonhalo::neighborhood {
 
 /// One spatial dim: its window, and which rows of the global dim the blocks at hand hold. The keys hold every row that

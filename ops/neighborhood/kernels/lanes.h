@@ -5,7 +5,7 @@
 #include <utility>
 
 // Vectors of kBytes, what is done with their lanes, and element types. Everything has internal linkage: see
-// neighborhood.h.
+// kernels.h.
 namespace moonhalo::neighborhood {
 namespace {
 

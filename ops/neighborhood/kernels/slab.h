@@ -5,7 +5,7 @@
 #include "moonhalo/ops/neighborhood/kernels/strip.h"
 #include "moonhalo/ops/neighborhood/kernels/walk.h"
 
-// A slab of one unit, forward and backward. See neighborhood.h.
+// A slab of one unit, forward and backward. See kernels.h.
 namespace moonhalo::neighborhood {
 namespace {
 
