@@ -12,6 +12,7 @@
 #include "moonhalo/engine/comm/collective_rounds.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
+#include "moonhalo/engine/comm/missing_mpi.h"
 #include "moonhalo/engine/comm/mpi/mpi_group.h"
 #include "moonhalo/engine/comm/mpi/mpi_requests.h"
 #include "moonhalo/engine/comm/mpi/mpi_start.h"
