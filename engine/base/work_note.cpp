@@ -4,6 +4,7 @@
 #include "moonhalo/engine/base/base_context.h"
 
 namespace moonhalo {
+
 int64_t memory_bytes(at::TensorList tensors) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;

@@ -6,6 +6,7 @@
 #include "moonhalo/engine/dispatch/dispatch_context.h"
 
 namespace moonhalo {
+
 void GivenTensors::keep(at::ArrayRef<c10::IValue> arguments) {
   arguments_ = arguments.vec();
   before_ = std::exchange(dispatch_context->given, this);

@@ -4,6 +4,7 @@
 #include "moonhalo/engine/dispatch/dispatch_context.h"
 
 namespace moonhalo {
+
 KeptError::KeptError() : newest_(dispatch_context->newest_error, this) {}
 
 void KeptError::keep() noexcept {

@@ -4,6 +4,7 @@
 #include "moonhalo/engine/model/model_context.h"
 
 namespace moonhalo {
+
 void note_stage_parameter(const at::Tensor& parameter, const CommunicatorPtr& group, bool counts) {
   auto& notes = model_context->stage_parameters;
   std::erase_if(notes, [](const auto& entry) { return entry.second.parameter.expired(); });

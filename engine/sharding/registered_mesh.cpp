@@ -6,6 +6,7 @@
 #include "moonhalo/engine/sharding/sharding_context.h"
 
 namespace moonhalo {
+
 void set_mesh(const MeshPtr& mesh) {
   MeshPtr& current = sharding_context->registered.mesh;
   TORCH_CHECK_VALUE(mesh == nullptr || current == nullptr || mesh == current,

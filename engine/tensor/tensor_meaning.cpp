@@ -8,6 +8,7 @@
 #include "moonhalo/engine/tensor/tensor_context.h"
 
 namespace moonhalo {
+
 struct TensorMeanings {
   // While an entry lives, no other tensor has its address.
   struct Entry {

@@ -12,6 +12,7 @@
 #include "moonhalo/engine/comm/diagnostics/check_calls.h"
 
 namespace moonhalo {
+
 uint64_t fingerprint_of(const std::string& text) {
   uint64_t tag = combine_fingerprint(kFirstFingerprint, text.size());
   for (const char c : text) tag = combine_fingerprint(tag, static_cast<unsigned char>(c));
