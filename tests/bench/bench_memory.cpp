@@ -12,7 +12,7 @@
 //   resident  VmHWM: everything, with what libraries take for themselves and what malloc keeps of freed blocks.
 //             (tcmalloc, as in the moonhalo program; with glibc's malloc it is 1.3 to 1.6.)
 //   bench_memory [POINTS [CHANNELS]]             needs mpirun
-//   bench_memory --check [POINTS [CHANNELS]]     thread ranks alone; status 1 where they need more than 1.28
+//   bench_memory --check [POINTS [CHANNELS]]     thread ranks alone; status 1 above kMostLive and kMostResident
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -219,9 +219,11 @@ void print(const char* what, const Peaks& peaks, const Peaks& whole) {
   std::fflush(stdout);
 }
 
-constexpr double kMost = 1.28;  // of all thread ranks together, to one process; 1.25 with the convolutions of AVX2
+// Of all thread ranks together, to one process. Live bytes are 1.25 with the convolutions of AVX2, in every run.
+// Resident bytes vary between runs, from 1.22 to 1.32: malloc keeps what the ranks free in another order each time.
+constexpr double kMostLive = 1.28, kMostResident = 1.45;
 
-/// True if all thread ranks together need at most kMost of one process.
+/// True if all thread ranks together need at most these parts of one process.
 bool report(const std::string& self, const std::string& size, bool threads_alone) {
   const std::string ranks = "mpirun -n " + std::to_string(kRanks) + " ";
   const Peaks whole = peaks_of(self + " whole " + size, 1);
@@ -234,10 +236,12 @@ bool report(const std::string& self, const std::string& size, bool threads_alone
     for (const std::string checkpoints : {"", " checkpoints"}) {
       const Peaks peaks = peaks_of(self + " threads-" + cut + " " + size + checkpoints, 1);
       print(("4 thread ranks, " + cut + (checkpoints.empty() ? "" : "," + checkpoints)).c_str(), peaks, whole);
-      good = good && peaks.live <= kMost * whole.live && peaks.resident <= kMost * whole.resident;
+      good = good && peaks.live <= kMostLive * whole.live && peaks.resident <= kMostResident * whole.resident;
     }
   }
-  if (!good) std::printf("bench_memory: four thread ranks need more than %.2f of the memory of one process\n", kMost);
+  if (!good)
+    std::printf("bench_memory: four thread ranks need more than %.2f (live) or %.2f (resident) of one process\n",
+                kMostLive, kMostResident);
   return good;
 }
 
