@@ -2,7 +2,7 @@
 -- V10, X14: plans of the policy "autodist" by the time of their steps on a machine, on any number of ranks.
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
-local own_path = require "support.own_path"
+local machine = require "support.planted_machine"
 local runs = require "support.parallel_runs"
 local nn = mh.nn
 local seeded, plain, config_of = runs.seeded, runs.plain, runs.config_of
@@ -17,23 +17,6 @@ local function refused(texts, fn)
   for _, text in ipairs(texts) do
     if not message:find(text, 1, true) then error("the message lacks '" .. text .. "':\n" .. message, 0) end
   end
-end
-
---- A machine file whose operators start at once: operations, bytes of memory and bytes of messages in a second, and the
---- seconds of an empty message.
-local count = 0
-local function machine(flops, memory, network, latency)
-  count = count + 1
-  local path = own_path("machine" .. count .. ".json")
-  mh._files.on_first_rank(function()
-    local file = assert(io.open(path, "w"))
-    file:write(('{"name": "planted", "host": {"cores": 1}, "device": {"kind": "cuda", "flops": {"convolution": %g, ' ..
-      '"product": %g, "attention": %g}, "bandwidth": [[1e12, %g]], "launch": 0, "jitter": 0}, ' ..
-      '"levels": [{"name": "all", "latency": %g, "bandwidth": %g}]}')
-      :format(flops, flops, flops, memory, latency, network))
-    file:close()
-  end)
-  return path
 end
 
 local function mlp() return nn.Sequential(nn.Linear(8, 24), nn.GELU(), nn.Linear(24, 8)) end
