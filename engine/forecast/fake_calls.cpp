@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,6 +27,8 @@
 
 namespace moonhalo {
 namespace {
+
+thread_local double spent_in_fake_calls = 0;
 
 using c10::DispatchKey;
 using c10::IValue;
@@ -201,8 +204,12 @@ class FakeCall {
       case Way::kArguments:
         return finish(Stack(op_.schema().returns().size()), Stack());
       case Way::kMeta:
-      case Way::kRule:
-        return by_shapes();
+      case Way::kRule: {
+        const auto begin = std::chrono::steady_clock::now();
+        by_shapes();
+        spent_in_fake_calls += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        return;
+      }
       case Way::kNone:
         break;
     }
@@ -390,6 +397,12 @@ class FakeCall {
 void fake_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   FakeCall(op, keys, *stack).run();
 }
+
+}  // namespace
+
+double seconds_of_fake_calls() { return spent_in_fake_calls; }
+
+namespace {
 
 TORCH_LIBRARY_IMPL(_, Fake, library) {
   static_assert(kFakeKey == c10::DispatchKey::Fake, "the fallback is registered for another key");

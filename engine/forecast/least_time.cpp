@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <vector>
 
 namespace moonhalo {
 namespace {
@@ -34,6 +35,7 @@ MeasuredTime least_time(Communicator& group, double budget, int calls, const std
   at::Tensor shared = slowest;
   work();
   MeasuredTime least;
+  std::vector<double> times;
   while (!least.stable) {
     double round = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kRepeats; ++i) {
@@ -44,12 +46,16 @@ MeasuredTime least_time(Communicator& group, double budget, int calls, const std
       numbers[1] = seconds_since(start);
       group.all_reduce(shared, ReduceOp::kMax);
       round = std::min(round, numbers[0]);
+      times.push_back(numbers[0]);
     }
     // Two rounds have about the same least time: no luckier one is likely.
     least.stable = std::abs(round - least.seconds) <= kStable * std::min(round, least.seconds);
     least.seconds = std::min(least.seconds, round);
     if (!least.stable && numbers[1] > budget) break;
   }
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  least.median = *middle;
   return least;
 }
 

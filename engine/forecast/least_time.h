@@ -12,9 +12,10 @@ namespace moonhalo {
 /// Seconds of a clock that never goes back. Not collective.
 double seconds_since(std::chrono::steady_clock::time_point begin);
 
-/// A time, and whether repeated ones agreed.
+/// The least of repeated times, their median, and whether they agreed.
 struct MeasuredTime {
   double seconds = std::numeric_limits<double>::infinity();
+  double median = std::numeric_limits<double>::infinity();
   bool stable = false;
 };
 

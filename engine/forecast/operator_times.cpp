@@ -13,7 +13,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/replace_file.h"
@@ -32,8 +31,8 @@ constexpr int64_t kTurnsBytes = 16 << 20;
 constexpr int64_t kMostTurns = 4;
 
 // "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0"
-std::string this_host() {
-  return processor_model() + ", " + std::to_string(usable_core_count()) + " cores, LibTorch " TORCH_VERSION;
+std::string this_host(int64_t cores) {
+  return processor_model() + ", " + std::to_string(cores) + " cores, LibTorch " TORCH_VERSION;
 }
 
 std::string text_of(HostShare share) { return std::to_string(share.copies) + "x" + std::to_string(share.threads); }
@@ -96,12 +95,12 @@ HostShare HostShare::of(int64_t ranks, int64_t cores) {
   return {std::min(ranks, cores), std::max<int64_t>(1, cores / ranks)};
 }
 
-OperatorTimes::OperatorTimes(std::string path) : path_(std::move(path)) {
+OperatorTimes::OperatorTimes(std::string path, int64_t cores) : path_(std::move(path)), cores_(cores) {
   if (!std::filesystem::exists(path_)) return;
   std::ifstream file(path_);
   try {
     const Json all = Json::parse(file);
-    if (all.at("host") != this_host()) return;
+    if (all.at("host") != this_host(cores_)) return;
     for (const auto& [share, times] : all.at("operators").items())
       times_[share_of(share, path_)] = times.get<std::map<std::string, double>>();
   } catch (const Json::exception& error) {
@@ -113,6 +112,13 @@ OperatorTimes::OperatorTimes(std::string path) : path_(std::move(path)) {
 std::string OperatorTimes::path_beside(const std::string& machine) {
   std::filesystem::path path(machine);
   return path.replace_extension(".operators.json").string();
+}
+
+int64_t OperatorTimes::missing(const std::vector<OperatorCall>& calls, HostShare share) const {
+  const auto times = times_.find(share);
+  return std::count_if(calls.begin(), calls.end(), [&](const OperatorCall& call) {
+    return times == times_.end() || !times->second.contains(call.key);
+  });
 }
 
 OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds) {
@@ -140,7 +146,7 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
           const MeasuredTime time =
               time_of(group, one, seconds, share.threads == 1 ? ClockOf::kThread : ClockOf::kWall);
           if (group.rank() != 0) continue;
-          times[one.call->key] = time.seconds;
+          times[one.call->key] = time.median;  // steps are compared by their medians
           report.stable = report.stable && time.stable;
           ++report.measured;
         }
@@ -157,7 +163,7 @@ void OperatorTimes::give_to(Machine& machine, HostShare share) const {
 }
 
 void OperatorTimes::save() const {
-  Json all{{"host", this_host()}, {"operators", Json::object()}};
+  Json all{{"host", this_host(cores_)}, {"operators", Json::object()}};
   for (const auto& [share, times] : times_) all["operators"][text_of(share)] = times;
   const std::error_code failed = replace_file(path_, all.dump(1) + "\n");
   TORCH_CHECK_VALUE(!failed, "operators file '", path_, "': it cannot be written\n  have  ", failed.message(),

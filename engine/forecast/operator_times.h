@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/engine/forecast/operator_call.h"
 
@@ -33,11 +34,14 @@ class OperatorTimes {
     std::vector<std::string> failed;  ///< "KEY: why it has no time"
   };
 
-  /// Reads `path`, if it is there. Throws ValueError for a file that is not one of these.
-  explicit OperatorTimes(std::string path);
+  /// Reads `path`, if it is there. `cores`: of the host, of which a launcher may have left this process a part. Throws
+  /// ValueError for a file that is not one of these.
+  explicit OperatorTimes(std::string path, int64_t cores = usable_core_count());
   /// "machine.json" -> "machine.operators.json"
   static std::string path_beside(const std::string& machine);
 
+  /// The number of calls that have no time yet for this share.
+  int64_t missing(const std::vector<OperatorCall>& calls, HostShare share) const;
   /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
   /// Operators that take more than an eighth of the host's memory are left out.
   Report measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds);
@@ -48,6 +52,7 @@ class OperatorTimes {
 
  private:
   std::string path_;
+  int64_t cores_;
   std::map<HostShare, std::map<std::string, double>> times_;
 };
 

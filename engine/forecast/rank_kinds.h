@@ -54,6 +54,7 @@ struct RankRun {
   Tape tape;
   std::vector<OperatorCall> calls;  ///< of the tape's operators, each once
   std::vector<SeenMesh> meshes;
+  double host = 0;     ///< seconds of a step in the script, autograd and the dispatcher here; 0: not timed
   int64_t peak = 0;    ///< bytes of its tensors at the peak, of all steps that were run and what was before them
   int64_t steps = 0;   ///< that have ended; 0: the tape is of the whole script
   bool steady = true;  ///< the last two steps did the same

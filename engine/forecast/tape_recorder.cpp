@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/operator_work.h"
 #include "moonhalo/engine/profile/event_names.h"
 #include "moonhalo/engine/profile/macs.h"
@@ -29,6 +31,8 @@ bool any_shard(const std::vector<at::Tensor>& tensors) {
 bool any_meta(const std::vector<at::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_meta(); });
 }
+
+double seconds_outside_fake_calls() { return seconds_of(ClockOf::kThread) - seconds_of_fake_calls(); }
 
 std::vector<at::Tensor> blocks_of(std::vector<at::Tensor> tensors) {
   for (at::Tensor& tensor : tensors) tensor = is_shard_tensor(tensor) ? shard_impl(tensor)->local() : tensor;
@@ -230,9 +234,11 @@ void TapeRecorder::changed(const void* block, int64_t bytes) {
       {known ? recorder_->phase() : Phase::kReading, known ? recorder_->module() : uint32_t{0}, what});
 }
 
-StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<void()> done, std::function<void()> settle)
+StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<void()> done, std::function<void()> settle,
+                     int64_t timed)
     : world_(world),
       steps_(steps),
+      timed_(timed),
       done_(std::move(done)),
       settle_(std::move(settle)),
       recorder_(std::make_unique<TapeRecorder>(world)) {
@@ -242,15 +248,39 @@ StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<voi
 StepTapes::~StepTapes() { watch_steps(this, nullptr); }
 
 void StepTapes::end_step(int64_t ended) {
-  if (ended > steps_) return;
+  if (ended > steps_ + timed_) return;
+  if (ended > steps_) {
+    time_step();
+    if (ended == steps_ + timed_) done_();
+    return;
+  }
   ended_ = ended;
   if (settle_) settle_();
   last_ = recorder_->take();
   last_calls_ = recorder_->take_calls();
   recorder_.reset();
   hash_before_ = std::exchange(last_hash_, last_.hash_without_memory());
-  if (ended == steps_) return done_();
-  recorder_ = std::make_unique<TapeRecorder>(world_);
+  if (ended < steps_) {
+    recorder_ = std::make_unique<TapeRecorder>(world_);
+  } else if (timed_ == 0) {
+    done_();
+  } else {
+    timed_from_ = seconds_outside_fake_calls();
+  }
+}
+
+void StepTapes::time_step() {
+  host_times_.push_back(seconds_outside_fake_calls() - timed_from_);
+  if (settle_) settle_();
+  timed_from_ = seconds_outside_fake_calls();
+}
+
+double StepTapes::host_seconds() const {
+  if (host_times_.empty()) return 0;
+  std::vector<double> times = host_times_;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return std::max(0.0, *middle);
 }
 
 Tape StepTapes::take() {

@@ -82,9 +82,10 @@ class TapeRecorder final : private RecordListener, private WorkListener {
 /// Records the steps of a training program until one is as the later ones will be.
 class StepTapes {
  public:
-  /// Records from now on. `done` is called at the end of the step number `steps`, counted by the optimizer that steps
-  /// first, and `settle` at the end of each step up to it, before its tape ends.
-  StepTapes(const Communicator& world, int64_t steps, std::function<void()> done, std::function<void()> settle = {});
+  /// Records `steps` steps from now on, counted by the optimizer that steps first, and times `timed` steps after them.
+  /// `settle` is called at the end of each of these steps, and `done` at the end of the last.
+  StepTapes(const Communicator& world, int64_t steps, std::function<void()> done, std::function<void()> settle = {},
+            int64_t timed = 0);
   ~StepTapes();
   StepTapes(const StepTapes&) = delete;
   StepTapes& operator=(const StepTapes&) = delete;
@@ -93,23 +94,28 @@ class StepTapes {
   Tape take();
   /// The calls of its operators. After take().
   std::vector<OperatorCall> take_calls() { return std::move(last_calls_); }
-  /// The number of steps that have ended.
+  /// The number of recorded steps that have ended.
   int64_t ended() const { return ended_; }
+  /// The seconds of processor time of a timed step outside of fake calls, the median; 0 if none has ended.
+  double host_seconds() const;
   /// True if the last two steps did the same. Also true of less than three steps, since the first step plans, and the
   /// second one settles the optimizer.
   bool steady() const { return ended_ < 3 || last_hash_ == hash_before_; }
 
  private:
   void end_step(int64_t ended);
+  void time_step();
 
   const Communicator& world_;
-  const int64_t steps_;
+  const int64_t steps_, timed_;
   std::function<void()> done_, settle_;
   std::unique_ptr<TapeRecorder> recorder_;
   Tape last_;
   std::vector<OperatorCall> last_calls_;
   int64_t ended_ = 0;
   uint64_t last_hash_ = 0, hash_before_ = 0;
+  double timed_from_ = 0;
+  std::vector<double> host_times_;
 };
 
 }  // namespace moonhalo

@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <variant>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/engine/forecast/operator_times.h"
@@ -39,6 +41,7 @@ struct PlanWanted {
 
 constexpr int kMostChecked = 64;
 constexpr double kSecondsOfOperator = 0.05;
+constexpr int64_t kTimedSteps = 7;
 
 // Ranks that a launcher has started are checked as they are.
 std::string backend_of_plan(const PlanWanted& wanted, const Machine& machine, int ranks) {
@@ -58,11 +61,28 @@ std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
   return calls;
 }
 
+// True if `machine` is this host, and a launcher has left this process a part of its cores.
+bool is_bound_to_part(const Machine& machine) {
+  return machine.measured && detect_launch().size > 1 && usable_core_count() < machine.host.cores &&
+         machine.host.processor == processor_model();
+}
+
 // Measures the operators of the script that the machine's file of operators lacks, as they run on these ranks.
 void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ranks, Machine& machine) {
   const HostShare share = HostShare::of(ranks, machine.host.cores);
-  OperatorTimes times(OperatorTimes::path_beside(wanted.machine));
-  const OperatorTimes::Report report = times.measure(calls_of_kinds(found), share, kSecondsOfOperator);
+  OperatorTimes times(OperatorTimes::path_beside(wanted.machine), machine.host.cores);
+  const std::vector<OperatorCall> calls = calls_of_kinds(found);
+  OperatorTimes::Report report;
+  if (!is_bound_to_part(machine)) {
+    report = times.measure(calls, share, kSecondsOfOperator);
+  } else if (const int64_t missing = times.missing(calls, share); missing > 0) {
+    std::fprintf(stderr,
+                 "moonhalo: plan: %lld operators from rates, because they were not measured: the launcher gave this "
+                 "process %lld of %lld cores\n  fix   plan once without the launcher, with --ranks %d --backend mpi "
+                 "and this machine file\n",
+                 static_cast<long long>(missing), static_cast<long long>(usable_core_count()),
+                 static_cast<long long>(machine.host.cores), ranks);
+  }
   if (report.measured > 0) {
     times.save();
     std::fprintf(stderr, "moonhalo: plan: measured %lld operators of the script, %lld beside each other%s\n",
@@ -74,6 +94,19 @@ void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ran
   const auto of_file = machine.operators;
   times.give_to(machine, share);
   for (const auto& [key, by_cores] : of_file) machine.operators[key] = by_cores;
+}
+
+// Puts the time of the host that the dry runs found in the place of what starting an operator takes by the file.
+void take_host_time(const RankKinds& found, Machine& machine) {
+  double seconds = 0;
+  int64_t operators = 0;
+  for (size_t i = 0; i < found.runs.size(); ++i) {
+    if (found.runs[i].host == 0) continue;
+    seconds += found.runs[i].host;
+    for (const TapeEvent& event : found.tapes.kinds[i].events)
+      operators += std::holds_alternative<TapeOperator>(event.what) ? 1 : 0;
+  }
+  if (operators > 0) machine.device.launch = machine.device.dispatch = seconds / static_cast<double>(operators);
 }
 
 // The ranks of a launcher check themselves; else rank threads do.
@@ -109,12 +142,16 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   SessionOptions options = wanted.options;
   options.ranks = ranks;
   options.root_facts = std::make_shared<RootFacts>();
+  const bool measures = wanted.measures && machine && (is_this_host(*machine) || is_bound_to_part(*machine));
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
-                                     return dry_run(options, which, wanted.steps);
+                                     return dry_run(options, which, wanted.steps, measures ? kTimedSteps : 0);
                                    }));
   if (!machine) return plan;
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
-  if (wanted.measures && is_this_host(*machine)) measure_operators(wanted, plan.found, ranks, with_operators);
+  if (measures) {
+    measure_operators(wanted, plan.found, ranks, with_operators);
+    take_host_time(plan.found, with_operators);
+  }
   plan.time = forecast_step(with_operators, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
   return plan;
 }

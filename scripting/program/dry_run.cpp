@@ -20,13 +20,13 @@ namespace {
 
 constexpr int kMostAtOnce = 8;
 
-RankRun run_one(lua_State* lua, int64_t steps) {
+RankRun run_one(lua_State* lua, int64_t steps, int64_t timed) {
   forbid_undefined_globals(lua);
   const SeenSpecs specs;
   // When Lua collects depends on what ran before. Without what it has left of earlier steps, steps can be compared.
   StepTapes tapes(
       *context(lua).world, steps, [] { throw ScriptStop("the steps of a dry run have ended"); },
-      [lua] { lua_gc(lua, LUA_GCCOLLECT); });
+      [lua] { lua_gc(lua, LUA_GCCOLLECT); }, timed);
   try {
     run_script(lua, 0);
   } catch (const ScriptExit& exit) {
@@ -36,6 +36,7 @@ RankRun run_one(lua_State* lua, int64_t steps) {
   }
   RankRun found;
   found.peak = memory_use().peak;
+  found.host = tapes.host_seconds();
   found.steps = tapes.ended();
   found.steady = tapes.steady();
   found.tape = tapes.take();
@@ -47,7 +48,7 @@ RankRun run_one(lua_State* lua, int64_t steps) {
 
 }  // namespace
 
-std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps) {
+std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps, int64_t timed) {
   options.backend = "fake";
   options.fake_tensors = true;
   options.quiet = true;
@@ -59,7 +60,7 @@ std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>&
     options.fake_ranks.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(at_once, ranks.size() - first)));
     const SilentOutput silent;
     const int status = run_session(options, [&](lua_State* lua) {
-      RankRun run = run_one(lua, steps);
+      RankRun run = run_one(lua, steps, timed);
       const std::lock_guard lock(mutex);
       found.emplace(run.tape.rank, std::move(run));
     });

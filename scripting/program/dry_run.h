@@ -18,7 +18,8 @@ class DryRunFailed : public std::runtime_error {
 };
 
 /// Runs the script of `options` as each of these ranks of options.ranks, without computing, until `steps` training
-/// steps have ended. Several ranks run at a time. What the script prints is dropped. Throws DryRunFailed.
-std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps);
+/// steps have ended. Then `timed` more steps find the time of the host (RankRun::host). Several ranks run at a time.
+/// What the script prints is dropped. Throws DryRunFailed.
+std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps, int64_t timed);
 
 }  // namespace moonhalo::scripting

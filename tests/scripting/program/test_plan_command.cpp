@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
@@ -113,6 +115,39 @@ TEST_F(PlanCommand, X14_AMachineGivesTimes) {
 
   EXPECT_THAT(run({"plan", training, "--machine", path("none.json")}).err, HasSubstr("none.json"));
   EXPECT_EQ(run({"plan", training, "--backend", "mpi"}).status, 2);
+}
+
+// Its steps take 50 ms of processor time in Lua, and almost nothing in operators.
+constexpr const char* kBusyScript = R"(
+local mh = require "moonhalo"
+local net = mh.nn.Linear(2, 2)
+local optimizer = mh.optim.SGD(net:parameters(), {lr = 0.1})
+for _ = 1, 20 do
+  local start = os.clock()
+  while os.clock() - start < 0.05 do end
+  optimizer:zero_grad()
+  net(mh.ones{1, 2}):sum():backward()
+  optimizer:step()
+end
+)";
+
+TEST_F(PlanCommand, X14_TheTimeOfTheScriptBelongsToTheStep) {
+  const std::string training = script(kBusyScript), file = path("plan.json"), here = path("here.json");
+  Machine machine = read_machine("epyc");
+  machine.measured = true;
+  machine.host.cores = usable_core_count();
+  machine.host.processor = processor_model();
+  write_machine(machine, here);
+  const auto step = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"plan", training, "--machine", here, "--json", file};
+    words.insert(words.end(), more.begin(), more.end());
+    const Result plan = run(words);
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    return Json::parse(std::ifstream(file))["plans"][0]["time"]["step"].get<double>();
+  };
+
+  EXPECT_GT(step({}), 0.05);
+  EXPECT_LT(step({"--no-measure"}), 0.05);
 }
 
 TEST_F(PlanCommand, X14_ManyRanksAreOfFewKinds) {
