@@ -48,7 +48,7 @@ struct ClockKind {
   double now = 0, link_free = 0, since_wait = 0;
   bool is_forced = false;  // goes on without ranks that do not come
   std::vector<ClockGroup> groups;
-  std::map<CallKey, double> arrivals;
+  std::map<CallKey, double> arrivals;             // at collectives, and at the begin of exchanges
   std::map<MessageEnd, double> message_ends;      // when they were ready
   std::map<MessageEnd, uint32_t> message_counts;  // with number 0
   std::map<uint32_t, ClockExchange> begun;        // by id
@@ -124,7 +124,6 @@ class Clocks {
       if (waits && (first == nullptr || kind.now < first->now)) first = &kind;
     }
     first->is_forced = true;
-    misfits_.insert(first->tape->rank);
     return true;
   }
 
@@ -166,6 +165,7 @@ class Clocks {
   bool take(ClockKind& kind, const TapeEvent&, const TapeExchange& call) {
     ClockExchange begun{&call, kind.now, {}};
     const uint32_t group = kind.groups.at(call.group).key;
+    kind.arrivals.emplace(CallKey{group, call.number}, kind.now);
     for (const auto* list : {&call.sends, &call.receives}) {
       for (const TapePart& part : *list) {
         MessageEnd end{group, part.offset, list == &call.sends, 0};
@@ -190,7 +190,15 @@ class Clocks {
       const ClockKind& other = kinds_.at(tapes_.kind_of.at(kind.tape->rank + end.offset));
       peers.insert(end.offset);
       const MessageEnd theirs{end.group, -end.offset, !end.sends, end.number};
-      if (!follows(kind, other, other.message_ends, theirs, last)) return false;
+      const bool is_missing = !other.message_ends.contains(theirs) && is_stuck_or_ended(kind, other);
+      // The tape of the peer's kind is that of another place of the group, with peers at other offsets: the peer itself
+      // begins the same exchange at the time of that rank.
+      const CallKey same_call{end.group, call.number};
+      if (is_missing && other.arrivals.contains(same_call)) {
+        last = std::max(last, other.arrivals.at(same_call));
+      } else if (!follows(kind, other, other.message_ends, theirs, last)) {
+        return false;
+      }
     }
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
     kind.costs.add_verb(Verb::kExchange, event.phase, bytes_of_exchange(call), cost);
@@ -216,6 +224,11 @@ class Clocks {
     return bytes;
   }
 
+  // True if nothing more comes from `other` before `kind` goes on.
+  static bool is_stuck_or_ended(const ClockKind& kind, const ClockKind& other) {
+    return kind.is_forced || other.next == other.tape->events.size();
+  }
+
   // Returns false while `other` has not come to this call, else makes `last` the later one of the two times. A kind
   // that ended without the call is left out.
   template <typename Key>
@@ -224,7 +237,7 @@ class Clocks {
     const auto found = times.find(key);
     if (found != times.end()) {
       last = std::max(last, found->second);
-    } else if (other.next < other.tape->events.size() && !kind.is_forced) {
+    } else if (!is_stuck_or_ended(kind, other)) {
       return false;
     } else {
       misfits_.insert(kind.tape->rank);

@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kLatency = 3e-6, kBandwidth = 2e10, kRate = 1e9;
 
@@ -436,6 +437,31 @@ TEST(Clocks, X14_CallsThatNoOtherTapeHasAreNamed) {
 
   EXPECT_THAT(forecast_step(even_machine(), own_kinds(recordings), "nccl").notes,
               Contains(HasSubstr("rank 0 waits for calls that no other tape has")));
+}
+
+// Every rank of four sends to all others. The two in the middle are of one kind, and the tape of rank 1 has no peer two
+// places before it, as rank 2 has.
+TEST(Clocks, X14_APlaceOfAnotherTapeIsTheSameExchange) {
+  const int64_t bytes = 1 << 20;
+  const auto tape = [&](int64_t rank, double seconds) {
+    std::vector<TapePart> parts;
+    for (int32_t peer = 0; peer < 4; ++peer) {
+      if (peer != rank) parts.push_back({peer - static_cast<int32_t>(rank), bytes});
+    }
+    Recording recording(rank, 4);
+    recording.compute(seconds).exchange(parts, parts).wait().compute(1e-3);
+    return recording;
+  };
+  RankTapes tapes = own_kinds({tape(0, 1e-3), tape(1, 5e-3), tape(3, 2e-3)});
+  tapes.kind_of = {0, 1, 1, 2};
+
+  const StepForecast forecast = forecast_step(even_machine(), tapes, "nccl");
+  const StepForecast own =
+      forecast_step(even_machine(), own_kinds({tape(0, 1e-3), tape(1, 5e-3), tape(2, 5e-3), tape(3, 2e-3)}), "nccl");
+
+  EXPECT_THAT(forecast.notes, Not(Contains(HasSubstr("that no other tape has"))));
+  EXPECT_TIME(forecast.step, own.step);
+  EXPECT_TIME(forecast.waiting, own.waiting);
 }
 
 }  // namespace
