@@ -195,21 +195,7 @@ def _policy(given, name):
     return getattr(given, name, None)
 
 
-def _make(
-    who,
-    module,
-    mesh,
-    *,
-    min_numel=1024,
-    unit_rows=1,
-    input=True,
-    output="shard",
-    reshard_after_forward=True,
-    reshard_after_backward=True,
-    prefetch=1,
-    bucket_cap_mb=32,
-    mp_policy=None,
-):
+def _check_arguments(who, module, mesh, output, bucket_cap_mb):
     if not isinstance(module, _torch.nn.Module):
         raise TypeError(
             f"{who}: the first argument is not a torch.nn.Module\n  have  {type(module).__name__}\n"
@@ -228,6 +214,31 @@ def _make(
         raise ValueError(f'{who}: output is "shard" or "local"\n  have  {output!r}')
     if not bucket_cap_mb > 0:
         raise ValueError(f"{who}: bucket_cap_mb is a number of megabytes above 0\n  have  {bucket_cap_mb}")
+
+
+def _remove_hooks_of_inner_units(module):
+    """The outermost unit alone takes batches in and gives results out."""
+    for below in module.modules():
+        for hook in _Unit.of(below).hooks if _Unit.of(below) is not None else ():
+            hook.remove()
+
+
+def _make(
+    who,
+    module,
+    mesh,
+    *,
+    min_numel=1024,
+    unit_rows=1,
+    input=True,
+    output="shard",
+    reshard_after_forward=True,
+    reshard_after_backward=True,
+    prefetch=1,
+    bucket_cap_mb=32,
+    mp_policy=None,
+):
+    _check_arguments(who, module, mesh, output, bucket_cap_mb)
     if _Unit.of(module) is not None:
         if mesh.rank == 0:
             _warnings.warn(
@@ -235,9 +246,7 @@ def _make(
             )
         return module
     _place_tensors(who, module, mesh, min_numel, unit_rows)
-    for below in module.modules():
-        for hook in _Unit.of(below).hooks if _Unit.of(below) is not None else ():
-            hook.remove()
+    _remove_hooks_of_inner_units(module)
     settings = (
         reshard_after_forward,
         who == "fully_shard" and reshard_after_backward,
