@@ -93,7 +93,62 @@ local function exists(...)
   return found
 end
 
---- X16: what load says of checkpoint.json after `edit` changed it.
+--- X16: {how checkpoint.json is changed, what load says of it}; `in_file` and `entry` begin what it says.
+local function damaged_entries(in_file, entry)
+  local model = entry:format("model")
+  local in_model = model .. "Sequential: load_state_dict: "
+  return {
+    {function(all) all.format = nil end, in_file .. "it has no format"},
+    {function(all) all.entries = nil end, in_file .. "it has no entries"},
+    {function(all) all.entries = "none" end, in_file .. "it has no entries"},
+    {function(all) all.entries = {"a", "b"} end, in_file .. "it has no entries"},
+    {function(all) all.entries["../../etc/x"] = {["$tensor"] = "x"} end,
+      in_file .. "'../../etc/x' cannot be the name of an entry"},
+    {function(all) all.entries["/tmp/x"] = 1 end, in_file .. "'/tmp/x' cannot be the name of an entry"},
+    {function(all) all.entries[""] = 1 end, in_file .. "'' cannot be the name of an entry"},
+    {function(all) all.entries["a.b"] = 1 end, in_file .. "'a.b' cannot be the name of an entry"},
+    {function(all) all.entries.model = "x" end, in_model .. "expected tensors by name, got 'x'"},
+    {function(all) all.entries.model["3.bias"] = nil end, in_model .. "missing keys: '3.bias'"},
+    {function(all) all.entries.model["3.bias"] = 4 end, in_model .. "'3.bias' is not a tensor but 4"},
+    {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, model .. "the tensor 'y' is missing"},
+    {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, model .. "a name is a table"},
+    {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is not a number"},
+  }
+end
+
+local function damaged_states(entry)
+  local optimizer = entry:format("optimizer") .. "load_state_dict: "
+  local schedule = entry:format("schedule") .. "load_state_dict: "
+  return {
+    {function(all) all.entries.optimizer = 3 end, optimizer .. "expected the table of state_dict(), got 3"},
+    {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
+    {function(all) all.entries.optimizer.state["0.bias"] = 7 end,
+      optimizer .. "the state of parameter 2 is 7, expected a table"},
+    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = nil end,
+      optimizer .. "'exp_avg' of parameter 2 is nil, expected a tensor"},
+    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = 1 end,
+      optimizer .. "'exp_avg' of parameter 2 is 1, expected a tensor"},
+    {function(all)
+      local state = all.entries.optimizer.state
+      state["0.bias"].exp_avg = state["0.weight"].exp_avg
+    end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], expected a tensor of shape [4]"},
+    {function(all) all.entries.optimizer.state["0.bias"].step = "x" end,
+      optimizer .. "'step' of parameter 2 is 'x', expected an integer"},
+    {function(all) all.entries.optimizer.state["0.bias"].setp = 1 end,
+      optimizer .. "unknown option 'setp'; did you mean 'step'?"},
+    {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end, optimizer .. "option 'lr'"},
+    {function(all) all.entries.schedule = 3 end, schedule .. "expected the table of state_dict(), got 3"},
+    {function(all) all.entries.schedule.last_epoch = nil end, schedule .. "'last_epoch' is missing"},
+    {function(all) all.entries.schedule.last_epoch = "x" end,
+      schedule .. "'last_epoch' is a string, expected a number"},
+    {function(all) all.entries.schedule.step = 3 end, schedule .. "'step' is not a value of a schedule"},
+    {function(all) all.entries.schedule.base_lrs = {0.5, 0.5} end,
+      schedule .. "'base_lrs' is of 2 groups, the optimizer has 1"},
+    {function(all) all.entries.schedule.base_lrs = {"x"} end,
+      schedule .. "'base_lrs' holds a string, expected numbers"},
+  }
+end
+
 function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
   local path = folder("damaged")
   local net, opt, schedule = parts()
@@ -105,62 +160,17 @@ function tests.test_damaged_checkpoints_are_refused_with_file_and_entry()
     local out <close> = assert(io.open(file, "w"))
     assert(out:write(text))
   end
-  local in_file, entry = "checkpoint.load: '" .. file .. "' is damaged: ", "checkpoint.load: '" .. path
-      .. "', entry '%s': "
-  local optimizer, rates = entry:format("optimizer") .. "load_state_dict: ", entry:format("schedule")
-      .. "load_state_dict: "
-  local cases = {
-    {function(all) all.format = nil end, in_file .. "it has no format"},
-    {function(all) all.entries = nil end, in_file .. "it has no entries"},
-    {function(all) all.entries = "none" end, in_file .. "it has no entries"},
-    {function(all) all.entries = {"a", "b"} end, in_file .. "it has no entries"},
-    {function(all) all.entries["../../etc/x"] = {["$tensor"] = "x"} end, in_file
-    .. "'../../etc/x' cannot be the name of an entry"},
-    {function(all) all.entries["/tmp/x"] = 1 end, in_file .. "'/tmp/x' cannot be the name of an entry"},
-    {function(all) all.entries[""] = 1 end, in_file .. "'' cannot be the name of an entry"},
-    {function(all) all.entries["a.b"] = 1 end, in_file .. "'a.b' cannot be the name of an entry"},
-    {function(all) all.entries.model = "x" end, entry:format("model")
-    .. "Sequential: load_state_dict: expected tensors by name, got 'x'"},
-    {function(all) all.entries.model["3.bias"] = nil end, entry:format("model")
-    .. "Sequential: load_state_dict: missing keys: '3.bias'"},
-    {function(all) all.entries.model["3.bias"] = 4 end,
-    "entry 'model': Sequential: load_state_dict: '3.bias' is not a tensor but 4"},
-    {function(all) all.entries.model["3.bias"]["$tensor"] = "y" end, entry:format("model")
-    .. "the tensor 'y' is missing"},
-    {function(all) all.entries.model["3.bias"]["$tensor"] = {} end, entry:format("model") .. "a name is a table"},
-    {function(all) all.entries.best["$number"] = "big" end, entry:format("best") .. "'big' is not a number"},
-    {function(all) all.entries.optimizer = 3 end, optimizer .. "expected the table of state_dict(), got 3"},
-    {function(all) all.entries.optimizer.state = nil end, optimizer .. "'state' is missing"},
-    {function(all) all.entries.optimizer.state["0.bias"] = 7 end, optimizer
-    .. "the state of parameter 2 is 7, expected a table"},
-    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = nil end,
-      optimizer .. "'exp_avg' of parameter 2 is nil, expected a tensor"},
-    {function(all) all.entries.optimizer.state["0.bias"].exp_avg = 1 end, optimizer
-    .. "'exp_avg' of parameter 2 is 1, expected a tensor"}, {function(all)
-      local state = all.entries.optimizer.state
-      state["0.bias"].exp_avg = state["0.weight"].exp_avg
-    end, optimizer .. "'exp_avg' of parameter 2 is Tensor float32 [4, 1, 3, 3], expected a tensor of shape [4]"},
-    {function(all) all.entries.optimizer.state["0.bias"].step = "x" end, optimizer
-    .. "'step' of parameter 2 is 'x', expected an integer"},
-    {function(all) all.entries.optimizer.state["0.bias"].setp = 1 end, optimizer
-    .. "unknown option 'setp'; did you mean 'step'?"},
-    {function(all) all.entries.optimizer.param_groups[1].lr = "fast" end,
-    "entry 'optimizer': load_state_dict: option 'lr'"},
-    {function(all) all.entries.schedule = 3 end, rates .. "expected the table of state_dict(), got 3"},
-    {function(all) all.entries.schedule.last_epoch = nil end, rates .. "'last_epoch' is missing"},
-    {function(all) all.entries.schedule.last_epoch = "x" end, rates .. "'last_epoch' is a string, expected a number"},
-    {function(all) all.entries.schedule.step = 3 end, rates .. "'step' is not a value of a schedule"},
-    {function(all) all.entries.schedule.base_lrs = {0.5, 0.5} end, rates
-    .. "'base_lrs' is of 2 groups, the optimizer has 1"},
-    {function(all) all.entries.schedule.base_lrs = {"x"} end, rates .. "'base_lrs' holds a string, expected numbers"},
-  }
-  for _, case in ipairs(cases) do
-    local all = mh.json.decode(whole)
-    case[1](all)
-    put(mh.json.encode(all))
-    local again, opt2, schedule2 = parts()
-    testing.assert_error(function() mh.checkpoint.load(path, {model = again, optimizer = opt2,
-        schedule = schedule2}) end, case[2])
+  local in_file = "checkpoint.load: '" .. file .. "' is damaged: "
+  local entry = "checkpoint.load: '" .. path .. "', entry '%s': "
+  for _, cases in ipairs{damaged_entries(in_file, entry), damaged_states(entry)} do
+    for _, case in ipairs(cases) do
+      local all = mh.json.decode(whole)
+      case[1](all)
+      put(mh.json.encode(all))
+      local again, opt2, schedule2 = parts()
+      testing.assert_error(function() mh.checkpoint.load(path, {model = again, optimizer = opt2,
+          schedule = schedule2}) end, case[2])
+    end
   end
   for text, problem in pairs {[""] = in_file .. "parse error at line 1", ["null"] = in_file
     .. "it has no format", ["[1]"] = in_file .. "it has no format",

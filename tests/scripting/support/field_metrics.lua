@@ -117,42 +117,43 @@ local function differentiable(ensemble, field)
   }
 end
 
+--- Metrics of `list` on blocks, some of which are merged, saved and loaded, equal those of plain fields.
+local function compare(cut, list, shape_of_guess)
+  for _, case in ipairs(list) do
+    local name, make = case[1], case[2]
+    local plain, blocks, half = make(mh.metrics), make(mh.metrics), make(mh.metrics)
+    for step = 1, 3 do
+      local batch = step == 3 and 1 or 3
+      local guess = draw(step, shape_of_guess(batch))
+      local truth = draw(10 + step, {batch, 2, 9, 12}) + 0.5
+      plain:add(guess, truth)
+      local target = step == 2 and half or blocks
+      target:add(cut(guess, step), cut(truth, step))
+    end
+    blocks:merge(half)
+    local calls, sums = reductions(function() blocks:value() end)
+    assert(sums == 1 and calls == 1, ("%s: %d collectives, %d of them reductions"):format(name, calls, sums))
+    same(name, blocks, plain)
+    calls = reductions(function() blocks:value() end)
+    assert(calls == 0, name .. ": a second value sends nothing")
+    local again = make(mh.metrics)
+    again:load_state_dict(blocks:state_dict())
+    again:add(cut(draw(21, shape_of_guess(2)), 1), cut(draw(22, {2, 2, 9, 12}), 1))
+    plain:add(draw(21, shape_of_guess(2)), draw(22, {2, 2, 9, 12}))
+    same(name, again, plain)
+  end
+end
+
 --- Tests of fields {batch, channel, y, x} on `mesh`, of which `cut(field, step)` makes a ShardTensor.
 return function(mesh, cut)
   local tests = {}
 
-  local function compare(list, shape_of_guess)
-    for _, case in ipairs(list) do
-      local name, make = case[1], case[2]
-      local plain, blocks, half = make(mh.metrics), make(mh.metrics), make(mh.metrics)
-      for step = 1, 3 do
-        local batch = step == 3 and 1 or 3
-        local guess = draw(step, shape_of_guess(batch))
-        local truth = draw(10 + step, {batch, 2, 9, 12}) + 0.5
-        plain:add(guess, truth)
-        local target = step == 2 and half or blocks
-        target:add(cut(guess, step), cut(truth, step))
-      end
-      blocks:merge(half)
-      local calls, sums = reductions(function() blocks:value() end)
-      assert(sums == 1 and calls == 1, ("%s: %d collectives, %d of them reductions"):format(name, calls, sums))
-      same(name, blocks, plain)
-      calls = reductions(function() blocks:value() end)
-      assert(calls == 0, name .. ": a second value sends nothing")
-      local again = make(mh.metrics)
-      again:load_state_dict(blocks:state_dict())
-      again:add(cut(draw(21, shape_of_guess(2)), 1), cut(draw(22, {2, 2, 9, 12}), 1))
-      plain:add(draw(21, shape_of_guess(2)), draw(22, {2, 2, 9, 12}))
-      same(name, again, plain)
-    end
-  end
-
   function tests.test_Y17_metrics_on_blocks_equal_plain_ones()
-    compare(kMetrics, function(batch) return {batch, 2, 9, 12} end)
+    compare(cut, kMetrics, function(batch) return {batch, 2, 9, 12} end)
   end
 
   function tests.test_Y17_metrics_of_ensembles_on_blocks_equal_plain_ones()
-    compare(kEnsembles, function(batch) return {batch, 4, 2, 9, 12} end)
+    compare(cut, kEnsembles, function(batch) return {batch, 4, 2, 9, 12} end)
   end
 
   function tests.test_Y17_adding_sends_nothing()
