@@ -79,8 +79,7 @@ class Writer:
         self.expected.append((name, values, dims or [""] * values.ndim, attrs))
 
 
-def version2(path):
-    out = Writer(path, 2)
+def add_compressors2(out):
     compressors = {
         "blosc_lz4": Blosc2("lz4", 5, Blosc2.SHUFFLE),
         "blosc_zstd_bits": Blosc2("zstd", 3, Blosc2.BITSHUFFLE),
@@ -94,11 +93,23 @@ def version2(path):
     }
     for name, compressor in compressors.items():
         out.add(name, field("f4", (9, 14, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), compressors=compressor)
+    out.add(
+        "lz4_random",
+        np.random.default_rng(1).integers(0, 1 << 30, (40, 300)).astype("i4"),
+        chunks=(20, 300),
+        compressors=LZ4(),
+    )
+
+
+def add_kinds2(out):
     for kind in KINDS:
         out.add("kind_" + kind, field(kind, (5, 7)), chunks=(2, 3), compressors=Zlib(1))
     for kind in (">f4", ">i2", ">c8"):
         out.add("big_" + kind[1:], field(kind, (5, 7)), chunks=(5, 3))
     out.add("fortran", field("f8", (5, 7, 4)), chunks=(2, 3, 4), order="F")
+
+
+def add_differences2(out):
     out.add("shuffled", field("i4", (50, 7)), chunks=(20, 7), filters=[Shuffle(4)], compressors=Zlib(1))
     for kind in ("i2", "u1", "i8", "f4", "f8"):
         out.add(
@@ -116,6 +127,9 @@ def version2(path):
             compressors=Zlib(1),
             order="F",
         )
+
+
+def add_rounded2(out):
     for kind in ("f4", "f8"):
         for made, codec in {
             "u1": FixedScaleOffset(3.5, 2, kind, "u1"),
@@ -137,6 +151,9 @@ def version2(path):
         filters=[FixedScaleOffset(0, 10, "f4", "i2"), Delta("i2"), Shuffle(2)],
         compressors=LZ4(9),
     )
+
+
+def add_checksums2(out):
     for made, codec in {
         "crc32": CRC32(),
         "crc32_end": CRC32("end"),
@@ -147,13 +164,9 @@ def version2(path):
     }.items():
         out.add(made, field("f4", (9, 14)), chunks=(2, 5), filters=[codec], compressors=LZ4(1))
         out.add(made + "_behind", field("f4", (9, 14)), chunks=(2, 5), filters=[Shuffle(4)], compressors=codec)
-    out.add(
-        "lz4_random",
-        np.random.default_rng(1).integers(0, 1 << 30, (40, 300)).astype("i4"),
-        chunks=(20, 300),
-        compressors=LZ4(),
-    )
-    out.add("deep/er/air", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "v2", "separator": "/"})
+
+
+def add_holes2(out):
     out.add("hole_nan", field("f4", (12, 5)), chunks=(3, 5), fill_value=np.nan, hole=slice(3, 9))
     out.add(
         "hole",
@@ -172,14 +185,24 @@ def version2(path):
         hole=slice(6, 9),
         attrs={"scale_factor": 0.5, "add_offset": 10.0},
     )
+
+
+def version2(path):
+    out = Writer(path, 2)
+    add_compressors2(out)
+    add_kinds2(out)
+    add_differences2(out)
+    add_rounded2(out)
+    add_checksums2(out)
+    add_holes2(out)
+    out.add("deep/er/air", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "v2", "separator": "/"})
     out.add("number", np.array(2.5))
     out.add("empty", np.zeros((0, 4), "f4"), chunks=(2, 2))
     out.add("text", np.array([b"abc", b"", b"defgh"], "S5"), chunks=(2,))
     return out.expected
 
 
-def version3(path):
-    out = Writer(path, 3)
+def add_compressors3(out):
     bytes_codecs = {
         "gzip": [GzipCodec(level=5)],
         "zstd": [ZstdCodec(level=3, checksum=True)],
@@ -191,10 +214,16 @@ def version3(path):
     }
     for name, codecs in bytes_codecs.items():
         out.add(name, field("f4", (9, 14, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), compressors=codecs)
+
+
+def add_kinds3(out):
     for kind in KINDS:
         out.add("kind_" + kind, field(kind, (5, 7)), chunks=(2, 3))
     for kind in ("f4", "u8", "c16"):
         out.add("big_" + kind, field(kind, (5, 7)), chunks=(5, 3), serializer=BytesCodec(endian="big"))
+
+
+def add_filters3(out):
     out.add("transposed", field("f8", (5, 7, 4)), chunks=(2, 3, 4), filters=[TransposeCodec(order=(2, 0, 1))])
     out.add(
         "transposed_twice",
@@ -229,6 +258,9 @@ def version3(path):
         chunks=(2, 5),
         compressors=[more.CRC32(), more.Shuffle(elementsize=4), more.Zlib(level=1), more.Adler32()],
     )
+
+
+def add_shards3(out):
     out.add("sharded", field("f4", (17, 20, 11)), ["time", "lat", "lon"], chunks=(2, 5, 11), shards=(4, 20, 22))
     out.add("sharded_gaps", field("i4", (40, 10)), chunks=(2, 5), shards=(8, 10), fill_value=-1, hole=slice(6, 27))
     for location in ("start", "end"):
@@ -239,9 +271,15 @@ def version3(path):
             index_location=location,
         )
         out.add("sharded_" + location, field("f8", (13, 14)), chunks=(4, 6), serializer=sharding, compressors=[])
+
+
+def add_chunk_keys3(out):
     out.add("dots", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "default", "separator": "."})
     out.add("like2", field("f4", (6, 5)), chunks=(2, 2), chunk_key_encoding={"name": "v2", "separator": "."})
     out.add("deep/er/air", field("f4", (6, 5)), chunks=(2, 2))
+
+
+def add_holes3(out):
     out.add("hole_nan", field("f4", (12, 5)), chunks=(3, 5), fill_value=np.nan, hole=slice(3, 9))
     out.add("hole_complex", field("c8", (12, 5)), chunks=(3, 5), fill_value=complex(np.inf, -2), hole=slice(3, 9))
     out.add("hole_bool", field("bool", (12, 5)), chunks=(3, 5), fill_value=True, hole=slice(3, 9))
@@ -254,6 +292,16 @@ def version3(path):
         hole=slice(6, 9),
         attrs={"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -7, "units": "K"},
     )
+
+
+def version3(path):
+    out = Writer(path, 3)
+    add_compressors3(out)
+    add_kinds3(out)
+    add_filters3(out)
+    add_shards3(out)
+    add_chunk_keys3(out)
+    add_holes3(out)
     out.add("number", np.array(2.5))
     out.add("empty", np.zeros((0, 4), "f4"), chunks=(2, 2))
     return out.expected

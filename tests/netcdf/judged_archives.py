@@ -197,27 +197,34 @@ def one_archive(cases):
         ),
     )
     beside("noleap_allowed", calendar="noleap", options={"may_differ": ["calendar"]})
+    cases.expect("alone", "old.nc", {"t": first}, HOURS[:STEPS])
+
+
+def spellings_of_units(cases):
+    both = values_of(0, 2 * STEPS)[:, None]
     write(cases.path("wind_a.nc"), {"t": (0, "m s**-1")})
     for number, unit in enumerate(("m/s", "m s-1", "meters/second", "m.s-1", "m s^-1", "s-1 m")):
         write(cases.path(f"wind_{number}.nc"), {"t": (0, unit)}, STEPS)
         cases.expect(f"wind_{number}", ["wind_a.nc", f"wind_{number}.nc"], {"t": both}, HOURS)
-    # Before the reform of 1582 the two calendars differ by days.
+
+
+def calendars_before_the_reform(cases):
+    """Before 1582 the two calendars differ by days."""
     write(cases.path("past.nc"), {"t": 0}, units="hours since 1500-01-01", calendar="standard")
     write(
         cases.path("past_proleptic.nc"), {"t": 0}, STEPS, units="hours since 1500-01-01", calendar="proleptic_gregorian"
     )
     cases.refuse("before_the_reform", ["past.nc", "past_proleptic.nc"], "differ in the calendar")
-    cases.expect("alone", "old.nc", {"t": first}, HOURS[:STEPS])
 
 
-def units_of_time(cases):
-    """Dates in other spellings, as pandas and cftime read them, and times that are not dates."""
+def expect_times(cases, name, texts, options=None, says=(), **changes):
+    write(cases.path(name + ".nc"), {"t": 0}, **changes)
     t = {"t": values_of(0, STEPS)[:, None]}
+    cases.expect(name, name + ".nc", t, texts, options=options, says=says)
 
-    def one(name, texts, options=None, says=(), **changes):
-        write(cases.path(name + ".nc"), {"t": 0}, **changes)
-        cases.expect(name, name + ".nc", t, texts, options=options, says=says)
 
+def spellings_of_dates(cases):
+    """Dates in other spellings, as pandas and cftime read them."""
     for name, since in (
         ("slash", "2000/01/01 00:00"),
         ("slash_short", "2000/1/1"),
@@ -228,10 +235,11 @@ def units_of_time(cases):
         ("month", "2000-01"),
         ("zone", "2000-01-01 00:00:00.0 UTC"),
     ):
-        one(name, DAYS[:STEPS], units="days since " + since)
+        expect_times(cases, name, DAYS[:STEPS], units="days since " + since)
         with xarray.open_dataset(cases.path(name + ".nc")) as data:
             assert [str(x)[:10] for x in data.time.values] == [text[:10] for text in DAYS[:STEPS]]
-    one(
+    expect_times(
+        cases,
         "nanoseconds",
         HOURS[:STEPS],
         units="nanoseconds since 2000-01-01",
@@ -239,7 +247,8 @@ def units_of_time(cases):
         times=np.arange(STEPS) * 3600 * 10**9,
     )
     months = netCDF4.num2date(np.arange(STEPS) + 0.5, "months since 1960-01-01", "360_day")
-    one(
+    expect_times(
+        cases,
         "months_360",
         [x.strftime("%Y-%m-%d %H:%M:%S") for x in months],
         units="months since 1960-01-01",
@@ -247,13 +256,18 @@ def units_of_time(cases):
         times=np.arange(STEPS) + 0.5,
     )
     years = netCDF4.num2date(np.arange(STEPS), "common_years since 1960-01-01", "noleap")
-    one(
+    expect_times(
+        cases,
         "common_years",
         [x.strftime("%Y-%m-%d %H:%M:%S") for x in years],
         units="common_years since 1960-01-01",
         calendar="noleap",
     )
-    # cftime refuses these: nothing can be said of their dates.
+
+
+def times_without_dates(cases):
+    """cftime refuses their units: nothing can be said of their dates."""
+    t = {"t": values_of(0, STEPS)[:, None]}
     numbers = [str(float(x)) for x in range(STEPS)]
     no_dates = ["  4 steps along 'time', 0.0 to 3.0 (numbers, no dates)"]
     for name, units, calendar in (
@@ -266,8 +280,10 @@ def units_of_time(cases):
             netCDF4.num2date(0, units, calendar or "standard")
             raise AssertionError(units)
         except ValueError:
-            one(name, numbers, units=units, calendar=calendar, says=no_dates)
-    one("refused_dates", numbers, units="days since 2000-01-01", options={"dates": False}, says=no_dates)
+            expect_times(cases, name, numbers, units=units, calendar=calendar, says=no_dates)
+    expect_times(
+        cases, "refused_dates", numbers, units="days since 2000-01-01", options={"dates": False}, says=no_dates
+    )
     write(cases.path("lunar.nc"), {"t": 0}, calendar="lunar")
     cases.refuse("lunar", "lunar.nc", "unknown calendar 'lunar'")
     cases.expect("lunar_numbers", "lunar.nc", t, numbers, options={"dates": False})
@@ -276,6 +292,10 @@ def units_of_time(cases):
     # Numbers that count from other days, and say no dates, are of two kinds.
     write(cases.path("months_later.nc"), {"t": 0}, STEPS, units="months since 2001-01-01", calendar="standard")
     cases.refuse("months_of_two", ["months.nc", "months_later.nc"], "differ in the units of times without dates")
+
+
+def missing_times(cases):
+    t = {"t": values_of(0, STEPS)[:, None]}
     for name, hole in (("nat", np.nan), ("nat_masked", np.ma.masked)):
         times = np.ma.arange(STEPS, dtype="f8")
         times[2] = hole
@@ -297,4 +317,8 @@ def make(cases):
     a_file_a_variable(cases)
     a_file_a_time(cases)
     one_archive(cases)
-    units_of_time(cases)
+    spellings_of_units(cases)
+    calendars_before_the_reform(cases)
+    spellings_of_dates(cases)
+    times_without_dates(cases)
+    missing_times(cases)
