@@ -257,9 +257,9 @@ def check(root):
     return problems
 
 
-def self_test():
-    """Every kind of problem is found in a tree that has one of each."""
-    files = {
+def tree_of_mistakes():
+    """One or more of every kind of problem: name of a file -> text."""
+    return {
         "engine/a.cpp": LICENSE + '\n#include "moonhalo/ops/b.h"\n' + "int x;\n" * 500,
         "engine/d.h": (
             LICENSE
@@ -309,7 +309,9 @@ def self_test():
             "for key in rawpairs(value) do\nend\nfor key in rawpairs(other) do end\n--" + "x" * 119 + "\n"
         ),
     }
-    found = problems_in(files, check)
+
+
+def problems_in_tree_of_mistakes():
     wanted = [
         "CMakeLists.txt:1",
         "engine/a.cpp",
@@ -333,7 +335,13 @@ def self_test():
     wanted += [f"examples/e.lua:{line}" for line in (1, 3, 5, 7, 8)]
     wanted += [f"scripting/f.cpp:{line}" for line in (2, 4, 6, 9, 11, 14, 15, 16)]
     wanted += ["scripting/g.h:2"]
-    assert found == wanted, f"self-test: found {found}"
+    return wanted
+
+
+def self_test():
+    """Every kind of problem is found in a tree that has one of each."""
+    found = problems_in(tree_of_mistakes(), check)
+    assert found == problems_in_tree_of_mistakes(), f"self-test: found {found}"
 
 
 if __name__ == "__main__":

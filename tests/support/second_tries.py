@@ -177,9 +177,10 @@ def self_test(source):
     print("second tries are given as they should be")
 
 
-def ends_of_ctest(work):
+def scripts_of_tests(work):
+    """Name of a test -> what it does."""
     once = f"test -e {work}/MARK && exit 0; touch {work}/MARK; echo 'a.cpp:3: Failure'; exit 1"
-    scripts = {
+    return {
         "fine": "true",
         "suite.once/a+b": once.replace("MARK", "once"),
         "twice": "echo 'a.cpp:3: Failure'; exit 1",
@@ -188,37 +189,48 @@ def ends_of_ctest(work):
         "slow": once.replace("MARK", "slow").replace("exit 1", "sleep 600"),
     }
 
-    def ended(*names):
-        lines = []
-        for name in names:
-            (work / "script").mkdir(exist_ok=True)
-            path = work / "script" / re.sub(r"\W", "_", name)
-            path.write_text(scripts[name], encoding="utf-8")
-            lines.append(
-                f'add_test("{name}" sh "{path}")\nset_tests_properties("{name}" PROPERTIES TIMEOUT'
-                f" {1 if name == 'slow' else 60})"
-            )
-        (work / "CTestTestfile.cmake").write_text("\n".join(lines), encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, __file__, str(work / "log"), "ctest", "--test-dir", str(work), "-j4", "-R", "."],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        kept = sorted(path.stem for path in (work / "log").glob("*.log"))
-        return done.returncode, [match[0] for match in SUMMARY.finditer(done.stdout)], kept, done.stdout
 
-    def expect(names, status, summaries, kept, text=""):
-        found = ended(*names)
-        assert (found[0] == 0) == (status == 0) and found[1] == summaries and found[2] == kept and text in found[3], (
-            names,
-            *found,
+def write_tests(work, names):
+    scripts = scripts_of_tests(work)
+    lines = []
+    for name in names:
+        (work / "script").mkdir(exist_ok=True)
+        path = work / "script" / re.sub(r"\W", "_", name)
+        path.write_text(scripts[name], encoding="utf-8")
+        lines.append(
+            f'add_test("{name}" sh "{path}")\nset_tests_properties("{name}" PROPERTIES TIMEOUT'
+            f" {1 if name == 'slow' else 60})"
         )
+    (work / "CTestTestfile.cmake").write_text("\n".join(lines), encoding="utf-8")
 
-    expect(["fine"], 0, ["100% tests passed, 0 tests failed out of 1"], [])
-    expect(
+
+def expect_end(work, names, status, summaries, kept, text=""):
+    """Runs the tests `names`. Expected are a status of 0 or another, CTest's summaries, the outputs that are kept, and
+    a part of what is printed."""
+    write_tests(work, names)
+    done = subprocess.run(
+        [sys.executable, __file__, str(work / "log"), "ctest", "--test-dir", str(work), "-j4", "-R", "."],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    found = [match[0] for match in SUMMARY.finditer(done.stdout)]
+    logs = sorted(path.stem for path in (work / "log").glob("*.log"))
+    assert (done.returncode == 0) == (status == 0) and found == summaries and logs == kept and text in done.stdout, (
+        names,
+        done.returncode,
+        found,
+        logs,
+        done.stdout,
+    )
+
+
+def ends_of_ctest(work):
+    expect_end(work, ["fine"], 0, ["100% tests passed, 0 tests failed out of 1"], [])
+    expect_end(
+        work,
         ["fine", "suite.once/a+b"],
         0,
         [
@@ -229,7 +241,8 @@ def ends_of_ctest(work):
         ["suite.once_a_b"],
         "  suite.once/a+b: failed once\n",
     )
-    expect(
+    expect_end(
+        work,
         ["fine", "twice"],
         1,
         [
@@ -246,7 +259,8 @@ def ends_of_ctest(work):
         ("slow", "ctest says Timeout"),
     ):
         (work / "once").unlink(missing_ok=True)
-        expect(
+        expect_end(
+            work,
             ["fine", name, "suite.once/a+b"],
             1,
             ["33% tests passed, 2 tests failed out of 3"] * 2,
