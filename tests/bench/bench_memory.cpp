@@ -219,7 +219,7 @@ void print(const char* what, const Peaks& peaks, const Peaks& whole) {
   std::fflush(stdout);
 }
 
-// Of all thread ranks together, to one process. Live bytes are 1.25 with the convolutions of AVX2, in every run.
+// Ratios of all thread ranks together to one process. Live bytes are 1.25 with the convolutions of AVX2, in every run.
 // Resident bytes vary between runs, from 1.22 to 1.32: malloc keeps what the ranks free in another order each time.
 constexpr double kMostLive = 1.28, kMostResident = 1.45;
 
