@@ -113,8 +113,9 @@ class StepBuilder {
     for (const std::string& entry : parts_of(metadata.value("nn_module_stack", ""), ';')) {
       const std::vector<std::string> parts = parts_of(entry, ',');
       if (parts.size() != 3) continue;
-      step.module = parts[1].substr(0, parts[1].find('@'));  // "fc@1": the second call
-      classes_[step.module] = parts[2].substr(parts[2].rfind('.') + 1);
+      const std::string name = parts[1].substr(0, parts[1].find('@'));  // "fc@1": the second call
+      classes_[name] = parts[2].substr(parts[2].rfind('.') + 1);
+      if (!name.empty()) step.modules.push_back({name, parts[1]});
     }
   }
 
@@ -148,7 +149,7 @@ class StepBuilder {
   void read_higher_order(const json& node, Step& step) {
     const std::string name = step.target.substr(kHigherOrder.size());
     TORCH_CHECK_NOT_IMPLEMENTED(name == "cond" || name == "wrap_with_set_grad_enabled", "the higher-order operator '",
-                                name, "' is not done\n  have  module '", step.module, "', ", step.line,
+                                name, "' is not done\n  have  module '", step.module(), "', ", step.line,
                                 "\n  fix   export the model without it");
     step.kind = name == "cond" ? Step::Kind::kCond : Step::Kind::kSetGrad;
     for (const json& input : node.at("inputs")) {

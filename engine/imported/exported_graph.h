@@ -31,6 +31,11 @@ struct Argument {
 
 struct SubGraph;
 
+/// A module that Python called: its name, and the call of it ("fc@1" for the second one).
+struct ModuleCall {
+  std::string name, call;
+};
+
 struct Step {
   enum class Kind : uint8_t { kOperator, kNumber, kSize, kNumel, kAssert, kCond, kSetGrad };
   Kind kind = Kind::kOperator;
@@ -40,9 +45,12 @@ struct Step {
   std::vector<std::vector<int>> outputs = {};  ///< for each result a slot, or several for a list
   std::vector<bool> output_is_list = {};
   std::vector<int> last_uses = {};  ///< slots that are empty from now on
-  std::string module;               ///< "blocks.0.fc"
+  std::vector<ModuleCall> modules;  ///< that called it, the innermost last; without the root
   std::string line;                 ///< "net.py:20: return self.fc(x)"
   std::vector<std::shared_ptr<const SubGraph>> graphs = {};
+
+  /// "blocks.0.fc", "" for the root.
+  std::string module() const { return modules.empty() ? "" : modules.back().name; }
 };
 
 /// A graph inside another one, for cond.

@@ -78,16 +78,69 @@ void store(const Step& step, Slots results, Slots& slots) {
   }
 }
 
-void run_steps(const std::vector<Step>& steps, Slots& slots);
+/// Tells others of the steps of a program while it runs: a recorder, to which modules begin and end as if they were
+/// called, and a function that is called after each step.
+class Watch {
+ public:
+  Watch(const std::string& root, const ExportedProgram::StepSeen& seen) : seen_(seen) {
+    if (!hooks_are_on()) return;
+    const Recorder* recorder = Recorder::of_this_rank();
+    if (recorder == nullptr) return;
+    records_ = true;
+    if (recorder->module() == 0) {
+      root_.emplace(root);
+      return;
+    }
+    // A program that is part of another model.
+    const RankRecord::Module& caller = recorder->record().modules[recorder->module()];
+    if (caller.parent != 0) prefix_ = caller.name + ".";
+  }
+  ~Watch() { leave(0); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
 
-Slots run_sub_graph(const SubGraph& graph, const Slots& inputs) {
+  void begin(const Step& step) {
+    if (records_) [[unlikely]]
+      enter(step.modules);
+  }
+  void end(const Step& step) {
+    if (seen_) [[unlikely]]
+      seen_(step.module());
+  }
+
+ private:
+  struct Open {
+    const std::string& call;  // of the graph
+    std::unique_ptr<InModule> module;
+  };
+  void enter(const std::vector<ModuleCall>& modules) {
+    size_t same = 0;
+    while (same < open_.size() && same < modules.size() && open_[same].call == modules[same].call) ++same;
+    leave(same);
+    for (; same < modules.size(); ++same)
+      open_.push_back({modules[same].call, std::make_unique<InModule>(prefix_ + modules[same].name)});
+  }
+  void leave(size_t kept) {
+    while (open_.size() > kept) open_.pop_back();
+  }
+
+  const ExportedProgram::StepSeen& seen_;
+  bool records_ = false;
+  std::string prefix_;
+  std::optional<InModule> root_;
+  std::vector<Open> open_;
+};
+
+void run_steps(const std::vector<Step>& steps, Slots& slots, Watch& watch);
+
+Slots run_sub_graph(const SubGraph& graph, const Slots& inputs, Watch& watch) {
   TORCH_CHECK_VALUE(inputs.size() == graph.inputs.size(), "a graph takes ", graph.inputs.size(), " values, got ",
                     inputs.size());
   Slots slots(graph.slots);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (graph.inputs[i] != kNoSlot) slots[graph.inputs[i]] = inputs[i];
   }
-  run_steps(graph.steps, slots);
+  run_steps(graph.steps, slots, watch);
   Slots results;
   for (const Argument& output : graph.outputs) results.push_back(value_of(output, slots));
   return results;
@@ -118,23 +171,23 @@ void store_flat(const Step& step, const Slots& results, Slots& slots) {
   }
 }
 
-void run_higher_order(const Step& step, Slots& slots) {
+void run_higher_order(const Step& step, Slots& slots, Watch& watch) {
   const IValue first = value_of(step.arguments[0], slots);
   const bool on = first.isTensor() ? first.toTensor().item<bool>() : first.toBool();
   if (step.kind == Step::Kind::kCond) {
-    return store_flat(step, run_sub_graph(*step.graphs[on ? 0 : 1], operands_of(step, slots, 1)), slots);
+    return store_flat(step, run_sub_graph(*step.graphs[on ? 0 : 1], operands_of(step, slots, 1), watch), slots);
   }
   const c10::AutoGradMode grad(on);
-  store_flat(step, run_sub_graph(*step.graphs[0], operands_of(step, slots, 1)), slots);
+  store_flat(step, run_sub_graph(*step.graphs[0], operands_of(step, slots, 1), watch), slots);
 }
 
-void run_step(const Step& step, Slots& slots) {
+void run_step(const Step& step, Slots& slots, Watch& watch) {
   Slots stack;
   stack.reserve(step.arguments.size() + 1);
   switch (step.kind) {
     case Step::Kind::kCond:
     case Step::Kind::kSetGrad:
-      return run_higher_order(step, slots);
+      return run_higher_order(step, slots, watch);
     default:
       for (const Argument& argument : step.arguments) stack.push_back(value_of(argument, slots));
   }
@@ -157,20 +210,20 @@ void run_step(const Step& step, Slots& slots) {
 
 std::string place_of(const Step& step) {
   std::string text;
-  if (!step.module.empty()) text += "\n  module " + step.module;
+  if (!step.modules.empty()) text += "\n  module " + step.module();
   if (!step.line.empty()) text += "\n  model " + step.line;
   return text;
 }
 
-void run_steps(const std::vector<Step>& steps, Slots& slots) {
+void run_steps(const std::vector<Step>& steps, Slots& slots, Watch& watch) {
   for (const Step& step : steps) {
-    std::optional<InModule> within;
-    if (!step.module.empty()) within.emplace(step.module);
+    watch.begin(step);
     try {
-      run_step(step, slots);
+      run_step(step, slots, watch);
     } catch (const std::exception&) {
       jit::rethrow_with(place_of(step));
     }
+    watch.end(step);
     for (const int slot : step.last_uses) slots[slot] = IValue();
   }
 }
@@ -259,14 +312,18 @@ const std::string& ExportedProgram::input_spec() const { return graph_->input_sp
 const std::string& ExportedProgram::output_spec() const { return graph_->output_spec; }
 const std::vector<std::string>& ExportedProgram::input_names() const { return graph_->input_names; }
 
-std::vector<IValue> ExportedProgram::run(const std::vector<IValue>& inputs) const {
+std::vector<IValue> ExportedProgram::run(const std::vector<IValue>& inputs, const StepSeen& seen) const {
   check_inputs(*graph_, inputs);
   Slots slots(graph_->body.slots);
   for (size_t i = 0; i < graph_->tensors.size(); ++i) slots[graph_->tensor_slots[i]] = graph_->tensors[i].tensor;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (graph_->input_slots[i] != kNoSlot) slots[graph_->input_slots[i]] = inputs[i];
   }
-  run_steps(graph_->body.steps, slots);
+  {
+    const auto root = graph_->classes.find("");
+    Watch watch(root != graph_->classes.end() ? root->second : "ExportedProgram", seen);
+    run_steps(graph_->body.steps, slots, watch);
+  }
   for (const auto& [slot, index] : graph_->buffer_writes) write_back(graph_->tensors[index].tensor, slots[slot]);
   for (const auto& [slot, index] : graph_->input_writes) write_back(inputs[index].toTensor(), slots[slot]);
   std::vector<IValue> results;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,10 +44,13 @@ class ExportedProgram {
   const std::string& output_spec() const;
   const std::vector<std::string>& input_names() const;
 
+  /// Is called when an operator of the program has run, with the name of its module ("" is the root).
+  using StepSeen = std::function<void(const std::string& module)>;
+
   /// Runs the program on its flattened arguments and gives its flattened results. Throws ValueError if the shape of an
   /// input is none that the program was exported for. Errors name the module and the line of the Python model, and keep
-  /// their type. Collective if the program's operators are.
-  std::vector<c10::IValue> run(const std::vector<c10::IValue>& inputs) const;
+  /// their type. `seen`: empty for none. Collective if the program's operators are.
+  std::vector<c10::IValue> run(const std::vector<c10::IValue>& inputs, const StepSeen& seen = {}) const;
 
  private:
   std::unique_ptr<Graph> graph_;

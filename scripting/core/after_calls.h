@@ -17,6 +17,11 @@ class AfterCalls {
   AfterCalls(const AfterCalls&) = delete;
   AfterCalls& operator=(const AfterCalls&) = delete;
 
+  /// True while one lives on this thread.
+  static bool any();
+  /// For functions that run several operators in one call: calls `seen` of the innermost one, if there is any.
+  static void notify(lua_State* lua);
+
  private:
   Seen seen_;
   const Seen* before_;

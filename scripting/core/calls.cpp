@@ -36,10 +36,6 @@ class NoteState {
   lua_State* before_ = nullptr;
 };
 
-void notify(lua_State* lua) {
-  if (const AfterCalls::Seen* const seen = scripting_context->after_calls) (*seen)(lua);
-}
-
 std::string string_at(lua_State* lua, int index) {
   size_t length = 0;
   const char* text = lua_tolstring(lua, index, &length);
@@ -62,6 +58,10 @@ int traced_message(lua_State* lua) {
 AfterCalls::AfterCalls(Seen seen)
     : seen_(std::move(seen)), before_(std::exchange(scripting_context->after_calls, &seen_)) {}
 AfterCalls::~AfterCalls() { scripting_context->after_calls = before_; }
+bool AfterCalls::any() { return scripting_context->after_calls != nullptr; }
+void AfterCalls::notify(lua_State* lua) {
+  if (const Seen* const seen = scripting_context->after_calls) (*seen)(lua);
+}
 
 std::string with_whole_path(std::string message, const char* source) {
   constexpr size_t kKept = LUA_IDSIZE - 1 - 3;  // the end of a longer path, after "..."
@@ -89,7 +89,7 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
   // by then.
   try {
     const int results = fn(lua);
-    notify(lua);
+    AfterCalls::notify(lua);
     return results;
   } catch (const ScriptExit& exit) {
     push_exit(lua, exit);
@@ -103,7 +103,7 @@ int run_guarded(lua_State* lua, lua_CFunction fn) {
   } catch (const std::exception& error) {
     push(lua, script_position(lua) + plain_message(error) + module_place(lua));
   }
-  notify(lua);
+  AfterCalls::notify(lua);
   return lua_error(lua);
 }
 

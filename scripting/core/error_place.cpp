@@ -12,6 +12,7 @@
 #include "moonhalo/scripting/core/methods.h"
 #include "moonhalo/scripting/core/module_scope.h"
 #include "moonhalo/scripting/core/script_exit.h"
+#include "moonhalo/scripting/core/scripting_context.h"
 #include "moonhalo/scripting/core/state.h"
 #include "moonhalo/scripting/core/values.h"
 
@@ -257,7 +258,12 @@ std::string module_place(lua_State* lua) {
   return place ? kModuleLine + *place : "";
 }
 
-std::optional<std::string> module_path(lua_State* lua) { return running_module(lua, 2); }
+std::optional<std::string> module_path(lua_State* lua) {
+  const std::optional<std::string> path = running_module(lua, 2);
+  const std::string* const inside = scripting_context->program_module;
+  if (!path || inside == nullptr || inside->empty()) return path;
+  return path->empty() ? *inside : *path + "." + *inside;
+}
 
 void set_module_scope(MakeModuleScope make) { make_module_scope = make; }
 

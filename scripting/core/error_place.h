@@ -12,7 +12,8 @@ namespace moonhalo::scripting {
 /// script called; "" outside of modules. Reads the frames of the stack, so it costs nothing until an error asks.
 std::string module_place(lua_State* lua);
 
-/// The path alone: "blocks.0.fc", "" in the module that the script called; nothing outside of modules.
+/// The path alone: "blocks.0.fc", "" in the module that the script called; nothing outside of modules. Within an
+/// exported program it goes on to the program's own module (scripting_context.h).
 std::optional<std::string> module_path(lua_State* lua);
 
 /// Lets go of the modules that were kept while a recorder ran.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "moonhalo/engine/base/rank_context.h"
@@ -17,8 +18,10 @@ struct OwnOrder;
 /// One rank's state of scripts.
 struct ScriptingContext {
   const AfterCalls::Seen* after_calls = nullptr;  ///< after_calls.h
-  lua_State* recorded_state = nullptr;            ///< calls.h; null where nothing records lines
-  std::vector<const OwnOrder*> own_orders;        ///< loops whose order ranks do not share (bind/pairs.cpp)
+  /// The module of the exported program whose operator has just run, for module_path (error_place.h); else null.
+  const std::string* program_module = nullptr;
+  lua_State* recorded_state = nullptr;      ///< calls.h; null where nothing records lines
+  std::vector<const OwnOrder*> own_orders;  ///< loops whose order ranks do not share (bind/pairs.cpp)
   /// mh.set_printoptions (operators/print_tensor.cpp)
   struct PrintOptions {
     int64_t precision = 4;     // digits behind the point

@@ -4,7 +4,10 @@
 
 #include <ATen/core/jit_type.h>
 
+#include "moonhalo/engine/base/scoped_value.h"
+#include "moonhalo/scripting/core/after_calls.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/scripting_context.h"
 #include "moonhalo/scripting/operators/schema_convert.h"
 #include "moonhalo/scripting/operators/script_values.h"
 
@@ -73,6 +76,15 @@ int set_exported(lua_State* lua) {
   return 0;
 }
 
+/// Tells a trace the module of each operator of a run.
+ExportedProgram::StepSeen steps_for_traces(lua_State* lua) {
+  if (!AfterCalls::any()) return {};
+  return [lua](const std::string& module) {
+    const ScopedValue inside(scripting_context->program_module, &module);
+    AfterCalls::notify(lua);
+  };
+}
+
 /// program:run(inputs, count) -> a list of the flattened results; `inputs` are flattened, some may be nil.
 int run_exported(lua_State* lua) {
   const auto program = check_object<ExportedProgram>(lua, 1);
@@ -83,7 +95,7 @@ int run_exported(lua_State* lua) {
     inputs.push_back(check_script_value(lua, lua_gettop(lua), c10::AnyType::get(), "input " + std::to_string(i)));
     lua_pop(lua, 1);
   }
-  const std::vector<c10::IValue> results = program->run(inputs);
+  const std::vector<c10::IValue> results = program->run(inputs, steps_for_traces(lua));
   lua_createtable(lua, static_cast<int>(results.size()), 0);
   for (size_t i = 0; i < results.size(); ++i) {
     push_value(lua, results[i], *c10::AnyType::get());

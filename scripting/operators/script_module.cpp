@@ -4,6 +4,7 @@
 
 #include "moonhalo/engine/imported/script_program.h"
 #include "moonhalo/engine/imported/script_trace.h"
+#include "moonhalo/scripting/core/after_calls.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/operators/script_values.h"
 
@@ -77,6 +78,7 @@ c10::IValue call_lua_module(const ScriptFile& file, const torch::jit::Module& mo
       count += push_script_value(lua, argument, /*inside=*/true);
     }
   }
+  AfterCalls::notify(lua);  // operators until now are those of the calling module
   try {
     call_traced(lua, count, LUA_MULTRET);
   } catch (const LuaError& error) {

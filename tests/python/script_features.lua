@@ -57,6 +57,32 @@ function checks.names_are_those_of_python()
   assert(modules["attention.qkv"] and modules["mlp.0"] and modules.patches, "operators do not name their modules")
 end
 
+--- An operator belongs to the innermost module that TorchScript calls, or that torch.export has written down.
+function checks.traces_name_the_module_of_each_operator()
+  local function modules_of(net, x)
+    local _, records = mh.op_trace(function() net(x) end)
+    local seen = {}
+    for _, record in ipairs(records) do
+      local name = record.module == "" and "(root)" or record.module
+      if seen[#seen] ~= name then seen[#seen + 1] = name end
+    end
+    return table.concat(seen, " ")
+  end
+  local x = rows(field())
+  for name, expected in pairs {
+    unet = "a n1 (root) down n2 (root) mid (root) up (root) out",
+    mlp = "(root) fc1 (root) fc2 (root)",
+  } do
+    for _, net in ipairs {load(name .. ".script"), mh.export.load(("%s/%s.dynamic.pt2"):format(folder, name))} do
+      testing.assert_equal(modules_of(net, x), expected)
+      local inside = ("1." .. expected):gsub(" ", " 1."):gsub("%d%.%(root%)", "1")
+      testing.assert_equal(modules_of(mh.nn.Sequential(mh.nn.Identity(), net), x), inside)
+    end
+  end
+  local vit = modules_of(mh.export.load(folder .. "/vit.dynamic.pt2"), x)
+  assert(vit:find("attention.norm attention.qkv attention attention.out attention", 1, true), vit)
+end
+
 function checks.buffers_follow_the_program()
   local net = load "counted.script"
   local before = net.steps:clone()

@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/imported/exported_program.h"
 #include "moonhalo/engine/model/parallelize.h"
 #include "moonhalo/engine/profile/profiler.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/bytes_read.h"
 #include "tests/support/folder.h"
@@ -113,20 +115,54 @@ TEST(ExportedModule, Y02_RunsOnBlocksWithGradients) {
   }
 }
 
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+// The program with the operators behind fc in other modules: relu in blocks.0, the product in blocks.
+std::string with_nested_modules() {
+  const std::string blocks = "L__self__,,net.Net;L__self__blocks,blocks,net.Blocks";
+  const std::string text = changed(kProgram, R"({"name": "h"}}}], "metadata": {}})",
+                                   R"({"name": "h"}}}], "metadata": {"nn_module_stack": ")" + blocks +
+                                       R"(;L__self__blocks_0,blocks.0,torch.nn.modules.activation.ReLU"}})");
+  return changed(text, R"("metadata": {}}],)", R"("metadata": {"nn_module_stack": ")" + blocks + R"("}}],)");
+}
+
 TEST(ExportedModule, Y02_ProfilesNameTheModulesOfTheProgram) {
   const Folder folder;
   const std::string path = folder / "net.pt2";
-  save(path, kProgram);
+  save(path, with_nested_modules());
   on_mesh({2}, [&](const MeshPtr& mesh) {
     const auto net = exported::load(path);
     const at::Tensor x = distribute_tensor(make_tensor({7, 3}, 3), mesh, {shard(0)});
     Profiler profiler(mesh->group().shared_from_this());
     profiler.start();
     call(net, x);
+    {
+      const InModule outer("Outer"), part("parts.1");
+      call(net, x);
+    }
     profiler.stop();
-    const auto& rows = profiler.summary().table(ProfileBy::kModule);
-    EXPECT_EQ(std::ranges::count(rows, "fc", &ProfileSummary::Row::name), 1);
+    std::map<std::string, int64_t> calls;
+    for (const auto& row : profiler.summary().table(ProfileBy::kModule)) calls[row.name] = row.calls;
+    for (const char* name : {"Net", "Net:fc", "Net:blocks", "Net:blocks.0", "Outer:parts.1", "Outer:parts.1.fc",
+                             "Outer:parts.1.blocks", "Outer:parts.1.blocks.0"})
+      EXPECT_EQ(calls[name], 2) << name << ", one call of each of 2 ranks";
   });
+}
+
+TEST(ExportedModule, Y02_StepsAreSeenWithTheirModules) {
+  const Folder folder;
+  const std::string path = folder / "net.pt2";
+  save(path, with_nested_modules());
+  const exported::ExportedProgram program(path, std::nullopt);
+  std::vector<std::string> modules;
+
+  program.run({make_tensor({4, 3}, 3)}, [&](const std::string& module) { modules.push_back(module); });
+
+  EXPECT_THAT(modules, ::testing::ElementsAre("fc", "", "", "", "blocks.0", "blocks"));
 }
 
 TEST(ExportedModule, Y02_DeferredParametersAreReadByTheirOwners) {
@@ -169,12 +205,6 @@ TEST(ExportedModule, Y02_DeferredParametersOfAFileThatWasCutShort) {
   save(path, kProgram, "3001", make_tensor({3000, 3}, 1), make_tensor({3000}, 2));
   EXPECT_THAT(message_of([&] { deferred_init([&] { return exported::load(path); }); }),
               HasSubstr("'data/weights/weight_0' has 72000 bytes, its tensor needs 9003 elements"));
-}
-
-std::string changed(std::string text, const std::string& from, const std::string& to) {
-  const size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
 }
 
 TEST(ExportedModule, Y02_ErrorsNameInputsModulesAndLines) {
