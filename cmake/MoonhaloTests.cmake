@@ -4,8 +4,9 @@ find_package(GTest REQUIRED)
 find_package(Python3 COMPONENTS Interpreter)
 include(cmake/MoonhaloAddTest.cmake)
 
-# One thread per rank: the ranks of a test are threads themselves.
-set(test_environment OMP_NUM_THREADS=1)
+# One thread per rank: the ranks of a test are threads themselves. Python keeps what it compiles of PyTorch and others,
+# which takes seconds of each process, also where the environment is not written to.
+set(test_environment OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= "PYTHONPYCACHEPREFIX=${PROJECT_BINARY_DIR}/python_code")
 if(MOONHALO_SANITIZE)
   set(suppressions "${PROJECT_SOURCE_DIR}/cmake/sanitizers")
   list(APPEND test_environment "ASAN_OPTIONS=detect_leaks=0:strict_string_checks=1"

@@ -19,7 +19,7 @@ if missing != "missing=":
     lacking(missing.split("=", 1)[1])
 example = Path(source) / "examples/pretrained"
 work = Path(tempfile.mkdtemp(prefix="pretrained é "))
-run = functools.partial(own_python.run, PYTHONPATH=module, PYTHONDONTWRITEBYTECODE="1", limit_s=1500)
+run = functools.partial(own_python.run, PYTHONPATH=module, limit_s=1500)
 
 
 def train(name, *command):

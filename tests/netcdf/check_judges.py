@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 
-sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + "/../support")
 from own_python import check, enter, finish
 

@@ -35,11 +35,20 @@ take_python "$base" lib
 ln -sfn "$base" usr/bin/python3
 cp /etc/passwd /etc/hosts etc/
 cp "$here/wheel_step.py" "$here/wheel_run.lua" "$wheel" work/
-# Its own layer over the environment: what pip writes goes with the root.
-mkdir -p ".$environment" layer/{new,work}
-mount -t overlay overlay -o "lowerdir=$environment,upperdir=layer/new,workdir=layer/work" ".$environment"
+# layered FOLDER PLACE: a layer of its own over the folder; what is written there goes with the root
+layered() {
+  mkdir -p ".$2" "layer/$2"/{new,work}
+  mount -t overlay overlay -o "lowerdir=$1,upperdir=layer/$2/new,workdir=layer/$2/work" ".$2"
+}
+layered "$environment" "$environment"
+variables=(PATH="$environment/bin:/bin:/usr/bin" HOME=/home OMP_NUM_THREADS=1 TMPDIR=/home)
+# What other tests have compiled of PyTorch. It is compiled anew where it does not fit.
+if [[ -d ${PYTHONPYCACHEPREFIX:-} ]]; then
+  layered "$PYTHONPYCACHEPREFIX" /python_code
+  variables+=(PYTHONPYCACHEPREFIX=/python_code)
+fi
 
-inside() { chroot . /bin/env -i PATH="$environment/bin:/bin:/usr/bin" HOME=/home OMP_NUM_THREADS=1 TMPDIR=/home "$@"; }
+inside() { chroot . /bin/env -i "${variables[@]}" "$@"; }
 # says TEXT COMMAND...: the command succeeds, and both ranks print the text
 says() {
   local text=$1 said

@@ -13,7 +13,6 @@ import tempfile
 import warnings
 from pathlib import Path
 
-sys.dont_write_bytecode = True
 SOURCE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCE / "docs/tools"))
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
