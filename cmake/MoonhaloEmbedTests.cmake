@@ -226,19 +226,22 @@ endif()
 
 # The wheel of `./dev wheel` where almost nothing else is (docs/python.md).
 if(TARGET moonhalo_wheel)
-  moonhalo_add_test(NAME embed.wheel_alone COMMAND "${PROJECT_SOURCE_DIR}/tests/python/check_wheel_alone.sh"
-                                           "${PROJECT_BINARY_DIR}" "${moonhalo_python}")
-  set_tests_properties(embed.wheel_alone PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 PROCESSORS 2)
+  moonhalo_add_test(LONG NAME embed.wheel_alone COMMAND "${PROJECT_SOURCE_DIR}/tests/python/check_wheel_alone.sh"
+                                                "${PROJECT_BINARY_DIR}" "${moonhalo_python}")
+  set_tests_properties(embed.wheel_alone PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
+                                                    "${test_environment}")
 endif()
 
 # Y05: the Python package, in the environment of LibTorch's wheel (docs/python.md).
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  moonhalo_add_test(LONG NAME embed.python COMMAND Python3::Interpreter
-                                     "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" "${moonhalo_python}"
-                                     "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "missing=${moonhalo_no_python}"
-                                     "mpiexec=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>")
-  set_tests_properties(embed.python PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
-                                               "${mpi_environment}")
+  foreach(part ranks launches ends installed)
+    moonhalo_add_test(LONG NAME embed.python_${part} COMMAND Python3::Interpreter
+                      "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" ${part} "${moonhalo_python}"
+                      "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "missing=${moonhalo_no_python}"
+                      "mpiexec=$<$<BOOL:${MPI_C_FOUND}>:${MPIEXEC_EXECUTABLE}>")
+    set_tests_properties(embed.python_${part} PROPERTIES LABELS ranks SKIP_RETURN_CODE 77 ENVIRONMENT
+                                                         "${mpi_environment}")
+  endforeach()
   # Models that PyTorch saves, in Lua (docs/pytorch_models.md).
   moonhalo_add_test(LONG NAME embed.pytorch_models COMMAND Python3::Interpreter
                                      "${PROJECT_SOURCE_DIR}/tests/python/check_pytorch_models.py" "${moonhalo_python}"

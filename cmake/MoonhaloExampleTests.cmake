@@ -138,10 +138,10 @@ if(TARGET moonhalo_cli)
                                                 "${test_environment}")
   # Y07: a model of PyTorch, trained further on 3 ranks in Lua and in Python, and loaded back.
   if(NOT MOONHALO_SANITIZE)
-    moonhalo_add_test(NAME examples.pretrained COMMAND Python3::Interpreter
-                                        "${PROJECT_SOURCE_DIR}/tests/examples/check_pretrained.py" "${moonhalo_python}"
-                                        $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}"
-                                        "${PROJECT_BINARY_DIR}/python" "missing=${moonhalo_no_python}")
+    moonhalo_add_test(LONG NAME examples.pretrained COMMAND Python3::Interpreter
+                      "${PROJECT_SOURCE_DIR}/tests/examples/check_pretrained.py" "${moonhalo_python}"
+                      $<TARGET_FILE:moonhalo_cli> "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/python"
+                      "missing=${moonhalo_no_python}")
     set_tests_properties(examples.pretrained PROPERTIES LABELS examples SKIP_RETURN_CODE 77 PROCESSORS 2 ENVIRONMENT
                                                         "${test_environment}")
   endif()

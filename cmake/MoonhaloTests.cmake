@@ -472,7 +472,7 @@ if(TARGET moonhalo_cli AND Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
     moonhalo_add_test(LONG NAME faults.${name} COMMAND Python3::Interpreter
                                          "${PROJECT_SOURCE_DIR}/tests/faults/faults.py"
                                          $<TARGET_FILE:moonhalo_cli> --mpiexec "${MPIEXEC_EXECUTABLE}" ${ARGN})
-    set_tests_properties(faults.${name} PROPERTIES LABELS faults PROCESSORS 2 RESOURCE_LOCK faults)
+    set_tests_properties(faults.${name} PROPERTIES LABELS faults PROCESSORS 2 RESOURCE_LOCK faults COST 100)
   endfunction()
 
   set(faults_parts 6)
@@ -490,11 +490,10 @@ include(cmake/MoonhaloStyleTests.cmake)
 
 include(cmake/MoonhaloPackageTests.cmake)
 
-# The longest first, where no run before has told: those that faults wait for one after the other, and those that
-# compile.
-foreach(name faults.part_1 faults.part_2 faults.part_3 faults.part_4 faults.part_5 faults.part_6 faults.kills
-             embed.solvers embed.python
-             embed.package package lua.mistakes examples.climate_float64 examples.climate_dropout)
+# As faults, the longest first, where no run before has told: what compiles, and what starts many processes.
+foreach(name embed.solvers embed.package package embed.python_launches embed.python_ranks embed.python_installed
+    embed.pytorch_models embed.wheel_alone package.another_torch examples.pretrained lua.mistakes lua.wrong_calls
+    lua.run_sweep lua.Y10_help io.formats_archives examples.climate_float64 examples.climate_dropout)
   if(TEST ${name})
     set_tests_properties(${name} PROPERTIES COST 100)
   endif()
