@@ -24,11 +24,10 @@
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/shape_rules.h"
 #include "moonhalo/engine/forecast/window_memory.h"
+#include "moonhalo/engine/profile/profile_context.h"
 
 namespace moonhalo {
 namespace {
-
-thread_local double spent_in_fake_calls = 0;
 
 using c10::DispatchKey;
 using c10::IValue;
@@ -207,7 +206,8 @@ class FakeCall {
       case Way::kRule: {
         const auto begin = std::chrono::steady_clock::now();
         by_shapes();
-        spent_in_fake_calls += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        profile_context->fake_call_seconds +=
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         return;
       }
       case Way::kNone:
@@ -400,7 +400,7 @@ void fake_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack*
 
 }  // namespace
 
-double seconds_of_fake_calls() { return spent_in_fake_calls; }
+double seconds_of_fake_calls() { return profile_context->fake_call_seconds; }
 
 namespace {
 

@@ -24,7 +24,7 @@ at::Tensor make_fake(at::IntArrayRef sizes, at::ScalarType dtype);
 /// gradient if `tensor` does.
 at::Tensor fake_like(const at::Tensor& tensor);
 
-/// Seconds that this thread has spent in finding shapes in the place of kernels, since some time in the past. What is
+/// Seconds that this rank has spent in finding shapes in the place of kernels, since some time in the past. What is
 /// left of a dry run's time is that of the script, of autograd and of the dispatcher. Not collective.
 double seconds_of_fake_calls();
 

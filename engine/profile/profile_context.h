@@ -17,6 +17,7 @@ class Recorder;
 struct ProfileContext {
   std::shared_ptr<MemoryCounter> memory;  ///< memory.h
   Recorder* recorder = nullptr;           ///< recorder.h
+  double fake_call_seconds = 0;           ///< forecast/fake_tensor.h
   /// Functions that are called for each step of an optimizer (watch_steps).
   struct StepWatch {
     const void* owner;
