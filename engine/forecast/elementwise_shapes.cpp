@@ -103,10 +103,8 @@ void value_and_place(ShapeCall& call) {
   call.give(places);
 }
 
-}  // namespace
-
-const ShapeRules& elementwise_shape_rules() {
-  static const ShapeRules rules = {
+ShapeRules rules_without_reductions() {
+  return {
       {"aten::abs", absolute},
       {"aten::angle", angle},
       {"aten::conj_physical", like},
@@ -148,6 +146,11 @@ const ShapeRules& elementwise_shape_rules() {
       {"aten::searchsorted.Scalar", places_in_order<1>},
       {"aten::bucketize.Tensor", places_in_order<0>},
       {"aten::bucketize.Scalar", places_in_order<0>},
+  };
+}
+
+ShapeRules rules_of_reductions() {
+  return {
       {"aten::dot", to_one},
       {"aten::vdot", to_one},
       {"aten::max", to_one},
@@ -167,6 +170,17 @@ const ShapeRules& elementwise_shape_rules() {
       {"aten::mode", value_and_place<1>},
       {"aten::kthvalue", value_and_place<2>},
   };
+}
+
+}  // namespace
+
+const ShapeRules& elementwise_shape_rules() {
+  static const ShapeRules rules = [] {
+    ShapeRules all = rules_without_reductions();
+    const ShapeRules reductions = rules_of_reductions();
+    all.insert(all.end(), reductions.begin(), reductions.end());
+    return all;
+  }();
   return rules;
 }
 

@@ -7,12 +7,8 @@ namespace {
 constexpr const char* kAboveAutograd = "AutogradCPU AutogradCUDA AutogradPrivateUse1 AutogradOther";
 constexpr const char* kOneCheck = "every call; with plain tensors alone one check, then LibTorch's own kernel";
 
-}  // namespace
-
-const std::vector<Interception>& interceptions() {
-  static const std::vector<Interception> list = {
-      {"*", "CustomRNGKeyId", "calls with a ShardTensor",
-       "a ShardTensor is one tensor, whose operators are carried out on blocks"},
+std::vector<Interception> interceptions_above_autograd() {
+  return {
       {"linear matmul matmul.out kron.out linalg_matrix_power.out matrix_power.out einsum tensordot max_pool1d",
        kAboveAutograd, kOneCheck, "made of operators that merge or pad cut dims, or read memory"},
       {"scaled_dot_product_attention", kAboveAutograd, kOneCheck,
@@ -29,6 +25,11 @@ const std::vector<Interception>& interceptions() {
        kAboveAutograd, kOneCheck, "a tensor of a few numbers (positions, lengths) is read on the host"},
       {"value_selecting_reduction_backward", "AutogradCPU AutogradCUDA AutogradPrivateUse1", kOneCheck,
        "its formula makes plain zeros of the global shape"},
+  };
+}
+
+std::vector<Interception> interceptions_in_modes() {
+  return {
       {"uniform_ normal_ log_normal_ exponential_ cauchy_ geometric_ random_ random_.from random_.to bernoulli_.float "
        "bernoulli_.Tensor bernoulli bernoulli.p native_dropout rrelu_with_noise rrelu_with_noise_ normal.Tensor_float "
        "normal.float_Tensor normal.Tensor_Tensor poisson _standard_gamma binomial _sample_dirichlet multinomial "
@@ -39,6 +40,11 @@ const std::vector<Interception>& interceptions() {
        "results have shapes, and nothing is computed"},
       {"*", "DeferredInit", "while a deferred initialisation is recorded",
        "calls go on a tape instead of making tensors"},
+  };
+}
+
+std::vector<Interception> interceptions_in_generic_wrapper() {
+  return {
       {"_sparse_log_softmax_backward_data _sparse_mask_projection _sparse_mm_reduce_impl "
        "_sparse_mm_reduce_impl_backward _sparse_softmax_backward_data _sparse_sparse_matmul "
        "_sparse_sum_backward "
@@ -76,6 +82,19 @@ const std::vector<Interception>& interceptions() {
        "TESTING_ONLY_GenericWrapper", "in the forward of a module whose plan places factories",
        "what they make is placed as planned"},
   };
+}
+
+}  // namespace
+
+const std::vector<Interception>& interceptions() {
+  static const std::vector<Interception> list = [] {
+    std::vector<Interception> all = {{"*", "CustomRNGKeyId", "calls with a ShardTensor",
+                                      "a ShardTensor is one tensor, whose operators are carried out on blocks"}};
+    for (const auto& part :
+         {interceptions_above_autograd(), interceptions_in_modes(), interceptions_in_generic_wrapper()})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }();
   return list;
 }
 
