@@ -153,10 +153,12 @@ void on_mesh(std::vector<int64_t> mesh_shape, const std::function<void(const Mes
   });
 }
 
+namespace {
+
 // Kernels of a GPU round otherwise than those of the CPU, so plain tensors are on it, too. A program that ends in an
 // error there (it has tensors of the host, or no kernel) is compared with the CPU, if blocks do not end in the same
 // error.
-static Outcome outcome_of_plain_tensors(const std::function<Outcome(c10::Device)>& program) {
+Outcome outcome_of_plain_tensors(const std::function<Outcome(c10::Device)>& program) {
   const c10::Device device(test_device());
   if (!device.is_cuda()) return program(c10::Device(c10::kCPU));
   Outcome outcome;
@@ -173,97 +175,132 @@ static Outcome outcome_of_plain_tensors(const std::function<Outcome(c10::Device)
   return outcome;
 }
 
-void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<NamedCase>& cases, Oracle options) {
-  at::set_num_threads(1);  // small tensors; LibTorch's idle workers would spin beside the ranks
-  std::vector<std::vector<bool>> wanted(cases.size());
-  std::vector<Outcome> expected;
-  const auto on_plain_tensors = [&](size_t t, c10::Device device) {
-    std::vector<at::Tensor> plain;
-    for (const Input& input : cases[t].inputs) {
-      const at::Tensor moved = input.full.detach().to(device, input.full.scalar_type(), false, /*copy=*/true);
-      plain.push_back(moved.requires_grad_(wanted[t][plain.size()]));
-    }
-    return run(plain, wanted[t], cases[t].program, options, [](const at::Tensor& like, int64_t seed) {
-      return make_tensor(like.sizes(), seed, like.scalar_type()).to(like.device());
-    });
-  };
+/// The cases on plain tensors, when it is made, then on the blocks of every rank, whose differences it collects.
+class ComparisonWithPlain {
+ public:
+  ComparisonWithPlain(const std::vector<NamedCase>& cases, const Oracle& options);
+
+  /// Runs all cases on plain tensors of `device`.
+  void run_on(c10::Device device) const {
+    for (size_t t = 0; t < cases_.size(); ++t) outcome_on(t, device);
+  }
+  /// Runs all cases on the blocks of this rank and compares them. Collective; throws what a case throws.
+  void run_on_blocks(const MeshPtr& mesh);
+  /// Adds a test failure for each of the first five cases that differ, as the first rank reports them.
+  void add_failures(at::IntArrayRef mesh_shape) const;
+
+ private:
+  Outcome outcome_on(size_t t, c10::Device device) const;
+  std::vector<at::Tensor> inputs_of(size_t t, const MeshPtr& mesh) const;
+  void compare_case(size_t t, const MeshPtr& mesh);
+  void report(size_t t, int64_t rank, const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    reports_[{t, rank}] = text;
+  }
+
+  const std::vector<NamedCase>& cases_;
+  const Oracle& options_;
+  std::vector<std::vector<bool>> wanted_;  // gradients, by case and input
+  std::vector<Outcome> expected_;
+  std::mutex mutex_;
+  std::map<std::pair<size_t, int64_t>, std::string> reports_;  // by case and rank
+};
+
+ComparisonWithPlain::ComparisonWithPlain(const std::vector<NamedCase>& cases, const Oracle& options)
+    : cases_(cases), options_(options), wanted_(cases.size()) {
+  const bool derives = options.backward || options.double_backward;
   for (size_t t = 0; t < cases.size(); ++t) {
     for (const Input& input : cases[t].inputs)
-      wanted[t].push_back(input.grad && differentiable(input.full) && (options.backward || options.double_backward));
-    expected.push_back(outcome_of_plain_tensors([&](c10::Device device) { return on_plain_tensors(t, device); }));
+      wanted_[t].push_back(input.grad && differentiable(input.full) && derives);
+    expected_.push_back(outcome_of_plain_tensors([&](c10::Device device) { return outcome_on(t, device); }));
   }
+}
 
-  std::mutex mutex;
-  std::map<std::pair<size_t, int64_t>, std::string> reports;  // by case and rank
-  const auto report = [&](size_t number, int64_t rank, const std::string& text) {
-    const std::lock_guard lock(mutex);
-    reports[{number, rank}] = text;
-  };
-  const auto run_case = [&](size_t t, const MeshPtr& mesh) {
-    std::ostringstream out;
-    std::vector<at::Tensor> tensors;
-    for (size_t i = 0; i < cases[t].inputs.size(); ++i) {
-      const Input& input = cases[t].inputs[i];
-      at::Tensor tensor =
-          input.plain ? on_device(input.full.detach().clone(), *mesh) : shard_of(input.full, mesh, input.placements);
-      tensors.push_back(tensor.requires_grad_(wanted[t][i]));
+Outcome ComparisonWithPlain::outcome_on(size_t t, c10::Device device) const {
+  std::vector<at::Tensor> plain;
+  for (const Input& input : cases_[t].inputs) {
+    const at::Tensor moved = input.full.detach().to(device, input.full.scalar_type(), false, /*copy=*/true);
+    plain.push_back(moved.requires_grad_(wanted_[t][plain.size()]));
+  }
+  return run(plain, wanted_[t], cases_[t].program, options_, [](const at::Tensor& like, int64_t seed) {
+    return make_tensor(like.sizes(), seed, like.scalar_type()).to(like.device());
+  });
+}
+
+std::vector<at::Tensor> ComparisonWithPlain::inputs_of(size_t t, const MeshPtr& mesh) const {
+  std::vector<at::Tensor> tensors;
+  for (const Input& input : cases_[t].inputs) {
+    const at::Tensor tensor =
+        input.plain ? on_device(input.full.detach().clone(), *mesh) : shard_of(input.full, mesh, input.placements);
+    tensors.push_back(tensor.requires_grad_(wanted_[t][tensors.size()]));
+  }
+  return tensors;
+}
+
+void ComparisonWithPlain::compare_case(size_t t, const MeshPtr& mesh) {
+  const std::vector<at::Tensor> tensors = inputs_of(t, mesh);
+  std::vector<TraceRecord> calls;
+  const Tracing tracing(&calls);
+  const Outcome actual =
+      run(tensors, wanted_[t], cases_[t].program, options_, [&](const at::Tensor& like, int64_t seed) {
+        const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
+        return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements())
+                                     : full.to(like.device());
+      });
+
+  const Outcome& expected = expected_[t];
+  std::ostringstream out;
+  compare_traffic(calls, out);
+  compare("result", actual.results, expected.results, options_.tolerance, out);
+  compare("gradient", actual.gradients, expected.gradients, options_.tolerance, out);
+  compare("second gradient", actual.second_gradients, expected.second_gradients, options_.tolerance, out);
+  if (options_.same_cut_gradients) compare_cuts(tensors, wanted_[t], out);
+  if (!out.str().empty()) report(t, mesh->rank(), out.str());
+}
+
+void ComparisonWithPlain::run_on_blocks(const MeshPtr& mesh) {
+  for (size_t t = 0; t < cases_.size(); ++t) {
+    try {
+      compare_case(t, mesh);
+    } catch (const std::exception& error) {
+      // A CommError tells that another rank has thrown.
+      if (dynamic_cast<const CommError*>(&error) == nullptr) Refusals::meet(mesh->rank(), mesh->size());
+      if (!cases_[t].name.empty()) report(t, mesh->rank(), "it threw\n");
+      throw;
     }
+  }
+}
 
-    std::vector<TraceRecord> calls;
-    const Tracing tracing(&calls);
-    const Outcome actual =
-        run(tensors, wanted[t], cases[t].program, options, [&](const at::Tensor& like, int64_t seed) {
-          const at::Tensor full = make_tensor(like.sizes(), seed, like.scalar_type());
-          return is_shard_tensor(like) ? shard_of(full, mesh, without_partial(spec(like))->placements())
-                                       : full.to(like.device());
-        });
+void ComparisonWithPlain::add_failures(at::IntArrayRef mesh_shape) const {
+  size_t reported = 0, last = cases_.size();
+  for (const auto& [at, text] : reports_) {
+    if (at.first == last || reported == 5) continue;
+    last = at.first;
+    ++reported;
+    ADD_FAILURE() << cases_[at.first].name << (cases_[at.first].name.empty() ? "" : ": ") << "rank " << at.second
+                  << " of mesh " << mesh_shape << " differs from plain tensors:\n"
+                  << text;
+  }
+}
 
-    compare_traffic(calls, out);
-    compare("result", actual.results, expected[t].results, options.tolerance, out);
-    compare("gradient", actual.gradients, expected[t].gradients, options.tolerance, out);
-    compare("second gradient", actual.second_gradients, expected[t].second_gradients, options.tolerance, out);
-    if (options.same_cut_gradients) compare_cuts(tensors, wanted[t], out);
-    if (!out.str().empty()) report(t, mesh->rank(), out.str());
-  };
-  const auto on_plain_tensors_there = [&] {
-    for (size_t t = 0; t < cases.size(); ++t) on_plain_tensors(t, c10::Device(test_device()));
-  };
-  const auto add_failures = [&] {
-    size_t reported = 0, last = cases.size();
-    for (const auto& [at, text] : reports) {
-      if (at.first == last || reported == 5) continue;
-      last = at.first;
-      ++reported;
-      ADD_FAILURE() << cases[at.first].name << (cases[at.first].name.empty() ? "" : ": ") << "rank " << at.second
-                    << " of mesh " << at::IntArrayRef(mesh_shape) << " differs from plain tensors:\n"
-                    << text;
-    }
-  };
+}  // namespace
+
+void expect_each_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<NamedCase>& cases, Oracle options) {
+  at::set_num_threads(1);  // small tensors; LibTorch's idle workers would spin beside the ranks
+  ComparisonWithPlain comparison(cases, options);
   try {
     on_mesh(
-        mesh_shape,
-        [&](const MeshPtr& mesh) {
-          for (size_t t = 0; t < cases.size(); ++t) {
-            try {
-              run_case(t, mesh);
-            } catch (const std::exception& error) {
-              // A CommError tells that another rank has thrown.
-              if (dynamic_cast<const CommError*>(&error) == nullptr) Refusals::meet(mesh->rank(), mesh->size());
-              if (!cases[t].name.empty()) report(t, mesh->rank(), "it threw\n");
-              throw;
-            }
-          }
-        },
-        options.fallback);
+        mesh_shape, [&](const MeshPtr& mesh) { comparison.run_on_blocks(mesh); }, options.fallback);
   } catch (const c10::Error& error) {
-    if (is_expected_on_devices(error.what_without_backtrace(), on_plain_tensors_there)) return;
-    add_failures();
+    const auto run_there = [&] { comparison.run_on(c10::Device(test_device())); };
+    if (is_expected_on_devices(error.what_without_backtrace(), run_there)) return;
+    comparison.add_failures(mesh_shape);
     throw;
   } catch (...) {
-    add_failures();
+    comparison.add_failures(mesh_shape);
     throw;
   }
-  add_failures();
+  comparison.add_failures(mesh_shape);
 }
 
 void expect_same_as_plain(std::vector<int64_t> mesh_shape, const std::vector<Input>& inputs, const Program& program,
