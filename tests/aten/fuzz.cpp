@@ -188,87 +188,122 @@ std::vector<Trial> trials_of_all(const Operator& op, const std::vector<Sample>& 
 
 constexpr size_t kTurns = 16;  // tried in one process: a fork costs as much as several trials
 
-// An operator's trials and what came of them.
-struct Turn {
-  const Operator* op;
-  const std::vector<Sample>* samples;
-  std::string problem;  // where there are no samples
-  size_t trials = 0;
-  Tally tally = {};
-  std::set<TensorDim> answered = {};
+// Calls the operators, in the order of the list or drawn until the time is over, and counts what came of it.
+class Fuzzer {
+ public:
+  explicit Fuzzer(const Options& options) : options_(options), random_(options.seed) {}
+  void run(const std::vector<Operator>& operators);
+  void print_summary() const;
+  bool found_nothing() const { return total_.wrong == 0 && surprises_.empty(); }
+
+ private:
+  // An operator's trials and what came of them.
+  struct Turn {
+    const Operator* op;
+    const std::vector<Sample>* samples;
+    std::string problem;  // where there are no samples
+    size_t trials = 0;
+    Tally tally = {};
+    std::set<TensorDim> answered = {};
+  };
+
+  Turn make_turn(const Operator& op, std::vector<Trial>* trials);
+  // `trials`: those of the turns, one after the other.
+  void run_turns(std::vector<Turn>& turns, const std::vector<Trial>& trials);
+  void count(Turn& turn, const Trial& trial, const Verdict& verdict);
+  void finish(Turn& turn);
+  void note(std::string surprise) {
+    if (!surprise.empty()) surprises_.push_back(std::move(surprise));
+  }
+
+  const Options& options_;
+  std::mt19937_64 random_;
+  std::map<std::string, std::vector<Sample>> samples_;  // by operator
+  Tally total_;
+  std::map<std::string, int> failures_;  // by operator
+  std::vector<std::string> surprises_;
+  size_t tried_ = 0;
 };
+
+void Fuzzer::run(const std::vector<Operator>& operators) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.minutes * 60);
+  for (size_t next = 0; options_.once ? next < operators.size() : std::chrono::steady_clock::now() < end;) {
+    std::vector<Turn> turns;
+    std::vector<Trial> trials;
+    for (; turns.size() < kTurns && (!options_.once || next < operators.size()); ++next)
+      turns.push_back(make_turn(operators[options_.once ? next : random_() % operators.size()], &trials));
+    run_turns(turns, trials);
+  }
+}
+
+Fuzzer::Turn Fuzzer::make_turn(const Operator& op, std::vector<Trial>* trials) {
+  auto& known = samples_[op.name];
+  Turn turn{&op, &known, "no arguments fit"};
+  if (known.empty()) known = samples_to_try(op, &turn.problem);
+  const std::vector<Trial> own = trials_of_all(op, known, options_, options_.once ? "" : std::to_string(random_()));
+  turn.trials = own.size();
+  turn.tally.samples = static_cast<int>(known.size());
+  trials->insert(trials->end(), own.begin(), own.end());
+  return turn;
+}
+
+void Fuzzer::run_turns(std::vector<Turn>& turns, const std::vector<Trial>& trials) {
+  size_t done = 0, at = 0;  // trials of turns[at] that were seen
+  const auto finish_done = [&] {
+    for (; at < turns.size() && done == turns[at].trials; ++at, done = 0) finish(turns[at]);
+    std::fflush(stdout);
+  };
+  finish_done();
+  run_trials_apart(trials, [&](const Trial& trial, const Verdict& verdict) {
+    count(turns[at], trial, verdict);
+    ++done;
+    finish_done();
+  });
+}
+
+void Fuzzer::count(Turn& turn, const Trial& trial, const Verdict& verdict) {
+  turn.tally.add(verdict);
+  total_.add(verdict);
+  if (verdict.kind() == Verdict::Kind::kWrong && failures_[turn.op->name]++ < 2)
+    report(trial, verdict, options_.shrink);
+  if (verdict.kind() == Verdict::Kind::kRight && trial.sample.text == turn.samples->front().text)
+    turn.answered.merge(dims_cut(trial));
+}
+
+void Fuzzer::finish(Turn& turn) {
+  if (turn.samples->empty()) {
+    if (options_.check) note(unexpected(*turn.op, {}));
+    if (options_.once)
+      std::printf("%-44s no sample: %s\n", turn.op->name.c_str(),
+                  turn.problem.substr(0, turn.problem.find('\n')).c_str());
+    return;
+  }
+  ++tried_;
+  if (options_.check) {
+    const std::string missing =
+        dims_missing(turn.samples->front(), turn.answered,
+                     [&](const Trial& trial, const Verdict& verdict) { count(turn, trial, verdict); });
+    note(unexpected(*turn.op, turn.tally, missing));
+  }
+  if (options_.once) std::printf("%s\n", turn.tally.to_string(turn.op->name).c_str());
+}
+
+void Fuzzer::print_summary() const {
+  std::printf("fuzz: %zu operators tried; ways: %d on blocks, %d gathered, %d refused, %d wrong\n", tried_,
+              total_.right, total_.gathered, total_.refused, total_.wrong);
+  for (const auto& [name, times] : failures_) std::printf("  wrong: %s (%d)\n", name.c_str(), times);
+  for (const std::string& surprise : surprises_) std::printf("  unexpected: %s\n", surprise.c_str());
+}
 
 int fuzz(const Options& options) {
   const std::vector<Operator> operators = chosen(options);
   if (operators.empty()) return 2;
   if (options.pairs) return try_all_pairs(operators);
   std::printf("fuzz: %zu operators, seed %llu\n", operators.size(), static_cast<unsigned long long>(options.seed));
-  std::mt19937_64 random(options.seed);
-  std::map<std::string, std::vector<Sample>> samples;
-  Tally total;
-  std::map<std::string, int> failures;
-  size_t tried = 0;
-  std::vector<std::string> surprises;
-  const auto note = [&](std::string what) {
-    if (!what.empty()) surprises.push_back(std::move(what));
-  };
-  const auto see = [&](Turn& turn, const Trial& trial, const Verdict& verdict) {
-    turn.tally.add(verdict);
-    total.add(verdict);
-    const std::string& name = turn.op->name;
-    if (verdict.kind() == Verdict::Kind::kWrong && failures[name]++ < 2) report(trial, verdict, options.shrink);
-    if (verdict.kind() == Verdict::Kind::kRight && trial.sample.text == turn.samples->front().text)
-      turn.answered.merge(dims_cut(trial));
-  };
-  const auto finish = [&](Turn& turn) {
-    if (turn.samples->empty()) {
-      if (options.check) note(unexpected(*turn.op, {}));
-      if (options.once)
-        std::printf("%-44s no sample: %s\n", turn.op->name.c_str(),
-                    turn.problem.substr(0, turn.problem.find('\n')).c_str());
-      return;
-    }
-    ++tried;
-    if (options.check) {
-      const std::string missing =
-          dims_missing(turn.samples->front(), turn.answered,
-                       [&](const Trial& trial, const Verdict& verdict) { see(turn, trial, verdict); });
-      note(unexpected(*turn.op, turn.tally, missing));
-    }
-    if (options.once) std::printf("%s\n", turn.tally.to_string(turn.op->name).c_str());
-  };
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.minutes * 60);
-  for (size_t next = 0; options.once ? next < operators.size() : std::chrono::steady_clock::now() < end;) {
-    std::vector<Turn> turns;
-    std::vector<Trial> trials;
-    for (; turns.size() < kTurns && (!options.once || next < operators.size()); ++next) {
-      const Operator& op = operators[options.once ? next : random() % operators.size()];
-      auto& known = samples[op.name];
-      Turn turn{&op, &known, "no arguments fit"};
-      if (known.empty()) known = samples_to_try(op, &turn.problem);
-      const std::vector<Trial> more = trials_of_all(op, known, options, options.once ? "" : std::to_string(random()));
-      turn.trials = more.size();
-      turn.tally.samples = static_cast<int>(known.size());
-      trials.insert(trials.end(), more.begin(), more.end());
-      turns.push_back(std::move(turn));
-    }
-    size_t done = 0, at = 0;  // trials of turns[at] that were seen
-    const auto finish_done = [&] {
-      for (; at < turns.size() && done == turns[at].trials; ++at, done = 0) finish(turns[at]);
-      std::fflush(stdout);
-    };
-    finish_done();
-    run_trials_apart(trials, [&](const Trial& trial, const Verdict& verdict) {
-      see(turns[at], trial, verdict);
-      ++done;
-      finish_done();
-    });
-  }
-  std::printf("fuzz: %zu operators tried; ways: %d on blocks, %d gathered, %d refused, %d wrong\n", tried, total.right,
-              total.gathered, total.refused, total.wrong);
-  for (const auto& [name, times] : failures) std::printf("  wrong: %s (%d)\n", name.c_str(), times);
-  for (const std::string& surprise : surprises) std::printf("  unexpected: %s\n", surprise.c_str());
-  return total.wrong == 0 && surprises.empty() ? 0 : 1;
+  Fuzzer fuzzer(options);
+  fuzzer.run(operators);
+  fuzzer.print_summary();
+  return fuzzer.found_nothing() ? 0 : 1;
 }
 
 }  // namespace

@@ -128,6 +128,44 @@ at::Tensor tensor(const std::string& text, int64_t seed) {
   return ((make_tensor(shape, seed) + 1) * (below / 2)).floor().clamp(0, below - 1).to(dtype);
 }
 
+template <typename Item, typename Read>
+c10::List<Item> list_of(const std::vector<std::string>& items, const Read& read) {
+  c10::List<Item> list;
+  for (const std::string& item : items) list.push_back(read(item));
+  return list;
+}
+
+bool is_tensor(const c10::TypePtr& type) {
+  return type->kind() == TypeKind::TensorType ||
+         (type->kind() == TypeKind::OptionalType && type->containedTypes()[0]->kind() == TypeKind::TensorType);
+}
+
+IValue list_value(const c10::TypePtr& type, const std::string& text, int64_t* seed) {
+  const c10::TypePtr item = type->expectRef<c10::ListType>().getElementType();
+  const auto items = split_arguments(is_tensor(item) ? inside(text, '{', '}') : inside(text, '[', ']'));
+  const auto next_tensor = [&](const std::string& i) { return tensor(i, (*seed)++); };
+  switch (item->kind()) {
+    case TypeKind::OptionalType:
+      return list_of<std::optional<at::Tensor>>(
+          items, [&](const std::string& i) { return i == "-" ? std::nullopt : std::optional(next_tensor(i)); });
+    case TypeKind::TensorType:
+      return list_of<at::Tensor>(items, next_tensor);
+    case TypeKind::IntType:
+      return list_of<int64_t>(items, integer);
+    case TypeKind::FloatType:
+      return list_of<double>(items, number);
+    case TypeKind::BoolType:
+      return list_of<bool>(items, boolean);
+    case TypeKind::NumberType: {
+      c10::impl::GenericList list(c10::NumberType::get());
+      for (const std::string& i : items) list.push_back(number(i));
+      return list;
+    }
+    default:
+      throw Misfit("no notation for " + type->str());
+  }
+}
+
 IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::string& text, int64_t* seed) {
   switch (type->kind()) {
     case TypeKind::OptionalType:
@@ -155,47 +193,10 @@ IValue value(const c10::TypePtr& type, const c10::TypePtr& real, const std::stri
     case TypeKind::StringType:
       return inside(text, '"', '"');
     case TypeKind::ListType:
-      break;
+      return list_value(type, text, seed);
     default:
       throw Misfit("no notation for " + type->str());
   }
-
-  const c10::TypePtr item = type->expectRef<c10::ListType>().getElementType();
-  const bool tensors =
-      item->kind() == TypeKind::TensorType ||
-      (item->kind() == TypeKind::OptionalType && item->containedTypes()[0]->kind() == TypeKind::TensorType);
-  const auto items = split_arguments(tensors ? inside(text, '{', '}') : inside(text, '[', ']'));
-  if (item->kind() == TypeKind::OptionalType) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& i : items) list.push_back(i == "-" ? std::nullopt : std::optional(tensor(i, (*seed)++)));
-    return list;
-  }
-  if (tensors) {
-    c10::List<at::Tensor> list;
-    for (const auto& i : items) list.push_back(tensor(i, (*seed)++));
-    return list;
-  }
-  if (item->kind() == TypeKind::IntType) {
-    c10::List<int64_t> list;
-    for (const auto& i : items) list.push_back(integer(i));
-    return list;
-  }
-  if (item->kind() == TypeKind::FloatType) {
-    c10::List<double> list;
-    for (const auto& i : items) list.push_back(number(i));
-    return list;
-  }
-  if (item->kind() == TypeKind::BoolType) {
-    c10::List<bool> list;
-    for (const auto& i : items) list.push_back(boolean(i));
-    return list;
-  }
-  if (item->kind() == TypeKind::NumberType) {
-    c10::impl::GenericList list(c10::NumberType::get());
-    for (const auto& i : items) list.push_back(number(i));
-    return list;
-  }
-  throw Misfit("no notation for " + type->str());
 }
 
 }  // namespace

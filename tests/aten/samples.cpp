@@ -352,12 +352,15 @@ std::optional<Sample> with_empty_outs(const Sample& sample) {
   return make_sample(sample.op, text);
 }
 
-std::vector<SampleLine> sample_lines() {
+std::vector<SampleLine> join_tables(std::initializer_list<std::span<const SampleLine>> tables) {
   std::vector<SampleLine> all;
-  for (const auto* table : {&shape_samples(), &reduction_samples(), &index_samples(), &layer_samples(),
-                            &algebra_samples(), &other_samples()})
-    all.insert(all.end(), table->begin(), table->end());
+  for (const std::span<const SampleLine> table : tables) all.insert(all.end(), table.begin(), table.end());
   return all;
+}
+
+std::vector<SampleLine> sample_lines() {
+  return join_tables(
+      {shape_samples(), reduction_samples(), index_samples(), layer_samples(), algebra_samples(), other_samples()});
 }
 
 std::vector<Sample> samples_of(const Operator& op, size_t most, std::string* problem) {

@@ -4,7 +4,9 @@
 #include <ATen/core/stack.h>
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,13 +61,15 @@ struct SampleLine {
   std::string_view names;  ///< "softmax log_softmax", "sum.dim_IntList", or "aten::sum" for one overload
   std::string_view text;
 };
+/// Tables one after the other.
+std::vector<SampleLine> join_tables(std::initializer_list<std::span<const SampleLine>> tables);
 /// The tables, by family.
-const std::vector<SampleLine>& shape_samples();
-const std::vector<SampleLine>& reduction_samples();
-const std::vector<SampleLine>& index_samples();
-const std::vector<SampleLine>& layer_samples();
-const std::vector<SampleLine>& algebra_samples();
-const std::vector<SampleLine>& other_samples();
+std::vector<SampleLine> shape_samples();
+std::vector<SampleLine> reduction_samples();
+std::vector<SampleLine> index_samples();
+std::vector<SampleLine> layer_samples();
+std::vector<SampleLine> algebra_samples();
+std::vector<SampleLine> other_samples();
 /// All of them.
 std::vector<SampleLine> sample_lines();
 

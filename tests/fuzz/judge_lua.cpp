@@ -124,77 +124,29 @@ return refused and "refused" or "read")lua",
               folder);
 }
 
+std::vector<std::string> settings_words() {
+  using Words = std::vector<std::string>;
+  const Words signs = {"{", "}", "(", ")", "[", "]", ",", "=", ":", "'", "\"", "[[", "]]", "--[[", "/*", "//"};
+  const Words statements = {"return ", "local s = ",     "function f() ",
+                            " end ",   "while true do ", "for i = 1, math.huge do ",
+                            "goto a ", "::a::",          "if "};
+  const Words operators = {"..", "...", "#", "~=", "//", "^", "<<", "%"};
+  const Words values = {"nil", "true", "1e999", "9223372036854775807", "-9223372036854775808", "18446744073709551615",
+                        "0x",  "0/0"};
+  const Words names = {"math", "math.floor", "math.huge", "math.random", "_ENV", "_G", "string"};
+  const Words growth = {":rep(", "os.exit()", "t[#t + 1] = t ", "s = s .. s ", "t = {t, t} "};
+  const Words data = {"null", "\\u0000", "\\x00", "steps", "net", "width", "lr", "cut", "name", "f()", ";"};
+  Words words;
+  for (const Words& group : {signs, statements, operators, values, names, growth, data})
+    words.insert(words.end(), group.begin(), group.end());
+  return words;
+}
+
 }  // namespace
 
 const InputKind& configs_kind() {
-  static const InputKind kind{.name = "configs",
-                              .valid = valid_settings,
-                              .words = {"{",
-                                        "}",
-                                        "(",
-                                        ")",
-                                        "[",
-                                        "]",
-                                        ",",
-                                        "=",
-                                        ":",
-                                        "'",
-                                        "\"",
-                                        "[[",
-                                        "]]",
-                                        "--[[",
-                                        "/*",
-                                        "//",
-                                        "return ",
-                                        "local s = ",
-                                        "function f() ",
-                                        " end ",
-                                        "while true do ",
-                                        "for i = 1, math.huge do ",
-                                        "goto a ",
-                                        "::a::",
-                                        "if ",
-                                        "..",
-                                        "...",
-                                        "#",
-                                        "~=",
-                                        "//",
-                                        "^",
-                                        "<<",
-                                        "%",
-                                        "nil",
-                                        "true",
-                                        "1e999",
-                                        "9223372036854775807",
-                                        "-9223372036854775808",
-                                        "18446744073709551615",
-                                        "0x",
-                                        "0/0",
-                                        "math",
-                                        "math.floor",
-                                        "math.huge",
-                                        "math.random",
-                                        "_ENV",
-                                        "_G",
-                                        "string",
-                                        ":rep(",
-                                        "os.exit()",
-                                        "t[#t + 1] = t ",
-                                        "s = s .. s ",
-                                        "t = {t, t} ",
-                                        "null",
-                                        "\\u0000",
-                                        "\\x00",
-                                        "steps",
-                                        "net",
-                                        "width",
-                                        "lr",
-                                        "cut",
-                                        "name",
-                                        "f()",
-                                        ";"},
-                              .judge = judge_settings,
-                              .once = 4000};
+  static const InputKind kind{
+      .name = "configs", .valid = valid_settings, .words = settings_words(), .judge = judge_settings, .once = 4000};
   return kind;
 }
 
