@@ -63,11 +63,8 @@ struct Row {
       0;  // instructions of Moonhalo's library that a call of plain tensors may run: it is intercepted above autograd
 };
 
-std::vector<Row> rows() {
-  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), y = x + 2, b = at::ones({4});
-  const at::Tensor batch = at::linspace(-1, 1, 32).view({2, 4, 2, 2});
-  const at::Tensor image = at::zeros({1, 1, 4, 4}), kernel = at::zeros({1, 1, 3, 3}), one = at::zeros({1});
-  const at::Tensor mask = x > 0, index = at::arange(4), cube = at::linspace(-1, 1, 32).view({4, 2, 4});
+std::vector<Row> in_place_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), y = x + 2;
   return {
       {"add_", kInPlace, {x, y * 0}, {0, 0}, [](const Tensors& t) { t[0].add_(t[1]); }},
       {"add_replicated", kInPlace, {x, y * 0}, {0, kReplicated}, [](const Tensors& t) { t[0].add_(t[1]); }},
@@ -78,6 +75,12 @@ std::vector<Row> rows() {
       {"copy_", kInPlace, {x, y}, {0, 0}, [](const Tensors& t) { t[0].copy_(t[1]); }},
       {"zero_", kInPlace, {x}, {0}, [](const Tensors& t) { t[0].zero_(); }},
       {"fill_", kInPlace, {x}, {0}, [](const Tensors& t) { t[0].fill_(1); }},
+  };
+}
+
+std::vector<Row> elementwise_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), y = x + 2, mask = x > 0;
+  return {
       {"add", kLocal, {x, y}, {0, kReplicated}, [](const Tensors& t) { at::add(t[0], t[1]); }},
       {"mul", kLocal, {x, y}, {0, 0}, [](const Tensors& t) { at::mul(t[0], t[1]); }},
       {"div", kLocal, {x, y}, {0, 0}, [](const Tensors& t) { at::div(t[0], t[1]); }},
@@ -87,6 +90,13 @@ std::vector<Row> rows() {
       {"sigmoid", kLocal, {x}, {0}, [](const Tensors& t) { at::sigmoid(t[0]); }},
       {"exp", kLocal, {x}, {0}, [](const Tensors& t) { at::exp(t[0]); }},
       {"where", kLocal, {mask, x, y}, {0, 0, 0}, [](const Tensors& t) { at::where(t[0], t[1], t[2]); }},
+  };
+}
+
+std::vector<Row> reduction_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), b = at::ones({4}),
+                   batch = at::linspace(-1, 1, 32).view({2, 4, 2, 2});
+  return {
       {"sum", kLocal, {x}, {0}, [](const Tensors& t) { t[0].sum(); }},
       {"sum_dim", kLocal, {x}, {0}, [](const Tensors& t) { t[0].sum(1); }},
       {"mean", kLocal, {x}, {0}, [](const Tensors& t) { t[0].mean(); }},
@@ -103,6 +113,12 @@ std::vector<Row> rows() {
        {batch, b, b},
        {0, kReplicated, kReplicated},
        [](const Tensors& t) { at::group_norm(t[0], 2, t[1], t[2]); }},
+  };
+}
+
+std::vector<Row> view_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), cube = at::linspace(-1, 1, 32).view({4, 2, 4});
+  return {
       {"view",
        kLocal,
        {x},
@@ -135,6 +151,12 @@ std::vector<Row> rows() {
        [](const Tensors& t) {
          t[0].expand({4, 3, 4});
        }},
+  };
+}
+
+std::vector<Row> copy_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), y = x + 2;
+  return {
       {"cat",
        kLocal,
        {x, y},
@@ -152,6 +174,12 @@ std::vector<Row> rows() {
       {"clone", kLocal, {x}, {0}, [](const Tensors& t) { t[0].clone(); }},
       {"to_double", kLocal, {x}, {0}, [](const Tensors& t) { t[0].to(at::kDouble); }},
       {"zeros_like", kLocal, {x}, {0}, [](const Tensors& t) { at::zeros_like(t[0]); }},
+  };
+}
+
+std::vector<Row> product_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), y = x + 2, b = at::ones({4}), index = at::arange(4);
+  return {
       {"mm", kLocal, {x, y}, {0, kReplicated}, [](const Tensors& t) { at::mm(t[0], t[1]); }},
       {"matmul", kLocal, {x, y}, {0, kReplicated}, [](const Tensors& t) { at::matmul(t[0], t[1]); }, false, kOneCheck},
       {"linear",
@@ -171,6 +199,13 @@ std::vector<Row> rows() {
       {"index_select", kLocal, {x, index}, {0, kPlain}, [](const Tensors& t) { t[0].index_select(1, t[1]); }},
       {"embedding", kLocal, {y, index}, {kReplicated, 0}, [](const Tensors& t) { at::embedding(t[0], t[1]); }},
       {"dropout", kLocal, {x}, {0}, [](const Tensors& t) { at::dropout(t[0], 0.5, true); }},
+  };
+}
+
+std::vector<Row> window_and_loss_rows() {
+  const at::Tensor x = at::linspace(-1, 1, 16).view({4, 4}), y = x + 2, image = at::zeros({1, 1, 4, 4}),
+                   kernel = at::zeros({1, 1, 3, 3}), one = at::zeros({1});
+  return {
       {"conv2d",
        kConv,
        {image, kernel, one},
@@ -186,6 +221,14 @@ std::vector<Row> rows() {
        [](const Tensors& t) { torch::autograd::grad({t[0].sum()}, {t[0]}); },
        true},
   };
+}
+
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (const auto& group : {in_place_rows(), elementwise_rows(), reduction_rows(), view_rows(), copy_rows(),
+                            product_rows(), window_and_loss_rows()})
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 double nanoseconds(const Row& row, const Tensors& inputs, int calls) {

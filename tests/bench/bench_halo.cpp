@@ -205,6 +205,113 @@ constexpr int kVariantCount = 5, kKept = 3, kUnchecked = 4;
 // `elsewhere`: runs the unsharded step.
 using Elsewhere = std::function<void(const std::function<void()>&)>;
 
+// The measurements of one rank.
+struct Measured {
+  Times unsharded, times[kVariantCount];
+  mh::HaloTimes halo[kVariantCount];
+  mh::CommStats::Count moved, kept;
+};
+
+// Rank threads compare their calls whatever was set.
+int variant_count(const mh::Communicator& world) {
+  return std::string(world.backend()) == "threads" ? kUnchecked : kVariantCount;
+}
+
+// The time and, if this rank counts its own, the processor time of a step of all ranks.
+Time timed(mh::Communicator& world, bool counts, const std::function<void()>& step) {
+  world.barrier();
+  const double cpu = processor_time();
+  const auto start = Clock::now();
+  step();
+  world.barrier();
+  const double time = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  at::Tensor spent = at::full({1}, counts ? processor_time() - cpu : 0.0, at::kDouble);
+  world.all_reduce(spent);
+  return Time{time, spent.item<double>()};
+}
+
+// `unsharded` and `sharded` are the steps of this rank. They take turns; round -1 is not counted.
+Measured measure(mh::Communicator& world, int rounds, const std::function<void()>& unsharded,
+                 const std::function<void()>& sharded) {
+  Measured measured;
+  const bool counts_time = world.rank() == 0 || std::string(world.backend()) != "threads";
+  const int variants = variant_count(world);
+  std::vector<int> order(variants + 1);  // the last is the unsharded step
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937 draws;  // the same on every rank
+  for (int round = -1; round < rounds; ++round) {
+    std::shuffle(order.begin(), order.end(), draws);
+    for (const int v : order) {
+      if (v == variants) {
+        const Time whole = timed(world, world.rank() == 0, unsharded);
+        if (round >= 0) measured.unsharded.add(whole);
+        continue;
+      }
+      mh::set_halo(kVariants[v].options);
+      mh::set_check_calls(world, kVariants[v].check_calls);
+      world.reset_stats();
+      mh::halo_times() = {};
+      const Time time = timed(world, counts_time, sharded);
+      if (round < 0) continue;
+      measured.times[v].add(time);
+      measured.halo[v].under_way += mh::halo_times().under_way;
+      measured.halo[v].waited += mh::halo_times().waited;
+      if (v == 0) measured.moved = world.stats().by_kind[mh::CommStats::kExchange];
+      if (v == kKept) measured.kept = world.stats().by_kind[mh::CommStats::kExchange];
+    }
+  }
+  mh::set_halo({});
+  mh::set_check_calls(world, true);
+  return measured;
+}
+
+// Sums over the ranks.
+struct Totals {
+  mh::HaloTimes halo[kVariantCount];
+  double moved_bytes, kept_bytes;
+};
+
+Totals totals_of(const Measured& measured, mh::Communicator& world) {
+  constexpr int kBytes = 2 * kVariantCount;
+  at::Tensor sums = at::empty({kBytes + 2}, at::kDouble);
+  for (int v = 0; v < kVariantCount; ++v) {
+    sums[2 * v] = measured.halo[v].under_way;
+    sums[2 * v + 1] = measured.halo[v].waited;
+  }
+  sums[kBytes] = static_cast<double>(measured.moved.bytes);
+  sums[kBytes + 1] = static_cast<double>(measured.kept.bytes);
+  world.all_reduce(sums);
+  const double* sum = sums.const_data_ptr<double>();
+  Totals totals{.moved_bytes = sum[kBytes], .kept_bytes = sum[kBytes + 1]};
+  for (int v = 0; v < kVariantCount; ++v) {
+    totals.halo[v].under_way = sum[2 * v];
+    totals.halo[v].waited = sum[2 * v + 1];
+  }
+  return totals;
+}
+
+void print(const char* name, double fewest_bytes, const Measured& measured, const Totals& totals,
+           const mh::Communicator& world) {
+  const Times& unsharded = measured.unsharded;
+  const mh::HaloTimes& overlapped = totals.halo[0];
+  std::printf(
+      "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms (processors %.1f)   bytes / fewest "
+      "%.3f (kept %.3f)   %lld messages (kept %lld)   hidden %.0f %%\n",
+      name, world.size(), world.backend(), static_cast<long long>(kBlock), static_cast<long long>(kBlock),
+      median(unsharded.wall), median(unsharded.processor), totals.moved_bytes / fewest_bytes,
+      totals.kept_bytes / fewest_bytes, static_cast<long long>(measured.moved.messages),
+      static_cast<long long>(measured.kept.messages),
+      overlapped.under_way > 0 ? 100 * (1 - overlapped.waited / overlapped.under_way) : 0.0);
+  for (int v = 0; v < variant_count(world); ++v) {
+    const Times& times = measured.times[v];
+    const double rounds = static_cast<double>(times.wall.size());
+    std::printf("         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
+                kVariants[v].name, median(times.wall), 1e3 * totals.halo[v].waited / rounds / world.size(),
+                median(unsharded.wall) / median(times.wall), median(unsharded.processor) / median(times.processor));
+  }
+  std::fflush(stdout);
+}
+
 void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, const Elsewhere& elsewhere) {
   const int64_t height = grid.rows * kBlock, width = grid.columns * kBlock;
   const auto mesh = mh::init_device_mesh(world, "cpu", {grid.rows, grid.columns}, {"rows", "columns"});
@@ -216,79 +323,13 @@ void run(const Case& c, const Grid& grid, mh::Communicator& world, int rounds, c
                                           .contiguous(),
                                       mesh, {mh::shard(c.first_dim), mh::shard(c.first_dim + 1)});
   const Step plain = c.make(), sharded = c.make();
-  const Step alone = [&](const at::Tensor& input) {
-    if (world.rank() == 0) elsewhere([&] { plain(input); });
+  const auto alone = [&] {
+    if (world.rank() == 0) elsewhere([&] { plain(full); });
   };
-  const bool counts_time = world.rank() == 0 || std::string(world.backend()) != "threads";
-  // Time and processor time of a step of all ranks, or of the unsharded one, which rank 0 alone does.
-  const auto timed = [&](const Step& step, const at::Tensor& input, bool counts) {
-    world.barrier();
-    const double cpu = processor_time();
-    const auto start = Clock::now();
-    step(input);
-    world.barrier();
-    const double time = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-    at::Tensor spent = at::full({1}, counts ? processor_time() - cpu : 0.0, at::kDouble);
-    world.all_reduce(spent);
-    return Time{time, spent.item<double>()};
-  };
-  Times unsharded, times[kVariantCount];
-  mh::HaloTimes halo[kVariantCount];
-  mh::CommStats::Count moved, kept;
-  // Rank threads compare their calls whatever was set.
-  const int variants = std::string(world.backend()) == "threads" ? kUnchecked : kVariantCount;
-  std::vector<int> order(variants + 1);  // the last is the unsharded step
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937 draws;  // the same on every rank
-  for (int round = -1; round < rounds; ++round) {
-    std::shuffle(order.begin(), order.end(), draws);
-    for (const int v : order) {
-      if (v == variants) {
-        const Time whole = timed(alone, full, world.rank() == 0);
-        if (round >= 0) unsharded.add(whole);
-        continue;
-      }
-      mh::set_halo(kVariants[v].options);
-      mh::set_check_calls(world, kVariants[v].check_calls);
-      world.reset_stats();
-      mh::halo_times() = {};
-      const Time time = timed(sharded, x, counts_time);
-      if (round < 0) continue;
-      times[v].add(time);
-      halo[v].under_way += mh::halo_times().under_way;
-      halo[v].waited += mh::halo_times().waited;
-      if (v == 0) moved = world.stats().by_kind[mh::CommStats::kExchange];
-      if (v == kKept) kept = world.stats().by_kind[mh::CommStats::kExchange];
-    }
-  }
-  mh::set_halo({});
-  mh::set_check_calls(world, true);
-  constexpr int kBytes = 2 * kVariantCount;
-  at::Tensor totals = at::empty({kBytes + 2}, at::kDouble);
-  for (int v = 0; v < kVariantCount; ++v) {
-    totals[2 * v] = halo[v].under_way;
-    totals[2 * v + 1] = halo[v].waited;
-  }
-  totals[kBytes] = static_cast<double>(moved.bytes);
-  totals[kBytes + 1] = static_cast<double>(kept.bytes);
-  world.all_reduce(totals);
-  if (world.rank() != 0) return;
-  const double* sum = totals.const_data_ptr<double>();
-  const double fewest = 4.0 * static_cast<double>(c.fewest(grid, height, width));
-  std::printf(
-      "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms (processors %.1f)   bytes / fewest "
-      "%.3f (kept %.3f)   %lld messages (kept %lld)   hidden %.0f %%\n",
-      c.name, world.size(), world.backend(), static_cast<long long>(kBlock), static_cast<long long>(kBlock),
-      median(unsharded.wall), median(unsharded.processor), sum[kBytes] / fewest, sum[kBytes + 1] / fewest,
-      static_cast<long long>(moved.messages), static_cast<long long>(kept.messages),
-      sum[0] > 0 ? 100 * (1 - sum[1] / sum[0]) : 0.0);
-  for (int v = 0; v < variants; ++v) {
-    std::printf("         %-16s %8.1f ms, %6.2f of it waiting   ratio %.3f   of processor time %.3f\n",
-                kVariants[v].name, median(times[v].wall), 1e3 * sum[2 * v + 1] / rounds / world.size(),
-                median(unsharded.wall) / median(times[v].wall),
-                median(unsharded.processor) / median(times[v].processor));
-  }
-  std::fflush(stdout);
+  const Measured measured = measure(world, rounds, alone, [&] { sharded(x); });
+  const Totals totals = totals_of(measured, world);
+  const double fewest_bytes = 4.0 * static_cast<double>(c.fewest(grid, height, width));
+  if (world.rank() == 0) print(c.name, fewest_bytes, measured, totals, world);
 }
 
 void run_all(mh::Communicator& world, int rounds, const std::string& only, const Elsewhere& elsewhere) {
