@@ -26,8 +26,7 @@ void put(RawFile& file, const std::string& dataset, const char* name, hid_t type
   file.number(dataset, name, type, std::is_same_v<T, double> ? H5T_NATIVE_DOUBLE : H5T_NATIVE_LLONG, values);
 }
 
-std::vector<DecodeCase> cases() {
-  const float land = -9.96921e+36f;
+std::vector<DecodeCase> packed_and_plain_cases() {
   return {
       // The wider of scale and offset decides the type.
       {"packed_with_an_offset_alone",
@@ -36,16 +35,38 @@ std::vector<DecodeCase> cases() {
        [](RawFile& f, const std::string& d) { put<double>(f, d, "add_offset", H5T_IEEE_F64LE, {273.15}); },
        at::kDouble,
        {273.15, 278.15, 266.15}},
-      // A bound of the type of the unpacked values is a bound of these.
-      {"packed_with_an_unpacked_maximum_alone",
-       H5T_STD_I16LE,
-       {0, 100, 300, 301},
+      {"packed_short",
+       H5T_STD_I16BE,
+       {-32767, 0, 100, -32768},
        [](RawFile& f, const std::string& d) {
-         put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5});
-         put<double>(f, d, "valid_max", H5T_IEEE_F32LE, {150});
+         put<double>(f, d, "scale_factor", H5T_IEEE_F64LE, {0.01});
+         put<double>(f, d, "add_offset", H5T_IEEE_F64LE, {273.15});
+         put<long long>(f, d, "_FillValue", H5T_STD_I16LE, {-32768});
+       },
+       at::kDouble,
+       {-32767 * 0.01 + 273.15, 273.15, 100 * 0.01 + 273.15, kNan}},
+      {"packed_short_of_float_scale",
+       H5T_STD_I16LE,
+       {1, 2, 3},
+       [](RawFile& f, const std::string& d) { put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5}); },
+       at::kFloat,
+       {0.5, 1, 1.5}},
+      {"unsigned_bytes",
+       H5T_STD_I8LE,
+       {-1, -2, 127},
+       [](RawFile& f, const std::string& d) {
+         f.text(d, "_Unsigned", "true");
+         put<long long>(f, d, "_FillValue", H5T_STD_I8LE, {-1});
        },
        at::kFloat,
-       {0, 50, 150, kNan}},
+       {kNan, 254, 127}},
+      {"nothing_to_decode", H5T_STD_I16LE, {1, 2, 3}, [](RawFile&, const std::string&) {}, at::kShort, {1, 2, 3}},
+  };
+}
+
+std::vector<DecodeCase> missing_value_cases() {
+  const float land = -9.96921e+36f;
+  return {
       {"nan_fill_and_missing_land",
        H5T_IEEE_F32LE,
        {1.5, land, kNan, 3},
@@ -63,22 +84,30 @@ std::vector<DecodeCase> cases() {
        },
        at::kFloat,
        {kNan, 0.1f, kNan, 4}},
-      {"packed_short",
-       H5T_STD_I16BE,
-       {-32767, 0, 100, -32768},
+      {"wide_integers",
+       H5T_STD_I64LE,
+       {9007199254740992., -1, 5},
        [](RawFile& f, const std::string& d) {
-         put<double>(f, d, "scale_factor", H5T_IEEE_F64LE, {0.01});
-         put<double>(f, d, "add_offset", H5T_IEEE_F64LE, {273.15});
-         put<long long>(f, d, "_FillValue", H5T_STD_I16LE, {-32768});
+         put<long long>(f, d, "_FillValue", H5T_STD_I64LE, {-1});
+         put<double>(f, d, "missing_value", H5T_IEEE_F64LE, {5.5});  // no integer equals it
        },
        at::kDouble,
-       {-32767 * 0.01 + 273.15, 273.15, 100 * 0.01 + 273.15, kNan}},
-      {"packed_short_of_float_scale",
+       {9007199254740992., kNan, 5}},
+  };
+}
+
+std::vector<DecodeCase> bounds_cases() {
+  return {
+      // A bound of the type of the unpacked values is a bound of these.
+      {"packed_with_an_unpacked_maximum_alone",
        H5T_STD_I16LE,
-       {1, 2, 3},
-       [](RawFile& f, const std::string& d) { put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5}); },
+       {0, 100, 300, 301},
+       [](RawFile& f, const std::string& d) {
+         put<double>(f, d, "scale_factor", H5T_IEEE_F32LE, {0.5});
+         put<double>(f, d, "valid_max", H5T_IEEE_F32LE, {150});
+       },
        at::kFloat,
-       {0.5, 1, 1.5}},
+       {0, 50, 150, kNan}},
       {"valid_range_of_stored_numbers",
        H5T_STD_I16LE,
        {-1, 0, 1000, 1001},
@@ -106,26 +135,14 @@ std::vector<DecodeCase> cases() {
        },
        at::kDouble,
        {kNan, 0, 1, kNan}},
-      {"unsigned_bytes",
-       H5T_STD_I8LE,
-       {-1, -2, 127},
-       [](RawFile& f, const std::string& d) {
-         f.text(d, "_Unsigned", "true");
-         put<long long>(f, d, "_FillValue", H5T_STD_I8LE, {-1});
-       },
-       at::kFloat,
-       {kNan, 254, 127}},
-      {"wide_integers",
-       H5T_STD_I64LE,
-       {9007199254740992., -1, 5},
-       [](RawFile& f, const std::string& d) {
-         put<long long>(f, d, "_FillValue", H5T_STD_I64LE, {-1});
-         put<double>(f, d, "missing_value", H5T_IEEE_F64LE, {5.5});  // no integer equals it
-       },
-       at::kDouble,
-       {9007199254740992., kNan, 5}},
-      {"nothing_to_decode", H5T_STD_I16LE, {1, 2, 3}, [](RawFile&, const std::string&) {}, at::kShort, {1, 2, 3}},
   };
+}
+
+std::vector<DecodeCase> cases() {
+  std::vector<DecodeCase> all;
+  for (const auto& group : {packed_and_plain_cases(), missing_value_cases(), bounds_cases()})
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 TEST(Decode, AppliesTheConventionsOfClimateFiles) {
