@@ -122,11 +122,11 @@ struct Route {
           bytes_after = 16;  // of an element, before the extent changes and afterwards
 };
 
-TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
+std::vector<Route> routes() {
   const auto forward = [](Sizes dims) { return [dims](X x) { return at::_fft_c2c(x, dims, 0, true); }; };
   const auto halved = [](Sizes dims) { return [dims](X x) { return at::_fft_r2c(x, dims, 0, true); }; };
   const std::vector<Placement> rows{shard(0, {5, 4})}, columns{shard(1, {4, 3})};
-  const Route routes[] = {
+  return {
       {"uncut_dims_stay", {2}, {9, 7}, forward({1}), {{{9, 7}, rows}}},
       {"one_dim", {2}, {9, 7}, forward({0}), {{{9, 7}, rows}, {{9, 7}, columns}, {{9, 7}, rows}}},
       {"both_dims", {2}, {9, 7}, forward({0, 1}), {{{9, 7}, rows}, {{9, 7}, columns}, {{9, 7}, rows}}},
@@ -163,7 +163,25 @@ TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
        {{{9, 7}, rows}, {{9, 7}, columns}, {{5, 7}, columns}, {{5, 7}, {shard(0, {3, 2})}}},
        8},
   };
-  for (const Route& route : routes) {
+}
+
+// The bytes that all ranks must get, where every move brings what they do not hold yet.
+int64_t fewest_bytes(const Route& route, const MeshPtr& mesh) {
+  Sizes there(mesh->size());
+  std::iota(there.begin(), there.end(), int64_t{0});
+  int64_t fewest = 0;
+  for (size_t i = 0; i + 1 < route.stages.size(); ++i) {
+    const auto& [a, from] = route.stages[i];
+    const auto& [b, to] = route.stages[i + 1];
+    if (a != b) continue;
+    const bool before = a == route.shape && route.bytes_before == 8;
+    fewest += fewest_elements(*make_spec(mesh, a, from), *make_spec(mesh, b, to), there) * (before ? 8 : 16);
+  }
+  return fewest;
+}
+
+TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
+  for (const Route& route : routes()) {
     std::atomic<int64_t> sent = 0;
     int64_t least = 0;
     on_mesh(route.mesh, [&](const MeshPtr& mesh) {
@@ -176,16 +194,7 @@ TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
       sent += mesh->group().stats().total().bytes;
       const auto& [shape, last] = route.stages.back();
       EXPECT_EQ(spec(y), make_spec(mesh, shape, last)) << route.name << spec(y)->to_string();
-      if (mesh->rank() != 0) return;
-      Sizes there(mesh->size());
-      std::iota(there.begin(), there.end(), int64_t{0});
-      for (size_t i = 0; i + 1 < route.stages.size(); ++i) {
-        const auto& [a, from] = route.stages[i];
-        const auto& [b, to] = route.stages[i + 1];
-        if (a != b) continue;
-        const bool before = a == route.shape && route.bytes_before == 8;
-        least += fewest_elements(*make_spec(mesh, a, from), *make_spec(mesh, b, to), there) * (before ? 8 : 16);
-      }
+      if (mesh->rank() == 0) least = fewest_bytes(route, mesh);
     });
     EXPECT_EQ(sent, least) << route.name;
   }

@@ -50,6 +50,13 @@ TEST(Index, S26_ReadsEqualThoseOfOneDevice) {
            [](const Tensor& x) {
              return List{cubed(x.index({(x.detach().select(1, 0) * 9).abs().floor().to(at::kLong)}))};
            }},
+      },
+      make_tensor({9, 7, 2}, 1));
+}
+
+TEST(Index, S26_SelectionsEqualThoseOfOneDevice) {
+  check(
+      {
           {"index_select",
            [](const Tensor& x) {
              return List{cubed(x.index_select(0, indices({8, 0, 3, 3}))), x.index_select(1, indices({6, 1}))};
@@ -130,6 +137,13 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
              y.index_put_({x.detach().select(2, 0).lt(-0.5)}, at::scalar_tensor(-1.0, at::kDouble));
              return List{y};
            }},
+      },
+      make_tensor({9, 7, 2}, 3));
+}
+
+TEST(Index, S26_AddsCopiesAndScattersEqualThoseOfOneDevice) {
+  check(
+      {
           {"index_add",
            [](const Tensor& x) {
              return List{cubed(x.index_add(0, indices({8, 0, 8}), x.narrow(0, 1, 3), 2)),
@@ -181,111 +195,128 @@ TEST(Index, S26_WritesEqualThoseOfOneDevice) {
       make_tensor({9, 7, 2}, 3));
 }
 
+const Oracle kGathered{.fallback = Fallback::kReplicate},
+    kGatheredTwice{.double_backward = true, .fallback = Fallback::kReplicate};
+
+// A mask of the rows of `x` along `dim` whose number is a multiple of `n`. It is cut as `x` is.
+Tensor every_nth(const Tensor& x, int64_t dim, int64_t n) {
+  Tensor row = x.detach();
+  for (int64_t d = x.dim(); d-- > 0;) row = d == dim ? row : row.select(d, 0);
+  return (row * 0 + at::arange(x.size(dim), row.options())).remainder(n).eq(0);
+}
+
 // Masks beside others and beside indices are gathered, whatever is written and however the mask is held.
-TEST(Index, S26_WritesByMasks) {
-  const Oracle gathered{.fallback = Fallback::kReplicate},
-      gathered_twice{.double_backward = true, .fallback = Fallback::kReplicate};
-  const auto every = [](const Tensor& x, int64_t dim, int64_t step) {
-    Tensor place = x.detach();
-    for (int64_t d = x.dim(); d-- > 0;) place = d == dim ? place : place.select(d, 0);
-    return (place * 0 + at::arange(x.size(dim), place.options())).remainder(step).eq(0);
-  };
+TEST(Index, S26_WritesByMasksBesideOthers) {
   check(
       {
           {"beside_an_index",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
-             y.index_put_({every(x, 0, 2), indices({1})}, x.narrow(0, 0, 5).select(1, 3));
-             y.index_put_({indices({4}), Slice(), every(x, 2, 2)}, x.select(0, 2).narrow(1, 0, 1).t());
+             y.index_put_({every_nth(x, 0, 2), indices({1})}, x.narrow(0, 0, 5).select(1, 3));
+             y.index_put_({indices({4}), Slice(), every_nth(x, 2, 2)}, x.select(0, 2).narrow(1, 0, 1).t());
              return List{y * y};
            },
-           gathered_twice},
+           kGatheredTwice},
           {"two",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
-             y.index_put_({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
+             y.index_put_({every_nth(x, 0, 3), every_nth(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
              return List{y * y};
            },
-           gathered_twice},
+           kGatheredTwice},
           {"two_added",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
-             y.index_put_({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3), true);
+             y.index_put_({every_nth(x, 0, 3), every_nth(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3), true);
              return List{y * y};
            },
-           gathered},
+           kGathered},
           {"two_functional",
-           [=](const Tensor& x) {
-             return List{cubed(x.index_put({every(x, 0, 3), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3)))};
+           [](const Tensor& x) {
+             return List{cubed(x.index_put({every_nth(x, 0, 3), every_nth(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3)))};
            },
-           gathered_twice},
+           kGatheredTwice},
           {"read_two",
-           [=](const Tensor& x) {
-             return List{cubed(x.index({every(x, 0, 3), every(x, 1, 3)})),
-                         cubed(x.index({every(x, 0, 2), indices({1})}))};
+           [](const Tensor& x) {
+             return List{cubed(x.index({every_nth(x, 0, 3), every_nth(x, 1, 3)})),
+                         cubed(x.index({every_nth(x, 0, 2), indices({1})}))};
            },
-           gathered_twice},
+           kGatheredTwice},
+          {"bytes",
+           [](const Tensor& x) {
+             Tensor y = cubed(x);
+             y.index_put_({every_nth(x, 0, 3).to(at::kByte), every_nth(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
+             return List{y * y};
+           },
+           kGathered},
+      },
+      make_tensor({9, 7, 2}, 5));
+}
+
+TEST(Index, S26_WritesByMasksIntoSumsAndViews) {
+  check(
+      {
+          {"of_sums",
+           [](const Tensor& x) {
+             Tensor y = x.sum(0), z = x.sum(1);
+             y.index_put_({every_nth(x, 1, 3), every_nth(x, 2, 2)}, x.select(0, 1).select(1, 1).narrow(0, 0, 3));
+             y.index_put_({every_nth(x, 1, 2)}, x.select(0, 1).narrow(0, 0, 4));
+             z.index_put_({every_nth(x, 0, 3), indices({1})}, x.select(1, 1).select(1, 1).narrow(0, 0, 3));
+             return List{y * y, z * z};
+           },
+           kGathered},
+          {"through_views",
+           [](const Tensor& x) {
+             Tensor y = cubed(x);
+             y.transpose(0, 1).index_put_({every_nth(x, 1, 3), every_nth(x, 0, 3)}, x.select(0, 0).narrow(0, 2, 3));
+             y.select(0, 3).index_put_({every_nth(x, 1, 2), indices({1})}, x.select(0, 1).narrow(0, 0, 4).select(1, 0));
+             y.narrow(0, 1, 4).index_put_({Slice(), every_nth(x, 1, 2), indices({0})},
+                                          x.narrow(0, 0, 4).narrow(1, 0, 4).select(2, 1));
+             return List{y * y};
+           },
+           kGathered},
           {"of_no_dims",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
              y.index_put_({Tensor(x.detach().sum().lt(1e9))}, x.narrow(0, 2, 1) * 2);
              y.index_put_({Slice(), x.detach().sum().gt(1e9)}, at::scalar_tensor(5.0, at::kDouble));
              return List{y * y, x.index({x.detach().sum().lt(1e9)})};
            },
-           gathered},
-          {"bytes",
-           [=](const Tensor& x) {
-             Tensor y = cubed(x);
-             y.index_put_({every(x, 0, 3).to(at::kByte), every(x, 1, 3)}, x.select(0, 0).narrow(0, 2, 3));
-             return List{y * y};
-           },
-           gathered},
+           kGathered},
           {"values_of_the_mask",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
-             const Tensor mask = x.detach().gt(0.2), rows = every(x, 0, 2), columns = every(x, 1, 2);
+             const Tensor mask = x.detach().gt(0.2), rows = every_nth(x, 0, 2), columns = every_nth(x, 1, 2);
              y.index_put_({mask}, x.index({mask}) * 2);
              y.index_put_({rows}, x.index({rows}) * 3);
              y.index_put_({Slice(), columns}, x.index({Slice(), columns}) * 2);
-             y.index_put_({Slice(), Slice(), every(x, 2, 2)}, x.sum(2, true));
+             y.index_put_({Slice(), Slice(), every_nth(x, 2, 2)}, x.sum(2, true));
              return List{y * y};
            },
-           gathered_twice},
-          {"of_sums",
-           [=](const Tensor& x) {
-             Tensor y = x.sum(0), z = x.sum(1);
-             y.index_put_({every(x, 1, 3), every(x, 2, 2)}, x.select(0, 1).select(1, 1).narrow(0, 0, 3));
-             y.index_put_({every(x, 1, 2)}, x.select(0, 1).narrow(0, 0, 4));
-             z.index_put_({every(x, 0, 3), indices({1})}, x.select(1, 1).select(1, 1).narrow(0, 0, 3));
-             return List{y * y, z * z};
-           },
-           gathered},
-          {"through_views",
-           [=](const Tensor& x) {
-             Tensor y = cubed(x);
-             y.transpose(0, 1).index_put_({every(x, 1, 3), every(x, 0, 3)}, x.select(0, 0).narrow(0, 2, 3));
-             y.select(0, 3).index_put_({every(x, 1, 2), indices({1})}, x.select(0, 1).narrow(0, 0, 4).select(1, 0));
-             y.narrow(0, 1, 4).index_put_({Slice(), every(x, 1, 2), indices({0})},
-                                          x.narrow(0, 0, 4).narrow(1, 0, 4).select(2, 1));
-             return List{y * y};
-           },
-           gathered},
+           kGatheredTwice},
+      },
+      make_tensor({9, 7, 2}, 5));
+}
+
+TEST(Index, S26_MaskedScatterAndFill) {
+  check(
+      {
           {"masked_scatter",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
-             y.masked_scatter_(every(x, 0, 2).view({9, 1, 1}), x.narrow(0, 0, 6));
-             y.select(0, 3).masked_scatter_(every(x, 1, 2).view({7, 1}), x.select(2, 0));
+             y.masked_scatter_(every_nth(x, 0, 2).view({9, 1, 1}), x.narrow(0, 0, 6));
+             y.select(0, 3).masked_scatter_(every_nth(x, 1, 2).view({7, 1}), x.select(2, 0));
              return List{y * y, y.masked_scatter(x.detach().gt(0), x * 2)};
            },
-           gathered},
+           kGathered},
           {"masked_fill",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor y = cubed(x);
-             y.masked_fill_(every(x, 1, 2).view({7, 1}), x.sum());
-             y.select(1, 3).masked_fill_(every(x, 0, 2).view({9, 1}), 2);
+             y.masked_fill_(every_nth(x, 1, 2).view({7, 1}), x.sum());
+             y.select(1, 3).masked_fill_(every_nth(x, 0, 2).view({9, 1}), 2);
              return List{y * y};
            },
-           gathered},
+           kGathered},
       },
       make_tensor({9, 7, 2}, 5));
 }

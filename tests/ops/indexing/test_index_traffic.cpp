@@ -17,42 +17,45 @@ using at::Tensor;
 using at::indexing::Ellipsis;
 using at::indexing::Slice;
 
+// For every row of `x` along `dim` the number of a row to add it to, below 4.
+Tensor rows(const Tensor& x, int64_t dim) { return (at::arange(x.size(dim), at::kLong) * 3 + 1).remainder(4); }
+
+// The same for every element of `x`.
+Tensor places(const Tensor& x, int64_t dim) {
+  std::vector<int64_t> along(x.dim(), 1);
+  along[dim] = x.size(dim);
+  return rows(x, dim).view(along).expand(x.sizes());
+}
+
+Tensor ones(at::IntArrayRef shape) { return at::ones(shape, at::kDouble); }
+
 // Messages along the edges of a graph, added up at its nodes: both cut, and onto tensors that are not.
 TEST(IndexTraffic, S26_EntriesAreAddedWhereTheyLie) {
-  const auto rows = [](const Tensor& x, int64_t dim) {
-    return (at::arange(x.size(dim), at::kLong) * 3 + 1).remainder(4);
-  };
-  const auto places = [rows](const Tensor& x, int64_t dim) {
-    std::vector<int64_t> along(x.dim(), 1);
-    along[dim] = x.size(dim);
-    return rows(x, dim).view(along).expand(x.sizes());
-  };
-  const auto ones = [](at::IntArrayRef shape) { return at::ones(shape, at::kDouble); };
   check(
       {
           {"index_add",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              return List{cubed(ones({4, 7, 2}).index_add(0, rows(x, 0), x, -2)),
                          cubed(ones({9, 4, 2}).index_add(1, rows(x, 1), x)),
                          cubed(ones({9, 7, 4}).index_add(2, rows(x, 2), x))};
            },
            kTwice},
           {"scatter_add",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              return List{cubed(ones({4, 7, 2}).scatter_add(0, places(x, 0), x)),
                          cubed(ones({9, 4, 2}).scatter_add(1, places(x, 1), x)),
                          cubed(ones({9, 7, 4}).scatter_reduce(2, places(x, 2), x, "sum"))};
            },
            kTwice},
           {"by_cut_indices",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              const Tensor of_elements = (x.detach() * 9).abs().floor().to(at::kLong).remainder(4);
              return List{cubed(ones({4, 7, 2}).scatter_add(0, of_elements, x)),
                          cubed(ones({9, 4, 2}).scatter_add(1, of_elements, x)),
                          cubed(ones({4, 7, 2}).index_add(0, of_elements.select(1, 1).select(1, 0), x))};
            }},
           {"shorter",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              return List{cubed(ones({4, 8, 2}).scatter_add(0, places(x, 0), x)),
                          cubed(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(0, 0, 5), x)),
                          cubed(ones({4, 7, 2}).scatter_add(0, places(x, 0).narrow(1, 1, 3), x)),
@@ -61,14 +64,14 @@ TEST(IndexTraffic, S26_EntriesAreAddedWhereTheyLie) {
            },
            kForward},
           {"onto_cut",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              const Tensor y = cubed(x).narrow(0, 2, 4), z = cubed(x).narrow(1, 2, 4);
              return List{cubed(y.index_add(0, rows(x, 0), x)), cubed(y.scatter_add(0, places(x, 0), x)),
                          cubed(z.index_add(1, rows(x, 1), x))};
            },
            kTwice},
           {"in_place",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              Tensor plain = ones({4, 7, 2}), y = x.new_ones({4, 7, 2}), z = cubed(x).narrow(0, 2, 4).clone(),
                     w = x.new_ones({9, 4, 2});
              plain.index_add_(0, rows(x, 0), x);
@@ -78,7 +81,7 @@ TEST(IndexTraffic, S26_EntriesAreAddedWhereTheyLie) {
              return List{cubed(plain), cubed(y), cubed(z), cubed(w)};
            }},
           {"whole_numbers",
-           [=](const Tensor& x) {
+           [](const Tensor& x) {
              const Tensor counts = (x.detach() * 9).to(at::kLong);
              return List{at::zeros({4, 7, 2}, at::kLong).index_add(0, rows(x, 0), counts),
                          at::zeros({4, 7, 2}, at::kBool).index_add(0, rows(x, 0), counts.gt(0))};

@@ -17,15 +17,8 @@ const Tensor positive = square.matmul(square.mT()), right = make_tensor({4, 3, 2
              tall = make_tensor({4, 5, 3}, 5), deep = make_tensor({2, 3, 4, 4}, 6) + 4 * at::eye(4, at::kDouble);
 const Allowed kForward{.backward = false};
 
-TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
+TEST(SweepReduceLinalg, S20_InversesDeterminantsAndSolutions) {
   sweep({
-      row("cholesky", {positive},
-          [](X x) {
-            return List{at::linalg_cholesky(x), at::linalg_cholesky(x, true)};
-          }),
-      row("cholesky_ex", {positive}, [](X x) { return at::linalg_cholesky_ex(x); }),
-      row("cholesky_inverse", {positive}, [](X x) { return at::cholesky_inverse(at::linalg_cholesky(x)); }),
-      row("cholesky_solve", {right, positive}, [](X y, X x) { return at::cholesky_solve(y, at::linalg_cholesky(x)); }),
       row("inv", {square},
           [](X x) {
             return List{at::linalg_inv(x), at::inverse(x)};
@@ -44,6 +37,18 @@ TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
       row("solve_triangular_shared", {one, right},
           [](X x, X y) { return at::linalg_solve_triangular(x.tril(), y, false); }),
       row("triangular_solve", {right, square}, [](X y, X x) { return std::get<0>(at::triangular_solve(y, x)); }),
+  });
+}
+
+TEST(SweepReduceLinalg, S20_Factors) {
+  sweep({
+      row("cholesky", {positive},
+          [](X x) {
+            return List{at::linalg_cholesky(x), at::linalg_cholesky(x, true)};
+          }),
+      row("cholesky_ex", {positive}, [](X x) { return at::linalg_cholesky_ex(x); }),
+      row("cholesky_inverse", {positive}, [](X x) { return at::cholesky_inverse(at::linalg_cholesky(x)); }),
+      row("cholesky_solve", {right, positive}, [](X y, X x) { return at::cholesky_solve(y, at::linalg_cholesky(x)); }),
       row("lu_factor", {square}, [](X x) { return at::linalg_lu_factor(x); }),
       row("lu_factor_ex", {tall}, [](X x) { return at::linalg_lu_factor_ex(x); }),
       row("lu", {tall}, [](X x) { return at::linalg_lu(x); }),
@@ -79,7 +84,7 @@ TEST(SweepReduceLinalg, S20_FactorsAndInverses) {
   });
 }
 
-TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
+TEST(SweepReduceLinalg, S20_SpectraAndPseudoinverses) {
   sweep({
       row("svd", {tall}, [](X x) { return at::linalg_svd(x, false); }),
       row(
@@ -91,6 +96,11 @@ TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
       row(
           "eig", {square}, [](X x) { return at::linalg_eig(x); }, kForward),
       row("eigvals", {square}, [](X x) { return at::linalg_eigvals(x).abs(); }),
+      row("complex_eigh", {square},
+          [](X x) {
+            const Tensor c = at::complex(x, x * 0.3);
+            return at::linalg_eigvalsh(c.matmul(c.mH()));
+          }),
       row("lstsq", {tall, make_tensor({4, 5, 2}, 9)}, [](X x, X y) { return std::get<0>(at::linalg_lstsq(x, y)); }),
       row(
           "lstsq_gelsd", {tall, make_tensor({4, 5, 2}, 9)},
@@ -98,6 +108,11 @@ TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
       row("pinv", {tall}, [](X x) { return at::linalg_pinv(x); }),
       row("pinv_hermitian", {positive}, [](X x) { return at::linalg_pinv(x, 1e-8, true); }),
       row("pinv_old", {tall}, [](X x) { return at::pinverse(x); }),
+  });
+}
+
+TEST(SweepReduceLinalg, S20_NormsAndRanks) {
+  sweep({
       row("matrix_norm", {tall},
           [](X x) {
             return List{at::linalg_matrix_norm(x), at::linalg_matrix_norm(x, "nuc"), at::linalg_matrix_norm(x, 2),
@@ -120,6 +135,11 @@ TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
             return List{at::linalg_norm(x, "fro"), at::linalg_norm(x, "nuc"), at::nuclear_norm(x),
                         at::frobenius_norm(x, Dims{0, 1})};
           }),
+  });
+}
+
+TEST(SweepReduceLinalg, S20_ProductsAndTensorSolutions) {
+  sweep({
       row("matrix_exp", {square}, [](X x) { return at::linalg_matrix_exp(x * 0.1); }),
       row("matrix_power", {square},
           [](X x) {
@@ -143,11 +163,6 @@ TEST(SweepReduceLinalg, S20_SpectraAndNorms) {
           }),
       row("complex_solve", {square, right},
           [](X x, X y) { return at::linalg_solve(at::complex(x, x * 0.3), at::complex(y, y + 1)); }),
-      row("complex_eigh", {square},
-          [](X x) {
-            const Tensor c = at::complex(x, x * 0.3);
-            return at::linalg_eigvalsh(c.matmul(c.mH()));
-          }),
       row("kron", {one, vectors}, [](X x, X y) { return at::kron(x, y); }),
       row("bilinear",
           {make_tensor({5, 7}, 16), make_tensor({5, 6}, 17), make_tensor({2, 7, 6}, 18), make_tensor({2}, 19)},

@@ -126,100 +126,86 @@ at::Tensor lying(const at::Tensor& x, Lying how) {
   return y;
 }
 
-TEST(DegenerateCalls, BlocksThatLieOtherwiseThanTheWhole) {
-  const at::Tensor image = make_tensor({2, 4, 6, 5}, 1),
-                   matrices = make_tensor({3, 4, 4}, 2) + 3 * at::eye(4, at::kDouble), rows = make_tensor({7, 3}, 3),
-                   volume = make_tensor({2, 3, 4, 5, 6}, 4);
-  const auto on = [](const at::Tensor& plain, const at::Tensor& x) { return plain.to(x.device()); };
-  const auto weight = [=](const at::Tensor& x, at::IntArrayRef shape) { return on(make_tensor(shape, 9), x); };
-  using One = std::function<List(const at::Tensor&)>;
-  const auto each = [](const char* name, const at::Tensor& tensor, const One& run) {
-    for (const Lying how : {Lying::kReversed, Lying::kApart}) {
-      expect_right_on_all_ways(
-          name, {tensor}, [&](const List& t) { return run(lying(t[0], how)); }, 1);
-    }
-  };
-  each("layer_norm", image, [=](const at::Tensor& x) {
+at::Tensor on_device_of(const at::Tensor& x, const at::Tensor& plain) { return plain.to(x.device()); }
+
+// A factor or a target beside `x`.
+at::Tensor beside(const at::Tensor& x, at::IntArrayRef shape) { return on_device_of(x, make_tensor(shape, 9)); }
+
+void expect_right_in_any_memory(const char* name, const at::Tensor& tensor,
+                                const std::function<List(const at::Tensor&)>& run) {
+  for (const Lying how : {Lying::kReversed, Lying::kApart}) {
+    expect_right_on_all_ways(
+        name, {tensor}, [&](const List& t) { return run(lying(t[0], how)); }, 1);
+  }
+}
+
+const at::Tensor kImage = make_tensor({2, 4, 6, 5}, 1), kRows = make_tensor({7, 3}, 3),
+                 kMatrices = make_tensor({3, 4, 4}, 2) + 3 * at::eye(4, at::kDouble),
+                 kVolume = make_tensor({2, 3, 4, 5, 6}, 4);
+
+TEST(DegenerateCalls, NormsAndWindowsOfBlocksThatLieOtherwise) {
+  expect_right_in_any_memory("layer_norm", kImage, [](const at::Tensor& x) {
     return List{at::layer_norm(x, {6, 5}), at::layer_norm(x, {5})};
   });
-  each("group_norm", image, [=](const at::Tensor& x) { return List{at::group_norm(x, 2, weight(x, {4}), {})}; });
-  each("batch_norm", image,
-       [=](const at::Tensor& x) { return List{at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false)}; });
-  each("conv2d", image, [=](const at::Tensor& x) { return List{at::conv2d(x, weight(x, {3, 4, 3, 3}), {}, 1, 1)}; });
-  each("max_pool", image, [=](const at::Tensor& x) {
+  expect_right_in_any_memory("group_norm", kImage,
+                             [](const at::Tensor& x) { return List{at::group_norm(x, 2, beside(x, {4}), {})}; });
+  expect_right_in_any_memory("batch_norm", kImage, [](const at::Tensor& x) {
+    return List{at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false)};
+  });
+  expect_right_in_any_memory("conv2d", kImage, [](const at::Tensor& x) {
+    return List{at::conv2d(x, beside(x, {3, 4, 3, 3}), {}, 1, 1)};
+  });
+  expect_right_in_any_memory("max_pool", kImage, [](const at::Tensor& x) {
     return List{at::max_pool2d(x, {2, 2}), std::get<0>(at::adaptive_max_pool2d(x, {3, 4}))};
   });
-  each("max_pool3d", volume, [=](const at::Tensor& x) {
+  expect_right_in_any_memory("max_pool3d", kVolume, [](const at::Tensor& x) {
     return List{at::max_pool3d(x, {2, 2, 2}), std::get<0>(at::adaptive_max_pool3d(x, {3, 2, 4}))};
   });
-  each("avg_pool", image, [=](const at::Tensor& x) {
+  expect_right_in_any_memory("avg_pool", kImage, [](const at::Tensor& x) {
     return List{at::avg_pool2d(x, {2, 3}), at::adaptive_avg_pool2d(x, {3, 4})};
   });
-  each("fractional", image, [=](const at::Tensor& x) {
-    const auto [y, i] = at::fractional_max_pool2d(x, {2, 2}, {4, 3}, weight(x, {2, 4, 2}).abs());
+  expect_right_in_any_memory("fractional", kImage, [](const at::Tensor& x) {
+    const auto [y, i] = at::fractional_max_pool2d(x, {2, 2}, {4, 3}, beside(x, {2, 4, 2}).abs());
     return List{y * y, at::max_unpool2d(y, i, {6, 5})};
   });
-  each("upsample", image, [=](const at::Tensor& x) {
+  expect_right_in_any_memory("upsample", kImage, [](const at::Tensor& x) {
     return List{at::upsample_nearest2d(x, {9, 8}), at::upsample_bilinear2d(x, {9, 8}, false),
                 at::upsample_bicubic2d(x, {4, 8}, true)};
   });
-  each("places", image, [=](const at::Tensor& x) {
-    return List{at::pixel_shuffle(x, 2), at::im2col(x, {2, 2}, {1, 1}, {0, 0}, {1, 1}),
-                at::reflection_pad2d(x, {1, 1, 2, 0}), x.roll(2, 2), at::channel_shuffle(x, 2)};
+  expect_right_in_any_memory("grid_sample", kImage, [](const at::Tensor& x) {
+    return List{at::grid_sampler(x, beside(x, {2, 3, 4, 2}), 0, 0, false)};
   });
-  each("views", image, [=](const at::Tensor& x) {
-    return List{x.view({8, 30}), x.flatten(1, 2), x.view({2, 2, 2, 30}).transpose(0, 1), x.unfold(2, 3, 2).pow(2),
-                x.tril()};
-  });
-  each("scans", image, [=](const at::Tensor& x) {
-    return List{x.cumsum(2), x.cumprod(3), std::get<0>(x.cummax(1)), std::get<0>(x.sort(2)), x.logcumsumexp(1)};
-  });
-  each("reductions", image, [=](const at::Tensor& x) {
-    return List{x.softmax(1), x.log_softmax(2), std::get<0>(x.median(2)), x.prod(3),
-                x.amax(1),    x.logsumexp(2),   x.quantile(0.3, 2)};
-  });
-  each("nll_loss2d", image, [=](const at::Tensor& x) {
-    return List{at::nll_loss2d(x, weight(x, {2, 6, 5}).mul(4).abs().floor().to(at::kLong))};
-  });
-  each("attention", image, [=](const at::Tensor& x) {
-    return List{at::scaled_dot_product_attention(x, x, x), at::scaled_dot_product_attention(x, x * 2, x + 1)};
-  });
-  each("fft", image, [=](const at::Tensor& x) {
-    return List{at::real(at::fft_fft2(x)), at::imag(at::fft_rfft(x, {}, 2)).pow(2)};
-  });
-  each("grid_sample", image, [=](const at::Tensor& x) {
-    return List{at::grid_sampler(x, weight(x, {2, 3, 4, 2}), 0, 0, false)};
-  });
-  each("distances", rows, [=](const at::Tensor& x) { return List{at::pdist(x), at::cdist(x, x * 2 + 1)}; });
-  each("products", matrices, [=](const at::Tensor& x) {
-    return List{x.bmm(x), x.matmul(weight(x, {4, 2})), at::einsum("bij,bkj->ik", {x, x})};
-  });
-  each("embedding", rows, [=](const at::Tensor& x) {
-    return List{at::embedding(x, on(at::tensor({3, 0, 6}, at::kLong), x)),
-                x.index({on(at::tensor({3, 0, 6}, at::kLong), x)}), x.take(on(at::tensor({3, 0, 20}, at::kLong), x))};
-  });
-  each("linalg", matrices, [=](const at::Tensor& x) {
-    return List{at::linalg_det(x),
-                at::linalg_inv(x),
-                at::linalg_solve(x, weight(x, {4, 2})),
-                std::get<1>(at::linalg_slogdet(x)),
-                at::linalg_matrix_exp(x * 0.1),
-                at::linalg_cholesky(x.matmul(x.mT())),
-                at::linalg_svdvals(x)};
-  });
-  each("volumes", volume, [=](const at::Tensor& x) {
-    return List{at::conv3d(x, weight(x, {2, 3, 3, 3, 3}), {}, 1, 1),
-                at::conv_transpose3d(x, weight(x, {3, 2, 2, 2, 2}), {}, 2),
+  expect_right_in_any_memory("volumes", kVolume, [](const at::Tensor& x) {
+    return List{at::conv3d(x, beside(x, {2, 3, 3, 3, 3}), {}, 1, 1),
+                at::conv_transpose3d(x, beside(x, {3, 2, 2, 2, 2}), {}, 2),
                 at::upsample_trilinear3d(x, {6, 4, 9}, false), at::avg_pool3d(x, {2, 2, 2}),
                 at::replication_pad3d(x, {1, 1, 0, 2, 1, 0})};
   });
-  each("lines", make_tensor({3, 4, 9}, 7), [=](const at::Tensor& x) {
+  expect_right_in_any_memory("lines", make_tensor({3, 4, 9}, 7), [](const at::Tensor& x) {
     return List{
-        at::conv1d(x, weight(x, {2, 4, 3}), {}, 2, 1), at::upsample_linear1d(x, {13}, false), at::max_pool1d(x, 2),
-        at::ctc_loss(x.log_softmax(2).transpose(0, 1), weight(x, {3, 2}).mul(8).abs().floor().add(1).to(at::kLong),
+        at::conv1d(x, beside(x, {2, 4, 3}), {}, 2, 1), at::upsample_linear1d(x, {13}, false), at::max_pool1d(x, 2),
+        at::ctc_loss(x.log_softmax(2).transpose(0, 1), beside(x, {3, 2}).mul(8).abs().floor().add(1).to(at::kLong),
                      at::IntArrayRef({4, 4, 4}), at::IntArrayRef({2, 1, 2}), 0, 1, true)};
   });
-  each("order", image, [=](const at::Tensor& x) {
+}
+
+TEST(DegenerateCalls, PlacesScansAndReductionsOfBlocksThatLieOtherwise) {
+  expect_right_in_any_memory("places", kImage, [](const at::Tensor& x) {
+    return List{at::pixel_shuffle(x, 2), at::im2col(x, {2, 2}, {1, 1}, {0, 0}, {1, 1}),
+                at::reflection_pad2d(x, {1, 1, 2, 0}), x.roll(2, 2), at::channel_shuffle(x, 2)};
+  });
+  expect_right_in_any_memory("views", kImage, [](const at::Tensor& x) {
+    return List{x.view({8, 30}), x.flatten(1, 2), x.view({2, 2, 2, 30}).transpose(0, 1), x.unfold(2, 3, 2).pow(2),
+                x.tril()};
+  });
+  expect_right_in_any_memory("scans", kImage, [](const at::Tensor& x) {
+    return List{x.cumsum(2), x.cumprod(3), std::get<0>(x.cummax(1)), std::get<0>(x.sort(2)), x.logcumsumexp(1)};
+  });
+  expect_right_in_any_memory("reductions", kImage, [](const at::Tensor& x) {
+    return List{x.softmax(1), x.log_softmax(2), std::get<0>(x.median(2)), x.prod(3),
+                x.amax(1),    x.logsumexp(2),   x.quantile(0.3, 2)};
+  });
+  expect_right_in_any_memory("order", kImage, [](const at::Tensor& x) {
     return List{std::get<0>(x.kthvalue(2, 1)),
                 std::get<0>(x.mode(2)),
                 std::get<0>(x.topk(2, 3)),
@@ -229,21 +215,56 @@ TEST(DegenerateCalls, BlocksThatLieOtherwiseThanTheWhole) {
                 x.var(1),
                 x.norm(3, 2)};
   });
-  each("losses", make_tensor({5, 4}, 8), [=](const at::Tensor& x) {
-    const at::Tensor target = weight(x, {5}).mul(4).abs().floor().to(at::kLong);
+  expect_right_in_any_memory("embedding", kRows, [](const at::Tensor& x) {
+    return List{at::embedding(x, on_device_of(x, at::tensor({3, 0, 6}, at::kLong))),
+                x.index({on_device_of(x, at::tensor({3, 0, 6}, at::kLong))}),
+                x.take(on_device_of(x, at::tensor({3, 0, 20}, at::kLong)))};
+  });
+  expect_right_in_any_memory("fft", kImage, [](const at::Tensor& x) {
+    return List{at::real(at::fft_fft2(x)), at::imag(at::fft_rfft(x, {}, 2)).pow(2)};
+  });
+  expect_right_in_any_memory("complex", make_tensor({4, 6, 2}, 6), [](const at::Tensor& x) {
+    return List{at::view_as_real(at::view_as_complex(x) * at::view_as_complex(x)), at::real(at::view_as_complex(x))};
+  });
+}
+
+TEST(DegenerateCalls, ProductsAndMatricesOfBlocksThatLieOtherwise) {
+  expect_right_in_any_memory("products", kMatrices, [](const at::Tensor& x) {
+    return List{x.bmm(x), x.matmul(beside(x, {4, 2})), at::einsum("bij,bkj->ik", {x, x})};
+  });
+  expect_right_in_any_memory("attention", kImage, [](const at::Tensor& x) {
+    return List{at::scaled_dot_product_attention(x, x, x), at::scaled_dot_product_attention(x, x * 2, x + 1)};
+  });
+  expect_right_in_any_memory("distances", kRows, [](const at::Tensor& x) {
+    return List{at::pdist(x), at::cdist(x, x * 2 + 1)};
+  });
+  expect_right_in_any_memory("linalg", kMatrices, [](const at::Tensor& x) {
+    return List{at::linalg_det(x),
+                at::linalg_inv(x),
+                at::linalg_solve(x, beside(x, {4, 2})),
+                std::get<1>(at::linalg_slogdet(x)),
+                at::linalg_matrix_exp(x * 0.1),
+                at::linalg_cholesky(x.matmul(x.mT())),
+                at::linalg_svdvals(x)};
+  });
+  expect_right_in_any_memory("factors", make_tensor({4, 5, 3}, 10), [](const at::Tensor& x) {
+    return List{at::_trilinear(x, x, x + 1, {}, {}, {}, {2}, 0), at::_weight_norm(x, beside(x, {4, 1, 1}).abs() + 1, 0),
+                at::bilinear(x, x, beside(x, {2, 3, 3}), {}), at::glu(x.narrow(1, 0, 4), 1)};
+  });
+}
+
+TEST(DegenerateCalls, LossesOfBlocksThatLieOtherwise) {
+  expect_right_in_any_memory("nll_loss2d", kImage, [](const at::Tensor& x) {
+    return List{at::nll_loss2d(x, beside(x, {2, 6, 5}).mul(4).abs().floor().to(at::kLong))};
+  });
+  expect_right_in_any_memory("losses", make_tensor({5, 4}, 8), [](const at::Tensor& x) {
+    const at::Tensor target = beside(x, {5}).mul(4).abs().floor().to(at::kLong);
     return List{at::nll_loss(x, target),
                 at::cross_entropy_loss(x, target),
                 at::multi_margin_loss(x, target),
-                at::multilabel_margin_loss(x, weight(x, {5, 4}).mul(4).floor().clamp_min(-1).to(at::kLong)),
-                at::kl_div(x, weight(x, {5, 4})),
-                at::binary_cross_entropy_with_logits(x, weight(x, {5, 4}).abs())};
-  });
-  each("factors", make_tensor({4, 5, 3}, 10), [=](const at::Tensor& x) {
-    return List{at::_trilinear(x, x, x + 1, {}, {}, {}, {2}, 0), at::_weight_norm(x, weight(x, {4, 1, 1}).abs() + 1, 0),
-                at::bilinear(x, x, weight(x, {2, 3, 3}), {}), at::glu(x.narrow(1, 0, 4), 1)};
-  });
-  each("complex", make_tensor({4, 6, 2}, 6), [=](const at::Tensor& x) {
-    return List{at::view_as_real(at::view_as_complex(x) * at::view_as_complex(x)), at::real(at::view_as_complex(x))};
+                at::multilabel_margin_loss(x, beside(x, {5, 4}).mul(4).floor().clamp_min(-1).to(at::kLong)),
+                at::kl_div(x, beside(x, {5, 4})),
+                at::binary_cross_entropy_with_logits(x, beside(x, {5, 4}).abs())};
   });
 }
 

@@ -38,6 +38,26 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           [](X x) {
             return List{x.roll(-8, 0), x.roll({1, 2, 3}, {0, 1, 2}), x.roll({1, 1}, {0, 0}), x.roll(-7)};
           }),
+      row("channel_shuffle_groups", {picture},
+          [](X x) {
+            return List{at::channel_shuffle(x, 2), at::channel_shuffle(x, 4),
+                        at::native_channel_shuffle(x.detach(), 2)};
+          }),
+      row("unflatten_flatten", {make_tensor({6, 4, 5}, 24)},
+          [](X x) {
+            return List{x.unflatten(0, {2, 3}), x.flatten(1, 2), x.flatten(0, 1).unflatten(0, {6, 4}),
+                        x.unflatten(0, {3, 2}).flatten(1), x.ravel()};
+          }),
+      row("moves", {a},
+          [](X x) {
+            return List{x.movedim({0, 2}, {2, 1}),       x.moveaxis(1, 0), x.swapdims(0, 2), x.mT(), x.adjoint(),
+                        x.narrow(0, 1, 3).swapaxes(0, 1)};
+          }),
+  });
+}
+
+TEST(SweepShapePlaces, S20_DiagonalsTrianglesAndWindows) {
+  sweep({
       row("diag_embed_dims", {m},
           [](X x) {
             return List{at::diag_embed(x), at::diag_embed(x, 1), at::diag_embed(x, -2, 0, 2),
@@ -50,11 +70,6 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           },
           {.other_cut = true}),
       row("trace_cut", {m}, [](X x) { return x.trace() * x.sum(); }),
-      row("channel_shuffle_groups", {picture},
-          [](X x) {
-            return List{at::channel_shuffle(x, 2), at::channel_shuffle(x, 4),
-                        at::native_channel_shuffle(x.detach(), 2)};
-          }),
       row("unfold_cut", {a},
           [](X x) {
             return List{x.unfold(0, 3, 1), x.unfold(1, 2, 2), x.unfold(2, 3, 2), x.unfold(0, 5, 1), x.unfold(2, 1, 4)};
@@ -69,6 +84,11 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
             const Tensor lower = at::tril_indices(5, 7, 0, at::kLong);
             return x.index({lower[0], lower[1]});
           }),
+  });
+}
+
+TEST(SweepShapePlaces, S20_RepetitionsAndProducts) {
+  sweep({
       row("tile_more", {m},
           [](X x) {
             return List{x.tile({2}), x.tile({2, 1, 3}), x.tile({0, 2})};
@@ -82,16 +102,23 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           [](X x, X n) {
             return List{x.repeat_interleave(n, 0), x.repeat_interleave(n, 0, 7)};
           }),
-      row("unflatten_flatten", {make_tensor({6, 4, 5}, 24)},
+      row("broadcast_to", {flat},
           [](X x) {
-            return List{x.unflatten(0, {2, 3}), x.flatten(1, 2), x.flatten(0, 1).unflatten(0, {6, 4}),
-                        x.unflatten(0, {3, 2}).flatten(1), x.ravel()};
+            return List{x.broadcast_to({3, 7}) * 2, x.expand({2, 5, 7}), x.view({1, 7}).expand({4, -1})};
           }),
-      row("moves", {a},
-          [](X x) {
-            return List{x.movedim({0, 2}, {2, 1}),       x.moveaxis(1, 0), x.swapdims(0, 2), x.mT(), x.adjoint(),
-                        x.narrow(0, 1, 3).swapaxes(0, 1)};
+      row("meshgrid_xy", {flat, make_tensor({3}, 18)},
+          [](X x, X y) {
+            return at::meshgrid({x, y}, "xy");
           }),
+      row("cartesian_combinations", {flat, make_tensor({3}, 27)},
+          [](X x, X y) {
+            return List{at::cartesian_prod({x, y}), at::combinations(x, 2), at::combinations(y, 2, true)};
+          }),
+  });
+}
+
+TEST(SweepShapePlaces, S20_StacksAndSplits) {
+  sweep({
       row("stacks", {m, make_tensor({5, 7}, 25)},
           [](X x, X y) {
             return List{at::hstack({x, y}),       at::vstack({x, y}),    at::dstack({x, y}),
@@ -100,6 +127,10 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
       row("stacks_1d", {flat, make_tensor({7}, 26)},
           [](X x, X y) {
             return List{at::hstack({x, y}), at::vstack({x, y}), at::dstack({x, y}), at::column_stack({x, y})};
+          }),
+      row("block_diag_vector", {m, flat},
+          [](X x, X y) {
+            return at::block_diag({x, y, x});
           }),
       row("splits", {a},
           [](X x) {
@@ -111,22 +142,6 @@ TEST(SweepShapePlaces, S20_Rearrangements) {
           }),
       row("tensor_split_by_tensor", {a, at::tensor({1, 3}, at::kLong)},
           [](X x, X at) { return at::tensor_split(x, at, 2); }),
-      row("cartesian_combinations", {flat, make_tensor({3}, 27)},
-          [](X x, X y) {
-            return List{at::cartesian_prod({x, y}), at::combinations(x, 2), at::combinations(y, 2, true)};
-          }),
-      row("meshgrid_xy", {flat, make_tensor({3}, 18)},
-          [](X x, X y) {
-            return at::meshgrid({x, y}, "xy");
-          }),
-      row("block_diag_vector", {m, flat},
-          [](X x, X y) {
-            return at::block_diag({x, y, x});
-          }),
-      row("broadcast_to", {flat},
-          [](X x) {
-            return List{x.broadcast_to({3, 7}) * 2, x.expand({2, 5, 7}), x.view({1, 7}).expand({4, -1})};
-          }),
   });
 }
 
@@ -236,21 +251,12 @@ TEST(SweepShapePlaces, S26_Reads) {
   });
 }
 
-TEST(SweepShapePlaces, S26_Writes) {
+TEST(SweepShapePlaces, S26_WritesByMasks) {
   sweep({
       row("masked_scatter_grad", {m, coin, make_tensor({35}, 40)},
           [](X x, X c, X y) { return x.masked_scatter(c, y) * 2; }),
       row("masked_scatter_broadcast", {m, coins, make_tensor({5, 8}, 41)},
           [](X x, X c, X y) { return x.masked_scatter(c.unsqueeze(1), y); }),
-      row("put", {m, places, make_tensor({2, 3}, 42)},
-          [](X x, X i, X y) {
-            return List{x.put(i, y), x.put(i, y, true)};
-          }),
-      row("put_", {m, places, make_tensor({2, 3}, 42)},
-          [](X x, X i, X y) {
-            Tensor z = x * x;
-            return z.put_(i, y, true) * x;
-          }),
       row("mask_many", {m, coin},
           [](X x, X c) {
             const Tensor count = c.sum();
@@ -266,6 +272,20 @@ TEST(SweepShapePlaces, S26_Writes) {
           }),
       row("mask_rows_many", {m, coins, m.slice(0, 0, coins.sum().item<int64_t>())},
           [](X x, X c, X y) { return x.index_put({c}, y); }),
+  });
+}
+
+TEST(SweepShapePlaces, S26_WritesByIndices) {
+  sweep({
+      row("put", {m, places, make_tensor({2, 3}, 42)},
+          [](X x, X i, X y) {
+            return List{x.put(i, y), x.put(i, y, true)};
+          }),
+      row("put_", {m, places, make_tensor({2, 3}, 42)},
+          [](X x, X i, X y) {
+            Tensor z = x * x;
+            return z.put_(i, y, true) * x;
+          }),
       row("index_put_pairs", {a, rows, rows.remainder(4), make_tensor({6, 6}, 43)},
           [](X x, X i, X j, X y) {
             return List{x.index_put({i, j}, y, true), x.index_put({std::nullopt, j, i}, y.sum(), true)};
@@ -292,6 +312,11 @@ TEST(SweepShapePlaces, S26_Writes) {
             return List{at::index_reduce(p, 0, i, q, "amax"), at::index_reduce(p, 0, i, q, "mean"),
                         at::index_reduce(p, 0, i, q, "prod", false)};
           }),
+  });
+}
+
+TEST(SweepShapePlaces, S26_Scatters) {
+  sweep({
       row("scatter_dims",
           {a, make_tensor({5, 4, 2}, 49, at::kLong).abs().remainder(2) * 3 + at::arange(2), make_tensor({5, 4, 2}, 50)},
           [](X x, X i, X y) {
@@ -312,6 +337,11 @@ TEST(SweepShapePlaces, S26_Writes) {
           [](X x, X i, X y) {
             return List{x.scatter_reduce(1, i, y, "amax"), x.scatter_reduce(1, i, y, "mean")};
           }),
+  });
+}
+
+TEST(SweepShapePlaces, S26_Assignments) {
+  sweep({
       row("fill_diagonal", {square, make_tensor({7, 3}, 54)},
           [](X x, X y) {
             return List{Tensor(x.detach() * 2).fill_diagonal_(1), Tensor(y.detach() * 2).fill_diagonal_(2, true),

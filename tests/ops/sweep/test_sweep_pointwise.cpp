@@ -20,7 +20,7 @@ const Tensor wave = make_tensor({5, 7}, 10, at::kComplexDouble);
 const Tensor narrow = a.to(at::kFloat), brain = b.to(at::kBFloat16), byte = make_tensor({5, 7}, 11, at::kByte);
 const Allowed kForward{.backward = false}, kFloat{.tolerance = 1e-5}, kBrain{.tolerance = 2e-2};  // bfloat16: 8 bits
 
-TEST(SweepPointwise, S20_Unary) {
+TEST(SweepPointwise, S20_Activations) {
   sweep({
       row("relu", {a}, [](X x) { return x.relu(); }),
       row("gelu", {a}, [](X x) { return at::gelu(x); }),
@@ -35,6 +35,18 @@ TEST(SweepPointwise, S20_Unary) {
       row("log_sigmoid", {a}, [](X x) { return at::log_sigmoid(x); }),
       row("sigmoid", {a}, [](X x) { return x.sigmoid(); }),
       row("tanh", {a}, [](X x) { return x.tanh(); }),
+      row("threshold", {a}, [](X x) { return at::threshold(x, 0.1, 20); }),
+      row("hardshrink", {a},
+          [](X x) {
+            return List{at::hardshrink(x, 0.2), at::softshrink(x, 0.2)};
+          }),
+      row("prelu", {make_tensor({2, 3, 5}, 1), make_tensor({3}, 2)}, [](X x, X w) { return at::prelu(x, w); },
+          {.other_cut = true}),
+  });
+}
+
+TEST(SweepPointwise, S20_ElementaryAndSpecialFunctions) {
+  sweep({
       row("exp", {a}, [](X x) { return x.exp(); }),
       row("expm1", {a}, [](X x) { return x.expm1(); }),
       row("log", {positive}, [](X x) { return x.log(); }),
@@ -64,6 +76,15 @@ TEST(SweepPointwise, S20_Unary) {
           [](X x) {
             return List{x.lgamma(), x.digamma()};
           }),
+      row("special", {positive},
+          [](X x) {
+            return List{at::special_i0(x), at::special_ndtr(x), at::sinc(x), x.logit(0.1)};
+          }),
+  });
+}
+
+TEST(SweepPointwise, S20_RoundingSignsAndBounds) {
+  sweep({
       row("rounding", {a},
           [](X x) {
             return List{(x * 3).floor(), (x * 3).ceil(), (x * 3).round(), (x * 3).trunc()};
@@ -71,10 +92,6 @@ TEST(SweepPointwise, S20_Unary) {
       row("frac_sign", {a},
           [](X x) {
             return List{(x * 3).frac(), x.sign(), x.abs(), x.neg(), x.square()};
-          }),
-      row("special", {positive},
-          [](X x) {
-            return List{at::special_i0(x), at::special_ndtr(x), at::sinc(x), x.logit(0.1)};
           }),
       row("clamp", {a},
           [](X x) {
@@ -87,17 +104,15 @@ TEST(SweepPointwise, S20_Unary) {
             return List{x.sqrt().isnan(), (x / 0).isinf(), x.isfinite(), x.signbit()};
           },
           kForward),
+  });
+}
+
+TEST(SweepPointwise, S20_UnaryOfEveryKindOfNumber) {
+  sweep({
       row("cast", {a},
           [](X x) {
             return List{x.to(at::kFloat).to(at::kDouble) * 0 + x, x.to(at::kLong), x.to(at::kBool)};
           }),
-      row("threshold", {a}, [](X x) { return at::threshold(x, 0.1, 20); }),
-      row("hardshrink", {a},
-          [](X x) {
-            return List{at::hardshrink(x, 0.2), at::softshrink(x, 0.2)};
-          }),
-      row("prelu", {make_tensor({2, 3, 5}, 1), make_tensor({3}, 2)}, [](X x, X w) { return at::prelu(x, w); },
-          {.other_cut = true}),
       row("ints", {whole},
           [](X x) { return List{x + 1, x * 3, x.abs(), x.neg(), x / 2, x.floor_divide(2), x.remainder(3)}; }),
       row("int_bits", {whole},
@@ -172,6 +187,17 @@ TEST(SweepPointwise, S20_BinaryWithBroadcasting) {
           kForward),
       row("copysign", {a, b}, [](X x, X y) { return x.copysign(y); }),
       row("xlogy", {a, positive}, [](X x, X y) { return x.xlogy(y); }),
+      row("lerp_scalar", {a, b}, [](X x, X y) { return x.lerp(y, 0.3); }),
+      row("clamp_tensor", {a, b},
+          [](X x, X y) {
+            return List{x.clamp_min(y), at::clamp(x, std::nullopt, y)};
+          }),
+      row("bce_like", {share, share}, [](X x, X y) { return -(y * x.log() + (1 - y) * (1 - x).log()); }),
+  });
+}
+
+TEST(SweepPointwise, S20_ComparisonsWithBroadcasting) {
+  sweep({
       row("comparisons", {a, b}, [](X x, X y) { return List{x.lt(y), x.ge(y), x.eq(y), x.ne(y), x.gt(y), x.le(y)}; }),
       row("compare_row", {a, last},
           [](X x, X y) {
@@ -181,6 +207,13 @@ TEST(SweepPointwise, S20_BinaryWithBroadcasting) {
           [](X x, X y) {
             return List{x.logical_and(y), x.logical_or(y), x.logical_xor(y), x | y};
           }),
+      row(
+          "heaviside", {a, b}, [](X x, X y) { return at::heaviside(x, y); }, kForward),
+  });
+}
+
+TEST(SweepPointwise, S20_BinaryOfEveryKindOfNumber) {
+  sweep({
       row("int_pair", {whole, count},
           [](X x, X y) { return List{x + y, x * y, x.floor_divide(y), x.remainder(y), x / y, at::gcd(x, y)}; }),
       row(
@@ -193,14 +226,6 @@ TEST(SweepPointwise, S20_BinaryWithBroadcasting) {
           [](X x, X y) {
             return List{x * y, x + y, y / (x + 3)};
           }),
-      row("lerp_scalar", {a, b}, [](X x, X y) { return x.lerp(y, 0.3); }),
-      row("clamp_tensor", {a, b},
-          [](X x, X y) {
-            return List{x.clamp_min(y), at::clamp(x, std::nullopt, y)};
-          }),
-      row(
-          "heaviside", {a, b}, [](X x, X y) { return at::heaviside(x, y); }, kForward),
-      row("bce_like", {share, share}, [](X x, X y) { return -(y * x.log() + (1 - y) * (1 - x).log()); }),
   });
 }
 
@@ -223,7 +248,7 @@ TEST(SweepPointwise, S20_ThreeTensors) {
   });
 }
 
-TEST(SweepPointwise, S20_InPlaceOutAndForeach) {
+TEST(SweepPointwise, S20_InPlace) {
   sweep({
       row("relu_", {a}, [](X x) { return Tensor(x * 2).relu_(); }),
       row("add_", {a, b}, [](X x, X y) { return Tensor(x * 2).add_(y, 0.5); }),
@@ -246,6 +271,11 @@ TEST(SweepPointwise, S20_InPlaceOutAndForeach) {
       row("int_add_", {whole, count}, [](X x, X y) { return x.clone().add_(y).mul_(2).bitwise_and_(7); }),
       row("compare_", {a, b}, [](X x, X y) { return x.detach().clone().lt_(y.detach()); }),
       row("logical_not_", {coin}, [](X x) { return x.clone().logical_not_(); }),
+  });
+}
+
+TEST(SweepPointwise, S20_OutForeachAndItem) {
+  sweep({
       row("add_out", {a, b},
           [](X x, X y) {
             Tensor out = at::empty_like(x.detach());

@@ -110,6 +110,11 @@ TEST(SweepReduce, S20_Whole) {
           }),
       row(
           "aminmax", {a}, [](X x) { return at::aminmax(x); }, kForward),
+  });
+}
+
+TEST(SweepReduce, S20_WholeOfEveryKindOfNumber) {
+  sweep({
       row("int_sum", {whole},
           [](X x) {
             return List{x.sum(), x.prod(0), x.amax(1), x.cumsum(0), x.to(at::kDouble).mean()};
@@ -128,6 +133,11 @@ TEST(SweepReduce, S20_Whole) {
           [](X x) {
             return List{x.sum(), x.mean(), x.amax(), x * x.softmax(0)};
           }),
+  });
+}
+
+TEST(SweepReduce, S20_DistancesStatisticsAndCounts) {
+  sweep({
       row("dist", {a, b}, [](X x, X y) { return at::dist(x, y, 2); }),
       row("cosine_similarity", {a, b}, [](X x, X y) { return at::cosine_similarity(x, y, 1); }),
       row("normalize", {a}, [](X x) { return x / x.norm(2, 1, true).clamp_min(1e-6); }),

@@ -65,6 +65,21 @@ TEST(SweepShape, S26_Views) {
           [](X x) {
             return List{x.squeeze(), x.squeeze(1), x.squeeze(0)};
           }),
+      row("view_as_real", {wave},
+          [](X x) {
+            return List{at::view_as_real(x), x.conj().resolve_conj()};
+          }),
+      row("contiguous", {a},
+          [](X x) {
+            return List{x.transpose(0, 2).contiguous(), x.clone(), x.detach()};
+          }),
+      row("channels_last", {make_tensor({2, 4, 3, 5}, 22)},
+          [](X x) { return x.contiguous(at::MemoryFormat::ChannelsLast) * 2; }),
+  });
+}
+
+TEST(SweepShape, S26_Expansions) {
+  sweep({
       row("expand", {make_tensor({5, 1, 3}, 17)},
           [](X x) {
             return List{x.expand({5, 4, 3}), x.expand({2, 5, 1, 3})};
@@ -74,14 +89,19 @@ TEST(SweepShape, S26_Views) {
           [](X x) {
             return x.expand({3, 4}) * 2;
           }),
-      row("view_as_real", {wave},
-          [](X x) {
-            return List{at::view_as_real(x), x.conj().resolve_conj()};
+      row("broadcast_tensors", {m, flat},
+          [](X x, X y) {
+            return at::broadcast_tensors({x, y});
           }),
-      row("contiguous", {a},
-          [](X x) {
-            return List{x.transpose(0, 2).contiguous(), x.clone(), x.detach()};
+      row("meshgrid", {flat, make_tensor({3}, 18)},
+          [](X x, X y) {
+            return at::meshgrid({x, y}, "ij");
           }),
+  });
+}
+
+TEST(SweepShape, S26_DiagonalsWindowsAndShuffles) {
+  sweep({
       row("diagonal", {m},
           [](X x) {
             return List{x.diagonal(), x.diagonal(1), x.diag(-1)};
@@ -96,19 +116,9 @@ TEST(SweepShape, S26_Views) {
             return List{x.unfold(0, 3, 1), x.unfold(1, 2, 2), x.unfold(2, 3, 2)};
           },
           {.other_cut = true}),
-      row("broadcast_tensors", {m, flat},
-          [](X x, X y) {
-            return at::broadcast_tensors({x, y});
-          }),
-      row("meshgrid", {flat, make_tensor({3}, 18)},
-          [](X x, X y) {
-            return at::meshgrid({x, y}, "ij");
-          }),
       row("pixel_shuffle", {make_tensor({2, 8, 3, 5}, 19)}, [](X x) { return at::pixel_shuffle(x, 2); }),
       row("pixel_unshuffle", {make_tensor({2, 2, 4, 6}, 20)}, [](X x) { return at::pixel_unshuffle(x, 2); }),
       row("channel_shuffle", {make_tensor({2, 4, 3, 5}, 21)}, [](X x) { return at::channel_shuffle(x, 2); }),
-      row("channels_last", {make_tensor({2, 4, 3, 5}, 22)},
-          [](X x) { return x.contiguous(at::MemoryFormat::ChannelsLast) * 2; }),
   });
 }
 
@@ -168,7 +178,7 @@ TEST(SweepShape, S26_JoinsAndParts) {
   });
 }
 
-TEST(SweepShape, S26_SlicesAndIndices) {
+TEST(SweepShape, S26_Slices) {
   sweep({
       row("slice", {a},
           [](X x) {
@@ -192,6 +202,11 @@ TEST(SweepShape, S26_SlicesAndIndices) {
           }),
       row("shifted_difference", {m}, [](X x) { return x.slice(0, 1) - x.slice(0, 0, -1); }),
       row("central_difference", {m}, [](X x) { return x.slice(1, 2) - 2 * x.slice(1, 1, -1) + x.slice(1, 0, -2); }),
+  });
+}
+
+TEST(SweepShape, S26_ReadsByIndices) {
+  sweep({
       row("index_tensor", {m, rows}, [](X x, X i) { return x.index({i}); }),
       row("index_second", {a, rows.remainder(4)},
           [](X x, X i) {
@@ -209,6 +224,17 @@ TEST(SweepShape, S26_SlicesAndIndices) {
       row("gather_0", {m, picks}, [](X x, X i) { return x.gather(0, i); }),
       row("gather_1", {m, cells}, [](X x, X i) { return x.gather(1, i); }),
       row("take", {m, rows}, [](X x, X i) { return x.take(i); }),
+      row("embedding", {table, picks.remainder(6)}, [](X w, X i) { return at::embedding(w, i); }),
+      row("one_hot", {rows}, [](X i) { return at::one_hot(i, 6); }),
+      row("bucketize", {m, at::tensor({-0.5, 0.0, 0.5}, at::kDouble)},
+          [](X x, X e) { return at::bucketize(x.detach(), e.detach()); }),
+      row("searchsorted", {at::tensor({-0.5, 0.0, 0.5}, at::kDouble), m},
+          [](X e, X x) { return at::searchsorted(e.detach(), x.detach()); }),
+  });
+}
+
+TEST(SweepShape, S26_WritesByIndices) {
+  sweep({
       row("scatter", {m, cells, source},
           [](X x, X i, X y) { return x.scatter(1, i.cumsum(1).remainder(7) * 0 + at::arange(3), y) + i.sum(); }),
       row("scatter_add", {m, cells, source}, [](X x, X i, X y) { return x.scatter_add(1, i, y); }),
@@ -221,12 +247,6 @@ TEST(SweepShape, S26_SlicesAndIndices) {
       row("index_put_add", {m, rows, make_tensor({6, 7}, 33)}, [](X x, X i, X y) { return x.index_put({i}, y, true); }),
       row("index_put_mask", {m, coin, one}, [](X x, X c, X y) { return x.index_put({c}, y); }),
       row("masked_scatter", {m, coin, make_tensor({35}, 34)}, [](X x, X c, X y) { return x.masked_scatter(c, y); }),
-      row("embedding", {table, picks.remainder(6)}, [](X w, X i) { return at::embedding(w, i); }),
-      row("one_hot", {rows}, [](X i) { return at::one_hot(i, 6); }),
-      row("bucketize", {m, at::tensor({-0.5, 0.0, 0.5}, at::kDouble)},
-          [](X x, X e) { return at::bucketize(x.detach(), e.detach()); }),
-      row("searchsorted", {at::tensor({-0.5, 0.0, 0.5}, at::kDouble), m},
-          [](X e, X x) { return at::searchsorted(e.detach(), x.detach()); }),
   });
 }
 

@@ -230,6 +230,9 @@ TEST(Join, PaddingByTheFieldItself) {
            }},
       },
       make_tensor({9, 7, 2}, 5));
+}
+
+TEST(Join, PaddingThatTheFieldCannotFillIsRefused) {
   const std::string text = message_of([] {
     on_mesh({2}, [](const MeshPtr& mesh) {
       at::reflection_pad1d(shard_of(make_tensor({3, 9}, 5), mesh, {shard(1)}), {9, 0});

@@ -121,66 +121,69 @@ TEST(FunctionalWindows, X03_PowerMeansResponsesAndResampling) {
   check(programs);
 }
 
+struct Refusal {
+  const char* name;
+  std::function<void(const at::Tensor& x)> call;
+  const char* message;
+};
+
+// `message`: a part of what is said of x, of shape [2, 4, 11, 6].
+const Refusal kRefusals[] = {
+    {"window over the domain",
+     [](const at::Tensor& x) {
+       at::conv2d(x, at::ones({1, 4, 12, 1}, at::kDouble));
+     },
+     "convolution: a window of 12 rows along dim 2"},
+    {"channels",
+     [](const at::Tensor& x) {
+       at::conv2d(x, at::ones({1, 3, 3, 3}, at::kDouble));
+     },
+     "convolution: the input has 4 channels, the weight takes 3"},
+    {"output padding",
+     [](const at::Tensor& x) {
+       at::conv_transpose2d(x, at::ones({4, 1, 3, 3}, at::kDouble), {}, 2, 1, 2);
+     },
+     "convolution: output padding 2 along dim 2 is not below the stride of 2"},
+    {"pooling",
+     [](const at::Tensor& x) {
+       at::max_pool2d(x, {12, 1});
+     },
+     "a window of 12 rows along dim 2"},
+    {"means", [](const at::Tensor& x) { at::avg_pool2d(x, 3, 1, 2); },
+     "padding 2 is more than half of the window of 3 rows"},
+    {"unfold",
+     [](const at::Tensor& x) {
+       at::im2col(x, {12, 1}, {1, 1}, {0, 0}, {1, 1});
+     },
+     "a window of 12 rows is larger than the padded input of 11"},
+    {"reflection",
+     [](const at::Tensor& x) {
+       at::pad(x, {0, 0, 11, 0}, "reflect");
+     },
+     "pad"},
+    {"circle",
+     [](const at::Tensor& x) {
+       at::pad(x, {0, 0, 12, 0}, "circular");
+     },
+     ""},
+    {"neighbourhood", [](const at::Tensor& x) { neighborhood_attention(x, x, x, {{7}}); },
+     "neighborhood_attention: window 7 along dim 1 is larger than the domain of 4"},
+    {"resampling",
+     [](const at::Tensor& x) {
+       at::upsample_bilinear2d(x, {0, 3}, false);
+     },
+     ""},
+    {"shuffling", [](const at::Tensor& x) { at::pixel_unshuffle(x, 2); }, ""},
+};
+
 // No rank waits for one that refused: all do, with the same words, and the next call works.
 TEST(FunctionalWindows, S05_EveryRankRefusesAlike) {
-  struct Refusal {
-    const char* name;
-    std::function<void(const at::Tensor& x)> call;
-    const char* message;
-  };
-  const Refusal refusals[] = {
-      {"window over the domain",
-       [](const at::Tensor& x) {
-         at::conv2d(x, at::ones({1, 4, 12, 1}, at::kDouble));
-       },
-       "convolution: a window of 12 rows along dim 2"},
-      {"channels",
-       [](const at::Tensor& x) {
-         at::conv2d(x, at::ones({1, 3, 3, 3}, at::kDouble));
-       },
-       "convolution: the input has 4 channels, the weight takes 3"},
-      {"output padding",
-       [](const at::Tensor& x) {
-         at::conv_transpose2d(x, at::ones({4, 1, 3, 3}, at::kDouble), {}, 2, 1, 2);
-       },
-       "convolution: output padding 2 along dim 2 is not below the stride of 2"},
-      {"pooling",
-       [](const at::Tensor& x) {
-         at::max_pool2d(x, {12, 1});
-       },
-       "a window of 12 rows along dim 2"},
-      {"means", [](const at::Tensor& x) { at::avg_pool2d(x, 3, 1, 2); },
-       "padding 2 is more than half of the window of 3 rows"},
-      {"unfold",
-       [](const at::Tensor& x) {
-         at::im2col(x, {12, 1}, {1, 1}, {0, 0}, {1, 1});
-       },
-       "a window of 12 rows is larger than the padded input of 11"},
-      {"reflection",
-       [](const at::Tensor& x) {
-         at::pad(x, {0, 0, 11, 0}, "reflect");
-       },
-       "pad"},
-      {"circle",
-       [](const at::Tensor& x) {
-         at::pad(x, {0, 0, 12, 0}, "circular");
-       },
-       ""},
-      {"neighbourhood", [](const at::Tensor& x) { neighborhood_attention(x, x, x, {{7}}); },
-       "neighborhood_attention: window 7 along dim 1 is larger than the domain of 4"},
-      {"resampling",
-       [](const at::Tensor& x) {
-         at::upsample_bilinear2d(x, {0, 3}, false);
-       },
-       ""},
-      {"shuffling", [](const at::Tensor& x) { at::pixel_unshuffle(x, 2); }, ""},
-  };
   for (const Placed& cut : kCuts) {
     std::mutex mutex;
     std::map<std::string, std::set<std::string>> said;
     on_mesh(cut.mesh, [&](const MeshPtr& mesh) {
       const at::Tensor x = shard_of(make_tensor({2, 4, 11, 6}, 1), mesh, cut.placements);
-      for (const Refusal& refusal : refusals) {
+      for (const Refusal& refusal : kRefusals) {
         const std::string message = message_of([&] { refusal.call(x); });
         EXPECT_THAT(message, ::testing::HasSubstr(refusal.message)) << refusal.name;
         EXPECT_NE(message, "") << refusal.name;

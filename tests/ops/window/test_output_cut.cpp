@@ -28,75 +28,79 @@ class Policy {
 
 constexpr OutputCut kPolicies[] = {OutputCut::kGeometry, OutputCut::kKeep, OutputCut::kRebalance};
 
+struct PolicyCase {
+  const char* name;
+  std::function<at::Tensor(X)> run;
+  Sizes geometry, keep, rebalance;
+};
+
+// Blocks of the result, by policy, of 12 rows that are cut into {2, 9, 1}.
+const PolicyCase kPolicyCases[] = {
+    {"same_extent",
+     [](X x) {
+       return at::conv1d(x, at::ones({1, 1, 3}, at::kDouble), {}, 1, 1);
+     },
+     {2, 9, 1},
+     {2, 9, 1},
+     {4, 4, 4}},
+    {"even_kernel",
+     [](X x) {
+       return at::conv1d(at::constant_pad_nd(x, {0, 3}), at::ones({1, 1, 4}, at::kDouble));
+     },
+     {1, 9, 2},
+     {2, 9, 1},
+     {4, 4, 4}},
+    {"valid",
+     [](X x) {
+       return at::conv1d(x, at::ones({1, 1, 5}, at::kDouble));
+     },
+     {0, 8, 0},
+     {2, 6, 0},
+     {3, 3, 2}},
+    {"strided",
+     [](X x) {
+       return at::conv1d(x, at::ones({1, 1, 3}, at::kDouble), {}, 2, 1);
+     },
+     {1, 5, 0},
+     {1, 5, 0},
+     {2, 2, 2}},
+    {"transposed",
+     [](X x) {
+       return at::conv_transpose1d(x, at::ones({1, 1, 2}, at::kDouble), {}, 2);
+     },
+     {4, 18, 2},
+     {4, 18, 2},
+     {8, 8, 8}},
+    {"pool_with_even_window",
+     [](X x) { return at::max_pool1d(x, 2, 1, 1).slice(2, 0, 13); },
+     {3, 9, 1},
+     {2, 9, 2},
+     {5, 4, 4}},
+    {"interpolate_up", [](X x) { return at::upsample_linear1d(x, {24}, false); }, {4, 18, 2}, {4, 18, 2}, {8, 8, 8}},
+    {"interpolate_antialiased_down",
+     [](X x) {
+       return at::_upsample_bilinear2d_aa(x.unsqueeze(3), {5, 1}, false).squeeze(3);
+     },
+     {1, 4, 0},
+     {1, 4, 0},
+     {2, 2, 1}},
+    {"interpolate_to_the_same_extent",
+     [](X x) { return at::upsample_nearest1d(x, {12}); },
+     {2, 9, 1},
+     {2, 9, 1},
+     {4, 4, 4}},
+    {"adaptive_average", [](X x) { return at::adaptive_avg_pool1d(x, 6); }, {1, 5, 0}, {1, 5, 0}, {2, 2, 2}},
+    {"adaptive_maximum",
+     [](X x) { return std::get<1>(at::adaptive_max_pool1d(x, 7)); },
+     {1, 5, 1},
+     {1, 5, 1},
+     {3, 2, 2}},
+};
+
 TEST(OutputCut, X03_BlockSizesFollowThePolicy) {
-  const struct {
-    const char* name;
-    std::function<at::Tensor(const at::Tensor&)> run;
-    Sizes geometry, keep, rebalance;
-  } cases[] = {
-      {"same_extent",
-       [](X x) {
-         return at::conv1d(x, at::ones({1, 1, 3}, at::kDouble), {}, 1, 1);
-       },
-       {2, 9, 1},
-       {2, 9, 1},
-       {4, 4, 4}},
-      {"even_kernel",
-       [](X x) {
-         return at::conv1d(at::constant_pad_nd(x, {0, 3}), at::ones({1, 1, 4}, at::kDouble));
-       },
-       {1, 9, 2},
-       {2, 9, 1},
-       {4, 4, 4}},
-      {"valid",
-       [](X x) {
-         return at::conv1d(x, at::ones({1, 1, 5}, at::kDouble));
-       },
-       {0, 8, 0},
-       {2, 6, 0},
-       {3, 3, 2}},
-      {"strided",
-       [](X x) {
-         return at::conv1d(x, at::ones({1, 1, 3}, at::kDouble), {}, 2, 1);
-       },
-       {1, 5, 0},
-       {1, 5, 0},
-       {2, 2, 2}},
-      {"transposed",
-       [](X x) {
-         return at::conv_transpose1d(x, at::ones({1, 1, 2}, at::kDouble), {}, 2);
-       },
-       {4, 18, 2},
-       {4, 18, 2},
-       {8, 8, 8}},
-      {"pool_with_even_window",
-       [](X x) { return at::max_pool1d(x, 2, 1, 1).slice(2, 0, 13); },
-       {3, 9, 1},
-       {2, 9, 2},
-       {5, 4, 4}},
-      {"interpolate_up", [](X x) { return at::upsample_linear1d(x, {24}, false); }, {4, 18, 2}, {4, 18, 2}, {8, 8, 8}},
-      {"interpolate_antialiased_down",
-       [](X x) {
-         return at::_upsample_bilinear2d_aa(x.unsqueeze(3), {5, 1}, false).squeeze(3);
-       },
-       {1, 4, 0},
-       {1, 4, 0},
-       {2, 2, 1}},
-      {"interpolate_to_the_same_extent",
-       [](X x) { return at::upsample_nearest1d(x, {12}); },
-       {2, 9, 1},
-       {2, 9, 1},
-       {4, 4, 4}},
-      {"adaptive_average", [](X x) { return at::adaptive_avg_pool1d(x, 6); }, {1, 5, 0}, {1, 5, 0}, {2, 2, 2}},
-      {"adaptive_maximum",
-       [](X x) { return std::get<1>(at::adaptive_max_pool1d(x, 7)); },
-       {1, 5, 1},
-       {1, 5, 1},
-       {3, 2, 2}},
-  };
   on_mesh({3}, [&](const MeshPtr& mesh) {
     const at::Tensor x = shard_of(make_tensor({1, 1, 12}, 1), mesh, {shard(2, {2, 9, 1})});
-    for (const auto& c : cases) {
+    for (const PolicyCase& c : kPolicyCases) {
       const Sizes* expected[] = {&c.geometry, &c.keep, &c.rebalance};
       // Twice: a decision cached under one policy must not serve another.
       for (int i = 0; i < 6; ++i) {
