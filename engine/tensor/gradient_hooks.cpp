@@ -2,6 +2,7 @@
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -174,11 +175,29 @@ void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace) {
   if (kept) add_around(leaf, *kept);
 }
 
+std::unique_ptr<torch::autograd::PostAccumulateGradHook>& accumulated_hook(const at::Tensor& leaf) {
+  auto& hook = torch::autograd::impl::materialize_autograd_meta(leaf)->post_acc_grad_hooks_;
+  auto* const engines = dynamic_cast<EngineLeafHook*>(hook.get());
+  return engines != nullptr ? engines->of_program : hook;
+}
+
+void replace_accumulated_hook(const at::Tensor& leaf, c10::function_ref<void()> replace) {
+  auto& hook = torch::autograd::impl::materialize_autograd_meta(leaf)->post_acc_grad_hooks_;
+  if (dynamic_cast<EngineLeafHook*>(hook.get()) == nullptr) return replace();
+  std::unique_ptr<EngineLeafHook> engines(static_cast<EngineLeafHook*>(hook.release()));
+  hook = std::move(engines->of_program);
+  const auto put_back = c10::make_scope_exit([&] {
+    engines->of_program = std::move(hook);
+    hook = std::move(engines);
+  });
+  replace();
+}
+
 void check_no_hooks(const char* op, const std::string& name, const at::Tensor& leaf) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(leaf);
   if (meta == nullptr) return;
   const bool is_of_unit = dynamic_cast<const EngineLeafHook*>(meta->post_acc_grad_hooks_.get()) != nullptr;
-  bool found = meta->post_acc_grad_hooks_ != nullptr && !is_of_unit;
+  bool found = accumulated_hook(leaf) != nullptr;
   std::ptrdiff_t others = std::count_if(meta->hooks_.begin(), meta->hooks_.end(), [](const auto& hook) {
     return dynamic_cast<const BoundaryHook*>(hook.get()) == nullptr;
   });

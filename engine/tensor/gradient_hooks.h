@@ -5,12 +5,14 @@
 #include <c10/util/FunctionRef.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace torch::autograd {
 struct Node;
+struct PostAccumulateGradHook;
 }  // namespace torch::autograd
 
 namespace moonhalo {
@@ -27,6 +29,12 @@ bool has_gradient_hook(torch::autograd::Node& node);
 /// Calls `replace`, which replaces all hooks of `leaf` as PyTorch's Python does when the first of its own comes, and
 /// puts the engine's back.
 void replace_hooks(const at::Tensor& leaf, c10::function_ref<void()> replace);
+/// The program's hook that is called when backward has added to the leaf's grad; null where there is none. The engine's
+/// own stays where it is.
+std::unique_ptr<torch::autograd::PostAccumulateGradHook>& accumulated_hook(const at::Tensor& leaf);
+/// Calls `replace`, which sets such a hook as PyTorch's Python does, in the place of any other, and puts the engine's
+/// back.
+void replace_accumulated_hook(const at::Tensor& leaf, c10::function_ref<void()> replace);
 /// Throws NotImplementedError that begins with `op` if the program registered hooks on the parameter `name`: they stay
 /// with `leaf`, and are never called once another tensor takes its place. Not collective.
 void check_no_hooks(const char* op, const std::string& name, const at::Tensor& leaf);

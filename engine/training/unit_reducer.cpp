@@ -2,11 +2,14 @@
 #include "moonhalo/engine/training/unit_reducer.h"
 
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/engine_leaf_hook.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
@@ -17,7 +20,9 @@ namespace moonhalo {
 
 struct LeafHook final : EngineLeafHook {
   explicit LeafHook(std::shared_ptr<UnitReducer> reducer) : reducer(std::move(reducer)) {}
-  void operator()(const at::Tensor& leaf) override { reducer->complete(leaf); }
+  void operator()(const at::Tensor& leaf) override {
+    if (!reducer->complete(leaf) && of_program != nullptr) (*of_program)(leaf);
+  }
   std::shared_ptr<UnitReducer> reducer;
 };
 
@@ -27,6 +32,7 @@ struct ReducersOfRank {
   std::vector<std::unique_ptr<PendingGradientSync>> dropped;  // received by the pass that comes next
   std::vector<std::shared_ptr<UnitReducer>> with_ready;
   std::vector<std::pair<at::Tensor, at::Tensor>> put_aside;  // leaves and the sums of earlier passes, if any
+  std::vector<at::Tensor> with_hooks;                        // of the program, which are called at the end
   BackwardEndCallbacks ends;
 
   void arrive() {
@@ -42,6 +48,7 @@ struct ReducersOfRank {
     if (ends.waits()) return;  // within another, which may go on
     if (travelling) dropped.push_back(std::move(travelling));
     for (const auto& reducer : std::exchange(with_ready, {})) reducer->forget();
+    with_hooks.clear();
     for (; !put_aside.empty(); put_aside.pop_back()) {  // of one leaf the first one is what was there before
       put_aside.back().first.mutable_grad() = std::move(put_aside.back().second);
     }
@@ -56,6 +63,21 @@ struct ReducersOfRank {
       const at::Tensor& now = leaf.grad();
       leaf.mutable_grad() = now.defined() ? sum.add_(now) : sum;
     }
+    // A hook may write parameters, so others that await the end come first: units that still gather them.
+    if (!with_hooks.empty()) torch::autograd::Engine::get_default_engine().queue_callback([this] { call_hooks(); });
+  }
+  void note_hook(const at::Tensor& leaf) {
+    const auto is_it = [&](const at::Tensor& other) { return other.is_same(leaf); };
+    if (accumulated_hook(leaf) != nullptr && std::none_of(with_hooks.begin(), with_hooks.end(), is_it))
+      with_hooks.push_back(leaf);
+    await_end();
+  }
+  // In the order in which the gradients were complete, which is the same on all ranks.
+  void call_hooks() {
+    const c10::AutoGradMode no_grad(false);
+    for (const at::Tensor& leaf : std::exchange(with_hooks, {})) {
+      if (const auto& hook = accumulated_hook(leaf)) (*hook)(leaf);
+    }
   }
 };
 
@@ -68,6 +90,17 @@ bool is_summed(const at::Tensor& grad, const at::Tensor& leaf) {
     if (held->partial(m) && own->mesh()->size(m) > 1 && (own->layout().uses(m) || !own->has_stored())) return false;
   }
   return true;
+}
+
+// The node of a leaf calls its hooks while the leaf has no gradient: an optimizer's step in one would do nothing.
+void check_node(const at::Tensor& leaf) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !node || node->post_hooks().empty(),
+      "fully_shard, replicate: the AccumulateGrad node of a parameter has a hook, which would be called before the "
+      "gradient is reduced over the ranks\n  have  a parameter of shape ",
+      shape_string(leaf.sizes()), ", ", spec(leaf)->to_string(),
+      "\n  fix   parameter.register_post_accumulate_grad_hook(fn), or use the gradient behind backward");
 }
 
 }  // namespace
@@ -88,14 +121,10 @@ std::shared_ptr<UnitReducer> UnitReducer::of(const at::Tensor& leaf) {
 }
 
 void UnitReducer::watch(const at::Tensor& leaf) {
-  TORCH_CHECK_VALUE(torch::autograd::impl::get_autograd_meta(leaf) == nullptr ||
-                        torch::autograd::impl::post_acc_grad_hooks(leaf) == nullptr,
-                    "fully_shard, replicate: a parameter has a hook for the time after its gradient is accumulated, "
-                    "where the gradient is not reduced yet\n  have  ",
-                    leaf.sizes(), ", ", spec(leaf)->to_string(),
-                    "\n  fix   remove the hook, and use the gradient behind backward");
   keep_gradient_sums(leaf, true);
-  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(shared_from_this()));
+  auto hook = std::make_unique<LeafHook>(shared_from_this());
+  hook->of_program = std::move(accumulated_hook(leaf));
+  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::move(hook));
   leaf.register_hook([reducer = shared_from_this(), leaf = WeakLeaf(leaf.getIntrusivePtr())](const at::Tensor&) {
     if (auto impl = leaf.lock()) reducer->begins(at::Tensor(std::move(impl)));
   });
@@ -112,14 +141,17 @@ void UnitReducer::begins(const at::Tensor& leaf) {
   rank.await_end();
 }
 
-void UnitReducer::complete(const at::Tensor& leaf) {
-  if (!sums_now() || !is_shard_tensor(leaf.grad())) return;
+bool UnitReducer::complete(const at::Tensor& leaf) {
+  if (!sums_now()) return false;
+  check_node(leaf);
   ReducersOfRank& rank = *model_context->reducers;
+  rank.note_hook(leaf);
+  if (!is_shard_tensor(leaf.grad())) return true;
   if (ready_.empty()) rank.with_ready.push_back(shared_from_this());
   ready_.push_back(leaf);
   ready_bytes_ += spec(leaf)->global_numel() * static_cast<int64_t>(leaf.element_size());
-  rank.await_end();
   if (ready_bytes_ >= options_.bucket_bytes) flush();
+  return true;
 }
 
 void UnitReducer::flush() {

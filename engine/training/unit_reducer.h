@@ -14,8 +14,9 @@ namespace moonhalo {
 
 /// Reduces the gradients of several leaves over the ranks during backward. Each gradient is taken as soon as it is
 /// complete, many are sent in one message, and the reduced gradients are set when backward ends; until then these
-/// leaves have no gradient. Gradients of earlier passes are kept and added to. If a pass throws, they are unchanged,
-/// and the leaves that it had completed get no gradient from it. Owned by its leaves.
+/// leaves have no gradient. Gradients of earlier passes are kept and added to. The program's hooks for the time after
+/// that (register_post_accumulate_grad_hook) are called at the end of backward, with the reduced gradients. If a pass
+/// throws, gradients are unchanged, and the leaves that it had completed get no gradient from it. Owned by its leaves.
 class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
  public:
   /// `sums`: if true, every backward reduces these gradients along the mesh dims that store the leaves, unless
@@ -41,7 +42,8 @@ class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
   UnitReducer(bool sums, GradientSyncOptions options) : sums_(sums), options_(std::move(options)) {}
   void watch(const at::Tensor& leaf);
   void begins(const at::Tensor& leaf);
-  void complete(const at::Tensor& leaf);
+  // Returns false if the gradient is not reduced in this pass, so that it is complete already.
+  bool complete(const at::Tensor& leaf);
   void forget();
   bool sums_now() const { return asked_.value_or(sums_); }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/held_values.h"
 
@@ -31,7 +32,7 @@ struct AccumulatedHooks : torch::autograd::PostAccumulateGradHook {
 };
 
 AccumulatedHooks* hooks_of(const at::Tensor& leaf) {
-  return dynamic_cast<AccumulatedHooks*>(torch::autograd::impl::post_acc_grad_hooks(leaf).get());
+  return dynamic_cast<AccumulatedHooks*>(accumulated_hook(leaf).get());
 }
 
 /// Upvalues: the tensor, the hook's number.
@@ -41,18 +42,18 @@ int remove_accumulated_hook(lua_State* lua) {
   if (hooks == nullptr) return 0;
   const int64_t number = lua_tointeger(lua, lua_upvalueindex(2));
   std::erase_if(hooks->functions, [number](const auto& one) { return one.first == number; });
-  if (hooks->functions.empty()) torch::autograd::impl::set_post_acc_grad_hooks(leaf, nullptr);
+  if (hooks->functions.empty()) accumulated_hook(leaf) = nullptr;
   return 0;
 }
 
 /// x:register_post_accumulate_grad_hook(fn) -> table
 ///   Calls fn(x) during backward each time x.grad, of a leaf, has been added to. The function may use x.grad and set it
-///   to nil, so that the memory of gradients is free before the next one is made.
+///   to nil, so that the memory of gradients is free before the next one is made. Where gradients are reduced during
+///   backward (mh.fully_shard), the calls come at its end, with the reduced gradients.
 ///   fn          function    fn(x); what it returns is not used
 ///   returns     table       {remove}: remove() takes the hook away
 ///   collective  no
-///   errors      ValueError: x is not a leaf that requires a gradient; its gradient is reduced at the end of backward
-///     (mh.fully_shard, mh.replicate)
+///   errors      ValueError: x is not a leaf that requires a gradient, or C++ has set a hook of its own
 ///   example
 ///     local x = mh.ones({2}, {requires_grad = true})
 ///     x:register_post_accumulate_grad_hook(function(leaf) print(leaf.grad:sum():item()) end)
@@ -65,14 +66,13 @@ int register_accumulated_hook(lua_State* lua) {
                     describe(leaf), "\n  fix   x:register_hook(fn) for results");
   AccumulatedHooks* hooks = hooks_of(leaf);
   if (hooks == nullptr) {
-    TORCH_CHECK_VALUE(torch::autograd::impl::get_autograd_meta(leaf) == nullptr ||
-                          torch::autograd::impl::post_acc_grad_hooks(leaf) == nullptr,
-                      "register_post_accumulate_grad_hook: the gradient is reduced over the ranks at the end of "
-                      "backward, where it is not complete before\n  have  ",
+    TORCH_CHECK_VALUE(accumulated_hook(leaf) == nullptr,
+                      "register_post_accumulate_grad_hook: C++ has set a hook of its own, and LibTorch keeps one of a "
+                      "leaf\n  have  ",
                       describe(leaf), "\n  fix   use x.grad behind backward, or x:register_hook(fn)");
     auto made = std::make_unique<AccumulatedHooks>();
     hooks = made.get();
-    torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::move(made));
+    accumulated_hook(leaf) = std::move(made);
   }
   const int64_t number = hooks->next++;
   hooks->functions.emplace_back(number, HeldValue(lua, {1}, 2));

@@ -59,6 +59,15 @@ std::vector<at::Tensor> map_blocks(const py::function& function, const std::vect
                     .mesh = mesh});
 }
 
+void define_hooks(py::module_& m) {
+  m.def("_replace_hooks", [](const at::Tensor& tensor, const py::function& replace) {
+    moonhalo::replace_hooks(tensor, [&] { replace(); });
+  });
+  m.def("_replace_accumulated_hook", [](const at::Tensor& leaf, const py::function& replace) {
+    moonhalo::replace_accumulated_hook(leaf, [&] { replace(); });
+  });
+}
+
 }  // namespace
 
 void define_tensors(py::module_& m) {
@@ -115,8 +124,7 @@ void define_tensors(py::module_& m) {
   m.def(
       "mesh_of", [](const Tensor& tensor) { return spec(tensor)->mesh(); }, py::arg("tensor"),
       "The mesh of a ShardTensor. Not collective. TypeError for a plain tensor.");
-  m.def("_replace_hooks",
-        [](const Tensor& tensor, const py::function& replace) { moonhalo::replace_hooks(tensor, [&] { replace(); }); });
+  define_hooks(m);
   m.def("manual_seed", &manual_seed, py::arg("seed"),
         "Seeds the random numbers of ShardTensors of this rank. The same on all ranks; not collective.");
   m.def("_local_map", &map_blocks);

@@ -5,6 +5,7 @@ S27)."""
 import moonhalo as mh
 import torch
 from blocks import rows_of
+from refusals import refused
 from torch.autograd.graph import register_multi_grad_hook
 
 FULL = torch.arange(33, dtype=torch.float64).sin().reshape(11, 3)
@@ -140,8 +141,7 @@ def asked(x, log):
     return [*alone, *only_result, *some, w.grad]
 
 
-def modules(x, log):
-    """Hooks of modules, and of their weights."""
+def small_net():
     torch.manual_seed(3)
     net = torch.nn.Sequential(
         torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)
@@ -149,6 +149,12 @@ def modules(x, log):
     with torch.no_grad():
         for number, weight in enumerate(net.parameters()):
             weight.copy_(torch.arange(weight.numel(), dtype=torch.float64).add(number).cos().reshape(weight.shape))
+    return net
+
+
+def modules(x, log):
+    """Hooks of modules, and of their weights."""
+    net = small_net()
     net[0].weight.register_hook(log.hook("weight", lambda g: g.clamp(-1, 1)))
     net[3].bias.register_hook(log.hook("bias", lambda g: g * 0))
     net[1].register_full_backward_pre_hook(lambda module, grads: log.quiet("pre")())
@@ -193,8 +199,168 @@ def compare(mesh, expect, name, program, *options):
     )
 
 
+# ---- Parameters of units and of plans --------------------------------------------------------------------------------
+
+
+def stored(net, mesh):
+    """Parameters that fully_shard keeps as they are, with the hooks that they have."""
+    for module in net:
+        for name, weight in list(module.named_parameters()):
+            new = torch.nn.Parameter(mh.distribute_tensor(weight.detach(), mesh, [mh.Stored(0)]))
+            setattr(module, name, new)
+    return net
+
+
+def nested(net, mesh):
+    mh.fully_shard(net[0], mesh=mesh, min_numel=1)
+    return mh.fully_shard(net, mesh=mesh, min_numel=1)
+
+
+def without_sums(net, mesh):
+    net = mh.fully_shard(net, mesh=mesh, min_numel=1)
+    mh.set_requires_gradient_sync(net, False)
+    return net
+
+
+SPLIT = {"parameter": {"0.weight": [mh.Shard(1)], "3.weight": [mh.Shard(0)]}}
+UNITS = {  # those of which hooks are called at the end of backward, and the others
+    "fully_shard": lambda net, mesh: mh.fully_shard(net, mesh=mesh, min_numel=1),
+    "fully_shard, some copied": lambda net, mesh: mh.fully_shard(net, mesh=mesh, min_numel=8),
+    "nested": nested,
+    "small buckets": lambda net, mesh: mh.fully_shard(net, mesh=mesh, min_numel=1, bucket_cap_mb=1e-5),
+}
+PLACED = {
+    "kept": lambda net, mesh: mh.fully_shard(net, mesh=mesh, min_numel=1, reshard_after_backward=False),
+    "without sums": without_sums,
+    "replicate": lambda net, mesh: mh.replicate(net, mesh=mesh),
+    "a plan": lambda net, mesh: mh.parallelize_module(net, mesh, SPLIT),
+    "distribute_module": lambda net, mesh: mh.distribute_module(net, mesh),
+}
+
+
+def placed_steps(x, log, place, kinds, late):
+    """Steps of two passes, hooks set before or, `late`, after the first; the gradient of the first step stays for the
+    second. Half of the hooks go after it. In which order the gradients of two weights of one operator come is not
+    said."""
+    net = place(small_net()) if mh.is_shard_tensor(x) else small_net()
+    logs = [Log() for _ in net.parameters()]
+    handles, results = [], []
+    for step in range(4):
+        for factor in (1.0, 0.5):
+            if step == 0 and factor == (0.5 if late else 1.0):
+                handles = [kind(one, weight) for kind in kinds for one, weight in zip(logs, net.parameters())]
+            net(x * factor).square().mean().backward()
+        results += [weight.grad.detach().clone() for weight in net.parameters()]
+        if step == 1:
+            for handle in handles[::2]:
+                handle.remove()
+        if step > 0:
+            net.zero_grad()
+    log.seen = [seen for one in logs for seen in one.seen]
+    return results
+
+
+def steps_in_backward(x, log, place):
+    """An optimizer for each parameter, which steps as soon as there is a gradient."""
+    net = place(small_net()) if mh.is_shard_tensor(x) else small_net()
+    optimizers = {weight: torch.optim.AdamW([weight], lr=0.05) for weight in net.parameters()}
+
+    def step(weight):
+        optimizers[weight].step()
+        weight.grad = None
+
+    for weight in net.parameters():
+        weight.register_post_accumulate_grad_hook(step)
+    for _ in range(3):
+        loss = net(x).square().mean()
+        log.seen.append(("loss", loss.detach().clone()))
+        loss.backward()
+    return [weight.grad for weight in net.parameters()] + [weight.detach() for weight in net.parameters()]
+
+
+def placed_before(x, log, mesh):
+    """Hooks of parameters that fully_shard keeps are those of the unit's."""
+    ours = mh.is_shard_tensor(x)
+    net = stored(small_net(), mesh) if ours else small_net()
+    logs = [Log() for _ in net.parameters()]
+    handles = [post_accumulate_hook(one, weight) for one, weight in zip(logs, net.parameters())]
+    if ours:
+        weights = list(net.parameters())
+        mh.fully_shard(net, mesh=mesh, min_numel=1)
+        assert all(a is b for a, b in zip(weights, net.parameters()))
+    for step in range(3):
+        net(x).square().mean().backward()
+        handles[step].remove()
+    log.seen = [seen for one in logs for seen in one.seen]
+    return [weight.grad for weight in net.parameters()]
+
+
+def one_rank_alone(mesh, expect):
+    """A hook that one rank alone has changes no message."""
+    for name, place in UNITS.items():
+        nets, seen = (small_net(), place(small_net(), mesh)), []
+        if mesh.rank == 0:
+            for weight in nets[1].parameters():
+                weight.register_post_accumulate_grad_hook(
+                    lambda w, seen=seen: seen.append((w.grad.placements, w.placements))
+                )
+        cut = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, rows_of(mesh, [5, 0, 6]))])
+        for net, x in zip(nets, (FULL, cut)):
+            net(x).square().mean().backward()
+        expect(len(seen) == (6 if mesh.rank == 0 else 0), f"one rank alone, {name}: {seen}")
+        in_blocks = all(grad == own for grad, own in seen if own[0].is_stored)
+        expect(in_blocks, f"one rank alone, {name}: gradients are in blocks: {seen}")
+        for plain, ours in zip(nets[0].parameters(), nets[1].parameters()):
+            expect(same(ours.grad, plain.grad), f"one rank alone, {name}: gradients")
+
+
+def errors(mesh, expect):
+    cut = mh.distribute_tensor(FULL, mesh, [mh.Shard(0, rows_of(mesh, [5, 0, 6]))])
+    for name, place in UNITS.items():
+        net, plain = place(small_net(), mesh), small_net()
+
+        def throws(weight):
+            raise LookupError("of the hook")
+
+        def step(net=net):
+            net(cut).square().mean().backward()
+
+        hook = net[2].weight.register_post_accumulate_grad_hook(throws)
+        refused(expect, f"{name}: a hook that throws", LookupError, "of the hook", step)
+        hook.remove()
+        net.zero_grad()
+        step()
+        plain(FULL).square().mean().backward()
+        for ours, weight in zip(net.parameters(), plain.parameters()):
+            expect(same(ours.grad, weight.grad), f"{name}: after a hook that throws")
+        node = node_of(net[0].weight)
+        node.register_hook(lambda *grads: None)
+        refused(expect, f"{name}: a node", NotImplementedError, "parameter.register_post_accumulate_grad_hook", step)
+
+
+def placed(mesh, expect):
+    for name, place in {**UNITS, **PLACED}.items():
+
+        def on_mesh(net, place=place):
+            return place(net, mesh)
+
+        for kind in KINDS:
+            if kind is node_posthook and name in UNITS:
+                continue
+            late = kind is post_accumulate_hook
+            for when in {False, late}:
+                compare(mesh, expect, f"{name}, {kind.__name__} {when}", placed_steps, on_mesh, [kind], when)
+        if name not in UNITS:
+            compare(mesh, expect, f"{name}, several", placed_steps, on_mesh, KINDS, True)
+        compare(mesh, expect, f"{name}, steps in backward", steps_in_backward, on_mesh)
+    compare(mesh, expect, "hooks before fully_shard", placed_before, mesh)
+    one_rank_alone(mesh, expect)
+    errors(mesh, expect)
+
+
 def programs(mesh, expect):
     """One program of each sort."""
+    compare(mesh, expect, "steps in backward", steps_in_backward, lambda net: UNITS["nested"](net, mesh))
     compare(mesh, expect, "several", steps, [(kind, BETWEEN) for kind in KINDS], True, "itself")
     compare(mesh, expect, "inner", inner)
     compare(mesh, expect, "asked", asked)
@@ -219,3 +385,4 @@ def rank(mesh, expect):
         "itself",
     )
     programs(mesh, expect)
+    placed(mesh, expect)

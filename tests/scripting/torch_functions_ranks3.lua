@@ -95,10 +95,49 @@ function tests.test_Y16_hooks_after_accumulation()
   end
   testing.assert_error(function() mh.ones{2}:register_post_accumulate_grad_hook(print) end,
       "register_post_accumulate_grad_hook: the tensor is not a leaf that requires a gradient")
-  local net = mh.fully_shard(nn.Linear(4, 4), {mesh = mesh})
-  local weight = net:parameters()[1]
-  testing.assert_error(function() weight:register_post_accumulate_grad_hook(print) end,
-      "the gradient is reduced over the ranks at the end of backward")
+end
+
+--- Hooks of a unit's parameters see gradients that are reduced and complete, those of earlier passes among them.
+function tests.test_Y16_hooks_after_accumulation_in_units()
+  local x = mh.arange(0, 54, kF64):reshape{9, 6}:sin()
+  local function trained(make, input)
+    local net = nn.Linear(6, 6):double()
+    net:load_state_dict{weight = mh.arange(0, 36, kF64):reshape{6, 6}:cos(), bias = mh.ones({6}, kF64)}
+    net = make(net)
+    local seen, handles = {}, {}
+    for i, parameter in ipairs(net:parameters()) do
+      local step, mine = mh.optim.SGD({parameter}, {lr = 0.1, momentum = 0.9}), {}
+      seen[i] = mine
+      handles[i] = parameter:register_post_accumulate_grad_hook(function(leaf)
+        mine[#mine + 1] = leaf.grad:is_shard_tensor() and leaf.grad:full_tensor() or leaf.grad:clone()
+      end)
+      parameter:register_post_accumulate_grad_hook(function(leaf)
+        step:step()
+        if #mine == 2 then leaf.grad = nil end
+      end)
+    end
+    for _ = 1, 3 do net(input):square():mean():backward() end
+    for _, handle in ipairs(handles) do handle.remove() end
+    net(input):square():mean():backward()
+    for i, parameter in ipairs(net:parameters()) do
+      local whole = parameter:detach()
+      table.insert(seen[i], whole:is_shard_tensor() and whole:full_tensor() or whole)
+    end
+    return seen
+  end
+  local expected = trained(function(net) return net end, x)
+  local ways = {
+    {"fully_shard", {min_numel = 1}}, {"fully_shard", {min_numel = 10}},
+    {"fully_shard", {min_numel = 1, reshard_after_backward = false}}, {"replicate", {}},
+  }
+  for _, way in ipairs(ways) do
+    way[2].mesh = mesh
+    local seen = trained(function(net) return mh[way[1]](net, way[2]) end, cut(x, 0, {2, 0, 7}))
+    for i, list in ipairs(expected) do
+      testing.assert_equal({#seen[i], #list}, {4, 4})
+      for k, one in ipairs(list) do testing.assert_close(seen[i][k], one) end
+    end
+  end
 end
 
 --- Hooks stay with the parameter that another tensor replaces.

@@ -16,6 +16,7 @@ from ._moonhalo import (
     redistribute,
     to_local,
     _finish_grad_sync,
+    _replace_accumulated_hook,
     _replace_hooks,
 )
 
@@ -207,6 +208,16 @@ def _set_backward_hooks(self, hooks):
 
 
 _torch.Tensor._backward_hooks = property(_hooks_of_torch.__get__, _set_backward_hooks)
+
+_accumulated_of_torch = _torch.Tensor._post_accumulate_grad_hooks
+
+
+def _set_accumulated_hooks(self, hooks):
+    """The same for hooks that are called when a gradient has been added to: that of units, which reduces it, stays."""
+    _replace_accumulated_hook(self, lambda: _accumulated_of_torch.__set__(self, hooks))
+
+
+_torch.Tensor._post_accumulate_grad_hooks = property(_accumulated_of_torch.__get__, _set_accumulated_hooks)
 
 
 def _before_step(optimizer, args, kwargs):
