@@ -35,8 +35,6 @@ class ModelFile final : public caffe2::serialize::ReadAdapterInterface {
   /// Throws ValueError if the file has become shorter.
   void read_all(int64_t begin, int64_t bytes, void* target) const;
   void leave_out(const Range& range) { ranges_[range.begin] = range.bytes; }
-  /// From now on everything is read.
-  void leave_nothing_out() { ranges_.clear(); }
   /// The range whose bytes were left out where they should have gone to `target`.
   std::optional<Range> left_out(const void* target) const;
 

@@ -2,12 +2,14 @@
 // TorchScript modules whose parameters are read later: LibTorch reads the file, but gets no bytes of large tensors.
 #include <ATen/EmptyTensor.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/jit/api/compilation_unit.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -20,9 +22,10 @@ namespace {
 
 using imported::ModelFile;
 
+using Reader = caffe2::serialize::PyTorchStreamReader;
+
 // Leaves out the storages that may hold tensors of this many elements.
-void leave_out_storages(const std::shared_ptr<ModelFile>& file, int64_t smallest) {
-  caffe2::serialize::PyTorchStreamReader reader(file);
+void leave_out_storages(const std::shared_ptr<ModelFile>& file, Reader& reader, int64_t smallest) {
   for (const std::string& name : reader.getAllRecords()) {
     if (!name.starts_with("data/")) continue;
     const auto bytes = static_cast<int64_t>(reader.getRecordSize(name));
@@ -32,20 +35,19 @@ void leave_out_storages(const std::shared_ptr<ModelFile>& file, int64_t smallest
   }
 }
 
-// True if the program makes objects by code of its own or of a C++ class, which would compute with what is not read
-// yet, or has tensors that are made of several others.
-bool needs_all(const torch::jit::Module& root) {
-  for (const torch::jit::Function* function : root._ivalue()->compilation_unit()->get_functions()) {
-    if (function->name() == "__setstate__") return true;
+// True if reading the file computes with its tensors, which would be with what is not read yet: where it makes objects
+// by code of its own or of a C++ class, or tensors of several others.
+bool computes_while_read(Reader& reader) {
+  constexpr std::array<std::string_view, 4> kMarks{"def __setstate__(", "__torch__.torch.classes", "_rebuild_sparse_",
+                                                   "_rebuild_qtensor"};
+  for (const std::string& name : reader.getAllRecords()) {
+    if (name != "data.pkl" && !(name.starts_with("code/") && name.ends_with(".py"))) continue;
+    const auto [data, bytes] = reader.getRecord(name);
+    const std::string_view text(static_cast<const char*>(data.get()), bytes);
+    const auto is_there = [text](std::string_view mark) { return text.find(mark) != std::string_view::npos; };
+    if (std::any_of(kMarks.begin(), kMarks.end(), is_there)) return true;
   }
-  bool found = false;
-  c10::IValue(root._ivalue()).visit([&found](const c10::IValue& value) {
-    found = found || value.isCustomClass() ||
-            (value.isTensor() && value.toTensor().defined() &&
-             (value.toTensor().layout() != at::kStrided || value.toTensor().is_quantized()));
-    return found;
-  });
-  return found;
+  return false;
 }
 
 class Deferral {
@@ -127,12 +129,10 @@ class Deferral {
 
 torch::jit::Module load_deferred(const std::string& path, int64_t smallest) {
   const auto file = std::make_shared<ModelFile>(path);
-  leave_out_storages(file, smallest);
+  Reader reader(file);
+  if (computes_while_read(reader)) return torch::jit::load(file, c10::Device(c10::kCPU));
+  leave_out_storages(file, reader, smallest);
   torch::jit::Module root = torch::jit::load(file, c10::Device(c10::kCPU));
-  if (needs_all(root)) {
-    file->leave_nothing_out();
-    return torch::jit::load(file, c10::Device(c10::kCPU));
-  }
   Deferral deferral(file, smallest);
   deferral.replace_slots(root);
   deferral.put_back_shared(root);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/custom_class.h>
 #include <torch/optim/adamw.h>
 
 #include "moonhalo/engine/deferred/deferred.h"
@@ -213,19 +214,67 @@ TEST(ScriptModule, Y01_DeferredParametersAreReadByTheirOwners) {
   check(nullptr, 3 * kWide, [](jit::ScriptModule&) {});
 }
 
-// Code of the program that makes objects would compute with what is not read.
+// Code of the program that makes objects would compute with what is not read: it never sees a wrong number.
 TEST(ScriptModule, Y01_NothingIsDeferredWhereTheProgramHasItsOwnLoader) {
   const Folder folder;
   const std::string path = folder / "net.pt";
   save_wide(path, R"(
-    def __getstate__(self):
-      return self.weight
-    def __setstate__(self, state: Tensor):
-      self.weight = state * 2
+    def __getstate__(self) -> Tuple[Tensor, float]:
+      return self.weight, float(torch.sum(self.weight))
+    def __setstate__(self, state: Tuple[Tensor, float]):
+      weight, total = state
+      assert float(torch.sum(weight)) == total, "computed with what is not read"
+      self.weight = weight * 2
   )");
-  const auto plain = jit::load(path), net = deferred_init([&] { return jit::load(path); });
+  const auto net = deferred_init([&] { return jit::load(path); }), plain = jit::load(path);
   const at::Tensor x = make_tensor({5, 8}, 7);
   EXPECT_EQ(difference(net->forward(x).detach(), plain->forward(x).detach(), 0), "");
+}
+
+// An object of C++ that is made of a tensor.
+struct Table : torch::CustomClassHolder {
+  explicit Table(at::Tensor values) : values(std::move(values)) {}
+  at::Tensor rows(const at::Tensor& indices) const { return values.index({indices}); }
+  at::Tensor values;
+};
+
+const auto kTable =
+    torch::class_<Table>("moonhalo_test", "Table")
+        .def(torch::init<at::Tensor>())
+        .def("rows", [](const c10::intrusive_ptr<Table>& self, const at::Tensor& i) { return self->rows(i); })
+        .def_pickle(
+            [](const c10::intrusive_ptr<Table>& self) {
+              return std::make_tuple(self->values, self->values.sum().item<double>());
+            },
+            [](const std::tuple<at::Tensor, double>& state) {
+              TORCH_CHECK(std::get<0>(state).sum().item<double>() == std::get<1>(state), "what is not read");
+              return c10::make_intrusive<Table>(std::get<0>(state));
+            });
+
+TEST(ScriptModule, Y01_NothingIsDeferredWhereObjectsAreMadeOfTensors) {
+  const Folder folder;
+  const at::Tensor dense = make_tensor({600, 8}, 1);
+  const auto save = [&](const char* name, const std::function<void(torch::jit::Module&)>& add, const char* forward) {
+    torch::jit::Module net("Net");
+    add(net);
+    net.define(forward);
+    net.save(folder / name);
+  };
+  save(
+      "table.pt",
+      [&](torch::jit::Module& net) {
+        net.register_attribute("table", c10::getCustomClassType<c10::intrusive_ptr<Table>>(),
+                               c10::IValue(c10::make_intrusive<Table>(dense)));
+      },
+      "def forward(self, x):\n  return self.table.rows(x)\n");
+  save(
+      "sparse.pt", [&](torch::jit::Module& net) { net.register_buffer("table", dense.to_sparse()); },
+      "def forward(self, x):\n  return self.table.to_dense()[x]\n");
+  const at::Tensor x = at::arange(0, 600, 7);
+  for (const char* name : {"table.pt", "sparse.pt"}) {
+    const auto net = deferred_init([&] { return jit::load(folder / name); });
+    EXPECT_EQ(difference(net->forward(x), dense.index({x}), 0), "") << name;
+  }
 }
 
 }  // namespace
