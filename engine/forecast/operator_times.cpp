@@ -7,11 +7,14 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
@@ -44,6 +47,17 @@ HostShare share_of(const std::string& text, const std::string& path) {
   TORCH_CHECK_VALUE(right, "operators file '", path, "': the key '", text, "' must be COPIESxTHREADS, such as 2x1",
                     "\n  have  ", text, "\n  fix   remove the file: it is measured again");
   return {copies, threads};
+}
+
+// The times of one share: an operator takes no negative time, and none of these takes an hour.
+std::map<std::string, double> times_of(const Json& times, const std::string& share, const std::string& path) {
+  for (const auto& [key, seconds] : times.items()) {
+    const bool right = seconds.is_number() && seconds.get<double>() >= 0 && seconds.get<double>() <= 3600;
+    TORCH_CHECK_VALUE(right, "operators file '", path, "': '", key, "' of ", share,
+                      ": expected seconds, a number from 0 to 3600\n  have  ", seconds.dump(),
+                      "\n  fix   remove the file: it is measured again");
+  }
+  return times.get<std::map<std::string, double>>();
 }
 
 // A call that can be measured, and about how long it takes.
@@ -98,11 +112,18 @@ HostShare HostShare::of(int64_t ranks, int64_t cores) {
 OperatorTimes::OperatorTimes(std::string path, int64_t cores) : path_(std::move(path)), cores_(cores) {
   if (!std::filesystem::exists(path_)) return;
   std::ifstream file(path_);
+  std::stringstream text;
+  text << file.rdbuf();
+  TORCH_CHECK_VALUE(file.is_open() && !text.bad(), "operators file '", path_, "': it cannot be read\n  have  ",
+                    std::strerror(errno), "\n  fix   remove it: it is measured again");
   try {
-    const Json all = Json::parse(file);
-    if (all.at("host") != this_host(cores_)) return;
+    const Json all = Json::parse(text.str());
+    const auto host = all.at("host").get<std::string>();
     for (const auto& [share, times] : all.at("operators").items())
-      times_[share_of(share, path_)] = times.get<std::map<std::string, double>>();
+      times_[share_of(share, path_)] = times_of(times, share, path_);
+    if (host == this_host(cores_)) return;
+    other_host_ = host;
+    times_.clear();
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, "operators file '", path_, "': it is not one of `moonhalo plan`\n  have  ", error.what(),
                       "\n  fix   remove the file: it is measured again");

@@ -35,11 +35,13 @@ class OperatorTimes {
   };
 
   /// Reads `path`, if it is there. `cores`: of the host, of which a launcher may have left this process a part. Throws
-  /// ValueError for a file that is not one of these.
+  /// ValueError for a file that cannot be read or is not one of these.
   explicit OperatorTimes(std::string path, int64_t cores = usable_core_count());
   /// "machine.json" -> "machine.operators.json"
   static std::string path_beside(const std::string& machine);
 
+  /// The host of the file's times if it is another one, so that they are begun again; else "".
+  const std::string& other_host() const { return other_host_; }
   /// The number of calls that have no time yet for this share.
   int64_t missing(const std::vector<OperatorCall>& calls, HostShare share) const;
   /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
@@ -51,7 +53,7 @@ class OperatorTimes {
   void save() const;
 
  private:
-  std::string path_;
+  std::string path_, other_host_;
   int64_t cores_;
   std::map<HostShare, std::map<std::string, double>> times_;
 };

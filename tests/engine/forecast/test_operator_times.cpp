@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times of operators that plans measure on this host: measured once, kept in a file, and what is refused of it.
+#include "moonhalo/engine/forecast/operator_times.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/folder.h"
+
+namespace moonhalo::test_operator_times {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using Json = nlohmann::ordered_json;
+
+constexpr HostShare kAlone{1, 1}, kBeside{2, 1};
+
+OperatorCall product(int64_t size) {
+  const at::Tensor x = at::empty({size, size}, at::device(at::kMeta));
+  return {"aten::mm f32[" + std::to_string(size) + "]", {"aten::mm", ""}, {x, x}};
+}
+
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+class OperatorTimesFile : public ::testing::Test {
+ protected:
+  OperatorTimesFile() : path_(OperatorTimes::path_beside(folder_ / "machine.json")) {}
+
+  Json json() const { return Json::parse(std::ifstream(path_)); }
+  void write(const std::string& text) const { std::ofstream(path_) << text; }
+  std::string refused() const {
+    return refusal_of([this] { OperatorTimes{path_}; });
+  }
+
+  const moonhalo::testing::Folder folder_;
+  const std::string path_;
+};
+
+TEST_F(OperatorTimesFile, X14_LiesBesideTheMachineFile) {
+  EXPECT_EQ(path_, folder_ / "machine.operators.json");
+  EXPECT_EQ(OperatorTimes::path_beside("machine"), "machine.operators.json");
+}
+
+TEST_F(OperatorTimesFile, X14_IsMeasuredOncePerOperatorAndShare) {
+  {
+    OperatorTimes times(path_);
+    const OperatorTimes::Report first = times.measure({product(32), product(64)}, kAlone, 1e-3);
+    EXPECT_EQ(first.measured, 2);
+    EXPECT_EQ(first.known, 0);
+    times.save();
+  }
+  const Json before = json();
+  OperatorTimes times(path_);
+  EXPECT_EQ(times.other_host(), "");
+
+  const OperatorTimes::Report again = times.measure({product(32), product(64), product(96)}, kAlone, 1e-3);
+  const OperatorTimes::Report beside = times.measure({product(32)}, kBeside, 1e-3);
+
+  EXPECT_EQ(again.known, 2);
+  EXPECT_EQ(again.measured, 1);
+  EXPECT_EQ(beside.known, 0);
+  EXPECT_EQ(beside.measured, 1);
+  times.save();
+  EXPECT_EQ(json()["operators"]["1x1"][product(64).key], before["operators"]["1x1"][product(64).key]);
+  Machine machine;
+  machine.operators["of another share"] = {{1, 1.0}};
+  times.give_to(machine, kBeside);
+  ASSERT_THAT(machine.operators, ElementsAre(Key(product(32).key)));
+  const auto& [cores, seconds] = *machine.operators.begin()->second.begin();
+  EXPECT_EQ(cores, 2);
+  EXPECT_EQ(seconds, json()["operators"]["2x1"][product(32).key].get<double>());
+  times.give_to(machine, {4, 1});
+  EXPECT_TRUE(machine.operators.empty());
+}
+
+TEST_F(OperatorTimesFile, X14_OperatorsThatFailHaveNoTime) {
+  OperatorCall other = product(32);
+  other.arguments[1] = at::empty({5, 5}, at::device(at::kMeta));
+  OperatorTimes times(path_);
+
+  const OperatorTimes::Report report = times.measure({other}, kAlone, 1e-3);
+
+  EXPECT_EQ(report.measured, 0);
+  EXPECT_THAT(report.failed, ElementsAre(AllOf(HasSubstr(other.key + ": "), HasSubstr("cannot be multiplied"))));
+}
+
+TEST_F(OperatorTimesFile, X14_DamageIsOneErrorWithARemedy) {
+  OperatorTimes times(path_);
+  times.measure({product(32)}, kAlone, 1e-3);
+  times.save();
+  const std::string whole = json().dump();
+  const auto changed = [&whole](const std::function<void(Json&)>& change) {
+    Json all = Json::parse(whole);
+    change(all);
+    return all.dump();
+  };
+  const struct {
+    std::string text, message;
+  } damages[] = {
+      {"", "it is not one of `moonhalo plan`"},
+      {whole.substr(0, whole.size() / 2), "it is not one of `moonhalo plan`"},
+      {"[]", "it is not one of `moonhalo plan`"},
+      {changed([](Json& all) { all.erase("host"); }), "key 'host' not found"},
+      {changed([](Json& all) { all["host"] = 7; }), "it is not one of `moonhalo plan`"},
+      {changed([](Json& all) { all.erase("operators"); }), "key 'operators' not found"},
+      {changed([](Json& all) { all["operators"]["1x1"] = nullptr; }), "it is not one of `moonhalo plan`"},
+      {changed([](Json& all) { all["operators"]["1x1 "] = all["operators"]["1x1"]; }), "the key '1x1 ' must be"},
+      {changed([](Json& all) { all["operators"]["0x1"] = Json::object(); }), "the key '0x1' must be COPIESxTHREADS"},
+      {changed([](Json& all) { all["operators"]["1x1"]["aten::mm f32[32]"] = -1e-3; }),
+       "'aten::mm f32[32]' of 1x1: expected seconds, a number from 0 to 3600\n  have  -0.001"},
+      {changed([](Json& all) { all["operators"]["1x1"]["aten::mm f32[32]"] = "1 ms"; }), "have  \"1 ms\""},
+  };
+  EXPECT_EQ((write(whole), refused()), "no error");
+  for (const auto& [text, message] : damages) {
+    write(text);
+    EXPECT_THAT(refused(), AllOf(HasSubstr("operators file '" + path_ + "': "), HasSubstr(message),
+                                 HasSubstr("\n  have  "), HasSubstr("\n  fix   remove the file: it is measured again")))
+        << text;
+  }
+  std::filesystem::remove(path_);
+  std::filesystem::create_directory(path_);
+  EXPECT_THAT(refused(), HasSubstr("it is not one of `moonhalo plan`")) << "a folder";
+}
+
+// Another processor, number of cores or version of LibTorch: the times are not those of this host.
+TEST_F(OperatorTimesFile, X14_TimesOfAnotherHostAreMeasuredAgain) {
+  OperatorTimes here(path_);
+  here.measure({product(32)}, kAlone, 1e-3);
+  here.save();
+  Json all = json();
+  const std::string host = all["host"];
+  EXPECT_THAT(host, AllOf(HasSubstr(" cores, LibTorch "), HasSubstr(processor_model())));
+  all["host"] = host + "1";
+  all["operators"]["1x1"]["aten::mm f32[32]"] = 100;
+  write(all.dump());
+
+  OperatorTimes times(path_);
+
+  EXPECT_EQ(times.other_host(), host + "1");
+  EXPECT_EQ(times.measure({product(32)}, kAlone, 1e-3).measured, 1);
+  times.save();
+  EXPECT_EQ(json()["host"], host);
+  EXPECT_LT(json()["operators"]["1x1"]["aten::mm f32[32]"].get<double>(), 100);
+}
+
+TEST_F(OperatorTimesFile, X14_AFolderThatIsNotThereIsRefused) {
+  OperatorTimes times(folder_ / "no/machine.operators.json");
+  EXPECT_THAT(refusal_of([&] { times.save(); }), AllOf(HasSubstr("it cannot be written"), HasSubstr("--no-measure")));
+}
+
+}  // namespace
+}  // namespace moonhalo::test_operator_times
