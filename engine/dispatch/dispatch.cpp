@@ -19,7 +19,6 @@
 #include "moonhalo/engine/dispatch/check_replicated.h"
 #include "moonhalo/engine/dispatch/dispatch_context.h"
 #include "moonhalo/engine/dispatch/foreign_call.h"
-#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/dispatch/out_argument.h"
 #include "moonhalo/engine/dispatch/out_of_memory.h"
 #include "moonhalo/engine/exchange/redistribution_cache.h"
@@ -218,9 +217,9 @@ WrittenTensors written_tensors(const OperatorFacts& facts, const Stack& stack, s
   return written;
 }
 
-void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack) try {
+void run_locally(const Decision& decision, const c10::OperatorHandle& op, Stack& stack, const GivenTensors& given) try {
   if (decision.plan.run) {
-    LocalCall call(op, stack);
+    LocalCall call(op, stack, &given);
     decision.plan.run(call);
   } else {
     op.callBoxed(stack);
@@ -420,7 +419,9 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   std::optional<CurrentCall> halos;
   if (decision.plan.run && (halo_options().keep || ghosts_are_filled())) [[unlikely]]
     halos.emplace(op, own_blocks(decision, stack, base));
-  const GivenTensors given(decision.plan.asks_for_tensors, at::ArrayRef(stack).slice(base));
+  GivenTensors given;
+  if (decision.plan.asks_for_tensors) [[unlikely]]
+    given.arguments = at::ArrayRef(stack).slice(base).vec();
   const bool in_rows = !facts.reads_order || stack[base].toTensor().is_contiguous();
   std::optional<ForeignCall> foreign;
   if (decision.foreign) [[unlikely]]
@@ -433,11 +434,11 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   for (const auto& [arg, value] : decision.plan.argument_overrides) stack[base + arg.index] = value;
   const uint64_t draws = facts.random ? last_draw().count : 0;
   if (c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset)) {
-    run_locally(decision, op, stack);
+    run_locally(decision, op, stack, given);
   } else {
     // The casts of autocast are done: what follows runs in the types that came.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    run_locally(decision, op, stack);
+    run_locally(decision, op, stack, given);
   }
   if (foreign) [[unlikely]]
     foreign->put_back();

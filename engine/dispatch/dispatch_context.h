@@ -10,7 +10,6 @@
 namespace moonhalo {
 
 class Dispatch;
-class GivenTensors;
 class KeptError;
 struct ReplicatedChecks;
 
@@ -18,7 +17,6 @@ struct ReplicatedChecks;
 struct DispatchContext {
   MadeOnUse<Dispatch> dispatch;
   MadeOnUse<ReplicatedChecks> checks;    ///< check_replicated.cpp
-  const GivenTensors* given = nullptr;   ///< given_tensors.h
   KeptError* newest_error = nullptr;     ///< kept_error.h
   std::optional<int64_t> assumed_count;  ///< of results whose sizes depend on values (forecast/fake_tensor.h)
 };

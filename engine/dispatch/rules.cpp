@@ -100,6 +100,13 @@ const at::Tensor& LocalCall::tensor(Arg arg) {
   return !arg || value(arg).isNone() ? undefined : value(arg).toTensor();
 }
 
+at::Tensor LocalCall::given(Arg arg, int item) const {
+  if (given_ == nullptr || given_->arguments.empty() || !arg) return {};
+  const c10::IValue& value = given_->arguments.at(arg.index);
+  if (item < 0) return value.isTensor() ? value.toTensor() : at::Tensor();
+  return value.toOptionalTensorVector().at(item).value_or(at::Tensor());
+}
+
 Stack LocalCall::run_with(std::initializer_list<std::pair<Arg, c10::IValue>> values) const {
   Stack stack(stack_.begin() + static_cast<std::ptrdiff_t>(base_), stack_.end());
   for (const auto& [arg, value] : values) stack[arg.index] = value;

@@ -97,18 +97,26 @@ class OpCall {
   const Stack& stack_;               // valid only while planning
 };
 
+/// Tensors as the caller gave them, before they were moved, for run functions that need more than blocks (LocalCall).
+struct GivenTensors {
+  std::vector<c10::IValue> arguments = {};  ///< all, of a plan that says asks_for_tensors
+};
+
 /// The local call, for run functions. It holds the operator's arguments: local tensors, redistributed as planned, and
 /// the plan's argument overrides. The run function replaces them by the local results.
 class LocalCall {
  public:
   /// The arguments are the last entries of `stack`.
-  LocalCall(const c10::OperatorHandle& op, Stack& stack)
-      : op(op), stack_(stack), base_(stack.size() - op.schema().arguments().size()) {}
+  LocalCall(const c10::OperatorHandle& op, Stack& stack, const GivenTensors* given = nullptr)
+      : op(op), stack_(stack), base_(stack.size() - op.schema().arguments().size()), given_(given) {}
 
   const c10::OperatorHandle& op;
   c10::IValue& value(Arg arg) { return stack_[base_ + arg.index]; }
   /// Returns a tensor argument. Undefined for None and for an argument that was not found (OpCall::find).
   const at::Tensor& tensor(Arg arg);
+  /// Returns an argument, or an item of a list, as the caller gave it, before it was moved. Undefined if it is no
+  /// tensor, and in calls whose plan does not say asks_for_tensors.
+  at::Tensor given(Arg arg, int item = -1) const;
 
   /// Calls the operator itself; its results replace the arguments.
   void run() { op.callBoxed(stack_); }
@@ -130,6 +138,7 @@ class LocalCall {
  private:
   Stack& stack_;
   size_t base_;
+  const GivenTensors* given_;
 };
 
 /// Executes a local call. It may communicate over the mesh of the plan's specs.
@@ -152,7 +161,7 @@ struct Plan {
   /// Per result: its dims from the outermost to the innermost in memory, for results of `run` that are not row-major.
   /// Equal on all ranks. A block of another memory order is copied.
   std::vector<std::vector<int64_t>> memory_order = {};
-  bool asks_for_tensors = false;  ///< `run` uses the tensors that the call was given (given_tensors.h)
+  bool asks_for_tensors = false;  ///< `run` calls LocalCall::given
   bool gathered = false;          ///< made by the fallback because no rule covers the call
 };
 

@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "moonhalo/engine/dispatch/axes.h"
-#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/indexing/masks.h"
 #include "moonhalo/ops/support/local_rows.h"
@@ -124,7 +123,7 @@ struct PickedByIndices {
   PickedRoutePtr route(LocalCall& call, c10::Device device, const char* op) const {
     const bool lone = pattern.indexed.size() == 1;
     return route_of(rows, indices(call, device),
-                    lone ? GivenTensors::of(at_indices, static_cast<int>(pattern.indexed[0])) : at::Tensor(), op);
+                    lone ? call.given(at_indices, static_cast<int>(pattern.indexed[0])) : at::Tensor(), op);
   }
   bool lone() const { return pattern.indexed.size() == 1; }
   /// The table with its indexed dims as one, which is dim `row_dim()`; a view where that is possible.

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "moonhalo/engine/dispatch/axes.h"
-#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/support/local_rows.h"
 #include "moonhalo/ops/support/picked_rows.h"
@@ -42,7 +41,7 @@ std::optional<Plan> plan_picked_select(const OpCall& call, int64_t dim) {
   plan.inputs[call.slot("index")] = rows->index();
   plan.asks_for_tensors = true;
   plan.run = [rows = *rows, dim, at_self = call.arg("self"), at_index = call.arg("index")](LocalCall& call) {
-    const auto picked = route_of(rows, {call.tensor(at_index)}, GivenTensors::of(at_index), "index_select");
+    const auto picked = route_of(rows, {call.tensor(at_index)}, call.given(at_index), "index_select");
     call.give(picked->route.fetch(call.tensor(at_self), dim));
   };
   return plan;
@@ -138,7 +137,7 @@ std::optional<Plan> plan_picked_gather(const OpCall& call, int64_t dim) {
   plan.run = [rows = *rows, dim, shape = result->local_shape(), at_self = call.arg("self"),
               at_index = call.arg("index")](LocalCall& call) {
     const at::Tensor self = call.tensor(at_self), index = call.tensor(at_index).movedim(dim, 0);
-    const auto picked = route_by_columns(rows, index, GivenTensors::of(at_index), "gather");
+    const auto picked = route_by_columns(rows, index, call.given(at_index), "gather");
     if (!picked->elements) return call.give(picked->route.fetch(self, dim));
     std::vector<int64_t> moved = index.sizes().vec();
     moved[0] = shape[dim];
@@ -223,8 +222,8 @@ std::optional<Plan> plan_picked_addends(const OpCall& call, const SpecPtr& self,
     const at::Tensor target = call.tensor(at_self), source = call.tensor(at_source), index = call.tensor(at_index);
     const char* const op = call.op.operator_name().name.c_str();
     const at::Scalar alpha = at_alpha ? call.value(at_alpha).toScalar() : at::Scalar(1);
-    const auto picked = columns ? route_by_columns(rows, index.movedim(dim, 0), GivenTensors::of(at_index), op)
-                                : route_of(rows, {index}, GivenTensors::of(at_index), op);
+    const auto picked = columns ? route_by_columns(rows, index.movedim(dim, 0), call.given(at_index), op)
+                                : route_of(rows, {index}, call.given(at_index), op);
     const at::Tensor sums = to.begin(target);
     if (picked->elements) {
       const at::Tensor line = in_line(sums, dim);

@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "moonhalo/engine/dispatch/axes.h"
-#include "moonhalo/engine/dispatch/given_tensors.h"
 #include "moonhalo/ops/support/local_rows.h"
 #include "moonhalo/ops/support/picked_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -28,7 +27,7 @@ std::optional<Plan> plan_picked_words(const OpCall& call) {
   plan.asks_for_tensors = true;
   plan.run = [rows = *rows, shape = result->local_shape(), at_weight = call.arg("weight"),
               at_indices = call.arg("indices")](LocalCall& call) {
-    const auto picked = route_of(rows, {call.tensor(at_indices)}, GivenTensors::of(at_indices), "embedding");
+    const auto picked = route_of(rows, {call.tensor(at_indices)}, call.given(at_indices), "embedding");
     call.give(picked->route.fetch(call.tensor(at_weight), 0).view(shape));
   };
   return plan;
