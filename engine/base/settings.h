@@ -20,8 +20,7 @@ struct HaloOptions {
   /// then do the same computations in the same order. With kAllToAll they always wait first.
   bool overlap = true;
   HaloBackend backend = HaloBackend::kP2p;
-  /// If true, a tensor's received halos are cached with it for later readers (the backward of a convolution, a second
-  /// branch) until the tensor is written. Blocks must then be written only through the ShardTensor; see halo_cache.h.
+  /// Has no effect: every reader of a tensor fetches its halos. set_halo accepts it and returns it.
   bool keep = false;
   bool operator==(const HaloOptions&) const = default;
 };

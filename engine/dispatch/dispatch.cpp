@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -27,7 +28,6 @@
 #include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/shard_tensor_meta.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/engine/tensor/unsharded_cache.h"
 #include "moonhalo/engine/tensor/view_tracking.h"
 
@@ -53,11 +53,9 @@ void set_origin(const at::Tensor& tensor, uint64_t tag) {
   if (ShardTensorImpl* impl = shard_impl(tensor)) impl->origin = tag;
 }
 
-// A written tensor is a result of this call, and halos that were kept of it are out of date.
+// A written tensor is a result of this call, and filled ghosts may be out of date.
 void note_write(ShardTensorImpl& impl, const CallState& call) {
   impl.origin = call.tag;
-  if (halo_options().keep) [[unlikely]]
-    invalidate_halos(impl);
   invalidate_host_halos();
 }
 
@@ -150,7 +148,7 @@ inline const at::Tensor* block_as_it_is(const Decision::Move& move, const at::Te
   if (impl.spec() != move.given || impl.get_backend_meta() != nullptr || (!impl.guarded && impl.requires_grad()))
     return nullptr;
   if (move.written) {
-    if (writes_are_counted() || halo_options().keep || ghosts_are_filled()) [[unlikely]]
+    if (writes_are_counted() || ghosts_are_filled()) [[unlikely]]
       return nullptr;
     impl.origin = sharing.tag;
   }
@@ -190,14 +188,21 @@ void move_inputs(const Decision& decision, const c10::OperatorHandle& op, Stack&
   }
 }
 
-// Arguments that the local call is given the own block of.
-CurrentCall::Arguments own_blocks(const Decision& decision, const Stack& stack, size_t base) {
-  CurrentCall::Arguments arguments;
+// Only what the run function can ask for. Ghosts are not read in inference mode and of inference tensors, which count
+// no versions: a block that was written without the ShardTensor would not be found.
+GivenTensors given_tensors(const Decision& decision, const Stack& stack, size_t base) {
+  GivenTensors given;
+  if (decision.plan.asks_for_tensors) [[unlikely]]
+    given.arguments = at::ArrayRef(stack).slice(base).vec();
+  if (!decision.plan.run || !ghosts_are_filled() || c10::InferenceMode::is_enabled()) [[likely]]
+    return given;
   for (const Decision::Move& move : decision.moves) {
-    if (move.item < 0 && move.given && !move.redistribution && is_shard_tensor(stack[base + move.arg].toTensor()))
-      arguments.emplace_back(move.arg, stack[base + move.arg].toTensor());
+    if (move.item >= 0 || !move.given || move.redistribution) continue;
+    const at::Tensor& tensor = stack[base + move.arg].toTensor();
+    if (is_shard_tensor(tensor) && tensor.unsafeGetTensorImpl()->version_counter().enabled())
+      given.not_moved.emplace_back(Arg{move.arg}, tensor);
   }
-  return arguments;
+  return given;
 }
 
 const MeshPtr& mesh_of(const Decision& decision) {
@@ -416,12 +421,7 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   CallState sharing;
   sharing.tag = origin;
   if (facts.view) sharing.views.emplace();
-  std::optional<CurrentCall> halos;
-  if (decision.plan.run && (halo_options().keep || ghosts_are_filled())) [[unlikely]]
-    halos.emplace(op, own_blocks(decision, stack, base));
-  GivenTensors given;
-  if (decision.plan.asks_for_tensors) [[unlikely]]
-    given.arguments = at::ArrayRef(stack).slice(base).vec();
+  const GivenTensors given = given_tensors(decision, stack, base);
   const bool in_rows = !facts.reads_order || stack[base].toTensor().is_contiguous();
   std::optional<ForeignCall> foreign;
   if (decision.foreign) [[unlikely]]

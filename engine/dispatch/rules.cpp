@@ -13,6 +13,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/add_rule.h"
+#include "moonhalo/engine/tensor/host_halos.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
 namespace moonhalo {
@@ -105,6 +106,14 @@ at::Tensor LocalCall::given(Arg arg, int item) const {
   const c10::IValue& value = given_->arguments.at(arg.index);
   if (item < 0) return value.isTensor() ? value.toTensor() : at::Tensor();
   return value.toOptionalTensorVector().at(item).value_or(at::Tensor());
+}
+
+HaloSource LocalCall::halo_source(Arg arg) const {
+  if (given_ == nullptr) return {};
+  for (const auto& [own, tensor] : given_->not_moved) {
+    if (own == arg) return ghosts_of(tensor, op.operator_name().name);
+  }
+  return {};
 }
 
 Stack LocalCall::run_with(std::initializer_list<std::pair<Arg, c10::IValue>> values) const {

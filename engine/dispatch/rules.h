@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/traffic.h"
+#include "moonhalo/engine/exchange/halo_source.h"
 #include "moonhalo/engine/sharding/spec.h"
 
 namespace moonhalo {
@@ -100,6 +101,8 @@ class OpCall {
 /// Tensors as the caller gave them, before they were moved, for run functions that need more than blocks (LocalCall).
 struct GivenTensors {
   std::vector<c10::IValue> arguments = {};  ///< all, of a plan that says asks_for_tensors
+  /// While ghosts are filled (host_halos.h), the ShardTensors whose own block the local call is given.
+  std::vector<std::pair<Arg, at::Tensor>> not_moved = {};
 };
 
 /// The local call, for run functions. It holds the operator's arguments: local tensors, redistributed as planned, and
@@ -117,6 +120,9 @@ class LocalCall {
   /// Returns an argument, or an item of a list, as the caller gave it, before it was moved. Undefined if it is no
   /// tensor, and in calls whose plan does not say asks_for_tensors.
   at::Tensor given(Arg arg, int item = -1) const;
+  /// Returns where other ranks' rows of a tensor argument may be found on this rank. What is gathered must have the
+  /// rows of that argument's block. Not collective; of the same kind (empty or not) on every rank.
+  HaloSource halo_source(Arg arg) const;
 
   /// Calls the operator itself; its results replace the arguments.
   void run() { op.callBoxed(stack_); }

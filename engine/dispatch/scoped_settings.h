@@ -2,7 +2,6 @@
 #pragma once
 
 #include "moonhalo/engine/base/base_context.h"
-#include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -14,7 +13,6 @@ class ScopedSettings {
   ScopedSettings() : before_(settings()) {}
   ~ScopedSettings() {
     if (settings().fallback != before_.fallback) set_fallback(before_.fallback);  // which forgets decisions
-    if (settings().halo != before_.halo) set_halo(before_.halo);                  // which forgets kept halos
     base_context->settings = before_;
   }
   ScopedSettings(const ScopedSettings&) = delete;

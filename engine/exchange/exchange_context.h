@@ -26,7 +26,6 @@ struct ExchangeContext {
   Redistributions redistributions;    ///< redistribution_cache.h
   HaloTimes halo_times;               ///< halo_options.h
   HaloEvents* halo_events = nullptr;  ///< of the RecordHalo that lives
-  int64_t halo_setting = 0;           ///< how often `keep` was changed
   bool warned_of_roundings = false;   ///< replicated_values.cpp
 };
 inline const RankLocal<ExchangeContext> exchange_context;

@@ -30,7 +30,7 @@ bool HaloExchange::gives_a_view(const IntervalMap& map) {
 }
 
 size_t HaloExchange::add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill,
-                                const HaloCachePtr& cache) {
+                                const HaloSource& source) {
   TORCH_INTERNAL_ASSERT(local.sizes() == at::IntArrayRef(map.owned_shape_), "interval map for a block of ",
                         shape_string(map.owned_shape_), " got one of ", local.sizes());
   Request request{&map, local, {}, false};
@@ -41,8 +41,7 @@ size_t HaloExchange::add_gather(const IntervalMap& map, const at::Tensor& local,
     request.result = empty_block(map.needed_shape_, local.options());
     if (!map.covered_) request.result.fill_(fill);
   }
-  request.cache = cache;
-  if (cache) request.kept = cache->find(map);
+  if (source) request.held = source(map);
   requests_.push_back(std::move(request));
   return requests_.size() - 1;
 }
@@ -180,12 +179,21 @@ void HaloExchange::trace(const char* event) const {
   if (moves()) note_halo(event);
 }
 
-void HaloExchange::start(bool asynchronous) {
-  // Noted before anything can fail, so that all ranks store the same.
-  for (Request& request : requests_) {
-    if (request.cache && request.is_exchanged()) request.keeps = request.cache->keep(*request.map);
+void HaloExchange::place_held() {
+  bool any = false;
+  for (const Request& request : requests_) {
+    if (!request.held) continue;
+    any = true;
+    auto rows = request.held->begin();
+    for (const IntervalMap::Transfer& transfer : request.map->receives_) {
+      for (const Copy& copy : transfer.copies) IntervalMap::target_part(request.result, copy).copy_(*rows++);
+    }
   }
-  take_kept();
+  if (any) note_halo("ghosts");
+}
+
+void HaloExchange::start(bool asynchronous) {
+  place_held();
   if (moves()) {
     const TrafficScope moving(Traffic::kHalo);
     tensor_options_ = requests_[0].given.options();
@@ -227,7 +235,6 @@ void HaloExchange::arrive() {
     times.waited += seconds(now - waiting);
   }
   note_halo("finish");
-  keep_arrived();
 }
 
 void HaloExchange::wait() {
@@ -291,9 +298,9 @@ at::Tensor HaloExchange::scattered(size_t request, const at::Tensor& owned) {
   return result;
 }
 
-at::Tensor gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill, const HaloCachePtr& cache) {
+at::Tensor gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill, const HaloSource& source) {
   HaloExchange exchange;
-  exchange.add_gather(map, local, fill, cache);
+  exchange.add_gather(map, local, fill, source);
   exchange.start();
   exchange.wait();
   return exchange.gathered(0);

@@ -5,9 +5,10 @@
 #include <c10/util/FunctionRef.h>
 
 #include <chrono>
+#include <optional>
 #include <vector>
 
-#include "moonhalo/engine/exchange/halo_cache.h"
+#include "moonhalo/engine/exchange/halo_source.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 
 namespace moonhalo {
@@ -32,10 +33,9 @@ class HaloExchange {
   HaloExchange(const HaloExchange&) = delete;
 
   /// Returns the number of the request. `local` is this rank's owned block. Elements outside of the domain with
-  /// Boundary::kZero are set to `fill`. If `cache` holds the halos of this map, this request sends nothing; otherwise
-  /// its halos are stored there.
+  /// Boundary::kZero are set to `fill`. If `source` has the halos of this map, this request sends nothing.
   size_t add_gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
-                    const HaloCachePtr& cache = {});
+                    const HaloSource& source = {});
   /// Does the same and writes into `into`, a tensor of the needed box's shape and of the same dtype and device.
   /// gathered() then returns it.
   size_t add_gather_into(const IntervalMap& map, const at::Tensor& local, const at::Tensor& into);
@@ -65,11 +65,9 @@ class HaloExchange {
     const IntervalMap* map;
     at::Tensor given, result;  // result: of a gather
     bool back;
-    bool whole = false;  // a gather without copies: the result is a view of the input
-    HaloCachePtr cache = {};
-    std::shared_ptr<const HaloCache::Entry> kept = nullptr;  // set: nothing is sent
-    std::shared_ptr<HaloCache::Entry> keeps = nullptr;       // receives the halos for the cache
-    bool is_exchanged() const { return map->exchanges_ && !kept; }
+    bool whole = false;                                // a gather without copies: the result is a view of the input
+    std::optional<std::vector<at::Tensor>> held = {};  // the halos, if a source has them: nothing is sent
+    bool is_exchanged() const { return map->exchanges_ && !held; }
   };
   struct Part {  // one region of one request
     size_t request;
@@ -91,8 +89,7 @@ class HaloExchange {
   static void each_part(const PeerBuffer& buffer, c10::function_ref<void(const Part&, const at::Tensor&)> give);
   void send_p2p(Communicator& group);
   void send_all_to_all(Communicator& group);
-  void take_kept();
-  void keep_arrived();
+  void place_held();
   void arrive();
   void unpack();
 
@@ -105,10 +102,10 @@ class HaloExchange {
 };
 
 /// Returns the needed box of `map`, filled. `local` is this rank's owned block, of any dtype. Elements outside of the
-/// domain with Boundary::kZero are set to `fill`. Halos in `cache` are reused, received halos are stored there. The
-/// result may be `local` itself or a view of it. Collective over the mesh if anything moves.
+/// domain with Boundary::kZero are set to `fill`. Halos that `source` has are not sent. The result may be `local`
+/// itself or a view of it. Collective over the mesh if anything moves.
 at::Tensor gather(const IntervalMap& map, const at::Tensor& local, const at::Scalar& fill = 0,
-                  const HaloCachePtr& cache = {});
+                  const HaloSource& source = {});
 /// The adjoint of gather. `grad` has the shape of the needed box. Returns per owned element the sum over all places it
 /// was copied to. If `owned`, a block of this rank, is defined, the sum is added to it in place. Over all ranks
 /// <gather(x), y> = <x, scatter_add(y)>. Collective over the mesh.

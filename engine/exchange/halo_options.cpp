@@ -20,13 +20,10 @@ const char* name(HaloBackend backend) { return backend == HaloBackend::kP2p ? "p
 
 HaloOptions set_halo(const HaloOptions& options, Communicator* world) {
   if (world != nullptr) check_same_on_all_ranks(*world, "set_halo", "settings", text_of(options));
-  if (options.keep != settings().halo.keep) ++exchange_context->halo_setting;
   return std::exchange(base_context->settings.halo, options);
 }
 
 const HaloOptions& halo_options() { return base_context->settings.halo; }
-
-int64_t halo_setting() { return exchange_context->halo_setting; }
 
 HaloTimes& halo_times() { return exchange_context->halo_times; }
 

@@ -20,9 +20,6 @@ class Communicator;
 HaloOptions set_halo(const HaloOptions& options, Communicator* world = nullptr);
 /// Returns the options of this thread. Not collective.
 const HaloOptions& halo_options();
-/// Returns a number that changes each time set_halo changes `keep`, so that halos cached before are not reused. Equal
-/// on all ranks. Not collective.
-int64_t halo_setting();
 /// Returns "p2p" | "all_to_all". Not collective.
 const char* name(HaloBackend backend);
 
@@ -43,7 +40,7 @@ struct HaloTimes {
 HaloTimes& halo_times();
 
 /// The events of one operator, in order: "start" and "finish" of an exchange, and the operator's own events from
-/// note_halo, such as "interior" and "edges"; "kept" if cached halos were used. Empty if nothing was exchanged.
+/// note_halo, such as "interior" and "edges"; "ghosts" if filled ghosts were read. Empty if nothing was exchanged.
 using HaloEvents = std::vector<std::string>;
 /// Appends an event if this thread is recording. Not collective.
 void note_halo(const char* event);

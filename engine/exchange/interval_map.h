@@ -84,8 +84,8 @@ class IntervalMap {
   /// Null if no rank sends anything, or if the map was made from an Ownership. The first call makes it, from the
   /// requests of all ranks.
   std::shared_ptr<const Key> key() const;
-  /// The regions that this rank receives, in the order of HaloCache::Entry::parts. `source` is the start in the block
-  /// of `peer`.
+  /// The regions that this rank receives, in the order of a HaloSource's rows. `source` is the start in the block of
+  /// `peer`.
   struct Received {
     int peer;
     std::vector<int64_t> source, length;

@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -124,22 +125,24 @@ UseFilledGhosts::~UseFilledGhosts() { invalidate_host_halos(); }
 bool ghosts_are_filled() { return tensor_context->filled_fields != nullptr; }
 void invalidate_host_halos() { tensor_context->filled_fields.reset(); }
 
-std::shared_ptr<const HaloCache::Entry> rows_in_ghosts(const IntervalMap& map, const at::Tensor& tensor,
-                                                       const char* what) {
+namespace {
+
+std::optional<std::vector<at::Tensor>> rows_in_ghosts(const IntervalMap& map, const at::Tensor& tensor,
+                                                      const std::string& op) {
   const auto filled = tensor_context->filled_fields;
-  if (!map.key() || !filled) return nullptr;
+  if (!map.key() || !filled) return std::nullopt;
   const ShardTensorImpl& impl = *shard_impl(tensor);
   const uint64_t origin = CallLog::of_this_thread().origin_of_values(impl.origin);
   auto& fields = filled->all;
   const auto found =
       std::find_if(fields.begin(), fields.end(), [&](const Filled& one) { return one.origin == origin; });
-  if (found == fields.end() || map.key()->from != impl.spec() || !covers(*found, map.key())) return nullptr;
+  if (found == fields.end() || map.key()->from != impl.spec() || !covers(*found, map.key())) return std::nullopt;
   const HostHalos& ghosts = found->ghosts;
-  if (tensor.scalar_type() != ghosts.whole.scalar_type()) return nullptr;
+  if (tensor.scalar_type() != ghosts.whole.scalar_type()) return std::nullopt;
   const ShardTensorImpl& field = *shard_impl(ghosts.field);
   const uint32_t now = version_of(*field.local().unsafeGetTensorImpl());
   TORCH_CHECK_VALUE(
-      now == found->block_version, what,
+      now == found->block_version, op,
       ": this rank's block was written behind the ShardTensor's back, while other ranks read old ghosts\n  have  ",
       field.spec()->to_string(), ", rank ", field.spec()->mesh()->rank(), "'s block at version ", now,
       ", its ghosts filled at ", found->block_version,
@@ -147,8 +150,7 @@ std::shared_ptr<const HaloCache::Entry> rows_in_ghosts(const IntervalMap& map, c
   const int64_t before = tensor.dim() - ghosts.whole.dim();
   const int64_t self = field.spec()->mesh()->rank();
   const Box own = block_box(*field.spec(), self);
-  auto entry = std::make_shared<HaloCache::Entry>();
-  entry->arrived = true;
+  std::vector<at::Tensor> parts;
   for (const IntervalMap::Received& rows : map.received()) {
     const Box owner = block_box(*field.spec(), rows.peer);
     at::Tensor part = ghosts.whole;
@@ -157,9 +159,15 @@ std::shared_ptr<const HaloCache::Entry> rows_in_ghosts(const IntervalMap& map, c
       part = part.narrow(d, row - own[d].begin + ghosts.low[self][d], rows.length[before + d]);
     }
     for (int64_t d = 0; d < before; ++d) part = part.unsqueeze(0);
-    entry->parts.push_back(part);
+    parts.push_back(part);
   }
-  return entry;
+  return parts;
+}
+
+}  // namespace
+
+HaloSource ghosts_of(const at::Tensor& tensor, const std::string& op) {
+  return [tensor, op](const IntervalMap& map) { return rows_in_ghosts(map, tensor, op); };
 }
 
 }  // namespace moonhalo

@@ -3,10 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <string>
 #include <vector>
 
-#include "moonhalo/engine/exchange/halo_cache.h"
+#include "moonhalo/engine/exchange/halo_source.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/engine/tensor/host_block.h"
 
@@ -41,9 +41,8 @@ class UseFilledGhosts {
 bool ghosts_are_filled();
 /// Called on every rank when an operator writes a ShardTensor.
 void invalidate_host_halos();
-/// The rows that the map brings to this rank of a ShardTensor, from ghosts; null where they are to be exchanged. The
-/// same answer on every rank. `what` names the operator.
-std::shared_ptr<const HaloCache::Entry> rows_in_ghosts(const IntervalMap& map, const at::Tensor& tensor,
-                                                       const char* what);
+/// The filled ghosts around the block of a ShardTensor that operator `op` reads. Where they lack rows that any rank
+/// needs, and after a write, there are none. ValueError on a rank whose block was written without the ShardTensor.
+HaloSource ghosts_of(const at::Tensor& tensor, const std::string& op);
 
 }  // namespace moonhalo

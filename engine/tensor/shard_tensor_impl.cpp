@@ -11,7 +11,6 @@
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
-#include "moonhalo/engine/tensor/drop_halos.h"
 
 namespace moonhalo {
 namespace {
@@ -61,7 +60,6 @@ void ShardTensorImpl::replace(at::Tensor local, SpecPtr spec) {
   local_ = std::move(local);
   spec_ = std::move(spec);
   sharers_.reset();
-  drop_halos(*this);
 }
 
 void ShardTensorImpl::share_block(const ShardTensorImpl& other) const {

@@ -10,11 +10,9 @@ namespace moonhalo {
 class CopiedMemory;
 struct GatherMeta;
 struct CachedRoutes;
-struct TensorHalos;
 
 /// The engine's notes beside a ShardTensor. LibTorch has one place for that, its BackendMeta.
 struct ShardTensorMeta final : c10::BackendMeta {
-  std::shared_ptr<TensorHalos> halos;    ///< of this object alone (tensor_halos.cpp)
   std::shared_ptr<GatherMeta> gathered;  ///< of this object alone (unsharded_cache.cpp)
   std::shared_ptr<CachedRoutes> routes;  ///< of this object alone (ops/support/cached_routes.cpp)
   std::shared_ptr<CopiedMemory> copied;  ///< of all that have this block: it is a copy (view_copies.h)

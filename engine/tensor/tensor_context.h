@@ -13,7 +13,6 @@
 namespace moonhalo {
 
 class CallLog;
-class CurrentCall;
 struct FilledFields;
 struct TensorMeanings;
 class ViewTrace;
@@ -28,7 +27,6 @@ struct TensorContext {
     std::vector<std::pair<at::Tensor, at::Tensor>> substitutes;  // copies and originals
   } front_parameters;
   std::shared_ptr<FilledFields> filled_fields;  ///< host_halos.cpp; null where no ghosts are filled
-  const CurrentCall* call = nullptr;            ///< tensor_halos.h
   ViewTrace* view_trace = nullptr;              ///< view_tracking.h
 };
 inline const RankLocal<TensorContext> tensor_context;

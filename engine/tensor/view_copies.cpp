@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/traffic.h"
-#include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/shard_tensor_meta.h"
 
@@ -108,7 +107,6 @@ void CopiedMemory::write_through() {
   const TrafficScope moving(Traffic::kInputs);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   write_(copy_, original_);
-  if (halo_options().keep && !original_.is_inference()) original_.unsafeGetTensorImpl()->bump_version();
   block_was_written(original_);
   seen_ = count_->writes;
   if (source_) source_->write_through();

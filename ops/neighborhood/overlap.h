@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "moonhalo/engine/tensor/tensor_halos.h"
+#include "moonhalo/engine/exchange/halo_source.h"
 #include "moonhalo/ops/neighborhood/block.h"
 #include "moonhalo/ops/window/halo_split.h"
 
@@ -23,8 +23,8 @@ class NeighborhoodBlocks {
   /// True if anything is sent on any rank; if not, the blocks are wholes of their own. The same on every rank.
   bool exchanges() const { return !key_maps_.empty(); }
 
-  struct Sources {  ///< the ShardTensors whose blocks key and value are
-    HaloCachePtr key, value;
+  struct Sources {  ///< of halos of the blocks key and value (LocalCall::halo_source)
+    HaloSource key, value;
   };
   /// Output and logsumexp of the owned queries. Blocks are local and plain. Collective over the mesh.
   std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

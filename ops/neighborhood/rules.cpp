@@ -14,7 +14,6 @@
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/neighborhood/block.h"
 #include "moonhalo/ops/neighborhood/double_backward.h"
 #include "moonhalo/ops/neighborhood/overlap.h"
@@ -124,7 +123,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
     auto [output, logsumexp] =
         division->blocks.exchanges()
             ? division->blocks.forward(call.tensor(at_query), call.tensor(at_key), call.tensor(at_value),
-                                       {halo_cache_of_argument(at_key.index), halo_cache_of_argument(at_value.index)})
+                                       {call.halo_source(at_key), call.halo_source(at_value)})
             : neighborhood_forward(call.tensor(at_query), call.tensor(at_key), call.tensor(at_value), division->local);
     call.give(std::move(output), std::move(logsumexp));
   };
@@ -161,7 +160,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
             ? division->blocks.backward(call.tensor(at_grad_output), grad_logsumexp, call.tensor(at_query),
                                         call.tensor(at_key), call.tensor(at_value), call.tensor(at_output),
                                         call.tensor(at_logsumexp),
-                                        {halo_cache_of_argument(at_key.index), halo_cache_of_argument(at_value.index)})
+                                        {call.halo_source(at_key), call.halo_source(at_value)})
             : neighborhood_backward(call.tensor(at_grad_output), grad_logsumexp, call.tensor(at_query),
                                     call.tensor(at_key), call.tensor(at_value), call.tensor(at_output),
                                     call.tensor(at_logsumexp), division->local);

@@ -18,7 +18,6 @@
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/above_autograd.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
@@ -84,7 +83,7 @@ std::optional<Plan> plan_pad(const OpCall& call) {
   if (boundary != Boundary::kCircular && !self->has_cut()) return plan;
   plan.run = [map = map_of(self, padded, margins, boundary), at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
-    const at::Tensor result = gather(*map, local, 0, halo_cache_of_argument(at_self.index));
+    const at::Tensor result = gather(*map, local, 0, call.halo_source(at_self));
     call.give(result.is_alias_of(local) ? result.clone() : result);
   };
   return plan;

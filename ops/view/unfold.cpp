@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
@@ -79,7 +78,7 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
   plan.breaks_alias = true;
   plan.run = [map = windows_map(self, result, windows), windows, shape = result->local_shape(),
               at_self = call.arg("self")](LocalCall& call) {
-    const at::Tensor rows = gather(*map, call.tensor(at_self), 0, halo_cache_of_argument(at_self.index));
+    const at::Tensor rows = gather(*map, call.tensor(at_self), 0, call.halo_source(at_self));
     if (windows.step >= windows.size) return call.give(own_windows(map, windows, shape, call.tensor(at_self), rows));
     call.give(shape[windows.dim] == 0 ? at::empty(shape, rows.options())
                                       : rows.unfold(windows.dim, windows.size, windows.step).clone());

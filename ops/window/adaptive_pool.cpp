@@ -11,7 +11,6 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/spec_edits.h"
 #include "moonhalo/ops/window/window.h"
 
@@ -110,7 +109,7 @@ std::optional<Plan> plan_adaptive_average(const OpCall& call) {
   plan.argument_overrides.emplace_back(call.arg("output_size"), int_list(p.kernel_size));
   plan.run = [p, at_self = call.arg("self")](LocalCall& call) {
     at::Tensor x = call.tensor(at_self);
-    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(at_self.index));
+    if (p.halo) x = gather(*p.halo, x, 0, call.halo_source(at_self));
     const auto& shape = p.output->local_shape();
     if (c10::multiply_integers(shape) == 0) return call.give(at::empty(shape, x.options()));
     for (const CutDim& cut : p.cuts) {
@@ -198,7 +197,7 @@ std::optional<Plan> plan_adaptive_max(const OpCall& call) {
   plan.outputs = {p.output, p.output};
   plan.run = [p, at_self = call.arg("self"), at_size = call.arg("output_size")](LocalCall& call) {
     at::Tensor x = call.tensor(at_self);
-    if (p.halo) x = gather(*p.halo, x, 0, halo_cache_of_argument(at_self.index));
+    if (p.halo) x = gather(*p.halo, x, 0, call.halo_source(at_self));
     at::Tensor values = at::empty(p.output->local_shape(), x.options());
     at::Tensor indices = at::empty(p.output->local_shape(), x.options().dtype(at::kLong));
     const auto pool = [&](const at::Tensor& window, const std::vector<int64_t>& size) {

@@ -13,7 +13,6 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/redistribution.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/spec_edits.h"
 #include "moonhalo/ops/window/conv_local.h"
 #include "moonhalo/ops/window/window.h"
@@ -365,7 +364,7 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   plan.run = [local = localize(g, layouts, /*backward=*/false), x = call.arg(x), w = call.arg("weight"),
               b = call.arg("bias")](LocalCall& call) {
     const auto bias = call.value(b).toOptional<at::Tensor>();
-    at::Tensor out = local.forward(call.tensor(x), call.tensor(w), bias, halo_cache_of_argument(x.index));
+    at::Tensor out = local.forward(call.tensor(x), call.tensor(w), bias, call.halo_source(x));
     call.give(std::move(out));
   };
   return plan;
@@ -400,7 +399,7 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   plan.run = [local = localize(g, layouts, /*backward=*/true), mask, at_grad_output = call.arg("grad_output"),
               at_x = call.arg(x), at_weight = call.arg("weight")](LocalCall& call) {
     auto [input, weight, bias] = local.backward(call.tensor(at_grad_output), call.tensor(at_x), call.tensor(at_weight),
-                                                mask, halo_cache_of_argument(at_x.index));
+                                                mask, call.halo_source(at_x));
     call.give(std::move(input), std::move(weight), std::move(bias));
   };
   return plan;

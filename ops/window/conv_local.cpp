@@ -47,9 +47,9 @@ LocalConv::Gradients LocalConv::gradients_of(const Call& call, const at::Tensor&
 }
 
 at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                              const HaloCachePtr& cache) const {
+                              const HaloSource& source) const {
   HaloExchange edges;
-  for (const auto& map : maps) edges.add_gather(*map, input, 0, cache);
+  for (const auto& map : maps) edges.add_gather(*map, input, 0, source);
   edges.start();
   at::Tensor out;
   const auto add = [&](const Call& call, const at::Tensor& x) {
@@ -78,11 +78,11 @@ at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
 // rows are sent, and returned while the weight's gradient is computed.
 LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at::Tensor& input,
                                          const at::Tensor& weight, std::array<bool, 3> mask,
-                                         const HaloCachePtr& cache) const {
+                                         const HaloSource& source) const {
   HaloExchange edges, later;
   HaloExchange& leaving = interior ? edges : later;
   const auto idle = [&](const Call& slab) { return interior && slab.output.empty(); };
-  for (size_t i = 0; mask[1] && i < maps.size(); ++i) edges.add_gather(*maps[i], input, 0, cache);
+  for (size_t i = 0; mask[1] && i < maps.size(); ++i) edges.add_gather(*maps[i], input, 0, source);
   if (!interior) edges.start();
   std::vector<size_t> left;
   for (size_t i = 0; mask[0] && i < maps.size(); ++i) {

@@ -9,14 +9,14 @@
 #include <tuple>
 #include <vector>
 
-#include "moonhalo/engine/tensor/tensor_halos.h"
+#include "moonhalo/engine/exchange/halo_source.h"
 #include "moonhalo/ops/window/halo_split.h"
 
 namespace moonhalo {
 
 /// One rank's part of a convolution: fetch the rows that its outputs need, convolve part by part, crop and add. All
-/// tensors are local and plain; both verbs are collective over the mesh where there are `maps`. `cache` keeps halos
-/// of the ShardTensor whose block `input` is.
+/// tensors are local and plain; both verbs are collective over the mesh where there are `maps`. `source` may hold
+/// halos of `input` (LocalCall::halo_source).
 struct LocalConv {
   /// One call of LibTorch's kernel. Its result has `uncropped` rows per spatial dim, of which `crop` come before the
   /// outputs; a plain window's result is not cropped.
@@ -33,12 +33,12 @@ struct LocalConv {
   HaloMaps maps;
 
   at::Tensor forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                     const HaloCachePtr& cache = {}) const;
+                     const HaloSource& source = {}) const;
   /// Gradients of input (owned rows, gradients of halo rows added by their owners), weight and bias, as far as
   /// `mask` asks for them; sums over this rank's outputs.
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
                                                           const at::Tensor& weight, std::array<bool, 3> mask,
-                                                          const HaloCachePtr& cache = {}) const;
+                                                          const HaloSource& source = {}) const;
 
  private:
   using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;

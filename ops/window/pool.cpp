@@ -16,7 +16,6 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/spec_edits.h"
 #include "moonhalo/ops/window/halo_split.h"
 #include "moonhalo/ops/window/window.h"
@@ -237,7 +236,8 @@ struct Pooled {
 
 // Pools this rank's block with `kernel(x, padding)`, whose indices are positions in x. Nothing, if it has no outputs.
 template <typename Kernel>
-Pooled pool_block(const LocalPool& local, const at::Tensor& self, double fill, const Kernel& kernel) {
+Pooled pool_block(const LocalPool& local, const at::Tensor& self, const HaloSource& source, double fill,
+                  const Kernel& kernel) {
   const auto pool = [&](const LocalPool::Call& call, const at::Tensor& x) {
     Pooled pooled = kernel(x, call.padding);
     const auto matches = [](int64_t size, const Interval& rows) { return size == rows.size(); };
@@ -249,7 +249,7 @@ Pooled pool_block(const LocalPool& local, const at::Tensor& self, double fill, c
   };
   if (local.maps.empty()) return local.empty() ? Pooled{} : pool(*local.interior, self);
   HaloExchange exchange;
-  for (const auto& map : local.maps) exchange.add_gather(*map, self, fill, halo_cache_of_argument(local.self.index));
+  for (const auto& map : local.maps) exchange.add_gather(*map, self, fill, source);
   exchange.start();
   Pooled all;
   if (local.interior) {
@@ -288,7 +288,7 @@ std::optional<Plan> plan_max(const OpCall& call) {
   // Called as a function: lists packed into the stack cost more than the pooling of a small block.
   plan.run = [local = divided(p), kernel, stride, dilation, ceil_mode = p.ceil_mode](LocalCall& call) {
     const at::Tensor& self = call.tensor(local.self);
-    Pooled result = pool_block(local, self, local.halo ? lowest(self.scalar_type()) : 0,
+    Pooled result = pool_block(local, self, call.halo_source(local.self), local.halo ? lowest(self.scalar_type()) : 0,
                                [&](const at::Tensor& x, const std::vector<int64_t>& padding) -> Pooled {
                                  constexpr auto pool =
                                      kPooled == 2 ? &at::max_pool2d_with_indices : &at::max_pool3d_with_indices;
@@ -374,9 +374,10 @@ std::optional<Plan> plan_average(const OpCall& call) {
   plan.run = [local = divided(p), at_padding = call.arg("padding")](LocalCall& call) {
     const at::Tensor self = call.tensor(local.self);
     const Pooled pooled =
-        pool_block(local, self, 0, [&](const at::Tensor& x, const std::vector<int64_t>& padding) -> Pooled {
-          return {call.run_with({{local.self, x}, {at_padding, padding}})[0].toTensor(), {}};
-        });
+        pool_block(local, self, call.halo_source(local.self), 0,
+                   [&](const at::Tensor& x, const std::vector<int64_t>& padding) -> Pooled {
+                     return {call.run_with({{local.self, x}, {at_padding, padding}})[0].toTensor(), {}};
+                   });
     if (local.empty()) {
       call.give(at::empty(local.output_shape, self.options()));
       return;

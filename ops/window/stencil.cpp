@@ -11,7 +11,6 @@
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/spec_edits.h"
 #include "moonhalo/ops/window/stencil_rows.h"
 
@@ -113,7 +112,7 @@ std::optional<Plan> plan_stencil(const OpCall& call) {
               at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor local = call.tensor(at_self);
     at::Tensor result = adjoint ? scatter_add(*map, rows.adjoint(local, out))
-                                : rows.apply(gather(*map, local, 0, halo_cache_of_argument(at_self.index)), out);
+                                : rows.apply(gather(*map, local, 0, call.halo_source(at_self)), out);
     call.give(std::move(result));
   };
   return plan;

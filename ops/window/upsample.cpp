@@ -17,7 +17,6 @@
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
-#include "moonhalo/engine/tensor/tensor_halos.h"
 #include "moonhalo/ops/support/kernels/rows.h"
 #include "moonhalo/ops/support/reductions.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -245,7 +244,7 @@ struct Resampling {
   void forward(LocalCall& call) const {
     at::Tensor x = call.tensor(given);
     const at::ScalarType dtype = x.scalar_type();
-    if (halo) x = gather(*halo, x, 0, halo_cache_of_argument(given.index));
+    if (halo) x = gather(*halo, x, 0, call.halo_source(given));
     const auto& shape = output->local_shape();
     if (c10::multiply_integers(shape) == 0) return call.give(at::empty(shape, x.options()));
     x = widened(x);

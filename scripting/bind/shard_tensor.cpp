@@ -281,8 +281,7 @@ void push_halo(lua_State* lua, const HaloOptions& options) {
 ///   an argument nothing changes. Results have the same bits in every setting.
 ///   overlap     boolean     computes the interior while border rows are sent
 ///   exchange    "p2p"|"all_to_all"   messages between neighbours, or one collective
-///   keep        boolean     keeps received border rows for the next operator that reads the tensor, until it is
-///     written. Then write to blocks through the ShardTensor alone; a write through to_local() is an error
+///   keep        boolean     has no effect; each operator fetches the rows that it reads
 ///   returns     table       {overlap, exchange, keep}: the setting before
 ///   collective  over all ranks, which must give the same; without an argument no
 ///   errors      ValueError: ranks give different settings

@@ -79,12 +79,11 @@ void define_settings(py::module_& m) {
   m.def("set_fallback", &change_fallback, py::arg("fallback"),
         "What operators without a sharding rule do: \"replicate\" gathers their tensors with one warning, \"error\" is "
         "an error. Of this rank; returns the setting before. Not collective.");
-  m.def(
-      "set_halo", &change_halo, py::arg("world"), py::kw_only(), py::arg("overlap") = py::none(),
-      py::arg("exchange") = py::none(), py::arg("keep") = py::none(),
-      "How halos are sent: overlap (compute the interior meanwhile), exchange (\"p2p\" or \"all_to_all\"), keep (cache "
-      "halos with their tensor). What is left out stays. Values do not depend on it. Returns the setting before. "
-      "Collective over `world`; with None not, and then all ranks must set the same.");
+  m.def("set_halo", &change_halo, py::arg("world"), py::kw_only(), py::arg("overlap") = py::none(),
+        py::arg("exchange") = py::none(), py::arg("keep") = py::none(),
+        "How halos are sent: overlap (compute the interior meanwhile), exchange (\"p2p\" or \"all_to_all\"), keep (has "
+        "no effect). What is left out stays. Values do not depend on it. Returns the setting before. "
+        "Collective over `world`; with None not, and then all ranks must set the same.");
   m.def(
       "set_output_cut",
       [](Communicator* world, const std::string& cut) {

@@ -7,8 +7,6 @@
 //   ratio      unsharded / sharded time: above 1 the blocks are faster
 //   bytes      exchanged by all ranks / the fewest that the windows allow, from a count of rows made here
 //   hidden     share of the time that halos were under way in which the ranks computed
-//   kept       edges of one input stay for its next reader (set_halo{keep = true}): bytes / fewest and messages of that
-//              run
 //   unchecked  processes do not compare their calls (set_check_calls); threads always do
 // On a busy machine set OMP_WAIT_POLICY=passive: else the threads of the unsharded step spin for each other, and count
 // as work.
@@ -198,9 +196,8 @@ struct Variant {
 const Variant kVariants[] = {{"p2p, overlap", {true, mh::HaloBackend::kP2p}},
                              {"p2p, no overlap", {false, mh::HaloBackend::kP2p}},
                              {"all_to_all", {true, mh::HaloBackend::kAllToAll}},
-                             {"p2p, kept", {true, mh::HaloBackend::kP2p, true}},
                              {"p2p, unchecked", {true, mh::HaloBackend::kP2p}, false}};
-constexpr int kVariantCount = 5, kKept = 3, kUnchecked = 4;
+constexpr int kVariantCount = 4, kUnchecked = 3;
 
 // `elsewhere`: runs the unsharded step.
 using Elsewhere = std::function<void(const std::function<void()>&)>;
@@ -209,7 +206,7 @@ using Elsewhere = std::function<void(const std::function<void()>&)>;
 struct Measured {
   Times unsharded, times[kVariantCount];
   mh::HaloTimes halo[kVariantCount];
-  mh::CommStats::Count moved, kept;
+  mh::CommStats::Count moved;
 };
 
 // Rank threads compare their calls whatever was set.
@@ -257,7 +254,6 @@ Measured measure(mh::Communicator& world, int rounds, const std::function<void()
       measured.halo[v].under_way += mh::halo_times().under_way;
       measured.halo[v].waited += mh::halo_times().waited;
       if (v == 0) measured.moved = world.stats().by_kind[mh::CommStats::kExchange];
-      if (v == kKept) measured.kept = world.stats().by_kind[mh::CommStats::kExchange];
     }
   }
   mh::set_halo({});
@@ -268,21 +264,20 @@ Measured measure(mh::Communicator& world, int rounds, const std::function<void()
 // Sums over the ranks.
 struct Totals {
   mh::HaloTimes halo[kVariantCount];
-  double moved_bytes, kept_bytes;
+  double moved_bytes;
 };
 
 Totals totals_of(const Measured& measured, mh::Communicator& world) {
   constexpr int kBytes = 2 * kVariantCount;
-  at::Tensor sums = at::empty({kBytes + 2}, at::kDouble);
+  at::Tensor sums = at::empty({kBytes + 1}, at::kDouble);
   for (int v = 0; v < kVariantCount; ++v) {
     sums[2 * v] = measured.halo[v].under_way;
     sums[2 * v + 1] = measured.halo[v].waited;
   }
   sums[kBytes] = static_cast<double>(measured.moved.bytes);
-  sums[kBytes + 1] = static_cast<double>(measured.kept.bytes);
   world.all_reduce(sums);
   const double* sum = sums.const_data_ptr<double>();
-  Totals totals{.moved_bytes = sum[kBytes], .kept_bytes = sum[kBytes + 1]};
+  Totals totals{.moved_bytes = sum[kBytes]};
   for (int v = 0; v < kVariantCount; ++v) {
     totals.halo[v].under_way = sum[2 * v];
     totals.halo[v].waited = sum[2 * v + 1];
@@ -296,11 +291,10 @@ void print(const char* name, double fewest_bytes, const Measured& measured, cons
   const mh::HaloTimes& overlapped = totals.halo[0];
   std::printf(
       "%-6s %d %s ranks of %lld x %lld   unsharded %8.1f ms (processors %.1f)   bytes / fewest "
-      "%.3f (kept %.3f)   %lld messages (kept %lld)   hidden %.0f %%\n",
+      "%.3f   %lld messages   hidden %.0f %%\n",
       name, world.size(), world.backend(), static_cast<long long>(kBlock), static_cast<long long>(kBlock),
       median(unsharded.wall), median(unsharded.processor), totals.moved_bytes / fewest_bytes,
-      totals.kept_bytes / fewest_bytes, static_cast<long long>(measured.moved.messages),
-      static_cast<long long>(measured.kept.messages),
+      static_cast<long long>(measured.moved.messages),
       overlapped.under_way > 0 ? 100 * (1 - overlapped.waited / overlapped.under_way) : 0.0);
   for (int v = 0; v < variant_count(world); ++v) {
     const Times& times = measured.times[v];

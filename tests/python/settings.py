@@ -41,6 +41,9 @@ def settings(world, mesh, expect):
         "set_halo",
     )
     expect(mh.set_halo(world, **before)["overlap"] is False and mh.set_halo(world) == before, "set_halo back")
+    expect(mh.set_halo(world, keep=True) == before and mh.set_halo(world)["keep"] is True, "set_halo takes keep")
+    expect(torch.allclose(smooth(mesh).full_tensor(), plain, rtol=1e-12), "keep has no effect")
+    mh.set_halo(world, keep=False)
     refused(expect, "set_halo", ValueError, "all_to_all", lambda: mh.set_halo(world, exchange="all_to_al"))
     # Every other row: blocks of the centres' owners, or balanced.
     strided = lambda: torch.nn.functional.conv2d(

@@ -35,6 +35,29 @@ function tests.test_S16_same_bits_by_every_setting()
   end
 end
 
+-- Every reader fetches its halos, so a block may be written in any way between two.
+function tests.test_S16_keep_has_no_effect()
+  local x = mh.distribute_tensor(mh.ones({1, 1, 12, 5}), mesh, {mh.Shard(2)})
+  local w = mh.ones({1, 1, 3, 3})
+  local function bytes()
+    mh.comm_stats{reset = true}
+    local y = mh.conv2d(x, w, nil, {padding = 1})
+    local sent = mh.comm_stats().by_kind.exchange.bytes
+    testing.assert_close(y:full_tensor(), mh.conv2d(x:full_tensor(), w, nil, {padding = 1}))
+    return sent
+  end
+  local first = bytes()
+  local before = mh.set_halo{keep = true}
+  testing.assert_equal(before.keep, false)
+  testing.assert_equal(mh.set_halo().keep, true)
+  for _ = 1, 2 do
+    testing.assert_equal(bytes(), first)
+    x:to_local():add_(mh.rank())
+  end
+  mh.set_halo(before)
+  testing.assert_error(function() mh.set_halo{keeps = true} end, "did you mean 'keep'?")
+end
+
 function tests.test_S16_wrong_settings_are_refused()
   local before = mh.set_halo()
   testing.assert_error(function() mh.set_halo{overlapp = true} end,

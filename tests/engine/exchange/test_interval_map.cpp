@@ -292,5 +292,27 @@ TEST(Redistribute, KeepsMaxMinAndAverageSums) {
   }
 }
 
+// Rank 0 cannot tell these maps apart: it owns, sends and receives the same by both.
+TEST(IntervalMapKey, ComparesMapsForAllRanks) {
+  on_mesh({4}, [](const MeshPtr& mesh) {
+    const SpecPtr spec = make_spec(mesh, {16}, {shard(0)});
+    const auto around = [&](int64_t of_last) {
+      return IntervalMap(spec, [=](int64_t rank) {
+        const auto [begin, end] = spec->block_range(0, rank);
+        return std::vector<HaloRequest>{{.rows = {begin - (rank == 3 ? of_last : 1), end + 1}}};
+      });
+    };
+    const IntervalMap one = around(1), same = around(1), two = around(2);
+    EXPECT_EQ(one.key()->requests, same.key()->requests);
+    EXPECT_NE(one.key()->requests, two.key()->requests);
+    EXPECT_EQ(one.elements_received() == two.elements_received(), mesh->rank() != 3);
+    const IntervalMap nothing(spec, [=](int64_t rank) {
+      const auto [begin, end] = spec->block_range(0, rank);
+      return std::vector<HaloRequest>{{.rows = {begin, end}}};
+    });
+    EXPECT_EQ(nothing.key(), nullptr);
+  });
+}
+
 }  // namespace
 }  // namespace moonhalo::testing::test_interval_map

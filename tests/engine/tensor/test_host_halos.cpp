@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 
+#include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/oracle.h"
@@ -68,7 +69,12 @@ TEST(X15_FilledGhosts, ReplaceMessages) {
     at::Tensor with, again;
     const UseFilledGhosts use({solver.ghosts});
 
-    EXPECT_EQ(messages(mesh, [&] { with = smooth(solver.field, 5); }), 0);
+    HaloEvents events;
+    {
+      const RecordHalo record(&events);
+      EXPECT_EQ(messages(mesh, [&] { with = smooth(solver.field, 5); }), 0);
+    }
+    EXPECT_THAT(events, ::testing::ElementsAre("ghosts"));
     EXPECT_EQ(messages(mesh, [&] { again = smooth(solver.field.clone(), 3); }), 0);
 
     EXPECT_TRUE(at::allclose(full_tensor(with), smooth(whole_field(), 5), 1e-12));
