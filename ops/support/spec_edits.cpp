@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "moonhalo/engine/tensor/output_cut.h"
+#include "moonhalo/ops/support/grown_blocks.h"
 
 namespace moonhalo {
 
@@ -39,8 +40,7 @@ SpecPtr with_cut(const SpecPtr& spec, int64_t dim, Cut cut, int64_t extent) {
 
 std::vector<int64_t> padded_sizes(const std::vector<int64_t>& sizes, int64_t before, int64_t extent) {
   const auto blocks = static_cast<int64_t>(sizes.size());
-  const std::vector<int64_t> balanced = balanced_sizes(extent, blocks);
-  std::vector<int64_t> outer;
+  std::vector<int64_t> outer, growth(blocks, 0);
   int64_t row = 0, begin = 0;
   for (int64_t b = 0; b < blocks; ++b) {
     row += sizes[b];
@@ -48,13 +48,19 @@ std::vector<int64_t> padded_sizes(const std::vector<int64_t>& sizes, int64_t bef
     outer.push_back(end - begin);
     begin = end;
   }
-  if (output_cut() == OutputCut::kRebalance) return balanced;
-  // Blocks that were uneven before stay so; what an outer block grows by is a reason to move rows, unless it is a halo.
-  const auto far_too_long = [&](int64_t rows, int64_t growth) {
-    return 4 * rows > 5 * balanced[0] && 2 * growth > balanced[0];
-  };
-  const bool pays = far_too_long(outer.front(), before) || far_too_long(outer.back(), extent - row - before);
-  return output_cut() == OutputCut::kGeometry && pays ? balanced : outer;
+  growth.front() += before;
+  growth.back() += extent - row - before;
+  return grown_sizes(std::move(outer), growth);
+}
+
+std::vector<int64_t> grown_sizes(std::vector<int64_t> sizes, at::IntArrayRef growth) {
+  std::vector<int64_t> balanced = balanced_sizes(c10::sum_integers(sizes), static_cast<int64_t>(sizes.size()));
+  // Blocks that were uneven before stay so; what a block grows by is a reason to move rows, unless it is a halo.
+  bool pays = false;
+  for (size_t b = 0; b < sizes.size(); ++b)
+    pays = pays || (4 * sizes[b] > 5 * balanced[0] && 2 * growth[b] > balanced[0]);
+  const OutputCut policy = output_cut();
+  return policy == OutputCut::kRebalance || (policy == OutputCut::kGeometry && pays) ? balanced : sizes;
 }
 
 Cut divided_further(Cut cut, const std::vector<int64_t>& more, int64_t extent, const DeviceMesh& mesh) {
@@ -146,6 +152,15 @@ Cut cut_around(Cut picked, int64_t extent, int64_t start, int64_t step) {
   }
   picked.sizes = nearly_balanced(extent, low, high);
   return picked;
+}
+
+Cut grown_cut(const Cut& picked, int64_t extent, int64_t start, int64_t step) {
+  Cut cut = cut_around(picked, extent, start, step);
+  if (!cut) return cut;
+  std::vector<int64_t> growth;
+  for (size_t b = 0; b < cut.sizes.size(); ++b) growth.push_back(cut.sizes[b] - step * picked.sizes[b]);
+  cut.sizes = grown_sizes(std::move(cut.sizes), growth);
+  return cut;
 }
 
 }  // namespace moonhalo

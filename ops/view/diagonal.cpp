@@ -8,10 +8,12 @@
 #include <ATen/ops/fill_diagonal_native.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/support/above_autograd.h"
+#include "moonhalo/ops/support/grown_blocks.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -75,7 +77,19 @@ SpecPtr written_spec(const SpecPtr& read, at::IntArrayRef shape, const Diagonal&
   }
   const SpecPtr others = with_cuts_of(read, shape, source);
   const int64_t last = read->ndim() - 1, rows = shape[diagonal.dim1];
-  return with_cut(others, diagonal.dim1, cut_around(read->cut(last), rows, diagonal.first_row(), 1), rows);
+  return with_cut(others, diagonal.dim1, grown_cut(read->cut(last), rows, diagonal.first_row(), 1), rows);
+}
+
+// The spec that a diagonal of spec `read` must have to become a tensor of spec `written`, whose blocks may be balanced.
+SpecPtr required_spec(const SpecPtr& read, const SpecPtr& written, const Diagonal& diagonal) {
+  const int64_t last = read->ndim() - 1, length = read->global_shape()[last], first = diagonal.first_row();
+  Cut cut = written->cut(diagonal.dim1);
+  int64_t row = 0;
+  for (int64_t& size : cut.sizes) {
+    const int64_t begin = std::exchange(row, row + size);
+    size = Interval{begin, row}.intersect({first, first + length}).size();
+  }
+  return with_cut(read, last, std::move(cut), length);
 }
 
 std::optional<Plan> plan_diagonal(const OpCall& call) {
@@ -92,7 +106,7 @@ std::optional<Plan> plan_diagonal_backward(const OpCall& call) {
   const auto shape = call.integers("input_sizes");
   const Diagonal diagonal = diagonal_of(call, static_cast<int64_t>(shape.size()));
   const SpecPtr result = written_spec(grad, shape, diagonal);
-  Plan plan = unary_plan(call, grad, {result});
+  Plan plan = unary_plan(call, required_spec(grad, result, diagonal), {result});
   plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())},
                              {call.arg("offset"), c10::IValue(diagonal.local_offset(*result))}};
   return plan;
@@ -114,7 +128,7 @@ std::optional<Plan> plan_diag_embed(const OpCall& call) {
   const auto shape = *call.output_shapes()[0];
   const Diagonal diagonal = diagonal_of(call, self->ndim() + 1);
   const SpecPtr result = written_spec(self, shape, diagonal);
-  Plan plan = unary_plan(call, self, {result});
+  Plan plan = unary_plan(call, required_spec(self, result, diagonal), {result});
   if (!self->has_cut()) return plan;
   plan.run = [shape = result->local_shape(), diagonal, offset = diagonal.local_offset(*result),
               at_self = call.arg("self")](LocalCall& call) {

@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/ops/support/grown_blocks.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -82,18 +83,16 @@ std::optional<Plan> plan_slice(const OpCall& call) {
 }
 
 // The cut of the sliced tensor is not known. Any that keeps the gradient's rows in place is right; the one nearest to
-// balanced blocks is the very cut wherever that was balanced.
-SpecPtr unsliced(const SpecPtr& grad, at::IntArrayRef shape, int64_t dim, const StridedRows& range) {
-  return with_cut(grad, dim, cut_around(grad->cut(dim), shape[dim], range.start, range.step), shape[dim]);
-}
-
+// balanced blocks is the very cut wherever that was balanced. Where a block would get far more zeros than the others,
+// rows of the gradient move.
 std::optional<Plan> plan_slice_backward(const OpCall& call) {
   const SpecPtr grad = resolve_nonlinear(call.spec("grad_output"));
   const auto shape = call.integers("input_sizes");
   const int64_t dim = call.dim("dim", static_cast<int64_t>(shape.size()));
   const StridedRows range = rows_of(call, shape[dim]);
-  const SpecPtr result = unsliced(grad, shape, dim, range);
-  Plan plan = unary_plan(call, grad, {result});
+  const SpecPtr result =
+      with_cut(grad, dim, grown_cut(grad->cut(dim), shape[dim], range.start, range.step), shape[dim]);
+  Plan plan = unary_plan(call, sliced(result, dim, range), {result});
   plan.argument_overrides = {{call.arg("input_sizes"), int_list(result->local_shape())}};
   edit_rows(call, plan, result, dim, range);
   return plan;
@@ -250,7 +249,9 @@ const char* const kStays = "any cut; along a cut dim each rank keeps its rows";
 
 const Register slice_rules{
     {.op = {"aten::slice.Tensor", "aten::slice_copy.Tensor"}, .plan = plan_slice, .supports = kStays},
-    {.op = "aten::slice_backward", .plan = plan_slice_backward, .supports = kStays},
+    {.op = "aten::slice_backward",
+     .plan = plan_slice_backward,
+     .supports = "any cut; along a cut dim each rank keeps its rows, or blocks are balanced again"},
     {.op = "aten::slice_scatter", .plan = plan_slice_scatter, .supports = kStays},
     {.op = "aten::narrow_copy", .plan = plan_narrow_copy, .supports = kStays},
     {.op = {"aten::select.int", "aten::select_copy.int"},

@@ -77,6 +77,69 @@ TEST(PaddedBlocks, S26_MirroredRowsAreShared) {
   });
 }
 
+// A gradient that is zero but for the rows of a slice is padded, too.
+struct SliceRow {
+  const char* name;
+  OutputCut policy;
+  Sizes blocks;  // of the slice's gradient
+  int64_t start, step, extent;
+  Sizes padded;
+};
+
+TEST(PaddedBlocks, S26_ZerosAroundTheGradientOfASliceAreShared) {
+  using enum OutputCut;
+  for (const SliceRow& row : {
+           SliceRow{"balanced", kGeometry, {3, 3, 3, 3}, 0, 1, 64, {16, 16, 16, 16}},
+           SliceRow{"in place", kGeometry, {12, 0, 0, 0}, 0, 1, 64, {16, 16, 16, 16}},
+           SliceRow{"at the end", kGeometry, {3, 3, 3, 3}, 52, 1, 64, {16, 16, 16, 16}},
+           SliceRow{"halo of uneven blocks", kGeometry, {2, 11, 4, 3}, 1, 1, 22, {3, 11, 4, 4}},
+           SliceRow{"steps", kGeometry, {2, 2, 0, 2}, 1, 3, 18, {5, 6, 2, 5}},
+           SliceRow{"kept", kKeep, {3, 3, 3, 3}, 0, 1, 64, {3, 3, 3, 55}},
+           SliceRow{"kept in place", kKeep, {12, 0, 0, 0}, 0, 1, 64, {16, 16, 16, 16}},
+           SliceRow{"balanced halo", kRebalance, {2, 11, 4, 3}, 1, 1, 22, {6, 6, 5, 5}},
+           SliceRow{"balanced steps", kRebalance, {4, 1, 0, 3}, 2, 3, 26, {7, 7, 6, 6}},
+       }) {
+    const int64_t rows = c10::sum_integers(row.blocks), end = row.start + row.step * (rows - 1) + 1;
+    const Tensor full = at::randn({rows, 6}, at::kDouble), leaf = full.clone().requires_grad_();
+    const auto put = [&](const Tensor& x) {
+      return at::slice_backward(x, {row.extent, 6}, 0, row.start, end, row.step);
+    };
+    const Tensor expected = put(leaf), gradient = torch::autograd::grad({cubed(expected).sum()}, {leaf})[0];
+    on_mesh({4}, [&](const MeshPtr& mesh) {
+      const OutputCut policy = set_output_cut(row.policy);
+      const Tensor x = shard_of(full, mesh, {shard(0, row.blocks)}).requires_grad_();
+      const Tensor y = put(x);
+      EXPECT_EQ(blocks(y), row.padded) << row.name;
+      EXPECT_EQ(difference(full_tensor(y), expected.detach(), 0), "") << row.name;
+      const Tensor grad = torch::autograd::grad({cubed(y).sum()}, {x})[0];
+      EXPECT_EQ(spec(grad), spec(x)) << row.name;
+      EXPECT_EQ(difference(full_tensor(grad), gradient, 1e-12), "") << row.name;
+      set_output_cut(policy);
+    });
+  }
+}
+
+TEST(PaddedBlocks, S26_ZerosBesideADiagonalAreShared) {
+  const Tensor full = make_tensor({2, 12}, 1);
+  for (const OutputCut policy : {OutputCut::kGeometry, OutputCut::kKeep, OutputCut::kRebalance}) {
+    for (const int64_t offset : {0, -52}) {
+      const bool kept = policy == OutputCut::kKeep;
+      const Sizes padded = !kept ? Sizes{16, 16, 16, 16} : offset == 0 ? Sizes{3, 3, 3, 55} : Sizes{55, 3, 3, 3};
+      const auto put = [&](const Tensor& x) { return at::diagonal_backward(x, {2, 64, 12}, offset, 1, 2); };
+      const auto embed = [&](const Tensor& x) { return at::diag_embed(x, offset, 1, 2); };
+      on_mesh({4}, [&](const MeshPtr& mesh) {
+        const OutputCut before = set_output_cut(policy);
+        const Tensor x = shard_of(full, mesh, {shard(1)});
+        const Tensor y = put(x), z = embed(x);
+        set_output_cut(before);
+        EXPECT_EQ(spec(y)->block_sizes(1), padded) << name(policy);
+        EXPECT_EQ(difference(full_tensor(y), put(full), 0), "") << name(policy);
+        EXPECT_EQ(difference(full_tensor(z), embed(full), 0), "") << name(policy);
+      });
+    }
+  }
+}
+
 // The last of 16 ranks needs no more than the others.
 TEST(PaddedBlocks, S26_PeaksAreShared) {
   std::array<std::atomic<int64_t>, 16> peaks{};
