@@ -17,7 +17,8 @@ using neighborhood::Axis;
 constexpr int64_t kGathered = int64_t{1} << 21;
 
 // [queries, keys] of the block, flattened over the dims: the place of each key of a query's window among the block's
-// keys, and whether it is one (causal windows are short at the start).
+// keys, and whether it is one (causal windows are short at the start; what is missing there has the place of the
+// window's first key, since zero times a NaN that the query does not see would be NaN).
 struct Windows {
   at::Tensor place, seen;
 };
@@ -33,9 +34,9 @@ Windows windows_of(const NeighborhoodCall& call) {
       const int64_t row = axis.query_begin + q, group = row % axis.dilation;
       const int64_t length = neighborhood::rows_before(axis, group, axis.extent);
       const auto window = neighborhood::window_of(axis, length, row / axis.dilation);
-      for (int64_t k = window.begin; k < window.end; ++k) {
-        key_of[q][k - window.begin] = k * axis.dilation + group - axis.key_begin;
-        is_key[q][k - window.begin] = true;
+      for (int64_t k = 0; k < axis.window; ++k) {
+        is_key[q][k] = k < window.end - window.begin;
+        key_of[q][k] = (window.begin + (is_key[q][k] ? k : 0)) * axis.dilation + group - axis.key_begin;
       }
     }
     const int64_t queries = place.size(0), keys = place.size(1);

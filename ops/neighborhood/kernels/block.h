@@ -21,6 +21,12 @@ constexpr int64_t kScoreStride = kChunk + 1;
 constexpr int64_t kAhead = 8;
 constexpr int kFeatures = 4;  ///< vectors of features in one product with values
 
+/// A vector of keys that a pair of queries, or one, sees together. Windows of neighbours overlap and the later one does
+/// not begin before the other: keys before `both` are the first query's alone, those from `last` on the second's.
+struct SeenKeys {
+  int32_t count, both, last;
+};
+
 template <typename T, typename A, int kBytes>
 struct Block {
   using L = Lanes<A, kBytes>;
@@ -91,26 +97,42 @@ struct Block {
   }
 
   template <int kQueries, int kFixed>
-  static void scores_in(const A* const* queries, const A* const* rows, const int32_t* counts, int64_t count,
+  static void scores_in(const A* const* queries, const A* const* rows, const SeenKeys* keys, int64_t count,
                         int64_t width, A* out) {
     for (int64_t j = 0; j < count; ++j) {
       Vector of_row[kQueries];
-      scores_of<kQueries, kFixed>(queries, rows[j], counts[j], width, of_row);
+      scores_of<kQueries, kFixed>(queries, rows[j], keys[j].count, width, of_row);
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) L::store(out + (i * kScoreStride + j) * kWidth, of_row[i]);
     }
   }
   template <int kQueries>
-  static void scores(const A* const* queries, const A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+  static void scores(const A* const* queries, const A* const* rows, const SeenKeys* keys, int64_t count, int64_t width,
                      A* out) {
-    if (width == kFeatures * kWidth) return scores_in<kQueries, kFeatures>(queries, rows, counts, count, width, out);
-    scores_in<kQueries, 0>(queries, rows, counts, count, width, out);
+    if (width == kFeatures * kWidth) return scores_in<kQueries, kFeatures>(queries, rows, keys, count, width, out);
+    scores_in<kQueries, 0>(queries, rows, keys, count, width, out);
   }
 
-  /// sums[q][features] += sum over keys of weights[q][key] * rows[key][features]; `rows[j]` is the first of `counts[j]`
-  /// rows.
+  /// Calls give(Queries<first, end>{}, key) for each key of a vector, with the queries that see it. The others are left
+  /// out of products, though their weight is zero: times NaN or infinity it would be NaN.
+  template <int kBegin, int kEnd>
+  struct Queries {
+    static constexpr int kFirst = kBegin, kLast = kEnd;
+  };
+  template <int kQueries, typename Give>
+  [[gnu::always_inline]] static inline void for_seen(const SeenKeys& keys, const Give& give) {
+    int32_t k = 0;
+    if constexpr (kQueries > 1)
+      for (; k < keys.both; ++k) give(Queries<0, 1>{}, k);
+    for (; k < keys.last; ++k) give(Queries<0, kQueries>{}, k);
+    if constexpr (kQueries > 1)
+      for (; k < keys.count; ++k) give(Queries<1, kQueries>{}, k);
+  }
+
+  /// sums[q][features] += sum over the keys that q sees of weights[q][key] * rows[key][features]; `rows[j]` is the
+  /// first row of `keys[j]`.
   template <int kQueries, int kVectors>
-  static inline void gather_of(const A* weights, const A* const* rows, const int32_t* counts, int64_t count,
+  static inline void gather_of(const A* weights, const A* const* rows, const SeenKeys* keys, int64_t count,
                                int64_t width, int64_t offset, A* const* sums) {
     Vector total[kQueries][kVectors];
     for (int i = 0; i < kQueries; ++i)
@@ -118,37 +140,37 @@ struct Block {
     for (int64_t j = 0; j < count; ++j) {
       const A* row = rows[j] + offset;
       const A* weight = weights + j * kWidth;
-      const auto add = [&](int k) __attribute__((always_inline)) {
+      const auto add = [&](auto queries, int32_t k) __attribute__((always_inline)) {
         Vector w[kQueries];
 #pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) w[i] = L::all(weight[i * kScoreStride * kWidth + k]);
+        for (int i = queries.kFirst; i < queries.kLast; ++i) w[i] = L::all(weight[i * kScoreStride * kWidth + k]);
 #pragma GCC unroll 4
         for (int f = 0; f < kVectors; ++f) {
           Vector v = L::load(row + f * kWidth);
           L::hold(v);
 #pragma GCC unroll 4
-          for (int i = 0; i < kQueries; ++i) total[i][f] += w[i] * v;
+          for (int i = queries.kFirst; i < queries.kLast; ++i) total[i][f] += w[i] * v;
         }
         row += width;
       };
-      for (int k = 0; k < counts[j]; ++k) add(k);
+      for_seen<kQueries>(keys[j], add);
     }
     for (int i = 0; i < kQueries; ++i)
       for (int f = 0; f < kVectors; ++f) L::store(sums[i] + offset + f * kWidth, total[i][f]);
   }
 
   template <int kQueries>
-  static void gather(const A* weights, const A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+  static void gather(const A* weights, const A* const* rows, const SeenKeys* keys, int64_t count, int64_t width,
                      A* const* sums) {
     int64_t offset = 0;
     for (; offset + kFeatures * kWidth <= width; offset += kFeatures * kWidth)
-      gather_of<kQueries, kFeatures>(weights, rows, counts, count, width, offset, sums);
-    for (; offset < width; offset += kWidth) gather_of<kQueries, 1>(weights, rows, counts, count, width, offset, sums);
+      gather_of<kQueries, kFeatures>(weights, rows, keys, count, width, offset, sums);
+    for (; offset < width; offset += kWidth) gather_of<kQueries, 1>(weights, rows, keys, count, width, offset, sums);
   }
 
-  /// rows[key][features] += sum over q of weights[q][key] * vectors[q][features].
+  /// rows[key][features] += sum over the q that see the key of weights[q][key] * vectors[q][features].
   template <int kQueries, int kVectors>
-  static inline void scatter_of(const A* weights, A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+  static inline void scatter_of(const A* weights, A* const* rows, const SeenKeys* keys, int64_t count, int64_t width,
                                 int64_t offset, const A* const* vectors) {
     Vector v[kQueries][kVectors];
     for (int i = 0; i < kQueries; ++i)
@@ -156,29 +178,31 @@ struct Block {
     for (int64_t j = 0; j < count; ++j) {
       A* row = rows[j] + offset;
       const A* weight = weights + j * kWidth;
-      for (int32_t k = 0; k < counts[j]; ++k, row += width) {
+      const auto add = [&](auto queries, int32_t k) __attribute__((always_inline)) {
         Vector w[kQueries];
 #pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i) w[i] = L::all(weight[i * kScoreStride * kWidth + k]);
+        for (int i = queries.kFirst; i < queries.kLast; ++i) w[i] = L::all(weight[i * kScoreStride * kWidth + k]);
 #pragma GCC unroll 4
         for (int f = 0; f < kVectors; ++f) {
           Vector sum = L::load(row + f * kWidth);
 #pragma GCC unroll 4
-          for (int i = 0; i < kQueries; ++i) sum += w[i] * v[i][f];
+          for (int i = queries.kFirst; i < queries.kLast; ++i) sum += w[i] * v[i][f];
           L::store(row + f * kWidth, sum);
         }
-      }
+        row += width;
+      };
+      for_seen<kQueries>(keys[j], add);
     }
   }
 
   template <int kQueries>
-  static void scatter(const A* weights, A* const* rows, const int32_t* counts, int64_t count, int64_t width,
+  static void scatter(const A* weights, A* const* rows, const SeenKeys* keys, int64_t count, int64_t width,
                       const A* const* vectors) {
     int64_t offset = 0;
     for (; offset + kFeatures * kWidth <= width; offset += kFeatures * kWidth)
-      scatter_of<kQueries, kFeatures>(weights, rows, counts, count, width, offset, vectors);
+      scatter_of<kQueries, kFeatures>(weights, rows, keys, count, width, offset, vectors);
     for (; offset < width; offset += kWidth)
-      scatter_of<kQueries, 1>(weights, rows, counts, count, width, offset, vectors);
+      scatter_of<kQueries, 1>(weights, rows, keys, count, width, offset, vectors);
   }
 };
 

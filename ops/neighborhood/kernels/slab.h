@@ -144,7 +144,7 @@ class Slab : Walk {
     int64_t count = 0;
     int64_t key[kChunk], value[kChunk];  ///< where the first of each is among those kept
     int64_t sum[kChunk];                 ///< row of the sums
-    int32_t keys[kChunk];                ///< of the view in the vector
+    SeenKeys keys[kChunk];               ///< of the view in the vector
     Mask mine[kPair][kChunk];
   };
   template <int kQueries, typename Give>
@@ -177,7 +177,9 @@ class Slab : Walk {
       chunk_.key[n] = rows_[row] * key_stride_ + column * width_;
       chunk_.value[n] = rows_[row] * value_stride_ + column * value_width_;
       chunk_.sum[n] = sum_rows_[row] * sums_per_row + column;
-      chunk_.keys[n] = static_cast<int32_t>(left < kWidth ? left : kWidth);
+      chunk_.keys[n].count = static_cast<int32_t>(left < kWidth ? left : kWidth);
+      chunk_.keys[n].both = within(view.begin[kQueries - 1] - column, chunk_.keys[n].count);
+      chunk_.keys[n].last = within(view.end[0] - column, chunk_.keys[n].count);
       const Mask place = lane + static_cast<typename L::Int>(column);
       for (int i = 0; i < kQueries; ++i) chunk_.mine[i][n] = (place >= view.begin[i]) & (place < view.end[i]);
       if (++vector == view.vectors) {
@@ -185,6 +187,9 @@ class Slab : Walk {
         ++row;
       }
     }
+  }
+  static int32_t within(int64_t place, int32_t count) {
+    return static_cast<int32_t>(place < 0 ? 0 : place < count ? place : count);
   }
   void packed_keys(const View& view, const A** pointers) const {
     for (int64_t j = 0; j < chunk_.count; ++j) pointers[j] = keys_ + view.base * width_ + chunk_.key[j];
