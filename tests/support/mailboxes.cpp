@@ -9,7 +9,6 @@
 #include <mutex>
 #include <tuple>
 
-#include "moonhalo/engine/comm/tcp/transport.h"
 #include "tests/support/patience.h"
 #include "tests/support/ranks.h"
 
@@ -92,10 +91,14 @@ class Post final : public Transport {
 
 }  // namespace
 
-void with_worlds(int ranks, int worlds, const std::function<void(std::vector<CommunicatorPtr>&)>& body) {
+void with_transports(int ranks, const std::function<void(const TransportPtr&, Communicator& threads)>& body) {
   const auto boxes = std::make_shared<Mailboxes>();
-  on_ranks(ranks, [&](Communicator& threads) {
-    auto made = make_transport_communicators(std::make_shared<Post>(boxes, threads.rank(), ranks), worlds);
+  on_ranks(ranks, [&](Communicator& threads) { body(std::make_shared<Post>(boxes, threads.rank(), ranks), threads); });
+}
+
+void with_worlds(int ranks, int worlds, const std::function<void(std::vector<CommunicatorPtr>&)>& body) {
+  with_transports(ranks, [&](const TransportPtr& post, Communicator& threads) {
+    auto made = make_transport_communicators(post, worlds);
     for (auto& world : made) world->set_timeout(kHang);
     body(made);
     threads.barrier();

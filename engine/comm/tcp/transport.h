@@ -35,7 +35,7 @@ class Transport {
   /// Begins to send, or to receive at most, `bytes` (0 to kPieceBytes). The memory is in use until test says so.
   virtual void* send(const void* data, size_t bytes, int peer, int tag) = 0;
   virtual void* receive(void* data, size_t bytes, int peer, int tag) = 0;
-  /// True when it is done; the request is gone then.
+  /// True when it is done; the request is gone then, and null. Where it throws, the request is gone if it is null.
   virtual bool test(void*& request) = 0;
   /// Withdraws a receive: it is gone, and its memory is no longer in use.
   virtual void cancel(void*& request) = 0;
@@ -48,6 +48,19 @@ class Transport {
   static constexpr int kNoteTag = 0;
 };
 using TransportPtr = std::shared_ptr<Transport>;
+
+/// Withdraws a receive that may be under way, so that `memory` may go. Where that fails the transport may still write,
+/// so the memory is given up.
+template <typename Memory>
+void withdraw(Transport& transport, void*& request, std::unique_ptr<Memory>& memory) {
+  if (request == nullptr) return;
+  try {
+    transport.cancel(request);
+  } catch (const CommError&) {
+    static_cast<void>(memory.release());
+  }
+  request = nullptr;
+}
 
 /// Creates `worlds` communicators over all ranks of `transport`, which has no other user from then on. No
 /// communication.

@@ -49,18 +49,13 @@ TransportCall::TransportCall(TransportGroupPtr group, const CollectiveCall& call
 
 TransportCall::~TransportCall() {
   for (Part& part : parts_) {
-    for (void*& request : part.requests) {
-      if (request == nullptr) continue;
-      if (part.sends) {
-        new std::vector<at::Tensor>(kept_);
-        static_cast<void>(part.head.release());
-        break;
-      }
-      try {
-        group_->hub->transport().cancel(request);
-      } catch (const CommError&) {  // the program has ended its MPI: nothing is written any more
-      }
+    const auto is_open = [](const void* request) { return request != nullptr; };
+    if (!part.sends) {
+      for (void*& request : part.requests) withdraw(group_->hub->transport(), request, part.head);
+    } else if (std::any_of(part.requests.begin(), part.requests.end(), is_open)) {
+      static_cast<void>(part.head.release());
     }
+    if (part.head == nullptr) new std::vector<at::Tensor>(kept_);
   }
 }
 
@@ -111,44 +106,67 @@ void TransportCall::take(Part& part) {
   if (part.bytes > 0 && part.bytes <= kInlineBytes) std::memcpy(part.data, part.head.get() + sizeof(Head), part.bytes);
 }
 
-/// Sends `mine` to all peers of this call, and gives what they say in turn: those that have found calls to differ.
-/// Ends early where a rank has sent to all what it found.
-std::map<int, std::string> TransportCall::exchange_descriptions(const std::string& mine) {
-  Transport& transport = group_->hub->transport();
-  const int tag = group_->tag + TransportHub::kDescriptionTags;
+/// Holds the messages in which ranks describe their calls, while these are under way. However that ends, receives are
+/// withdrawn, and the memory of a send that has not ended is given up.
+struct TransportCall::Descriptions {
   struct Text {
     char text[1000];
   };
-  const auto text = std::make_shared<Text>();
-  std::strncpy(text->text, mine.c_str(), sizeof(Text) - 1);
-  std::map<int, std::pair<std::unique_ptr<Text>, void*>> coming;
+  struct Coming {
+    std::unique_ptr<Text> text;
+    void* request;
+  };
+
+  Descriptions(Transport& transport_, const std::string& text) : transport(transport_) {
+    std::strncpy(mine->text, text.c_str(), sizeof(Text) - 1);
+  }
+  ~Descriptions() {
+    for (auto& [peer, one] : coming) withdraw(transport, one.request, one.text);
+    if (!going.empty()) static_cast<void>(mine.release());
+  }
+  Descriptions(const Descriptions&) = delete;
+
+  void send(int peer, int tag) { going.push_back(transport.send(mine.get(), sizeof(Text), peer, tag)); }
+  void receive(int from, int peer, int tag) {
+    if (coming.count(from) > 0) return;
+    Coming& place = coming[from] = {std::make_unique<Text>(), nullptr};
+    place.request = transport.receive(place.text.get(), sizeof(Text), peer, tag);
+  }
+  /// Moves what has come to `found`.
+  void take(std::map<int, std::string>& found) {
+    for (auto one = coming.begin(); one != coming.end();) {
+      const bool come = transport.test(one->second.request);
+      if (come) found[one->first] = one->second.text->text;
+      one = come ? coming.erase(one) : std::next(one);
+    }
+  }
+
+  Transport& transport;
+  std::unique_ptr<Text> mine = std::make_unique<Text>();
+  std::map<int, Coming> coming;  ///< by rank of the group
   std::vector<void*> going;
+};
+
+/// Sends `mine` to all peers of this call, and gives what they say in turn: those that have found calls to differ.
+/// Ends early where a rank has sent to all what it found.
+std::map<int, std::string> TransportCall::exchange_descriptions(const std::string& mine) {
+  Descriptions under_way(group_->hub->transport(), mine);
+  const int tag = group_->tag + TransportHub::kDescriptionTags;
   for (const Part& part : parts_) {
     const int peer = group_->members[part.peer];
-    if (part.sends) {
-      going.push_back(transport.send(text.get(), sizeof(Text), peer, tag));
-    } else if (coming.count(part.peer) == 0) {
-      auto place = std::make_unique<Text>();
-      void* const request = transport.receive(place.get(), sizeof(Text), peer, tag);
-      coming[part.peer] = {std::move(place), request};
-    }
+    part.sends ? under_way.send(peer, tag) : under_way.receive(part.peer, peer, tag);
   }
   std::map<int, std::string> descriptions;
   const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
-  while (!coming.empty() && std::chrono::steady_clock::now() < deadline && !announced()) {
-    for (auto one = coming.begin(); one != coming.end();) {
-      const bool come = transport.test(one->second.second);
-      if (come) descriptions[one->first] = one->second.first->text;
-      one = come ? coming.erase(one) : std::next(one);
-    }
+  while (!under_way.coming.empty() && std::chrono::steady_clock::now() < deadline && !announced()) {
+    under_way.take(descriptions);
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  for (auto& [peer, one] : coming) transport.cancel(one.second);
   const auto taken_by = std::chrono::steady_clock::now() + kTakenWithin;
+  std::vector<void*>& going = under_way.going;
   while (!going.empty() && std::chrono::steady_clock::now() < taken_by) {
-    if (transport.test(going.back())) going.pop_back();
+    if (group_->hub->transport().test(going.back())) going.pop_back();
   }
-  if (!going.empty()) new std::shared_ptr<Text>(text);
   return descriptions;
 }
 
@@ -156,12 +174,11 @@ std::map<int, std::string> TransportCall::exchange_descriptions(const std::strin
 /// differs.
 void TransportCall::refuse(Part& found) {
   group_->broken() = std::string(call_.verb()) + ": ranks of this group make different calls";
-  Transport& transport = group_->hub->transport();
   const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
   std::map<int, std::pair<uint64_t, std::string>> calls{{group_->rank, {tag_, call_.describe()}}};
   for (Part& part : parts_) {
     while (!part.sends && !part.head_done && std::chrono::steady_clock::now() < deadline) {
-      part.head_done = transport.test(part.requests[0]);
+      part.head_done = ended(part.requests[0]);
       if (part.head_done) part.requests[0] = nullptr;
     }
     if (!part.sends && part.head_done) calls[part.peer] = {head_of(part).tag, head_of(part).text()};
@@ -185,17 +202,27 @@ void TransportCall::refuse(Part& found) {
   TORCH_CHECK_VALUE(false, group_->broken());
 }
 
+/// Tests a request that has not ended. One that has failed is gone, and fails again.
+bool TransportCall::ended(void*& request) {
+  if (request == nullptr) throw CommError(failure_);
+  try {
+    return group_->hub->transport().test(request);
+  } catch (const CommError& error) {
+    failure_ = error.what();
+    throw;
+  }
+}
+
 // The head first: where calls differ, the data behind it is none that fits.
 bool TransportCall::done(Part& part) {
-  Transport& transport = group_->hub->transport();
   if (!part.head_done) {
-    if (!transport.test(part.requests[0])) return false;
+    if (!ended(part.requests[0])) return false;
     part.requests[0] = nullptr;
     part.head_done = true;
     if (!part.sends) take(part);
   }
   while (part.requests.size() > 1) {
-    if (!transport.test(part.requests.back())) return false;
+    if (!ended(part.requests.back())) return false;
     part.requests.pop_back();
   }
   return true;

@@ -61,6 +61,7 @@ class TransportCall {
     bool sends, head_done = false;
   };
   Part& add(bool sends, char* data, size_t bytes, int peer);
+  bool ended(void*& request);
   bool done(Part& part);
   int ended_rank();
   /// Returns what another rank of the group has found, which ends this call.
@@ -71,6 +72,7 @@ class TransportCall {
   static Head head_of(const Part& part);
   void take(Part& part);
   [[noreturn]] void refuse(Part& found);
+  struct Descriptions;
   std::map<int, std::string> exchange_descriptions(const std::string& mine);
   void wait_for_all();
   void pause(WaitingTime& time);
@@ -82,6 +84,7 @@ class TransportCall {
   std::chrono::milliseconds timeout_;
   std::vector<Part> parts_;
   bool announces_ = true;  // that it waits
+  std::string failure_;    // of a request
   std::vector<at::Tensor> kept_;
 };
 

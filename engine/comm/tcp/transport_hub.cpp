@@ -13,10 +13,22 @@ TransportHub::TransportHub(TransportPtr transport) : transport_(std::move(transp
   const int rank = transport_->rank(), size = transport_->size();
   for (const int other : {(rank + 1) / 2 - 1, 2 * rank + 1, 2 * rank + 2}) {
     if (other < 0 || other >= size) continue;
-    auto note = std::make_unique<Note>();
-    void* const request = transport_->receive(note.get(), sizeof(Note), other, Transport::kNoteTag);
-    neighbours_.push_back({other, std::move(note), request});
+    neighbours_.push_back({other, std::make_unique<Note>(), nullptr});
   }
+  try {
+    for (Neighbour& neighbour : neighbours_) listen_to(neighbour);
+  } catch (const CommError&) {
+    withdraw_all();
+    throw;
+  }
+}
+
+void TransportHub::listen_to(Neighbour& neighbour) {
+  neighbour.request = transport_->receive(neighbour.note.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag);
+}
+
+void TransportHub::withdraw_all() {
+  for (Neighbour& neighbour : neighbours_) withdraw(*transport_, neighbour.request, neighbour.note);
 }
 
 // Notes that no rank takes any more stay where the transport may still read them.
@@ -24,10 +36,7 @@ TransportHub::~TransportHub() {
   std::vector<uint64_t> words;
   for (const auto& [tag, calls] : device_calls_) words.insert(words.end(), {static_cast<uint64_t>(tag), calls});
   transport_->give_last_words(std::move(words));
-  try {
-    for (Neighbour& neighbour : neighbours_) transport_->cancel(neighbour.request);
-  } catch (const CommError&) {  // the program has ended its MPI: nothing is written any more
-  }
+  withdraw_all();
   for (const Sending& one : sending_) new std::shared_ptr<const Note>(one.note);
 }
 
@@ -131,13 +140,18 @@ void TransportHub::pass_on(const Note& note, int from) {
 void TransportHub::poll() {
   const std::lock_guard lock(mutex_);
   for (Neighbour& neighbour : neighbours_) {
+    if (neighbour.request == nullptr) listen_to(neighbour);  // an exception has come between
     while (transport_->test(neighbour.request)) {
+      neighbour.request = nullptr;
       take(*neighbour.note);
       pass_on(*neighbour.note, neighbour.rank);
-      neighbour.request = transport_->receive(neighbour.note.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag);
+      listen_to(neighbour);
     }
   }
-  std::erase_if(sending_, [this](Sending& one) { return transport_->test(one.request); });
+  // One by one: where a test throws, the others are as they were.
+  for (auto one = sending_.begin(); one != sending_.end();) {
+    one = one->request == nullptr || transport_->test(one->request) ? sending_.erase(one) : std::next(one);
+  }
 }
 
 void TransportHub::note_device_call(int tag, uint64_t number) {

@@ -101,6 +101,8 @@ class TransportHub {
     void* request;
   };
   Note note_of(const TransportWorld& world, int tag, uint64_t number, const std::string& text) const;
+  void listen_to(Neighbour& neighbour);
+  void withdraw_all();
   void take(const Note& note);
   void pass_on(const Note& note, int from);
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/pollable.h"
+#include "moonhalo/engine/comm/tcp/transport_hub.h"
 #include "tests/support/desync.h"
 #include "tests/support/mailboxes.h"
 #include "tests/support/oracle.h"
@@ -30,6 +32,7 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using testing::on_ranks;
 using testing::verb_cases;
+using testing::with_transports;
 using testing::with_worlds;
 
 class TransportCommunicator : public ::testing::TestWithParam<size_t> {};
@@ -269,6 +272,143 @@ TEST(TransportErrors, AnAbortedWorldThrows) {
     } else {
       EXPECT_THAT(message_of([&] { worlds[0]->barrier(); }), HasSubstr("rank 0 ended without joining barrier"));
     }
+  });
+}
+
+/// Passes on what another transport does, keeps a list of the requests under way, and fails where a test says so.
+class Watched final : public Transport {
+ public:
+  struct Asked {
+    bool sends;
+    int peer, tag;
+  };
+  using Fails = std::function<bool(const Asked&)>;
+  Watched(TransportPtr inner, Fails fails_to_begin, Fails fails_in_test, bool failed_are_gone = false)
+      : inner_(std::move(inner)),
+        fails_to_begin_(std::move(fails_to_begin)),
+        fails_in_test_(std::move(fails_in_test)),
+        failed_are_gone_(failed_are_gone) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  bool any_thread() const override { return false; }
+  void* send(const void* data, size_t bytes, int peer, int tag) override {
+    return noted({true, peer, tag}, [&] { return inner_->send(data, bytes, peer, tag); });
+  }
+  void* receive(void* data, size_t bytes, int peer, int tag) override {
+    return noted({false, peer, tag}, [&] { return inner_->receive(data, bytes, peer, tag); });
+  }
+  bool test(void*& request) override {
+    const Asked asked = known(request);
+    if (fails_in_test_ && fails_in_test_(asked)) {
+      if (failed_are_gone_) cancel(request);
+      throw CommError("a planted failure");
+    }
+    void* const tested = request;
+    const bool done = inner_->test(request);
+    if (done) under_way_.erase(tested);
+    return done;
+  }
+  void cancel(void*& request) override {
+    known(request);
+    under_way_.erase(request);
+    inner_->cancel(request);
+  }
+  /// Receives under way with tags from `first` on.
+  int receives(int first) const {
+    int count = 0;
+    for (const auto& [request, asked] : under_way_) count += !asked.sends && asked.tag >= first ? 1 : 0;
+    return count;
+  }
+
+ private:
+  template <typename Begin>
+  void* noted(const Asked& asked, const Begin& begin) {
+    if (fails_to_begin_ && fails_to_begin_(asked)) throw CommError("a planted failure");
+    void* const request = begin();
+    under_way_[request] = asked;
+    return request;
+  }
+  Asked known(const void* request) const {
+    const auto found = under_way_.find(request);
+    if (found == under_way_.end()) throw CommError("a request that is gone");
+    return found->second;
+  }
+
+  TransportPtr inner_;
+  Fails fails_to_begin_, fails_in_test_;
+  bool failed_are_gone_;
+  std::map<const void*, Asked> under_way_;
+};
+
+TEST(TransportErrors, AFailureWhileCallsAreComparedLeavesNoReceive) {
+  with_transports(2, [](const TransportPtr& post, Communicator& threads) {
+    const bool fails = threads.rank() == 0;
+    const auto watched = std::make_shared<Watched>(post, nullptr, [&](const Watched::Asked& asked) {
+      return fails && !asked.sends && asked.tag >= TransportHub::kDescriptionTags;
+    });
+    {
+      const CommunicatorPtr world = make_transport_communicators(watched, 1)[0];
+      world->set_timeout(testing::kHang);
+      at::Tensor data = at::ones({3});
+      const std::string text = message_of([&] { world->all_reduce(data, fails ? ReduceOp::kMax : ReduceOp::kSum); });
+      if (fails) EXPECT_THAT(text, HasSubstr("a planted failure"));
+      EXPECT_EQ(watched->receives(TransportHub::kDescriptionTags), 0);
+      threads.barrier();
+    }
+    EXPECT_EQ(watched->receives(0), 0);
+    threads.barrier();
+  });
+}
+
+TEST(TransportErrors, AWorldThatCannotBeMadeLeavesNoReceive) {
+  with_transports(3, [](const TransportPtr& post, Communicator& threads) {
+    const auto watched = std::make_shared<Watched>(
+        post, [](const Watched::Asked& asked) { return asked.peer == 2; }, nullptr);
+    if (threads.rank() == 0) {
+      EXPECT_THAT(message_of([&] { make_transport_communicators(watched, 1); }), HasSubstr("a planted failure"));
+      EXPECT_EQ(watched->receives(0), 0);
+    }
+    threads.barrier();
+  });
+}
+
+// A note to one neighbour fails behind another that has ended.
+TEST(TransportErrors, NoRequestIsUsedAfterItsEnd) {
+  with_transports(3, [](const TransportPtr& post, Communicator& threads) {
+    int notes = 0;
+    const auto watched = std::make_shared<Watched>(post, nullptr, [&](const Watched::Asked& asked) {
+      return threads.rank() == 0 && asked.sends && asked.tag == Transport::kNoteTag && ++notes == 2;
+    });
+    const CommunicatorPtr world = make_transport_communicators(watched, 1)[0];
+    threads.barrier();
+    if (threads.rank() == 0) {
+      backend_of(*world).suspend();
+      EXPECT_THAT(message_of([&] { backend_of(*world).suspended_rank(); }), HasSubstr("a planted failure"));
+      EXPECT_EQ(message_of([&] { backend_of(*world).suspended_rank(); }), "");
+    }
+    threads.barrier();
+  });
+}
+
+// Its request is gone, as where more bytes come than fit.
+TEST(TransportErrors, AFailedMessageFailsAgain) {
+  with_transports(2, [](const TransportPtr& post, Communicator& threads) {
+    const auto watched = std::make_shared<Watched>(
+        post, nullptr, [](const Watched::Asked& asked) { return !asked.sends && asked.tag != Transport::kNoteTag; },
+        /*failed_are_gone=*/true);
+    {
+      const CommunicatorPtr world = make_transport_communicators(watched, 1)[0];
+      at::Tensor never = at::zeros({5});
+      if (threads.rank() == 0) {
+        const WorkPtr work = world->exchange_async({}, {{1, never}});
+        EXPECT_THAT(message_of([&] { is_ready(*work); }), HasSubstr("a planted failure"));
+        EXPECT_THAT(message_of([&] { work->wait(); }), HasSubstr("a planted failure"));
+      }
+      threads.barrier();
+    }
+    EXPECT_EQ(watched->receives(0), 0);
+    threads.barrier();
   });
 }
 
