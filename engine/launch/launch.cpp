@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
@@ -16,6 +17,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/device/device_link.h"
+#include "moonhalo/engine/comm/device/rank_device.h"
 #include "moonhalo/engine/comm/missing_mpi.h"
 #include "moonhalo/engine/comm/time_limit.h"
 #include "moonhalo/engine/launch/late_note.h"
@@ -296,18 +298,30 @@ namespace {
 
 CommunicatorPtr make_tcp_world(const Launch& launch) {
   const std::string no_mpi = launch.joins_mpi ? missing_mpi() : "";
-  const auto place = meeting_place(launch, [](const char* variable) -> const char* { return std::getenv(variable); });
+  auto place = meeting_place(launch, [](const char* variable) -> const char* { return std::getenv(variable); });
   TORCH_CHECK_VALUE(
       place, "world: backend \"tcp\" does not know where the processes connect\n  have  ", launch.why,
       no_mpi.empty() ? "" : "; no MPI: ", no_mpi,
       "\n  fix   set MASTER_ADDR (a host that all reach, that of rank 0) and MASTER_PORT, or start them with torchrun");
+  place->no_mpi = looks_for_mpi() ? no_mpi : "";
   if (launch.rank == 0 && !no_mpi.empty())
     note("without MPI (" + no_mpi + ") the ranks connect by TCP at " + host_and_port(place->host, place->port));
   return make_transport_communicators(join_ranks(launch, *place, default_time_limit()), 1)[0];
 }
 
+// The start of MPI has ten times the limit of a collective.
+CommunicatorPtr start_mpi_world(const Launch& launch) {
+  if (launch.size == 1 || !looks_for_mpi()) return make_mpi_world();
+  const LateNote late(std::chrono::seconds(10), 10 * default_time_limit(),
+                      "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.size) + " on " +
+                          this_host() + ": MPI has not started",
+                      "ranks on machines without the library of MPI connect by TCP, and do not come: give all ranks "
+                      "backend \"tcp\", or all the library");
+  return make_mpi_world();
+}
+
 CommunicatorPtr make_whole_mpi_world(const Launch& launch) {
-  CommunicatorPtr world = make_mpi_world();
+  CommunicatorPtr world = start_mpi_world(launch);
   TORCH_CHECK_VALUE(launch.size == 1 || world->size() == launch.size, "world: the launcher started ", launch.size,
                     " processes, but MPI finds ", world->size(), "\n  have  ", launch.why,
                     "\n  fix   use the mpirun of the MPI that Moonhalo was built with, or backend \"tcp\"");

@@ -122,7 +122,7 @@ class Meeting {
   void open_store() {
     if (place_.serves && !serve_store()) port_is_taken(std::strerror(errno));
     const LateNote late(note_after_, limit_, rank_text(launch_.rank) + " has not reached the store at " + address(),
-                        "rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where");
+                        "rank 0 serves it, and MASTER_ADDR and MASTER_PORT say where" + mpi_hint());
     store_.emplace(place_.host, place_.port, deadline_);
   }
 
@@ -265,7 +265,8 @@ class Meeting {
   [[noreturn]] void unreachable(const std::string& why) const {
     fail("cannot reach the store at " + address(), why,
          "see that the node of rank 0 can be reached from all others and that its port is free; MASTER_ADDR and "
-         "MASTER_PORT name another");
+         "MASTER_PORT name another" +
+             mpi_hint());
   }
 
   /// Stands for a key where there is none: anybody can read it who reaches the store.
@@ -335,7 +336,7 @@ class Meeting {
     const int rank = first_without(keys);
     if (place_.serves && rank >= 0) {
       note(rank_text(rank) + " has not come to " + address() + " within " + seconds_text(note_after_) +
-           "; it is waited for " + seconds_text(left_until(deadline_)) + " longer" + key_hint());
+           "; it is waited for " + seconds_text(left_until(deadline_)) + " longer" + key_hint() + mpi_hint());
     }
     return store_->wait(keys, deadline_);
   }
@@ -353,7 +354,14 @@ class Meeting {
 
   [[noreturn]] void late(int rank) const {
     fail((rank < 0 ? "one of the ranks" : rank_text(rank)) + " has not come within " + seconds_text(limit_),
-         launch_.why, "look at what that process said; MOONHALO_TIMEOUT_S gives it more time" + key_hint());
+         launch_.why,
+         "look at what that process said; MOONHALO_TIMEOUT_S gives it more time" + key_hint() + mpi_hint());
+  }
+  /// A rank that has found MPI is in MPI_Init, and never comes here.
+  std::string mpi_hint() const {
+    if (place_.no_mpi.empty()) return "";
+    return "; " + rank_text(launch_.rank) + " on " + this_host() + " found no MPI (" + place_.no_mpi +
+           "), and ranks that found it wait in MPI_Init: give all ranks backend \"tcp\", or all the library of MPI";
   }
   std::string key_hint() const { return seal_.has_key() ? "; all ranks need the same job key (MOONHALO_JOB_KEY)" : ""; }
 

@@ -16,10 +16,11 @@ namespace moonhalo {
 struct MeetingPlace {
   std::string host;
   uint16_t port = 0;
-  bool serves = false;   ///< this process does, for the others
-  std::string run;       ///< tells runs apart that use one store
-  std::string job = {};  ///< what the machine calls the job, for ranks that have come to the wrong place
-  std::string key = {};  ///< that all ranks have, and strangers do not (job_key.h); "": anybody may come
+  bool serves = false;      ///< this process does, for the others
+  std::string run;          ///< tells runs apart that use one store
+  std::string job = {};     ///< what the machine calls the job, for ranks that have come to the wrong place
+  std::string key = {};     ///< that all ranks have, and strangers do not (job_key.h); "": anybody may come
+  std::string no_mpi = {};  ///< why this rank does without the MPI that its launcher has; others may have taken it
 };
 
 /// From MASTER_ADDR and MASTER_PORT, or for a step of Slurm from its first node and its number, or for a job of Open

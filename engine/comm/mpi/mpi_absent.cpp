@@ -20,6 +20,7 @@ namespace {
 
 bool has_mpi() { return false; }
 std::string missing_mpi() { return "this Moonhalo was built without MPI"; }
+bool looks_for_mpi() { return false; }
 CommunicatorPtr make_mpi_communicator(const void*) { refuse("make_mpi_communicator"); }
 CommunicatorPtr make_mpi_communicator_from_fortran(int) { refuse("make_mpi_communicator_from_fortran"); }
 CommunicatorPtr make_mpi_world() { refuse("make_mpi_world"); }

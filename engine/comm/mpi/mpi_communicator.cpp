@@ -280,6 +280,7 @@ CommunicatorPtr wrap(MPI_Comm given, const char* maker) {
 
 bool has_mpi() { return true; }
 std::string missing_mpi() { return ""; }
+bool looks_for_mpi() { return false; }
 
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
   check_library("make_mpi_communicator");

@@ -46,6 +46,7 @@ const MpiFunctions& functions_for(const char* maker) {
 
 bool has_mpi() { return plugin().functions != nullptr; }
 std::string missing_mpi() { return plugin().error; }
+bool looks_for_mpi() { return true; }
 CommunicatorPtr make_mpi_communicator(const void* mpi_comm) {
   return functions_for("make_mpi_communicator").make_communicator(mpi_comm);
 }

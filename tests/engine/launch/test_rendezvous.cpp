@@ -240,6 +240,22 @@ TEST(Meeting, TellsWhatItWaitsFor) {
   }
 }
 
+// Where hosts differ in their libraries, some ranks wait here and some in MPI.
+TEST(Meeting, SaysWhereRanksThatFoundMpiAre) {
+  const std::string hint = " found no MPI (libmpi.so.40: no such file), and ranks that found it wait in MPI_Init";
+  for (const int rank : {0, 1}) {
+    const testing::HeldPort held;
+    MeetingPlace place{"127.0.0.1", held, rank == 0, "x"};
+    place.no_mpi = "libmpi.so.40: no such file";
+    ::testing::internal::CaptureStderr();
+    const std::string error = message_of([&] { join_ranks(rank_of(rank, 2), place, 2s, 200ms); });
+    const std::string note = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(error, HasSubstr(hint)) << rank;
+    EXPECT_THAT(note, HasSubstr(hint)) << rank;
+    EXPECT_THAT(error, HasSubstr("give all ranks backend \"tcp\"")) << rank;
+  }
+}
+
 // Where the limit comes first, the error does.
 TEST(LateNote, SaysNothingWhereTheLimitComesFirst) {
   for (const auto limit : {10ms, 20ms}) {
