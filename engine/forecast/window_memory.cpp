@@ -10,6 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
+
+#include "moonhalo/engine/profile/memory.h"
 
 namespace moonhalo {
 namespace {
@@ -19,17 +22,12 @@ constexpr size_t kWindowBytes = size_t{32} << 20;
 
 struct Mapping {
   void* base;
-  size_t bytes;   // as asked for
   size_t mapped;  // in whole pages
+  std::optional<AddressesOnly> counted = {};
 
   static void release(void* context) {
     const std::unique_ptr<Mapping> mapping(static_cast<Mapping*>(context));
     munmap(mapping->base, mapping->mapped);
-    report(*mapping, -static_cast<int64_t>(mapping->bytes));
-  }
-  static void report(const Mapping& mapping, int64_t bytes) {
-    if (c10::memoryProfilingEnabled())
-      c10::reportMemoryUsageToProfiler(mapping.base, bytes, mapping.bytes, 0, c10::Device(c10::kCPU));
   }
 };
 
@@ -63,14 +61,14 @@ class WindowAllocator final : public c10::Allocator {
     const size_t pages = (std::max<size_t>(bytes, 1) + page_bytes() - 1) / page_bytes() * page_bytes();
     void* base = mmap(nullptr, pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     check_mapped(base, bytes);
-    auto mapping = std::make_unique<Mapping>(Mapping{base, bytes, pages});
+    std::unique_ptr<Mapping> mapping(new Mapping{base, pages});
     for (size_t at = 0; at < pages; at += kWindowBytes) {
       const void* part = mmap(static_cast<char*>(base) + at, std::min(kWindowBytes, pages - at), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_FIXED, file, 0);
       if (part == MAP_FAILED) munmap(base, pages);
       check_mapped(part, bytes);
     }
-    Mapping::report(*mapping, static_cast<int64_t>(bytes));
+    mapping->counted.emplace(base, static_cast<int64_t>(bytes));
     return {base, mapping.release(), &Mapping::release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }

@@ -15,17 +15,21 @@
 namespace moonhalo {
 
 /// Adds up what LibTorch's allocators report for one rank, whichever of its threads they run on.
-class MemoryCounter final : public c10::MemoryReportingInfoBase {
+class MemoryCounter final : public c10::MemoryReportingInfoBase, public std::enable_shared_from_this<MemoryCounter> {
  public:
   explicit MemoryCounter(std::shared_ptr<MemoryCounter> outer) : outer_(std::move(outer)) {}
 
   void reportMemoryUsage(void* block, int64_t bytes, size_t allocated, size_t reserved, c10::Device device) override {
+    count(block, bytes, device);
+    if (outer_) outer_->reportMemoryUsage(block, bytes, allocated, reserved, device);
+  }
+  /// In this count alone.
+  void count(const void* block, int64_t bytes, c10::Device device) {
     Pool& pool = pool_of(device.type());
     const int64_t live = pool.live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     raise(pool.peak, live);
     if (watched_.load(std::memory_order_relaxed) && device.is_cpu()) [[unlikely]]
       pass_on(block, bytes);
-    if (outer_) outer_->reportMemoryUsage(block, bytes, allocated, reserved, device);
   }
   bool memoryProfilingEnabled() const override { return true; }
 
@@ -107,6 +111,24 @@ void reset_memory_peak() {
 
 void watch_memory(MemoryWatcher* watcher) {
   if (profile_context->memory) profile_context->memory->watch(watcher);
+}
+
+AddressesOnly::AddressesOnly(const void* block, int64_t bytes) : block_(block), bytes_(bytes) {
+  if (auto* const here = dynamic_cast<MemoryCounter*>(c10::ThreadLocalDebugInfo::get(kReporter)))
+    counter_ = here->shared_from_this();
+  report(bytes_);
+}
+
+AddressesOnly::~AddressesOnly() { report(-bytes_); }
+
+void AddressesOnly::report(int64_t bytes) const {
+  const c10::Device host(c10::kCPU);
+  if (counter_) {
+    counter_->count(block_, bytes, host);
+  } else if (auto* const other = static_cast<c10::MemoryReportingInfoBase*>(c10::ThreadLocalDebugInfo::get(kReporter));
+             other != nullptr && dynamic_cast<MemoryCounter*>(other) == nullptr && other->memoryProfilingEnabled()) {
+    other->reportMemoryUsage(const_cast<void*>(block_), bytes, static_cast<size_t>(bytes_), 0, host);
+  }
 }
 
 int64_t resident_memory() {

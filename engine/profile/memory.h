@@ -24,8 +24,8 @@ class MemoryCounter;
 /// Counts the memory of this rank's tensors during its lifetime. Rank threads that start meanwhile (run_ranks) count
 /// for themselves, each its own. The `moonhalo` program holds one for every rank; a C++ program makes one before its
 /// first tensor: LibTorch warns on stderr when a block that it gave out uncounted is freed. A count inside of another
-/// adds to both. It costs two locked additions for each block, about 0.1 us. Where another profiler of LibTorch already
-/// watches this thread's allocator, nothing is counted (counts_memory() is false).
+/// adds to both, but for AddressesOnly. It costs two locked additions for each block, about 0.1 us. Where another
+/// profiler of LibTorch already watches this thread's allocator, nothing is counted (counts_memory() is false).
 class MemoryCount {
  public:
   MemoryCount();
@@ -60,6 +60,23 @@ class MemoryWatcher {
 /// Sets the watcher of this rank's count, null for none. It has no effect unless counts_memory(). Once this returns,
 /// the watcher before is not called any more. Not collective.
 void watch_memory(MemoryWatcher* watcher);
+
+/// A block that is addresses without memory, of a tensor whose values are not computed. It counts in this thread's
+/// count as if it had memory, and, until the object ends, in that count: counts outside of it are of what there is.
+class AddressesOnly {
+ public:
+  AddressesOnly(const void* block, int64_t bytes);
+  ~AddressesOnly();
+  AddressesOnly(const AddressesOnly&) = delete;
+  AddressesOnly& operator=(const AddressesOnly&) = delete;
+
+ private:
+  void report(int64_t bytes) const;
+
+  const void* block_;
+  int64_t bytes_;
+  std::shared_ptr<MemoryCounter> counter_;
+};
 
 /// Resident memory of this process in bytes, with libraries and what malloc keeps. Rank threads share it. Not
 /// collective.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/profile/recorder.h"
 #include "tests/support/divided_nets.h"
 #include "tests/support/oracle.h"
@@ -102,6 +103,22 @@ void expect_best_of_all(const Planted& one, int64_t ranks) {
     EXPECT_LE(result.bound.memory, result.memory) << result.division.text();
     EXPECT_GE(result.step, all.ranked.front().step);
   }
+}
+
+// The memory of its dry runs is not there.
+TEST(DivisionSearch, X14_TheProgramsCountIsOfRealMemory) {
+  const MemoryCount counted;
+  const Planted one = planted().back();
+  const SearchOptions options = options_for(one, 2);
+  const BuildDivided build = build_divided(one.net);
+  const at::Tensor before = at::empty({1024});
+  const MemoryUse at_start = memory_use();
+
+  search_divisions(options, build);
+
+  constexpr int64_t kOfSmallTensors = int64_t{1} << 20;  // parameters and gradients have 9.4 MB
+  EXPECT_NEAR(memory_use().live, at_start.live, kOfSmallTensors);
+  EXPECT_LT(memory_use().peak, at_start.peak + kOfSmallTensors);
 }
 
 TEST(DivisionSearch, X14_PlantedMachinesGiveTheReckonedDivision) {
