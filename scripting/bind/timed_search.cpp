@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/launch/sha256.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -99,7 +100,19 @@ int search(lua_State* lua) {
   return 2;
 }
 
-const luaL_Reg kSearchFunctions[] = {{"_search_divisions", guard<search>}, {nullptr, nullptr}};
+/// _machine_digest(machine) -> hexadecimal digits that stand for what the file of the machine says on rank 0, however
+/// it is laid out. Collective.
+int machine_digest(lua_State* lua) {
+  const std::string machine = check_string(lua, 1);
+  push(lua, run_on_first_rank(*context(lua).world, [&] {
+         constexpr size_t kDigits = 16;
+         return hex(sha256(to_json(read_machine(machine)))).substr(0, kDigits);
+       }));
+  return 1;
+}
+
+const luaL_Reg kSearchFunctions[] = {
+    {"_search_divisions", guard<search>}, {"_machine_digest", guard<machine_digest>}, {nullptr, nullptr}};
 
 const Binding search_binding{"timed_search", [](lua_State* lua) { add_functions(lua, kSearchFunctions); }};
 

@@ -133,6 +133,12 @@ local function key_of(module, dummy, policy, config, options)
   }
 end
 
+--- Digits that stand for the contents of the machine's file, for plans that depend on it; else nil. Collective.
+local function machine_of(policy, config)
+  local machine = policy == "autodist" and config.pas_config.machine or nil
+  return type(machine) == "string" and mh._machine_digest(machine) or nil
+end
+
 local function make_plan(module, dummy, policy, config, graph)
   graph = graph or trace(module, dummy)
   local name, placed, report = policy, nil, nil
@@ -154,6 +160,7 @@ local function plan_for(module, dummy, policy, config, options)
   local found = {}
   if options.gen_savedir then
     path = cache.path(options.gen_savedir, module:class_name(), options.instance_name)
+    key.machine = machine_of(policy, config)
     found = cache.find(path, key, options.reuse, shared)
   end
   if found.plan then return found.plan, false end

@@ -3,6 +3,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local machine = require "support.planted_machine"
+local own_path = require "support.own_path"
 local runs = require "support.parallel_runs"
 local nn = mh.nn
 local seeded, plain, config_of = runs.seeded, runs.plain, runs.config_of
@@ -17,6 +18,19 @@ local function refused(texts, fn)
   for _, text in ipairs(texts) do
     if not message:find(text, 1, true) then error("the message lacks '" .. text .. "':\n" .. message, 0) end
   end
+end
+
+--- Changes what a file says.
+local function rewrite(path, change)
+  mh._files.on_first_rank(function()
+    local text
+    do
+      local file <close> = assert(io.open(path, "r"))
+      text = change(file:read("a"))
+    end
+    local file <close> = assert(io.open(path, "w"))
+    file:write(text)
+  end)
 end
 
 local function mlp() return nn.Sequential(nn.Linear(8, 24), nn.GELU(), nn.Linear(24, 8)) end
@@ -94,6 +108,24 @@ function tests.test_V10_the_best_three_are_measured_and_all_ranks_agree()
     testing.assert_equal(i == 1 or not one.measured or one.measured >= report.candidates[i - 1].measured, true)
   end
   testing.assert_equal(measured, 3)
+end
+
+-- Its name is the same, and its layout does not matter.
+function tests.test_V10_a_kept_plan_of_an_edited_machine_is_none()
+  local of, x, folder = machine(1e8, 1e11, 1e8, 1e-4), mh.ones({12, 8}, kF64), own_path("timed_plans")
+  local function planned(reuse)
+    local net = seeded(mlp)
+    mh.parallelize(net, {x = x}, "autodist", config_of(ranks, ranks, {pas_config = {machine = of}}),
+      {gen_savedir = folder, reuse = reuse})
+    return net.parallel.planned
+  end
+  testing.assert_equal({planned("match"), planned("match")}, {true, false})
+  rewrite(of, function(text) return "/* the same */\n" .. text end)
+  testing.assert_equal(planned("match"), false)
+
+  rewrite(of, function(text) return (text:gsub('"launch": 0', '"launch": 1e-3')) end)
+  refused({"holds a plan of something else: 'machine' was "}, function() planned("match") end)
+  testing.assert_equal({planned("moo"), planned("match")}, {true, false})
 end
 
 -- A plan for ranks that are not there, made by a process that is not simulated.
