@@ -9,6 +9,15 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
+# Over TCP nobody but rank 0 ends the other one.
+if(TARGET moonhalo_cli)
+  moonhalo_add_test(NAME plan.X14_first_rank_fails COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables
+                    2 $<TARGET_FILE:moonhalo_cli> plan tests/bench/plan_models.lua --check -- no_such_model small
+                    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(plan.X14_first_rank_fails PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}"
+                       PASS_REGULAR_EXPRESSION "rank 1 ends, because rank 0 failed before the real run")
+endif()
+
 if(TARGET moonhalo_cli AND mpi_tests AND MPI_C_FOUND)
   moonhalo_add_test(NAME mpi.X14_plan_check COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:moonhalo_cli> plan
                     tests/bench/plan_models.lua --check --check-steps 1 -- unet small

@@ -76,6 +76,12 @@ int act(int argc, char** argv) {
     if (!wrong.empty()) return complain(UsageError(wrong), kWrongUsage);
     return app.exit(error) == 0 ? kDone : kWrongUsage;
   }
+  return status_of(action);
+}
+
+}  // namespace
+
+int status_of(const Action& action) {
   try {
     return action();
   } catch (const UsageError& error) {
@@ -86,8 +92,6 @@ int act(int argc, char** argv) {
     return complain(error, kScriptFailed);
   }
 }
-
-}  // namespace
 
 int command_line(int argc, char** argv) { return checked_output(act(argc, argv)); }
 

@@ -195,16 +195,12 @@ int draw_plans(const std::string& path, const std::string& json) {
   });
 }
 
-int plan(PlanWanted wanted) {
-  if (detect_launch().rank == 0) {
-    check_writable("--json", wanted.json);
-    check_writable("--png", wanted.png);
-  }
-  const ProcessMemory process = measure_process_memory();
+// `joined`: whether a real run was begun, which connects the processes of a launcher.
+int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, bool& joined) {
+  check_writable("--json", wanted.json);
+  check_writable("--png", wanted.png);
   std::optional<Machine> machine;
   if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
-  if (wanted.checks) set_checked_ranks(wanted);
-  if (wanted.checks && detect_launch().rank > 0) return check_plan(wanted, wanted.ranks.front(), process, nullptr);
   std::vector<RanksPlan> plans;
   for (const int ranks : wanted.ranks) {
     try {
@@ -214,6 +210,7 @@ int plan(PlanWanted wanted) {
       return failed.status;
     }
     if (!wanted.checks) continue;
+    joined = true;
     if (const int status = check_plan(wanted, ranks, process, &plans.back()); status != kDone) {
       std::fprintf(stderr, "moonhalo: plan: the real run on %d ranks failed\n", ranks);
       return status;
@@ -231,6 +228,18 @@ int plan(PlanWanted wanted) {
     if (const int status = draw_plans(wanted.png, json); status != kDone) return status;
   }
   return status_of_checks(plans);
+}
+
+int plan(PlanWanted wanted) {
+  const ProcessMemory process = measure_process_memory();
+  if (wanted.checks) set_checked_ranks(wanted);
+  const Launch launch = detect_launch();
+  const bool others_wait = wanted.checks && launch.size > 1;
+  if (others_wait && launch.rank > 0) return check_plan(wanted, wanted.ranks.front(), process, nullptr);
+  bool joined = false;
+  const int status = status_of([&] { return plan_on_first_rank(wanted, process, joined); });
+  if (others_wait && !joined) give_up_real_run(wanted.options, status);
+  return status;
 }
 
 // "20%" or "20"

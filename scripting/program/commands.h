@@ -33,6 +33,9 @@ void add_sweep_command(CLI::App& app, Action& action);
 void add_report_command(CLI::App& app, Action& action);
 void add_help_command(CLI::App& app, Action& action);
 
+/// The exit status of `action`, whose error is printed.
+int status_of(const Action& action);
+
 /// The whole program: reads the command line, acts, prints errors to stderr. Exit statuses: see
 /// ExitStatus.
 int command_line(int argc, char** argv);

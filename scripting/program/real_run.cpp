@@ -4,10 +4,12 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/profile/memory.h"
@@ -125,13 +127,29 @@ RealRank real_rank_of(const std::string& text) {
   return rank;
 }
 
+/// Ends the session of this process where rank 0's has called give_up_real_run. Collective.
+void end_if_given_up(const Context& context) {
+  if (context.ranks_are_threads) return;
+  const std::string status = broadcast_string(*context.world, "");
+  if (status.empty()) return;
+  std::fprintf(stderr, "moonhalo: plan: rank %d ends, because rank 0 failed before the real run\n",
+               context.world->rank());
+  throw ScriptExit(std::stoi(status));
+}
+
 }  // namespace
+
+void give_up_real_run(SessionOptions options, int status) {
+  options.quiet = true;
+  run_session(options, [&](lua_State* lua) { broadcast_string(*context(lua).world, std::to_string(status)); });
+}
 
 int real_run(SessionOptions options, int64_t step, int64_t timed, std::vector<RealRank>& ranks) {
   options.quiet = true;
   const ResidentGrowth growth;
   const SilentOutput silent;
   return run_session(options, [&](lua_State* lua) {
+    end_if_given_up(context(lua));
     RealRank found = run_rank_for_real(lua, step, timed);
     found.resident = growth.bytes();
     Communicator& world = *context(lua).world;

@@ -25,4 +25,8 @@ struct RealRank {
 /// processes without rank 0. Returns the exit status; if it is not 0, what failed was printed.
 int real_run(SessionOptions options, int64_t step, int64_t timed, std::vector<RealRank>& ranks);
 
+/// Rank 0 of a launcher's processes calls it in place of real_run, where what it did before has failed: real_run then
+/// returns `status`, which is not 0, in the others, which would wait for rank 0.
+void give_up_real_run(SessionOptions options, int status);
+
 }  // namespace moonhalo::scripting
