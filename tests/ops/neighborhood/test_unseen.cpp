@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaN and infinity that a query does not see have no influence on it: results and gradients of the CPU kernels are those
-// of attention of each query by itself, over the keys of its window alone.
+// NaN and infinity that a query does not see have no influence on it: results and gradients of the CPU kernels are
+// those of attention of each query by itself, over the keys of its window alone.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
