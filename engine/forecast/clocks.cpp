@@ -110,14 +110,19 @@ class Clocks {
     return made;
   }
 
-  // Lets every kind go on as far as it can. Where none can and some have not ended, their tapes do not fit.
+  // Lets every kind go on as far as it can. Where none can and some have not ended, exchanges are matched by their
+  // numbers, too. Where that does not help, their tapes do not fit.
   bool advance_all() {
     bool moved = false, ended = true;
     for (ClockKind& kind : kinds_) {
       while (advance(kind)) moved = true;
       ended = ended && kind.next == kind.tape->events.size();
     }
-    if (moved || ended) return moved && !ended;
+    if (moved || ended) {
+      by_number_ = false;
+      return moved && !ended;
+    }
+    if (!by_number_) return by_number_ = true;
     ClockKind* first = nullptr;
     for (ClockKind& kind : kinds_) {
       const bool waits = kind.next < kind.tape->events.size();
@@ -190,7 +195,7 @@ class Clocks {
       const ClockKind& other = kinds_.at(tapes_.kind_of.at(kind.tape->rank + end.offset));
       peers.insert(end.offset);
       const MessageEnd theirs{end.group, -end.offset, !end.sends, end.number};
-      const bool is_missing = !other.message_ends.contains(theirs) && is_stuck_or_ended(kind, other);
+      const bool is_missing = !other.message_ends.contains(theirs) && (by_number_ || is_stuck_or_ended(kind, other));
       // The tape of the peer's kind is that of another place of the group, with peers at other offsets: the peer itself
       // begins the same exchange at the time of that rank.
       const CallKey same_call{end.group, call.number};
@@ -319,6 +324,7 @@ class Clocks {
   std::map<TapeGroup, uint32_t> group_keys_;
   std::map<std::tuple<int64_t, uint32_t, Verb, int64_t>, Cost> verb_costs_;
   std::set<int64_t> misfits_;
+  bool by_number_ = false;  // no kind could go on
 };
 
 }  // namespace

@@ -449,15 +449,15 @@ TEST(Clocks, X14_APlaceOfAnotherTapeIsTheSameExchange) {
       if (peer != rank) parts.push_back({peer - static_cast<int32_t>(rank), bytes});
     }
     Recording recording(rank, 4);
-    recording.compute(seconds).exchange(parts, parts).wait().compute(1e-3);
+    for (int step = 0; step < 3; ++step) recording.exchange(parts, parts).compute(seconds).wait();
     return recording;
   };
-  RankTapes tapes = own_kinds({tape(0, 1e-3), tape(1, 5e-3), tape(3, 2e-3)});
+  RankTapes tapes = own_kinds({tape(0, 5e-3), tape(1, 1e-3), tape(3, 2e-3)});
   tapes.kind_of = {0, 1, 1, 2};
 
   const StepForecast forecast = forecast_step(even_machine(), tapes, "nccl");
   const StepForecast own =
-      forecast_step(even_machine(), own_kinds({tape(0, 1e-3), tape(1, 5e-3), tape(2, 5e-3), tape(3, 2e-3)}), "nccl");
+      forecast_step(even_machine(), own_kinds({tape(0, 5e-3), tape(1, 1e-3), tape(2, 1e-3), tape(3, 2e-3)}), "nccl");
 
   EXPECT_THAT(forecast.notes, Not(Contains(HasSubstr("that no other tape has"))));
   EXPECT_TIME(forecast.step, own.step);
