@@ -10,7 +10,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/shape_rules.h"
 #include "moonhalo/engine/forecast/window_memory.h"
 #include "moonhalo/engine/profile/profile_context.h"
@@ -204,10 +204,9 @@ class FakeCall {
         return finish(Stack(op_.schema().returns().size()), Stack());
       case Way::kMeta:
       case Way::kRule: {
-        const auto begin = std::chrono::steady_clock::now();
+        const double begin = seconds_of(ClockOf::kThread), before = profile_context->fake_call_seconds;
         by_shapes();
-        profile_context->fake_call_seconds +=
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        profile_context->fake_call_seconds = before + seconds_of(ClockOf::kThread) - begin;  // with calls inside it
         return;
       }
       case Way::kNone:

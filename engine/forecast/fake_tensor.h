@@ -24,8 +24,8 @@ at::Tensor make_fake(at::IntArrayRef sizes, at::ScalarType dtype);
 /// gradient if `tensor` does.
 at::Tensor fake_like(const at::Tensor& tensor);
 
-/// Seconds that this rank has spent in finding shapes in the place of kernels, since some time in the past. What is
-/// left of a dry run's time is that of the script, of autograd and of the dispatcher. Not collective.
+/// Seconds of processor time that this rank has spent in finding shapes in the place of kernels, since some time in the
+/// past. What is left of a dry run's time is that of the script, of autograd and of the dispatcher. Not collective.
 double seconds_of_fake_calls();
 
 /// Throws if the values of `tensor` are not computed. Everything that writes values to a file or to a user asks it.
