@@ -15,6 +15,7 @@ namespace {
 struct Pending {
   void* request;
   int peer;
+  int failed = 0;  // status of a test: the program's request may be gone, and is used no more
 };
 
 void check(int status, const char* function, int peer) {
@@ -40,19 +41,20 @@ class CallersTransport final : public Transport {
   int size() const override { return size_; }
   bool any_thread() const override { return given_.any_thread != 0; }
   void* send(const void* data, size_t bytes, int peer, int tag) override {
-    auto pending = std::make_unique<Pending>(Pending{nullptr, peer});
+    auto pending = std::make_unique<Pending>(Pending{.request = nullptr, .peer = peer});
     check(ask(given_.isend, given_.context, data, bytes, peer, tag, &pending->request), "isend", peer);
     return pending.release();
   }
   void* receive(void* data, size_t bytes, int peer, int tag) override {
-    auto pending = std::make_unique<Pending>(Pending{nullptr, peer});
+    auto pending = std::make_unique<Pending>(Pending{.request = nullptr, .peer = peer});
     check(ask(given_.irecv, given_.context, data, bytes, peer, tag, &pending->request), "irecv", peer);
     return pending.release();
   }
   bool test(void*& request) override {
     auto* const pending = static_cast<Pending*>(request);
     int done = 0;
-    check(ask(given_.test, given_.context, &pending->request, &done), "test", pending->peer);
+    if (pending->failed == 0) pending->failed = ask(given_.test, given_.context, &pending->request, &done);
+    check(pending->failed, "test", pending->peer);
     if (done == 0) return false;
     delete pending;
     request = nullptr;
@@ -61,6 +63,7 @@ class CallersTransport final : public Transport {
   void cancel(void*& request) override {
     const std::unique_ptr<Pending> pending(static_cast<Pending*>(std::exchange(request, nullptr)));
     if (!pending) return;  // its receive could not begin
+    check(pending->failed, "test", pending->peer);
     check(ask(given_.cancel, given_.context, &pending->request), "cancel", pending->peer);
   }
 

@@ -158,8 +158,9 @@ std::map<int, std::string> TransportCall::exchange_descriptions(const std::strin
   }
   std::map<int, std::string> descriptions;
   const auto deadline = std::chrono::steady_clock::now() + kReportWithin;
-  while (!under_way.coming.empty() && std::chrono::steady_clock::now() < deadline && !announced()) {
+  for (;;) {  // takes what has come before it ends
     under_way.take(descriptions);
+    if (under_way.coming.empty() || std::chrono::steady_clock::now() >= deadline || announced()) break;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   const auto taken_by = std::chrono::steady_clock::now() + kTakenWithin;
