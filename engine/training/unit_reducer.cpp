@@ -64,7 +64,9 @@ struct ReducersOfRank {
       leaf.mutable_grad() = now.defined() ? sum.add_(now) : sum;
     }
     // A hook may write parameters, so others that await the end come first: units that still gather them.
-    if (!with_hooks.empty()) torch::autograd::Engine::get_default_engine().queue_callback([this] { call_hooks(); });
+    if (with_hooks.empty()) return;
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [leaves = std::exchange(with_hooks, {})] { call_hooks(leaves); });
   }
   void note_hook(const at::Tensor& leaf) {
     const auto is_it = [&](const at::Tensor& other) { return other.is_same(leaf); };
@@ -73,9 +75,9 @@ struct ReducersOfRank {
     await_end();
   }
   // In the order in which the gradients were complete, which is the same on all ranks.
-  void call_hooks() {
+  static void call_hooks(const std::vector<at::Tensor>& leaves) {
     const c10::AutoGradMode no_grad(false);
-    for (const at::Tensor& leaf : std::exchange(with_hooks, {})) {
+    for (const at::Tensor& leaf : leaves) {
       if (const auto& hook = accumulated_hook(leaf)) (*hook)(leaf);
     }
   }
@@ -100,7 +102,8 @@ void check_node(const at::Tensor& leaf) {
       "fully_shard, replicate: the AccumulateGrad node of a parameter has a hook, which would be called before the "
       "gradient is reduced over the ranks\n  have  a parameter of shape ",
       shape_string(leaf.sizes()), ", ", spec(leaf)->to_string(),
-      "\n  fix   parameter.register_post_accumulate_grad_hook(fn), or use the gradient behind backward");
+      "\n  fix   parameter.register_post_accumulate_grad_hook(fn), or use the gradient behind backward; of a hook that "
+      "was removed, release the node, too");
 }
 
 }  // namespace

@@ -15,8 +15,10 @@ namespace moonhalo {
 /// Reduces the gradients of several leaves over the ranks during backward. Each gradient is taken as soon as it is
 /// complete, many are sent in one message, and the reduced gradients are set when backward ends; until then these
 /// leaves have no gradient. Gradients of earlier passes are kept and added to. The program's hooks for the time after
-/// that (register_post_accumulate_grad_hook) are called at the end of backward, with the reduced gradients. If a pass
-/// throws, gradients are unchanged, and the leaves that it had completed get no gradient from it. Owned by its leaves.
+/// that (register_post_accumulate_grad_hook) are called at the end of backward. Gradients of leaves in blocks are
+/// reduced then; those of copies are sums that operators reduce (Partial). If a pass throws, gradients are unchanged,
+/// and the leaves that it had completed get no gradient from it; if such a hook throws, gradients are set, and later
+/// hooks are not called. Owned by its leaves.
 class UnitReducer : public std::enable_shared_from_this<UnitReducer> {
  public:
   /// `sums`: if true, every backward reduces these gradients along the mesh dims that store the leaves, unless

@@ -49,7 +49,7 @@ int remove_accumulated_hook(lua_State* lua) {
 /// x:register_post_accumulate_grad_hook(fn) -> table
 ///   Calls fn(x) during backward each time x.grad, of a leaf, has been added to. The function may use x.grad and set it
 ///   to nil, so that the memory of gradients is free before the next one is made. Where gradients are reduced during
-///   backward (mh.fully_shard), the calls come at its end, with the reduced gradients.
+///   backward (mh.fully_shard), the calls come at its end, when those of parameters in blocks are reduced.
 ///   fn          function    fn(x); what it returns is not used
 ///   returns     table       {remove}: remove() takes the hook away
 ///   collective  no
