@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/scoped_value.h"
 #include "moonhalo/engine/imported/exported_graph.h"
 #include "moonhalo/engine/imported/script_error.h"
 #include "moonhalo/engine/profile/recorder.h"
@@ -101,14 +102,17 @@ class Watch {
 
   void begin(const Step& step) {
     if (records_) [[unlikely]]
-      enter(step.modules);
+      enter(placed(step).modules);
   }
   void end(const Step& step) {
     if (seen_) [[unlikely]]
-      seen_(step.module());
+      seen_(placed(step).module());
   }
+  /// The step whose sub-graph runs, such as a branch of `cond`: steps within it may name no module.
+  const Step* around = nullptr;
 
  private:
+  const Step& placed(const Step& step) const { return step.modules.empty() && around != nullptr ? *around : step; }
   struct Open {
     const std::string& call;  // of the graph
     std::unique_ptr<InModule> module;
@@ -172,6 +176,8 @@ void store_flat(const Step& step, const Slots& results, Slots& slots) {
 }
 
 void run_higher_order(const Step& step, Slots& slots, Watch& watch) {
+  const Step* const named = step.modules.empty() && watch.around != nullptr ? watch.around : &step;
+  const ScopedValue inside(watch.around, named);
   const IValue first = value_of(step.arguments[0], slots);
   const bool on = first.isTensor() ? first.toTensor().item<bool>() : first.toBool();
   if (step.kind == Step::Kind::kCond) {
