@@ -234,7 +234,11 @@ endif()
 
 # Y05: the Python package, in the environment of LibTorch's wheel (docs/python.md).
 if(Python3_Interpreter_FOUND AND NOT MOONHALO_SANITIZE)
-  foreach(part ranks launches ends installed)
+  set(python_parts launches ends installed)
+  if(MPI_C_FOUND)
+    list(PREPEND python_parts ranks)
+  endif()
+  foreach(part ${python_parts})
     moonhalo_add_test(LONG NAME embed.python_${part} COMMAND Python3::Interpreter
                       "${PROJECT_SOURCE_DIR}/tests/python/check_python.py" ${part} "${moonhalo_python}"
                       "${PROJECT_BINARY_DIR}" "${PROJECT_SOURCE_DIR}" "missing=${moonhalo_no_python}"

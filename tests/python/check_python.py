@@ -30,8 +30,6 @@ kept_code = os.environ.get("PYTHONPYCACHEPREFIX", "")  # what Python compiles li
 
 
 def run_ranks(work):
-    if not mpiexec:
-        lacking("no MPI")
     run("mpi", mpiexec, "-n", 3, python, scripts / "ranks.py", module, "mpi", work)
     for ranks in (2, 1):  # what three processes have saved
         run(f"a checkpoint on {ranks}", python, scripts / "files.py", module, work, ranks, "load")
