@@ -112,7 +112,7 @@ TEST_F(OneRankNcclCuda, S16_GatherScatterBroadcastAndTurn) {
       Tensor on_host = at::zeros({777}, type);
       (group.*&Inside::do_all_gather)(in, {777}, gathered);
       (group.*&Inside::do_all_gather)(in, {777}, on_host);
-      (group.*&Inside::do_all_to_all)(in, {777}, turned, {777});
+      (group.*&Inside::do_all_to_all)(in, {777}, turned, {777}, 777);
       (group.*&Inside::do_broadcast)(in, 0);
       EXPECT_EQ(difference(gathered, values, 0), "") << "all_gather of " << type;
       EXPECT_EQ(difference(on_host, values, 0), "") << "all_gather to the host of " << type;
