@@ -48,6 +48,19 @@ bool push_handle(lua_State* lua, const void* handle) {
   return false;
 }
 
+/// Pushes value `number` of the userdata of this address; false, and nothing, if there is none.
+bool push_value(lua_State* lua, const void* handle, int64_t number) {
+  if (!push_handle(lua, handle)) return false;
+  const int kind = lua_getiuservalue(lua, -1, 1) == LUA_TTABLE ? lua_rawgeti(lua, -1, number) : LUA_TNONE;
+  if (kind == LUA_TNONE || kind == LUA_TNIL) {
+    lua_pop(lua, kind == LUA_TNONE ? 2 : 3);
+    return false;
+  }
+  lua_replace(lua, -3);
+  lua_pop(lua, 1);
+  return true;
+}
+
 /// The userdata at the top enters a table.
 void enter(lua_State* lua, void (*table)(lua_State*)) {
   table(lua);
@@ -88,15 +101,7 @@ lua_State* OwnedFunction::lua() const {
 bool OwnedFunction::try_push() const {
   lua_State* state = lua();
   luaL_checkstack(state, 4, "a function of an object");
-  if (!push_handle(state, handle_)) return false;
-  const bool found = lua_getiuservalue(state, -1, 1) == LUA_TTABLE && lua_rawgeti(state, -1, number_) != LUA_TNIL;
-  if (found) {
-    lua_replace(state, -3);
-    lua_pop(state, 1);
-    return true;
-  }
-  lua_settop(state, lua_gettop(state) - (lua_type(state, -1) == LUA_TNIL ? 3 : 2));
-  return false;
+  return push_value(state, handle_, number_);
 }
 
 void OwnedFunction::push() const {
@@ -249,18 +254,8 @@ void HeldValue::push() const {
   lua_State* state = lua();
   luaL_checkstack(state, 8, "a value beside a tensor");
   const auto find = [&] {
-    for (const Slot::Holder& holder : slot_->holders) {
-      if (!push_handle(state, holder.handle)) continue;
-      const bool found =
-          lua_getiuservalue(state, -1, 1) == LUA_TTABLE && lua_rawgeti(state, -1, slot_->number) != LUA_TNIL;
-      if (found) {
-        lua_replace(state, -3);
-        lua_pop(state, 1);
-        return true;
-      }
-      lua_settop(state, lua_gettop(state) - (lua_type(state, -1) == LUA_TNIL ? 3 : 2));
-    }
-    return false;
+    return std::any_of(slot_->holders.begin(), slot_->holders.end(),
+                       [&](const Slot::Holder& holder) { return push_value(state, holder.handle, slot_->number); });
   };
   if (find()) return;
   // Between the collection that found the userdata dead and its __gc, which keeps it.
