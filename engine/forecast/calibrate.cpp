@@ -96,13 +96,9 @@ double jitter_of(const std::function<void()>& work, int samples) {
     times.push_back(seconds_since(begin));
   }
   // From the median of the distances to the median, which rare interrupts do not change.
-  const auto median = [](std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-    return values[values.size() / 2];
-  };
-  const double middle = median(times);
+  const double middle = median_of(times);
   for (double& time : times) time = std::abs(time - middle);
-  return std::min(1.0, 1.4826 * median(times) / middle);
+  return std::min(1.0, 1.4826 * median_of(times) / middle);
 }
 
 /// Divides the time among the measurements that are left.

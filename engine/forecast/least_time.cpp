@@ -2,12 +2,13 @@
 #include "moonhalo/engine/forecast/least_time.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <ctime>
-#include <vector>
+#include <utility>
 
 namespace moonhalo {
 namespace {
@@ -26,6 +27,13 @@ double seconds_of(ClockOf clock) {
 }
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double median_of(std::vector<double> values) {
+  TORCH_INTERNAL_ASSERT(!values.empty());
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 MeasuredTime least_time(Communicator& group, double budget, int calls, const std::function<void()>& work,
                         ClockOf clock) {
@@ -53,9 +61,7 @@ MeasuredTime least_time(Communicator& group, double budget, int calls, const std
     least.seconds = std::min(least.seconds, round);
     if (!least.stable && numbers[1] > budget) break;
   }
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  least.median = *middle;
+  least.median = median_of(std::move(times));
   return least;
 }
 

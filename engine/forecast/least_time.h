@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
 
@@ -11,6 +12,9 @@ namespace moonhalo {
 
 /// Seconds of a clock that never goes back. Not collective.
 double seconds_since(std::chrono::steady_clock::time_point begin);
+
+/// The median; of an even number of values the larger one of the two in the middle. There must be at least one.
+double median_of(std::vector<double> values);
 
 /// The least of repeated times, their median, and whether they agreed.
 struct MeasuredTime {

@@ -275,13 +275,7 @@ void StepTapes::time_step() {
   timed_from_ = seconds_outside_fake_calls();
 }
 
-double StepTapes::host_seconds() const {
-  if (host_times_.empty()) return 0;
-  std::vector<double> times = host_times_;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return std::max(0.0, *middle);
-}
+double StepTapes::host_seconds() const { return host_times_.empty() ? 0 : std::max(0.0, median_of(host_times_)); }
 
 Tape StepTapes::take() {
   watch_steps(this, nullptr);

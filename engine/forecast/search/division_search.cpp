@@ -230,9 +230,8 @@ double measure(Communicator& world, const BuildDivided& build, const Division& d
   for (int i = 0; i < kWarmSteps; ++i) built.step();
   std::vector<double> times(kTimedSteps);
   for (double& time : times) time = timed_step(world, built);
-  std::sort(times.begin(), times.end());
   char text[32];
-  std::snprintf(text, sizeof text, "%.17g", times[kTimedSteps / 2]);
+  std::snprintf(text, sizeof text, "%.17g", median_of(std::move(times)));
   return std::stod(broadcast_string(world, text));
 }
 
