@@ -203,12 +203,8 @@ class FakeCall {
       case Way::kArguments:
         return finish(Stack(op_.schema().returns().size()), Stack());
       case Way::kMeta:
-      case Way::kRule: {
-        const double begin = seconds_of(ClockOf::kThread), before = profile_context->fake_call_seconds;
-        by_shapes();
-        profile_context->fake_call_seconds = before + seconds_of(ClockOf::kThread) - begin;  // with calls inside it
-        return;
-      }
+      case Way::kRule:
+        return timed_by_shapes();
       case Way::kNone:
         break;
     }
@@ -257,6 +253,14 @@ class FakeCall {
     if (dtype == at::kBool) return c10::Scalar(true);
     if (c10::isComplexType(dtype)) return c10::Scalar(c10::complex<double>(1, 0));
     return c10::isFloatingType(dtype) ? c10::Scalar(1.0) : c10::Scalar(int64_t{1});
+  }
+
+  void timed_by_shapes() {
+    double* const sum = profile_context->fake_call_seconds;
+    if (sum == nullptr) return by_shapes();
+    const double begin = seconds_of(ClockOf::kThread), before = *sum;
+    by_shapes();
+    *sum = before + seconds_of(ClockOf::kThread) - begin;  // with calls inside it
   }
 
   void by_shapes() {
@@ -396,12 +400,6 @@ class FakeCall {
 void fake_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   FakeCall(op, keys, *stack).run();
 }
-
-}  // namespace
-
-double seconds_of_fake_calls() { return profile_context->fake_call_seconds; }
-
-namespace {
 
 TORCH_LIBRARY_IMPL(_, Fake, library) {
   static_assert(kFakeKey == c10::DispatchKey::Fake, "the fallback is registered for another key");

@@ -24,10 +24,6 @@ at::Tensor make_fake(at::IntArrayRef sizes, at::ScalarType dtype);
 /// gradient if `tensor` does.
 at::Tensor fake_like(const at::Tensor& tensor);
 
-/// Seconds of processor time that this rank has spent in finding shapes in the place of kernels, since some time in the
-/// past. What is left of a dry run's time is that of the script, of autograd and of the dispatcher. Not collective.
-double seconds_of_fake_calls();
-
 /// Throws if the values of `tensor` are not computed. Everything that writes values to a file or to a user asks it.
 /// `what` names the tensor in the error: "checkpoint.save: the tensor 'weight'".
 void check_computed(const at::Tensor& tensor, const std::string& what);

@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
-#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/operator_work.h"
 #include "moonhalo/engine/profile/event_names.h"
 #include "moonhalo/engine/profile/macs.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/profile/profile_context.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
@@ -31,8 +31,6 @@ bool any_shard(const std::vector<at::Tensor>& tensors) {
 bool any_meta(const std::vector<at::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_meta(); });
 }
-
-double seconds_outside_fake_calls() { return seconds_of(ClockOf::kThread) - seconds_of_fake_calls(); }
 
 std::vector<at::Tensor> blocks_of(std::vector<at::Tensor> tensors) {
   for (at::Tensor& tensor : tensors) tensor = is_shard_tensor(tensor) ? shard_impl(tensor)->local() : tensor;
@@ -245,14 +243,17 @@ StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<voi
   watch_steps(this, [this](int64_t ended) { end_step(ended); });
 }
 
-StepTapes::~StepTapes() { watch_steps(this, nullptr); }
+StepTapes::~StepTapes() {
+  watch_steps(this, nullptr);
+  if (profile_context->fake_call_seconds == &fake_calls_) profile_context->fake_call_seconds = nullptr;
+}
 
 void StepTapes::end_step(int64_t ended) {
   if (ended > steps_ + timed_) return;
   if (ended > steps_) {
-    time_step();
-    if (ended == steps_ + timed_) done_();
-    return;
+    end_timed_step();
+    if (ended == steps_ + timed_) return done_();
+    return begin_timed_step();
   }
   ended_ = ended;
   if (settle_) settle_();
@@ -265,14 +266,20 @@ void StepTapes::end_step(int64_t ended) {
   } else if (timed_ == 0) {
     done_();
   } else {
-    timed_from_ = seconds_outside_fake_calls();
+    begin_timed_step();
   }
 }
 
-void StepTapes::time_step() {
-  host_times_.push_back(seconds_outside_fake_calls() - timed_from_);
+void StepTapes::begin_timed_step() {
+  fake_calls_ = 0;
+  profile_context->fake_call_seconds = &fake_calls_;
+  timed_from_ = seconds_of(ClockOf::kThread);
+}
+
+void StepTapes::end_timed_step() {
+  host_times_.push_back(seconds_of(ClockOf::kThread) - timed_from_ - fake_calls_);
+  profile_context->fake_call_seconds = nullptr;
   if (settle_) settle_();
-  timed_from_ = seconds_outside_fake_calls();
 }
 
 double StepTapes::host_seconds() const { return host_times_.empty() ? 0 : std::max(0.0, median_of(host_times_)); }

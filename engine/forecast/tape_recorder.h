@@ -96,7 +96,8 @@ class StepTapes {
   std::vector<OperatorCall> take_calls() { return std::move(last_calls_); }
   /// The number of recorded steps that have ended.
   int64_t ended() const { return ended_; }
-  /// The seconds of processor time of a timed step outside of fake calls, the median; 0 if none has ended.
+  /// The seconds of processor time of a timed step, the median; 0 if none has ended. Without those in which shapes were
+  /// found in the place of kernels: what is left is the time of the script, of autograd and of the dispatcher.
   double host_seconds() const;
   /// True if the last two steps did the same. Also true of less than three steps, since the first step plans, and the
   /// second one settles the optimizer.
@@ -104,7 +105,8 @@ class StepTapes {
 
  private:
   void end_step(int64_t ended);
-  void time_step();
+  void begin_timed_step();
+  void end_timed_step();
 
   const Communicator& world_;
   const int64_t steps_, timed_;
@@ -114,7 +116,7 @@ class StepTapes {
   std::vector<OperatorCall> last_calls_;
   int64_t ended_ = 0;
   uint64_t last_hash_ = 0, hash_before_ = 0;
-  double timed_from_ = 0;
+  double timed_from_ = 0, fake_calls_ = 0;  // seconds of the step that is timed
   std::vector<double> host_times_;
 };
 

@@ -17,7 +17,8 @@ class Recorder;
 struct ProfileContext {
   std::shared_ptr<MemoryCounter> memory;  ///< memory.h
   Recorder* recorder = nullptr;           ///< recorder.h
-  double fake_call_seconds = 0;           ///< forecast/fake_tensor.h
+  /// Where processor seconds of fake calls are added up, while something times them (forecast/tape_recorder.h).
+  double* fake_call_seconds = nullptr;
   /// Functions that are called for each step of an optimizer (watch_steps).
   struct StepWatch {
     const void* owner;

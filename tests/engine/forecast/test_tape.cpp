@@ -7,6 +7,8 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/least_time.h"
+#include "moonhalo/engine/forecast/shape_rules.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
 #include "moonhalo/engine/profile/memory.h"
@@ -141,6 +143,29 @@ TEST(TapeRecorder, X14_ATapeHasWhatTheRankDid) {
   EXPECT_GE(macs, 2 * outputs * 3 * 9);
   EXPECT_LE(macs, 2 * outputs * 3 * 9 * 105 / 100);
   EXPECT_THAT(unknown_work(tape), IsEmpty());
+}
+
+// The time of a step on the host leaves out the search for shapes, which takes 50 ms here.
+TEST(StepTapes, X14_TheTimeOfTheHostLeavesFakeCallsOut) {
+  const auto world = make_fake_communicator(0, 2);
+  const ReplacedShapeRule slow("aten::relu", [](ShapeCall& call) {
+    const double begin = seconds_of(ClockOf::kThread);
+    while (seconds_of(ClockOf::kThread) - begin < 0.05) {
+    }
+    call.give_like(call.tensor(0));
+  });
+  const at::Tensor x = make_fake({100, 100}, at::kFloat);
+  const int optimizer = 0;
+
+  const StepTapes tapes(
+      *world, 1, [] {}, {}, 3);
+  for (int step = 0; step < 4; ++step) {
+    at::relu(x);
+    note_optimizer_step(&optimizer);
+  }
+
+  EXPECT_GT(tapes.host_seconds(), 0);
+  EXPECT_LT(tapes.host_seconds(), 0.025);
 }
 
 }  // namespace
