@@ -110,9 +110,10 @@ class Watch {
   }
   /// The step whose sub-graph runs, such as a branch of `cond`: steps within it may name no module.
   const Step* around = nullptr;
+  /// The step that names the modules of `step`: itself, or the one around it.
+  const Step& placed(const Step& step) const { return step.modules.empty() && around != nullptr ? *around : step; }
 
  private:
-  const Step& placed(const Step& step) const { return step.modules.empty() && around != nullptr ? *around : step; }
   struct Open {
     const std::string& call;  // of the graph
     std::unique_ptr<InModule> module;
@@ -176,8 +177,7 @@ void store_flat(const Step& step, const Slots& results, Slots& slots) {
 }
 
 void run_higher_order(const Step& step, Slots& slots, Watch& watch) {
-  const Step* const named = step.modules.empty() && watch.around != nullptr ? watch.around : &step;
-  const ScopedValue inside(watch.around, named);
+  const ScopedValue inside(watch.around, &watch.placed(step));
   const IValue first = value_of(step.arguments[0], slots);
   const bool on = first.isTensor() ? first.toTensor().item<bool>() : first.toBool();
   if (step.kind == Step::Kind::kCond) {
