@@ -161,10 +161,7 @@ IValue meta_argument(const IValue& value, const c10::OperatorHandle& op) {
     for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(meta_of(tensor));
     return list;
   }
-  const bool optional_tensors =
-      value.isList() && value.toList().elementType()->kind() == c10::TypeKind::OptionalType &&
-      value.toList().elementType()->containedTypes().at(0)->kind() == c10::TypeKind::TensorType;
-  if (!optional_tensors) return value;
+  if (!value.isOptionalTensorList()) return value;
   c10::List<std::optional<at::Tensor>> given = value.toOptionalTensorList(), list;
   expand_masks(given, op);
   for (const std::optional<at::Tensor>& tensor : given)
