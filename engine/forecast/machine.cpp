@@ -81,6 +81,11 @@ bool is_this_host(const Machine& machine) {
          (processor.empty() || processor == processor_model());
 }
 
+bool is_bound_to_part(const Machine& machine, int processes) {
+  return machine.measured && processes > 1 && usable_core_count() < machine.host.cores &&
+         machine.host.processor == processor_model();
+}
+
 void check_is_this_host(const Machine& machine, const std::string& where) {
   TORCH_CHECK_VALUE(machine.measured, "machine file '", where, "': it was not measured on this machine\n  have  '",
                     machine.name, "', written by hand\n  fix   run `moonhalo calibrate FILE` here, and give that FILE");

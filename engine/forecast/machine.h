@@ -100,6 +100,9 @@ std::vector<std::string> installed_machines();
 
 /// True if `machine` was measured on a host with as many cores of the same model as this one. Not collective.
 bool is_this_host(const Machine& machine);
+/// True if `machine` was measured on a host with cores of this model, and this process, one of `processes` that a
+/// launcher has started there, may use only a part of them. Not collective.
+bool is_bound_to_part(const Machine& machine, int processes);
 /// Throws ValueError unless is_this_host. Not collective.
 void check_is_this_host(const Machine& machine, const std::string& where);
 /// The model of the processor, as the system names it. Not collective.

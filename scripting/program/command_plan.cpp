@@ -61,19 +61,13 @@ std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
   return calls;
 }
 
-// True if `machine` is this host, and a launcher has left this process a part of its cores.
-bool is_bound_to_part(const Machine& machine) {
-  return machine.measured && detect_launch().size > 1 && usable_core_count() < machine.host.cores &&
-         machine.host.processor == processor_model();
-}
-
 // Measures the operators of the script that the machine's file of operators lacks, as they run on these ranks.
 void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ranks, Machine& machine) {
   const HostShare share = HostShare::of(ranks, machine.host.cores);
   OperatorTimes times(OperatorTimes::path_beside(wanted.machine), machine.host.cores);
   const std::vector<OperatorCall> calls = calls_of_kinds(found);
   OperatorTimes::Report report;
-  if (!is_bound_to_part(machine)) {
+  if (!is_bound_to_part(machine, detect_launch().size)) {
     report = times.measure(calls, share, kSecondsOfOperator);
   } else if (const int64_t missing = times.missing(calls, share); missing > 0) {
     std::fprintf(stderr,
@@ -142,7 +136,8 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   SessionOptions options = wanted.options;
   options.ranks = ranks;
   options.root_facts = std::make_shared<RootFacts>();
-  const bool measures = wanted.measures && machine && (is_this_host(*machine) || is_bound_to_part(*machine));
+  const bool measures =
+      wanted.measures && machine && (is_this_host(*machine) || is_bound_to_part(*machine, detect_launch().size));
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
                                      return dry_run(options, which, wanted.steps, measures ? kTimedSteps : 0);
                                    }));

@@ -136,7 +136,11 @@ TEST(MachineFile, X14_OtherCoresAreAnError) {
       message_of([&] { check_is_this_host(machine, "a.json"); }),
       AllOf(HasSubstr("it was measured on " + std::to_string(machine.host.cores) + " cores, this process may use "),
             HasSubstr("run `moonhalo calibrate FILE` here")));
+  machine.host.processor = processor_model();
+  EXPECT_TRUE(is_bound_to_part(machine, 2));
+  EXPECT_FALSE(is_bound_to_part(machine, 1)) << "no launcher has bound this process";
   machine.measured = false;
+  EXPECT_FALSE(is_bound_to_part(machine, 2));
   EXPECT_THAT(message_of([&] { check_is_this_host(machine, "a.json"); }), HasSubstr("it was not measured"));
 }
 
