@@ -64,7 +64,12 @@ std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
 // Measures the operators of the script that the machine's file of operators lacks, as they run on these ranks.
 void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ranks, Machine& machine) {
   const HostShare share = HostShare::of(ranks, machine.host.cores);
-  OperatorTimes times(OperatorTimes::path_beside(wanted.machine), machine.host.cores);
+  const std::string path = OperatorTimes::path_beside(wanted.machine);
+  OperatorTimes times(path, machine.host.cores);
+  if (!times.other_host().empty()) {
+    std::fprintf(stderr, "moonhalo: plan: the times in '%s' are left out: they are of another host, '%s'\n",
+                 path.c_str(), times.other_host().c_str());
+  }
   const std::vector<OperatorCall> calls = calls_of_kinds(found);
   OperatorTimes::Report report;
   if (!is_bound_to_part(machine, detect_launch().size)) {

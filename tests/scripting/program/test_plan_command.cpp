@@ -55,6 +55,15 @@ class PlanCommand : public ::testing::Test {
     return path;
   }
   std::string path(const char* name) const { return (folder_.path() / name).string(); }
+  // A machine file of this host.
+  std::string here() const {
+    Machine machine = read_machine("epyc");
+    machine.measured = true;
+    machine.host.cores = usable_core_count();
+    machine.host.processor = processor_model();
+    write_machine(machine, path("here.json"));
+    return path("here.json");
+  }
 
  private:
   moonhalo::testing::Folder folder_;
@@ -133,14 +142,9 @@ error "this needs a value that is not computed"
 )";
 
 TEST_F(PlanCommand, X14_TheTimeOfTheScriptBelongsToTheStep) {
-  const std::string training = script(kBusyScript), file = path("plan.json"), here = path("here.json");
-  Machine machine = read_machine("epyc");
-  machine.measured = true;
-  machine.host.cores = usable_core_count();
-  machine.host.processor = processor_model();
-  write_machine(machine, here);
+  const std::string training = script(kBusyScript), file = path("plan.json"), machine = here();
   const auto step = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words{"plan", training, "--machine", here, "--json", file};
+    std::vector<std::string> words{"plan", training, "--machine", machine, "--json", file};
     words.insert(words.end(), more.begin(), more.end());
     const Result plan = run(words);
     EXPECT_EQ(plan.status, 0) << plan.err;
@@ -149,6 +153,24 @@ TEST_F(PlanCommand, X14_TheTimeOfTheScriptBelongsToTheStep) {
 
   EXPECT_GT(step({}), 0.05);
   EXPECT_LT(step({"--no-measure"}), 0.05);
+}
+
+constexpr const char* kSum = R"(
+local mh = require "moonhalo"
+local x = mh.ones{100, 100}
+x = x + x
+)";
+
+TEST_F(PlanCommand, X14_TimesOfAnotherHostAreLeftOut) {
+  const std::string sum = script(kSum), machine = here();
+  std::ofstream(path("here.operators.json")) << R"({"host": "another processor", "operators": {}})";
+
+  const Result first = run({"plan", sum, "--machine", machine}), second = run({"plan", sum, "--machine", machine});
+
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("here.operators.json' are left out: they are of another host, 'another processor'"));
+  EXPECT_THAT(first.err, HasSubstr("operators of the script, 1 beside each other"));
+  EXPECT_THAT(second.err, Not(HasSubstr("another host")));
 }
 
 TEST_F(PlanCommand, X14_ManyRanksAreOfFewKinds) {
