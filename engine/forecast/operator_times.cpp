@@ -67,8 +67,8 @@ struct Wanted {
 };
 
 // Tries each call once alone, so that what fails fails here and not on one of several ranks.
-std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, int64_t most_bytes,
-                             std::vector<std::string>& failed) {
+std::vector<Wanted> try_alone(const std::vector<const OperatorCall*>& calls, int64_t most_bytes,
+                              std::vector<std::string>& failed) {
   std::vector<Wanted> wanted;
   for (const OperatorCall* const call : calls) {
     const int64_t bytes = memory_of_arguments(call->arguments);
@@ -87,6 +87,15 @@ std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, int6
       failed.push_back(call->key + ": " + why.substr(0, why.find('\n')));
     }
   }
+  return wanted;
+}
+
+std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, HostShare share,
+                             std::vector<std::string>& failed) {
+  std::vector<Wanted> wanted;
+  run_ranks(
+      1, [&](Communicator&) { wanted = try_alone(calls, host_memory() / 8 / share.copies, failed); },
+      static_cast<int>(share.threads));
   return wanted;
 }
 
@@ -135,30 +144,30 @@ std::string OperatorTimes::path_beside(const std::string& machine) {
   return path.replace_extension(".operators.json").string();
 }
 
-int64_t OperatorTimes::missing(const std::vector<OperatorCall>& calls, HostShare share) const {
+std::vector<const OperatorCall*> OperatorTimes::without_time(const std::vector<OperatorCall>& calls,
+                                                             HostShare share) const {
   const auto times = times_.find(share);
-  return std::count_if(calls.begin(), calls.end(), [&](const OperatorCall& call) {
-    return times == times_.end() || !times->second.contains(call.key);
-  });
+  std::vector<const OperatorCall*> missing;
+  for (const OperatorCall& call : calls) {
+    if (times == times_.end() || !times->second.contains(call.key)) missing.push_back(&call);
+  }
+  return missing;
+}
+
+int64_t OperatorTimes::measurable(const std::vector<OperatorCall>& calls, HostShare share) const {
+  const at::NoGradGuard without_graph;
+  std::vector<std::string> failed;
+  return std::ssize(that_run(without_time(calls, share), share, failed));
 }
 
 OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds) {
   Report report;
-  std::map<std::string, double>& times = times_[share];
-  std::vector<const OperatorCall*> missing;
-  for (const OperatorCall& call : calls) {
-    if (times.contains(call.key)) {
-      ++report.known;
-    } else {
-      missing.push_back(&call);
-    }
-  }
+  const std::vector<const OperatorCall*> missing = without_time(calls, share);
+  report.known = std::ssize(calls) - std::ssize(missing);
   if (missing.empty()) return report;
   const at::NoGradGuard without_graph;
-  std::vector<Wanted> wanted;
-  run_ranks(
-      1, [&](Communicator&) { wanted = that_run(missing, host_memory() / 8 / share.copies, report.failed); },
-      static_cast<int>(share.threads));
+  const std::vector<Wanted> wanted = that_run(missing, share, report.failed);
+  std::map<std::string, double>& times = times_[share];
   run_ranks(
       static_cast<int>(share.copies),
       [&](Communicator& group) {

@@ -42,8 +42,8 @@ class OperatorTimes {
 
   /// The host of the file's times if it is another one, so that they are begun again; else "".
   const std::string& other_host() const { return other_host_; }
-  /// The number of calls that have no time yet for this share.
-  int64_t missing(const std::vector<OperatorCall>& calls, HostShare share) const;
+  /// The number of calls that have no time yet for this share and that measure() would measure. Runs each of them.
+  int64_t measurable(const std::vector<OperatorCall>& calls, HostShare share) const;
   /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
   /// Operators that take more than an eighth of the host's memory are left out.
   Report measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds);
@@ -53,6 +53,8 @@ class OperatorTimes {
   void save() const;
 
  private:
+  std::vector<const OperatorCall*> without_time(const std::vector<OperatorCall>& calls, HostShare share) const;
+
   std::string path_, other_host_;
   int64_t cores_;
   std::map<HostShare, std::map<std::string, double>> times_;

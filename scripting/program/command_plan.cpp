@@ -74,7 +74,7 @@ void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ran
   OperatorTimes::Report report;
   if (!is_bound_to_part(machine, detect_launch().size)) {
     report = times.measure(calls, share, kSecondsOfOperator);
-  } else if (const int64_t missing = times.missing(calls, share); missing > 0) {
+  } else if (const int64_t missing = times.measurable(calls, share); missing > 0) {
     std::fprintf(stderr,
                  "moonhalo: plan: %lld operators from rates, because they were not measured: the launcher gave this "
                  "process %lld of %lld cores\n  fix   plan once without the launcher, with --ranks %d --backend mpi "

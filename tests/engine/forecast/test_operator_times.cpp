@@ -95,6 +95,7 @@ TEST_F(OperatorTimesFile, X14_OperatorsThatFailHaveNoTime) {
   other.arguments[1] = at::empty({5, 5}, at::device(at::kMeta));
   OperatorTimes times(path_);
 
+  EXPECT_EQ(times.measurable({product(32), other}, kAlone), 1);
   const OperatorTimes::Report report = times.measure({other}, kAlone, 1e-3);
 
   EXPECT_EQ(report.measured, 0);
