@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -95,6 +96,17 @@ void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ran
   for (const auto& [key, by_cores] : of_file) machine.operators[key] = by_cores;
 }
 
+// Notes how many operators of the script have no measured time, where the rates of the machine were measured.
+void note_unmeasured(const PlanWanted& wanted, const Machine& machine, const RankKinds& found, StepForecast& time) {
+  const std::vector<OperatorCall> calls = calls_of_kinds(found);
+  const int64_t count = std::count_if(calls.begin(), calls.end(),
+                                      [&](const OperatorCall& call) { return !machine.operators.contains(call.key); });
+  if (!machine.measured || count == 0) return;
+  time.notes.push_back(std::to_string(count) + (count == 1 ? " operator was" : " operators were") + " not measured (" +
+                       (wanted.measures ? "'" + machine.name + "' is not this host" : "--no-measure") +
+                       "): time from rates");
+}
+
 // Puts the time of the host that the dry runs found in the place of what starting an operator takes by the file.
 void take_host_time(const RankKinds& found, Machine& machine) {
   double seconds = 0;
@@ -153,6 +165,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
     take_host_time(plan.found, with_operators);
   }
   plan.time = forecast_step(with_operators, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
+  if (!measures) note_unmeasured(wanted, *machine, plan.found, *plan.time);
   return plan;
 }
 

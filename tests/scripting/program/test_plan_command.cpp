@@ -173,6 +173,21 @@ TEST_F(PlanCommand, X14_TimesOfAnotherHostAreLeftOut) {
   EXPECT_THAT(second.err, Not(HasSubstr("another host")));
 }
 
+TEST_F(PlanCommand, X14_ARangeFromRatesIsNoted) {
+  const std::string sum = script(kSum), machine = here(), there = path("there.json");
+  Machine other = read_machine(machine);
+  ++other.host.cores;
+  other.name = "there";
+  write_machine(other, there);
+
+  EXPECT_THAT(run({"plan", sum, "--machine", machine, "--no-measure"}).out,
+              HasSubstr("note           2 operators were not measured (--no-measure): time from rates\n"));
+  EXPECT_THAT(run({"plan", sum, "--machine", there}).out,
+              HasSubstr("operators were not measured ('there' is not this "));
+  EXPECT_THAT(run({"plan", sum, "--machine", machine}).out, Not(HasSubstr("were not measured")));
+  EXPECT_THAT(run({"plan", sum, "--machine", "epyc"}).out, Not(HasSubstr("were not measured")));
+}
+
 TEST_F(PlanCommand, X14_ManyRanksAreOfFewKinds) {
   const std::string file = path("plan.json");
 
