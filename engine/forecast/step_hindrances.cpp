@@ -128,7 +128,9 @@ void add_imbalance(const StepForecast& forecast, const std::vector<const StepCos
   all.push_back({what,
                  2 * started > surplus
                      ? "cut fewer dims, or make blocks larger: this rank starts more operators, for edges on more sides"
-                     : "make blocks even: sizes that the ranks divide, another output cut, or a cut by weights",
+                     : "make blocks even: set_output_cut(\"rebalance\") before the model runs, if windows or padding "
+                       "make them uneven; rebalance(x) if they are inputs; sizes that the ranks divide; or cut by the "
+                       "speed of ranks (balance)",
                  std::min(surplus, forecast.waiting)});
 }
 

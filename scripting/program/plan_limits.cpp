@@ -75,8 +75,8 @@ void find_uneven_memory(RanksPlan& plan) {
   if (!text.empty())
     plan.memory.push_back(
         {text + uneven_cut(plan, rank),
-         "mh.set_output_cut(\"rebalance\") before the model runs, x:rebalance() behind what makes the "
-         "uneven blocks, or sizes that the blocks divide"});
+         "mh.set_output_cut(\"rebalance\") before the model runs, if windows or padding make the uneven blocks; "
+         "mh.rebalance(x) if they are inputs; or sizes that the ranks divide"});
   const RanksPlan::Kind& most = plan.largest();
   rank = most.ranks.front();
   text = uneven_text(plan, rank, most.peak, median_of(plan, peak_of_run), " before the step");
