@@ -91,7 +91,7 @@ function(moonhalo_add_test_program folder)
   endif()
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest nlohmann_json::nlohmann_json PNG::PNG
                                           PkgConfig::MOONHALO_EDIT PkgConfig::MOONHALO_CODECS PkgConfig::MOONHALO_YAML
-                                          $<$<BOOL:${MPI_C_FOUND}>:MPI::MPI_C>)
+                                          PkgConfig::MOONHALO_RE2 $<$<BOOL:${MPI_C_FOUND}>:MPI::MPI_C>)
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_compile_options(${target} PRIVATE ${test_options})
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)

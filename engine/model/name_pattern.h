@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bitset>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+namespace re2 {
+class RE2;
+}
 
 namespace moonhalo {
 
@@ -14,25 +19,18 @@ namespace moonhalo {
 /// the product of the lengths.
 bool glob_fits(std::string_view pattern, std::string_view name);
 
-/// A regular expression over whole names that never backtracks: fits() takes at most the product of the lengths,
-/// whatever the expression. It has literals, ., [a-z], [^...], \d \w \s \D \W \S, ( ), (?: ), |, *, +, ?, {2,5}, ^, $;
-/// a % does what \ does, and %a, %l, %u are Lua's letters. ValueError for all else (references back, looking ahead) and
-/// for expressions that repeat to more than some thousand characters: the text, what is wrong and where.
+/// A regular expression over whole names, by RE2, which never backtracks: fits() takes at most the product of the
+/// lengths. It has RE2's syntax for bytes: literals, ., [a-z], [^...], ( ), (?: ), |, *, +, ?, {2,5}, ^, $. Escapes are
+/// \d \w \s \D \W \S and \ before anything but a letter or digit; a % does what \ does, and %a, %l, %u are Lua's
+/// letters. ValueError for all else (references back, looking ahead), and for expressions that are longer than 4000
+/// characters or repeat to more than some thousand: the text, what is wrong and where.
 class NameRegex {
  public:
   explicit NameRegex(const std::string& text);
   bool fits(std::string_view name) const;
 
  private:
-  friend class NameRegexParser;
-  enum class Kind : uint8_t { kCharacter, kSplit, kJump, kBegin, kEnd };
-  /// Goes on at the next step, or `by` (and `other`, for a split) steps from here.
-  struct Step {
-    Kind kind = Kind::kCharacter;
-    std::bitset<256> set = {};
-    int64_t by = 1, other = 1;
-  };
-  std::vector<Step> steps_;
+  std::shared_ptr<const re2::RE2> regex_;
 };
 
 /// A name in a plan: exact, a glob, or a regular expression when it holds \ or %.
@@ -45,7 +43,7 @@ class NamePattern {
 
  private:
   std::string text_;
-  std::vector<NameRegex> regex_;  // none or one
+  std::optional<NameRegex> regex_;
   int rank_ = 0;
   int64_t literals_ = 0;
 };

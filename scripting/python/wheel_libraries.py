@@ -16,7 +16,7 @@ _BASIC = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|resolv|stdc\+\+|gcc
 # The licenses of these let a wheel carry them: those of BSD, MIT, zlib, libpng, Apache and Lua.
 _FREE = re.compile(
     r"lib(hdf5|hdf5_hl|hdf5_serial|hdf5_serial_hl|sz|aec|z|png16|lua5\.4-c\+\+|edit|tinfo|bsd|md|deflate|zstd"
-    r"|blosc|lz4|snappy|yaml-cpp|tcmalloc_minimal)\.so.*"
+    r"|blosc|lz4|snappy|yaml-cpp|re2|tcmalloc_minimal)\.so.*"
 )
 # Compiled into ours: their licenses come along.
 _HEADERS = {"nlohmann-json": "/usr/include/nlohmann/json.hpp", "CLI11": "/usr/include/CLI/CLI.hpp"}

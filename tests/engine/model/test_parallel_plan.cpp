@@ -199,11 +199,13 @@ const RefusedCase kRefused[] = {
      "'blocks.*.fc3.weight' matches no parameter"},
     {"RegexOfAnotherName", R"json({"parameter": {"blocks\\.0\\.fc[^1-9]\\.weight": "R"}})json", "matches no parameter"},
     {"BadRange", R"json({"parameter": {"fc[9-1]\\d": "R"}})json",
-     "'fc[9-1]\\d' is not a valid pattern: a range without an end at character 5"},
+     "'fc[9-1]\\d' is not a valid pattern: invalid character class range: '9-1'"},
     {"ReferenceBack", R"json({"parameter": {"(a)\\1": "R"}})json",
-     "is not a valid pattern: \\1 is not known at character 6"},
+     "is not a valid pattern: \\1 is not known at character 4"},
+    {"LookingAhead", R"json({"parameter": {"(?=a)\\d": "R"}})json",
+     "'(?=a)\\d' is not a valid pattern: invalid perl operator: '(?='"},
     {"TooManyRepeats", R"json({"parameter": {"((\\d{100}){100}){100}": "R"}})json",
-     "it repeats to more than 4000 characters"},
+     "'((\\d{100}){100}){100}' is not a valid pattern: invalid repetition size: '{100}'"},
     {"EmptySize", R"json({"parameter": {"scale": "S(0, {4, })"}})json",
      "plan.parameter[\"scale\"]: 'S(0, {4, })' is not a placement: a block size is required at character 10"},
     {"LargeSize", R"json({"parameter": {"scale": "S(0, {9223372036854775808})"}})json",
@@ -306,15 +308,27 @@ TEST(ParallelPlan, RegularExpressionsFitWholeNames) {
       {"[a-c-]\\w?", "-", true},        {"^a\\d$", "a1", true},         {"a^\\d", "a1", false},
       {".*\\.bias", "0.fc.bias", true}, {"(?:ab)+?\\W", "abab.", true}, {"(a|b(c|d)*)+\\S", "abcdcbx", true},
       {"%l%u%s%D", "aB .", true},       {"()*%d", "7", true},           {"(){1000}\\d", "7", true},
+      {"[%a_]+%.%l", "aZ_.b", true},    {"[]%d]+", "]9", true},         {"[[:alpha:]%d]+", "ab9", true},
+      {"[[:%d]+", "[9:", true},         {"[^%u]\\d", "A1", false},      {"\xe9%.[^%a]", "\xe9.\xe9", true},
+      {"%\xe9.", "\xe9\n", true},       {"%_%u", "_a", false},          {"(?i)a\\.b", "A.B", true},
   };
   for (const auto& [pattern, name, fits] : cases)
     EXPECT_EQ(NameRegex(pattern).fits(name), fits) << pattern << " " << name;
-  for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "a{,2}\\d",
-                            "^*\\d", "(?=a)\\d", "[[:alpha:]]\\d", "\\b"}) {
+  for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "(?=a)\\d",
+                            "[[:no:]%d]", "[A-%l]", "\\b", "%b", "\\Qa", "\\1"}) {
     EXPECT_THAT(message_of([&] { NameRegex regex(wrong); }), HasSubstr("is not a valid pattern: ")) << wrong;
   }
-  EXPECT_THAT(message_of([] { NameRegex regex(std::string(100000, '(')); }),
-              HasSubstr("nested deeper than 100 levels"));
+}
+
+// Plans may be damaged, or made to do damage: neither a deep nor a large expression takes much stack, memory or time.
+TEST(ParallelPlan, RegularExpressionsAreNotTooLarge) {
+  const std::string deep = std::string(1900, '(') + "a" + std::string(1900, ')') + "%d";
+  std::string large;
+  for (int i = 0; i < 500; ++i) large += "a{1000}";
+
+  EXPECT_TRUE(NameRegex(deep).fits("a1"));
+  EXPECT_THAT(message_of([&] { NameRegex regex(large); }), HasSubstr("...' is not a valid pattern: pattern too large"));
+  EXPECT_THAT(message_of([&] { NameRegex regex(large + large); }), HasSubstr("it has more than 4000 characters"));
 }
 
 TEST(ParallelPlan, FilesAreRefusedByName) {
