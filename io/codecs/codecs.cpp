@@ -236,8 +236,8 @@ std::string ChunkDecoder::decode(const std::vector<Codec>& codecs, uint32_t skip
       }
       unshuffle(codecs[i].element_size);
     } else {
-      const bool exact = codecs[i].kind == Codec::Kind::kDeflate || codecs[i].kind == Codec::Kind::kGzip ||
-                         codecs[i].kind == Codec::Kind::kZstd;  // others may write a little further
+      // These may write a little further.
+      const bool exact = codecs[i].kind != Codec::Kind::kLzf && codecs[i].kind != Codec::Kind::kBlosc;
       damage = expand(codecs[i].kind, before, exact ? out : nullptr);
       if (damage.empty() && exact && out) return "";
     }

@@ -3,11 +3,12 @@
 
 #include <blosc.h>
 #include <libdeflate.h>
+#include <lz4.h>
 #include <zstd.h>
 
+#include <climits>
 #include <cstring>
 
-#include "moonhalo/io/codecs/lz4.h"
 #include "moonhalo/io/codecs/lzf.h"
 
 namespace moonhalo::io {
@@ -35,6 +36,18 @@ std::string expand_blosc(const char* stored, size_t size, char* out, size_t byte
   if (got >= 0 && static_cast<size_t>(got) == bytes) return "";
   const char* compressor = blosc_cbuffer_complib(stored);
   return no_stream(size, std::string("blosc (") + (compressor ? compressor : "of an unknown compressor") + ")");
+}
+
+/// The size comes first, in four bytes. The library takes sizes as int, and makes no larger blocks.
+std::string expand_lz4(const char* stored, size_t size, char* out, size_t bytes) {
+  uint32_t held = 0;
+  if (size < sizeof(held)) return no_stream(size, "lz4");
+  std::memcpy(&held, stored, sizeof(held));
+  if (held != bytes) return sizes(size, "hold", std::to_string(held), bytes);
+  if (size > INT_MAX || bytes > INT_MAX) return no_stream(size, "lz4");
+  const int got =
+      LZ4_decompress_safe(stored + sizeof(held), out, static_cast<int>(size - sizeof(held)), static_cast<int>(bytes));
+  return got >= 0 && static_cast<size_t>(got) == bytes ? "" : no_stream(size, "lz4");
 }
 
 }  // namespace
@@ -84,16 +97,6 @@ std::string Decompressor::expand_gzip(const char* stored, size_t size, char* out
     done += got;
   } while (used < size);
   return inflate_problem(LIBDEFLATE_SUCCESS, size, done, bytes);
-}
-
-/// The size comes first, in four bytes.
-std::string Decompressor::expand_lz4(const char* stored, size_t size, char* out, size_t bytes) {
-  uint32_t held = 0;
-  if (size < sizeof(held)) return no_stream(size, "lz4");
-  std::memcpy(&held, stored, sizeof(held));
-  if (held != bytes) return sizes(size, "hold", std::to_string(held), bytes);
-  const auto got = lz4_decode(stored + sizeof(held), size - sizeof(held), out, bytes);
-  return got == bytes ? "" : no_stream(size, "lz4");
 }
 
 std::string Decompressor::expand_zstd(const char* stored, size_t size, char* out, size_t bytes) {

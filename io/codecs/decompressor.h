@@ -24,7 +24,6 @@ class Decompressor {
   };
   libdeflate_decompressor* inflater();
   std::string expand_gzip(const char* stored, size_t size, char* out, size_t bytes);
-  static std::string expand_lz4(const char* stored, size_t size, char* out, size_t bytes);
   std::string expand_zstd(const char* stored, size_t size, char* out, size_t bytes);
 
   std::unique_ptr<libdeflate_decompressor, Closer> inflater_;

@@ -160,21 +160,21 @@ TEST(Codecs, Lz4Blocks) {
   } good[] = {{lz4(5, "\x50hello"), "hello"},
               {lz4(0, std::string(1, '\0')), ""},
               {lz4(272, long_run), std::string(272, 'x')},
-              // ab, then 4 + 15 + 255 + 1 bytes from 2 before, which overlap, then c
-              {lz4(278, std::string("\x2f"
-                                    "ab\x02\0\xff\x01\x10"
-                                    "c",
-                                    9)),
+              // ab, then 4 + 15 + 255 + 1 bytes from 2 before, which overlap, then cdefg
+              {lz4(282, std::string("\x2f"
+                                    "ab\x02\0\xff\x01\x50"
+                                    "cdefg",
+                                    13)),
                [] {
                  std::string text;
                  while (text.size() < 277) text += text.size() % 2 ? 'b' : 'a';
-                 return text + "c";
+                 return text + "cdefg";
                }()},
-              {lz4(13, std::string("\x44"
-                                   "abcd\x04\0\x10"
-                                   "e",
-                                   9)),
-               "abcdabcdabcde"}};
+              {lz4(17, std::string("\x44"
+                                   "abcd\x04\0\x50"
+                                   "efghi",
+                                   13)),
+               "abcdabcdabcdefghi"}};
   for (const auto& c : good) {
     std::string damage;
     EXPECT_EQ(decoded(c.stored, codecs, c.expected.size(), &damage), c.expected);
