@@ -315,7 +315,7 @@ std::pair<HaloSplit, HaloMaps> divide(const Geometry& g, const Layouts& layouts,
   const bool contracts = std::find(layouts.contracts.begin(), layouts.contracts.end(), true) != layouts.contracts.end();
   const bool divides = g.transposed ? !backward && !maps.empty() : gives_outputs(g, layouts);
   if (!contracts && (divides || reach.cut.empty())) return {split_inputs(reach, rank), std::move(maps)};
-  return {without_trivial_mesh_dims(block_box(*layouts.output, rank), rows_needed(g, layouts, rank)),
+  return {undivided(block_box(*layouts.output, rank), rows_needed(g, layouts, rank)),
           {std::make_shared<const IntervalMap>(layouts.input,
                                                [&](int64_t r) { return requests_for(rows_needed(g, layouts, r)); })}};
 }

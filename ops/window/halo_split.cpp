@@ -172,9 +172,7 @@ HaloSplit split_inputs(const HaloReach& reach, int64_t rank) {
   return split;
 }
 
-HaloSplit without_trivial_mesh_dims(const Box& outputs, const Box& needed) {
-  return {std::nullopt, {{outputs, needed}}, {needed}};
-}
+HaloSplit undivided(const Box& outputs, const Box& needed) { return {std::nullopt, {{outputs, needed}}, {needed}}; }
 
 at::Tensor part(const Tile& tile, const Box& box) {
   at::Tensor result = tile.data;

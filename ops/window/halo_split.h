@@ -68,7 +68,7 @@ HaloSplit split_outputs(const HaloReach& reach, int64_t rank);
 /// outputs, with zeros for all rows but those of its box; one of a transposed window is its box.
 HaloSplit split_inputs(const HaloReach& reach, int64_t rank);
 /// No interior: one slab for all outputs of the rank, which reads the rows `needed`, fetched as one box.
-HaloSplit without_trivial_mesh_dims(const Box& outputs, const Box& needed);
+HaloSplit undivided(const Box& outputs, const Box& needed);
 
 /// A tensor that holds a box. Dims that all boxes leave whole may have other extents.
 struct Tile {

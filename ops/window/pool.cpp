@@ -215,7 +215,7 @@ bool pooling_gives_outputs(const Pooling& p) {
 // With what the forward kernel needs to work on its inner outputs first.
 LocalPool divided(const Pooling& p) {
   LocalPool local = p.local;
-  HaloSplit split = without_trivial_mesh_dims(local.block, local.needed);
+  HaloSplit split = undivided(local.block, local.needed);
   if (pooling_gives_outputs(p)) {
     const HaloReach reach = reach_of(p.input, p.output, local.windows);
     split = split_outputs(reach, p.input->mesh()->rank());

@@ -196,7 +196,7 @@ TEST(HaloSplit, X06_IsPrinted) {
             "slab [5:6, 0:7] reads [4:7, 0:7]\n"
             "fetched [4:5, 0:7]\n"
             "fetched [6:7, 0:7]\n");
-  EXPECT_EQ(without_trivial_mesh_dims({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nfetched [-1:4]\n");
+  EXPECT_EQ(undivided({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nfetched [-1:4]\n");
 }
 
 // With two cut dims the first dim's boxes reach over the corners.
