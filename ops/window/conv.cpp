@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolution of any kernel, stride, dilation, padding, groups, transposed or not, on any cut: an output row belongs
 // to the rank that owns the centre of its window, so every rank fetches the input rows that its outputs need, and
-// then convolves what it has without padding along the cut dims.
+// then convolves what it has without padding along the cut dims. A rule fills a ConvPlan in three steps: arguments,
+// layouts, parts.
+#include "moonhalo/ops/window/conv.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,43 +17,20 @@
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/ops/support/spec_edits.h"
-#include "moonhalo/ops/window/conv_local.h"
 #include "moonhalo/ops/window/window.h"
 
 namespace moonhalo {
 namespace {
 
-// Describes the operator in global terms.
-struct Geometry {
-  std::vector<Window> windows;  // per spatial dim
-  std::vector<int64_t> output_padding;
-  bool transposed = false;
-  int64_t groups = 1;
-  std::vector<int64_t> output_shape;
-
-  int64_t out_dim() const { return transposed ? 1 : 0; }  // the weight's dim of output channels (groups == 1)
-  int64_t in_dim() const { return transposed ? 0 : 1; }
-};
-
-// A call's shapes, for messages.
-struct Shapes {
-  const std::vector<int64_t>&input, &weight;
-  std::string have(int64_t groups) const {
-    return "\n  have  input " + shape_string(input) + ", weight " + shape_string(weight) + ", groups " +
-           std::to_string(groups);
-  }
-};
-
-void check_channels(const Geometry& g, const Shapes& shapes) {
-  const auto& [x, w] = shapes;
+// Checks the channels of an input of shape `x` and a weight of shape `w`. `have` ends messages.
+void check_channels(const ConvPlan& plan, at::IntArrayRef x, at::IntArrayRef w, const std::string& have) {
   TORCH_CHECK_VALUE(x.size() == w.size() && x.size() >= 3, "convolution: an input of ", x.size(),
-                    " dims and a weight of ", w.size(), shapes.have(g.groups),
-                    "\n  fix   give both a batch and a channel dim first");
-  TORCH_CHECK_VALUE(g.groups > 0 && w[0] % g.groups == 0, "convolution: the weight's ", w[0],
-                    " channels do not divide into ", g.groups, " groups", shapes.have(g.groups));
-  const int64_t takes = g.transposed ? w[0] : w[1] * g.groups;
-  TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1], " channels, the weight takes ", takes,
-                    shapes.have(g.groups), "\n  fix   use a weight for ", x[1], " channels");
+                    " dims and a weight of ", w.size(), have, "\n  fix   give both a batch and a channel dim first");
+  TORCH_CHECK_VALUE(plan.groups > 0 && w[0] % plan.groups == 0, "convolution: the weight's ", w[0],
+                    " channels do not divide into ", plan.groups, " groups", have);
+  const int64_t takes = plan.transposed ? w[0] : w[1] * plan.groups;
+  TORCH_CHECK_VALUE(x[1] == takes, "convolution: the input has ", x[1], " channels, the weight takes ", takes, have,
+                    "\n  fix   use a weight for ", x[1], " channels");
 }
 
 // An argument of one number, or one per spatial dim; absent: `otherwise`.
@@ -65,50 +45,55 @@ std::vector<int64_t> numbers_of(const OpCall& call, const char* argument, std::o
 }
 
 // Adds one spatial dim: its window and the extent of its outputs.
-void add_dim(Geometry& g, const Window& window, int64_t rows, int64_t output_padding, const std::string& have) {
-  const size_t dim = g.output_shape.size();
+void add_dim(ConvPlan& plan, const Window& window, int64_t rows, int64_t output_padding, const std::string& have) {
+  const size_t dim = plan.output_shape.size();
   TORCH_CHECK_VALUE(window.stride > 0 && window.dilation > 0 && window.padding >= 0,
                     "convolution: stride and dilation must be positive and padding not negative");
   const int64_t below = std::max(window.stride, window.dilation);
-  TORCH_CHECK_VALUE(!g.transposed || (output_padding >= 0 && output_padding < below), "convolution: output padding ",
+  TORCH_CHECK_VALUE(!plan.transposed || (output_padding >= 0 && output_padding < below), "convolution: output padding ",
                     output_padding, " along dim ", dim, " is not below the stride of ", window.stride,
                     " or the dilation of ", window.dilation, have, "\n  fix   use one of 0 to ", below - 1);
-  const int64_t extent = g.transposed
+  const int64_t extent = plan.transposed
                              ? (rows - 1) * window.stride - 2 * window.padding + window.reach() + output_padding
                              : window_outputs(window, rows);
   TORCH_CHECK_VALUE(extent > 0 || rows == 0, "convolution: a window of ", window.reach(), " rows along dim ", dim,
                     " is larger than the padded input of ", rows + 2 * window.padding, have,
                     "\n  fix   use a smaller kernel or dilation, or pad the input");
-  g.windows.push_back(window);
-  g.output_padding.push_back(output_padding);
-  g.output_shape.push_back(std::max<int64_t>(extent, 0));
+  plan.windows.push_back(window);
+  plan.stride.push_back(window.stride);
+  plan.dilation.push_back(window.dilation);
+  plan.output_padding.push_back(output_padding);
+  plan.output_shape.push_back(std::max<int64_t>(extent, 0));
 }
 
-Geometry geometry_of(const OpCall& call, const ShardSpec& input, const ShardSpec& weight) {
-  Geometry g;
-  g.transposed = call.has("transposed") ? call.flag("transposed") : call.name().find("transpose") != std::string::npos;
-  if (call.has("groups")) g.groups = call.integer("groups");
-  const Shapes shapes{input.global_shape(), weight.global_shape()};
-  check_channels(g, shapes);
-  const auto& [x, w] = shapes;
-  const std::string have = shapes.have(g.groups);
+// Step 1: reads and checks the arguments.
+ConvPlan read_arguments(const OpCall& call, const ShardSpec& input, const ShardSpec& weight) {
+  ConvPlan plan;
+  plan.transposed =
+      call.has("transposed") ? call.flag("transposed") : call.name().find("transpose") != std::string::npos;
+  if (call.has("groups")) plan.groups = call.integer("groups");
+  const std::vector<int64_t>&x = input.global_shape(), &w = weight.global_shape();
+  const std::string have =
+      "\n  have  input " + shape_string(x) + ", weight " + shape_string(w) + ", groups " + std::to_string(plan.groups);
+  check_channels(plan, x, w, have);
   const auto given = [&](const char* argument, std::optional<int64_t> otherwise = {}) {
     return numbers_of(call, argument, otherwise, x.size() - 2, have);
   };
   const auto stride = given("stride"), padding = given("padding"), dilation = given("dilation", 1),
              output_padding = given("output_padding", 0);
-  g.output_shape = {x[0], g.transposed ? w[1] * g.groups : w[0]};
+  plan.output_shape = {x[0], plan.transposed ? w[1] * plan.groups : w[0]};
   if (const SpecPtr bias = call.has("bias") ? call.spec("bias") : nullptr) {
-    TORCH_CHECK_VALUE(bias->global_shape() == std::vector<int64_t>{g.output_shape[1]}, "convolution: a bias of shape ",
-                      shape_string(bias->global_shape()), " for ", g.output_shape[1], " output channels", have,
+    TORCH_CHECK_VALUE(bias->global_shape() == std::vector<int64_t>{plan.output_shape[1]},
+                      "convolution: a bias of shape ", shape_string(bias->global_shape()), " for ",
+                      plan.output_shape[1], " output channels", have,
                       "\n  fix   give one number for each output channel");
   }
   for (size_t i = 0; i < stride.size(); ++i)
-    add_dim(g, {w[i + 2], stride[i], dilation[i], padding[i], g.transposed}, x[i + 2], output_padding[i], have);
-  return g;
+    add_dim(plan, {w[i + 2], stride[i], dilation[i], padding[i], plan.transposed}, x[i + 2], output_padding[i], have);
+  return plan;
 }
 
-// A rank without rows calls no kernel that would tell.
+// LibTorch's kernels check this, too, but a rank without rows calls none.
 void check_types(const OpCall& call, std::initializer_list<const char*> names) {
   const TensorArgument* first = nullptr;
   for (const char* name : names) {
@@ -145,58 +130,45 @@ Cut scaled_cut(const Cut& cut, int64_t unit, int64_t scaled) {
   return result;
 }
 
-// Says how the tensors of a convolution are held.
-struct Layouts {
-  SpecPtr input, weight, bias, output;
-  std::vector<bool> contracts;            // per spatial dim: the weight's rows are cut and summed over
-  std::vector<int64_t> sample_mesh_dims;  // that cut batch or space: gradients of the weights are Partial there
-  std::vector<int64_t> out_mesh_dims;     // that cut the output channels (groups == 1): grad_input is Partial there
-};
-
-Layouts finish_layouts(const Geometry& g, Layout x, Layout w, std::vector<bool> contracts) {
-  Layouts result;
-  Layout out(x.mesh, g.output_shape);
+// The plan whose input and weight are cut as `x` and `w` say, with the bias and the output that follow.
+ConvPlan with_layouts(ConvPlan plan, Layout x, Layout w) {
+  Layout out(x.mesh, plan.output_shape);
   out.cuts[0] = x.cuts[0];
   const auto partial_over = [&](const Cut& cut) {
     for (const int64_t m : cut.mesh_dims) out.partials[m] = ReduceOp::kSum;
   };
-  if (g.groups == 1) {
-    out.cuts[1] = w.cuts[g.out_dim()];
-    result.out_mesh_dims = out.cuts[1].mesh_dims;
+  if (plan.groups == 1) {
+    out.cuts[1] = w.cuts[plan.out_dim()];
     partial_over(x.cuts[1]);
   } else if (x.cuts[1]) {
-    out.cuts[1] = scaled_cut(x.cuts[1], x.global_shape[1] / g.groups, g.output_shape[1] / g.groups);
+    out.cuts[1] = scaled_cut(x.cuts[1], x.global_shape[1] / plan.groups, plan.output_shape[1] / plan.groups);
   }
-  result.sample_mesh_dims = x.cuts[0].mesh_dims;
-  for (size_t i = 0; i < g.windows.size(); ++i) {
-    const Cut& cut = x.cuts[i + 2];
-    if (contracts[i]) {
-      partial_over(w.cuts[i + 2]);
+  for (size_t d = 2; d < out.cuts.size(); ++d) {
+    const Cut& cut = x.cuts[d];
+    if (w.cuts[d]) {
+      partial_over(w.cuts[d]);
     } else if (cut) {
-      out.cuts[i + 2] = {cut.mesh_dims, g.windows[i].output_sizes(cut.sizes, g.output_shape[i + 2])};
+      out.cuts[d] = {cut.mesh_dims, plan.windows[d - 2].output_sizes(cut.sizes, plan.output_shape[d])};
     }
-    result.sample_mesh_dims.insert(result.sample_mesh_dims.end(), cut.mesh_dims.begin(), cut.mesh_dims.end());
   }
-  Layout bias(x.mesh, {g.output_shape[1]});
+  Layout bias(x.mesh, {plan.output_shape[1]});
   bias.cuts[0] = out.cuts[1];
   bias.partials = out.partials;  // added once, not by every rank
-  result.contracts = std::move(contracts);
-  result.input = intern(std::move(x));
-  result.weight = intern(std::move(w));
-  result.output = intern(std::move(out));
-  result.bias = intern(std::move(bias));
-  return result;
+  plan.input_spec = intern(std::move(x));
+  plan.weight_spec = intern(std::move(w));
+  plan.output_spec = intern(std::move(out));
+  plan.bias_spec = intern(std::move(bias));
+  return plan;
 }
 
-// Follows the input's cuts; the weight's cuts of channels are kept where their mesh dims are free.
-// `may_contract`: a weight that is itself a cut field (second derivatives) is summed over block by
+// Step 2: chooses how the tensors are cut. Follows the input's cuts; the weight's cuts of channels are kept where their
+// mesh dims are free. `may_contract`: a weight that is itself a cut field (second derivatives) is summed over block by
 // block instead of being gathered.
-Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, bool may_contract) {
+ConvPlan choose_layouts(const ConvPlan& plan, const SpecPtr& input, const SpecPtr& weight, bool may_contract) {
   Layout x = without_partial(input)->layout();
   Layout w(x.mesh, weight->global_shape());
-  std::vector<bool> contracts(g.windows.size(), false);
-  if (g.groups > 1) {
-    const int64_t x_unit = x.global_shape[1] / g.groups, w_unit = w.global_shape[0] / g.groups;
+  if (plan.groups > 1) {
+    const int64_t x_unit = x.global_shape[1] / plan.groups, w_unit = w.global_shape[0] / plan.groups;
     const Cut& own = weight->cut(0);
     if (x.cuts[1]) {
       x.cuts[1] = scaled_cut(x.cuts[1], x_unit, x_unit);
@@ -204,50 +176,47 @@ Layouts choose(const Geometry& g, const SpecPtr& input, const SpecPtr& weight, b
       x.cuts[1] = scaled_cut(own, w_unit, x_unit);
     }
     if (x.cuts[1]) w.cuts[0] = scaled_cut(x.cuts[1], x_unit, w_unit);
-    return finish_layouts(g, std::move(x), std::move(w), std::move(contracts));
+    return with_layouts(plan, std::move(x), std::move(w));
   }
 
-  const Cut& own_in = weight->cut(g.in_dim());
-  const Cut& own_out = weight->cut(g.out_dim());
+  const Cut& own_in = weight->cut(plan.in_dim());
+  const Cut& own_out = weight->cut(plan.out_dim());
   if (x.cuts[1] && own_out && intersects(own_out.mesh_dims, x.cuts[1].mesh_dims)) {
     // Both channel axes want the same mesh dim: gather the input, or cut the weight again and sum the outputs.
     Layout gathered = x;
     gathered.cuts[1] = {};
     Layout recut = w, kept = w;
-    recut.cuts[g.in_dim()] = x.cuts[1];
-    if (!intersects(own_out.mesh_dims, cutting(gathered))) kept.cuts[g.out_dim()] = own_out;
-    const Layouts first = finish_layouts(g, gathered, kept, contracts);
-    const Layouts second = finish_layouts(g, x, recut, contracts);
-    const auto cost = [&](const Layouts& way) {
-      return redistribution_cost(*input, *way.input) + redistribution_cost(*weight, *way.weight) +
-             redistribution_cost(*way.output, *without_partial(way.output));
+    recut.cuts[plan.in_dim()] = x.cuts[1];
+    if (!intersects(own_out.mesh_dims, cutting(gathered))) kept.cuts[plan.out_dim()] = own_out;
+    const ConvPlan first = with_layouts(plan, gathered, kept);
+    const ConvPlan second = with_layouts(plan, x, recut);
+    const auto cost = [&](const ConvPlan& way) {
+      return redistribution_cost(*input, *way.input_spec) + redistribution_cost(*weight, *way.weight_spec) +
+             redistribution_cost(*way.output_spec, *without_partial(way.output_spec));
     };
     return cost(first) <= cost(second) ? first : second;
   }
   if (!x.cuts[1] && own_in && !intersects(own_in.mesh_dims, cutting(x))) x.cuts[1] = own_in;
-  w.cuts[g.in_dim()] = x.cuts[1];
-  if (own_out && !intersects(own_out.mesh_dims, cutting(x))) w.cuts[g.out_dim()] = own_out;
-  for (size_t i = 0; may_contract && !g.transposed && i < g.windows.size(); ++i) {
-    const auto dim = static_cast<int64_t>(i) + 2;
+  w.cuts[plan.in_dim()] = x.cuts[1];
+  if (own_out && !intersects(own_out.mesh_dims, cutting(x))) w.cuts[plan.out_dim()] = own_out;
+  for (int64_t dim = 2; may_contract && !plan.transposed && dim < input->ndim(); ++dim) {
     const Cut& cut = weight->cut(dim);
-    const bool field = g.output_shape[dim] <= w.global_shape[dim];
+    const bool field = plan.output_shape[dim] <= w.global_shape[dim];
     const bool together = !x.cuts[dim] || x.cuts[dim].mesh_dims == cut.mesh_dims;
-    if (!cut || !field || !together || intersects(cut.mesh_dims, cutting(x, dim)) ||
-        intersects(cut.mesh_dims, cutting(w))) {
-      continue;
+    if (cut && field && together && !intersects(cut.mesh_dims, cutting(x, dim)) &&
+        !intersects(cut.mesh_dims, cutting(w))) {
+      w.cuts[dim] = cut;
     }
-    w.cuts[dim] = cut;
-    contracts[i] = true;
   }
-  return finish_layouts(g, std::move(x), std::move(w), std::move(contracts));
+  return with_layouts(plan, std::move(x), std::move(w));
 }
 
 // The windows of a rank, per spatial dim: of a weight that is a cut field, those of the rank's rows of it.
-std::vector<Window> windows_of(const Geometry& g, const Layouts& layouts, int64_t rank) {
-  std::vector<Window> windows = g.windows;
+std::vector<Window> windows_of(const ConvPlan& plan, int64_t rank) {
+  std::vector<Window> windows = plan.windows;
   for (size_t i = 0; i < windows.size(); ++i) {
-    if (!layouts.contracts[i]) continue;
-    const Interval rows = layouts.weight->block_range(static_cast<int64_t>(i) + 2, rank);
+    if (!plan.contracts(i)) continue;
+    const Interval rows = plan.weight_spec->block_range(static_cast<int64_t>(i) + 2, rank);
     windows[i].kernel = rows.size();
     windows[i].padding -= rows.begin * windows[i].dilation;
   }
@@ -255,24 +224,25 @@ std::vector<Window> windows_of(const Geometry& g, const Layouts& layouts, int64_
 }
 
 // The rows that a rank needs.
-Box rows_needed(const Geometry& g, const Layouts& layouts, int64_t rank) {
-  const std::vector<Window> windows = windows_of(g, layouts, rank);
-  Box box = block_box(*layouts.input, rank);
+Box rows_needed(const ConvPlan& plan, int64_t rank) {
+  const std::vector<Window> windows = windows_of(plan, rank);
+  Box box = block_box(*plan.input_spec, rank);
   for (size_t i = 0; i < windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
-    if (!layouts.contracts[i] && !spans_ranks(layouts.input, dim)) continue;
-    box[dim] = windows[i].kernel > 0 ? windows[i].input_needed(layouts.output->block_range(dim, rank)) : Interval{0, 0};
+    if (!plan.contracts(i) && !spans_ranks(plan.input_spec, dim)) continue;
+    box[dim] =
+        windows[i].kernel > 0 ? windows[i].input_needed(plan.output_spec->block_range(dim, rank)) : Interval{0, 0};
   }
   return box;
 }
 
 // True if on every rank the owned rows with symmetric padding give exactly its outputs, along the dims that are cut.
-bool gives_outputs(const Geometry& g, const Layouts& layouts) {
-  for (size_t i = 0; i < g.windows.size(); ++i) {
+bool gives_outputs(const ConvPlan& plan) {
+  for (size_t i = 0; i < plan.windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
-    for (int64_t rank = 0; spans_ranks(layouts.input, dim) && rank < layouts.input->mesh()->size(); ++rank) {
-      const Interval rows = layouts.input->block_range(dim, rank), outputs = layouts.output->block_range(dim, rank);
-      Window window = g.windows[i];
+    for (int64_t rank = 0; spans_ranks(plan.input_spec, dim) && rank < plan.input_spec->mesh()->size(); ++rank) {
+      const Interval rows = plan.input_spec->block_range(dim, rank), outputs = plan.output_spec->block_range(dim, rank);
+      Window window = plan.windows[i];
       window.padding = rows.begin - window.input_needed(outputs).begin;
       if (outputs.empty()) continue;
       if (rows.empty() || window.padding < 0 || window_outputs(window, rows.size()) != outputs.size()) return false;
@@ -281,10 +251,9 @@ bool gives_outputs(const Geometry& g, const Layouts& layouts) {
   return true;
 }
 
-// The call of LibTorch's kernel for a part.
-LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const Layouts& layouts) {
-  LocalConv::Call call{part, {}, {}, {}};
-  const std::vector<Window> windows = windows_of(g, layouts, layouts.input->mesh()->rank());
+// The call of LibTorch's kernel for a part of this rank, whose windows are `windows`.
+ConvPlan::Call call_of(const ConvPlan& plan, const std::vector<Window>& windows, const HaloSplit::Part& part) {
+  ConvPlan::Call call{part, {}, {}, {}};
   for (size_t i = 0; i < windows.size(); ++i) {
     const auto dim = static_cast<int64_t>(i) + 2;
     const Interval outputs = part.output[dim];
@@ -292,9 +261,9 @@ LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const La
     call.crop.push_back(0);
     call.uncropped.push_back(outputs.size());
     if (outputs.empty()) continue;
-    if (!g.transposed) {
+    if (!plan.transposed) {
       call.padding.back() = part.input[dim].begin - windows[i].input_needed(outputs).begin;
-    } else if (spans_ranks(layouts.input, dim)) {
+    } else if (spans_ranks(plan.input_spec, dim)) {
       // The kernel's own padding cuts off what both ends have too much.
       const Interval fed = windows[i].outputs_fed(part.input[dim]);
       const int64_t before = outputs.begin - fed.begin, both = std::min(before, fed.end - outputs.end);
@@ -306,40 +275,36 @@ LocalConv::Call call_of(const HaloSplit::Part& part, const Geometry& g, const La
   return call;
 }
 
-// Divides this rank's outputs, and has the maps that bring what it fetches. Backward, a transposed convolution stays
-// whole: its weight's gradient then overlaps with returning the gradients of the halo rows.
-std::pair<HaloSplit, HaloMaps> divide(const Geometry& g, const Layouts& layouts, bool backward) {
-  const int64_t rank = layouts.input->mesh()->rank();
-  const HaloReach reach = reach_of(layouts.input, layouts.output, g.windows);
-  HaloMaps maps = halo_maps(reach, layouts.input);
-  const bool contracts = std::find(layouts.contracts.begin(), layouts.contracts.end(), true) != layouts.contracts.end();
-  const bool divides = g.transposed ? !backward && !maps.empty() : gives_outputs(g, layouts);
-  if (!contracts && (divides || reach.cut.empty())) return {split_inputs(reach, rank), std::move(maps)};
-  return {undivided(block_box(*layouts.output, rank), rows_needed(g, layouts, rank)),
-          {std::make_shared<const IntervalMap>(layouts.input,
-                                               [&](int64_t r) { return requests_for(rows_needed(g, layouts, r)); })}};
-}
-
-// The local call of this rank.
-LocalConv localize(const Geometry& g, const Layouts& layouts, bool backward) {
-  LocalConv local;
-  local.transposed = g.transposed;
-  local.groups = g.groups;
-  if (g.groups > 1 && layouts.input->is_cut(1)) {
-    local.groups = layouts.input->local_shape()[1] / (layouts.input->global_shape()[1] / g.groups);
+// Step 3: divides this rank's outputs, and makes the maps that bring what it fetches. Backward, a transposed
+// convolution stays whole: its weight's gradient then overlaps with returning the gradients of the halo rows.
+void divide(ConvPlan& plan, bool backward) {
+  const SpecPtr& input = plan.input_spec;
+  const int64_t rank = input->mesh()->rank();
+  plan.local_groups = plan.groups;
+  if (plan.groups > 1 && input->is_cut(1)) {
+    plan.local_groups = input->local_shape()[1] / (input->global_shape()[1] / plan.groups);
   }
-  for (size_t i = 0; i < g.windows.size(); ++i) {
-    local.stride.push_back(g.windows[i].stride);
-    local.dilation.push_back(g.windows[i].dilation);
-    local.output_padding.push_back(spans_ranks(layouts.input, static_cast<int64_t>(i) + 2) ? 0 : g.output_padding[i]);
+  bool contracts = false;
+  for (size_t i = 0; i < plan.windows.size(); ++i) {
+    if (spans_ranks(input, static_cast<int64_t>(i) + 2)) plan.output_padding[i] = 0;
+    contracts |= plan.contracts(i);
   }
-  local.block = block_box(*layouts.output, layouts.output->mesh()->rank());
+  plan.block = block_box(*plan.output_spec, rank);
+  const HaloReach reach = reach_of(input, plan.output_spec, plan.windows);
+  plan.maps = halo_maps(reach, input);
+  const bool divides = plan.transposed ? !backward && !plan.maps.empty() : gives_outputs(plan);
   HaloSplit split;
-  std::tie(split, local.maps) = divide(g, layouts, backward);
-  if (split.interior) local.interior = call_of(*split.interior, g, layouts);
-  for (const HaloSplit::Part& slab : split.slabs) local.slabs.push_back(call_of(slab, g, layouts));
-  local.halo_rows = std::move(split.halo_rows);
-  return local;
+  if (!contracts && (divides || reach.cut.empty())) {
+    split = split_inputs(reach, rank);
+  } else {
+    split = undivided(plan.block, rows_needed(plan, rank));
+    const auto requests = [&](int64_t r) { return requests_for(rows_needed(plan, r)); };
+    plan.maps = {std::make_shared<const IntervalMap>(input, requests)};
+  }
+  const std::vector<Window> windows = windows_of(plan, rank);
+  if (split.interior) plan.interior = call_of(plan, windows, *split.interior);
+  for (const HaloSplit::Part& slab : split.slabs) plan.slabs.push_back(call_of(plan, windows, slab));
+  plan.halo_rows = std::move(split.halo_rows);
 }
 
 // Operators that stand for one way to compute a convolution, by other names and with fewer arguments, are carried out
@@ -352,19 +317,19 @@ std::optional<Plan> plan_forward(const OpCall& call) {
   const char* const x = call.has("input") ? "input" : "self";
   if (!covered(call, x)) return std::nullopt;
   const SpecPtr input = call.spec(x), weight = call.spec("weight");
-  const Geometry g = geometry_of(call, *input, *weight);
+  ConvPlan conv = read_arguments(call, *input, *weight);
   check_types(call, {x, "weight", "bias"});
-  const Layouts layouts = choose(g, input, weight, /*may_contract=*/true);
+  conv = choose_layouts(conv, input, weight, /*may_contract=*/true);
+  divide(conv, /*backward=*/false);
   Plan plan;
   plan.inputs.resize(call.slots().size());
-  plan.inputs[call.slot(x)] = layouts.input;
-  plan.inputs[call.slot("weight")] = layouts.weight;
-  if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = layouts.bias;
-  plan.outputs = {layouts.output};
-  plan.run = [local = localize(g, layouts, /*backward=*/false), x = call.arg(x), w = call.arg("weight"),
-              b = call.arg("bias")](LocalCall& call) {
+  plan.inputs[call.slot(x)] = conv.input_spec;
+  plan.inputs[call.slot("weight")] = conv.weight_spec;
+  if (const int slot = call.slot("bias"); slot >= 0 && call.slots()[slot].spec) plan.inputs[slot] = conv.bias_spec;
+  plan.outputs = {conv.output_spec};
+  plan.run = [conv = std::move(conv), x = call.arg(x), w = call.arg("weight"), b = call.arg("bias")](LocalCall& call) {
     const auto bias = call.value(b).toOptional<at::Tensor>();
-    at::Tensor out = local.forward(call.tensor(x), call.tensor(w), bias, call.halo_source(x));
+    at::Tensor out = conv.forward(call.tensor(x), call.tensor(w), bias, call.halo_source(x));
     call.give(std::move(out));
   };
   return plan;
@@ -374,32 +339,35 @@ std::optional<Plan> plan_backward(const OpCall& call) {
   const char* const x = call.has("input") ? "input" : "self";
   if (!covered(call, x)) return std::nullopt;
   const SpecPtr input = call.spec(x), weight = call.spec("weight");
-  const Geometry g = geometry_of(call, *input, *weight);
-  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == g.output_shape,
+  ConvPlan conv = read_arguments(call, *input, *weight);
+  TORCH_CHECK_VALUE(call.spec("grad_output")->global_shape() == conv.output_shape,
                     "convolution_backward: the gradient of the output has shape ",
                     shape_string(call.spec("grad_output")->global_shape()), ", the output ",
-                    shape_string(g.output_shape));
+                    shape_string(conv.output_shape));
   check_types(call, {x, "weight", "grad_output"});
-  const Layouts layouts = choose(g, input, weight, /*may_contract=*/false);
+  conv = choose_layouts(conv, input, weight, /*may_contract=*/false);
+  divide(conv, /*backward=*/true);
   Plan plan;
-  plan.inputs = {without_partial(layouts.output), layouts.input, layouts.weight};
+  plan.inputs = {without_partial(conv.output_spec), conv.input_spec, conv.weight_spec};
 
-  const auto partial_over = [](const SpecPtr& spec, const std::vector<int64_t>& mesh_dims) {
-    Layout layout = without_partial(spec)->layout();
-    for (const int64_t m : mesh_dims) layout.partials[m] = ReduceOp::kSum;
-    return intern(std::move(layout));
-  };
   std::array<bool, 3> mask{};
   const auto flags = call.value("output_mask").toBoolList();
   for (size_t i = 0; i < 3; ++i) mask[i] = flags[i];
-  if (mask[0]) plan.outputs.push_back(partial_over(layouts.input, layouts.out_mesh_dims));
-  if (!mask[0]) plan.outputs.push_back(nullptr);
-  plan.outputs.push_back(mask[1] ? partial_over(layouts.weight, layouts.sample_mesh_dims) : nullptr);
-  plan.outputs.push_back(mask[2] ? partial_over(layouts.bias, layouts.sample_mesh_dims) : nullptr);
-  plan.run = [local = localize(g, layouts, /*backward=*/true), mask, at_grad_output = call.arg("grad_output"),
-              at_x = call.arg(x), at_weight = call.arg("weight")](LocalCall& call) {
-    auto [input, weight, bias] = local.backward(call.tensor(at_grad_output), call.tensor(at_x), call.tensor(at_weight),
-                                                mask, call.halo_source(at_x));
+  // The input's gradient is a sum over the output channels (one group), the others over batch and space.
+  const std::vector<int64_t> samples = cutting(conv.input_spec->layout(), /*except=*/1),
+                             channels = conv.groups == 1 ? conv.output_spec->cut(1).mesh_dims : std::vector<int64_t>{};
+  const auto add_output = [&](bool wanted, const SpecPtr& spec, const std::vector<int64_t>& partial_over) {
+    Layout layout = without_partial(spec)->layout();
+    for (const int64_t m : partial_over) layout.partials[m] = ReduceOp::kSum;
+    plan.outputs.push_back(wanted ? intern(std::move(layout)) : nullptr);
+  };
+  add_output(mask[0], conv.input_spec, channels);
+  add_output(mask[1], conv.weight_spec, samples);
+  add_output(mask[2], conv.bias_spec, samples);
+  plan.run = [conv = std::move(conv), mask, at_grad_output = call.arg("grad_output"), at_x = call.arg(x),
+              at_weight = call.arg("weight")](LocalCall& call) {
+    auto [input, weight, bias] = conv.backward(call.tensor(at_grad_output), call.tensor(at_x), call.tensor(at_weight),
+                                               mask, call.halo_source(at_x));
     call.give(std::move(input), std::move(weight), std::move(bias));
   };
   return plan;

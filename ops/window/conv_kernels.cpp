@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "moonhalo/ops/window/conv_local.h"
+#include "moonhalo/ops/window/conv.h"
 
 namespace moonhalo {
 namespace {
@@ -48,26 +48,26 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> no_gradients(const at::Tensor& gr
 
 }  // namespace
 
-at::Tensor LocalConv::convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                               at::IntArrayRef local_padding) const {
+at::Tensor ConvPlan::convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                              at::IntArrayRef local_padding) const {
   const int64_t window = dilation.back() * (weight.size(-1) - 1) + 1;
   const int64_t columns =
       transposed ? x.size(-1) : (x.size(-1) + 2 * local_padding.back() - window) / stride.back() + 1;
   if (needs_float(x, columns, stride)) {
     const auto wide_bias = bias && bias->defined() ? std::optional(bias->to(at::kFloat)) : std::nullopt;
     return at::convolution(x.to(at::kFloat), weight.to(at::kFloat), wide_bias, stride, local_padding, dilation,
-                           transposed, output_padding, groups)
+                           transposed, output_padding, local_groups)
         .to(x.scalar_type());
   }
-  if (prefers_transposed_layout(x, groups)) {
+  if (prefers_transposed_layout(x, local_groups)) {
     return turned(at::convolution(turned(x), turned(weight), bias, turned(stride), turned(local_padding),
-                                  turned(dilation), transposed, turned(output_padding), groups));
+                                  turned(dilation), transposed, turned(output_padding), local_groups));
   }
-  return at::convolution(x, weight, bias, stride, local_padding, dilation, transposed, output_padding, groups);
+  return at::convolution(x, weight, bias, stride, local_padding, dilation, transposed, output_padding, local_groups);
 }
 
-LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                                                  at::IntArrayRef local_padding, std::array<bool, 3> mask) const {
+ConvPlan::Gradients ConvPlan::convolve_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                                                at::IntArrayRef local_padding, std::array<bool, 3> mask) const {
   if (grad.numel() == 0 || x.numel() == 0 || weight.numel() == 0) return no_gradients(grad, x, weight, mask);
   const std::vector<int64_t> bias_sizes{grad.size(1)};
   if (needs_float(x, transposed ? x.size(-1) : grad.size(-1), stride)) {
@@ -75,17 +75,17 @@ LocalConv::Gradients LocalConv::convolve_backward(const at::Tensor& grad, const 
     const auto narrow = [&](const at::Tensor& wide) { return wide.defined() ? wide.to(type) : wide; };
     const auto [of_input, of_weight, of_bias] =
         at::convolution_backward(grad.to(at::kFloat), x.to(at::kFloat), weight.to(at::kFloat), bias_sizes, stride,
-                                 local_padding, dilation, transposed, output_padding, groups, mask);
+                                 local_padding, dilation, transposed, output_padding, local_groups, mask);
     return {narrow(of_input), narrow(of_weight), narrow(of_bias)};
   }
-  if (prefers_transposed_layout(x, groups)) {
+  if (prefers_transposed_layout(x, local_groups)) {
     const auto [of_input, of_weight, of_bias] = at::convolution_backward(
         turned(grad), turned(x), turned(weight), bias_sizes, turned(stride), turned(local_padding), turned(dilation),
-        transposed, turned(output_padding), groups, mask);
+        transposed, turned(output_padding), local_groups, mask);
     return {turned(of_input), turned(of_weight), of_bias};
   }
   return at::convolution_backward(grad, x, weight, bias_sizes, stride, local_padding, dilation, transposed,
-                                  output_padding, groups, mask);
+                                  output_padding, local_groups, mask);
 }
 
 }  // namespace moonhalo

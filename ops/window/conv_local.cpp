@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/ops/window/conv_local.h"
+#include "moonhalo/ops/window/conv.h"
 
 #include <ATen/ATen.h>
 
@@ -11,7 +11,7 @@
 namespace moonhalo {
 
 // The sum of no terms.
-at::Tensor LocalConv::bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const {
+at::Tensor ConvPlan::bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const {
   const std::vector<int64_t> shape = block.shape();
   at::Tensor out = at::zeros(shape, input.options());
   std::vector<int64_t> along_channels(shape.size(), 1);
@@ -19,8 +19,8 @@ at::Tensor LocalConv::bias_alone(const at::Tensor& input, const std::optional<at
   return bias && bias->defined() ? out.add_(bias->view(along_channels)) : out;
 }
 
-at::Tensor LocalConv::result_of(const Call& call, const at::Tensor& x, const at::Tensor& weight,
-                                const std::optional<at::Tensor>& bias) const {
+at::Tensor ConvPlan::result_of(const Call& call, const at::Tensor& x, const at::Tensor& weight,
+                               const std::optional<at::Tensor>& bias) const {
   at::Tensor out = convolve(x, weight, bias, call.padding);
   for (int64_t d = 0; d < out.dim(); ++d) {
     const int64_t required = call.output[d].size();
@@ -31,8 +31,8 @@ at::Tensor LocalConv::result_of(const Call& call, const at::Tensor& x, const at:
   return out;
 }
 
-LocalConv::Gradients LocalConv::gradients_of(const Call& call, const at::Tensor& grad_output, const at::Tensor& x,
-                                             const at::Tensor& weight, std::array<bool, 3> mask) const {
+ConvPlan::Gradients ConvPlan::gradients_of(const Call& call, const at::Tensor& grad_output, const at::Tensor& x,
+                                           const at::Tensor& weight, std::array<bool, 3> mask) const {
   at::Tensor grad = call.output == block ? grad_output : part({grad_output, block}, call.output);
   std::vector<int64_t> full = grad.sizes().vec();
   std::copy(call.uncropped.begin(), call.uncropped.end(), full.begin() + 2);
@@ -46,8 +46,8 @@ LocalConv::Gradients LocalConv::gradients_of(const Call& call, const at::Tensor&
   return convolve_backward(grad, x, weight, call.padding, mask);
 }
 
-at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                              const HaloSource& source) const {
+at::Tensor ConvPlan::forward(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                             const HaloSource& source) const {
   HaloExchange edges;
   for (const auto& map : maps) edges.add_gather(*map, input, 0, source);
   edges.start();
@@ -76,9 +76,8 @@ at::Tensor LocalConv::forward(const at::Tensor& input, const at::Tensor& weight,
 // The gradients of halo rows need the output's gradient alone. With an interior they are sent together with the rows
 // that the weight's gradient needs, while the owned rows are worked on. Without one they are computed while those
 // rows are sent, and returned while the weight's gradient is computed.
-LocalConv::Gradients LocalConv::backward(const at::Tensor& grad_output, const at::Tensor& input,
-                                         const at::Tensor& weight, std::array<bool, 3> mask,
-                                         const HaloSource& source) const {
+ConvPlan::Gradients ConvPlan::backward(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+                                       std::array<bool, 3> mask, const HaloSource& source) const {
   HaloExchange edges, later;
   HaloExchange& leaving = interior ? edges : later;
   const auto idle = [&](const Call& slab) { return interior && slab.output.empty(); };
