@@ -71,17 +71,6 @@ struct ConvPlan {
   /// and of weight and bias, summed over this rank's outputs.
   Gradients backward(const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
                      std::array<bool, 3> mask, const HaloSource& source = {}) const;
-
- private:
-  at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                      at::IntArrayRef padding) const;
-  Gradients convolve_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
-                              at::IntArrayRef padding, std::array<bool, 3> mask) const;
-  at::Tensor result_of(const Call& call, const at::Tensor& x, const at::Tensor& weight,
-                       const std::optional<at::Tensor>& bias) const;
-  Gradients gradients_of(const Call& call, const at::Tensor& grad_output, const at::Tensor& x, const at::Tensor& weight,
-                         std::array<bool, 3> mask) const;
-  at::Tensor bias_alone(const at::Tensor& input, const std::optional<at::Tensor>& bias) const;
 };
 
 }  // namespace moonhalo

@@ -153,7 +153,7 @@ at::Tensor on(const c10::Device& where, const at::Tensor& tensor) {
 }
 
 // oneDNN's kernels for AMX read memory that was never written in some convolutions of 2-byte types with a stride
-// (ops/window/conv_kernels.cpp); a device's own do not.
+// (ops/window/conv_local.cpp); a device's own do not.
 at::Tensor for_convolution(const at::Tensor& tensor) {
   const at::Tensor on_host = tensor.cpu();
   return at::isReducedFloatingType(tensor.scalar_type()) ? on_host.to(at::kFloat) : on_host;
