@@ -32,14 +32,25 @@ HaloReach reach_of(const SpecPtr& input, const SpecPtr& output, const std::vecto
 /// Divides one rank's outputs and the rows that they read: the part that needs no other rank is computed while rows
 /// are sent, the rest afterwards, on slabs. All boxes are global; those of the input may leave the domain.
 ///
-///     owned rows        |o o o o o o o o|           fetched:   +---------------+
-///     fetched      b b |               | b b                   | low of dim 2  |
-///                                                               +---+-------+---+
-///     split_outputs     |  i i i i i i  |     read o            |dim|       |dim|
-///       slabs           |s             s|     read b and o      | 3 | owned | 3 |
-///                                                               +---+-------+---+
-///     split_inputs      |i i i i i i i i|     sum over o        | high of dim 2 |
-///       slabs           |s s         s s|     add those of b    +---------------+
+/// Example: rank 1 of 3, which hold 10 rows in blocks of 4, 3 and 3. Output o reads the rows o - 1 to o + 1.
+///
+///                     split_outputs: each output once    split_inputs: each row once, results are added
+///     halo_rows       [3, 4), [7, 8)                     [3, 4), [7, 8)
+///     interior        output 5 from the rows [4, 7)      outputs [4, 7) from the rows [4, 7), zeros beyond
+///     slabs           output 4 from the rows [3, 6)      output 4 from row 3 alone
+///                     output 6 from the rows [5, 8)      output 6 from row 7 alone
+///
+/// The rows that a rank lacks are disjoint boxes, low and high along each cut dim. Those of dim 2 reach over the
+/// corners, so no element is sent twice:
+///
+///     +---------------+
+///     | low of dim 2  |
+///     +---+-------+---+
+///     |dim|       |dim|
+///     | 3 | owned | 3 |
+///     +---+-------+---+
+///     | high of dim 2 |
+///     +---------------+
 struct HaloSplit {
   struct Part {
     Box output;  ///< of this rank's block

@@ -199,6 +199,25 @@ TEST(HaloSplit, X06_IsPrinted) {
   EXPECT_EQ(undivided({{0, 2}}, {{-1, 4}}).to_string(), "slab [0:2] reads [-1:4]\nfetched [-1:4]\n");
 }
 
+// The examples of conv.h and halo_split.h: 10 rows in blocks of 4, 3 and 3, and a kernel of 3.
+TEST(HaloSplit, X06_ExampleOfTheHeaders) {
+  const SpecPtr spec =
+      make_spec(init_device_mesh(*make_fake_communicator(0, 3), "cpu", {3}), {10}, {shard(0, {4, 3, 3})});
+  const HaloReach reach = reach_of(spec, spec, {{3, 1, 1, 1}});
+  EXPECT_EQ(split_inputs(reach, 0).to_string(),
+            "interior [0:4] reads [0:4]\nslab [0:0] reads [0:0]\nslab [3:4] reads [2:5]\n"
+            "fetched [0:0]\nfetched [4:5]\n");
+  EXPECT_EQ(split_inputs(reach, 1).to_string(),
+            "interior [4:7] reads [4:7]\nslab [4:5] reads [3:6]\nslab [6:7] reads [5:8]\n"
+            "fetched [3:4]\nfetched [7:8]\n");
+  EXPECT_EQ(split_inputs(reach, 2).to_string(),
+            "interior [7:10] reads [7:10]\nslab [7:8] reads [6:9]\nslab [7:7] reads [0:0]\n"
+            "fetched [6:7]\nfetched [0:0]\n");
+  EXPECT_EQ(split_outputs(reach, 1).to_string(),
+            "interior [5:6] reads [4:7]\nslab [4:5] reads [3:6]\nslab [6:7] reads [5:8]\n"
+            "fetched [3:4]\nfetched [7:8]\n");
+}
+
 // With two cut dims the first dim's boxes reach over the corners.
 TEST(HaloSplit, X06_CornersBelongToTheFirstDim) {
   const HaloReach reach = reach_of_case(kCases[11]);  // blocks of rows 4, 5 and columns 3, 4
