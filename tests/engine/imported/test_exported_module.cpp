@@ -165,6 +165,31 @@ TEST(ExportedModule, Y02_StepsAreSeenWithTheirModules) {
   EXPECT_THAT(modules, ::testing::ElementsAre("fc", "", "", "", "blocks.0", "blocks"));
 }
 
+// The same with relu in two scopes of gradients, one in the other, whose graphs name no modules.
+std::string with_nested_graphs() {
+  const std::string relu = R"({"target": "torch.ops.aten.relu.default", "outputs": [{"as_tensor": {"name": "r"}}],
+         "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "h"}}}], "metadata": )";
+  const auto within = [](const std::string& node) {
+    return R"({"target": "torch.ops.higher_order.wrap_with_set_grad_enabled", "outputs": [{"as_tensors": [{"name": "r"}]}],
+      "inputs": [{"name": "", "arg": {"as_bool": true}}, {"name": "", "arg": {"as_graph": {"name": "body", "graph": {
+        "inputs": [{"as_tensor": {"name": "h"}}], "outputs": [{"as_tensor": {"name": "r"}}], "nodes": [)" +
+           node + R"({}}]}}}}, {"name": "", "arg": {"as_tensor": {"name": "h"}}}], "metadata": )";
+  };
+  return changed(with_nested_modules(), relu, within(within(relu)));
+}
+
+TEST(ExportedModule, Y02_StepsOfInnerGraphsHaveTheModuleAroundThem) {
+  const Folder folder;
+  const std::string path = folder / "net.pt2";
+  save(path, with_nested_graphs());
+  const exported::ExportedProgram program(path, std::nullopt);
+  std::vector<std::string> modules;
+
+  program.run({make_tensor({4, 3}, 3)}, [&](const std::string& module) { modules.push_back(module); });
+
+  EXPECT_THAT(modules, ::testing::ElementsAre("fc", "", "", "", "blocks.0", "blocks.0", "blocks.0", "blocks"));
+}
+
 TEST(ExportedModule, Y02_DeferredParametersAreReadByTheirOwners) {
   const Folder folder;
   const std::string path = folder / "net.pt2";
