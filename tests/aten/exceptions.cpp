@@ -19,7 +19,6 @@ const std::vector<Exception>& never_on_blocks() {
       {"as_strided_scatter", "gathered: writes into storage; slice_scatter and select_scatter are on blocks"},
       {"batch_norm_update_stats",
        "gathered: a step of LibTorch's own SyncBatchNorm; batch_norm itself is exact on blocks"},
-      {"hash_tensor", "gathered: a number over the bytes of all elements"},
       {"aten::randperm.out", "refused: a permutation is not drawn element by element; randperm and index with it"},
       {"aten::randperm.generator_out", "refused: as randperm.out"},
       {"aten::rrelu_with_noise.out", "refused: draws; rrelu and rrelu_with_noise are on blocks"},

@@ -119,6 +119,11 @@ TEST(SweepReduce, S20_WholeOfEveryKindOfNumber) {
           [](X x) {
             return List{x.sum(), x.prod(0), x.amax(1), x.cumsum(0), x.to(at::kDouble).mean()};
           }),
+      row("int_hash", {whole},
+          [](X x) {
+            return List{at::hash_tensor(x).view(at::kLong), at::hash_tensor(x, {0, 2}, true).view(at::kLong)};
+          },
+          {.tolerance = 0, .backward = false}),
       row("complex_sum", {wave},
           [](X x) {
             return List{x.sum(0), x.mean(), x.prod(1)};
