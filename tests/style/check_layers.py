@@ -92,8 +92,8 @@ def check_includes(root, problems):
                 other = header.removeprefix("moonhalo/")
                 if name != UMBRELLA and not may_include(name, other):
                     problems.append(
-                        f"{name}:{number}: {'/'.join(subfolder_of(name))} may not include"
-                        f" {'/'.join(subfolder_of(other))}"
+                        f"{name}:{number}: {name.rpartition('/')[0]} may not include {other.rpartition('/')[0]};"
+                        " the order of folders is in LAYERS and COMM_LAYERS of check_layers.py"
                     )
                 if name != UMBRELLA:
                     unit.add(other.rsplit(".", 1)[0])
