@@ -16,7 +16,8 @@ namespace moonhalo {
 std::vector<int64_t> grown_sizes(std::vector<int64_t> sizes, at::IntArrayRef growth);
 
 /// The cut of a tensor of `extent` rows of which `picked` cuts the rows start, start + step, ...: such a gradient is
-/// zero elsewhere. The rows stay where they are (cut_around), unless grown_sizes says otherwise.
+/// zero elsewhere. The rows stay where they are (cut_around), unless grown_sizes says otherwise because of a block that
+/// is mostly such zeros.
 Cut grown_cut(const Cut& picked, int64_t extent, int64_t start, int64_t step);
 
 }  // namespace moonhalo

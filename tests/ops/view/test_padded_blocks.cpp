@@ -94,6 +94,8 @@ TEST(PaddedBlocks, S26_ZerosAroundTheGradientOfASliceAreShared) {
            SliceRow{"in place", kGeometry, {12, 0, 0, 0}, 0, 1, 64, {16, 16, 16, 16}, 0},
            SliceRow{"at the end", kGeometry, {3, 3, 3, 3}, 52, 1, 64, {16, 16, 16, 16}, 9},
            SliceRow{"halo of uneven blocks", kGeometry, {2, 11, 4, 3}, 1, 1, 22, {3, 11, 4, 4}, 0},
+           SliceRow{"uneven on purpose", kGeometry, {2, 2, 2, 30}, 0, 1, 52, {2, 2, 2, 46}, 0},
+           SliceRow{"zeros are most", kGeometry, {2, 2, 2, 18}, 0, 1, 52, {13, 13, 13, 13}, 22},
            SliceRow{"steps", kGeometry, {2, 2, 0, 2}, 1, 3, 18, {5, 6, 2, 5}, 0},
            SliceRow{"kept", kKeep, {3, 3, 3, 3}, 0, 1, 64, {3, 3, 3, 55}, 0},
            SliceRow{"kept in place", kKeep, {12, 0, 0, 0}, 0, 1, 64, {16, 16, 16, 16}, 0},
