@@ -11,9 +11,9 @@ namespace moonhalo {
 
 class Communicator;
 
-/// The sharding of a window operator's outputs (convolution, pooling, unfold, interpolation) along a sharded dim. It
-/// affects block sizes and halos, not values. It applies to padding too: the outer blocks grow, or the blocks are
-/// balanced (kGeometry: only if an outer block would become far longer than the others).
+/// The sharding along a sharded dim of a window operator's outputs (convolution, pooling, im2col, interpolation), of
+/// padding, cat and gradients of slices, diagonals and Tensor.unfold. It affects block sizes and halos, not values.
+/// Blocks beside new rows grow, or all are balanced (kGeometry: only if new rows would make a block far longer).
 enum class OutputCut : uint8_t {
   kGeometry,  ///< owner of the window's centre: fewest bytes
   kKeep,  ///< stride 1: as many rows as each block of the input, the last one takes the difference; else as kGeometry

@@ -15,9 +15,9 @@ namespace moonhalo {
 /// rows of a balanced one because of what it grows by.
 std::vector<int64_t> grown_sizes(std::vector<int64_t> sizes, at::IntArrayRef growth);
 
-/// The cut of a tensor of `extent` rows of which `picked` cuts the rows start, start + step, ...: such a gradient is
-/// zero elsewhere. The rows stay where they are (cut_around), unless grown_sizes says otherwise because of a block that
-/// is mostly such zeros.
+/// The cut of a tensor of `extent` rows of which `picked` cuts the rows start, start + step, ...: a gradient that is
+/// zero elsewhere, or to which windows add that begin there. These rows stay where they are (cut_around), unless
+/// grown_sizes says otherwise because of a block that consists mostly of others.
 Cut grown_cut(const Cut& picked, int64_t extent, int64_t start, int64_t step);
 
 }  // namespace moonhalo

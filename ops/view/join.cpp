@@ -5,14 +5,17 @@
 //
 //     pieces   |0 0 0| + |0 0 1| + |1 1 1|    (the owner of each row)    result   |0 0 0 0 0|1 1 1 1|
 //
-// Otherwise each rank keeps as many rows as it had in all the pieces together, and what is elsewhere moves.
+// Otherwise each rank keeps as many rows as it had in all the pieces together, and what is elsewhere moves. Pieces that
+// every rank has in whole are new rows, as in padding: set_output_cut applies (grown_sizes).
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/engine/exchange/redistribution.h"
+#include "moonhalo/ops/support/grown_blocks.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -25,7 +28,7 @@ bool skipped(const ShardSpec& piece, size_t ndim) {
 
 std::vector<int64_t> joined_sizes(const std::vector<SpecPtr>& pieces, int64_t dim,
                                   const std::vector<int64_t>& mesh_dims, size_t blocks, int64_t extent) {
-  std::vector<int64_t> low(blocks - 1, 0), high(blocks - 1, extent), rows(blocks, 0);
+  std::vector<int64_t> low(blocks - 1, 0), high(blocks - 1, extent), rows(blocks, 0), old(blocks, 0);
   int64_t start = 0;
   for (const SpecPtr& piece : pieces) {
     const int64_t size = piece->global_shape()[dim];
@@ -34,6 +37,7 @@ std::vector<int64_t> joined_sizes(const std::vector<SpecPtr>& pieces, int64_t di
       for (size_t b = 0; b < blocks; ++b) {
         const int64_t end = begin + piece->cut(dim).sizes[b];
         rows[b] += end - begin;
+        old[b] += end - begin;
         if (end > begin) {
           for (size_t i = b; i + 1 < blocks; ++i) low[i] = std::max(low[i], end);
           for (size_t i = 0; i < b; ++i) high[i] = std::min(high[i], begin);
@@ -46,10 +50,12 @@ std::vector<int64_t> joined_sizes(const std::vector<SpecPtr>& pieces, int64_t di
     }
     start += size;
   }
-  for (size_t i = 0; i + 1 < blocks; ++i) {
-    if (low[i] > high[i]) return rows;
-  }
-  return nearly_balanced(extent, low, high);
+  bool in_place = true;
+  for (size_t i = 0; i + 1 < blocks; ++i) in_place = in_place && low[i] <= high[i];
+  if (in_place) rows = nearly_balanced(extent, low, high);
+  std::vector<int64_t> growth;
+  for (size_t b = 0; b < blocks; ++b) growth.push_back(rows[b] - old[b]);
+  return grown_sizes(std::move(rows), growth);
 }
 
 // The specs of pieces and result when everything is cut as `leader` is.
@@ -157,7 +163,9 @@ std::optional<Plan> plan_stack(const OpCall& call) {
 const Register join_rules{
     {.op = "aten::cat",
      .plan = plan_cat,
-     .supports = "any cut; along a cut dim rows move only where the blocks of the pieces interleave"},
+     .supports =
+         "any cut; along a cut dim rows move only where the blocks of the pieces interleave, or where blocks are "
+         "balanced again"},
     {.op = "aten::stack", .plan = plan_stack, .supports = "any cut"},
 };
 

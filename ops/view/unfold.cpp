@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/view_copies.h"
+#include "moonhalo/ops/support/grown_blocks.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -87,22 +88,13 @@ std::optional<Plan> plan_unfold(const OpCall& call) {
 }
 
 // The cut of the rows is not known. Every boundary between the first rows of two windows leaves the windows where they
-// are; of those the nearest to balanced blocks is taken.
+// are; of those the nearest to balanced blocks is taken, unless a block would get far more rows than the others.
 SpecPtr rows_spec(const SpecPtr& grad, at::IntArrayRef shape, const Windows& windows) {
   std::vector<int64_t> source = all_dims(static_cast<int64_t>(shape.size()));
   source[windows.dim] = -1;
-  Cut cut = grad->cut(windows.dim);
-  if (cut) {
-    std::vector<int64_t> low, high;
-    int64_t window = 0;
-    for (size_t b = 0; b + 1 < cut.sizes.size(); ++b) {
-      window += cut.sizes[b];
-      low.push_back(window == 0 ? 0 : (window - 1) * windows.step + 1);
-      high.push_back(window == windows.count ? shape[windows.dim] : window * windows.step);
-    }
-    cut.sizes = nearly_balanced(shape[windows.dim], low, high);
-  }
-  return with_cut(with_cuts_of(grad, shape, source), windows.dim, std::move(cut), shape[windows.dim]);
+  const int64_t extent = shape[windows.dim];
+  return with_cut(with_cuts_of(grad, shape, source), windows.dim,
+                  grown_cut(grad->cut(windows.dim), extent, /*start=*/0, windows.step), extent);
 }
 
 std::optional<Plan> plan_unfold_backward(const OpCall& call) {

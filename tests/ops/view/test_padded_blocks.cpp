@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Padding by many rows: no rank alone gets them, and only rows that change their rank move: S26.
+// Padding and joining by many rows: no rank alone gets them, and only rows that change their rank move: S26.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <tuple>
 
 #include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -121,6 +123,66 @@ TEST(PaddedBlocks, S26_ZerosAroundTheGradientOfASliceAreShared) {
       set_output_cut(policy);
     });
     EXPECT_EQ(sent, 2 * row.moved * 6 * 8) << row.name;
+  }
+}
+
+struct JoinRow {
+  const char* name;
+  OutputCut policy;
+  Sizes first, second;  // blocks of the pieces; none: every rank has the whole piece
+  int64_t rows;         // of the second
+  Sizes joined;
+  int64_t moved;  // rows, all ranks together
+};
+
+TEST(PaddedBlocks, S26_JoinedRowsAreShared) {
+  using enum OutputCut;
+  for (const JoinRow& row : {
+           JoinRow{"many new rows", kGeometry, {3, 3, 3, 3}, {}, 52, {16, 16, 16, 16}, 9},
+           JoinRow{"new rows in place", kGeometry, {12, 0, 0, 0}, {}, 52, {16, 16, 16, 16}, 0},
+           JoinRow{"few new rows", kGeometry, {4, 5, 4, 4}, {}, 2, {4, 5, 4, 6}, 0},
+           JoinRow{"uneven blocks", kGeometry, {2, 11, 4, 3}, {2, 11, 4, 3}, 20, {4, 22, 8, 6}, 21},
+           JoinRow{"many new rows, kept", kKeep, {3, 3, 3, 3}, {}, 52, {3, 3, 3, 55}, 0},
+           JoinRow{"few new rows, balanced", kRebalance, {2, 11, 4, 3}, {}, 2, {6, 6, 5, 5}, 5},
+           JoinRow{"uneven blocks, balanced", kRebalance, {2, 11, 4, 3}, {2, 11, 4, 3}, 20, {10, 10, 10, 10}, 32},
+       }) {
+    const int64_t extent = c10::sum_integers(row.first);
+    const Tensor a = make_tensor({extent, 6}, 1), b = make_tensor({row.rows, 6}, 2), whole = at::cat({a, b}, 0);
+    std::atomic<int64_t> sent = 0;
+    on_mesh({4}, [&](const MeshPtr& mesh) {
+      const OutputCut policy = set_output_cut(row.policy);
+      const Tensor x = shard_of(a, mesh, {shard(0, row.first)}).requires_grad_();
+      const Tensor y = shard_of(b, mesh, {row.second.empty() ? replicate() : shard(0, row.second)});
+      mesh->group().reset_stats();
+      const Tensor joined = at::cat({x, y}, 0);
+      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(blocks(joined), row.joined) << row.name;
+      EXPECT_EQ(difference(full_tensor(joined), whole, 0), "") << row.name;
+      const Tensor grad = torch::autograd::grad({joined.square().sum()}, {x})[0];
+      EXPECT_EQ(difference(full_tensor(grad), 2 * a, 0), "") << row.name;
+      set_output_cut(policy);
+    });
+    EXPECT_EQ(sent, row.moved * 6 * 8) << row.name;
+  }
+}
+
+// Windows of 53 rows that begin in the first 12, and windows of 3.
+TEST(PaddedBlocks, S26_GradientsOfWindowsAreShared) {
+  using enum OutputCut;
+  for (const auto& [policy, size, expected] :
+       {std::tuple{kGeometry, 53, Sizes{16, 16, 16, 16}}, std::tuple{kKeep, 53, Sizes{3, 3, 3, 55}},
+        std::tuple{kRebalance, 53, Sizes{16, 16, 16, 16}}, std::tuple{kGeometry, 3, Sizes{3, 3, 3, 5}},
+        std::tuple{kRebalance, 3, Sizes{4, 4, 3, 3}}}) {
+    const int64_t extent = 11 + size;
+    const Tensor full = make_tensor({12, 2, size}, 1);
+    const auto fold = [&](const Tensor& x) { return at::unfold_backward(x, {extent, 2}, 0, size, 1); };
+    on_mesh({4}, [&](const MeshPtr& mesh) {
+      const OutputCut before = set_output_cut(policy);
+      const Tensor rows = fold(shard_of(full, mesh, {shard(0)}));
+      set_output_cut(before);
+      EXPECT_EQ(blocks(rows), expected) << name(policy) << " " << size;
+      EXPECT_EQ(difference(full_tensor(rows), fold(full), 1e-12), "") << name(policy) << " " << size;
+    });
   }
 }
 
