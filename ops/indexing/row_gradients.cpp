@@ -67,6 +67,19 @@ at::Tensor record(const at::Tensor& table, const Read& read, Add add) {
   return result;
 }
 
+// A view, which stays one: only its gradient function is replaced. That of LibTorch makes zeros of the whole dim on
+// every rank. Where rows have tangents, theirs go on.
+at::Tensor read_row(DispatchKeySet keys, const at::Tensor& self, int64_t dim, c10::SymInt index) {
+  const bool made_here = needs_rows(self, dim) && !self._fw_grad(/*level=*/0).defined();
+  const at::Tensor row = at::_ops::select_int::redispatch(keys & kBelow, self, dim, index);
+  if (!made_here) return row;
+  const SpecPtr spec = without_partial(moonhalo::spec(self));
+  attach_backward(self, row, [spec, dim, index = index.expect_int()](const at::Tensor& grad) {
+    return zeros_of(spec, grad).select_scatter(grad, dim, index);
+  });
+  return row;
+}
+
 at::Tensor read_rows(DispatchKeySet keys, const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   if (keys.has_any(c10::sparse_ks | c10::sparse_csr_ks) && keys.has(kShardKey)) {
     check_strided(self, "aten::index_select");
@@ -138,6 +151,7 @@ at::Tensor read_words(DispatchKeySet keys, const at::Tensor& weight, const at::T
 }
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
+  library.impl("select.int", TORCH_FN(read_row));
   library.impl("index_select", TORCH_FN(read_rows));
   library.impl("gather", TORCH_FN(read_elements));
   library.impl("index.Tensor", TORCH_FN(read_indexed));

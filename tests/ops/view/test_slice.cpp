@@ -2,8 +2,10 @@
 // Slices, rows, splits and their inverses, over and off the cut dim: features S14, S26.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "tests/support/live_bytes.h"
 #include "tests/support/placement_cases.h"
 
 namespace moonhalo::testing::test_slice {
@@ -164,6 +166,46 @@ TEST(Slice, NothingButTheNeededRowsMoves) {
     x.detach().select(0, 5);
     const int64_t sent = mesh->rank() == 1 ? 2 * 6 * 8 : 0;
     EXPECT_EQ(mesh->group().stats().total().bytes, sent);
+  });
+}
+
+// The gradient of a row is zero elsewhere: each rank makes its own block of it.
+TEST(Slice, S26_GradientsOfRowsAreCutAsTheTensorWas) {
+  const Tensor full = make_tensor({9, 7, 2}, 8), cotangent = make_tensor({7, 2}, 9);
+  const std::vector<Placed> ways = {
+      {{2}, {shard(0, {5, 4})}},
+      {{3}, {shard(0, {4, 0, 5})}},
+      {{4}, {shard(0, {0, 7, 0, 2})}},
+      {{2, 2}, {shard(0, {3, 6}), shard(1, {3, 4})}},
+      {{2, 2}, {shard(0, {5, 4}), shard(0)}},
+      {{2, 2}, {replicate(), shard(0, {2, 7})}},
+  };
+  for (const Placed& way : ways) {
+    on_mesh(way.mesh, [&](const MeshPtr& mesh) {
+      // Not a leaf, whose hook would bring any gradient into form.
+      const Tensor x = shard_of(full, mesh, way.placements).requires_grad_() * 1;
+      for (const int64_t index : {0, 4, -1}) {
+        const Tensor row = x.select(0, index);
+        const Tensor given = shard_of(cotangent, mesh, spec(row)->placements());
+        mesh->group().reset_stats();
+        const Tensor grad = torch::autograd::grad({row}, {x}, {given})[0];
+        EXPECT_EQ(mesh->group().stats().total().bytes, 0);
+        EXPECT_EQ(spec(grad)->to_string(), spec(x)->to_string());
+        EXPECT_EQ(difference(full_tensor(grad), at::select_backward(cotangent, {9, 7, 2}, 0, index), 0), "");
+      }
+    });
+  }
+}
+
+TEST(Slice, S26_GradientsOfRowsTakeTheMemoryOfABlock) {
+  on_mesh({4}, [&](const MeshPtr& mesh) {
+    const Tensor x = shard_of(at::ones({64, 1000}, at::kDouble), mesh, {shard(0)}).requires_grad_() * 1;
+    const Tensor row = x.select(0, 20), ones = at::ones_like(row);
+    mesh->group().barrier();
+    auto live = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+    const Tensor grad = torch::autograd::grad({row}, {x}, {ones})[0];
+    EXPECT_LT(live->peak, 2 * 16 * 1000 * 8);
   });
 }
 
