@@ -1,6 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Orders of samples that need no memory and no messages: a permutation by seed and epoch
--- (engine/random/permutation.h), so every rank has every epoch's order, from any place on.
+-- Orders of samples, which the engine computes (engine/random/sampler.h): the fields of an object are its state.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
@@ -8,11 +7,6 @@ local strict = require "moonhalo.internal.strict"
 
 local optional, signature, fail = arguments.optional, arguments.signature, mh.fail
 local samplers = {}
-
---- The samples at `places` (int64, 1-D) of an epoch.
-local function ordered(self, places)
-  return self.shuffle and mh._permuted(places, self.size, self.seed, self.epoch) or places
-end
 
 -- ---- Sampler --------------------------------------------------------------------------------------------------------
 
@@ -40,16 +34,12 @@ function samplers.Sampler(...)
   arguments.count("Sampler", "size", self.size, 1)
   arguments.count("Sampler", "batch", self.batch, 1)
   arguments.count("Sampler", "seed", self.seed, math.mininteger)
-  if self.drop_last and self.batch > self.size then
-    fail(("Sampler: drop_last leaves nothing of %d samples in batches of %d"):format(self.size, self.batch))
-  end
   self.epoch, self.next = 0, 0
+  mh._sampler_batches(self)  -- refuses what leaves no batch
   return self
 end
 
-function sampler_meta.__len(self)
-  return self.drop_last and self.size // self.batch or (self.size + self.batch - 1) // self.batch
-end
+function sampler_meta.__len(self) return mh._sampler_batches(self) end
 
 --- sampler:batches() -> function
 ---   Goes through the rest of the epoch; then a new one begins. Only of mh.data.Sampler.
@@ -63,13 +53,9 @@ function Sampler:batches()
   local done
   return function()
     if done then return nil end
-    local first, last = self.next, math.min(self.next + self.batch, self.size)
-    if first >= last or (self.drop_last and first + self.batch > self.size) then
-      self.epoch, self.next, done = self.epoch + 1, 0, true
-      return nil
-    end
-    self.next = last
-    return ordered(self, mh.arange(first, last, {dtype = "int64"}))
+    local index = mh._sampler_next(self)
+    done = index == nil
+    return index
   end
 end
 
@@ -108,17 +94,10 @@ function Sampler:load_state_dict(state)
       refuse("'%s' is %s, expected an integer", name, mh._describe(state[name]))
     end
   end
-  if state.size ~= self.size then
-    refuse("has %d samples, the data set %d\n" ..
-      "  fix   load it with the data set that it was saved with, or begin a new order", state.size, self.size)
+  if type(state.shuffle) ~= "boolean" then
+    refuse("'shuffle' is %s, expected true or false", mh._describe(state.shuffle))
   end
-  if state.shuffle ~= self.shuffle then
-    refuse("was saved with shuffle = %s, this one has %s", tostring(state.shuffle), tostring(self.shuffle))
-  end
-  if state.epoch < 0 or state.next < 0 or state.next > self.size then
-    refuse("sample %d of epoch %d is outside of %d samples", state.next, state.epoch, self.size)
-  end
-  self.seed, self.epoch, self.next = state.seed, state.epoch, state.next
+  mh._sampler_load(self, state)
 end
 
 -- ---- DistributedSampler ---------------------------------------------------------------------------------------------
@@ -160,19 +139,12 @@ function samplers.DistributedSampler(...)
   arguments.count(name, "size of the data set", self.size, 1)
   arguments.count(name, "num_replicas", self.num_replicas, 1)
   arguments.count(name, "rank", self.rank, 0)
-  if self.rank >= self.num_replicas then
-    fail(("%s: rank %d of %d replicas\n  fix   ranks count from 0"):format(name, self.rank, self.num_replicas))
-  end
-  if self.drop_last and self.size < self.num_replicas then
-    fail(("%s: drop_last leaves nothing of %d samples for %d replicas"):format(name, self.size, self.num_replicas))
-  end
+  arguments.count(name, "seed", self.seed, math.mininteger)
+  mh._replica_samples(self)  -- refuses what leaves no sample
   return self
 end
 
-function distributed_meta.__len(self)
-  local rest = self.drop_last and 0 or self.num_replicas - 1
-  return (self.size + rest) // self.num_replicas
-end
+function distributed_meta.__len(self) return mh._replica_samples(self) end
 
 --- sampler:set_epoch(epoch) -> nothing
 ---   Another epoch has another order. Only of mh.data.DistributedSampler.
@@ -195,8 +167,6 @@ end
 ---   collective  no
 ---   example
 ---     mh.data.DistributedSampler(6, {num_replicas = 3, rank = 0, shuffle = false}):indices():tolist()    --> {0, 3}
-function Distributed:indices()
-  return ordered(self, (mh.arange(#self, {dtype = "int64"}) * self.num_replicas + self.rank) % self.size)
-end
+function Distributed:indices() return mh._replica_indices(self) end
 
 return samplers
