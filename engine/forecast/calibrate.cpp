@@ -193,6 +193,27 @@ double measure_gap(Communicator& group, double seconds) {
   return std::max(0.0, (all - one) / (kMessages - 1));
 }
 
+// Seconds that a core keeps one of several threads: the median of the gaps in the clocks of busy threads, one more than
+// cores. 0 if there are too few gaps.
+double measure_slice(int64_t cores) {
+  constexpr double kSeconds = 0.1, kLeastGap = 2e-4;
+  std::vector<std::vector<double>> gaps(cores + 1);
+  run_ranks(
+      static_cast<int>(gaps.size()),
+      [&](Communicator& world) {
+        world.barrier();
+        const Clock::time_point begin = Clock::now();
+        for (double before = 0, now = 0; now < kSeconds; before = now) {
+          now = seconds_since(begin);
+          if (now - before > kLeastGap) gaps[world.rank()].push_back(now - before);
+        }
+      },
+      1);
+  std::vector<double> all;
+  for (const std::vector<double>& some : gaps) all.insert(all.end(), some.begin(), some.end());
+  return all.size() < 3 ? 0 : std::min(median_of(all), 1.0);
+}
+
 // 2, 4, 8, ..., and all.
 std::vector<int64_t> busy_core_counts(int64_t cores) {
   std::vector<int64_t> counts;
@@ -214,6 +235,7 @@ class HostCalibration {
     run_ranks(
         1, [&](Communicator& world) { alone(world); }, 1);
     for (const int64_t count : counts_) beside(count);
+    if (const double slice = measure_slice(cores_); slice > 0) machine_.host.slice = slice;
     verbs();
     machine_.quiet = machine_.quiet && neighbours_are_plausible(machine_);
     return machine_;

@@ -15,9 +15,9 @@ using CalibrateProgress = std::function<void(const std::string&)>;
 /// False if work took at most 0.9 of the time beside neighbours that it took alone, which is noise. Not collective.
 bool neighbours_are_plausible(const Machine& machine);
 /// Measures this host in about `seconds`: its memory, the rates of LibTorch's kernels on one core, how much slower they
-/// are beside copies of themselves, and collectives of rank threads. Each time is the least of repeated ones, five and
-/// five more until these agree within 3 %; where the time for that runs out, Machine::quiet is false. Not collective:
-/// it starts ranks of its own.
+/// are beside copies of themselves, the time slice of a core, and collectives of rank threads. Each time is the least
+/// of repeated ones, five and five more until these agree within 3 %; where the time for that runs out, Machine::quiet
+/// is false. Not collective: it starts ranks of its own.
 Machine calibrate_host(double seconds, const CalibrateProgress& progress);
 
 /// Measures the collectives of `world` in about `seconds` and puts them into Machine::verbs, under its backend and

@@ -22,6 +22,9 @@ struct Machine {
     double memory = 0;           ///< bytes of a host; 0: not known
     double base_rss = 0;         ///< resident bytes of a process without tensors
     std::string processor = {};  ///< its model; "": not known
+    /// Seconds that a core keeps one of several threads before the next; by default those of Linux with 250 ticks a
+    /// second.
+    double slice = 4e-3;
   };
   struct Device {
     std::string kind = "cpu";  ///< "cpu" or "cuda"

@@ -38,8 +38,8 @@ std::string rates_of(const Machine& machine) {
     std::snprintf(line, sizeof line, "  %-12s %8.1f GB/s up to %.1f MB\n", "memory", rate / 1e9, bytes / 1e6);
     text += line;
   }
-  std::snprintf(line, sizeof line, "  %-12s %8.2f us    jitter %.1f %%\n", "operator", machine.device.launch * 1e6,
-                machine.device.jitter * 100);
+  std::snprintf(line, sizeof line, "  %-12s %8.2f us    jitter %.1f %%\n  %-12s %8.2f ms\n", "operator",
+                machine.device.launch * 1e6, machine.device.jitter * 100, "time slice", machine.host.slice * 1e3);
   return text + line;
 }
 

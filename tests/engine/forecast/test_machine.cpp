@@ -28,7 +28,7 @@ const std::filesystem::path kFolder = std::filesystem::path(__FILE__).parent_pat
 constexpr const char* kText = R"({
   // Comments are allowed, as in configurations.
   "name": "this machine", "made": "2026-11-27", "measured": true,
-  "host": {"cores": 2, "memory": 24e9, "base_rss": 186e6},
+  "host": {"cores": 2, "memory": 24e9, "base_rss": 186e6, "slice": 3e-3},
   "device": {"kind": "cpu", "flops": {"convolution": 52e9, "product": {"float32": 100e9, "float64": 50e9}},
              "bandwidth": [[4e6, 21e9], [1e12, 12.5e9]], "launch": 2e-6, "jitter": 0.02},
   "neighbours": {"2": {"convolution": 1.15, "stream": 1.25}},
@@ -60,6 +60,8 @@ TEST(MachineFile, X14_IsReadAndWritten) {
   const Machine machine = parse_machine(kText, "a.json");
 
   EXPECT_EQ(machine.host.cores, 2);
+  EXPECT_EQ(machine.host.slice, 3e-3);
+  EXPECT_EQ(parse_machine(changed(", \"slice\": 3e-3", ""), "a.json").host.slice, 4e-3);  // the default
   EXPECT_EQ(machine.flops("product"), 100e9);
   EXPECT_EQ(machine.flops("product", "float64"), 50e9);
   EXPECT_EQ(machine.flops("product", "bfloat16"), 50e9);  // not there: the slowest
@@ -85,6 +87,7 @@ TEST(MachineFile, X14_MistakesAreNamed) {
       {changed("\"cores\": 2", "\"cores\": 0"), "host.cores: expected a number from 1"},
       {changed("\"cores\": 2", "\"cores\": 2.5"), "host.cores: expected an integer, found number"},
       {changed("\"cores\": 2, ", ""), "host: the key 'cores' is missing"},
+      {changed("\"slice\": 3e-3", "\"slice\": 2"), "host.slice: expected a number from 0 to 1, found 2"},
       {changed("2e-6", "\"2 us\""), "device.launch: expected a number, found string"},
       {changed("2e-6", "20"), "device.launch: expected a number from 0 to 1, found 20"},
       {changed("0.02", "-0.02"), "device.jitter: expected a number from 0 to 1, found -0.02"},
@@ -239,6 +242,7 @@ TEST(Calibration, X14_GivesAFileThatIsRead) {
   EXPECT_GT(machine.bandwidth(1e6), 1e6);
   EXPECT_GT(machine.device.launch, 0);
   EXPECT_GT(machine.host.base_rss, 1e6);
+  EXPECT_GT(machine.host.slice, 2e-4);
   if (machine.host.cores > 1) {
     EXPECT_GT(machine.neighbours.begin()->second.at("stream"), 0);
   }
