@@ -46,7 +46,8 @@ struct ClockKind {
   const Tape* tape = nullptr;
   size_t next = 0;
   double now = 0, link_free = 0, since_wait = 0;
-  bool is_forced = false;  // goes on without ranks that do not come
+  double core_seconds = 0;  // of work since the last wait
+  bool is_forced = false;   // goes on without ranks that do not come
   std::vector<ClockGroup> groups;
   std::map<CallKey, double> arrivals;             // at collectives, and at the begin of exchanges
   std::map<MessageEnd, double> message_ends;      // when they were ready
@@ -144,7 +145,9 @@ class Clocks {
   }
 
   bool take(ClockKind& kind, const TapeEvent& event, const TapeOperator& call) {
-    const Cost cost = costs_.of_operator(*kind.tape, call);
+    const Cost work = costs_.of_operator(*kind.tape, call);
+    const Cost cost = costs_.in_turns(work, kind.core_seconds);
+    kind.core_seconds += work.seconds;
     kind.costs.add_operator(*kind.tape, event, call, cost);
     kind.since_wait += cost.seconds;
     add(kind, ForecastSpan::kComputing, event.phase, kind.now + cost.seconds);
@@ -160,6 +163,7 @@ class Clocks {
       if (!follows(kind, other, other.arrivals, key, last)) return false;
     }
     const double delay = jitter(kind, static_cast<double>(group.members.size()));
+    if (group.members.size() > 1) kind.core_seconds = 0;
     add(kind, ForecastSpan::kWaiting, event.phase, std::max(kind.now, last + delay));
     const Cost cost = verb_cost(group, call);
     kind.costs.add_verb(call.verb, event.phase, call.data, cost);
@@ -208,6 +212,7 @@ class Clocks {
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
     kind.costs.add_verb(Verb::kExchange, event.phase, bytes_of_exchange(call), cost);
     const double delay = jitter(kind, static_cast<double>(peers.size() + 1));
+    kind.core_seconds = 0;
     // Had all peers been there when this rank began, it would wait for the messages alone.
     double begin = std::max(last, kind.link_free), in_time = std::max(mine, kind.link_free);
     if (costs_.moves_in_wait()) begin = std::max(begin, kind.now), in_time = std::max(in_time, kind.now);

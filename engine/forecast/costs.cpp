@@ -64,7 +64,7 @@ Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
     for (const auto& [cores, seconds] : known->second) by_cores.emplace_back(cores, seconds);
     const double seconds = at_size(by_cores, std::min(busy_cores_, by_cores.back().first));
     const double dispatch = machine_.device.dispatch;
-    return {(seconds + dispatch) * ranks_per_core_, dispatch * ranks_per_core_, CostSource::kMeasured};
+    return {seconds + dispatch, dispatch, CostSource::kMeasured};
   }
   const auto bytes = static_cast<double>(call.bytes), set = static_cast<double>(call.working_set);
   const double elements = std::max(set, bytes) / std::max<double>(call.item, 1);
@@ -76,8 +76,16 @@ Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
   const double bandwidth = machine_.bandwidth(std::max(set, 1.0));
   double work = bandwidth > 0 ? bytes / (bandwidth * stream) : 0;
   if (const double rate = rate_of(call); rate > 0) work = std::max(work, 2.0 * static_cast<double>(call.macs) / rate);
-  return {(work + machine_.device.launch) * ranks_per_core_, machine_.device.launch * ranks_per_core_,
-          CostSource::kRates};
+  return {work + machine_.device.launch, machine_.device.launch, CostSource::kRates};
+}
+
+Cost Costs::in_turns(const Cost& work, double before) const {
+  if (ranks_per_core_ <= 1 || work.seconds <= 0) return work;
+  const auto until = [&](double seconds) {
+    return std::min(std::ceil(ranks_per_core_) * seconds, ranks_per_core_ * seconds + machine_.host.slice);
+  };
+  const double times = (until(before + work.seconds) - until(before)) / work.seconds;
+  return {work.seconds * times, work.latency * times, work.source};
 }
 
 // Operations a second of a rank, for operators that do arithmetic; else, or if the machine does not say, 0.

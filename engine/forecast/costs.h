@@ -36,8 +36,8 @@ class Costs {
  public:
   Costs(const Machine& machine, std::string backend, int64_t ranks);
 
-  /// The time of one operator on one rank, while the other ranks of its host work, too. An operator whose work is not
-  /// known has the time of its bytes.
+  /// The time of one operator on one rank that has its cores, while the other ranks of its host work, too. An operator
+  /// whose work is not known has the time of its bytes.
   Cost of_operator(const Tape& tape, const TapeOperator& call) const;
   /// The operator's work, as a whole, has no part of 1 / n that takes less than 1 / n of this: for lower bounds.
   /// Without launches, and 0 for operators that were measured.
@@ -51,8 +51,12 @@ class Costs {
   /// Ranks of one host, and cores that each of them has.
   int64_t ranks_of_host() const { return ranks_of_host_; }
   double cores_of_rank() const { return cores_of_rank_; }
-  /// More ranks than cores: work takes this many times as long, else 1.
+  /// Ranks that share a core: above 1 only if there are more ranks than cores.
   double ranks_per_core() const { return ranks_per_core_; }
+  /// The time of `work` where ranks take turns on cores, after `before` seconds of work since the rank has waited. With
+  /// 3 ranks on 2 cores the third begins when others have ended, so they take as long as 4; but after a time slice it
+  /// takes over a core, and all have the same share. Returns `work` if there are no more ranks than cores.
+  Cost in_turns(const Cost& work, double before) const;
   /// True if data is moved by the rank that waits for it, so that only the latency of an exchange can be hidden.
   bool moves_in_wait() const { return backend_ == "threads"; }
 

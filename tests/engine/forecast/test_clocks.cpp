@@ -9,16 +9,21 @@
 
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/pipeline/pipeline_schedule.h"
+#include "tests/support/tape_by_hand.h"
 
 namespace moonhalo::test_clocks {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using testing::first_ranks;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::one_kind;
+using testing::own_kinds;
+using Recording = testing::TapeByHand;
 
-constexpr double kLatency = 3e-6, kBandwidth = 2e10, kRate = 1e9;
+constexpr double kLatency = 3e-6, kBandwidth = 2e10, kRate = testing::TapeByHand::kRate;
 
 /// One level, no launches, no jitter, one operation in a nanosecond.
 Machine even_machine() {
@@ -30,88 +35,6 @@ Machine even_machine() {
   machine.device.bandwidth = {{1e12, 1e12}};
   machine.levels = {{.name = "all", .latency = kLatency, .bandwidth = kBandwidth}};
   return machine;
-}
-
-/// Tapes by hand.
-class Recording {
- public:
-  Recording(int64_t rank, int64_t ranks) {
-    tape_.rank = rank;
-    tape_.ranks = ranks;
-  }
-  Recording& compute(double seconds, const std::string& name = "aten::mm") {
-    TapeOperator call;
-    call.name = tape_.name_number(name);
-    call.work = WorkKind::kProduct;
-    call.macs = std::llround(seconds * kRate / 2);
-    tape_.events.push_back({.what = call});
-    return *this;
-  }
-  /// Reads and writes as many bytes, all of them in one working set.
-  Recording& copy(int64_t bytes) {
-    TapeOperator call;
-    call.name = tape_.name_number("aten::copy_");
-    call.bytes = call.working_set = bytes;
-    call.item = 4;
-    tape_.events.push_back({.what = call});
-    return *this;
-  }
-  Recording& verb(Verb verb, const std::vector<int64_t>& ranks, int64_t bytes) {
-    const uint32_t group = tape_.group_number(TapeGroup::of(ranks));
-    tape_.events.push_back(
-        {.what = TapeVerb{.verb = verb, .group = group, .number = next_number(group), .data = bytes}});
-    return *this;
-  }
-  /// Begins an exchange on the group of all ranks, or of these.
-  Recording& exchange(std::vector<TapePart> sends, std::vector<TapePart> receives, std::vector<int64_t> ranks = {}) {
-    for (int64_t rank = 0; ranks.empty() && rank < tape_.ranks; ++rank) all_.push_back(rank);
-    const uint32_t group = tape_.group_number(TapeGroup::of(ranks.empty() ? all_ : ranks));
-    all_.clear();
-    tape_.events.push_back({.what = TapeExchange{group, next_number(group), exchanges_++, sends, receives}});
-    return *this;
-  }
-  Recording& wait() { return wait(exchanges_ - 1); }
-  Recording& wait(uint32_t id) {
-    tape_.events.push_back({.what = TapeWait{id}});
-    return *this;
-  }
-  uint32_t last_exchange() const { return exchanges_ - 1; }
-  const Tape& tape() const { return tape_; }
-
- private:
-  uint32_t next_number(uint32_t group) {
-    numbers_.resize(std::max<size_t>(numbers_.size(), group + 1));
-    return numbers_[group]++;
-  }
-
-  Tape tape_;
-  std::vector<uint32_t> numbers_;
-  std::vector<int64_t> all_;
-  uint32_t exchanges_ = 0;
-};
-
-std::vector<int64_t> first_ranks(int64_t count) {
-  std::vector<int64_t> ranks;
-  for (int64_t rank = 0; rank < count; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
-/// A kind for each rank.
-RankTapes own_kinds(const std::vector<Recording>& recordings) {
-  RankTapes tapes;
-  for (const Recording& recording : recordings) {
-    tapes.kind_of.push_back(static_cast<int32_t>(tapes.kinds.size()));
-    tapes.kinds.push_back(recording.tape());
-  }
-  return tapes;
-}
-
-/// All ranks have the tape of rank 0.
-RankTapes one_kind(const Recording& recording, int64_t ranks) {
-  RankTapes tapes;
-  tapes.kinds.push_back(recording.tape());
-  tapes.kind_of.assign(ranks, 0);
-  return tapes;
 }
 
 std::string all_of(const StepForecast& forecast) {
@@ -356,6 +279,67 @@ TEST(Clocks, X14_MoreRanksThanCoresShareThem) {
   machine.host.cores = 8;  // two cores for each, slower beside each other
   machine.neighbours[8]["product"] = 1.5;
   EXPECT_TIME(forecast_step(machine, tapes, "threads").step, 1e-3 / 2 * 1.5);
+}
+
+// The third rank on 2 cores begins last, until the time slice of a core has ended.
+TEST(Clocks, X14_RanksTakeTurnsOnCores) {
+  Machine machine = even_machine();
+  machine.device.kind = "cpu";
+  machine.host.slice = 4e-3;
+  machine.levels[0].latency = 0;
+  const auto step = [&](int64_t ranks, int64_t cores, double seconds) {
+    machine.host.cores = cores;
+    Recording rank(0, ranks);
+    rank.compute(seconds / 4).compute(seconds * 3 / 4);
+    return forecast_step(machine, one_kind(rank, ranks), "threads").step;
+  };
+
+  EXPECT_TIME(step(3, 2, 6e-3), 12e-3);
+  EXPECT_TIME(step(3, 2, 8e-3), 16e-3);
+  EXPECT_TIME(step(3, 2, 20e-3), 30e-3 + 4e-3);
+  EXPECT_TIME(step(4, 2, 20e-3), 40e-3);
+  EXPECT_TIME(step(9, 8, 2e-3), 4e-3);
+  EXPECT_TIME(step(9, 8, 80e-3), 90e-3 + 4e-3);
+  for (const int64_t ranks : {1, 2, 3, 8}) EXPECT_TIME(step(ranks, 8, 8e-3), 8e-3 / (8 / ranks)) << ranks;
+  machine.host.slice = 0;
+  EXPECT_TIME(step(3, 2, 20e-3), 30e-3);
+}
+
+// The turns begin again after a wait for other ranks, and not after a call of a rank with itself.
+TEST(Clocks, X14_TurnsEndWithAWait) {
+  Machine machine = even_machine();
+  machine.device.kind = "cpu";
+  machine.host.cores = 2;
+  machine.host.slice = 4e-3;
+  machine.levels[0].latency = 0;
+  const std::vector<int64_t> all = first_ranks(3), self{0};
+  Recording sums(0, 3), own(0, 3);
+  sums.compute(20e-3).verb(Verb::kBarrier, all, 0).compute(6e-3).verb(Verb::kBarrier, all, 0);
+  own.compute(20e-3).verb(Verb::kBarrier, self, 0).compute(6e-3);
+  std::vector<Recording> ring;
+  for (int32_t i = 0; i < 3; ++i) {
+    const TapePart next{(i + 1) % 3 - i, 0}, before{(i + 2) % 3 - i, 0};
+    ring.push_back(Recording(i, 3).compute(20e-3).exchange({next}, {before}).compute(2e-3).wait().compute(6e-3));
+  }
+
+  EXPECT_TIME(forecast_step(machine, one_kind(sums, 3), "threads").step, 34e-3 + 12e-3);
+  EXPECT_TIME(forecast_step(machine, one_kind(own, 3), "threads").step, 39e-3 + 4e-3);
+  EXPECT_TIME(forecast_step(machine, own_kinds(ring), "threads").step, 37e-3 + 12e-3);
+}
+
+// A host of 2 cores has 3 of the 6 ranks; those of the other host do not take its cores.
+TEST(Clocks, X14_RanksOfOtherHostsTakeNoTurns) {
+  Machine machine = even_machine();
+  machine.device.kind = "cpu";
+  machine.host.cores = 2;
+  machine.host.slice = 4e-3;
+  machine.levels.insert(machine.levels.begin(), {.name = "host", .ranks = 3, .latency = 0, .bandwidth = kBandwidth});
+  Recording rank(0, 6);
+  rank.compute(20e-3);
+
+  EXPECT_TIME(forecast_step(machine, one_kind(rank, 6), "mpi").step, 30e-3 + 4e-3);
+  machine.levels[0].ranks = 2;
+  EXPECT_TIME(forecast_step(machine, one_kind(rank, 6), "mpi").step, 20e-3);
 }
 
 TEST(Clocks, X14_NeighboursShareMemoryAndNotCaches) {
