@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
@@ -67,17 +68,41 @@ at::Tensor record(const at::Tensor& table, const Read& read, Add add) {
   return result;
 }
 
+// True if the view of such rows gets its gradient here. The usual answer costs least.
+bool records_view(const at::Tensor& self, int64_t dim) {
+  return c10::GradMode::is_enabled() && self.requires_grad() && needs_rows(self, dim) &&
+         !self._fw_grad(/*level=*/0).defined();
+}
+
 // A view, which stays one: only its gradient function is replaced. That of LibTorch makes zeros of the whole dim on
 // every rank. Where rows have tangents, theirs go on.
 at::Tensor read_row(DispatchKeySet keys, const at::Tensor& self, int64_t dim, c10::SymInt index) {
-  const bool made_here = needs_rows(self, dim) && !self._fw_grad(/*level=*/0).defined();
+  if (!records_view(self, dim)) return at::_ops::select_int::redispatch(keys & kBelow, self, dim, std::move(index));
   const at::Tensor row = at::_ops::select_int::redispatch(keys & kBelow, self, dim, index);
-  if (!made_here) return row;
   const SpecPtr spec = without_partial(moonhalo::spec(self));
   attach_backward(self, row, [spec, dim, index = index.expect_int()](const at::Tensor& grad) {
     return zeros_of(spec, grad).select_scatter(grad, dim, index);
   });
   return row;
+}
+
+// A view too. LibTorch's gradient does not know the cut, which may be uneven on purpose.
+at::Tensor read_slice(DispatchKeySet keys, const at::Tensor& self, int64_t dim, std::optional<c10::SymInt> start,
+                      std::optional<c10::SymInt> end, c10::SymInt step) {
+  if (!records_view(self, dim)) {
+    return at::_ops::slice_Tensor::redispatch(keys & kBelow, self, dim, std::move(start), std::move(end),
+                                              std::move(step));
+  }
+  const at::Tensor rows = at::_ops::slice_Tensor::redispatch(keys & kBelow, self, dim, start, end, step);
+  const SpecPtr spec = without_partial(moonhalo::spec(self));
+  const auto number = [](const c10::SymInt& value) { return value.expect_int(); };
+  attach_backward(
+      self, rows,
+      [spec, dim, start = start ? std::optional(number(*start)) : std::nullopt,
+       end = end ? std::optional(number(*end)) : std::nullopt, step = number(step)](const at::Tensor& grad) {
+        return zeros_of(spec, grad).slice_scatter(grad, dim, start, end, step);
+      });
+  return rows;
 }
 
 at::Tensor read_rows(DispatchKeySet keys, const at::Tensor& self, int64_t dim, const at::Tensor& index) {
@@ -152,6 +177,7 @@ at::Tensor read_words(DispatchKeySet keys, const at::Tensor& weight, const at::T
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
   library.impl("select.int", TORCH_FN(read_row));
+  library.impl("slice.Tensor", TORCH_FN(read_slice));
   library.impl("index_select", TORCH_FN(read_rows));
   library.impl("gather", TORCH_FN(read_elements));
   library.impl("index.Tensor", TORCH_FN(read_indexed));

@@ -197,6 +197,32 @@ TEST(Slice, S26_GradientsOfRowsAreCutAsTheTensorWas) {
   }
 }
 
+// Whatever the cut of the slice's own gradient: rows move into the cut of the tensor, and into no other.
+TEST(Slice, S26_GradientsOfSlicesAreCutAsTheTensorWas) {
+  const Tensor full = make_tensor({64, 2}, 8), cotangent = make_tensor({12, 2}, 9);
+  struct Row {
+    std::vector<int64_t> tensor, gradient;
+    int64_t start, step, moved;
+  };
+  for (const Row& row : {Row{{3, 3, 3, 55}, {3, 3, 3, 3}, 0, 1, 0}, Row{{16, 16, 16, 16}, {3, 3, 3, 3}, 0, 1, 9},
+                         Row{{2, 1, 60, 1}, {0, 0, 12, 0}, 4, 1, 0}, Row{{55, 0, 8, 1}, {4, 4, 2, 2}, 1, 5, 8}}) {
+    std::atomic<int64_t> sent = 0;
+    on_mesh({4}, [&](const MeshPtr& mesh) {
+      const Tensor x = shard_of(full, mesh, {shard(0, row.tensor)}).requires_grad_() * 1;
+      const int64_t end = row.start + 11 * row.step + 1;
+      const Tensor given = shard_of(cotangent, mesh, {shard(0, row.gradient)});
+      const Tensor rows = x.slice(0, row.start, end, row.step);
+      mesh->group().reset_stats();
+      const Tensor grad = torch::autograd::grad({rows}, {x}, {given})[0];
+      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(spec(grad)->to_string(), spec(x)->to_string());
+      const Tensor expected = at::slice_backward(cotangent, {64, 2}, 0, row.start, end, row.step);
+      EXPECT_EQ(difference(full_tensor(grad), expected, 0), "");
+    });
+    EXPECT_EQ(sent, row.moved * 2 * 8);
+  }
+}
+
 TEST(Slice, S26_GradientsOfRowsTakeTheMemoryOfABlock) {
   on_mesh({4}, [&](const MeshPtr& mesh) {
     const Tensor x = shard_of(at::ones({64, 1000}, at::kDouble), mesh, {shard(0)}).requires_grad_() * 1;
