@@ -95,6 +95,7 @@ void SamplerState::load(const SamplerState& saved) {
 
 struct Sampler::Place {
   SamplerState state;
+  bool asked = false;   // since reset()
   bool at_end = false;  // a loader may ask again after the last batch; until reset()
 };
 
@@ -110,7 +111,7 @@ SamplerState Sampler::state_dict() const { return place_->state; }
 
 void Sampler::load_state_dict(const SamplerState& state) {
   place_->state.load(state);
-  place_->at_end = false;
+  place_->asked = place_->at_end = false;
 }
 
 void Sampler::reset(std::optional<size_t> new_size) {
@@ -119,10 +120,8 @@ void Sampler::reset(std::optional<size_t> new_size) {
     changed.size = static_cast<int64_t>(*new_size);
     changed.next = 0;
     changed.check();
-  } else if (SamplerState ahead = changed; !place_->at_end && !ahead.next_batch()) {
-    changed = ahead;  // the last batch was given, but its end not asked for: the loop would be empty
   }
-  *place_ = {changed, false};
+  *place_ = {changed};
 }
 
 std::optional<std::vector<size_t>> Sampler::next(size_t batch_size) {
@@ -131,7 +130,10 @@ std::optional<std::vector<size_t>> Sampler::next(size_t batch_size) {
   changed.batch = static_cast<int64_t>(batch_size);
   changed.check();
   place_->state = changed;
-  const std::optional<at::Tensor> batch = next_batch();
+  std::optional<at::Tensor> batch = next_batch();
+  // The last batch was given, but its end not asked for before reset(): the loop would be empty.
+  if (!batch && !place_->asked) batch = next_batch();
+  place_->asked = true;
   place_->at_end = !batch;
   return batch ? std::optional(indices_of(*batch)) : std::nullopt;
 }

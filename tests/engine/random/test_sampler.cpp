@@ -162,20 +162,32 @@ TEST(Sampler, X12LoadersOfLibTorchContinue) {
 }
 
 TEST(Sampler, LoopsOfLoadersAreNeverEmpty) {
-  Sampler sampler(10, {.shuffle = false}), after(10, {.batch = 4, .shuffle = false, .drop_last = true});
+  Sampler sampler(10, {.shuffle = false});
   const auto dropping = loader_of(10, sampler, torch::data::DataLoaderOptions(4).drop_last(true));
   EXPECT_THAT(loop(*dropping), ElementsAre(Indices{0, 1, 2, 3}, Indices{4, 5, 6, 7}));
   EXPECT_THAT(loop(*dropping), ElementsAre(Indices{0, 1, 2, 3}, Indices{4, 5, 6, 7}));
 
+  for (const int64_t own_batch : {1, 4, 5}) {  // the loader gives batches of 4
+    Sampler after(10, {.batch = own_batch, .shuffle = false, .drop_last = true});
+    SamplerState state = after.state_dict();
+    state.next = 8;  // saved in the loop of the last batch
+    after.load_state_dict(state);
+
+    EXPECT_EQ(loop(*loader_of(10, after, 4)).size(), 2U) << own_batch;
+    EXPECT_EQ(after.state_dict().epoch, 2) << own_batch;
+    after.next_batch();
+    after.reset(8);
+    EXPECT_THAT(rest(after), ElementsAre(Indices{0, 1, 2, 3}, Indices{4, 5, 6, 7}));
+  }
+}
+
+TEST(Sampler, RestsAsLargeAsTheBatchOfTheLoaderAreGiven) {
+  Sampler after(10, {.batch = 6, .shuffle = false, .drop_last = true});
   SamplerState state = after.state_dict();
-  state.next = 8;  // saved in the loop of the last batch
+  state.next = 6;
   after.load_state_dict(state);
 
-  EXPECT_EQ(loop(*loader_of(10, after, 4)).size(), 2U);
-  EXPECT_EQ(after.state_dict().epoch, 2);
-  after.next_batch();
-  after.reset(8);
-  EXPECT_THAT(rest(after), ElementsAre(Indices{0, 1, 2, 3}, Indices{4, 5, 6, 7}));
+  EXPECT_THAT(loop(*loader_of(10, after, 4)), ElementsAre(Indices{6, 7, 8, 9}));
 }
 
 // PyTorch 2.11: DistributedSampler(range(size), replicas, rank, shuffle=False, drop_last=drop_last)
