@@ -146,6 +146,7 @@ void Sampler::load(torch::serialize::InputArchive& archive) { load_state_dict(re
 struct DistributedSampler::Place : DistributedSamplerOptions {
   int64_t size, num_replicas, rank;
   int64_t epoch = 0, next = 0;
+  bool loaded = false;  // until reset() or next(): an epoch saved at its end has no more samples
 
   template <class State, class Visit>
   static void visit_fields(State& state, const Visit& visit) {
@@ -194,12 +195,14 @@ void DistributedSampler::reset(std::optional<size_t> new_size) {
   Place changed = *place_;
   if (new_size) changed.size = static_cast<int64_t>(*new_size);
   changed.check();
-  if (changed.size != place_->size || changed.next >= changed.count()) changed.next = 0;
+  if (changed.size != place_->size || (changed.next >= changed.count() && !changed.loaded)) changed.next = 0;
+  changed.loaded = false;
   *place_ = changed;
 }
 
 std::optional<std::vector<size_t>> DistributedSampler::next(size_t batch_size) {
   check_count("DistributedSampler", "batch_size", static_cast<int64_t>(batch_size), 1);
+  place_->loaded = false;
   const int64_t first = place_->next, count = std::min(static_cast<int64_t>(batch_size), num_samples() - first);
   if (count <= 0) return std::nullopt;
   place_->next += count;
@@ -209,7 +212,7 @@ std::optional<std::vector<size_t>> DistributedSampler::next(size_t batch_size) {
 void DistributedSampler::save(torch::serialize::OutputArchive& archive) const { write_fields(archive, *place_); }
 
 void DistributedSampler::load(torch::serialize::InputArchive& archive) {
-  const Place saved = read_fields(archive, *place_);
+  Place saved = read_fields(archive, *place_);
   const char* op = "DistributedSampler: load: ";
   TORCH_CHECK_VALUE(saved.size == place_->size && saved.num_replicas == place_->num_replicas, op, "was saved with ",
                     saved.size, " samples for ", saved.num_replicas, " replicas, this one has ", place_->size, " for ",
@@ -219,6 +222,7 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
                     ", this one has ", word(place_->shuffle), " and ", word(place_->drop_last));
   TORCH_CHECK_VALUE(saved.epoch >= 0 && saved.next >= 0 && saved.next <= saved.count(), op, "sample ", saved.next,
                     " of epoch ", saved.epoch, " is outside of ", saved.count(), " samples");
+  saved.loaded = true;
   *place_ = saved;
 }
 

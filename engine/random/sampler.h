@@ -103,7 +103,7 @@ struct DistributedSamplerOptions {
 ///
 ///     mh::data::DistributedSampler sampler(1000, world.size(), world.rank(), {.seed = 1});
 ///     auto loader = torch::data::make_data_loader(dataset, sampler, 64);
-///     for (int64_t epoch = 0; epoch < 10; ++epoch) {
+///     for (int64_t epoch = sampler.epoch(); epoch < 10; ++epoch) {  // that of load()
 ///       sampler.set_epoch(epoch);
 ///       for (auto& batch : *loader) { ... }
 ///     }
@@ -120,7 +120,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   int64_t epoch() const;
 
   /// For LibTorch's loaders, which call it before each loop: goes on with the rest of the samples, or begins them
-  /// again. Another size begins again, too.
+  /// again. Another size begins again, too. After load() at the end of an epoch the first loop is empty.
   void reset(std::optional<size_t> new_size = std::nullopt) override;
   /// The indices of the next `batch_size` samples of this replica. Nothing at the end, until reset().
   std::optional<std::vector<size_t>> next(size_t batch_size) override;

@@ -21,6 +21,7 @@ using data::Sampler;
 using data::SamplerState;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 using Indices = std::vector<int64_t>;
 
@@ -240,6 +241,26 @@ TEST(DistributedSampler, LoadersOfLibTorchContinue) {
 
   EXPECT_EQ(after.epoch(), 3);
   EXPECT_EQ(loop(*second), loop(*loader));
+}
+
+TEST(DistributedSampler, LoadersOfLibTorchDoNotRepeatALoadedEpoch) {
+  for (const size_t workers : {0, 2}) {
+    DistributedSampler before(22, 2, 1, {.seed = 5}), after(22, 2, 1);
+    const auto options = torch::data::DataLoaderOptions(4).workers(workers);
+    const auto first = loader_of(22, before, options), second = loader_of(22, after, options);
+    EXPECT_EQ(loop(*first).size(), 3U);
+
+    copy_by_archive(before, after);
+
+    EXPECT_THAT(loop(*second), IsEmpty()) << workers;
+    EXPECT_EQ(loop(*second), loop(*first)) << workers;  // once: it begins again
+
+    copy_by_archive(before, after);
+    before.set_epoch(1);
+    after.set_epoch(1);
+    EXPECT_EQ(loop(*second), loop(*first)) << workers;
+    EXPECT_EQ(loop(*second).size(), 3U) << workers;
+  }
 }
 
 TEST(DistributedSampler, RefusesNumbersAndStates) {
