@@ -12,8 +12,8 @@
 /// Orders of samples, the same on all ranks: a permutation by seed and epoch, which needs no memory and no messages. So
 /// every rank has every epoch's order, from any place on, and any number of ranks can resume it. They are samplers of
 /// LibTorch, for torch::data::make_data_loader, and give what mh.data of Lua gives. Copies share one place: the program
-/// still has the sampler that it has given to a loader. Include it as <moonhalo/data.h>. Not collective. Functions
-/// throw ValueError for numbers that are out of range.
+/// still has the sampler that it has given to a loader. They have no lock, so each rank (a thread) makes its own.
+/// Include it as <moonhalo/data.h>. Not collective. Functions throw ValueError for numbers that are out of range.
 namespace moonhalo::data {
 
 /// Settings of a Sampler.
@@ -62,7 +62,8 @@ struct SamplerState : SamplerOptions {
 ///     auto loader = torch::data::make_data_loader(dataset, sampler, 64);
 ///     for (auto& batch : *loader) { ...; state = sampler.state_dict(); }                // the rest of an epoch
 ///
-/// A loader with workers is max_jobs batches ahead of the program: save the state between epochs there.
+/// A loader with workers is max_jobs batches ahead of the program: save the state between epochs there. To resume, set
+/// drop_last of the sampler, not of the loader: else a loop that has only a smaller last batch left is empty.
 class Sampler : public torch::data::samplers::Sampler<> {
  public:
   explicit Sampler(int64_t size, const SamplerOptions& options = {});
@@ -107,6 +108,8 @@ struct DistributedSamplerOptions {
 ///       sampler.set_epoch(epoch);
 ///       for (auto& batch : *loader) { ... }
 ///     }
+///
+/// A loader with workers is max_jobs batches ahead of the program: save the sampler between epochs there.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   DistributedSampler(int64_t size, int64_t num_replicas, int64_t rank, const DistributedSamplerOptions& options = {});
