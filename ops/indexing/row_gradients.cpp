@@ -74,14 +74,26 @@ bool records_view(const at::Tensor& self, int64_t dim) {
          !self._fw_grad(/*level=*/0).defined();
 }
 
+// The cut of a table's gradient, of which `grad` is a part. A sum over ranks that all have the table stays one, to be
+// reduced together with others.
+SpecPtr gradient_spec(const SpecPtr& table, const at::Tensor& grad) {
+  const ShardTensorImpl* impl = shard_impl(grad);
+  if (impl == nullptr || impl->spec()->mesh() != table->mesh()) return table;
+  Layout layout = table->layout();
+  for (int64_t m = 0; m < table->mesh()->ndim(); ++m) {
+    if (impl->spec()->partial(m) == ReduceOp::kSum && !table->layout().uses(m)) layout.partials[m] = ReduceOp::kSum;
+  }
+  return intern(std::move(layout));
+}
+
 // A view, which stays one: only its gradient function is replaced. That of LibTorch makes zeros of the whole dim on
-// every rank. Where rows have tangents, theirs go on.
+// every rank. A tensor with a tangent keeps it.
 at::Tensor read_row(DispatchKeySet keys, const at::Tensor& self, int64_t dim, c10::SymInt index) {
   if (!records_view(self, dim)) return at::_ops::select_int::redispatch(keys & kBelow, self, dim, std::move(index));
   const at::Tensor row = at::_ops::select_int::redispatch(keys & kBelow, self, dim, index);
   const SpecPtr spec = without_partial(moonhalo::spec(self));
   attach_backward(self, row, [spec, dim, index = index.expect_int()](const at::Tensor& grad) {
-    return zeros_of(spec, grad).select_scatter(grad, dim, index);
+    return zeros_of(gradient_spec(spec, grad), grad).select_scatter(grad, dim, index);
   });
   return row;
 }
@@ -100,7 +112,7 @@ at::Tensor read_slice(DispatchKeySet keys, const at::Tensor& self, int64_t dim, 
       self, rows,
       [spec, dim, start = start ? std::optional(number(*start)) : std::nullopt,
        end = end ? std::optional(number(*end)) : std::nullopt, step = number(step)](const at::Tensor& grad) {
-        return zeros_of(spec, grad).slice_scatter(grad, dim, start, end, step);
+        return zeros_of(gradient_spec(spec, grad), grad).slice_scatter(grad, dim, start, end, step);
       });
   return rows;
 }

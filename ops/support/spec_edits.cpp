@@ -158,8 +158,8 @@ Cut grown_cut(const Cut& picked, int64_t extent, int64_t start, int64_t step) {
   Cut cut = cut_around(picked, extent, start, step);
   if (!cut) return cut;
   std::vector<int64_t> growth;
-  // The rows may be those of a tensor that was cut unevenly on purpose: a block that zeros do not even double was long
-  // before.
+  // The rows may be those of a tensor that was cut unevenly on purpose. A block that is at most doubled by zeros was
+  // long before.
   for (size_t b = 0; b < cut.sizes.size(); ++b) {
     const int64_t zeros = cut.sizes[b] - step * picked.sizes[b];
     growth.push_back(2 * zeros > cut.sizes[b] ? zeros : 0);

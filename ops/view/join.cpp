@@ -5,8 +5,8 @@
 //
 //     pieces   |0 0 0| + |0 0 1| + |1 1 1|    (the owner of each row)    result   |0 0 0 0 0|1 1 1 1|
 //
-// Otherwise each rank keeps as many rows as it had in all the pieces together, and what is elsewhere moves. Pieces that
-// every rank has in whole are new rows, as in padding: set_output_cut applies (grown_sizes).
+// Otherwise each rank keeps as many rows as it had in all the pieces together, and what is elsewhere moves. The rows of
+// pieces that these mesh dims do not cut are new, as in padding: set_output_cut applies (grown_sizes).
 #include <ATen/ATen.h>
 #include <ATen/WrapDimUtils.h>
 

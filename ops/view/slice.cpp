@@ -98,8 +98,17 @@ std::optional<Plan> plan_slice_backward(const OpCall& call) {
   return plan;
 }
 
+// Where `self` and `src` are sums over the same ranks, each rank writes its addend into its addend.
+SpecPtr with_common_sums(const SpecPtr& self, const SpecPtr& src) {
+  Layout layout = self->layout();
+  for (int64_t m = 0; m < self->mesh()->ndim(); ++m) {
+    if (layout.partials[m] != ReduceOp::kSum || src->partial(m) != ReduceOp::kSum) layout.partials[m].reset();
+  }
+  return intern(std::move(layout));
+}
+
 std::optional<Plan> plan_slice_scatter(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
+  const SpecPtr self = with_common_sums(call.spec("self"), call.spec("src"));
   call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
   const StridedRows range = rows_of(call, self->global_shape()[dim]);
@@ -185,7 +194,7 @@ std::optional<Plan> plan_select_backward(const OpCall& call) {
 }
 
 std::optional<Plan> plan_select_scatter(const OpCall& call) {
-  const SpecPtr self = without_partial(call.spec("self"));
+  const SpecPtr self = with_common_sums(call.spec("self"), call.spec("src"));
   call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
   const std::vector<int64_t> others = without_dim(self->ndim(), dim);

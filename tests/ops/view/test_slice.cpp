@@ -223,6 +223,52 @@ TEST(Slice, S26_GradientsOfSlicesAreCutAsTheTensorWas) {
   }
 }
 
+// A sum over ranks that all have the tensor is reduced later, with other sums.
+TEST(Slice, S26_GradientsOfSlicesStaySums) {
+  const Tensor full = make_tensor({9, 2}, 8);
+  on_mesh({2, 2}, [&](const MeshPtr& mesh) {
+    const Tensor x = shard_of(full, mesh, {replicate(), shard(0, {7, 2})}).requires_grad_() * 1;
+    const auto check = [&](const Tensor& read, const Tensor& cotangent, const Tensor& expected) {
+      std::vector<Placement> placements = spec(read)->placements();
+      placements[0] = partial();
+      const Tensor given = shard_of(cotangent, mesh, placements);
+      mesh->group().reset_stats();
+      const Tensor grad = torch::autograd::grad({read}, {x}, {given})[0];
+      EXPECT_EQ(mesh->group().stats().total().bytes, 0);
+      EXPECT_TRUE(spec(grad)->partial(0));
+      EXPECT_EQ(difference(full_tensor(grad), expected, 0), "");
+    };
+    const Tensor rows = make_tensor({2, 2}, 9), row = make_tensor({2}, 9);
+    check(x.slice(0, 6, 8), rows, at::slice_backward(rows, {9, 2}, 0, 6, 8, 1));
+    check(x.slice(-2, -3, {}, 2), rows, at::slice_backward(rows, {9, 2}, 0, 6, 9, 2));
+    check(x.select(-2, -1), row, at::select_backward(row, {9, 2}, 0, 8));
+  });
+}
+
+// However the rows are named, and whether or not the gradient is a ShardTensor; also second derivatives.
+TEST(Slice, S26_GradientsOfSlicesTakeAnyRange) {
+  const Tensor full = make_tensor({9, 7, 2}, 8);
+  struct Range {
+    int64_t dim;
+    std::optional<int64_t> start, end;
+    int64_t step;
+  };
+  for (const Range& range : {Range{0, {}, {}, 4}, Range{-3, -4, {}, 1}, Range{0, {}, -2, 2}, Range{1, 3, 100, 3}}) {
+    const auto run = [&](const Tensor& leaf, bool cut) {
+      const Tensor x = leaf.requires_grad_() * 1, rows = x.slice(range.dim, range.start, range.end, range.step);
+      Tensor sum = (rows * rows * rows).sum();
+      const Tensor grad = torch::autograd::grad({sum}, {x}, {}, {}, /*create_graph=*/true)[0];
+      const Tensor second = torch::autograd::grad({(grad * grad).sum()}, {leaf})[0];
+      return cut ? List{full_tensor(grad), full_tensor(second)} : List{grad, second};
+    };
+    const List expected = run(full.clone(), false);
+    on_mesh({3}, [&](const MeshPtr& mesh) {
+      const List got = run(shard_of(full, mesh, {shard(0, {5, 0, 4})}), true);
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(difference(got[i], expected[i], 1e-12), "");
+    });
+  }
+}
+
 TEST(Slice, S26_GradientsOfRowsTakeTheMemoryOfABlock) {
   on_mesh({4}, [&](const MeshPtr& mesh) {
     const Tensor x = shard_of(at::ones({64, 1000}, at::kDouble), mesh, {shard(0)}).requires_grad_() * 1;
