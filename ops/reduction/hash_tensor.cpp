@@ -23,13 +23,17 @@ std::optional<Plan> plan_hash_tensor(const OpCall& call) {
   const SpecPtr from = without_partial(call.spec("self"));
   const auto dims = reduced_dims(call, from->ndim());
   call.output_shapes();  // refuses dims that are named twice
+  // Only the kernel refuses modes and dtypes, and blocks without elements do not call it.
+  if (from->global_numel() > 0)
+    at::hash_tensor(at::zeros({1}, call.tensor("self").dtype), at::IntArrayRef(), false,
+                    call.given("mode") ? call.integer("mode") : 0);
   Plan plan{.inputs = {from}, .outputs = {reduced_spec(from, dims, keeps_dims(call))}};
   if (!blocks_may_be_empty(from, dims)) return plan;
   plan.run = [from, dims, at_self = call.arg("self")](LocalCall& local) {
     const at::Tensor x = local.tensor(at_self);
     std::vector<int64_t> shape = x.sizes().vec();
     for (const int64_t d : dims) shape[d] = std::max<int64_t>(shape[d], 1);
-    // The bits of a zero change no hash. So every rank calls the kernel, which refuses bad arguments on all of them.
+    // The bits of a zero change no hash.
     if (x.sizes() != shape) local.value(at_self) = at::zeros(shape, x.options());
     local.run();
     at::Tensor hashes = local.result();
