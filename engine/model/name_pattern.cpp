@@ -43,48 +43,88 @@ bool part_fits(std::string_view pattern, std::string_view part) {
       "\n  fix   patterns are \"blocks.*.fc?\", or regular expressions as \"blocks\\\\.\\\\d+\\\\.fc[12]\"");
 }
 
-/// The escape of RE2 for the two characters of `text` that end at `at`.
-std::string re2_escape(const std::string& text, size_t at, bool in_class) {
-  const char by = text[at - 1], c = text[at];
-  if (by == '%' && (c == 'a' || c == 'l' || c == 'u')) {
-    if (in_class && at > 1 && text[at - 2] == '-')
-      refuse(text, at, "a range without an end at character " + std::to_string(at));
-    const std::string letters = c == 'a' ? "[:alpha:]" : c == 'l' ? "[:lower:]" : "[:upper:]";
-    return in_class ? letters : "[" + letters + "]";
-  }
-  const auto byte = static_cast<unsigned char>(c);
-  if (byte >= 128) return {c};
-  if (std::isalnum(byte) && std::string_view("dDsSwW").find(c) == std::string_view::npos)
-    refuse(text, at, std::string{by, c} + " is not known at character " + std::to_string(at));
-  return {'\\', c};
-}
+/// Writes a regular expression in the syntax of RE2.
+class Re2Text {
+ public:
+  explicit Re2Text(const std::string& text) : text_(text) {}
 
-/// `text` in the syntax of RE2.
-std::string re2_text(const std::string& text) {
-  std::string pattern;
-  bool in_class = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\\' || c == '%') {
-      if (++i == text.size()) refuse(text, i, std::string("nothing follows the last ") + c);
-      pattern += re2_escape(text, i, in_class);
-      continue;
+  std::string run() {
+    for (at_ = 0; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '\\' || c == '%') {
+        escape(c);
+      } else if (place_ != kOutside) {
+        in_class(c);
+      } else if (c == '[') {
+        begin_class();
+      } else {
+        pattern_ += c;
+      }
     }
-    size_t end = i + 1;  // of what is taken as it is
-    if (!in_class && c == '[') {
-      in_class = true;
-      if (end < text.size() && text[end] == '^') ++end;
-      if (end < text.size() && text[end] == ']') ++end;
-    } else if (in_class && text.compare(i, 2, "[:") == 0 && text.find(":]", i + 2) != std::string::npos) {
-      end = text.find(":]", i + 2) + 2;
-    } else if (c == ']') {
-      in_class = false;
-    }
-    pattern.append(text, i, end - i);
-    i = end - 1;
+    return std::move(pattern_);
   }
-  return pattern;
-}
+
+ private:
+  /// Where the next character is: in a class [ ] it may follow one that can begin a range, or the dash of a range.
+  enum Place { kOutside, kItem, kAfterCharacter, kAfterDash };
+
+  void escape(char by) {
+    if (++at_ == text_.size()) refuse(text_, at_, std::string("nothing follows the last ") + by);
+    const char c = text_[at_];
+    const auto byte = static_cast<unsigned char>(c);
+    if (by == '%' && (c == 'a' || c == 'l' || c == 'u')) {
+      const std::string letters = c == 'a' ? "[:alpha:]" : c == 'l' ? "[:lower:]" : "[:upper:]";
+      add_set(place_ == kOutside ? "[" + letters + "]" : letters);
+    } else if (byte < 128 && std::isalnum(byte)) {
+      if (std::string_view("dDsSwW").find(c) == std::string_view::npos)
+        refuse(text_, at_, std::string{by, c} + " is not known at character " + std::to_string(at_));
+      add_set({'\\', c});
+    } else {
+      add_character(byte < 128 ? std::string{'\\', c} : std::string{c});
+    }
+  }
+
+  void begin_class() {
+    pattern_ += '[';
+    place_ = kItem;
+    if (text_.compare(at_ + 1, 1, "^") == 0) pattern_ += text_[++at_];
+    if (text_.compare(at_ + 1, 1, "]") != 0) return;
+    ++at_;
+    add_character("\\]");
+  }
+
+  void in_class(char c) {
+    const size_t end = text_.compare(at_, 2, "[:") == 0 ? text_.find(":]", at_ + 2) : std::string::npos;
+    if (c == ']') {
+      pattern_ += c;
+      place_ = kOutside;
+    } else if (end != std::string::npos) {
+      add_set(text_.substr(at_, end + 2 - at_));
+      at_ = end + 1;
+    } else if (c == '-' && place_ == kAfterCharacter && text_.compare(at_ + 1, 1, "]") != 0) {
+      pattern_ += c;
+      place_ = kAfterDash;
+    } else {
+      add_character(c == '-' ? "\\-" : std::string{c});
+    }
+  }
+
+  void add_set(const std::string& set) {
+    if (place_ == kAfterDash) refuse(text_, at_, "a range without an end at character " + std::to_string(at_));
+    pattern_ += set;
+    if (place_ != kOutside) place_ = kItem;
+  }
+
+  void add_character(const std::string& character) {
+    pattern_ += character;
+    if (place_ != kOutside) place_ = place_ == kAfterDash ? kItem : kAfterCharacter;
+  }
+
+  const std::string& text_;
+  size_t at_ = 0;
+  std::string pattern_;
+  Place place_ = kOutside;
+};
 
 }  // namespace
 
@@ -107,7 +147,7 @@ NameRegex::NameRegex(const std::string& text) {
   options.set_never_capture(true);
   options.set_log_errors(false);
   options.set_max_mem(kMostBytes);
-  const auto regex = std::make_shared<const re2::RE2>(re2_text(text), options);
+  const auto regex = std::make_shared<const re2::RE2>(Re2Text(text).run(), options);
   if (!regex->ok()) {
     const std::string what = regex->error().substr(0, regex->error().find(": ")), &piece = regex->error_arg();
     const bool whole = piece.empty() || piece.size() >= regex->pattern().size();

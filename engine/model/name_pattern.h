@@ -23,7 +23,7 @@ bool glob_fits(std::string_view pattern, std::string_view name);
 /// lengths. It has RE2's syntax for bytes: literals, ., [a-z], [^...], ( ), (?: ), |, *, +, ?, {2,5}, ^, $. Escapes are
 /// \d \w \s \D \W \S and \ before anything but a letter or digit; a % does what \ does, and %a, %l, %u are Lua's
 /// letters. ValueError for all else (references back, looking ahead), and for expressions that are longer than 4000
-/// characters or repeat to more than some thousand: the text, what is wrong and where.
+/// characters or repeat to more than some thousand: the text and what is wrong.
 class NameRegex {
  public:
   explicit NameRegex(const std::string& text);

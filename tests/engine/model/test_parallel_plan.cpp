@@ -311,11 +311,13 @@ TEST(ParallelPlan, RegularExpressionsFitWholeNames) {
       {"[%a_]+%.%l", "aZ_.b", true},    {"[]%d]+", "]9", true},         {"[[:alpha:]%d]+", "ab9", true},
       {"[[:%d]+", "[9:", true},         {"[^%u]\\d", "A1", false},      {"\xe9%.[^%a]", "\xe9.\xe9", true},
       {"%\xe9.", "\xe9\n", true},       {"%_%u", "_a", false},          {"(?i)a\\.b", "A.B", true},
+      {"[%-%a]+", "-z", true},          {"[-%a]+", "-z", true},         {"[%d-%l]+", "3-z", true},
+      {"[a-c-%l]+", "b-z", true},       {"[+%-.]%d", ",1", false},      {"[+--]%d", ",1", true},
   };
   for (const auto& [pattern, name, fits] : cases)
     EXPECT_EQ(NameRegex(pattern).fits(name), fits) << pattern << " " << name;
   for (const char* wrong : {"\\", "%", "a)\\d", "(\\d", "[\\d", "*\\d", "a**\\d", "a{3,1}\\d", "a{9999}\\d", "(?=a)\\d",
-                            "[[:no:]%d]", "[A-%l]", "\\b", "%b", "\\Qa", "\\1"}) {
+                            "[[:no:]%d]", "[A-%l]", "[%A-%d]", "[!-[:alpha:]%d]", "\\b", "%b", "\\Qa", "\\1"}) {
     EXPECT_THAT(message_of([&] { NameRegex regex(wrong); }), HasSubstr("is not a valid pattern: ")) << wrong;
   }
 }
