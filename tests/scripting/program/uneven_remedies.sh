@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# X14: the remedies that `moonhalo plan` prints for uneven blocks remove what it complains of: uneven_remedies.sh PROGRAM.
+# X14: the remedies that `moonhalo plan` prints for uneven blocks remove what it complains of.
+# usage: uneven_remedies.sh PROGRAM
 # Two scripts are planned: in one the last rank gets all rows of a padding, in the other its block of the field is long.
 # The call that a remedy names is put into the script as it is printed, and the script is planned again.
 set -euo pipefail
