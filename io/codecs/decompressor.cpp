@@ -44,7 +44,8 @@ std::string expand_lz4(const char* stored, size_t size, char* out, size_t bytes)
   if (size < sizeof(held)) return no_stream(size, "lz4");
   std::memcpy(&held, stored, sizeof(held));
   if (held != bytes) return sizes(size, "hold", std::to_string(held), bytes);
-  if (size > INT_MAX || bytes > INT_MAX) return no_stream(size, "lz4");
+  if (size > INT_MAX || bytes > INT_MAX)
+    return "its " + std::to_string(bytes) + " bytes are more than a block of lz4 can have";
   const int got =
       LZ4_decompress_safe(stored + sizeof(held), out, static_cast<int>(size - sizeof(held)), static_cast<int>(bytes));
   return got >= 0 && static_cast<size_t>(got) == bytes ? "" : no_stream(size, "lz4");
