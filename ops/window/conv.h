@@ -35,7 +35,7 @@ struct ConvPlan {
     std::vector<int64_t> padding, crop, uncropped;
   };
 
-  // The operator. Vectors have an item per spatial dim.
+  // The operator. Vectors have an item per spatial dim, output_shape has all dims.
   std::vector<Window> windows;
   std::vector<int64_t> stride, dilation;  ///< of the windows, as LibTorch takes them
   std::vector<int64_t> output_padding;    ///< 0 along dims of several blocks: results are cropped there
