@@ -193,11 +193,10 @@ double measure_gap(Communicator& group, double seconds) {
   return std::max(0.0, (all - one) / (kMessages - 1));
 }
 
-// Seconds that a core keeps one of several threads: the median of the gaps in the clocks of busy threads, one more than
-// cores. 0 if there are too few gaps.
-double measure_slice(int64_t cores) {
+// The gaps in the clocks of busy threads, two a core: one of them waits while the core keeps the other.
+std::vector<double> measure_gaps(int64_t cores) {
   constexpr double kSeconds = 0.1, kLeastGap = 2e-4;
-  std::vector<std::vector<double>> gaps(cores + 1);
+  std::vector<std::vector<double>> gaps(2 * cores);
   run_ranks(
       static_cast<int>(gaps.size()),
       [&](Communicator& world) {
@@ -211,7 +210,7 @@ double measure_slice(int64_t cores) {
       1);
   std::vector<double> all;
   for (const std::vector<double>& some : gaps) all.insert(all.end(), some.begin(), some.end());
-  return all.size() < 3 ? 0 : std::min(median_of(all), 1.0);
+  return all;
 }
 
 // 2, 4, 8, ..., and all.
@@ -235,7 +234,7 @@ class HostCalibration {
     run_ranks(
         1, [&](Communicator& world) { alone(world); }, 1);
     for (const int64_t count : counts_) beside(count);
-    if (const double slice = measure_slice(cores_); slice > 0) machine_.host.slice = slice;
+    slice();
     verbs();
     machine_.quiet = machine_.quiet && neighbours_are_plausible(machine_);
     return machine_;
@@ -308,6 +307,12 @@ class HostCalibration {
         1);
   }
 
+  void slice() {
+    const MeasuredSlice slice = slice_of_gaps(measure_gaps(cores_));
+    if (slice.seconds > 0) machine_.host.slice = slice.seconds;
+    machine_.quiet = machine_.quiet && slice.stable;
+  }
+
   void verbs() {
     const std::vector<int64_t> ranks = counts_.empty() ? std::vector<int64_t>{2} : counts_;
     for (const int64_t count : ranks) {
@@ -356,6 +361,23 @@ bool neighbours_are_plausible(const Machine& machine) {
     }
   }
   return true;
+}
+
+MeasuredSlice slice_of_gaps(std::vector<double> gaps) {
+  constexpr size_t kLeastGaps = 3;
+  constexpr double kMost = 1, kStable = 2;
+  if (gaps.size() < kLeastGaps) return {};
+  std::sort(gaps.begin(), gaps.end());
+  const double total = std::accumulate(gaps.begin(), gaps.end(), 0.0);
+  // Gaps up to this one have that share of the time of all.
+  const auto quantile = [&](double share) {
+    double sum = 0;
+    for (const double gap : gaps) {
+      if ((sum += gap) >= share * total) return gap;
+    }
+    return gaps.back();
+  };
+  return {std::min(quantile(0.5), kMost), quantile(0.75) <= kStable * quantile(0.25)};
 }
 
 Machine calibrate_host(double seconds, const CalibrateProgress& progress) {
