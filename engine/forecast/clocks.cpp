@@ -197,7 +197,7 @@ class Clocks {
     std::set<int32_t> peers;
     for (const MessageEnd& end : ends) {
       const ClockKind& other = kinds_.at(tapes_.kind_of.at(kind.tape->rank + end.offset));
-      peers.insert(end.offset);
+      if (end.offset != 0) peers.insert(end.offset);
       const MessageEnd theirs{end.group, -end.offset, !end.sends, end.number};
       const bool is_missing = !other.message_ends.contains(theirs) && (by_number_ || is_stuck_or_ended(kind, other));
       // The tape of the peer's kind is that of another place of the group, with peers at other offsets: the peer itself
@@ -211,13 +211,13 @@ class Clocks {
     }
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
     kind.costs.add_verb(Verb::kExchange, event.phase, bytes_of_exchange(call), cost);
-    const double delay = jitter(kind, static_cast<double>(peers.size() + 1));
-    kind.core_seconds = 0;
+    const double delay = peers.empty() ? 0 : jitter(kind, static_cast<double>(peers.size() + 1));
     // Had all peers been there when this rank began, it would wait for the messages alone.
     double begin = std::max(last, kind.link_free), in_time = std::max(mine, kind.link_free);
     if (costs_.moves_in_wait()) begin = std::max(begin, kind.now), in_time = std::max(in_time, kind.now);
     const double end = begin + cost.seconds, end_in_time = in_time + cost.seconds;
     kind.link_free = end;
+    if (!peers.empty() && end > kind.now) kind.core_seconds = 0;
     const double exposed = std::max(0.0, end_in_time - kind.now);
     kind.result.hidden += std::max(0.0, cost.seconds - exposed);
     const double lateness = std::max(0.0, std::max(end, kind.now) - kind.now - exposed) + delay;
