@@ -193,6 +193,23 @@ function tests.test_N44_ranks_of_a_unit_have_one_input_and_units_have_others()
   for sample = 0, 30 do testing.assert_equal(distinct[sample], true) end
 end
 
+function tests.test_N44_a_checkpoint_continues_with_seed_and_epoch()
+  local path = own_path("distributed_sampler")
+  local saved = DistributedSampler(11, {num_replicas = 3, rank = 1, seed = 4})
+  saved:set_epoch(2)
+  mh.checkpoint.save(path, {sampler = saved})
+  local loaded = DistributedSampler(11, {num_replicas = 3, rank = 1})
+
+  mh.checkpoint.load(path, {sampler = loaded})
+
+  testing.assert_equal({loaded.seed, loaded.epoch}, {4, 2})
+  testing.assert_equal(loaded:indices():tolist(), saved:indices():tolist())
+  testing.assert_error(function() DistributedSampler(12):load_state_dict(saved:state_dict()) end,
+    "DistributedSampler: load_state_dict: has 11 samples, the data set 12")
+  testing.assert_error(function() DistributedSampler(11, {shuffle = false}):load_state_dict(saved:state_dict()) end,
+    "was saved with shuffle = true, this one has false")
+end
+
 function tests.test_N44_epochs_and_defaults()
   local sampler = DistributedSampler(mh.zeros{50, 2})
   testing.assert_equal({sampler.num_replicas, sampler.rank, sampler.size}, {mh.world_size(), mh.rank(), 50})

@@ -42,7 +42,8 @@ end
 function sampler_meta.__len(self) return mh._sampler_batches(self) end
 
 --- sampler:batches() -> function
----   Goes through the rest of the epoch; then a new one begins. Only of mh.data.Sampler.
+---   Goes through the rest of the epoch; then a new one begins. The rest may be empty: that of a sampler that was saved
+---   after its last batch. Only of mh.data.Sampler.
 ---   returns     function    an iterator of int64 tensors of indices from 0
 ---   collective  no
 ---   example
@@ -59,24 +60,43 @@ function Sampler:batches()
   end
 end
 
-local kState = {"size", "batch", "seed", "epoch", "next", "shuffle", "drop_last"}
+local function state_of(self, names)
+  local state = {}
+  for _, name in ipairs(names) do state[name] = self[name] end
+  return state
+end
+
+local function refuse(class, ...) fail(class .. ": load_state_dict: " .. (...):format(select(2, ...))) end
+
+--- Errors unless `state` is a table with these integers and `shuffle`.
+local function check_state(class, state, integers)
+  if type(state) ~= "table" or mh.nn.is_module(state) then
+    refuse(class, "expected the table of state_dict(), got %s", mh._describe(state))
+  end
+  for _, name in ipairs(integers) do
+    if math.type(state[name]) ~= "integer" then
+      refuse(class, "'%s' is %s, expected an integer", name, mh._describe(state[name]))
+    end
+  end
+  if type(state.shuffle) ~= "boolean" then
+    refuse(class, "'shuffle' is %s, expected true or false", mh._describe(state.shuffle))
+  end
+end
 
 --- sampler:state_dict() -> table
----   Where the order is, as mh.checkpoint saves it: give the sampler as an entry of the checkpoint.
+---   Where the order is, as mh.checkpoint saves it: give the sampler as an entry of the checkpoint. That of a
+---   DistributedSampler is the seed and the epoch.
 ---   returns     table       numbers, without ranks
 ---   collective  no
 ---   example
 ---     mh.data.Sampler(4, {seed = 3}):state_dict().seed    --> 3
 function Sampler:state_dict()
-  local state = {}
-  for _, name in ipairs(kState) do state[name] = self[name] end
-  return state
+  return state_of(self, {"size", "batch", "seed", "epoch", "next", "shuffle", "drop_last"})
 end
 
-local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(select(2, ...))) end
-
 --- sampler:load_state_dict(state) -> nothing
----   Continues with seed, epoch and place of another sampler. The batch size may be another.
+---   Continues with seed, epoch and place of another sampler. The batch size, or the number of replicas, may be
+---   another.
 ---   state       table       of state_dict()
 ---   returns     nothing
 ---   collective  no
@@ -86,17 +106,7 @@ local function refuse(...) fail("Sampler: load_state_dict: " .. (...):format(sel
 ---     other:load_state_dict(one:state_dict())
 ---     other.seed    --> 3
 function Sampler:load_state_dict(state)
-  if type(state) ~= "table" or mh.nn.is_module(state) then
-    refuse("expected the table of state_dict(), got %s", mh._describe(state))
-  end
-  for _, name in ipairs {"size", "seed", "epoch", "next"} do
-    if math.type(state[name]) ~= "integer" then
-      refuse("'%s' is %s, expected an integer", name, mh._describe(state[name]))
-    end
-  end
-  if type(state.shuffle) ~= "boolean" then
-    refuse("'shuffle' is %s, expected true or false", mh._describe(state.shuffle))
-  end
+  check_state("Sampler", state, {"size", "seed", "epoch", "next"})
   mh._sampler_load(self, state)
 end
 
@@ -159,6 +169,22 @@ function distributed_meta.__len(self) return mh._replica_samples(self) end
 function Distributed:set_epoch(epoch)
   arguments.count("DistributedSampler", "epoch", epoch, 0)
   self.epoch = epoch
+end
+
+function Distributed:state_dict() return state_of(self, {"size", "seed", "epoch", "shuffle"}) end
+
+function Distributed:load_state_dict(state)
+  local class = "DistributedSampler"
+  check_state(class, state, {"size", "seed", "epoch"})
+  if state.size ~= self.size then
+    refuse(class, "has %d samples, the data set %d\n" ..
+      "  fix   load it with the data set that it was saved with, or begin a new order", state.size, self.size)
+  end
+  if state.shuffle ~= self.shuffle then
+    refuse(class, "was saved with shuffle = %s, this one has %s", tostring(state.shuffle), tostring(self.shuffle))
+  end
+  self:set_epoch(state.epoch)
+  self.seed = state.seed
 end
 
 --- sampler:indices() -> Tensor

@@ -48,7 +48,7 @@ end
 --- value[name], or nil where `value` refuses that name.
 function strict.get(value, name)
   local known, found = pcall(function() return value[name] end)
-  if known then return found end
+  return known and found or nil
 end
 
 --- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each
