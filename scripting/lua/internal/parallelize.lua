@@ -69,8 +69,9 @@ end
 ---   mh.set_mesh. A second call warns and changes nothing.
 ---   module      Module      what is divided
 ---   mesh        DeviceMesh?   the mesh
----   plan        table       styles by name or pattern of a module, {["blocks.*.fc1"] = mh.ColwiseParallel()}, one
----     style, or placements, {parameter = {["fc.weight"] = {mh.Shard(0)}}, forward = {input = {{mh.Shard(2)}}}}
+---   plan        table       styles by name, pattern or regular expression (with a %) of modules,
+---     {["blocks.*.fc1"] = mh.ColwiseParallel(), ["blocks%.%d+%.fc2"] = mh.RowwiseParallel()}, one style, or
+---     placements, {parameter = {["fc.weight"] = {mh.Shard(0)}}, forward = {input = {{mh.Shard(2)}}}}
 ---   options     table?      {src_data_rank = 0 (false: each rank cuts its own equal copy), unmatched = "error"|"warn"
 ---     (a name that matches nothing), is_model_sharded = false (tensors are blocks already), factory (placements of
 ---     what zeros, ones, full, arange, eye and linspace make in forward; true for Replicate)}
