@@ -12,7 +12,7 @@ namespace moonhalo {
 class Communicator;
 
 /// The sharding along a sharded dim of a window operator's outputs (convolution, pooling, im2col, interpolation), of
-/// padding, cat and gradients of diagonals and Tensor.unfold. It affects block sizes and halos, not values.
+/// padding, cat and gradients of slices, diagonals and Tensor.unfold. It affects block sizes and halos, not values.
 /// Blocks beside new rows grow, or all are balanced (kGeometry: only if new rows would make a block far longer).
 enum class OutputCut : uint8_t {
   kGeometry,  ///< owner of the window's centre: fewest bytes

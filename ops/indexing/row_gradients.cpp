@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
@@ -98,25 +97,6 @@ at::Tensor read_row(DispatchKeySet keys, const at::Tensor& self, int64_t dim, c1
   return row;
 }
 
-// A view too. LibTorch's gradient does not know the cut, which may be uneven on purpose.
-at::Tensor read_slice(DispatchKeySet keys, const at::Tensor& self, int64_t dim, std::optional<c10::SymInt> start,
-                      std::optional<c10::SymInt> end, c10::SymInt step) {
-  if (!records_view(self, dim)) {
-    return at::_ops::slice_Tensor::redispatch(keys & kBelow, self, dim, std::move(start), std::move(end),
-                                              std::move(step));
-  }
-  const at::Tensor rows = at::_ops::slice_Tensor::redispatch(keys & kBelow, self, dim, start, end, step);
-  const SpecPtr spec = without_partial(moonhalo::spec(self));
-  const auto number = [](const c10::SymInt& value) { return value.expect_int(); };
-  attach_backward(
-      self, rows,
-      [spec, dim, start = start ? std::optional(number(*start)) : std::nullopt,
-       end = end ? std::optional(number(*end)) : std::nullopt, step = number(step)](const at::Tensor& grad) {
-        return zeros_of(gradient_spec(spec, grad), grad).slice_scatter(grad, dim, start, end, step);
-      });
-  return rows;
-}
-
 at::Tensor read_rows(DispatchKeySet keys, const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   if (keys.has_any(c10::sparse_ks | c10::sparse_csr_ks) && keys.has(kShardKey)) {
     check_strided(self, "aten::index_select");
@@ -189,7 +169,6 @@ at::Tensor read_words(DispatchKeySet keys, const at::Tensor& weight, const at::T
 
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, library) {
   library.impl("select.int", TORCH_FN(read_row));
-  library.impl("slice.Tensor", TORCH_FN(read_slice));
   library.impl("index_select", TORCH_FN(read_rows));
   library.impl("gather", TORCH_FN(read_elements));
   library.impl("index.Tensor", TORCH_FN(read_indexed));

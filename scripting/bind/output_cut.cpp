@@ -11,9 +11,9 @@ namespace {
 /// mh.set_output_cut(policy = nil) -> string
 ///   Which rank gets an output row of a convolution, pooling or nn.Unfold. "geometry": the rank that has the centre of
 ///   its window; "keep": at stride 1 blocks keep their numbers of rows; "rebalance": blocks are balanced. Padding, cat
-///   and the gradients of diagonals and x:unfold obey it, too: at the start only a block that new rows would make far
-///   longer than the others makes the blocks balanced, with "keep" none. Slices and x:unfold leave rows where they
-///   are, and gradients of slices are cut as the tensor was. Without an argument nothing changes.
+///   and the gradients of slices, diagonals and x:unfold obey it, too: at the start only a block that new rows would
+///   make far longer than the others makes the blocks balanced, with "keep" none. Slices and x:unfold themselves leave
+///   rows where they are. Without an argument nothing changes.
 ///   policy      "geometry"|"keep"|"rebalance"?   "geometry" at the start
 ///   returns     "geometry"|"keep"|"rebalance"   the setting before
 ///   collective  over all ranks, which must give the same; without an argument no

@@ -90,7 +90,7 @@ void define_settings(py::module_& m) {
         return std::string(name(set_output_cut(parse_output_cut(cut), world)));
       },
       py::arg("world"), py::arg("cut"), Released(),
-      "How outputs of windows (convolution, pooling), padding, cat and the gradients of diagonals and "
+      "How outputs of windows (convolution, pooling), padding, cat and the gradients of slices, diagonals and "
       "Tensor.unfold are cut: \"geometry\", \"keep\" or \"rebalance\". Values do not depend on it. Returns the setting "
       "before. Collective over `world`; with None not.");
   m.def("rebalance", &rebalance, py::arg("tensor"), py::arg("dim") = py::none(), Released(),

@@ -197,34 +197,8 @@ TEST(Slice, S26_GradientsOfRowsAreCutAsTheTensorWas) {
   }
 }
 
-// Whatever the cut of the slice's own gradient: rows move into the cut of the tensor, and into no other.
-TEST(Slice, S26_GradientsOfSlicesAreCutAsTheTensorWas) {
-  const Tensor full = make_tensor({64, 2}, 8), cotangent = make_tensor({12, 2}, 9);
-  struct Row {
-    std::vector<int64_t> tensor, gradient;
-    int64_t start, step, moved;
-  };
-  for (const Row& row : {Row{{3, 3, 3, 55}, {3, 3, 3, 3}, 0, 1, 0}, Row{{16, 16, 16, 16}, {3, 3, 3, 3}, 0, 1, 9},
-                         Row{{2, 1, 60, 1}, {0, 0, 12, 0}, 4, 1, 0}, Row{{55, 0, 8, 1}, {4, 4, 2, 2}, 1, 5, 8}}) {
-    on_mesh({4}, [&](const MeshPtr& mesh) {
-      const Tensor x = shard_of(full, mesh, {shard(0, row.tensor)}).requires_grad_() * 1;
-      const int64_t end = row.start + 11 * row.step + 1;
-      const Tensor given = shard_of(cotangent, mesh, {shard(0, row.gradient)});
-      const Tensor rows = x.slice(0, row.start, end, row.step);
-      mesh->group().reset_stats();
-      const Tensor grad = torch::autograd::grad({rows}, {x}, {given})[0];
-      Tensor sent = at::full({1}, mesh->group().stats().total().bytes, at::kLong);
-      mesh->group().all_reduce(sent);
-      EXPECT_EQ(sent.item<int64_t>(), row.moved * 2 * 8);
-      EXPECT_EQ(spec(grad)->to_string(), spec(x)->to_string());
-      const Tensor expected = at::slice_backward(cotangent, {64, 2}, 0, row.start, end, row.step);
-      EXPECT_EQ(difference(full_tensor(grad), expected, 0), "");
-    });
-  }
-}
-
 // A sum over ranks that all have the tensor is reduced later, with other sums.
-TEST(Slice, S26_GradientsOfSlicesStaySums) {
+TEST(Slice, S26_GradientsOfRowsStaySums) {
   const Tensor full = make_tensor({9, 2}, 8);
   on_mesh({2, 2}, [&](const MeshPtr& mesh) {
     const Tensor x = shard_of(full, mesh, {replicate(), shard(0, {7, 2})}).requires_grad_() * 1;
@@ -238,9 +212,8 @@ TEST(Slice, S26_GradientsOfSlicesStaySums) {
       EXPECT_TRUE(spec(grad)->partial(0));
       EXPECT_EQ(difference(full_tensor(grad), expected, 0), "");
     };
-    const Tensor rows = make_tensor({2, 2}, 9), row = make_tensor({2}, 9);
-    check(x.slice(0, 6, 8), rows, at::slice_backward(rows, {9, 2}, 0, 6, 8, 1));
-    check(x.slice(-2, -3, {}, 2), rows, at::slice_backward(rows, {9, 2}, 0, 6, 9, 2));
+    const Tensor row = make_tensor({2}, 9);
+    check(x.select(0, 6), row, at::select_backward(row, {9, 2}, 0, 6));
     check(x.select(-2, -1), row, at::select_backward(row, {9, 2}, 0, 8));
   });
 }
