@@ -67,12 +67,6 @@ at::Tensor record(const at::Tensor& table, const Read& read, Add add) {
   return result;
 }
 
-// True if the view of such rows gets its gradient here. The usual answer costs least.
-bool records_view(const at::Tensor& self, int64_t dim) {
-  return c10::GradMode::is_enabled() && self.requires_grad() && needs_rows(self, dim) &&
-         !self._fw_grad(/*level=*/0).defined();
-}
-
 // The cut of a table's gradient, of which `grad` is a part. A sum over ranks that all have the table stays one, to be
 // reduced together with others.
 SpecPtr gradient_spec(const SpecPtr& table, const at::Tensor& grad) {
@@ -88,7 +82,8 @@ SpecPtr gradient_spec(const SpecPtr& table, const at::Tensor& grad) {
 // A view, which stays one: only its gradient function is replaced. That of LibTorch makes zeros of the whole dim on
 // every rank. A tensor with a tangent keeps it.
 at::Tensor read_row(DispatchKeySet keys, const at::Tensor& self, int64_t dim, c10::SymInt index) {
-  if (!records_view(self, dim)) return at::_ops::select_int::redispatch(keys & kBelow, self, dim, std::move(index));
+  if (!needs_rows(self, dim) || self._fw_grad(/*level=*/0).defined())
+    return at::_ops::select_int::redispatch(keys & kBelow, self, dim, std::move(index));
   const at::Tensor row = at::_ops::select_int::redispatch(keys & kBelow, self, dim, index);
   const SpecPtr spec = without_partial(moonhalo::spec(self));
   attach_backward(self, row, [spec, dim, index = index.expect_int()](const at::Tensor& grad) {
