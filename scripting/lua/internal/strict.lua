@@ -48,7 +48,8 @@ end
 --- value[name], or nil where `value` refuses that name.
 function strict.get(value, name)
   local known, found = pcall(function() return value[name] end)
-  return known and found or nil
+  if known then return found end
+  return nil  -- no value at all would be an error of type(strict.get(...))
 end
 
 --- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each
