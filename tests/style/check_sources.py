@@ -27,6 +27,8 @@ LUA_FOLDERS = ("scripting", "examples", "configs")
 # Columns of a line. Not checked: scripts of mistakes, whose lines the recorded messages name, and tests in C++, which
 # clang-format keeps within them but for texts that they quote whole.
 MAX_WIDTH = 120
+WRITTEN_PAGE = "<!-- Written by docs/tools/"
+OUTPUT_BLOCKS = {"", "text"}
 OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?! = function|\([\w.]+\) [=~]= nil))\b")
 OWN_ORDER_ALLOWED = {
     ("scripting/lua/log.lua", "for name, value in next, record do"): "asks whether there is a tensor, in any order",
@@ -108,6 +110,19 @@ def is_narrow(name, suffix):
     """Whether lines of this file may have MAX_WIDTH characters at most."""
     is_test_in_cpp = name.startswith("tests/") and suffix in {".cpp", ".h"}
     return not is_test_in_cpp and not name.startswith("tests/scripting/mistakes/")
+
+
+def check_pages(root, problems):
+    """The widths of pages, but for rows of tables, output of programs, and pages that docs/tools/ writes."""
+    for path in sorted((root / "docs").rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        block = None  # the language of a block of code
+        for number, line in enumerate([] if WRITTEN_PAGE in text else text.splitlines(), 1):
+            if line.startswith("```"):
+                block = line[3:] if block is None else None
+            elif len(line) > MAX_WIDTH and not line.startswith("|") and block not in OUTPUT_BLOCKS:
+                name = path.relative_to(root).as_posix()
+                problems.append(f"{name}:{number}: {len(line)} characters, more than {MAX_WIDTH}")
 
 
 def check_text(root, path, problems):
@@ -226,6 +241,7 @@ def check(root):
     problems = []
     for path in sources(root):
         check_text(root, path, problems)
+    check_pages(root, problems)
     check_own_functions(root, problems)
     check_rules_have_tests(root, problems)
     check_lines(
@@ -295,6 +311,10 @@ def tree_of_mistakes():
             'make(H5Fclose, file);\n} H5Fflush(file, scope);\nfile.close();\nprint("::close(one);"); // ::close(one);\n'
             "else std::rename(a, b);\nwhile (on) ::write(one, data, size);\nH5Dclose(id); H5Sclose(id);\n"
         ),
+        "docs/a.md": (
+            "x" * 121 + "\n|" + "x" * 120 + "\n```text\n" + "x" * 121 + "\n```\n" + "x" * 121 + "\n```lua\n" + "x" * 121
+        ),
+        "docs/b/c.md": "<!-- Written by docs/tools/c.py. -->\n" + "x" * 121 + "\n",
         "CMakeLists.txt": "set(a " + "x" * 120 + ")\n",
         "cmake/b.cmake": "# " + "x" * 118 + "\n# " + "x" * 119 + "\n",
         "io/a/b.cpp": LICENSE + "\nnamespace {\nint own(int a) {\n}\n}  // namespace\nint shown(int a) {\n",
@@ -327,6 +347,9 @@ def problems_in_tree_of_mistakes():
         "scripting/lua/internal/arguments.lua:4",
         "tests/ops/test_c.cpp:1",
         "cmake/b.cmake:2",
+        "docs/a.md:1",
+        "docs/a.md:6",
+        "docs/a.md:8",
     ]
     wanted += ["io/a/c.cpp:3", "ops/b.cpp"]
     wanted += ["tests/style/shared_tests.txt", "ops/e/g.cpp", "tests/style/shared_tests.txt"]
