@@ -19,7 +19,6 @@ namespace {
 
 constexpr int64_t kRunAll = 16;      // as few ranks are all run
 constexpr size_t kMostClasses = 64;  // of ranks
-constexpr int64_t kDrawn = 4;        // ranks that check the others
 constexpr int64_t kMostStages = 16;  // of a mesh dim each of whose coordinates is run
 
 // The differences of ranks that count. The first choice is exact for more programs, but gives too many classes where
@@ -128,7 +127,7 @@ using Classes = std::map<std::vector<int64_t>, std::vector<int64_t>>;  // ranks 
 
 class Search {
  public:
-  Search(int64_t ranks, const DryRun& dry_run) : ranks_(ranks), dry_run_(dry_run) {}
+  Search(int64_t ranks, const DryRun& dry_run, int64_t drawn) : ranks_(ranks), dry_run_(dry_run), drawn_(drawn) {}
 
   RankKinds find() {
     std::vector<int64_t> missing{0};
@@ -228,7 +227,7 @@ class Search {
       if (!runs_.contains(rank)) others.push_back(rank);
     }
     std::vector<int64_t> drawn;
-    while (!others.empty() && std::ssize(drawn) < kDrawn) {
+    while (!others.empty() && std::ssize(drawn) < drawn_) {
       const auto at = others.begin() + static_cast<std::ptrdiff_t>(splitmix64(drawn.size()) % others.size());
       drawn.push_back(*at);
       others.erase(at);
@@ -266,6 +265,7 @@ class Search {
 
   const int64_t ranks_;
   const DryRun& dry_run_;
+  const int64_t drawn_;
   std::map<int64_t, RankRun> runs_;
   std::map<int64_t, uint64_t> hashes_;
   std::vector<SeenMesh> meshes_;
@@ -309,6 +309,8 @@ void SeenSpecs::look(const ShardSpec& spec) {
   }
 }
 
-RankKinds find_kinds(int64_t ranks, const DryRun& dry_run) { return Search(ranks, dry_run).find(); }
+RankKinds find_kinds(int64_t ranks, const DryRun& dry_run, int64_t drawn) {
+  return Search(ranks, dry_run, drawn).find();
+}
 
 }  // namespace moonhalo

@@ -74,8 +74,9 @@ struct RankKinds {
 /// ranks are all run. Of many, those are run that differ in what is known to matter: along a mesh dim with exchanges
 /// the first two, a middle one and the last two; of each cut every size of a block and of its neighbours; along a mesh
 /// dim that cuts nothing, as in pipelines, all. A rank so found may have cuts that no other had, so this is repeated
-/// until nothing is new.
+/// until nothing is new. At last `drawn` other ranks are run, and compared with the rank that stands for them. The
+/// drawing is the same each time.
 using DryRun = std::function<std::vector<RankRun>(const std::vector<int64_t>& ranks)>;
-RankKinds find_kinds(int64_t ranks, const DryRun& dry_run);
+RankKinds find_kinds(int64_t ranks, const DryRun& dry_run, int64_t drawn = 4);
 
 }  // namespace moonhalo

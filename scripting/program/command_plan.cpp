@@ -33,7 +33,7 @@ namespace {
 struct PlanWanted {
   SessionOptions options;
   std::vector<int> ranks = {1};
-  int64_t steps = 3;
+  int64_t steps = 3, drawn = 4;
   std::string json, png, machine, backend;
   bool ranks_given = false, checks = false, measures = true;
   int64_t check_steps = 10;
@@ -155,9 +155,10 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   options.root_facts = std::make_shared<RootFacts>();
   const bool measures =
       wanted.measures && machine && (is_this_host(*machine) || is_bound_to_part(*machine, detect_launch().size));
-  RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, [&](const std::vector<int64_t>& which) {
-                                     return dry_run(options, which, wanted.steps, measures ? kTimedSteps : 0);
-                                   }));
+  const DryRun run_ranks = [&](const std::vector<int64_t>& which) {
+    return dry_run(options, which, wanted.steps, measures ? kTimedSteps : 0);
+  };
+  RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, run_ranks, wanted.drawn));
   if (!machine) return plan;
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
   if (measures) {
@@ -294,6 +295,10 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
           ->check(CLI::Range(1, 65536));
   command->add_option("--steps", wanted->steps, "The training step that is looked at, from 1 (default: 3)")
       ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--drawn", wanted->drawn,
+                   "How many ranks are drawn, run, and compared with the rank that stands for them (default: 4)")
+      ->check(CLI::Range(0, 65536));
   command->add_option("--json", wanted->json, "Write the report for programs into this file, too");
   command->add_option("--png", wanted->png,
                       "Draw the time of a step and the memory of a rank over the numbers of ranks into this file");
