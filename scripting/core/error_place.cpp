@@ -209,28 +209,53 @@ int make_module_call(lua_State* lua) {
   return 1;
 }
 
-/// Upvalues: the function, its name, a table whose keys are the modules.
+/// Upvalues: the function, its name, a table whose keys are the objects, their type.
 int call_method(lua_State* lua) {
-  const int arguments = lua_gettop(lua);
   bool known = false;
-  if (arguments > 0) {
+  if (lua_gettop(lua) > 0) {
     lua_pushvalue(lua, 1);
     known = lua_rawget(lua, lua_upvalueindex(3)) != LUA_TNIL;
     lua_pop(lua, 1);
   }
-  if (!known) {
-    TORCH_CHECK_TYPE(false, dot_call(lua, lua_tostring(lua, lua_upvalueindex(2)), "Module"));
-  }
+  const char *const name = lua_tostring(lua, lua_upvalueindex(2)), *const type = lua_tostring(lua, lua_upvalueindex(4));
+  TORCH_CHECK_TYPE(known, dot_call(lua, name, type));
   return call_framed(lua);
 }
 
-/// _method(fn, name, modules) -> a method that says so when it is called without its module.
-int make_method(lua_State* lua) {
+/// Errors unless the arguments are a function, its name, a table and a type; leaves these.
+void check_method(lua_State* lua) {
   luaL_checktype(lua, 1, LUA_TFUNCTION);
   luaL_checktype(lua, 2, LUA_TSTRING);
   luaL_checktype(lua, 3, LUA_TTABLE);
-  lua_settop(lua, 3);
-  lua_pushcclosure(lua, guard<call_method>, 3);
+  luaL_checktype(lua, 4, LUA_TSTRING);
+  lua_settop(lua, 4);
+}
+
+/// _method(fn, name, objects, type) -> a method that says so when it is called without its object.
+int make_method(lua_State* lua) {
+  check_method(lua);
+  lua_pushcclosure(lua, guard<call_method>, 4);
+  return 1;
+}
+
+/// Upvalues: the function, its name, the class, the type of its objects. The metatable of an object has the class.
+int call_class_method(lua_State* lua) {
+  bool known = false;
+  if (lua_gettop(lua) > 0 && lua_getmetatable(lua, 1)) {
+    lua_pushliteral(lua, "__class");
+    lua_rawget(lua, -2);
+    known = lua_rawequal(lua, -1, lua_upvalueindex(3));
+    lua_pop(lua, 2);
+  }
+  const char *const name = lua_tostring(lua, lua_upvalueindex(2)), *const type = lua_tostring(lua, lua_upvalueindex(4));
+  TORCH_CHECK_TYPE(known, dot_call(lua, name, type));
+  return call_framed(lua);
+}
+
+/// _class_method(fn, name, class, type) -> a method of objects whose metatable has __class = class.
+int make_class_method(lua_State* lua) {
+  check_method(lua);
+  lua_pushcclosure(lua, guard<call_class_method>, 4);
   return 1;
 }
 
@@ -245,6 +270,7 @@ int set_module_namer(lua_State* lua) {
 const Binding kBinding{"calls", [](lua_State* lua) {
                          static const luaL_Reg functions[] = {{"_framed", make_framed},
                                                               {"_method", make_method},
+                                                              {"_class_method", make_class_method},
                                                               {"_module_call", make_module_call},
                                                               {"_set_module_namer", set_module_namer},
                                                               {nullptr, nullptr}};

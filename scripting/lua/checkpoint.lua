@@ -114,7 +114,7 @@ end
 
 --- A save that is written in the background. `own`: the object of its layout with wait and is_done.
 local Saving = {}
-Saving.__index = Saving
+Saving.__index, Saving.__class = Saving, Saving
 
 --- Returns the path when the checkpoint is in its place. Collective; what failed on one rank is an error on all.
 function Saving:wait()
@@ -128,6 +128,8 @@ end
 
 --- True if this rank has written its part.
 function Saving:is_done() return self.own == nil or self.own:is_done() end
+
+strict.methods(Saving, "Saving")
 
 --- Ends a save, or leaves that to wait() if it is written in the background. Collective.
 local function conclude(own, options)

@@ -123,7 +123,7 @@ end
 --- A class `name` with the arguments `entries`; `init(self, values, op)` sets its fields.
 local function define(name, entries, fields, init)
   local class = setmetatable({}, {__index = Base})
-  local meta = strict.class {name = name, methods = class, fields = kMethods .. " " .. fields}
+  local meta = strict.class {name = name, methods = class, fields = kMethods .. " " .. fields, word = "Distribution"}
   local spec = arguments.signature(name, entries)
   distributions[name] = mh._framed(function(...)
     local self = setmetatable({}, meta)

@@ -86,7 +86,7 @@ function tests.test_wrong_self()
     end
   end
   local net = mh.nn.Sequential(mh.nn.Linear(2, 2))
-  local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+  local opt, own = mh.optim.SGD(net:parameters(), {lr = 0.1}), mh.optim.NAdam(net:parameters())
   local mesh = mh.init_device_mesh(mh.device(), {1})
   cases {
     {function() x.item() end, "item: called without its tensor", ": x:item()"},
@@ -95,6 +95,7 @@ function tests.test_wrong_self()
     {function() x.sum(0) end, "sum: called on 0, which is not a tensor", ": x:sum(...)"},
     {function() x.softmax{dim = 0} end, "softmax: called on {dim = 0}, which is not a tensor", ": x:softmax(...)"},
     {function() opt.step() end, "step: called without its optimizer", ": opt:step()"},
+    {function() own.step() end, "step: called without its optimizer", ": opt:step()"},
     {function() opt.zero_grad{} end, "zero_grad: called on {}, which is not an optimizer", ": opt:zero_grad(...)"},
     {function() mesh.size("domain") end, "size: called on 'domain', which is not a mesh", ": mesh:size(...)"},
     {function() net.parameters() end, "parameters: called without its module", ": net:parameters()"},

@@ -18,29 +18,22 @@ end
 --- The names of mh.functional and mh.optim.lr_scheduler are also in mh and mh.optim; those of mh.nn.Module are methods.
 local function canonical(name)
   name = name:gsub("^mh%.nn%.Module%.", "Module:"):gsub("^mh%.optim%.lr_scheduler%.", "mh.optim.")
-  name = name:gsub("^v?rmse:", "Metric:")
+  name = name:gsub("^v?rmse:", "Metric:"):gsub("^DistributedSampler:", "Sampler:")
+  name = name:gsub("^StepLR:", "Scheduler:"):gsub("^SequentialLR:", "Scheduler:")
+  name = name:gsub("^ReduceLROnPlateau:", "Scheduler:")
   local short = name:match("^mh%.functional%.(.*)$")
   return short and rawget(mh, short) == mh.functional[short] and "mh." .. short or name
 end
 
---- Methods of objects of Lua, which are an upvalue of their class's __index.
+--- Methods of objects of Lua, which are in their class and in what that inherits from.
 local function add_methods(found, kind, object)
-  local index, at = getmetatable(object).__index, 1
-  while true do
-    local name, value = debug.getupvalue(index, at)
-    assert(name, kind .. " has no table of methods")
-    if name == "methods" then
-      local class = value
-      while class do
-        for key, method in pairs(class) do
-          if key:sub(1, 1) ~= "_" and type(method) == "function" then found[kind .. ":" .. key] = true end
-        end
-        local meta = getmetatable(class)
-        class = meta and type(meta.__index) == "table" and meta.__index
-      end
-      return
+  local class = assert(getmetatable(object).__class, kind .. " has no table of methods")
+  while class do
+    for key, method in pairs(class) do
+      if key:sub(1, 1) ~= "_" and type(method) == "function" then found[kind .. ":" .. key] = true end
     end
-    at = at + 1
+    local meta = getmetatable(class)
+    class = meta and type(meta.__index) == "table" and meta.__index
   end
 end
 

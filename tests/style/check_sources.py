@@ -32,6 +32,11 @@ OUTPUT_BLOCKS = {"", "text"}
 OWN_ORDER = re.compile(r"(?<![\w.:])(?:rawpairs|next(?! = function|\([\w.]+\) [=~]= nil))\b")
 OWN_ORDER_ALLOWED = {
     ("scripting/lua/log.lua", "for name, value in next, record do"): "asks whether there is a tensor, in any order",
+    ("scripting/lua/internal/strict.lua", "for key, value in next, self do all[key] = value end"): "copies a table",
+    (
+        "scripting/lua/internal/strict.lua",
+        "for key, value in next, checked_fields[self] or {} do all[key] = value end",
+    ): "copies a table",
     ("scripting/lua/internal/arguments.lua", "for key in rawpairs(value) do"): "asks whether all keys are texts",
 }
 # Lua's files do not raise errors: a full disk is told by what these return. A call that is a statement does not ask.

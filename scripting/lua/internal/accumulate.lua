@@ -3,12 +3,13 @@
 
 local mh = require "moonhalo"
 local base = require "moonhalo.nn.module"
+local strict = require "moonhalo.internal.strict"
 
 local fail, is_module = mh.fail, base.is_module
 
 --- One batch of a step: `index` in it (from 1), `last`.
 local Micro = {}
-Micro.__index = Micro
+Micro.__index, Micro.__class = Micro, Micro
 
 local function scale(modules, factor)
   mh.no_grad(function()
@@ -33,6 +34,8 @@ function Micro:backward(loss)
   if self.last and self.index < self._of then scale(self._modules, self._of / self.index) end
   return loss:detach()
 end
+
+strict.methods(Micro, "Micro")
 
 --- The values of a batch as the script's own loop would have them: of a list its element, else what the iterator gives.
 local function reader_of(source, state, control)

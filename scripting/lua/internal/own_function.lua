@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local own = {}
@@ -11,7 +12,7 @@ local own = {}
 -- ---- What forward and backward are given ------------------------------------------------------------------------
 
 local Context = {}
-Context.__index = Context
+Context.__index, Context.__class = Context, Context
 
 --- Keeps tensors for backward: inputs and results alone are free of charge.
 function Context:save(...)
@@ -34,6 +35,8 @@ function Context:non_differentiable(...)
   end
 end
 
+strict.methods(Context, "ctx")
+
 -- ---- Calls --------------------------------------------------------------------------------------------------------
 
 local function check_results(name, results)
@@ -49,6 +52,7 @@ end
 local function backward_of(spec, name, context, places, count)
   return function(saved, gradients)
     local again = setmetatable({needs_input_grad = context.needs_input_grad, _given = saved, _kept = context}, {
+      __class = Context,
       __index = function(_, key)
         local method = Context[key]
         if method ~= nil then return method end

@@ -342,6 +342,8 @@ end
 --- The errors of load_state_dict, and nothing else.
 function Optimizer:_check_state_dict(given) read_state(self, given) end
 
-for name, method in pairs(Optimizer) do Optimizer[name] = mh._method(method, name, own_optimizers) end
+for name, method in pairs(Optimizer) do
+  Optimizer[name] = mh._method(method, name, own_optimizers, "Optimizer")
+end
 
 return own

@@ -9,6 +9,7 @@ local containers = require "moonhalo.nn.containers"
 local ordered_map = require "moonhalo.internal.ordered_map"
 local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local state = require "moonhalo.nn.state"
+local strict = require "moonhalo.internal.strict"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local identity = mh._checkpoint_files.identity
@@ -161,6 +162,7 @@ end
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
 
 local Pipeline = {__name = "Pipeline"}
+Pipeline.__class = Pipeline
 
 function Pipeline:__index(key)
   if Pipeline[key] ~= nil then return Pipeline[key] end
@@ -385,6 +387,8 @@ Pipeline.forward = Pipeline.__call
 function Pipeline:__tostring()
   return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
 end
+
+strict.methods(Pipeline, "Pipeline")
 
 local all_pipelines = require("moonhalo.internal.registries").all_pipelines
 

@@ -14,6 +14,7 @@ return {
   builtin_styles = registry(),       -- style of parallelize_module -> true
   fields_of_config = registry(),     -- ComputeConfig -> its fields
   own_optimizers = registry(),       -- optimizer of build_optimizer -> true
+  checked_fields = registry(),       -- object of a class with checks -> its fields whose values are checked
   rates_of_optimizer = registry(),   -- optimizer -> the rates that its schedules share
   names_of_list = registry(),        -- list of tensors in a checkpoint -> names in use
 }

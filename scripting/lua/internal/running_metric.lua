@@ -237,7 +237,7 @@ function running.maker(name, entries, kind)
   local spec = arguments.signature(name, entries)
   local fields_of = table.concat(spec.names, " ") .. " name keep kind pending totals batches weights mask dims"
   kind.by = kind.by or "sum"
-  meta[name] = strict.class {name = name, methods = Metric, fields = fields_of}
+  meta[name] = strict.class {name = name, methods = Metric, fields = fields_of, word = "Metric"}
   return function(...)
     local self = setmetatable(arguments.read(spec, ...), meta[name])
     self.name, self.kind, self.keep = name, kind, rawget(self, "keep") or {}

@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local sorted = require "moonhalo.internal.sorted_keys"
 
+local checked_fields = require("moonhalo.internal.registries").checked_fields
 local fail = mh.fail
 local strict = {}
 
@@ -40,7 +41,7 @@ local function shown(name) return type(name) == "string" and "'" .. name .. "'" 
 local function text_of(self, name)
   local parts = {}
   for _, field in ipairs(sorted(self)) do
-    if is_public(field) then parts[#parts + 1] = field .. " = " .. mh._describe(rawget(self, field)) end
+    if is_public(field) then parts[#parts + 1] = field .. " = " .. mh._describe(self[field]) end
   end
   return name .. " {" .. table.concat(parts, ", ") .. "}"
 end
@@ -52,15 +53,70 @@ function strict.get(value, name)
   return nil  -- no value at all would be an error of type(strict.get(...))
 end
 
+--- Wraps the public functions of `methods`, whose objects have a metatable with __class = methods, so that a call
+--- without an object says so: `type_` is the word for one in that error.
+function strict.methods(methods, type_)
+  for name, method in pairs(methods) do
+    if type(method) == "function" and is_public(name) then
+      methods[name] = mh._class_method(method, name, methods, type_)
+    end
+  end
+end
+
+--- Finds methods of a class as strict.methods wraps them; those that are defined later are found, too.
+local function finder_of(methods, type_)
+  local wrapped = {}
+  return function(name)
+    local method = methods[name]
+    if type(method) ~= "function" or not is_public(name) then return method end
+    if not wrapped[method] then wrapped[method] = mh._class_method(method, name, methods, type_) end
+    return wrapped[method]
+  end
+end
+
+--- Keeps the values of fields with a check beside the object, so that each assignment comes here.
+local function check_assignments(class, meta)
+  local find, write, checks = meta.__index, meta.__newindex, meta.checks
+
+  function meta.__index(self, key)
+    local value = checked_fields[self]
+    value = value and value[key]
+    if value ~= nil then return value end
+    return find(self, key)
+  end
+
+  function meta.__newindex(self, key, value)
+    if not checks[key] then return write(self, key, value) end
+    local expected, fix = checks[key](value, self)
+    if expected then
+      fail(("%s: %s is %s, expected %s\n  fix   %s"):format(class, key, mh._describe(value), expected, fix))
+    end
+    checked_fields[self] = checked_fields[self] or {}
+    checked_fields[self][key] = value
+  end
+
+  function meta.__pairs(self)
+    local all = {}
+    for key, value in next, self do all[key] = value end
+    for key, value in next, checked_fields[self] or {} do all[key] = value end
+    return pairs(all)
+  end
+end
+
 --- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each
---- of which an object may have or not. `elements`: the remedy where an object is indexed by what is not a name.
+--- of which an object may have or not. `elements`: the remedy where an object is indexed by what is not a name. `word`:
+--- what errors call an object, else `name`. `checks`: function(value, self) by field, which returns nothing for a value
+--- that is right, else what is expected, and a remedy; objects of a class with checks are made by strict.object.
 function strict.class(class)
   local name, methods, may = class.name, class.methods, {}
   for field in class.fields:gmatch("%S+") do may[field] = true end
-  local meta = {__name = name, may = may}
+  local checks = {}
+  for field in pairs(may) do checks[field] = class.checks and class.checks[field] end
+  local meta = {__name = name, __class = methods, may = may, checks = checks}
+  local method_of = finder_of(methods, class.word or name)
 
   function meta.__index(self, key)
-    local method = methods[key]
+    local method = method_of(key)
     if method ~= nil or may[key] then return method end
     local known = names_of(methods, may, self)
     fail(("%s: no field or method %s%s\n  have  %s%s"):format(name, shown(key), near(key, known), listed(known),
@@ -76,9 +132,20 @@ function strict.class(class)
     rawset(self, key, value)
   end
 
+  if class.checks then check_assignments(name, meta) end
+
   function meta.__tostring(self) return text_of(self, name) end
 
   return meta
+end
+
+--- An object of a class with checks. The values are checked in the order of `names`: a check may read what is before.
+function strict.object(meta, values, names)
+  local self = setmetatable({}, meta)
+  for _, name in ipairs(names) do
+    if values[name] ~= nil then self[name] = values[name] end
+  end
+  return self
 end
 
 --- `names`, a table whose entries are all there from now on: functions of a part of mh, or things by name. `fix`: the

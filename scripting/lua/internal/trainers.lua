@@ -9,6 +9,7 @@
 
 local mh = require "moonhalo"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local kOptions = {ranks = "integer", every = "integer", fields = "table", weights = "table", learn = "function"}
@@ -16,7 +17,7 @@ local kExample = "mh.host.trainers {ranks = 1, every = 10, fields = {\"u\"}, wei
 
 local trainers = {}
 local Trainers = {}
-Trainers.__index = Trainers
+Trainers.__index, Trainers.__class = Trainers, Trainers
 
 local function check_options(options)
   local known = sorted_keys(kOptions)
@@ -120,5 +121,7 @@ function Trainers:serve()
     snapshots = snapshots + 1
   end
 end
+
+strict.methods(Trainers, "Trainers")
 
 return trainers

@@ -790,7 +790,8 @@ end)
 
 local kOfClasses = {extend = true, show = true, call = true}
 for name, method in pairs(Module) do
-  if type(method) == "function" and not kOfClasses[name] then Module[name] = mh._method(method, name, all_instances) end
+  local is_method = type(method) == "function" and not kOfClasses[name]
+  if is_method then Module[name] = mh._method(method, name, all_instances, "Module") end
 end
 
 return {Module = Module, Parameter = Parameter, as_parameter = as_parameter, is_module = is_module, is_class = is_class,

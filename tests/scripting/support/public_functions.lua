@@ -50,10 +50,14 @@ local function add_object(kind, make, upvalue)
   add_methods(kind, make, methods)
 end
 
---- An object of Lua: functions in itself, and in its metatable's __index.
+--- An object of Lua: the functions of its class, and of what that inherits from.
 local function add_lua_object(kind, make)
-  local meta = getmetatable(make())
-  add_methods(kind, make, meta and type(meta.__index) == "table" and meta.__index or make())
+  local class = getmetatable(make()).__class
+  while class do
+    add_methods(kind, make, class)
+    local meta = getmetatable(class)
+    class = meta and meta.__index
+  end
 end
 
 local function once(make)
@@ -100,13 +104,10 @@ local function add_training()
     return mh.optim.SequentialLR(opt, {mh.optim.StepLR(opt, 1), mh.optim.LinearLR(opt)}, {2})
   end)
   add_lua_object("ReduceLROnPlateau", function() return mh.optim.ReduceLROnPlateau(optimizer()) end)
-  -- The methods of a metric are an upvalue of its __index.
   for _, kind in ipairs {"rmse", "vrmse"} do
-    add_object(kind, function() return mh.metrics[kind]{} end)
+    add_lua_object(kind, function() return mh.metrics[kind]{} end)
   end
   add_lua_object("EMA", function() return mh.EMA(wrong.net()) end)
-  add_lua_object("Pipeline", function() return mh.pipeline(mh.nn.Sequential(wrong.net()),
-      {mesh = mh.init_device_mesh(mh.device(), {1}, {"pp"}), micros = 1}) end)
 end
 
 local function add_modules()
