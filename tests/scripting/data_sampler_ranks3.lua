@@ -221,7 +221,7 @@ function tests.test_N44_epochs_and_defaults()
   sampler:set_epoch(0)
   testing.assert_equal(sampler:indices(), first)
   testing.assert_error(function() DistributedSampler(50, 3, 3) end,
-      "DistributedSampler: rank 3 of 3 replicas\n  fix   ranks count from 0")
+      "DistributedSampler: rank is 3, expected an integer of 0 to 2\n  fix   ranks count from 0")
   testing.assert_error(function() DistributedSampler(2, 3, 0, {drop_last = true}) end,
       "drop_last leaves nothing of 2 samples for 3")
   testing.assert_error(function() sampler:set_epoch(-1) end, "epoch is -1, expected an integer of at least 0")

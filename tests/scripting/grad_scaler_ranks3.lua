@@ -65,7 +65,8 @@ function tests.test_Y16_mistakes()
     {function() scaler:update() end, "GradScaler: update: no gradients were looked at"},
     {function() scaler:scale(3) end, "GradScaler: scale: the loss is 3, expected a tensor"},
     {function() scaler:step(3) end, "GradScaler: step: expected an optimizer, got 3"},
-    {function() mh.GradScaler{growth_factor = 1.0} end, "GradScaler: growth_factor is 1.0, out of range"},
+    {function() mh.GradScaler{growth_factor = 1.0} end,
+      "GradScaler: growth_factor is 1.0, expected a number above 1\n  fix   growth_factor = 2.0"},
     {function() mh.GradScaler{init = 2} end, "GradScaler: unknown option 'init'"},
     {function() scaler:load_state_dict{} end, "'scale' is nil, expected a number"},
   }

@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 local files = require "support.data_files"
+local sorted_keys = require "moonhalo.internal.sorted_keys"
 local nn, optim = mh.nn, mh.optim
 
 local tests = {}
@@ -13,6 +14,34 @@ local tests = {}
 local function misspelt(name) return #name > 3 and name:sub(1, -3) .. name:sub(-1) or name .. name:sub(-1) end
 
 local function write(object, name) object[name] = 1 end
+
+--- Names of the public methods of an object of Lua.
+local function sorted_methods(object)
+  local names, class = {}, getmetatable(object).__class
+  while class do
+    for name, method in pairs(class) do
+      if type(method) == "function" and name:sub(1, 1) ~= "_" then names[name] = true end
+    end
+    local meta = getmetatable(class)
+    class = meta and meta.__index
+  end
+  return sorted_keys(names)
+end
+
+--- A method that is called with a dot says so, and a wrong value of a field with a check is refused.
+local function check_object(object)
+  for _, name in ipairs(getmetatable(object).may and sorted_methods(object) or {}) do
+    testing.assert_error(function() object[name]() end, name .. ": called without its ")
+    testing.assert_error(function() object[name](3) end, "\n  fix   write a colon, not a dot: ")
+  end
+  for _, field in ipairs(sorted_keys(getmetatable(object).checks or {})) do
+    local before = object[field]
+    local message = testing.assert_error(function() object[field] = {} end, field)
+    assert(message:find(" is {}, expected ", 1, true) and message:find("\n  fix   ", 1, true)
+      or message:find("unknown " .. field .. " {}\n  have  ", 1, true), message)
+    assert(rawequal(object[field], before), field .. " was written")
+  end
+end
 
 --- Refuses every name of `known` misspelt, to read; and one to write.
 local function check(object, known)
@@ -42,6 +71,7 @@ local function methods_of(object)
 end
 
 local function is_open_to_all(what, object)
+  check_object(object)
   local refused = select(2, pcall(function() return object.nothing_like_it end))
   if type(refused) == "string" and refused:find("'nothing_like_it'", 1, true) then return false end
   error(what .. " made an object that says nothing of names that it lacks: see moonhalo.internal.strict", 0)
@@ -92,6 +122,12 @@ function tests.test_schedules()
   testing.assert_error(function() schedule.gama = 0.5 end, "StepLR: no field 'gama' to write; did you mean 'gamma'?")
   schedule.gamma = 0.5  -- what there is may be written
   testing.assert_equal(schedule.gamma, 0.5)
+  testing.assert_error(function() schedule.gamma = "a" end,
+      "StepLR: gamma is 'a', expected a number\n  fix   gamma = 0.1")
+  testing.assert_error(function() schedule.T_max = 3 end, "StepLR: no field 'T_max' to write")
+  testing.assert_error(function() schedule.gamma = nil end, "StepLR: gamma is nil, expected a number")
+  testing.assert_error(function() schedule.step_size = 0 end, "StepLR: step_size is 0, expected a number of at least 1")
+  testing.assert_equal({schedule.gamma, schedule.step_size, schedule:state_dict().gamma}, {0.5, 10, 0.5})
 end
 
 local function collection()
@@ -101,6 +137,83 @@ end
 
 local function windows()
   return collection():windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"v"}, steps = {1}}}
+end
+
+-- A wrong value of a sampler or a loader is refused where it is assigned, and not where it is used.
+function tests.test_assignments_of_orders()
+  local sampler = mh.data.Sampler(4, {batch = 2, drop_last = true})
+  local part = mh.data.DistributedSampler(7, {num_replicas = 2, rank = 1})
+  local loader = windows():loader{batch = 2}
+  for _, case in ipairs {
+    {sampler, "epoch", "a", "Sampler: epoch is 'a', expected an integer of at least 0\n  fix   epoch = 0"},
+    {sampler, "epoch", -1, "Sampler: epoch is -1, expected an integer of at least 0"},
+    {sampler, "next", 77, "Sampler: next is 77, expected an integer of 0 to 4\n  fix   next = 0 begins"},
+    {sampler, "next", 1.5, "Sampler: next is 1.5, expected an integer of 0 to 4"},
+    {sampler, "shuffle", "no", "Sampler: shuffle is 'no', expected true or false\n  fix   shuffle = false keeps"},
+    {sampler, "seed", 1.5, "Sampler: seed is 1.5, expected an integer\n"},
+    {sampler, "batch", 5, "Sampler: batch is 5, expected at most 4, as drop_last leaves out a smaller batch"},
+    {sampler, "size", 1, "Sampler: size is 1, expected at least 2, as drop_last leaves out a smaller batch"},
+    {part, "epoch", "a", "DistributedSampler: epoch is 'a', expected an integer of at least 0"},
+    {part, "rank", 2, "DistributedSampler: rank is 2, expected an integer of 0 to 1\n  fix   ranks count from 0"},
+    {part, "num_replicas", 1, "DistributedSampler: num_replicas is 1, expected more than rank, which is 1"},
+    {part, "dataset", 9, "DistributedSampler: dataset is 9, expected no assignment: it is fixed"},
+    {loader, "epoch", "a", "Loader: epoch is 'a', expected an integer of at least 0"},
+    {loader, "next", 77, "Loader: next is 77, expected an integer of 0 to 7"},
+    {loader, "shuffle", "no", "Loader: shuffle is 'no', expected true, false or 'chunks'"},
+  } do
+    local object, field, value, message = table.unpack(case)
+    local before = object[field]
+    testing.assert_error(function() object[field] = value end, message)
+    testing.assert_equal(object[field], before)
+  end
+  sampler.next, sampler.epoch, sampler.shuffle = 2, 3, false
+  local rest = {}
+  for index in sampler:batches() do rest[#rest + 1] = index:tolist() end
+  testing.assert_equal(rest, {{2, 3}})
+  testing.assert_equal({sampler.epoch, sampler.next}, {4, 0})
+  testing.assert_error(function() mh.data.Sampler(4, {shuffle = "no"}) end, "Sampler: shuffle is 'no', expected true")
+end
+
+--- The samples of an epoch, in their order.
+local function samples_of(loader)
+  local samples = {}
+  for batch in loader:batches() do
+    for _, sample in ipairs(batch.index:tolist()) do samples[#samples + 1] = sample end
+  end
+  return samples
+end
+
+function tests.test_a_loader_takes_the_order_that_is_assigned()
+  local set = windows()
+  local shuffled = samples_of(set:loader{batch = 2, shuffle = true, seed = 5})
+  local loader = set:loader{batch = 2}
+  testing.assert_equal(samples_of(loader), {0, 1, 2, 3, 4, 5, 6})
+  loader.shuffle, loader.seed, loader.epoch = true, 5, 0
+  testing.assert_equal(samples_of(loader), shuffled)
+end
+
+function tests.test_objects_of_training()
+  local net = nn.Linear(2, 2)
+  local opt = optim.SGD(net:parameters(), {lr = 0.1})
+  local ema = mh.EMA(net)
+  for _, object in ipairs {mh.GradScaler(), ema, mh.metrics.mse{}, mh.distributions.Normal(0.0, 1.0)} do
+    check_object(object)
+    check(object, methods_of(object))
+  end
+  testing.assert_error(function() ema.decay = 0.5 end, "EMA: decay is 0.5, expected no assignment")
+  for _, case in ipairs {
+    {optim.StepLR(opt, 2).step, "step", "schedule:step()"},
+    {mh.data.Sampler(4).batches, "batches", "sampler:batches()"},
+    {ema.update, "update", "ema:update()"}, {mh.GradScaler().update, "update", "scaler:update()"},
+    {mh.metrics.mse{}.value, "value", "metric:value()"},
+  } do
+    testing.assert_error(case[1], case[2] .. ": called without its ")
+    testing.assert_error(case[1], "write a colon, not a dot: " .. case[3])
+  end
+  for micro in mh.accumulate(1, net, {mh.ones{1, 2}}) do
+    testing.assert_error(function() micro.backward(mh.ones{}) end,
+        "backward: called on Tensor float32 [], which is not a micro")
+  end
 end
 
 --- One object of every function of mh.data; {} where it makes none.

@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local checks = require "moonhalo.internal.field_checks"
 local BatchCut = require "moonhalo.data.batch_cut"
 local BatchPlan = require "moonhalo.data.batch_plan"
 local made = require "moonhalo.data.made"
@@ -14,10 +15,37 @@ local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
+
+local function is_integer_of(value, least, most)
+  return math.type(value) == "integer" and value >= least and value <= most
+end
+
+local function check_batch(value, self)
+  if not is_integer_of(value, 1, self.set.count) then
+    return ("an integer of 1 to %d"):format(self.set.count), "batch = 1"
+  end
+end
+
+local function check_next(value, self)
+  if not is_integer_of(value, 0, self.set.count) then
+    return ("an integer of 0 to %d"):format(self.set.count), "next = 0 begins the epoch again"
+  end
+end
+
+local function check_shuffle(value)
+  if type(value) ~= "boolean" and value ~= "chunks" then return "true, false or 'chunks'", "shuffle = true" end
+end
+
+local kChecks = {batch = check_batch, shuffle = check_shuffle, seed = checks.integer(nil, "seed = 1"),
+  epoch = checks.integer(0, "epoch = 0, the first one"), prefetch = checks.integer(0, "prefetch = 2"),
+  drop_last = checks.flag "drop_last = true leaves out a smaller last batch"}
+kChecks.next = check_next
+
 local Loader = {}
 local meta = strict.class {name = "Loader", methods = Loader,
   fields = "batch cut drop_last epoch memory next options order plan prefetch seed set shuffle under_way",
-  elements = "for batch in loader:batches() do"}
+  elements = "for batch in loader:batches() do",
+  checks = kChecks}
 
 --- loader.epoch -> integer
 ---   The number of epochs that are done.
@@ -171,8 +199,16 @@ local function settled(self, epoch, first)
   return epoch + 1, 0
 end
 
+--- Makes the order that shuffle and seed ask for: scripts may assign these.
+local function update_order(self)
+  local order = self.order
+  if order and order.shuffle == self.shuffle and order.seed == self.seed then return end
+  self.order, self.under_way = Order.new(self.set, self.shuffle, self.seed), {}
+end
+
 --- Begins to read from self.next on, over the end of the epoch, until `prefetch` batches after the next are under way.
 local function read_ahead(self)
+  update_order(self)
   local queue = self.under_way
   local epoch, first = settled(self, self.epoch, self.next)
   if queue[1] and (queue[1].epoch ~= epoch or queue[1].first ~= first) then queue = {} end
@@ -332,7 +368,6 @@ function Loader:load_state_dict(state)
         ("%d samples"):format(self.set.count), "give what state_dict() gave")
   end
   self.seed, self.epoch, self.next, self.under_way = state.seed, state.epoch, state.next, {}
-  self.order = Order.new(self.set, self.shuffle, self.seed)
 end
 
 function meta.__tostring(self)
@@ -383,12 +418,13 @@ return function(set, ...)
     fail(("loader: a batch of %d is larger than the set\n  have  %d samples\n" ..
         "  fix   give smaller batches, or more data"):format(options.batch, #set))
   end
-  local self = setmetatable({set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed,
-    drop_last = options.drop_last, prefetch = options.prefetch, memory = bytes_of(options.memory)}, meta)
+  local self = strict.object(meta, {set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed,
+    drop_last = options.drop_last, prefetch = options.prefetch, memory = bytes_of(options.memory)},
+    {"set", "batch", "shuffle", "seed", "drop_last", "prefetch", "memory"})
   self.epoch, self.next = 0, 0
   self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize),
     missing = check_missing(options.missing), transform = options.transform, seed = options.seed}
-  self.order = Order.new(set, self.shuffle, self.seed)
+  update_order(self)
   local shape = set.data.fields[set.inputs.fields[1]].space_shape
   for _, name in ipairs(set:fields()) do
     local other = set.data.fields[name].space_shape

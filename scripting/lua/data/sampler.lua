@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local checks = require "moonhalo.internal.field_checks"
 local strict = require "moonhalo.internal.strict"
 
 local optional, signature, fail = arguments.optional, arguments.signature, mh.fail
@@ -10,10 +11,56 @@ local samplers = {}
 
 -- ---- Sampler --------------------------------------------------------------------------------------------------------
 
+--- Checks of what both samplers have.
+local kSeed = checks.integer(nil, "seed = 1")
+local kEpoch = checks.integer(0, "epoch = 0, the first one")
+local kShuffle = checks.flag("shuffle = false keeps the order of the samples")
+
+--- A number of samples; `least`: of what was given, or of the smallest part that drop_last leaves.
+local function check_size(value, least, why, fix)
+  local expected, example = checks.integer(1, "size = 1000")(value)
+  if expected then return expected, example end
+  if value < least then return ("at least %d, as %s"):format(least, why), fix end
+end
+
+local function check_sampler_size(value, self)
+  local expected, fix = check_size(value, self.next or 0, "these were given", "next = 0 first")
+  if expected then return expected, fix end
+  return check_size(value, self.drop_last and self.batch or 0, "drop_last leaves out a smaller batch",
+    "drop_last = false first")
+end
+
+local function check_batch(value, self)
+  local expected, fix = checks.integer(1, "batch = 8")(value)
+  if expected then return expected, fix end
+  if self.drop_last and value > self.size then
+    return ("at most %d, as drop_last leaves out a smaller batch"):format(self.size), "drop_last = false first"
+  end
+end
+
+local function check_drop_last(value, self)
+  if type(value) ~= "boolean" then return "true or false", "drop_last = true leaves out a smaller last batch" end
+  if value and self.batch > self.size then
+    return ("false: drop_last leaves nothing of %d samples in batches of %d"):format(self.size, self.batch),
+      ("batch = %d first"):format(self.size)
+  end
+end
+
+local function check_next(value, self)
+  if math.type(value) ~= "integer" or value < 0 or value > self.size then
+    return ("an integer of 0 to %d"):format(self.size), "next = 0 begins the epoch again"
+  end
+end
+
+local kChecks = {size = check_sampler_size, batch = check_batch, seed = kSeed, epoch = kEpoch, shuffle = kShuffle,
+  drop_last = check_drop_last}
+kChecks.next = check_next
+
 local Sampler = {}
 local sampler_meta = strict.class {name = "Sampler", methods = Sampler,
   fields = "batch drop_last epoch next seed shuffle size",
-  elements = "for index in sampler:batches() do"}
+  elements = "for index in sampler:batches() do",
+  checks = kChecks}
 local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
 --- mh.data.Sampler(size, {batch = 1, shuffle = true, seed = 0, drop_last = false}) -> Sampler
@@ -30,12 +77,8 @@ local kSampler = signature("Sampler", {"size", {"batch", 1}, {"shuffle", true}, 
 ---     local sampler = mh.data.Sampler(5, {batch = 2, shuffle = false})
 ---     for index in sampler:batches() do print(index:tolist()) end    --> {0, 1} | {2, 3} | {4}
 function samplers.Sampler(...)
-  local self = setmetatable(arguments.read(kSampler, ...), sampler_meta)
-  arguments.count("Sampler", "size", self.size, 1)
-  arguments.count("Sampler", "batch", self.batch, 1)
-  arguments.count("Sampler", "seed", self.seed, math.mininteger)
+  local self = strict.object(sampler_meta, arguments.read(kSampler, ...), kSampler.names)
   self.epoch, self.next = 0, 0
-  mh._sampler_batches(self)  -- refuses what leaves no batch
   return self
 end
 
@@ -112,10 +155,43 @@ end
 
 -- ---- DistributedSampler ---------------------------------------------------------------------------------------------
 
+local function check_set_size(value, self)
+  return check_size(value, self.drop_last and self.num_replicas or 0, "drop_last leaves out the tail",
+    "drop_last = false first")
+end
+
+local function check_replicas(value, self)
+  local expected, fix = checks.integer(1, "num_replicas = mh.world_size()")(value)
+  if expected then return expected, fix end
+  if self.rank and self.rank >= value then
+    return ("more than rank, which is %d"):format(self.rank), "rank = 0 first"
+  end
+  if self.drop_last and value > self.size then
+    return ("at most %d, as drop_last leaves out the tail"):format(self.size), "drop_last = false first"
+  end
+end
+
+local function check_rank(value, self)
+  if math.type(value) ~= "integer" or value < 0 or value >= self.num_replicas then
+    return ("an integer of 0 to %d"):format(self.num_replicas - 1), "ranks count from 0"
+  end
+end
+
+local function check_tail(value, self)
+  if type(value) ~= "boolean" then return "true or false", "drop_last = true leaves out the tail" end
+  if value and self.size < self.num_replicas then
+    return ("false: drop_last leaves nothing of %d samples for %d replicas"):format(self.size, self.num_replicas),
+      ("num_replicas = %d first"):format(self.size)
+  end
+end
+
 local Distributed = {}
-local distributed_meta = strict.class {name = "DistributedSampler", methods = Distributed,
+local distributed_meta = strict.class {name = "DistributedSampler", methods = Distributed, word = "Sampler",
   fields = "dataset drop_last epoch num_replicas rank seed shuffle size",
-  elements = "sampler:indices() gives the samples of this replica"}
+  elements = "sampler:indices() gives the samples of this replica",
+  checks = {dataset = checks.fixed("dataset", "make another sampler of the data set"),
+    size = check_set_size, num_replicas = check_replicas, rank = check_rank,
+    seed = kSeed, epoch = kEpoch, shuffle = kShuffle, drop_last = check_tail}}
 local kDistributed = signature("DistributedSampler", {"dataset", optional "num_replicas", optional "rank",
   {"shuffle", true}, {"seed", 0}, {"drop_last", false}})
 
@@ -136,22 +212,17 @@ local kDistributed = signature("DistributedSampler", {"dataset", optional "num_r
 ---     local sampler = mh.data.DistributedSampler(6, {num_replicas = 2, rank = 1, shuffle = false})
 ---     sampler:indices():tolist()    --> {1, 3, 5}
 function samplers.DistributedSampler(...)
-  local self = setmetatable(arguments.read(kDistributed, ...), distributed_meta)
-  local name = "DistributedSampler"
-  local meta = type(self.dataset) ~= "table" and getmetatable(self.dataset)
-  if type(self.dataset) ~= "number" and type(self.dataset) ~= "table"
-      and (type(meta) ~= "table" or meta.__len == nil) then
+  local name, given = "DistributedSampler", arguments.read(kDistributed, ...)
+  local dataset = given.dataset
+  local meta = type(dataset) ~= "table" and getmetatable(dataset)
+  if type(dataset) ~= "number" and type(dataset) ~= "table" and (type(meta) ~= "table" or meta.__len == nil) then
     fail(("%s: dataset is a number of samples, or what has a length\n  have  %s\n" ..
-      "  fix   %s(1000), or %s(files)"):format(name, mh._describe(self.dataset), name, name))
+      "  fix   %s(1000), or %s(files)"):format(name, mh._describe(dataset), name, name))
   end
-  self.size = type(self.dataset) == "number" and self.dataset or #self.dataset
-  self.num_replicas, self.rank, self.epoch = self.num_replicas or mh.world_size(), self.rank or mh.rank(), 0
-  arguments.count(name, "size of the data set", self.size, 1)
-  arguments.count(name, "num_replicas", self.num_replicas, 1)
-  arguments.count(name, "rank", self.rank, 0)
-  arguments.count(name, "seed", self.seed, math.mininteger)
-  mh._replica_samples(self)  -- refuses what leaves no sample
-  return self
+  given.size = arguments.count(name, "size of the data set", type(dataset) == "number" and dataset or #dataset, 1)
+  given.num_replicas, given.rank, given.epoch = given.num_replicas or mh.world_size(), given.rank or mh.rank(), 0
+  return strict.object(distributed_meta, given,
+    {"dataset", "size", "num_replicas", "rank", "shuffle", "seed", "drop_last", "epoch"})
 end
 
 function distributed_meta.__len(self) return mh._replica_samples(self) end
@@ -167,7 +238,6 @@ function distributed_meta.__len(self) return mh._replica_samples(self) end
 ---     sampler:set_epoch(2)
 ---     sampler.epoch    --> 2
 function Distributed:set_epoch(epoch)
-  arguments.count("DistributedSampler", "epoch", epoch, 0)
   self.epoch = epoch
 end
 

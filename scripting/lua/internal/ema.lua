@@ -4,14 +4,19 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
+local checks = require "moonhalo.internal.field_checks"
 require "moonhalo.internal.module_tree"
 local ordered_map = require "moonhalo.internal.ordered_map"
 local state = require "moonhalo.nn.state"
+local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local EMA = {}
-local meta = {__index = EMA, __name = "EMA"}
 local kSignature = arguments.signature("EMA", {"module", {"decay", 0.999}, {"warmup", false}})
+local kAnother = "make another one: mh.EMA(net, {decay = 0.99})"
+local meta = strict.class {name = "EMA", methods = EMA, fields = "module decay warmup engine averages updates swapped",
+  checks = {module = checks.fixed("module", kAnother), decay = checks.fixed("decay", kAnother),
+    warmup = checks.fixed("warmup", kAnother)}}
 
 --- mh.EMA(module, {decay = 0.999, warmup = false}) -> EMA
 ---   The exponential moving average of a module's parameters; buffers are copied. Averages are placed as the parameters
@@ -30,11 +35,12 @@ local kSignature = arguments.signature("EMA", {"module", {"decay", 0.999}, {"war
 ---     ema:update()
 ---     ema.updates    --> 1
 local function make(...)
-  local self = setmetatable(arguments.read(kSignature, ...), meta)
-  arguments.module("EMA", self.module)
-  if type(self.decay) ~= "number" or not (self.decay >= 0 and self.decay <= 1) then
-    fail("EMA: decay is " .. mh._describe(self.decay) .. ", expected a number within 0 and 1")
+  local given = arguments.read(kSignature, ...)
+  arguments.module("EMA", given.module)
+  if type(given.decay) ~= "number" or not (given.decay >= 0 and given.decay <= 1) then
+    fail("EMA: decay is " .. mh._describe(given.decay) .. ", expected a number within 0 and 1")
   end
+  local self = strict.object(meta, given, kSignature.names)
   self.engine, self.averages = mh._moving_average(self.module, self.decay, not not self.warmup), ordered_map()
   self.updates, self.swapped = 0, false
   local names, tensors = self.engine:averages()

@@ -3,14 +3,23 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local checks = require "moonhalo.internal.field_checks"
 local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local GradScaler = {}
 local kSignature = arguments.signature("GradScaler", {{"init_scale", 65536.0}, {"growth_factor", 2.0},
   {"backoff_factor", 0.5}, {"growth_interval", 2000}, {"enabled", true}})
-local meta = strict.class {name = "GradScaler", methods = GradScaler,
-  fields = table.concat(kSignature.names, " ") .. " current growth_tracker per_optimizer"}
+local function above(least) return function(value) return value > least end end
+local meta = strict.class {name = "GradScaler", methods = GradScaler, word = "Scaler",
+  fields = table.concat(kSignature.names, " ") .. " current growth_tracker per_optimizer",
+  checks = {init_scale = checks.number("a number above 0", above(0), "init_scale = 65536.0"),
+    growth_factor = checks.number("a number above 1", above(1), "growth_factor = 2.0"),
+    backoff_factor = checks.number("a number between 0 and 1", function(value) return value > 0 and value < 1 end,
+      "backoff_factor = 0.5"),
+    growth_interval = checks.integer(1, "growth_interval = 2000"), enabled = checks.flag "enabled = false",
+    current = checks.number("a number of at least 0", function(value) return value >= 0 end, "current = 65536.0"),
+    growth_tracker = checks.integer(0, "growth_tracker = 0")}}
 
 --- The nearest number of type float32, which PyTorch's scale is.
 local function float32(x) return (string.unpack("f", string.pack("f", x))) end
@@ -35,15 +44,7 @@ local function float32(x) return (string.unpack("f", string.pack("f", x))) end
 ---     scaler:update()
 ---     w:sum():item()    --> 1.0
 local function make(...)
-  local self = setmetatable(arguments.read(kSignature, ...), meta)
-  for name, good in pairs {init_scale = function(v) return v > 0 end, growth_factor = function(v) return v > 1 end,
-    backoff_factor = function(v) return v > 0 and v < 1 end} do
-    if not good(arguments.number("GradScaler", name, self[name])) then
-      fail(("GradScaler: %s is %s, out of range"):format(name, self[name]))
-    end
-  end
-  arguments.count("GradScaler", "growth_interval", self.growth_interval, 1)
-  arguments.flag("GradScaler", "enabled", self.enabled)
+  local self = strict.object(meta, arguments.read(kSignature, ...), kSignature.names)
   self.current, self.growth_tracker = float32(self.init_scale), 0
   self.per_optimizer = setmetatable({}, {__mode = "k"})
   return self

@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local checks = require "moonhalo.internal.field_checks"
 local sorted = require "moonhalo.internal.sorted_keys"
 local strict = require "moonhalo.internal.strict"
 
@@ -18,14 +19,18 @@ local kFields = " base_lrs last_epoch last_lrs max_lrs num_training_steps _rate 
 
 local rates_of_optimizer = require("moonhalo.internal.registries").rates_of_optimizer
 
---- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has
---- changed them when the next is made (PyTorch's `initial_lr`).
-local function initial_rates(op, optimizer)
+local function check_optimizer(op, optimizer)
   if not mh._is_optimizer(optimizer) then
     fail(("%s: the first argument is %s, expected an optimizer\n" ..
         "  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})"):format(op,
             mh._describe(optimizer)))
   end
+end
+
+--- The learning rates that the optimizer had when its first schedule was made: the first of several schedules has
+--- changed them when the next is made (PyTorch's `initial_lr`).
+local function initial_rates(op, optimizer)
+  check_optimizer(op, optimizer)
   local rates = rates_of_optimizer[optimizer] or {}
   rates_of_optimizer[optimizer] = rates
   local copy = {}
@@ -52,39 +57,66 @@ local function is_list_of(value, kind)
   return #value > 0
 end
 
---- A number that is none, or below its least, would stop the schedule in the middle of a run, or never.
-local function check_values(name, values)
+--- Values of other types: what `is_right`, what is expected, and a remedy.
+local function each_or_one(kind)
+  return function(value) return type(value) == kind or is_list_of(value, kind) end
+end
+local function list_of_kind(kind)
+  return function(value) return is_list_of(value, kind) end
+end
+local kRules = {
+  milestones = {list_of_kind "number", "a list of steps", "milestones = {30, 60}"},
+  base_lrs = {list_of_kind "number", "a list of numbers", "base_lrs = {0.1}, one for each group"},
+  schedulers = {list_of_kind "table", "a list of schedules", "schedulers = {warm, rest}"},
+  lr_lambda = {each_or_one "function", "a function, or one for each group",
+    "lr_lambda = function(step) return 0.95 ^ step end"},
+  max_lr = {each_or_one "number", "a number, or one for each group", "max_lr = 0.1"},
+}
+
+--- The checks of a schedule's fields. A number that is none, or below its least, would stop the schedule in the middle
+--- of a run, or never. `own`: checks of this schedule alone.
+local function checks_of(spec, own)
+  local all = {}
   for key, least in pairs(kLeast) do
-    local value = rawget(values, key)
-    if value ~= nil and (type(value) ~= "number" or not (value >= (least or -math.huge))) then
-      fail(("%s: %s is %s, expected a number%s"):format(name, key, mh._describe(value), least and " of at least "
-          .. least
-          or ""))
+    local expected = "a number" .. (least and " of at least " .. least or "")
+    local default = spec.default[key] or least or 1
+    all[key] = checks.number(expected, function(value) return value >= (least or -math.huge) end,
+      ("%s = %s"):format(key, mh._describe(default)))
+  end
+  for key, rule in pairs(kRules) do
+    all[key] = function(value)
+      if not rule[1](value) then return rule[2], rule[3] end
     end
   end
-  local rules = {milestones = {"number", "a list of steps"}, schedulers = {"table", "a list of schedules"},
-    lr_lambda = {"function", "a function, or one for each group"},
-      max_lr = {"number", "a number, or one for each group"}}
-  for key, rule in pairs(rules) do
-    local value, alone = rawget(values, key), key == "lr_lambda" or key == "max_lr"
-    if value ~= nil and not is_list_of(value, rule[1]) and not (alone and type(value) == rule[1]) then
-      fail(("%s: %s is %s, expected %s"):format(name, key, mh._describe(value), rule[2]))
-    end
-  end
+  all.optimizer = checks.fixed("optimizer", "make another schedule for it")
+  for key, check in pairs(own or {}) do all[key] = check end
+  return all
 end
 
---- Class `name` whose `rate(self, base, group)` gives the learning rate after `self.last_epoch` steps.
-local function define(name, entries, rate, prepare)
+--- One of `known`.
+local function choice(name, key, known)
+  return function(value) arguments.choice(name, key, value, known) end
+end
+
+local function any_number(fix)
+  return checks.number("a number", function(value) return value == value end, fix)
+end
+
+--- Class `name` whose `rate(self, base, group)` gives the learning rate after `self.last_epoch` steps. `own`: as in
+--- checks_of.
+local function define(name, entries, rate, prepare, own)
   table.insert(entries, 1, "optimizer")
   entries[#entries + 1] = {"last_epoch", -1}
   local spec = signature(name, entries)
   local class = setmetatable({}, {__index = Schedule})
-  local meta = strict.class {name = name, methods = class, fields = table.concat(spec.names, " ") .. kFields}
+  local meta = strict.class {name = name, methods = class, fields = table.concat(spec.names, " ") .. kFields,
+    word = "Schedule", checks = checks_of(spec, own)}
   class._rate = rate
   schedulers[name] = function(...)
-    local self = setmetatable(read(spec, ...), meta)
-    self.base_lrs = initial_rates(name, self.optimizer)
-    check_values(name, self)
+    local values = read(spec, ...)
+    local rates = initial_rates(name, values.optimizer)
+    local self = strict.object(meta, values, spec.names)
+    self.base_lrs = rates
     if prepare then prepare(self, name) end
     self:step()
     return self
@@ -164,7 +196,7 @@ function Schedule:load_state_dict(state)
   end
   for key, value in pairs(state) do
     local wanted = own[key]
-    if wanted == nil and (rawget(self, key) ~= nil or not getmetatable(self).may[key]) then
+    if wanted == nil and (not getmetatable(self).may[key] or self[key] ~= nil) then
       refuse("'%s' is not a value of a schedule%s", tostring(key), mh.did_you_mean(tostring(key), sorted(own)))
     end
     if wanted ~= nil and type(value) ~= type(wanted) then
@@ -557,7 +589,6 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
     end
   end,
   function(self, name)
-    arguments.choice(name, "anneal_strategy", self.anneal_strategy, {"cos", "linear"})
     if not self.total_steps then
       if not (self.epochs and self.steps_per_epoch) then
         fail(name .. ": give total_steps, or epochs and steps_per_epoch")
@@ -565,7 +596,8 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
       self.total_steps = self.epochs * self.steps_per_epoch
     end
     self.max_lrs = list_of(self.max_lr, #self.base_lrs)
-  end)
+  end, {anneal_strategy = choice("OneCycleLR", "anneal_strategy", {"cos", "linear"}),
+    three_phase = checks.flag "three_phase = false"})
 
 -- ---- Factors of factors -------------------------------------------------------------------------------------------
 
@@ -640,16 +672,14 @@ define("CyclicLR", {"base_lr", "max_lr", {"step_size_up", 2000}, optional "step_
     return base + (self.max_lrs[group] - base) * height
   end,
   function(self, name)
-    arguments.choice(name, "mode", self.mode, {"triangular", "triangular2", "exp_range"})
-    arguments.flag(name, "cycle_momentum", self.cycle_momentum)
-    for _, key in ipairs {"base_momentum", "max_momentum"} do arguments.number(name, key, self[key]) end
-    arguments.number(name, "base_lr", self.base_lr)
     local first = self.optimizer.param_groups[1]
     if self.cycle_momentum and strict.get(first, "betas") == nil and strict.get(first, "momentum") == nil then
       fail(("%s: %s has no momentum\n  fix   cycle_momentum = false"):format(name, self.optimizer.name))
     end
     self.max_lrs = list_of(self.max_lr, #self.base_lrs)
-  end)
+  end, {mode = choice("CyclicLR", "mode", {"triangular", "triangular2", "exp_range"}),
+    cycle_momentum = checks.flag "cycle_momentum = false",
+    base_momentum = any_number("base_momentum = 0.8"), max_momentum = any_number("max_momentum = 0.9")})
 
 -- Schedules that PyTorch can chain, which are a rate times a factor of the step.
 local kFactors = {StepLR = true, MultiStepLR = true, ExponentialLR = true, LinearLR = true, ConstantLR = true,
@@ -718,25 +748,24 @@ local kPlateau = signature("ReduceLROnPlateau", {"optimizer", {"mode", "min"}, {
   {"threshold", 1e-4}, {"threshold_mode", "rel"}, {"cooldown", 0}, {"min_lr", 0.0}, {"eps", 1e-8}})
 
 local Plateau = setmetatable({}, {__index = Schedule})
-local plateau_meta = strict.class {name = "ReduceLROnPlateau", methods = Plateau,
-  fields = table.concat(kPlateau.names, " ") .. kFields .. " best num_bad_epochs cooldown_counter"}
+local plateau_meta = strict.class {name = "ReduceLROnPlateau", methods = Plateau, word = "Schedule",
+  fields = table.concat(kPlateau.names, " ") .. kFields .. " best num_bad_epochs cooldown_counter",
+  checks = checks_of(kPlateau, {mode = choice("ReduceLROnPlateau", "mode", {"min", "max"}),
+    threshold_mode = choice("ReduceLROnPlateau", "threshold_mode", {"rel", "abs"}),
+    factor = checks.number("a number below 1", function(value) return value < 1 end, "factor = 0.1"),
+    patience = any_number("patience = 10"), threshold = any_number("threshold = 1e-4"),
+    cooldown = any_number("cooldown = 0"), eps = any_number("eps = 1e-8"),
+    min_lr = function(value)
+      if not each_or_one("number")(value) then return "a number, or one for each group", "min_lr = 0.0" end
+    end})}
 
 function schedulers.ReduceLROnPlateau(...)
-  local self = setmetatable(read(kPlateau, ...), plateau_meta)
-  arguments.choice("ReduceLROnPlateau", "mode", self.mode, {"min", "max"})
-  arguments.choice("ReduceLROnPlateau", "threshold_mode", self.threshold_mode, {"rel", "abs"})
-  for _, key in ipairs {"factor", "patience", "threshold", "cooldown", "eps"} do
-    if type(self[key]) ~= "number" then
-      fail(("ReduceLROnPlateau: %s is %s, expected a number"):format(key, mh._describe(self[key])))
-    end
-  end
-  if self.factor >= 1 then fail("ReduceLROnPlateau: factor is " .. self.factor .. ", it must be below 1") end
-  if not mh._is_optimizer(self.optimizer) then
-    fail("ReduceLROnPlateau: the first argument is " .. mh._describe(self.optimizer)
-      .. ", expected an optimizer\n  fix   make one first: local opt = optim.AdamW(net:parameters(), {lr = 1e-3})")
-  end
-  self.base_lrs = {}
-  for i, group in ipairs(self.optimizer.param_groups) do self.base_lrs[i] = group.lr end
+  local values = read(kPlateau, ...)
+  check_optimizer("ReduceLROnPlateau", values.optimizer)
+  local self = strict.object(plateau_meta, values, kPlateau.names)
+  local rates = {}
+  for i, group in ipairs(self.optimizer.param_groups) do rates[i] = group.lr end
+  self.base_lrs = rates
   self.last_lrs = {table.unpack(self.base_lrs)}
   self.best = self.mode == "min" and math.huge or -math.huge
   self.num_bad_epochs, self.cooldown_counter, self.last_epoch = 0, 0, 0

@@ -1,0 +1,35 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Checks of fields that scripts may assign, for strict.class: each is function(value, self), which returns nothing for
+-- a value that is right, else what is expected, and a remedy.
+
+local checks = {}
+
+--- An integer of at least `least`, or any where that is nil.
+function checks.integer(least, fix)
+  local expected = least and ("an integer of at least %d"):format(least) or "an integer"
+  return function(value)
+    if math.type(value) ~= "integer" or (least and value < least) then return expected, fix end
+  end
+end
+
+--- A number for which `is_right` is true; `expected` says which those are.
+function checks.number(expected, is_right, fix)
+  return function(value)
+    if type(value) ~= "number" or not is_right(value) then return expected, fix end
+  end
+end
+
+function checks.flag(fix)
+  return function(value)
+    if type(value) ~= "boolean" then return "true or false", fix end
+  end
+end
+
+--- A field that is written once, when the object is made. `fix`: how to have another value.
+function checks.fixed(name, fix)
+  return function(_, self)
+    if self[name] ~= nil then return "no assignment: it is fixed when the object is made", fix end
+  end
+end
+
+return checks
