@@ -138,7 +138,8 @@ void push(lua_State* lua, const at::Scalar& value) {
   } else if (value.isIntegral(false)) {
     TORCH_CHECK_VALUE(!value.isUnsigned() || value.toUInt64() <= uint64_t{LUA_MAXINTEGER}, value.toUInt64(),
                       " is larger than Lua's integers, which end at ", LUA_MAXINTEGER,
-                      "\n  fix   x:double() keeps 15 digits of it; tostring(x) shows all");
+                      "\n  fix   x:view(\"int64\"):item() has the same bits, as an integer below 0; tostring(x) shows "
+                      "the number");
     push(lua, value.toLong());
   } else if (value.isFloatingPoint()) {
     push(lua, value.toDouble());

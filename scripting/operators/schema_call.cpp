@@ -284,6 +284,28 @@ std::string list_hint(const OperatorSet& set, const LuaCall& call) {
   return "\n  fix   several numbers stand in a list: {" + numbers + "}";
 }
 
+/// hash_tensor(x, {}, true) for hash_tensor(x, {}, {keepdim = true}): arguments that a call gives by name alone.
+std::string by_name_hint(const OperatorSet& set, const LuaCall& call) {
+  if (!call.keywords.empty()) return "";
+  for (const c10::OperatorHandle& op : set.overloads) {
+    const auto& arguments = op.schema().arguments();
+    const auto named =
+        std::find_if(arguments.begin(), arguments.end(), [](const Argument& one) { return one.kwarg_only(); });
+    const auto before = static_cast<size_t>(named - arguments.begin());
+    if (call.positional.size() <= before || call.positional.size() > arguments.size()) continue;
+    std::string options;
+    bool fits = true;
+    for (size_t i = 0; i < call.positional.size() && fits; ++i) {
+      c10::IValue value;
+      fits = from_lua(call.lua, call.positional[i], arguments[i], true, value).has_value();
+      if (i >= before)
+        options += (options.empty() ? "" : ", ") + arguments[i].name() + " = " + describe(call.lua, call.positional[i]);
+    }
+    if (fits) return "\n  fix   options are given by name: {" + options + "}";
+  }
+  return "";
+}
+
 [[noreturn]] void refuse(const OperatorSet& set, const LuaCall& call) {
   std::ostringstream text;
   text << set.name << ": no overload fits the arguments\n  have  " << describe_call(set.name, call);
@@ -297,7 +319,8 @@ std::string list_hint(const OperatorSet& set, const LuaCall& call) {
     text << "\n  takes " << op.schema() << "\n        " << trial.why();
   }
   const std::string hole = hole_hint(call);
-  TORCH_CHECK_TYPE(false, text.str(), hole.empty() ? list_hint(set, call) : hole);
+  const std::string by_name = by_name_hint(set, call), remedy = by_name.empty() ? list_hint(set, call) : by_name;
+  TORCH_CHECK_TYPE(false, text.str(), hole.empty() ? remedy : hole);
 }
 
 /// The Lua argument that `result` is (an in-place operator returns its argument), or 0.

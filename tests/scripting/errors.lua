@@ -59,6 +59,9 @@ function tests.test_unknown_names()
   t.assert_error(function() mh.ones(1).shape = 3 end, "attribute 'shape' cannot be set")
   t.assert_error(function() mh.ones(1).sum(3) end,
       "sum: called on 3, which is not a tensor\n  fix   write a colon, not a dot: x:sum(...)")
+  t.assert_error(function() mh.hash_tensor(mh.ones(1), {}, true) end,
+      "\n  fix   options are given by name: {keepdim = true}")
+  t.assert_error(function() mh.zeros({2}, "float64") end, "\n  fix   options are given by name: {dtype = 'float64'}")
   t.assert_error(function() mh.Generator{sed = 1} end, "unknown option 'sed'; did you mean 'seed'?")
   t.assert_error(function() return mh.Generator().foo end, "Generator: no attribute or method 'foo'")
 end

@@ -40,7 +40,10 @@ function tests.test_integers_without_a_sign()
   testing.assert_equal(tostring(large), "tensor([18446744073709551615,                    7], dtype=uint64)")
   testing.assert_equal(large[1]:item(), 7)
   testing.assert_error(function() return large[0]:item() end,
-      "18446744073709551615 is larger than Lua's integers, which end at 9223372036854775807\n  fix   x:double()")
+      "18446744073709551615 is larger than Lua's integers, which end at 9223372036854775807\n" ..
+          "  fix   x:view(\"int64\"):item()")
+  testing.assert_equal(large[0]:view("int64"):item(), -1)
+  testing.assert_equal(large:view("int64"):tolist(), {-1, 7})
   testing.assert_error(function() return large:tolist() end, "18446744073709551615 is larger than Lua's integers")
   assert(tostring(mh.hash_tensor(mh.arange(9))):find("^tensor%(%d+, dtype=uint64%)"))
 end
