@@ -93,7 +93,10 @@ std::vector<int64_t> match_modules(const char* op, const std::vector<std::string
                                    const std::vector<std::string>& modules) {
   const NameMatches found = match_names(patterns, modules);
   for (size_t i = 0; i < patterns.size(); ++i) {
-    TORCH_CHECK_VALUE(found.used[i], op, ": '", patterns[i], "' matches no module", did_you_mean(patterns[i], modules));
+    if (found.used[i]) continue;
+    const NoMatch text = explain_no_match(patterns[i], modules);
+    TORCH_CHECK_VALUE(false, op, ": '", patterns[i], "' matches no module", text.nearest, "\n  have  ", text.have,
+                      "\n  fix   ", text.fix);
   }
   if (!found.ties.empty()) {
     const NameMatches::Tie& tie = found.ties.front();

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/text_place.h"
 
 namespace moonhalo {
@@ -40,7 +41,8 @@ bool part_fits(std::string_view pattern, std::string_view part) {
 [[noreturn]] void refuse(const std::string& text, size_t at, const std::string& what) {
   TORCH_CHECK_VALUE(
       false, "parallelize_module: ", shortened(text, at), " is not a valid pattern: ", what,
-      "\n  fix   patterns are \"blocks.*.fc?\", or regular expressions as \"blocks\\\\.\\\\d+\\\\.fc[12]\"");
+      "\n  fix   patterns are \"blocks.*.fc?\", or regular expressions of whole names: \"blocks%.%d+%.fc[12]\" fits "
+      "'blocks.0.fc1'");
 }
 
 /// Writes a regular expression in the syntax of RE2.
@@ -126,6 +128,88 @@ class Re2Text {
   Place place_ = kOutside;
 };
 
+bool is_regex(std::string_view text) { return text.find_first_of("\\%") != std::string_view::npos; }
+
+/// `text` with `by` in the place of each `what` that is outside of classes and not escaped.
+std::string replaced(std::string_view text, char what, std::string_view by) {
+  std::string result;
+  bool in_class = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if ((c == '\\' || c == '%') && i + 1 < text.size()) {
+      result += c;
+      result += text[++i];
+    } else if (c == what && !in_class) {
+      result += by;
+    } else {
+      in_class = c == '[' || (in_class && c != ']');
+      result += c;
+    }
+  }
+  return result;
+}
+
+/// The text that a regular expression is nearest to: digits for %d, and no repeats.
+std::string literals_of(std::string_view text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if ((c == '\\' || c == '%') && i + 1 < text.size()) {
+      const char next = text[++i];
+      result += next == 'd' ? '0' : next;
+    } else if (std::string_view("+*?-[](){}|^$").find(c) == std::string_view::npos) {
+      result += c;
+    }
+  }
+  return result;
+}
+
+/// A regular expression for a name and those that differ in numbers: "blocks%.%d+%.fc1" of "blocks.0.fc1".
+std::string regex_like(std::string_view name) {
+  std::string result;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(name[i]);
+    if (std::isdigit(byte)) {
+      while (i + 1 < name.size() && std::isdigit(static_cast<unsigned char>(name[i + 1]))) ++i;
+      result += "%d+";
+    } else {
+      if (byte < 128 && !std::isalnum(byte) && byte != '_') result += '%';
+      result += name[i];
+    }
+  }
+  return result;
+}
+
+/// The same as a glob: "blocks.*.fc1".
+std::string glob_like(std::string_view name) {
+  std::string result;
+  while (true) {
+    const size_t dot = name.find('.');
+    const std::string_view part = name.substr(0, dot);
+    result += !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos ? "*" : part;
+    if (dot == std::string_view::npos) return result;
+    result += '.';
+    name.remove_prefix(dot + 1);
+  }
+}
+
+std::string first_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 12;
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kShown; ++i) text += (i ? ", " : "") + ("'" + names[i] + "'");
+  return names.size() > kShown ? text + ", ..." : text;
+}
+
+re2::RE2::Options regex_options() {
+  re2::RE2::Options options;
+  options.set_encoding(re2::RE2::Options::EncodingLatin1);
+  options.set_dot_nl(true);
+  options.set_never_capture(true);
+  options.set_log_errors(false);
+  options.set_max_mem(kMostBytes);
+  return options;
+}
+
 }  // namespace
 
 bool glob_fits(std::string_view pattern, std::string_view name) {
@@ -141,13 +225,7 @@ bool glob_fits(std::string_view pattern, std::string_view name) {
 NameRegex::NameRegex(const std::string& text) {
   // RE2 unrolls repeats before it finds a pattern too large.
   if (text.size() > kLongest) refuse(text, 0, "it has more than " + std::to_string(kLongest) + " characters");
-  re2::RE2::Options options;
-  options.set_encoding(re2::RE2::Options::EncodingLatin1);
-  options.set_dot_nl(true);
-  options.set_never_capture(true);
-  options.set_log_errors(false);
-  options.set_max_mem(kMostBytes);
-  const auto regex = std::make_shared<const re2::RE2>(Re2Text(text).run(), options);
+  const auto regex = std::make_shared<const re2::RE2>(Re2Text(text).run(), regex_options());
   if (!regex->ok()) {
     const std::string what = regex->error().substr(0, regex->error().find(": ")), &piece = regex->error_arg();
     const bool whole = piece.empty() || piece.size() >= regex->pattern().size();
@@ -159,7 +237,7 @@ NameRegex::NameRegex(const std::string& text) {
 bool NameRegex::fits(std::string_view name) const { return re2::RE2::FullMatch(name, *regex_); }
 
 NamePattern::NamePattern(const std::string& text) : text_(text) {
-  if (text.find_first_of("\\%") != std::string::npos) {
+  if (is_regex(text)) {
     regex_.emplace(text);
   } else {
     rank_ = text.find_first_of("*?") != std::string::npos ? 1 : 2;
@@ -170,6 +248,42 @@ NamePattern::NamePattern(const std::string& text) : text_(text) {
 bool NamePattern::fits(const std::string& name) const {
   if (regex_) return regex_->fits(name);
   return rank_ == 2 ? text_ == name : glob_fits(text_, name);
+}
+
+NoMatch explain_no_match(const std::string& pattern, const std::vector<std::string>& names) {
+  const bool regex = is_regex(pattern), glob = !regex && pattern.find_first_of("*?") != std::string::npos;
+  NoMatch text{did_you_mean(pattern, names), first_names(names), "correct the name"};
+  if (!regex && pattern.find_first_of("*?+[](){}|^$") == std::string::npos) return text;
+  const std::string quoted = "\n        '" + pattern + "' is ", plain = literals_of(pattern);
+  if (text.nearest.empty()) text.nearest = did_you_mean(plain, names);
+  std::vector<std::string> others;  // patterns that may fit, the likeliest first
+  if (regex) {
+    const std::string repeats = replaced(pattern, '-', "*");
+    const bool has_dash = repeats != pattern;
+    text.have += quoted + "a regular expression of a whole name" + (has_dash ? ", where - is a dash: * repeats" : "");
+    if (has_dash) others.push_back(repeats);
+  } else {
+    text.have += quoted + (glob ? "a name in which * and ? stand for text without dots"
+                                : "an exact name: a regular expression has a % or a \\");
+    if (!glob || pattern.find_first_of("+[](){}|^$") != std::string::npos)
+      others.push_back(replaced(pattern, '.', "%."));
+  }
+  const auto add = [&](const std::string& name) { others.push_back(glob ? glob_like(name) : regex_like(name)); };
+  for (const std::string& name : nearest_names(plain, names, 1)) add(name);
+  const auto numbered = std::find_if(names.begin(), names.end(), [](const std::string& name) {
+    return name.find_first_of("0123456789") != std::string::npos;
+  });
+  if (numbered != names.end()) add(*numbered);
+  for (const std::string& other : others) {
+    // The pattern that was given may not be a right one where it is read otherwise.
+    if (is_regex(other) && !re2::RE2(Re2Text(other).run(), regex_options()).ok()) continue;
+    const NamePattern fits(other);
+    const auto name = std::find_if(names.begin(), names.end(), [&](const auto& one) { return fits.fits(one); });
+    if (name == names.end()) continue;
+    text.fix += ": \"" + other + "\" fits '" + *name + "'";
+    break;
+  }
+  return text;
 }
 
 NameMatches match_names(const std::vector<std::string>& patterns, const std::vector<std::string>& names) {

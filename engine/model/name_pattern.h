@@ -48,6 +48,14 @@ class NamePattern {
   int64_t literals_ = 0;
 };
 
+/// The parts of an error about a pattern that fits no name.
+struct NoMatch {
+  std::string nearest;  ///< "; did you mean 'fc1'?", or ""
+  std::string have;     ///< the first names, and how the pattern was read where that is not plain
+  std::string fix;      ///< "correct the name", with a pattern that fits where it was one
+};
+NoMatch explain_no_match(const std::string& pattern, const std::vector<std::string>& names);
+
 /// Finds which of several patterns each of several names means.
 struct NameMatches {
   struct Tie {

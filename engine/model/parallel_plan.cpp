@@ -25,9 +25,10 @@ std::string listing(const std::vector<std::string>& names) {
 
 void report_unmatched(const std::string& pattern, const char* what, const std::vector<std::string>& names,
                       const DeviceMesh& mesh, Unmatched unmatched) {
-  const std::string message = std::string(kOp) + "'" + pattern + "' matches no " + what + did_you_mean(pattern, names) +
-                              "\n  have  " + listing(names);
-  TORCH_CHECK_VALUE(unmatched == Unmatched::kWarn, message, "\n  fix   correct the name, or unmatched = \"warn\"");
+  const NoMatch found = explain_no_match(pattern, names);
+  const std::string message =
+      std::string(kOp) + "'" + pattern + "' matches no " + what + found.nearest + "\n  have  " + found.have;
+  TORCH_CHECK_VALUE(unmatched == Unmatched::kWarn, message, "\n  fix   ", found.fix, ", or unmatched = \"warn\"");
   if (mesh.rank() == 0) TORCH_WARN(message);
 }
 
