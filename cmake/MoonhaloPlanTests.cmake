@@ -17,6 +17,14 @@ if(TARGET moonhalo_cli)
                                                            ENVIRONMENT "${test_environment}")
 endif()
 
+# What a plan advises about messages and about blocks that cannot be more even.
+if(TARGET moonhalo_cli)
+  moonhalo_add_test(NAME plan.X14_message_remedies COMMAND
+                    "${PROJECT_SOURCE_DIR}/tests/scripting/program/message_remedies.sh" $<TARGET_FILE:moonhalo_cli>)
+  set_tests_properties(plan.X14_message_remedies PROPERTIES LABELS ranks PROCESSORS 2
+                                                            ENVIRONMENT "${test_environment}")
+endif()
+
 # Over TCP nobody but rank 0 ends the other one.
 if(TARGET moonhalo_cli)
   moonhalo_add_test(NAME plan.X14_first_rank_fails COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables

@@ -34,6 +34,7 @@ struct KindForecast {
 struct Hindrance {
   std::string what, fix;  ///< `what` does not give the time
   double seconds = 0;
+  int64_t rank = -1;  ///< that has more work than the others; -1: it is of all ranks, or of the sides of a block
 };
 
 /// The forecast of a step. All times are in seconds; computing, messages and waiting are means over all ranks, and

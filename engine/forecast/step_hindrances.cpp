@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/forecast/message_purpose.h"
 
 namespace moonhalo {
 namespace {
@@ -27,7 +28,7 @@ struct VerbRemedy {
 // By Verb.
 constexpr VerbRemedy kVerbRemedies[] = {
     {"exchanges", "use fewer ranks along the dims that are cut, or blocks that fetch wider halos less often",
-     "cut the field into blocks nearer to squares: their edges are shorter"},
+     "use fewer ranks along the dims that are cut: edges are then a smaller part of the blocks"},
     {"sums", "add up what several calls give in one sum, or compute statistics less often",
      "put this mesh dim on ranks of one host"},
     {"gathers", "keep one cut from layer to layer, so that fewer tensors are put together",
@@ -41,18 +42,62 @@ constexpr VerbRemedy kVerbRemedies[] = {
 };
 static_assert(std::size(kVerbRemedies) == CommStats::kKinds);
 
-// Most sums of a backward pass are gradients, and gathers and reduce-scatters of fully_shard are of its units.
-VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, bool gathers_parameters) {
-  VerbRemedy remedy = kVerbRemedies[static_cast<size_t>(verb)];
-  if (verb == Verb::kAllReduce && 2 * calls.backward_calls > calls.calls) {
-    remedy.latency = "replicate the module: many gradients are then added up in one sum";
-    remedy.bytes = "more samples on each rank between two steps, or put this mesh dim on ranks of one host";
+constexpr VerbRemedy kGradients = {
+    "messages with gradients", "replicate the module: many gradients are then added up in one sum",
+    "more samples on each rank between two steps, or put this mesh dim on ranks of one host"};
+constexpr VerbRemedy kParameters = {
+    "messages with parameters or their gradients",
+    "make units of fully_shard larger, so that more parameters are in one message",
+    "keep parameters whole within a host, and store them in blocks only over the hosts"};
+
+// Returns the purpose of most calls of a verb.
+Purpose main_purpose(const Tape& tape, Verb verb) {
+  const std::vector<Purpose> purposes = purposes_of(tape);
+  std::map<Purpose, int64_t> calls;
+  for (size_t i = 0; i < purposes.size(); ++i) {
+    const auto* call = std::get_if<TapeVerb>(&tape.events[i].what);
+    const bool is_verb = call != nullptr ? call->verb == verb : verb == Verb::kExchange;
+    if (purposes[i] != Purpose::kNone && is_verb) ++calls[purposes[i]];
   }
-  if ((verb == Verb::kAllGather || verb == Verb::kReduceScatter) && gathers_parameters) {
-    remedy.latency = "make units of fully_shard larger, so that more parameters are in one message";
-    remedy.bytes = "keep parameters whole within a host, and store them in blocks only over the hosts";
+  const auto most =
+      std::max_element(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == calls.end() ? Purpose::kNone : most->first;
+}
+
+VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, const Tape& tape) {
+  VerbRemedy remedy = kVerbRemedies[static_cast<size_t>(verb)];
+  if (verb == Verb::kReduceScatter && tape.gathers_parameters)
+    return {remedy.noun, kParameters.latency, kParameters.bytes};
+  if (verb == Verb::kAllReduce && 2 * calls.gradient_calls > calls.calls)
+    return {remedy.noun, kGradients.latency, kGradients.bytes};
+  if (verb != Verb::kExchange && verb != Verb::kAllGather) return remedy;
+  const Purpose purpose = main_purpose(tape, verb);
+  if (purpose == Purpose::kGradients) return kGradients;
+  if (purpose == Purpose::kParameters || (verb == Verb::kAllGather && tape.gathers_parameters)) return kParameters;
+  if (purpose == Purpose::kSum) {
+    const VerbRemedy& sums = kVerbRemedies[static_cast<size_t>(Verb::kAllReduce)];
+    return {"gathers of sums", sums.latency, sums.bytes};
   }
   return remedy;
+}
+
+// The remedy where edges of blocks take the time, on the ranks of `tape`.
+std::string remedy_of_edges(const Tape& tape, const RankTapes& tapes) {
+  int64_t all = 0, far = 0;
+  const std::vector<Purpose> purposes = purposes_of(tape);
+  for (size_t i = 0; i < purposes.size(); ++i) {
+    const auto* exchange = std::get_if<TapeExchange>(&tape.events[i].what);
+    if (exchange == nullptr || purposes[i] != Purpose::kExchange) continue;
+    for (const TapePart& part : exchange->sends) all += part.bytes;
+    far += bytes_sent_far(tape, *exchange, tapes.mesh);
+  }
+  if (2 * far > all) return "keep one cut from layer to layer, so that fewer blocks are moved";
+  const auto shorter = shorter_edges(tape, tapes.mesh);
+  if (!shorter) return kVerbRemedies[static_cast<size_t>(Verb::kExchange)].bytes;
+  char share[24];
+  std::snprintf(share, sizeof share, "%.0f %%", 100 * shorter->share);
+  return "make the mesh " + mesh_sizes_text(shorter->mesh, tapes.mesh_dims) + ": edges of blocks then have " + share +
+         " of the bytes";
 }
 
 // The mean over ranks of what `read` gives for each kind.
@@ -82,12 +127,16 @@ void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>
     const double latency = mean([](const StepCosts::VerbSum& sum) { return sum.latency; });
     const double moving = mean([](const StepCosts::VerbSum& sum) { return sum.seconds - sum.latency; });
     const StepCosts::VerbSum& calls = slowest.verb(verb);
-    const VerbRemedy remedy = remedy_of(verb, calls, tapes.kinds.at(forecast.slowest).gathers_parameters);
+    if (calls.calls == 0) continue;
+    const Tape& tape = tapes.kinds.at(forecast.slowest);
+    const VerbRemedy remedy = remedy_of(verb, calls, tape);
     const std::string noun = std::to_string(calls.calls) + " " + remedy.noun;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
     all.push_back({"latency of " + noun + small, remedy.latency, latency});
-    all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + noun, remedy.bytes, moving});
+    const bool edges = verb == Verb::kExchange && main_purpose(tape, verb) == Purpose::kExchange;
+    all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + noun,
+                   edges ? remedy_of_edges(tape, tapes) : remedy.bytes, moving});
   }
 }
 
@@ -125,13 +174,14 @@ void add_imbalance(const StepForecast& forecast, const std::vector<const StepCos
   // Ranks with neighbours on more sides work on more edges, each by operators of its own.
   const double started = costs[forecast.slowest]->launches() -
                          mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
+  const bool by_launches = 2 * started > surplus;
   all.push_back({what,
-                 2 * started > surplus
+                 by_launches
                      ? "cut fewer dims, or make blocks larger: this rank starts more operators, for edges on more sides"
                      : "make blocks even: set_output_cut(\"rebalance\") before the model runs, if windows or padding "
                        "make them uneven; rebalance(x) if they are inputs; sizes that the ranks divide; or cut by the "
                        "speed of ranks (balance)",
-                 std::min(surplus, forecast.waiting)});
+                 std::min(surplus, forecast.waiting), by_launches ? -1 : slowest.rank});
 }
 
 }  // namespace
@@ -149,7 +199,7 @@ void StepCosts::add_operator(const Tape& tape, const TapeEvent& event, const Tap
 void StepCosts::add_verb(Verb verb, Phase phase, int64_t bytes, const Cost& cost) {
   VerbSum& sum = verbs_.at(static_cast<size_t>(verb));
   ++sum.calls;
-  if (phase == Phase::kBackward) ++sum.backward_calls;
+  if (phase == Phase::kBackward || phase == Phase::kOptimizer) ++sum.gradient_calls;
   if (bytes <= kSmall) ++sum.small_calls;
   sum.bytes += bytes;
   sum.seconds += cost.seconds;

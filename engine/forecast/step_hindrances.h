@@ -15,9 +15,9 @@ namespace moonhalo {
 /// The parts of the step of one kind of ranks. Nothing of this file is collective.
 class StepCosts {
  public:
-  /// The calls of one verb, with those of at most 64 KiB and those of backward beside them.
+  /// The calls of one verb, with those of at most 64 KiB, and those of backward and the optimizer, beside them.
   struct VerbSum {
-    int64_t calls = 0, small_calls = 0, backward_calls = 0, bytes = 0;
+    int64_t calls = 0, small_calls = 0, gradient_calls = 0, bytes = 0;
     double seconds = 0, latency = 0;
   };
 

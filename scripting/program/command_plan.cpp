@@ -23,6 +23,7 @@
 #include "moonhalo/scripting/program/lua_command.h"
 #include "moonhalo/scripting/program/one_of.h"
 #include "moonhalo/scripting/program/output.h"
+#include "moonhalo/scripting/program/plan_limits.h"
 #include "moonhalo/scripting/program/plan_report.h"
 #include "moonhalo/scripting/program/session.h"
 
@@ -166,6 +167,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
     take_host_time(plan.found, with_operators);
   }
   plan.time = forecast_step(with_operators, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
+  advise_by_cuts(plan);
   if (!measures) note_unmeasured(wanted, *machine, plan.found, *plan.time);
   return plan;
 }

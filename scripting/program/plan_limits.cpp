@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
+#include <optional>
+#include <utility>
 
+#include "moonhalo/engine/forecast/message_purpose.h"
 #include "moonhalo/engine/profile/memory_note.h"
 
 namespace moonhalo::scripting {
@@ -31,27 +33,57 @@ int64_t median_of(const RanksPlan& plan, int64_t (*peak)(const RanksPlan::Kind&)
   return std::max<int64_t>(peaks[peaks.size() / 2], 1);
 }
 
-// "; a dim of 64 rows is cut into blocks of 0 to 52 along rows, and this rank has 52": the most uneven cut in which
-// the rank has the largest block.
-std::string uneven_cut(const RanksPlan& plan, int64_t rank) {
-  double worst = 1.1;
-  std::string text;
+// A cut in which a rank has the largest block.
+struct UnevenCut {
+  std::vector<int64_t> sizes;
+  std::string mesh_dims;
+  int64_t mine = 0, rows = 0;
+  double ratio = 1;  // to the mean block
+
+  // True if no other sizes of blocks are more even.
+  bool is_as_even_as_can_be() const {
+    const auto blocks = static_cast<int64_t>(sizes.size());
+    return mine <= (rows + blocks - 1) / blocks;
+  }
+};
+
+// The most uneven cut in which the rank has the largest block, of those whose block is `least` times the mean.
+std::optional<UnevenCut> uneven_cut(const RanksPlan& plan, int64_t rank, double least) {
+  std::optional<UnevenCut> worst;
   for (const SeenMesh& mesh : plan.found.meshes) {
     for (const SeenCut& cut : mesh.cuts) {
-      const auto [least, most] = std::minmax_element(cut.sizes.begin(), cut.sizes.end());
       const int64_t mine = cut.sizes[mesh.block_of(cut, rank)], rows = c10::sum_integers(cut.sizes);
-      if (rows == 0 || mine < *most) continue;
+      if (rows == 0 || mine < *std::max_element(cut.sizes.begin(), cut.sizes.end())) continue;
       const double ratio =
           static_cast<double>(mine) * static_cast<double>(cut.sizes.size()) / static_cast<double>(rows);
-      if (ratio <= worst) continue;
-      worst = ratio;
+      if (ratio <= (worst ? worst->ratio : least)) continue;
       std::string dims;
       for (const int64_t d : cut.mesh_dims) dims += (dims.empty() ? "" : ", ") + mesh.names[d];
-      text = "; a dim of " + std::to_string(rows) + " rows is cut into blocks of " + std::to_string(*least) + " to " +
-             std::to_string(*most) + " along " + dims + ", and this rank has " + std::to_string(mine);
+      worst = {cut.sizes, dims, mine, rows, ratio};
     }
   }
-  return text;
+  return worst;
+}
+
+// "; a dim of 64 rows is cut into blocks of 0 to 52 along rows, and this rank has 52"
+std::string uneven_cut_text(const std::optional<UnevenCut>& cut) {
+  if (!cut) return "";
+  const auto [least, most] = std::minmax_element(cut->sizes.begin(), cut->sizes.end());
+  return "; a dim of " + std::to_string(cut->rows) + " rows is cut into blocks of " + std::to_string(*least) + " to " +
+         std::to_string(*most) + " along " + cut->mesh_dims + ", and this rank has " + std::to_string(cut->mine);
+}
+
+// The remedy that makes the blocks of a cut even; `other`: the one where they are.
+std::string even_remedy(const std::optional<UnevenCut>& cut, const std::string& other) {
+  if (!cut) return other;
+  if (!cut->is_as_even_as_can_be())
+    return "mh.set_output_cut(\"rebalance\") before the model runs, if windows or padding make the uneven blocks; "
+           "mh.rebalance(x) if they are inputs; or sizes that the ranks divide";
+  const auto blocks = static_cast<int64_t>(cut->sizes.size());
+  const int64_t above = (cut->rows + blocks - 1) / blocks * blocks, below = above - blocks;
+  return "blocks of " + std::to_string(cut->rows) + " rows along " + cut->mesh_dims + " cannot be more even: use " +
+         (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(above) +
+         " rows, which the ranks divide, or fewer ranks along " + cut->mesh_dims;
 }
 
 int64_t peak_of_run(const RanksPlan::Kind& kind) { return kind.peak; }
@@ -72,11 +104,13 @@ void find_uneven_memory(RanksPlan& plan) {
                                         [](const auto& a, const auto& b) { return a.in_step.bytes < b.in_step.bytes; });
   int64_t rank = largest->ranks.back();
   std::string text = uneven_text(plan, rank, largest->in_step.bytes, median_of(plan, peak_in_step), " in the step");
-  if (!text.empty())
-    plan.memory.push_back(
-        {text + uneven_cut(plan, rank),
-         "mh.set_output_cut(\"rebalance\") before the model runs, if windows or padding make the uneven blocks; "
-         "mh.rebalance(x) if they are inputs; or sizes that the ranks divide"});
+  if (!text.empty()) {
+    const auto cut = uneven_cut(plan, rank, 1.1);
+    plan.memory.push_back({text + uneven_cut_text(cut),
+                           even_remedy(cut,
+                                       "divide over the ranks, or free, what this rank alone holds: its blocks "
+                                       "are not larger than those of others")});
+  }
   const RanksPlan::Kind& most = plan.largest();
   rank = most.ranks.front();
   text = uneven_text(plan, rank, most.peak, median_of(plan, peak_of_run), " before the step");
@@ -168,57 +202,72 @@ void find_small_sums(RanksPlan& plan, const Tape& tape) {
                                      : "add up what several calls give, or compute statistics less often"});
 }
 
-// The bytes that a rank sends by one verb, by module, and of exchanges those to ranks that are not next to it.
+// The purpose of messages, or the verb that sends them where the tape does not show more.
+using Cause = std::pair<Purpose, Verb>;
+
+// The bytes that a rank sends for one cause, by module, and those of exchanges to ranks that are not next to it.
 struct SentBytes {
   int64_t all = 0, far = 0;
   std::map<uint32_t, int64_t> by_module;
 };
 
-// True if no coordinate of the two ranks differs by more than one step, around the ends of a mesh dim as well.
-bool are_neighbours(const RanksPlan& plan, int64_t rank, int64_t other) {
-  if (plan.found.meshes.empty()) return false;
-  const SeenMesh& mesh = plan.found.meshes[0];
-  const std::vector<int64_t> a = mesh.coordinates(rank), b = mesh.coordinates(other);
-  for (size_t d = 0; d < a.size(); ++d) {
-    const int64_t steps = std::abs(a[d] - b[d]);
-    if (std::min(steps, mesh.shape[d] - steps) > 1) return false;
-  }
-  return true;
+Cause cause_of(Purpose purpose, Verb verb) {
+  // A sum is a sum, with one verb or with two.
+  if (purpose == Purpose::kSum) return {purpose, Verb::kAllReduce};
+  if (purpose == Purpose::kGradients || purpose == Purpose::kParameters) return {purpose, Verb::kExchange};
+  return {purpose, verb};
 }
 
-SentBytes sent_bytes(const RanksPlan& plan, const Tape& tape, Verb verb) {
-  SentBytes sent;
-  const auto add = [&](const TapeEvent& event, int64_t bytes) {
-    sent.all += bytes;
-    sent.by_module[event.module] += bytes;
-  };
-  for (const TapeEvent& event : tape.events) {
-    if (const auto* call = std::get_if<TapeVerb>(&event.what); call != nullptr && call->verb == verb && call->counted)
-      add(event, call->sent);
-    const auto* exchange = std::get_if<TapeExchange>(&event.what);
-    if (exchange == nullptr || verb != Verb::kExchange || !exchange->counted) continue;
-    for (const TapePart& part : exchange->sends) {
-      add(event, part.bytes);
-      if (!are_neighbours(plan, tape.rank, tape.rank + part.offset)) sent.far += part.bytes;
+std::map<Cause, SentBytes> sent_bytes(const RanksPlan& plan, const Tape& tape) {
+  std::map<Cause, SentBytes> causes;
+  const std::vector<Purpose> purposes = purposes_of(tape);
+  for (size_t i = 0; i < purposes.size(); ++i) {
+    if (purposes[i] == Purpose::kNone) continue;
+    const TapeEvent& event = tape.events[i];
+    const auto* call = std::get_if<TapeVerb>(&event.what);
+    SentBytes& sent = causes[cause_of(purposes[i], call != nullptr ? call->verb : Verb::kExchange)];
+    const auto add = [&](int64_t bytes) {
+      sent.all += bytes;
+      sent.by_module[event.module] += bytes;
+    };
+    if (call != nullptr) {
+      add(call->sent);
+      continue;
     }
+    const TapeExchange& exchange = std::get<TapeExchange>(event.what);
+    for (const TapePart& part : exchange.sends) add(part.bytes);
+    sent.far += bytes_sent_far(tape, exchange, plan.found.tapes.mesh);
   }
-  return sent;
+  return causes;
 }
 
-// The words and the remedy for the verb that sends the most bytes.
-std::pair<std::string, std::string> bytes_remedy(Verb verb, const SentBytes& sent, const Tape& tape) {
-  const std::string one_cut = "keep one cut from layer to layer, so that less is moved between them";
-  switch (verb) {
+// The remedy for edges of blocks, on the mesh of all ranks.
+std::string shorter_edges_text(const Tape& tape, const RankTapes& tapes) {
+  const auto shorter = shorter_edges(tape, tapes.mesh);
+  if (!shorter) return "fewer ranks along the dims that are cut: edges are then a smaller part of the blocks";
+  return "make the mesh " + mesh_sizes_text(shorter->mesh, tapes.mesh_dims) + ": edges of blocks then have " +
+         percent(shorter->share) + " of the bytes";
+}
+
+// The words and the remedy for the cause that sends the most bytes.
+std::pair<std::string, std::string> bytes_remedy(const Cause& cause, const SentBytes& sent, const Tape& tape,
+                                                 const RankTapes& tapes) {
+  const std::string one_cut = "keep one cut from layer to layer, so that less is moved between them",
+                    samples = "more samples on each rank between two steps";
+  if (cause.first == Purpose::kGradients) return {"sums of gradients", samples};
+  if (cause.first == Purpose::kParameters)
+    return {"parameters that fully_shard gathers, and their gradients",
+            "mh.fully_shard with reshard_after_forward = false gathers once a step; " + samples};
+  switch (cause.second) {
     case Verb::kExchange:
       if (2 * sent.far > sent.all) return {"blocks that move to other ranks", one_cut};
-      return {"edges of blocks", "cut the longer dims, so that blocks have short edges"};
+      return {"edges of blocks", shorter_edges_text(tape, tapes)};
     case Verb::kAllReduce:
-      return {"sums", "more samples on each rank between two steps"};
+      return {"sums", samples};
     case Verb::kAllGather:
-      if (!tape.gathers_parameters) return {"gathers of blocks", one_cut};
-      return {"gathers of parameters", "mh.fully_shard with reshard_after_forward = false gathers once a step"};
+      return {"gathers of blocks", one_cut};
     case Verb::kReduceScatter:
-      return {"sums that leave blocks", "more samples on each rank between two steps"};
+      return {"sums that leave blocks", samples};
     case Verb::kAllToAll:
       return {"redistributions", one_cut};
     case Verb::kBroadcast:
@@ -230,34 +279,44 @@ std::pair<std::string, std::string> bytes_remedy(Verb verb, const SentBytes& sen
 }
 
 void find_most_bytes(RanksPlan& plan) {
-  size_t most_rank = 0;
-  for (size_t rank = 0; rank < plan.counts.size(); ++rank) {
-    if (total(plan.counts[rank]).bytes > total(plan.counts[most_rank]).bytes) most_rank = rank;
+  const RankTapes& tapes = plan.found.tapes;
+  // The bytes of a tape are those of its own rank.
+  const Tape* most_tape = &tapes.kinds.front();
+  for (const Tape& tape : tapes.kinds) {
+    if (total(recorded_counts(tape)).bytes > total(recorded_counts(*most_tape)).bytes) most_tape = &tape;
   }
-  const VerbCounts& counts = plan.counts[most_rank];
-  const auto most = std::max_element(counts.begin(), counts.end(),
-                                     [](const VerbCount& a, const VerbCount& b) { return a.bytes < b.bytes; });
-  const int64_t all = total(counts).bytes;
-  if (all == 0) return;
-  const auto verb = static_cast<Verb>(most - counts.begin());
-  const Tape& tape = plan.found.tapes.kinds[plan.found.tapes.kind_of[most_rank]];
-  const SentBytes sent = sent_bytes(plan, tape, verb);
-  const auto [what, fix] = bytes_remedy(verb, sent, tape);
+  const Tape& tape = *most_tape;
+  const std::map<Cause, SentBytes> causes = sent_bytes(plan, tape);
+  const auto most = std::max_element(causes.begin(), causes.end(),
+                                     [](const auto& a, const auto& b) { return a.second.all < b.second.all; });
+  if (most == causes.end() || most->second.all == 0) return;
+  const SentBytes& sent = most->second;
+  const int64_t all = total(recorded_counts(tape)).bytes;
+  const auto [what, fix] = bytes_remedy(most->first, sent, tape, tapes);
   const auto module = std::max_element(sent.by_module.begin(), sent.by_module.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
   std::string place;
-  if (module != sent.by_module.end() && module->first != 0) {
-    const double part = static_cast<double>(module->second) / static_cast<double>(std::max<int64_t>(sent.all, 1));
+  if (module->first != 0) {
+    const double part = static_cast<double>(module->second) / static_cast<double>(sent.all);
     place = ", the most in module " + tape.modules.at(module->first) + " (" + percent(part) + " of it)";
   }
-  const double share = static_cast<double>(most->bytes) / static_cast<double>(all);
-  plan.messages.push_back({what + ": " + bytes_text(most->bytes) + " of " + bytes_text(all) + " that " +
-                               plan.rank_text(static_cast<int64_t>(most_rank)) + " sends (" + percent(share) + ")" +
-                               place,
+  const double share = static_cast<double>(sent.all) / static_cast<double>(all);
+  plan.messages.push_back({what + ": " + bytes_text(sent.all) + " of " + bytes_text(all) + " that " +
+                               plan.rank_text(tape.rank) + " sends (" + percent(share) + ")" + place,
                            fix});
 }
 
 }  // namespace
+
+void advise_by_cuts(RanksPlan& plan) {
+  if (!plan.time) return;
+  for (Hindrance& one : plan.time->hindrances) {
+    if (one.rank < 0) continue;
+    one.fix = even_remedy(uneven_cut(plan, one.rank, 1.02),
+                          "its blocks are not larger than those of others: give it smaller ones (mh.balance finds them "
+                          "by the speed of ranks), or divide what it alone computes");
+  }
+}
 
 void find_limits(RanksPlan& plan) {
   find_uneven_memory(plan);

@@ -8,5 +8,7 @@ namespace moonhalo::scripting {
 /// Fills plan.memory and plan.messages: what hurts, and the remedies. Each has at least one entry where there is more
 /// than one rank.
 void find_limits(RanksPlan& plan);
+/// Puts into plan.time the remedies that the cuts of tensors leave for ranks that compute more than the others.
+void advise_by_cuts(RanksPlan& plan);
 
 }  // namespace moonhalo::scripting

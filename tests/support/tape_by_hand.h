@@ -21,6 +21,11 @@ class TapeByHand {
     tape_.rank = rank;
     tape_.ranks = ranks;
   }
+  /// The part of the step in which the next collectives and exchanges are.
+  TapeByHand& phase(Phase phase) {
+    phase_ = phase;
+    return *this;
+  }
   TapeByHand& compute(double seconds, const std::string& name = "aten::mm") {
     TapeOperator call;
     call.name = tape_.name_number(name);
@@ -41,7 +46,7 @@ class TapeByHand {
   TapeByHand& verb(Verb verb, const std::vector<int64_t>& ranks, int64_t bytes) {
     const uint32_t group = tape_.group_number(TapeGroup::of(ranks));
     tape_.events.push_back(
-        {.what = TapeVerb{.verb = verb, .group = group, .number = next_number(group), .data = bytes}});
+        {.phase = phase_, .what = TapeVerb{.verb = verb, .group = group, .number = next_number(group), .data = bytes}});
     return *this;
   }
   /// Begins an exchange on the group of all ranks, or of these.
@@ -49,7 +54,8 @@ class TapeByHand {
     for (int64_t rank = 0; ranks.empty() && rank < tape_.ranks; ++rank) all_.push_back(rank);
     const uint32_t group = tape_.group_number(TapeGroup::of(ranks.empty() ? all_ : ranks));
     all_.clear();
-    tape_.events.push_back({.what = TapeExchange{group, next_number(group), exchanges_++, sends, receives}});
+    tape_.events.push_back(
+        {.phase = phase_, .what = TapeExchange{group, next_number(group), exchanges_++, sends, receives}});
     return *this;
   }
   TapeByHand& wait() { return wait(exchanges_ - 1); }
@@ -67,6 +73,7 @@ class TapeByHand {
   }
 
   Tape tape_;
+  Phase phase_ = Phase::kScript;
   std::vector<uint32_t> numbers_;
   std::vector<int64_t> all_;
   uint32_t exchanges_ = 0;

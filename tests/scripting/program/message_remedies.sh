@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# X14: `moonhalo plan` names the cause of messages and of uneven work, and advises only what changes something.
+# usage: message_remedies.sh PROGRAM
+# Each script is planned, changed as the remedy says, and planned again.
+set -euo pipefail
+program=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+
+cat > field.lua <<'LUA'
+local mh = require "moonhalo"
+local nn = mh.nn
+local rows, columns, height, width = table.unpack(arg)
+local mesh = mh.init_device_mesh("cpu", {tonumber(rows), tonumber(columns)}, {"rows", "columns"})
+local net = nn.Sequential(nn.Conv2d(3, 16, 5, {padding = 2}), nn.GELU(), nn.Conv2d(16, 1, 5, {padding = 2}))
+mh.distribute_module(net, mesh)
+local x = mh.zeros({1, 3, tonumber(height), tonumber(width)}, {mesh = mesh, placements = {mh.Shard(2), mh.Shard(3)}})
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
+for _ = 1, 3 do
+  optimizer:zero_grad()
+  net(x):square():mean():backward()
+  optimizer:step()
+end
+LUA
+
+cat > wide.lua <<'LUA'
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"data"})
+local net = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+if arg[1] == "stored" then
+  mh.fully_shard(net, {mesh = mesh, reshard_after_forward = arg[2] ~= "once"})
+else
+  mh.distribute_module(net, mesh)
+end
+local x = mh.zeros({4096, 256}, {mesh = mesh, placements = {mh.Shard(0)}})
+local optimizer = mh.build_optimizer(net, mh.optim.SGD, {lr = 1e-3})
+for _ = 1, 3 do
+  optimizer:zero_grad()
+  net(x):square():mean():backward()
+  optimizer:step()
+end
+LUA
+
+fail() {
+  echo "$1"
+  cat report.txt
+  exit 1
+}
+# plan SCRIPT RANKS [ARGUMENT ...]
+plan() { "$program" plan "$1" --ranks "$2" --machine epyc -- "${@:3}" > report.txt; }
+has() { grep -q "$1" report.txt || fail "not in the report: $1"; }
+lacks() { ! grep -q "$1" report.txt || fail "in the report: $1"; }
+# The bytes that the rank with the most sends, of "messages first ...: A of B that rank R sends".
+bytes() { sed -n 's/^  messages first .* of \([0-9.]* [kMG]*B\) that .*/\1/p' report.txt | awk '
+  {print $1 * ($2 == "kB" ? 1e3 : $2 == "MB" ? 1e6 : $2 == "GB" ? 1e9 : 1)}'; }
+# Fails unless the first number is less than the second.
+less() { awk -v a="$1" -v b="$2" 'BEGIN {exit !(a < b)}' || fail "$1 bytes are sent, before $2"; }
+
+# Long edges: another mesh of the same ranks.
+plan field.lua 16 2 8 1024 256
+has 'messages first edges of blocks'
+has 'fix   make the mesh rows 8 x columns 2'
+before=$(bytes)
+plan field.lua 16 8 2 1024 256
+lacks 'make the mesh'
+less "$(bytes)" "$before"
+# Blocks that are squares, or of one mesh dim: no other mesh is advised.
+plan field.lua 16 4 4 512 512
+lacks 'make the mesh'
+lacks 'squares'
+plan field.lua 8 8 1 512 512
+lacks 'make the mesh'
+
+# 10 rows on 4 ranks cannot be more even; 12 can, and rebalance changes neither.
+plan field.lua 4 4 1 10 65536
+has 'more computing than the mean'
+has 'cannot be more even: use 8 or 12 rows'
+lacks 'rebalance'
+plan field.lua 4 4 1 12 65536
+lacks 'cannot be more even'
+lacks 'rebalance'
+
+# Gradients are no gathers of blocks.
+plan wide.lua 4 whole
+has 'messages first sums of gradients'
+has 'fix   more samples on each rank'
+lacks 'keep one cut'
+# Parameters are no edges and no blocks that move.
+plan wide.lua 4 stored
+has 'messages first parameters that fully_shard gathers'
+has 'reshard_after_forward = false gathers once a step'
+lacks 'edges of blocks'
+before=$(bytes)
+plan wide.lua 4 stored once
+less "$(bytes)" "$before"
