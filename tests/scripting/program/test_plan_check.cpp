@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moonhalo/scripting/program/plan_check.h"
+#include "moonhalo/scripting/program/plan_report.h"
 #include "moonhalo/scripting/program/session.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/folder.h"
@@ -108,6 +110,32 @@ TEST_F(PlanCheck, X14_MoreMemoryThanPlannedIsAFailure) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("check memory   all ranks together: "), HasSubstr("out by more than 3 %"),
                                 HasSubstr("every rank sends what is planned")));
   EXPECT_FALSE(json()["plans"][0]["check"]["holds_as_planned"].get<bool>());
+}
+
+// The report of one rank whose run and step have these peaks; 100 bytes are planned for both.
+std::string report_of(int64_t peak, int64_t peak_of_step, bool threads) {
+  RanksPlan plan;
+  plan.found.tapes.kinds.emplace_back();
+  plan.found.tapes.kind_of = {0};
+  plan.kinds.push_back({{0}, 100, {.bytes = 100}});
+  plan.counts.emplace_back();
+  RanksCheck check;
+  check.ranks.push_back({.steps = 3, .peak = peak, .peak_of_step = peak_of_step});
+  check.threads = threads;
+  return check_text(plan, check);
+}
+
+TEST(PlanCheckText, X14_TheReportSaysWhichPeakDecides) {
+  EXPECT_THAT(report_of(101, 99, true), HasSubstr("measured (+1.0 %): both are within 3 %\n"));
+  EXPECT_THAT(report_of(101, 82, true),
+              AllOf(HasSubstr("(+22.0 %)\n                 right: the peak of the run is within "
+                              "3 %, and decides; that of the step also depends on when Lua"),
+                    Not(HasSubstr("out by more"))));
+  EXPECT_THAT(report_of(130, 99, true), AllOf(HasSubstr("right: the peak in the step is within 3 %, and decides"),
+                                              Not(HasSubstr("out by more"))));
+  EXPECT_THAT(report_of(130, 82, true), HasSubstr("(+22.0 %): out by more than 3 %"));
+  // Both peaks decide where ranks are processes.
+  EXPECT_THAT(report_of(101, 82, false), HasSubstr("(+22.0 %): out by more than 3 %"));
 }
 
 TEST_F(PlanCheck, X14_AFailureOfTheRealRunIsTold) {
