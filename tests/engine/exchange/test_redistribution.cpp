@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <numeric>
 
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/fewest.h"
 #include "tests/support/oracle.h"
+#include "tests/support/sent_bytes.h"
 
 namespace moonhalo::testing::test_redistribution {
 namespace {
@@ -228,27 +228,22 @@ TEST(Redistribute, TheResultIsNoViewOfTheSource) {
 void check_bytes(const std::vector<int64_t>& mesh_shape, const std::vector<int64_t>& target_shape,
                  const std::function<MeshPtr(const MeshPtr&)>& there) {
   const auto sources = ways_on(mesh_shape), targets = ways_on(target_shape);
-  std::vector<std::atomic<int64_t>> sent(sources.size() * targets.size());
-  std::vector<int64_t> least(sent.size());
-  std::vector<std::string> names(sent.size());
   on_mesh(mesh_shape, [&](const MeshPtr& mesh) {
     const MeshPtr target = there(mesh);
     std::vector<int64_t> ranks(mesh->size());
     std::iota(ranks.begin(), ranks.end(), int64_t{0});
     if (target != mesh) ranks = target->ranks_of(*mesh);
-    for (size_t i = 0; i < sent.size(); ++i) {
+    for (size_t i = 0; i < sources.size() * targets.size(); ++i) {
       const at::Tensor x = redistribute(from_local(make_tensor(kShape, 9), replicated(mesh, kShape)),
                                         sources[i / targets.size()].on(mesh));
       const SpecPtr to = targets[i % targets.size()].on(target);
-      const int64_t before = mesh->group().stats().total().bytes;
+      mesh->group().reset_stats();
       redistribute(x, to);
-      sent[i] += mesh->group().stats().total().bytes - before;
-      if (mesh->rank() != 0) continue;
-      least[i] = fewest_elements(*spec(x), *to, ranks) * 8;
-      names[i] = spec(x)->to_string() + " to " + to->to_string();
+      const int64_t sent = bytes_of_all_ranks(*mesh);
+      if (mesh->rank() == 0)
+        EXPECT_EQ(sent, fewest_elements(*spec(x), *to, ranks) * 8) << spec(x)->to_string() << " to " << to->to_string();
     }
   });
-  for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(sent[i], least[i]) << names[i];
 }
 
 TEST(Redistribute, BytesAreTheFewestOnALine) {

@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <atomic>
 #include <numeric>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "tests/support/fewest.h"
 #include "tests/support/oracle.h"
 #include "tests/support/placement_cases.h"
+#include "tests/support/sent_bytes.h"
 
 namespace moonhalo::testing::test_fft {
 namespace {
@@ -182,8 +182,6 @@ int64_t fewest_bytes(const Route& route, const MeshPtr& mesh) {
 
 TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
   for (const Route& route : routes()) {
-    std::atomic<int64_t> sent = 0;
-    int64_t least = 0;
     on_mesh(route.mesh, [&](const MeshPtr& mesh) {
       const bool real = route.bytes_before == 8 || route.stages[0].first != route.shape;
       const auto& placements = route.stages[0].second;
@@ -191,12 +189,11 @@ TEST(Fft, BytesAreTheFewestThatPencilsNeed) {
           shard_of(make_tensor(route.shape, 1, real ? at::kDouble : at::kComplexDouble), mesh, placements);
       mesh->group().reset_stats();
       const at::Tensor y = route.run(x);
-      sent += mesh->group().stats().total().bytes;
+      const int64_t sent = bytes_of_all_ranks(*mesh);
       const auto& [shape, last] = route.stages.back();
       EXPECT_EQ(spec(y), make_spec(mesh, shape, last)) << route.name << spec(y)->to_string();
-      if (mesh->rank() == 0) least = fewest_bytes(route, mesh);
+      if (mesh->rank() == 0) EXPECT_EQ(sent, fewest_bytes(route, mesh)) << route.name;
     });
-    EXPECT_EQ(sent, least) << route.name;
   }
 }
 

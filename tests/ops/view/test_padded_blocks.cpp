@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <atomic>
 #include <tuple>
 
 #include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/placement_cases.h"
+#include "tests/support/sent_bytes.h"
 
 namespace moonhalo::testing::test_padded_blocks {
 namespace {
@@ -47,13 +49,12 @@ TEST(PaddedBlocks, S26_ManyNewRowsAreShared) {
     const Tensor full = at::randn({extent, 6}, at::kDouble), leaf = full.clone().requires_grad_();
     const auto pad = [&](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, row.before, row.after}, row.value); };
     const Tensor expected = pad(leaf), gradient = torch::autograd::grad({cubed(expected).sum()}, {leaf})[0];
-    std::atomic<int64_t> sent = 0;
     on_mesh({4}, [&](const MeshPtr& mesh) {
       const OutputCut policy = set_output_cut(row.policy);
       const Tensor x = shard_of(full, mesh, {shard(0, row.blocks)}).requires_grad_();
       mesh->group().reset_stats();
       const Tensor y = pad(x);
-      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(bytes_of_all_ranks(*mesh), row.moved * 6 * 8) << row.name;
       EXPECT_EQ(blocks(y), row.padded) << row.name;
       EXPECT_EQ(difference(full_tensor(y), expected.detach(), 0), "") << row.name;
       const Tensor grad = torch::autograd::grad({cubed(y).sum()}, {x})[0];
@@ -61,7 +62,6 @@ TEST(PaddedBlocks, S26_ManyNewRowsAreShared) {
       EXPECT_EQ(difference(full_tensor(grad), gradient, 1e-12), "") << row.name;
       set_output_cut(policy);
     });
-    EXPECT_EQ(sent, row.moved * 6 * 8) << row.name;
   }
 }
 
@@ -109,20 +109,18 @@ TEST(PaddedBlocks, S26_ZerosAroundTheGradientOfASliceAreShared) {
     const auto put = [&](const Tensor& x) {
       return at::slice_backward(x, {row.extent, 6}, 0, row.start, end, row.step);
     };
-    std::atomic<int64_t> sent = 0;
     on_mesh({4}, [&](const MeshPtr& mesh) {
       const OutputCut policy = set_output_cut(row.policy);
       const Tensor x = shard_of(full, mesh, {shard(0, row.blocks)}).requires_grad_();
       mesh->group().reset_stats();
       const Tensor y = put(x);
       const Tensor grad = torch::autograd::grad({y}, {x}, {shard_of(cotangent, mesh, spec(y)->placements())})[0];
-      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(bytes_of_all_ranks(*mesh), 2 * row.moved * 6 * 8) << row.name;
       EXPECT_EQ(blocks(y), row.padded) << row.name;
       EXPECT_EQ(difference(full_tensor(y), put(full), 0), "") << row.name;
       EXPECT_EQ(difference(full_tensor(grad), cotangent.slice(0, row.start, end, row.step), 0), "") << row.name;
       set_output_cut(policy);
     });
-    EXPECT_EQ(sent, 2 * row.moved * 6 * 8) << row.name;
   }
 }
 
@@ -148,21 +146,19 @@ TEST(PaddedBlocks, S26_JoinedRowsAreShared) {
        }) {
     const int64_t extent = c10::sum_integers(row.first);
     const Tensor a = make_tensor({extent, 6}, 1), b = make_tensor({row.rows, 6}, 2), whole = at::cat({a, b}, 0);
-    std::atomic<int64_t> sent = 0;
     on_mesh({4}, [&](const MeshPtr& mesh) {
       const OutputCut policy = set_output_cut(row.policy);
       const Tensor x = shard_of(a, mesh, {shard(0, row.first)}).requires_grad_();
       const Tensor y = shard_of(b, mesh, {row.second.empty() ? replicate() : shard(0, row.second)});
       mesh->group().reset_stats();
       const Tensor joined = at::cat({x, y}, 0);
-      sent += mesh->group().stats().total().bytes;
+      EXPECT_EQ(bytes_of_all_ranks(*mesh), row.moved * 6 * 8) << row.name;
       EXPECT_EQ(blocks(joined), row.joined) << row.name;
       EXPECT_EQ(difference(full_tensor(joined), whole, 0), "") << row.name;
       const Tensor grad = torch::autograd::grad({joined.square().sum()}, {x})[0];
       EXPECT_EQ(difference(full_tensor(grad), 2 * a, 0), "") << row.name;
       set_output_cut(policy);
     });
-    EXPECT_EQ(sent, row.moved * 6 * 8) << row.name;
   }
 }
 
