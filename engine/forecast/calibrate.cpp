@@ -10,6 +10,7 @@
 #include <cmath>
 #include <ctime>
 #include <numeric>
+#include <string_view>
 
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/least_time.h"
@@ -91,9 +92,9 @@ std::vector<Probe> arithmetic_probes() { return {convolution_probe(), product_pr
 double jitter_of(const std::function<void()>& work, int samples) {
   std::vector<double> times;
   for (int i = 0; i < samples; ++i) {
-    const Clock::time_point begin = Clock::now();
+    const double begin = seconds_of(ClockOf::kThread);
     work();
-    times.push_back(seconds_since(begin));
+    times.push_back(seconds_of(ClockOf::kThread) - begin);
   }
   // From the median of the distances to the median, which rare interrupts do not change.
   const double middle = median_of(times);
@@ -159,7 +160,12 @@ SizeTable growing(SizeTable table) {
   return table;
 }
 
-Machine::Verbs measure_verbs(Communicator& group, double seconds, bool& stable) {
+// True of ranks on one host that wait for cores, too. Their times vary from call to call, so that the median counts.
+bool take_turns(const Communicator& group, int64_t cores) {
+  return std::string_view(group.backend()) == "threads" && group.size() > cores;
+}
+
+Machine::Verbs measure_verbs(Communicator& group, double seconds, int64_t cores, bool& stable) {
   Machine::Verbs verbs;
   const double share = seconds / kVerbMeasurements;
   for (const Verb verb : kVerbs) {
@@ -168,8 +174,9 @@ Machine::Verbs measure_verbs(Communicator& group, double seconds, bool& stable) 
       if (verb == Verb::kBarrier && bytes > kVerbBytes[0]) break;
       const int calls = bytes <= 4096 ? 50 : bytes <= 65536 ? 10 : 1;
       const MeasuredTime time = least_time(group, share, calls, verb_call(group, verb, bytes));
-      stable = stable && time.stable;
-      table.emplace_back(bytes, time.seconds);
+      const bool varies = take_turns(group, cores);
+      stable = stable && (varies || time.stable);
+      table.emplace_back(bytes, varies ? time.median : time.seconds);
     }
     verbs[name(verb)] = growing(std::move(table));
   }
@@ -227,7 +234,7 @@ class HostCalibration {
       : progress_(progress),
         cores_(usable_core_count()),
         counts_(busy_core_counts(cores_)),
-        budget_(seconds, kAlone + static_cast<int>(std::max<size_t>(counts_.size(), 1)) * (kBeside + kVerbShare)) {}
+        budget_(seconds, kAlone + static_cast<int>(counts_.size()) * (kBeside + kVerbShare) + kVerbShare) {}
 
   Machine run() {
     describe();
@@ -313,8 +320,10 @@ class HostCalibration {
     machine_.quiet = machine_.quiet && slice.stable;
   }
 
+  // Ranks that take turns on cores wait longer for each other: one rank more than there are cores is measured, too.
   void verbs() {
-    const std::vector<int64_t> ranks = counts_.empty() ? std::vector<int64_t>{2} : counts_;
+    std::vector<int64_t> ranks = counts_;
+    ranks.push_back(cores_ + 1);
     for (const int64_t count : ranks) {
       progress_("collectives of " + std::to_string(count) + " threads");
       const double share = budget_.next(kVerbShare);
@@ -322,7 +331,7 @@ class HostCalibration {
           static_cast<int>(count),
           [&](Communicator& world) {
             bool stable = true;
-            const Machine::Verbs verbs = measure_verbs(world, share, stable);
+            const Machine::Verbs verbs = measure_verbs(world, share, cores_, stable);
             const double gap = count == ranks.front() ? measure_gap(world, share / 10) : 0;
             if (world.rank() != 0) return;
             machine_.quiet = machine_.quiet && stable;
@@ -392,7 +401,7 @@ void calibrate_verbs(Communicator& world, double seconds, Machine& machine) {
   TORCH_CHECK_VALUE(!world.is_fake(), "calibrate: the backend fake sends nothing\n  have  backend fake",
                     "\n  fix   start real ranks: `mpirun -n 2 moonhalo calibrate FILE --verbs`");
   bool stable = true;
-  machine.verbs[world.backend()][world.size()] = measure_verbs(world, seconds, stable);
+  machine.verbs[world.backend()][world.size()] = measure_verbs(world, seconds, machine.host.cores, stable);
   machine.quiet = machine.quiet && stable;
 }
 

@@ -26,9 +26,10 @@ struct MeasuredSlice {
 /// Not collective.
 MeasuredSlice slice_of_gaps(std::vector<double> gaps);
 /// Measures this host in about `seconds`: its memory, the rates of LibTorch's kernels on one core, how much slower they
-/// are beside copies of themselves, the time slice of a core, and collectives of rank threads. Each time is the least
-/// of repeated ones, five and five more until these agree within 3 %; where the time for that runs out, or the slice is
-/// not stable, Machine::quiet is false. Not collective: it starts ranks of its own.
+/// are beside copies of themselves, the time slice of a core, and collectives of rank threads, of at most as many as
+/// there are cores and of one more. Each time is the least of repeated ones, five and five more until these agree
+/// within 3 %; where the time for that runs out, or the slice is not stable, Machine::quiet is false. Of more threads
+/// than cores it is the median, and need not be stable. Not collective: it starts ranks of its own.
 Machine calibrate_host(double seconds, const CalibrateProgress& progress);
 
 /// Measures the collectives of `world` in about `seconds` and puts them into Machine::verbs, under its backend and

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <string>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/folder.h"
@@ -32,11 +34,14 @@ TEST(Calibrate, X14_WritesAMachineAndAddsTheCollectivesOfRanks) {
   EXPECT_THAT(alone.out, AllOf(HasSubstr(" GFLOP/s of one core"), HasSubstr("ranks, backend threads"),
                                HasSubstr("wrote " + file)));
   check_is_this_host(read_machine(file), file);
+  const int64_t in_turns = usable_core_count() + 1, more = in_turns + 1;  // threads on these cores
+  EXPECT_EQ(read_machine(file).verbs.at("threads").count(in_turns), 1U);
+  EXPECT_EQ(read_machine(file).verbs.at("threads").count(more), 0U);
 
-  const Result verbs = run({"calibrate", file, "--verbs", "--ranks", "3", "--seconds", "0.02"});
+  const Result verbs = run({"calibrate", file, "--verbs", "--ranks", std::to_string(more), "--seconds", "0.02"});
   ASSERT_EQ(verbs.status, 0) << verbs.err;
-  EXPECT_THAT(verbs.out, HasSubstr("3 ranks, backend threads"));
-  EXPECT_EQ(read_machine(file).verbs.at("threads").count(3), 1U);
+  EXPECT_THAT(verbs.out, HasSubstr(std::to_string(more) + " ranks, backend threads"));
+  EXPECT_EQ(read_machine(file).verbs.at("threads").count(more), 1U);
 }
 
 TEST(Calibrate, X14_RefusesFilesThatCannotBe) {
