@@ -18,16 +18,25 @@
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/program/silent_output.h"
 
+// The program is linked with tcmalloc (cmake/MoonhaloCompiler.cmake), which has this function; elsewhere it is null.
+extern "C" __attribute__((weak)) void MallocExtension_ReleaseFreeMemory();
+
 namespace moonhalo::scripting {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Memory that dry runs and measured operators have freed would hide what the real run takes.
+void release_free_memory() {
+  malloc_trim(0);
+  if (MallocExtension_ReleaseFreeMemory != nullptr) MallocExtension_ReleaseFreeMemory();
+}
+
 /// The resident memory of the process at its peak since this object was made, less that at its beginning.
 class ResidentGrowth {
  public:
   ResidentGrowth() {
-    malloc_trim(0);
+    release_free_memory();
     std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins again
     before_ = resident_memory();
   }
