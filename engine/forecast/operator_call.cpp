@@ -5,8 +5,10 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
+#include <random>
 
 namespace moonhalo {
 namespace {
@@ -52,16 +54,43 @@ at::Tensor meta_of_argument(const at::Tensor& tensor) {
   return meta;
 }
 
+// Numbers from 0.25 to 0.75 in no order: kernels that branch by values take longer for them than for equal ones. So
+// many that a processor does not learn the branches.
+const at::Tensor& drawn_numbers() {
+  static const at::Tensor numbers = [] {
+    std::mt19937 generator(1);
+    std::uniform_real_distribution<float> distribution(0.25, 0.75);
+    at::Tensor drawn = at::empty({1 << 16}, at::kFloat);
+    std::generate_n(drawn.mutable_data_ptr<float>(), drawn.numel(), [&] { return distribution(generator); });
+    return drawn;
+  }();
+  return numbers;
+}
+
+void fill(const at::Tensor& memory) {
+  if (!at::isFloatingType(memory.scalar_type()) && !at::isComplexType(memory.scalar_type())) {
+    memory.zero_();
+    return;
+  }
+  const at::Tensor& numbers = drawn_numbers();
+  for (int64_t begin = 0; begin < memory.numel(); begin += numbers.numel()) {
+    const int64_t count = std::min(numbers.numel(), memory.numel() - begin);
+    memory.narrow(0, begin, count).copy_(numbers.narrow(0, 0, count));
+  }
+}
+
 at::Tensor filled_argument(const at::Tensor& meta) {
   at::Tensor memory = at::empty({span_of(meta)}, meta.options().device(at::kCPU));
-  if (at::isFloatingType(meta.scalar_type()) || at::isComplexType(meta.scalar_type())) {
-    memory.fill_(0.5);
-  } else {
-    memory.zero_();
-  }
+  fill(memory);
   at::Tensor tensor = memory.as_strided(meta.sizes(), meta.strides());
   copy_wrapped(meta, tensor);
   return tensor;
+}
+
+// Each result of a pooling has another index. A kernel that adds all of them to one place takes longer.
+void spread_indices(const std::vector<IValue>& arguments) {
+  const at::Tensor x = arguments.at(1).toTensor(), indices = arguments.back().toTensor();
+  indices.copy_(at::arange(indices.numel(), indices.options()).remainder_(x.size(-2) * x.size(-1)).view_as(indices));
 }
 
 }  // namespace
@@ -69,24 +98,27 @@ at::Tensor filled_argument(const at::Tensor& meta) {
 std::vector<IValue> without_memory(const std::vector<IValue>& arguments) {
   return with_changed(arguments, meta_of_argument);
 }
-std::vector<IValue> with_memory(const std::vector<IValue>& arguments) {
-  return with_changed(arguments, filled_argument);
+std::vector<IValue> with_memory(const OperatorCall& call) {
+  std::vector<IValue> arguments = with_changed(call.arguments, filled_argument);
+  if (call.name.name == "aten::max_pool2d_with_indices_backward") spread_indices(arguments);
+  return arguments;
 }
 
-int64_t memory_of_arguments(const std::vector<IValue>& arguments) {
+int64_t bytes_of_tensors(const std::vector<IValue>& values) {
   int64_t bytes = 0;
-  with_changed(arguments, [&](const at::Tensor& tensor) {
-    bytes += span_of(tensor) * static_cast<int64_t>(tensor.element_size());
+  with_changed(values, [&](const at::Tensor& tensor) {
+    if (tensor.layout() == at::kStrided) bytes += span_of(tensor) * static_cast<int64_t>(tensor.element_size());
     return tensor;
   });
   return bytes;
 }
 
-void repeat_call(const OperatorCall& call, const std::vector<IValue>& arguments) {
+std::vector<IValue> repeat_call(const OperatorCall& call, const std::vector<IValue>& arguments) {
   const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow(call.name.name.c_str(), call.name.overload_name.c_str());
   torch::jit::Stack stack = arguments;
   op.callBoxed(stack);
+  return stack;
 }
 
 }  // namespace moonhalo

@@ -18,13 +18,15 @@ struct OperatorCall {
 
 /// The arguments with tensors of the meta device in the place of theirs: they hold no memory. Not collective.
 std::vector<c10::IValue> without_memory(const std::vector<c10::IValue>& arguments);
-/// The arguments with tensors of the CPU in the place of those of the meta device: 0.5, and zero where numbers are
-/// integers, so that they are valid as indices. Not collective.
-std::vector<c10::IValue> with_memory(const std::vector<c10::IValue>& arguments);
-/// Bytes of the memory that with_memory would take. Not collective.
-int64_t memory_of_arguments(const std::vector<c10::IValue>& arguments);
+/// The call's arguments with tensors of the CPU in the place of those of the meta device: numbers from 0.25 to 0.75 in
+/// no order, the same each time. Where numbers are integers they are zero, so that they are valid as indices; those of
+/// max_pool2d's backward are spread over what was pooled. Not collective.
+std::vector<c10::IValue> with_memory(const OperatorCall& call);
+/// Bytes of the memory of strided tensors among arguments or results; of meta ones, what with_memory would take.
+/// Not collective.
+int64_t bytes_of_tensors(const std::vector<c10::IValue>& values);
 
-/// Calls the operator once and drops its results. Throws what the operator throws. Not collective.
-void repeat_call(const OperatorCall& call, const std::vector<c10::IValue>& arguments);
+/// Calls the operator once. Returns its results; throws what the operator throws. Not collective.
+std::vector<c10::IValue> repeat_call(const OperatorCall& call, const std::vector<c10::IValue>& arguments);
 
 }  // namespace moonhalo

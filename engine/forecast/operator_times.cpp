@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -24,18 +23,19 @@ namespace moonhalo {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 // Short calls are timed together; long enough for the clock and the barrier before them.
 constexpr double kTogether = 300e-6;
 constexpr int kMostTogether = 64;
-// In a step the memory of an operator was not all used just before: calls take turns with copies of their arguments.
+// In a step other memory was used since an operator's own was: calls take turns with copies of their tensors, as many
+// as take so much memory, and so much time.
 constexpr int64_t kTurnsBytes = 16 << 20;
-constexpr int64_t kMostTurns = 4;
+constexpr double kTurnsSeconds = 0.02;
+constexpr int64_t kMostTurns = 64;
 
-// "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0"
+// "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0, method 2". Another method of measuring finds other times.
 std::string this_host(int64_t cores) {
-  return processor_model() + ", " + std::to_string(cores) + " cores, LibTorch " TORCH_VERSION;
+  return processor_model() + ", " + std::to_string(cores) + " cores, LibTorch " TORCH_VERSION ", method 2";
 }
 
 std::string text_of(HostShare share) { return std::to_string(share.copies) + "x" + std::to_string(share.threads); }
@@ -60,10 +60,11 @@ std::map<std::string, double> times_of(const Json& times, const std::string& sha
   return times.get<std::map<std::string, double>>();
 }
 
-// A call that can be measured, and about how long it takes.
+// A call that can be measured, about how long it takes, and the bytes of its arguments and results.
 struct Wanted {
   const OperatorCall* call;
   double about;
+  int64_t bytes;
 };
 
 // Tries each call once alone, so that what fails fails here and not on one of several ranks.
@@ -71,17 +72,18 @@ std::vector<Wanted> try_alone(const std::vector<const OperatorCall*>& calls, int
                               std::vector<std::string>& failed) {
   std::vector<Wanted> wanted;
   for (const OperatorCall* const call : calls) {
-    const int64_t bytes = memory_of_arguments(call->arguments);
+    const int64_t bytes = bytes_of_tensors(call->arguments);
     if (bytes > most_bytes) {
       failed.push_back(call->key + ": its tensors take " + std::to_string(bytes >> 20) + " MiB");
       continue;
     }
     try {
-      const std::vector<c10::IValue> arguments = with_memory(call->arguments);
+      const std::vector<c10::IValue> arguments = with_memory(*call);
       repeat_call(*call, arguments);
-      const Clock::time_point begin = Clock::now();
-      repeat_call(*call, arguments);
-      wanted.push_back({call, seconds_since(begin)});
+      const double begin = seconds_of(ClockOf::kThread);
+      const std::vector<c10::IValue> results = repeat_call(*call, arguments);
+      const double about = seconds_of(ClockOf::kThread) - begin;
+      wanted.push_back({call, about, bytes + bytes_of_tensors(results)});
     } catch (const c10::Error& error) {
       const std::string why = error.what_without_backtrace();
       failed.push_back(call->key + ": " + why.substr(0, why.find('\n')));
@@ -99,17 +101,38 @@ std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, Host
   return wanted;
 }
 
+// Calls an operator with one copy of its tensors after another. The results of a copy live until its turn comes again,
+// so that those of the next are in other memory.
+class Turns {
+ public:
+  explicit Turns(const Wanted& wanted) : call_(*wanted.call) {
+    const int64_t in_memory = kTurnsBytes / std::max<int64_t>(wanted.bytes, 1);
+    const auto in_time = static_cast<int64_t>(std::min(kTurnsSeconds / std::max(wanted.about, 1e-9), 1e9));
+    turns_.resize(std::clamp<int64_t>(std::min(in_memory, in_time), 1, kMostTurns));
+    for (Turn& turn : turns_) turn.arguments = with_memory(call_);
+    // The system takes long to give out new memory, and that of a step is not new.
+    for (size_t i = 0; i <= turns_.size(); ++i) next();
+  }
+  void next() {
+    Turn& turn = turns_[next_++ % turns_.size()];
+    turn.results = repeat_call(call_, turn.arguments);
+  }
+
+ private:
+  struct Turn {
+    std::vector<c10::IValue> arguments, results;
+  };
+  const OperatorCall& call_;
+  std::vector<Turn> turns_;
+  size_t next_ = 0;
+};
+
 MeasuredTime time_of(Communicator& group, const Wanted& wanted, double seconds, ClockOf clock) {
-  const OperatorCall& call = *wanted.call;
-  const int64_t bytes = std::max<int64_t>(memory_of_arguments(call.arguments), 1);
-  std::vector<std::vector<c10::IValue>> turns;
-  for (int64_t i = 0; i < std::clamp<int64_t>(kTurnsBytes / bytes, 1, kMostTurns); ++i)
-    turns.push_back(with_memory(call.arguments));
-  size_t next = 0;
+  Turns turns(wanted);
   const int together =
       static_cast<int>(std::clamp(kTogether / std::max(wanted.about, 1e-9), 1.0, double{kMostTogether}));
   return least_time(
-      group, seconds, together, [&] { repeat_call(call, turns[next++ % turns.size()]); }, clock);
+      group, seconds, together, [&] { turns.next(); }, clock);
 }
 
 }  // namespace

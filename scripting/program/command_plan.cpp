@@ -69,7 +69,8 @@ void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ran
   const std::string path = OperatorTimes::path_beside(wanted.machine);
   OperatorTimes times(path, machine.host.cores);
   if (!times.other_host().empty()) {
-    std::fprintf(stderr, "moonhalo: plan: the times in '%s' are left out: they are of another host or LibTorch, '%s'\n",
+    std::fprintf(stderr,
+                 "moonhalo: plan: the times in '%s' are left out: they are of another host, LibTorch or method, '%s'\n",
                  path.c_str(), times.other_host().c_str());
   }
   const std::vector<OperatorCall> calls = calls_of_kinds(found);

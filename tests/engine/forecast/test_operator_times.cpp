@@ -6,11 +6,14 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/folder.h"
 
@@ -29,6 +32,27 @@ OperatorCall product(int64_t size) {
   const at::Tensor x = at::empty({size, size}, at::device(at::kMeta));
   return {"aten::mm f32[" + std::to_string(size) + "]", {"aten::mm", ""}, {x, x}};
 }
+
+// The memory that an operator of this test has seen.
+struct Seen {
+  std::mutex mutex;
+  std::set<const void*> arguments, results;
+};
+Seen& seen() {
+  static Seen all;
+  return all;
+}
+
+at::Tensor noted(const at::Tensor& x) {
+  at::Tensor result = at::zeros_like(x);
+  const std::lock_guard lock(seen().mutex);
+  seen().arguments.insert(x.data_ptr());
+  seen().results.insert(result.data_ptr());
+  return result;
+}
+
+TORCH_LIBRARY(moonhalo_test_operator_times, library) { library.def("noted(Tensor x) -> Tensor"); }
+TORCH_LIBRARY_IMPL(moonhalo_test_operator_times, CPU, library) { library.impl("noted", noted); }
 
 std::string refusal_of(const std::function<void()>& call) {
   try {
@@ -88,6 +112,61 @@ TEST_F(OperatorTimesFile, X14_IsMeasuredOncePerOperatorAndShare) {
   EXPECT_EQ(seconds, json()["operators"]["2x1"][product(32).key].get<double>());
   times.give_to(machine, {4, 1});
   EXPECT_TRUE(machine.operators.empty());
+}
+
+// In a step other memory was used since an operator's own was.
+TEST_F(OperatorTimesFile, X14_RepeatedCallsUseOtherMemory) {
+  const at::Tensor x = at::empty({1 << 14}, at::device(at::kMeta));  // 64 KiB, and as much of its result
+  OperatorTimes times(path_);
+
+  const OperatorTimes::Report report =
+      times.measure({{"noted", {"moonhalo_test_operator_times::noted", ""}, {x}}}, kAlone, 1e-3);
+
+  EXPECT_EQ(report.measured, 1);
+  EXPECT_GE(seen().arguments.size(), 8U);
+  EXPECT_GE(seen().results.size(), 8U);
+}
+
+// Kernels that branch by values take longer for numbers in no order.
+TEST(OperatorCall, X14_ArgumentsAreNumbersInNoOrder) {
+  const auto meta = [](at::ScalarType dtype) { return at::empty({300, 300}, at::device(at::kMeta).dtype(dtype)); };
+  const std::vector<c10::IValue> wanted{meta(at::kFloat),        meta(at::kDouble), meta(at::kHalf),
+                                        meta(at::kComplexFloat), meta(at::kLong),   meta(at::kBool)};
+
+  const OperatorCall call{"any", {"aten::any", ""}, wanted};
+  const std::vector<c10::IValue> given = with_memory(call), again = with_memory(call);
+
+  for (size_t i = 0; i < 4; ++i) {
+    const at::Tensor numbers = at::real(given[i].toTensor().to(at::kComplexDouble));
+    EXPECT_GE(numbers.min().item<double>(), 0.25);
+    EXPECT_LE(numbers.max().item<double>(), 0.75);
+    const double grown = (numbers.diff() > 0).to(at::kDouble).mean().item<double>();
+    EXPECT_NEAR(grown, 0.5, 0.02) << given[i].toTensor().scalar_type();
+    EXPECT_TRUE(at::equal(given[i].toTensor(), again[i].toTensor()));
+  }
+  for (size_t i = 4; i < 6; ++i) EXPECT_FALSE(given[i].toTensor().any().item<bool>()) << "they may be indices";
+  EXPECT_EQ(bytes_of_tensors(wanted), 300 * 300 * (4 + 8 + 2 + 8 + 8 + 1));
+  EXPECT_EQ(bytes_of_tensors(given), bytes_of_tensors(wanted));
+}
+
+// Were all of them zero, the kernel would add all gradients to one place, which takes longer.
+TEST(OperatorCall, X14_IndicesOfPoolingAreSpread) {
+  const auto meta = [](at::IntArrayRef sizes, at::ScalarType dtype) {
+    return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
+  };
+  const at::Tensor pooled = meta({1, 2, 4, 5}, at::kFloat), x = meta({1, 2, 8, 10}, at::kFloat);
+  const std::vector<int64_t> two{2, 2}, none{0, 0}, one{1, 1};
+  const OperatorCall call{"pooling",
+                          {"aten::max_pool2d_with_indices_backward", ""},
+                          {pooled, x, two, two, none, one, false, meta({1, 2, 4, 5}, at::kLong)}};
+
+  const at::Tensor indices = with_memory(call).back().toTensor();
+  const at::Tensor plane = std::get<0>(at::_unique(indices.select(1, 1)));
+
+  EXPECT_EQ(plane.numel(), 4 * 5);
+  EXPECT_GE(plane.min().item<int64_t>(), 0);
+  EXPECT_LT(plane.max().item<int64_t>(), 8 * 10);
+  EXPECT_EQ(repeat_call(call, with_memory(call)).at(0).toTensor().sizes(), at::IntArrayRef({1, 2, 8, 10}));
 }
 
 TEST_F(OperatorTimesFile, X14_OperatorsThatFailHaveNoTime) {

@@ -168,7 +168,7 @@ TEST_F(PlanCommand, X14_TimesOfAnotherHostAreLeftOut) {
   const Result first = run({"plan", sum, "--machine", machine}), second = run({"plan", sum, "--machine", machine});
 
   EXPECT_EQ(first.status, 0) << first.err;
-  EXPECT_THAT(first.err, HasSubstr("here.operators.json' are left out: they are of another host or LibTorch, "
+  EXPECT_THAT(first.err, HasSubstr("here.operators.json' are left out: they are of another host, LibTorch or method, "
                                    "'another processor'"));
   EXPECT_THAT(first.err, HasSubstr("operators of the script, 1 beside each other"));
   EXPECT_THAT(second.err, Not(HasSubstr("another host")));
