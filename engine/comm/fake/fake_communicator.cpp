@@ -10,7 +10,9 @@
 #include <numeric>
 
 #include "moonhalo/engine/base/fake_key.h"
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
+#include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
 #include "moonhalo/engine/comm/fake/root_facts.h"
 
@@ -145,7 +147,10 @@ std::vector<int64_t> facts_of_root(const Communicator& group, int root, std::vec
 CommunicatorPtr make_fake_subgroup(const Communicator& whole, const std::vector<int64_t>& ranks) {
   const auto* fake = dynamic_cast<const FakeCommunicator*>(&whole);
   TORCH_INTERNAL_ASSERT(fake != nullptr);
-  return fake->part(ranks);
+  CommunicatorPtr part = fake->part(ranks);
+  // Recorders distinguish groups by their numbers, which split gives to other parts.
+  comm_context->groups[part.get()] = {.group = part, .number = fingerprint_of(pretended_ranks(*part))};
+  return part;
 }
 
 std::vector<int64_t> pretended_ranks(const Communicator& group) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
+#include "moonhalo/engine/comm/fake/fake_subgroup.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/shape_rules.h"
@@ -105,6 +106,37 @@ TEST(Tape, X14_PeakAndCountsFollowTheEvents) {
   const std::vector<VerbCounts> counts = counts_of_ranks(all);
   ASSERT_EQ(counts.size(), 8U);
   for (int64_t rank = 0; rank < 8; ++rank) EXPECT_EQ(counts[rank], counts_of(tape, rank)) << rank;
+}
+
+// Rank 1 of a pipeline of four, and of a mesh of 2 x 2, whose dims are groups of their own.
+TEST(TapeRecorder, X14_GroupsOfADryRunAreApart) {
+  const FakeResults fakes;
+  const auto world = make_fake_communicator(1, 4);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {2, 2}, {"data", "rows"});
+  const CommunicatorPtr before = make_fake_subgroup(*world, {0, 1}), after = make_fake_subgroup(*world, {1, 2});
+  at::Tensor data = at::ones({4});
+
+  TapeRecorder recorder(*world);
+  before->exchange({{0, data}}, {});
+  after->exchange({}, {{1, data}});
+  mesh->group(0).all_reduce(data);
+  mesh->group(1).all_reduce(data);
+  const Tape tape = recorder.take();
+
+  std::vector<int32_t> offsets;
+  std::vector<std::vector<int64_t>> groups;
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* exchange = std::get_if<TapeExchange>(&event.what)) {
+      for (const auto* list : {&exchange->sends, &exchange->receives}) {
+        for (const TapePart& part : *list) offsets.push_back(part.offset);
+      }
+      groups.push_back(tape.groups.at(exchange->group).members(1));
+    } else if (const auto* verb = std::get_if<TapeVerb>(&event.what)) {
+      groups.push_back(tape.groups.at(verb->group).members(1));
+    }
+  }
+  EXPECT_THAT(offsets, ElementsAre(-1, 1));
+  EXPECT_THAT(groups, ElementsAre(ElementsAre(0, 1), ElementsAre(1, 2), ElementsAre(1, 3), ElementsAre(0, 1)));
 }
 
 // A step of a sharded program: its bytes and messages are those that the communicators count, its live memory is that
