@@ -5,9 +5,11 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
 #include <memory>
+#include <vector>
 
 #include "moonhalo/engine/forecast/search/division_search.h"
 #include "moonhalo/engine/moonhalo.h"
@@ -42,6 +44,61 @@ inline BuildDivided build_divided(const DividedNet& shape) {
     }
     const SpecPtr spec = make_spec(mesh, {shape.batch, shape.channels, shape.height, shape.width},
                                    {shard(0), shard(2), shard(3), whole});
+    const at::Tensor x = from_local(at::ones(spec->local_shape()), spec);
+    const auto optimizer = std::make_shared<ParallelOptimizer>(
+        build_optimizer<torch::optim::AdamW>(*net, torch::optim::AdamWOptions(1e-3)));
+    BuiltStep built;
+    built.parameters = optimizer->parameters();
+    built.step = [net, x, optimizer]() mutable {
+      optimizer->zero_grad();
+      call(net, x).square().mean().backward();
+      optimizer->step();
+    };
+    return built;
+  };
+}
+
+/// Blocks of two linear layers, with 4 x `width` features between them, over samples [batch, width].
+struct DividedChain {
+  int64_t batch = 64, width = 64, blocks = 4;
+};
+
+/// The blocks one after the other, each computed again in backward or not.
+struct ChainImpl : torch::nn::Module {
+  ChainImpl(const DividedChain& shape, bool recomputes) : recomputes(recomputes) {
+    for (int64_t i = 0; i < shape.blocks; ++i) {
+      blocks.push_back(
+          register_module("block" + std::to_string(i),
+                          torch::nn::Sequential(torch::nn::Linear(shape.width, 4 * shape.width), torch::nn::ReLU(),
+                                                torch::nn::Linear(4 * shape.width, shape.width))));
+    }
+  }
+
+  at::Tensor forward(at::Tensor x) {
+    for (torch::nn::Sequential& block : blocks) {
+      const auto run = [&block](const at::Tensor& in) { return call(block, in); };
+      x = recomputes ? checkpoint(run, x) : run(x);
+    }
+    return x;
+  }
+
+  std::vector<torch::nn::Sequential> blocks;
+  bool recomputes;
+};
+
+/// Divides the chain by its samples. AdamW trains it.
+inline BuildDivided build_chain(const DividedChain& shape) {
+  return [shape](const Division& division, Communicator& world) {
+    auto net = std::make_shared<ChainImpl>(shape, division.recomputes);
+    const MeshPtr mesh = init_device_mesh(world, "cpu", division.mesh_shape(), Division::mesh_names());
+    parallelize_module(net, mesh, {});
+    const MeshPtr data = mesh->slice({"data"});
+    if (division.is_stored) {
+      fully_shard(*net, data, {.min_numel = 1});
+    } else {
+      replicate(*net, data);
+    }
+    const SpecPtr spec = make_spec(mesh, {shape.batch, shape.width}, {shard(0), replicate(), replicate(), replicate()});
     const at::Tensor x = from_local(at::ones(spec->local_shape()), spec);
     const auto optimizer = std::make_shared<ParallelOptimizer>(
         build_optimizer<torch::optim::AdamW>(*net, torch::optim::AdamWOptions(1e-3)));

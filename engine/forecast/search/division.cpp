@@ -15,7 +15,7 @@ std::string space_text(const DivisionSpace& space) {
   return "ranks " + std::to_string(space.ranks) + ", at most data " + limit_text(space.most_data) + ", rows " +
          limit_text(space.most_rows) + ", columns " + limit_text(space.most_columns) + ", tensor " +
          limit_text(space.most_tensor) + ", " + (space.may_copy ? "copied" : "not copied") + ", " +
-         (space.may_store ? "stored" : "not stored");
+         (space.may_store ? "stored" : "not stored") + (space.may_recompute ? ", recomputed" : "");
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ std::string Division::text() const {
     if (sizes[i] > 1) text += (text.empty() ? "" : ", ") + names[i] + " " + std::to_string(sizes[i]);
   }
   if (text.empty()) text = "one rank";
-  return is_stored ? text + ", stored" : text;
+  return text + (is_stored ? ", stored" : "") + (recomputes ? ", recomputed" : "");
 }
 
 std::vector<Division> divisions_of(const DivisionSpace& space) {
@@ -37,6 +37,11 @@ std::vector<Division> divisions_of(const DivisionSpace& space) {
   TORCH_CHECK_VALUE(least >= 1, "search: numbers of ranks are at least 1\n  have  ", space_text(space),
                     "\n  fix   1 where there is nothing to cut");
   std::vector<Division> all;
+  const auto add = [&](Division division) {
+    all.push_back(division);
+    division.recomputes = true;
+    if (space.may_recompute) all.push_back(division);
+  };
   const auto divides = [](int64_t size, int64_t of) { return of % size == 0; };
   for (int64_t data = std::min(space.ranks, space.most_data); data >= 1; --data) {
     if (!divides(data, space.ranks)) continue;
@@ -47,8 +52,8 @@ std::vector<Division> divisions_of(const DivisionSpace& space) {
       for (int64_t columns = std::min(of_rows, space.most_columns); columns >= 1; --columns) {
         const int64_t tensor = of_rows / columns;
         if (!divides(columns, of_rows) || tensor > space.most_tensor) continue;
-        if (space.may_copy || data == 1) all.push_back({data, rows, columns, tensor, false});
-        if (space.may_store && data > 1) all.push_back({data, rows, columns, tensor, true});
+        if (space.may_copy || data == 1) add({data, rows, columns, tensor, false});
+        if (space.may_store && data > 1) add({data, rows, columns, tensor, true});
       }
     }
   }

@@ -15,6 +15,9 @@ struct Division {
   int64_t columns = 1;     ///< blocks along the second
   int64_t tensor = 1;      ///< ranks with other features of a layer
   bool is_stored = false;  ///< parameters in blocks over the data ranks (fully_shard), not copied (replicate)
+  /// Activations are computed again in backward (recompute.h), not kept. Which parts of the model do so is up to the
+  /// program.
+  bool recomputes = false;
   bool operator==(const Division&) const = default;
 
   /// The product of all four.
@@ -22,21 +25,23 @@ struct Division {
   /// Sizes and names of the mesh: "data", "rows", "columns", "tensor". All four are always there.
   std::vector<int64_t> mesh_shape() const { return {data, rows, columns, tensor}; }
   static std::vector<std::string> mesh_names() { return {"data", "rows", "columns", "tensor"}; }
-  /// "data 2, rows 4, stored"; "one rank".
+  /// "data 2, rows 4, stored"; "one rank"; "data 4, recomputed".
   std::string text() const;
 };
 
 /// The divisions that are possible: the largest number of ranks for each purpose. A field has as many rows of blocks as
-/// rows at most, a batch as many data ranks as samples. Pipelines, recomputation and micro-batches are not among them.
+/// rows at most, a batch as many data ranks as samples. Pipelines and micro-batches are not among them.
 struct DivisionSpace {
   static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   int64_t ranks = 1;
   int64_t most_data = kAny, most_rows = 1, most_columns = 1, most_tensor = 1;
   bool may_store = true, may_copy = true;
+  bool may_recompute = false;  ///< each division also with activations that are computed again
 };
 
 /// All divisions of `space.ranks` ranks, those with most data ranks first. Parameters are stored where there are
-/// several data ranks. Throws ValueError for numbers below 1, and if there is none. Not collective.
+/// several data ranks. One that recomputes follows the same one that does not. Throws ValueError for numbers below 1,
+/// and if there is none. Not collective.
 std::vector<Division> divisions_of(const DivisionSpace& space);
 
 }  // namespace moonhalo

@@ -130,8 +130,12 @@ class Search {
     // By growing bounds, so that the best are found early.
     std::stable_sort(result.ranked.begin(), result.ranked.end(),
                      [](const auto& a, const auto& b) { return a.bound.step < b.bound.step; });
-    for (DivisionResult& one : result.ranked) {
-      one.fate = fate_by_bounds(one, result.memory_limit);
+    for (size_t i = 0; i < result.ranked.size(); ++i) {
+      DivisionResult& one = result.ranked[i];
+      // The same division that keeps activations has the same bound, and is the one before.
+      const DivisionResult* kept = one.division.recomputes ? &result.ranked[i - 1] : nullptr;
+      if (kept != nullptr) one.bound.step = std::max(one.bound.step, kept->step);
+      one.fate = fate_by_bounds(one, kept, result.memory_limit);
       one.memory = one.bound.memory;
       if (one.fate != DivisionResult::Fate::kForecast) continue;
       forecast(one);
@@ -160,10 +164,12 @@ class Search {
     return std::max<int64_t>(1, static_cast<int64_t>(kUsableMemory * bytes));  // 0 means no limit
   }
 
-  DivisionResult::Fate fate_by_bounds(const DivisionResult& one, int64_t limit) const {
+  // `kept`: the same division that keeps activations, if this one recomputes.
+  DivisionResult::Fate fate_by_bounds(const DivisionResult& one, const DivisionResult* kept, int64_t limit) const {
     const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure));
     if (!options_.prunes) return DivisionResult::Fate::kForecast;
     if (limit > 0 && one.bound.memory > limit) return DivisionResult::Fate::kLargeBound;
+    if (kept != nullptr && kept->fate == DivisionResult::Fate::kForecast) return DivisionResult::Fate::kNotNeeded;
     if (best_.size() >= wanted && one.bound.step > best_[wanted - 1] * (1 + kRounding))
       return DivisionResult::Fate::kSlowBound;
     return DivisionResult::Fate::kForecast;

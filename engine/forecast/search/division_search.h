@@ -37,15 +37,15 @@ struct SearchOptions {
   int64_t units = 1;         ///< equal copies of the divided model with other samples: units x ranks in all
   int64_t memory_limit = 0;  ///< bytes of tensors of a rank; 0: what the machine has, less 10 %
   int64_t measure = 0;       ///< the best ones that are then run for real, where the ranks are there
-  bool prunes = true;        ///< false: dry runs of all, also of those that bounds exclude
+  bool prunes = true;        ///< false: dry runs of all, also of those that bounds exclude or that need not recompute
 };
 
 /// The findings about a division.
 struct DivisionResult {
   /// kForecast: a dry run, and it fits; kTooLarge: a dry run, and it does not; kLargeBound: no dry run, since
   /// parameters, gradients and states alone do not fit; kSlowBound: no dry run, since it cannot be as fast as the best
-  /// ones.
-  enum class Fate : uint8_t { kForecast, kTooLarge, kLargeBound, kSlowBound };
+  /// ones; kNotNeeded: no dry run, since it recomputes, and the same division that keeps activations fits.
+  enum class Fate : uint8_t { kForecast, kTooLarge, kLargeBound, kSlowBound, kNotNeeded };
   Division division;
   Fate fate = Fate::kForecast;
   DivisionBound bound;
@@ -58,7 +58,7 @@ struct DivisionResult {
 };
 
 /// All divisions of a space, the best first: measured ones by their time, then forecasts, then those that cannot be as
-/// fast, then those that are too large.
+/// fast, then those that need not recompute, then those that are too large.
 struct SearchResult {
   std::string machine, backend;
   int64_t ranks = 1, units = 1;
@@ -72,8 +72,10 @@ struct SearchResult {
 /// Searches the space for the division whose step is the shortest on the machine. Lower bounds come first
 /// (division_bounds.h), from a dry run of the whole model on one rank. Divisions are then dry run by growing bounds,
 /// with the ranks that matter (rank_kinds.h), and put on the clocks (clocks.h), until no bound is below the best times.
-/// So the result is that of dry runs of all. Throws ValueError if the space is empty, if nothing fits, and, with the
-/// division and the simulated rank, what `build` or a step throws. Not collective.
+/// A division that recomputes does the work of the same one that keeps activations, and more. So it is dry run only
+/// where that one was too large, and its bound is at least the time of that one. The result is that of dry runs of all.
+/// Throws ValueError if the space is empty, if nothing fits, and, with the division and the simulated rank, what
+/// `build` or a step throws. Not collective.
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build);
 
 /// The same on all ranks of `world`: rank 0 searches. Then the best `options.measure` are built and run on these ranks,

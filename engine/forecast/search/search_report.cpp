@@ -19,8 +19,9 @@ using Json = nlohmann::ordered_json;
 using Fate = DivisionResult::Fate;
 
 // In the order in which results are ranked.
-constexpr std::array<std::pair<Fate, const char*>, 4> kFates{{{Fate::kForecast, "forecast"},
+constexpr std::array<std::pair<Fate, const char*>, 5> kFates{{{Fate::kForecast, "forecast"},
                                                               {Fate::kSlowBound, "slower by its bound"},
+                                                              {Fate::kNotNeeded, "fits without recomputation"},
                                                               {Fate::kTooLarge, "too large"},
                                                               {Fate::kLargeBound, "too large by its bound"}}};
 
@@ -50,6 +51,10 @@ std::string why_not_best(const DivisionResult& one, const DivisionResult& best, 
   if (one.fate == Fate::kLargeBound)
     return "parameters, gradients and states alone need " + bytes_text(one.bound.memory) + " of " + bytes_text(limit);
   if (one.fate == Fate::kTooLarge) return "needs " + bytes_text(one.memory) + " of " + bytes_text(limit);
+  if (one.fate == Fate::kNotNeeded) return "never faster than the same one that keeps activations, which fits";
+  // The bound of a division that recomputes is the time of the same one that keeps activations, where that is known.
+  if (one.fate == Fate::kSlowBound && one.bound.step > one.bound.computing + one.bound.messages)
+    return "not below " + time_text(one.bound.step) + ", which the same one takes that keeps activations";
   if (one.fate == Fate::kSlowBound)
     return "not below " + time_text(one.bound.step) + ": computing " + time_text(one.bound.computing) +
            ", sums and gathers of parameters " + time_text(one.bound.messages);
@@ -81,6 +86,7 @@ void division_fields(Object& division, const Field& field) {
   field("columns", division.columns);
   field("tensor", division.tensor);
   field("stored", division.is_stored);
+  field("recompute", division.recomputes);
 }
 
 template <typename Object, typename Field>
@@ -149,12 +155,12 @@ DivisionResult parse_result(const Json& json) {
 
 }  // namespace
 
-bool fits(const DivisionResult& one) { return one.fate == Fate::kForecast || one.fate == Fate::kSlowBound; }
+bool fits(const DivisionResult& one) { return one.fate != Fate::kTooLarge && one.fate != Fate::kLargeBound; }
 
 void rank_results(SearchResult& result) {
   const auto key = [](const DivisionResult& one) {
     const bool by_memory = !fits(one);
-    const double time = one.measured ? *one.measured : one.fate == Fate::kSlowBound ? one.bound.step : one.step;
+    const double time = one.measured ? *one.measured : one.fate == Fate::kForecast ? one.step : one.bound.step;
     // Divisions that are too large come last, whichever way that was found.
     return std::tuple(by_memory ? size_t{9} : place_of(one.fate), !one.measured,
                       by_memory ? static_cast<double>(one.memory) : time);
@@ -183,6 +189,7 @@ std::string to_text(const SearchResult& result) {
   text += left("division") + (measured ? cell("measured", 12) : "") + cell("forecast", 12) + cell("bound", 12) +
           cell("memory", 11) + cell("sent", 11) + "  why\n";
   for (const DivisionResult& one : result.ranked) {
+    if (one.fate == Fate::kNotNeeded) continue;
     const bool dry_run = one.fate == Fate::kForecast || one.fate == Fate::kTooLarge;
     text += left(one.division.text());
     if (measured) text += cell(one.measured ? time_text(*one.measured) : "-", 12);
@@ -190,6 +197,11 @@ std::string to_text(const SearchResult& result) {
             cell((dry_run ? "" : "> ") + bytes_text(one.memory), 11) + cell(dry_run ? bytes_text(one.sent) : "-", 11) +
             "  " + one.why + "\n";
   }
+  const auto left_out = std::count_if(result.ranked.begin(), result.ranked.end(),
+                                      [](const DivisionResult& one) { return one.fate == Fate::kNotNeeded; });
+  if (left_out > 0)
+    text += "  " + std::to_string(left_out) +
+            " more recompute: never faster than the same ones that keep activations, which fit\n";
   return text;
 }
 

@@ -4,6 +4,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local forward = require "moonhalo.internal.forward"
+local recompute = require "moonhalo.internal.recompute"
 
 local fail = mh.fail
 local tools = {}
@@ -222,23 +223,6 @@ end
 
 -- ---- Gradient checkpointing ---------------------------------------------------------------------------------------
 
---- inner(module, ...) with copies in the place of all buffers: statistics that forward has written already must not be
---- written again by the second run.
-local function with_copied_buffers(module, inner, ...)
-  local undo = {}
-  for _, one in module:named_modules() do
-    local buffers = rawget(one, "_buffers")
-    for name, tensor in buffers do
-      undo[#undo + 1] = {buffers, name, tensor}
-    end
-  end
-  for _, one in ipairs(undo) do one[1][one[2]] = one[3]:detach():clone() end
-  local results = table.pack(pcall(inner, module, ...))
-  for _, one in ipairs(undo) do one[1][one[2]] = one[3] end
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
-end
-
 local kCheckpoint = arguments.signature("checkpoint_modules", {"net", "pattern", {"every", 1}})
 
 --- mh.checkpoint_modules(net, pattern, {every = 1}) -> table
@@ -267,16 +251,7 @@ function tools.checkpoint_modules(...)
       count = count + 1
       if (count - 1) % v.every == 0 then
         chosen[#chosen + 1] = names[i]
-        undo[#undo + 1] = forward.replace(module, function(inner)
-          return function(self, ...)
-            local ran = false
-            return mh.checkpoint(function(...)
-              if ran then return with_copied_buffers(self, inner, ...) end
-              ran = true
-              return inner(self, ...)
-            end, ...)
-          end
-        end)
+        undo[#undo + 1] = recompute.module(module)
       end
     end
   end

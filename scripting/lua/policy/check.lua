@@ -3,10 +3,11 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local recompute = require "moonhalo.policy.recompute"
 
 local fail = mh.fail
 
-local kFields = {"forward", "inputs", "mesh", "parameter", "stages", "stored"}
+local kFields = {"forward", "inputs", "mesh", "parameter", "recompute", "stages", "stored"}
 
 local function as_text(value)
   if type(value) == "userdata" then return tostring(value) end
@@ -86,7 +87,7 @@ local function check_stored(who, placed, names)
 end
 
 --- Returns what a policy returned, as plain data; errors name what is wrong with it.
-local function checked(name, placed, graph, config)
+local function checked(name, placed, graph, config, module)
   local who = ("parallelize: policy '%s'"):format(name)
   if type(placed) ~= "table" or getmetatable(placed) then
     fail(who .. " returned no table of placements but " .. mh._describe(placed))
@@ -107,6 +108,7 @@ local function checked(name, placed, graph, config)
     end
   end
   check_stored(who, placed, names)
+  if placed.recompute ~= nil then recompute.check(who, placed.recompute, module) end
   if pipelined and placed.forward then fail(who .. " has stages, and placements in forward, which go to one module") end
   if (placed.stages ~= nil) ~= pipelined then
     fail(who .. (pipelined and " has a mesh dim \"pp\" and no stages" or " has stages and no mesh dim \"pp\""))

@@ -4,6 +4,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local containers = require "moonhalo.nn.containers"
+local recompute = require "moonhalo.policy.recompute"
 local steps = require "moonhalo.policy.steps"
 
 local fail = mh.fail
@@ -109,6 +110,7 @@ function division.apply(module, placed, config, names, src, per_byte)
     module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false,
     sums_in_backward = config.use_async_reducer,
   }
+  recompute.apply(module, placed.recompute)  -- before fully_shard gathers around forward
   if placed.stages then
     local pipe = make_pipeline(module, placed, config, mesh, src)
     state.pipe, state.mesh = pipe, pipe.mesh

@@ -149,7 +149,7 @@ local function make_plan(module, dummy, policy, config, graph)
   else
     name, placed = "of the user's", policy(graph, config)
   end
-  return check_placements(name, placed, graph, config), graph, report
+  return check_placements(name, placed, graph, config, module), graph, report
 end
 
 --- The plan: from the disk where the options say so, else made by the policy on all ranks, of which rank 0's counts.

@@ -8,6 +8,8 @@
 --   stored     "dp": the mesh dim over which parameters are kept in blocks besides
 --   forward    as of parallelize_module, for the mesh of a unit; not with stages
 --   stages     {2, 1}: how many of module:stages() make a stage of the pipeline
+--   recompute  {{"blocks.0"}, {"head.0", "head.1"}}: parts whose inside is computed again in backward; several names
+--   are neighbours in a Sequential
 
 local mh = require "moonhalo"
 

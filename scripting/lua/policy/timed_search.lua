@@ -10,6 +10,7 @@ local arguments = require "moonhalo.internal.arguments"
 local candidates = require "moonhalo.policy.candidates"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
+local recompute = require "moonhalo.policy.recompute"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
 local steps = require "moonhalo.policy.steps"
 
@@ -18,7 +19,6 @@ local fail = mh.fail
 -- Options of the counting search, with the reason why they are none here.
 local kNotSearched = {
   pipeline_nmicros = "pipelines and micro-batches are not searched", pipeline_scheduler = "pipelines are not searched",
-  recompute = "recomputation is not searched",
 }
 local kLimits = {"most_data", "most_rows", "most_columns", "most_tensor"}
 
@@ -33,6 +33,9 @@ local function check_options(options)
   if type(options.machine) ~= "string" then
     fail(("parallelize: policy 'autodist': machine = %s, expected a file of moonhalo calibrate, or a name as 'h100'")
       :format(mh._describe(options.machine)))
+  end
+  if options.recompute ~= nil then
+    arguments.flag("parallelize: policy 'autodist'", "recompute", options.recompute)
   end
   for _, name in ipairs {"measure", table.unpack(kLimits)} do
     local value, least = options[name], name == "measure" and 0 or 1
@@ -55,30 +58,43 @@ local function largest_sizes(values, graph)
   return data, rows, columns
 end
 
-local function space_of(values, graph, config)
+--- The parts of the module that may compute their inside again; none where that is not asked for.
+local function parts_of(module, options)
+  if options.recompute == false then return {} end
+  local parts = recompute.parts(module)
+  if options.recompute and #parts == 0 then
+    fail(("parallelize: policy 'autodist': recompute = true, and %s has no part that can be computed again\n" ..
+        "  fix   make its blocks modules with layers of their own, or give it stages()"):format(module:class_name()))
+  end
+  return parts
+end
+
+local function space_of(values, graph, config, parts)
   local options, ranks = config.pas_config, config.plan_ngpus
   local data, rows, columns = largest_sizes(values, graph)
   local cuts = policies.has_tensor_cuts(graph)
   return {
     ranks = ranks, most_data = options.most_data or data, most_rows = options.most_rows or rows,
     most_columns = options.most_columns or columns, most_tensor = options.most_tensor or cuts and ranks or 1,
+    recompute = #parts > 0,
   }
 end
 
---- The placements of a division of C++.
-local function candidate_of(division, graph)
+--- The placements of a division of C++. `parts`: what one that recomputes computes again.
+local function candidate_of(division, graph, parts)
   local candidate = {
     sizes = {pp = 1, dp = division.data, domain = division.rows, columns = division.columns, tp = division.tensor},
-    stored = division.stored,
+    stored = division.stored, recompute = division.recompute,
   }
   candidate.placed = candidates.placed_for(candidate.sizes, candidate.stored, graph)
+  candidate.placed.recompute = candidate.recompute and parts or nil
   return candidate
 end
 
 --- The step of a candidate, and the parameters that it trains.
-local function build(division, module, values, graph, per_byte)
-  local candidate = candidate_of(division, graph)
-  local units = mh.world_size() // (division.data * division.rows * division.columns * division.tensor)
+local function build(candidate, module, values, per_byte)
+  local sizes = candidate.sizes
+  local units = mh.world_size() // (sizes.dp * sizes.domain * sizes.columns * sizes.tp)
   local device = mh.backend() == "fake" and "cpu" or mh.device()  -- tensors of dry runs are those of the CPU
   local mesh = candidates.mesh_of(candidate, units, per_byte, device)
   local zeros, made = candidates.zeros_on(mesh, candidate, candidates.names_of(module)), {}
@@ -100,7 +116,10 @@ local function build(division, module, values, graph, per_byte)
   return function()
     with_zeros(function()
       optimizer:zero_grad()
-      candidates.find_gradients(module, args, values.n)
+      do
+        local _ <close> = setmetatable({}, {__close = recompute.apply(module, candidate.placed.recompute)})
+        candidates.find_gradients(module, args, values.n)
+      end
       optimizer:step()
     end)
   end, parameters
@@ -110,21 +129,23 @@ local report_meta = {__name = "PlanReport"}
 function report_meta:__tostring() return self.text end
 
 --- The fastest placements for the ranks of a unit, and a report: {candidates = list, fastest first, of {sizes, stored,
---- placed, seconds, bound, measured, memory, bytes, fits, why}, text, json}, which prints as a table. Collective.
+--- recompute, placed, seconds, bound, measured, memory, bytes, fits, why}, text, json}, which prints as a table.
+--- Collective.
 local function timed_search(module, values, graph, config, per_byte)
   local options = config.pas_config
   check_options(options)
-  local wanted = space_of(values, graph, config)
+  local parts = parts_of(module, options)
+  local wanted = space_of(values, graph, config, parts)
   wanted.machine, wanted.backend, wanted.units = options.machine, options.backend, config.units
   wanted.measure = options.measure
   local limit = options.memory_limit
   wanted.memory_limit = limit and math.max(1, math.min(2.0 ^ 62, limit) // 1 | 0)
   local json, text = mh._search_divisions(wanted, function(division)
-    return build(division, module, values, graph, per_byte)
+    return build(candidate_of(division, graph, parts), module, values, per_byte)
   end)
   local list = {}
   for i, one in ipairs(mh.json.decode(json).divisions) do
-    local candidate = candidate_of(one, graph)
+    local candidate = candidate_of(one, graph, parts)
     candidate.seconds, candidate.measured = one.step > 0 and one.step or nil, one.measured
     candidate.bound, candidate.memory, candidate.bytes, candidate.why = one.bound, one.memory, one.sent, one.why
     candidate.fits = not one.fate:find("too large", 1, true)

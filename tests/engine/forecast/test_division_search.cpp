@@ -204,6 +204,93 @@ TEST(DivisionSearch, X14_ALimitOfMemoryChangesTheBest) {
                     HasSubstr("parameters, gradients and states alone need")));
 }
 
+// Samples alone are cut, so that there is one division, and the same one that recomputes.
+SearchOptions options_for_chain(const DividedChain& chain) {
+  SearchOptions options;
+  options.space = {.ranks = 2, .may_store = false, .may_recompute = true};
+  options.space.most_data = chain.batch;
+  options.machine = machine_of(1e9, 1e11, 1e8, 1e-4);
+  options.backend = "nccl";
+  return options;
+}
+
+TEST(DivisionSearch, X14_RecomputationIsTriedWhereTheSameDivisionIsTooLarge) {
+  const DividedChain chain{.batch = 4096, .blocks = 6};
+  SearchOptions options = options_for_chain(chain);
+  const SearchResult free = search_divisions(options, build_chain(chain));
+  options.prunes = false;
+  const SearchResult all = search_divisions(options, build_chain(chain));
+  options.prunes = true;
+  const DivisionResult kept = of_division(all, {.data = 2}), again = of_division(all, {.data = 2, .recomputes = true});
+  options.memory_limit = (kept.memory + again.memory) / 2;
+
+  const SearchResult limited = search_divisions(options, build_chain(chain));
+
+  SCOPED_TRACE(to_text(free) + to_text(all) + to_text(limited));
+  EXPECT_GT(again.step, 1.1 * kept.step) << "forward is a third of the step";
+  EXPECT_LT(static_cast<double>(again.memory), 0.7 * static_cast<double>(kept.memory));
+  EXPECT_EQ(free.best(), kept.division);
+  EXPECT_EQ(free.dry_runs, 1);
+  EXPECT_EQ(of_division(free, again.division).fate, Fate::kNotNeeded);
+  EXPECT_THAT(of_division(free, again.division).why, HasSubstr("never faster than the same one that keeps"));
+  EXPECT_THAT(to_text(free), HasSubstr("1 more recompute: never faster than the same ones"));
+  EXPECT_EQ(limited.best(), again.division);
+  EXPECT_EQ(limited.ranked.front().step, again.step);
+  EXPECT_EQ(of_division(limited, kept.division).fate, Fate::kTooLarge);
+  EXPECT_EQ(parse_search(to_json(limited)).best(), again.division);
+}
+
+// Memory of real steps, of which those without recomputation do not fit. A rank thread may free what the other has
+// asked for, so both count together.
+TEST(DivisionSearch, X14_TheDivisionThatRecomputesRunsWithinTheLimit) {
+  const DividedChain chain{.batch = 4096, .blocks = 6};
+  SearchOptions options = options_for_chain(chain);
+  options.prunes = false;
+  const SearchResult all = search_divisions(options, build_chain(chain));
+  options.prunes = true;
+  options.memory_limit = (all.ranked.front().memory + all.ranked.back().memory) / 2;
+  options.measure = 1;
+  const std::vector<Division> divisions{{.data = 2}, {.data = 2, .recomputes = true}};
+  std::vector<std::vector<int64_t>> peaks(2, std::vector<int64_t>(2));
+  const MemoryCount counted;
+  on_ranks(2, [&](Communicator& world) {
+    const SearchResult found = search_divisions(world, options, build_chain(chain));
+    EXPECT_EQ(found.best(), divisions[1]);
+    EXPECT_TRUE(found.ranked.front().measured.has_value());
+    for (size_t i = 0; i < divisions.size(); ++i) {
+      const MemoryPeak within;
+      const BuiltStep built = build_chain(chain)(divisions[i], world);
+      for (int step = 0; step < 3; ++step) built.step();
+      peaks[i][world.rank()] = within.use().peak - within.live_at_start();
+    }
+  });
+  for (size_t i = 0; i < divisions.size(); ++i) {
+    const auto peak = static_cast<double>(peaks[i][0] + peaks[i][1]) / 2;
+    EXPECT_EQ(peak <= static_cast<double>(options.memory_limit), i == 1) << divisions[i].text() << ": " << peak;
+    EXPECT_NEAR(peak, static_cast<double>(of_division(all, divisions[i]).memory), 0.03 * peak) << divisions[i].text();
+  }
+}
+
+// Bounds exclude a division that recomputes with the same one that does not.
+TEST(DivisionSearch, X14_BoundsHoldForDivisionsThatRecompute) {
+  const Planted tensor = planted()[2];
+  SearchOptions options = options_for(tensor, 4);
+  const SearchResult plain = search_divisions(options, build_divided(tensor.net));
+  options.space.may_recompute = true;
+
+  const SearchResult found = search_divisions(options, build_divided(tensor.net));
+
+  SCOPED_TRACE(to_text(found));
+  EXPECT_EQ(found.best(), plain.best());
+  EXPECT_EQ(found.dry_runs, plain.dry_runs);
+  ASSERT_EQ(found.ranked.size(), 2 * plain.ranked.size());
+  for (const DivisionResult& kept : plain.ranked) {
+    Division again = kept.division;
+    again.recomputes = true;
+    EXPECT_EQ(of_division(found, again).fate, kept.fate == Fate::kForecast ? Fate::kNotNeeded : kept.fate);
+  }
+}
+
 TEST(DivisionSearch, X14_AFailureNamesTheDivisionAndTheRank) {
   const Planted data = planted()[0];
   const BuildDivided build = [&](const Division& division, Communicator& world) {
@@ -302,6 +389,8 @@ TEST(Division, X14_AllWaysToShareOutRanks) {
                           "rows 2, columns 2", "rows 2, tensor 2", "columns 2, tensor 2"));
   EXPECT_THAT(texts({.ranks = 3, .most_tensor = 8, .may_copy = false}), ElementsAre("data 3, stored", "tensor 3"));
   EXPECT_THAT(texts({.ranks = 1}), ElementsAre("one rank"));
+  EXPECT_THAT(texts({.ranks = 2, .may_recompute = true}),
+              ElementsAre("data 2", "data 2, recomputed", "data 2, stored", "data 2, stored, recomputed"));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 5, .most_data = 4}); }),
               HasSubstr("search: there is no division of 5 ranks"));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 2, .most_rows = 0}); }),

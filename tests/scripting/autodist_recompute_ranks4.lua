@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- V10, X14: plans that recompute, on 4 ranks.
+return require "support.autodist_recompute"
