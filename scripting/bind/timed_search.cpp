@@ -36,7 +36,7 @@ void collect_garbage(lua_State* lua) {
 SearchOptions read_search(lua_State* lua, int index) {
   const Options given(lua, index, "parallelize: policy 'autodist'",
                       {"machine", "backend", "ranks", "units", "memory_limit", "measure", "most_data", "most_rows",
-                       "most_columns", "most_tensor", "recompute"});
+                       "most_columns", "most_tensor", "most_stages", "recompute"});
   SearchOptions options;
   const std::string machine = given.get_string("machine", "");
   // Rank 0 searches: the others may be on hosts without the file.
@@ -53,6 +53,7 @@ SearchOptions read_search(lua_State* lua, int index) {
                    .most_rows = given.get_int("most_rows", 1),
                    .most_columns = given.get_int("most_columns", 1),
                    .most_tensor = given.get_int("most_tensor", 1),
+                   .most_stages = given.get_int("most_stages", 1),
                    .may_recompute = given.get_bool("recompute", false)};
   return options;
 }
@@ -65,6 +66,7 @@ void push_division(lua_State* lua, const Division& division) {
   set_field(lua, "tensor", division.tensor);
   set_field(lua, "stored", division.is_stored);
   set_field(lua, "recompute", division.recomputes);
+  set_field(lua, "stages", division.stages);
 }
 
 /// _search_divisions(options, build) -> the JSON of the result, and its table. build(division) gives the function that

@@ -58,19 +58,19 @@ inline BuildDivided build_divided(const DividedNet& shape) {
   };
 }
 
-/// Blocks of two linear layers, with 4 x `width` features between them, over samples [batch, width].
+/// Blocks of two linear layers, with 4 x `width` features between them, over `micros` micro-batches [batch, width] a
+/// step.
 struct DividedChain {
-  int64_t batch = 64, width = 64, blocks = 4;
+  int64_t batch = 64, width = 64, blocks = 4, micros = 1;
 };
 
-/// The blocks one after the other, each computed again in backward or not.
+/// Blocks one after the other, each computed again in backward or not.
 struct ChainImpl : torch::nn::Module {
-  ChainImpl(const DividedChain& shape, bool recomputes) : recomputes(recomputes) {
-    for (int64_t i = 0; i < shape.blocks; ++i) {
-      blocks.push_back(
-          register_module("block" + std::to_string(i),
-                          torch::nn::Sequential(torch::nn::Linear(shape.width, 4 * shape.width), torch::nn::ReLU(),
-                                                torch::nn::Linear(4 * shape.width, shape.width))));
+  ChainImpl(int64_t width, int64_t count, bool recomputes) : recomputes(recomputes) {
+    for (int64_t i = 0; i < count; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i),
+                                       torch::nn::Sequential(torch::nn::Linear(width, 4 * width), torch::nn::ReLU(),
+                                                             torch::nn::Linear(4 * width, width))));
     }
   }
 
@@ -86,30 +86,75 @@ struct ChainImpl : torch::nn::Module {
   bool recomputes;
 };
 
-/// Divides the chain by its samples. AdamW trains it.
+/// A stage of the chain, with AdamW, and samples on its mesh.
+struct ChainStage {
+  ChainStage(const DividedChain& shape, const Division& division, const MeshPtr& mesh)
+      : net(std::make_shared<ChainImpl>(shape.width, shape.blocks / division.stages, division.recomputes)) {
+    parallelize_module(net, mesh, {});
+    const SpecPtr spec = make_spec(mesh, {shape.batch, shape.width}, {shard(0), replicate(), replicate(), replicate()});
+    for (int64_t i = 0; i < shape.micros; ++i) samples.push_back(from_local(at::ones(spec->local_shape()), spec));
+  }
+  void train() {
+    optimizer = std::make_shared<ParallelOptimizer>(
+        build_optimizer<torch::optim::AdamW>(*net, torch::optim::AdamWOptions(1e-3)));
+  }
+
+  std::shared_ptr<ChainImpl> net;
+  std::vector<at::Tensor> samples;
+  std::shared_ptr<ParallelOptimizer> optimizer;
+};
+
+/// The chain divided by its samples. AdamW trains it.
+inline BuiltStep build_whole_chain(const DividedChain& shape, const Division& division, Communicator& world) {
+  const MeshPtr mesh = init_device_mesh(world, "cpu", division.mesh_shape(), Division::mesh_names());
+  ChainStage whole(shape, division, mesh);
+  const MeshPtr data = mesh->slice({"data"});
+  if (division.is_stored) {
+    fully_shard(*whole.net, data, {.min_numel = 1});
+  } else {
+    replicate(*whole.net, data);
+  }
+  whole.train();
+  BuiltStep built;
+  built.parameters = whole.optimizer->parameters();
+  built.step = [whole]() mutable {
+    whole.optimizer->zero_grad();
+    for (const at::Tensor& x : whole.samples) call(whole.net, x).square().mean().backward();
+    whole.optimizer->step();
+  };
+  return built;
+}
+
+/// The chain as stages of a pipeline, each divided by its samples. AdamW trains the rank's own stage.
+inline BuiltStep build_staged_chain(const DividedChain& shape, const Division& division, Communicator& world) {
+  const MeshPtr mesh = init_device_mesh(world, "cpu", division.pipeline_mesh_shape(), Division::pipeline_mesh_names());
+  const auto stages = std::make_shared<std::vector<ChainStage>>();
+  std::vector<Pipeline::Stage> calls;
+  for (int64_t i = 0; i < division.stages; ++i) {
+    calls.push_back(
+        [stages, i](const Pipeline::Tensors& in) { return Pipeline::Tensors{call(stages->at(i).net, in[0])}; });
+  }
+  const auto pipeline =
+      std::make_shared<Pipeline>(mesh, "stages", std::move(calls), PipelineOptions{.micros = shape.micros});
+  for (int64_t i = 0; i < division.stages; ++i) stages->emplace_back(shape, division, pipeline->mesh());
+  ChainStage& own = stages->at(mesh->coordinate("stages"));
+  own.train();
+  std::vector<Pipeline::Tensors> samples;
+  for (const at::Tensor& x : own.samples) samples.push_back({x});
+  BuiltStep built;
+  built.parameters = own.optimizer->parameters();
+  built.step = [pipeline, optimizer = own.optimizer, samples]() mutable {
+    optimizer->zero_grad();
+    pipeline->train_step(samples, [](const Pipeline::Tensors& out, int64_t) { return out[0].square().mean(); });
+    optimizer->step();
+  };
+  return built;
+}
+
+/// Divides the chain as a search asks for.
 inline BuildDivided build_chain(const DividedChain& shape) {
   return [shape](const Division& division, Communicator& world) {
-    auto net = std::make_shared<ChainImpl>(shape, division.recomputes);
-    const MeshPtr mesh = init_device_mesh(world, "cpu", division.mesh_shape(), Division::mesh_names());
-    parallelize_module(net, mesh, {});
-    const MeshPtr data = mesh->slice({"data"});
-    if (division.is_stored) {
-      fully_shard(*net, data, {.min_numel = 1});
-    } else {
-      replicate(*net, data);
-    }
-    const SpecPtr spec = make_spec(mesh, {shape.batch, shape.width}, {shard(0), replicate(), replicate(), replicate()});
-    const at::Tensor x = from_local(at::ones(spec->local_shape()), spec);
-    const auto optimizer = std::make_shared<ParallelOptimizer>(
-        build_optimizer<torch::optim::AdamW>(*net, torch::optim::AdamWOptions(1e-3)));
-    BuiltStep built;
-    built.parameters = optimizer->parameters();
-    built.step = [net, x, optimizer]() mutable {
-      optimizer->zero_grad();
-      call(net, x).square().mean().backward();
-      optimizer->step();
-    };
-    return built;
+    return division.stages > 1 ? build_staged_chain(shape, division, world) : build_whole_chain(shape, division, world);
   };
 }
 

@@ -53,7 +53,8 @@ DivisionBounds::DivisionBounds(const Machine& machine, const std::string& backen
 DivisionBound DivisionBounds::of(const Division& division) const {
   DivisionBound bound;
   bound.computing = computing_;
-  const int64_t tensor = division.tensor, stored = division.is_stored ? division.data : 1;
+  // The largest stage of a pipeline has at least its share of the parameters.
+  const int64_t tensor = division.tensor * division.stages, stored = division.is_stored ? division.data : 1;
   const auto summed = static_cast<double>(whole_.parameters) / static_cast<double>(tensor);
   // Each rank has (n - 1) / n of the sums from others; of stored parameters it gets as much again.
   const auto part_of_others = [](int64_t ranks) { return static_cast<double>(ranks - 1) / static_cast<double>(ranks); };

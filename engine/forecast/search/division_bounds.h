@@ -26,8 +26,8 @@ struct DivisionBound {
 };
 
 /// Lower bounds of divisions by arithmetic alone, for a machine, `units` equal copies of the divided model, and
-/// messages by `backend`. They leave out launches, latency, halos, activations and all waiting. The machine and the
-/// step must outlive it. Not collective.
+/// messages by `backend`. They leave out launches, latency, halos, activations, what is sent between stages, and all
+/// waiting. The machine and the step must outlive it. Not collective.
 class DivisionBounds {
  public:
   DivisionBounds(const Machine& machine, const std::string& backend, const WholeStep& whole, int64_t ranks,

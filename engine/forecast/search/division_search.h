@@ -22,11 +22,10 @@ struct BuiltStep {
   std::vector<at::Tensor> parameters;  ///< those that are trained, as this rank holds them
 };
 
-/// Makes a model, divides it over the mesh `division.mesh_shape()` of `world` (with units: of
-/// world.size() / division.ranks() x these),
-/// and returns its training step. It is called for several divisions, with worlds that exist and with those that do
-/// not, and must not change anything that outlives the result. In dry runs tensors are fake (fake_tensor.h) and nothing
-/// is sent.
+/// Makes a model, divides it over the mesh `division.mesh_shape()` of `world` (with stages: pipeline_mesh_shape(); with
+/// units: of world.size() / division.ranks() x these), and returns its training step, which does the same work for all
+/// divisions. It is called for several divisions, with worlds that exist and with those that do not, and must not
+/// change anything that outlives the result. In dry runs tensors are fake (fake_tensor.h) and nothing is sent.
 using BuildDivided = std::function<BuiltStep(const Division& division, Communicator& world)>;
 
 /// The space that is searched, and the machine.

@@ -87,6 +87,7 @@ void division_fields(Object& division, const Field& field) {
   field("tensor", division.tensor);
   field("stored", division.is_stored);
   field("recompute", division.recomputes);
+  field("stages", division.stages);
 }
 
 template <typename Object, typename Field>

@@ -82,11 +82,13 @@ local function sum_of(value)
   return total
 end
 
---- Forward of `count` arguments, backward, and the sums of gradients that are left.
-function candidates.find_gradients(module, args, count)
-  local total = sum_of({module(table.unpack(args, 1, count))})
-  if not total then mh.fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
-  total:backward()
+--- Forward and backward of each of `micros`, lists of `count` arguments, and the sums of gradients that are left.
+function candidates.find_gradients(module, micros, count)
+  for _, args in ipairs(micros) do
+    local total = sum_of({module(table.unpack(args, 1, count))})
+    if not total then mh.fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
+    total:backward()
+  end
   mh.finish_grad_sync(module)
 end
 

@@ -174,16 +174,7 @@ end
 --- The stages and loss() of a module must be its forward, or it would train something else.
 local function check_stages_are_forward(module, dummy)
   local values, names = policy_graph.arguments(module, dummy)
-  if #names ~= 1 then
-    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage\n" ..
-        "  fix   function "
-      .. "%s:forward(sample) ... end, for samples such as {x, target = y}"):format(table.concat(names, ", "),
-          module:class_name()))
-  end
-  if not module:has("loss") then
-    fail(("parallelize: a pipeline needs to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(
-      module:class_name()))
-  end
+  policies.check_pipeline(module, names)
   local sample = values[1]
   local whole, staged = policy_graph.evaluated(module, function()
     local handed = mh.is_tensor(sample) and {sample, n = 1} or {table.unpack(sample)}

@@ -174,6 +174,26 @@ function policies.stages_of(graph, count)
   return policies.balanced_runs(graph.stage_macs, count)
 end
 
+--- The most stages that a pipeline may have; 1 where there can be none.
+function policies.most_stages(graph, config)
+  if not config.use_end2end or config.use_async_reducer or config.reducer_bucket_cap_mb ~= 32 then return 1 end
+  return math.max(1, #(graph.stage_macs or {}))
+end
+
+--- Checks that the stages and loss() of a module can be its forward.
+function policies.check_pipeline(module, names)
+  local class = module:class_name()
+  if #names ~= 1 then
+    fail(("parallelize: forward(%s) of a pipeline takes one sample, whose list goes to the first stage\n" ..
+      "  fix   function %s:forward(sample) ... end, for samples such as {x, target = y}"):format(
+      table.concat(names, ", "), class))
+  end
+  if not module:has("loss") then
+    fail(("parallelize: a pipeline needs to know the loss\n  fix   function %s:loss(output, sample) ... end"):format(
+      class))
+  end
+end
+
 -- ---- The policies ---------------------------------------------------------------------------------------------------
 
 policies.builtin = {}

@@ -22,7 +22,7 @@ local search = {}
 local kOptions = {"macs_per_byte", "memory_limit", "pipeline_nmicros", "pipeline_scheduler"}
 -- With a machine, times count (timed_search.lua).
 local kTimedOptions = {"backend", "machine", "macs_per_byte", "measure", "memory_limit", "most_columns", "most_data",
-                       "most_rows", "most_tensor", "pipeline_nmicros", "pipeline_scheduler", "recompute"}
+                       "most_rows", "most_stages", "most_tensor", "pipeline_nmicros", "pipeline_scheduler", "recompute"}
 local kHeaderBytes = 1024  -- before what goes from stage to stage (engine/pipeline/tensor_link.cpp)
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ local function step_of(module, values, where)
   end
   local args = steps.place(candidates.zero_batch(values, where.mesh), where)
   local before = mh.comm_stats()
-  local macs = mh._call_graph.macs(function() candidates.find_gradients(module, args, values.n) end)
+  local macs = mh._call_graph.macs(function() candidates.find_gradients(module, {args}, values.n) end)
   local after = mh.comm_stats()
   return {after.bytes - before.bytes, after.messages - before.messages, macs, held}
 end
@@ -210,9 +210,7 @@ function search.autodist(module, dummy, graph, config)
     module:zero_grad()
     return placed, report
   end
-  local stages = config.use_end2end and not config.use_async_reducer and config.reducer_bucket_cap_mb == 32
-      and #(graph.stage_macs or {}) or 1
-  local list = candidates_of(graph, ranks, math.max(stages, 1))
+  local list = candidates_of(graph, ranks, policies.most_stages(graph, config))
   for i, one in ipairs(list) do
     count(one, module, values, graph, {units = world // ranks, micros = options.pipeline_nmicros or one.sizes.pp,
         per_byte = per_byte})

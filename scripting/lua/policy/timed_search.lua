@@ -3,11 +3,15 @@
 --
 -- The search is C++ (engine/forecast/search): lower bounds, then dry runs of the ranks that matter, then clocks, then
 -- real steps if `measure` asks for them. Here is what it calls for each candidate: the module with zeros in the place
--- of its parameters and arguments, and a step with AdamW. The module itself is as before afterwards.
+-- of its parameters and arguments, and a step with AdamW. A pipeline is carried out as it will be in the run
+-- (division.lua). The module itself is as before afterwards.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local base = require "moonhalo.nn.module"
 local candidates = require "moonhalo.policy.candidates"
+local division = require "moonhalo.policy.division"
+local module_state = require "moonhalo.policy.module_state"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
 local recompute = require "moonhalo.policy.recompute"
@@ -16,35 +20,63 @@ local steps = require "moonhalo.policy.steps"
 
 local fail = mh.fail
 
--- Options of the counting search, with the reason why they are none here.
-local kNotSearched = {
-  pipeline_nmicros = "pipelines and micro-batches are not searched", pipeline_scheduler = "pipelines are not searched",
-}
-local kLimits = {"most_data", "most_rows", "most_columns", "most_tensor"}
+local kPolicy = "parallelize: policy 'autodist'"
+local kLimits = {"most_data", "most_rows", "most_columns", "most_tensor", "most_stages"}
+local kSchedules = {"1f1b", "gpipe", "interleaved_1f1b"}
 
-local function check_options(options)
-  for name, why in pairs(kNotSearched) do
-    if options[name] ~= nil then
-      fail(("parallelize: policy 'autodist': %s with machine: %s\n  have  pas_config.%s = %s\n" ..
-        "  fix   leave it out, or leave machine out where it is counted"):format(name, why, name,
+-- ---- Options --------------------------------------------------------------------------------------------------------
+
+--- Micro-batches are samples of train_step, which modules have whose forward gives the loss.
+local function check_micros(options, config)
+  local micros = options.pipeline_nmicros
+  if micros ~= nil and math.type(micros) ~= "integer" then
+    fail(("%s: pipeline_nmicros = %s, expected a number of micro-batches"):format(kPolicy, mh._describe(micros)))
+  end
+  if options.pipeline_scheduler ~= nil then
+    arguments.choice(kPolicy, "pipeline_scheduler", options.pipeline_scheduler, kSchedules)
+  end
+  for _, name in ipairs {"pipeline_scheduler", "most_stages"} do
+    if options[name] ~= nil and micros == nil then
+      fail(("%s: %s with machine needs the number of micro-batches in a step\n  have  pas_config.%s = %s\n" ..
+        "  fix   pipeline_nmicros = 4, each as large as the dummy"):format(kPolicy, name, name,
           tostring(options[name])))
     end
   end
+  if micros ~= nil and not config.use_end2end then
+    fail(("%s: pipeline_nmicros with machine is for modules whose forward takes a sample and gives the loss\n" ..
+      "  have  pas_config.pipeline_nmicros = %d\n  fix   ComputeConfig{use_end2end = true}, or leave it out"):format(
+      kPolicy, micros))
+  end
+end
+
+local function check_options(options, config)
   if type(options.machine) ~= "string" then
-    fail(("parallelize: policy 'autodist': machine = %s, expected a file of moonhalo calibrate, or a name as 'h100'")
-      :format(mh._describe(options.machine)))
+    fail(("%s: machine = %s, expected a file of moonhalo calibrate, or a name as 'h100'"):format(kPolicy,
+      mh._describe(options.machine)))
   end
-  if options.recompute ~= nil then
-    arguments.flag("parallelize: policy 'autodist'", "recompute", options.recompute)
-  end
+  if options.recompute ~= nil then arguments.flag(kPolicy, "recompute", options.recompute) end
   for _, name in ipairs {"measure", table.unpack(kLimits)} do
     local value, least = options[name], name == "measure" and 0 or 1
     if value ~= nil and (math.type(value) ~= "integer" or value < least) then
-      fail(("parallelize: policy 'autodist': %s = %s, expected an integer of at least %d"):format(name,
-        mh._describe(value), least))
+      fail(("%s: %s = %s, expected an integer of at least %d"):format(kPolicy, name, mh._describe(value), least))
     end
   end
+  check_micros(options, config)
 end
+
+--- The parts of the module that may compute their inside again; none where that is not asked for.
+local function parts_of(module, options)
+  if options.recompute == false then return {} end
+  local parts = recompute.parts(module)
+  if options.recompute and #parts == 0 then
+    fail(("%s: recompute = true, and %s has no part that can be computed again\n" ..
+        "  fix   make its blocks modules with layers of their own, or give it stages()"):format(kPolicy,
+      module:class_name()))
+  end
+  return parts
+end
+
+-- ---- The space ------------------------------------------------------------------------------------------------------
 
 --- The largest sizes that the arguments of forward have: rows of a batch, and the first two spatial dims of fields.
 local function largest_sizes(values, graph)
@@ -58,45 +90,61 @@ local function largest_sizes(values, graph)
   return data, rows, columns
 end
 
---- The parts of the module that may compute their inside again; none where that is not asked for.
-local function parts_of(module, options)
-  if options.recompute == false then return {} end
-  local parts = recompute.parts(module)
-  if options.recompute and #parts == 0 then
-    fail(("parallelize: policy 'autodist': recompute = true, and %s has no part that can be computed again\n" ..
-        "  fix   make its blocks modules with layers of their own, or give it stages()"):format(module:class_name()))
+--- True if each of `count` stages has parameters, which the optimizer of its ranks needs.
+local function all_stages_train(graph, count)
+  local at = 0
+  for _, length in ipairs(policies.stages_of(graph, count)) do
+    local elements = 0
+    for i = at + 1, at + length do elements = elements + graph.stage_elements[i] end
+    if elements == 0 then return false end
+    at = at + length
   end
-  return parts
+  return true
 end
 
-local function space_of(values, graph, config, parts)
+--- The most stages that a pipeline may have; without a number of micro-batches 1.
+local function most_stages(module, graph, config)
+  local options = config.pas_config
+  if not options.pipeline_nmicros then return 1 end
+  local allowed, most = math.min(policies.most_stages(graph, config), options.most_stages or math.huge), 1
+  if allowed > 1 then policies.check_pipeline(module, graph.names) end
+  while most < allowed and all_stages_train(graph, most + 1) do most = most + 1 end
+  return most
+end
+
+local function space_of(module, values, graph, config, parts)
   local options, ranks = config.pas_config, config.plan_ngpus
   local data, rows, columns = largest_sizes(values, graph)
   local cuts = policies.has_tensor_cuts(graph)
   return {
     ranks = ranks, most_data = options.most_data or data, most_rows = options.most_rows or rows,
     most_columns = options.most_columns or columns, most_tensor = options.most_tensor or cuts and ranks or 1,
-    recompute = #parts > 0,
+    most_stages = most_stages(module, graph, config), recompute = #parts > 0,
   }
 end
 
 --- The placements of a division of C++. `parts`: what one that recomputes computes again.
-local function candidate_of(division, graph, parts)
+local function candidate_of(given, graph, parts)
   local candidate = {
-    sizes = {pp = 1, dp = division.data, domain = division.rows, columns = division.columns, tp = division.tensor},
-    stored = division.stored, recompute = division.recompute,
+    sizes = {pp = given.stages, dp = given.data, domain = given.rows, columns = given.columns, tp = given.tensor},
+    stored = given.stored, recompute = given.recompute,
   }
   candidate.placed = candidates.placed_for(candidate.sizes, candidate.stored, graph)
   candidate.placed.recompute = candidate.recompute and parts or nil
   return candidate
 end
 
---- The step of a candidate, and the parameters that it trains.
-local function build(candidate, module, values, per_byte)
-  local sizes = candidate.sizes
+-- ---- Steps ----------------------------------------------------------------------------------------------------------
+
+--- Tensors of dry runs are those of the CPU.
+local function device_of_run() return mh.backend() == "fake" and "cpu" or mh.device() end
+
+--- The steps of a candidate without stages, and the parameters that it trains. `run`: {module, values, per_byte,
+--- micros}, of which each micro-batch has the values.
+local function build_whole(candidate, run)
+  local module, sizes = run.module, candidate.sizes
   local units = mh.world_size() // (sizes.dp * sizes.domain * sizes.columns * sizes.tp)
-  local device = mh.backend() == "fake" and "cpu" or mh.device()  -- tensors of dry runs are those of the CPU
-  local mesh = candidates.mesh_of(candidate, units, per_byte, device)
+  local mesh = candidates.mesh_of(candidate, units, run.per_byte, device_of_run())
   local zeros, made = candidates.zeros_on(mesh, candidate, candidates.names_of(module)), {}
   local function with_zeros(fn)
     return policy_graph.with_tensors(module, function(tensor)
@@ -104,13 +152,15 @@ local function build(candidate, module, values, per_byte)
       return made[tensor]
     end, fn)
   end
-  local parameters, args = {}, nil
+  local parameters, args = {}, {}
   with_zeros(function()
     for _, parameter in ipairs(module:parameters()) do
       if parameter.requires_grad then parameters[#parameters + 1] = parameter end
     end
-    args = steps.place(candidates.zero_batch(values, mesh),
-      {module = module, mesh = mesh, inputs = candidate.placed.inputs})
+    for micro = 1, run.micros do
+      args[micro] = steps.place(candidates.zero_batch(run.values, mesh),
+        {module = module, mesh = mesh, inputs = candidate.placed.inputs})
+    end
   end)
   local optimizer = mh.optim.AdamW(parameters, {lr = 1e-3})
   return function()
@@ -118,12 +168,63 @@ local function build(candidate, module, values, per_byte)
       optimizer:zero_grad()
       do
         local _ <close> = setmetatable({}, {__close = recompute.apply(module, candidate.placed.recompute)})
-        candidates.find_gradients(module, args, values.n)
+        candidates.find_gradients(module, args, run.values.n)
       end
       optimizer:step()
     end)
   end, parameters
 end
+
+--- Zeros in the place of the module's tensors. Those that are deferred have memory for their blocks alone.
+local function zero_tensors(module)
+  local made, device = {}, device_of_run()
+  for _, one in module:named_modules() do
+    for _, registry in ipairs {"_parameters", "_buffers"} do
+      local tensors = rawget(one, registry)
+      for name, tensor in tensors do
+        local options = {dtype = tensor.dtype, device = device}
+        local function zeros()
+          if tensor:is_deferred() then return mh.zeros({}, options):expand(tensor.shape) end
+          return mh.zeros(tensor.shape, options)
+        end
+        made[tensor] = made[tensor]
+            or (registry == "_parameters" and base.Parameter(zeros(), tensor.requires_grad) or zeros())
+        tensors[name] = made[tensor]
+      end
+    end
+  end
+end
+
+--- The same of a candidate with stages.
+local function build_stages(candidate, run)
+  local module, original = run.module, module_state.take(run.module)
+  local divided, optimizer, parameters, samples
+  local function within(fn)
+    if divided then module_state.put(divided) end
+    local results = table.pack(pcall(fn))
+    divided = module_state.take(module)
+    module_state.put(original)
+    if not results[1] then error(results[2], 0) end
+  end
+  within(function()
+    zero_tensors(module)
+    division.apply(module, candidate.placed, run.config, run.names, false, run.per_byte)
+    parameters = module:parameters()
+    optimizer, samples = mh.optim.AdamW(parameters, {lr = 1e-3}), {}
+    local where = {module = module, mesh = module.parallel.pipeline.mesh, inputs = candidate.placed.inputs}
+    for micro = 1, run.micros do
+      samples[micro] = steps.place({candidates.zero_batch(run.values, where.mesh)[1]}, where)[1]
+    end
+  end)
+  return function()
+    within(function()
+      module:train_step(samples)
+      optimizer:step()
+    end)
+  end, parameters
+end
+
+-- ---- The search -----------------------------------------------------------------------------------------------------
 
 local report_meta = {__name = "PlanReport"}
 function report_meta:__tostring() return self.text end
@@ -133,15 +234,17 @@ function report_meta:__tostring() return self.text end
 --- Collective.
 local function timed_search(module, values, graph, config, per_byte)
   local options = config.pas_config
-  check_options(options)
+  check_options(options, config)
   local parts = parts_of(module, options)
-  local wanted = space_of(values, graph, config, parts)
-  wanted.machine, wanted.backend, wanted.units = options.machine, options.backend, config.units
-  wanted.measure = options.measure
+  local space = space_of(module, values, graph, config, parts)
+  space.machine, space.backend, space.units = options.machine, options.backend, config.units
+  space.measure = options.measure
   local limit = options.memory_limit
-  wanted.memory_limit = limit and math.max(1, math.min(2.0 ^ 62, limit) // 1 | 0)
-  local json, text = mh._search_divisions(wanted, function(division)
-    return build(candidate_of(division, graph, parts), module, values, per_byte)
+  space.memory_limit = limit and math.max(1, math.min(2.0 ^ 62, limit) // 1 | 0)
+  local run = {module = module, values = values, names = graph.names, config = config, per_byte = per_byte,
+               micros = options.pipeline_nmicros or 1}
+  local json, text = mh._search_divisions(space, function(given)
+    return (given.stages > 1 and build_stages or build_whole)(candidate_of(given, graph, parts), run)
   end)
   local list = {}
   for i, one in ipairs(mh.json.decode(json).divisions) do

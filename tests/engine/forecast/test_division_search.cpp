@@ -291,6 +291,67 @@ TEST(DivisionSearch, X14_BoundsHoldForDivisionsThatRecompute) {
   }
 }
 
+// 2.1 MB of parameters, whose gradients take 16 ms to sum over four ranks; 41 kB go from stage to stage for each
+// micro-batch, in 0.4 ms. The work is 0.5 ms a rank.
+struct PlantedPipeline {
+  DividedChain chain{.batch = 160, .width = 64, .blocks = 16, .micros = 4};
+  SearchOptions options;
+  PlantedPipeline() {
+    options.space = {.ranks = 4, .most_stages = 4};
+    options.machine = machine_of(1e12, 1e15, 1e8, 1e-6);
+    options.backend = "nccl";
+  }
+};
+
+TEST(DivisionSearch, X14_APipelineIsTheBestWhereLinksAreSlow) {
+  const PlantedPipeline slow;
+  SearchOptions options = slow.options;
+  const SearchResult found = search_divisions(options, build_chain(slow.chain));
+  options.prunes = false;
+  const SearchResult all = search_divisions(options, build_chain(slow.chain));
+
+  SCOPED_TRACE(to_text(found) + to_text(all));
+  EXPECT_EQ(found.best(), (Division{.stages = 4}));
+  EXPECT_EQ(all.best(), found.best());
+  EXPECT_THAT(to_text(found), HasSubstr("stages 2, data 2"));
+  EXPECT_EQ(parse_search(to_json(found)).best(), found.best());
+  for (const DivisionResult& one : all.ranked) {
+    EXPECT_LE(one.bound.step, one.step * (1 + 1e-9)) << one.division.text();
+    EXPECT_LE(one.bound.memory, one.memory) << one.division.text();
+  }
+}
+
+// Messages and AdamW take no time here. A rank of p works m / (m + p - 1) of the step; the first stage does less, since
+// its samples get no gradients.
+TEST(DivisionSearch, X14_TheScheduleGivesTheWaitOfAPipeline) {
+  PlantedPipeline fast;
+  fast.options.prunes = false;
+  fast.options.machine = machine_of(1e12, 1e15, 1e15, 0);
+  for (const int64_t micros : {1, 4, 8}) {
+    fast.chain.micros = micros;
+    const SearchResult found = search_divisions(fast.options, build_chain(fast.chain));
+    SCOPED_TRACE(to_text(found));
+    const double even = of_division(found, {.data = 4}).step;
+    for (const int64_t stages : {2, 4}) {
+      const DivisionResult& one = of_division(found, {.data = 4 / stages, .stages = stages});
+      const double wait = static_cast<double>(micros + stages - 1) / static_cast<double>(micros);
+      EXPECT_NEAR(one.step / even, wait, 0.03 * wait) << one.division.text() << ", micro-batches: " << micros;
+      EXPECT_NEAR(one.waiting / one.step, 1 - 1 / wait, 0.03) << one.division.text();
+    }
+  }
+}
+
+TEST(DivisionSearch, X14_TheBestPipelineIsMeasured) {
+  const PlantedPipeline slow;
+  on_ranks(4, [&](Communicator& world) {
+    SearchOptions options = slow.options;
+    options.measure = 2;
+    const SearchResult found = search_divisions(world, options, build_chain(slow.chain));
+    EXPECT_TRUE(found.ranked[0].measured && found.ranked[1].measured);
+    EXPECT_TRUE(found.ranked[0].division.stages > 1 && found.ranked[1].division.stages > 1) << to_text(found);
+  });
+}
+
 TEST(DivisionSearch, X14_AFailureNamesTheDivisionAndTheRank) {
   const Planted data = planted()[0];
   const BuildDivided build = [&](const Division& division, Communicator& world) {
@@ -391,6 +452,10 @@ TEST(Division, X14_AllWaysToShareOutRanks) {
   EXPECT_THAT(texts({.ranks = 1}), ElementsAre("one rank"));
   EXPECT_THAT(texts({.ranks = 2, .may_recompute = true}),
               ElementsAre("data 2", "data 2, recomputed", "data 2, stored", "data 2, stored, recomputed"));
+  EXPECT_THAT(texts({.ranks = 4, .most_data = 2, .most_tensor = 2, .most_stages = 4}),
+              ElementsAre("data 2, tensor 2", "data 2, tensor 2, stored", "stages 2, data 2", "stages 2, tensor 2",
+                          "stages 4"));
+  EXPECT_THAT(message_of([] { divisions_of({.ranks = 2, .most_stages = 0}); }), HasSubstr("search: numbers of ranks"));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 5, .most_data = 4}); }),
               HasSubstr("search: there is no division of 5 ranks"));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 2, .most_rows = 0}); }),

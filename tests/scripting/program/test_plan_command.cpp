@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -102,6 +103,73 @@ TEST_F(PlanCommand, X14_SaysWhatRealRanksSendAndHold) {
     }
     EXPECT_EQ(compared, one["ranks"]);
   }
+}
+
+// A pipeline of two stages, as a search finds it and as a script trains it.
+constexpr const char* kStages = R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local Net = nn.Module:extend("Net")
+function Net:init()
+  self.first = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+  self.second = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 8))
+end
+function Net:stages() return {self.first, self.second} end
+function Net:loss(y, sample) return mh.mse_loss(y, sample.target) end
+function Net:forward(sample) return self:loss(self.second(self.first(sample[1])), sample) end
+local function sample() return {mh.zeros{256, 64}, target = mh.zeros{256, 8}} end
+local function config(options)
+  options.pipeline_nmicros = 4
+  return mh.ComputeConfig{plan_ngpus = 2, use_end2end = true, pas_config = options}
+end
+)";
+
+constexpr const char* kSearch = R"(
+local _, report = mh.parallelize(Net(), {sample = sample()}, "autodist",
+  config{machine = "h100", most_data = 1, most_tensor = 1}, {load_module = false})
+print(("%.17g %d %d"):format(report.candidates[1].seconds, report.candidates[1].bytes, report.candidates[1].memory))
+)";
+
+constexpr const char* kTrainStages = R"(
+local net = mh.parallelize(Net(), {sample = sample()}, "pp", config{})
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
+local samples = {}
+for i = 1, 4 do
+  samples[i] = sample()
+  for key, x in pairs(samples[i]) do
+    samples[i][key] = mh.distribute_tensor(x, net.parallel.pipeline.mesh, {mh.Shard(0)})
+  end
+end
+for _ = 1, 3 do
+  net:train_step(samples)
+  optimizer:step()
+end
+)";
+
+TEST_F(PlanCommand, X14_ASearchForecastsWhatAPlanOfTheScriptDoes) {
+  const std::string file = path("plan.json");
+  const Result search = run({"run", script((std::string(kStages) + kSearch).c_str())});
+  ASSERT_EQ(search.status, 0) << search.err;
+  double step = 0;
+  int64_t bytes = 0, memory = 0;
+  std::istringstream(search.out) >> step >> bytes >> memory;
+
+  const std::string training = script((std::string(kStages) + kTrainStages).c_str());
+  const Result plan = run({"plan", training, "--ranks", "2", "--machine", "h100", "--json", file});
+
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  const Json planned = Json::parse(std::ifstream(file))["plans"][0];
+  EXPECT_GT(step, 0);
+  EXPECT_NEAR(planned["time"]["step"].get<double>(), step, 1e-9 * step);
+  int64_t most_bytes = 0, most_memory = 0;
+  for (const Json& rank : planned["of_rank"]) {
+    int64_t sent = 0;
+    for (const auto& verb : rank["sent"]) sent += verb["bytes"].get<int64_t>();
+    most_bytes = std::max(most_bytes, sent);
+    most_memory = std::max(most_memory, planned["kinds"].at(rank["kind"].get<size_t>())["peak_of_step"].get<int64_t>());
+  }
+  EXPECT_EQ(most_bytes, bytes);
+  EXPECT_NEAR(static_cast<double>(most_memory), static_cast<double>(memory), 0.08 * static_cast<double>(memory));
 }
 
 TEST_F(PlanCommand, X14_AMachineGivesTimes) {
