@@ -8,7 +8,11 @@ namespace moonhalo {
 // Compiled here once, because four hundred files include the header.
 Box::Box(std::initializer_list<Interval> dims) : dims_(dims) {}
 
-void Box::push_back(const Interval& rows) { dims_.push_back(rows); }
+void Box::push_back(const Interval& rows) {
+  constexpr size_t kUsualDims = 5;  // a plan of 4,096 ranks makes many boxes
+  if (dims_.capacity() == 0) dims_.reserve(kUsualDims);
+  dims_.push_back(rows);
+}
 
 bool Box::operator==(const Box& other) const { return dims_ == other.dims_; }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "moonhalo/engine/exchange/boundary_index.h"
@@ -120,13 +119,15 @@ Ownership Ownership::of(const SpecPtr& spec) {
   for (int64_t d = 0; d < spec->ndim(); ++d) {
     for (const int64_t m : spec->cut(d).mesh_dims) cutting[m] = true;
   }
-  const auto serves = [mesh = spec->mesh(), cutting = std::move(cutting)](int64_t owner, int64_t user) {
-    for (int64_t m = 0; m < mesh->ndim(); ++m) {
-      if (!cutting[m] && mesh->coordinate(owner, m) != mesh->coordinate(user, m)) return false;
-    }
-    return true;
+  std::vector<int64_t> uncut;
+  for (int64_t m = 0; m < spec->mesh()->ndim(); ++m) {
+    if (!cutting[m]) uncut.push_back(m);
+  }
+  const auto serves = [mesh = spec->mesh(), uncut](int64_t owner, int64_t user) {
+    return std::all_of(uncut.begin(), uncut.end(),
+                       [&](int64_t m) { return mesh->coordinate(owner, m) == mesh->coordinate(user, m); });
   };
-  return {spec->mesh(), spec->global_shape(), [spec](int64_t rank) { return block_box(*spec, rank); }, serves};
+  return {spec->mesh(), spec->global_shape(), [spec](int64_t rank) { return block_box(*spec, rank); }, serves, uncut};
 }
 
 // The planner has the rows that are owned and requested along each dim, and finds the transfers.
@@ -159,6 +160,9 @@ struct IntervalMap::Planner {
   /// True if any rank sends anything.
   bool exchanges() const;
   bool grid_exchanges() const;
+  bool is_same(int64_t mesh_dim) const;  // one of Ownership::same_coordinates
+  /// Without a grid, the ranks that `rank` may serve, or be served by, in their order.
+  std::vector<int64_t> beside(int64_t rank) const;
   /// The ranks that may send to `me`, or receive from it, in their order.
   std::vector<int64_t> owners_for(int64_t me) const;
   std::vector<int64_t> users_of(int64_t me) const;
@@ -170,6 +174,7 @@ struct IntervalMap::Planner {
   Ownership from;
   int64_t ndim;
   bool grid = false;
+  std::vector<int64_t> steps = {};  // without a grid: to the ranks of beside() from the first of them
   std::optional<std::vector<int64_t>> shape_of_nothing = std::nullopt;
   std::shared_ptr<std::vector<Axis>> axes = std::make_shared<std::vector<Axis>>();  // per dim
 };
@@ -184,6 +189,17 @@ size_t IntervalMap::Planner::Axis::index(const DeviceMesh& mesh, int64_t rank) c
 IntervalMap::Planner IntervalMap::Planner::of_ranks(const Ownership& ownership,
                                                     const std::function<std::vector<HaloRequest>(int64_t)>& requests) {
   Planner planner{ownership, static_cast<int64_t>(ownership.global_shape.size())};
+  planner.steps = {0};
+  int64_t stride = planner.ranks();
+  for (int64_t m = 0; m < ownership.mesh->ndim(); ++m) {
+    stride /= ownership.mesh->size(m);
+    if (planner.is_same(m)) continue;
+    std::vector<int64_t> longer;
+    for (const int64_t step : planner.steps) {
+      for (int64_t i = 0; i < ownership.mesh->size(m); ++i) longer.push_back(step + i * stride);
+    }
+    planner.steps = std::move(longer);
+  }
   planner.axes->resize(planner.ndim);
   for (int64_t rank = 0; rank < planner.ranks(); ++rank) {
     const Box owned = ownership.owned(rank);
@@ -261,11 +277,25 @@ bool IntervalMap::Planner::exchanges() const {
   if (grid) return grid_exchanges();
   for (int64_t user = 0; user < ranks(); ++user) {
     if (from.serves(user, user) && in_all_dims(inside, user, user)) continue;
-    for (int64_t owner = 0; owner < ranks(); ++owner) {
+    for (const int64_t owner : beside(user)) {
       if (owner != user && from.serves(owner, user) && in_all_dims(runs_overlap, owner, user)) return true;
     }
   }
   return false;
+}
+
+bool IntervalMap::Planner::is_same(int64_t mesh_dim) const {
+  const std::vector<int64_t>& same = from.same_coordinates;
+  return std::find(same.begin(), same.end(), mesh_dim) != same.end();
+}
+
+std::vector<int64_t> IntervalMap::Planner::beside(int64_t rank) const {
+  int64_t first = 0;
+  for (int64_t m = 0; m < from.mesh->ndim(); ++m)
+    first = first * from.mesh->size(m) + (is_same(m) ? from.mesh->coordinate(rank, m) : 0);
+  std::vector<int64_t> found = steps;
+  for (int64_t& one : found) one += first;
+  return found;
 }
 
 // A rank receives something if it reads rows along all dims, and along one of them a row that it does not own: every
@@ -283,12 +313,12 @@ bool IntervalMap::Planner::grid_exchanges() const {
   return foreign;
 }
 
-// In a grid, the ranks for which holds(axis, entry of me, entry of the rank) holds along all dims; else all ranks.
+// In a grid, the ranks for which holds(axis, entry of me, entry of the rank) holds along all dims.
 template <typename Holds>
 std::vector<int64_t> IntervalMap::Planner::ranks_with(int64_t me, const Holds& holds) const {
-  std::vector<int64_t> found(grid ? 1 : ranks(), me);
-  if (!grid) std::iota(found.begin(), found.end(), int64_t{0});
-  for (int64_t d = 0; d < ndim && grid; ++d) {
+  if (!grid) return beside(me);
+  std::vector<int64_t> found{me};
+  for (int64_t d = 0; d < ndim; ++d) {
     const Axis& axis = (*axes)[d];
     const size_t mine = axis.index(*from.mesh, me);
     const std::vector<int64_t> before = std::move(found);

@@ -66,8 +66,9 @@ std::shared_ptr<const IntervalMap> Redistribution::map_of(const RedistributionPl
   if (!plan.moves) return nullptr;
   const auto owned = [&](int64_t rank) { return plan.box_after_reduce[rank]; };
   const auto serves = [&](int64_t owner, int64_t user) { return plan.serves(owner, user); };
-  return std::make_shared<const IntervalMap>(Ownership{plan.from->mesh(), plan.from->global_shape(), owned, serves},
-                                             [&](int64_t rank) { return requests_for(plan.required_box[rank]); });
+  return std::make_shared<const IntervalMap>(
+      Ownership{plan.from->mesh(), plan.from->global_shape(), owned, serves, plan.same_coordinates()},
+      [&](int64_t rank) { return requests_for(plan.required_box[rank]); });
 }
 
 at::Tensor Redistribution::reduced(const at::Tensor& local) const {

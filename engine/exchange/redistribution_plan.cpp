@@ -239,6 +239,8 @@ std::vector<int64_t> RedistributionPlan::started_at(int64_t rank) const {
   return coordinates;
 }
 
+std::vector<int64_t> RedistributionPlan::same_coordinates() const { return joined(partial_kept, replicated_dims); }
+
 bool RedistributionPlan::serves(int64_t owner, int64_t user) const {
   const DeviceMesh& mesh = *from->mesh();
   const auto beside = [&](int64_t m) { return mesh.coordinate(owner, m) == mesh.coordinate(user, m); };

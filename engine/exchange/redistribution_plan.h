@@ -40,6 +40,8 @@ struct RedistributionPlan {
   std::vector<int64_t> addend_holders() const;
   /// A rank's coordinates along partial_started.
   std::vector<int64_t> started_at(int64_t rank) const;
+  /// Mesh dims of `from` along which a rank serves only those with its own coordinate.
+  std::vector<int64_t> same_coordinates() const;
   /// True if `user` takes what it requires of the box of `owner`.
   bool serves(int64_t owner, int64_t user) const;
   /// Several lines: the specs, the reductions, and per rank its boxes and whom it takes them from.

@@ -7,6 +7,7 @@
 #include "moonhalo/engine/exchange/boundary_index.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
+#include "moonhalo/engine/exchange/redistribution_plan.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing::test_interval_map {
@@ -260,6 +261,66 @@ TEST(IntervalMap, GridsOfManyRanksArePlannedByDim) {
 }
 
 // Rows that were kept for a map serve others of the same key: one that turns them round has another.
+// No rank serves what these ranks read. Along mesh dims where ranks serve only those of their own coordinate, no others
+// are asked.
+TEST(IntervalMap, AsksOnlyRanksThatMayServe) {
+  const auto world = make_fake_communicator(5, 16 * 16);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {16, 16}, {"copies", "rows"});
+  int64_t asked = 0;
+  const auto count_of_plan = [&](const std::vector<int64_t>& same) {
+    const auto owned = [](int64_t) { return Box{{0, 4}}; };
+    const auto serves = [&asked](int64_t, int64_t) {
+      ++asked;
+      return false;
+    };
+    asked = 0;
+    const IntervalMap map(Ownership{mesh, {4}, owned, serves, same}, [](int64_t) { return requests_for(Box{{0, 4}}); });
+    EXPECT_FALSE(map.exchanges());
+    return asked;
+  };
+
+  EXPECT_LE(count_of_plan({0, 1}), 2 * 256);
+  EXPECT_LE(count_of_plan({0}), 256 * 17);
+  EXPECT_LE(count_of_plan({1}), 256 * 17);
+  EXPECT_GE(count_of_plan({}), 256 * 255);
+}
+
+// Where copies become addends, a rank serves itself alone: a plan of 4,096 ranks looks at 4,096 pairs.
+TEST(RedistributionPlan, NamesTheDimsAlongWhichRanksServeTheirOwnCoordinate) {
+  const auto world = make_fake_communicator(3, 12);
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {4, 3}, {"data", "rows"});
+  const std::vector<std::vector<Placement>> all = {{replicate(), replicate()},
+                                                   {partial(), replicate()},
+                                                   {replicate(), shard(0)},
+                                                   {partial(), shard(0)},
+                                                   {shard(0), replicate()},
+                                                   {shard(0), shard(1)},
+                                                   {partial(), partial()},
+                                                   {shard(1), partial()},
+                                                   {replicate(), partial()},
+                                                   {shard(1), shard(0)},
+                                                   {partial(ReduceOp::kMax), shard(0)}};
+  for (const auto& from : all) {
+    for (const auto& to : all) {
+      const RedistributionPlan plan =
+          plan_redistribution(make_spec(mesh, {24, 24}, from), make_spec(mesh, {24, 24}, to));
+      if (plan.keeps_blocks) continue;
+      const std::vector<int64_t> same = plan.same_coordinates();
+      for (int64_t owner = 0; owner < 12; ++owner) {
+        for (int64_t user = 0; user < 12; ++user) {
+          if (!plan.serves(owner, user)) continue;
+          for (const int64_t m : same)
+            EXPECT_EQ(mesh->coordinate(owner, m), mesh->coordinate(user, m)) << plan.to_string();
+        }
+      }
+    }
+  }
+
+  const RedistributionPlan copies_to_addends = plan_redistribution(make_spec(mesh, {24}, {replicate(), replicate()}),
+                                                                   make_spec(mesh, {24}, {partial(), partial()}));
+  EXPECT_EQ(copies_to_addends.same_coordinates(), (std::vector<int64_t>{0, 1}));
+}
+
 TEST(IntervalMap, KeysTellTheDirection) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const SpecPtr spec = make_spec(mesh, {6}, {shard(0)});
