@@ -27,6 +27,8 @@ struct ExchangeContext {
   HaloTimes halo_times;               ///< halo_options.h
   HaloEvents* halo_events = nullptr;  ///< of the RecordHalo that lives
   bool warned_of_roundings = false;   ///< replicated_values.cpp
+  bool joins_equal_copies = false;    ///< equal_copies.h
+  int64_t equal_copies = 1;           ///< equal_copies.h
 };
 inline const RankLocal<ExchangeContext> exchange_context;
 

@@ -5,11 +5,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/traffic.h"
+#include "moonhalo/engine/exchange/equal_copies.h"
+#include "moonhalo/engine/exchange/exchange_context.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/exchange/regions.h"
 
@@ -19,6 +22,51 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// True if equal copies are made once (equal_copies.h): nothing is computed or sent. A result that is computed takes
+// each copy.
+template <typename Request>
+bool joins_equal_copies(const std::vector<Request>& requests, const Communicator& group) {
+  const auto has_values = [](const at::Tensor& tensor) { return !is_fake(tensor) && tensor.numel() > 0; };
+  const auto is_computed = [&](const Request& request) {
+    const bool has_result = !request.back && !request.whole;
+    return has_values(request.given) || (has_result && has_values(request.result));
+  };
+  return exchange_context->joins_equal_copies && group.is_fake() &&
+         std::none_of(requests.begin(), requests.end(), is_computed);
+}
+
+// The end of the peers from `first` on whose regions have the same shapes as those of the first.
+template <typename PeerBuffer>
+size_t end_of_equal(const std::vector<PeerBuffer>& peers, size_t first) {
+  const auto is_equal = [](const auto& a, const auto& b) {
+    return a.request == b.request && a.copy->length == b.copy->length && a.copy->flips == b.copy->flips;
+  };
+  const auto& parts = peers[first].parts;
+  size_t end = first + 1;
+  while (end < peers.size() &&
+         std::equal(parts.begin(), parts.end(), peers[end].parts.begin(), peers[end].parts.end(), is_equal))
+    ++end;
+  return end;
+}
+
+// Calls give(first, count) for the peers one by one (`count` 1), or for all of the same shapes at once.
+template <typename PeerBuffer, typename Give>
+void each_shape(const std::vector<PeerBuffer>& peers, bool joins, const Give& give) {
+  for (size_t first = 0, end = 0; first < peers.size(); first = end) {
+    end = joins ? end_of_equal(peers, first) : first + 1;
+    give(first, end - first);
+  }
+}
+
+// Adds the message of peer `first`, and those of the peers behind it that have the same shapes: of the same data. The
+// first of these holds as much memory as their own data would, unless the data is in its place (`in_place`).
+template <typename PeerBuffer>
+void add_messages(std::vector<PeerBuffer>& peers, size_t first, size_t count, const at::Tensor& data, bool in_place,
+                  std::vector<Message>& messages) {
+  for (size_t i = first; i < first + count; ++i) messages.push_back({peers[i].peer, data});
+  if (count > 1 && !in_place) peers[first + 1].data = data.new_empty({static_cast<int64_t>(count) - 1, data.numel()});
+}
 
 }  // namespace
 
@@ -69,19 +117,26 @@ size_t HaloExchange::add_scatter_add(const IntervalMap& map, const at::Tensor& g
 
 // By peer, and for each by request and region: an order that both ends know.
 std::vector<HaloExchange::PeerBuffer> HaloExchange::buffers(bool incoming) const {
-  std::map<int, PeerBuffer> by_peer;
+  struct Entry {
+    size_t request;
+    const IntervalMap::Transfer* transfer;
+  };
+  std::vector<Entry> entries;
   for (size_t request = 0; request < requests_.size(); ++request) {
     if (!requests_[request].is_exchanged()) continue;
     const IntervalMap& map = *requests_[request].map;
-    for (const IntervalMap::Transfer& transfer : incoming != requests_[request].back ? map.receives_ : map.sends_) {
-      PeerBuffer& buffer = by_peer[transfer.peer];
-      buffer.peer = transfer.peer;
-      buffer.numel += transfer.numel;
-      for (const Copy& copy : transfer.copies) buffer.parts.push_back({request, &copy});
-    }
+    for (const IntervalMap::Transfer& transfer : incoming != requests_[request].back ? map.receives_ : map.sends_)
+      entries.push_back({request, &transfer});
   }
+  const auto by_peer = [](const Entry& a, const Entry& b) { return a.transfer->peer < b.transfer->peer; };
+  if (!std::is_sorted(entries.begin(), entries.end(), by_peer))  // of one map they are
+    std::stable_sort(entries.begin(), entries.end(), by_peer);
   std::vector<PeerBuffer> result;
-  for (auto& [peer, buffer] : by_peer) result.push_back(std::move(buffer));
+  for (const auto& [request, transfer] : entries) {
+    if (result.empty() || result.back().peer != transfer->peer) result.push_back({transfer->peer, {}});
+    result.back().numel += transfer->numel;
+    for (const Copy& copy : transfer->copies) result.back().parts.push_back({request, &copy});
+  }
   return result;
 }
 
@@ -143,7 +198,7 @@ Message HaloExchange::incoming_message(PeerBuffer& buffer, const Communicator& g
 
 // On a device all regions for all peers are packed by one launch.
 void HaloExchange::send_p2p(Communicator& group) {
-  const bool together = !tensor_options_.device().is_cpu();
+  const bool together = !tensor_options_.device().is_cpu(), joins = joins_equal_copies(requests_, group);
   std::vector<PeerBuffer> leaving = buffers(/*incoming=*/false);
   if (together) {
     lay_out(incoming_);
@@ -151,10 +206,18 @@ void HaloExchange::send_p2p(Communicator& group) {
     pack(leaving);
   }
   std::vector<Message> sends, receives;
-  for (PeerBuffer& buffer : incoming_)
-    receives.push_back(together ? Message{buffer.peer, buffer.data} : incoming_message(buffer, group));
-  for (PeerBuffer& buffer : leaving)
-    sends.push_back(together ? Message{buffer.peer, buffer.data} : outgoing_message(buffer, group));
+  each_shape(incoming_, joins, [&](size_t first, size_t count) {
+    PeerBuffer& buffer = incoming_[first];
+    const at::Tensor data = together ? buffer.data : incoming_message(buffer, group).data;
+    add_messages(incoming_, first, count, data, /*in_place=*/!buffer.data.defined(), receives);
+  });
+  each_shape(leaving, joins, [&](size_t first, size_t count) {
+    const EqualCopies equal(static_cast<int64_t>(count));
+    PeerBuffer& buffer = leaving[first];
+    const at::Tensor data = together ? buffer.data : outgoing_message(buffer, group).data;
+    const bool in_place = count > 1 && data.is_alias_of(requests_[buffer.parts[0].request].given);
+    add_messages(leaving, first, count, data, in_place, sends);
+  });
   started_ = Clock::now();
   work_ = group.exchange_async(std::move(sends), std::move(receives));
 }
@@ -248,14 +311,18 @@ at::Tensor HaloExchange::gathered(size_t request) {
 
 // Puts in its place what arrived for all gathers.
 void HaloExchange::unpack() {
+  const bool joins = !incoming_.empty() && joins_equal_copies(requests_, requests_[0].map->mesh_->group());
   std::vector<RegionCopy> copies;
-  for (const PeerBuffer& buffer : incoming_) {
-    if (!buffer.data.defined()) continue;
-    each_part(buffer, [&](const Part& part, const at::Tensor& data) {
+  each_shape(incoming_, joins, [&](size_t first, size_t count) {
+    if (!incoming_[first].data.defined()) return;
+    each_part(incoming_[first], [&](const Part& part, const at::Tensor& data) {
       const Request& request = requests_[part.request];
       if (!request.back) copies.push_back({data, IntervalMap::target_part(request.result, *part.copy)});
     });
-  }
+    if (!joins) return;
+    const EqualCopies equal(static_cast<int64_t>(count));
+    copy_regions(std::exchange(copies, {}));
+  });
   copy_regions(copies);
   unpacked_ = true;
 }
@@ -288,12 +355,16 @@ at::Tensor HaloExchange::scattered(size_t request, const at::Tensor& owned) {
   for (auto copy = map.local_.begin(); copy != map.local_.end(); ++copy) {
     if (copy != whole) add(*copy, IntervalMap::target_part(grad, *copy));
   }
-  for (const PeerBuffer& buffer : incoming_) {
-    if (!buffer.data.defined()) continue;
-    each_part(buffer, [&](const Part& part, const at::Tensor& data) {
+  const bool joins = arrivals && joins_equal_copies(requests_, map.mesh_->group());
+  each_shape(incoming_, joins, [&](size_t first, size_t count) {
+    if (!incoming_[first].data.defined()) return;
+    if (joins) add_regions(result, std::exchange(sums, {}));
+    const EqualCopies equal(static_cast<int64_t>(count));
+    each_part(incoming_[first], [&](const Part& part, const at::Tensor& data) {
       if (part.request == request) add(*part.copy, data);
     });
-  }
+    if (joins) add_regions(result, std::exchange(sums, {}));
+  });
   add_regions(result, sums);
   return result;
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "moonhalo/engine/forecast/costs.h"
@@ -19,14 +20,11 @@ namespace {
 /// A call of a group: the number of the group among those of all tapes, and that of the call.
 using CallKey = std::pair<uint32_t, uint32_t>;
 
-/// One end of a message. Those of a pair of ranks match in order.
-struct MessageEnd {
-  uint32_t group = 0;
-  int32_t offset = 0;  // of the peer's rank
-  bool sends = false;
-  uint32_t number = 0;  // among those of this group, peer and direction
-  auto operator<=>(const MessageEnd&) const = default;
-};
+/// The messages of a rank to a peer in a group, or from it, as one number. Those of a pair of ranks match in order.
+/// `offset`: of the peer's rank.
+uint64_t line_of(uint32_t group, int32_t offset, bool sends) {
+  return uint64_t{group} << 33 | uint64_t{sends} << 32 | static_cast<uint32_t>(offset);
+}
 
 /// The group of one tape.
 struct ClockGroup {
@@ -39,7 +37,7 @@ struct ClockGroup {
 struct ClockExchange {
   const TapeExchange* call = nullptr;
   double begin = 0;
-  std::vector<MessageEnd> ends;
+  std::vector<uint32_t> numbers;  // of its messages on their lines: of the sends, then of the receives
 };
 
 struct ClockKind {
@@ -49,10 +47,9 @@ struct ClockKind {
   double core_seconds = 0;  // of work since the last wait
   bool is_forced = false;   // goes on without ranks that do not come
   std::vector<ClockGroup> groups;
-  std::map<CallKey, double> arrivals;             // at collectives, and at the begin of exchanges
-  std::map<MessageEnd, double> message_ends;      // when they were ready
-  std::map<MessageEnd, uint32_t> message_counts;  // with number 0
-  std::map<uint32_t, ClockExchange> begun;        // by id
+  std::map<CallKey, double> arrivals;                          // at collectives, and at the begin of exchanges
+  std::unordered_map<uint64_t, std::vector<double>> messages;  // by line: when each was ready
+  std::map<uint32_t, ClockExchange> begun;                     // by id
   KindForecast result;
   StepCosts costs;
 };
@@ -160,7 +157,7 @@ class Clocks {
     double last = kind.arrivals.emplace(key, kind.now).first->second;
     for (const int32_t number : group.kinds) {
       const ClockKind& other = kinds_.at(number);
-      if (!follows(kind, other, other.arrivals, key, last)) return false;
+      if (!follows(kind, other, arrival_of(other, key), last)) return false;
     }
     const double delay = jitter(kind, static_cast<double>(group.members.size()));
     if (group.members.size() > 1) kind.core_seconds = 0;
@@ -175,12 +172,12 @@ class Clocks {
     ClockExchange begun{&call, kind.now, {}};
     const uint32_t group = kind.groups.at(call.group).key;
     kind.arrivals.emplace(CallKey{group, call.number}, kind.now);
+    begun.numbers.reserve(call.sends.size() + call.receives.size());
     for (const auto* list : {&call.sends, &call.receives}) {
       for (const TapePart& part : *list) {
-        MessageEnd end{group, part.offset, list == &call.sends, 0};
-        end.number = kind.message_counts[end]++;
-        kind.message_ends[end] = kind.now;
-        begun.ends.push_back(end);
+        std::vector<double>& times = kind.messages[line_of(group, part.offset, list == &call.sends)];
+        begun.numbers.push_back(static_cast<uint32_t>(times.size()));
+        times.push_back(kind.now);
       }
     }
     kind.begun[call.id] = std::move(begun);
@@ -189,35 +186,24 @@ class Clocks {
 
   bool take(ClockKind& kind, const TapeEvent& event, const TapeWait& wait) {
     const auto found = kind.begun.find(wait.id);
-    if (found == kind.begun.end() || found->second.ends.empty()) return true;
-    const auto& [pointer, mine, ends] = found->second;
+    if (found == kind.begun.end() || found->second.numbers.empty()) return true;
+    const auto& [pointer, mine, numbers] = found->second;
     const TapeExchange& call = *pointer;
     const ClockGroup& group = kind.groups.at(call.group);
     double last = mine;
-    std::set<int32_t> peers;
-    for (const MessageEnd& end : ends) {
-      const ClockKind& other = kinds_.at(tapes_.kind_of.at(kind.tape->rank + end.offset));
-      if (end.offset != 0) peers.insert(end.offset);
-      const MessageEnd theirs{end.group, -end.offset, !end.sends, end.number};
-      const bool is_missing = !other.message_ends.contains(theirs) && (by_number_ || is_stuck_or_ended(kind, other));
-      // The tape of the peer's kind is that of another place of the group, with peers at other offsets: the peer itself
-      // begins the same exchange at the time of that rank.
-      const CallKey same_call{end.group, call.number};
-      if (is_missing && other.arrivals.contains(same_call)) {
-        last = std::max(last, other.arrivals.at(same_call));
-      } else if (!follows(kind, other, other.message_ends, theirs, last)) {
-        return false;
-      }
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (!follows_message(kind, group.key, call, i, numbers[i], last)) return false;
     }
+    const int64_t peers = count_peers(call);
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
     kind.costs.add_verb(Verb::kExchange, event.phase, bytes_of_exchange(call), cost);
-    const double delay = peers.empty() ? 0 : jitter(kind, static_cast<double>(peers.size() + 1));
+    const double delay = peers == 0 ? 0 : jitter(kind, static_cast<double>(peers + 1));
     // Had all peers been there when this rank began, it would wait for the messages alone.
     double begin = std::max(last, kind.link_free), in_time = std::max(mine, kind.link_free);
     if (costs_.moves_in_wait()) begin = std::max(begin, kind.now), in_time = std::max(in_time, kind.now);
     const double end = begin + cost.seconds, end_in_time = in_time + cost.seconds;
     kind.link_free = end;
-    if (!peers.empty() && end > kind.now) kind.core_seconds = 0;
+    if (peers > 0 && end > kind.now) kind.core_seconds = 0;
     const double exposed = std::max(0.0, end_in_time - kind.now);
     kind.result.hidden += std::max(0.0, cost.seconds - exposed);
     const double lateness = std::max(0.0, std::max(end, kind.now) - kind.now - exposed) + delay;
@@ -239,14 +225,43 @@ class Clocks {
     return kind.is_forced || other.next == other.tape->events.size();
   }
 
-  // Returns false while `other` has not come to this call, else makes `last` the later one of the two times. A kind
-  // that ended without the call is left out.
-  template <typename Key>
-  bool follows(const ClockKind& kind, const ClockKind& other, const std::map<Key, double>& times, const Key& key,
-               double& last) {
-    const auto found = times.find(key);
-    if (found != times.end()) {
-      last = std::max(last, found->second);
+  static const double* arrival_of(const ClockKind& kind, const CallKey& key) {
+    const auto found = kind.arrivals.find(key);
+    return found == kind.arrivals.end() ? nullptr : &found->second;
+  }
+
+  // The time at which the peer of message `i` of an exchange was ready for it, as follows() takes it.
+  bool follows_message(const ClockKind& kind, uint32_t group, const TapeExchange& call, size_t i, uint32_t number,
+                       double& last) {
+    const bool sends = i < call.sends.size();
+    const int32_t offset = (sends ? call.sends[i] : call.receives[i - call.sends.size()]).offset;
+    const ClockKind& other = kinds_.at(tapes_.kind_of.at(kind.tape->rank + offset));
+    const auto line = other.messages.find(line_of(group, -offset, !sends));
+    const double* time = line != other.messages.end() && number < line->second.size() ? &line->second[number] : nullptr;
+    // The tape of the peer's kind is that of another place of the group, with peers at other offsets: the peer itself
+    // begins the same exchange at the time of that rank.
+    if (time == nullptr && (by_number_ || is_stuck_or_ended(kind, other)))
+      time = arrival_of(other, CallKey{group, call.number});
+    return follows(kind, other, time, last);
+  }
+
+  // The number of other ranks.
+  static int64_t count_peers(const TapeExchange& call) {
+    std::vector<int32_t> peers;
+    for (const auto* list : {&call.sends, &call.receives}) {
+      for (const TapePart& part : *list) {
+        if (part.offset != 0) peers.push_back(part.offset);
+      }
+    }
+    std::sort(peers.begin(), peers.end());
+    return std::unique(peers.begin(), peers.end()) - peers.begin();
+  }
+
+  // Returns false while `other` has not come to a call, else makes `last` the later one of it and `time`, when it came;
+  // null: it did not. A kind that ended without the call is left out.
+  bool follows(const ClockKind& kind, const ClockKind& other, const double* time, double& last) {
+    if (time != nullptr) {
+      last = std::max(last, *time);
     } else if (!is_stuck_or_ended(kind, other)) {
       return false;
     } else {

@@ -58,6 +58,13 @@ Costs::Costs(const Machine& machine, std::string backend, int64_t ranks)
 }
 
 Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
+  Cost cost = of_one_call(tape, call);
+  cost.seconds *= static_cast<double>(call.times);
+  cost.latency *= static_cast<double>(call.times);
+  return cost;
+}
+
+Cost Costs::of_one_call(const Tape& tape, const TapeOperator& call) const {
   const auto known = machine_.operators.find(tape.names.at(call.name) + " " + tape.names.at(call.key));
   if (known != machine_.operators.end() && !known->second.empty()) {
     SizeTable by_cores;
@@ -110,7 +117,7 @@ double Costs::least_seconds(const Tape& tape, const TapeOperator& call) const {
   }
   double work = bandwidth > 0 ? static_cast<double>(call.bytes) * slowdown / (bandwidth * cores_of_rank_) : 0;
   if (const double rate = rate_of(call); rate > 0) work = std::max(work, 2.0 * static_cast<double>(call.macs) / rate);
-  return work * ranks_per_core_;
+  return static_cast<double>(call.times) * work * ranks_per_core_;
 }
 
 std::vector<VerbCost> Costs::algorithms(const Collective& call, int64_t ranks) const {

@@ -36,10 +36,10 @@ class Costs {
  public:
   Costs(const Machine& machine, std::string backend, int64_t ranks);
 
-  /// The time of one operator on one rank that has its cores, while the other ranks of its host work, too. An operator
-  /// whose work is not known has the time of its bytes.
+  /// The time of an operator, of all the calls that it stands for, on one rank that has its cores, while the other
+  /// ranks of its host work, too. An operator whose work is not known has the time of its bytes.
   Cost of_operator(const Tape& tape, const TapeOperator& call) const;
-  /// The operator's work, as a whole, has no part of 1 / n that takes less than 1 / n of this: for lower bounds.
+  /// The work of these calls, as a whole, has no part of 1 / n that takes less than 1 / n of this: for lower bounds.
   /// Without launches, and 0 for operators that were measured.
   double least_seconds(const Tape& tape, const TapeOperator& call) const;
   /// The time from the arrival of the last rank of the group to the end of the slowest one. `members`: ranks of the
@@ -68,6 +68,7 @@ class Costs {
   struct Message {
     int64_t peer, bytes, number;
   };
+  Cost of_one_call(const Tape& tape, const TapeOperator& call) const;
   double rate_of(const TapeOperator& call) const;
   Cost cheapest(const Collective& call, const std::vector<int64_t>& members) const;
   Cost of_cost(const VerbCost& cost, const std::vector<int64_t>& members) const;

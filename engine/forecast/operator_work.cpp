@@ -59,6 +59,7 @@ std::string dtype_text(at::ScalarType dtype) {
 
 std::vector<at::Tensor> tensors_among(c10::ArrayRef<const c10::IValue> values) {
   std::vector<at::Tensor> tensors;
+  tensors.reserve(values.size());
   for (const c10::IValue& value : values) {
     if (value.isTensor()) {
       if (value.toTensor().defined()) tensors.push_back(value.toTensor());

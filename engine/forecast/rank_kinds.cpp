@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <unordered_set>
 
 #include "moonhalo/engine/base/splitmix.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
@@ -30,7 +31,7 @@ using DimSets = std::vector<std::set<size_t>>;
 
 void note_exchanges(const Tape& tape, const std::vector<SeenMesh>& meshes, DimSets& dims) {
   dims.resize(meshes.size());
-  std::set<int32_t> offsets;
+  std::unordered_set<int32_t> offsets;
   for (const TapeEvent& event : tape.events) {
     const auto* exchange = std::get_if<TapeExchange>(&event.what);
     if (exchange == nullptr) continue;

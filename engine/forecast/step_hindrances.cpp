@@ -192,7 +192,7 @@ void StepCosts::add_operator(const Tape& tape, const TapeEvent& event, const Tap
   by_module_[tape.modules.at(event.module)] += cost.seconds;
   errors_[name] += cost.seconds * uncertainty(cost.source);
   launches_ += cost.latency;
-  ++operators_;
+  operators_ += call.times;
   if (!call.known && cost.source == CostSource::kRates) unknown_.insert(name);
 }
 

@@ -61,6 +61,7 @@ struct Adding {
   void operator()(const TapeOperator& call) const {
     hash.add(tape.names.at(call.name));
     hash.add(tape.names.at(call.key));
+    hash.add(call.times);
     hash.add(call.macs);
     hash.add(call.bytes);
     hash.add(call.working_set);

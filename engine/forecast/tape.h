@@ -24,16 +24,18 @@ enum class Verb : uint8_t { kExchange, kAllReduce, kAllGather, kReduceScatter, k
 /// Returns "exchange" | "all_reduce" | ..., as CommStats::name.
 const char* name(Verb verb);
 
-/// One call of an operator on this rank's block, which calls no other one. Views are left out.
+/// One call of an operator on this rank's block, which calls no other one, or several of equal shapes. Views are left
+/// out.
 struct TapeOperator {
   uint32_t name = 0;  ///< in Tape::names: "aten::mm"
   uint32_t key = 0;   ///< in Tape::names: dtypes, sizes and order of memory of its tensors, "f32[2,8]t f32[8,4]"
   WorkKind work = WorkKind::kOther;  ///< what limits it
   uint8_t item = 4;                  ///< bytes of an element of its first tensor
   bool known = true;                 ///< false: its work is not known, macs is 0 (a kernel that does not report it)
-  int64_t macs = 0;                  ///< multiplications with an addition: two floating-point operations each
-  int64_t bytes = 0;                 ///< that it reads and writes, each tensor once
-  int64_t working_set = 0;           ///< bytes of all its tensors' storage together; of views only what they show
+  int64_t times = 1;                 ///< the calls of these shapes, one after another, that it stands for
+  int64_t macs = 0;         ///< multiplications with an addition of one call: two floating-point operations each
+  int64_t bytes = 0;        ///< that one of them reads and writes, each tensor once
+  int64_t working_set = 0;  ///< bytes of all its tensors' storage together; of views only what they show
 };
 
 /// A collective of a group that blocks until it is done: every verb but an exchange.

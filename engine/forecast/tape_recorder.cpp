@@ -45,6 +45,7 @@ TapeRecorder::TapeRecorder(const Communicator& world) {
   if (counts_memory()) tape_.live = memory_use().live;
   recorder_ = std::make_unique<Recorder>(1, nullptr, kMostEvents, false, static_cast<RecordListener*>(this));
   listen_to_work(this);
+  joined_copies_.emplace();
 }
 
 TapeRecorder::~TapeRecorder() {
@@ -52,6 +53,7 @@ TapeRecorder::~TapeRecorder() {
 }
 
 Tape TapeRecorder::take() {
+  joined_copies_.reset();
   listen_to_work(nullptr);
   const RankRecord record = recorder_->stop();
   recorder_.reset();
@@ -95,7 +97,7 @@ void TapeRecorder::operator_ended(const at::RecordFunction& call) {
   std::vector<at::Tensor> out = tensors_among(call.outputs());
   std::vector<at::Tensor>& in = open.inputs;
   const bool own = name.starts_with("moonhalo::");
-  if ((in.empty() && out.empty()) || any_meta(in) || any_meta(out) || does_no_work(call)) return;
+  if ((in.empty() && out.empty()) || any_meta(in) || any_meta(out) || !does_work(call)) return;
   if (any_shard(in) || any_shard(out)) {
     if (!own) return;
     in = blocks_of(std::move(in));
@@ -115,6 +117,14 @@ void TapeRecorder::operator_ended(const at::RecordFunction& call) {
   const std::string shapes = shapes_key(in, out);
   if (what.known) keep_call(call, open, shapes);
   add_operator(std::string(name), what, shapes);
+}
+
+// RecordFunction gives copies of schemas, which take as long as all else here: each operator is asked once.
+bool TapeRecorder::does_work(const at::RecordFunction& call) {
+  asked_.assign(call.name()).append(".").append(call.overload_name());
+  const auto [found, added] = operators_.try_emplace(asked_, false);
+  if (added) found->second = !does_no_work(call);
+  return found->second;
 }
 
 void TapeRecorder::keep_call(const at::RecordFunction& call, const OpenOperator& open, const std::string& shapes) {
@@ -158,6 +168,7 @@ void TapeRecorder::add_operator(const std::string& name, TapeOperator what, cons
   ++work_;
   what.name = number_of(name);
   what.key = number_of(key);
+  what.times = EqualCopies::current();
   add(what);
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -14,6 +15,7 @@
 
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/exchange/equal_copies.h"
 #include "moonhalo/engine/forecast/operator_call.h"
 #include "moonhalo/engine/forecast/tape.h"
 #include "moonhalo/engine/profile/recorder.h"
@@ -53,6 +55,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   void changed(const void* block, int64_t bytes) override;
   void worked(const char* kernel, int64_t macs, int64_t bytes) override;
 
+  bool does_work(const at::RecordFunction& call);
   void keep_call(const at::RecordFunction& call, const OpenOperator& open, const std::string& shapes);
   template <typename What>
   void add(What what);
@@ -74,9 +77,12 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   uint32_t made_blocks_ = 0, made_exchanges_ = 0;
   std::vector<OpenOperator> open_;
   std::unordered_map<std::string, OperatorCall> kept_calls_;
+  std::unordered_map<std::string, bool> operators_;  // by name and overload: whether they do work
+  std::string asked_;                                // the key of the operator that is asked for
   size_t work_ = 0;
   int in_counted_ = 0;
   std::unique_ptr<Recorder> recorder_;
+  std::optional<JoinEqualCopies> joined_copies_;
 };
 
 /// Records the steps of a training program until one is as the later ones will be.

@@ -116,8 +116,10 @@ void take_host_time(const RankKinds& found, Machine& machine) {
   for (size_t i = 0; i < found.runs.size(); ++i) {
     if (found.runs[i].host == 0) continue;
     seconds += found.runs[i].host;
-    for (const TapeEvent& event : found.tapes.kinds[i].events)
-      operators += std::holds_alternative<TapeOperator>(event.what) ? 1 : 0;
+    for (const TapeEvent& event : found.tapes.kinds[i].events) {
+      const auto* call = std::get_if<TapeOperator>(&event.what);
+      operators += call != nullptr ? call->times : 0;
+    }
   }
   if (operators > 0) machine.device.launch = machine.device.dispatch = seconds / static_cast<double>(operators);
 }

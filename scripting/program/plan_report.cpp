@@ -169,8 +169,8 @@ std::pair<int64_t, int64_t> work_of(const Tape& tape) {
   for (const TapeEvent& event : tape.events) {
     const auto* call = std::get_if<TapeOperator>(&event.what);
     if (call == nullptr) continue;
-    sums.first += call->macs;
-    sums.second += call->bytes;
+    sums.first += call->times * call->macs;
+    sums.second += call->times * call->bytes;
   }
   return sums;
 }

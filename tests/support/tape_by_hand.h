@@ -43,6 +43,11 @@ class TapeByHand {
     tape_.events.push_back({.what = call});
     return *this;
   }
+  /// The last operator stands for as many calls.
+  TapeByHand& times(int64_t calls) {
+    std::get<TapeOperator>(tape_.events.back().what).times = calls;
+    return *this;
+  }
   TapeByHand& verb(Verb verb, const std::vector<int64_t>& ranks, int64_t bytes) {
     const uint32_t group = tape_.group_number(TapeGroup::of(ranks));
     tape_.events.push_back(

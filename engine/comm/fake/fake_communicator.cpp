@@ -75,7 +75,9 @@ class FakeCommunicator final : public CommunicatorBackend {
   bool takes(at::Device) const override { return true; }
 
   WorkPtr do_exchange(std::vector<Message>, std::vector<Message> receives) override {
-    for (Message& message : receives) clear(message.data);
+    for (size_t i = 0; i < receives.size(); ++i) {
+      if (i == 0 || !receives[i].data.is_same(receives[i - 1].data)) clear(receives[i].data);
+    }
     return std::make_unique<Nothing>();
   }
   void do_all_reduce(at::Tensor&, ReduceOp) override {}

@@ -305,6 +305,27 @@ TEST(Clocks, X14_RanksTakeTurnsOnCores) {
   EXPECT_TIME(step(3, 2, 20e-3), 30e-3);
 }
 
+TEST(Clocks, X14_EqualCallsTakeAsLongAsEachOfThem) {
+  Machine machine = even_machine();
+  machine.device.kind = "cpu";
+  machine.device.launch = 1e-3;
+  machine.host.cores = 2;
+  machine.host.slice = 4e-3;
+  const std::vector<int64_t> all = first_ranks(3);
+  Recording each(0, 3), together(0, 3);
+  for (int i = 0; i < 12; ++i) each.compute(2e-3);
+  for (Recording* rank : {&each, &together.compute(2e-3).times(12)}) rank->verb(Verb::kBarrier, all, 0).compute(1e-3);
+
+  const StepForecast expected = forecast_step(machine, one_kind(each, 3), "threads");
+  const StepForecast forecast = forecast_step(machine, one_kind(together, 3), "threads");
+
+  EXPECT_TIME(forecast.step, expected.step);
+  EXPECT_TIME(forecast.computing, expected.computing);
+  EXPECT_TIME(forecast.high, expected.high);
+  EXPECT_EQ(all_of(forecast), all_of(expected));
+  EXPECT_THAT(all_of(forecast), HasSubstr("starting 13 operators"));
+}
+
 // The turns begin again after a wait for other ranks, and not after a call of a rank with itself.
 TEST(Clocks, X14_TurnsEndWithAWait) {
   Machine machine = even_machine();

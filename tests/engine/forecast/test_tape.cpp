@@ -5,14 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
+#include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/shape_rules.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "tests/support/ranks.h"
@@ -175,6 +179,121 @@ TEST(TapeRecorder, X14_ATapeHasWhatTheRankDid) {
   EXPECT_GE(macs, 2 * outputs * 3 * 9);
   EXPECT_LE(macs, 2 * outputs * 3 * 9 * 105 / 100);
   EXPECT_THAT(unknown_work(tape), IsEmpty());
+}
+
+// The blocks of rows of a fake tensor become blocks of columns: every rank sends to all others.
+at::Tensor rows_to_columns(Communicator& world, int64_t rows, int64_t columns) {
+  const MeshPtr mesh = init_device_mesh(world, "cpu", {world.size()}, {"ranks"});
+  const SpecPtr from = make_spec(mesh, {4, rows, columns}, {shard(1)});
+  const SpecPtr to = make_spec(mesh, {4, rows, columns}, {shard(2)});
+  return redistribute_local(make_fake(from->local_shape(), at::kFloat), from, to);
+}
+
+/// The recorded work of a rank in rows_to_columns.
+struct RecordedMove {
+  std::map<std::string, int64_t> events, calls;  // operators on the tape by name, and the calls that they stand for
+  Tape tape;
+  int64_t peak = 0;  // bytes
+
+  // The calls that have no operator of their own.
+  int64_t joined(const std::string& name) const { return calls.at(name) - events.at(name); }
+};
+
+RecordedMove record_rows_to_columns(int rank, int ranks, int64_t rows, int64_t columns) {
+  const MemoryCount counted;
+  const auto world = make_fake_communicator(rank, ranks);
+  const FakeResults fakes;
+  TapeRecorder recorder(*world);
+  const at::Tensor result = rows_to_columns(*world, rows, columns);
+  RecordedMove move;
+  move.tape = recorder.take();
+  move.peak = memory_use().peak;
+  for (const TapeEvent& event : move.tape.events) {
+    const auto* call = std::get_if<TapeOperator>(&event.what);
+    if (call == nullptr) continue;
+    ++move.events[move.tape.names.at(call->name)];
+    move.calls[move.tape.names.at(call->name)] += call->times;
+  }
+  return move;
+}
+
+int64_t parts_of_exchange(const Tape& tape) {
+  int64_t parts = 0;
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* call = std::get_if<TapeExchange>(&event.what))
+      parts += std::ssize(call->sends) + std::ssize(call->receives);
+  }
+  return parts;
+}
+
+// Where every rank sends to all others, the operators and the blocks on a tape are as many for 512 ranks as for 8.
+TEST(TapeRecorder, X14_EqualCopiesOfAnExchangeAreOneOperator) {
+  const RecordedMove few = record_rows_to_columns(3, 8, 8 * 16, 8 * 64);
+  const RecordedMove many = record_rows_to_columns(3, 512, 512 * 16, 512 * 64);
+
+  EXPECT_EQ(few.events, many.events);
+  EXPECT_EQ(few.tape.events.size(), many.tape.events.size());
+  EXPECT_EQ(parts_of_exchange(few.tape), 2 * 7);
+  EXPECT_EQ(parts_of_exchange(many.tape), 2 * 511);
+  EXPECT_EQ(few.joined("aten::copy_"), 2 * 6);
+  EXPECT_EQ(many.joined("aten::copy_"), 2 * 510) << "of what is sent, and of what arrives, all but one each";
+}
+
+// Without a listener each copy is made. A tape counts the same calls, messages and bytes, and the peak is the same.
+TEST(TapeRecorder, X14_EqualCopiesCountAsThoseThatAreMade) {
+  constexpr int kRanks = 6;
+  // The sizes of blocks differ by one.
+  constexpr int64_t kRows = 100, kColumns = 2003;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    SCOPED_TRACE(rank);
+    const MemoryCount counted;
+    const auto world = make_fake_communicator(rank, kRanks);
+    const FakeResults fakes;
+    Recorder recorder(1);
+    const at::Tensor result = rows_to_columns(*world, kRows, kColumns);
+    const RankRecord record = recorder.stop();
+    const int64_t peak = memory_use().peak;
+    std::map<std::string, int64_t> made;
+    for (const ProfileEvent& event : record.events) {
+      if (event.kind == EventKind::kOperator) ++made[record.names.at(event.name)];
+    }
+
+    const RecordedMove move = record_rows_to_columns(rank, kRanks, kRows, kColumns);
+
+    EXPECT_TRUE(is_fake(result));
+    EXPECT_EQ(move.peak, peak);
+    EXPECT_EQ(peak_of(move.tape).bytes, peak);
+    for (const auto& [name, calls] : move.calls) EXPECT_EQ(calls, made[name]) << name;
+    EXPECT_LT(move.events.at("aten::copy_"), move.calls.at("aten::copy_"));
+    EXPECT_EQ(total(counts_of(move.tape, rank)).bytes, world->stats().total().bytes);
+    EXPECT_EQ(total(counts_of(move.tape, rank)).messages, world->stats().total().messages);
+  }
+}
+
+// The first 40 of 512 ranks have a row, or a column. Another rank sends its block and gets none of the result, or has
+// no block and gets a part of each.
+TEST(TapeRecorder, X14_RanksWithoutABlockJoinEqualCopies) {
+  constexpr int64_t kFew = 40, kMany = 512 * 64;
+  const RecordedMove sends = record_rows_to_columns(500, 512, kMany, kFew);
+  const RecordedMove receives = record_rows_to_columns(500, 512, kFew, kMany);
+
+  EXPECT_EQ(sends.joined("aten::copy_"), kFew - 1);
+  EXPECT_EQ(receives.joined("aten::copy_"), kFew - 1);
+}
+
+// A small result is computed, of zeros in the place of messages: each copy is made.
+TEST(TapeRecorder, X14_ResultsThatAreComputedTakeEachCopy) {
+  const auto world = make_fake_communicator(3, 8);
+  const FakeResults fakes;
+  TapeRecorder recorder(*world);
+
+  const at::Tensor result = rows_to_columns(*world, 16, 16);
+
+  EXPECT_EQ(result.sizes(), (std::vector<int64_t>{4, 16, 2}));
+  const Tape tape = recorder.take();
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* call = std::get_if<TapeOperator>(&event.what)) EXPECT_EQ(call->times, 1);
+  }
 }
 
 // The time of a step on the host leaves out the search for shapes, which takes 50 ms here.
