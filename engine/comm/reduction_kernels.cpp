@@ -63,6 +63,16 @@ struct Chunk {
   alignas(64) Acc values[kSize];
 };
 
+// Where nothing else is stored to, values need not go by way of a Chunk.
+template <typename A, typename B, typename Acc, typename Combine>
+void combine_apart(const A* __restrict a, const B* __restrict b, int64_t n, Acc* __restrict to, Combine combine) {
+  repeat(n, [&](int64_t i) { to[i] = combine(static_cast<Acc>(a[i]), static_cast<Acc>(b[i])); });
+}
+template <typename B, typename Acc, typename Combine>
+void combine_onto(Acc* __restrict to, const B* __restrict b, int64_t n, Combine combine) {
+  repeat(n, [&](int64_t i) { to[i] = combine(to[i], static_cast<Acc>(b[i])); });
+}
+
 template <typename A, typename B, typename Acc, typename Combine>
 void combine_chunk(const A* a, const B* b, int64_t m, Acc* to, Combine combine) {
   repeat(m, [&](int64_t i) { to[i] = combine(static_cast<Acc>(a[i]), static_cast<Acc>(b[i])); });
@@ -132,13 +142,22 @@ struct Kernel {
   }
   template <typename A, typename B, typename Combine>
   static void run(const Two& two, int64_t n, Combine combine) {
+    const auto* const a = static_cast<const A*>(two.a.data);
+    const auto* const b = static_cast<const B*>(two.b.data);
+    auto* const out = static_cast<Acc*>(two.out);
+    if (two.out != two.a.data && two.out != two.b.data) return combine_apart(a, b, n, out, combine);
+    if constexpr (std::is_same_v<A, Acc>) {
+      if (two.out == two.a.data) return combine_onto(out, b, n, combine);
+    }
+    if constexpr (std::is_same_v<B, Acc>) {
+      if (two.out == two.b.data) return combine_onto(out, a, n, [&](Acc to, Acc first) { return combine(first, to); });
+    }
+    // It replaces bools.
     Chunk<Acc> acc;
     for (int64_t begin = 0; begin < n; begin += acc.kSize) {
       const int64_t m = std::min(acc.kSize, n - begin);
-      combine_chunk(static_cast<const A*>(two.a.data) + begin, static_cast<const B*>(two.b.data) + begin, m, acc.values,
-                    combine);
-      Acc* out = static_cast<Acc*>(two.out) + begin;
-      repeat(m, [&](int64_t i) { out[i] = acc.values[i]; });
+      combine_chunk(a + begin, b + begin, m, acc.values, combine);
+      repeat(m, [&](int64_t i) { out[begin + i] = acc.values[i]; });
     }
   }
 };
