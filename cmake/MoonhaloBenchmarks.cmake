@@ -4,6 +4,9 @@ find_package(benchmark REQUIRED)
 
 moonhalo_add_precompiled_header(moonhalo_modules_pch pch_modules.h)
 file(GLOB bench_files CONFIGURE_DEPENDS tests/bench/bench_*.cpp)
+if(NOT MPI_C_FOUND)
+  list(FILTER bench_files EXCLUDE REGEX "/bench_mpi_")
+endif()
 foreach(path IN LISTS bench_files)
   get_filename_component(name "${path}" NAME_WLE)
   moonhalo_add_program(${name} "${path}")
@@ -18,6 +21,10 @@ foreach(path IN LISTS bench_files)
   target_sources(${name} PRIVATE $<TARGET_OBJECTS:moonhalo_test_support>)
   target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest)
 endforeach()
+
+if(TARGET bench_mpi_sums)
+  target_link_libraries(bench_mpi_sums PRIVATE MPI::MPI_C)
+endif()
 
 # LibTorch first: else its inline functions are found in our library, and plain tensors seem to run code of ours.
 if(TARGET bench_dispatch)
