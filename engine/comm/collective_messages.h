@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the communicators that work with point-to-point messages. A `Call` collects the messages of one call by
-// keep(tensor), send(data, bytes, peer), receive(data, bytes, peer), and has wait(), ready() (wait would not wait)
-// and broken(). Where its kSendsEmpty is true, parts of no bytes are sent too.
+// keep(tensor), send(data, bytes, peer), receive(data, bytes, peer), and has wait_received() (until all that is to come
+// has come; memory that is sent stays in use), wait() (until all has ended), ready() (wait would not wait) and
+// broken(). Where its kSendsEmpty is true, parts of no bytes are sent too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -79,13 +80,13 @@ struct Incoming {
   char* data;
   size_t bytes;
 };
-/// At most one message each way.
+/// At most one message each way. Returns when the one that arrives has come.
 template <typename Call>
 void pass_on(Call& call, const Outgoing& leaving, const Incoming& arriving) {
   const auto must_send = [](int peer, size_t bytes) { return peer >= 0 && (bytes > 0 || Call::kSendsEmpty); };
   if (must_send(arriving.peer, arriving.bytes)) call.receive(arriving.data, arriving.bytes, arriving.peer);
   if (must_send(leaving.peer, leaving.bytes)) call.send(leaving.data, leaving.bytes, leaving.peer);
-  call.wait();
+  call.wait_received();
 }
 
 /// Part r of `in` goes to rank r, and what comes from all is stored one after another in `out`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verbs in rounds of messages, of which a rank sends at most one in each. `Begin` makes the Call
-// (collective_messages.h) of one round. All ranks know who sends how much to whom in which round.
+// Verbs in rounds of messages, of which a rank sends at most one in each. All ranks know who sends how much to whom in
+// which round. One Call (collective_messages.h) has the messages of all rounds: a rank goes on when it has received
+// those of a round, while its own may still be under way. It waits for these before it writes to their memory.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +37,10 @@ inline PartRange gathered(int part, int step, int size) {
   return {part & -step, (part & -step) + step};
 }
 
-/// Every rank has its part in its place in `data`, and gets the others': as many as it has in each round.
-template <typename Begin>
-void gather_rounds(const Begin& begin, const PartList& parts, int part, const at::Tensor& data) {
+/// Every rank has its part in its place in `data`, and gets the others': as many as it has in each round. Sends may be
+/// under way in the end.
+template <typename Call>
+void gather_rounds(Call& call, const PartList& parts, int part, const at::Tensor& data) {
   const int size = parts.size();
   const size_t item = data.itemsize();
   // The parts from the last on to the first are two runs.
@@ -55,21 +57,25 @@ void gather_rounds(const Begin& begin, const PartList& parts, int part, const at
     const auto [come, come_on] = runs(gathered(from, halves ? step : count, size));
     const size_t sent_bytes = parts.count(sent) * item, sent_on_bytes = parts.count(sent_on) * item;
     const size_t come_bytes = parts.count(come) * item, come_on_bytes = parts.count(come_on) * item;
-    auto call = begin();
-    call->keep(data);
+    call.keep(data);
     const char* leaving = place(sent.begin);
+    at::Tensor both, two_runs;
     if (sent_on_bytes > 0) {
-      const at::Tensor both = byte_buffer(sent_bytes + sent_on_bytes);
+      both = byte_buffer(sent_bytes + sent_on_bytes);
       std::memcpy(bytes_of(both), leaving, sent_bytes);
       std::memcpy(bytes_of(both) + sent_bytes, place(0), sent_on_bytes);
-      call->keep(both);
+      call.keep(both);
       leaving = const_bytes_of(both);
     }
-    const at::Tensor two_runs = byte_buffer(come_on_bytes > 0 ? come_bytes + come_on_bytes : 0);
-    call->keep(two_runs);
-    char* const arriving = come_on_bytes > 0 ? bytes_of(two_runs) : place(come.begin);
-    pass_on(*call, {parts.order[to], leaving, sent_bytes + sent_on_bytes},
+    char* arriving = place(come.begin);
+    if (come_on_bytes > 0) {
+      two_runs = byte_buffer(come_bytes + come_on_bytes);
+      call.keep(two_runs);
+      arriving = bytes_of(two_runs);
+    }
+    pass_on(call, {parts.order[to], leaving, sent_bytes + sent_on_bytes},
             {parts.order[from], arriving, come_bytes + come_on_bytes});
+    if (both.defined() || two_runs.defined()) call.wait();  // keeps them no longer
     if (come_on_bytes == 0) continue;
     std::memcpy(place(come.begin), arriving, come_bytes);
     std::memcpy(place(0), arriving + come_bytes, come_on_bytes);
@@ -78,13 +84,13 @@ void gather_rounds(const Begin& begin, const PartList& parts, int part, const at
 
 /// A reduce-scatter along the tree. `in` has the parts of SumPlan::order, part i from element places[i]; this
 /// rank's is left in `out`, of its size. Where `in` has the parts in their order, it may be overwritten, and `out`
-/// are in it.
-template <typename Begin>
+/// are in it. All messages have ended in the end.
+template <typename Call>
 class ReduceRounds {
  public:
-  ReduceRounds(const Begin& begin, const SumPlan& plan, const PartList& parts, at::IntArrayRef places,
-               const at::Tensor& in, ReduceOp op, bool overwrite)
-      : begin_(begin),
+  ReduceRounds(Call& call, const SumPlan& plan, const PartList& parts, at::IntArrayRef places, const at::Tensor& in,
+               ReduceOp op, bool overwrite)
+      : call_(call),
         plan_(plan),
         parts_(parts),
         places_(places),
@@ -96,33 +102,42 @@ class ReduceRounds {
 
   void run(int rank, char* out) {
     const std::vector<SumStep> steps = plan_.steps(rank);
+    int64_t most = 0;
+    for (const SumStep& step : steps) most = std::max(most, received_bytes(step));
+    theirs_ = byte_buffer(most);
     for (const SumStep& step : steps) step.final ? hand_over(step, out) : round(step);
+    call_.wait();
     if (!steps.back().final) finish(steps.back().kept, out);
   }
 
  private:
+  // A rank's own part, which comes in the end, has another place.
+  int64_t received_bytes(const SumStep& step) const {
+    if (step.receive_from < 0 || step.final) return 0;
+    return parts_.count(step.kept) * static_cast<int64_t>(c10::elementSize(step.raw ? dtype_ : partial_));
+  }
+
   void round(const SumStep& step) {
-    auto call = begin_();
-    call->keep(in_);
-    call->keep(mine_);
+    call_.keep(in_);
+    call_.keep(mine_);
+    call_.keep(theirs_);
     const bool receives = step.receive_from >= 0;
     const size_t item = c10::elementSize(step.raw ? dtype_ : partial_);
-    const at::Tensor theirs = byte_buffer(receives ? parts_.count(step.kept) * item : 0);
-    call->keep(theirs);
     const char* leaving = nullptr;
     size_t bytes = 0;
     if (step.send_to >= 0) {
       bytes = parts_.count(step.sent) * c10::elementSize(own_ ? dtype_ : partial_);
-      leaving = own_ ? together(*call, step.sent) : partial(step.sent.begin);
+      leaving = own_ ? together(step.sent) : partial(step.sent.begin);
     }
-    pass_on(*call, {step.send_to, leaving, bytes}, {step.receive_from, bytes_of(theirs), theirs.nbytes()});
+    pass_on(call_, {step.send_to, leaving, bytes},
+            {step.receive_from, bytes_of(theirs_), static_cast<size_t>(received_bytes(step))});
     if (own_ && in_place_) mine_ = in_;
     if (own_ && !in_place_) {
       mine_ = empty_block({parts_.count(step.kept)}, in_.options().dtype(partial_));
       first_part_ = step.kept.begin;
     }
     if (!receives) return;
-    const char* come = const_bytes_of(theirs);
+    const char* come = const_bytes_of(theirs_);
     each_run(step.kept, [&](int64_t place, int64_t at, int64_t count) {
       const Operand mine{own_ ? const_bytes_of(in_) + place * in_.itemsize() : partial_at(at), own_};
       const Operand other{come + (at - parts_.begins[step.kept.begin]) * item, step.raw};
@@ -133,13 +148,13 @@ class ReduceRounds {
 
   // In the end a rank has its own part, and that of a rank which has nothing.
   void hand_over(const SumStep& step, char* out) {
+    call_.wait();  // `out` may be memory that is sent
     if (step.receive_from < 0) finish(step.kept, out);
-    auto call = begin_();
-    call->keep(in_);
+    call_.keep(in_);
     const at::Tensor others = byte_buffer(step.send_to >= 0 ? parts_.count(step.sent) * in_.itemsize() : 0);
-    call->keep(others);
+    call_.keep(others);
     if (step.send_to >= 0) finish(step.sent, bytes_of(others));
-    pass_on(*call, {step.send_to, const_bytes_of(others), others.nbytes()},
+    pass_on(call_, {step.send_to, const_bytes_of(others), others.nbytes()},
             {step.receive_from, out, parts_.count(step.kept) * in_.itemsize()});
   }
 
@@ -158,15 +173,14 @@ class ReduceRounds {
   }
 
   // This rank's own values, one behind the other.
-  template <typename Call>
-  const char* together(Call& call, PartRange range) {
+  const char* together(PartRange range) {
     const size_t item = in_.itemsize();
     const char* const own = const_bytes_of(in_);
     int runs = 0;
     each_run(range, [&](int64_t, int64_t, int64_t) { ++runs; });
     if (runs == 1) return own + places_[range.begin] * item;
     const at::Tensor packed = byte_buffer(parts_.count(range) * item);
-    call.keep(packed);
+    call_.keep(packed);
     each_run(range, [&](int64_t place, int64_t at, int64_t count) {
       if (count > 0)
         std::memcpy(bytes_of(packed) + (at - parts_.begins[range.begin]) * item, own + place * item, count * item);
@@ -179,11 +193,11 @@ class ReduceRounds {
     return bytes_of(mine_) + (element - parts_.begins[first_part_]) * c10::elementSize(partial_);
   }
 
-  const Begin& begin_;
+  Call& call_;
   const SumPlan& plan_;
   const PartList& parts_;
   at::IntArrayRef places_;
-  at::Tensor in_, mine_;
+  at::Tensor in_, mine_, theirs_;
   ReduceOp op_;
   at::ScalarType dtype_, partial_;
   bool in_place_;
@@ -191,32 +205,34 @@ class ReduceRounds {
   int first_part_ = 0;
 };
 
-template <typename Begin>
-void all_reduce_rounds(const Begin& begin, const SumPlan& plan, int rank, at::Tensor& data, ReduceOp op) {
+template <typename Call>
+void all_reduce_rounds(Call& call, const SumPlan& plan, int rank, at::Tensor& data, ReduceOp op) {
   const int size = plan.ranks();
   if (data.nbytes() * size <= kGatherBytes) {
     const at::Tensor all = byte_buffer(data.nbytes() * size);
     const PartList parts(std::vector<int64_t>(size, static_cast<int64_t>(data.nbytes())));
     if (data.nbytes() > 0) std::memcpy(bytes_of(all) + parts.begins[rank], const_bytes_of(data), data.nbytes());
-    gather_rounds(begin, parts, rank, all);
-    return reduce_gathered(all, size, data, op);
+    gather_rounds(call, parts, rank, all);
+    reduce_gathered(all, size, data, op);
+    return call.wait();
   }
   const std::vector<int64_t> shares = even_shares(data.numel(), size);
   const PartList parts = plan.direct() ? PartList(shares) : PartList(plan.order(), shares);
   const int part = plan.direct() ? rank : plan.part_of()[rank];
   char* const mine = bytes_of(data) + parts.begins[part] * data.itemsize();
   if (plan.direct()) {
-    reduce_parts(*begin(), rank, data, shares, mine, op);
+    reduce_parts(call, rank, data, shares, mine, op);
   } else {
-    ReduceRounds<Begin>(begin, plan, parts, parts.begins, data, op, true).run(rank, mine);
+    ReduceRounds<Call>(call, plan, parts, parts.begins, data, op, true).run(rank, mine);
   }
-  gather_rounds(begin, parts, part, data);
+  gather_rounds(call, parts, part, data);
+  call.wait();
 }
 
-template <typename Begin>
-void reduce_scatter_rounds(const Begin& begin, const SumPlan& plan, int rank, const at::Tensor& in,
-                           at::IntArrayRef counts, at::Tensor& out, ReduceOp op) {
-  if (plan.direct()) return reduce_parts(*begin(), rank, in, counts, bytes_of(out), op);
+template <typename Call>
+void reduce_scatter_rounds(Call& call, const SumPlan& plan, int rank, const at::Tensor& in, at::IntArrayRef counts,
+                           at::Tensor& out, ReduceOp op) {
+  if (plan.direct()) return reduce_parts(call, rank, in, counts, bytes_of(out), op);
   const PartList by_rank(counts);
   std::vector<int64_t> places, sizes;
   for (const int owner : plan.order()) {
@@ -224,25 +240,25 @@ void reduce_scatter_rounds(const Begin& begin, const SumPlan& plan, int rank, co
     sizes.push_back(counts[owner]);
   }
   const PartList parts(plan.order(), sizes);
-  ReduceRounds<Begin>(begin, plan, parts, places, in, op, false).run(rank, bytes_of(out));
+  ReduceRounds<Call>(call, plan, parts, places, in, op, false).run(rank, bytes_of(out));
 }
 
-template <typename Begin>
-void all_gather_rounds(const Begin& begin, int rank, const at::Tensor& in, at::IntArrayRef counts,
-                       const at::Tensor& out) {
+template <typename Call>
+void all_gather_rounds(Call& call, int rank, const at::Tensor& in, at::IntArrayRef counts, const at::Tensor& out) {
   const PartList parts(counts);
   if (in.nbytes() > 0)
     std::memmove(bytes_of(out) + parts.begins[rank] * out.itemsize(), const_bytes_of(in), in.nbytes());
-  gather_rounds(begin, parts, rank, out);
+  gather_rounds(call, parts, rank, out);
+  call.wait();
 }
 
 /// In round k the parts that have to go on by 2^k ranks do so; each takes as many bytes as the largest.
-template <typename Begin>
-void all_to_all_rounds(const Begin& begin, int rank, const at::Tensor& in, at::IntArrayRef send_counts,
-                       const at::Tensor& out, at::IntArrayRef receive_counts, int64_t largest) {
+template <typename Call>
+void all_to_all_rounds(Call& call, int rank, const at::Tensor& in, at::IntArrayRef send_counts, const at::Tensor& out,
+                       at::IntArrayRef receive_counts, int64_t largest) {
   const int size = static_cast<int>(send_counts.size());
   const size_t item = in.itemsize();
-  if (!goes_in_rounds(size, largest, item)) return swap_parts(*begin(), rank, in, send_counts, out, receive_counts);
+  if (!goes_in_rounds(size, largest, item)) return swap_parts(call, rank, in, send_counts, out, receive_counts);
   const size_t slot_bytes = largest * item;
   const PartList leaving(send_counts), arriving(receive_counts);
   const at::Tensor parts = byte_buffer(slot_bytes * size);  // part d goes on by d ranks
@@ -261,13 +277,13 @@ void all_to_all_rounds(const Begin& begin, int rank, const at::Tensor& in, at::I
       if ((distance & step) != 0) sent_distances.push_back(distance);
     }
     const size_t bytes = slot_bytes * sent_distances.size();
-    auto call = begin();
-    call->keep(out_going);
-    call->keep(coming);
+    call.keep(out_going);
+    call.keep(coming);
     for (size_t i = 0; i < sent_distances.size(); ++i)
       copy(bytes_of(out_going) + slot_bytes * i, part(sent_distances[i]), largest);
-    pass_on(*call, {(rank + step) % size, const_bytes_of(out_going), bytes},
+    pass_on(call, {(rank + step) % size, const_bytes_of(out_going), bytes},
             {(rank - step + size) % size, bytes_of(coming), bytes});
+    call.wait();
     for (size_t i = 0; i < sent_distances.size(); ++i)
       copy(part(sent_distances[i]), const_bytes_of(coming) + slot_bytes * i, largest);
   }

@@ -56,7 +56,7 @@ struct CommContext {
   int scopes_without_limit = 0;
   std::chrono::steady_clock::duration failed_waits{};
   std::optional<SteadyTime> several_ranks_since;          ///< several_ranks.h
-  std::chrono::steady_clock::time_point crowded_until{};  ///< others keep the core busy (mpi/mpi_requests.cpp)
+  std::chrono::steady_clock::time_point crowded_until{};  ///< others keep the core busy (polling_pause.cpp)
   /// The device that this rank got where each has one of its own (device/rank_device.cpp).
   std::optional<c10::Device> device;
   /// By world, whose groups on one rank have one counter, and device; as far as they live

@@ -122,19 +122,19 @@ class MpiCommunicator final : public CommunicatorBackend {
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     const UsesMpi mpi("all_reduce");
     enter(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
-    all_reduce_rounds(rounds("all_reduce"), sum_plan(), rank(), data, op);
+    all_reduce_rounds(*begin("all_reduce"), sum_plan(), rank(), data, op);
   }
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
     const UsesMpi mpi("all_gather");
     enter(CommStats::kAllGather, in, 0, 0, counts);
-    all_gather_rounds(rounds("all_gather"), rank(), in, counts, out);
+    all_gather_rounds(*begin("all_gather"), rank(), in, counts, out);
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     const UsesMpi mpi("reduce_scatter");
     enter(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
-    reduce_scatter_rounds(rounds("reduce_scatter"), sum_plan(), rank(), in, counts, out, op);
+    reduce_scatter_rounds(*begin("reduce_scatter"), sum_plan(), rank(), in, counts, out, op);
   }
 
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
@@ -151,7 +151,7 @@ class MpiCommunicator final : public CommunicatorBackend {
                    .send_counts = send_counts,
                    .receive_counts = receive_counts},
                   traffic);
-    all_to_all_rounds(rounds("all_to_all"), rank(), in, send_counts, out, receive_counts, largest);
+    all_to_all_rounds(*begin("all_to_all"), rank(), in, send_counts, out, receive_counts, largest);
   }
 
   void do_broadcast(at::Tensor& data, int root) override {
@@ -190,13 +190,6 @@ class MpiCommunicator final : public CommunicatorBackend {
   std::unique_ptr<Requests> begin(const char* verb, int tag) const {
     return std::make_unique<Requests>(group_, verb, tag, timeout(), chunk_);
   }
-
-  struct Rounds {
-    const MpiCommunicator& group;
-    const char* verb;
-    std::unique_ptr<Requests> operator()() const { return group.begin(verb); }
-  };
-  Rounds rounds(const char* verb) const { return {*this, verb}; }
 
   // Counts the call and, where calls are compared, starts that. It is sent beside the data, so that no round is
   // added; Requests::wait looks at it first, and where calls differ at nothing else: data that does not fit its

@@ -2,7 +2,6 @@
 #include "moonhalo/engine/comm/mpi/mpi_requests.h"
 
 #include <c10/util/Exception.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <climits>
@@ -12,7 +11,6 @@
 #include <sstream>
 #include <thread>
 
-#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/comm/interpreter_lock.h"
 
@@ -41,24 +39,24 @@ MpiRequests::MpiRequests(MpiGroupPtr group, const char* verb, int tag, std::chro
     : group_(std::move(group)), verb_(verb), tag_(tag), timeout_(timeout), chunk_(chunk), number_(group_->number()) {}
 
 MpiRequests::~MpiRequests() {
-  if (requests_.empty()) return;
+  if (incoming_.requests.empty() && outgoing_.requests.empty()) return;
   new std::vector<at::Tensor>(std::move(kept_));
   new MpiGroupPtr(group_);
 }
 
 void MpiRequests::send(const void* data, size_t bytes, int peer) {
   in_pieces(bytes, [&](size_t begin, int piece) {
-    check_mpi(
-        MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag_, group_->handle(), add(peer, -1)),
-        verb_, "MPI_Isend");
+    check_mpi(MPI_Isend(static_cast<const char*>(data) + begin, piece, MPI_BYTE, peer, tag_, group_->handle(),
+                        outgoing_.add(peer, piece)),
+              verb_, "MPI_Isend");
   });
 }
 
 void MpiRequests::receive(void* data, size_t bytes, int peer) {
   in_pieces(bytes, [&](size_t begin, int piece) {
-    check_mpi(
-        MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag_, group_->handle(), add(peer, piece)),
-        verb_, "MPI_Irecv");
+    check_mpi(MPI_Irecv(static_cast<char*>(data) + begin, piece, MPI_BYTE, peer, tag_, group_->handle(),
+                        incoming_.add(peer, piece)),
+              verb_, "MPI_Irecv");
   });
 }
 
@@ -72,10 +70,11 @@ void MpiRequests::settle() {
   const UsesMpi mpi(verb_);
   WaitingTime time;
   const GoesOn goes_on{*group_};
+  const PollingPause polling(incoming_.bytes);
   std::optional<InterpreterReleased> interpreter_released;
   while (!group_->settled(number_)) {
     if (!interpreter_released) interpreter_released.emplace();
-    pause(time, /*begins=*/true);
+    pause(time, polling, /*begins=*/true);
   }
 }
 
@@ -86,31 +85,45 @@ bool MpiRequests::ready() {
     group_->check_left(number_, verb_);
     return false;
   }
-  return std::all_of(requests_.begin(), requests_.end(), [this](MPI_Request request) {
-    int done = 0;
-    check_mpi(MPI_Request_get_status(request, &done, MPI_STATUS_IGNORE), verb_, "MPI_Request_get_status");
-    return done != 0;
-  });
+  const auto done = [this](MPI_Request request) {
+    int is_done = 0;
+    check_mpi(MPI_Request_get_status(request, &is_done, MPI_STATUS_IGNORE), verb_, "MPI_Request_get_status");
+    return is_done != 0;
+  };
+  return std::all_of(incoming_.requests.begin(), incoming_.requests.end(), done) &&
+         std::all_of(outgoing_.requests.begin(), outgoing_.requests.end(), done);
+}
+
+void MpiRequests::wait_received() {
+  const UsesMpi mpi(verb_);
+  settle();
+  wait_for(incoming_);
 }
 
 void MpiRequests::wait() {
+  wait_received();
   const UsesMpi mpi(verb_);
-  settle();
-  if (requests_.empty()) return;
-  std::vector<MPI_Status> statuses(requests_.size());
+  wait_for(outgoing_);
+  kept_.clear();
+}
+
+void MpiRequests::wait_for(Open& open) {
+  if (open.requests.empty()) return;
+  std::vector<MPI_Status> statuses(open.requests.size());
   WaitingTime time;
+  const PollingPause polling(open.bytes);
   std::optional<InterpreterReleased> interpreter_released;
   for (;;) {
     int done = 0;
-    const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data());
-    if (code != MPI_SUCCESS) throw_failure(code, statuses);
+    const int code = MPI_Testall(static_cast<int>(open.requests.size()), open.requests.data(), &done, statuses.data());
+    if (code != MPI_SUCCESS) throw_failure(code, open, statuses);
     if (done != 0) break;
     if (!interpreter_released) interpreter_released.emplace();
-    pause(time, /*begins=*/false);
+    pause(time, polling, /*begins=*/false);
   }
-  requests_.clear();
-  kept_.clear();
-  check_sizes(statuses);
+  open.requests.clear();
+  if (&open == &incoming_) check_sizes(statuses);
+  open.clear();
 }
 
 template <typename Post>
@@ -123,30 +136,23 @@ void MpiRequests::in_pieces(size_t bytes, const Post& post) {
   } while (begin < bytes);
 }
 
-MPI_Request* MpiRequests::add(int peer, int expected) {
-  infos_.push_back({peer, expected});
-  return &requests_.emplace_back(MPI_REQUEST_NULL);
+MPI_Request* MpiRequests::Open::add(int peer, int piece) {
+  infos.push_back({peer, piece});
+  bytes += static_cast<size_t>(piece);
+  return &requests.emplace_back(MPI_REQUEST_NULL);
 }
 
-// On a core that others keep busy a yield returns after their slice of time, milliseconds later, whatever has come
-// meanwhile; from a short sleep the kernel wakes us before them. (Two ranks beside two busy loops: 8 s instead of 60.)
-void MpiRequests::give_way() {
-  Clock::time_point& crowded_until = comm_context->crowded_until;
-  const Clock::time_point before = Clock::now();
-  if (before < crowded_until) {
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-    return;
-  }
-  sched_yield();
-  if (Clock::now() - before > std::chrono::microseconds(200)) crowded_until = before + std::chrono::milliseconds(200);
+void MpiRequests::Open::clear() {
+  requests.clear();
+  infos.clear();
+  bytes = 0;
 }
 
-// Busy at first, for the sake of speed; then friendly to other ranks that share the core.
-void MpiRequests::pause(WaitingTime& time, bool begins) {
+void MpiRequests::pause(WaitingTime& time, const PollingPause& polling, bool begins) {
   UsesMpi::check_still(verb_);
   const Clock::duration waited = time.poll();
   if (time.left(timeout_) <= Clock::duration::zero()) throw_timeout();
-  if (waited > std::chrono::microseconds(20)) give_way();
+  polling.pause(waited);
   if (waited < std::chrono::milliseconds(2)) return;
   if (waited > kPollEvery && Clock::now() - last_poll_ > kPollEvery) {
     last_poll_ = Clock::now();
@@ -160,10 +166,12 @@ void MpiRequests::throw_timeout() {
   std::ostringstream text;
   text << verb_ << " timed out after " << seconds_text(timeout_) << " on rank " << group_->rank() << ": ";
   std::set<int> missing;
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    int done = 0;
-    MPI_Request_get_status(requests_[i], &done, MPI_STATUS_IGNORE);
-    if (done == 0 && infos_[i].peer >= 0) missing.insert(infos_[i].peer);
+  for (const Open* open : {&incoming_, &outgoing_}) {
+    for (size_t i = 0; i < open->requests.size(); ++i) {
+      int done = 0;
+      MPI_Request_get_status(open->requests[i], &done, MPI_STATUS_IGNORE);
+      if (done == 0 && open->infos[i].peer >= 0) missing.insert(open->infos[i].peer);
+    }
   }
   text << (missing.empty() ? "not all ranks of the group came" : "no message to or from rank");
   for (const int peer : missing) text << (peer == *missing.begin() ? " " : ", ") << peer;
@@ -172,13 +180,13 @@ void MpiRequests::throw_timeout() {
   throw CommError(text.str());
 }
 
-void MpiRequests::throw_failure(int code, const std::vector<MPI_Status>& statuses) {
+void MpiRequests::throw_failure(int code, const Open& open, const std::vector<MPI_Status>& statuses) {
   if (code == MPI_ERR_IN_STATUS) {
     for (size_t i = 0; i < statuses.size(); ++i) {
       const int error = statuses[i].MPI_ERROR;
       if (error == MPI_SUCCESS || error == MPI_ERR_PENDING) continue;
       std::ostringstream call;
-      call << "a message " << (infos_[i].expected >= 0 ? "from" : "to") << " rank " << infos_[i].peer;
+      call << "a message " << (&open == &incoming_ ? "from" : "to") << " rank " << open.infos[i].peer;
       check_mpi(error, verb_, call.str().c_str());
     }
   }
@@ -187,12 +195,13 @@ void MpiRequests::throw_failure(int code, const std::vector<MPI_Status>& statuse
 }
 
 void MpiRequests::check_sizes(const std::vector<MPI_Status>& statuses) {
-  for (size_t i = 0; i < infos_.size(); ++i) {
-    if (infos_[i].expected < 0) continue;
+  for (size_t i = 0; i < incoming_.infos.size(); ++i) {
+    const auto& [peer, expected] = incoming_.infos[i];
+    if (peer < 0) continue;  // a collective call
     int bytes = 0;
     MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
-    TORCH_CHECK_VALUE(bytes == infos_[i].expected, verb_, ": a message from rank ", infos_[i].peer,
-                      " does not fit its receive\n  have  ", bytes, " bytes sent, ", infos_[i].expected,
+    TORCH_CHECK_VALUE(bytes == expected, verb_, ": a message from rank ", peer, " does not fit its receive\n  have  ",
+                      bytes, " bytes sent, ", expected,
                       " expected\n  fix   messages of one pair of ranks match in the order of the lists");
   }
 }

@@ -11,6 +11,7 @@
 
 #include "moonhalo/engine/comm/mpi/mpi_checked.h"
 #include "moonhalo/engine/comm/mpi/mpi_group.h"
+#include "moonhalo/engine/comm/polling_pause.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
 namespace moonhalo {
@@ -33,10 +34,11 @@ class MpiRequests {
   void send(const void* data, size_t bytes, int peer);
   void receive(void* data, size_t bytes, int peer);
   /// A place for the request of a collective call.
-  MPI_Request* collective() { return add(-1, -1); }
+  MPI_Request* collective() { return incoming_.add(-1, 0); }
 
   /// Returns when all ranks have been found to make this call.
   void settle();
+  void wait_received();
   void wait();
   bool ready();
   /// Nothing can end well any more: the ranks of the group have diverged, and all of them know it, or the program
@@ -45,20 +47,27 @@ class MpiRequests {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Info {
-    int peer;
-    int expected;
+  /// Requests of sends, or all others.
+  struct Open {
+    struct Info {
+      int peer, bytes;
+    };
+    std::vector<MPI_Request> requests;
+    std::vector<Info> infos;
+    size_t bytes = 0;
+
+    MPI_Request* add(int peer, int piece);
+    void clear();
   };
 
   template <typename Post>
   void in_pieces(size_t bytes, const Post& post);
-  MPI_Request* add(int peer, int expected);
   struct GoesOn;
+  void wait_for(Open& open);
   /// `begins`: while it is not known yet that all ranks make this call.
-  void pause(WaitingTime& time, bool begins);
-  static void give_way();
+  void pause(WaitingTime& time, const PollingPause& polling, bool begins);
   [[noreturn]] void throw_timeout();
-  [[noreturn]] void throw_failure(int code, const std::vector<MPI_Status>& statuses);
+  [[noreturn]] void throw_failure(int code, const Open& open, const std::vector<MPI_Status>& statuses);
   void check_sizes(const std::vector<MPI_Status>& statuses);
 
   MpiGroupPtr group_;
@@ -68,8 +77,7 @@ class MpiRequests {
   size_t chunk_;
   uint64_t number_;
   Clock::time_point last_poll_{};
-  std::vector<MPI_Request> requests_;
-  std::vector<Info> infos_;
+  Open incoming_, outgoing_;
   std::vector<at::Tensor> kept_;
 };
 

@@ -2,7 +2,6 @@
 #include "moonhalo/engine/comm/tcp/transport_call.h"
 
 #include <c10/util/Exception.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <bit>
@@ -275,9 +274,16 @@ bool TransportCall::ready() {
          announced();
 }
 
+void TransportCall::wait_received() { end_parts(/*sends_too=*/false); }
+
 void TransportCall::wait() {
+  end_parts(/*sends_too=*/true);
+  kept_.clear();
+}
+
+void TransportCall::end_parts(bool sends_too) {
   try {
-    wait_for_all();
+    wait_for_parts(sends_too);
   } catch (...) {
     // This rank does not go on with the rounds in which others wait for it.
     const std::lock_guard lock(group_->world->mutex);
@@ -286,11 +292,18 @@ void TransportCall::wait() {
   }
 }
 
-void TransportCall::wait_for_all() {
+// Sends that need not end are tested all the same: a transport may go on with a message when it is asked about it.
+void TransportCall::wait_for_parts(bool sends_too) {
   WaitingTime time;
   std::optional<InterpreterReleased> interpreter_released;
   std::vector<Part*> open;
-  for (Part& part : parts_) open.push_back(&part);
+  size_t bytes = 0;
+  for (Part& part : parts_) {
+    open.push_back(&part);
+    bytes += part.sends && !sends_too ? 0 : part.bytes;
+  }
+  const PollingPause polling(bytes);
+  const auto must_end = [sends_too](const Part* part) { return sends_too || !part->sends; };
   for (;;) {
     try {
       std::erase_if(open, [this](Part* part) { return done(*part); });
@@ -298,23 +311,17 @@ void TransportCall::wait_for_all() {
       group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/true, error.what()});
       throw;
     }
-    if (open.empty()) break;
+    if (std::none_of(open.begin(), open.end(), must_end)) break;
     if (!interpreter_released) interpreter_released.emplace();
-    pause(time);
+    pause(time, polling);
   }
-  parts_.clear();
-  kept_.clear();
+  std::erase_if(parts_, [](const Part& part) { return part.ended(); });
 }
 
-// Busy at first, for the sake of speed; then friendly to other ranks that share the core.
-void TransportCall::pause(WaitingTime& time) {
+void TransportCall::pause(WaitingTime& time, const PollingPause& polling) {
   const auto waited = time.poll();
   if (time.left(timeout_) <= std::chrono::steady_clock::duration::zero()) throw_timeout();
-  if (waited < std::chrono::microseconds(20)) return;
-  if (waited < std::chrono::milliseconds(1)) {
-    sched_yield();
-    return;
-  }
+  if (waited < std::chrono::milliseconds(1)) return polling.pause(waited);
   end_if_announced();
   compare_waiting(waited);
   if (const int rank = ended_rank(); rank >= 0) {
@@ -331,7 +338,7 @@ void TransportCall::throw_timeout() {
        << ": no message to or from rank";
   std::set<int> missing;
   for (const Part& part : parts_) {
-    if (!part.head_done || part.requests.size() > 1) missing.insert(part.peer);
+    if (!part.ended()) missing.insert(part.peer);
   }
   for (const int peer : missing) text << (peer == *missing.begin() ? " " : ", ") << peer;
   text << "\n  have  ranks that make different calls, or a rank that was lost"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/polling_pause.h"
 #include "moonhalo/engine/comm/tcp/transport_hub.h"
 #include "moonhalo/engine/comm/time_limit.h"
 
@@ -44,6 +45,7 @@ class TransportCall {
   void send(const void* data, size_t bytes, int peer);
   void receive(void* data, size_t bytes, int peer);
   /// CommError when a rank is silent for too long or is suspended, ValueError when it makes another call.
+  void wait_received();
   void wait();
   /// As Pollable::ready says.
   bool ready();
@@ -59,6 +61,8 @@ class TransportCall {
     size_t bytes;
     std::vector<void*> requests;  // head's, then those of pieces; null: done
     bool sends, head_done = false;
+
+    bool ended() const { return head_done && requests.size() == 1; }
   };
   Part& add(bool sends, char* data, size_t bytes, int peer);
   bool ended(void*& request);
@@ -74,8 +78,9 @@ class TransportCall {
   [[noreturn]] void refuse(Part& found);
   struct Descriptions;
   std::map<int, std::string> exchange_descriptions(const std::string& mine);
-  void wait_for_all();
-  void pause(WaitingTime& time);
+  void end_parts(bool sends_too);
+  void wait_for_parts(bool sends_too);
+  void pause(WaitingTime& time, const PollingPause& polling);
   [[noreturn]] void throw_timeout();
 
   TransportGroupPtr group_;

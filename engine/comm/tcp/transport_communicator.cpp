@@ -73,23 +73,24 @@ class TransportCommunicator final : public CommunicatorBackend {
   // In the order of all backends (sum_tree.h): all get the same bits.
   void do_all_reduce(at::Tensor& data, ReduceOp op) override {
     const CollectiveCall call = numbered(CommStats::kAllReduce, data, static_cast<int>(op), data.numel());
-    all_reduce_rounds(rounds(call), sum_plan(), rank(), data, op);
+    all_reduce_rounds(*begin_part(call), sum_plan(), rank(), data, op);
   }
 
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
-    all_gather_rounds(rounds(numbered(CommStats::kAllGather, in, 0, 0, counts)), rank(), in, counts, out);
+    const CollectiveCall call = numbered(CommStats::kAllGather, in, 0, 0, counts);
+    all_gather_rounds(*begin_part(call), rank(), in, counts, out);
   }
 
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp op) override {
     const CollectiveCall call = numbered(CommStats::kReduceScatter, in, static_cast<int>(op), in.numel(), counts);
-    reduce_scatter_rounds(rounds(call), sum_plan(), rank(), in, counts, out, op);
+    reduce_scatter_rounds(*begin_part(call), sum_plan(), rank(), in, counts, out, op);
   }
 
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
                      int64_t largest) override {
     const CollectiveCall call =
         number({.kind = CommStats::kAllToAll, .dtype = static_cast<int>(in.scalar_type()), .elements = largest});
-    all_to_all_rounds(rounds(call), rank(), in, send_counts, out, receive_counts, largest);
+    all_to_all_rounds(*begin_part(call), rank(), in, send_counts, out, receive_counts, largest);
   }
 
   // A binomial tree that begins at the root.
@@ -129,8 +130,7 @@ class TransportCommunicator final : public CommunicatorBackend {
     words[0] = color;
     words[1] = key;
     words[2] = group_->hub->next_tag();
-    all_gather_rounds(rounds(number({.kind = CollectiveCall::kSplit})), rank(), mine, std::vector<int64_t>(size(), 3),
-                      all);
+    all_gather_rounds(*begin({.kind = CollectiveCall::kSplit}), rank(), mine, std::vector<int64_t>(size(), 3), all);
     std::vector<std::pair<int64_t, int>> chosen;  // key, rank
     int64_t tag = 0;
     for (int r = 0; r < size(); ++r) {
@@ -170,19 +170,10 @@ class TransportCommunicator final : public CommunicatorBackend {
                    .elements = elements,
                    .counts = counts});
   }
-  /// The messages of a call, or of one of its rounds.
+  /// The messages of a call.
   std::unique_ptr<TransportCall> begin_part(const CollectiveCall& call) const {
     return std::make_unique<TransportCall>(group_, call, fingerprint_of_call(call), timeout());
   }
-  struct Rounds {
-    const TransportCommunicator& group;
-    CollectiveCall call;
-    uint64_t tag;
-    std::unique_ptr<TransportCall> operator()() const {
-      return std::make_unique<TransportCall>(group.group_, call, tag, group.timeout());
-    }
-  };
-  Rounds rounds(const CollectiveCall& call) const { return {*this, call, fingerprint_of_call(call)}; }
   std::unique_ptr<TransportCall> begin(const CollectiveCall& call) { return begin_part(number(call)); }
 
   TransportGroupPtr group_;

@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a reduce-scatter, carried out with strings for values: what is added to what, on any number of ranks.
+// The plan of a reduce-scatter, carried out with strings for values: what is added to what, on any number of ranks. And
+// what a rank does while its messages are under way.
 #include "moonhalo/engine/comm/sum_tree.h"
 
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
+
+#include "moonhalo/engine/comm/collective_rounds.h"
+#include "moonhalo/engine/comm/reduction_kernels.h"
 
 namespace moonhalo::test_sum_tree {
 namespace {
@@ -133,6 +143,106 @@ TEST(SumPlan, LongMessagesGoToNeighbours) {
         EXPECT_EQ(step.send_to, rank ^ distance);
         EXPECT_EQ(step.sent.end - step.sent.begin, size / 2 / distance);
         distance *= 2;
+      }
+    }
+  }
+}
+
+/// The messages of rank 0 of two. What comes has the values `theirs`; what is sent is under way until wait().
+class CallOfTwo {
+ public:
+  static constexpr bool kSendsEmpty = false;
+
+  explicit CallOfTwo(float theirs) : theirs_(theirs) {}
+
+  int waits = 0, waits_for_received = 0;
+  float least_when_waited_for = 0;  ///< of what had come before the first wait()
+
+  void keep(const at::Tensor&) {}
+  void send(const void* data, size_t bytes, int) {
+    const auto* const begin = static_cast<const char*>(data);
+    sent_.push_back({begin, begin + bytes});
+  }
+  void receive(void* data, size_t bytes, int) {
+    received_ = {static_cast<float*>(data), static_cast<float*>(data) + bytes / sizeof(float)};
+    const auto* const begin = static_cast<const char*>(data);
+    for (const auto& [sent, end] : sent_) EXPECT_TRUE(begin + bytes <= sent || end <= begin) << "it is being sent";
+  }
+  void wait_received() {
+    ++waits_for_received;
+    std::fill(received_.first, received_.second, theirs_);
+    received_ = {};
+  }
+  void wait() {
+    wait_received();
+    if (waits++ == 0 && watched_.defined()) least_when_waited_for = watched_.min().item<float>();
+    sent_.clear();
+  }
+  void watch(const at::Tensor& values) { watched_ = values; }
+
+ private:
+  float theirs_;
+  std::pair<float*, float*> received_{};
+  std::vector<std::pair<const char*, const char*>> sent_;
+  at::Tensor watched_;
+};
+
+// The sum of 3 is there before anything is waited for but what came. All is waited for before more is received into
+// memory that was sent.
+TEST(SumRounds, Y18_ARankAddsWhileItsOwnMessageIsUnderWay) {
+  const SumPlan plan(2);
+  at::Tensor data = at::ones({1 << 15});
+  CallOfTwo call(2);
+  call.watch(data.narrow(0, 0, data.numel() / 2));
+
+  all_reduce_rounds(call, plan, 0, data, ReduceOp::kSum);
+
+  EXPECT_EQ(call.least_when_waited_for, 3);
+  EXPECT_EQ(data[0].item<float>(), 3);
+  EXPECT_EQ(data[-1].item<float>(), 2);  // as it came
+}
+
+/// The blocks of memory that tensors got while `work` ran.
+int64_t blocks_of(const std::function<void()>& work) {
+  struct Blocks final : c10::MemoryReportingInfoBase {
+    int64_t count = 0;
+    void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { count += bytes > 0 ? 1 : 0; }
+    bool memoryProfilingEnabled() const override { return true; }
+  };
+  const auto blocks = std::make_shared<Blocks>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, blocks);
+  work();
+  return blocks->count;
+}
+
+// One for what comes, whatever the number of rounds: nothing of a rank's own is copied.
+TEST(SumRounds, Y18_ASumOfFloatsTakesOneBlockOfMemory) {
+  for (const int ranks : {2, 4, 16}) {
+    const SumPlan plan(ranks);
+    at::Tensor data = at::ones({ranks << 13});
+    CallOfTwo call(1);  // of any number: it does not look at ranks
+
+    EXPECT_EQ(blocks_of([&] { all_reduce_rounds(call, plan, 0, data, ReduceOp::kSum); }), 1) << ranks;
+    EXPECT_EQ(call.waits_for_received - call.waits, 2 * plan.tree().levels()) << ranks;
+  }
+}
+
+// Whichever place the result has, and for bools, whose partial values are bytes.
+TEST(ReduceTwo, GivesTheSameBitsInPlace) {
+  const auto bytes = [](const at::Tensor& tensor) { return tensor.view(at::kByte); };
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kInt, at::kByte, at::kBool, at::kComplexFloat}) {
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax}) {
+      if (dtype == at::kComplexFloat && op == ReduceOp::kMax) continue;
+      const at::Tensor first = (at::arange(1000, at::kDouble) * 0.37).sin().abs().mul(3).to(dtype),
+                       second = (at::arange(1000, at::kDouble) * 0.11).cos().abs().mul(3).to(dtype);
+      const at::Tensor expected = at::empty_like(first);
+      const void* sources[] = {first.const_data_ptr(), second.const_data_ptr()};
+      reduce_elements(op, dtype, sources, 1000, expected.mutable_data_ptr());
+      for (const int place : {0, 1, 2}) {
+        const at::Tensor a = first.clone(), b = second.clone(), apart = at::empty_like(first);
+        const at::Tensor& out = place == 0 ? a : place == 1 ? b : apart;
+        reduce_two(op, dtype, {a.const_data_ptr(), true}, {b.const_data_ptr(), true}, 1000, out.mutable_data_ptr());
+        EXPECT_TRUE(at::equal(bytes(out), bytes(expected))) << dtype << ' ' << name(op) << ' ' << place;
       }
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of the time that ranks wait for each other (X16).
+// Limits of the time that ranks wait for each other (X16), and what they do meanwhile.
 #include "moonhalo/engine/comm/time_limit.h"
 
 #include <gmock/gmock.h>
@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "moonhalo/engine/comm/communicator_backend.h"
+#include "moonhalo/engine/comm/polling_pause.h"
 #include "tests/support/oracle.h"
 #include "tests/support/ranks.h"
 
@@ -78,6 +79,23 @@ TEST(WaitingTime, CountsASecondAtMostBetweenTwoLooks) {
   EXPECT_EQ(time.poll(), 1s);
   EXPECT_GT(time.left(5s), 0s);  // which looks again
   EXPECT_LE(time.left(1s), 0s);
+}
+
+// On a core that others keep busy a rank does not sleep while its message may still be on the way.
+TEST(PollingPause, IsAsLongAsAMessageTakes) {
+  const PollingPause for_a_word(8), for_a_mebibyte(1 << 20), for_a_gibibyte(1 << 30);
+
+  for (const PollingPause* pause : {&for_a_word, &for_a_mebibyte, &for_a_gibibyte}) {
+    EXPECT_EQ(pause->step(20us, false), PollingPause::kPoll);
+    EXPECT_EQ(pause->step(20us, true), PollingPause::kPoll);
+    EXPECT_EQ(pause->step(21us, false), PollingPause::kYield);
+    EXPECT_EQ(pause->step(10s, false), PollingPause::kYield);
+    EXPECT_EQ(pause->step(2001us, true), PollingPause::kNap);
+  }
+  EXPECT_EQ(for_a_word.step(21us, true), PollingPause::kNap);
+  EXPECT_EQ(for_a_mebibyte.step(1ms, true), PollingPause::kPoll);
+  EXPECT_EQ(for_a_mebibyte.step(1100us, true), PollingPause::kNap);
+  EXPECT_EQ(for_a_gibibyte.step(2ms, true), PollingPause::kPoll);
 }
 
 /// From here on no thread can be started but those whose stacks are there: one of 64 MiB does not fit any more.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -340,6 +341,80 @@ class Watched final : public Transport {
   bool failed_are_gone_;
   std::map<const void*, Asked> under_way_;
 };
+
+/// Another transport whose sends end late: when they are asked about for the second time while nothing is to be
+/// received. Looks whether their memory stays as it was until then.
+class LateSends final : public Transport {
+ public:
+  explicit LateSends(TransportPtr inner) : inner_(std::move(inner)) {}
+
+  int late = 0;  ///< long sends that began while another one had not ended
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  bool any_thread() const override { return false; }
+  void* send(const void* data, size_t bytes, int peer, int tag) override {
+    const auto* const begin = static_cast<const char*>(data);
+    const bool other =
+        std::any_of(sends_.begin(), sends_.end(), [](const auto& one) { return one.second.before.size() >= kLong; });
+    late += other && bytes >= kLong ? 1 : 0;
+    void* const request = inner_->send(data, bytes, peer, tag);
+    sends_[request] = {begin, std::string(begin, bytes)};
+    return request;
+  }
+  void* receive(void* data, size_t bytes, int peer, int tag) override {
+    void* const request = inner_->receive(data, bytes, peer, tag);
+    if (tag != kNoteTag) receives_.insert(request);
+    return request;
+  }
+  bool test(void*& request) override {
+    const auto sent = sends_.find(request);
+    if (sent != sends_.end() && (!receives_.empty() || sent->second.asked++ == 0)) return false;
+    void* const tested = request;
+    if (!inner_->test(request)) return false;
+    receives_.erase(tested);
+    if (sent == sends_.end()) return true;
+    const auto& [data, before, asked] = sent->second;
+    EXPECT_TRUE(before.compare(0, before.size(), data, before.size()) == 0) << "written while it was sent";
+    sends_.erase(sent);
+    return true;
+  }
+  void cancel(void*& request) override {
+    receives_.erase(request);
+    inner_->cancel(request);
+  }
+
+ private:
+  static constexpr size_t kLong = 2048;  // no head of a message is
+  struct Sent {
+    const char* data;
+    std::string before;
+    int asked = 0;
+  };
+  TransportPtr inner_;
+  std::map<const void*, Sent> sends_;
+  std::set<const void*> receives_;
+};
+
+// Ranks go on with what has come, and yet nothing is written to what they send.
+TEST(TransportWorlds, Y18_RoundsDoNotWaitForSends) {
+  for (const int ranks : {2, 4, 7, 8, 9}) {
+    with_transports(ranks, [ranks](const TransportPtr& post, Communicator& threads) {
+      const auto late = std::make_shared<LateSends>(post);
+      const CommunicatorPtr world = make_transport_communicators(late, 1)[0];
+      for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+        at::Tensor sum = at::full({40000}, threads.rank() + 1, dtype), part = at::empty({5000}, dtype);
+        const at::Tensor whole = at::full({5000 * ranks}, threads.rank() + 1, dtype);
+        world->all_reduce(sum);
+        world->reduce_scatter(whole, std::vector<int64_t>(ranks, 5000), part);
+        EXPECT_TRUE(at::equal(sum, at::full_like(sum, ranks * (ranks + 1) / 2)));
+        EXPECT_TRUE(at::equal(part, at::full_like(part, ranks * (ranks + 1) / 2)));
+      }
+      EXPECT_EQ(late->late > 0, ranks > 2);
+      threads.barrier();
+    });
+  }
+}
 
 TEST(TransportErrors, AFailureWhileCallsAreComparedLeavesNoReceive) {
   with_transports(2, [](const TransportPtr& post, Communicator& threads) {
