@@ -5,36 +5,79 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local forward = require "moonhalo.internal.forward"
 
+local fail = mh.fail
 local recompute = {}
 
---- fn(...) with copies in the place of the buffers of `modules`: statistics that the first run has written already must
---- not be written again by the second.
-local function with_copied_buffers(modules, fn, ...)
-  local undo = {}
+-- ---- Buffers --------------------------------------------------------------------------------------------------------
+
+--- The buffers of modules and of those below, with copies of their values: {{registry, name, copy}, ...}.
+local function copied_buffers(modules)
+  local copied = {}
   for _, top in ipairs(modules) do
     for _, one in top:named_modules() do
       local buffers = rawget(one, "_buffers")
-      for name, tensor in buffers do undo[#undo + 1] = {buffers, name, tensor} end
+      for name, tensor in buffers do copied[#copied + 1] = {buffers, name, tensor:detach():clone()} end
     end
   end
-  for _, one in ipairs(undo) do one[1][one[2]] = one[3]:detach():clone() end
+  return copied
+end
+
+--- fn(...) with the values of `copied` in the place of the buffers: a later run reads what the first one has read, and
+--- writes nothing that stays.
+local function with_buffers(copied, fn, ...)
+  local present = {}
+  for i, one in ipairs(copied) do
+    local buffers, name, value = table.unpack(one)
+    present[i] = buffers[name]
+    buffers[name] = value:clone()
+  end
   local results = table.pack(pcall(fn, ...))
-  for _, one in ipairs(undo) do one[1][one[2]] = one[3] end
+  for i, one in ipairs(copied) do one[1][one[2]] = present[i] end
   if not results[1] then error(results[2], 0) end
   return table.pack(table.unpack(results, 2, results.n))
 end
 
---- The results of fn(...), which may be tensors, tables of tensors and other values; what is inside of it is computed
---- again in backward. `modules`: those that fn calls.
+-- ---- Results --------------------------------------------------------------------------------------------------------
+
+local kPlain = {["nil"] = true, boolean = true, number = true, string = true}
+
+--- Refuses results that may hide tensors, which gradients would not reach.
+local function check_results(modules, results)
+  local function check(value)
+    if mh.is_tensor(value) or kPlain[type(value)] then return end
+    if type(value) == "table" and not getmetatable(value) then
+      for _, one in pairs(value) do check(one) end
+      return
+    end
+    local names = {}
+    for i, module in ipairs(modules) do names[i] = module:class_name() end
+    fail(("checkpoint: what %s returns is computed again, and gradients reach tensors and tables of tensors alone\n" ..
+        "  have  %s\n" ..
+        "  fix   return tensors, or leave this part out (policy 'autodist': pas_config = {recompute = false})"):format(
+      table.concat(names, ", "), mh._describe(value)))
+  end
+  for i = 1, results.n do check(results[i]) end
+end
+
+--- The results of fn(...), which may be tensors, tables of tensors, numbers, strings and booleans; what is inside of it
+--- is computed again in backward. `modules`: those that fn calls.
 function recompute.call(modules, fn, ...)
-  local ran, results = false, nil
-  local function tensors_of(...)
-    local found, list = ran and with_copied_buffers(modules, fn, ...) or table.pack(fn(...)), {}
+  if not mh.is_grad_enabled() then return fn(...) end
+  local copied, results = copied_buffers(modules), nil
+  local function tensors_of(found)
+    local list = {}
     arguments.map_tensors(found, function(tensor) list[#list + 1] = tensor end)
-    if not ran then ran, results = true, found end
     return table.unpack(list)
   end
-  local list, taken = table.pack(mh.checkpoint(tensors_of, ...)), 0
+  local ran = false
+  local function run(...)
+    if ran then return tensors_of(with_buffers(copied, fn, ...)) end
+    results = table.pack(fn(...))
+    check_results(modules, results)
+    ran = true
+    return tensors_of(results)
+  end
+  local list, taken = table.pack(mh.checkpoint(run, ...)), 0
   local given = arguments.map_tensors(results, function()
     taken = taken + 1
     return list[taken]
@@ -42,6 +85,8 @@ function recompute.call(modules, fn, ...)
   results = nil
   return table.unpack(given, 1, given.n)
 end
+
+-- ---- Modules --------------------------------------------------------------------------------------------------------
 
 --- Has a module compute its inside again. Returns a function that undoes it.
 function recompute.module(module)

@@ -226,14 +226,15 @@ end
 local kCheckpoint = arguments.signature("checkpoint_modules", {"net", "pattern", {"every", 1}})
 
 --- mh.checkpoint_modules(net, pattern, {every = 1}) -> table
----   Computes what is inside of modules again in backward (mh.checkpoint) instead of keeping it. Statistics of batch
----   norms are written once.
+---   Computes what is inside of modules again in backward (mh.checkpoint) instead of keeping it, with the buffers and
+---   random numbers of the first run. Buffers, such as statistics of batch norms, are written once. Modules return
+---   tensors, tables of tensors, numbers, strings and booleans; tensors that they leave in fields get no gradient.
 ---   net         Module      the model
 ---   pattern     string      names of modules as mh.patch takes them: "blocks.*"
 ---   every       integer     only each n-th of them: 2 keeps every other one
 ---   returns     table       {remove, modules}: remove() undoes it; the names
 ---   collective  no
----   errors      ValueError: a pattern that matches nothing
+---   errors      ValueError: a pattern that matches nothing; calls of the modules: a result that may hide tensors
 ---   example
 ---     local net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
 ---     table.concat(mh.checkpoint_modules(net, "1").modules, " ")    --> 1

@@ -31,11 +31,11 @@ local Pair = nn.Module:extend("Pair")
 function Pair:init() self.inner = nn.Linear(8, 5) end
 function Pair:forward(x) return {value = self.inner(x), twice = {x * 2}}, 7 end
 
---- Its blocks are in a list, one gives tensors in tables, and a norm has statistics.
+--- Its blocks are in a list, one gives tensors in tables, a norm has statistics, and one draws random numbers.
 local Blocks = nn.Module:extend("Blocks")
 function Blocks:init()
   self.first = nn.Linear(6, 180)
-  self.blocks = nn.ModuleList{block(180, 9), nn.Sequential(nn.BatchNorm1d(180), nn.Linear(180, 8), nn.Dropout(0.0))}
+  self.blocks = nn.ModuleList{block(180, 9), nn.Sequential(nn.BatchNorm1d(180), nn.Linear(180, 8), nn.Dropout(0.5))}
   self.pair = Pair()
 end
 function Blocks:forward(x)
@@ -47,6 +47,7 @@ end
 
 --- The loss, gradients and buffers of a step on `x`.
 local function step_of(net, x)
+  mh.manual_seed(12)
   net:train()
   local loss = net(x)
   loss:backward()
@@ -57,15 +58,56 @@ local function step_of(net, x)
   return seen
 end
 
-function tests.test_V10_parts_that_recompute_give_the_same_gradients()
-  local x = runs.random(6, {4 * ranks, 6})
-  local expected = step_of(seeded(Blocks), x)
-  for _, stored in ipairs {false, true} do
+--- The same of two steps with parts that are computed again, after that of a plan which keeps all.
+local function compare(make, stored, recompute)
+  local x, seen = runs.random(6, {4 * ranks, 6}), {}
+  for i, parts in ipairs {false, recompute} do
     local plan = {mesh = {{ranks}, {"dp"}}, inputs = {dp = 0}, stored = stored and "dp" or nil,
-                  recompute = {{"blocks.0.0", "blocks.0.1", "blocks.0.2"}, {"blocks.1"}, {"pair"}}}
-    local net = divided(Blocks, {x = x}, plan)
-    testing.assert_all_close(step_of(net, x), expected)
-    testing.assert_equal(net.parallel.plan.recompute, plan.recompute)
+                  recompute = parts or nil}
+    local net = divided(make, {x = x}, plan)
+    testing.assert_equal(net.parallel.plan.recompute, parts or nil)
+    seen[i] = {step_of(net, x), step_of(net, x)}
+  end
+  for step = 1, 2 do testing.assert_all_close(seen[2][step], seen[1][step]) end
+end
+
+function tests.test_V10_parts_that_recompute_give_the_same_gradients()
+  for _, stored in ipairs {false, true} do
+    compare(Blocks, stored, {{"blocks.0.0", "blocks.0.1", "blocks.0.2"}, {"blocks.1"}, {"pair"}})
+  end
+end
+
+--- Each use of its weight writes buffers and then divides by what they say; one block is used twice.
+local Spectral = nn.Module:extend("Spectral")
+function Spectral:init()
+  local function normed(inputs, outputs) return nn.utils.parametrizations.spectral_norm(nn.Linear(inputs, outputs)) end
+  self.first = nn.Linear(6, 7)
+  self.twice = nn.Sequential(normed(7, 7), nn.Tanh())
+  self.last = nn.Sequential(normed(7, 5), nn.Tanh())
+end
+function Spectral:forward(x) return self.last(self.twice(self.twice(self.first(x)))):square():sum() end
+
+function tests.test_V10_buffers_are_read_as_in_the_first_run()
+  compare(Spectral, false, {{"twice"}, {"last.0", "last.1"}})
+end
+
+function tests.test_V10_results_that_may_hide_tensors_are_one_error()
+  local Hidden = nn.Module:extend("Hidden")
+  function Hidden:init(wrap) self.inner, self.wrap = nn.Linear(6, 5), wrap end
+  function Hidden:forward(x) return self.wrap(self.inner(x)) end
+  local function try(wrap)
+    local net = seeded(Hidden, wrap)
+    return net, function() return net(mh.ones({3, 6}, kF64)) end
+  end
+  local function normal(mean) return {name = "y", {mh.distributions.Normal(mean, 1.0)}} end
+  for wanted, wrap in pairs {Normal = normal, ["function"] = function(y) return y, function() return y end end} do
+    local net, call = try(wrap)
+    local undo = mh.checkpoint_modules(net, "")
+    mh.no_grad(call)
+    refused("what Hidden returns is computed again, and gradients reach tensors and tables of tensors alone", call)
+    refused(wanted, call)
+    undo.remove()
+    call()
   end
 end
 
@@ -94,6 +136,23 @@ function tests.test_V10_wrong_parts_are_one_error()
   refused("recompute names the module 'block'", try{{"block"}})
   refused("recompute has modules that do not follow each other in a Sequential", try{{"blocks.0", "blocks.1"}})
   refused("recompute has modules that do not follow each other in a Sequential", try{{"blocks.0.0", "blocks.0.2"}})
+  refused("recompute names the module 'blocks.0.1' twice",
+    try{{"blocks.0.0", "blocks.0.1"}, {"blocks.0.1", "blocks.0.2"}})
+end
+
+function tests.test_V10_modules_of_a_sequential_may_have_names()
+  local function make()
+    local net = nn.Sequential()
+    for _, name in ipairs {"enter", "7", "leave", "act"} do
+      net:add_module(name, name == "act" and nn.Tanh() or nn.Linear(6, 6))
+    end
+    return net
+  end
+  local Named = nn.Module:extend("Named")
+  function Named:init() self.layers = make() end
+  function Named:forward(x) return self.layers(x):square():sum() end
+  testing.assert_equal(require("moonhalo.policy.recompute").parts(make()), {{"enter", "7"}, {"leave", "act"}})
+  compare(Named, false, {{"layers.enter", "layers.7"}, {"layers.leave", "layers.act"}})
 end
 
 -- ---- Which parts ----------------------------------------------------------------------------------------------------
