@@ -7,7 +7,7 @@ local base = require "moonhalo.nn.module"
 local containers = require "moonhalo.nn.containers"
 local recomputed = require "moonhalo.internal.recompute"
 
-local fail, is_module = mh.fail, base.is_module
+local fail = mh.fail
 local recompute = {}
 
 -- ---- Which parts ----------------------------------------------------------------------------------------------------
@@ -77,16 +77,37 @@ end
 
 -- ---- Checks ---------------------------------------------------------------------------------------------------------
 
+--- The place among the modules of a Sequential, from 1. Names are not numbers where one was added by name.
+local function position_of(sequential, name)
+  local position = 0
+  for other in sequential._modules do
+    position = position + 1
+    if other == name then return position end
+  end
+end
+
 --- The module of a name, and the Sequential that has it with its position there, if one has.
 local function find(module, name)
-  local found, parent, position = module, nil, nil
+  local found, parent, last = module, nil, nil
   for piece in name:gmatch("[^.]+") do
-    parent, found = found, found._modules[piece]
-    position = math.tointeger(tonumber(piece))
+    parent, found, last = found, found._modules[piece], piece
     if found == nil then return nil end
   end
-  if parent == nil or not is_sequential(parent) then parent = nil end
-  return found, parent, position and position + 1
+  if parent == nil or not is_sequential(parent) then return found end
+  return found, parent, position_of(parent, last)
+end
+
+--- Refuses neighbours that do not follow each other in a Sequential.
+local function check_run(who, module, names)
+  local before, at
+  for i, name in ipairs(names) do
+    local _, parent, position = find(module, name)
+    if parent == nil or i > 1 and (parent ~= before or position ~= at + 1) then
+      fail(("%s: recompute has modules that do not follow each other in a Sequential\n  have  %s\n" ..
+        "  fix   give each of them a list of its own"):format(who, table.concat(names, ", ")))
+    end
+    before, at = parent, position
+  end
 end
 
 --- Checks that `parts` are lists of names of the module's modules, longer ones of neighbours in a Sequential.
@@ -95,26 +116,23 @@ function recompute.check(who, parts, module)
   if type(parts) ~= "table" or getmetatable(parts) then
     fail(("%s: recompute = %s, expected %s"):format(who, mh._describe(parts), wanted))
   end
-  local known = {}
+  local known, given = {}, {}
   for name in module:named_modules() do known[#known + 1] = name end
   for _, names in ipairs(parts) do
     if type(names) ~= "table" or #names == 0 then
       fail(("%s: recompute has %s, expected %s"):format(who, mh._describe(names), wanted))
     end
-    local before, at
-    for i, name in ipairs(names) do
-      local found, parent, position
-      if type(name) == "string" then found, parent, position = find(module, name) end
-      if found == nil then
+    for _, name in ipairs(names) do
+      if type(name) ~= "string" or find(module, name) == nil then
         fail(("%s: recompute names the module '%s'%s\n  have  %s"):format(who, tostring(name),
           mh.did_you_mean(tostring(name), known), table.concat(known, ", ")))
       end
-      if #names > 1 and (parent == nil or i > 1 and (parent ~= before or position ~= at + 1)) then
-        fail(("%s: recompute has modules that do not follow each other in a Sequential\n  have  %s\n" ..
-          "  fix   give each of them a list of its own"):format(who, table.concat(names, ", ")))
+      if given[name] then
+        fail(("%s: recompute names the module '%s' twice\n  fix   leave it in one of the lists"):format(who, name))
       end
-      before, at = parent, position
+      given[name] = true
     end
+    if #names > 1 then check_run(who, module, names) end
   end
 end
 
