@@ -123,21 +123,23 @@ end
 function policies.has_tensor_cuts(graph) return #pairs_of_layers(graph) > 0 end
 
 --- `costs` in `count` runs of neighbours, none empty, the most expensive as cheap as can be: the lengths of the runs.
-function policies.balanced_runs(costs, count)
+--- `elements`: each run has some; nil if that cannot be, or if it is left out, when any will do.
+function policies.balanced_runs(costs, count, elements)
   local best = {[0] = {[0] = 0}}  -- best[c][n]: of the first n in c runs
   local cut = {}
   for c = 1, count do
     best[c], cut[c] = {}, {}
     for n = c, #costs - (count - c) do
-      local run = 0
+      local run, held = 0, elements and 0 or 1
       for first = n, c, -1 do
-        run = run + costs[first]
+        run, held = run + costs[first], held + (elements and elements[first] or 0)
         local worst = math.max(best[c - 1][first - 1] or math.huge, run)
-        if worst < (best[c][n] or math.huge) then best[c][n], cut[c][n] = worst, first end
+        if held > 0 and worst < (best[c][n] or math.huge) then best[c][n], cut[c][n] = worst, first end
       end
     end
   end
   local sizes, n = {}, #costs
+  if best[count][n] == nil then return nil end
   for c = count, 1, -1 do
     sizes[c] = n - cut[c][n] + 1
     n = cut[c][n] - 1
@@ -159,7 +161,8 @@ end
 
 local kPipeline = {"pipeline_nmicros", "pipeline_nstages", "pipeline_scheduler"}
 
---- The stages of a pipeline, as even in multiplications as module:stages() lets them be.
+--- The stages of a pipeline, as even in multiplications as module:stages() lets them be, each with parameters if there
+--- are enough that have some.
 function policies.stages_of(graph, count)
   if not graph.stage_macs then
     fail(("parallelize: a pipeline needs to know the stages of %s\n  fix   function %s:stages() return {self.first, "
@@ -171,7 +174,8 @@ function policies.stages_of(graph, count)
       .. "{pipeline_nstages = %d}")
       :format(count, graph.class, #graph.stage_macs, #graph.stage_macs))
   end
-  return policies.balanced_runs(graph.stage_macs, count)
+  return policies.balanced_runs(graph.stage_macs, count, graph.stage_elements)
+      or policies.balanced_runs(graph.stage_macs, count)
 end
 
 --- The most stages that a pipeline may have; 1 where there can be none.
@@ -179,6 +183,9 @@ function policies.most_stages(graph, config)
   if not config.use_end2end or config.use_async_reducer or config.reducer_bucket_cap_mb ~= 32 then return 1 end
   return math.max(1, #(graph.stage_macs or {}))
 end
+
+--- True if the stages and loss() of a module can be its forward.
+function policies.can_be_pipeline(module, names) return #names == 1 and module:has("loss") end
 
 --- Checks that the stages and loss() of a module can be its forward.
 function policies.check_pipeline(module, names)

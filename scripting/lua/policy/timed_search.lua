@@ -20,7 +20,7 @@ local steps = require "moonhalo.policy.steps"
 
 local fail = mh.fail
 
-local kPolicy = "parallelize: policy 'autodist'"
+local kWho = "parallelize: policy 'autodist'"
 local kLimits = {"most_data", "most_rows", "most_columns", "most_tensor", "most_stages"}
 local kSchedules = {"1f1b", "gpipe", "interleaved_1f1b"}
 
@@ -30,35 +30,35 @@ local kSchedules = {"1f1b", "gpipe", "interleaved_1f1b"}
 local function check_micros(options, config)
   local micros = options.pipeline_nmicros
   if micros ~= nil and math.type(micros) ~= "integer" then
-    fail(("%s: pipeline_nmicros = %s, expected a number of micro-batches"):format(kPolicy, mh._describe(micros)))
+    fail(("%s: pipeline_nmicros = %s, expected a number of micro-batches"):format(kWho, mh._describe(micros)))
   end
   if options.pipeline_scheduler ~= nil then
-    arguments.choice(kPolicy, "pipeline_scheduler", options.pipeline_scheduler, kSchedules)
+    arguments.choice(kWho, "pipeline_scheduler", options.pipeline_scheduler, kSchedules)
   end
   for _, name in ipairs {"pipeline_scheduler", "most_stages"} do
     if options[name] ~= nil and micros == nil then
       fail(("%s: %s with machine needs the number of micro-batches in a step\n  have  pas_config.%s = %s\n" ..
-        "  fix   pipeline_nmicros = 4, each as large as the dummy"):format(kPolicy, name, name,
+        "  fix   pipeline_nmicros = 4, each as large as the dummy"):format(kWho, name, name,
           tostring(options[name])))
     end
   end
   if micros ~= nil and not config.use_end2end then
     fail(("%s: pipeline_nmicros with machine is for modules whose forward takes a sample and gives the loss\n" ..
       "  have  pas_config.pipeline_nmicros = %d\n  fix   ComputeConfig{use_end2end = true}, or leave it out"):format(
-      kPolicy, micros))
+      kWho, micros))
   end
 end
 
 local function check_options(options, config)
   if type(options.machine) ~= "string" then
-    fail(("%s: machine = %s, expected a file of moonhalo calibrate, or a name as 'h100'"):format(kPolicy,
+    fail(("%s: machine = %s, expected a file of moonhalo calibrate, or a name as 'h100'"):format(kWho,
       mh._describe(options.machine)))
   end
-  if options.recompute ~= nil then arguments.flag(kPolicy, "recompute", options.recompute) end
+  if options.recompute ~= nil then arguments.flag(kWho, "recompute", options.recompute) end
   for _, name in ipairs {"measure", table.unpack(kLimits)} do
     local value, least = options[name], name == "measure" and 0 or 1
     if value ~= nil and (math.type(value) ~= "integer" or value < least) then
-      fail(("%s: %s = %s, expected an integer of at least %d"):format(kPolicy, name, mh._describe(value), least))
+      fail(("%s: %s = %s, expected an integer of at least %d"):format(kWho, name, mh._describe(value), least))
     end
   end
   check_micros(options, config)
@@ -70,7 +70,7 @@ local function parts_of(module, options)
   local parts = recompute.parts(module)
   if options.recompute and #parts == 0 then
     fail(("%s: recompute = true, and %s has no part that can be computed again\n" ..
-        "  fix   make its blocks modules with layers of their own, or give it stages()"):format(kPolicy,
+        "  fix   make its blocks modules with layers of their own, or give it stages()"):format(kWho,
       module:class_name()))
   end
   return parts
@@ -90,26 +90,15 @@ local function largest_sizes(values, graph)
   return data, rows, columns
 end
 
---- True if each of `count` stages has parameters, which the optimizer of its ranks needs.
-local function all_stages_train(graph, count)
-  local at = 0
-  for _, length in ipairs(policies.stages_of(graph, count)) do
-    local elements = 0
-    for i = at + 1, at + length do elements = elements + graph.stage_elements[i] end
-    if elements == 0 then return false end
-    at = at + length
-  end
-  return true
-end
-
---- The most stages that a pipeline may have; without a number of micro-batches 1.
+--- The most stages that a pipeline may have: each has parameters, which the optimizer of its ranks needs. 1 without a
+--- number of micro-batches, and for modules that cannot be a pipeline, unless most_stages asks for it.
 local function most_stages(module, graph, config)
-  local options = config.pas_config
+  local options, trained = config.pas_config, 0
   if not options.pipeline_nmicros then return 1 end
-  local allowed, most = math.min(policies.most_stages(graph, config), options.most_stages or math.huge), 1
-  if allowed > 1 then policies.check_pipeline(module, graph.names) end
-  while most < allowed and all_stages_train(graph, most + 1) do most = most + 1 end
-  return most
+  for _, elements in ipairs(graph.stage_elements or {}) do trained = trained + (elements > 0 and 1 or 0) end
+  local allowed = math.min(policies.most_stages(graph, config), options.most_stages or math.huge, math.max(1, trained))
+  if allowed > 1 and options.most_stages then policies.check_pipeline(module, graph.names) end
+  return policies.can_be_pipeline(module, graph.names) and allowed or 1
 end
 
 local function space_of(module, values, graph, config, parts)

@@ -165,9 +165,24 @@ function tests.test_V10_mistakes_are_one_error()
   local Lossless = nn.Module:extend("Lossless")
   Lossless.init, Lossless.stages = Wide.init, Wide.stages
   function Lossless:forward(sample) return self.fc4(self.fc3(self.fc2(self.fc1(sample[1])))):square():mean() end
-  refused("a pipeline needs to know the loss", try({pipeline_nmicros = 2}, nil, Lossless))
+  refused("a pipeline needs to know the loss", try({pipeline_nmicros = 2, most_stages = 2}, nil, Lossless))
   try({pipeline_nmicros = 2, most_stages = 1}, nil, Lossless)()
   try({pipeline_nmicros = 2}, {use_async_reducer = true}, Lossless)()
 end
 
 return tests
+-- With stages() alone, or with several arguments, they are trained, but in no pipeline.
+function tests.test_V10_modules_that_cannot_be_pipelines_are_searched_without()
+  local Lossless, Several = nn.Module:extend("Lossless"), nn.Module:extend("Several")
+  for _, class in ipairs {Lossless, Several} do class.init, class.stages = Wide.init, Wide.stages end
+  function Lossless:forward(sample) return self.fc4(self.fc3(self.fc2(self.fc1(sample[1])))):square():mean() end
+  function Several:forward(x, y) return Wide.forward(self, {x, target = y}) end
+  Several.loss = Wide.loss
+  local sample, options = samples_of(1, 4)[1], {machine = slow_network(), pipeline_nmicros = 2}
+  local dummies = {{sample = sample}, {x = sample[1], y = sample.target}}
+  for i, class in ipairs {Lossless, Several} do
+    local _, report = mh.parallelize(seeded(class), dummies[i], "autodist", end2end(options), {load_module = false})
+    for _, one in ipairs(report.candidates) do testing.assert_equal(one.sizes.pp, 1) end
+  end
+end
+
