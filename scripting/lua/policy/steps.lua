@@ -97,6 +97,13 @@ local function scaled_loss(scale_fn, loss)
     .. "factor end"):format(mh._describe(scaled)))
 end
 
+--- Backward from the loss that forward gave, or from what scale_fn makes of it. Returns the loss of all ranks.
+function steps.backward_from(module, loss, scale_fn)
+  checked_loss(module, loss)
+  scaled_loss(scale_fn, loss):backward()
+  return whole(loss:detach())
+end
+
 --- forward(sample), or forward's arguments by their names in the sample.
 local function call_with(module, names, sample)
   if #names == 1 then return module(sample) end
@@ -132,9 +139,7 @@ local function eager_steps(state)
       if all[i] then
         losses[i] = mh.zeros{}
       else
-        local loss = checked_loss(module, (called(here[i] and emptied(sample) or sample)))
-        scaled_loss(scale_fn, loss):backward()
-        losses[i] = whole(loss:detach())
+        losses[i] = steps.backward_from(module, (called(here[i] and emptied(sample) or sample)), scale_fn)
       end
     end
     return losses

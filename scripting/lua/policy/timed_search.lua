@@ -128,6 +128,14 @@ end
 --- Tensors of dry runs are those of the CPU.
 local function device_of_run() return mh.backend() == "fake" and "cpu" or mh.device() end
 
+local function trained_of(module)
+  local trained = {}
+  for _, parameter in ipairs(module:parameters()) do
+    if parameter.requires_grad then trained[#trained + 1] = parameter end
+  end
+  return trained
+end
+
 --- The steps of a candidate without stages, and the parameters that it trains. `run`: {module, values, per_byte,
 --- micros}, of which each micro-batch has the values.
 local function build_whole(candidate, run)
@@ -141,13 +149,11 @@ local function build_whole(candidate, run)
       return made[tensor]
     end, fn)
   end
-  local parameters, args = {}, {}
+  local parameters, batches = nil, {}
   with_zeros(function()
-    for _, parameter in ipairs(module:parameters()) do
-      if parameter.requires_grad then parameters[#parameters + 1] = parameter end
-    end
+    parameters = trained_of(module)
     for micro = 1, run.micros do
-      args[micro] = steps.place(candidates.zero_batch(run.values, mesh),
+      batches[micro] = steps.place(candidates.zero_batch(run.values, mesh),
         {module = module, mesh = mesh, inputs = candidate.placed.inputs})
     end
   end)
@@ -157,7 +163,7 @@ local function build_whole(candidate, run)
       optimizer:zero_grad()
       do
         local _ <close> = setmetatable({}, {__close = recompute.apply(module, candidate.placed.recompute)})
-        candidates.find_gradients(module, args, run.values.n)
+        candidates.find_gradients(module, batches, run.values.n, run.config.use_end2end)
       end
       optimizer:step()
     end)
@@ -187,7 +193,7 @@ end
 --- The same of a candidate with stages.
 local function build_stages(candidate, run)
   local module, original = run.module, module_state.take(run.module)
-  local divided, optimizer, parameters, samples
+  local divided, optimizer, trained, samples
   local function within(fn)
     if divided then module_state.put(divided) end
     local results = table.pack(pcall(fn))
@@ -198,8 +204,8 @@ local function build_stages(candidate, run)
   within(function()
     zero_tensors(module)
     division.apply(module, candidate.placed, run.config, run.names, false, run.per_byte)
-    parameters = module:parameters()
-    optimizer, samples = mh.optim.AdamW(parameters, {lr = 1e-3}), {}
+    trained = trained_of(module)
+    optimizer, samples = mh.optim.AdamW(module:parameters(), {lr = 1e-3}), {}
     local where = {module = module, mesh = module.parallel.pipeline.mesh, inputs = candidate.placed.inputs}
     for micro = 1, run.micros do
       samples[micro] = steps.place({candidates.zero_batch(run.values, where.mesh)[1]}, where)[1]
@@ -210,7 +216,7 @@ local function build_stages(candidate, run)
       module:train_step(samples)
       optimizer:step()
     end)
-  end, parameters
+  end, trained
 end
 
 -- ---- The search -----------------------------------------------------------------------------------------------------
