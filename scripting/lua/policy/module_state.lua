@@ -21,10 +21,24 @@ local function tensors_of(registry)
   return tensors
 end
 
---- The state of a module and of those below it.
+--- A module, those below it, and those of its stages, which may be wrappers that it keeps elsewhere; each once.
+local function modules_of(module)
+  local list, seen = {}, {}
+  local function add(top)
+    for _, one in top:named_modules() do
+      if not seen[one] then list[#list + 1] = one end
+      seen[one] = true
+    end
+  end
+  add(module)
+  for _, stage in ipairs(module:has("stages") and module:stages() or {}) do add(stage) end
+  return list
+end
+
+--- The state of a module, of those below it, and of its stages.
 function module_state.take(module)
   local states = {}
-  for _, one in module:named_modules() do
+  for _, one in ipairs(modules_of(module)) do
     local state = {module = one, fields = raw_copy(one), records = {}}
     for _, name in ipairs(kTensors) do state[name] = tensors_of(rawget(one, name)) end
     for _, name in ipairs(kHooks) do state[name] = raw_copy(rawget(one, name)) end
@@ -42,6 +56,7 @@ function module_state.put(states)
     for key, value in pairs(state.fields) do rawset(one, key, value) end
     for _, name in ipairs(kTensors) do
       local registry = rawget(one, name)
+      for key in pairs(tensors_of(registry)) do registry[key] = state[name][key] end
       for key, tensor in pairs(state[name]) do registry[key] = tensor end
     end
     for _, name in ipairs(kHooks) do

@@ -16,9 +16,13 @@ local tests = {}
 --- Gradients of Wide's parameters take 70 ms to sum, 3 kB of activations as many microseconds as bytes.
 local function slow_network() return machine(1e9, 1e11, 1e6, 1e-6) end
 
-local function samples_of(count, rows)
+--- `first`: the seed of the first one less 1, another in every unit.
+local function samples_of(count, rows, first)
   local list = {}
-  for i = 1, count do list[i] = {runs.random(i, {rows, 6}), target = runs.random(50 + i, {rows, 3})} end
+  for i = 1, count do
+    local seed = (first or 0) + i
+    list[i] = {runs.random(seed, {rows, 6}), target = runs.random(50 + seed, {rows, 3})}
+  end
   return list
 end
 
@@ -131,20 +135,127 @@ function tests.test_V10_stages_that_recompute_where_memory_is_short()
   testing.assert_all_close(step_of(net, samples, plainly(Deep, samples)))
 end
 
-function tests.test_V10_pipelines_are_measured_and_leave_the_module_as_it_was()
-  local net, samples = seeded(Wide), samples_of(2, 4)
-  local whole, fields = {}, {}
-  for name, tensor in net:state_dict() do whole[name] = plain(tensor):clone() end
-  for key in pairs(net) do fields[key] = true end
-  local _, report = mh.parallelize(net, {sample = samples[1]}, "autodist",
-    end2end{machine = slow_network(), pipeline_nmicros = 2, measure = 2}, {load_module = false})
+-- Costs are equal whether the norm, which multiplies nothing, goes with the first or with the last one.
+function tests.test_V10_stages_without_parameters_join_others()
+  local Few = nn.Module:extend("Few")
+  function Few:init() self.first, self.norm, self.act = nn.Linear(6, 3), nn.LayerNorm(3), nn.Tanh() end
+  function Few:stages() return {self.first, self.norm, self.act} end
+  Few.loss = Trained.loss
+  function Few:forward(sample) return self:loss(self.act(self.norm(self.first(sample[1]))), sample) end
 
-  local first, second = report.candidates[1], report.candidates[2]
-  testing.assert_equal({first.measured ~= nil, second.measured ~= nil}, {true, true})
-  testing.assert_equal(first.sizes.pp > 1 or second.sizes.pp > 1, true)
-  for key in pairs(net) do testing.assert_equal({key, fields[key]}, {key, true}) end
-  for name, tensor in net:state_dict() do testing.assert_equal(plain(tensor), whole[name]) end
-  testing.assert_all_close({loss = net(samples[1]):detach()}, {loss = seeded(Wide)(samples[1]):detach()})
+  local _, report = planned(Few, samples_of(1, 8)[1], {machine = slow_network(), pipeline_nmicros = 2})
+
+  testing.assert_equal({with_stages(report, 2).placed.stages, with_stages(report, 4)}, {{1, 2}, nil})
+end
+
+-- ---- Steps without stages -------------------------------------------------------------------------------------------
+
+--- The largest number of all ranks.
+local function largest(number)
+  local mesh = runs.row()
+  return mh.from_local(mh.tensor({number}, kF64):to(mh.device()), mesh, {mh.Shard(0)}):full_tensor():max():item()
+end
+
+--- Its second result has a graph, which train_step leaves alone.
+local Both = nn.Module:extend("Both")
+function Both:init() self.first, self.second = nn.Linear(6, 40), nn.Linear(40, 3) end
+function Both:forward(sample)
+  local y = self.second(self.first(sample[1]))
+  return mh.mse_loss(y, sample.target), y
+end
+
+function tests.test_V10_steps_without_stages_are_those_of_train_step()
+  local samples = samples_of(3, 4 * ranks)
+  for _, micros in ipairs {1, 3} do
+    local _, report = planned(Both, samples[1],
+      {machine = slow_network(), pipeline_nmicros = micros, most_tensor = 1})
+    local first = report.candidates[1]
+    testing.assert_equal({first.sizes.dp, first.stored}, {ranks, false})
+    local net = mh.parallelize(seeded(Both), {sample = samples[1]}, function() return first.placed end, end2end{})
+    local optimizer, sent = mh.optim.AdamW(net:parameters(), {lr = 1e-3}), nil
+    local placed = {}
+    for i = 1, micros do
+      placed[i] = {}
+      for key, x in pairs(samples[i]) do
+        placed[i][key] = mh.distribute_tensor(x, net.parallel.mesh, {mh.Replicate(), mh.Shard(0)})
+      end
+    end
+    for _ = 1, 3 do
+      local before = mh.comm_stats().bytes
+      net:train_step(placed)
+      optimizer:step()
+      sent = mh.comm_stats().bytes - before
+    end
+    testing.assert_equal({micros, largest(sent)}, {micros, first.bytes})
+  end
+end
+
+-- ---- The module afterwards ------------------------------------------------------------------------------------------
+
+--- Its stages are in wrappers that it keeps, but not as modules of its own; a norm has statistics.
+local Kept = nn.Module:extend("Kept")
+function Kept:init()
+  self.a = nn.Linear(6, 300)
+  self.norm = nn.BatchNorm1d(300)
+  self.b = nn.Linear(300, 3)
+  self.kept = {first = nn.Sequential(self.a, self.norm), second = self.b}
+end
+function Kept:stages() return {self.kept.first, self.kept.second} end
+Kept.loss = Trained.loss
+function Kept:forward(sample) return mh.mse_loss(self.b(self.kept.first(sample[1])), sample.target) end
+
+local kTables = {"_parameters", "_buffers", "_modules", "_pre_hooks", "_hooks"}
+
+--- All that a module and those below it have: fields, tensors and their values, hooks.
+local function everything_of(net)
+  local seen, modules = {}, {net.kept.first}
+  for _, one in net:named_modules() do modules[#modules + 1] = one end
+  for i, one in ipairs(modules) do
+    for key, value in pairs(one) do seen[i .. " " .. tostring(key)] = value end
+    for _, name in ipairs(kTables) do
+      for key, value in pairs(rawget(one, name)) do
+        seen[("%d %s %s"):format(i, name, key)] = value
+        if mh.is_tensor(value) then seen[("%d value of %s"):format(i, key)] = value:detach():clone() end
+      end
+    end
+  end
+  return seen
+end
+
+local function check_unchanged(net, before)
+  local after = everything_of(net)
+  for key in pairs(after) do testing.assert_equal({key, before[key] ~= nil}, {key, true}) end
+  for key, value in pairs(before) do
+    local same = rawequal(after[key], value)
+    if key:find("value of", 1, true) then same = mh.equal(after[key], value) end
+    testing.assert_equal({key, same}, {key, true})
+  end
+end
+
+function tests.test_V10_pipelines_are_measured_and_leave_the_module_as_it_was()
+  local net, samples = seeded(Kept), samples_of(2, 4)
+  local before = everything_of(net)
+  local function search(more)
+    local options = {machine = slow_network(), pipeline_nmicros = 2, measure = 2, most_data = 1, most_tensor = 1}
+    for key, value in pairs(more or {}) do options[key] = value end
+    return mh.parallelize(net, {sample = samples[1]}, "autodist",
+      config_of(2, ranks, {use_end2end = true, pas_config = options}), {load_module = false})
+  end
+
+  net.loss = function() error("no loss here") end
+  testing.assert_error(search, "no loss here")
+  net.loss = nil
+  check_unchanged(net, before)
+  local placed, report = search{measure = ranks == 2 and 2 or 0}
+
+  testing.assert_equal({report.candidates[1].measured ~= nil, placed.stages}, {ranks == 2, {1, 1}})
+  check_unchanged(net, before)
+  testing.assert_all_close({loss = net(samples[1]):detach()}, {loss = seeded(Kept)(samples[1]):detach()})
+  net = seeded(Kept)
+  search()
+  mh.parallelize(net, {sample = samples[1]}, function() return placed end,
+    config_of(2, ranks, {use_end2end = true, pas_config = {pipeline_nmicros = 2}}))
+  testing.assert_equal(#net:train_step(samples_of(2, 4, 100 * (mh.rank() // 2))), 2)
 end
 
 -- ---- Mistakes -------------------------------------------------------------------------------------------------------
@@ -170,7 +281,6 @@ function tests.test_V10_mistakes_are_one_error()
   try({pipeline_nmicros = 2}, {use_async_reducer = true}, Lossless)()
 end
 
-return tests
 -- With stages() alone, or with several arguments, they are trained, but in no pipeline.
 function tests.test_V10_modules_that_cannot_be_pipelines_are_searched_without()
   local Lossless, Several = nn.Module:extend("Lossless"), nn.Module:extend("Several")
@@ -186,3 +296,4 @@ function tests.test_V10_modules_that_cannot_be_pipelines_are_searched_without()
   end
 end
 
+return tests
