@@ -114,9 +114,9 @@ void swap_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef send
   call.wait();
 }
 
-/// Part r of `in` goes to rank r; what comes for this rank is reduced into `out`.
+/// Part r of `in` goes to rank r; what comes for this rank is reduced into `out`. All messages have ended in the end.
 template <typename Call>
-void reduce_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef counts, void* out, ReduceOp op) {
+void reduce_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef counts, char* out, ReduceOp op) {
   const int size = static_cast<int>(counts.size());
   const size_t item = in.itemsize(), mine = counts[rank] * item;
   const at::Tensor arrived = byte_buffer(mine * size);
@@ -135,8 +135,10 @@ void reduce_parts(Call& call, int rank, const at::Tensor& in, at::IntArrayRef co
     if (r != rank && (bytes > 0 || Call::kSendsEmpty)) call.send(part, bytes, r);
     part += bytes;
   }
+  const bool out_is_sent = out != sources[rank] && out < part && const_bytes_of(in) < out + mine;
+  out_is_sent ? call.wait() : call.wait_received();
+  reduce_elements(op, in.scalar_type(), sources, counts[rank], static_cast<void*>(out));
   call.wait();
-  reduce_elements(op, in.scalar_type(), sources, counts[rank], out);
 }
 
 /// `all` holds the `data` of each rank, one after another.

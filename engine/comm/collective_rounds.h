@@ -75,7 +75,7 @@ void gather_rounds(Call& call, const PartList& parts, int part, const at::Tensor
     }
     pass_on(call, {parts.order[to], leaving, sent_bytes + sent_on_bytes},
             {parts.order[from], arriving, come_bytes + come_on_bytes});
-    if (both.defined() || two_runs.defined()) call.wait();  // keeps them no longer
+    if (both.defined() || two_runs.defined()) call.wait();  // frees the two copies
     if (come_on_bytes == 0) continue;
     std::memcpy(place(come.begin), arriving, come_bytes);
     std::memcpy(place(0), arriving + come_bytes, come_on_bytes);
@@ -100,12 +100,13 @@ class ReduceRounds {
         partial_(partial_dtype(dtype_)),
         in_place_(overwrite && partial_ == dtype_) {}
 
-  void run(int rank, char* out) {
+  /// `out` is in the memory of `holder`.
+  void run(int rank, const at::Tensor& holder, char* out) {
     const std::vector<SumStep> steps = plan_.steps(rank);
     int64_t most = 0;
     for (const SumStep& step : steps) most = std::max(most, received_bytes(step));
     theirs_ = byte_buffer(most);
-    for (const SumStep& step : steps) step.final ? hand_over(step, out) : round(step);
+    for (const SumStep& step : steps) step.final ? hand_over(step, holder, out) : round(step);
     call_.wait();
     if (!steps.back().final) finish(steps.back().kept, out);
   }
@@ -147,10 +148,10 @@ class ReduceRounds {
   }
 
   // In the end a rank has its own part, and that of a rank which has nothing.
-  void hand_over(const SumStep& step, char* out) {
+  void hand_over(const SumStep& step, const at::Tensor& holder, char* out) {
     call_.wait();  // `out` may be memory that is sent
     if (step.receive_from < 0) finish(step.kept, out);
-    call_.keep(in_);
+    call_.keep(holder);
     const at::Tensor others = byte_buffer(step.send_to >= 0 ? parts_.count(step.sent) * in_.itemsize() : 0);
     call_.keep(others);
     if (step.send_to >= 0) finish(step.sent, bytes_of(others));
@@ -223,7 +224,7 @@ void all_reduce_rounds(Call& call, const SumPlan& plan, int rank, at::Tensor& da
   if (plan.direct()) {
     reduce_parts(call, rank, data, shares, mine, op);
   } else {
-    ReduceRounds<Call>(call, plan, parts, parts.begins, data, op, true).run(rank, mine);
+    ReduceRounds<Call>(call, plan, parts, parts.begins, data, op, true).run(rank, data, mine);
   }
   gather_rounds(call, parts, part, data);
   call.wait();
@@ -240,7 +241,7 @@ void reduce_scatter_rounds(Call& call, const SumPlan& plan, int rank, const at::
     sizes.push_back(counts[owner]);
   }
   const PartList parts(plan.order(), sizes);
-  ReduceRounds<Call>(call, plan, parts, places, in, op, false).run(rank, bytes_of(out));
+  ReduceRounds<Call>(call, plan, parts, places, in, op, false).run(rank, out, bytes_of(out));
 }
 
 template <typename Call>

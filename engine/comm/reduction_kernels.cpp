@@ -152,7 +152,7 @@ struct Kernel {
     if constexpr (std::is_same_v<B, Acc>) {
       if (two.out == two.b.data) return combine_onto(out, a, n, [&](Acc to, Acc first) { return combine(first, to); });
     }
-    // It replaces bools.
+    // `out` is an operand of bools, another type than Acc.
     Chunk<Acc> acc;
     for (int64_t begin = 0; begin < n; begin += acc.kSize) {
       const int64_t m = std::min(acc.kSize, n - begin);

@@ -27,8 +27,8 @@ at::Scalar neutral_value(ReduceOp op, at::ScalarType dtype);
 void reduce_elements(ReduceOp op, at::ScalarType dtype, c10::ArrayRef<const void*> sources, int64_t n,
                      c10::ArrayRef<void*> destinations);
 
-/// The same in steps: values of two parts of the tree become one, which is of the partial dtype of `dtype`, and is
-/// finished when it has those of all `ranks`. `out` may be an operand of that dtype.
+/// The same in steps: two parts' values become one, of the partial dtype of `dtype`, finished when it has those of all
+/// `ranks`. `out` is apart from both operands, or begins where one of that dtype does; the operands are apart.
 at::ScalarType partial_dtype(at::ScalarType dtype);
 struct Operand {
   const void* data;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -148,58 +149,109 @@ TEST(SumPlan, LongMessagesGoToNeighbours) {
   }
 }
 
-/// The messages of rank 0 of two. What comes has the values `theirs`; what is sent is under way until wait().
-class CallOfTwo {
+/// The messages of a rank. What comes has the values `theirs`; what is sent is under way until wait(). Looks whether
+/// memory of messages is kept, and that which is sent stays as it is.
+class LateCall {
  public:
   static constexpr bool kSendsEmpty = false;
 
-  explicit CallOfTwo(float theirs) : theirs_(theirs) {}
+  explicit LateCall(float theirs) : theirs_(theirs) {}
 
   int waits = 0, waits_for_received = 0;
   float least_when_waited_for = 0;  ///< of what had come before the first wait()
 
-  void keep(const at::Tensor&) {}
+  void keep(const at::Tensor& tensor) {
+    if (tensor.defined()) kept_.push_back(tensor);
+  }
   void send(const void* data, size_t bytes, int) {
     const auto* const begin = static_cast<const char*>(data);
-    sent_.push_back({begin, begin + bytes});
+    EXPECT_TRUE(is_kept(begin, bytes));
+    sent_.emplace_back(begin, std::string(begin, bytes));
   }
   void receive(void* data, size_t bytes, int) {
-    received_ = {static_cast<float*>(data), static_cast<float*>(data) + bytes / sizeof(float)};
     const auto* const begin = static_cast<const char*>(data);
-    for (const auto& [sent, end] : sent_) EXPECT_TRUE(begin + bytes <= sent || end <= begin) << "it is being sent";
+    EXPECT_TRUE(is_kept(begin, bytes));
+    received_.emplace_back(static_cast<float*>(data), bytes / sizeof(float));
+    for (const auto& [sent, before] : sent_)
+      EXPECT_TRUE(begin + bytes <= sent || sent + before.size() <= begin) << "it is being sent";
   }
   void wait_received() {
     ++waits_for_received;
-    std::fill(received_.first, received_.second, theirs_);
-    received_ = {};
+    for (const auto& [begin, count] : received_) std::fill_n(begin, count, theirs_);
+    received_.clear();
   }
   void wait() {
     wait_received();
     if (waits++ == 0 && watched_.defined()) least_when_waited_for = watched_.min().item<float>();
+    for (const auto& [sent, before] : sent_)
+      EXPECT_TRUE(before.compare(0, before.size(), sent, before.size()) == 0) << "written while it was sent";
     sent_.clear();
+    kept_.clear();
   }
   void watch(const at::Tensor& values) { watched_ = values; }
 
  private:
+  bool is_kept(const char* begin, size_t bytes) const {
+    return std::any_of(kept_.begin(), kept_.end(), [&](const at::Tensor& kept) {
+      const auto* const first = static_cast<const char*>(kept.const_data_ptr());
+      return first <= begin && begin + bytes <= first + kept.nbytes();
+    });
+  }
+
   float theirs_;
-  std::pair<float*, float*> received_{};
-  std::vector<std::pair<const char*, const char*>> sent_;
+  std::vector<std::pair<float*, size_t>> received_;
+  std::vector<std::pair<const char*, std::string>> sent_;
+  std::vector<at::Tensor> kept_;
   at::Tensor watched_;
 };
 
-// The sum of 3 is there before anything is waited for but what came. All is waited for before more is received into
-// memory that was sent.
+// The sum is there before anything is waited for but what came. All is waited for before more is received into memory
+// that was sent.
 TEST(SumRounds, Y18_ARankAddsWhileItsOwnMessageIsUnderWay) {
-  const SumPlan plan(2);
-  at::Tensor data = at::ones({1 << 15});
-  CallOfTwo call(2);
-  call.watch(data.narrow(0, 0, data.numel() / 2));
+  for (const int ranks : {2, 3, 4, 5, 6}) {
+    const SumPlan plan(ranks);
+    at::Tensor data = at::ones({ranks << 13});
+    LateCall call(2);
+    call.watch(data.narrow(0, 0, data.numel() / ranks));
 
-  all_reduce_rounds(call, plan, 0, data, ReduceOp::kSum);
+    all_reduce_rounds(call, plan, 0, data, ReduceOp::kSum);
 
-  EXPECT_EQ(call.least_when_waited_for, 3);
-  EXPECT_EQ(data[0].item<float>(), 3);
-  EXPECT_EQ(data[-1].item<float>(), 2);  // as it came
+    const int messages = plan.direct() ? ranks - 1 : plan.tree().levels();
+    EXPECT_EQ(call.least_when_waited_for, 1 + 2 * messages) << ranks;
+    EXPECT_EQ(data[0].item<float>(), 1 + 2 * messages) << ranks;
+    EXPECT_EQ(data[-1].item<float>(), 2) << ranks;  // as it came
+  }
+}
+
+// A rank's result may be in memory that it sends.
+TEST(SumRounds, Y18_NothingIsWrittenWhereItIsSent) {
+  for (const int ranks : {2, 3, 5, 7, 8, 9}) {
+    for (int place = 0; place < ranks; ++place) {
+      at::Tensor in = at::ones({100 * ranks}), out = in.narrow(0, 100 * place, 100);
+      LateCall call(2);
+      reduce_scatter_rounds(call, SumPlan(ranks), 0, in, std::vector<int64_t>(ranks, 100), out, ReduceOp::kSum);
+      EXPECT_GT(call.waits, 0);
+    }
+  }
+}
+
+// After a timeout MPI may still write to it.
+TEST(CollectiveRounds, KeepAllMemoryOfMessages) {
+  for (const int ranks : {2, 3, 7, 8, 9, 12}) {
+    const SumPlan plan(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const int64_t count : {10, 3000}) {
+        SCOPED_TRACE("rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+        const std::vector<int64_t> counts(ranks, count);
+        at::Tensor all = at::ones({count * ranks}), others = at::ones({count * ranks}), part = at::ones({count});
+        LateCall call(2);
+        reduce_scatter_rounds(call, plan, rank, all, counts, part, ReduceOp::kSum);
+        all_reduce_rounds(call, plan, rank, all, ReduceOp::kSum);
+        all_gather_rounds(call, rank, part, counts, all);
+        all_to_all_rounds(call, rank, all, counts, others, counts, count);
+      }
+    }
+  }
 }
 
 /// The blocks of memory that tensors got while `work` ran.
@@ -220,29 +272,47 @@ TEST(SumRounds, Y18_ASumOfFloatsTakesOneBlockOfMemory) {
   for (const int ranks : {2, 4, 16}) {
     const SumPlan plan(ranks);
     at::Tensor data = at::ones({ranks << 13});
-    CallOfTwo call(1);  // of any number: it does not look at ranks
+    LateCall call(1);
 
     EXPECT_EQ(blocks_of([&] { all_reduce_rounds(call, plan, 0, data, ReduceOp::kSum); }), 1) << ranks;
     EXPECT_EQ(call.waits_for_received - call.waits, 2 * plan.tree().levels()) << ranks;
   }
 }
 
-// Whichever place the result has, and for bools, whose partial values are bytes.
+/// Values of two ranks. Of floats also zeros of either sign and NaN: max and min then depend on the order.
+std::pair<at::Tensor, at::Tensor> values_of_two(at::ScalarType dtype) {
+  at::Tensor first = (at::arange(1000, at::kDouble) * 0.37).sin().abs().mul(3),
+             second = (at::arange(1000, at::kDouble) * 0.11).cos().abs().mul(3);
+  if (dtype == at::kBool) return {first.gt(1.5), second.gt(1.5)};
+  if (at::isFloatingType(dtype)) {
+    for (const int64_t place : {0, 996}) {  // in a block, and behind the last
+      first.narrow(0, place, 4).copy_(at::tensor({0.0, -0.0, double{NAN}, 1.0}));
+      second.narrow(0, place, 4).copy_(at::tensor({-0.0, 0.0, 1.0, double{NAN}}));
+    }
+  }
+  return {first.to(dtype), second.to(dtype)};
+}
+
+// Whichever place the result has, also for bools, whose partial values are bytes; and whether an operand is one rank's
+// or has been reduced.
 TEST(ReduceTwo, GivesTheSameBitsInPlace) {
   const auto bytes = [](const at::Tensor& tensor) { return tensor.view(at::kByte); };
-  for (const auto dtype : {at::kFloat, at::kDouble, at::kInt, at::kByte, at::kBool, at::kComplexFloat}) {
-    for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax}) {
-      if (dtype == at::kComplexFloat && op == ReduceOp::kMax) continue;
-      const at::Tensor first = (at::arange(1000, at::kDouble) * 0.37).sin().abs().mul(3).to(dtype),
-                       second = (at::arange(1000, at::kDouble) * 0.11).cos().abs().mul(3).to(dtype);
-      const at::Tensor expected = at::empty_like(first);
-      const void* sources[] = {first.const_data_ptr(), second.const_data_ptr()};
-      reduce_elements(op, dtype, sources, 1000, expected.mutable_data_ptr());
-      for (const int place : {0, 1, 2}) {
-        const at::Tensor a = first.clone(), b = second.clone(), apart = at::empty_like(first);
-        const at::Tensor& out = place == 0 ? a : place == 1 ? b : apart;
-        reduce_two(op, dtype, {a.const_data_ptr(), true}, {b.const_data_ptr(), true}, 1000, out.mutable_data_ptr());
-        EXPECT_TRUE(at::equal(bytes(out), bytes(expected))) << dtype << ' ' << name(op) << ' ' << place;
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kInt, at::kByte, at::kBool, at::kComplexFloat}) {
+    const at::ScalarType partial = partial_dtype(dtype);
+    const auto [first, second] = values_of_two(dtype);
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax, ReduceOp::kMin}) {
+      if (dtype == at::kComplexFloat && op != ReduceOp::kSum && op != ReduceOp::kProduct) continue;
+      const at::Tensor reduced[] = {first.to(partial), second.to(partial)};
+      const at::Tensor expected = at::empty_like(reduced[0]);
+      const void* sources[] = {reduced[0].const_data_ptr(), reduced[1].const_data_ptr()};
+      reduce_elements(op, partial, sources, 1000, expected.mutable_data_ptr());
+      for (int variant = 0; variant < 12; ++variant) {
+        const bool raw_a = variant % 2 == 0, raw_b = variant / 2 % 2 == 0;
+        const at::Tensor a = (raw_a ? first : reduced[0]).clone(), b = (raw_b ? second : reduced[1]).clone();
+        const at::Tensor out = std::vector{a, b, at::empty_like(expected)}[variant / 4];
+        if (out.scalar_type() != partial) continue;
+        reduce_two(op, dtype, {a.const_data_ptr(), raw_a}, {b.const_data_ptr(), raw_b}, 1000, out.mutable_data_ptr());
+        EXPECT_TRUE(at::equal(bytes(out), bytes(expected))) << dtype << ' ' << name(op) << ' ' << variant;
       }
     }
   }
