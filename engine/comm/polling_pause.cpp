@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr microseconds kBusy{20}, kNapTime{20}, kYieldToCrowd{200};
-constexpr milliseconds kCrowdedFor{200}, kLongestTransfer{2};
+constexpr milliseconds kCrowdedFor{200};
 
 // The kernel may let a thread sleep 50 microseconds longer than it asks for, unless it says that this matters.
 void nap() {
@@ -31,8 +31,7 @@ void nap() {
 }  // namespace
 
 // A nanosecond for each byte is more than most networks take: the sender may be late.
-PollingPause::PollingPause(size_t bytes)
-    : transfer_(std::min<Duration>(kBusy + nanoseconds(bytes), kLongestTransfer)) {}
+PollingPause::PollingPause(size_t bytes) : transfer_(std::min<Duration>(kBusy + nanoseconds(bytes), kLongest)) {}
 
 // On a core that others keep busy a yield returns after their slice of time, milliseconds later, whatever has come
 // meanwhile; from a short sleep the kernel wakes us before them. (Two ranks beside two busy loops: 8 s instead of 60.)

@@ -11,6 +11,8 @@ class PollingPause {
  public:
   using Duration = std::chrono::steady_clock::duration;
   enum Step { kPoll, kYield, kNap };
+  /// After a wait of this length no message is expected at once: callers sleep instead.
+  static constexpr std::chrono::milliseconds kLongest{2};
 
   /// `bytes`: what is to come or to leave.
   explicit PollingPause(size_t bytes);

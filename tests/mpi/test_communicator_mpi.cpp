@@ -172,6 +172,27 @@ TEST(MpiErrors, MessagesOfTheWrongSizeAreRefused) {
   set_check_calls(*world, true);
 }
 
+// The call ends when its own messages have, too: their memory is free then.
+TEST(MpiErrors, AMessageOfTheWrongSizeLeavesNoSendUnderWay) {
+  const CommunicatorPtr part = world->split(0, world->rank());
+  set_check_calls(*world, false);
+  at::Tensor large = at::ones({1 << 18}), longer = at::zeros({8});
+
+  if (world->rank() == 0) {
+    part->exchange({{1, at::ones({5})}}, {});
+    part->exchange({}, {{1, large}});
+  } else if (world->rank() == 1) {
+    EXPECT_THAT(message_of([&] {
+                  part->exchange({{0, large}}, {{0, longer}});
+                }),
+                HasSubstr("20 bytes sent, 32 expected"));
+    EXPECT_EQ(large.use_count(), 1);
+  } else {
+    part->exchange({}, {});
+  }
+  set_check_calls(*world, true);
+}
+
 // Users pass it by value; without the header it would become the address of something else.
 TEST(MpiCommGiven, IsTakenItselfOrByItsAddressAndRefusedWhereItBecameAnAddress) {
   MPI_Comm other = MPI_COMM_NULL;

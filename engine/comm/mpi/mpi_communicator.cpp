@@ -162,7 +162,7 @@ class MpiCommunicator final : public CommunicatorBackend {
       auto requests = begin("broadcast");
       requests->keep(data);
       check_mpi(MPI_Ibcast(bytes_of(data) + begin_byte, static_cast<int>(bytes), MPI_BYTE, root, group_->handle(),
-                           requests->collective()),
+                           requests->collective(bytes)),
                 "broadcast", "MPI_Ibcast");
       requests->wait();
     }
@@ -210,7 +210,7 @@ class MpiCommunicator final : public CommunicatorBackend {
     auto requests = begin(call.verb());
     // The comparing is a barrier itself.
     if (group_->world().check_calls) return requests->settle();
-    check_mpi(MPI_Ibarrier(group_->handle(), requests->collective()), call.verb(), "MPI_Ibarrier");
+    check_mpi(MPI_Ibarrier(group_->handle(), requests->collective(0)), call.verb(), "MPI_Ibarrier");
     requests->wait();
   }
 

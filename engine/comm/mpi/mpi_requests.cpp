@@ -67,14 +67,18 @@ struct MpiRequests::GoesOn {
 };
 
 void MpiRequests::settle() {
-  const UsesMpi mpi(verb_);
   WaitingTime time;
+  settle(time);
+}
+
+void MpiRequests::settle(WaitingTime& time) {
+  const UsesMpi mpi(verb_);
   const GoesOn goes_on{*group_};
-  const PollingPause polling(incoming_.bytes);
+  const Wait wait{time, PollingPause(0)};
   std::optional<InterpreterReleased> interpreter_released;
   while (!group_->settled(number_)) {
     if (!interpreter_released) interpreter_released.emplace();
-    pause(time, polling, /*begins=*/true);
+    pause(wait, /*begins=*/true);
   }
 }
 
@@ -96,22 +100,29 @@ bool MpiRequests::ready() {
 
 void MpiRequests::wait_received() {
   const UsesMpi mpi(verb_);
-  settle();
-  wait_for(incoming_);
+  WaitingTime time;
+  settle(time);
+  check_sizes(wait_for(incoming_, time));
+  incoming_.clear();
 }
 
 void MpiRequests::wait() {
-  wait_received();
   const UsesMpi mpi(verb_);
-  wait_for(outgoing_);
+  WaitingTime time;
+  settle(time);
+  const std::vector<MPI_Status> received = wait_for(incoming_, time);
+  wait_for(outgoing_, time);
+  outgoing_.clear();
   kept_.clear();
+  check_sizes(received);
+  incoming_.clear();
 }
 
-void MpiRequests::wait_for(Open& open) {
-  if (open.requests.empty()) return;
+// Returns how they ended.
+std::vector<MPI_Status> MpiRequests::wait_for(Open& open, WaitingTime& time) {
   std::vector<MPI_Status> statuses(open.requests.size());
-  WaitingTime time;
-  const PollingPause polling(open.bytes);
+  if (statuses.empty()) return statuses;
+  const Wait wait{time, PollingPause(open.bytes)};
   std::optional<InterpreterReleased> interpreter_released;
   for (;;) {
     int done = 0;
@@ -119,11 +130,10 @@ void MpiRequests::wait_for(Open& open) {
     if (code != MPI_SUCCESS) throw_failure(code, open, statuses);
     if (done != 0) break;
     if (!interpreter_released) interpreter_released.emplace();
-    pause(time, polling, /*begins=*/false);
+    pause(wait, /*begins=*/false);
   }
   open.requests.clear();
-  if (&open == &incoming_) check_sizes(statuses);
-  open.clear();
+  return statuses;
 }
 
 template <typename Post>
@@ -148,12 +158,11 @@ void MpiRequests::Open::clear() {
   bytes = 0;
 }
 
-void MpiRequests::pause(WaitingTime& time, const PollingPause& polling, bool begins) {
+void MpiRequests::pause(const Wait& wait, bool begins) {
   UsesMpi::check_still(verb_);
-  const Clock::duration waited = time.poll();
-  if (time.left(timeout_) <= Clock::duration::zero()) throw_timeout();
-  polling.pause(waited);
-  if (waited < std::chrono::milliseconds(2)) return;
+  const Clock::duration waited = wait.time.poll() - wait.before;
+  if (wait.time.left(timeout_) <= Clock::duration::zero()) throw_timeout();
+  if (waited <= PollingPause::kLongest) return wait.polling.pause(waited);
   if (waited > kPollEvery && Clock::now() - last_poll_ > kPollEvery) {
     last_poll_ = Clock::now();
     if (begins) group_->check_deadlock(number_, waited);  // of ranks that know it and part all shall say so

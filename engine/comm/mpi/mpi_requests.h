@@ -33,12 +33,14 @@ class MpiRequests {
   void keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
   void send(const void* data, size_t bytes, int peer);
   void receive(void* data, size_t bytes, int peer);
-  /// A place for the request of a collective call.
-  MPI_Request* collective() { return incoming_.add(-1, 0); }
+  /// A place for the request of a collective call on memory of `bytes`.
+  MPI_Request* collective(size_t bytes) { return incoming_.add(-1, static_cast<int>(bytes)); }
 
   /// Returns when all ranks have been found to make this call.
   void settle();
+  /// Returns when all that is to come has come; sends may still be under way. ValueError if one is of another size.
   void wait_received();
+  /// Returns when all requests have ended, and frees the memory; then ValueError as above.
   void wait();
   bool ready();
   /// Nothing can end well any more: the ranks of the group have diverged, and all of them know it, or the program
@@ -47,7 +49,7 @@ class MpiRequests {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Requests of sends, or all others.
+  /// Open requests: those of sends, or those of receives and collective calls.
   struct Open {
     struct Info {
       int peer, bytes;
@@ -63,9 +65,16 @@ class MpiRequests {
   template <typename Post>
   void in_pieces(size_t bytes, const Post& post);
   struct GoesOn;
-  void wait_for(Open& open);
+  /// One of the waits of a call, which have one time limit together.
+  struct Wait {
+    WaitingTime& time;
+    PollingPause polling;
+    Clock::duration before = time.poll();  ///< the time of earlier waits
+  };
+  void settle(WaitingTime& time);
+  std::vector<MPI_Status> wait_for(Open& open, WaitingTime& time);
   /// `begins`: while it is not known yet that all ranks make this call.
-  void pause(WaitingTime& time, const PollingPause& polling, bool begins);
+  void pause(const Wait& wait, bool begins);
   [[noreturn]] void throw_timeout();
   [[noreturn]] void throw_failure(int code, const Open& open, const std::vector<MPI_Status>& statuses);
   void check_sizes(const std::vector<MPI_Status>& statuses);

@@ -321,7 +321,7 @@ void TransportCall::wait_for_parts(bool sends_too) {
 void TransportCall::pause(WaitingTime& time, const PollingPause& polling) {
   const auto waited = time.poll();
   if (time.left(timeout_) <= std::chrono::steady_clock::duration::zero()) throw_timeout();
-  if (waited < std::chrono::milliseconds(1)) return polling.pause(waited);
+  if (waited <= PollingPause::kLongest) return polling.pause(waited);
   end_if_announced();
   compare_waiting(waited);
   if (const int rank = ended_rank(); rank >= 0) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/polling_pause.h"
 #include "tests/support/oracle.h"
@@ -95,7 +97,20 @@ TEST(PollingPause, IsAsLongAsAMessageTakes) {
   EXPECT_EQ(for_a_word.step(21us, true), PollingPause::kNap);
   EXPECT_EQ(for_a_mebibyte.step(1ms, true), PollingPause::kPoll);
   EXPECT_EQ(for_a_mebibyte.step(1100us, true), PollingPause::kNap);
-  EXPECT_EQ(for_a_gibibyte.step(2ms, true), PollingPause::kPoll);
+  EXPECT_EQ(for_a_gibibyte.step(PollingPause::kLongest, true), PollingPause::kPoll);
+}
+
+// Naps ask for less slack than threads have.
+TEST(PollingPause, LeavesTheTimerSlackOfTheThreadAsItWas) {
+  const int before = ::prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+  ASSERT_EQ(::prctl(PR_SET_TIMERSLACK, 12345, 0, 0, 0), 0);
+  comm_context->crowded_until = std::chrono::steady_clock::now() + 1h;
+
+  PollingPause(0).pause(10s);
+
+  EXPECT_EQ(::prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), 12345);
+  comm_context->crowded_until = {};
+  ::prctl(PR_SET_TIMERSLACK, before, 0, 0, 0);
 }
 
 /// From here on no thread can be started but those whose stacks are there: one of 64 MiB does not fit any more.
