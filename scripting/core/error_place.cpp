@@ -238,15 +238,33 @@ int make_method(lua_State* lua) {
   return 1;
 }
 
-/// Upvalues: the function, its name, the class, the type of its objects. The metatable of an object has the class.
-int call_class_method(lua_State* lua) {
+/// Lua gives up after as many tables of __index (MAXTAGLOOP).
+constexpr int kMostTables = 2000;
+
+/// True if the argument at 1 is an object of the class at `of`, whose metatable has it as __class, or a table that
+/// inherits from one by tables of __index.
+bool is_object(lua_State* lua, int of) {
+  if (lua_gettop(lua) == 0) return false;
+  luaL_checkstack(lua, 3, nullptr);
+  const int top = lua_gettop(lua);
   bool known = false;
-  if (lua_gettop(lua) > 0 && lua_getmetatable(lua, 1)) {
+  lua_pushvalue(lua, 1);
+  for (int i = 0; i < kMostTables && !known && lua_getmetatable(lua, top + 1); ++i) {
     lua_pushliteral(lua, "__class");
-    lua_rawget(lua, -2);
-    known = lua_rawequal(lua, -1, lua_upvalueindex(3));
-    lua_pop(lua, 2);
+    lua_rawget(lua, top + 2);
+    known = lua_rawequal(lua, -1, of);
+    lua_pushliteral(lua, "__index");
+    if (lua_rawget(lua, top + 2) != LUA_TTABLE) break;
+    lua_replace(lua, top + 1);
+    lua_settop(lua, top + 1);
   }
+  lua_settop(lua, top);
+  return known;
+}
+
+/// Upvalues: the function, its name, the class, the type of its objects.
+int call_class_method(lua_State* lua) {
+  const bool known = is_object(lua, lua_upvalueindex(3));
   const char *const name = lua_tostring(lua, lua_upvalueindex(2)), *const type = lua_tostring(lua, lua_upvalueindex(4));
   TORCH_CHECK_TYPE(known, dot_call(lua, name, type));
   return call_framed(lua);

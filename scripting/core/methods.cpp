@@ -24,6 +24,9 @@ Words words_of(const std::string& type) {
   if (type == "Module") return {what, "net"};
   if (type == "Optimizer") return {what, "opt"};
   if (type == "DeviceMesh") return {"mesh", "mesh"};
+  if (type == "Trainer group") return {what, "trainers"};
+  if (type == "Context") return {what, "ctx"};
+  if (type == "Micro-batch") return {what, "micro"};
   return {what, what};
 }
 

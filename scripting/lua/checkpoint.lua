@@ -129,7 +129,7 @@ end
 --- True if this rank has written its part.
 function Saving:is_done() return self.own == nil or self.own:is_done() end
 
-strict.methods(Saving, "Saving")
+strict.methods(Saving, "Save")
 
 --- Ends a save, or leaves that to wait() if it is written in the background. Collective.
 local function conclude(own, options)

@@ -38,7 +38,8 @@ local function check_object(object)
     local before = object[field]
     local message = testing.assert_error(function() object[field] = {} end, field)
     assert(message:find(" is {}, expected ", 1, true) and message:find("\n  fix   ", 1, true)
-      or message:find("unknown " .. field .. " {}\n  have  ", 1, true), message)
+      or message:find("unknown " .. field .. " {}\n  have  ", 1, true)
+      or message:find(field .. " is fixed when the object is made\n  fix   ", 1, true), message)
     assert(rawequal(object[field], before), field .. " was written")
   end
 end
@@ -156,7 +157,7 @@ function tests.test_assignments_of_orders()
     {part, "epoch", "a", "DistributedSampler: epoch is 'a', expected an integer of at least 0"},
     {part, "rank", 2, "DistributedSampler: rank is 2, expected an integer of 0 to 1\n  fix   ranks count from 0"},
     {part, "num_replicas", 1, "DistributedSampler: num_replicas is 1, expected more than rank, which is 1"},
-    {part, "dataset", 9, "DistributedSampler: dataset is 9, expected no assignment: it is fixed"},
+    {part, "dataset", 9, "DistributedSampler: dataset is fixed when the object is made\n  fix   make another"},
     {loader, "epoch", "a", "Loader: epoch is 'a', expected an integer of at least 0"},
     {loader, "next", 77, "Loader: next is 77, expected an integer of 0 to 7"},
     {loader, "shuffle", "no", "Loader: shuffle is 'no', expected true, false or 'chunks'"},
@@ -200,7 +201,8 @@ function tests.test_objects_of_training()
     check_object(object)
     check(object, methods_of(object))
   end
-  testing.assert_error(function() ema.decay = 0.5 end, "EMA: decay is 0.5, expected no assignment")
+  testing.assert_error(function() ema.decay = 0.5 end,
+      "EMA: decay is fixed when the object is made\n  fix   make another")
   for _, case in ipairs {
     {optim.StepLR(opt, 2).step, "step", "schedule:step()"},
     {mh.data.Sampler(4).batches, "batches", "sampler:batches()"},
@@ -212,7 +214,49 @@ function tests.test_objects_of_training()
   end
   for micro in mh.accumulate(1, net, {mh.ones{1, 2}}) do
     testing.assert_error(function() micro.backward(mh.ones{}) end,
-        "backward: called on Tensor float32 [], which is not a micro")
+        "which is not a micro-batch\n  fix   write a colon, not a dot: micro:backward(...)")
+  end
+end
+
+--- Their errors name an object as the reference does.
+function tests.test_words_for_objects_with_methods()
+  local own = mh.Function{
+    forward = function(ctx, x)
+      testing.assert_error(ctx.save, "save: called without its context\n  fix   write a colon, not a dot: ctx:save()")
+      return x
+    end,
+    backward = function(_, gradient) return gradient end,
+  }
+  own(mh.ones{2})
+  local trainers = require("moonhalo.internal.trainers").new(nil,
+      {every = 1, fields = {"u"}, learn = print, weights = {}, ranks = 1})
+  testing.assert_error(trainers.serve, "called without its trainer group\n  fix   write a colon, not a dot: trainers:")
+  local path = files.path("strict_save")
+  local save = mh.checkpoint.save(path, {values = {1, 2}}, {async = true})
+  testing.assert_error(function() save.wait(3) end,
+      "called on 3, which is not a save\n  fix   write a colon, not a dot: save:wait(...)")
+  testing.assert_equal(save:wait(), path)
+  assert(os.execute("rm -r '" .. path .. "'"))
+end
+
+--- Tables of a script that inherit from an object have its methods; those that inherit from another object do not.
+function tests.test_methods_of_tables_that_inherit_from_an_object()
+  local loader = windows():loader{batch = 2}
+  local mine = setmetatable({note = "mine"}, {__index = loader})
+  local further = setmetatable({}, {__index = mine})
+  local names = {}
+  for _, object in ipairs {loader, mine, further} do
+    for batch in object:batches() do names[#names + 1] = batch.index:tolist()[1] end
+  end
+  testing.assert_equal(names, {0, 2, 4, 6, 0, 2, 4, 6, 0, 2, 4, 6})
+  local schedule = setmetatable({}, {__index = optim.StepLR(optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.5}), 2)})
+  testing.assert_equal(schedule:get_last_lr(), {0.5})
+  local others = {schedule, {}, setmetatable({}, {__index = {}}), getmetatable(loader),
+    setmetatable({}, {__index = function(_, name) return loader[name] end})}
+  local round = {}
+  others[#others + 1] = setmetatable(round, {__index = round})
+  for _, other in ipairs(others) do
+    testing.assert_error(function() loader.batches(other) end, "which is not a loader\n  fix   write a colon")
   end
 end
 

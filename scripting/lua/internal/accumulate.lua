@@ -35,7 +35,7 @@ function Micro:backward(loss)
   return loss:detach()
 end
 
-strict.methods(Micro, "Micro")
+strict.methods(Micro, "Micro-batch")
 
 --- The values of a batch as the script's own loop would have them: of a list its element, else what the iterator gives.
 local function reader_of(source, state, control)

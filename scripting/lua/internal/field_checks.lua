@@ -2,6 +2,8 @@
 -- Checks of fields that scripts may assign, for strict.class: each is function(value, self), which returns nothing for
 -- a value that is right, else what is expected, and a remedy.
 
+local mh = require "moonhalo"
+
 local checks = {}
 
 --- An integer of at least `least`, or any where that is nil.
@@ -25,10 +27,20 @@ function checks.flag(fix)
   end
 end
 
---- A field that is written once, when the object is made. `fix`: how to have another value.
+--- A check that lets nil pass, too.
+function checks.optional(check)
+  return function(value, self)
+    if value ~= nil then return check(value, self) end
+  end
+end
+
+--- A field that is written once, when the object is made: later assignments are errors. `fix`: how to have another
+--- value.
 function checks.fixed(name, fix)
   return function(_, self)
-    if self[name] ~= nil then return "no assignment: it is fixed when the object is made", fix end
+    if self[name] ~= nil then
+      mh.fail(("%s: %s is fixed when the object is made\n  fix   %s"):format(getmetatable(self).__name, name, fix))
+    end
   end
 end
 

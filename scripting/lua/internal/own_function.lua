@@ -35,7 +35,7 @@ function Context:non_differentiable(...)
   end
 end
 
-strict.methods(Context, "ctx")
+strict.methods(Context, "Context")
 
 -- ---- Calls --------------------------------------------------------------------------------------------------------
 

@@ -122,6 +122,6 @@ function Trainers:serve()
   end
 end
 
-strict.methods(Trainers, "Trainers")
+strict.methods(Trainers, "Trainer group")
 
 return trainers
