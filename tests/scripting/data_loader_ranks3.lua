@@ -430,6 +430,23 @@ function tests.test_X21_options_that_do_not_fit()
   end)
 end
 
+function tests.test_X21_orders_that_differ_from_rank_to_rank()
+  if mh.world_size() == 1 then return end
+  with_cf(function(data)
+    local rank = mh.rank()
+    for field, value in pairs {seed = rank, shuffle = rank == 1, batch = rank == 1 and 3 or 2, epoch = rank % 2,
+      next = rank % 2, drop_last = rank == 1, prefetch = rank % 2} do
+      local loader = data:windows(kWindows):loader{batch = 2, seed = 7}
+      local before = loader[field]
+      loader[field] = value
+      refused(function() loader:batches() end, "loader: ranks 0 and 1 want different orders or places")
+      loader[field] = before
+    end
+    local loader = data:windows(kWindows):loader()
+    refused(function() loader:batches{resume = rank == 1} end, "loader: ranks 0 and 1 want different orders or places")
+  end)
+end
+
 --- Damage that one rank's thread finds is one error on all, and the next epoch says it again.
 function tests.test_X21_damage_met_while_reading_ahead_is_one_error_on_all_ranks()
   local path = files.cf("d_cut.nc", 0, 40, {compression = 6, chunks = {20, 7, 5}, without_z = true})

@@ -193,6 +193,45 @@ function tests.test_a_loader_takes_the_order_that_is_assigned()
   testing.assert_equal(samples_of(loader), shuffled)
 end
 
+-- Random numbers of a transform follow the seed that is in force, as the order does.
+function tests.test_seeds_of_a_transform_follow_the_seed_of_the_loader()
+  local set, seen = windows(), nil
+  local function seeds_of(loader, change)
+    seen = {}
+    if change then change(loader) end
+    samples_of(loader)
+    return seen
+  end
+  local function loader_of(seed)
+    return set:loader{batch = 2, seed = seed, transform = function(batch, place)
+      table.move(place.seeds, 1, #place.seeds, #seen + 1, seen)
+      return batch
+    end}
+  end
+  local expected, before = seeds_of(loader_of(5)), seeds_of(loader_of(0))
+  testing.assert_equal(#expected, 7)
+  assert(expected[1] ~= before[1])
+  testing.assert_equal(seeds_of(loader_of(0), function(loader) loader.seed = 5 end), expected)
+  testing.assert_equal(seeds_of(loader_of(0), function(loader) loader:load_state_dict(loader_of(5):state_dict()) end),
+      expected)
+end
+
+function tests.test_a_loader_takes_the_batch_and_prefetch_that_are_assigned()
+  local loader = windows():loader{batch = 1, memory = 4096}
+  local sizes = {}
+  for batch in loader:batches() do
+    sizes[#sizes + 1] = batch.index:numel()
+    loader.batch = 2
+    if #sizes == 2 then loader.prefetch = 0 end
+  end
+  testing.assert_equal(sizes, {1, 2, 2, 2})
+  loader.prefetch = 4
+  testing.assert_error(function() loader.batch = 7 end, "loader: 7 batches do not fit in memory = 4096 bytes")
+  testing.assert_error(function() loader.prefetch = 60 end, "loader: 63 batches do not fit in memory = 4096 bytes")
+  testing.assert_equal({loader.batch, loader.prefetch}, {2, 4})
+  testing.assert_equal(samples_of(loader), {0, 1, 2, 3, 4, 5, 6})
+end
+
 function tests.test_objects_of_training()
   local net = nn.Linear(2, 2)
   local opt = optim.SGD(net:parameters(), {lr = 0.1})

@@ -20,10 +20,21 @@ local function is_integer_of(value, least, most)
   return math.type(value) == "integer" and value >= least and value <= most
 end
 
+local check_memory
+
 local function check_batch(value, self)
   if not is_integer_of(value, 1, self.set.count) then
     return ("an integer of 1 to %d"):format(self.set.count), "batch = 1"
   end
+  if self.cut then check_memory(self, value, self.prefetch) end
+end
+
+local check_prefetch_number = checks.integer(0, "prefetch = 2")
+
+local function check_prefetch(value, self)
+  local expected, fix = check_prefetch_number(value)
+  if not expected and self.cut then check_memory(self, self.batch, value) end
+  return expected, fix
 end
 
 local function check_next(value, self)
@@ -37,13 +48,14 @@ local function check_shuffle(value)
 end
 
 local kChecks = {batch = check_batch, shuffle = check_shuffle, seed = checks.integer(nil, "seed = 1"),
-  epoch = checks.integer(0, "epoch = 0, the first one"), prefetch = checks.integer(0, "prefetch = 2"),
+  epoch = checks.integer(0, "epoch = 0, the first one"), prefetch = check_prefetch,
   drop_last = checks.flag "drop_last = true leaves out a smaller last batch"}
 kChecks.next = check_next
 
 local Loader = {}
 local meta = strict.class {name = "Loader", methods = Loader,
-  fields = "batch cut drop_last epoch memory next options order plan prefetch seed set shuffle under_way",
+  fields = "batch cut drop_last epoch memory next options order plan planned prefetch seed set shuffle "
+      .. "under_way",
   elements = "for batch in loader:batches() do",
   checks = kChecks}
 
@@ -150,21 +162,21 @@ local function made_channels(set)
   return count
 end
 
---- Bytes left for keeping what was decoded, after the batches that are in memory at once: those read ahead, and
---- kTogether.
-local function check_memory(self)
+--- Bytes left for keeping what was decoded, after the batches of `batch` samples that are in memory at once: `prefetch`
+--- that are read ahead, and kTogether.
+function check_memory(self, batch, prefetch)
   local channels = #self.set.inputs.channels + #self.set.targets.channels + #self.set.static.channels
       + made_channels(self.set)
-  local _, _, sizes = self.cut:samples(self.batch)
-  local need = (self.prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest()
+  local _, _, sizes = self.cut:samples(batch)
+  local need = (prefetch + kTogether) * math.max(table.unpack(sizes)) * channels * self.cut:largest()
       * BatchCut.kBytes[self.options.dtype]
   local chunks = self.cut:beyond_share(self.set, self.options.dtype)
   if need + chunks > self.memory then
     fail(("loader: %d batches do not fit in memory = %d bytes\n" ..
         "  have  %d bytes for the largest block of %d samples of %d channels, (prefetch + %d) times%s\n"
-      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(self.prefetch + kTogether,
+      .. "  fix   give memory = \"%dMiB\", or smaller batches, blocks or prefetch"):format(prefetch + kTogether,
           self.memory,
-      need // (self.prefetch + kTogether), math.max(table.unpack(sizes)), channels, kTogether,
+      need // (prefetch + kTogether), math.max(table.unpack(sizes)), channels, kTogether,
       chunks > 0 and (", and %d bytes of chunks that are read for others"):format(chunks) or "",
         math.ceil((need + chunks) / (1 << 20))))
   end
@@ -172,11 +184,11 @@ local function check_memory(self)
   return self.memory - need
 end
 
---- Takes a cut and what follows from it.
+--- Takes a cut and what follows from it and from the size and number of batches.
 local function take_cut(self, cut)
   self.cut = cut
-  self.options.cache_bytes = check_memory(self)
-  self.under_way = {}
+  self.options.cache_bytes = check_memory(self, self.batch, self.prefetch)
+  self.under_way, self.planned = {}, {batch = self.batch, prefetch = self.prefetch}
   self.plan = BatchPlan.new(self.set, cut, self.options)
 end
 
@@ -201,14 +213,22 @@ end
 
 --- Makes the order that shuffle and seed ask for: scripts may assign these.
 local function update_order(self)
+  self.options.seed = self.seed
   local order = self.order
   if order and order.shuffle == self.shuffle and order.seed == self.seed then return end
   self.order, self.under_way = Order.new(self.set, self.shuffle, self.seed), {}
 end
 
+--- Plans batches of the size that scripts have assigned, with the memory that they leave.
+local function update_sizes(self)
+  if self.planned.batch == self.batch and self.planned.prefetch == self.prefetch then return end
+  take_cut(self, self.cut)
+end
+
 --- Begins to read from self.next on, over the end of the epoch, until `prefetch` batches after the next are under way.
 local function read_ahead(self)
   update_order(self)
+  update_sizes(self)
   local queue = self.under_way
   local epoch, first = settled(self, self.epoch, self.next)
   if queue[1] and (queue[1].epoch ~= epoch or queue[1].first ~= first) then queue = {} end
@@ -223,6 +243,19 @@ local function read_ahead(self)
   end
 end
 
+--- Before anything is refused, so that no rank goes on without one that was.
+local function check_same_place(self, options)
+  local parts = {}
+  for _, name in ipairs {"batch", "shuffle", "seed", "drop_last", "prefetch", "epoch", "next"} do
+    parts[#parts + 1] = name .. " = " .. text.of(self[name])
+  end
+  if type(options) ~= "table" then parts[#parts + 1] = text.of(options) end
+  for _, name in ipairs(type(options) == "table" and sorted(options) or {}) do
+    parts[#parts + 1] = text.of(name) .. " = " .. text.of(options[name])
+  end
+  mh._data.check_same("loader", "orders or places", table.concat(parts, ", "))
+end
+
 --- loader:batches(options = nil) -> function
 ---   Goes through the rest of the epoch: for batch in loader:batches() do. After a loop that was left by break it goes
 ---   on with the next batch; {resume = false} begins the epoch again, in the same order.
@@ -230,12 +263,14 @@ end
 ---   returns     function    an iterator of {inputs, targets, static, index, times}, and masks where missing asks for
 ---     them: tensors [batch, channels, space...]; index and times are those of all ranks
 ---   collective  over all ranks
----   errors      an error of any rank's reading, on every rank
+---   errors      an error of any rank's reading, on every rank; ValueError: ranks whose epoch, next, seed, shuffle,
+---     batch, drop_last or prefetch differ
 ---   example
 ---     local data = mh.data.from_tensors({u = mh.rand{10, 6}}, {dims = {"time", "x"}})
 ---     local loader = data:windows{inputs = {fields = {"u"}, steps = {0}}}:loader{batch = 5}
 ---     for batch in loader:batches() do print(batch.index:tolist()[1]) end    --> 0 | 5
 function Loader:batches(options)
+  check_same_place(self, options)
   if options ~= nil and type(options) ~= "table" then
     fail(("loader: batches got %s\n  have  no table of options\n" ..
         "  fix   call loader:batches(), or loader:batches{resume = false}"):format(text.of(options)))
