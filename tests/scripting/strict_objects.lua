@@ -232,6 +232,55 @@ function tests.test_a_loader_takes_the_batch_and_prefetch_that_are_assigned()
   testing.assert_equal(samples_of(loader), {0, 1, 2, 3, 4, 5, 6})
 end
 
+function tests.test_a_state_that_is_refused_changes_nothing()
+  local opt = optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.5})
+  local function chained()
+    return optim.SequentialLR(opt, {optim.StepLR(opt, 2), optim.StepLR(opt, 3)}, {4})
+  end
+  for _, case in ipairs {
+    {optim.StepLR(opt, 2), function(state) state.step_size = 0 end,
+      "load_state_dict: 'step_size' is 0, expected a number of at least 1\n  fix   give what state_dict() gave"},
+    {optim.StepLR(opt, 2), function(state) state.gamma = 0 / 0 end, "load_state_dict: 'gamma' is "},
+    {optim.OneCycleLR(opt, 0.1, 10), function(state) state.anneal_strategy = "sin" end,
+      "unknown anneal_strategy 'sin'"},
+    {optim.CyclicLR(opt, 0.1, 1, {cycle_momentum = false}), function(state) state.step_size_down = 0 end,
+      "'step_size_down' is 0, expected a number of at least 1"},
+    {chained(), function(state) state.schedulers[2].step_size = -1 end, "'step_size' is -1"},
+    {chained(), function(state) state.last_epoch = -2 end, "'last_epoch' is -2"},
+    {mh.GradScaler(), function(state) state.growth_factor = 0.5 end,
+      "GradScaler: load_state_dict: 'growth_factor' is 0.5, expected a number above 1"},
+    {mh.GradScaler(), function(state) state.scale = -1.0 end, "load_state_dict: 'scale' is -1.0, expected a number of"},
+    {mh.GradScaler(), function(state) state.growth_interval = math.huge end, "'growth_interval' is inf"},
+  } do
+    local object, damage, message = table.unpack(case)
+    local before, rate, state = object:state_dict(), opt.param_groups[1].lr, object:state_dict()
+    for key, value in pairs(state) do  -- others that are right
+      if key == "gamma" or key == "last_epoch" or key == "backoff_factor" then state[key] = value * 0.5 end
+    end
+    for _, nested in ipairs(state.schedulers or {}) do nested.gamma = 0.75 end
+    damage(state)
+    testing.assert_error(function() object:load_state_dict(state) end, message)
+    testing.assert_equal(object:state_dict(), before)
+    testing.assert_equal(opt.param_groups[1].lr, rate)
+  end
+end
+
+function tests.test_fields_of_schedules_that_may_be_nil()
+  local opt = optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.5})
+  local cyclic = optim.CyclicLR(opt, 0.0, 1.0, {step_size_up = 2, step_size_down = 4, cycle_momentum = false})
+  cyclic.step_size_down = nil  -- as step_size_up
+  for _ = 1, 3 do cyclic:step() end
+  testing.assert_equal(cyclic:get_last_lr(), {0.5})
+  local cycle = optim.OneCycleLR(opt, {max_lr = 1.0, epochs = 3, steps_per_epoch = 4})
+  cycle.total_steps = nil
+  cycle:step()
+  testing.assert_equal(cycle.total_steps, nil)
+  cycle.epochs = nil
+  testing.assert_error(function() cycle:step() end, "OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+  testing.assert_error(function() cycle.max_lr = nil end, "OneCycleLR: max_lr is nil, expected a number")
+  testing.assert_error(function() cycle.epochs = 0 end, "OneCycleLR: epochs is 0, expected a number of at least 1")
+end
+
 function tests.test_objects_of_training()
   local net = nn.Linear(2, 2)
   local opt = optim.SGD(net:parameters(), {lr = 0.1})

@@ -164,18 +164,34 @@ function GradScaler:state_dict()
     growth_interval = self.growth_interval, _growth_tracker = self.growth_tracker}
 end
 
+-- The names of a state, and the fields of those whose name is another.
+local kState = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
+local kFields = {scale = "current", _growth_tracker = "growth_tracker"}
+
+--- The whole part of a number, if an integer can hold it.
+local function whole(number) return math.tointeger(number // 1) or number end
+
+--- Continues from a state of state_dict(). A value that is refused changes nothing.
 function GradScaler:load_state_dict(state)
   if type(state) ~= "table" or getmetatable(state) then
     fail("GradScaler: load_state_dict: expected the table of state_dict(), got " .. mh._describe(state))
   end
-  for _, key in ipairs {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"} do
+  for _, key in ipairs(kState) do
     if type(state[key]) ~= "number" then
       fail(("GradScaler: load_state_dict: '%s' is %s, expected a number"):format(key, mh._describe(state[key])))
     end
   end
-  self.current, self.growth_tracker = float32(state.scale), state._growth_tracker // 1 | 0
-  self.growth_factor, self.backoff_factor = state.growth_factor, state.backoff_factor
-  self.growth_interval = state.growth_interval // 1 | 0
+  local values = {scale = float32(state.scale), growth_factor = state.growth_factor,
+    backoff_factor = state.backoff_factor, growth_interval = whole(state.growth_interval),
+    _growth_tracker = whole(state._growth_tracker)}
+  for _, key in ipairs(kState) do
+    local expected = strict.problem(self, kFields[key] or key, values[key])
+    if expected then
+      fail(("GradScaler: load_state_dict: '%s' is %s, expected %s\n  fix   give what state_dict() gave"):format(key,
+          mh._describe(state[key]), expected))
+    end
+  end
+  for _, key in ipairs(kState) do self[kFields[key] or key] = values[key] end
 end
 
 return {GradScaler = make}

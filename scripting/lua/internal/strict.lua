@@ -74,6 +74,12 @@ local function finder_of(methods, type_)
   end
 end
 
+--- Asks the check of object[key] about `value`, without writing it: returns what is expected, and a remedy, or nothing.
+function strict.problem(object, key, value)
+  local check = getmetatable(object).checks[key]
+  if check then return check(value, object) end
+end
+
 --- Keeps the values of fields with a check beside the object, so that each assignment comes here.
 local function check_assignments(class, meta)
   local find, write, checks = meta.__index, meta.__newindex, meta.checks
@@ -106,7 +112,8 @@ end
 --- The metatable of a class: `name`; `methods`, a table, which may inherit; `fields`, names apart by spaces, each
 --- of which an object may have or not. `elements`: the remedy where an object is indexed by what is not a name. `word`:
 --- what errors call an object, else `name`. `checks`: function(value, self) by field, which returns nothing for a value
---- that is right, else what is expected, and a remedy; objects of a class with checks are made by strict.object.
+--- that is right, else what is expected, and a remedy, or raises an error; objects of a class with checks are made by
+--- strict.object.
 function strict.class(class)
   local name, methods, may = class.name, class.methods, {}
   for field in class.fields:gmatch("%S+") do may[field] = true end

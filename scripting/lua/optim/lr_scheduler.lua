@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local checks = require "moonhalo.internal.field_checks"
+local schedule_checks = require "moonhalo.optim.schedule_checks"
 local sorted = require "moonhalo.internal.sorted_keys"
 local strict = require "moonhalo.internal.strict"
 
@@ -41,58 +42,6 @@ local function initial_rates(op, optimizer)
   return copy
 end
 
---- The least value of a number of steps; other numbers may be any.
-local kLeast = {step_size = 1, T_max = 1, T_0 = 1, T_mult = 1, total_iters = 1, total_steps = 1, epochs = 1,
-  steps_per_epoch = 1,
-  num_warmup_steps = 0, num_training_steps = 0, last_epoch = -1, gamma = false, start_factor = false,
-  end_factor = false, factor = false,
-  base_lr = 0, step_size_up = 1, step_size_down = 1,
-  power = false, eta_min = false, num_cycles = false, pct_start = false, div_factor = false, final_div_factor = false}
-
-local function is_list_of(value, kind)
-  if type(value) ~= "table" or getmetatable(value) then return false end
-  for _, one in ipairs(value) do
-    if type(one) ~= kind then return false end
-  end
-  return #value > 0
-end
-
---- Values of other types: what `is_right`, what is expected, and a remedy.
-local function each_or_one(kind)
-  return function(value) return type(value) == kind or is_list_of(value, kind) end
-end
-local function list_of_kind(kind)
-  return function(value) return is_list_of(value, kind) end
-end
-local kRules = {
-  milestones = {list_of_kind "number", "a list of steps", "milestones = {30, 60}"},
-  base_lrs = {list_of_kind "number", "a list of numbers", "base_lrs = {0.1}, one for each group"},
-  schedulers = {list_of_kind "table", "a list of schedules", "schedulers = {warm, rest}"},
-  lr_lambda = {each_or_one "function", "a function, or one for each group",
-    "lr_lambda = function(step) return 0.95 ^ step end"},
-  max_lr = {each_or_one "number", "a number, or one for each group", "max_lr = 0.1"},
-}
-
---- The checks of a schedule's fields. A number that is none, or below its least, would stop the schedule in the middle
---- of a run, or never. `own`: checks of this schedule alone.
-local function checks_of(spec, own)
-  local all = {}
-  for key, least in pairs(kLeast) do
-    local expected = "a number" .. (least and " of at least " .. least or "")
-    local default = spec.default[key] or least or 1
-    all[key] = checks.number(expected, function(value) return value >= (least or -math.huge) end,
-      ("%s = %s"):format(key, mh._describe(default)))
-  end
-  for key, rule in pairs(kRules) do
-    all[key] = function(value)
-      if not rule[1](value) then return rule[2], rule[3] end
-    end
-  end
-  all.optimizer = checks.fixed("optimizer", "make another schedule for it")
-  for key, check in pairs(own or {}) do all[key] = check end
-  return all
-end
-
 --- One of `known`.
 local function choice(name, key, known)
   return function(value) arguments.choice(name, key, value, known) end
@@ -103,14 +52,14 @@ local function any_number(fix)
 end
 
 --- Class `name` whose `rate(self, base, group)` gives the learning rate after `self.last_epoch` steps. `own`: as in
---- checks_of.
+--- schedule_checks.of.
 local function define(name, entries, rate, prepare, own)
   table.insert(entries, 1, "optimizer")
   entries[#entries + 1] = {"last_epoch", -1}
   local spec = signature(name, entries)
   local class = setmetatable({}, {__index = Schedule})
   local meta = strict.class {name = name, methods = class, fields = table.concat(spec.names, " ") .. kFields,
-    word = "Schedule", checks = checks_of(spec, own)}
+    word = "Schedule", checks = schedule_checks.of(spec, own)}
   class._rate = rate
   schedulers[name] = function(...)
     local values = read(spec, ...)
@@ -178,7 +127,8 @@ end
 ---   state       table       of state_dict()
 ---   returns     nothing
 ---   collective  no
----   errors      ValueError: a value is missing or of another type, or another number of groups
+---   errors      ValueError: a value is missing, of another type or out of range, or another number of groups; then
+---     nothing changes
 ---   example
 ---     local opt = mh.optim.SGD({nn.Parameter(mh.ones{1})}, {lr = 8})
 ---     local a, b = mh.optim.ExponentialLR(opt, 0.5), mh.optim.ExponentialLR(opt, 0.5)
@@ -186,6 +136,12 @@ end
 ---     b:load_state_dict(a:state_dict())
 ---     b.last_epoch    --> 1
 function Schedule:load_state_dict(state)
+  self:_check_state(state)
+  self:_take_state(state)
+end
+
+--- The errors of load_state_dict, before anything changes.
+function Schedule:_check_state(state)
   local function refuse(...) fail("load_state_dict: " .. (...):format(select(2, ...))) end
   if type(state) ~= "table" or mh.nn.is_module(state) then
     refuse("expected the table of state_dict(), got %s", mh._describe(state))
@@ -205,10 +161,17 @@ function Schedule:load_state_dict(state)
     for _, element in ipairs(type(value) == "table" and value or {}) do
       if type(element) ~= "number" then refuse("'%s' holds a %s, expected numbers", tostring(key), type(element)) end
     end
+    local expected = strict.problem(self, key, value)
+    if expected then
+      refuse("'%s' is %s, expected %s\n  fix   give what state_dict() gave", key, mh._describe(value), expected)
+    end
   end
   if #state.base_lrs ~= #own.base_lrs then
     refuse("'base_lrs' is of %d groups, the optimizer has %d", #state.base_lrs, #own.base_lrs)
   end
+end
+
+function Schedule:_take_state(state)
   for key, value in pairs(state) do self[key] = type(value) == "table" and {table.unpack(value)} or value end
   for i, group in ipairs(self.optimizer.param_groups) do
     group.lr = self.last_lrs and self.last_lrs[i] or self:_rate(self.base_lrs[i], i)
@@ -514,17 +477,28 @@ function Sequential:state_dict()
   return state
 end
 
-function Sequential:load_state_dict(state)
-  local own, nested = {}, type(state) == "table" and rawget(state, "schedulers")
+--- The state without those of the schedules in it.
+local function without_schedules(state)
+  local own = {}
+  for key, value in pairs(state) do
+    if key ~= "schedulers" then own[key] = value end
+  end
+  return own
+end
+
+function Sequential:_check_state(state)
+  local nested = type(state) == "table" and rawget(state, "schedulers")
   if type(nested) ~= "table" or #nested ~= #self.schedulers then
     fail(("load_state_dict: 'schedulers' is %s, expected %d states"):format(type(nested) == "table" and #nested
       or mh._describe(nested), #self.schedulers))
   end
-  for key, value in pairs(state) do
-    if key ~= "schedulers" then own[key] = value end
-  end
-  for i, schedule in ipairs(self.schedulers) do schedule:load_state_dict(nested[i]) end
-  Schedule.load_state_dict(self, own)
+  for i, schedule in ipairs(self.schedulers) do schedule:_check_state(nested[i]) end
+  Schedule._check_state(self, without_schedules(state))
+end
+
+function Sequential:_take_state(state)
+  for i, schedule in ipairs(self.schedulers) do schedule:_take_state(state.schedulers[i]) end
+  Schedule._take_state(self, without_schedules(state))
 end
 
 --- Anneals from `from` to `to` over `part` in [0, 1].
@@ -538,6 +512,15 @@ local function list_of(value, count)
   local list = {}
   for i = 1, count do list[i] = value end
   return list
+end
+
+--- total_steps of a OneCycleLR, or what takes its place.
+local function steps_of_cycle(self)
+  if self.total_steps then return self.total_steps end
+  if not (self.epochs and self.steps_per_epoch) then
+    fail("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+  end
+  return self.epochs * self.steps_per_epoch
 end
 
 -- Momentum is not cycled.
@@ -567,18 +550,19 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
   {"pct_start", 0.3},
   {"anneal_strategy", "cos"}, {"div_factor", 25.0}, {"final_div_factor", 1e4}, {"three_phase", false}},
   function(self, _, group)
-    if self.last_epoch > self.total_steps then
-      fail(("OneCycleLR: step %d of a schedule of %d steps"):format(self.last_epoch, self.total_steps))
+    local steps = steps_of_cycle(self)
+    if self.last_epoch > steps then
+      fail(("OneCycleLR: step %d of a schedule of %d steps"):format(self.last_epoch, steps))
     end
     local top = self.max_lrs[group]
     local first = top / self.div_factor
     local last = first / self.final_div_factor
-    local up = self.pct_start * self.total_steps - 1
+    local up = self.pct_start * steps - 1
     local phases
     if self.three_phase then
-      phases = {{up, first, top}, {2 * up, top, first}, {self.total_steps - 1, first, last}}
+      phases = {{up, first, top}, {2 * up, top, first}, {steps - 1, first, last}}
     else
-      phases = {{up, first, top}, {self.total_steps - 1, top, last}}
+      phases = {{up, first, top}, {steps - 1, top, last}}
     end
     local start = 0
     for i, phase in ipairs(phases) do
@@ -588,13 +572,8 @@ define("OneCycleLR", {"max_lr", optional "total_steps", optional "epochs", optio
       start = phase[1]
     end
   end,
-  function(self, name)
-    if not self.total_steps then
-      if not (self.epochs and self.steps_per_epoch) then
-        fail(name .. ": give total_steps, or epochs and steps_per_epoch")
-      end
-      self.total_steps = self.epochs * self.steps_per_epoch
-    end
+  function(self)
+    self.total_steps = steps_of_cycle(self)
     self.max_lrs = list_of(self.max_lr, #self.base_lrs)
   end, {anneal_strategy = choice("OneCycleLR", "anneal_strategy", {"cos", "linear"}),
     three_phase = checks.flag "three_phase = false"})
@@ -719,7 +698,8 @@ end, function(self, name)
     end
   end
 end)
-Chained.state_dict, Chained.load_state_dict = Sequential.state_dict, Sequential.load_state_dict
+Chained.state_dict = Sequential.state_dict
+Chained._check_state, Chained._take_state = Sequential._check_state, Sequential._take_state
 
 -- ---- ReduceLROnPlateau: driven by a metric instead of the step count ----------------------------------------------
 
@@ -750,13 +730,13 @@ local kPlateau = signature("ReduceLROnPlateau", {"optimizer", {"mode", "min"}, {
 local Plateau = setmetatable({}, {__index = Schedule})
 local plateau_meta = strict.class {name = "ReduceLROnPlateau", methods = Plateau, word = "Schedule",
   fields = table.concat(kPlateau.names, " ") .. kFields .. " best num_bad_epochs cooldown_counter",
-  checks = checks_of(kPlateau, {mode = choice("ReduceLROnPlateau", "mode", {"min", "max"}),
+  checks = schedule_checks.of(kPlateau, {mode = choice("ReduceLROnPlateau", "mode", {"min", "max"}),
     threshold_mode = choice("ReduceLROnPlateau", "threshold_mode", {"rel", "abs"}),
     factor = checks.number("a number below 1", function(value) return value < 1 end, "factor = 0.1"),
     patience = any_number("patience = 10"), threshold = any_number("threshold = 1e-4"),
     cooldown = any_number("cooldown = 0"), eps = any_number("eps = 1e-8"),
     min_lr = function(value)
-      if not each_or_one("number")(value) then return "a number, or one for each group", "min_lr = 0.0" end
+      if not schedule_checks.is_number_or_list(value) then return "a number, or one for each group", "min_lr = 0.0" end
     end})}
 
 function schedulers.ReduceLROnPlateau(...)
