@@ -9,6 +9,7 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
+#include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
@@ -189,7 +190,19 @@ at::Tensor rows_to_columns(Communicator& world, int64_t rows, int64_t columns) {
   return redistribute_local(make_fake(from->local_shape(), at::kFloat), from, to);
 }
 
-/// The recorded work of a rank in rows_to_columns.
+// Every rank has read all rows from the last to the first; its gradient goes back to all owners.
+at::Tensor add_back_reversed(Communicator& world, int64_t rows, int64_t columns) {
+  const MeshPtr mesh = init_device_mesh(world, "cpu", {world.size()}, {"ranks"});
+  const SpecPtr spec = make_spec(mesh, {rows, columns}, {shard(0)});
+  const IntervalMap map(spec, [&](int64_t) {
+    return std::vector<HaloRequest>{{{0, rows}, Boundary::kZero, /*reversed=*/true}, {{0, columns}}};
+  });
+  return scatter_add(map, make_fake({rows, columns}, at::kFloat));
+}
+
+using Move = at::Tensor (*)(Communicator& world, int64_t rows, int64_t columns);
+
+/// The recorded work of a rank in a move.
 struct RecordedMove {
   std::map<std::string, int64_t> events, calls;  // operators on the tape by name, and the calls that they stand for
   Tape tape;
@@ -199,12 +212,12 @@ struct RecordedMove {
   int64_t joined(const std::string& name) const { return calls.at(name) - events.at(name); }
 };
 
-RecordedMove record_rows_to_columns(int rank, int ranks, int64_t rows, int64_t columns) {
+RecordedMove record(Move move_rows, int rank, int ranks, int64_t rows, int64_t columns) {
   const MemoryCount counted;
   const auto world = make_fake_communicator(rank, ranks);
   const FakeResults fakes;
   TapeRecorder recorder(*world);
-  const at::Tensor result = rows_to_columns(*world, rows, columns);
+  const at::Tensor result = move_rows(*world, rows, columns);
   RecordedMove move;
   move.tape = recorder.take();
   move.peak = memory_use().peak;
@@ -228,8 +241,8 @@ int64_t parts_of_exchange(const Tape& tape) {
 
 // Where every rank sends to all others, the operators and the blocks on a tape are as many for 512 ranks as for 8.
 TEST(TapeRecorder, X14_EqualCopiesOfAnExchangeAreOneOperator) {
-  const RecordedMove few = record_rows_to_columns(3, 8, 8 * 16, 8 * 64);
-  const RecordedMove many = record_rows_to_columns(3, 512, 512 * 16, 512 * 64);
+  const RecordedMove few = record(rows_to_columns, 3, 8, 8 * 16, 8 * 64);
+  const RecordedMove many = record(rows_to_columns, 3, 512, 512 * 16, 512 * 64);
 
   EXPECT_EQ(few.events, many.events);
   EXPECT_EQ(few.tape.events.size(), many.tape.events.size());
@@ -240,33 +253,38 @@ TEST(TapeRecorder, X14_EqualCopiesOfAnExchangeAreOneOperator) {
 }
 
 // Without a listener each copy is made. A tape counts the same calls, messages and bytes, and the peak is the same.
-TEST(TapeRecorder, X14_EqualCopiesCountAsThoseThatAreMade) {
-  constexpr int kRanks = 6;
+void expect_counted_as_made(Move move_rows, const char* joined, int rank, int ranks) {
   // The sizes of blocks differ by one.
   constexpr int64_t kRows = 100, kColumns = 2003;
+  const MemoryCount counted;
+  const auto world = make_fake_communicator(rank, ranks);
+  const FakeResults fakes;
+  Recorder recorder(1);
+  const at::Tensor result = move_rows(*world, kRows, kColumns);
+  const RankRecord made_alone = recorder.stop();
+  const int64_t peak = memory_use().peak;
+  std::map<std::string, int64_t> made;
+  for (const ProfileEvent& event : made_alone.events) {
+    if (event.kind == EventKind::kOperator) ++made[made_alone.names.at(event.name)];
+  }
+
+  const RecordedMove move = record(move_rows, rank, ranks, kRows, kColumns);
+
+  EXPECT_TRUE(is_fake(result));
+  EXPECT_EQ(move.peak, peak);
+  EXPECT_EQ(peak_of(move.tape).bytes, peak);
+  for (const auto& [name, calls] : move.calls) EXPECT_EQ(calls, made[name]) << name;
+  EXPECT_LT(move.events.at(joined), move.calls.at(joined));
+  EXPECT_EQ(total(counts_of(move.tape, rank)).bytes, world->stats().total().bytes);
+  EXPECT_EQ(total(counts_of(move.tape, rank)).messages, world->stats().total().messages);
+}
+
+TEST(TapeRecorder, X14_EqualCopiesCountAsThoseThatAreMade) {
+  constexpr int kRanks = 6;
   for (int rank = 0; rank < kRanks; ++rank) {
     SCOPED_TRACE(rank);
-    const MemoryCount counted;
-    const auto world = make_fake_communicator(rank, kRanks);
-    const FakeResults fakes;
-    Recorder recorder(1);
-    const at::Tensor result = rows_to_columns(*world, kRows, kColumns);
-    const RankRecord record = recorder.stop();
-    const int64_t peak = memory_use().peak;
-    std::map<std::string, int64_t> made;
-    for (const ProfileEvent& event : record.events) {
-      if (event.kind == EventKind::kOperator) ++made[record.names.at(event.name)];
-    }
-
-    const RecordedMove move = record_rows_to_columns(rank, kRanks, kRows, kColumns);
-
-    EXPECT_TRUE(is_fake(result));
-    EXPECT_EQ(move.peak, peak);
-    EXPECT_EQ(peak_of(move.tape).bytes, peak);
-    for (const auto& [name, calls] : move.calls) EXPECT_EQ(calls, made[name]) << name;
-    EXPECT_LT(move.events.at("aten::copy_"), move.calls.at("aten::copy_"));
-    EXPECT_EQ(total(counts_of(move.tape, rank)).bytes, world->stats().total().bytes);
-    EXPECT_EQ(total(counts_of(move.tape, rank)).messages, world->stats().total().messages);
+    expect_counted_as_made(rows_to_columns, "aten::copy_", rank, kRanks);
+    expect_counted_as_made(add_back_reversed, "aten::flip", rank, kRanks);
   }
 }
 
@@ -274,8 +292,8 @@ TEST(TapeRecorder, X14_EqualCopiesCountAsThoseThatAreMade) {
 // no block and gets a part of each.
 TEST(TapeRecorder, X14_RanksWithoutABlockJoinEqualCopies) {
   constexpr int64_t kFew = 40, kMany = 512 * 64;
-  const RecordedMove sends = record_rows_to_columns(500, 512, kMany, kFew);
-  const RecordedMove receives = record_rows_to_columns(500, 512, kFew, kMany);
+  const RecordedMove sends = record(rows_to_columns, 500, 512, kMany, kFew);
+  const RecordedMove receives = record(rows_to_columns, 500, 512, kFew, kMany);
 
   EXPECT_EQ(sends.joined("aten::copy_"), kFew - 1);
   EXPECT_EQ(receives.joined("aten::copy_"), kFew - 1);
