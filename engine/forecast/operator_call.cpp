@@ -87,9 +87,11 @@ at::Tensor filled_argument(const at::Tensor& meta) {
   return tensor;
 }
 
-// Each result of a pooling has another index. A kernel that adds all of them to one place takes longer.
+// Each result of a pooling has another index. A kernel that adds all of them to one place takes longer. The form that
+// is given its result has that behind the indices.
 void spread_indices(const std::vector<IValue>& arguments) {
-  const at::Tensor x = arguments.at(1).toTensor(), indices = arguments.back().toTensor();
+  constexpr size_t kIndices = 7;
+  const at::Tensor x = arguments.at(1).toTensor(), indices = arguments.at(kIndices).toTensor();
   indices.copy_(at::arange(indices.numel(), indices.options()).remainder_(x.size(-2) * x.size(-1)).view_as(indices));
 }
 

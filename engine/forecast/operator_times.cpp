@@ -13,10 +13,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
+#include "moonhalo/engine/forecast/repeated_calls.h"
 #include "moonhalo/engine/forecast/replace_file.h"
 
 namespace moonhalo {
@@ -27,11 +29,6 @@ using Json = nlohmann::ordered_json;
 // Short calls are timed together; long enough for the clock and the barrier before them.
 constexpr double kTogether = 300e-6;
 constexpr int kMostTogether = 64;
-// In a step other memory was used since an operator's own was: calls take turns with copies of their tensors, as many
-// as take so much memory, and so much time.
-constexpr int64_t kTurnsBytes = 16 << 20;
-constexpr double kTurnsSeconds = 0.02;
-constexpr int64_t kMostTurns = 64;
 
 // "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0, method 2". Another method of measuring finds other times.
 std::string this_host(int64_t cores) {
@@ -67,23 +64,29 @@ struct Wanted {
   int64_t bytes;
 };
 
-// Tries each call once alone, so that what fails fails here and not on one of several ranks.
+// Tries a call alone: what it takes, or none if that is more memory than `most_bytes`.
+std::optional<Wanted> try_call(const OperatorCall& call, int64_t most_bytes, std::vector<std::string>& failed) {
+  const auto is_too_large = [&](int64_t bytes) {
+    if (bytes > most_bytes) failed.push_back(call.key + ": its tensors take " + std::to_string(bytes >> 20) + " MiB");
+    return bytes > most_bytes;
+  };
+  const int64_t given = bytes_of_tensors(call.arguments);
+  if (is_too_large(given)) return std::nullopt;
+  const std::vector<c10::IValue> arguments = with_memory(call);
+  const int64_t bytes = given + bytes_of_tensors(repeat_call(call, arguments));
+  if (is_too_large(bytes)) return std::nullopt;
+  const double begin = seconds_of(ClockOf::kThread);
+  const std::vector<c10::IValue> results = repeat_call(call, arguments);
+  return Wanted{&call, seconds_of(ClockOf::kThread) - begin, bytes};
+}
+
+// Tries each call alone, so that what fails fails here and not on one of several ranks.
 std::vector<Wanted> try_alone(const std::vector<const OperatorCall*>& calls, int64_t most_bytes,
                               std::vector<std::string>& failed) {
   std::vector<Wanted> wanted;
   for (const OperatorCall* const call : calls) {
-    const int64_t bytes = bytes_of_tensors(call->arguments);
-    if (bytes > most_bytes) {
-      failed.push_back(call->key + ": its tensors take " + std::to_string(bytes >> 20) + " MiB");
-      continue;
-    }
     try {
-      const std::vector<c10::IValue> arguments = with_memory(*call);
-      repeat_call(*call, arguments);
-      const double begin = seconds_of(ClockOf::kThread);
-      const std::vector<c10::IValue> results = repeat_call(*call, arguments);
-      const double about = seconds_of(ClockOf::kThread) - begin;
-      wanted.push_back({call, about, bytes + bytes_of_tensors(results)});
+      if (const auto one = try_call(*call, most_bytes, failed)) wanted.push_back(*one);
     } catch (const c10::Error& error) {
       const std::string why = error.what_without_backtrace();
       failed.push_back(call->key + ": " + why.substr(0, why.find('\n')));
@@ -101,38 +104,12 @@ std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, Host
   return wanted;
 }
 
-// Calls an operator with one copy of its tensors after another. The results of a copy live until its turn comes again,
-// so that those of the next are in other memory.
-class Turns {
- public:
-  explicit Turns(const Wanted& wanted) : call_(*wanted.call) {
-    const int64_t in_memory = kTurnsBytes / std::max<int64_t>(wanted.bytes, 1);
-    const auto in_time = static_cast<int64_t>(std::min(kTurnsSeconds / std::max(wanted.about, 1e-9), 1e9));
-    turns_.resize(std::clamp<int64_t>(std::min(in_memory, in_time), 1, kMostTurns));
-    for (Turn& turn : turns_) turn.arguments = with_memory(call_);
-    // The system takes long to give out new memory, and that of a step is not new.
-    for (size_t i = 0; i <= turns_.size(); ++i) next();
-  }
-  void next() {
-    Turn& turn = turns_[next_++ % turns_.size()];
-    turn.results = repeat_call(call_, turn.arguments);
-  }
-
- private:
-  struct Turn {
-    std::vector<c10::IValue> arguments, results;
-  };
-  const OperatorCall& call_;
-  std::vector<Turn> turns_;
-  size_t next_ = 0;
-};
-
 MeasuredTime time_of(Communicator& group, const Wanted& wanted, double seconds, ClockOf clock) {
-  Turns turns(wanted);
+  RepeatedCalls calls(*wanted.call, wanted.bytes, wanted.about);
   const int together =
       static_cast<int>(std::clamp(kTogether / std::max(wanted.about, 1e-9), 1.0, double{kMostTogether}));
   return least_time(
-      group, seconds, together, [&] { turns.next(); }, clock);
+      group, seconds, together, [&] { calls.next(); }, clock);
 }
 
 }  // namespace

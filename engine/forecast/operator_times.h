@@ -45,7 +45,7 @@ class OperatorTimes {
   /// The number of calls that have no time yet for this share and that measure() would measure. Runs each of them.
   int64_t measurable(const std::vector<OperatorCall>& calls, HostShare share) const;
   /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
-  /// Operators that take more than an eighth of the host's memory are left out.
+  /// Operators whose arguments and results take more than an eighth of the host's memory are left out.
   Report measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds);
   /// Gives `machine` the times of this share; those of other shares are taken out.
   void give_to(Machine& machine, HostShare share) const;

@@ -8,13 +8,15 @@
 #include <gtest/gtest.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <vector>
 
+#include "moonhalo/engine/forecast/repeated_calls.h"
 #include "tests/support/folder.h"
 
 namespace moonhalo::test_operator_times {
@@ -33,10 +35,11 @@ OperatorCall product(int64_t size) {
   return {"aten::mm f32[" + std::to_string(size) + "]", {"aten::mm", ""}, {x, x}};
 }
 
-// The memory that an operator of this test has seen.
+// The memory that an operator of this test has seen, and its calls while an earlier result lived.
 struct Seen {
-  std::mutex mutex;
   std::set<const void*> arguments, results;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made;
+  int64_t calls = 0, beside_results = 0;
 };
 Seen& seen() {
   static Seen all;
@@ -44,11 +47,18 @@ Seen& seen() {
 }
 
 at::Tensor noted(const at::Tensor& x) {
+  Seen& all = seen();
+  ++all.calls;
+  all.beside_results += std::any_of(all.made.begin(), all.made.end(), [](const auto& one) { return !one.expired(); });
   at::Tensor result = at::zeros_like(x);
-  const std::lock_guard lock(seen().mutex);
-  seen().arguments.insert(x.data_ptr());
-  seen().results.insert(result.data_ptr());
+  all.arguments.insert(x.data_ptr());
+  all.results.insert(result.data_ptr());
+  all.made.push_back(result.storage().getWeakStorageImpl());
   return result;
+}
+
+OperatorCall noted_call(int64_t elements) {
+  return {"noted", {"moonhalo_test_operator_times::noted", ""}, {at::empty({elements}, at::device(at::kMeta))}};
 }
 
 TORCH_LIBRARY(moonhalo_test_operator_times, library) { library.def("noted(Tensor x) -> Tensor"); }
@@ -115,16 +125,53 @@ TEST_F(OperatorTimesFile, X14_IsMeasuredOncePerOperatorAndShare) {
 }
 
 // In a step other memory was used since an operator's own was.
-TEST_F(OperatorTimesFile, X14_RepeatedCallsUseOtherMemory) {
-  const at::Tensor x = at::empty({1 << 14}, at::device(at::kMeta));  // 64 KiB, and as much of its result
+TEST(RepeatedCalls, X14_UseOtherMemory) {
+  const OperatorCall call = noted_call(1 << 10);
+  const struct {
+    int64_t bytes;
+    double seconds;
+    size_t copies;
+  } cases[] = {{8 << 10, 1e-6, 64}, {2 << 20, 1e-6, 8}, {8 << 10, 0.0024, 8}, {16 << 20, 1e-6, 1}, {8 << 10, 1, 1}};
+  for (const auto& [bytes, seconds, copies] : cases) {
+    seen() = {};
+    RepeatedCalls calls(call, bytes, seconds);
+    for (size_t i = 0; i < copies; ++i) calls.next();
+
+    EXPECT_EQ(seen().calls, 2 * static_cast<int64_t>(copies) + 1);
+    EXPECT_EQ(seen().arguments.size(), copies);
+    EXPECT_GE(seen().results.size(), copies);
+  }
+}
+
+// The limit of memory is for one call.
+TEST(RepeatedCalls, X14_LargeResultsAreFreedBeforeTheNextCall) {
+  const OperatorCall call = noted_call(1 << 10);
+  seen() = {};
+  RepeatedCalls large(call, (16 << 20) + 1, 1e-6);
+  large.next();
+  EXPECT_EQ(seen().calls, 3);
+  EXPECT_EQ(seen().beside_results, 0);
+
+  seen() = {};
+  const RepeatedCalls small(call, 16 << 20, 1e-6);
+  EXPECT_EQ(seen().beside_results, 1);
+}
+
+// 8 MiB and as much of a result.
+TEST_F(OperatorTimesFile, X14_OneLargeResultIsHeldAtATime) {
+  seen() = {};
   OperatorTimes times(path_);
+  EXPECT_EQ(times.measure({noted_call((2 << 20) + 1)}, kAlone, 1e-3).measured, 1);
+  EXPECT_GE(seen().calls, 5);
+  EXPECT_EQ(seen().beside_results, 0);
+}
 
-  const OperatorTimes::Report report =
-      times.measure({{"noted", {"moonhalo_test_operator_times::noted", ""}, {x}}}, kAlone, 1e-3);
-
-  EXPECT_EQ(report.measured, 1);
-  EXPECT_GE(seen().arguments.size(), 8U);
-  EXPECT_GE(seen().results.size(), 8U);
+// Each of the ranks that share the host may take 1 MiB: a call that gets 600 KiB and gives as much is left out.
+TEST_F(OperatorTimesFile, X14_ResultsCountAsMemory) {
+  const HostShare many{host_memory() / 8 >> 20, 1};
+  const OperatorTimes times(path_);
+  EXPECT_EQ(times.measurable({noted_call(400 << 8)}, many), 1);
+  EXPECT_EQ(times.measurable({noted_call(600 << 8)}, many), 0);
 }
 
 // Kernels that branch by values take longer for numbers in no order.
@@ -159,14 +206,19 @@ TEST(OperatorCall, X14_IndicesOfPoolingAreSpread) {
   const OperatorCall call{"pooling",
                           {"aten::max_pool2d_with_indices_backward", ""},
                           {pooled, x, two, two, none, one, false, meta({1, 2, 4, 5}, at::kLong)}};
+  OperatorCall into = call;
+  into.name.overload_name = "grad_input";
+  into.arguments.emplace_back(meta({1, 2, 8, 10}, at::kFloat));
+  for (const OperatorCall& form : {call, into}) {
+    SCOPED_TRACE(form.name);
+    const at::Tensor indices = with_memory(form).at(7).toTensor();
+    const at::Tensor plane = std::get<0>(at::_unique(indices.select(1, 1)));
 
-  const at::Tensor indices = with_memory(call).back().toTensor();
-  const at::Tensor plane = std::get<0>(at::_unique(indices.select(1, 1)));
-
-  EXPECT_EQ(plane.numel(), 4 * 5);
-  EXPECT_GE(plane.min().item<int64_t>(), 0);
-  EXPECT_LT(plane.max().item<int64_t>(), 8 * 10);
-  EXPECT_EQ(repeat_call(call, with_memory(call)).at(0).toTensor().sizes(), at::IntArrayRef({1, 2, 8, 10}));
+    EXPECT_EQ(plane.numel(), 4 * 5);
+    EXPECT_GE(plane.min().item<int64_t>(), 0);
+    EXPECT_LT(plane.max().item<int64_t>(), 8 * 10);
+    EXPECT_EQ(repeat_call(form, with_memory(form)).at(0).toTensor().sizes(), at::IntArrayRef({1, 2, 8, 10}));
+  }
 }
 
 TEST_F(OperatorTimesFile, X14_OperatorsThatFailHaveNoTime) {
