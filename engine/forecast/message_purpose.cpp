@@ -4,6 +4,7 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -189,6 +190,15 @@ std::optional<ShorterEdges> shorter_edges(const Tape& tape, const std::vector<in
   divide(0, ranks);
   if (best.share > kWorthwhile) return std::nullopt;
   return best;
+}
+
+std::string edges_remedy(const Tape& tape, const RankTapes& tapes) {
+  const auto shorter = shorter_edges(tape, tapes.mesh);
+  if (!shorter) return "fewer ranks along the dims that are cut: edges are then a smaller part of the blocks";
+  char share[24];
+  std::snprintf(share, sizeof share, "%.0f %%", 100 * shorter->share);
+  return "make the mesh " + mesh_sizes_text(shorter->mesh, tapes.mesh_dims) + ": edges of blocks then have " + share +
+         " of the bytes";
 }
 
 std::string mesh_sizes_text(const std::vector<int64_t>& mesh, const std::vector<std::string>& names) {

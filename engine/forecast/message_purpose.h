@@ -37,6 +37,8 @@ struct ShorterEdges {
 /// it. None where that makes edges less than a tenth shorter, as of blocks that are near to squares, or of one such
 /// dim: how long edges along another dim would be is not in the tape. `mesh`: sizes of the grid of ranks, row-major.
 std::optional<ShorterEdges> shorter_edges(const Tape& tape, const std::vector<int64_t>& mesh);
+/// The remedy where edges of blocks send the most: another mesh of the same ranks, or fewer ranks.
+std::string edges_remedy(const Tape& tape, const RankTapes& tapes);
 /// "rows 4 x columns 4"
 std::string mesh_sizes_text(const std::vector<int64_t>& mesh, const std::vector<std::string>& names);
 

@@ -28,7 +28,7 @@ struct VerbRemedy {
 // By Verb.
 constexpr VerbRemedy kVerbRemedies[] = {
     {"exchanges", "use fewer ranks along the dims that are cut, or blocks that fetch wider halos less often",
-     "use fewer ranks along the dims that are cut: edges are then a smaller part of the blocks"},
+     "use fewer ranks along the dims that are cut"},
     {"sums", "add up what several calls give in one sum, or compute statistics less often",
      "put this mesh dim on ranks of one host"},
     {"gathers", "keep one cut from layer to layer, so that fewer tensors are put together",
@@ -92,12 +92,7 @@ std::string remedy_of_edges(const Tape& tape, const RankTapes& tapes) {
     far += bytes_sent_far(tape, *exchange, tapes.mesh);
   }
   if (2 * far > all) return "keep one cut from layer to layer, so that fewer blocks are moved";
-  const auto shorter = shorter_edges(tape, tapes.mesh);
-  if (!shorter) return kVerbRemedies[static_cast<size_t>(Verb::kExchange)].bytes;
-  char share[24];
-  std::snprintf(share, sizeof share, "%.0f %%", 100 * shorter->share);
-  return "make the mesh " + mesh_sizes_text(shorter->mesh, tapes.mesh_dims) + ": edges of blocks then have " + share +
-         " of the bytes";
+  return edges_remedy(tape, tapes);
 }
 
 // The mean over ranks of what `read` gives for each kind.

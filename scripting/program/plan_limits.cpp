@@ -241,14 +241,6 @@ std::map<Cause, SentBytes> sent_bytes(const RanksPlan& plan, const Tape& tape) {
   return causes;
 }
 
-// The remedy for edges of blocks, on the mesh of all ranks.
-std::string shorter_edges_text(const Tape& tape, const RankTapes& tapes) {
-  const auto shorter = shorter_edges(tape, tapes.mesh);
-  if (!shorter) return "fewer ranks along the dims that are cut: edges are then a smaller part of the blocks";
-  return "make the mesh " + mesh_sizes_text(shorter->mesh, tapes.mesh_dims) + ": edges of blocks then have " +
-         percent(shorter->share) + " of the bytes";
-}
-
 // The words and the remedy for the cause that sends the most bytes.
 std::pair<std::string, std::string> bytes_remedy(const Cause& cause, const SentBytes& sent, const Tape& tape,
                                                  const RankTapes& tapes) {
@@ -261,7 +253,7 @@ std::pair<std::string, std::string> bytes_remedy(const Cause& cause, const SentB
   switch (cause.second) {
     case Verb::kExchange:
       if (2 * sent.far > sent.all) return {"blocks that move to other ranks", one_cut};
-      return {"edges of blocks", shorter_edges_text(tape, tapes)};
+      return {"edges of blocks", edges_remedy(tape, tapes)};
     case Verb::kAllReduce:
       return {"sums", samples};
     case Verb::kAllGather:
