@@ -25,6 +25,16 @@ bool reaches_all(const TapeExchange& exchange, int64_t ranks) {
   return std::ssize(exchange.sends) == ranks - 1 && std::ssize(exchange.receives) == ranks - 1;
 }
 
+bool are_equal(const std::vector<TapePart>& parts) {
+  return std::all_of(parts.begin(), parts.end(), [&](const TapePart& one) { return one.bytes == parts[0].bytes; });
+}
+
+// fully_shard sends a rank's block to all others, and receives as much from each that adds to the block's gradient.
+// Rows of even blocks that move look the same, but not edges and corners.
+bool may_be_of_parameters(const TapeExchange& exchange, int64_t ranks) {
+  return reaches_all(exchange, ranks) && (are_equal(exchange.sends) || are_equal(exchange.receives));
+}
+
 // Finds sums of gradients: each rank gets the addends of its part by an exchange with all the others, and its sums are
 // gathered later.
 class GradientSums {
@@ -98,10 +108,10 @@ std::vector<double> edges_of(const Tape& tape, const std::vector<int64_t>& mesh)
     if (exchange == nullptr || purposes[i] != Purpose::kExchange) continue;
     if (bytes_sent_far(tape, *exchange, mesh) > 0) continue;  // blocks that move
     for (const TapePart& part : exchange->sends) {
-      const std::vector<size_t> along = *dims_between(tape.rank, tape.rank + part.offset, mesh);
-      if (along.size() != 1) continue;  // corners are small
-      bytes[along[0]] += static_cast<double>(part.bytes);
-      neighbours[along[0]][part.offset] = true;
+      const auto along = dims_between(tape.rank, tape.rank + part.offset, mesh);
+      if (!along || along->size() != 1) continue;  // nothing is sent far, and corners are small
+      bytes[along->front()] += static_cast<double>(part.bytes);
+      neighbours[along->front()][part.offset] = true;
     }
   }
   for (size_t d = 0; d < mesh.size(); ++d) bytes[d] /= std::max<double>(1, static_cast<double>(neighbours[d].size()));
@@ -132,11 +142,12 @@ std::vector<Purpose> purposes_of(const Tape& tape) {
     const TapeEvent& event = tape.events[i];
     if (const auto* exchange = std::get_if<TapeExchange>(&event.what)) {
       if (!exchange->counted) continue;
-      const bool to_all = reaches_all(*exchange, tape.groups.at(exchange->group).size());
-      purposes[i] = sums.has(*exchange)                          ? Purpose::kGradients
-                    : tape.gathers_parameters && to_all          ? Purpose::kParameters
-                    : event.phase == Phase::kOptimizer && to_all ? Purpose::kGradients
-                                                                 : Purpose::kExchange;
+      const int64_t ranks = tape.groups.at(exchange->group).size();
+      const bool optimizer_sums = event.phase == Phase::kOptimizer && reaches_all(*exchange, ranks);
+      purposes[i] = sums.has(*exchange)                                                 ? Purpose::kGradients
+                    : tape.gathers_parameters && may_be_of_parameters(*exchange, ranks) ? Purpose::kParametersOrRows
+                    : optimizer_sums                                                    ? Purpose::kGradients
+                                                                                        : Purpose::kExchange;
     } else if (const auto* verb = std::get_if<TapeVerb>(&event.what)) {
       if (!verb->counted) continue;
       const TapeVerb*& last = before[verb->group];

@@ -12,13 +12,14 @@ namespace moonhalo {
 
 /// The reason why messages are sent, as far as the tape of a step shows it. Nothing of this file is collective.
 enum class Purpose : uint8_t {
-  kNone,        ///< not a message
-  kExchange,    ///< edges of blocks, or blocks that move
-  kGradients,   ///< sums of gradients, as one verb, or as an exchange of addends and a gather of sums
-  kParameters,  ///< fully_shard puts parameters together, and adds up their gradients
-  kSum,         ///< another sum, or the second half of one, which gathers its parts
-  kGather,      ///< an operator or a redistribution puts blocks together
-  kOther,       ///< the other verbs
+  kNone,              ///< not a message
+  kExchange,          ///< edges of blocks, or blocks that move
+  kGradients,         ///< sums of gradients, as one verb, or as an exchange of addends and a gather of sums
+  kParametersOrRows,  ///< fully_shard puts parameters together, or adds up their gradients; or rows of equal blocks go
+                      ///< to all ranks of a group: the tape does not tell which
+  kSum,               ///< another sum, or the second half of one, which gathers its parts
+  kGather,            ///< an operator or a redistribution puts blocks together
+  kOther,             ///< the other verbs
 };
 
 /// The purposes of the tape's events.

@@ -45,10 +45,12 @@ static_assert(std::size(kVerbRemedies) == CommStats::kKinds);
 constexpr VerbRemedy kGradients = {
     "messages with gradients", "replicate the module: many gradients are then added up in one sum",
     "more samples on each rank between two steps, or put this mesh dim on ranks of one host"};
-constexpr VerbRemedy kParameters = {
-    "messages with parameters or their gradients",
-    "make units of fully_shard larger, so that more parameters are in one message",
-    "keep parameters whole within a host, and store them in blocks only over the hosts"};
+constexpr VerbRemedy kParametersOrRows = {
+    "messages with parameters, their gradients, or rows of blocks",
+    "make units of fully_shard larger, so that more parameters are in one message; where rows of blocks move, keep one "
+    "cut from layer to layer",
+    "keep parameters whole within a host, and store them in blocks only over the hosts; where rows of blocks move, "
+    "keep one cut from layer to layer"};
 
 // Returns the purpose of most calls of a verb.
 Purpose main_purpose(const Tape& tape, Verb verb) {
@@ -67,13 +69,14 @@ Purpose main_purpose(const Tape& tape, Verb verb) {
 VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, const Tape& tape) {
   VerbRemedy remedy = kVerbRemedies[static_cast<size_t>(verb)];
   if (verb == Verb::kReduceScatter && tape.gathers_parameters)
-    return {remedy.noun, kParameters.latency, kParameters.bytes};
+    return {remedy.noun, kParametersOrRows.latency, kParametersOrRows.bytes};
   if (verb == Verb::kAllReduce && 2 * calls.gradient_calls > calls.calls)
     return {remedy.noun, kGradients.latency, kGradients.bytes};
   if (verb != Verb::kExchange && verb != Verb::kAllGather) return remedy;
   const Purpose purpose = main_purpose(tape, verb);
   if (purpose == Purpose::kGradients) return kGradients;
-  if (purpose == Purpose::kParameters || (verb == Verb::kAllGather && tape.gathers_parameters)) return kParameters;
+  if (purpose == Purpose::kParametersOrRows || (verb == Verb::kAllGather && tape.gathers_parameters))
+    return kParametersOrRows;
   if (purpose == Purpose::kSum) {
     const VerbRemedy& sums = kVerbRemedies[static_cast<size_t>(Verb::kAllReduce)];
     return {"gathers of sums", sums.latency, sums.bytes};

@@ -214,7 +214,7 @@ struct SentBytes {
 Cause cause_of(Purpose purpose, Verb verb) {
   // A sum is a sum, with one verb or with two.
   if (purpose == Purpose::kSum) return {purpose, Verb::kAllReduce};
-  if (purpose == Purpose::kGradients || purpose == Purpose::kParameters) return {purpose, Verb::kExchange};
+  if (purpose == Purpose::kGradients || purpose == Purpose::kParametersOrRows) return {purpose, Verb::kExchange};
   return {purpose, verb};
 }
 
@@ -247,9 +247,10 @@ std::pair<std::string, std::string> bytes_remedy(const Cause& cause, const SentB
   const std::string one_cut = "keep one cut from layer to layer, so that less is moved between them",
                     samples = "more samples on each rank between two steps";
   if (cause.first == Purpose::kGradients) return {"sums of gradients", samples};
-  if (cause.first == Purpose::kParameters)
-    return {"parameters that fully_shard gathers, and their gradients",
-            "mh.fully_shard with reshard_after_forward = false gathers once a step; " + samples};
+  if (cause.first == Purpose::kParametersOrRows)
+    return {"parameters of fully_shard, their gradients, or rows of blocks",
+            "mh.fully_shard with reshard_after_forward = false gathers once a step; " + samples +
+                "; where rows of blocks move, one cut from layer to layer"};
   switch (cause.second) {
     case Verb::kExchange:
       if (2 * sent.far > sent.all) return {"blocks that move to other ranks", one_cut};

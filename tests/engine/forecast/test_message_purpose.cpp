@@ -48,7 +48,22 @@ TEST(MessagePurpose, X14_ExchangesAreOfEdgesOrOfParameters) {
   Tape tape = rank.tape();
   EXPECT_THAT(purposes_of(tape), ElementsAre(kExchange, kExchange));
   tape.gathers_parameters = true;
-  EXPECT_THAT(purposes_of(tape), ElementsAre(kExchange, kParameters));
+  EXPECT_THAT(purposes_of(tape), ElementsAre(kExchange, kParametersOrRows));
+
+  // A block of another size is received from each, as of parameters that the ranks do not divide.
+  TapeByHand uneven(1, 4);
+  uneven.exchange({{-1, 6}, {1, 6}, {2, 6}}, {{-1, 6}, {1, 6}, {2, 2}});
+  uneven.exchange({{-1, 6}, {1, 6}, {2, 2}}, {{-1, 6}, {1, 6}, {2, 6}});
+  tape = uneven.tape();
+  tape.gathers_parameters = true;
+  EXPECT_THAT(purposes_of(tape), ElementsAre(kParametersOrRows, kParametersOrRows));
+
+  // Edges and the corner of 2 x 2 ranks go to all others.
+  TapeByHand square(0, 4);
+  square.exchange({{1, 64}, {2, 64}, {3, 1}}, {{1, 64}, {2, 64}, {3, 1}});
+  tape = square.tape();
+  tape.gathers_parameters = true;
+  EXPECT_THAT(purposes_of(tape), ElementsAre(kExchange));
 }
 
 // The tape of an inner rank of rows x columns ranks, each with a block of `height` x `width`.
@@ -76,6 +91,12 @@ TEST(MessagePurpose, X14_OtherMeshesOfTheSameRanksHaveShorterEdges) {
   TapeByHand far(0, 16);
   far.exchange({{1, 64}, {2, 64}, {4, 64}}, {{1, 64}, {2, 64}, {4, 64}}).wait();
   EXPECT_FALSE(shorter_edges(far.tape(), {4, 4})) << "blocks that move";
+  // A message of no bytes to a rank that is not beside this one counts as nothing.
+  TapeByHand empty = with_edges(2, 32, 32, 2);
+  empty.exchange({{9, 0}}, {{-9, 0}}).wait();
+  const auto beside_empty = shorter_edges(empty.tape(), {2, 32});
+  ASSERT_TRUE(beside_empty);
+  EXPECT_THAT(beside_empty->mesh, ElementsAre(8, 8));
 }
 
 TEST(MessagePurpose, X14_BlocksThatMoveAreNoEdges) {
@@ -118,7 +139,8 @@ TEST(MessagePurpose, X14_RemediesOfAStepFollowThePurpose) {
 
   TapeByHand parameters(0, 4);
   parameters.exchange(kToAll, kToAll).wait();
-  EXPECT_THAT(advice_of(parameters, {2, 2}, true), HasSubstr("messages with parameters or their gradients\nkeep"));
+  EXPECT_THAT(advice_of(parameters, {2, 2}, true),
+              HasSubstr("messages with parameters, their gradients, or rows of blocks\nkeep parameters whole"));
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ has 'fix   more samples on each rank'
 lacks 'keep one cut'
 # Parameters are no edges and no blocks that move.
 plan wide.lua 4 stored
-has 'messages first parameters that fully_shard gathers'
+has 'messages first parameters of fully_shard, their gradients, or rows of blocks'
 has 'reshard_after_forward = false gathers once a step'
 lacks 'edges of blocks'
 before=$(bytes)
