@@ -161,8 +161,8 @@ struct IntervalMap::Planner {
   bool exchanges() const;
   bool grid_exchanges() const;
   bool is_same(int64_t mesh_dim) const;  // one of Ownership::same_coordinates
-  /// Without a grid, the ranks that `rank` may serve, or be served by, in their order.
-  std::vector<int64_t> beside(int64_t rank) const;
+  /// Without a grid, the first rank that `rank` may serve, or be served by. The others follow at `steps` from it.
+  int64_t first_beside(int64_t rank) const;
   /// The ranks that may send to `me`, or receive from it, in their order.
   std::vector<int64_t> owners_for(int64_t me) const;
   std::vector<int64_t> users_of(int64_t me) const;
@@ -174,7 +174,7 @@ struct IntervalMap::Planner {
   Ownership from;
   int64_t ndim;
   bool grid = false;
-  std::vector<int64_t> steps = {};  // without a grid: to the ranks of beside() from the first of them
+  std::vector<int64_t> steps = {};  // without a grid: to the ranks beside a rank from first_beside()
   std::optional<std::vector<int64_t>> shape_of_nothing = std::nullopt;
   std::shared_ptr<std::vector<Axis>> axes = std::make_shared<std::vector<Axis>>();  // per dim
 };
@@ -277,7 +277,9 @@ bool IntervalMap::Planner::exchanges() const {
   if (grid) return grid_exchanges();
   for (int64_t user = 0; user < ranks(); ++user) {
     if (from.serves(user, user) && in_all_dims(inside, user, user)) continue;
-    for (const int64_t owner : beside(user)) {
+    const int64_t first = first_beside(user);
+    for (const int64_t step : steps) {
+      const int64_t owner = first + step;
       if (owner != user && from.serves(owner, user) && in_all_dims(runs_overlap, owner, user)) return true;
     }
   }
@@ -289,13 +291,11 @@ bool IntervalMap::Planner::is_same(int64_t mesh_dim) const {
   return std::find(same.begin(), same.end(), mesh_dim) != same.end();
 }
 
-std::vector<int64_t> IntervalMap::Planner::beside(int64_t rank) const {
+int64_t IntervalMap::Planner::first_beside(int64_t rank) const {
   int64_t first = 0;
   for (int64_t m = 0; m < from.mesh->ndim(); ++m)
     first = first * from.mesh->size(m) + (is_same(m) ? from.mesh->coordinate(rank, m) : 0);
-  std::vector<int64_t> found = steps;
-  for (int64_t& one : found) one += first;
-  return found;
+  return first;
 }
 
 // A rank receives something if it reads rows along all dims, and along one of them a row that it does not own: every
@@ -313,11 +313,15 @@ bool IntervalMap::Planner::grid_exchanges() const {
   return foreign;
 }
 
-// In a grid, the ranks for which holds(axis, entry of me, entry of the rank) holds along all dims.
+// In a grid, the ranks for which holds(axis, entry of me, entry of the rank) holds along all dims; else all beside me.
 template <typename Holds>
 std::vector<int64_t> IntervalMap::Planner::ranks_with(int64_t me, const Holds& holds) const {
-  if (!grid) return beside(me);
   std::vector<int64_t> found{me};
+  if (!grid) {
+    found = steps;
+    for (int64_t& rank : found) rank += first_beside(me);
+    return found;
+  }
   for (int64_t d = 0; d < ndim; ++d) {
     const Axis& axis = (*axes)[d];
     const size_t mine = axis.index(*from.mesh, me);

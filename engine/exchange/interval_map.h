@@ -46,8 +46,8 @@ struct Ownership {
   /// True if rank `user` reads its share of the box of `owner` from `owner`. The boxes that serve one user do not
   /// overlap.
   std::function<bool(int64_t owner, int64_t user)> serves;
-  /// Mesh dims along which only ranks with equal coordinates serve each other. A plan looks at no other pairs: without
-  /// any, at all pairs of ranks where a rank reads what none serves.
+  /// Mesh dims along which only ranks with equal coordinates serve each other. A plan looks at no other pairs.
+  /// Empty: a plan may look at all pairs of ranks.
   std::vector<int64_t> same_coordinates = {};
 
   /// Returns the ownership of the blocks of `spec`. Along mesh dims where it is replicated or partial, a rank is served

@@ -260,7 +260,6 @@ TEST(IntervalMap, GridsOfManyRanksArePlannedByDim) {
   EXPECT_EQ(map.elements_sent(), map.elements_received());
 }
 
-// Rows that were kept for a map serve others of the same key: one that turns them round has another.
 // No rank serves what these ranks read. Along mesh dims where ranks serve only those of their own coordinate, no others
 // are asked.
 TEST(IntervalMap, AsksOnlyRanksThatMayServe) {
@@ -321,6 +320,7 @@ TEST(RedistributionPlan, NamesTheDimsAlongWhichRanksServeTheirOwnCoordinate) {
   EXPECT_EQ(copies_to_addends.same_coordinates(), (std::vector<int64_t>{0, 1}));
 }
 
+// Rows that were kept for a map serve others of the same key: one that turns them round has another.
 TEST(IntervalMap, KeysTellTheDirection) {
   on_mesh({2}, [](const MeshPtr& mesh) {
     const SpecPtr spec = make_spec(mesh, {6}, {shard(0)});
