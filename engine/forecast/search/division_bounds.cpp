@@ -62,8 +62,10 @@ DivisionBound DivisionBounds::of(const Division& division) const {
   bound.messages = byte_seconds_ * summed / static_cast<double>(stored) * part_of_others(copies);
   if (division.is_stored) bound.messages += byte_seconds_ * summed * part_of_others(division.data);
   bound.step = moves_in_wait_ ? bound.computing + bound.messages : std::max(bound.computing, bound.messages);
-  // All ranks may share the rest that stays after a step, such as a field that the program keeps.
-  bound.memory = 2 * whole_.parameters / (tensor * stored) + whole_.states / division.ranks();
+  // A stage may be stored in blocks over the units. All ranks may share the rest that stays after a step, such as a
+  // field that the program keeps.
+  const int64_t blocks = division.stages > 1 ? units_ : 1;
+  bound.memory = 2 * whole_.parameters / (tensor * stored * blocks) + whole_.states / (division.ranks() * blocks);
   return bound;
 }
 
