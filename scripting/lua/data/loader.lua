@@ -16,17 +16,16 @@ local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
 
-local function is_integer_of(value, least, most)
-  return math.type(value) == "integer" and value >= least and value <= most
-end
-
 local check_memory
 
+local function samples_of(self) return self.set.count end
+
+local check_batch_number = checks.integer_within(1, samples_of, "batch = 1")
+
 local function check_batch(value, self)
-  if not is_integer_of(value, 1, self.set.count) then
-    return ("an integer of 1 to %d"):format(self.set.count), "batch = 1"
-  end
-  if self.cut then check_memory(self, value, self.prefetch) end
+  local expected, fix = check_batch_number(value, self)
+  if not expected and self.cut then check_memory(self, value, self.prefetch) end
+  return expected, fix
 end
 
 local check_prefetch_number = checks.integer(0, "prefetch = 2")
@@ -37,12 +36,6 @@ local function check_prefetch(value, self)
   return expected, fix
 end
 
-local function check_next(value, self)
-  if not is_integer_of(value, 0, self.set.count) then
-    return ("an integer of 0 to %d"):format(self.set.count), "next = 0 begins the epoch again"
-  end
-end
-
 local function check_shuffle(value)
   if type(value) ~= "boolean" and value ~= "chunks" then return "true, false or 'chunks'", "shuffle = true" end
 end
@@ -50,12 +43,11 @@ end
 local kChecks = {batch = check_batch, shuffle = check_shuffle, seed = checks.integer(nil, "seed = 1"),
   epoch = checks.integer(0, "epoch = 0, the first one"), prefetch = check_prefetch,
   drop_last = checks.flag "drop_last = true leaves out a smaller last batch"}
-kChecks.next = check_next
+kChecks.next = checks.integer_within(0, samples_of, "next = 0 begins the epoch again")
 
 local Loader = {}
 local meta = strict.class {name = "Loader", methods = Loader,
-  fields = "batch cut drop_last epoch memory next options order plan planned prefetch seed set shuffle "
-      .. "under_way",
+  fields = "batch cut drop_last epoch memory next options order plan planned prefetch seed set shuffle under_way",
   elements = "for batch in loader:batches() do",
   checks = kChecks}
 

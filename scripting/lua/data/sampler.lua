@@ -46,15 +46,9 @@ local function check_drop_last(value, self)
   end
 end
 
-local function check_next(value, self)
-  if math.type(value) ~= "integer" or value < 0 or value > self.size then
-    return ("an integer of 0 to %d"):format(self.size), "next = 0 begins the epoch again"
-  end
-end
-
 local kChecks = {size = check_sampler_size, batch = check_batch, seed = kSeed, epoch = kEpoch, shuffle = kShuffle,
   drop_last = check_drop_last}
-kChecks.next = check_next
+kChecks.next = checks.integer_within(0, function(self) return self.size end, "next = 0 begins the epoch again")
 
 local Sampler = {}
 local sampler_meta = strict.class {name = "Sampler", methods = Sampler,
@@ -171,11 +165,7 @@ local function check_replicas(value, self)
   end
 end
 
-local function check_rank(value, self)
-  if math.type(value) ~= "integer" or value < 0 or value >= self.num_replicas then
-    return ("an integer of 0 to %d"):format(self.num_replicas - 1), "ranks count from 0"
-  end
-end
+local check_rank = checks.integer_within(0, function(self) return self.num_replicas - 1 end, "ranks count from 0")
 
 local function check_tail(value, self)
   if type(value) ~= "boolean" then return "true or false", "drop_last = true leaves out the tail" end

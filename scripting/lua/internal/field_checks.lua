@@ -14,6 +14,15 @@ function checks.integer(least, fix)
   end
 end
 
+--- An integer of `least` to most(self).
+function checks.integer_within(least, most, fix)
+  return function(value, self)
+    if math.type(value) ~= "integer" or value < least or value > most(self) then
+      return ("an integer of %d to %d"):format(least, most(self)), fix
+    end
+  end
+end
+
 --- A number for which `is_right` is true; `expected` says which those are.
 function checks.number(expected, is_right, fix)
   return function(value)
