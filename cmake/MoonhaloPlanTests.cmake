@@ -9,20 +9,14 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
-# What a plan advises about uneven blocks names calls that are there, and helps.
+# What a plan advises about uneven blocks names calls that are there, and helps; what it advises about messages and
+# about blocks that cannot be more even, too.
 if(TARGET moonhalo_cli)
-  moonhalo_add_test(NAME plan.X14_uneven_remedies COMMAND
-                    "${PROJECT_SOURCE_DIR}/tests/scripting/program/uneven_remedies.sh" $<TARGET_FILE:moonhalo_cli>)
-  set_tests_properties(plan.X14_uneven_remedies PROPERTIES LABELS ranks PROCESSORS 2
-                                                           ENVIRONMENT "${test_environment}")
-endif()
-
-# What a plan advises about messages and about blocks that cannot be more even.
-if(TARGET moonhalo_cli)
-  moonhalo_add_test(NAME plan.X14_message_remedies COMMAND
-                    "${PROJECT_SOURCE_DIR}/tests/scripting/program/message_remedies.sh" $<TARGET_FILE:moonhalo_cli>)
-  set_tests_properties(plan.X14_message_remedies PROPERTIES LABELS ranks PROCESSORS 2
-                                                            ENVIRONMENT "${test_environment}")
+  foreach(remedies uneven_remedies message_remedies)
+    moonhalo_add_test(NAME plan.X14_${remedies} COMMAND
+                      "${PROJECT_SOURCE_DIR}/tests/scripting/program/${remedies}.sh" $<TARGET_FILE:moonhalo_cli>)
+    set_tests_properties(plan.X14_${remedies} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+  endforeach()
 endif()
 
 # Over TCP nobody but rank 0 ends the other one.
