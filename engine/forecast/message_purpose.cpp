@@ -8,7 +8,10 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
+
+#include "moonhalo/engine/forecast/rank_kinds.h"
 
 namespace moonhalo {
 namespace {
@@ -45,11 +48,11 @@ class GradientSums {
       if (exchange == nullptr) continue;
       const int64_t ranks = tape.groups.at(exchange->group).size();
       if (ranks < 2 || !reaches_all(*exchange, ranks)) continue;
-      scattered_[{exchange->group, whole_bytes(*exchange, ranks)}] = true;
+      scattered_.emplace(exchange->group, whole_bytes(*exchange, ranks));
     }
     for (const TapeEvent& event : tape.events) {
       const auto* gather = std::get_if<TapeVerb>(&event.what);
-      if (gather != nullptr && gather->verb == Verb::kAllGather) gathered_[{gather->group, gather->data}] = true;
+      if (gather != nullptr && gather->verb == Verb::kAllGather) gathered_.emplace(gather->group, gather->data);
     }
   }
 
@@ -67,7 +70,7 @@ class GradientSums {
   }
 
   const Tape& tape_;
-  std::map<std::pair<uint32_t, int64_t>, bool> scattered_, gathered_;  // by group and bytes of the whole
+  std::set<std::pair<uint32_t, int64_t>> scattered_, gathered_;  // group and bytes of the whole
 };
 
 // In these parts of a step all sums are of gradients.
@@ -80,15 +83,9 @@ Purpose purpose_of_gather(const TapeVerb& gather, Phase phase, const TapeVerb* b
   return is_of_gradients(phase) || sums.has(gather) ? Purpose::kGradients : Purpose::kGather;
 }
 
-std::vector<int64_t> coordinates_of(int64_t rank, const std::vector<int64_t>& mesh) {
-  std::vector<int64_t> at(mesh.size());
-  for (size_t d = mesh.size(); d-- > 0; rank /= mesh[d]) at[d] = rank % mesh[d];
-  return at;
-}
-
 // The mesh dims along which two ranks differ, if they are beside each other, around the ends of a mesh dim as well.
 std::optional<std::vector<size_t>> dims_between(int64_t rank, int64_t other, const std::vector<int64_t>& mesh) {
-  const std::vector<int64_t> a = coordinates_of(rank, mesh), b = coordinates_of(other, mesh);
+  const std::vector<int64_t> a = grid_coordinates(rank, mesh), b = grid_coordinates(other, mesh);
   std::vector<size_t> dims;
   for (size_t d = 0; d < mesh.size(); ++d) {
     const int64_t steps = std::abs(a[d] - b[d]);
@@ -102,7 +99,7 @@ std::optional<std::vector<size_t>> dims_between(int64_t rank, int64_t other, con
 std::vector<double> edges_of(const Tape& tape, const std::vector<int64_t>& mesh) {
   const std::vector<Purpose> purposes = purposes_of(tape);
   std::vector<double> bytes(mesh.size());
-  std::vector<std::map<int32_t, bool>> neighbours(mesh.size());
+  std::vector<std::set<int32_t>> neighbours(mesh.size());
   for (size_t i = 0; i < tape.events.size(); ++i) {
     const auto* exchange = std::get_if<TapeExchange>(&tape.events[i].what);
     if (exchange == nullptr || purposes[i] != Purpose::kExchange) continue;
@@ -111,7 +108,7 @@ std::vector<double> edges_of(const Tape& tape, const std::vector<int64_t>& mesh)
       const auto along = dims_between(tape.rank, tape.rank + part.offset, mesh);
       if (!along || along->size() != 1) continue;  // nothing is sent far, and corners are small
       bytes[along->front()] += static_cast<double>(part.bytes);
-      neighbours[along->front()][part.offset] = true;
+      neighbours[along->front()].insert(part.offset);
     }
   }
   for (size_t d = 0; d < mesh.size(); ++d) bytes[d] /= std::max<double>(1, static_cast<double>(neighbours[d].size()));

@@ -277,9 +277,9 @@ class Search {
 
 }  // namespace
 
-std::vector<int64_t> SeenMesh::coordinates(int64_t rank) const {
-  std::vector<int64_t> all(shape.size());
-  for (size_t d = shape.size(); d-- > 0; rank /= shape[d]) all[d] = rank % shape[d];
+std::vector<int64_t> grid_coordinates(int64_t rank, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> all(sizes.size());
+  for (size_t d = sizes.size(); d-- > 0; rank /= sizes[d]) all[d] = rank % sizes[d];
   return all;
 }
 

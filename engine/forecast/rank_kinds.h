@@ -18,6 +18,9 @@ class ShardSpec;
 /// The ranks of a large run are of a few kinds: those of a kind do the same in a step. This finds the kinds by dry runs
 /// of some ranks. Nothing of it is collective.
 
+/// The coordinates of a rank in a grid of all ranks of these sizes, row-major.
+std::vector<int64_t> grid_coordinates(int64_t rank, const std::vector<int64_t>& sizes);
+
 /// A cut of some tensor dim: over these mesh dims (the outermost first), into blocks of these sizes.
 struct SeenCut {
   std::vector<int64_t> mesh_dims, sizes;
@@ -31,7 +34,7 @@ struct SeenMesh {
   std::set<SeenCut> cuts;
 
   /// The coordinates of a rank; the block of a cut that it has.
-  std::vector<int64_t> coordinates(int64_t rank) const;
+  std::vector<int64_t> coordinates(int64_t rank) const { return grid_coordinates(rank, shape); }
   size_t block_of(const SeenCut& cut, int64_t rank) const;
 };
 

@@ -52,9 +52,8 @@ constexpr VerbRemedy kParametersOrRows = {
     "keep parameters whole within a host, and store them in blocks only over the hosts; where rows of blocks move, "
     "keep one cut from layer to layer"};
 
-// Returns the purpose of most calls of a verb.
-Purpose main_purpose(const Tape& tape, Verb verb) {
-  const std::vector<Purpose> purposes = purposes_of(tape);
+// Returns the purpose of most calls of a verb. `purposes`: those of the tape.
+Purpose main_purpose(const Tape& tape, const std::vector<Purpose>& purposes, Verb verb) {
   std::map<Purpose, int64_t> calls;
   for (size_t i = 0; i < purposes.size(); ++i) {
     const auto* call = std::get_if<TapeVerb>(&tape.events[i].what);
@@ -66,14 +65,14 @@ Purpose main_purpose(const Tape& tape, Verb verb) {
   return most == calls.end() ? Purpose::kNone : most->first;
 }
 
-VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, const Tape& tape) {
+// `purpose`: that of most calls.
+VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, const Tape& tape, Purpose purpose) {
   VerbRemedy remedy = kVerbRemedies[static_cast<size_t>(verb)];
   if (verb == Verb::kReduceScatter && tape.gathers_parameters)
     return {remedy.noun, kParametersOrRows.latency, kParametersOrRows.bytes};
   if (verb == Verb::kAllReduce && 2 * calls.gradient_calls > calls.calls)
     return {remedy.noun, kGradients.latency, kGradients.bytes};
   if (verb != Verb::kExchange && verb != Verb::kAllGather) return remedy;
-  const Purpose purpose = main_purpose(tape, verb);
   if (purpose == Purpose::kGradients) return kGradients;
   if (purpose == Purpose::kParametersOrRows || (verb == Verb::kAllGather && tape.gathers_parameters))
     return kParametersOrRows;
@@ -85,9 +84,8 @@ VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, const Tape& tap
 }
 
 // The remedy where edges of blocks take the time, on the ranks of `tape`.
-std::string remedy_of_edges(const Tape& tape, const RankTapes& tapes) {
+std::string remedy_of_edges(const Tape& tape, const std::vector<Purpose>& purposes, const RankTapes& tapes) {
   int64_t all = 0, far = 0;
-  const std::vector<Purpose> purposes = purposes_of(tape);
   for (size_t i = 0; i < purposes.size(); ++i) {
     const auto* exchange = std::get_if<TapeExchange>(&tape.events[i].what);
     if (exchange == nullptr || purposes[i] != Purpose::kExchange) continue;
@@ -112,6 +110,8 @@ double mean_of(const StepForecast& forecast, const std::vector<const StepCosts*>
 void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>& costs, const RankTapes& tapes,
                std::vector<Hindrance>& all) {
   const StepCosts& slowest = *costs[forecast.slowest];
+  const Tape& tape = tapes.kinds.at(forecast.slowest);
+  const std::vector<Purpose> purposes = purposes_of(tape);
   double seconds = 0;
   for (int i = 0; i < CommStats::kKinds; ++i)
     seconds += mean_of(forecast, costs, [&](const StepCosts& one) { return one.verb(static_cast<Verb>(i)).seconds; });
@@ -126,15 +126,15 @@ void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>
     const double moving = mean([](const StepCosts::VerbSum& sum) { return sum.seconds - sum.latency; });
     const StepCosts::VerbSum& calls = slowest.verb(verb);
     if (calls.calls == 0) continue;
-    const Tape& tape = tapes.kinds.at(forecast.slowest);
-    const VerbRemedy remedy = remedy_of(verb, calls, tape);
+    const Purpose purpose = main_purpose(tape, purposes, verb);
+    const VerbRemedy remedy = remedy_of(verb, calls, tape, purpose);
     const std::string noun = std::to_string(calls.calls) + " " + remedy.noun;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
     all.push_back({"latency of " + noun + small, remedy.latency, latency});
-    const bool edges = verb == Verb::kExchange && main_purpose(tape, verb) == Purpose::kExchange;
+    const bool edges = verb == Verb::kExchange && purpose == Purpose::kExchange;
     all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + noun,
-                   edges ? remedy_of_edges(tape, tapes) : remedy.bytes, moving});
+                   edges ? remedy_of_edges(tape, purposes, tapes) : remedy.bytes, moving});
   }
 }
 
