@@ -413,4 +413,19 @@ function tests.test_bad_options_are_named()
       "replicate: unknown option 'prefetch'")
 end
 
+function tests.test_V15_a_tensor_that_is_given_twice_stays_one()
+  local Pair = nn.Module:extend("Pair")
+  function Pair:init() self.fc, self.same = nn.Linear(4, 4), false end
+  function Pair:forward(x, pair)
+    self.same = rawequal(x, pair.y)
+    return self.fc(x) + pair.y
+  end
+  for _, policy in ipairs {{}, {param_dtype = "bfloat16"}} do
+    local net = mh.fully_shard(Pair(), {mesh = mesh, mp_policy = policy})
+    local x = mine():float()
+    net(x, {y = x})
+    testing.assert_equal(net.same, true)
+  end
+end
+
 return tests

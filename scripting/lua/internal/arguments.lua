@@ -186,6 +186,15 @@ function arguments.map_tensors(value, fn)
   return copy
 end
 
+--- fn for map_tensors, called once for each tensor: one that is in several places stays one.
+function arguments.once(fn)
+  local results = {}
+  return function(tensor)
+    if results[tensor] == nil then results[tensor] = fn(tensor) end
+    return results[tensor]
+  end
+end
+
 --- One of `known`, or an error that names the nearest.
 function arguments.choice(op, name, value, known)
   for _, one in ipairs(known) do

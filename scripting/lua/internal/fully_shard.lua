@@ -125,7 +125,7 @@ local function cast_for_forward(module, unit, dtype)
   end
   forward.replace(module, function(inner)
     return function(self, ...)
-      local args, undo = arguments.map_tensors(table.pack(...), cast), {}
+      local args, undo = arguments.map_tensors(table.pack(...), arguments.once(cast)), {}
       for _, registry in ipairs(places({}, module)) do
         for name, parameter in registry do
           undo[#undo + 1] = {registry, name, parameter}

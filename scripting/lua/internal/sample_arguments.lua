@@ -85,10 +85,10 @@ end
 --- `value` with all tensors in it as tensors of all ranks along `data`: constants copied, others as `place(tensor)`
 --- says.
 function samples.map(value, data, place)
-  return arguments.map_tensors(value, function(tensor)
+  return arguments.map_tensors(value, arguments.once(function(tensor)
     if samples.is_constant(tensor) then return training.constant_of_samples(tensor, data) end
     return place(tensor)
-  end)
+  end))
 end
 
 return samples
