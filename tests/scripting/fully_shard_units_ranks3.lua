@@ -428,4 +428,41 @@ function tests.test_V15_a_tensor_that_is_given_twice_stays_one()
   end
 end
 
+-- ---- Packed parameters ----------------------------------------------------------------------------------------------
+
+--- A module as a unit, and as copies.
+local function both(make)
+  local nets = {}
+  for i, op in ipairs {"fully_shard", "replicate"} do
+    mh.manual_seed(5)
+    nets[i] = mh[op](make():double(), {mesh = mesh, min_numel = op == "fully_shard" and 1 or nil})
+  end
+  return nets[1], nets[2]
+end
+
+local viewed = {
+  attention = {function() return nn.MultiheadAttention(4, 2, {batch_first = true}) end, function(net)
+    local x = mine()
+    return (net(x, x, x))
+  end},
+  encoder_layer = {function()
+    return nn.TransformerEncoderLayer(4, 2, {dim_feedforward = 6, dropout = 0.0, batch_first = true})
+  end, function(net) return net(mine()) end},
+}
+for name, case in pairs(viewed) do
+  tests["test_V15_" .. name .. "_use_what_the_unit_gathered"] = function()
+    local net, copies = both(case[1])
+    for _ = 1, 2 do
+      net:zero_grad()
+      local loss
+      testing.assert_equal(messages_of(function() loss = case[2](net):square():mean() end), ranks - 1)
+      testing.assert_equal(messages_of(function() loss:backward() end), 2 * (ranks - 1))
+    end
+    case[2](copies):square():mean():backward()
+    mh.optim.SGD(copies:parameters(), {lr = 0.1}):sync_shard_grad()
+    testing.assert_all_close(gradients(net), gradients(copies))
+    testing.assert_close(case[2](net):full_tensor(), case[2](copies):full_tensor())
+  end
+end
+
 return tests
