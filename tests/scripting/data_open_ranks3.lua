@@ -65,7 +65,11 @@ function tests.test_X18_scenarios_are_runs_of_their_own()
   local data = mh.data.open(paths, {join = "trajectories"})
 
   testing.assert_equal({#data.runs, data.steps, #data.gaps}, {3, 14, 0})
-  testing.assert_equal(data.fields.t2m:read(4, {trajectory = 1}), files.t2m(0, 5, 0.02)["4:5"])
+  local t2m = data.fields.t2m
+  testing.assert_equal(t2m:read(4, {trajectory = 1}), files.t2m(0, 5, 0.02)["4:5"])
+  testing.assert_error(function() t2m:read(4, {trajectry = 1}) end,
+      "Field:read: unknown option 'trajectry'; did you mean 'trajectory'?")
+  testing.assert_error(function() t2m:select(4, {dtype = "float64"}) end, "Field:select: unknown option 'dtype'")
   local set = data:windows{inputs = {fields = {"t2m"}, steps = {0, 1}}, static = {"orography"}}
   local train, valid = set:split{train = 2 / 3, valid = 1 / 3}
   testing.assert_equal({#set, #train, #valid, valid:time(0)}, {11, 8, 3, "2000-12-30 12:00:00"})

@@ -293,6 +293,19 @@ function tests.test_hooks_change_inputs_and_outputs()
   testing.assert_equal(seen, {6.0, 3.0})
 end
 
+function tests.test_unknown_options_of_modules_are_refused()
+  local net = nn.Identity()
+  for _, call in ipairs {
+    {"register_forward_hook", "prepend", function(options) net:register_forward_hook(print, options) end},
+    {"register_forward_pre_hook", "prepend", function(options) net:register_forward_pre_hook(print, options) end},
+    {"register_buffer", "persistent", function(options) net:register_buffer("mask", mh.ones{2}, options) end},
+  } do
+    testing.assert_error(function() call[3]{wrong = true} end,
+        ("%s: unknown option 'wrong'\n  have  %s"):format(call[1], call[2]))
+  end
+  testing.assert_equal(net:has "mask", false)
+end
+
 function tests.test_hooks_of_several_values()
   local Two = nn.Module:extend("Two")
   function Two:forward(a, b) return b, a end

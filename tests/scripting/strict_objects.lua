@@ -175,6 +175,11 @@ function tests.test_assignments_of_orders()
   testing.assert_error(function() mh.data.Sampler(4, {shuffle = "no"}) end, "Sampler: shuffle is 'no', expected true")
 end
 
+function tests.test_options_of_missing_values()
+  testing.assert_error(function() windows():loader{missing = {fill = 0, maks = true}} end,
+      "loader: unknown option of missing 'maks'; did you mean 'mask'?")
+end
+
 --- The samples of an epoch, in their order.
 local function samples_of(loader)
   local samples = {}

@@ -3,6 +3,7 @@
 -- count channels, whatever their order in the file; values are decoded as each file says (packing is a file's own).
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 
@@ -134,26 +135,31 @@ local function selection(self, run, step)
   return #parts > 0 and dataset[table.concat(parts, ", ")] or dataset
 end
 
---- The run and the step that are meant, both from 0.
-local function check_step(self, call, step, options)
-  local run, runs = options and options.trajectory or 0, self.collection.runs
+--- The run and the step that are meant, both from 0, after a check of the options.
+local function check_step(self, call, step, options, known)
+  local op = "Field:" .. call
+  options = arguments.options(op, options)
+  for key in pairs(options) do arguments.choice(op, "option", key, known) end
+  local run, runs = options.trajectory or 0, self.collection.runs
   step = step or 0
   if math.type(run) ~= "integer" or math.type(step) ~= "integer" or not runs[run + 1] or step < 0
       or step >= runs[run + 1].steps then
-    fail(("Field:%s: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n" ..
-      "  fix   both count from 0"):format(call, text.of(step), text.of(run), #runs, runs[1].steps))
+    fail(("%s: step %s of trajectory %s\n  have  %d trajectories, %d steps in the first\n" ..
+      "  fix   both count from 0"):format(op, text.of(step), text.of(run), #runs, runs[1].steps))
   end
   return run, step
 end
 
 --- The dataset's selection of step `step` (0) of a trajectory (0): nothing is read. For file:write(name, y, {like =
 --- ...}).
-function Field:select(step, options) return selection(self, check_step(self, "select", step, options)) end
+function Field:select(step, options)
+  return selection(self, check_step(self, "select", step, options, {"trajectory"}))
+end
 
 --- Step `step` (0) of a run (0), decoded: [channels, space...], plain, on the rank that asks. Not collective.
 function Field:read(step, options)
   local run
-  run, step = check_step(self, "read", step, options)
+  run, step = check_step(self, "read", step, options, {"dtype", "trajectory"})
   options = options or {}
   if self.make or self.values then
     return require("moonhalo.data.made").whole_reader(self.collection, self.name, options.dtype or "float32",

@@ -134,6 +134,7 @@ local function check_missing(given)
       "  fix   give {fill = number, mask = true}, or \"keep\""):format(
       type(given) == "table" and mh.json.encode(given) or text.of(given)))
   end
+  for key in pairs(given) do arguments.choice("loader", "option of missing", key, {"fill", "mask"}) end
   return given
 end
 

@@ -63,9 +63,12 @@ local function check_name(self, name, what)
   end
 end
 
-local function checked_options(op, options)
+local function checked_options(op, options, known)
   if options ~= nil and (type(options) ~= "table" or getmetatable(options)) then
     fail(("%s: the options are a table, got %s"):format(op, mh._describe(options)))
+  end
+  for key in pairs(options or {}) do
+    if key ~= known then fail(("%s: unknown option '%s'\n  have  %s"):format(op, tostring(key), known)) end
   end
   return options or {}
 end
@@ -179,7 +182,7 @@ end
 function Module:register_buffer(name, tensor, options)
   check_name(self, name, "buffer")
   check_tensor_or_nil(self, name, tensor, "buffer")
-  options = checked_options("register_buffer", options)
+  options = checked_options("register_buffer", options, "persistent")
   forget(self, name)
   rawget(self, "_known")[name] = true
   rawget(self, "_buffers")[name] = tensor
@@ -368,7 +371,7 @@ local function add_hook(op, hooks, hook, options)
   if not is_callable(hook) then
     fail(("%s: the hook is not a function but %s"):format(op, mh._describe(hook)))
   end
-  table.insert(hooks, checked_options(op, options).prepend and 1 or #hooks + 1, hook)
+  table.insert(hooks, checked_options(op, options, "prepend").prepend and 1 or #hooks + 1, hook)
   return {
     remove = function()
       for i, one in ipairs(hooks) do
@@ -481,10 +484,7 @@ function Module:parameters() return values_of(self:named_parameters()) end
 ---   example
 ---     nn.Linear(3, 4):num_parameters()    --> 16
 function Module:num_parameters(options)
-  options = checked_options("num_parameters", options)
-  for key in pairs(options) do
-    if key ~= "trained" then fail(("num_parameters: unknown option '%s'\n  have  trained"):format(tostring(key))) end
-  end
+  options = checked_options("num_parameters", options, "trained")
   local count = 0
   for _, parameter in self:named_parameters() do
     if not options.trained or parameter.requires_grad then count = count + parameter:numel() end
