@@ -189,6 +189,9 @@ function tests.test_X20_statistics_that_do_not_fit()
     local set = data:windows{inputs = {"t2m"}}
     refused(function() set:statistics{weights = "latitud"} end,
         "statistics: no latitudes 'latitud'; did you mean 'latitude'?")
+    refused(function() set:statistics{weights = "longitude"} end,
+        "statistics: no latitudes 'longitude'; did you mean 'latitude'?\n" ..
+            "  have  space (latitude, longitude), coordinates from -90 to 90 of (latitude)")
     refused(function() set:statistics{weights = mh.ones{3, 5}} end,
         "statistics: weights of another shape than space\n  have  [3, 5], space [7, 5]")
     refused(function() set:statistics{weights = mh.full({7, 5}, -1)} end,

@@ -70,6 +70,14 @@ local function frames_of(set, name)
   return frames
 end
 
+--- True if the coordinates of a dim may be latitudes in degrees.
+local function may_be_latitudes(coordinates)
+  for _, degrees in ipairs(coordinates or {}) do
+    if math.abs(degrees) > 90.0001 then return false end
+  end
+  return coordinates ~= nil
+end
+
 --- float64, one number a place of space, or nil: the cosine of latitudes, or what a tensor says.
 local function weights_of(data, given, shape)
   if given == nil then return nil end
@@ -85,17 +93,21 @@ local function weights_of(data, given, shape)
     end
     return whole
   end
+  local known = {}
   for i, dim in ipairs(data.space) do
-    if dim == given and rawget(data.coordinates, dim) then
+    local is_known = may_be_latitudes(rawget(data.coordinates, dim))
+    if is_known then known[#known + 1] = dim end
+    if dim == given and is_known then
       local column = {}
       for k in ipairs(shape) do column[k] = k == i and shape[i] or 1 end
       local cosine = mh.deg2rad(mh.tensor(data.coordinates[dim], {dtype = "float64", device = "cpu"})):cos():clamp(0)
       return cosine:reshape(column):expand(shape):contiguous()
     end
   end
-  fail(("statistics: no latitudes '%s'%s\n  have  space (%s)\n" ..
-    "  fix   name a dim of space that has coordinates in degrees, or give a tensor"):format(
-    tostring(given), mh.did_you_mean(tostring(given), data.space), table.concat(data.space, ", ")))
+  fail(("statistics: no latitudes '%s'%s\n  have  space (%s), coordinates from -90 to 90 of (%s)\n" ..
+    "  fix   name a dim of space that has such coordinates in degrees, or give a tensor"):format(
+    tostring(given), mh.did_you_mean(tostring(given), known), table.concat(data.space, ", "),
+    table.concat(known, ", ")))
 end
 
 --- True if no other rank shares the work: ranks of a dry run are simulated.
