@@ -129,6 +129,8 @@ function tests.test_Y17_relative_errors_of_samples()
   close(value_of("vrmse", {}, g, t), vrmse)
   -- A large mean does not spoil the variance.
   close(value_of("vrmse", {}, g + 1e5, t + 1e5), vrmse, 1e-5)
+  local large = (t * 64 + 1e5):float()  -- multiples of 1/128
+  close(L.vrmse(large + 8, large):item(), L.vrmse(large:double() + 8, large:double()):item(), 1e-6)
   close(value_of("psnr", {data_range = 4.0}, g, t), mean_of_planes(g, t, function(values)
     return 10 * math.log(16 / (sum(values, function(a, b) return (a - b) ^ 2 end) / kPoints), 10)
   end))

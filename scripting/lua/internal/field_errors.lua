@@ -90,12 +90,12 @@ errors.nrmse = {
 --- The variance is that of the sample, by count - 1, as torch.std has it in the code of The Well.
 errors.vrmse = {
   sums = function(guess, truth, dims, options)
-    local d = guess - truth
-    local count = fields.total(d, dims, {})
-    return {fields.sum(d * d, dims, {}), fields.sum(truth * truth, dims, {}), fields.sum(truth, dims, {}), count}
+    local d, t = guess - truth, truth:double()  -- squares of a pressure in float32 have no digits of its variance
+    return {fields.sum(d * d, dims, {}), fields.sum(t * t, dims, {}), fields.sum(t, dims, {}),
+      fields.total(d, dims, {})}
   end,
   of = function(s, options)
-    local variance = (s[2] - s[3] * s[3] / s[4]) / (s[4] - 1)
+    local variance = ((s[2] - s[3] * s[3] / s[4]) / (s[4] - 1)):to(s[1].dtype)
     return (s[1] / s[4] / (variance + options.eps)):sqrt()
   end,
 }
