@@ -44,6 +44,21 @@ function tests.test_N17_a_mistake_on_one_rank_is_one_error_on_all()
     or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}, sum) end, "train_step: sample 1 is 1")
   testing.assert_error(function() pipe:infer_step(mh.rank() == 0 and {1, 2}
     or {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}) end, "infer_step: sample 1 is 1")
+  local samples = {mh.ones({2, 6}, kF64), mh.ones({2, 6}, kF64)}
+  for _, case in ipairs {
+    {"train_step: loss is nil, expected a function\n  fix   pipeline:train_step(samples, function"},
+    {"train_step: loss is 3, expected a function", 3},
+    {"train_step: the options are a table, got 3", sum, 3},
+    {"train_step: unknown option 'scale_fun'; did you mean 'scale_fn'?", sum, {scale_fun = sum}},
+    {"train_step: scale_fn is 2, expected a function", sum, {scale_fn = 2}},
+    {"train_step: is_dummy_batch is {0, 1}, expected a list of true and false", sum, {is_dummy_batch = {0, 1}}},
+  } do
+    local first = mh.rank() == 0
+    testing.assert_error(function() pipe:train_step(samples, first and case[2] or not first and sum or nil,
+      first and case[3] or nil) end, case[1])
+  end
+  testing.assert_error(function() pipe:infer_step(samples, mh.rank() == 1 and 3 or nil) end,
+      "infer_step: loss is 3, expected a function")
   right()  -- the ranks are together
 end
 

@@ -139,6 +139,29 @@ function arguments.flag(op, name, value)
   return value
 end
 
+--- `value`, a list of true and false, or an error that names the argument.
+function arguments.flags(op, name, value)
+  local plain = type(value) == "table" and not getmetatable(value) and (#value > 0 or next(value) == nil)
+  for i = 1, plain and #value or 0 do plain = plain and type(value[i]) == "boolean" end
+  if not plain then
+    fail(("%s: %s is %s, expected a list of true and false"):format(op, name, mh._describe(value)))
+  end
+  return value
+end
+
+function arguments.is_callable(value)
+  local meta = getmetatable(value)
+  return type(value) == "function" or (type(meta) == "table" and meta.__call ~= nil)
+end
+
+--- `value`, which can be called, or an error that names the argument.
+function arguments.callable(op, name, value)
+  if not arguments.is_callable(value) then
+    fail(("%s: %s is %s, expected a function"):format(op, name, mh._describe(value)))
+  end
+  return value
+end
+
 --- `value`, a string, or an error that names the argument.
 function arguments.text(op, name, value)
   if type(value) ~= "string" then fail(("%s: %s is %s, expected a string"):format(op, name, mh._describe(value))) end

@@ -161,25 +161,32 @@ end
 
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
 
-local Pipeline = {__name = "Pipeline"}
-Pipeline.__class = Pipeline
+local Pipeline = {}
+local meta = strict.class {name = "Pipeline", methods = Pipeline,
+  fields = "mesh stages _engine _model _mine _stage_of _elsewhere _first_names _place _untrained"}
 
-function Pipeline:__index(key)
-  if Pipeline[key] ~= nil then return Pipeline[key] end
-  local names = {"mesh", "stages"}
-  for name in pairs(Pipeline) do names[#names + 1] = name end
-  fail("Pipeline: no field '" .. tostring(key) .. "'" .. mh.did_you_mean(tostring(key), names))
-end
+--- pipe.mesh -> DeviceMesh
+---   The slice of the mesh that has this rank's stages: all dims but the pipeline's, or one rank if it has no others.
+---   example
+---     local pipe = mh.pipeline({nn.ReLU(), nn.ReLU(), nn.ReLU()}, {mesh = mesh, dim = "domain", micros = 1})
+---     pipe.mesh:size()    --> 1
+
+--- pipe.stages -> {Module}
+---   The modules of all stages. Those of other ranks have the values that they had when the pipeline was made.
+---   example
+---     local pipe = mh.pipeline({nn.ReLU(), nn.ReLU(), nn.ReLU()}, {mesh = mesh, dim = "domain", micros = 1})
+---     #pipe.stages    --> 3
 
 --- The arguments of the first stage: a tensor, or the list part of a table.
 local function inputs_of(op, samples)
-  if type(samples) ~= "table" or is_tensor(samples) then
-    fail(op .. ": expected a list of samples, one for each micro-batch")
+  if type(samples) ~= "table" or getmetatable(samples) then
+    fail(("%s: expected a list of samples, one for each micro-batch, got %s\n  fix   pipeline:%s({x, y}%s)"):format(op,
+        mh._describe(samples), op, op == "train_step" and ", loss" or ""))
   end
   local inputs = {}
   for i, sample in ipairs(samples) do
     local list = is_tensor(sample) and {sample} or sample
-    if type(list) ~= "table" then
+    if type(list) ~= "table" or getmetatable(list) then
       fail(("%s: sample %d is %s\n" ..
           "  fix   give a tensor, or a table: its list goes to the first stage, all of it to the loss")
         :format(op, i, mh._describe(sample)))
@@ -214,14 +221,29 @@ local function check_not_computed(samples)
   end
 end
 
---- The engine's samples. What is wrong with them on one rank is an error on those, too, that have begun the step.
-local function checked_inputs(engine, kind, samples)
+local kTrainOptions = {"is_dummy_batch", "scale_fn"}
+
+local function check_options(given)
+  local options = arguments.options("train_step", given)
+  for key in pairs(options) do arguments.choice("train_step", "option", key, kTrainOptions) end
+  if options.is_dummy_batch ~= nil then arguments.flags("train_step", "is_dummy_batch", options.is_dummy_batch) end
+  if options.scale_fn ~= nil then arguments.callable("train_step", "scale_fn", options.scale_fn) end
+end
+
+--- The engine's samples. What is wrong with arguments on one rank is an error on those, too, that have begun the step.
+local function checked_inputs(engine, kind, samples, loss, options)
+  local op = kind .. "_step"
   local right, inputs = pcall(function()
-    local inputs = inputs_of(kind .. "_step", samples)
+    local inputs = inputs_of(op, samples)
     if kind == "train" then check_not_computed(samples) end
+    if (kind == "train" or loss ~= nil) and not arguments.is_callable(loss) then
+      fail(("%s: loss is %s, expected a function\n" ..
+          "  fix   pipeline:%s(samples, function(result, sample) ... end)"):format(op, mh._describe(loss), op))
+    end
+    check_options(options)
     return inputs
   end)
-  if not right then engine:refuse_step(kind, inputs) end
+  if not right then engine:refuse_step(kind, (inputs:gsub("^[^\n]-:%d+: ", ""))) end  -- which adds the script's line
   return inputs
 end
 
@@ -241,23 +263,44 @@ local function own_parameters(self)
   return list
 end
 
---- One step over `samples`, one for each micro-batch: gradients of this rank's parameters become the sums of those of
---- all micro-batches. `loss(outputs..., sample)` gives one number. Returns the losses, the same on all ranks. Options:
---- is_dummy_batch (a list of booleans: batches that take part and count nothing), scale_fn (of the loss, before
---- backward). An error where a stage or `loss` uses other tensors that require a gradient than the stage's parameters.
---- Collective over the mesh.
+--- pipe:train_step(samples, loss, {is_dummy_batch = nil, scale_fn = nil}) -> {Tensor}
+---   One step: the gradients of this rank's parameters become the sums of those of all micro-batches.
+---   samples     {Tensor}|{table}   one for each micro-batch. Of a table, the list goes to the first stage, and all of
+---     it to the loss
+---   loss        function    loss(result, ..., sample): the last stage's results and the sample; it returns one number
+---   is_dummy_batch   {boolean}?   one for each sample: true for those that take part and count nothing
+---   scale_fn    function?   scale_fn(loss) gives the number from which backward starts
+---   returns     {Tensor}    the losses, the same on all ranks
+---   collective  over the mesh
+---   errors      ValueError: as many samples as micro-batches are required; a stage or the loss uses a tensor that
+---     requires a gradient and is not a parameter of the stage
+---   errors      what a stage, loss or scale_fn raises on one rank is an error on all
+---   example
+---     local net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+---     local pipe = mh.pipeline(net, {mesh = mesh, dim = "domain", micros = 2})
+---     local losses = pipe:train_step({mh.ones{3, 2}, mh.zeros{3, 2}}, function(y) return y:square():mean() end)
+---     #losses, losses[1].shape    --> 2  {}
 function Pipeline:train_step(samples, loss, options)
-  local inputs = checked_inputs(self._engine, "train", samples)
+  local inputs = checked_inputs(self._engine, "train", samples, loss, options)
   local parameters = own_parameters(self)
   for _, parameter in ipairs(parameters) do parameter.grad = nil end
   return self._engine:train_step(inputs, loss_of_sample(samples, loss), parameters, options)
 end
 
---- Returns on all ranks what the last stage gives for each sample: a tensor, or a list where it gives several; with a
---- loss, as of train_step, the losses instead. No gradients are recorded. Collective over the mesh.
+--- pipe:infer_step(samples, loss = nil) -> {Tensor}|{table}
+---   What the last stage gives for each sample, without gradients.
+---   samples     {Tensor}|{table}   as of train_step
+---   loss        function?   as of train_step: its losses are returned instead
+---   returns     {Tensor}|{table}   on all ranks, one for each sample: a tensor, or a list if the stage gives several
+---   collective  over the mesh
+---   errors      as train_step
+---   example
+---     local net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+---     local pipe = mh.pipeline(net, {mesh = mesh, dim = "domain", micros = 2})
+---     pipe:infer_step{mh.ones{3, 2}, mh.ones{5, 2}}[2].shape    --> {5, 1}
 function Pipeline:infer_step(samples, loss)
-  local inputs = checked_inputs(self._engine, "infer", samples)
-  if loss then return self._engine:infer_step(inputs, loss_of_sample(samples, loss)) end
+  local inputs = checked_inputs(self._engine, "infer", samples, loss)
+  if loss ~= nil then return self._engine:infer_step(inputs, loss_of_sample(samples, loss)) end
   local results = self._engine:infer_step(inputs)
   for i, result in ipairs(results) do
     if #result == 1 then results[i] = result[1] end
@@ -265,14 +308,35 @@ function Pipeline:infer_step(samples, loss)
   return results
 end
 
---- Scales the gradients of all stages, in place, so that their joint norm is at most max_norm; parameters that stages
---- share count once. Returns the norm before, a float64. As an optimizer's clip_gnorm and mh.clip_grad_norm of these
---- parameters, also where a rank's stages have none. Collective over the mesh.
+--- pipe:clip_grad_norm(max_norm, norm_type = 2.0) -> Tensor
+---   Scales the gradients of all stages, in place, so that their joint norm is at most max_norm. Parameters that stages
+---   share count once. The same as an optimizer's clip_gnorm and mh.clip_grad_norm of these parameters, also where a
+---   rank's stages have none.
+---   max_norm    number      not negative
+---   norm_type   number      above 0; math.huge: the largest magnitude
+---   returns     Tensor      the norm before, a float64
+---   collective  over the mesh
+---   errors      ValueError: a negative max_norm, or a norm_type that is not above 0
+---   example
+---     local net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1, {bias = false}))
+---     local pipe = mh.pipeline(net, {mesh = mesh, dim = "domain", micros = 1})
+---     pipe:train_step({mh.ones{3, 2}}, function(y) return y:mean() end)
+---     pipe:clip_grad_norm(0.0)
+---     pipe:clip_grad_norm(1.0):item()    --> 0.0
 function Pipeline:clip_grad_norm(max_norm, norm_type)
+  arguments.number("clip_grad_norm", "max_norm", max_norm)
+  if norm_type ~= nil then arguments.number("clip_grad_norm", "norm_type", norm_type) end
   return self._engine:clip_grad_norm(own_parameters(self), max_norm, norm_type or 2.0):to("float64")
 end
 
---- Name (in the whole model) and tensor of the parameters of this rank's stages.
+--- pipe:named_parameters() -> map
+---   Name in the whole model and tensor of the parameters of this rank's stages, each once.
+---   returns     map         ordered, by name
+---   collective  no
+---   example
+---     local along = mh.init_device_mesh(mh.device(), {1, mh.world_size()}, {"pp", "dp"})  -- all stages on every rank
+---     local pipe = mh.pipeline({nn.Linear(2, 4, {bias = false}), nn.Linear(4, 1)}, {mesh = along, micros = 1})
+---     for name in pipe:named_parameters() do print(name) end    --> 0.weight | 1.weight | 1.bias
 function Pipeline:named_parameters()
   local found, seen = ordered_map(), {}
   for path, module in self._model:named_modules() do
@@ -286,7 +350,15 @@ function Pipeline:named_parameters()
   return found
 end
 
---- For an optimizer, which needs parameters on every rank.
+--- pipe:parameters() -> {Tensor}
+---   The parameters of this rank's stages, each once, for an optimizer.
+---   returns     {Tensor}    in the order of named_parameters()
+---   collective  no
+---   errors      ValueError, on all ranks: the stages of some rank have no parameters
+---   example
+---     local along = mh.init_device_mesh(mh.device(), {1, mh.world_size()}, {"pp", "dp"})  -- all stages on every rank
+---     local pipe = mh.pipeline({nn.Linear(2, 4), nn.Linear(4, 1)}, {mesh = along, micros = 1})
+---     #pipe:parameters()    --> 4
 function Pipeline:parameters()
   if self._untrained then fail(self._untrained) end
   return own_parameters(self)
@@ -310,8 +382,15 @@ end
 
 local function module_of(self, name) return self._model:get_submodule(name:match("^(.*)%.[^.]+$") or "") end
 
---- The whole model's tensors by name, on all ranks: stages of others are copied here. For checkpoints and files; the
---- model's own state_dict would give what this rank's stages alone have trained. Collective over the mesh.
+--- pipe:state_dict() -> map
+---   The whole model's parameters and persistent buffers by name, on all ranks: those of other ranks' stages are copied
+---   here. The model's own state_dict has trained values only of this rank's stages.
+---   returns     map         ordered: state["0.weight"], pairs(state)
+---   collective  over the mesh
+---   example
+---     local net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+---     local pipe = mh.pipeline(net, {mesh = mesh, dim = "domain", micros = 2})
+---     pipe:state_dict()["2.weight"].shape    --> {1, 4}
 function Pipeline:state_dict()
   local found, names_of_stage = state.state_dict(self._model), {}
   for name in found do
@@ -365,7 +444,18 @@ function Pipeline:_names_of(optimizer)
   return names, skipped
 end
 
---- As nn.Module's; this rank's stages take their tensors. Not collective where those given are plain.
+--- pipe:load_state_dict(state, options = nil) -> table
+---   Copies values into this rank's stages. Names and shapes are checked against the whole model.
+---   state       table       tensors by name, as of net:load_state_dict
+---   options     table?      as of net:load_state_dict
+---   returns     table       {missing_keys, unexpected_keys}: lists of names that were left over on either side
+---   collective  over the meshes of tensors that are placed otherwise
+---   errors      ValueError: names, shapes or dtypes differ, with all of them; nothing has changed then
+---   example
+---     local function make() return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)) end
+---     local pipe, net = mh.pipeline(make(), {mesh = mesh, dim = "domain", micros = 2}), make()
+---     pipe:load_state_dict(net:state_dict())
+---     pipe:state_dict()["2.weight"]:equal(net[2].weight)    --> true
 function Pipeline:load_state_dict(given, options)
   local _, tensors, result = state.check(self:_whole_model(), given, options)
   mh.no_grad(function()
@@ -376,19 +466,23 @@ function Pipeline:load_state_dict(given, options)
   return result
 end
 
-function Pipeline:class_name() return "Pipeline" end
-
-function Pipeline.__call()
+--- pipe:forward() -> nothing
+---   Always an error, as pipe(...): the stages are on different ranks.
+---   returns     nothing
+---   collective  no
+---   errors      ValueError: always
+---   example
+---     local pipe = mh.pipeline({nn.ReLU(), nn.ReLU(), nn.ReLU()}, {mesh = mesh, dim = "domain", micros = 1})
+---     (pcall(pipe.forward, pipe))    --> false
+function Pipeline.forward()
   fail("pipeline: its stages are on different ranks, it has no forward\n  fix   pipeline:train_step(samples, loss) or "
     .. "pipeline:infer_step(samples)")
 end
-Pipeline.forward = Pipeline.__call
+meta.__call = Pipeline.forward
 
-function Pipeline:__tostring()
+function meta:__tostring()
   return ("Pipeline of %d stages\n%s"):format(#self.stages, self._engine.schedule)
 end
-
-strict.methods(Pipeline, "Pipeline")
 
 local all_pipelines = require("moonhalo.internal.registries").all_pipelines
 
@@ -419,8 +513,7 @@ local kSignature = arguments.signature("pipeline", {
 ---   stages      integer?    number of stages; nil for one on each rank
 ---   split       {integer}?   children of each stage, {3, 2}; nil divides them evenly
 ---   parallelize   function?   parallelize(stage, mesh, number) divides a stage over the slice of the mesh that has it
----   returns     Pipeline    its fields mesh and stages, and train_step, infer_step, parameters, state_dict,
----     clip_grad_norm
+---   returns     Pipeline    whose train_step and infer_step run the model
 ---   collective  over the mesh
 ---   errors      ValueError: no mesh, or stages that do not have all parameters of the model
 ---   example
@@ -473,8 +566,8 @@ local function pipeline(...)
   local made = setmetatable({
     mesh = engine.mesh, stages = stages, _engine = engine, _model = model, _mine = mine, _stage_of = stage_of,
     _elsewhere = elsewhere, _first_names = first_names, _place = given.mesh:coordinate(given.dim),
-    _untrained = rank_without_parameters(stages, given.dim, given.mesh:size(given.dim)) or false,
-  }, Pipeline)
+    _untrained = rank_without_parameters(stages, given.dim, given.mesh:size(given.dim)),
+  }, meta)
   if given.mesh:size(given.dim) > 1 then
     for _, module in ipairs {model, table.unpack(stages)} do rawset(module, "state_dict", refuse_state_dict) end
   end

@@ -455,7 +455,7 @@ function tests.test_its_schedule_is_printed()
   local pipe = mh.pipeline(seeded(mlp), {mesh = alone, micros = 2, stages = 2})
   testing.assert_equal(tostring(pipe), "Pipeline of 2 stages\nF0.0 F1.0 B1.0 F0.1 B0.0 F1.1 B1.1 B0.1\n")
   testing.assert_equal(#pipe.stages, 2)
-  testing.assert_error(function() return pipe.stage end, "Pipeline: no field 'stage'; did you mean 'stages'?")
+  testing.assert_error(function() return pipe.stage end, "Pipeline: no field or method 'stage'; did you mean 'stages'?")
 end
 
 return tests

@@ -108,6 +108,9 @@ local function add_training()
     add_lua_object(kind, function() return mh.metrics[kind]{} end)
   end
   add_lua_object("EMA", function() return mh.EMA(wrong.net()) end)
+  add_lua_object("Pipeline", function()
+    return mh.pipeline(wrong.net(), mh.init_device_mesh(mh.device(), {1}, {"pp"}), 1)
+  end)
 end
 
 local function add_modules()
