@@ -3,21 +3,13 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local func = {}
 
-local function is_callable(value)
-  local meta = getmetatable(value)
-  return type(value) == "function" or (type(meta) == "table" and meta.__call ~= nil)
-end
-
-local function check_function(op, fn)
-  if not is_callable(fn) then
-    fail(("%s: the first argument is %s, expected a function"):format(op, mh._describe(fn)))
-  end
-end
+local function check_function(op, fn) arguments.callable(op, "the first argument", fn) end
 
 --- Tensors that are differentiated by: of one that has a graph a part of that graph, so that derivatives of derivatives
 --- go through.
@@ -267,11 +259,11 @@ function func.functional_call(net, tensors, ...)
     end
     changed[#changed + 1] = {place, tensor}
   end
+  local _ <close> = at_end(function()
+    for _, one in ipairs(changed) do one[1][1][one[1][2]] = one[1][3] end
+  end)
   for _, one in ipairs(changed) do one[1][1][one[1][2]] = one[2] end
-  local results = table.pack(pcall(net, ...))
-  for _, one in ipairs(changed) do one[1][1][one[1][2]] = one[1][3] end
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
+  return net(...)
 end
 
 for name, fn in pairs(func) do func[name] = mh._framed(fn) end

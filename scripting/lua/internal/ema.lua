@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local base = require "moonhalo.nn.module"
 local checks = require "moonhalo.internal.field_checks"
 require "moonhalo.internal.module_tree"
@@ -41,7 +42,7 @@ local function make(...)
     fail("EMA: decay is " .. mh._describe(given.decay) .. ", expected a number within 0 and 1")
   end
   local self = strict.object(meta, given, kSignature.names)
-  self.engine, self.averages = mh._moving_average(self.module, self.decay, not not self.warmup), ordered_map()
+  self.engine, self.averages = mh._moving_average(self.module, self.decay, self.warmup), ordered_map()
   self.updates, self.swapped = 0, false
   local names, tensors = self.engine:averages()
   for i, name in ipairs(names) do self.averages[name] = tensors[i] end
@@ -109,16 +110,11 @@ end
 ---     nn.init.constant_(net.weight, 5)
 ---     ema:with_averages(function() return net.weight:item() end), net.weight:item()    --> 1.0  5.0
 function EMA:with_averages(fn, ...)
-  local of = getmetatable(fn)
-  if type(fn) ~= "function" and not (type(of) == "table" and of.__call) then
-    fail("EMA: with_averages: expected a function, got " .. mh._describe(fn))
-  end
+  arguments.callable("EMA: with_averages", "the first argument", fn)
   if self.swapped then fail("EMA: with_averages: the averages are in the module already\n  fix   call swap() first") end
   self:swap()
-  local results = table.pack(pcall(fn, ...))
-  self:swap()
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
+  local _ <close> = at_end(function() self:swap() end)
+  return fn(...)
 end
 
 --- ema:state_dict() -> table

@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local base = require "moonhalo.nn.module"
 local forward = require "moonhalo.internal.forward"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
@@ -131,22 +132,22 @@ local function cast_for_forward(module, unit, dtype)
           undo[#undo + 1] = {registry, name, parameter}
         end
       end
+      local _ <close> = at_end(function()
+        for _, one in ipairs(undo) do one[1][one[2]] = one[3] end
+      end)
       for _, one in ipairs(undo) do one[1][one[2]] = unit:cast_of(one[3]) end
-      local results = table.pack(pcall(inner, self, table.unpack(args, 1, args.n)))
-      for _, one in ipairs(undo) do one[1][one[2]] = one[3] end
-      if not results[1] then error(results[2], 0) end
-      return table.unpack(results, 2, results.n)
+      return inner(self, table.unpack(args, 1, args.n))
     end
   end)
 end
 
 local function gather_around_forward(module, unit)
-  local function leave(_, problem)
+  local function leave(problem)
     if problem ~= nil then unit:forward_failed() end
   end
   forward.replace(module, function(inner)
     return function(...)
-      local _ <close> = setmetatable({}, {__close = leave})
+      local _ <close> = at_end(leave)
       return inner(...)
     end
   end)

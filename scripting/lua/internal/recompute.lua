@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local forward = require "moonhalo.internal.forward"
 
 local fail = mh.fail
@@ -26,15 +27,15 @@ end
 --- writes nothing that stays.
 local function with_buffers(copied, fn, ...)
   local present = {}
+  local _ <close> = at_end(function()
+    for i, value in ipairs(present) do copied[i][1][copied[i][2]] = value end
+  end)
   for i, one in ipairs(copied) do
     local buffers, name, value = table.unpack(one)
     present[i] = buffers[name]
     buffers[name] = value:clone()
   end
-  local results = table.pack(pcall(fn, ...))
-  for i, one in ipairs(copied) do one[1][one[2]] = present[i] end
-  if not results[1] then error(results[2], 0) end
-  return table.pack(table.unpack(results, 2, results.n))
+  return table.pack(fn(...))
 end
 
 -- ---- Results --------------------------------------------------------------------------------------------------------

@@ -9,22 +9,15 @@ local optional = arguments.optional
 local kSignature = arguments.signature("rollout", {"net", "x", "steps", optional "next", optional "gradients",
   {"recompute", false}, {"dim", 1}, optional "each"})
 
-local function is_callable(value)
-  local meta = getmetatable(value)
-  return type(value) == "function" or (type(meta) == "table" and meta.__call ~= nil)
-end
-
 local function check(v)
-  if not is_callable(v.net) then
+  if not arguments.is_callable(v.net) then
     fail(("rollout: net is %s, expected a module or a function"):format(mh._describe(v.net)))
   end
   arguments.tensor("rollout", "x", v.x)
   arguments.count("rollout", "steps", v.steps, 1)
   arguments.flag("rollout", "recompute", v.recompute)
   for _, name in ipairs {"next", "each"} do
-    if v[name] ~= nil and not is_callable(v[name]) then
-      fail(("rollout: %s is %s, expected a function"):format(name, mh._describe(v[name])))
-    end
+    if v[name] ~= nil then arguments.callable("rollout", name, v[name]) end
   end
   if v.gradients ~= nil then
     arguments.count("rollout", "gradients", v.gradients, 0)

@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local forward = require "moonhalo.internal.forward"
 local recompute = require "moonhalo.internal.recompute"
 
@@ -60,6 +61,10 @@ local function record(net, inputs)
   for name, module in net:named_modules() do names[module] = name end
   local modes = {}
   for _, module in net:named_modules() do modes[module] = module.training end
+  local _ <close> = at_end(function()
+    for i = #undo, 1, -1 do undo[i]() end
+    for module, mode in pairs(modes) do rawset(module, "training", mode) end
+  end)
   local seen = {}
   for _, module in net:named_modules() do
     undo[#undo + 1] = forward.replace(module, function(inner)
@@ -78,13 +83,7 @@ local function record(net, inputs)
     end)
   end
   net:eval()
-  local ok, message, macs = pcall(mh.no_grad, function()
-    return nil, mh._call_graph.macs(function() net(table.unpack(inputs)) end)
-  end)
-  for i = #undo, 1, -1 do undo[i]() end
-  for module, mode in pairs(modes) do rawset(module, "training", mode) end
-  if not ok then error(message, 0) end
-  return rows, macs
+  return rows, mh.no_grad(mh._call_graph.macs, function() net(table.unpack(inputs)) end)
 end
 
 local function table_of(rows)
@@ -189,30 +188,29 @@ function tools.find_lr(...)
   state = arguments.map_tensors(v.opt:state_dict(), function(x) return x:clone() end)
   for _, one in ipairs(kept) do gradients[#gradients + 1] = {one[1], one[1].grad} end
   local rates, losses, mean, best = {}, {}, 0.0, math.huge
-  local ok, message = pcall(function()
-    for step = 0, v.steps - 1 do
-      local rate = v.least * (v.most / v.least) ^ (step / (v.steps - 1))
-      for _, group in ipairs(v.opt.param_groups) do group.lr = rate end
-      v.opt:zero_grad()
-      local loss = v.loss(step + 1)
-      if not mh.is_tensor(loss) or loss:numel() ~= 1 then
-        fail("find_lr: loss gives " .. mh._describe(loss) .. ", expected a tensor of one element")
-      end
-      mean = v.smooth * mean + (1 - v.smooth) * loss:item()
-      local smoothed = mean / (1 - v.smooth ^ (step + 1))
-      if not (smoothed <= v.diverged * best) and step > 0 then break end
-      best = math.min(best, smoothed)
-      rates[#rates + 1], losses[#losses + 1] = rate, smoothed
-      loss:backward()
-      v.opt:step()
+  local _ <close> = at_end(function()
+    mh.no_grad(function()
+      for _, one in ipairs(kept) do one[1]:copy_(one[2]) end
+    end)
+    v.opt:load_state_dict(state)
+    for _, one in ipairs(gradients) do one[1].grad = one[2] end
+  end)
+  for step = 0, v.steps - 1 do
+    local rate = v.least * (v.most / v.least) ^ (step / (v.steps - 1))
+    for _, group in ipairs(v.opt.param_groups) do group.lr = rate end
+    v.opt:zero_grad()
+    local loss = v.loss(step + 1)
+    if not mh.is_tensor(loss) or loss:numel() ~= 1 then
+      fail("find_lr: loss gives " .. mh._describe(loss) .. ", expected a tensor of one element")
     end
-  end)
-  mh.no_grad(function()
-    for _, one in ipairs(kept) do one[1]:copy_(one[2]) end
-  end)
-  v.opt:load_state_dict(state)
-  for _, one in ipairs(gradients) do one[1].grad = one[2] end
-  if not ok then error(message, 0) end
+    mean = v.smooth * mean + (1 - v.smooth) * loss:item()
+    local smoothed = mean / (1 - v.smooth ^ (step + 1))
+    if not (smoothed <= v.diverged * best) and step > 0 then break end
+    best = math.min(best, smoothed)
+    rates[#rates + 1], losses[#losses + 1] = rate, smoothed
+    loss:backward()
+    v.opt:step()
+  end
   local steepest, fall = 1, 0
   for i = 2, #losses do
     local slope = losses[i] - losses[i - 1]

@@ -2,6 +2,7 @@
 -- The graph that a policy reads: the operators of one forward of dummy arguments, as plain data.
 
 local mh = require "moonhalo"
+local at_end = require "moonhalo.internal.at_end"
 local parallelize = require "moonhalo.internal.parallelize"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -89,11 +90,11 @@ function policy_graph.with_tensors(module, make, fn)
       end
     end
   end
+  local _ <close> = at_end(function()
+    for _, slot in ipairs(before) do slot[1][slot[2]] = slot[3] end
+  end)
   for _, slot in ipairs(before) do slot[1][slot[2]] = made[slot[3]] end
-  local results = table.pack(pcall(fn))
-  for _, slot in ipairs(before) do slot[1][slot[2]] = slot[3] end
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
+  return fn()
 end
 
 --- In the place of a deferred tensor: zeros. Parameters are one number, repeated, so that they take no memory; LibTorch
@@ -110,11 +111,11 @@ end
 function policy_graph.evaluated(module, fn)
   local modes = {}
   for _, one in module:named_modules() do modes[one] = one.training end
+  local _ <close> = at_end(function()
+    for one, mode in pairs(modes) do rawset(one, "training", mode) end
+  end)
   module:eval()
-  local results = table.pack(pcall(mh.no_grad, fn))
-  for one, mode in pairs(modes) do rawset(one, "training", mode) end
-  if not results[1] then error(results[2], 0) end
-  return table.unpack(results, 2, results.n)
+  return mh.no_grad(fn)
 end
 
 local function has_deferred(module)

@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
 local replaced = require "moonhalo.internal.forward"
 
@@ -125,10 +126,8 @@ local function eager_steps(state)
   local module, names = state.module, state.names
   local function called(sample)
     state.entered = true
-    local results = table.pack(pcall(call_with, module, names, sample))
-    state.entered = false
-    if not results[1] then error(results[2], 0) end
-    return table.unpack(results, 2, results.n)
+    local _ <close> = at_end(function() state.entered = false end)
+    return call_with(module, names, sample)
   end
   local function train(samples, all, here, scale_fn)
     module:zero_grad()

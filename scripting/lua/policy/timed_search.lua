@@ -8,6 +8,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local at_end = require "moonhalo.internal.at_end"
 local base = require "moonhalo.nn.module"
 local candidates = require "moonhalo.policy.candidates"
 local division = require "moonhalo.policy.division"
@@ -162,7 +163,7 @@ local function build_whole(candidate, run)
     with_zeros(function()
       optimizer:zero_grad()
       do
-        local _ <close> = setmetatable({}, {__close = recompute.apply(module, candidate.placed.recompute)})
+        local _ <close> = at_end(recompute.apply(module, candidate.placed.recompute))
         candidates.find_gradients(module, batches, run.values.n, run.config.use_end2end)
       end
       optimizer:step()
@@ -196,10 +197,11 @@ local function build_stages(candidate, run)
   local divided, optimizer, trained, samples
   local function within(fn)
     if divided then module_state.put(divided) end
-    local results = table.pack(pcall(fn))
-    divided = module_state.take(module)
-    module_state.put(original)
-    if not results[1] then error(results[2], 0) end
+    local _ <close> = at_end(function()
+      divided = module_state.take(module)
+      module_state.put(original)
+    end)
+    fn()
   end
   within(function()
     zero_tensors(module)
