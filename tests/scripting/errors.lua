@@ -90,6 +90,9 @@ function tests.test_wrong_self()
   end
   local net = mh.nn.Sequential(mh.nn.Linear(2, 2))
   local opt, own = mh.optim.SGD(net:parameters(), {lr = 0.1}), mh.optim.NAdam(net:parameters())
+  local Own = mh.nn.Module:extend("Own")
+  function Own:width() return self.wide end
+  local own_net = Own()
   local mesh = mh.init_device_mesh(mh.device(), {1})
   cases {
     {function() x.item() end, "item: called without its tensor", ": x:item()"},
@@ -105,7 +108,8 @@ function tests.test_wrong_self()
     {function() net.load_state_dict({}) end, "load_state_dict: called on {}, which is not a module",
     ": net:load_state_dict(...)"},
     {function() return net.train(false) end, "train: called on false, which is not a module", ": net:train(...)"},
-    {function() net.length() end, "attempt to index a nil value (local 'self')",
+    {function() net.length() end, "length: called without its module", ": net:length()"},
+    {function() own_net.width() end, "attempt to index a nil value (local 'self')",
   ", before the method's name: object:method(...)"}, }
   mh.Tensor.item(mh.ones(1))
   mh.nn.Module.parameters(net)

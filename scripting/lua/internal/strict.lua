@@ -63,6 +63,12 @@ function strict.methods(methods, type_)
   end
 end
 
+--- A method of objects for which is_object(x) is true, which says so when it is called without one.
+function strict.method(method, name, is_object, type_)
+  local refuse = mh._method(method, name, {}, type_)
+  return mh._framed(function(self, ...) return (is_object(self) and method or refuse)(self, ...) end)
+end
+
 --- Finds methods of a class as strict.methods wraps them; those that are defined later are found, too.
 local function finder_of(methods, type_)
   local wrapped = {}

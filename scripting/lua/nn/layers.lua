@@ -195,7 +195,7 @@ function layers.EmbeddingBag:init(...)
   for _, name in ipairs {"mode", "include_last_offset", "scale_grad_by_freq"} do self[name] = values[name] end
   make_table(self, "EmbeddingBag", values)
 end
-function layers.EmbeddingBag:reset_parameters() layers.Embedding.reset_parameters(self) end
+layers.EmbeddingBag.reset_parameters = layers.Embedding.reset_parameters
 function layers.EmbeddingBag:forward(indices, offsets, weights)
   local ndim = arguments.tensor("EmbeddingBag", "the first argument", indices).ndim
   if ndim ~= 1 and ndim ~= 2 or (ndim == 2) ~= (offsets == nil) then

@@ -7,6 +7,8 @@ local containers = require "moonhalo.nn.containers"
 local recompute = require "moonhalo.policy.recompute"
 local steps = require "moonhalo.policy.steps"
 
+local all_instances = require("moonhalo.internal.registries").all_instances
+
 local fail = mh.fail
 local division = {}
 
@@ -115,7 +117,7 @@ function division.apply(module, placed, config, names, src, per_byte)
     local pipe = make_pipeline(module, placed, config, mesh, src)
     state.pipe, state.mesh = pipe, pipe.mesh
     for _, name in ipairs(kOfStages) do
-      rawset(module, name, function(_, ...) return pipe[name](pipe, ...) end)
+      rawset(module, name, mh._method(function(_, ...) return pipe[name](pipe, ...) end, name, all_instances, "Module"))
     end
   else
     divide(module, placed, config, mesh, src)

@@ -7,6 +7,8 @@ local at_end = require "moonhalo.internal.at_end"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
 local replaced = require "moonhalo.internal.forward"
 
+local all_instances = require("moonhalo.internal.registries").all_instances
+
 local fail, is_tensor = mh.fail, mh.is_tensor
 local steps = {}
 
@@ -179,15 +181,18 @@ end
 function steps.add(state)
   local module = state.module
   local train, infer = (state.pipe and pipeline_steps or eager_steps)(state)
-  rawset(module, "train_step", mh._framed(function(_, samples, is_dummy_batch, scale_fn)
-    check_samples("train_step", samples)
+  local function add(name, step)
+    rawset(module, name, mh._method(function(_, samples, ...)
+      check_samples(name, samples)
+      return step(samples, ...)
+    end, name, all_instances, "Module"))
+  end
+  add("train_step", function(samples, is_dummy_batch, scale_fn)
+    if scale_fn ~= nil then arguments.callable("train_step", "scale_fn", scale_fn) end
     local all, here = dummies_of(is_dummy_batch, #samples, state)
     return train(samples, all, here, scale_fn)
-  end))
-  rawset(module, "infer_step", mh._framed(function(_, samples)
-    check_samples("infer_step", samples)
-    return infer(samples)
-  end))
+  end)
+  add("infer_step", infer)
   replaced.replace(module, function(forward)
     return function(self, ...)
       if not state.entered then

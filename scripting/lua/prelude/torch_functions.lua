@@ -3,6 +3,7 @@
 -- the first use.
 
 local mh = ...
+local strict = require "moonhalo.internal.strict"
 
 local kHome = "moonhalo.internal.torch_functions"
 
@@ -11,5 +12,6 @@ for _, name in ipairs {"as_tensor", "asarray", "broadcast_shapes", "unravel_inde
   rawset(mh, name, mh._framed(function(...) return require(kHome).functions[name](...) end))
 end
 for _, name in ipairs {"new_tensor", "type", "unique"} do
-  rawset(mh.Tensor, name, mh._framed(function(...) return require(kHome).methods[name](...) end))
+  local function method(...) return require(kHome).methods[name](...) end
+  rawset(mh.Tensor, name, strict.method(method, name, mh.is_tensor, "Tensor"))
 end
