@@ -164,6 +164,7 @@ function tests.test_what_does_not_fit()
       "EMA: update: 'fc1.weight' was placed since\n  have  an average on a plain tensor")
   testing.assert_error(function() mh.EMA(3) end, "EMA: expected an nn.Module, got 3")
   testing.assert_error(function() mh.EMA(net(), {decay = 2}) end, "EMA: decay is 2, expected a number within 0 and 1")
+  testing.assert_error(function() mh.EMA(net(), {warmup = "no"}) end, "EMA: warmup is 'no', expected true or false")
   testing.assert_error(function() mh.EMA(net(), {decoy = 0.1}) end,
       "EMA: unknown option 'decoy'; did you mean 'decay'?")
   testing.assert_error(function() ema:apply_to(nn.Linear(2, 2)) end, "EMA: apply_to: the module has no 'fc1.weight'")

@@ -251,6 +251,8 @@ function tests.test_train_and_eval_reach_all_modules()
   for _, module in net:named_modules() do testing.assert_equal(module.training, false) end
   net:train()
   for _, module in net:named_modules() do testing.assert_equal(module.training, true) end
+  testing.assert_error(function() net:train("eval") end, "train: mode is 'eval', expected true or false")
+  testing.assert_error(function() net:requires_grad_(0) end, "requires_grad_: flag is 0, expected true or false")
 end
 
 function tests.test_to_changes_dtype_in_place_and_keeps_integers()
@@ -340,6 +342,18 @@ function tests.test_a_class_extends_another()
   testing.assert_equal(net(mh.randn{1, 4, 3, 3}):min():item() >= 0, true)
   testing.assert_equal(keys(net:named_children()), {"conv", "norm", "last"})
   testing.assert_equal(net:class_name(), "Wide")
+end
+
+-- 0 is true for Lua, and false for Python.
+function tests.test_options_that_are_true_or_false()
+  for _, case in ipairs {
+    {function() nn.Conv2d(1, 2, 3, {bias = 0}) end, "Conv2d: bias is 0, expected true or false"},
+    {function() nn.Linear(1, 2, 0) end, "Linear: bias is 0, expected true or false"},
+    {function() nn.BatchNorm2d(2, {affine = "no"}) end, "BatchNorm2d: affine is 'no', expected true or false"},
+    {function() mh.functional.dropout(mh.ones{2}, 0.5, 1) end, "dropout: training is 1, expected true or false"},
+  } do
+    testing.assert_error(case[1], case[2])
+  end
 end
 
 function tests.test_apply_visits_children_first()

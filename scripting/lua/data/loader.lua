@@ -59,8 +59,8 @@ local meta = strict.class {name = "Loader", methods = Loader,
 ---     for batch in loader:batches() do end
 ---     loader.epoch    --> 1
 
-local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1}, {"shuffle", false}, {"seed", 0},
-  {"drop_last", false},
+local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1},
+  {"shuffle", false, mixed = true}, {"seed", 0}, {"drop_last", false},
   optional "normalize", optional "missing", {"prefetch", 2}, {"memory", "1GiB"}, {"dtype", "float32"},
   optional "transform"},
   {batch_size = "give batch = n, the samples of all ranks together",

@@ -29,10 +29,12 @@ function arguments.is_options(value)
   return true
 end
 
---- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name). `elsewhere`:
---- what to give for options that other programs have, by their names.
+--- The signature of `op`: entries are a name (required), {name, default}, or arguments.optional(name). A default of
+--- true or false allows these two alone, unless {name, default, mixed = true}: 0 is true for Lua. `elsewhere`: what to
+--- give for options that other programs have, by their names.
 function arguments.signature(op, entries, elsewhere)
-  local signature = {op = op, names = {}, position = {}, default = {}, required = {}, elsewhere = elsewhere or {}}
+  local signature = {op = op, names = {}, position = {}, default = {}, required = {}, flag = {},
+    elsewhere = elsewhere or {}}
   for i, entry in ipairs(entries) do
     local name = type(entry) == "table" and entry[1] or entry
     signature.names[i], signature.position[name] = name, i
@@ -40,6 +42,7 @@ function arguments.signature(op, entries, elsewhere)
       signature.required[#signature.required + 1] = name
     elseif entry[2] ~= kNone then
       signature.default[name] = entry[2]
+      signature.flag[name] = type(entry[2]) == "boolean" and not entry.mixed
     end
   end
   arguments.signatures[op] = arguments.signatures[op] or signature
@@ -86,6 +89,7 @@ function arguments.read(signature, ...)
   end
   for name, default in pairs(signature.default) do
     if values[name] == nil then values[name] = default end
+    if signature.flag[name] then arguments.flag(signature.op, name, values[name]) end
   end
   return values
 end

@@ -3,6 +3,7 @@
 -- Names, order and defaults follow torch.nn.Module.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local ordered_map = require "moonhalo.internal.ordered_map"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -659,6 +660,7 @@ Module.state_dict, Module.load_state_dict = state.state_dict, state.load_state_d
 ---   example
 ---     nn.Dropout():eval():train().training    --> true
 function Module:train(mode)
+  if mode ~= nil then arguments.flag(self:class_name() .. ": train", "mode", mode) end
   for _, module in self:named_modules() do rawset(module, "training", mode ~= false) end
   return self
 end
@@ -678,6 +680,7 @@ function Module:eval() return self:train(false) end
 ---   example
 ---     nn.Linear(2, 2):requires_grad_(false).weight.requires_grad    --> false
 function Module:requires_grad_(flag)
+  if flag ~= nil then arguments.flag(self:class_name() .. ": requires_grad_", "flag", flag) end
   for _, parameter in self:named_parameters() do parameter:requires_grad_(flag ~= false) end
   return self
 end

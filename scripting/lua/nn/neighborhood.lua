@@ -59,7 +59,7 @@ end
 local function attention(dims)
   local name = "NeighborhoodAttention" .. dims .. "d"
   local spec = signature(name, {"embed_dim", "num_heads", "window", {"stride", 1}, {"dilation", 1},
-    {"is_causal", false}, {"bias", true}, optional "scale", optional "device", optional "dtype"})
+    {"is_causal", false, mixed = true}, {"bias", true}, optional "scale", optional "device", optional "dtype"})
   local class = Module:extend(name)
   function class:init(...)
     local values = read(spec, ...)

@@ -68,9 +68,8 @@ end
 --- Finds the samples that count nothing in any unit, and those in this one. Collective where `flags` are given.
 local function dummies_of(flags, count, where)
   if flags == nil then return {}, {} end
-  if type(flags) ~= "table" or #flags ~= count then
-    fail(("train_step: is_dummy_batch is a list of %s, there are %d samples"):format(
-      type(flags) == "table" and #flags or type(flags), count))
+  if #arguments.flags("train_step", "is_dummy_batch", flags) ~= count then
+    fail(("train_step: is_dummy_batch is a list of %d, there are %d samples"):format(#flags, count))
   end
   local own = {}
   for i, flag in ipairs(flags) do own[i] = flag and 1 or 0 end

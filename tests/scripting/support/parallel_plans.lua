@@ -93,6 +93,8 @@ function tests.test_N04_N15_N16_N20_what_end2end_asks_for()
   refused({"train_step: 3 samples for 2 micro-batches", "fix   give 2 samples"},
       function() net:train_step{sample, sample, sample} end)
   refused({"is_dummy_batch is a list of 1, there are 2"}, function() net:train_step({sample, sample}, {true}) end)
+  refused({"is_dummy_batch is {1, 0}, expected"}, function() net:train_step({sample, sample}, {1, 0}) end)
+  refused({"scale_fn is 2, expected a function"}, function() net:train_step({sample, sample}, nil, 2) end)
 
   local plain_end2end = config_of(ranks, ranks, {use_end2end = true})
   local tp = mh.parallelize(seeded(Loss), {sample = sample}, "tp", plain_end2end)
@@ -485,8 +487,7 @@ function tests.test_N29_parameters_without_values_until_they_are_loaded()
   mh.checkpoint.save(path, {model = source})
   for _, more in ipairs {{}, {use_zero = true}} do
     local net = mh.parallelize(Mlp, {x = x:to("float64")}, "tp", config_of(2, ranks, more), {
-      init_module_params = false, module_dtype = "float64", module_fn = function() return Mlp() end,
-    })
+      init_module_params = false, module_dtype = "float64", module_fn = function() return Mlp() end})
     for _, tensor in ipairs(net:parameters()) do testing.assert_equal(plain(tensor):isnan():all():item(), true) end
 
     mh.checkpoint.load(path, {model = net})
