@@ -30,6 +30,20 @@ function tests.test_a_parameter_belongs_to_one_group()
   assert(#opt.param_groups == 2)
 end
 
+-- Those that are written in Lua, too.
+function tests.test_what_an_optimizer_refuses_changes_nothing()
+  for _, class in ipairs {"Adam", "NAdam"} do
+    local own = parameter(1)
+    local opt, same = optim[class]({own}, {lr = 0.1}), optim.SGD({own}).param_groups[1].params[1]
+    testing.assert_error(function() opt:add_param_group{params = {same}} end, "a parameter is given twice")
+    testing.assert_equal(#opt.param_groups, 1)
+    testing.assert_error(function() return opt.lr end, "'lr'")
+    testing.assert_error(function() opt.lr = 0.5 end, "'lr'")
+    testing.assert_error(function() opt.param_groups = {} end, "param_groups")
+    testing.assert_equal(opt.name, class)
+  end
+end
+
 function tests.test_an_entry_without_state_forgets_the_state()
   local a, b = parameter(1), parameter(1)
   local used, fresh = optim.Adam({a}, {lr = 0.1}), optim.Adam({b}, {lr = 0.1})

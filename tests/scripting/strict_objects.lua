@@ -117,7 +117,9 @@ function tests.test_schedules()
     testing.assert_error(function() schedule:load_state_dict(state) end,
         "load_state_dict: 'gama' is not a value of a schedule")
   end
-  local schedule = optim.StepLR(optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.1}), 10)
+  local opt = optim.SGD(nn.Linear(2, 2):parameters(), {lr = 0.1})
+  local schedule = optim.StepLR(opt, 10)
+  testing.assert_error(function() schedule:step(0.5) end, "StepLR: step takes nothing, got 0.5\n  fix   optim.Reduce")
   testing.assert_error(function() return schedule.last_epoc end,
       "StepLR: no field or method 'last_epoc'; did you mean 'last_epoch'?")
   testing.assert_error(function() schedule.gama = 0.5 end, "StepLR: no field 'gama' to write; did you mean 'gamma'?")
@@ -129,6 +131,10 @@ function tests.test_schedules()
   testing.assert_error(function() schedule.gamma = nil end, "StepLR: gamma is nil, expected a number")
   testing.assert_error(function() schedule.step_size = 0 end, "StepLR: step_size is 0, expected a number of at least 1")
   testing.assert_equal({schedule.gamma, schedule.step_size, schedule:state_dict().gamma}, {0.5, 10, 0.5})
+  opt:add_param_group{params = nn.Linear(2, 2):parameters()}
+  testing.assert_error(function() schedule:step() end,
+      "StepLR: the schedule was made for other groups\n  have  2 groups of parameters, 1 when it was made")
+  testing.assert_equal(schedule.last_epoch, 0)
 end
 
 local function collection()
@@ -290,7 +296,9 @@ function tests.test_objects_of_training()
   local net = nn.Linear(2, 2)
   local opt = optim.SGD(net:parameters(), {lr = 0.1})
   local ema = mh.EMA(net)
-  for _, object in ipairs {mh.GradScaler(), ema, mh.metrics.mse{}, mh.distributions.Normal(0.0, 1.0)} do
+  local pipe = mh.pipeline(nn.Sequential(nn.Linear(2, 2)), mh.init_device_mesh("cpu", {1}, {"pp"}), 1)
+  for _, object in ipairs {mh.GradScaler(), ema, mh.metrics.mse{}, mh.distributions.Normal(0.0, 1.0), pipe,
+    optim.NAdam(net:parameters())} do
     check_object(object)
     check(object, methods_of(object))
   end

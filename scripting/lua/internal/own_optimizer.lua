@@ -4,7 +4,9 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local checks = require "moonhalo.internal.field_checks"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
+local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
 local own = {}
@@ -122,9 +124,12 @@ end
 -- ---- Optimizers ---------------------------------------------------------------------------------------------------
 
 local Optimizer = {}
-local meta = {__index = Optimizer, __name = "Optimizer"}
+local meta = strict.class {name = "Optimizer", methods = Optimizer,
+  fields = "name param_groups _rule _defaults _values _params _state _sums",
+  checks = {name = checks.fixed("name", "make another optimizer"),
+    param_groups = checks.fixed("param_groups", "opt:add_param_group{params = ..., lr = ...} adds one")}}
 
-local function append(self, given)
+local function checked_group(self, given)
   local group, values, params = new_group(self.name, self._rule, given, self._defaults)
   local seen = {}
   for _, list in ipairs(self._params) do
@@ -136,6 +141,10 @@ local function append(self, given)
     end
     seen[p] = true
   end
+  return group, values, params
+end
+
+local function append(self, group, values, params)
   table.insert(self.param_groups, group)
   table.insert(self._values, values)
   table.insert(self._params, params)
@@ -153,13 +162,13 @@ function own.maker(name, rule)
       check_known(name .. ": unknown option", rule, key)
       defaults[key] = checked(name, rule, key, value)
     end
-    local self = setmetatable({name = name, param_groups = {}, _rule = rule, _defaults = defaults, _values = {},
-      _params = {}, _state = {}}, meta)
+    local self = strict.object(meta, {name = name, param_groups = {}, _rule = rule, _defaults = defaults, _values = {},
+      _params = {}, _state = {}}, {"name", "param_groups", "_rule", "_defaults", "_values", "_params", "_state"})
     own_optimizers[self] = true
     local grouped = type(parameters) == "table" and not getmetatable(parameters) and type(parameters[1]) == "table"
         and not mh.is_tensor(parameters[1])
     for _, given in ipairs(grouped and parameters or {{params = parameters == nil and mh.none or parameters}}) do
-      append(self, given)
+      append(self, checked_group(self, given))
     end
     local all = {}
     for _, list in ipairs(self._params) do
@@ -234,8 +243,9 @@ function Optimizer:add_param_group(group)
   if type(group) ~= "table" or getmetatable(group) then
     fail("add_param_group: expected {params = ..., lr = ...}, got " .. mh._describe(group))
   end
-  append(self, group)
-  self._sums:add_param_group{params = self._params[#self._params]}
+  local added, values, params = checked_group(self, group)
+  self._sums:add_param_group{params = params}
+  append(self, added, values, params)
 end
 
 --- As of the optimizers of C++: parameters by their position over all groups, tensors share memory.
@@ -341,9 +351,5 @@ end
 
 --- The errors of load_state_dict, and nothing else.
 function Optimizer:_check_state_dict(given) read_state(self, given) end
-
-for name, method in pairs(Optimizer) do
-  Optimizer[name] = mh._method(method, name, own_optimizers, "Optimizer")
-end
 
 return own

@@ -83,7 +83,16 @@ end
 ---     local scheduler = mh.optim.ExponentialLR(opt, 0.5)
 ---     scheduler:step()
 ---     opt.param_groups[1].lr    --> 4.0
-function Schedule:step()
+function Schedule:step(metric)
+  local name, groups = getmetatable(self).__name, #self.optimizer.param_groups
+  if metric ~= nil then
+    fail(("%s: step takes nothing, got %s\n  fix   optim.ReduceLROnPlateau follows a metric"):format(name,
+        mh._describe(metric)))
+  end
+  if groups ~= #self.base_lrs then
+    fail(("%s: the schedule was made for other groups\n  have  %d groups of parameters, %d when it was made\n" ..
+      "  fix   make it after the last add_param_group"):format(name, groups, #self.base_lrs))
+  end
   self.last_epoch = self.last_epoch + 1
   for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_rate(self.base_lrs[i], i) end
 end
