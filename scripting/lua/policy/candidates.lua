@@ -100,7 +100,7 @@ end
 
 --- Arguments of zeros, the rows of all units together. (What is not a tensor stays; so do single numbers.)
 function candidates.zero_batch(values, mesh)
-  return arguments.map_tensors(values, function(x)
+  return arguments.map_tensors(values, arguments.once(function(x)
     if x.ndim == 0 then return x end
     local shape, placements = x.shape, {}
     for i = 1, mesh.ndim do placements[i] = mh.Replicate() end
@@ -108,7 +108,15 @@ function candidates.zero_batch(values, mesh)
       shape[1], placements[1] = shape[1] * mesh:size("unit"), mh.Shard(0)
     end
     return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype, mesh = mesh, placements = placements}))
-  end)
+  end))
+end
+
+--- Placed samples, made of their blocks again: ranks send as much for plain samples in every step.
+function candidates.join_blocks(samples)
+  return arguments.map_tensors(samples, arguments.once(function(x)
+    if not x:is_shard_tensor() or x.ndim == 0 or sample_arguments.is_constant(x) then return x end
+    return sample_arguments.with_mark_of(x, mh.from_local(x:to_local(), x.mesh, x.placements))
+  end))
 end
 
 return candidates

@@ -164,7 +164,7 @@ local function build_whole(candidate, run)
       optimizer:zero_grad()
       do
         local _ <close> = at_end(recompute.apply(module, candidate.placed.recompute))
-        candidates.find_gradients(module, batches, run.values.n, run.config.use_end2end)
+        candidates.find_gradients(module, candidates.join_blocks(batches), run.values.n, run.config.use_end2end)
       end
       optimizer:step()
     end)
@@ -215,7 +215,7 @@ local function build_stages(candidate, run)
   end)
   return function()
     within(function()
-      module:train_step(samples)
+      module:train_step(candidates.join_blocks(samples))
       optimizer:step()
     end)
   end, trained
