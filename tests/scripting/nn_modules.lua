@@ -243,6 +243,14 @@ function tests.test_dtypes_are_cast_or_compared()
   testing.assert_error(function() single:load_state_dict(given, {dtype = "float64"}) end,
       "load_state_dict: dtype is true")
   single:load_state_dict(given, {dtype = "a string of metadata", format = "pt"})
+  for _, case in ipairs {
+    {{strct = false}, "load_state_dict: unknown option 'strct'; did you mean 'strict'?"},
+    {{strict = false, assign = true}, "load_state_dict: unknown option 'assign'"},
+    {{strict = "no"}, "load_state_dict: strict is 'no', expected true or false"},
+    {{rename = "^module%."}, "load_state_dict: rename is a list of {pattern, replacement} or a function"},
+  } do
+    testing.assert_error(function() single:load_state_dict(given, case[1]) end, case[2])
+  end
 end
 
 function tests.test_train_and_eval_reach_all_modules()
@@ -306,6 +314,33 @@ function tests.test_unknown_options_of_modules_are_refused()
         ("%s: unknown option 'wrong'\n  have  %s"):format(call[1], call[2]))
   end
   testing.assert_equal(net:has "mask", false)
+end
+
+-- One function may be several hooks, and a hook may remove itself.
+function tests.test_a_hook_is_removed_alone_and_once()
+  local net = nn.Identity()
+  local function double(_, args) return args[1] * 2 end
+  local first, again = net:register_forward_pre_hook(double), net:register_forward_pre_hook(double)
+  first.remove()
+  first.remove()
+  testing.assert_equal(net(mh.tensor(3.0)):item(), 6.0)
+  again.remove()
+  local once
+  once = net:register_forward_hook(function() once.remove() end)
+  net:register_forward_hook(function(_, _, output) return output + 1 end)
+  testing.assert_equal({net(mh.tensor(3.0)):item(), net(mh.tensor(3.0)):item()}, {4.0, 4.0})
+  testing.assert_error(function() net:register_forward_hook(double, {prepend = 1}) end, "prepend is 1, expected true")
+end
+
+function tests.test_buffers_are_saved_unless_the_last_call_says_otherwise()
+  local net = nn.Identity()
+  net:register_buffer("mask", mh.ones{2}, {persistent = false})
+  testing.assert_equal(net:state_dict().mask, nil)
+  net:register_buffer("mask", mh.ones{2})
+  testing.assert_equal(net:state_dict().mask, mh.ones{2})
+  testing.assert_error(function() net:register_buffer("mask", mh.ones{3}, {persistent = "no"}) end,
+      "register_buffer: persistent is 'no', expected true or false")
+  testing.assert_equal(net.mask, mh.ones{2})
 end
 
 function tests.test_hooks_of_several_values()

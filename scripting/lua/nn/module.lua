@@ -64,18 +64,17 @@ local function check_name(self, name, what)
   end
 end
 
-local function checked_options(op, options, known)
-  if options ~= nil and (type(options) ~= "table" or getmetatable(options)) then
-    fail(("%s: the options are a table, got %s"):format(op, mh._describe(options)))
-  end
-  for key in pairs(options or {}) do
-    if key ~= known then fail(("%s: unknown option '%s'\n  have  %s"):format(op, tostring(key), known)) end
-  end
-  return options or {}
+--- The only option of a method, true or false.
+local function flag_of(op, options, name, default)
+  for key in pairs(arguments.options(op, options)) do arguments.choice(op, "option", key, {name}) end
+  if options == nil or options[name] == nil then return default end
+  return arguments.flag(op, name, options[name])
 end
 
 local function forget(self, name)
-  for _, registry in ipairs {"_parameters", "_buffers", "_modules"} do rawget(self, registry)[name] = nil end
+  for _, registry in ipairs {"_parameters", "_buffers", "_modules", "_volatile"} do
+    rawget(self, registry)[name] = nil
+  end
   rawset(self, name, nil)
 end
 
@@ -183,11 +182,11 @@ end
 function Module:register_buffer(name, tensor, options)
   check_name(self, name, "buffer")
   check_tensor_or_nil(self, name, tensor, "buffer")
-  options = checked_options("register_buffer", options, "persistent")
+  local persistent = flag_of("register_buffer", options, "persistent", true)
   forget(self, name)
   rawget(self, "_known")[name] = true
   rawget(self, "_buffers")[name] = tensor
-  if options.persistent == false then rawget(self, "_volatile")[name] = true end
+  if not persistent then rawget(self, "_volatile")[name] = true end
 end
 
 -- ---- Classes ------------------------------------------------------------------------------------------------------
@@ -345,15 +344,15 @@ function Module:call(...)
   end
   if next(self._pre_hooks) == nil and next(self._hooks) == nil then return self:forward(...) end
   local args = table.pack(...)
-  for _, hook in ipairs(self._pre_hooks) do
-    local changed = hook(self, args)
+  for _, hook in ipairs {table.unpack(self._pre_hooks)} do  -- a hook may remove itself
+    local changed = hook.call(self, args)
     if changed ~= nil then args = packed(changed) end
   end
   local results = table.pack(self:forward(table.unpack(args, 1, args.n)))
-  for _, hook in ipairs(self._hooks) do
+  for _, hook in ipairs {table.unpack(self._hooks)} do
     local output = results
     if results.n == 1 then output = results[1] end
-    local changed = hook(self, args, output)
+    local changed = hook.call(self, args, output)
     if type(changed) == "table" and not getmetatable(changed) and changed.n ~= nil then
       results = changed
     elseif changed ~= nil then
@@ -363,20 +362,17 @@ function Module:call(...)
   return table.unpack(results, 1, results.n)
 end
 
-local function is_callable(value)
-  local meta = getmetatable(value)
-  return type(value) == "function" or (type(meta) == "table" and meta.__call ~= nil)
-end
-
+--- Hooks stand in tables of their own: one function may be several.
 local function add_hook(op, hooks, hook, options)
-  if not is_callable(hook) then
+  if not arguments.is_callable(hook) then
     fail(("%s: the hook is not a function but %s"):format(op, mh._describe(hook)))
   end
-  table.insert(hooks, checked_options(op, options, "prepend").prepend and 1 or #hooks + 1, hook)
+  local added = {call = hook}
+  table.insert(hooks, flag_of(op, options, "prepend", false) and 1 or #hooks + 1, added)
   return {
     remove = function()
       for i, one in ipairs(hooks) do
-        if rawequal(one, hook) then return table.remove(hooks, i) end
+        if one == added then return table.remove(hooks, i) end
       end
     end,
   }
@@ -485,10 +481,9 @@ function Module:parameters() return values_of(self:named_parameters()) end
 ---   example
 ---     nn.Linear(3, 4):num_parameters()    --> 16
 function Module:num_parameters(options)
-  options = checked_options("num_parameters", options, "trained")
-  local count = 0
+  local trained, count = flag_of("num_parameters", options, "trained", false), 0
   for _, parameter in self:named_parameters() do
-    if not options.trained or parameter.requires_grad then count = count + parameter:numel() end
+    if not trained or parameter.requires_grad then count = count + parameter:numel() end
   end
   return count
 end
@@ -613,7 +608,7 @@ function Module:finish_grad_sync() mh.finish_grad_sync(self) end
 ---   example
 ---     local net = nn.Sequential(nn.ReLU()):apply(function(one) print(one:class_name()) end)    --> ReLU | Sequential
 function Module:apply(fn)
-  if not is_callable(fn) then
+  if not arguments.is_callable(fn) then
     fail(("%s: apply: expected a function, got %s"):format(self:class_name(), mh._describe(fn)))
   end
   for _, child in self._modules do child:apply(fn) end

@@ -2,6 +2,7 @@
 -- state_dict and load_state_dict of modules, with the names that PyTorch gives.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local ordered_map = require "moonhalo.internal.ordered_map"
 local pt = require "moonhalo.internal.pt"
 
@@ -110,15 +111,27 @@ local function add_second_names(tensors, own, metadata)
   end
 end
 
---- An option; metadata of safetensors, which may be given in its place, has strings alone.
-local function own_option(options, name)
-  local value, others = options[name], 0
-  for key in pairs(options) do others = others + (key == name and 0 or 1) end
-  if type(value) == "string" and name == "dtype" and others == 0 then
-    fail(("load_state_dict: dtype is true (the same dtypes) or false (cast), got '%s'\n" ..
-      "  fix   net:to('%s') changes the module's dtype"):format(value, value))
+local kOptions = {"dtype", "rename", "strict"}
+
+--- Options, and metadata of safetensors, which may be given in their place: it has strings alone.
+local function read_options(self, options)
+  if options == nil then return {} end
+  if type(options) ~= "table" then refuse_state(self, "options are a table, got " .. mh._describe(options)) end
+  local strings, known = true, true
+  for key, value in pairs(options) do
+    strings = strings and type(value) == "string"
+    known = known and (key == "dtype" or key == "rename" or key == "strict")
   end
-  if type(value) ~= "string" then return value end
+  if strings and not known then return {}, options end
+  for key in pairs(options) do arguments.choice("load_state_dict", "option", key, kOptions) end
+  if type(options.dtype) == "string" then
+    fail(("load_state_dict: dtype is true (the same dtypes) or false (cast), got '%s'\n" ..
+      "  fix   net:to('%s') changes the module's dtype"):format(options.dtype, options.dtype))
+  end
+  for _, name in ipairs {"dtype", "strict"} do
+    if options[name] ~= nil then arguments.flag("load_state_dict", name, options[name]) end
+  end
+  return options
 end
 
 local kFixState = "\n  fix   make the module as it was when the state was saved"
@@ -127,14 +140,12 @@ local kFixNames = kFixState .. ", or give {strict = false}, which ignores missin
 --- The module's own tensors and those of `given` by name, and the result of load_state_dict; an error for what does not
 --- fit. `same_dtype`: also dtypes must be the module's.
 local function check_state(self, given, options, same_dtype)
-  if options ~= nil and type(options) ~= "table" then
-    refuse_state(self, "options are a table, got " .. mh._describe(options))
-  end
+  local metadata
+  options, metadata = read_options(self, options)
   local own, result, problems = self:state_dict(), {missing_keys = {}, unexpected_keys = {}}, {}
-  local tensors, given_names, facts = read_state(self, given, options and own_option(options, "rename"))
-  local dtypes = options and own_option(options, "dtype")
-  add_second_names(tensors, own, options)
-  add_second_names(facts, own, options)
+  local tensors, given_names, facts = read_state(self, given, options.rename)
+  add_second_names(tensors, own, metadata)
+  add_second_names(facts, own, metadata)
   local names = {}
   for name in own do
     names[#names + 1] = name
@@ -143,7 +154,7 @@ local function check_state(self, given, options, same_dtype)
   for _, name in ipairs(given_names) do
     if own[name] == nil then table.insert(result.unexpected_keys, name) end
   end
-  if not options or options.strict ~= false then
+  if options.strict ~= false then
     if #result.missing_keys > 0 then problems[#problems + 1] = "missing keys: " .. listed(result.missing_keys) end
     if #result.unexpected_keys > 0 then
       problems[#problems + 1] = "unexpected keys: " .. listed(result.unexpected_keys)
@@ -159,7 +170,7 @@ local function check_state(self, given, options, same_dtype)
     elseif value ~= nil and value:is_complex() and not target:is_complex() then
       problems[#problems + 1] = ("'%s' is %s, the module's %s has no imaginary parts"):format(name, value.dtype,
           target.dtype)
-    elseif (same_dtype or dtypes) and value ~= nil and value.dtype ~= target.dtype then
+    elseif (same_dtype or options.dtype) and value ~= nil and value.dtype ~= target.dtype then
       problems[#problems + 1] = ("'%s' is %s, the module's is %s; %s = false casts"):format(name, value.dtype,
           target.dtype, same_dtype and "strict" or "dtype")
     end
@@ -188,6 +199,8 @@ function state.check(self, given, options) return check_state(self, given, optio
 
 --- For checkpoints, whose tensors are still on the disk: `given` says what they are (device "meta"). Returns the
 --- module's tensors and those given, by name.
-function state.check_saved(self, given, options) return check_state(self, given, options, options.strict ~= false) end
+function state.check_saved(self, given, options)
+  return check_state(self, given, {strict = options.strict}, options.strict ~= false)
+end
 
 return state
