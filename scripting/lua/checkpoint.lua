@@ -60,9 +60,14 @@ local function check_options(what, options, known)
     fail(("checkpoint.%s: the options are a table, got %s"):format(what, mh._describe(options)))
   end
   for _, key in ipairs(sorted(options or {})) do
+    local value = options[key]
     if known[key] == nil then
       fail(("checkpoint.%s: unknown option '%s'%s"):format(what, tostring(key),
           mh.did_you_mean(tostring(key), sorted(known))))
+    end
+    if known[key] ~= "any" and type(value) ~= known[key] then
+      fail(("checkpoint.%s: %s = %s, expected %s"):format(what, key, mh._describe(value),
+          known[key] == "boolean" and "true or false" or known[key] == "table" and "a list of names" or "a string"))
     end
   end
   return options or {}
@@ -179,7 +184,7 @@ end
 function checkpoint.save(path, state, options)
   check_path("save", path)
   check_entries("save", state, "mh.checkpoint.save(path, {model = net})")
-  options = check_options("save", options, {keep = true, async = true, max_file_bytes = true, layout = true})
+  options = check_options("save", options, {keep = "any", async = "boolean", max_file_bytes = "any", layout = "any"})
   check_count("keep", options.keep, "a number of checkpoints")
   check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
   wait_for_background()
@@ -313,8 +318,9 @@ end
 ---     mh.checkpoint.load(folder .. "/load", {model = net}).step    --> 7
 function checkpoint.load(path, into, options)
   check_path("load", path)
-  options, into = check_options("load", options, {strict = true, device = true, verify = true, entries = true}), into
-      or {}
+  options = check_options("load", options,
+      {strict = "boolean", device = "string", verify = "boolean", entries = "table"})
+  into = into or {}
   check_entries("load", into, "mh.checkpoint.load(path, {model = net})")
   wait_for_background()
   local source = open(path)

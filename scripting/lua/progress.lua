@@ -181,6 +181,7 @@ Meter.__close = Meter.close
 ---     total    --> 10
 return function(...)
   local values = arguments.read(kSignature, ...)
+  for _, name in ipairs {"desc", "unit"} do arguments.text("progress", name, values[name]) end
   local list = type(values.steps) == "table" and values.steps or nil
   local total = list and #list or values.steps
   if math.type(total) ~= "integer" or total < 0 then

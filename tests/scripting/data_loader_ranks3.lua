@@ -414,8 +414,7 @@ function tests.test_X21_options_that_do_not_fit()
     bad({mesh = mesh, cut = {latitude = "domain", longitude = "domain"}},
         "loader: 'latitude' and 'longitude' are both cut over 'domain'")
     bad({mesh = mesh, cut = {latitude = {"domain", {1, 2, 3, 4, 5}}}}, "loader: sizes of 'latitude' do not fit")
-    bad({batch = 4, memory = 1000},
-        "loader: 5 batches do not fit in memory = 1000 bytes\n" ..
+    bad({batch = 4, memory = 1000}, "loader: 5 batches do not fit in memory = 1000 bytes\n" ..
             "  have  5040 bytes for the largest block of 4 samples of 9 channels")
     bad({memory = "2 gigs"}, "loader: memory is '2 gigs'")
     bad({missing = {mask = true}}, "loader: missing is {\"mask\":true}")

@@ -152,6 +152,28 @@ function tests.test_X21_tensors_are_fields_beside_files()
   end)
 end
 
+function tests.test_X21_names_and_values_that_do_not_fit()
+  local tensors = {u = mh.ones{4, 6}}
+  local function from(...)
+    local given = table.pack(...)
+    return function() return mh.data.from_tensors(tensors, table.unpack(given, 1, given.n)) end
+  end
+  for _, case in ipairs {
+    {from({"time", "x"}, "tmie"), "tmie"},  -- the axis, by its position
+    {from{dims = {"time", "x"}, units = "K"}, "data.from_tensors: units are 'K'"},
+    {from{dims = {"time", "x"}, units = {v = "K"}}, "data.from_tensors: unknown field in units 'v'"},
+    {from{dims = {"time", "x"}, units = {u = 3}}, "data.from_tensors: units.u is 3, expected a string"},
+    {from{dims = {"time", "x"}, coordinates = 3}, "data.from_tensors: coordinates are 3"},
+  } do
+    testing.assert_error(case[1], case[2])
+  end
+  local data = mh.data.from_tensors(tensors, {"time", "x"}, "time")
+  testing.assert_error(function() data:windows{inputs = {"u"}, static = "u"} end, "windows: static is 'u'\n  have  u")
+  testing.assert_error(function() data:windows{inputs = {"u"}}:statistics{differences = "no"} end,
+      "statistics: differences is 'no', expected true or false")
+  testing.assert_error(function() data:windows{inputs = {"u"}}:statistics():save(3) end, "path is 3, expected a string")
+end
+
 function tests.test_X21_tensors_without_files()
   local u = mh.arange(4 * 5 * 6 * 3, {dtype = "float32"}):reshape{4, 5, 6, 3}  -- [trajectory, time, y, x]
   local mask = mh.arange(18):reshape{6, 3}:gt(4)

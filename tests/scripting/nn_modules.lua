@@ -379,6 +379,11 @@ function tests.test_a_class_extends_another()
   testing.assert_equal(net:class_name(), "Wide")
 end
 
+function tests.test_arguments_of_another_kind()
+  testing.assert_error(function() mh.metrics.mse{}:value{over = 5} end, "mse:value: over is 5, expected a mesh")
+  testing.assert_error(function() mh.progress(2, {desc = {}}) end, "progress: desc is {}, expected a string")
+end
+
 -- 0 is true for Lua, and false for Python.
 function tests.test_options_that_are_true_or_false()
   for _, case in ipairs {

@@ -30,6 +30,16 @@ function tests.test_a_parameter_belongs_to_one_group()
   assert(#opt.param_groups == 2)
 end
 
+function tests.test_options_of_imported_states()
+  local opt = optim.SGD({parameter(1)}, {lr = 0.1})
+  local state = {state = {}, param_groups = {{params = {0}, lr = 0.1}}}
+  local function import(options)
+    return function() mh.checkpoint.import_optimizer(opt, state, options) end
+  end
+  testing.assert_error(import{nmes = {}}, "checkpoint.import_optimizer: unknown option 'nmes'; did you mean 'names'?")
+  testing.assert_error(import{names = "w"}, "checkpoint.import_optimizer: names are a list\n  have  'w'")
+end
+
 -- Those that are written in Lua, too.
 function tests.test_what_an_optimizer_refuses_changes_nothing()
   for _, class in ipairs {"Adam", "NAdam"} do

@@ -258,6 +258,7 @@ function tests.test_N38_N41_what_is_no_state_is_told()
     ["expected an nn.Module"] = {{nil, {}}, {3, {}}, {mh.ones {2}, {}}, {{}, {}}},
     ["expected the model's state"] = {{net, nil}, {net, 3}, {net, mh.ones {2}}},
     ["expected an optimizer"] = {{net, net:state_dict(), 3, {}}, {net, net:state_dict(), {}, {}}},
+    ["a state of an optimizer, and no optimizer"] = {{net, net:state_dict(), nil, opt:state_dict()}},
     ["expected the optimizer's state"] = {{net, net:state_dict(), opt}, {net, net:state_dict(), opt, 3},
   {net, net:state_dict(), opt, {}}}, }
   for text, list in pairs(calls) do

@@ -252,6 +252,8 @@ function tests.test_wrong_calls_are_refused()
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, contours = {level = 3}}}) end,
     "plot: contours: unknown option 'level'; did you mean 'levels'"},
     {function() mh.plot.scatter(path "x", {{x = {1}}}) end, "plot.scatter: series 1 needs x and y"},
+    {function() mh.plot.scatter(path "x", {{x = {1}, y = {1}, lable = "a"}}) end,
+    "plot.scatter: unknown option 'lable'; did you mean 'label'"},
     {function() mh.plot.histogram(path "x", {{values = {1}}}, {bins = 0}) end, "plot.histogram: bins is 0"},
     {function() mh.plot.histogram(path "x", {{values = {1}}}, {bins = 1 << 40}) end,
     "plot.histogram: bins is 1099511627776, expected at most 10000"},

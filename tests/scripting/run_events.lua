@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Y11: event files of run folders, read by a reader of their format that is written here.
 local mh = require "moonhalo"
+local testing = require "moonhalo.testing"
 local own_path = require "support.own_path"
 
 local tests = {}
@@ -89,6 +90,9 @@ end
 function tests.test_Y11_events_have_scalars_pictures_and_settings()
   mh.config{lr = 0.5}
   local run = mh.run{folder = own_path("events")}
+  testing.assert_error(function() run:step_done(5) end, "run: step_done: the options are a table, got 5")
+  testing.assert_error(function() run:epoch_done("a") end, "run: epoch_done: the options are a table, got 'a'")
+  testing.assert_equal({run.step, run.epoch}, {0, 0})
   mh.log{step = 3, loss = 0.25, text = "left out", net = {norm = 2}}
   mh.log{step = 300, loss = -1.5, large = 1e300}
   run:picture("curve", {{y = {1, 2, 3}}})

@@ -55,6 +55,20 @@ local function check_tensors(given)
   return tensors
 end
 
+--- Units of fields, and coordinates of dims: by name.
+local function check_names(options, tensors)
+  for _, what in ipairs {"units", "coordinates"} do
+    local given = options[what]
+    if given ~= nil and (type(given) ~= "table" or getmetatable(given)) then
+      fail(("data.from_tensors: %s are %s\n  have  no table\n  fix   give {name = value}"):format(what, text.of(given)))
+    end
+  end
+  for name, unit in pairs(options.units or {}) do
+    arguments.choice("data.from_tensors", "field in units", name, sorted(tensors))
+    arguments.text("data.from_tensors", "units." .. name, unit)
+  end
+end
+
 --- mh.data.from_tensors(tensors, {dims = nil, axis = nil, space = nil, times = nil, calendar = nil, coordinates = nil,
 ---     units = nil}) -> Collection
 ---   A collection of plain tensors, as mh.data.open makes one of a file. They are not copied, and must not be changed.
@@ -75,8 +89,11 @@ end
 ---     local windows = data:windows{inputs = {fields = {"u"}, steps = {0}}, targets = {fields = {"u"}, steps = {1}}}
 ---     #windows    --> 9
 return function(given, ...)
-  local options = arguments.read(kFrom, given, select("#", ...) == 0 and {} or ...)
+  -- A table by name that is alone has no options.
+  local rest = select("#", ...) > 0 and table.pack(...) or {{}, n = 1}
+  local options = arguments.read(kFrom, given, table.unpack(rest, 1, rest.n))
   local tensors, versions = check_tensors(options.tensors), {}
+  check_names(options, tensors)
   for i, name in ipairs(sorted(tensors)) do
     versions[i] = ("%s [%s] %s"):format(name, table.concat(tensors[name].shape, ","), mh._data.hash(tensors[name]))
   end

@@ -241,6 +241,7 @@ end
 ---     data:windows{inputs = {fields = {"u"}, steps = {0}}}:statistics():save(folder .. "/statistics.json")
 ---     mh.data.load_statistics(folder .. "/statistics.json").fields.u.mean    --> {1.0}
 function Statistics:save(path)
+  arguments.text("Statistics:save", "path", path)
   check_finite(self.fields)
   local content = mh.json.encode({fields = self.fields, of = self.of, weights = self.weights, parts = self.parts}, 1)
       .. "\n"

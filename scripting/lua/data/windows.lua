@@ -164,7 +164,12 @@ local function windows(data, ...)
   self.inputs = read_part(data, "inputs", options.inputs)
   self.targets = options.targets and read_part(data, "targets", options.targets)
       or {fields = {}, steps = {}, channels = {}}
-  self.static = {fields = options.static, steps = {0}, channels = {}}
+  local static = options.static
+  if type(static) ~= "table" or getmetatable(static) or #static == 0 and next(static) ~= nil then
+    fail(("windows: static is %s\n  have  %s\n  fix   give a list of names"):format(text.of(static),
+        table.concat(sorted(data.fields), ", ")))
+  end
+  self.static = {fields = static, steps = {0}, channels = {}}
   for _, name in ipairs {"inputs", "targets", "static"} do check_part(data, name, self[name], name == "static") end
   self.low, self.high = reach {self.inputs, self.targets}
   local pieces, longest = {}, 0

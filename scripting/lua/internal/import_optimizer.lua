@@ -2,6 +2,7 @@
 -- States of PyTorch's optimizers for the optimizers here: parameters by number from 0 become positions from 1.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 
 --- Options of PyTorch's that say how a step is computed, not what.
 local kHow = {foreach = true, fused = true, capturable = true, differentiable = true, params = true, param_names = true,
@@ -87,6 +88,12 @@ local function check(optimizer, given, options)
   end
   if type(options) ~= "table" then
     refuse("options are a table", mh._describe(options), "give {names = list, module = net}")
+  end
+  for key in pairs(options) do
+    arguments.choice("checkpoint.import_optimizer", "option", key, {"module", "names"})
+  end
+  if options.names ~= nil and type(options.names) ~= "table" then
+    refuse("names are a list", mh._describe(options.names), "give {names = list, module = net}")
   end
   if options.names and not mh.nn.is_module(options.module) then
     refuse("names need the module that has these parameters", "module = " .. mh._describe(options.module),

@@ -186,33 +186,34 @@ function Run:resume(state)
   check_open(self)
   check_state(state)
   if self._state then fail("run: resume was called before\n  fix   give all entries in one call") end
-  self._state, self._current.loaded = state, true
   signal()  -- from here on they are noted
-  if not self.resumed then return nil end
   local path = checkpoint_path(self, "last")
-  if not files.on_first_rank(function() return mh._checkpoint_files.find("run", path) end) then
+  local has_saved = self.resumed and files.on_first_rank(function() return mh._checkpoint_files.find("run", path) end)
+  if has_saved then
+    restore(self, mh.checkpoint.load(path, state, {entries = {"run", "generator"}}))
+  elseif self.resumed then
     if mh.rank() == 0 then self._current.data.step, self._current.data.epoch = 0, 0 end
     mark_lines(self, 0)
-    return nil
   end
-  restore(self, mh.checkpoint.load(path, state, {entries = {"run", "generator"}}))
-  return self.epoch
+  self._state, self._current.loaded = state, true
+  return has_saved and self.epoch or nil
 end
 
 -- ---- Steps and epochs ----------------------------------------------------------------------------------------------
 
-local function check_begun(self, call)
+local function check_begun(self, call, metrics)
   check_open(self)
+  arguments.options("run: " .. call, metrics)
   if self.resumed and not self._state then
     fail(("run: %s before the run is resumed\n  fix   call run:resume{model = net, optimizer = opt} before the " ..
       "training"):format(call))
   end
 end
 
-local function log(self, metrics, names)
+local function log(metrics, names)
   if metrics == nil then return end
   local record = {}
-  for name, value in pairs(arguments.options("run", metrics)) do record[name] = value end
+  for name, value in pairs(metrics) do record[name] = value end
   for name, value in pairs(names) do
     if record[name] == nil then record[name] = value end
   end
@@ -251,10 +252,10 @@ end
 ---     run:step_done{loss = 0.5}, run.step    --> false  1
 ---     run:finish()
 function Run:step_done(metrics)
-  check_begun(self, "step_done")
+  check_begun(self, "step_done", metrics)
   self.step = self.step + 1
   self._current.step = self.step
-  log(self, metrics, {step = self.step})
+  log(metrics, {step = self.step})
   return stop_by_signal(self, false)
 end
 
@@ -325,11 +326,11 @@ end
 ---     mh.files.exists(run.folder .. "/checkpoints/best_0001")    --> true
 ---     run:finish()
 function Run:epoch_done(metrics)
-  check_begun(self, "epoch_done")
+  check_begun(self, "epoch_done", metrics)
   local values = agreed(self, metrics)
   self.epoch = self.epoch + 1
   self._current.epoch = self.epoch
-  log(self, metrics, {epoch = self.epoch, step = self.step > 0 and self.step or nil})
+  log(metrics, {epoch = self.epoch, step = self.step > 0 and self.step or nil})
   local over = is_over(self, values)
   if self._state then
     files.on_first_rank(function() mh.files.make_folder(self.folder .. "/checkpoints") end)

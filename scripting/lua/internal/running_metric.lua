@@ -5,6 +5,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local fields = require "moonhalo.internal.field_values"
+local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local strict = require "moonhalo.internal.strict"
 
 local fail = mh.fail
@@ -124,8 +125,9 @@ end
 ---     metric:value()    --> 4.0
 function Metric:value(options)
   options = arguments.options(self.name .. ":value", options)
-  for key in pairs(options) do
-    if key ~= "over" then fail(("%s:value: unknown option '%s'\n  have  over"):format(self.name, tostring(key))) end
+  for key in pairs(options) do arguments.choice(self.name .. ":value", "option", key, {"over"}) end
+  if options.over ~= nil and not is_mesh(options.over) then
+    fail(("%s:value: over is %s, expected a mesh"):format(self.name, mh._describe(options.over)))
   end
   return mh.no_grad(function()
     resolve(self)

@@ -153,7 +153,7 @@ local function refuse_pipelines(who, module)
 end
 
 --- Checks what a load is given: a module, an optimizer, {device = d}. Tensors are loaded where the module has them.
-local function check_targets(who, module, optimizer, options)
+local function check_targets(who, module, optimizer, state, options)
   if not base.is_module(module) then
     refuse_pipelines(who, module)
     fail(("%s: expected an nn.Module\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
@@ -163,6 +163,10 @@ local function check_targets(who, module, optimizer, options)
   if optimizer ~= nil and not mh._is_optimizer(optimizer) then
     fail(("%s: expected an optimizer\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(who,
       mh._describe(optimizer), who))
+  end
+  if optimizer == nil and state ~= nil then
+    fail(("%s: a state of an optimizer, and no optimizer\n  have  %s\n  fix   mh.%s(net, model, opt, state)"):format(
+      who, mh._describe(state), who))
   end
   if options == nil then return end
   if type(options) ~= "table" or getmetatable(options) then
@@ -305,7 +309,7 @@ end
 ---     b.weight:equal(a.weight)    --> true
 function parts.load_merged_state_dict(module, model, optimizer, optimizer_state, options)
   local who = "load_merged_state_dict"
-  check_targets(who, module, optimizer, options)
+  check_targets(who, module, optimizer, optimizer_state, options)
   for what, one in pairs {["model's"] = model or false, ["optimizer's"] = optimizer and (optimizer_state or false)} do
     if optimizer or what == "model's" then check_merged(who, what, one) end
   end
@@ -371,7 +375,7 @@ end
 ---     b.weight:equal(a.weight)    --> true
 function parts.load_deduped_state_dict(module, model, optimizer, optimizer_state, options)
   local who, by_name = "load_deduped_state_dict", require "moonhalo.internal.checkpoint_optimizers"
-  check_targets(who, module, optimizer, options)
+  check_targets(who, module, optimizer, optimizer_state, options)
   check_own(who, model)
   if optimizer then check_own(who, optimizer_state) end
   local function described(part)

@@ -14,6 +14,7 @@ function points.scatter(path, given, options)
   options = parts.check_call("plot.scatter", path, given, options, "{{x = values, y = values}, ...}")
   local series, low, high = {}, math.huge, -math.huge
   for i, one in ipairs(given) do
+    parts.check_options("plot.scatter", one, {"x", "y", "label", "color"})
     if one.x == nil or one.y == nil then fail("plot.scatter: series " .. i .. " needs x and y") end
     series[i] = {x = numbers("plot.scatter", one.x), y = numbers("plot.scatter", one.y), label = one.label,
       color = one.color, line = false}
