@@ -272,6 +272,15 @@ function tests.test_D07_N44_wrong_arguments_are_named()
   local net = nn.Linear(3, 2)
   refused(function() mh.distribute_module(net) end, "distribute_module: expected a mesh")
   refused(function() mh.distribute_module(net, 3) end, "distribute_module: expected a mesh")
+  for _, case in ipairs {
+    {function() mh.distribute_module(net, mesh, 5) end, "distribute_module: partition is 5, expected a function"},
+    {function() mh.distribute_module(net, mesh, nil, 5) end, "distribute_module: input is 5, expected a function"},
+    {function() mh.parallelize_module(net, mesh, {}, 5) end, "parallelize_module: the options are a table, got 5"},
+    {function() mh.parallelize_module(net, mesh, {}, {tp_mesh_dim = "dp"}) end, "tp_mesh_dim is 'dp', expected an int"},
+    {function() mh.parallelize_module(net, mesh, {}, {factory = 5}) end, "factory is 5, expected true or placements"},
+  } do
+    testing.assert_error(case[1], case[2])
+  end
   refused(function() mh.pipeline(nn.Sequential(net), {mesh = 3, micros = 1}) end, "pipeline: mesh is not a mesh but 3")
   refused(function() mh.data.DistributedSampler(true) end, "DistributedSampler: dataset is a number of samples")
   testing.assert_error(function() mh.op_trace(nil) end, "a function")

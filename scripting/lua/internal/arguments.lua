@@ -180,6 +180,14 @@ function arguments.count(op, name, value, least)
   return value
 end
 
+--- `value`, a list of integers, or an error that names the argument.
+function arguments.counts(op, name, value)
+  local plain = type(value) == "table" and not getmetatable(value) and #value > 0
+  for i = 1, plain and #value or 0 do plain = plain and math.type(value[i]) == "integer" end
+  if not plain then fail(("%s: %s is %s, expected a list of integers"):format(op, name, mh._describe(value))) end
+  return value
+end
+
 --- `value`, a number of bins of a histogram, whose counts are lists of Lua.
 function arguments.bins(op, value)
   if arguments.count(op, "bins", value, 1) > 10000 then

@@ -22,6 +22,9 @@ local kOptions = {"src_data_rank", "unmatched", "tp_mesh_dim", "is_model_sharded
 
 local function factory_plan(given)
   if given == true then return true end
+  if type(given) ~= "table" or getmetatable(given) then
+    fail(("parallelize_module: factory is %s, expected true or placements by name"):format(mh._describe(given)))
+  end
   local plan = {}
   for name, placements in pairs(given) do plan[name] = type(placements) == "userdata" and {placements} or placements end
   return plan
@@ -29,12 +32,13 @@ end
 
 local function read_options(given, mesh)
   local options = {src_data_rank = 0, unmatched = "error"}
-  for key, value in pairs(given or {}) do
+  for key, value in pairs(arguments.options("parallelize_module", given)) do
     arguments.choice("parallelize_module", "option", key, kOptions)
     options[key] = value
   end
   if options.src_data_rank == mh.none or options.src_data_rank == false then options.src_data_rank = nil end
-  if options.tp_mesh_dim then
+  if options.tp_mesh_dim ~= nil then
+    arguments.count("parallelize_module", "tp_mesh_dim", options.tp_mesh_dim, 0)
     local name = mesh.names[options.tp_mesh_dim + 1]
     if not name then
       fail(("parallelize_module: tp_mesh_dim %s is not a dimension of %s"):format(options.tp_mesh_dim, mesh))
@@ -149,6 +153,9 @@ function parallelize.distribute_module(module, mesh, partition, input, output)
     fail(("distribute_module: expected a mesh\n  have  %s\n" ..
       "  fix   mh.distribute_module(net, mh.init_device_mesh(\"cpu\", {%d}))"):format(
       mh._describe(mesh), mh.world_size()))
+  end
+  for name, fn in pairs {partition = partition, input = input, output = output} do
+    if fn ~= nil then arguments.callable("distribute_module", name, fn) end
   end
   mh._trees.distribute_module(module, mesh, partition)
   if input then module:register_forward_pre_hook(function(self, args) return input(self, args, mesh) end) end

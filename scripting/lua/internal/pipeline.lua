@@ -43,8 +43,12 @@ end
 
 --- The module that gives names, and a module for each stage.
 local function stages_of(model, options, ranks)
+  local is_sequential = is_module(model) and model:class_name() == "Sequential"
+  if is_sequential then return model, cut_sequential(model, options, ranks) end
+  if options.split ~= nil then
+    fail("pipeline: split divides an nn.Sequential, and this model says what its stages are\n  fix   leave it out")
+  end
   if is_module(model) then
-    if model:class_name() == "Sequential" then return model, cut_sequential(model, options, ranks) end
     if not model:has("stages") then
       fail(("pipeline: %s does not say what its stages are\n" ..
           "  fix   give it a method stages() that returns a list of modules, or give "
@@ -527,7 +531,13 @@ local function pipeline(...)
     fail(("pipeline: mesh is not a mesh but %s\n  have  %s\n" ..
       "  fix   mh.pipeline(net, {mesh = mesh, micros = 8})"):format(mh._describe(given.mesh), tostring(given.mesh)))
   end
+  if given.stages ~= nil then arguments.count("pipeline", "stages", given.stages, 1) end
+  if given.split ~= nil then arguments.counts("pipeline", "split", given.split) end
+  if given.parallelize ~= nil then arguments.callable("pipeline", "parallelize", given.parallelize) end
   local model, stages = stages_of(given.model, given, given.mesh:size(given.dim))
+  if given.stages ~= nil and given.stages ~= #stages then
+    fail(("pipeline: stages is %d, the model has %d\n  fix   leave stages out"):format(given.stages, #stages))
+  end
   for i, stage in ipairs(stages) do
     if not is_module(stage) then
       fail(("pipeline: stage %d is not a module but %s"):format(i - 1, mh._describe(stage)))

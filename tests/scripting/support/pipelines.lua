@@ -265,6 +265,15 @@ function tests.test_N15_N16_N20_refusals()
       "stage 8 of 9 has no module")
   testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, split = {4, 3}}) end,
       "shares out 7 modules, the Sequential has 8")
+  for option, message in pairs {stages = "stages is 'a', expected an integer of at least 1",
+    split = "split is 'a', expected a list of integers", parallelize = "parallelize is 'a', expected a function"} do
+    testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, [option] = "a"}) end,
+        "pipeline: " .. message)
+  end
+  testing.assert_error(function() mh.pipeline(mlp(), {mesh = line, micros = 2, stages = 3, split = {4, 4}}) end,
+      "pipeline: stages is 3, the model has 2")
+  testing.assert_error(function() mh.pipeline({mlp(), mlp()}, {mesh = line, micros = 2, split = {1, 1}}) end,
+      "pipeline: split divides an nn.Sequential, and this model says what its stages are\n  fix   leave it out")
   testing.assert_error(function() mh.pipeline(nn.Linear(2, 2), {mesh = line, micros = 2}) end,
       "Linear does not say what its stages are")
   testing.assert_error(function() mh.pipeline({mlp(), 3}, {mesh = line, micros = 2}) end, "is not a module")
