@@ -434,6 +434,7 @@ local function parameters_of(op, parameters)
   if type(parameters) ~= "table" or getmetatable(parameters) then
     fail(op .. ": expected a list of parameters, got " .. mh._describe(parameters))
   end
+  for i, one in ipairs(parameters) do arguments.tensor(op, "parameter " .. i, one) end
   return parameters
 end
 

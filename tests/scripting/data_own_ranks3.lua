@@ -160,6 +160,10 @@ function tests.test_X21_names_and_values_that_do_not_fit()
   end
   for _, case in ipairs {
     {from({"time", "x"}, "tmie"), "tmie"},  -- the axis, by its position
+    {from{dims = 5}, "data.from_tensors: dims is 5\n  have  tensors u"},
+    {from{dims = {"time", 3}}, "data.from_tensors: dims is "},
+    {from{dims = {"time", "x"}, space = 5}, "data.from_tensors: space is 5"},
+    {function() mh.data.open("absent.nc", {space = true}) end, "data.open: space is true"},
     {from{dims = {"time", "x"}, units = "K"}, "data.from_tensors: units are 'K'"},
     {from{dims = {"time", "x"}, units = {v = "K"}}, "data.from_tensors: unknown field in units 'v'"},
     {from{dims = {"time", "x"}, units = {u = 3}}, "data.from_tensors: units.u is 3, expected a string"},

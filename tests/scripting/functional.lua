@@ -122,6 +122,20 @@ function tests.test_clipping_leaves_small_gradients_and_finds_bad_ones()
       "error_if_nonfinite is set")
 end
 
+function tests.test_arguments_of_another_kind()
+  local image = mh.ones{1, 2, 4}
+  for _, case in ipairs {
+    {function() mh.clip_grad_value({1}, 1) end, "clip_grad_value: parameter 1 is 1, expected a tensor"},
+    {function() F.interpolate(mh.ones{1, 1, 2, 2}, {scale_factor = {2, "a"}}) end, "scale_factor[2] is 'a', expected"},
+    {function() F.local_response_norm(image, "a") end, "local_response_norm: size is 'a', expected an integer"},
+    {function() F.lp_pool1d(image, true, 2) end, "lp_pool1d: norm_type is true, expected a number"},
+    {function() F.max_unpool1d(image, mh.zeros({1, 2, 4}, {dtype = "int64"}), 2, {output_size = 5.5}) end,
+      "max_unpool1d: output_size is 5.5, expected a list of integers"},
+  } do
+    testing.assert_error(case[1], case[2])
+  end
+end
+
 function tests.test_dropout_is_repeatable_and_off_when_not_training()
   local ones = mh.ones{100}
   mh.manual_seed(5)

@@ -37,6 +37,8 @@ function tests.test_options_of_imported_states()
     return function() mh.checkpoint.import_optimizer(opt, state, options) end
   end
   testing.assert_error(import{nmes = {}}, "checkpoint.import_optimizer: unknown option 'nmes'; did you mean 'names'?")
+  state.state[0] = 3
+  testing.assert_error(import(), "checkpoint.import_optimizer: the state of parameter 0 is not a table\n  have  3")
   testing.assert_error(import{names = "w"}, "checkpoint.import_optimizer: names are a list\n  have  'w'")
 end
 

@@ -261,6 +261,13 @@ function tests.test_N38_N41_what_is_no_state_is_told()
     ["a state of an optimizer, and no optimizer"] = {{net, net:state_dict(), nil, opt:state_dict()}},
     ["expected the optimizer's state"] = {{net, net:state_dict(), opt}, {net, net:state_dict(), opt, 3},
   {net, net:state_dict(), opt, {}}}, }
+  for field, value in pairs {rank = "x", ranks = 1.5, blocks = {}, entry = 3} do
+    local part = mh.deduped_state_dict(net)
+    if next(part.blocks) ~= nil or field ~= "blocks" then
+      part[field] = value
+      testing.assert_error(function() mh.merge_state_dicts{part} end, "expected what mh.deduped_state_dict gave")
+    end
+  end
   for text, list in pairs(calls) do
     for _, given in ipairs(list) do
       refused(function() mh.load_merged_state_dict(table.unpack(given, 1, 4)) end, "load_merged_state_dict: " .. text)

@@ -251,6 +251,7 @@ function tests.test_wrong_calls_are_refused()
     "plot: arrows: u has shape {2, 2}, the panel's data {2, 3}"},
     {function() mh.plot.maps(path "x", {{data = mh.zeros{2, 3}, contours = {level = 3}}}) end,
     "plot: contours: unknown option 'level'; did you mean 'levels'"},
+    {function() mh.plot.lines(path "x", {{y = {1}}}, 5) end, "plot.lines: the options are a table, got 5"},
     {function() mh.plot.scatter(path "x", {{x = {1}}}) end, "plot.scatter: series 1 needs x and y"},
     {function() mh.plot.scatter(path "x", {{x = {1}, y = {1}, lable = "a"}}) end,
     "plot.scatter: unknown option 'lable'; did you mean 'label'"},

@@ -4,6 +4,7 @@
 local mh = require "moonhalo"
 local added = require "moonhalo.data.added_fields"
 local arguments = require "moonhalo.internal.arguments"
+local check_dims = require "moonhalo.data.check_dims"
 local check_head = require "moonhalo.data.check_head"
 local plain = require "moonhalo.data.layouts.plain"
 local sorted = require "moonhalo.internal.sorted_keys"
@@ -57,6 +58,7 @@ end
 
 --- Units of fields, and coordinates of dims: by name.
 local function check_names(options, tensors)
+  check_dims("data.from_tensors", options, "tensors " .. table.concat(sorted(tensors), ", "), "")
   for _, what in ipairs {"units", "coordinates"} do
     local given = options[what]
     if given ~= nil and (type(given) ~= "table" or getmetatable(given)) then

@@ -5,6 +5,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local check_dims = require "moonhalo.data.check_dims"
 local check_head = require "moonhalo.data.check_head"
 local heads_of = require "moonhalo.data.heads"
 local layouts = require "moonhalo.data.layouts"
@@ -134,22 +135,12 @@ local function check_plain(name, value)
 end
 
 --- Names of dims are a list of strings, or one such list a dataset, for the layout "plain".
-local function check_dims(options)
-  local function is_list(list)
-    for _, name in ipairs(type(list) == "table" and list or {}) do
-      if type(name) ~= "string" then return false end
-    end
-    return type(list) == "table" and #list > 0
-  end
-  local good = type(options.dims) == "table" and next(options.dims) ~= nil and is_list(options.dims)
-  if type(options.dims) == "table" and #options.dims == 0 and next(options.dims) ~= nil then
-    good = true
-    for _, list in pairs(options.dims) do good = good and is_list(list) end
-  end
-  if not good or options.layout and options.layout ~= "plain" then
-    fail(("data.open: dims is %s\n  have  layout %s\n" ..
-        "  fix   give the names of all dims, as {\"sample\", \"time\", \"y\", \"x\"}, of a file of layout 'plain'")
-      :format(text.of(options.dims), text.of(options.layout)))
+local function check_names(options)
+  local of = ", of a file of layout 'plain'"
+  check_dims("data.open", options, "layout " .. text.of(options.layout), of)
+  if options.dims ~= nil and options.layout and options.layout ~= "plain" then
+    fail(("data.open: dims is %s\n  have  layout %s\n  fix   leave one of them out: dims are%s"):format(
+      text.of(options.dims), text.of(options.layout), of))
   end
 end
 
@@ -188,10 +179,8 @@ return function(...)
     fail(("data.open: dates is %s\n  have  times that are dates where the file says so\n" ..
       "  fix   give false for times that are numbers"):format(text.of(options.dates)))
   end
-  if options.dims ~= nil then
-    check_dims(options)
-    options.layout = "plain"
-  end
+  check_names(options)
+  if options.dims ~= nil then options.layout = "plain" end
   local may_differ = {}
   for _, one in ipairs(type(options.may_differ) == "table" and options.may_differ or {options.may_differ}) do
     may_differ[arguments.choice("data.open", "may_differ", one, kMayDiffer)] = true

@@ -43,6 +43,7 @@ for dims = 1, 3 do
   ---     mh.lp_pool1d(mh.ones{1, 1, 4}, 1, 2):tolist()    --> {{{2.0, 2.0}}}
   define("lp_pool" .. dims .. "d", {"input", "norm_type", "kernel_size", optional "stride", {"ceil_mode", false}},
       function(v, op)
+    arguments.number(op, "norm_type", v.norm_type)
     local kernel = tuple(op, "kernel_size", v.kernel_size, dims)
     local stride = v.stride and tuple(op, "stride", v.stride, dims) or kernel
     local mean = mh["avg_pool" .. dims .. "d"](v.input:pow(v.norm_type), kernel, stride, 0, v.ceil_mode)
@@ -52,7 +53,7 @@ end
 
 --- The shape of space before max pooling, or `given` if pooling could have come from it.
 local function unpooled_size(op, v, dims, kernel, stride, padding)
-  local shape, given, size = v.input.shape, v.output_size, {}
+  local shape, given, size = v.input.shape, v.output_size and arguments.counts(op, "output_size", v.output_size), {}
   if given and #given > dims then given = {table.unpack(given, #given - dims + 1)} end
   if given and #given ~= dims then fail(("%s: output_size has %d numbers, expected %d"):format(op, #given, dims)) end
   for d = 1, dims do
@@ -156,7 +157,7 @@ end
 ---   example
 ---     mh.local_response_norm(mh.zeros{1, 4, 5}, 3):sum():item()    --> 0.0
 define("local_response_norm", {"input", "size", {"alpha", 1e-4}, {"beta", 0.75}, {"k", 1.0}}, function(v, op)
-  local x, size = v.input, v.size
+  local x, size = v.input, arguments.count(op, "size", v.size, 1)
   if x.ndim < 3 then fail(op .. ": the input has " .. x.ndim .. " dimensions, expected 3 or more") end
   local squares, before, after = x:square():unsqueeze(1), size // 2, (size - 1) // 2
   local mean

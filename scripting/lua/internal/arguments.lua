@@ -182,8 +182,9 @@ end
 
 --- `value`, a list of integers, or an error that names the argument.
 function arguments.counts(op, name, value)
-  local plain = type(value) == "table" and not getmetatable(value) and #value > 0
-  for i = 1, plain and #value or 0 do plain = plain and math.type(value[i]) == "integer" end
+  local count = type(value) == "table" and rawlen(value) or 0
+  local plain = count > 0
+  for i = 1, count do plain = plain and math.type(rawget(value, i)) == "integer" end
   if not plain then fail(("%s: %s is %s, expected a list of integers"):format(op, name, mh._describe(value))) end
   return value
 end
@@ -202,6 +203,7 @@ function arguments.tuple(op, name, value, count)
     if #value ~= count then
       fail(("%s: %s has %d numbers, expected one or %d"):format(op, name, #value, count))
     end
+    for i, one in ipairs(value) do arguments.number(op, ("%s[%d]"):format(name, i), one) end
     return {table.unpack(value)}
   end
   if type(value) ~= "number" then

@@ -123,6 +123,9 @@ return function(optimizer, given, options)
     if not place then
       refuse("the state has a parameter that is in no group", "number " .. tostring(number), "save it again")
     end
+    if type(entry) ~= "table" then
+      refuse(("the state of parameter %s is not a table"):format(number), mh._describe(entry), "save it again")
+    end
     for key, value in pairs(entry) do
       local facts = mh._pt.facts(value)
       if key == "step" then

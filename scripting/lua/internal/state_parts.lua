@@ -139,9 +139,15 @@ end
 -- ---- The functions --------------------------------------------------------------------------------------------------
 
 local function check_part(who, part)
-  if type(part) == "table" and type(rawget(part, "notes")) == "table" and type(rawget(part, "blocks")) == "table" then
-    return part
+  local whole = type(part) == "table" and type(rawget(part, "notes")) == "table"
+      and type(rawget(part, "blocks")) == "table" and type(rawget(part, "entry")) == "string"
+      and math.type(rawget(part, "rank")) == "integer" and math.type(rawget(part, "ranks")) == "integer"
+  for name, note in pairs(whole and part.notes or {}) do
+    local block = part.blocks[name]
+    whole = whole and type(note) == "table"
+        and (not note.begin or mh.is_tensor(block) and parts.same_shape(block.shape, note.size))
   end
+  if whole then return part end
   fail(("%s: expected what mh.deduped_state_dict gave, got %s"):format(who, mh._describe(part)))
 end
 

@@ -33,7 +33,7 @@ function parts.check_call(op, path, list, options, wanted)
   if type(list) ~= "table" or type(list[1]) ~= "table" then
     fail(("%s: the second argument is a list\n  fix   mh.%s(%q, %s, {title = ...})"):format(op, op, path, wanted))
   end
-  return options or {}
+  return arguments.options(op, options)
 end
 
 function parts.save(canvas, path)
