@@ -173,6 +173,8 @@ function tests.test_X21_names_and_values_that_do_not_fit()
   end
   local data = mh.data.from_tensors(tensors, {"time", "x"}, "time")
   testing.assert_error(function() data:windows{inputs = {"u"}, static = "u"} end, "windows: static is 'u'\n  have  u")
+  testing.assert_error(function() data:windows{inputs = {"u"}}:loader{cut = "x"} end,
+      "loader: cut is 'x'\n  have  space (x)\n  fix   give {DIM = {MESH_DIM, sizes}}")
   testing.assert_error(function() data:windows{inputs = {"u"}}:statistics{differences = "no"} end,
       "statistics: differences is 'no', expected true or false")
   testing.assert_error(function() data:windows{inputs = {"u"}}:statistics():save(3) end, "path is 3, expected a string")

@@ -94,6 +94,15 @@ local function bytes_of(memory)
 end
 
 --- name -> {mean, std} for the fields of a set, of Statistics or a table of that form.
+local function check_cut(what, cut, have)
+  local plain = type(cut) == "table" and not getmetatable(cut)
+  for _, one in pairs(plain and cut or {}) do
+    plain = plain and (type(one) == "string" or type(one) == "table" and not getmetatable(one))
+  end
+  if plain then return end
+  fail(("loader: %s %s\n  have  %s\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(what, text.of(cut), have))
+end
+
 local function check_normalize(set, given)
   if given == nil then return nil end
   local fields = type(given) == "table" and (given.fields or given)
@@ -308,14 +317,7 @@ end
 ---     loader:recut{x = "domain"}
 ---     #loader    --> 10
 function Loader:recut(cut)
-  local plain = type(cut) == "table" and not getmetatable(cut)
-  for _, one in pairs(plain and cut or {}) do
-    plain = plain and (type(one) == "string" or type(one) == "table" and not getmetatable(one))
-  end
-  if not plain then
-    fail(("loader: recut got %s\n  have  a cut of %d dims\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(text.of(cut),
-        #sorted(self.cut.given)))
-  end
+  check_cut("recut got", cut, ("a cut of %d dims"):format(#sorted(self.cut.given)))
   mh._data.check_same("loader", "cuts", mh.json.encode(cut))
   local old = self.cut
   local new = BatchCut.new(old.mesh, self.set.data.space, old.shape, cut, old)
@@ -430,6 +432,7 @@ return function(set, ...)
   if options.mesh ~= nil and not is_mesh(options.mesh) then
     fail(("loader: mesh is %s\n  have  no mesh\n  fix   loader{mesh = mesh, batch = 8}"):format(text.of(options.mesh)))
   end
+  check_cut("cut is", options.cut, ("space (%s)"):format(table.concat(set.data.space, ", ")))
   check_same_options(set, options)
   check_count("batch", options.batch, 1)
   check_count("seed", options.seed, math.mininteger)
