@@ -276,7 +276,7 @@ class Clocks {
   }
 
   const Cost& verb_cost(const ClockGroup& group, const TapeVerb& call) {
-    const auto key = std::tuple(group.members.front(), group.key, call.verb, call.data);
+    const auto key = std::tuple(group.members.front(), group.key, call.verb, call.data, call.item);
     const auto found = verb_costs_.find(key);
     if (found != verb_costs_.end()) return found->second;
     return verb_costs_[key] = costs_.of_verb(call, group.members);
@@ -342,7 +342,7 @@ class Clocks {
   Costs costs_;
   std::vector<ClockKind> kinds_;
   std::map<TapeGroup, uint32_t> group_keys_;
-  std::map<std::tuple<int64_t, uint32_t, Verb, int64_t>, Cost> verb_costs_;
+  std::map<std::tuple<int64_t, uint32_t, Verb, int64_t, uint8_t>, Cost> verb_costs_;
   std::set<int64_t> misfits_;
   bool by_number_ = false;  // no kind could go on
 };

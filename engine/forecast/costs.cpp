@@ -104,22 +104,6 @@ double Costs::rate_of(const TapeOperator& call) const {
   return rate * cores_of_rank_ / machine_.slowdown(kind, busy_cores_);
 }
 
-double Costs::least_seconds(const Tape& tape, const TapeOperator& call) const {
-  const std::string key = tape.names.at(call.name) + " ";
-  const auto measured = machine_.operators.lower_bound(key);
-  if (measured != machine_.operators.end() && measured->first.starts_with(key)) return 0;
-  double bandwidth = 0, slowdown = 1;
-  for (const auto& [largest, rate] : machine_.device.bandwidth)
-    bandwidth = std::max(bandwidth, rate * machine_.device.efficiency);
-  for (const auto& [cores, by_work] : machine_.neighbours) {
-    const auto stream = by_work.find("stream");
-    if (stream != by_work.end()) slowdown = std::min(slowdown, stream->second);
-  }
-  double work = bandwidth > 0 ? static_cast<double>(call.bytes) * slowdown / (bandwidth * cores_of_rank_) : 0;
-  if (const double rate = rate_of(call); rate > 0) work = std::max(work, 2.0 * static_cast<double>(call.macs) / rate);
-  return static_cast<double>(call.times) * work * ranks_per_core_;
-}
-
 std::vector<VerbCost> Costs::algorithms(const Collective& call, int64_t ranks) const {
   const int size = static_cast<int>(ranks);
   const auto& [verb, bytes, item] = call;

@@ -39,9 +39,6 @@ class Costs {
   /// The time of an operator, of all the calls that it stands for, on one rank that has its cores, while the other
   /// ranks of its host work, too. An operator whose work is not known has the time of its bytes.
   Cost of_operator(const Tape& tape, const TapeOperator& call) const;
-  /// The work of these calls, as a whole, has no part of 1 / n that takes less than 1 / n of this: for lower bounds.
-  /// Without launches, and 0 for operators that were measured.
-  double least_seconds(const Tape& tape, const TapeOperator& call) const;
   /// The time from the arrival of the last rank of the group to the end of the slowest one. `members`: ranks of the
   /// world.
   Cost of_verb(const TapeVerb& call, const std::vector<int64_t>& members) const;

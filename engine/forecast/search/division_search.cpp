@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <mutex>
 #include <utility>
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/forecast/clocks.h"
+#include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
@@ -62,7 +64,7 @@ void check_built(const BuiltStep& built) {
 }
 
 /// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `whole`: what the bounds
-/// need, where it is asked for.
+/// of memory need, where it is asked for.
 RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
                 WholeStep* whole = nullptr) {
   const MemoryCount counted;
@@ -118,33 +120,29 @@ class Search {
     result.ranks = options_.space.ranks;
     result.units = options_.units;
     result.memory_limit = memory_limit();
-    const std::vector<Division> divisions = divisions_of(options_.space);
     WholeStep whole;
-    whole.tape = named_dry_run(build_, Division{}, 0, 1, &whole).tape;
-    const DivisionBounds bounds(options_.machine, backend_, whole, options_.space.ranks, options_.units);
-    for (const Division& division : divisions) {
+    named_dry_run(build_, Division{}, 0, 1, &whole);
+    for (const Division& division : divisions_of(options_.space)) {
       result.ranked.emplace_back();
       result.ranked.back().division = division;
-      result.ranked.back().bound = bounds.of(division);
+      result.ranked.back().memory = result.ranked.back().bound.memory = least_memory(whole, division, options_.units);
     }
+    for (size_t i = 0; i < result.ranked.size(); ++i) begin(result, i);
     // By growing bounds, so that the best are found early.
-    std::stable_sort(result.ranked.begin(), result.ranked.end(),
-                     [](const auto& a, const auto& b) { return a.bound.step < b.bound.step; });
-    for (size_t i = 0; i < result.ranked.size(); ++i) {
+    while (!left_.empty()) {
+      const size_t i = left_.extract(left_.begin()).mapped();
       DivisionResult& one = result.ranked[i];
-      // The same division that keeps activations has the same bound, and is the one before.
-      const DivisionResult* kept = one.division.recomputes ? &result.ranked[i - 1] : nullptr;
-      if (kept != nullptr) one.bound.step = std::max(one.bound.step, kept->step);
-      one.fate = fate_by_bounds(one, kept, result.memory_limit);
-      one.memory = one.bound.memory;
-      if (one.fate != DivisionResult::Fate::kForecast) continue;
-      forecast(one);
-      ++result.dry_runs;
-      if (result.memory_limit > 0 && one.memory > result.memory_limit) {
-        one.fate = DivisionResult::Fate::kTooLarge;
+      const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure));
+      if (options_.prunes && best_.size() >= wanted && one.bound.step > best_[wanted - 1] * (1 + kRounding)) {
+        one.fate = DivisionResult::Fate::kSlowBound;
       } else {
-        best_.insert(std::upper_bound(best_.begin(), best_.end(), one.step), one.step);
+        forecast(one);
+        ++result.dry_runs;
+        const bool is_large = result.memory_limit > 0 && one.memory > result.memory_limit;
+        one.fate = is_large ? DivisionResult::Fate::kTooLarge : DivisionResult::Fate::kForecast;
+        if (!is_large) best_.insert(std::upper_bound(best_.begin(), best_.end(), one.step), one.step);
       }
+      if (!one.division.recomputes) begin_recomputing(result, i);
     }
     rank_results(result);
     explain(result);
@@ -164,15 +162,37 @@ class Search {
     return std::max<int64_t>(1, static_cast<int64_t>(kUsableMemory * bytes));  // 0 means no limit
   }
 
-  // `kept`: the same division that keeps activations, if this one recomputes.
-  DivisionResult::Fate fate_by_bounds(const DivisionResult& one, const DivisionResult* kept, int64_t limit) const {
-    const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure));
-    if (!options_.prunes) return DivisionResult::Fate::kForecast;
-    if (limit > 0 && one.bound.memory > limit) return DivisionResult::Fate::kLargeBound;
-    if (kept != nullptr && kept->fate == DivisionResult::Fate::kForecast) return DivisionResult::Fate::kNotNeeded;
-    if (best_.size() >= wanted && one.bound.step > best_[wanted - 1] * (1 + kRounding))
-      return DivisionResult::Fate::kSlowBound;
-    return DivisionResult::Fate::kForecast;
+  // Decides by its bounds whether a division may be dry run on all ranks that matter. One that recomputes waits for the
+  // same one that keeps activations, which is the one before.
+  void begin(SearchResult& result, size_t i) {
+    DivisionResult& one = result.ranked[i];
+    if (one.division.recomputes) return;
+    if (options_.prunes && result.memory_limit > 0 && one.memory > result.memory_limit) {
+      one.fate = DivisionResult::Fate::kLargeBound;
+      return begin_recomputing(result, i);
+    }
+    find_bound(one);
+    left_.emplace(one.bound.step, i);
+  }
+
+  // The same of one that recomputes, when the one before, which keeps activations, is decided.
+  void begin_recomputing(SearchResult& result, size_t i) {
+    if (i + 1 == result.ranked.size() || !result.ranked[i + 1].division.recomputes) return;
+    const DivisionResult& kept = result.ranked[i];
+    DivisionResult& one = result.ranked[i + 1];
+    const bool is_tried = !options_.prunes || kept.fate == DivisionResult::Fate::kTooLarge;
+    one.fate = kept.fate == DivisionResult::Fate::kForecast ? DivisionResult::Fate::kNotNeeded : kept.fate;
+    one.bound = kept.bound;
+    if (is_tried) find_bound(one);
+    one.bound.step = std::max(one.bound.step, kept.step);
+    if (is_tried) left_.emplace(one.bound.step, i + 1);
+  }
+
+  // What rank 0 alone takes.
+  void find_bound(DivisionResult& one) const {
+    const int64_t memory = one.bound.memory;
+    one.bound = least_step(options_.machine, backend_, named_dry_run(build_, one.division, 0, world_).tape);
+    one.bound.memory = memory;
   }
 
   void forecast(DivisionResult& one) const {
@@ -203,7 +223,8 @@ class Search {
   const BuildDivided& build_;
   const int64_t world_;
   const std::string backend_;
-  std::vector<double> best_;  // times of those that fit, growing
+  std::multimap<double, size_t> left_;  // those to be dry run, by their bounds
+  std::vector<double> best_;            // times of those that fit, growing
 };
 
 void check_options(const SearchOptions& options) {

@@ -42,8 +42,8 @@ struct SearchOptions {
 /// The findings about a division.
 struct DivisionResult {
   /// kForecast: a dry run, and it fits; kTooLarge: a dry run, and it does not; kLargeBound: no dry run, since
-  /// parameters, gradients and states alone do not fit; kSlowBound: no dry run, since it cannot be as fast as the best
-  /// ones; kNotNeeded: no dry run, since it recomputes, and the same division that keeps activations fits.
+  /// parameters, gradients and states alone do not fit; kSlowBound: a dry run of rank 0 alone, which is not as fast as
+  /// the best ones; kNotNeeded: no dry run, since it recomputes, and the same division that keeps activations fits.
   enum class Fate : uint8_t { kForecast, kTooLarge, kLargeBound, kSlowBound, kNotNeeded };
   Division division;
   Fate fate = Fate::kForecast;
@@ -62,17 +62,18 @@ struct SearchResult {
   std::string machine, backend;
   int64_t ranks = 1, units = 1;
   int64_t memory_limit = 0;  ///< bytes of a rank; 0: none is known
-  int64_t dry_runs = 0;      ///< divisions that were dry run
+  int64_t dry_runs = 0;      ///< divisions that were dry run on all ranks that matter
   std::vector<DivisionResult> ranked;
 
   const Division& best() const { return ranked.front().division; }
 };
 
 /// Searches the space for the division whose step is the shortest on the machine. Lower bounds come first
-/// (division_bounds.h), from a dry run of the whole model on one rank. Divisions are then dry run by growing bounds,
-/// with the ranks that matter (rank_kinds.h), and put on the clocks (clocks.h), until no bound is below the best times.
-/// A division that recomputes does the work of the same one that keeps activations, and more. So it is dry run only
-/// where that one was too large, and its bound is at least the time of that one. The result is that of dry runs of all.
+/// (division_bounds.h): of memory, from a dry run of the whole model on one rank, and of time, from dry runs of rank 0
+/// of each division. Divisions are then dry run by growing bounds, with the ranks that matter (rank_kinds.h), and put
+/// on the clocks (clocks.h), until no bound is below the best times. A division that recomputes does the work of the
+/// same one that keeps activations, and more. So it is dry run only where that one was too large, and its bound is at
+/// least the time of that one. The result is that of dry runs of all.
 /// Throws ValueError if the space is empty, if nothing fits, and, with the division and the simulated rank, what
 /// `build` or a step throws. Not collective.
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build);

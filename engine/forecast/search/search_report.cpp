@@ -56,8 +56,8 @@ std::string why_not_best(const DivisionResult& one, const DivisionResult& best, 
   if (one.fate == Fate::kSlowBound && one.bound.step > one.bound.computing + one.bound.messages)
     return "not below " + time_text(one.bound.step) + ", which the same one takes that keeps activations";
   if (one.fate == Fate::kSlowBound)
-    return "not below " + time_text(one.bound.step) + ": computing " + time_text(one.bound.computing) +
-           ", sums and gathers of parameters " + time_text(one.bound.messages);
+    return "not below " + time_text(one.bound.step) + ", which rank 0 takes alone: computing " +
+           time_text(one.bound.computing) + ", messages " + time_text(one.bound.messages);
   if (one.measured && best.measured)
     return "measured " + time_text(*one.measured - *best.measured) + " slower" + longest_part(one, best);
   if (best.measured) return "not among the best forecasts" + longest_part(one, best);

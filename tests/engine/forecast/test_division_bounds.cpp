@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds of divisions against the clocks, from tapes made by hand.
+#include "moonhalo/engine/forecast/search/division_bounds.h"
+
+#include <gtest/gtest.h>
+
+#include "moonhalo/engine/base/splitmix.h"
+#include "moonhalo/engine/forecast/clocks.h"
+#include "tests/support/tape_by_hand.h"
+
+namespace moonhalo::testing::test_division_bounds {
+namespace {
+
+/// Numbers that are the same in each run.
+class Drawn {
+ public:
+  explicit Drawn(uint64_t seed) : seed_(seed << 32) {}
+  int64_t below(int64_t most) { return static_cast<int64_t>(splitmix64(seed_++) % static_cast<uint64_t>(most)); }
+  template <typename Value>
+  Value one_of(std::initializer_list<Value> values) {
+    return values.begin()[below(std::ssize(values))];
+  }
+
+ private:
+  uint64_t seed_;
+};
+
+/// Hosts of few cores, of many, and devices.
+Machine drawn_machine(Drawn& draw) {
+  Machine machine;
+  machine.name = "drawn";
+  machine.measured = true;
+  machine.device.kind = draw.one_of({"cpu", "cpu", "cuda"});
+  machine.device.flops["product"][""] = TapeByHand::kRate;
+  machine.device.bandwidth = {{1e5, 1e10}, {1e12, 1e9}};
+  machine.device.launch = draw.one_of({0.0, 1e-5});
+  machine.device.jitter = draw.one_of({0.0, 0.02});
+  machine.host.cores = draw.one_of({1, 2, 3, 8});
+  machine.host.slice = draw.one_of({0.0, 4e-3});
+  machine.neighbours[2] = {{"stream", 0.8}, {"product", 1.3}};
+  machine.levels = {{.name = "all", .latency = 3e-6, .bandwidth = 1e9, .shared = draw.below(2) == 0}};
+  if (draw.below(2) == 0)
+    machine.levels.insert(
+        machine.levels.begin(),
+        {.name = "host", .ranks = 2, .latency = 1e-6, .bandwidth = 1e10, .shared = draw.below(2) == 0});
+  for (const char* backend : {"threads", "tcp", "nccl"}) {
+    for (const int64_t ranks : {2, 3}) {
+      if (draw.below(2) == 0) machine.verbs[backend][ranks]["all_reduce"] = {{4, 2e-5}, {1e5, 1e-4}, {1e6, 1.1e-4}};
+    }
+  }
+  return machine;
+}
+
+/// Ranks with works of their own between collectives of all or of halves, and messages around a ring.
+std::vector<TapeByHand> drawn_tapes(Drawn& draw, int64_t ranks) {
+  std::vector<TapeByHand> tapes;
+  for (int64_t rank = 0; rank < ranks; ++rank) tapes.emplace_back(rank, ranks);
+  for (int part = 0; part < 8; ++part) {
+    const int64_t call = draw.below(4), bytes = int64_t{1} << draw.below(22);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      TapeByHand& tape = tapes[rank];
+      tape.compute(1e-4 * static_cast<double>(draw.below(100))).copy(1 + draw.below(1 << 20));
+      const int64_t half = ranks / 2, next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+      std::vector<int64_t> members;
+      for (int64_t i = 0; i < (call == 1 && ranks % 2 == 0 ? half : ranks); ++i)
+        members.push_back(call == 1 && ranks % 2 == 0 ? rank / half * half + i : i);
+      if (call < 2) tape.verb(Verb::kAllReduce, members, bytes);
+      if (call == 2) tape.verb(Verb::kAllGather, members, bytes);
+      if (call < 3) continue;
+      tape.exchange({{static_cast<int32_t>(next - rank), bytes}}, {{static_cast<int32_t>(before - rank), bytes}});
+      tape.compute(1e-4 * static_cast<double>(draw.below(100))).wait();
+    }
+  }
+  return tapes;
+}
+
+TEST(DivisionBounds, X14_IsNotAboveTheClocks) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    Drawn draw(seed);
+    const Machine machine = drawn_machine(draw);
+    const std::string backend = draw.one_of({"threads", "tcp", "mpi", "nccl"});
+    const std::vector<TapeByHand> tapes = drawn_tapes(draw, draw.one_of({2, 3, 4, 6}));
+    const double step = forecast_step(machine, own_kinds(tapes), backend).step;
+    for (const TapeByHand& tape : tapes) {
+      const DivisionBound bound = least_step(machine, backend, tape.tape());
+      EXPECT_LE(bound.step, step * (1 + 1e-9)) << backend << ", seed " << seed << ", rank " << tape.tape().rank;
+      EXPECT_EQ(bound.step, bound.computing + bound.messages);
+      EXPECT_GT(bound.step, 0);
+    }
+  }
+}
+
+// Ranks that do the same wait for nothing, and threads move their messages themselves.
+TEST(DivisionBounds, X14_IsTheStepWhereNothingWaits) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Drawn draw(seed);
+    Machine machine = drawn_machine(draw);
+    machine.host.cores = 4;
+    machine.device.jitter = 0;
+    TapeByHand rank(0, 4);
+    for (int part = 0; part < 4; ++part)
+      rank.compute(1e-3).copy(draw.below(1 << 20)).verb(Verb::kAllReduce, first_ranks(4), 1 << draw.below(20));
+    const StepForecast forecast = forecast_step(machine, one_kind(rank, 4), "threads");
+    const DivisionBound bound = least_step(machine, "threads", rank.tape());
+    EXPECT_NEAR(bound.step / forecast.step, 1, 1e-9) << seed;
+    EXPECT_NEAR(bound.computing / forecast.computing, 1, 1e-9) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace moonhalo::testing::test_division_bounds
