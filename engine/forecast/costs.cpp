@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "moonhalo/engine/comm/device/device_costs.h"
 #include "moonhalo/engine/comm/message_costs.h"
@@ -48,8 +50,7 @@ std::string usual_backend(const Machine& machine, int64_t ranks) {
 
 Costs::Costs(const Machine& machine, std::string backend, int64_t ranks)
     : machine_(machine), backend_(std::move(backend)), ranks_(ranks) {
-  const bool one_host = backend_ == "threads" || machine.levels.size() == 1;
-  ranks_of_host_ = one_host ? ranks : machine.ranks_of_part(0, ranks);
+  ranks_of_host_ = on_a_host(ranks);
   if (machine.device.kind != "cpu") return;
   const auto cores = static_cast<double>(machine.host.cores), of_host = static_cast<double>(ranks_of_host_);
   cores_of_rank_ = std::max(1.0, std::floor(cores / of_host));
@@ -86,13 +87,32 @@ Cost Costs::of_one_call(const Tape& tape, const TapeOperator& call) const {
   return {work + machine_.device.launch, machine_.device.launch, CostSource::kRates};
 }
 
+int64_t Costs::on_a_host(int64_t ranks) const {
+  return backend_ == "threads" || machine_.levels.size() == 1 ? ranks : machine_.ranks_of_part(0, ranks);
+}
+
+bool Costs::take_turns(int64_t ranks) const {
+  return machine_.device.kind == "cpu" && on_a_host(ranks) > machine_.host.cores;
+}
+
 Cost Costs::in_turns(const Cost& work, double before) const {
   if (ranks_per_core_ <= 1 || work.seconds <= 0) return work;
-  const auto until = [&](double seconds) {
-    return std::min(std::ceil(ranks_per_core_) * seconds, ranks_per_core_ * seconds + machine_.host.slice);
-  };
-  const double times = (until(before + work.seconds) - until(before)) / work.seconds;
+  const double times = (until_all_did(before + work.seconds) - until_all_did(before)) / work.seconds;
   return {work.seconds * times, work.latency * times, work.source};
+}
+
+// Some cores have a rank more than the others. When these have ended, their cores take over what is left, the most of
+// the rank that began last.
+double Costs::until_all_did(double work) const {
+  const double least = std::floor(ranks_per_core_), others_end = least * work;
+  if (least == ranks_per_core_) return others_end;
+  const double slice = machine_.host.slice, round = (least + 1) * slice;
+  double done = others_end / (least + 1);
+  if (slice > 0) {
+    const double rounds = std::floor(others_end / round);
+    done = rounds * slice + std::max(0.0, others_end - rounds * round - least * slice);
+  }
+  return std::max(ranks_per_core_ * work, others_end + work - done);
 }
 
 // Operations a second of a rank, for operators that do arithmetic; else, or if the machine does not say, 0.
@@ -116,8 +136,9 @@ std::vector<VerbCost> Costs::algorithms(const Collective& call, int64_t ranks) c
   return {messages};
 }
 
-// From the table of this number of ranks; between two, by the logarithm of ranks; above the largest, in proportion to
-// what the algorithm costs.
+// From the table of this number of ranks; between two, by the logarithm of ranks; above the largest, or where other
+// ranks of the host take the cores, too, in proportion to what the algorithm costs. Times of ranks that took turns on
+// cores have these turns in them: they are those of ranks that take turns, and of no others.
 bool Costs::measured_verb(const Collective& call, const std::vector<int64_t>& members, Cost& cost) const {
   const auto tables = machine_.verbs.find(backend_);
   if (tables == machine_.verbs.end()) return false;
@@ -128,21 +149,24 @@ bool Costs::measured_verb(const Collective& call, const std::vector<int64_t>& me
     if (found != verbs.end() && !found->second.empty()) known.emplace_back(size, &found->second);
   }
   if (known.empty()) return false;
+  const bool turns = take_turns(ranks_), has_all_cores = !turns || on_a_host(ranks) == ranks_of_host_;
+  const auto is_alike = [&](const auto& entry) { return take_turns(entry.first) == turns; };
+  if (std::any_of(known.begin(), known.end(), is_alike)) std::erase_if(known, std::not_fn(is_alike));
   const auto read = [&](const SizeTable& table) {
     return Cost{at_size(table, static_cast<double>(call.bytes)), table.front().second, CostSource::kInterpolated};
   };
   const auto above = std::find_if(known.begin(), known.end(), [&](const auto& entry) { return entry.first >= ranks; });
-  if (above != known.end() && above->first == ranks) {
+  if (has_all_cores && above != known.end() && above->first == ranks) {
     cost = read(*above->second);
     cost.source = CostSource::kMeasured;
     return true;
   }
   if (machine_.level_of(members.front(), members.back()) != 0) return false;
-  if (above == known.end() || above == known.begin()) {
+  if (!has_all_cores || above == known.end() || above == known.begin()) {
     const auto& [size, table] = above == known.end() ? known.back() : *above;
     std::vector<int64_t> fewer(size);
-    for (int64_t i = 0; i < size; ++i) fewer[i] = members.front() + i;
-    const Cost mine = cheapest(call, members), theirs = cheapest(call, fewer);
+    std::iota(fewer.begin(), fewer.end(), 0);
+    const Cost mine = cheapest(call, members), theirs = Costs(machine_, backend_, size).cheapest(call, fewer);
     if (theirs.seconds <= 0) return false;
     cost = read(*table);
     cost.seconds *= mine.seconds / theirs.seconds;
@@ -184,7 +208,7 @@ Cost Costs::of_cost(const VerbCost& cost, const std::vector<int64_t>& members) c
   const Machine::Level& host = machine_.levels.front();
   const double latency = static_cast<double>(cost.barriers) * host.latency;
   // Both what is read and what is written passes: a copy moves its bytes twice.
-  const double sharing = host.shared ? static_cast<double>(ranks_of_host_) : 1;
+  const double sharing = host.shared ? static_cast<double>(ranks_of_host_) : ranks_per_core_;
   all = sum(all, {latency + static_cast<double>(cost.copied) / 2 * sharing / host.bandwidth, latency});
   if (cost.staged > 0) {
     const double link = machine_.device.host_link > 0 ? machine_.device.host_link : host.bandwidth;
@@ -196,8 +220,9 @@ Cost Costs::of_cost(const VerbCost& cost, const std::vector<int64_t>& members) c
 
 // The number of ranks of a part of the level before that send by this level, if all do as `rank` and send as far.
 double Costs::sharers(size_t level, int64_t rank, int64_t offset) const {
-  if (!machine_.levels[level].shared) return 1;
+  if (level == 0 && !machine_.levels[0].shared) return ranks_per_core_;  // which move the bytes
   if (level == 0) return static_cast<double>(machine_.ranks_of_part(0, ranks_));
+  if (!machine_.levels[level].shared) return 1;
   const int64_t part = machine_.levels[level - 1].ranks, first = rank / part * part;
   int64_t count = 0;
   for (int64_t one = first; one < std::min(first + part, ranks_); ++one) {

@@ -50,9 +50,11 @@ class Costs {
   double cores_of_rank() const { return cores_of_rank_; }
   /// Ranks that share a core: above 1 only if there are more ranks than cores.
   double ranks_per_core() const { return ranks_per_core_; }
-  /// The time of `work` where ranks take turns on cores, after `before` seconds of work since the rank has waited. With
-  /// 3 ranks on 2 cores the third begins when others have ended, so they take as long as 4; but after a time slice it
-  /// takes over a core, and all have the same share. Returns `work` if there are no more ranks than cores.
+  /// The time of `work` where ranks take turns on cores, after `before` seconds of work since the rank has waited. A
+  /// core changes between its ranks after each time slice, and takes over one that waits when its own have ended. So 3
+  /// ranks on 2 cores take as long as 4 for a slice of work, and 1.5 times as long as 2 for two slices. Times of
+  /// operators have no turns in them; those of collectives have, so that this is not for them. Returns `work` if there
+  /// are no more ranks than cores.
   Cost in_turns(const Cost& work, double before) const;
   /// True if data is moved by the rank that waits for it, so that only the latency of an exchange can be hidden.
   bool moves_in_wait() const { return backend_ == "threads"; }
@@ -65,6 +67,9 @@ class Costs {
   struct Message {
     int64_t peer, bytes, number;
   };
+  int64_t on_a_host(int64_t ranks) const;
+  bool take_turns(int64_t ranks) const;
+  double until_all_did(double work) const;
   Cost of_one_call(const Tape& tape, const TapeOperator& call) const;
   double rate_of(const TapeOperator& call) const;
   Cost cheapest(const Collective& call, const std::vector<int64_t>& members) const;

@@ -24,8 +24,8 @@ struct DivisionBound {
   int64_t memory = 0;    ///< bytes of a rank: parameters, gradients, states
 };
 
-/// What the clocks (clocks.h) charge to the rank of this tape whatever the others do: `computing`, `messages` and
-/// `step` of a bound. It leaves out all waiting, and exchanges that may go on beside the operators. Not collective.
+/// The seconds that the clocks (clocks.h) charge to the rank of this tape at least: `computing`, `messages` and `step`
+/// of a bound. All waiting is left out, and so are exchanges that may go on beside the operators. Not collective.
 DivisionBound least_step(const Machine& machine, const std::string& backend, const Tape& tape);
 
 /// The least memory of a rank where `units` equal copies of the model are so divided. It leaves out activations. Not

@@ -188,7 +188,7 @@ class Search {
     if (is_tried) left_.emplace(one.bound.step, i + 1);
   }
 
-  // What rank 0 alone takes.
+  // The time that rank 0 takes alone.
   void find_bound(DivisionResult& one) const {
     const int64_t memory = one.bound.memory;
     one.bound = least_step(options_.machine, backend_, named_dry_run(build_, one.division, 0, world_).tape);

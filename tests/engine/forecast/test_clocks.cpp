@@ -281,30 +281,6 @@ TEST(Clocks, X14_MoreRanksThanCoresShareThem) {
   EXPECT_TIME(forecast_step(machine, tapes, "threads").step, 1e-3 / 2 * 1.5);
 }
 
-// The third rank on 2 cores begins last, until the time slice of a core has ended.
-TEST(Clocks, X14_RanksTakeTurnsOnCores) {
-  Machine machine = even_machine();
-  machine.device.kind = "cpu";
-  machine.host.slice = 4e-3;
-  machine.levels[0].latency = 0;
-  const auto step = [&](int64_t ranks, int64_t cores, double seconds) {
-    machine.host.cores = cores;
-    Recording rank(0, ranks);
-    rank.compute(seconds / 4).compute(seconds * 3 / 4);
-    return forecast_step(machine, one_kind(rank, ranks), "threads").step;
-  };
-
-  EXPECT_TIME(step(3, 2, 6e-3), 12e-3);
-  EXPECT_TIME(step(3, 2, 8e-3), 16e-3);
-  EXPECT_TIME(step(3, 2, 20e-3), 30e-3 + 4e-3);
-  EXPECT_TIME(step(4, 2, 20e-3), 40e-3);
-  EXPECT_TIME(step(9, 8, 2e-3), 4e-3);
-  EXPECT_TIME(step(9, 8, 80e-3), 90e-3 + 4e-3);
-  for (const int64_t ranks : {1, 2, 3, 8}) EXPECT_TIME(step(ranks, 8, 8e-3), 8e-3 / (8 / ranks)) << ranks;
-  machine.host.slice = 0;
-  EXPECT_TIME(step(3, 2, 20e-3), 30e-3);
-}
-
 TEST(Clocks, X14_EqualCallsTakeAsLongAsEachOfThem) {
   Machine machine = even_machine();
   machine.device.kind = "cpu";
@@ -324,61 +300,6 @@ TEST(Clocks, X14_EqualCallsTakeAsLongAsEachOfThem) {
   EXPECT_TIME(forecast.high, expected.high);
   EXPECT_EQ(all_of(forecast), all_of(expected));
   EXPECT_THAT(all_of(forecast), HasSubstr("starting 13 operators"));
-}
-
-// The turns begin again after a wait for other ranks, and not after a call of a rank with itself.
-TEST(Clocks, X14_TurnsEndWithAWait) {
-  Machine machine = even_machine();
-  machine.device.kind = "cpu";
-  machine.host.cores = 2;
-  machine.host.slice = 4e-3;
-  machine.levels[0].latency = 0;
-  const std::vector<int64_t> all = first_ranks(3), self{0};
-  Recording sums(0, 3), own(0, 3);
-  sums.compute(20e-3).verb(Verb::kBarrier, all, 0).compute(6e-3).verb(Verb::kBarrier, all, 0);
-  own.compute(20e-3).verb(Verb::kBarrier, self, 0).compute(6e-3);
-
-  EXPECT_TIME(forecast_step(machine, one_kind(sums, 3), "threads").step, 34e-3 + 12e-3);
-  EXPECT_TIME(forecast_step(machine, one_kind(own, 3), "threads").step, 39e-3 + 4e-3);
-}
-
-// A rank that waits for messages gives up its core. It keeps it if they have come, or if it sent them to itself.
-TEST(Clocks, X14_TurnsEndWithAWaitForMessages) {
-  const int64_t bytes = 20000000;  // 1 ms
-  Machine machine = even_machine();
-  machine.device.kind = "cpu";
-  machine.host.cores = 2;
-  machine.host.slice = 4e-3;
-  machine.levels[0].latency = 0;
-  std::vector<Recording> ring, own;
-  for (int32_t i = 0; i < 3; ++i) {
-    const TapePart next{(i + 1) % 3 - i, bytes}, before{(i + 2) % 3 - i, bytes}, self{0, bytes};
-    ring.push_back(Recording(i, 3).compute(20e-3).exchange({next}, {before}).compute(2e-3).wait().compute(6e-3));
-    own.push_back(Recording(i, 3).compute(20e-3).exchange({self}, {self}).compute(2e-3).wait().compute(6e-3));
-  }
-
-  EXPECT_TIME(forecast_step(machine, own_kinds(ring), "threads").step, 37e-3 + 1e-3 + 12e-3);
-  EXPECT_TIME(forecast_step(machine, own_kinds(own), "threads").step, 37e-3 + 1e-3 + 9e-3);
-  EXPECT_TIME(forecast_step(machine, own_kinds(ring), "tcp").step, 37e-3 + 9e-3);  // hidden
-  machine.device.jitter = 0.01;
-  const double late = 0.01 * 37e-3 * std::sqrt(2 * std::log(3));
-  EXPECT_TIME(forecast_step(machine, own_kinds(ring), "tcp").step, 37e-3 + late + 9e-3);
-  EXPECT_TIME(forecast_step(machine, own_kinds(own), "tcp").step, 37e-3 + 9e-3);
-}
-
-// A host of 2 cores has 3 of the 6 ranks; those of the other host do not take its cores.
-TEST(Clocks, X14_RanksOfOtherHostsTakeNoTurns) {
-  Machine machine = even_machine();
-  machine.device.kind = "cpu";
-  machine.host.cores = 2;
-  machine.host.slice = 4e-3;
-  machine.levels.insert(machine.levels.begin(), {.name = "host", .ranks = 3, .latency = 0, .bandwidth = kBandwidth});
-  Recording rank(0, 6);
-  rank.compute(20e-3);
-
-  EXPECT_TIME(forecast_step(machine, one_kind(rank, 6), "mpi").step, 30e-3 + 4e-3);
-  machine.levels[0].ranks = 2;
-  EXPECT_TIME(forecast_step(machine, one_kind(rank, 6), "mpi").step, 20e-3);
 }
 
 TEST(Clocks, X14_NeighboursShareMemoryAndNotCaches) {

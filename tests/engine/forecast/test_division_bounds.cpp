@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of divisions against the clocks, from tapes made by hand.
+// Bounds of divisions against the clocks, from tapes made by hand and from dry runs.
 #include "moonhalo/engine/forecast/search/division_bounds.h"
 
 #include <gtest/gtest.h>
 
 #include "moonhalo/engine/base/splitmix.h"
 #include "moonhalo/engine/forecast/clocks.h"
+#include "moonhalo/engine/forecast/search/division_search.h"
+#include "tests/support/divided_nets.h"
 #include "tests/support/tape_by_hand.h"
 
 namespace moonhalo::testing::test_division_bounds {
@@ -38,7 +40,8 @@ Machine drawn_machine(Drawn& draw) {
   machine.host.cores = draw.one_of({1, 2, 3, 8});
   machine.host.slice = draw.one_of({0.0, 4e-3});
   machine.neighbours[2] = {{"stream", 0.8}, {"product", 1.3}};
-  machine.levels = {{.name = "all", .latency = 3e-6, .bandwidth = 1e9, .shared = draw.below(2) == 0}};
+  machine.levels = {
+      {.name = "all", .latency = 3e-6, .bandwidth = draw.one_of({1e6, 1e9}), .shared = draw.below(2) == 0}};
   if (draw.below(2) == 0)
     machine.levels.insert(
         machine.levels.begin(),
@@ -104,6 +107,31 @@ TEST(DivisionBounds, X14_IsTheStepWhereNothingWaits) {
     const DivisionBound bound = least_step(machine, "threads", rank.tape());
     EXPECT_NEAR(bound.step / forecast.step, 1, 1e-9) << seed;
     EXPECT_NEAR(bound.computing / forecast.computing, 1, 1e-9) << seed;
+  }
+}
+
+// Few samples and large weights: products bring the samples together rather than to sum gradients, or to gather
+// weights.
+TEST(DivisionBounds, X14_HoldForDrawnModels) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Drawn draw(seed);
+    SearchOptions options;
+    options.prunes = false;
+    options.machine = drawn_machine(draw);
+    options.backend = draw.one_of({"threads", "tcp", "nccl"});
+    options.space.ranks = draw.one_of({2, 3, 4});
+    const DividedChain chain{.batch = draw.one_of({1, 2, 4, 64}), .width = draw.one_of({8, 64, 160}), .blocks = 2};
+    const DividedNet net{.batch = draw.one_of({1, 2, 5}), .hidden = draw.one_of({4, 48}), .kernel = 3, .height = 6};
+    for (const BuildDivided& build : {build_chain(chain), build_divided(net)}) {
+      const SearchResult all = search_divisions(options, build);
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", " + options.backend + "\n" + to_text(all));
+      for (const DivisionResult& one : all.ranked) {
+        EXPECT_LE(one.bound.step, one.step * (1 + 1e-9)) << one.division.text();
+        EXPECT_LE(one.bound.memory, one.memory) << one.division.text();
+      }
+      options.space.most_rows = net.height;
+      options.space.most_tensor = options.space.ranks;
+    }
   }
 }
 

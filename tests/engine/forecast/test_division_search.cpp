@@ -7,9 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 
-#include "moonhalo/engine/base/splitmix.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/profile/recorder.h"
 #include "tests/support/divided_nets.h"
@@ -146,40 +144,6 @@ TEST(DivisionSearch, X14_BoundsHoldOnMeasuredHosts) {
   for (const char* verb : {"all_reduce", "all_gather", "reduce_scatter", "exchange"})
     host.machine.verbs["threads"][2][verb] = {{4, 1e-6}, {1e5, 1e-4}, {2e5, 1.1e-4}};
   for (const int64_t ranks : {2, 4}) expect_best_of_all(host, ranks);
-}
-
-// Few samples and large weights: products bring the samples together rather than to sum gradients, or to gather
-// weights.
-TEST(DivisionSearch, X14_BoundsHoldForDrawnModels) {
-  for (uint64_t seed = 0; seed < 8; ++seed) {
-    uint64_t drawn = seed << 32;
-    const auto one_of = [&](const auto& values) { return values[splitmix64(drawn++) % std::size(values)]; };
-    const DividedChain chain{
-        .batch = one_of(std::array{1, 2, 4, 64}), .width = one_of(std::array{8, 64, 160}), .blocks = 2};
-    const DividedNet net{.batch = one_of(std::array{1, 2, 5}),
-                         .channels = one_of(std::array{2, 16}),
-                         .hidden = one_of(std::array{4, 48}),
-                         .kernel = one_of(std::array{1, 3}),
-                         .height = one_of(std::array{1, 6, 16})};
-    SearchOptions options;
-    options.prunes = false;
-    options.machine = machine_of(one_of(std::array{1e9, 1e12}), 1e10, one_of(std::array{1e6, 1e9}), 1e-6);
-    options.machine.device.kind = one_of(std::array{"cpu", "cuda"});
-    options.machine.host.cores = 2;
-    options.backend = one_of(std::array{"threads", "tcp", "nccl"});
-    options.space.ranks = one_of(std::array{2, 3, 4});
-    for (const bool is_chain : {true, false}) {
-      const int64_t most = is_chain ? 1 : options.space.ranks;
-      options.space.most_rows = std::min(most, net.height);
-      options.space.most_tensor = most;
-      const SearchResult all = search_divisions(options, is_chain ? build_chain(chain) : build_divided(net));
-      SCOPED_TRACE("seed " + std::to_string(seed) + ", " + options.backend + "\n" + to_text(all));
-      for (const DivisionResult& one : all.ranked) {
-        EXPECT_LE(one.bound.step, one.step * (1 + 1e-9)) << one.division.text();
-        EXPECT_LE(one.bound.memory, one.memory) << one.division.text();
-      }
-    }
-  }
 }
 
 // A block of a field that stays after each step is not a state of the optimizer, which copies would hold whole.
