@@ -275,12 +275,13 @@ bool IntervalMap::Planner::in_all_dims(const Holds& holds, int64_t owner, int64_
 
 bool IntervalMap::Planner::exchanges() const {
   if (grid) return grid_exchanges();
+  const auto reads = [](const std::vector<ReadRun>& runs, const Interval&) { return !runs.empty(); };
   for (int64_t user = 0; user < ranks(); ++user) {
-    if (from.serves(user, user) && in_all_dims(inside, user, user)) continue;
+    if (!in_all_dims(reads, user, user) || (from.serves(user, user) && in_all_dims(inside, user, user))) continue;
     const int64_t first = first_beside(user);
     for (const int64_t step : steps) {
       const int64_t owner = first + step;
-      if (owner != user && from.serves(owner, user) && in_all_dims(runs_overlap, owner, user)) return true;
+      if (owner != user && in_all_dims(runs_overlap, owner, user) && from.serves(owner, user)) return true;
     }
   }
   return false;
@@ -348,8 +349,7 @@ std::vector<int64_t> IntervalMap::Planner::users_of(int64_t me) const {
 
 std::vector<IntervalMap::Copy> IntervalMap::Planner::transfers_between(int64_t owner, int64_t user) const {
   std::vector<Copy> copies;
-  if (!from.serves(owner, user)) return copies;
-  if (!in_all_dims(runs_overlap, owner, user)) return copies;
+  if (!in_all_dims(runs_overlap, owner, user) || !from.serves(owner, user)) return copies;
   std::vector<std::vector<Overlap>> found;
   for (int64_t d = 0; d < ndim; ++d) found.push_back(overlaps(runs(d, user), owned(d, owner)));
   std::vector<size_t> at(ndim, 0);

@@ -167,22 +167,34 @@ void plan_reduction(RedistributionPlan& plan) {
 }
 
 // Where a Partial begins, an element stands on the coordinates where most of the ranks that want it hold it already;
-// those of its first owner, if they are among the best.
+// those of its first owner, if they are among the best. It stays if all ranks that want it there hold it.
 void choose_holders(RedistributionPlan& plan) {
   std::map<std::pair<int64_t, Box>, std::map<std::vector<int64_t>, int64_t>> holders;
+  std::map<Box, int64_t> wanted;  // by how many ranks, at as many of all coordinates
   for (int64_t rank = 0; rank < plan.from->mesh()->size(); ++rank) {
     ++holders[{plan.first_owner[rank], plan.required_box[rank]}][plan.started_at(rank)];
+    ++wanted[plan.required_box[rank]];
   }
+  int64_t coordinates_of_all = 1;
+  for (const int64_t m : plan.partial_started) coordinates_of_all *= plan.to->mesh()->size(m);
+  for (const int64_t m : plan.partial_kept) coordinates_of_all *= plan.from->mesh()->size(m);
+  std::map<int64_t, int64_t> staying;  // elements, by first owner
   for (auto& [owner_and_box, counts] : holders) {
-    std::vector<int64_t> chosen = plan.started_at(owner_and_box.first);
+    const auto& [owner, box] = owner_and_box;
+    std::vector<int64_t> chosen = plan.started_at(owner);
     int64_t most = counts[chosen];
     for (const auto& [coordinates, count] : counts) {
       if (count <= most) continue;
       most = count;
       chosen = coordinates;
     }
+    const bool stays = most * coordinates_of_all == wanted[box];
+    staying[owner] += stays ? plan.box_after_reduce[owner].intersect(box).numel() : 0;
     plan.chosen_holder[owner_and_box] = std::move(chosen);
   }
+  plan.stays = std::all_of(staying.begin(), staying.end(), [&](const auto& owner_and_count) {
+    return owner_and_count.second == plan.box_after_reduce[owner_and_count.first].numel();
+  });
 }
 
 // Plans the moves that are left once the sums are made. Copies serve their own ranks.
@@ -239,7 +251,13 @@ std::vector<int64_t> RedistributionPlan::started_at(int64_t rank) const {
   return coordinates;
 }
 
-std::vector<int64_t> RedistributionPlan::same_coordinates() const { return joined(partial_kept, replicated_dims); }
+// On one mesh, the ranks that hold an element are as many at all coordinates where they are several: so it stands on
+// its first owner's.
+std::vector<int64_t> RedistributionPlan::same_coordinates() const {
+  if (stays) return others(*from->mesh(), {});
+  const std::vector<int64_t> same = joined(partial_kept, replicated_dims);
+  return from->mesh() == to->mesh() ? joined(same, partial_started) : same;
+}
 
 bool RedistributionPlan::serves(int64_t owner, int64_t user) const {
   const DeviceMesh& mesh = *from->mesh();

@@ -33,6 +33,7 @@ struct RedistributionPlan {
   /// Coordinates along partial_started, by first owner and required box: where the ranks that require it store an
   /// element.
   std::map<std::pair<int64_t, Box>, std::vector<int64_t>> chosen_holder;
+  bool stays = false;  ///< a Partial begins, and all elements stay where they are
 
   /// Mesh dims of `from` that are reduced, the first to be reduced first.
   std::vector<int64_t> reduce_order() const;

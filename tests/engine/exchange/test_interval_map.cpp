@@ -7,7 +7,6 @@
 #include "moonhalo/engine/exchange/boundary_index.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
-#include "moonhalo/engine/exchange/redistribution_plan.h"
 #include "tests/support/oracle.h"
 
 namespace moonhalo::testing::test_interval_map {
@@ -282,42 +281,6 @@ TEST(IntervalMap, AsksOnlyRanksThatMayServe) {
   EXPECT_LE(count_of_plan({0}), 256 * 17);
   EXPECT_LE(count_of_plan({1}), 256 * 17);
   EXPECT_GE(count_of_plan({}), 256 * 255);
-}
-
-// Where copies become addends, a rank serves itself alone: a plan of 4,096 ranks looks at 4,096 pairs.
-TEST(RedistributionPlan, NamesTheDimsAlongWhichRanksServeTheirOwnCoordinate) {
-  const auto world = make_fake_communicator(3, 12);
-  const MeshPtr mesh = init_device_mesh(*world, "cpu", {4, 3}, {"data", "rows"});
-  const std::vector<std::vector<Placement>> all = {{replicate(), replicate()},
-                                                   {partial(), replicate()},
-                                                   {replicate(), shard(0)},
-                                                   {partial(), shard(0)},
-                                                   {shard(0), replicate()},
-                                                   {shard(0), shard(1)},
-                                                   {partial(), partial()},
-                                                   {shard(1), partial()},
-                                                   {replicate(), partial()},
-                                                   {shard(1), shard(0)},
-                                                   {partial(ReduceOp::kMax), shard(0)}};
-  for (const auto& from : all) {
-    for (const auto& to : all) {
-      const RedistributionPlan plan =
-          plan_redistribution(make_spec(mesh, {24, 24}, from), make_spec(mesh, {24, 24}, to));
-      if (plan.keeps_blocks) continue;
-      const std::vector<int64_t> same = plan.same_coordinates();
-      for (int64_t owner = 0; owner < 12; ++owner) {
-        for (int64_t user = 0; user < 12; ++user) {
-          if (!plan.serves(owner, user)) continue;
-          for (const int64_t m : same)
-            EXPECT_EQ(mesh->coordinate(owner, m), mesh->coordinate(user, m)) << plan.to_string();
-        }
-      }
-    }
-  }
-
-  const RedistributionPlan copies_to_addends = plan_redistribution(make_spec(mesh, {24}, {replicate(), replicate()}),
-                                                                   make_spec(mesh, {24}, {partial(), partial()}));
-  EXPECT_EQ(copies_to_addends.same_coordinates(), (std::vector<int64_t>{0, 1}));
 }
 
 // Rows that were kept for a map serve others of the same key: one that turns them round has another.
