@@ -46,12 +46,17 @@ class AttentionWork {
  private:
   double scores(const Interval& rows, int64_t j) const;
   Interval seeing(int64_t i, int64_t j) const;
-  bool move(int64_t from, int64_t to, double scores_to_move);
+  int64_t cheaper_split(int64_t i, int64_t j) const;
+  /// Where the queries of i that are sent to j end and local ones begin.
+  int64_t split(int64_t i, int64_t j) const { return split_.empty() ? cheaper_split(i, j) : split_[i][j]; }
+  bool can_move(int64_t from, int64_t to) const;
+  double move(int64_t from, int64_t to, double scores_to_move);
   void balance();
 
   std::vector<Interval> queries_, keys_;
-  bool is_causal_;
-  std::vector<std::vector<int64_t>> split_;  // [i][j]: where sent queries end and local ones begin
+  bool is_causal_, may_send_;
+  Extents extents_;
+  std::vector<std::vector<int64_t>> split_;  // [i][j]; empty: the cheaper ones
 };
 
 /// Specs of the tensors of an attention, all by where their dims are cut.
