@@ -103,6 +103,21 @@ class Under {
   Conditions before_;
 };
 
+/// A cast of a weight that autocast keeps is used again after the segment, whose graph is cut off, and its gradient
+/// would be lost. So a segment keeps none, and uses none of others.
+class NoKeptCasts {
+ public:
+  NoKeptCasts() : before_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoKeptCasts() { at::autocast::set_autocast_cache_enabled(before_); }
+  NoKeptCasts(const NoKeptCasts&) = delete;
+  NoKeptCasts& operator=(const NoKeptCasts&) = delete;
+
+ private:
+  bool before_;
+};
+
 // The segment's own graph
 
 // Gradients leave the segment here.
@@ -178,6 +193,7 @@ Graph record(const Segment& segment, const variable_list& inputs) {
   }
   graph.start = at::sequence_number::peek();
   {
+    const NoKeptCasts casts_of_its_own;
     const Substitutes leaves(graph.leaves, inputs);
     graph.outputs = segment(graph.leaves);
   }

@@ -277,7 +277,8 @@ class Autocast {
 ///   Runs fn(...) with matrix products and convolutions in a lower precision, as torch.autocast does, and returns its
 ///   results. Call backward after it, outside.
 ///   dtype       "bfloat16"|"float16"|table   the lower precision, or {dtype = "bfloat16", enabled = true,
-///     cache = true}: enabled = false computes as without it, cache = false casts a weight again in each use
+///     cache = true}: enabled = false computes as without it, cache = false casts a weight again in each use, as it
+///     is in mh.checkpoint and on ranks that are threads
 ///   fn          function    what to run
 ///   returns     any         the results of fn
 ///   collective  no, but all ranks must call it
@@ -292,7 +293,7 @@ int autocast(lua_State* lua) {
   TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: dtype ", dtype_name(dtype),
                     " is not a lower precision\n  fix   use \"bfloat16\" or \"float16\"");
   return call_under<Autocast>(lua, 2, context(lua).device.type(), dtype, options.get_bool("enabled", true),
-                              options.get_bool("cache", true));
+                              options.get_bool("cache", true) && at::autocast::is_autocast_cache_enabled());
 }
 
 /// mh.manual_seed(seed) -> nothing

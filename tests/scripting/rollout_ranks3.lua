@@ -55,6 +55,18 @@ function tests.test_Y17_rollout_equals_the_loop_on_blocks()
   end
 end
 
+function tests.test_Y17_recomputed_under_autocast()
+  local mesh = mh.init_device_mesh(mh.device(), {mh.world_size()}, {"domain"})
+  local x = mh.distribute_tensor(field():float(), mesh, {mh.Shard(2, {4, 0, 5})})
+  local function gradient(options)
+    local one = net():float()
+    local all = mh.autocast("bfloat16", mh.rollout, one, x, 3, options)
+    all:float():square():sum():backward()
+    return one.weight.grad:full_tensor()
+  end
+  testing.assert_close(gradient{recompute = true}, gradient{}, {rtol = 1e-5, atol = 1e-5})
+end
+
 function tests.test_Y17_steps_without_gradients_keep_no_graph()
   local x, one = field(), net()
   local all = mh.rollout(one, x, 3, {gradients = 0})

@@ -138,6 +138,25 @@ function tests.test_grad_modes()
       "autocast: dtype float64 is not a lower precision\n  fix   use \"bfloat16\" or \"float16\"")
 end
 
+--- A weight of several layers: what autocast casts in one use may serve the next, but not beyond a segment.
+function tests.test_autocast_around_checkpoints()
+  local x = mh.linspace(-1, 1, 12):reshape{3, 4}
+  local function gradient(...)
+    mh.manual_seed(1)
+    local net, y = mh.nn.Linear(4, 4), x
+    local layers = {...}
+    mh.autocast("bfloat16", function()
+      for _, is_checkpointed in ipairs(layers) do y = is_checkpointed and mh.checkpoint(net, y) or net(y) end
+    end)
+    y:float():square():sum():backward()
+    return net.weight.grad
+  end
+  local expected = gradient(false, false, false)
+  for _, layers in ipairs {{true, false, false}, {false, true, false}, {true, true, true}} do
+    t.assert_close(gradient(table.unpack(layers)), expected, {rtol = 2e-2, atol = 2e-2})
+  end
+end
+
 function tests.test_tf32()
   local convolutions, products = mh.is_tf32_allowed()
   t.assert_equal({convolutions, products}, {true, false})  -- LibTorch's defaults
