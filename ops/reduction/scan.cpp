@@ -22,6 +22,13 @@ at::Tensor totals_of_blocks(const at::Tensor& total, const SpecPtr& spec, int64_
 }
 
 template <Scan kScan>
+at::Tensor scan(const at::Tensor& x, int64_t dim) {
+  if constexpr (kScan == Scan::kSum) return at::cumsum(x, dim);
+  if constexpr (kScan == Scan::kProduct) return at::cumprod(x, dim);
+  if constexpr (kScan == Scan::kLogSumExp) return at::logcumsumexp(x, dim);
+}
+
+template <Scan kScan>
 std::optional<Plan> plan_scan(const OpCall& call) {
   // Only a running sum of numbers that stay what they are is linear.
   const bool linear =
@@ -30,9 +37,18 @@ std::optional<Plan> plan_scan(const OpCall& call) {
   const int64_t dim = call.dim("dim", from->ndim());
   Plan plan{.inputs = {from}, .outputs = {from}};
   if (from->ndim() == 0 || CutGroup(from, dim).alone()) return plan;
-  plan.run = [=](LocalCall& call) {
-    call.run();
-    at::Tensor scanned = call.result();
+  // LibTorch adds float16 and bfloat16 in float32 and rounds the results. Blocks are put together before that.
+  const at::ScalarType type =
+      call.has("dtype") && call.given("dtype") ? call.value("dtype").toScalarType() : call.tensor("self").dtype;
+  const bool is_rounded = at::isReducedFloatingType(type);
+  plan.run = [=, self = call.arg("self")](LocalCall& call) {
+    at::Tensor scanned;
+    if (is_rounded) {
+      scanned = scan<kScan>(call.tensor(self).to(type).to(at::kFloat), dim);
+    } else {
+      call.run();
+      scanned = call.result();
+    }
     const double nothing = kScan == Scan::kSum ? 0 : kScan == Scan::kProduct ? 1 : -INFINITY;
     const at::Tensor total = scanned.size(dim) > 0 ? scanned.select(dim, -1) : at::sum(scanned, dim).fill_(nothing);
     const at::Tensor before =
@@ -42,7 +58,7 @@ std::optional<Plan> plan_scan(const OpCall& call) {
       if constexpr (kScan == Scan::kProduct) scanned.mul_(before.prod(0).unsqueeze(dim));
       if constexpr (kScan == Scan::kLogSumExp) scanned = at::logaddexp(scanned, before.logsumexp(0).unsqueeze(dim));
     }
-    call.give(scanned);
+    call.give(is_rounded ? scanned.to(type) : scanned);
   };
   return plan;
 }
