@@ -316,7 +316,8 @@ function tests.test_Y16_averages_in_a_scope()
   ema:swap()
   testing.assert_error(function() ema:with_averages(value) end, "the averages are in the module already")
   ema:swap()
-  testing.assert_error(function() ema:with_averages(3) end, "EMA: with_averages: expected a function, got 3")
+  testing.assert_error(function() ema:with_averages(3) end,
+      "EMA: with_averages: the first argument is 3, expected a function")
 end
 
 function tests.test_Y16_autocast_has_options()
