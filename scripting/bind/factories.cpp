@@ -154,11 +154,12 @@ int generator_state_dict(lua_State* lua) {
 ///     other:load_state_dict(one:state_dict())
 ///     mh.rand({2}, {generator = one}):equal(mh.rand({2}, {generator = other}))    --> true
 int generator_load_state_dict(lua_State* lua) {
+  const auto generator = check_object<at::Generator>(lua, 1);
   const Options saved(lua, 2, "Generator:load_state_dict", {"state"});
   const at::Tensor state = saved.get_tensor("state");
   TORCH_CHECK_VALUE(state.defined(), "Generator:load_state_dict: the state is missing",
                     "\n  fix   give what state_dict returned");
-  restore_generator(*check_object<at::Generator>(lua, 1), state, "load_state_dict");
+  restore_generator(*generator, state, "load_state_dict");
   return 0;
 }
 

@@ -429,6 +429,13 @@ int group_string(lua_State* lua) {
 
 std::shared_ptr<io::Dataset> dataset(lua_State* lua) { return check_object<io::Dataset>(lua, 1); }
 
+/// The dataset or selection whose method is called.
+io::Selection this_selection(lua_State* lua) {
+  std::optional<io::Selection> selection = to_selection(lua, 1);
+  if (!selection) argument_error(lua, 1, "a dataset");
+  return *std::move(selection);
+}
+
 /// dataset:read({dtype = nil, decode = false}) -> Tensor
 /// selection:read({dtype = nil, decode = false}) -> Tensor
 ///   The values, as a plain tensor. mh.scatter_tensor reads blocks instead.
@@ -444,9 +451,10 @@ std::shared_ptr<io::Dataset> dataset(lua_State* lua) { return check_object<io::D
 ///     out:close()
 ///     mh.h5.open(path).t["1:3"]:read{dtype = "float32"}:tolist()    --> {1.0, 2.0}
 int read(lua_State* lua) {
+  const io::Selection selection = this_selection(lua);
   const Options options(lua, 2, "read", {"dtype", "decode"});
   const io::ReadOptions required{.dtype = options.get_dtype("dtype"), .decode = options.get_bool("decode", false)};
-  push(lua, to_selection(lua, 1)->read(required));
+  push(lua, selection.read(required));
   return 1;
 }
 
@@ -468,7 +476,7 @@ int read(lua_State* lua) {
 ///     local names = file[file:datasets()[1]]
 ///     names:strings(), names["1:"]:strings()    --> {"N1", "S2"}  {"S2"}
 int strings(lua_State* lua) {
-  push(lua, io::read_strings(*to_selection(lua, 1)));
+  push(lua, io::read_strings(this_selection(lua)));
   return 1;
 }
 
@@ -672,7 +680,7 @@ int push_member_of(lua_State* lua, const std::string& name) {
   if (const auto whole = to_object<io::Dataset>(lua, 1)) {
     push_object(lua, std::make_shared<io::Dataset>(whole->member(name)));
   } else {
-    push_object(lua, std::make_shared<io::Selection>(to_selection(lua, 1)->member(name)));
+    push_object(lua, std::make_shared<io::Selection>(this_selection(lua).member(name)));
   }
   return 1;
 }
@@ -692,7 +700,10 @@ int push_member_of(lua_State* lua, const std::string& name) {
 ///     out:close()
 ///     local t = mh.h5.open(path).t
 ///     t.members == nil and not pcall(t.member, t, "u")    --> true
-int member(lua_State* lua) { return push_member_of(lua, check_string(lua, 2)); }
+int member(lua_State* lua) {
+  this_selection(lua);
+  return push_member_of(lua, check_string(lua, 2));
+}
 
 /// data["0:100, :, ::2"], data[3]; data["u"]: a member of a compound.
 int data_index(lua_State* lua) {

@@ -420,10 +420,11 @@ int to_cpu(lua_State* lua) { return give(lua, self(lua).cpu()); }
 ///   example
 ///     (pcall(function() return mh.zeros{2}:cuda(99) end))    --> false
 int to_cuda(lua_State* lua) {
+  const at::Tensor& tensor = self(lua);
   const int64_t index = is_nil(lua, 2) ? -1 : check_int(lua, 2);
   const c10::Device device = present(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index)));
-  if (is_shard_tensor(self(lua))) check_all_stay(*spec(self(lua)), device);
-  return give(lua, self(lua).to(device));
+  if (is_shard_tensor(tensor)) check_all_stay(*spec(tensor), device);
+  return give(lua, tensor.to(device));
 }
 
 void open_tensor(lua_State* lua) {

@@ -249,11 +249,12 @@ int tensor_rows(lua_State* lua) {
 ///     tostring(x)    --> tensor(freed)
 int tensor_free(lua_State* lua) {
   at::Tensor* tensor = test_tensor(lua, 1);
+  if (tensor == nullptr) argument_error(lua, 1, "a tensor");
   if (to_stored(lua, 1)) {  // what was never read needs no memory, and is not read any more
     lua_pushnil(lua);
     lua_setiuservalue(lua, 1, kStoredValue);
   }
-  if (tensor == nullptr || !tensor->defined()) return 0;
+  if (!tensor->defined()) return 0;
   forget_handle(lua, 1);
   tensor->reset();
   return 0;

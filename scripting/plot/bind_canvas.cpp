@@ -94,6 +94,7 @@ int fill(lua_State* lua) {
 ///     canvas:line({0, 4.5, 9, 4.5}, 3, "#000000")
 ///     canvas:picture()["4, 4"]:tolist()    --> {0, 0, 0}
 int line(lua_State* lua) {
+  const auto canvas = check_object<Canvas>(lua, 1);
   const std::vector<double> numbers = check_number_list(lua, 2);
   std::vector<Polyline> lines(1);
   for (size_t i = 0; i + 1 < numbers.size(); i += 2) {
@@ -103,8 +104,7 @@ int line(lua_State* lua) {
       lines.emplace_back();
     }
   }
-  check_object<Canvas>(lua, 1)->stroke(lines, check_float(lua, 3), check_color(lua, 4),
-                                       is_nil(lua, 5) ? 1.0f : check_float(lua, 5));
+  canvas->stroke(lines, check_float(lua, 3), check_color(lua, 4), is_nil(lua, 5) ? 1.0f : check_float(lua, 5));
   return 0;
 }
 

@@ -319,6 +319,32 @@ function tests.test_objects_of_training()
   end
 end
 
+--- Left out: what is called on classes, and what has an error of its own.
+local kOtherWords = {["Module:extend"] = "of classes", ["Module:show"] = "of classes", ["Module:call"] = "net(...)",
+  ["Module:forward"] = "of the class", ["ModuleDict:forward"] = "always an error", ["ModuleDict:init"] = "of the class"}
+
+--- Calls method `name` with a dot, as a script does: errors see that name.
+local function call_with_dot(name, ...)
+  local call = ("self[%q]"):format(name)
+  if load("return function(self, ...) return self." .. name .. " end") then call = "self." .. name end
+  return load("return function(self, ...) return " .. call .. "(...) end", "@call.lua")()(...)
+end
+
+function tests.test_every_method_that_is_called_with_a_dot_says_so()
+  local wrong, count = {}, 0
+  for _, one in ipairs(require("support.public_functions")()) do
+    for _, given in ipairs(one.make and not kOtherWords[one.name] and {{n = 0}, {3, n = 1}} or {}) do
+      local ok, message = pcall(call_with_dot, one.name:match("[%w_]+$"), one.make(), table.unpack(given, 1, given.n))
+      count = count + 1
+      if ok or not tostring(message):find("\n  fix   write a colon, not a dot", 1, true) then
+        wrong[#wrong + 1] = ("%s(%s): %s"):format(one.name, given[1] or "", ok and "is taken" or message)
+      end
+    end
+  end
+  assert(count > 400 and #wrong == 0, ("%d of %d\n  %s"):format(#wrong, count, table.concat(wrong, "\n  ", 1,
+      math.min(#wrong, 30))))
+end
+
 --- Their errors name an object as the reference does.
 function tests.test_words_for_objects_with_methods()
   local own = mh.Function{
