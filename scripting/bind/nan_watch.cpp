@@ -147,10 +147,11 @@ const char kDetectNanKey = 0;
 
 const luaL_Reg kNoMethodsOfDetectNan[] = {{nullptr, nullptr}};
 
-/// In the registry of the state, which ends the watch when it is closed.
+/// In the registry of the state from the first watch on; ends the watch when the state is closed.
 struct DetectNan {
-  DetectNan() { watch_of_thread = std::make_unique<NanWatch>(); }
+  DetectNan() = default;
   ~DetectNan() { watch_of_thread.reset(); }
+  DetectNan(const DetectNan&) = delete;
 };
 
 }  // namespace
@@ -217,14 +218,14 @@ std::unique_ptr<ModuleScope> make_nan_scope(lua_State* lua) {
 bool set_detect_nan(lua_State* lua, bool on) {
   const bool before = watch_of_thread != nullptr;
   if (on == before) return before;
-  if (on) {
+  watch_of_thread = on ? std::make_unique<NanWatch>() : nullptr;
+  // One for all watches: the collection of an earlier one would end a later watch, amid an operator.
+  if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kDetectNanKey) == LUA_TNIL) {
     define_object<DetectNan>(lua, kNoMethodsOfDetectNan);
     push_object(lua, std::make_shared<DetectNan>());
-  } else {
-    watch_of_thread.reset();
-    lua_pushnil(lua);
+    lua_rawsetp(lua, LUA_REGISTRYINDEX, &kDetectNanKey);
   }
-  lua_rawsetp(lua, LUA_REGISTRYINDEX, &kDetectNanKey);
+  lua_pop(lua, 1);
   return before;
 }
 

@@ -113,6 +113,14 @@ function tests.test_Y15_nothing_looks_when_it_is_off()
   testing.assert_equal(mh.isnan(x.grad):item(), true)
 end
 
+function tests.test_Y15_a_second_watch_outlives_the_collection_of_the_first()
+  mh.detect_nan(true)
+  mh.detect_nan(false)
+  mh.detect_nan(true)
+  collectgarbage()
+  testing.assert_equal(mh.detect_nan(false), true)
+end
+
 function tests.test_Y15_works_beside_a_profiler()
   local p = mh.profiler()
   p:start()
