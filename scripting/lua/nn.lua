@@ -26,12 +26,13 @@ local function is_a(value, class)
   return of
 end
 
---- Methods that a class adds to the base class say so, too, when they are called with a dot. Not forward: one more
---- call of C would halve how deep modules may nest.
+--- Methods that a class adds to the base class say so, too, when they are called with a dot. Not forward and init, which
+--- nest as modules do: one more call of C would halve how deep.
 local function check_self(class)
   local methods = {}
   for name, method in pairs(class) do
-    if type(method) == "function" and name ~= "forward" and name:sub(1, 1) ~= "_" then methods[name] = method end
+    local nests = name == "forward" or name == "init"
+    if type(method) == "function" and not nests and name:sub(1, 1) ~= "_" then methods[name] = method end
   end
   for name, method in pairs(methods) do
     class[name] = strict.method(method, name, function(value) return is_a(value, class) end, "Module")
