@@ -26,8 +26,8 @@ local function is_a(value, class)
   return of
 end
 
---- Methods that a class adds to the base class say so, too, when they are called with a dot. Not forward and init, which
---- nest as modules do: one more call of C would halve how deep.
+--- Methods that a class adds to the base class say so, too, when they are called with a dot. Not forward and init,
+--- which nest as modules do: one more call of C would halve how deep.
 local function check_self(class)
   local methods = {}
   for name, method in pairs(class) do
