@@ -321,7 +321,8 @@ end
 
 --- Left out: what is called on classes, and what has an error of its own.
 local kOtherWords = {["Module:extend"] = "of classes", ["Module:show"] = "of classes", ["Module:call"] = "net(...)",
-  ["Module:forward"] = "of the class", ["ModuleDict:forward"] = "always an error", ["ModuleDict:init"] = "of the class"}
+  ["Module:forward"] = "of the class", ["Module:init"] = "of the class", ["ModuleDict:forward"] = "always an error",
+  ["ModuleDict:init"] = "of the class"}
 
 --- Calls method `name` with a dot, as a script does: errors see that name.
 local function call_with_dot(name, ...)
