@@ -134,12 +134,7 @@ constexpr const char* kTrainStages = R"(
 local net = mh.parallelize(Net(), {sample = sample()}, "pp", config{})
 local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
 local samples = {}
-for i = 1, 4 do
-  samples[i] = sample()
-  for key, x in pairs(samples[i]) do
-    samples[i][key] = mh.distribute_tensor(x, net.parallel.pipeline.mesh, {mh.Shard(0)})
-  end
-end
+for i = 1, 4 do samples[i] = sample() end
 for _ = 1, 3 do
   net:train_step(samples)
   optimizer:step()
