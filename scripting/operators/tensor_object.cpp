@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -29,8 +30,10 @@ constexpr int kStoredValue = 2;
 /// Lua's own memory.
 constexpr int64_t kCollectAtLeast = int64_t{4} << 20, kCollectAtMost = int64_t{64} << 20, kOfLua = 8;
 
+// In powers of two, so that what Lua has not collected yet rarely changes it: equal steps then have equal peaks.
 int64_t collect_after(lua_State* lua) {
-  return std::clamp(kOfLua * (int64_t{lua_gc(lua, LUA_GCCOUNT)} << 10), kCollectAtLeast, kCollectAtMost);
+  const auto of_lua = int64_t{std::bit_floor(static_cast<uint32_t>(lua_gc(lua, LUA_GCCOUNT)))} << 10;
+  return std::clamp(kOfLua * of_lua, kCollectAtLeast, kCollectAtMost);
 }
 
 void count_memory(lua_State* lua, const at::Tensor& tensor) {
