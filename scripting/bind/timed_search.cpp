@@ -8,6 +8,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/launch/sha256.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/collect_garbage.h"
 
 namespace moonhalo::scripting {
 namespace {
@@ -26,12 +27,6 @@ class OtherWorld {
   Context& context_;
   CommunicatorPtr before_;
 };
-
-// When Lua frees tensors by itself depends on the run. Those of one step or candidate would count in the next.
-void collect_garbage(lua_State* lua) {
-  lua_gc(lua, LUA_GCCOLLECT);
-  lua_gc(lua, LUA_GCCOLLECT);
-}
 
 SearchOptions read_search(lua_State* lua, int index) {
   const Options given(lua, index, "parallelize: policy 'autodist'",

@@ -28,7 +28,7 @@ constexpr int kStoredValue = 2;
 /// Lua sees a few bytes per tensor and would collect far too late: after this much tensor memory it is started.
 /// Unused memory is new memory for the next tensor, at some 0.3 ms per MiB; a collection takes 0.1 ms per MiB of
 /// Lua's own memory.
-constexpr int64_t kCollectAtLeast = int64_t{4} << 20, kCollectAtMost = int64_t{64} << 20, kOfLua = 8;
+constexpr int64_t kCollectAtLeast = int64_t{4} << 20, kCollectAtMost = int64_t{64} << 20, kOfLua = 12;
 
 // In powers of two, so that what Lua has not collected yet rarely changes it: equal steps then have equal peaks.
 int64_t collect_after(lua_State* lua) {

@@ -11,6 +11,7 @@
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/training/parameter_unit.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/collect_garbage.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/program/silent_output.h"
@@ -26,7 +27,7 @@ RankRun run_one(lua_State* lua, int64_t steps, int64_t timed) {
   // When Lua collects depends on what ran before. Without what it has left of earlier steps, steps can be compared.
   int64_t settled = 0, peak_of_steps = 0;
   const auto settle = [&] {
-    lua_gc(lua, LUA_GCCOLLECT);
+    collect_garbage(lua);
     if (++settled <= steps) peak_of_steps = memory_use().peak;
   };
   StepTapes tapes(

@@ -14,6 +14,7 @@
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/core/binding.h"
+#include "moonhalo/scripting/core/collect_garbage.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/program/silent_output.h"
@@ -92,7 +93,7 @@ RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
   RealRank found;
   const Communicator& world = *context(lua).world;
   StepTapes tapes(
-      world, step, [] {}, [lua] { lua_gc(lua, LUA_GCCOLLECT); });  // as in a dry run
+      world, step, [] {}, [lua] { collect_garbage(lua); });  // as in a dry run
   const double wall = seconds_of(ClockOf::kWall), processor = seconds_of(ClockOf::kThread),
                blocked = world.stats().waited;
   {
