@@ -93,7 +93,6 @@ local function bytes_of(memory)
   return math.floor(tonumber(number) * factor)
 end
 
---- name -> {mean, std} for the fields of a set, of Statistics or a table of that form.
 local function check_cut(what, cut, have)
   local plain = type(cut) == "table" and not getmetatable(cut)
   for _, one in pairs(plain and cut or {}) do
@@ -103,6 +102,7 @@ local function check_cut(what, cut, have)
   fail(("loader: %s %s\n  have  %s\n  fix   give {DIM = {MESH_DIM, sizes}}"):format(what, text.of(cut), have))
 end
 
+--- name -> {mean, std} for the fields of a set, of Statistics or a table of that form.
 local function check_normalize(set, given)
   if given == nil then return nil end
   local fields = type(given) == "table" and (given.fields or given)
