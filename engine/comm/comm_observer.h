@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "moonhalo/engine/comm/traffic.h"
+
 namespace moonhalo {
 
 class Communicator;
@@ -33,6 +35,7 @@ class CommObserver {
     int item = 1;         ///< bytes of an element of it
     int root = 0;         ///< of a broadcast
     bool counted = true;  ///< false: CommStats leaves it out (ScopedStatsPause)
+    Traffic traffic = Traffic::kOther;  ///< why it is called
   };
   virtual ~CommObserver() = default;
   /// A call of a verb begins, or the posting of an exchange. Returns a number for begin_wait.

@@ -185,6 +185,11 @@ uint64_t part_number(const Group& whole, int color) {
   return (whole.number * 31 + whole.splits * 1009 + static_cast<uint64_t>(color) + 2) * 0x9e3779b97f4a7c15ULL;
 }
 
+Traffic traffic_of(CommStats::Kind kind) {
+  const bool reduces = kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter;
+  return traffic_now(reduces ? Traffic::kAllReduce : Traffic::kOther);
+}
+
 // One call of a verb, as the observer sees it. Without one it costs a branch.
 class Observed {
  public:
@@ -204,7 +209,8 @@ class Observed {
            .data = static_cast<int64_t>(data),
            .item = static_cast<int>(item),
            .root = root,
-           .counted = mine.stats_pause == 0});
+           .counted = mine.stats_pause == 0,
+           .traffic = traffic_of(kind)});
   }
   Observed(int64_t bytes, const Communicator& group, const std::vector<Message>& sends,
            const std::vector<Message>& receives) {
@@ -221,7 +227,8 @@ class Observed {
            .receives = parts(receives),
            .messages = mine.stats_pause > 0 ? 0 : static_cast<int64_t>(sends.size()),
            .data = bytes,
-           .counted = mine.stats_pause == 0});
+           .counted = mine.stats_pause == 0,
+           .traffic = traffic_of(CommStats::kExchange)});
   }
   ~Observed() {
     if (observer_ != nullptr && observer_ == comm_context->counting.observer) observer_->end_call(this);
@@ -293,8 +300,7 @@ void Communicator::count(CommStats::Kind kind, int64_t messages, int64_t bytes) 
   if (mine.before_collective) mine.before_collective();
   if (mine.stats_pause > 0) return;
   mine.bytes_sent += bytes;
-  const bool reduces = kind == CommStats::kAllReduce || kind == CommStats::kReduceScatter;
-  note_traffic(reduces ? Traffic::kAllReduce : Traffic::kOther);
+  note_traffic(traffic_of(kind));
   CommStats::Count& count = stats_->by_kind[kind];
   ++count.calls;
   count.messages += messages;

@@ -16,6 +16,10 @@ constexpr std::pair<Traffic, const char*> kNames[] = {
     {Traffic::kRing, "ring"},
     {Traffic::kDataDependent, "data_dependent"},
     {Traffic::kOther, "other"},
+    {Traffic::kGradients, "gradients"},
+    {Traffic::kParameters, "parameters"},
+    {Traffic::kStages, "stages"},
+    {Traffic::kDistribute, "distribute"},
 };
 
 }  // namespace
@@ -34,9 +38,11 @@ TrafficNotes::TrafficNotes() : before_(std::exchange(comm_context->traffic.seen,
 TrafficNotes::~TrafficNotes() { comm_context->traffic.seen = comm_context->traffic.seen | before_; }
 Traffic TrafficNotes::seen() const { return comm_context->traffic.seen; }
 
-void note_traffic(Traffic traffic) {
-  auto& mine = comm_context->traffic;
-  mine.seen = mine.seen | (mine.scope == Traffic::kNone ? traffic : mine.scope);
+Traffic traffic_now(Traffic otherwise) {
+  const Traffic scope = comm_context->traffic.scope;
+  return scope == Traffic::kNone ? otherwise : scope;
 }
+
+void note_traffic(Traffic traffic) { comm_context->traffic.seen = comm_context->traffic.seen | traffic; }
 
 }  // namespace moonhalo

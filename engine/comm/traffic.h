@@ -7,8 +7,8 @@
 namespace moonhalo {
 
 /// The reasons for which data moves between ranks, as flags. Rules declare the traffic of their calls (Rule::traffic),
-/// and communicators record the actual traffic, so tests can compare the two.
-enum class Traffic : uint8_t {
+/// and communicators record the actual traffic, so tests can compare the two, and forecasts can name causes.
+enum class Traffic : uint16_t {
   kNone = 0,
   kInputs = 1,          ///< inputs, redistributed as the plan requires; writes, back to the original tensors
   kHalo = 2,            ///< rows that other ranks own, located from the specs, and their gradients back
@@ -16,11 +16,15 @@ enum class Traffic : uint8_t {
   kRedistribute = 8,    ///< whole tensors, to another sharding
   kRing = 16,           ///< blocks, passed from rank to rank until all ranks have had them
   kDataDependent = 32,  ///< amounts that depend on values: rows at given indices, lists of unknown length
-  kOther = 64,          ///< outside of a TrafficScope; no rule declares it
+  kOther = 64,          ///< outside of a TrafficScope: set-up, files, calls of the program; no rule declares it
+  kGradients = 128,     ///< gradients, summed over ranks and brought to the tensors that they belong to
+  kParameters = 256,    ///< parameters that are stored in blocks (fully_shard), gathered
+  kStages = 512,        ///< tensors from one stage of a pipeline to others
+  kDistribute = 1024,   ///< tensors that become ShardTensors: blocks of other ranks, and facts of all blocks
 };
-constexpr Traffic operator|(Traffic a, Traffic b) { return static_cast<Traffic>(uint8_t(a) | uint8_t(b)); }
+constexpr Traffic operator|(Traffic a, Traffic b) { return static_cast<Traffic>(uint16_t(a) | uint16_t(b)); }
 /// The flags that are set in `a` and not in `b`.
-constexpr Traffic operator-(Traffic a, Traffic b) { return static_cast<Traffic>(uint8_t(a) & ~uint8_t(b)); }
+constexpr Traffic operator-(Traffic a, Traffic b) { return static_cast<Traffic>(uint16_t(a) & ~uint16_t(b)); }
 
 /// Returns "halo, all_reduce", or "none".
 std::string to_string(Traffic traffic);
@@ -59,7 +63,9 @@ class TrafficNotes {
   Traffic before_;
 };
 
-/// Called by communicators when data moves. `traffic` applies outside of any TrafficScope.
+/// The reason for which data moves now: that of the TrafficScope, or `otherwise` outside of any.
+Traffic traffic_now(Traffic otherwise);
+/// Called by communicators when data moves.
 void note_traffic(Traffic traffic);
 
 }  // namespace moonhalo

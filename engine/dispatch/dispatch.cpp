@@ -68,6 +68,9 @@ void check_may_be_written(const Decision::Move& move, const ShardTensorImpl& imp
                               impl.spec()->to_string(), "\n  fix   redistribute or clone() it first");
 }
 
+// The reason for which a tensor that a call is given moves.
+Traffic traffic_of(const ShardSpec& given) { return given.has_stored() ? Traffic::kParameters : Traffic::kInputs; }
+
 // Sums a Partial tensor that a view is made from, so that both can be kept equal, and moves the sum.
 at::Tensor sum_and_move(const Decision::Move& move, ShardTensorImpl& impl) {
   const SpecPtr summed = without_partial(impl.spec());
@@ -84,7 +87,7 @@ at::Tensor move_block(const Decision::Move& move, const at::Tensor& tensor, Shar
   const bool stored = impl.spec()->has_stored();
   at::Tensor moved;
   if (stored && !call.views) moved = reusable_block(tensor, move.required);
-  if (!moved.defined()) moved = move.redistribution->apply(impl.local(), Traffic::kInputs);
+  if (!moved.defined()) moved = move.redistribution->apply(impl.local(), traffic_of(*impl.spec()));
   // A slice would keep the whole tensor alive.
   if (move.resolves && impl.spec()->is_replicate()) moved = moved.clone();
   // Kernels add up in the order of memory, so a stored matrix is fetched as it would be stored whole.
@@ -100,7 +103,7 @@ at::Tensor planned_block(const Decision::Move& move, const at::Tensor& tensor, S
     // The same tensor stands twice in a call, and has been resolved the first time.
     const SpecPtr& required = move.required ? move.required : move.given;
     if (impl.spec() == required) return {};
-    return redistribute_local(impl.local(), impl.spec(), required, Traffic::kInputs);
+    return redistribute_local(impl.local(), impl.spec(), required, traffic_of(*impl.spec()));
   }
   if (!move.redistribution) return {};
   if (call.views && !move.resolves && impl.spec()->has_partial() && !impl.shares_block())

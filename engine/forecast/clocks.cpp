@@ -163,7 +163,7 @@ class Clocks {
     if (group.members.size() > 1) kind.core_seconds = 0;
     add(kind, ForecastSpan::kWaiting, event.phase, std::max(kind.now, last + delay));
     const Cost cost = verb_cost(group, call);
-    kind.costs.add_verb(call.verb, event.phase, call.data, cost);
+    kind.costs.add_call(call.verb, cause_of(call), call.data, cost);
     add(kind, ForecastSpan::kMessages, event.phase, kind.now + cost.seconds);
     return true;
   }
@@ -196,7 +196,7 @@ class Clocks {
     }
     const int64_t peers = count_peers(call);
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
-    kind.costs.add_verb(Verb::kExchange, event.phase, bytes_of_exchange(call), cost);
+    kind.costs.add_call(Verb::kExchange, cause_of(call), bytes_of_exchange(call), cost);
     const double delay = peers == 0 ? 0 : jitter(kind, static_cast<double>(peers + 1));
     // Had all peers been there when this rank began, it would wait for the messages alone.
     double begin = std::max(last, kind.link_free), in_time = std::max(mine, kind.link_free);

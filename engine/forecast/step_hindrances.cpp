@@ -5,9 +5,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "moonhalo/engine/comm/communicator.h"
-#include "moonhalo/engine/forecast/message_purpose.h"
-
 namespace moonhalo {
 namespace {
 
@@ -18,82 +15,6 @@ std::string megabytes(double bytes) {
   char text[32];
   std::snprintf(text, sizeof text, bytes < 1e9 ? "%.3g MB" : "%.3g GB", bytes / (bytes < 1e9 ? 1e6 : 1e9));
   return text;
-}
-
-/// The name of a verb, and the remedies where its latency or its bytes take the time.
-struct VerbRemedy {
-  const char *noun, *latency, *bytes;
-};
-
-// By Verb.
-constexpr VerbRemedy kVerbRemedies[] = {
-    {"exchanges", "use fewer ranks along the dims that are cut, or blocks that fetch wider halos less often",
-     "use fewer ranks along the dims that are cut"},
-    {"sums", "add up what several calls give in one sum, or compute statistics less often",
-     "put this mesh dim on ranks of one host"},
-    {"gathers", "keep one cut from layer to layer, so that fewer tensors are put together",
-     "keep one cut from layer to layer, or put this mesh dim on ranks of one host"},
-    {"reduce-scatters", "keep one cut from layer to layer, so that fewer results are added up",
-     "put this mesh dim on ranks of one host"},
-    {"all-to-alls", "keep one cut from layer to layer, so that fewer tensors are moved",
-     "put this mesh dim on ranks of one host"},
-    {"broadcasts", "broadcast once, before the steps", "broadcast once, before the steps"},
-    {"barriers", "leave barriers out of the step", "leave barriers out of the step"},
-};
-static_assert(std::size(kVerbRemedies) == CommStats::kKinds);
-
-constexpr VerbRemedy kGradients = {
-    "messages with gradients", "replicate the module: many gradients are then added up in one sum",
-    "more samples on each rank between two steps, or put this mesh dim on ranks of one host"};
-constexpr VerbRemedy kParametersOrRows = {
-    "messages with parameters, their gradients, or rows of blocks",
-    "make units of fully_shard larger, so that more parameters are in one message; where rows of blocks move, keep one "
-    "cut from layer to layer",
-    "keep parameters whole within a host, and store them in blocks only over the hosts; where rows of blocks move, "
-    "keep one cut from layer to layer"};
-
-// Returns the purpose of most calls of a verb. `purposes`: those of the tape.
-Purpose main_purpose(const Tape& tape, const std::vector<Purpose>& purposes, Verb verb) {
-  std::map<Purpose, int64_t> calls;
-  for (size_t i = 0; i < purposes.size(); ++i) {
-    const auto* call = std::get_if<TapeVerb>(&tape.events[i].what);
-    const bool is_verb = call != nullptr ? call->verb == verb : verb == Verb::kExchange;
-    if (purposes[i] != Purpose::kNone && is_verb) ++calls[purposes[i]];
-  }
-  const auto most =
-      std::max_element(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == calls.end() ? Purpose::kNone : most->first;
-}
-
-// `purpose`: that of most calls.
-VerbRemedy remedy_of(Verb verb, const StepCosts::VerbSum& calls, const Tape& tape, Purpose purpose) {
-  VerbRemedy remedy = kVerbRemedies[static_cast<size_t>(verb)];
-  if (verb == Verb::kReduceScatter && tape.gathers_parameters)
-    return {remedy.noun, kParametersOrRows.latency, kParametersOrRows.bytes};
-  if (verb == Verb::kAllReduce && 2 * calls.gradient_calls > calls.calls)
-    return {remedy.noun, kGradients.latency, kGradients.bytes};
-  if (verb != Verb::kExchange && verb != Verb::kAllGather) return remedy;
-  if (purpose == Purpose::kGradients) return kGradients;
-  if (purpose == Purpose::kParametersOrRows || (verb == Verb::kAllGather && tape.gathers_parameters))
-    return kParametersOrRows;
-  if (purpose == Purpose::kSum) {
-    const VerbRemedy& sums = kVerbRemedies[static_cast<size_t>(Verb::kAllReduce)];
-    return {"gathers of sums", sums.latency, sums.bytes};
-  }
-  return remedy;
-}
-
-// The remedy where edges of blocks take the time, on the ranks of `tape`.
-std::string remedy_of_edges(const Tape& tape, const std::vector<Purpose>& purposes, const RankTapes& tapes) {
-  int64_t all = 0, far = 0;
-  for (size_t i = 0; i < purposes.size(); ++i) {
-    const auto* exchange = std::get_if<TapeExchange>(&tape.events[i].what);
-    if (exchange == nullptr || purposes[i] != Purpose::kExchange) continue;
-    for (const TapePart& part : exchange->sends) all += part.bytes;
-    far += bytes_sent_far(tape, *exchange, tapes.mesh);
-  }
-  if (2 * far > all) return "keep one cut from layer to layer, so that fewer blocks are moved";
-  return edges_remedy(tape, tapes);
 }
 
 // The mean over ranks of what `read` gives for each kind.
@@ -107,34 +28,32 @@ double mean_of(const StepForecast& forecast, const std::vector<const StepCosts*>
   return ranks > 0 ? sum / ranks : 0;
 }
 
-void add_verbs(const StepForecast& forecast, const std::vector<const StepCosts*>& costs, const RankTapes& tapes,
-               std::vector<Hindrance>& all) {
-  const StepCosts& slowest = *costs[forecast.slowest];
+void add_messages(const StepForecast& forecast, const std::vector<const StepCosts*>& costs, const RankTapes& tapes,
+                  std::vector<Hindrance>& all) {
   const Tape& tape = tapes.kinds.at(forecast.slowest);
-  const std::vector<Purpose> purposes = purposes_of(tape);
-  double seconds = 0;
-  for (int i = 0; i < CommStats::kKinds; ++i)
-    seconds += mean_of(forecast, costs, [&](const StepCosts& one) { return one.verb(static_cast<Verb>(i)).seconds; });
+  const auto seconds_of_all = [](const StepCosts& one) {
+    double sum = 0;
+    for (const auto& [cause, calls] : one.calls()) sum += calls.seconds;
+    return sum;
+  };
+  const double seconds = mean_of(forecast, costs, seconds_of_all);
   // Hidden messages hinder nothing.
   const double exposed = seconds > 0 ? std::min(1.0, forecast.messages / seconds) : 0;
-  for (int i = 0; i < CommStats::kKinds; ++i) {
-    const auto verb = static_cast<Verb>(i);
-    const auto mean = [&](auto read) {
-      return exposed * mean_of(forecast, costs, [&](const StepCosts& one) { return read(one.verb(verb)); });
+  for (const auto& [cause, calls] : costs[forecast.slowest]->calls()) {
+    const auto mean = [&, &cause = cause](auto read) {
+      return exposed * mean_of(forecast, costs, [&](const StepCosts& one) {
+               const auto found = one.calls().find(cause);
+               return found == one.calls().end() ? 0.0 : read(found->second);
+             });
     };
-    const double latency = mean([](const StepCosts::VerbSum& sum) { return sum.latency; });
-    const double moving = mean([](const StepCosts::VerbSum& sum) { return sum.seconds - sum.latency; });
-    const StepCosts::VerbSum& calls = slowest.verb(verb);
-    if (calls.calls == 0) continue;
-    const Purpose purpose = main_purpose(tape, purposes, verb);
-    const VerbRemedy remedy = remedy_of(verb, calls, tape, purpose);
-    const std::string noun = std::to_string(calls.calls) + " " + remedy.noun;
+    const double latency = mean([](const StepCosts::CallSum& sum) { return sum.latency; });
+    const double moving = mean([](const StepCosts::CallSum& sum) { return sum.seconds - sum.latency; });
+    const CauseText text = text_of(cause, tape, tapes);
+    const std::string count = std::to_string(calls.calls) + " calls: " + text.what;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
-    all.push_back({"latency of " + noun + small, remedy.latency, latency});
-    const bool edges = verb == Verb::kExchange && purpose == Purpose::kExchange;
-    all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + noun,
-                   edges ? remedy_of_edges(tape, purposes, tapes) : remedy.bytes, moving});
+    all.push_back({"latency of " + count + small, text.latency, latency});
+    all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + count, text.bytes, moving});
   }
 }
 
@@ -194,10 +113,9 @@ void StepCosts::add_operator(const Tape& tape, const TapeEvent& event, const Tap
   if (!call.known && cost.source == CostSource::kRates) unknown_.insert(name);
 }
 
-void StepCosts::add_verb(Verb verb, Phase phase, int64_t bytes, const Cost& cost) {
-  VerbSum& sum = verbs_.at(static_cast<size_t>(verb));
+void StepCosts::add_call(Verb verb, const MessageCause& cause, int64_t bytes, const Cost& cost) {
+  CallSum& sum = calls_[cause];
   ++sum.calls;
-  if (phase == Phase::kBackward || phase == Phase::kOptimizer) ++sum.gradient_calls;
   if (bytes <= kSmall) ++sum.small_calls;
   sum.bytes += bytes;
   sum.seconds += cost.seconds;
@@ -214,7 +132,7 @@ double StepCosts::uncertain_seconds() const {
 std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::vector<const StepCosts*>& costs,
                                        const RankTapes& tapes) {
   std::vector<Hindrance> all;
-  add_verbs(forecast, costs, tapes, all);
+  add_messages(forecast, costs, tapes, all);
   add_imbalance(forecast, costs, tapes, all);
   const double launches = mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
   all.push_back({"starting " + std::to_string(costs[forecast.slowest]->operators()) + " operators",

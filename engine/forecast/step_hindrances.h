@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -9,25 +8,26 @@
 
 #include "moonhalo/engine/forecast/clocks.h"
 #include "moonhalo/engine/forecast/costs.h"
+#include "moonhalo/engine/forecast/message_cause.h"
 
 namespace moonhalo {
 
 /// The parts of the step of one kind of ranks. Nothing of this file is collective.
 class StepCosts {
  public:
-  /// The calls of one verb, with those of at most 64 KiB, and those of backward and the optimizer, beside them.
-  struct VerbSum {
-    int64_t calls = 0, small_calls = 0, gradient_calls = 0, bytes = 0;
+  /// The calls of one cause, and those of them of at most 64 KiB.
+  struct CallSum {
+    int64_t calls = 0, small_calls = 0, bytes = 0;
     double seconds = 0, latency = 0;
   };
 
   void add_operator(const Tape& tape, const TapeEvent& event, const TapeOperator& call, const Cost& cost);
-  void add_verb(Verb verb, Phase phase, int64_t bytes, const Cost& cost);
+  void add_call(Verb verb, const MessageCause& cause, int64_t bytes, const Cost& cost);
 
   /// Seconds by which the sum of all costs may be wrong: those of one name add up, the names add in squares.
   double uncertain_seconds() const;
   const std::set<std::string>& unknown() const { return unknown_; }
-  const VerbSum& verb(Verb verb) const { return verbs_.at(static_cast<size_t>(verb)); }
+  const std::map<MessageCause, CallSum>& calls() const { return calls_; }
   int64_t operators() const { return operators_; }
   double launches() const { return launches_; }
   /// Seconds of operators by their names, and by modules.
@@ -36,7 +36,7 @@ class StepCosts {
 
  private:
   std::map<std::string, double> by_name_, by_module_, errors_;
-  std::array<VerbSum, 7> verbs_{};
+  std::map<MessageCause, CallSum> calls_;
   std::set<std::string> unknown_;
   int64_t operators_ = 0;
   double launches_ = 0;

@@ -68,10 +68,12 @@ struct Adding {
   }
   void operator()(const TapeVerb& call) const {
     hash.add(static_cast<int64_t>(call.verb));
+    hash.add(static_cast<int64_t>(call.traffic));
     add(call.group, call.number);
     hash.add(call.data);
   }
   void operator()(const TapeExchange& call) const {
+    hash.add(static_cast<int64_t>(call.traffic));
     add(call.group, call.number);
     for (const auto* list : {&call.sends, &call.receives}) {
       hash.add(static_cast<int64_t>(list->size()));

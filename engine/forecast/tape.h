@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/profile/rank_record.h"
 
 namespace moonhalo {
@@ -49,6 +50,7 @@ struct TapeVerb {
   uint8_t item = 1;      ///< bytes of an element
   int32_t root = 0;      ///< the place in the group that broadcasts
   bool counted = true;   ///< false: a check or facts of ranks, which CommStats leaves out
+  Traffic traffic = Traffic::kOther;  ///< why it is called
 };
 
 /// A message of an exchange. The peer is the rank `Tape::rank + offset` of the world.
@@ -63,7 +65,8 @@ struct TapeExchange {
   uint32_t group = 0, number = 0;  ///< as in TapeVerb
   uint32_t id = 0;                 ///< counts the exchanges of the tape
   std::vector<TapePart> sends, receives;
-  bool counted = true;
+  bool counted = true;                ///< as in TapeVerb
+  Traffic traffic = Traffic::kOther;  ///< as in TapeVerb
 };
 /// This rank waits for the exchange `id`.
 struct TapeWait {

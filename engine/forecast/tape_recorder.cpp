@@ -206,10 +206,12 @@ void TapeRecorder::verb_called(const CommObserver::Call& call, uint32_t number) 
                  .messages = call.messages,
                  .item = static_cast<uint8_t>(call.item),
                  .root = call.root,
-                 .counted = call.counted});
+                 .counted = call.counted,
+                 .traffic = call.traffic});
     return;
   }
-  TapeExchange exchange{.group = group, .number = count, .id = made_exchanges_++, .counted = call.counted};
+  TapeExchange exchange{
+      .group = group, .number = count, .id = made_exchanges_++, .counted = call.counted, .traffic = call.traffic};
   const auto parts = [&](const std::vector<CommObserver::Part>& messages) {
     std::vector<TapePart> all;
     for (const auto& [peer, bytes] : messages)

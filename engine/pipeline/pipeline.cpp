@@ -22,6 +22,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/stats_pause.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/pipeline/pipeline_groups.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
@@ -469,6 +470,7 @@ Tensors Pipeline::share_losses(const std::vector<Tensors>& losses) const {
     packed.fill_(1);
     data[0] = static_cast<double>(at::kFloat);
   }
+  const TrafficScope moving(Traffic::kStages);
   group_.broadcast(packed, static_cast<int>((stages() - 1) % ranks_));
   const auto dtype = static_cast<at::ScalarType>(static_cast<int>(data[0]));
   Tensors result;
@@ -478,6 +480,7 @@ Tensors Pipeline::share_losses(const std::vector<Tensors>& losses) const {
 
 void Pipeline::add_tied_gradients(const std::vector<at::Tensor>& before) {
   const c10::AutoGradMode no_grad(false);
+  const TrafficScope moving(Traffic::kGradients);
   for (size_t i = 0; i < tied_.size(); ++i) {
     const auto& [parameter, group] = tied_[i];
     at::Tensor& gradient = parameter.mutable_grad();
@@ -486,8 +489,7 @@ void Pipeline::add_tied_gradients(const std::vector<at::Tensor>& before) {
     if (used.item<int64_t>() != 0) {
       const bool sharded = is_shard_tensor(parameter);
       at::Tensor sum = gradient.defined() ? gradient.detach() : at::zeros_like(parameter);
-      if (sharded) sum = to_local(redistribute(sum, spec(parameter)));
-      sum = sum.clone(at::MemoryFormat::Contiguous);
+      sum = (sharded ? to_local(redistribute(sum, spec(parameter))) : sum).clone(at::MemoryFormat::Contiguous);
       group->all_reduce(sum);
       gradient = sharded ? from_local(sum, spec(parameter)) : sum;
     }

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -160,6 +161,7 @@ void TensorLink::send(const TensorList& list, const std::string& what) {
   wait_for_capacity(capacity_ - 1);
   const auto describe = [&what] { return what; };
   const CallScope scope(fingerprint_of(what), "pipeline", describe);
+  const TrafficScope moving(Traffic::kStages);
   under_way_.emplace_back();
   const auto post = [this](std::vector<Message> messages) {
     under_way_.back().push_back(pair_->exchange_async(std::move(messages), {}));
@@ -174,6 +176,7 @@ void TensorLink::send(const TensorList& list, const std::string& what) {
 std::optional<std::vector<at::Tensor>> TensorLink::receive(const MeshPtr& mesh, const std::string& what) {
   const auto describe = [&what] { return what; };
   const CallScope scope(fingerprint_of(what), "pipeline", describe);
+  const TrafficScope moving(Traffic::kStages);
   TensorList list(receive_words([this](const at::Tensor& data) { pair_->exchange({}, {{peer_, data}}); }), mesh);
   std::vector<Message> messages;
   for (const at::Tensor& block : list.blocks()) messages.push_back({peer_, block});
@@ -186,6 +189,7 @@ std::vector<at::Tensor> TensorLink::receive_zeros(const std::vector<int64_t>& wo
                                                   const std::string& what) {
   const auto describe = [&what] { return what; };
   const CallScope scope(fingerprint_of(what), "pipeline", describe);
+  const TrafficScope moving(Traffic::kStages);
   pair_->exchange({}, {{peer_, header_of(words)}});
   if (const at::Tensor rest = rest_of(words); rest.numel() > 0) pair_->exchange({}, {{peer_, rest}});
   const TensorList list(words, mesh);
@@ -214,6 +218,7 @@ void TensorLink::abandon() {
 std::vector<at::Tensor> broadcast_tensors(Communicator& group, int root, const std::vector<at::Tensor>& tensors,
                                           const MeshPtr& mesh) {
   if (group.size() == 1) return tensors;
+  const TrafficScope moving(Traffic::kStages);
   const auto broadcast = [&](at::Tensor& data) { group.broadcast(data, root); };
   if (group.rank() != root && !group.is_fake()) {
     TensorList list(receive_words(broadcast), mesh);

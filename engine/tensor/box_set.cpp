@@ -15,6 +15,7 @@
 #include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
@@ -76,6 +77,7 @@ void check_no_overlap(const Facts& facts) {
 }
 
 Facts gather(const std::vector<Block>& mine, Communicator& world) {
+  const TrafficScope moving(Traffic::kDistribute);
   fail_together(world, [&] {
     for (const Block& block : mine) {
       block.owned();
@@ -224,6 +226,7 @@ BoxSet::Reading BoxSet::start(const std::vector<Region>& sent, const Give& give,
   std::vector<Message> sends, receives;
   for (const auto& [peer, data] : reading.leaving) sends.push_back({peer, data});
   for (const auto& [peer, data] : reading.arriving) receives.push_back({peer, data});
+  const TrafficScope moving(Traffic::kDistribute);
   reading.work = spec(field_)->mesh()->group().exchange_async(std::move(sends), std::move(receives));
   return reading;
 }

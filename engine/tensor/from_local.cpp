@@ -11,6 +11,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
@@ -211,6 +212,7 @@ at::Tensor from_local(const at::Tensor& local, const MeshPtr& mesh, const std::v
   const std::string placed = placed_text(mesh, placements);
   const auto describe = [&placed] { return placed; };
   const CallScope scope(fingerprint_of(placed), "from_local", describe);
+  const TrafficScope moving(Traffic::kDistribute);
   BlockFront front(local);
   BlockFacts facts(local, *mesh, front);
   if (mesh->group().is_fake()) facts.set_named_sizes(*mesh, placements);

@@ -23,6 +23,7 @@
 #include "moonhalo/engine/base/remedies.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/stats_pause.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/replicated_values.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -206,6 +207,7 @@ at::Tensor Addends::sum(const at::Tensor& addend) const {
   for (const int64_t m : dims) placements[m] = partial();
   const SpecPtr spec = make_spec(mesh, addend.sizes(), placements);
   BlockFront(addend).sum_gradients(spec);
+  const TrafficScope moving(Traffic::kGradients);
   return full_tensor(from_local(addend, spec));
 }
 

@@ -17,6 +17,7 @@
 
 #include "moonhalo/engine/base/autograd_compat.h"
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/tensor/engine_leaf_hook.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -60,6 +61,7 @@ struct BoundaryHook final : torch::autograd::FunctionPreHook {
     variable_list result = grads;
     at::Tensor& grad = result[index];
     if (!grad.defined()) return result;
+    const TrafficScope moving(Traffic::kGradients);
     if (!leaf) {
       if (is_shard_tensor(grad)) grad = is_ours_alone(grad) ? shard_impl(grad)->local() : full_tensor(grad);
       return result;

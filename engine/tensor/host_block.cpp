@@ -12,6 +12,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -140,6 +141,7 @@ at::Tensor Block::with_ghosts() const {
 }
 
 BoxGrid gather_grid(const Block& block, Communicator& group) {
+  const TrafficScope moving(Traffic::kDistribute);
   fail_together(group, [&] { block.owned(); });
   const OwnedBox mine = block.box();
   check_same_on_all_ranks(group, "block", "dtypes, numbers of dims or global extents",

@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -99,6 +100,7 @@ HostHalos host_halos(const at::Tensor& field, const Block& block) {
   at::Tensor mine = at::zeros({2 * ndim}, at::kLong);
   std::copy(block.ghost_low.begin(), block.ghost_low.end(), mine.mutable_data_ptr<int64_t>());
   std::copy(block.ghost_high.begin(), block.ghost_high.end(), mine.mutable_data_ptr<int64_t>() + ndim);
+  const TrafficScope moving(Traffic::kDistribute);
   const at::Tensor all = mesh.group().facts_of_all(mine);
   HostHalos ghosts{field, block.with_ghosts()};
   const int64_t* next = all.const_data_ptr<int64_t>();

@@ -12,6 +12,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/fake/root_facts.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/exchange/redistribution.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
@@ -80,6 +81,7 @@ at::Tensor block_of(const at::Tensor& full, const ShardSpec& spec, int64_t rank)
 // Blocks of a ShardTensor back into one tensor on rank `src`: the adjoint of scattering. Collective.
 at::Tensor collect(const at::Tensor& tensor, int64_t src) {
   const BelowAutograd guard;
+  const TrafficScope moving(Traffic::kGradients);
   const SpecPtr from = spec(tensor);
   const SpecPtr full = without_partial(from);
   at::Tensor local = redistribute_local(fresh_block(tensor, "scatter_tensor"), from, full);
@@ -190,6 +192,7 @@ at::Tensor scatter_as(const char* op, const at::Tensor& source, const MeshPtr& m
   const std::string placed = placed_text(mesh, placements) + ", src " + std::to_string(src);
   const auto describe = [&placed] { return placed; };
   const CallScope scope(fingerprint_of(placed), op, describe);
+  const TrafficScope moving(Traffic::kDistribute);
   const SourceFacts facts = share_facts(source, *mesh, src, op);
   const SpecPtr spec = make_spec(mesh, facts.shape(), placements);
   TORCH_CHECK_VALUE(!spec->has_partial(), op,

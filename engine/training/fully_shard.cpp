@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/model/distribute_parameters.h"
 #include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/model/torch_module_tree.h"
@@ -52,6 +53,7 @@ at::Tensor embedded_in_root(const at::Tensor& tensor, const MeshPtr& root) {
   if (own == root) return tensor;
   at::Tensor block = to_local(tensor).contiguous().clone();
   const std::vector<int64_t> kept = dims_of_slice(*root, *own);
+  const TrafficScope moving(Traffic::kParameters);
   for (int64_t m = 0; m < root->ndim(); ++m) {
     if (std::find(kept.begin(), kept.end(), m) == kept.end()) root->group(m).broadcast(block, 0);
   }

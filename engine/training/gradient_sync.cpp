@@ -14,6 +14,7 @@
 #include "moonhalo/engine/comm/device/ordered_reduction.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
@@ -139,6 +140,7 @@ void in_scope(const std::vector<PartialGrad>& bucket, const Send& send) {
   for (const PartialGrad& one : bucket) grads.push_back(one.grad);
   const auto describe = [&grads] { return specs_of(grads); };
   const CallScope scope(fingerprint_of(grads), "reduce_gradients", describe);
+  const TrafficScope moving(Traffic::kGradients);
   send();
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
@@ -32,6 +33,7 @@ at::Tensor pack_leaves(const std::vector<at::Tensor>& leaves) {
 void average(const std::vector<at::Tensor>& leaves, Communicator& group) {
   const auto describe = [&] { return std::to_string(leaves.size()) + " plain parameters"; };
   const CallScope scope(leaves.size(), "average_gradients", describe);
+  const TrafficScope moving(Traffic::kGradients);
   at::Tensor flat = pack_leaves(leaves);
   group.all_reduce(flat, ReduceOp::kAvg);
   const at::Tensor has = flat.narrow(0, flat.numel() - static_cast<int64_t>(leaves.size()), leaves.size()).cpu();

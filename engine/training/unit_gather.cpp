@@ -11,6 +11,7 @@
 
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
+#include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
@@ -79,6 +80,7 @@ UnitGather::UnitGather(const std::vector<at::Tensor>& tensors) : whole_(tensors.
   }
   const auto describe = [&tensors] { return specs_of(tensors); };
   const CallScope scope(fingerprint_of(tensors), "gather_parameters", describe);
+  const TrafficScope moving(Traffic::kParameters);
   for (Group& group : groups_) {
     Communicator& ranks = group_of(*group.parts[0].spec, group.parts[0].cut);
     ranks.takes_parts() ? post_in_place(group, ranks) : post_packed(group, ranks);

@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "moonhalo/engine/forecast/message_purpose.h"
+#include "moonhalo/engine/forecast/message_cause.h"
 #include "moonhalo/engine/profile/memory_note.h"
 
 namespace moonhalo::scripting {
@@ -181,8 +181,7 @@ std::string modules_text(const Tape& tape, const std::map<uint32_t, int64_t>& co
 }
 
 void find_small_sums(RanksPlan& plan, const Tape& tape) {
-  int64_t small = 0, all = 0;
-  std::map<Phase, int64_t> by_phase;
+  int64_t small = 0, all = 0, of_gradients = 0;
   std::map<uint32_t, int64_t> by_module;
   for (const TapeEvent& event : tape.events) {
     const auto* call = std::get_if<TapeVerb>(&event.what);
@@ -190,85 +189,39 @@ void find_small_sums(RanksPlan& plan, const Tape& tape) {
     ++all;
     if (call->data >= kSmallSum) continue;
     ++small;
-    ++by_phase[event.phase];
+    of_gradients += call->traffic == Traffic::kGradients ? 1 : 0;
     ++by_module[event.module];
   }
   if (small < kManySums) return;
-  const bool gradients = 2 * by_phase[Phase::kBackward] > small;
+  const bool gradients = 2 * of_gradients > small;
   plan.messages.push_back({std::to_string(small) + " of " + std::to_string(all) + " sums are of less than 64 KiB" +
-                               modules_text(tape, by_module) + (gradients ? ", most of them in backward" : "") +
+                               modules_text(tape, by_module) + (gradients ? ", most of them of gradients" : "") +
                                ": each waits for all ranks",
                            gradients ? "mh.replicate(net, {mesh = mesh}) adds gradients up together"
                                      : "add up what several calls give, or compute statistics less often"});
 }
 
-// The purpose of messages, or the verb that sends them where the tape does not show more.
-using Cause = std::pair<Purpose, Verb>;
-
-// The bytes that a rank sends for one cause, by module, and those of exchanges to ranks that are not next to it.
+// The bytes that a rank sends for one cause, by module.
 struct SentBytes {
-  int64_t all = 0, far = 0;
+  int64_t all = 0;
   std::map<uint32_t, int64_t> by_module;
 };
 
-Cause cause_of(Purpose purpose, Verb verb) {
-  // A sum is a sum, with one verb or with two.
-  if (purpose == Purpose::kSum) return {purpose, Verb::kAllReduce};
-  if (purpose == Purpose::kGradients || purpose == Purpose::kParametersOrRows) return {purpose, Verb::kExchange};
-  return {purpose, verb};
-}
-
-std::map<Cause, SentBytes> sent_bytes(const RanksPlan& plan, const Tape& tape) {
-  std::map<Cause, SentBytes> causes;
-  const std::vector<Purpose> purposes = purposes_of(tape);
-  for (size_t i = 0; i < purposes.size(); ++i) {
-    if (purposes[i] == Purpose::kNone) continue;
-    const TapeEvent& event = tape.events[i];
-    const auto* call = std::get_if<TapeVerb>(&event.what);
-    SentBytes& sent = causes[cause_of(purposes[i], call != nullptr ? call->verb : Verb::kExchange)];
-    const auto add = [&](int64_t bytes) {
-      sent.all += bytes;
-      sent.by_module[event.module] += bytes;
-    };
-    if (call != nullptr) {
-      add(call->sent);
-      continue;
-    }
-    const TapeExchange& exchange = std::get<TapeExchange>(event.what);
-    for (const TapePart& part : exchange.sends) add(part.bytes);
-    sent.far += bytes_sent_far(tape, exchange, plan.found.tapes.mesh);
+std::map<MessageCause, SentBytes> sent_bytes(const Tape& tape) {
+  std::map<MessageCause, SentBytes> causes;
+  const auto add = [&](const TapeEvent& event, const auto& call, int64_t bytes) {
+    if (!call.counted) return;
+    SentBytes& sent = causes[cause_of(call)];
+    sent.all += bytes;
+    sent.by_module[event.module] += bytes;
+  };
+  for (const TapeEvent& event : tape.events) {
+    if (const auto* call = std::get_if<TapeVerb>(&event.what)) add(event, *call, call->sent);
+    const auto* exchange = std::get_if<TapeExchange>(&event.what);
+    if (exchange == nullptr) continue;
+    for (const TapePart& part : exchange->sends) add(event, *exchange, part.bytes);
   }
   return causes;
-}
-
-// The words and the remedy for the cause that sends the most bytes.
-std::pair<std::string, std::string> bytes_remedy(const Cause& cause, const SentBytes& sent, const Tape& tape,
-                                                 const RankTapes& tapes) {
-  const std::string one_cut = "keep one cut from layer to layer, so that less is moved between them",
-                    samples = "more samples on each rank between two steps";
-  if (cause.first == Purpose::kGradients) return {"sums of gradients", samples};
-  if (cause.first == Purpose::kParametersOrRows)
-    return {"parameters of fully_shard, their gradients, or rows of blocks",
-            "mh.fully_shard with reshard_after_forward = false gathers once a step; " + samples +
-                "; where rows of blocks move, one cut from layer to layer"};
-  switch (cause.second) {
-    case Verb::kExchange:
-      if (2 * sent.far > sent.all) return {"blocks that move to other ranks", one_cut};
-      return {"edges of blocks", edges_remedy(tape, tapes)};
-    case Verb::kAllReduce:
-      return {"sums", samples};
-    case Verb::kAllGather:
-      return {"gathers of blocks", one_cut};
-    case Verb::kReduceScatter:
-      return {"sums that leave blocks", samples};
-    case Verb::kAllToAll:
-      return {"redistributions", one_cut};
-    case Verb::kBroadcast:
-      return {"broadcasts", "broadcast once, before the steps"};
-    case Verb::kBarrier:
-      return {"barriers", "leave barriers out of the step"};
-  }
-  TORCH_INTERNAL_ASSERT(false);
 }
 
 void find_most_bytes(RanksPlan& plan) {
@@ -279,13 +232,13 @@ void find_most_bytes(RanksPlan& plan) {
     if (total(recorded_counts(tape)).bytes > total(recorded_counts(*most_tape)).bytes) most_tape = &tape;
   }
   const Tape& tape = *most_tape;
-  const std::map<Cause, SentBytes> causes = sent_bytes(plan, tape);
+  const std::map<MessageCause, SentBytes> causes = sent_bytes(tape);
   const auto most = std::max_element(causes.begin(), causes.end(),
                                      [](const auto& a, const auto& b) { return a.second.all < b.second.all; });
   if (most == causes.end() || most->second.all == 0) return;
   const SentBytes& sent = most->second;
   const int64_t all = total(recorded_counts(tape)).bytes;
-  const auto [what, fix] = bytes_remedy(most->first, sent, tape, tapes);
+  const CauseText text = text_of(most->first, tape, tapes);
   const auto module = std::max_element(sent.by_module.begin(), sent.by_module.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
   std::string place;
@@ -294,9 +247,9 @@ void find_most_bytes(RanksPlan& plan) {
     place = ", the most in module " + tape.modules.at(module->first) + " (" + percent(part) + " of it)";
   }
   const double share = static_cast<double>(sent.all) / static_cast<double>(all);
-  plan.messages.push_back({what + ": " + bytes_text(sent.all) + " of " + bytes_text(all) + " that " +
+  plan.messages.push_back({text.what + ": " + bytes_text(sent.all) + " of " + bytes_text(all) + " that " +
                                plan.rank_text(tape.rank) + " sends (" + percent(share) + ")" + place,
-                           fix});
+                           text.bytes});
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ void compare_traffic(const std::vector<TraceRecord>& calls, std::ostream& out) {
     const size_t dot = call.op.find('.');
     const Rule* rule = find_rule({call.op.substr(0, dot), dot == std::string::npos ? "" : call.op.substr(dot + 1)});
     const Traffic declared = rule != nullptr ? rule->traffic : Traffic::kNone;
-    if (const Traffic more = call.traffic - (declared | Traffic::kInputs); more != Traffic::kNone)
+    if (const Traffic more = call.traffic - (declared | Traffic::kInputs | Traffic::kParameters);
+        more != Traffic::kNone)
       out << call.op << " moved " << to_string(more) << ", its rule declares " << to_string(declared) << "\n";
   }
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/forecast/rank_kinds.h"
@@ -24,6 +25,11 @@ class TapeByHand {
   /// The part of the step in which the next collectives and exchanges are.
   TapeByHand& phase(Phase phase) {
     phase_ = phase;
+    return *this;
+  }
+  /// The reason for which the next ones are called.
+  TapeByHand& traffic(Traffic traffic) {
+    traffic_ = traffic;
     return *this;
   }
   TapeByHand& compute(double seconds, const std::string& name = "aten::mm") {
@@ -51,7 +57,9 @@ class TapeByHand {
   TapeByHand& verb(Verb verb, const std::vector<int64_t>& ranks, int64_t bytes) {
     const uint32_t group = tape_.group_number(TapeGroup::of(ranks));
     tape_.events.push_back(
-        {.phase = phase_, .what = TapeVerb{.verb = verb, .group = group, .number = next_number(group), .data = bytes}});
+        {.phase = phase_,
+         .what =
+             TapeVerb{.verb = verb, .group = group, .number = next_number(group), .data = bytes, .traffic = traffic_}});
     return *this;
   }
   /// Begins an exchange on the group of all ranks, or of these.
@@ -59,8 +67,13 @@ class TapeByHand {
     for (int64_t rank = 0; ranks.empty() && rank < tape_.ranks; ++rank) all_.push_back(rank);
     const uint32_t group = tape_.group_number(TapeGroup::of(ranks.empty() ? all_ : ranks));
     all_.clear();
-    tape_.events.push_back(
-        {.phase = phase_, .what = TapeExchange{group, next_number(group), exchanges_++, sends, receives}});
+    tape_.events.push_back({.phase = phase_,
+                            .what = TapeExchange{.group = group,
+                                                 .number = next_number(group),
+                                                 .id = exchanges_++,
+                                                 .sends = std::move(sends),
+                                                 .receives = std::move(receives),
+                                                 .traffic = traffic_}});
     return *this;
   }
   TapeByHand& wait() { return wait(exchanges_ - 1); }
@@ -79,6 +92,7 @@ class TapeByHand {
 
   Tape tape_;
   Phase phase_ = Phase::kScript;
+  Traffic traffic_ = Traffic::kOther;
   std::vector<uint32_t> numbers_;
   std::vector<int64_t> all_;
   uint32_t exchanges_ = 0;

@@ -355,12 +355,13 @@ TEST(Clocks, X14_WhatHurtsFirstHasARemedy) {
   machine.measured = false;
   Recording rank(0, 64);
   rank.compute(1e-4);
+  rank.traffic(Traffic::kAllReduce);
   for (int i = 0; i < 62; ++i) rank.verb(Verb::kAllReduce, first_ranks(64), 512);
 
   const StepForecast forecast = forecast_step(machine, one_kind(rank, 64), "tcp");
 
   ASSERT_FALSE(forecast.hindrances.empty());
-  EXPECT_THAT(forecast.hindrances[0].what, HasSubstr("latency of 62 sums (62 of at most 64 KiB)"));
+  EXPECT_THAT(forecast.hindrances[0].what, HasSubstr("latency of 62 calls: sums (62 of at most 64 KiB)"));
   EXPECT_THAT(forecast.hindrances[0].fix, HasSubstr("add up what several calls give in one sum"));
   EXPECT_THAT(forecast.notes, Contains(HasSubstr("'by hand' was written by hand")));
 }

@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
@@ -25,8 +29,11 @@
 namespace moonhalo::testing::test_tape {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(TapeGroup, X14_GridsOfRanksHaveNoPlaceOfTheirOwn) {
   // A mesh of 2 x 3 x 4: rank = 12 i + 4 j + k.
@@ -180,6 +187,58 @@ TEST(TapeRecorder, X14_ATapeHasWhatTheRankDid) {
   EXPECT_GE(macs, 2 * outputs * 3 * 9);
   EXPECT_LE(macs, 2 * outputs * 3 * 9 * 105 / 100);
   EXPECT_THAT(unknown_work(tape), IsEmpty());
+}
+
+// The reasons for which calls of a rank of four send, each once.
+class WhyMessages : public ::testing::Test {
+ protected:
+  std::vector<Traffic> why(const std::function<void()>& call) {
+    TapeRecorder recorder(*world_);
+    {
+      const BackwardOnThisThread here;
+      call();
+    }
+    const Tape tape = recorder.take();
+    std::vector<Traffic> all;
+    for (const TapeEvent& event : tape.events) {
+      const auto* verb = std::get_if<TapeVerb>(&event.what);
+      if (verb != nullptr && verb->counted) all.push_back(verb->traffic);
+      if (const auto* exchange = std::get_if<TapeExchange>(&event.what)) all.push_back(exchange->traffic);
+    }
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
+  at::Tensor ones(std::vector<int64_t> shape, Placement placement) {
+    const SpecPtr spec = make_spec(mesh_, shape, {std::move(placement)});
+    return from_local(at::ones(spec->local_shape()), spec);
+  }
+
+  CommunicatorPtr world_ = make_fake_communicator(1, 4);
+  MeshPtr mesh_ = init_device_mesh(*world_, "cpu", {4}, {"rows"});
+};
+
+const auto kAreOfGradients = AllOf(Contains(Traffic::kGradients), Not(Contains(Traffic::kRedistribute)));
+
+TEST_F(WhyMessages, X14_FieldsSendEdgesSumsAndTheirInputs) {
+  const at::Tensor x = ones({1, 1, 16, 8}, shard(2)), weight = at::ones({1, 1, 3, 3}).requires_grad_(true);
+  EXPECT_THAT(why([&] { at::conv2d(x, weight.detach(), {}, 1, 1); }), ElementsAre(Traffic::kHalo));
+  EXPECT_THAT(why([&] { x.softmax(2); }), ElementsAre(Traffic::kAllReduce));
+  EXPECT_THAT(why([&] { x.sum().exp(); }), ElementsAre(Traffic::kInputs));
+  EXPECT_THAT(why([&] { redistribute(x, {shard(3)}); }), ElementsAre(Traffic::kRedistribute));
+  EXPECT_THAT(why([&] { from_local(at::ones({2, 2}), mesh_, {shard(0)}); }), ElementsAre(Traffic::kDistribute));
+  EXPECT_THAT(why([&] { world_->barrier(); }), ElementsAre(Traffic::kOther));
+  const at::Tensor loss = at::conv2d(x, weight, {}, 1, 1).sum();
+  EXPECT_THAT(why([&] { loss.backward(); }), kAreOfGradients) << "of a plain weight";
+}
+
+TEST_F(WhyMessages, X14_StoredParametersAreGatheredAndTheirGradientsSummed) {
+  const at::Tensor x = ones({8, 12}, shard(0)), weight = ones({12, 12}, stored(0)).requires_grad_(true);
+  at::Tensor loss;
+  EXPECT_THAT(why([&] { loss = at::mm(x, weight).sum(); }), ElementsAre(Traffic::kParameters));
+  EXPECT_THAT(why([&] { loss.backward(); }), kAreOfGradients);
+  // Rows of it, as of queries, keys and values in one tensor.
+  EXPECT_THAT(why([&] { loss = at::linear(x, weight.narrow(0, 4, 4)).sum(); }), ElementsAre(Traffic::kParameters));
+  EXPECT_THAT(why([&] { loss.backward(); }), kAreOfGradients);
 }
 
 // The blocks of rows of a fake tensor become blocks of columns: every rank sends to all others.

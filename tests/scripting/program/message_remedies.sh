@@ -43,6 +43,37 @@ for _ = 1, 3 do
 end
 LUA
 
+cat > decoder.lua <<'LUA'
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"data"})
+local net = nn.TransformerDecoderLayer(64, 4, 2048)
+mh.fully_shard(net, {mesh = mesh})
+local x = mh.zeros({16, 32, 64}, {mesh = mesh, placements = {mh.Shard(1)}})
+local optimizer = mh.build_optimizer(net, mh.optim.SGD, {lr = 1e-3})
+for _ = 1, 3 do
+  optimizer:zero_grad()
+  net(x, x * 2):square():mean():backward()
+  optimizer:step()
+end
+LUA
+
+cat > stages.lua <<'LUA'
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"pp"})
+local stages = {}
+for i = 1, mh.world_size() do stages[i] = nn.Sequential(nn.Linear(64, 64), nn.GELU()) end
+local pipe = mh.pipeline(nn.Sequential(table.unpack(stages)), {mesh = mesh, micros = 4})
+local samples = {}
+for i = 1, 4 do samples[i] = mh.zeros{256, 64} end
+local optimizer = mh.optim.SGD(pipe:parameters(), {lr = 1e-3})
+for _ = 1, 3 do
+  pipe:train_step(samples, function(y) return y:square():mean() end)
+  optimizer:step()
+end
+LUA
+
 fail() {
   echo "$1"
   cat report.txt
@@ -89,9 +120,17 @@ has 'fix   more samples on each rank'
 lacks 'keep one cut'
 # Parameters are no edges and no blocks that move.
 plan wide.lua 4 stored
-has 'messages first parameters of fully_shard, their gradients, or rows of blocks'
+has 'messages first parameters of fully_shard'
 has 'reshard_after_forward = false gathers once a step'
 lacks 'edges of blocks'
 before=$(bytes)
 plan wide.lua 4 stored once
 less "$(bytes)" "$before"
+# Rows of one parameter give queries, others keys and values: they are no blocks that move.
+plan decoder.lua 4
+has 'messages first parameters of fully_shard'
+lacks 'keep one cut'
+# What goes to the next stage are no edges.
+plan stages.lua 4
+has 'messages first tensors between stages of a pipeline'
+lacks 'along the dims that are cut'

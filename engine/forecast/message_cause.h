@@ -10,20 +10,22 @@
 
 namespace moonhalo {
 
-/// The reason why messages are sent, as far as the tape of a step shows it. Nothing of this file is collective.
-enum class Purpose : uint8_t {
-  kNone,              ///< not a message
-  kExchange,          ///< edges of blocks, or blocks that move
-  kGradients,         ///< sums of gradients, as one verb, or as an exchange of addends and a gather of sums
-  kParametersOrRows,  ///< fully_shard puts parameters together, or adds up their gradients; or rows of equal blocks go
-                      ///< to all ranks of a group: the tape does not tell which
-  kSum,               ///< another sum, or the second half of one, which gathers its parts
-  kGather,            ///< an operator or a redistribution puts blocks together
-  kOther,             ///< the other verbs
+/// The reason for which a call sends is its traffic. Sums that an operator needs of what it is given are sums like its
+/// own, and its inputs are redistributed like other tensors. Nothing of this file is collective.
+struct MessageCause {
+  Traffic traffic = Traffic::kOther;
+  Verb verb = Verb::kExchange;  ///< of kOther, which tells nothing else
+  auto operator<=>(const MessageCause&) const = default;
 };
+MessageCause cause_of(const TapeVerb& call);
+MessageCause cause_of(const TapeExchange& call);
 
-/// The purposes of the tape's events.
-std::vector<Purpose> purposes_of(const Tape& tape);
+/// Names the messages of one cause, and the remedies where their number or their bytes take the time.
+struct CauseText {
+  std::string what, latency, bytes;
+};
+/// `tape`: of a kind of `tapes`, whose messages these are.
+CauseText text_of(const MessageCause& cause, const Tape& tape, const RankTapes& tapes);
 
 /// The bytes that an exchange sends to other ranks than those beside its own on the mesh: all of them, if it sends to
 /// more ranks than are beside one. `mesh`: the sizes of the grid of all ranks, row-major; empty: not known.
@@ -38,8 +40,6 @@ struct ShorterEdges {
 /// it. None where that makes edges less than a tenth shorter, as of blocks that are near to squares, or of one such
 /// dim: how long edges along another dim would be is not in the tape. `mesh`: sizes of the grid of ranks, row-major.
 std::optional<ShorterEdges> shorter_edges(const Tape& tape, const std::vector<int64_t>& mesh);
-/// The remedy where edges of blocks send the most: another mesh of the same ranks, or fewer ranks.
-std::string edges_remedy(const Tape& tape, const RankTapes& tapes);
 /// "rows 4 x columns 4"
 std::string mesh_sizes_text(const std::vector<int64_t>& mesh, const std::vector<std::string>& names);
 
