@@ -10,9 +10,88 @@
 #include "moonhalo/engine/dispatch/pointwise_rule.h"
 #include "moonhalo/engine/dispatch/result_strides.h"
 #include "moonhalo/engine/dispatch/trivial_mesh_dims.h"
+#include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 
 namespace moonhalo {
+namespace {
+
+/// A tensor of a call that is moved together with others.
+struct JoinedMove {
+  Arg arg;
+  int item;
+  std::shared_ptr<const IntervalMap> map;
+};
+
+// True if rows of the tensor are all that moves. What may be cached is fetched by itself (unsharded_cache.h).
+bool moves_rows_alone(const OpCall& call, const OperatorFacts& facts, const TensorArgument& slot,
+                      const SpecPtr& required) {
+  if (!slot.spec || !required || required == slot.spec || slot.plain || facts.written[slot.arg.index]) return false;
+  if (slot.spec->has_partial() || required->has_partial() || slot.spec->has_stored()) return false;
+  const auto& type = call.op.schema().arguments()[slot.arg.index].type();
+  return slot.item < 0 || type->isSubtypeOf(*c10::ListType::ofTensors());
+}
+
+// The tensors of one dtype that move, by slot, if there are several.
+std::map<size_t, JoinedMove> find_joined_moves(const OpCall& call, const OperatorFacts& facts, const Plan& plan) {
+  std::map<size_t, JoinedMove> joined;
+  if (facts.view || plan.gathered) return joined;
+  std::vector<size_t> slots;
+  for (size_t s = 0; s < call.slots().size(); ++s) {
+    const TensorArgument& slot = call.slots()[s];
+    if (!moves_rows_alone(call, facts, slot, plan.inputs[s])) continue;
+    if (slots.empty() || slot.dtype == call.slots()[slots[0]].dtype) slots.push_back(s);
+  }
+  if (slots.size() < 2) return joined;
+  for (const size_t s : slots) {
+    const TensorArgument& slot = call.slots()[s];
+    auto map = std::make_shared<const IntervalMap>(
+        slot.spec, [&](int64_t rank) { return requests_for(block_box(*plan.inputs[s], rank)); });
+    if (map->exchanges()) joined.emplace(s, JoinedMove{slot.arg, slot.item, std::move(map)});
+  }
+  if (joined.size() < 2) joined.clear();
+  return joined;
+}
+
+at::Tensor joined_tensor(LocalCall& call, const JoinedMove& move) {
+  const c10::IValue& value = call.value(move.arg);
+  return move.item < 0 ? value.toTensor() : value.toTensorVector()[move.item];
+}
+
+void replace_tensor(LocalCall& call, const JoinedMove& move, at::Tensor moved) {
+  c10::IValue& value = call.value(move.arg);
+  if (move.item < 0) {
+    value = std::move(moved);
+    return;
+  }
+  c10::List<at::Tensor> list(value.toTensorVector());  // that of the call may be the caller's
+  list.set(move.item, std::move(moved));
+  value = std::move(list);
+}
+
+// Moves these tensors in one exchange before the local call.
+Run run_after_moves(const std::map<size_t, JoinedMove>& moves, Run run) {
+  std::vector<JoinedMove> joined;
+  for (const auto& [slot, move] : moves) joined.push_back(move);
+  return [joined = std::move(joined), run = std::move(run)](LocalCall& call) {
+    std::vector<at::Tensor> blocks;
+    for (const JoinedMove& move : joined) blocks.push_back(joined_tensor(call, move));
+    if (blocks[0].is_meta()) {  // LibTorch asks for a shape
+      for (const JoinedMove& move : joined)
+        replace_tensor(call, move, at::empty(move.map->needed_shape(), blocks[0].options()));
+    } else {
+      const TrafficScope moving(Traffic::kInputs);
+      HaloExchange exchange;
+      for (size_t i = 0; i < joined.size(); ++i) exchange.add_gather(*joined[i].map, blocks[i]);
+      exchange.start();
+      exchange.wait();
+      for (size_t i = 0; i < joined.size(); ++i) replace_tensor(call, joined[i], exchange.gathered(i));
+    }
+    run ? run(call) : call.run();
+  };
+}
+
+}  // namespace
 
 // Over mesh dims of size 1 nothing is cut, whatever the placements say: what a rule does on whole tensors is done
 // there.
@@ -57,14 +136,16 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
                                  facts.pointwise && !facts.rule);
   const OpCall call(op, stack);
   decision->plan = plan(facts, call);
-  const Plan& made = decision->plan;
+  Plan& made = decision->plan;
   TORCH_INTERNAL_ASSERT(made.inputs.size() == call.slots().size(), call.name(), ": the plan names ", made.inputs.size(),
                         " inputs of ", call.slots().size());
+  const auto joined = find_joined_moves(call, facts, made);
+  if (!joined.empty()) made.run = run_after_moves(joined, std::move(made.run));
   for (size_t s = 0; s < call.slots().size(); ++s) {
     const TensorArgument& slot = call.slots()[s];
     Decision::Move move{
         slot.arg.index, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg.index]};
-    if (slot.spec && move.required && move.required != slot.spec) {
+    if (slot.spec && move.required && move.required != slot.spec && !joined.contains(s)) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.required);
       move.resolves = !slot.plain && (slot.spec->has_partial() ? move.required == without_partial(slot.spec)
                                                                : move.written && slot.spec->is_replicate());
