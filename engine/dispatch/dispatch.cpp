@@ -28,6 +28,7 @@
 #include "moonhalo/engine/tensor/memory_order.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/shard_tensor_meta.h"
+#include "moonhalo/engine/tensor/stored_views.h"
 #include "moonhalo/engine/tensor/unsharded_cache.h"
 #include "moonhalo/engine/tensor/view_tracking.h"
 
@@ -47,6 +48,7 @@ uint64_t hash_of(at::ArrayRef<int64_t> key) {
 struct CallState : Sharing {
   uint64_t tag = 0;
   bool found_more = false;  // the tag holds what was found out on the way, such as the key of random numbers
+  std::shared_ptr<const CallOnStored> of_stored;  // of a call that views a parameter stored in blocks
 };
 
 void set_origin(const at::Tensor& tensor, uint64_t tag) {
@@ -260,6 +262,8 @@ at::Tensor wrap_result(const Decision& decision, size_t index, at::Tensor local,
   }
   if (decision.any_order) [[unlikely]]
     make_notes(impl).any_order = true;
+  if (call.of_stored) [[unlikely]]
+    note_view(result, call.of_stored, index);
   return result;
 }
 
@@ -424,7 +428,10 @@ void Dispatch::execute(const OperatorFacts& facts, const Decision& decision, con
   WrittenTensors written = written_tensors(facts, stack, base);
   CallState sharing;
   sharing.tag = origin;
-  if (facts.view) sharing.views.emplace();
+  if (facts.view) {
+    sharing.views.emplace();
+    sharing.of_stored = call_on_stored(op, at::ArrayRef(stack).slice(base));
+  }
   const GivenTensors given = given_tensors(decision, stack, base);
   const bool in_rows = !facts.reads_order || stack[base].toTensor().is_contiguous();
   std::optional<ForeignCall> foreign;

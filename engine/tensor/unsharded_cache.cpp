@@ -3,21 +3,25 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/shard_tensor_meta.h"
+#include "moonhalo/engine/tensor/stored_views.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 
 namespace moonhalo {
 
 // A tensor remembers this of the cache that it looks into.
 struct GatherMeta {
-  std::shared_ptr<UnshardedCache> kept;
+  std::shared_ptr<UnshardedCache> kept;  // null: the tensor is result `index` of `view`
   uint64_t values, writes;
   uint32_t block_version;
   std::weak_ptr<const WriteCount> count;
+  std::shared_ptr<const CallOnStored> view = {};
+  size_t index = 0;
 };
 
 namespace {
@@ -39,7 +43,51 @@ SpecPtr transposed_spec(const SpecPtr& spec) {
   return intern(std::move(layout));
 }
 
+// Result `index` of the call on another tensor.
+at::Tensor result_on(const at::Tensor& tensor, const CallOnStored& call, size_t index) {
+  torch::jit::Stack stack(call.arguments);
+  stack[0] = tensor;
+  call.op.callBoxed(stack);
+  return stack[0].isTensorList() ? stack[0].toTensorVector().at(index) : stack[0].toTensor();
+}
+
+// Makes of the cached tensor what `tensor` is of the stored one. Returns an undefined tensor if nothing is cached, or
+// if ranks have blocks of it: the arguments of a view are those for a whole tensor.
+at::Tensor cached_view(const at::Tensor& tensor) {
+  if (const UnshardedCache* kept = unsharded_cache(tensor))
+    return kept->spec->is_replicate() ? kept->whole : at::Tensor();
+  const ShardTensorMeta* notes = notes_of(*tensor.unsafeGetTensorImpl());
+  if (notes == nullptr || !notes->gathered || !notes->gathered->view) return {};
+  const GatherMeta& note = *notes->gathered;
+  const at::Tensor whole = cached_view(note.view->arguments[0].toTensor());
+  return whole.defined() ? result_on(whole, *note.view, note.index) : whole;
+}
+
+// This rank's block of a tensor that it has the whole of.
+at::Tensor own_part(at::Tensor whole, const ShardSpec& spec) {
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    if (spec.is_cut(d)) whole = whole.narrow(d, spec.offsets()[d], spec.local_shape()[d]);
+  }
+  return whole;
+}
+
 }  // namespace
+
+std::shared_ptr<const CallOnStored> call_on_stored(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  if (!arguments[0].isTensor() || !arguments[0].toTensor().defined()) return nullptr;
+  const auto is_tensor = [](const c10::IValue& value) { return value.isTensor(); };
+  if (std::any_of(arguments.begin() + 1, arguments.end(), is_tensor)) return nullptr;  // _make_dual
+  ShardTensorImpl* impl = shard_impl(arguments[0].toTensor());
+  if (impl == nullptr || !impl->spec()->has_stored()) return nullptr;
+  const ShardTensorMeta* notes = notes_of(*impl);
+  if (notes == nullptr || !notes->gathered) return nullptr;
+  return std::make_shared<const CallOnStored>(CallOnStored{op, arguments.vec()});
+}
+
+void note_view(const at::Tensor& view, std::shared_ptr<const CallOnStored> call, size_t index) {
+  make_notes(*shard_impl(view)).gathered =
+      std::make_shared<GatherMeta>(GatherMeta{.view = std::move(call), .index = index});
+}
 
 void UnshardedCache::keep(at::Tensor gathered, SpecPtr its_spec, uint64_t values) {
   if (its_spec != spec) transposed = transposed_spec(its_spec);
@@ -62,7 +110,7 @@ void attach_unsharded_cache(const at::Tensor& tensor, const std::shared_ptr<Unsh
 
 bool has_unsharded_cache(const at::Tensor& tensor) {
   const ShardTensorMeta* notes = notes_of(*tensor.unsafeGetTensorImpl());
-  return notes != nullptr && notes->gathered;
+  return notes != nullptr && notes->gathered && notes->gathered->kept;
 }
 
 const UnshardedCache* unsharded_cache(const at::Tensor& tensor) {
@@ -70,6 +118,7 @@ const UnshardedCache* unsharded_cache(const at::Tensor& tensor) {
   const ShardTensorMeta* notes = impl != nullptr ? notes_of(*impl) : nullptr;
   if (notes == nullptr || !notes->gathered) return nullptr;
   const GatherMeta& note = *notes->gathered;
+  if (!note.kept) return nullptr;
   const UnshardedCache& kept = *note.kept;
   const auto count = note.count.lock();
   if (!kept.whole.defined() || kept.of != note.values || !count || writes_so_far(*count) != note.writes) return nullptr;
@@ -83,7 +132,13 @@ const UnshardedCache* unsharded_cache(const at::Tensor& tensor) {
 }
 
 at::Tensor reusable_block(const at::Tensor& tensor, const SpecPtr& required) {
-  if (const UnshardedCache* kept = unsharded_cache(tensor)) return kept->spec == required ? kept->whole : at::Tensor();
+  const UnshardedCache* own = unsharded_cache(tensor);
+  if (own != nullptr && own->spec == required) return own->whole;
+  if (!required->has_partial() && !tensor.is_complex()) {
+    const at::Tensor view = cached_view(tensor);
+    if (view.defined() && view.scalar_type() == tensor.scalar_type()) return own_part(view, *required);
+  }
+  if (own != nullptr) return {};
   // LibTorch's formulas transpose a weight, and transpose it again. A view of a complex one may be its conjugate.
   if (!tensor.is_view() || tensor.dim() != 2 || tensor.is_complex() || copied_memory(*shard_impl(tensor))) return {};
   const at::Tensor matrix(tensor._base());

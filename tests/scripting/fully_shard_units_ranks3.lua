@@ -428,7 +428,19 @@ function tests.test_V15_a_tensor_that_is_given_twice_stays_one()
   end
 end
 
--- ---- Packed parameters ----------------------------------------------------------------------------------------------
+-- ---- Views of parameters --------------------------------------------------------------------------------------------
+
+local Views = nn.Module:extend("Views")
+function Views:init()
+  self.packed, self.scale = nn.Parameter(mh.randn({12, 4}, kF64)), nn.Parameter(mh.randn({4}, kF64))
+  self.position, self.kernel = nn.Parameter(mh.randn({9, 4}, kF64)), nn.Parameter(mh.randn({2, 2, 4}, kF64))
+end
+function Views:forward(x)
+  local a, b = table.unpack(self.packed:chunk(3, 0))
+  local h = mh.linear(x, a) * mh.linear(x, b) + mh.linear(x, self.packed:narrow(0, 7, 4))
+  h = h * self.scale:unsqueeze(0):expand({5, 4}) + self.position:narrow(0, 2, 5)
+  return mh.linear(h, self.kernel:view({4, 4})) + self.kernel:select(0, 1):select(0, 0) * self.packed:t():select(1, 3)
+end
 
 --- A module as a unit, and as copies.
 local function both(make)
@@ -441,9 +453,17 @@ local function both(make)
 end
 
 local viewed = {
+  views = {Views, function(net) return net(mine()) end},
   attention = {function() return nn.MultiheadAttention(4, 2, {batch_first = true}) end, function(net)
     local x = mine()
     return (net(x, x, x))
+  end},
+  attention_to_others = {function() return nn.MultiheadAttention(4, 2, {batch_first = true}) end, function(net)
+    local memory = mine(3)
+    return net(mine(), memory, memory, {need_weights = false})
+  end},
+  attention_to_three = {function() return nn.MultiheadAttention(4, 2, {batch_first = true}) end, function(net)
+    return net(mine(), mine(3), mine(4), {need_weights = false})
   end},
   encoder_layer = {function()
     return nn.TransformerEncoderLayer(4, 2, {dim_feedforward = 6, dropout = 0.0, batch_first = true})
