@@ -189,16 +189,25 @@ class Search {
   }
 
   // The time that rank 0 takes alone.
-  void find_bound(DivisionResult& one) const {
+  void find_bound(DivisionResult& one) {
     const int64_t memory = one.bound.memory;
-    one.bound = least_step(options_.machine, backend_, named_dry_run(build_, one.division, 0, world_).tape);
+    RankRun& run = first_ranks_[&one] = named_dry_run(build_, one.division, 0, world_);
+    one.bound = least_step(options_.machine, backend_, run.tape);
     one.bound.memory = memory;
   }
 
-  void forecast(DivisionResult& one) const {
+  // A dry run; that of rank 0 was done for the bound.
+  RankRun run_rank(const DivisionResult& one, int64_t rank) {
+    if (rank == 0) {
+      if (auto first = first_ranks_.extract(&one)) return std::move(first.mapped());
+    }
+    return named_dry_run(build_, one.division, rank, world_);
+  }
+
+  void forecast(DivisionResult& one) {
     const RankKinds kinds = find_kinds(world_, [&](const std::vector<int64_t>& ranks) {
       std::vector<RankRun> runs;
-      for (const int64_t rank : ranks) runs.push_back(named_dry_run(build_, one.division, rank, world_));
+      for (const int64_t rank : ranks) runs.push_back(run_rank(one, rank));
       return runs;
     });
     one.memory = 0;
@@ -225,6 +234,7 @@ class Search {
   const std::string backend_;
   std::multimap<double, size_t> left_;  // those to be dry run, by their bounds
   std::vector<double> best_;            // times of those that fit, growing
+  std::map<const DivisionResult*, RankRun> first_ranks_;  // dry runs of rank 0
 };
 
 void check_options(const SearchOptions& options) {

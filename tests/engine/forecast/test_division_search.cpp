@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/profile/recorder.h"
@@ -102,6 +105,23 @@ void expect_best_of_all(const Planted& one, int64_t ranks) {
     EXPECT_LE(result.bound.step, result.step * (1 + 1e-9)) << result.division.text();
     EXPECT_LE(result.bound.memory, result.memory) << result.division.text();
     EXPECT_GE(result.step, all.ranked.front().step);
+  }
+}
+
+// A bound is that of a dry run of rank 0, which the forecast of the same division uses again.
+TEST(DivisionSearch, X14_EachRankOfADivisionIsDryRunOnce) {
+  const Planted one = planted()[1];
+  const BuildDivided build = build_divided(one.net);
+  std::map<std::pair<std::string, int>, int> builds;
+  const SearchResult found =
+      search_divisions(options_for(one, 4), [&](const Division& division, Communicator& world) {
+        ++builds[{division.text(), world.rank()}];
+        return build(division, world);
+      });
+  EXPECT_GE(found.dry_runs, 1);
+  EXPECT_GE(builds.size(), found.ranked.size());
+  for (const auto& [of, times] : builds) {
+    EXPECT_EQ(times, 1) << of.first << ", rank " << of.second;
   }
 }
 
