@@ -39,11 +39,30 @@ bool is_linear(at::IntArrayRef l, at::IntArrayRef r, at::IntArrayRef o) {
          std::equal(l.begin(), l.end() - 1, o.begin());
 }
 
-// On plain tensors. The equation's letters are the axes.
+// True if the last axis of the left operand is contracted with the first of a matrix, as in the gradient of linear's
+// input.
+bool is_times_matrix(at::IntArrayRef l, at::IntArrayRef r, at::IntArrayRef o) {
+  return r.size() == 2 && l.size() >= 2 && o.size() == l.size() && l.back() == r[0] && o.back() == r[1] &&
+         std::equal(l.begin(), l.end() - 1, o.begin());
+}
+
+// True if all axes but the last of two operands are contracted, in the same order, as in the gradient of linear's
+// weight.
+bool is_product_of_rows(at::IntArrayRef l, at::IntArrayRef r, at::IntArrayRef o) {
+  return l.size() >= 2 && r.size() == l.size() && o.size() == 2 && o[0] == l.back() && o[1] == r.back() &&
+         o[0] != o[1] && std::equal(l.begin(), l.end() - 1, r.begin());
+}
+
+// On plain tensors. The equation's letters are the axes. Products of matrices need no einsum, which takes longer to
+// find out what it does than a small product takes.
 at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::IntArrayRef l, at::IntArrayRef r,
                           at::IntArrayRef o, const Bias& bias) {
   if (is_linear(l, r, o)) return at::linear(left, right, bias);
   TORCH_INTERNAL_ASSERT(!bias);
+  if (left.scalar_type() == right.scalar_type()) {
+    if (is_times_matrix(l, r, o)) return at::mm(left.flatten(0, -2), right).unflatten(0, left.sizes().slice(0, l.size() - 1));
+    if (is_product_of_rows(l, r, o)) return at::mm(left.flatten(0, -2).t(), right.flatten(0, -2));
+  }
   std::string equation;
   const auto append = [&](at::IntArrayRef axes) {
     for (const int64_t axis : axes) equation += static_cast<char>(axis < 26 ? 'a' + axis : 'A' + axis - 26);
