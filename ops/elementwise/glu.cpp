@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // glu: the first half of a dim times the sigmoid of the second. Along a cut dim each rank fetches the two runs of rows
-// that make up its part of the result, and sends their gradients back.
+// that make up its part of the result, and sends their gradients back (PackedDim).
 #include <ATen/ATen.h>
 
 #include <memory>
 
-#include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/ops/support/packed_dim.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
 namespace {
-
-using MapPtr = std::shared_ptr<const IntervalMap>;
 
 SpecPtr halved(const SpecPtr& self, int64_t dim) {
   const int64_t rows = self->global_shape()[dim] / 2;
@@ -20,23 +18,12 @@ SpecPtr halved(const SpecPtr& self, int64_t dim) {
   return with_cut(self, dim, std::move(cut), rows);
 }
 
-// The rows of `self` that stand `shift` after those of the result.
-MapPtr half(const SpecPtr& self, const SpecPtr& result, int64_t dim, int64_t shift) {
-  return std::make_shared<const IntervalMap>(self, [&](int64_t rank) {
-    Box box = block_box(*result, rank);
-    box[dim] = box[dim].shifted(shift);
-    return requests_for(box);
-  });
-}
-
 struct Halves {
   SpecPtr self, result;
   int64_t dim = 0;
-  MapPtr first, second;  // null where the dim is whole
+  std::shared_ptr<const PackedDim> packed;  // null where the dim is whole
 
-  at::Tensor fetch(const at::Tensor& local) const {
-    return at::cat({gather(*first, local), gather(*second, local)}, dim);
-  }
+  at::Tensor fetch(const at::Tensor& local) const { return packed->unpack(local).flatten(dim, dim + 1); }
 };
 
 Halves halves_of(const OpCall& call, const char* argument = "self") {
@@ -48,15 +35,15 @@ Halves halves_of(const OpCall& call, const char* argument = "self") {
                     " rows, which is not even\n  have  ", call.describe(), "\n  fix   choose a dim of even extent");
   halves.result = halved(self, halves.dim);
   if (!self->is_cut(halves.dim)) return halves;
-  halves.first = half(self, halves.result, halves.dim, 0);
-  halves.second = half(self, halves.result, halves.dim, rows / 2);
+  const SpecPtr parts = with_parts(self, halves.dim, 2, halves.result->cut(halves.dim).sizes);
+  halves.packed = std::make_shared<const PackedDim>(self, parts, halves.dim);
   return halves;
 }
 
 std::optional<Plan> plan_glu(const OpCall& call) {
   const Halves halves = halves_of(call);
   Plan plan = unary_plan(call, halves.self, {halves.result});
-  if (!halves.first) return plan;
+  if (!halves.packed) return plan;
   plan.run = [halves, at_self = call.arg("self")](LocalCall& call) {
     call.give(at::glu(halves.fetch(call.tensor(at_self)), halves.dim));
   };
@@ -70,13 +57,11 @@ std::optional<Plan> plan_glu_backward(const OpCall& call) {
   Plan plan;
   plan.inputs = {halves.result, halves.self};
   plan.outputs = {halves.self};
-  if (!halves.first) return plan;
+  if (!halves.packed) return plan;
   plan.run = [halves, at_grad_output = call.arg("grad_output"), at_self = call.arg("self")](LocalCall& call) {
     const at::Tensor grad = call.tensor(at_grad_output);
     const at::Tensor both = at::glu_backward(grad, halves.fetch(call.tensor(at_self)), halves.dim);
-    const int64_t rows = grad.size(halves.dim);
-    const at::Tensor owned = scatter_add(*halves.first, both.narrow(halves.dim, 0, rows).contiguous());
-    call.give(scatter_add(*halves.second, both.narrow(halves.dim, rows, rows).contiguous(), owned));
+    call.give(halves.packed->pack(both.unflatten(halves.dim, {2, grad.size(halves.dim)})));
   };
   return plan;
 }
@@ -85,7 +70,7 @@ std::optional<Plan> plan_glu_backward(const OpCall& call) {
 std::optional<Plan> plan_glu_jvp(const OpCall& call) {
   const Halves halves = halves_of(call, "x");
   Plan plan{.inputs = {halves.result, halves.self, halves.self}, .outputs = {halves.result}};
-  if (!halves.first) return plan;
+  if (!halves.packed) return plan;
   plan.run = [halves, at_glu = call.arg("glu"), at_x = call.arg("x"), at_dx = call.arg("dx")](LocalCall& call) {
     const auto fetched = [&](Arg arg) { return halves.fetch(call.tensor(arg)); };
     const at::Tensor x = fetched(at_x), dx = fetched(at_dx);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices: along a cut dim every rank keeps the rows it owns, so nothing moves and the result shares memory.
+// Slices: along a cut dim every rank keeps the rows it owns, so nothing moves and the result shares memory. Equal parts
+// (split, chunk) are fetched, each cut as the dim is (packed_dim.h).
 //
 //     x   |0 1 2 3 4|5 6 7 8|     x[1:8:3]   |1 4|7|     blocks may become uneven, or empty
 //     rank     0        1         rank         0  1
@@ -9,8 +10,10 @@
 #include <memory>
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/tensor/output_cut.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/ops/support/grown_blocks.h"
+#include "moonhalo/ops/support/packed_dim.h"
 #include "moonhalo/ops/support/spec_edits.h"
 
 namespace moonhalo {
@@ -213,20 +216,70 @@ std::optional<Plan> plan_select_scatter(const OpCall& call) {
   return plan;
 }
 
+// The dim that can take over a cut into `blocks`: the first that divides evenly, else nearly so.
+std::optional<int64_t> dim_for_cut(const ShardSpec& spec, int64_t blocks) {
+  std::optional<int64_t> found;
+  for (int64_t d = 0; d < spec.ndim(); ++d) {
+    const int64_t extent = spec.global_shape()[d], longest = (extent + blocks - 1) / blocks;
+    if (spec.is_cut(d) || extent == 0) continue;
+    if (extent % blocks == 0) return d;
+    if (!found && 4 * longest * blocks <= 5 * extent) found = d;
+  }
+  return found;
+}
+
+// Every rank gets its part of each row in one exchange, where another dim can be cut instead.
+SpecPtr cut_for_unbind(const SpecPtr& self, int64_t dim) {
+  const SpecPtr uncut = without_cuts(self, {dim});
+  if (uncut == self || self->has_stored()) return uncut;
+  Cut cut = self->cut(dim);
+  const auto blocks = static_cast<int64_t>(cut.sizes.size());
+  const auto other = dim_for_cut(*self, blocks);
+  if (!other) return uncut;
+  cut.sizes = balanced_sizes(self->global_shape()[*other], blocks);
+  return with_cut(uncut, *other, std::move(cut), self->global_shape()[*other]);
+}
+
 std::optional<Plan> plan_unbind(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shapes = call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
-  const SpecPtr required = without_cuts(self, {dim});
+  const SpecPtr required = cut_for_unbind(self, dim);
   std::vector<SpecPtr> outputs;
   for (const auto& shape : shapes) outputs.push_back(with_cuts_of(required, *shape, without_dim(self->ndim(), dim)));
   return unary_plan(call, required, std::move(outputs));
+}
+
+// Equal parts are a packed dim, which programs combine row by row. In place, the first part would be on the first ranks
+// alone. Where each part has rows for all ranks, it is cut in the same proportions as the dim.
+std::optional<Plan> plan_equal_parts(const OpCall& call, const SpecPtr& self, int64_t dim,
+                                     const std::vector<std::optional<std::vector<int64_t>>>& shapes) {
+  if (!self->is_cut(dim) || self->has_stored() || output_cut() == OutputCut::kKeep) return std::nullopt;
+  const Cut& cut = self->cut(dim);
+  const auto n = static_cast<int64_t>(shapes.size()), blocks = static_cast<int64_t>(cut.sizes.size());
+  const int64_t width = n > 0 ? (*shapes[0])[dim] : 0;
+  if (n < 2 || width < blocks || width * n != self->global_shape()[dim]) return std::nullopt;
+  if (std::any_of(shapes.begin(), shapes.end(), [&](const auto& shape) { return (*shape)[dim] != width; }))
+    return std::nullopt;
+  const std::vector<int64_t> sizes = proportional_sizes(cut.sizes, width);
+  const auto packed = std::make_shared<const PackedDim>(self, with_parts(self, dim, n, sizes), dim);
+  Plan plan = unary_plan(call, self, std::vector<SpecPtr>(n, with_cut(self, dim, {cut.mesh_dims, sizes}, width)));
+  plan.breaks_alias = true;
+  plan.run = [packed, dim, at_self = call.arg("self")](LocalCall& call) {
+    const at::Tensor parts = packed->unpack(call.tensor(at_self));
+    mark_copied(
+        parts, [packed](const at::Tensor& original) { return packed->unpack(original); },
+        [packed](const at::Tensor& copy, const at::Tensor& original) { original.copy_(packed->pack(copy)); });
+    call.give(parts.unbind(dim));
+  };
+  return plan;
 }
 
 std::optional<Plan> plan_split(const OpCall& call) {
   const SpecPtr self = without_partial(call.spec("self"));
   const auto shapes = call.output_shapes();
   const int64_t dim = call.dim("dim", self->ndim());
+  if (auto equal = plan_equal_parts(call, self, dim, shapes)) return equal;
   std::vector<SpecPtr> outputs;
   std::vector<Interval> locals;
   StridedRows range;
@@ -271,11 +324,12 @@ const Register slice_rules{
     {.op = "aten::select_scatter", .plan = plan_select_scatter, .supports = "any cut"},
     {.op = {"aten::unbind.int", "aten::unbind_copy.int"},
      .plan = plan_unbind,
-     .supports = "any cut; a cut of the dim itself is gathered, for every rank gets every row"},
+     .supports = "any cut; a cut of the dim itself moves to another dim, or is gathered if none divides evenly"},
     {.op = {"aten::split_copy.Tensor", "aten::split_with_sizes_copy", "aten::split.Tensor", "aten::split_with_sizes",
             "aten::unsafe_split.Tensor", "aten::unsafe_split_with_sizes"},
      .plan = plan_split,
-     .supports = kStays},
+     .supports = "any cut; equal parts are cut as the dim is, others stay where they are",
+     .traffic = Traffic::kHalo},
 };
 
 }  // namespace
