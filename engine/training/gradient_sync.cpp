@@ -113,21 +113,25 @@ at::Tensor pack(const std::vector<PartialGrad>& bucket, const Communicator& grou
   return at::cat(parts);
 }
 
+// The spec of a gradient when it is summed.
+SpecPtr summed_spec(const PartialGrad& one) {
+  Layout layout = spec(one.grad)->layout();
+  layout.partials[one.mesh_dim].reset();
+  if (one.leaf) {
+    layout.cuts[one.cut] = one.leaf->cut(one.cut);
+    layout.stored |= one.leaf->layout().stored & uint64_t{1} << one.mesh_dim;
+  }
+  return intern(std::move(layout));
+}
+
 void unpack(const std::vector<PartialGrad>& bucket, const at::Tensor& flat,
             const std::vector<std::vector<int64_t>>& shapes) {
   int64_t start = 0;
   for (size_t i = 0; i < bucket.size(); ++i) {
-    ShardTensorImpl* impl = shard_impl(bucket[i].grad);
-    Layout layout = impl->spec()->layout();
-    layout.partials[bucket[i].mesh_dim].reset();
-    if (const SpecPtr& leaf = bucket[i].leaf) {
-      layout.cuts[bucket[i].cut] = leaf->cut(bucket[i].cut);
-      layout.stored |= leaf->layout().stored & uint64_t{1} << bucket[i].mesh_dim;
-    }
     const int64_t count = c10::multiply_integers(shapes[i]);
     // A bucket of one keeps its memory; the parts of others must not keep the whole bucket alive.
     at::Tensor part = flat.narrow(0, start, count).view(shapes[i]);
-    impl->replace(bucket.size() == 1 ? part : part.clone(), intern(std::move(layout)));
+    shard_impl(bucket[i].grad)->replace(bucket.size() == 1 ? part : part.clone(), summed_spec(bucket[i]));
     start += count;
   }
 }
@@ -264,6 +268,19 @@ std::vector<std::vector<PartialGrad>> buckets_of(std::vector<PartialGrad> waitin
   return buckets;
 }
 
+// Over a mesh dim of one rank the sum of a gradient is the gradient. It is copied where others have its memory.
+bool take_alone(const PartialGrad& one) {
+  const at::ScalarType dtype = one.grad.scalar_type();
+  if (spec(one.grad)->mesh()->size(one.mesh_dim) > 1 || one.hooks || sum_dtype(dtype, one.reduce_dtype) != dtype)
+    return false;
+  ShardTensorImpl* impl = shard_impl(one.grad);
+  const at::Tensor& local = impl->local();
+  const bool own = local.use_count() == 1 && local.storage().use_count() == 1 && local.is_contiguous();
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  impl->replace(own ? local : local.clone(at::MemoryFormat::Contiguous), summed_spec(one));
+  return true;
+}
+
 void check_in_use(const std::vector<at::Tensor>& parameters) {
   const auto& replaced = model_context->replaced;
   if (replaced.empty()) return;
@@ -321,6 +338,7 @@ void finish_grad_sync(const std::vector<at::Tensor>& parameters, const GradientS
   check_no_own_data(parameters);
   average_local_gradients(parameters);
   std::vector<PartialGrad> waiting = find_partials(parameters, options);
+  std::erase_if(waiting, take_alone);
   for (std::vector<PartialGrad>& bucket : buckets_of(std::move(waiting), options.bucket_bytes))
     PendingGradientSync::Bucket(std::move(bucket)).reduce();
 }
