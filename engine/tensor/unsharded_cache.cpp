@@ -75,12 +75,12 @@ at::Tensor own_part(at::Tensor whole, const ShardSpec& spec) {
 
 std::shared_ptr<const CallOnStored> call_on_stored(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   if (!arguments[0].isTensor() || !arguments[0].toTensor().defined()) return nullptr;
-  const auto is_tensor = [](const c10::IValue& value) { return value.isTensor(); };
-  if (std::any_of(arguments.begin() + 1, arguments.end(), is_tensor)) return nullptr;  // _make_dual
   ShardTensorImpl* impl = shard_impl(arguments[0].toTensor());
   if (impl == nullptr || !impl->spec()->has_stored()) return nullptr;
   const ShardTensorMeta* notes = notes_of(*impl);
   if (notes == nullptr || !notes->gathered) return nullptr;
+  const auto is_tensor = [](const c10::IValue& value) { return value.isTensor(); };
+  if (std::any_of(arguments.begin() + 1, arguments.end(), is_tensor)) return nullptr;  // _make_dual
   return std::make_shared<const CallOnStored>(CallOnStored{op, arguments.vec()});
 }
 

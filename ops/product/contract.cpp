@@ -60,8 +60,14 @@ at::Tensor contract_plain(const at::Tensor& left, const at::Tensor& right, at::I
   if (is_linear(l, r, o)) return at::linear(left, right, bias);
   TORCH_INTERNAL_ASSERT(!bias);
   if (left.scalar_type() == right.scalar_type()) {
-    if (is_times_matrix(l, r, o)) return at::mm(left.flatten(0, -2), right).unflatten(0, left.sizes().slice(0, l.size() - 1));
-    if (is_product_of_rows(l, r, o)) return at::mm(left.flatten(0, -2).t(), right.flatten(0, -2));
+    // As einsum does it, so that the bits are the same: mm sums in an order that depends on the number of rows.
+    const auto product = [](const at::Tensor& a, const at::Tensor& b) {
+      return at::bmm(a.unsqueeze(0), b.unsqueeze(0)).squeeze(0);
+    };
+    const auto rows_of = [](const at::Tensor& tensor) { return tensor.flatten(0, -2).contiguous(); };
+    if (is_times_matrix(l, r, o))
+      return product(rows_of(left), right).unflatten(0, left.sizes().slice(0, l.size() - 1));
+    if (is_product_of_rows(l, r, o)) return product(rows_of(left).t(), rows_of(right));
   }
   std::string equation;
   const auto append = [&](at::IntArrayRef axes) {

@@ -86,7 +86,7 @@ for _, n in ipairs {2, 3, 4} do
       for i = 2, n do testing.assert_equal(parts[i].placements, parts[1].placements) end
       local gradients = {}
       for i, part in ipairs(parts) do gradients[i] = part:detach() * i end
-      local back = sent_by(function() return mh.grad(parts, {x}, gradients) end)
+      local back = sent_by(function() return mh.grad(parts, {x}, {grad_outputs = gradients}) end)
       testing.assert_equal(back.calls, 1)
     end
   end
@@ -104,7 +104,7 @@ function tests.test_S26_halves_of_glu_move_once()
   local x = mh.distribute_tensor(mh.randn(kShape, kF64), mesh, {S(2)}):requires_grad_(true) * 1
   local sent, y = sent_by(function() return x:glu(-1) end)
   testing.assert_equal(sent.calls, 1)
-  local back = sent_by(function() return mh.grad(y, {x}, {y:detach()}) end)
+  local back = sent_by(function() return mh.grad(y, {x}, {grad_outputs = {y:detach()}}) end)
   testing.assert_equal(back.calls, 2)  -- the halves, and their gradients
 end
 
@@ -136,7 +136,8 @@ end
 function tests.test_S13_the_tensors_of_a_call_move_in_one_exchange()
   local x, y = mh.randn({12, 2}, kF64), mh.randn({12, 2}, {dtype = "float32"})
   local function cut(whole) return mh.distribute_tensor(whole, mesh, {S(0)}) end
-  local sent, joined = sent_by(function() return mh.cat({cut(x), cut(x) * 2, cut(x) * 3}, 0) end)
+  local parts = {cut(x), cut(x) * 2, cut(x) * 3}
+  local sent, joined = sent_by(function() return mh.cat(parts, 0) end)
   testing.assert_equal(sent.calls, 1)
   testing.assert_equal(joined:full_tensor(), mh.cat({x, x * 2, x * 3}, 0))
   local mixed = mh.cat({cut(x), cut(y), cut(x) * 2, cut(y) * 2}, 0)

@@ -54,7 +54,7 @@ TEST(PlanLimits, X14_RecomputeIsForMemoryOfForwardAlone) {
   RanksPlan forward = small_plan({{.module = 1, .phase = Phase::kForward, .bytes = 90}});
   find_limits(forward);
   ASSERT_EQ(forward.memory.size(), 1U);
-  EXPECT_THAT(forward.memory[0].fix, HasSubstr("mh.recompute"));
+  EXPECT_THAT(forward.memory[0].fix, HasSubstr("mh.checkpoint_modules(net, pattern)"));
 
   RanksPlan backward = small_plan({{.module = 1, .phase = Phase::kBackward, .bytes = 90}});
   find_limits(backward);
