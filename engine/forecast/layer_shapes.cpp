@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -67,14 +68,39 @@ at::Tensor heads_inside(const at::Tensor& query, int64_t channels) {
       .transpose(1, 2);
 }
 
+// Scores that a thread of LibTorch's kernel holds at a time. Source: its native/cpu/FlashAttentionKernel.cpp.
+struct ScoreBlock {
+  int64_t queries, keys;
+
+  ScoreBlock(const at::Tensor& query, const at::Tensor& key) {
+    const int64_t length = query.size(2);
+    queries = std::min<int64_t>(length, length >= 768 ? 256 : length >= 192 ? 64 : 32);
+    keys = std::min<int64_t>(key.size(2), 512);
+  }
+  // `scores`: of numbers in it that are kept for each score; `others`: numbers beside them. Half types are computed in
+  // float32, and the factors of products converted.
+  int64_t bytes(at::ScalarType dtype, int64_t scores, int64_t others) const {
+    const at::ScalarType wide = at::toOpMathType(dtype);
+    const auto item = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
+    const int64_t all = scores * queries * keys;
+    return at::get_num_threads() * ((all + others) * item(wide) + (wide != dtype ? all * item(dtype) : 0));
+  }
+};
+
 void flash_attention(ShapeCall& call) {
   const at::Tensor& query = call.tensor(0);
+  const ScoreBlock block(query, call.tensor(1));
+  call.use_work_space(block.bytes(query.scalar_type(), 1, block.queries * (2 + query.size(3))));
   call.give(at::empty_like(query));
   const std::vector<int64_t> sums{query.size(0), query.size(2), query.size(1)};
   call.give(at::Tensor(at::detail::empty_meta(sums, at::toOpMathType(query.scalar_type()))).transpose(1, 2));
 }
 
 void flash_attention_backward(ShapeCall& call) {
+  const at::Tensor& grad = call.tensor(0);
+  const bool copies = !grad.transpose(1, 2).is_contiguous();
+  call.use_work_space(ScoreBlock(call.tensor(1), call.tensor(2)).bytes(grad.scalar_type(), 2, 0) +
+                      (copies ? static_cast<int64_t>(grad.numel() * grad.element_size()) : 0));
   for (size_t i = 1; i <= 3; ++i) call.give(heads_inside(call.tensor(i), call.tensor(i).size(3)));
 }
 

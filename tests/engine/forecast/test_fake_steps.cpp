@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/adamw.h>
 
 #include <array>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "moonhalo/engine/forecast/fake_tensor.h"
@@ -57,6 +60,28 @@ TEST(FakeSteps, X14_LiveMemoryIsThatOfRealSteps) {
   {
     SCOPED_TRACE("FNO");
     expect_peak_of_real_step([] { return bench::Fno(); }, 0.03);
+  }
+}
+
+// Forward and backward of an attention layer whose scores take more memory than its results.
+int64_t peak_of_attention(at::Tensor query, at::Tensor key) {
+  auto live = std::make_shared<LiveBytes>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+  query.requires_grad_();
+  const at::Tensor y = at::scaled_dot_product_attention(query, key, key);
+  torch::autograd::grad({y}, {query}, {at::ones_like(y)});
+  return live->peak;
+}
+
+TEST(FakeSteps, X14_AttentionsWorkSpaceIsCounted) {
+  for (const auto& [queries, keys] :
+       {std::pair<int64_t, int64_t>{900, 900}, {300, 700}, {40, 600}, {500, 20}, {7, 5}}) {
+    SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
+    const std::vector<int64_t> query{1, 2, queries, 8}, key{1, 2, keys, 8};
+    const auto real = static_cast<double>(peak_of_attention(at::ones(query), at::ones(key)));
+    const FakeResults fakes;
+    const int64_t fake = peak_of_attention(make_fake(query, at::kFloat), make_fake(key, at::kFloat));
+    EXPECT_NEAR(static_cast<double>(fake), real, 0.01 * real);
   }
 }
 
