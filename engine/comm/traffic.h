@@ -26,7 +26,7 @@ constexpr Traffic operator|(Traffic a, Traffic b) { return static_cast<Traffic>(
 /// The flags that are set in `a` and not in `b`.
 constexpr Traffic operator-(Traffic a, Traffic b) { return static_cast<Traffic>(uint16_t(a) & ~uint16_t(b)); }
 
-/// Returns "halo, all_reduce", or "none".
+/// Returns "halo, all_reduce", or "none". Not collective, like all of this file.
 std::string to_string(Traffic traffic);
 
 /// Counts the traffic of this thread during its lifetime as `traffic`. The outermost scope wins.
@@ -57,15 +57,15 @@ class TrafficNotes {
   ~TrafficNotes();
   TrafficNotes(const TrafficNotes&) = delete;
   TrafficNotes& operator=(const TrafficNotes&) = delete;
-  Traffic seen() const;
+  Traffic seen() const;  ///< since it was made
 
  private:
   Traffic before_;
 };
 
-/// The reason for which data moves now: that of the TrafficScope, or `otherwise` outside of any.
+/// The reason for which data moves now: that of the TrafficScope, or `otherwise` outside of any. Not collective.
 Traffic traffic_now(Traffic otherwise);
-/// Called by communicators when data moves.
+/// Called by communicators when data moves. Not collective.
 void note_traffic(Traffic traffic);
 
 }  // namespace moonhalo

@@ -119,7 +119,9 @@ CauseText text_of(const MessageCause& cause, const Tape& tape, const RankTapes& 
       return {"rows at given indices", "look up more rows in one call",
               "keep the tensor of these rows whole on each rank, if it is small"};
     case Traffic::kGradients:
-      return {"sums of gradients", "add many gradients up in one sum: replicate, or larger units of fully_shard",
+      return {"sums of gradients",
+              tape.gathers_parameters ? "make units of fully_shard larger, so that more gradients are in one message"
+                                      : "replicate the module: many gradients are then added up in one sum",
               "more samples on each rank between two steps, or " + one_host};
     case Traffic::kParameters:
       return {"parameters of fully_shard",

@@ -49,10 +49,11 @@ void add_messages(const StepForecast& forecast, const std::vector<const StepCost
     const double latency = mean([](const StepCosts::CallSum& sum) { return sum.latency; });
     const double moving = mean([](const StepCosts::CallSum& sum) { return sum.seconds - sum.latency; });
     const CauseText text = text_of(cause, tape, tapes);
-    const std::string count = std::to_string(calls.calls) + " calls: " + text.what;
+    const bool one = calls.calls == 1;  // nothing can be put together
+    const std::string count = std::to_string(calls.calls) + (one ? " call: " : " calls: ") + text.what;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
-    all.push_back({"latency of " + count + small, text.latency, latency});
+    all.push_back({"latency of " + count + small, one ? text.bytes : text.latency, latency});
     all.push_back({megabytes(static_cast<double>(calls.bytes)) + " in " + count, text.bytes, moving});
   }
 }

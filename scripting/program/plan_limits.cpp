@@ -155,13 +155,14 @@ void find_memory_parts(RanksPlan& plan) {
   // The largest comes first.
   const auto module = std::find_if(largest.in_step.held.begin(), largest.in_step.held.end(),
                                    [&](const TapePeak::Held& held) { return !held.before && held.phase == phase; });
-  plan.memory.push_back({bytes_text(bytes) + " at the peak were made in " + name(phase) + " (" + percent(share(bytes)) +
-                             "), the most in " + place_text(tape, module->module, phase) + ": " +
-                             bytes_text(module->bytes),
-                         // Computing forward again frees nothing of what backward makes.
-                         phase == Phase::kForward
-                             ? "mh.recompute(module, ...) keeps only what goes into it; or a smaller batch on each rank"
-                             : "a smaller batch on each rank, or blocks over more ranks"});
+  plan.memory.push_back(
+      {bytes_text(bytes) + " at the peak were made in " + name(phase) + " (" + percent(share(bytes)) +
+           "), the most in " + place_text(tape, module->module, phase) + ": " + bytes_text(module->bytes),
+       // Computing forward again frees nothing of what backward makes.
+       phase == Phase::kForward
+           ? "mh.checkpoint_modules(net, pattern) keeps only what goes into such modules, and computes "
+             "forward twice; or a smaller batch on each rank"
+           : "a smaller batch on each rank, or blocks over more ranks"});
 }
 
 // " (module a 4, module b 2 and 3 other modules)"

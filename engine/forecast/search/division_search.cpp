@@ -232,8 +232,8 @@ class Search {
   const BuildDivided& build_;
   const int64_t world_;
   const std::string backend_;
-  std::multimap<double, size_t> left_;  // those to be dry run, by their bounds
-  std::vector<double> best_;            // times of those that fit, growing
+  std::multimap<double, size_t> left_;                    // those to be dry run, by their bounds
+  std::vector<double> best_;                              // times of those that fit, growing
   std::map<const DivisionResult*, RankRun> first_ranks_;  // dry runs of rank 0
 };
 

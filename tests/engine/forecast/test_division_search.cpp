@@ -113,11 +113,10 @@ TEST(DivisionSearch, X14_EachRankOfADivisionIsDryRunOnce) {
   const Planted one = planted()[1];
   const BuildDivided build = build_divided(one.net);
   std::map<std::pair<std::string, int>, int> builds;
-  const SearchResult found =
-      search_divisions(options_for(one, 4), [&](const Division& division, Communicator& world) {
-        ++builds[{division.text(), world.rank()}];
-        return build(division, world);
-      });
+  const SearchResult found = search_divisions(options_for(one, 4), [&](const Division& division, Communicator& world) {
+    ++builds[{division.text(), world.rank()}];
+    return build(division, world);
+  });
   EXPECT_GE(found.dry_runs, 1);
   EXPECT_GE(builds.size(), found.ranked.size());
   for (const auto& [of, times] : builds) {

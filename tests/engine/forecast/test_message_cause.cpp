@@ -132,12 +132,12 @@ TEST(MessageCause, X14_RemediesOfAStepFollowTheCause) {
     rank.traffic(traffic).exchange(kToAll, kToAll).wait();
     return advice_of(rank, {4, 1});
   };
-  EXPECT_THAT(advice(Traffic::kGradients), HasSubstr("in 1 calls: sums of gradients\nmore samples on each rank"));
+  EXPECT_THAT(advice(Traffic::kGradients), HasSubstr("in 1 call: sums of gradients\nmore samples on each rank"));
   EXPECT_THAT(advice(Traffic::kParameters), HasSubstr("parameters of fully_shard\nfully_shard with reshard_after"));
   EXPECT_THAT(advice(Traffic::kInputs), HasSubstr("blocks that move to other ranks\nkeep one cut"));
   EXPECT_THAT(advice(Traffic::kHalo), HasSubstr("blocks that move to other ranks\nkeep one cut")) << "far";
   EXPECT_THAT(advice(Traffic::kStages), HasSubstr("tensors between stages of a pipeline\ndivide the model"));
-  EXPECT_THAT(advice(Traffic::kOther), HasSubstr("in 1 calls: exchange\ncall it before the steps"));
+  EXPECT_THAT(advice(Traffic::kOther), HasSubstr("in 1 call: exchange\ncall it before the steps"));
 }
 
 }  // namespace
