@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "moonhalo/engine/sharding/spec.h"
+
 namespace moonhalo {
 
 /// A call of a view operator on a stored tensor with a cache (unsharded_cache.h), or on a view of one. The results
@@ -15,6 +17,11 @@ namespace moonhalo {
 struct CallOnStored {
   c10::OperatorHandle op;
   std::vector<c10::IValue> arguments;  ///< the first is the tensor
+  SpecPtr spec;                        ///< of the tensor at the time of the call
+  at::Storage storage;                 ///< of its block then
+
+  /// True unless the tensor has another block or cut since (`.data = `, `t_()`): the results stay what they were.
+  bool is_of_tensor() const;
 };
 
 /// Returns the call, or null if its first argument is not such a tensor. Not collective.

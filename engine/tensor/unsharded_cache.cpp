@@ -59,6 +59,7 @@ at::Tensor cached_view(const at::Tensor& tensor) {
   const ShardTensorMeta* notes = notes_of(*tensor.unsafeGetTensorImpl());
   if (notes == nullptr || !notes->gathered || !notes->gathered->view) return {};
   const GatherMeta& note = *notes->gathered;
+  if (!note.view->is_of_tensor()) return {};
   const at::Tensor whole = cached_view(note.view->arguments[0].toTensor());
   return whole.defined() ? result_on(whole, *note.view, note.index) : whole;
 }
@@ -81,7 +82,13 @@ std::shared_ptr<const CallOnStored> call_on_stored(const c10::OperatorHandle& op
   if (notes == nullptr || !notes->gathered) return nullptr;
   const auto is_tensor = [](const c10::IValue& value) { return value.isTensor(); };
   if (std::any_of(arguments.begin() + 1, arguments.end(), is_tensor)) return nullptr;  // _make_dual
-  return std::make_shared<const CallOnStored>(CallOnStored{op, arguments.vec()});
+  return std::make_shared<const CallOnStored>(
+      CallOnStored{op, arguments.vec(), impl->spec(), impl->local().storage()});
+}
+
+bool CallOnStored::is_of_tensor() const {
+  const ShardTensorImpl* impl = shard_impl(arguments[0].toTensor());
+  return impl->spec() == spec && impl->local().storage().is_alias_of(storage);
 }
 
 void note_view(const at::Tensor& view, std::shared_ptr<const CallOnStored> call, size_t index) {
@@ -143,8 +150,11 @@ at::Tensor reusable_block(const at::Tensor& tensor, const SpecPtr& required) {
   if (!tensor.is_view() || tensor.dim() != 2 || tensor.is_complex() || copied_memory(*shard_impl(tensor))) return {};
   const at::Tensor matrix(tensor._base());
   if (tensor.scalar_type() != matrix.scalar_type()) return {};
-  const bool same = tensor.sizes() == matrix.sizes() && tensor.strides() == matrix.strides();
-  if (!same && !is_transpose(tensor, matrix)) return {};
+  const ShardTensorImpl &view = *shard_impl(tensor), &base = *shard_impl(matrix);
+  // The matrix may have another block or cut since (`.data = `, `t_()`).
+  if (!view.local().storage().is_alias_of(base.local().storage())) return {};
+  const bool same = view.spec() == base.spec() && tensor.strides() == matrix.strides();
+  if (!same && (!is_transpose(tensor, matrix) || view.spec() != transposed_spec(base.spec()))) return {};
   const UnshardedCache* kept = unsharded_cache(matrix);
   if (kept == nullptr || (same ? kept->spec : kept->transposed) != required) return {};
   return same ? kept->whole : kept->whole.t();

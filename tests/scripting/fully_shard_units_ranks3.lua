@@ -452,6 +452,33 @@ local function both(make)
   return nets[1], nets[2]
 end
 
+-- A view keeps the numbers that it was made of, whatever block or cut its parameter has later.
+local function kept_views(make, change)
+  local Kept = nn.Module:extend("Kept")
+  function Kept:init() self.w, self.kept = nn.Parameter(mh.arange(16):double():view({4, 4}):clone()), nil end
+  function Kept:forward(x)
+    self.kept = self.kept or {make(self.w)}
+    return mh.linear(x, self.kept[1])
+  end
+  local samples = mh.randn({2 * ranks, 4}, kF64)
+  local function result(net, x)
+    return mh.no_grad(function()
+      net(x)
+      change(net)
+      return whole(net(x))
+    end)
+  end
+  local unit = mh.fully_shard(Kept(), {mesh = mesh, min_numel = 1})
+  testing.assert_close(result(unit, mh.distribute_tensor(samples, mesh, {mh.Shard(0)})), result(Kept(), samples))
+end
+function tests.test_V15_views_keep_the_numbers_that_they_were_made_of()
+  for _, make in ipairs {function(w) return w:narrow(0, 0, 4) end, function(w) return w:t() end} do
+    kept_views(make, function(net) net.w.data = net.w.data:clone():mul_(100) end)
+    kept_views(make, function(net) net.w:t_() end)
+    kept_views(make, function(net) net.w:mul_(3) end)
+  end
+end
+
 local viewed = {
   -- Gradients of views are summed one by one, by all_reduce.
   views = {Views, function(net) return net(mine()) end, 1},
