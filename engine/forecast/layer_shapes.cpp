@@ -99,7 +99,8 @@ void flash_attention(ShapeCall& call) {
 void flash_attention_backward(ShapeCall& call) {
   const at::Tensor& grad = call.tensor(0);
   const bool copies = !grad.transpose(1, 2).is_contiguous();
-  call.use_work_space(ScoreBlock(call.tensor(1), call.tensor(2)).bytes(grad.scalar_type(), 2, 0) +
+  const ScoreBlock block(call.tensor(1), call.tensor(2));
+  call.use_work_space(block.bytes(grad.scalar_type(), 2, block.queries) +
                       (copies ? static_cast<int64_t>(grad.numel() * grad.element_size()) : 0));
   for (size_t i = 1; i <= 3; ++i) call.give(heads_inside(call.tensor(i), call.tensor(i).size(3)));
 }

@@ -51,7 +51,9 @@ void Profiler::record_steps(int64_t first, int64_t last, std::function<void()> d
       done();
     } else if (ended + 1 == first) {
       begin(first);
+      no_step_yet_ = true;
     } else if (ended >= first) {
+      no_step_yet_ = false;
       recorder_->next_step(ended + 1);
     }
   });
@@ -64,6 +66,7 @@ void Profiler::finish(bool step_ended) {
   stop_watching();
   RankRecord mine;
   if (recorder_ != nullptr) mine = recorder_->stop(step_ended);
+  if (std::exchange(no_step_yet_, false) && !step_ended) mine = {};
   recorder_.reset();
   records_ = gather_records(*world_, std::move(mine));
   const ScopedStatsPause not_counted;

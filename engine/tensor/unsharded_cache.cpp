@@ -82,8 +82,7 @@ std::shared_ptr<const CallOnStored> call_on_stored(const c10::OperatorHandle& op
   if (notes == nullptr || !notes->gathered) return nullptr;
   const auto is_tensor = [](const c10::IValue& value) { return value.isTensor(); };
   if (std::any_of(arguments.begin() + 1, arguments.end(), is_tensor)) return nullptr;  // _make_dual
-  return std::make_shared<const CallOnStored>(
-      CallOnStored{op, arguments.vec(), impl->spec(), impl->local().storage()});
+  return std::make_shared<const CallOnStored>(CallOnStored{op, arguments.vec(), impl->spec(), impl->local().storage()});
 }
 
 bool CallOnStored::is_of_tensor() const {

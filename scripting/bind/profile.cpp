@@ -349,10 +349,11 @@ void end_run_profile(lua_State* lua) {
   if (!summary.steps.empty()) return save_run_profile(lua, *profile);
   if (context(lua).rank() != 0) return;
   std::fflush(stdout);
-  std::fprintf(stderr,
-               "moonhalo: no profile: the run ended before step %lld\n  have  steps are the calls of opt:step()\n"
-               "  fix   --profile-steps 1:%lld, or mh.profile{steps = {1, %lld}}, records from the beginning\n",
-               static_cast<long long>(profile->request.first), 3LL, 3LL);
+  std::fprintf(
+      stderr,
+      "moonhalo: no profile: the run ended before the end of step %lld\n  have  steps are the calls of opt:step()\n"
+      "  fix   --profile-steps 1:%lld, or mh.profile{steps = {1, %lld}}, records from the beginning\n",
+      static_cast<long long>(profile->request.first), 3LL, 3LL);
 }
 
 }  // namespace moonhalo::scripting

@@ -46,10 +46,10 @@ constexpr double kSecondsOfOperator = 0.05;
 constexpr int64_t kTimedSteps = 7;
 
 // Ranks that a launcher has started are checked as they are.
-std::string backend_of_plan(const PlanWanted& wanted, const Machine& machine, int ranks) {
+std::string backend_of_plan(const PlanWanted& wanted, const std::optional<Machine>& machine, int ranks) {
   if (!wanted.backend.empty()) return wanted.backend;
-  if (wanted.checks && machine.device.kind == "cpu") return fitting_backend(detect_launch());
-  return usual_backend(machine, ranks);
+  if (wanted.checks && (!machine || machine->device.kind == "cpu")) return fitting_backend(detect_launch());
+  return machine ? usual_backend(*machine, ranks) : "mpi";
 }
 
 // The calls of all kinds, each once.
@@ -157,6 +157,9 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   SessionOptions options = wanted.options;
   options.ranks = ranks;
   options.root_facts = std::make_shared<RootFacts>();
+  const std::string backend = backend_of_plan(wanted, machine, ranks);
+  const std::string run_by = wanted.checks ? fitting_backend(detect_launch()) : backend;
+  if (run_by == "threads") options.fake_as = FakeRanks::kThreads;
   const bool measures =
       wanted.measures && machine && (is_this_host(*machine) || is_bound_to_part(*machine, detect_launch().size));
   const DryRun run_ranks = [&](const std::vector<int64_t>& which) {
@@ -169,7 +172,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
     measure_operators(wanted, plan.found, ranks, with_operators);
     take_host_time(plan.found, with_operators);
   }
-  plan.time = forecast_step(with_operators, plan.found.tapes, backend_of_plan(wanted, *machine, ranks));
+  plan.time = forecast_step(with_operators, plan.found.tapes, backend);
   advise_by_cuts(plan);
   if (!measures) note_unmeasured(wanted, *machine, plan.found, *plan.time);
   return plan;

@@ -23,6 +23,7 @@ constexpr int kMostAtOnce = 8;
 
 RankRun run_one(lua_State* lua, int64_t steps, int64_t timed) {
   forbid_undefined_globals(lua);
+  collect_by_tensors_alone(lua);
   const SeenSpecs specs;
   // When Lua collects depends on what ran before. Without what it has left of earlier steps, steps can be compared.
   int64_t settled = 0, peak_of_steps = 0;

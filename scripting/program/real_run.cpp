@@ -90,6 +90,7 @@ class StepTimes {
 
 RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
   forbid_undefined_globals(lua);
+  collect_by_tensors_alone(lua);
   RealRank found;
   const Communicator& world = *context(lua).world;
   StepTapes tapes(

@@ -9,12 +9,14 @@
 #include <mutex>
 #include <numeric>
 
+#include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/comm/comm_context.h"
 #include "moonhalo/engine/comm/communicator_backend.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
 #include "moonhalo/engine/comm/fake/root_facts.h"
+#include "moonhalo/engine/comm/message_memory.h"
 
 namespace moonhalo {
 namespace {
@@ -26,11 +28,13 @@ class Nothing final : public Work {
 
 /// A fake rank, which all its groups share.
 struct FakeRank {
+  FakeRanks are = FakeRanks::kProcesses;
   std::shared_ptr<RootFacts> facts;                                    // null: ranks share no facts
   std::map<std::pair<std::vector<int64_t>, int64_t>, uint64_t> calls;  // counts of facts_of_root, by group and root
 };
 
-// Own parts are put in their places, what others would send is zeros.
+// Own parts are put in their places, what others would send is zeros. Memory is taken as the real ranks would take it:
+// processes pack messages, and have memory for the parts of sums that come; threads read each other's tensors.
 class FakeCommunicator final : public CommunicatorBackend {
  public:
   /// `world`: the ranks of the world that this group holds, in its order.
@@ -58,6 +62,8 @@ class FakeCommunicator final : public CommunicatorBackend {
   }
 
   const char* backend() const override { return "fake"; }
+  bool takes_strided() const override { return are_threads(); }
+  bool takes_parts() const override { return are_threads(); }
 
   void abort(const std::string& reason) override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -75,20 +81,29 @@ class FakeCommunicator final : public CommunicatorBackend {
   bool takes(at::Device) const override { return true; }
 
   WorkPtr do_exchange(std::vector<Message>, std::vector<Message> receives) override {
-    for (size_t i = 0; i < receives.size(); ++i) {
-      if (i == 0 || !receives[i].data.is_same(receives[i - 1].data)) clear(receives[i].data);
+    const at::Tensor* last = nullptr;
+    for (const Message& message : receives) {
+      for (const at::Tensor& tensor : message.tensors()) {
+        if (last == nullptr || !tensor.is_same(*last)) clear(tensor);
+        last = &tensor;
+      }
     }
     return std::make_unique<Nothing>();
   }
-  void do_all_reduce(at::Tensor&, ReduceOp) override {}
+  void do_all_reduce(at::Tensor& data, ReduceOp) override {
+    take_memory(data, [&] { return memory_of_all_reduce(sum_plan(), rank(), data); });
+  }
   void do_all_gather(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out) override {
+    take_memory(in, [&] { return memory_of_all_gather(rank(), counts, in.itemsize()); });
     place(in, 0, out, before(counts), counts[rank()]);
   }
   void do_reduce_scatter(const at::Tensor& in, at::IntArrayRef counts, at::Tensor& out, ReduceOp) override {
+    take_memory(in, [&] { return memory_of_reduce_scatter(sum_plan(), rank(), counts, in.scalar_type()); });
     place(in, before(counts), out, 0, counts[rank()]);
   }
   void do_all_to_all(const at::Tensor& in, at::IntArrayRef send_counts, at::Tensor& out, at::IntArrayRef receive_counts,
-                     int64_t) override {
+                     int64_t largest) override {
+    take_memory(in, [&] { return memory_of_all_to_all(size(), largest, in.itemsize()); });
     place(in, before(send_counts), out, before(receive_counts), receive_counts[rank()]);
   }
   void do_broadcast(at::Tensor&, int) override {}
@@ -100,13 +115,23 @@ class FakeCommunicator final : public CommunicatorBackend {
   }
 
  private:
+  bool are_threads() const { return of_rank_->are == FakeRanks::kThreads; }
+
+  // For the peak.
+  template <typename Bytes>
+  void take_memory(const at::Tensor& data, const Bytes& bytes) const {
+    if (are_threads() || !data.device().is_cpu()) return;
+    const at::DisableRecordFunctionGuard unseen;
+    empty_block({bytes()}, at::kByte);
+  }
+
   int64_t before(at::IntArrayRef counts) const {
     return std::accumulate(counts.begin(), counts.begin() + rank(), int64_t{0});
   }
 
   // Zeros in the place of messages do not count as work of the program: profiles and tapes do not see it. Fake tensors
   // have no values.
-  static void clear(at::Tensor& data) {
+  static void clear(const at::Tensor& data) {
     if (moonhalo::is_fake(data)) return;
     const at::DisableRecordFunctionGuard unseen;
     data.detach().zero_();
@@ -132,11 +157,12 @@ class FakeCommunicator final : public CommunicatorBackend {
 
 CommunicatorPtr make_fake_communicator(int rank, int ranks) { return make_fake_communicator(rank, ranks, nullptr); }
 
-CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts) {
+CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts, FakeRanks are) {
   std::vector<int64_t> world(ranks);
   std::iota(world.begin(), world.end(), int64_t{0});
   const auto of_rank = std::make_shared<FakeRank>();
   of_rank->facts = std::move(facts);
+  of_rank->are = are;
   return std::make_shared<FakeCommunicator>(rank, std::move(world), of_rank);
 }
 

@@ -45,8 +45,13 @@ class RootFacts {
   std::map<Call, std::vector<int64_t>> shared_;
 };
 
-/// A fake world whose ranks share `facts`.
-CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts);
+/// Says what the ranks of a fake world would be. Threads read each other's tensors, and sum large ones in another way;
+/// processes pack what they send, and take memory for what comes.
+enum class FakeRanks { kProcesses, kThreads };
+
+/// A fake world whose ranks share `facts`, which may be null.
+CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts,
+                                       FakeRanks are = FakeRanks::kProcesses);
 
 /// Returns the facts of `root` of a fake group. `facts`: those that this rank has itself, or empty; the root's are
 /// shared with the others. Empty where no rank has shared them.

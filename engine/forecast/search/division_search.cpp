@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/fake/root_facts.h"
 #include "moonhalo/engine/forecast/clocks.h"
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
@@ -65,12 +66,12 @@ void check_built(const BuiltStep& built) {
 
 /// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `whole`: what the bounds
 /// of memory need, where it is asked for.
-RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
-                WholeStep* whole = nullptr) {
+RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks, FakeRanks are,
+                WholeStep* whole) {
   const MemoryCount counted;
   const FakeResults fakes;
   const SeenSpecs specs;
-  const CommunicatorPtr world = make_fake_communicator(static_cast<int>(rank), static_cast<int>(ranks));
+  const CommunicatorPtr world = make_fake_communicator(static_cast<int>(rank), static_cast<int>(ranks), nullptr, are);
   const BuiltStep built = build(division, *world);
   check_built(built);
   const int64_t before = memory_use().live - gradient_bytes(built.parameters);
@@ -90,11 +91,11 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
   return run;
 }
 
-RankRun named_dry_run(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
+RankRun named_dry_run(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks, FakeRanks are,
                       WholeStep* whole = nullptr) {
   std::string why;
   try {
-    return run_dry(build, division, rank, ranks, whole);
+    return run_dry(build, division, rank, ranks, are, whole);
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();
   } catch (const std::exception& error) {
@@ -121,7 +122,7 @@ class Search {
     result.units = options_.units;
     result.memory_limit = memory_limit();
     WholeStep whole;
-    named_dry_run(build_, Division{}, 0, 1, &whole);
+    named_dry_run(build_, Division{}, 0, 1, fake_ranks_, &whole);
     for (const Division& division : divisions_of(options_.space)) {
       result.ranked.emplace_back();
       result.ranked.back().division = division;
@@ -191,7 +192,7 @@ class Search {
   // The time that rank 0 takes alone.
   void find_bound(DivisionResult& one) {
     const int64_t memory = one.bound.memory;
-    RankRun& run = first_ranks_[&one] = named_dry_run(build_, one.division, 0, world_);
+    RankRun& run = first_ranks_[&one] = named_dry_run(build_, one.division, 0, world_, fake_ranks_);
     one.bound = least_step(options_.machine, backend_, run.tape);
     one.bound.memory = memory;
   }
@@ -201,7 +202,7 @@ class Search {
     if (rank == 0) {
       if (auto first = first_ranks_.extract(&one)) return std::move(first.mapped());
     }
-    return named_dry_run(build_, one.division, rank, world_);
+    return named_dry_run(build_, one.division, rank, world_, fake_ranks_);
   }
 
   void forecast(DivisionResult& one) {
@@ -232,6 +233,7 @@ class Search {
   const BuildDivided& build_;
   const int64_t world_;
   const std::string backend_;
+  const FakeRanks fake_ranks_ = backend_ == "threads" ? FakeRanks::kThreads : FakeRanks::kProcesses;
   std::multimap<double, size_t> left_;                    // those to be dry run, by their bounds
   std::vector<double> best_;                              // times of those that fit, growing
   std::map<const DivisionResult*, RankRun> first_ranks_;  // dry runs of rank 0

@@ -235,10 +235,11 @@ TEST_F(WhyMessages, X14_StoredParametersAreGatheredAndTheirGradientsSummed) {
   // With few samples it would be the samples that move, and not sums of gradients.
   const at::Tensor x = ones({96, 12}, shard(0)), weight = ones({12, 12}, stored(0)).requires_grad_(true);
   at::Tensor loss;
-  EXPECT_THAT(why([&] { loss = at::mm(x, weight).sum(); }), ElementsAre(Traffic::kParameters));
+  EXPECT_THAT(why([&] { loss = at::mm(x, weight).square().sum(); }), ElementsAre(Traffic::kParameters));
   EXPECT_THAT(why([&] { loss.backward(); }), kAreOfGradients);
   // Rows of it, as of queries, keys and values in one tensor.
-  EXPECT_THAT(why([&] { loss = at::linear(x, weight.narrow(0, 4, 4)).sum(); }), ElementsAre(Traffic::kParameters));
+  EXPECT_THAT(why([&] { loss = at::linear(x, weight.narrow(0, 4, 4)).square().sum(); }),
+              ElementsAre(Traffic::kParameters));
   EXPECT_THAT(why([&] { loss.backward(); }), kAreOfGradients);
 }
 

@@ -92,6 +92,39 @@ TEST_F(PlanCheck, X14_RealRanksSendAndHoldWhatIsPlanned) {
   }
 }
 
+// Rank threads sum a tensor of 1 MiB and more in shares, straight into the result, and pack nothing. What goes from
+// rank to rank is of columns, which are not in a row.
+TEST_F(PlanCheck, X14_RankThreadsSumAndMoveAsPlanned) {
+  const Result result = check(R"(
+local mh = require "moonhalo"
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"ranks"})
+local net = mh.nn.Sequential(mh.nn.Linear(256, 512, {bias = false}), mh.nn.Linear(512, 256, {bias = false}))
+mh.parallelize_module(net, mesh, {parameter = {["0.weight"] = {mh.Shard(0)}, ["1.weight"] = {mh.Shard(1)}}})
+local optimizer = mh.optim.SGD(net:parameters(), {lr = 0.1})
+local x = mh.distribute_tensor(mh.zeros{2048, 2048}, mesh, {mh.Shard(0)})
+for i = 1, 100 do
+  collectgarbage()
+  optimizer:zero_grad()
+  net(mh.zeros{1024, 256}):square():mean():backward()
+  optimizer:step()
+  x = x:redistribute(mesh, {mh.Shard(i % 2)})
+end
+)",
+                              {"--ranks", "2,3"});
+
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  for (const Json& one : json()["plans"]) {
+    int64_t planned = 0, measured = 0;
+    for (const Json& rank : one["check"]["ranks"]) {
+      EXPECT_EQ(rank["planned"], rank["counted"]);
+      EXPECT_TRUE(rank["counted"].contains("reduce_scatter")) << rank;
+      planned += rank["peak"]["planned"].get<int64_t>();
+      measured += rank["peak"]["measured"].get<int64_t>();
+    }
+    EXPECT_NEAR(planned, measured, 0.01 * measured) << one["ranks"];
+  }
+}
+
 // The loss of a plan is 1, that of a real run of zeros is small.
 TEST_F(PlanCheck, X14_OtherMessagesThanPlannedAreAFailure) {
   const Result result =
