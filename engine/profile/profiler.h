@@ -39,8 +39,8 @@ class Profiler {
   void stop();
   /// Records the steps from `first` to `last` (watch_steps; the next one is 1; at most RankRecord::kLastStep), then
   /// stops and calls `done`, which is
-  /// within the step() that ends step `last`: collective there. stop() ends this earlier. What follows the last step()
-  /// of a run is no step, so nothing is recorded if no step from `first` on, which is not 1, has ended.
+  /// within the step() that ends step `last`: collective there. stop() ends this earlier. If no step from
+  /// `first` on has ended, nothing is recorded, unless `first` is 1: a run without a step() counts as one step.
   void record_steps(int64_t first, int64_t last, std::function<void()> done);
   /// Ends what is under way, and keeps nothing of it. Not collective.
   void drop();
