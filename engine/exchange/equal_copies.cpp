@@ -7,6 +7,8 @@ namespace moonhalo {
 
 JoinEqualCopies::JoinEqualCopies() : joins_(exchange_context->joins_equal_copies, true) {}
 
+bool JoinEqualCopies::is_on() { return exchange_context->joins_equal_copies; }
+
 EqualCopies::EqualCopies(int64_t calls) : calls_(exchange_context->equal_copies, calls) {}
 
 int64_t EqualCopies::current() { return exchange_context->equal_copies; }

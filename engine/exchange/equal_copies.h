@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
 
 #include "moonhalo/engine/base/scoped_value.h"
 
@@ -16,6 +21,8 @@ namespace moonhalo {
 class JoinEqualCopies {
  public:
   JoinEqualCopies();
+  /// True while this rank has one.
+  static bool is_on();
 
  private:
   ScopedValue<bool> joins_;
@@ -31,5 +38,34 @@ class EqualCopies {
  private:
   ScopedValue<int64_t> calls_;
 };
+
+/// While it exists, recorders see `calls` calls for each of this rank, or none: the first of equal calls stands for
+/// all.
+class SeenAs {
+ public:
+  explicit SeenAs(int64_t calls) : calls_(calls) {
+    if (calls == 0) unseen_.emplace();
+  }
+
+ private:
+  EqualCopies calls_;
+  std::optional<at::DisableRecordFunctionGuard> unseen_;
+};
+
+/// The number of calls that those for each rank stand for (SeenAs), where copies are joined: the first of the ranks
+/// with equal sizes stands for all of them. Else 1 for each. `sizes_of(rank)`: a list of sizes.
+template <typename SizesOf>
+std::vector<int64_t> calls_by_rank(int ranks, bool joins, const SizesOf& sizes_of) {
+  std::vector<int64_t> calls(ranks, 1);
+  if (!joins) return calls;
+  std::map<std::vector<int64_t>, int> first;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto [found, is_new] = first.try_emplace(sizes_of(rank), rank);
+    if (is_new) continue;
+    ++calls[found->second];
+    calls[rank] = 0;
+  }
+  return calls;
+}
 
 }  // namespace moonhalo

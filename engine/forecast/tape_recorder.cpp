@@ -52,13 +52,13 @@ TapeRecorder::~TapeRecorder() {
   if (recorder_) listen_to_work(nullptr);
 }
 
-Tape TapeRecorder::take() {
+Tape TapeRecorder::take(bool allows_part) {
   joined_copies_.reset();
   listen_to_work(nullptr);
   const RankRecord record = recorder_->stop();
   recorder_.reset();
-  TORCH_CHECK(!record.full, "a tape of one step: more than ", kMostEvents, " events\n  have  rank ", tape_.rank, " of ",
-              tape_.ranks, "\n  fix   take fewer ranks, or fewer samples in a step");
+  TORCH_CHECK(!record.full || allows_part, "a tape of one step: more than ", kMostEvents, " events\n  have  rank ",
+              tape_.rank, " of ", tape_.ranks, "\n  fix   take fewer ranks, or fewer samples in a step");
   const EventNames names(record);
   tape_.modules.clear();
   for (size_t i = 0; i < record.modules.size(); ++i) {
@@ -270,7 +270,8 @@ void StepTapes::end_step(int64_t ended) {
   }
   ended_ = ended;
   if (settle_) settle_();
-  last_ = recorder_->take();
+  // The first step may have what comes before it, such as the division of parameters over thousands of ranks.
+  last_ = recorder_->take(ended == 1 && steps_ > 1);
   last_calls_ = recorder_->take_calls();
   recorder_.reset();
   hash_before_ = std::exchange(last_hash_, last_.hash_without_memory());

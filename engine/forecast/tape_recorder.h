@@ -36,7 +36,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   TapeRecorder& operator=(const TapeRecorder&) = delete;
 
   /// Stops and returns the tape. Throws RuntimeError if the step has more than kMostEvents events.
-  Tape take();
+  Tape take(bool allows_part = false);
   /// The calls of the tape's operators, one of each key; those of Moonhalo's own kernels are left out.
   std::vector<OperatorCall> take_calls();
 

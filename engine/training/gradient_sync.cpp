@@ -15,6 +15,7 @@
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/traffic.h"
+#include "moonhalo/engine/exchange/equal_copies.h"
 #include "moonhalo/engine/model/model_context.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/front_parameters.h"
@@ -89,6 +90,13 @@ bool same_bucket(const PartialGrad& a, const PartialGrad& b) {
 
 const at::Tensor& block_of(const PartialGrad& one) { return shard_impl(one.grad)->local(); }
 
+// Returns the number of rows that a rank keeps of each gradient.
+std::vector<int64_t> sizes_of(const std::vector<PartialGrad>& bucket, int rank) {
+  std::vector<int64_t> sizes;
+  for (const PartialGrad& one : bucket) sizes.push_back(one.leaf->cut(one.cut).sizes[rank]);
+  return sizes;
+}
+
 // The blocks of all gradients one behind the other; where leaves are cut, first the rows of the first rank of all of
 // them. `counts`: elements by rank, `shapes`: of what this rank keeps.
 at::Tensor pack(const std::vector<PartialGrad>& bucket, const Communicator& group, std::vector<int64_t>& counts,
@@ -97,7 +105,11 @@ at::Tensor pack(const std::vector<PartialGrad>& bucket, const Communicator& grou
   const bool cut = bucket[0].leaf != nullptr;
   std::vector<int64_t> begins(bucket.size(), 0);
   counts.assign(group.size(), 0);
-  for (int rank = 0; rank < (cut ? group.size() : 1); ++rank) {
+  const bool joins = cut && JoinEqualCopies::is_on() && group.is_fake();
+  const int ranks = cut ? group.size() : 1;
+  const auto calls = calls_by_rank(ranks, joins, [&](int rank) { return sizes_of(bucket, rank); });
+  for (int rank = 0; rank < ranks; ++rank) {
+    const SeenAs seen(calls[rank]);
     for (size_t i = 0; i < bucket.size(); ++i) {
       const PartialGrad& one = bucket[i];
       at::Tensor part = block_of(one);

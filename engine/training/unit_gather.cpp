@@ -12,6 +12,7 @@
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/traffic.h"
+#include "moonhalo/engine/exchange/equal_copies.h"
 #include "moonhalo/engine/tensor/call_origin.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
 
@@ -135,13 +136,24 @@ void UnitGather::post_packed(Group& group, Communicator& ranks) {
   group.work = exchange(ranks, std::move(sends), std::move(receives));
 }
 
+// Returns the number of rows that a rank has of each tensor.
+std::vector<int64_t> UnitGather::sizes_of(const Group& group, int rank) {
+  std::vector<int64_t> sizes;
+  for (const Part& part : group.parts) sizes.push_back(part.spec->cut(part.cut.dim).sizes[rank]);
+  return sizes;
+}
+
 std::vector<at::Tensor> UnitGather::finish() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (Group& group : groups_) {
     group.work->wait();
     if (!group.packed.empty()) make_whole(group);
-    for (size_t rank = 0; rank < group.packed.size(); ++rank) {
-      each_part(group.packed[rank], rows_of(group, static_cast<int>(rank)),
+    const bool joins = JoinEqualCopies::is_on() && group_of(*group.parts[0].spec, group.parts[0].cut).is_fake();
+    const auto ranks = static_cast<int>(group.packed.size());
+    const auto calls = calls_by_rank(ranks, joins, [&](int rank) { return sizes_of(group, rank); });
+    for (int rank = 0; rank < ranks; ++rank) {
+      const SeenAs seen(calls[rank]);
+      each_part(group.packed[rank], rows_of(group, rank),
                 [](const at::Tensor& rows, const at::Tensor& block) { rows.copy_(block); });
     }
     group.packed.clear();

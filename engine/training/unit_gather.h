@@ -48,6 +48,7 @@ class UnitGather {
   void post_in_place(Group& group, Communicator& ranks);
   void post_packed(Group& group, Communicator& ranks);
   void make_whole(const Group& group);
+  static std::vector<int64_t> sizes_of(const Group& group, int rank);
   std::vector<at::Tensor> rows_of(const Group& group, int rank) const;
 
   std::vector<Group> groups_;
