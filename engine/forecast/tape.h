@@ -116,6 +116,7 @@ struct Tape {
   int64_t live = 0;                         ///< bytes of host memory that tensors hold when the step begins
   int64_t optimizer = 0;                    ///< of these, the bytes that the optimizer uses: parameters and its states
   bool gathers_parameters = false;          ///< fully_shard puts parameters together in the step
+  bool whole = true;                        ///< false: events are missing, because there were too many
   std::vector<TapeEvent> events;            ///< in order
   std::vector<std::string> names = {""};    ///< of operators, and their keys
   std::vector<std::string> modules = {""};  ///< paths, "blocks.0.fc"; entry 0: none

@@ -52,13 +52,18 @@ TapeRecorder::~TapeRecorder() {
   if (recorder_) listen_to_work(nullptr);
 }
 
+void TapeRecorder::check_whole(const Tape& tape) {
+  TORCH_CHECK(tape.whole, "a tape of one step: more than ", kMostEvents, " events\n  have  rank ", tape.rank, " of ",
+              tape.ranks, "\n  fix   take fewer ranks, or fewer samples in a step");
+}
+
 Tape TapeRecorder::take(bool allows_part) {
   joined_copies_.reset();
   listen_to_work(nullptr);
   const RankRecord record = recorder_->stop();
   recorder_.reset();
-  TORCH_CHECK(!record.full || allows_part, "a tape of one step: more than ", kMostEvents, " events\n  have  rank ",
-              tape_.rank, " of ", tape_.ranks, "\n  fix   take fewer ranks, or fewer samples in a step");
+  tape_.whole = !record.full;
+  if (!allows_part) check_whole(tape_);
   const EventNames names(record);
   tape_.modules.clear();
   for (size_t i = 0; i < record.modules.size(); ++i) {
@@ -270,7 +275,8 @@ void StepTapes::end_step(int64_t ended) {
   }
   ended_ = ended;
   if (settle_) settle_();
-  // The first step may have what comes before it, such as the division of parameters over thousands of ranks.
+  // The first step has what comes before it, too, such as the division of parameters over thousands of ranks. Too many
+  // events are an error where no later step ends.
   last_ = recorder_->take(ended == 1 && steps_ > 1);
   last_calls_ = recorder_->take_calls();
   recorder_.reset();
@@ -305,6 +311,7 @@ Tape StepTapes::take() {
     last_calls_ = recorder_->take_calls();
   }
   recorder_.reset();
+  TapeRecorder::check_whole(last_);
   return std::move(last_);
 }
 

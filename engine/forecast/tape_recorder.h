@@ -35,8 +35,11 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   TapeRecorder(const TapeRecorder&) = delete;
   TapeRecorder& operator=(const TapeRecorder&) = delete;
 
-  /// Stops and returns the tape. Throws RuntimeError if the step has more than kMostEvents events.
+  /// Stops and returns the tape. Throws RuntimeError if the step has more than kMostEvents events; `allows_part`: then
+  /// returns the tape of the first of them.
   Tape take(bool allows_part = false);
+  /// Throws RuntimeError if events are missing.
+  static void check_whole(const Tape& tape);
   /// The calls of the tape's operators, one of each key; those of Moonhalo's own kernels are left out.
   std::vector<OperatorCall> take_calls();
 

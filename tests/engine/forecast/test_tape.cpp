@@ -33,6 +33,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -424,6 +425,31 @@ TEST(StepTapes, X14_TheTimeOfTheHostLeavesFakeCallsOut) {
 
   EXPECT_GT(tapes.host_seconds(), 0);
   EXPECT_LT(tapes.host_seconds(), 0.025);
+}
+
+// Events are counted up to a limit. A first step that has more of them is an error only if it is the one to look at.
+TEST(StepTapes, X14_AStepWithTooManyEventsIsAnErrorWhereNoneFollows) {
+  const auto world = make_fake_communicator(0, 2);
+  const at::Tensor x = at::ones({8});
+  const int optimizer = 0;
+  const auto take = [&](int steps) {
+    StepTapes tapes(*world, 3, [] {});
+    for (int64_t event = 0; event <= TapeRecorder::kMostEvents; ++event) at::detach(x);
+    note_optimizer_step(&optimizer);
+    for (int step = 1; step < steps; ++step) {
+      at::relu(x);
+      note_optimizer_step(&optimizer);
+    }
+    return tapes.take();
+  };
+
+  EXPECT_TRUE(take(2).whole);
+  try {
+    take(1);
+    ADD_FAILURE() << "a part of a step was returned";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("a tape of one step: more than 4000000 events"));
+  }
 }
 
 }  // namespace
