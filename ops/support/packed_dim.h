@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -38,5 +39,10 @@ class PackedDim {
 /// Returns `spec` with dim `dim` replaced by the dims n, not cut, and width, cut in blocks of `sizes` rows over the
 /// mesh dims that cut `dim`.
 SpecPtr with_parts(const SpecPtr& spec, int64_t dim, int64_t n, std::vector<int64_t> sizes);
+
+/// True if some of `blocks` ranks would have far more of `rows` rows than others.
+inline bool divides_badly(int64_t rows, int64_t blocks) {
+  return 4 * ((rows + blocks - 1) / blocks) * blocks > 5 * rows;
+}
 
 }  // namespace moonhalo

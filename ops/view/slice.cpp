@@ -220,10 +220,10 @@ std::optional<Plan> plan_select_scatter(const OpCall& call) {
 std::optional<int64_t> dim_for_cut(const ShardSpec& spec, int64_t blocks) {
   std::optional<int64_t> found;
   for (int64_t d = 0; d < spec.ndim(); ++d) {
-    const int64_t extent = spec.global_shape()[d], longest = (extent + blocks - 1) / blocks;
+    const int64_t extent = spec.global_shape()[d];
     if (spec.is_cut(d) || extent == 0) continue;
     if (extent % blocks == 0) return d;
-    if (!found && 4 * longest * blocks <= 5 * extent) found = d;
+    if (!found && !divides_badly(extent, blocks)) found = d;
   }
   return found;
 }

@@ -116,9 +116,6 @@ void regroup(const ShardSpec& self, const Group& group, Regrouped& layouts) {
   layouts.result.cuts[outer_to] = in_rows(unit_to);
 }
 
-// True if some of `blocks` ranks would have far more of `rows` rows than others.
-bool divides_badly(int64_t rows, int64_t blocks) { return 4 * ((rows + blocks - 1) / blocks) * blocks > 5 * rows; }
-
 // A group of one dim on one side, and of several on the other: the first is too short to be cut, so another one is.
 struct Parts {
   bool splits = false;              // the single dim is that of the input
