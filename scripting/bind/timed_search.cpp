@@ -29,9 +29,10 @@ class OtherWorld {
 };
 
 SearchOptions read_search(lua_State* lua, int index) {
-  const Options given(lua, index, "parallelize: policy 'autodist'",
-                      {"machine", "backend", "ranks", "units", "memory_limit", "measure", "most_data", "most_rows",
-                       "most_columns", "most_tensor", "most_stages", "recompute"});
+  const Options given(
+      lua, index, "parallelize: policy 'autodist'",
+      {"machine", "backend", "ranks", "units", "memory_limit", "measure", "most_data", "most_rows", "most_columns",
+       "most_tensor", "most_stages", "recompute", "samples", "micro_batches", "may_copy", "may_store", "units_store"});
   SearchOptions options;
   const std::string machine = given.get_string("machine", "");
   // Rank 0 searches: the others may be on hosts without the file.
@@ -41,14 +42,19 @@ SearchOptions read_search(lua_State* lua, int index) {
   });
   options.backend = given.get_string("backend", "");
   options.units = given.get_int("units", 1);
+  options.units_store = given.get_bool("units_store", false);
   options.memory_limit = given.get_int("memory_limit", 0);
-  options.measure = given.get_int("measure", 0);
+  if (given.has("measure")) options.measure = given.get_int("measure", 0);
   options.space = {.ranks = given.get_int("ranks", 1),
                    .most_data = given.get_int("most_data", 1),
                    .most_rows = given.get_int("most_rows", 1),
                    .most_columns = given.get_int("most_columns", 1),
                    .most_tensor = given.get_int("most_tensor", 1),
                    .most_stages = given.get_int("most_stages", 1),
+                   .samples = given.get_int("samples", DivisionSpace::kAny),
+                   .micro_batches = given.get_int_list("micro_batches", {1}),
+                   .may_store = given.get_bool("may_store", true),
+                   .may_copy = given.get_bool("may_copy", true),
                    .may_recompute = given.get_bool("recompute", false)};
   return options;
 }
@@ -62,6 +68,7 @@ void push_division(lua_State* lua, const Division& division) {
   set_field(lua, "stored", division.is_stored);
   set_field(lua, "recompute", division.recomputes);
   set_field(lua, "stages", division.stages);
+  set_field(lua, "micro_batches", division.micro_batches);
 }
 
 /// _search_divisions(options, build) -> the JSON of the result, and its table. build(division) gives the function that

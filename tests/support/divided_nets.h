@@ -151,9 +151,12 @@ inline BuiltStep build_staged_chain(const DividedChain& shape, const Division& d
   return built;
 }
 
-/// Divides the chain as a search asks for.
-inline BuildDivided build_chain(const DividedChain& shape) {
-  return [shape](const Division& division, Communicator& world) {
+/// Divides the chain as a search asks for. With several micro-batches in the division, these share out the samples.
+inline BuildDivided build_chain(const DividedChain& whole) {
+  return [whole](const Division& division, Communicator& world) {
+    DividedChain shape = whole;
+    shape.batch /= division.micro_batches;
+    shape.micros *= division.micro_batches;
     return division.stages > 1 ? build_staged_chain(shape, division, world) : build_whole_chain(shape, division, world);
   };
 }

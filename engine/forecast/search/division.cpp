@@ -10,17 +10,24 @@ namespace {
 
 std::string limit_text(int64_t most) { return most == DivisionSpace::kAny ? "any" : std::to_string(most); }
 
+std::string list_text(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (const int64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return text;
+}
+
 // The space as an error shows it.
 std::string space_text(const DivisionSpace& space) {
   return "ranks " + std::to_string(space.ranks) + ", at most data " + limit_text(space.most_data) + ", rows " +
          limit_text(space.most_rows) + ", columns " + limit_text(space.most_columns) + ", tensor " +
          limit_text(space.most_tensor) + (space.most_stages > 1 ? ", stages " + limit_text(space.most_stages) : "") +
-         ", " + (space.may_copy ? "copied" : "not copied") + ", " + (space.may_store ? "stored" : "not stored") +
+         ", samples " + limit_text(space.samples) + " in " + list_text(space.micro_batches) + " micro-batches, " +
+         (space.may_copy ? "copied" : "not copied") + ", " + (space.may_store ? "stored" : "not stored") +
          (space.may_recompute ? ", recomputed" : "");
 }
 
-// All ways to share out the ranks of a stage.
-void add_divisions(const DivisionSpace& space, int64_t stages, std::vector<Division>& all) {
+// All ways to share out the ranks of a stage, with this number of micro-batches in a step.
+void add_divisions(const DivisionSpace& space, int64_t stages, int64_t micro_batches, std::vector<Division>& all) {
   const auto add = [&](Division division) {
     all.push_back(division);
     division.recomputes = true;
@@ -28,7 +35,7 @@ void add_divisions(const DivisionSpace& space, int64_t stages, std::vector<Divis
   };
   const auto divides = [](int64_t size, int64_t of) { return of % size == 0; };
   const int64_t ranks = space.ranks / stages;
-  for (int64_t data = std::min(ranks, space.most_data); data >= 1; --data) {
+  for (int64_t data = std::min({ranks, space.most_data, space.samples / micro_batches}); data >= 1; --data) {
     if (!divides(data, ranks)) continue;
     const int64_t of_data = ranks / data;
     for (int64_t rows = std::min(of_data, space.most_rows); rows >= 1; --rows) {
@@ -38,11 +45,22 @@ void add_divisions(const DivisionSpace& space, int64_t stages, std::vector<Divis
         Division division{.data = data, .rows = rows, .columns = columns, .tensor = of_rows / columns};
         if (!divides(columns, of_rows) || division.tensor > space.most_tensor) continue;
         division.stages = stages;
-        if (space.may_copy || data == 1) add(division);
+        division.micro_batches = micro_batches;
+        if (space.may_copy || data == 1 || stages > 1) add(division);
         division.is_stored = true;
         if (space.may_store && data > 1 && stages == 1) add(division);
       }
     }
+  }
+}
+
+void check_micro_batches(const DivisionSpace& space) {
+  const bool is_known = space.samples != DivisionSpace::kAny;
+  for (const int64_t micro_batches : space.micro_batches) {
+    TORCH_CHECK_VALUE(micro_batches >= 1 && (!is_known || space.samples % micro_batches == 0),
+                      "search: ", micro_batches,
+                      " micro-batches are not equal parts of the samples of a step\n  have  ", space_text(space),
+                      "\n  fix   numbers of micro-batches that divide the number of samples");
   }
 }
 
@@ -56,6 +74,7 @@ std::string Division::text() const {
     if (sizes[i] > 1) text += (text.empty() ? "" : ", ") + names[i] + " " + std::to_string(sizes[i]);
   }
   if (text.empty()) text = "one rank";
+  if (micro_batches > 1) text += ", micro-batches " + std::to_string(micro_batches);
   return text + (is_stored ? ", stored" : "") + (recomputes ? ", recomputed" : "");
 }
 
@@ -64,9 +83,11 @@ std::vector<Division> divisions_of(const DivisionSpace& space) {
       {space.ranks, space.most_data, space.most_rows, space.most_columns, space.most_tensor, space.most_stages});
   TORCH_CHECK_VALUE(least >= 1, "search: numbers of ranks are at least 1\n  have  ", space_text(space),
                     "\n  fix   1 where there is nothing to cut");
+  check_micro_batches(space);
   std::vector<Division> all;
   for (int64_t stages = 1; stages <= std::min(space.ranks, space.most_stages); ++stages) {
-    if (space.ranks % stages == 0) add_divisions(space, stages, all);
+    if (space.ranks % stages != 0) continue;
+    for (const int64_t micro_batches : space.micro_batches) add_divisions(space, stages, micro_batches, all);
   }
   TORCH_CHECK_VALUE(!all.empty(), "search: there is no division of ", space.ranks, " ranks\n  have  ",
                     space_text(space), "\n  fix   another number of ranks, or more samples, rows or features");

@@ -20,9 +20,10 @@ struct Division {
   /// program.
   bool recomputes = false;
   int64_t stages = 1;  ///< of a pipeline (pipeline.h): parts of the model that follow each other, on different ranks
+  int64_t micro_batches = 1;  ///< micro-batches of a step: equal parts of its samples, one after the other
   bool operator==(const Division&) const = default;
 
-  /// The product of all five numbers.
+  /// The product of the five numbers of ranks.
   int64_t ranks() const { return stages * data * rows * columns * tensor; }
   /// Sizes and names of the mesh of a stage, which is that of all ranks where there is one stage: "data", "rows",
   /// "columns", "tensor". All four are always there.
@@ -31,24 +32,27 @@ struct Division {
   /// The same of all ranks, with "stages" before the others.
   std::vector<int64_t> pipeline_mesh_shape() const { return {stages, data, rows, columns, tensor}; }
   static std::vector<std::string> pipeline_mesh_names() { return {"stages", "data", "rows", "columns", "tensor"}; }
-  /// "data 2, rows 4, stored"; "one rank"; "stages 2, data 4, recomputed".
+  /// "data 2, rows 4, stored"; "one rank"; "stages 2, data 4, micro-batches 8, recomputed".
   std::string text() const;
 };
 
 /// The divisions that are possible: the largest number of ranks for each purpose. A field has as many rows of blocks as
-/// rows at most, a batch as many data ranks as samples. Sizes of micro-batches are not among them.
+/// rows at most, a micro-batch as many data ranks as samples.
 struct DivisionSpace {
   static constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   int64_t ranks = 1;
   int64_t most_data = kAny, most_rows = 1, most_columns = 1, most_tensor = 1;
   int64_t most_stages = 1;  ///< of a pipeline; their parameters are copied over the data ranks, not stored
+  int64_t samples = kAny;   ///< of a step, in all micro-batches together
+  std::vector<int64_t> micro_batches{1};  ///< numbers of micro-batches; `samples` is a multiple of each
   bool may_store = true, may_copy = true;
   bool may_recompute = false;  ///< each division also with activations that are computed again
 };
 
-/// All divisions of `space.ranks` ranks, those with the fewest stages and most data ranks first. Parameters are stored
-/// where there are several data ranks and one stage. One that recomputes follows the same one that does not. Throws
-/// ValueError for numbers below 1, and if there is none. Not collective.
+/// All divisions of `space.ranks` ranks, those with the fewest stages first, then by micro-batches as
+/// `space.micro_batches` lists them, then those with most data ranks. Parameters are stored where there are several
+/// data ranks and one stage. One that recomputes follows the same one that does not. Throws ValueError for numbers
+/// below 1, for micro-batches that are not as large as each other, and if there is none. Not collective.
 std::vector<Division> divisions_of(const DivisionSpace& space);
 
 }  // namespace moonhalo

@@ -30,10 +30,10 @@ DivisionBound least_step(const Machine& machine, const std::string& backend, con
   return bound;
 }
 
-int64_t least_memory(const WholeStep& whole, const Division& division, int64_t units) {
-  // The largest stage of a pipeline has at least its share of the parameters, and may be stored in blocks over the
-  // units. All ranks may share the rest that stays after a step, such as a field that the program keeps.
-  const int64_t stored = division.is_stored ? division.data : 1, blocks = division.stages > 1 ? units : 1;
+int64_t least_memory(const WholeStep& whole, const Division& division, int64_t blocks) {
+  // The largest stage of a pipeline has at least its share of the parameters. All ranks may share the rest that stays
+  // after a step, such as a field that the program keeps.
+  const int64_t stored = division.is_stored ? division.data : 1;
   return 2 * whole.parameters / (division.tensor * division.stages * stored * blocks) +
          whole.states / (division.ranks() * blocks);
 }

@@ -28,8 +28,8 @@ struct DivisionBound {
 /// of a bound. All waiting is left out, and so are exchanges that may go on beside the operators. Not collective.
 DivisionBound least_step(const Machine& machine, const std::string& backend, const Tape& tape);
 
-/// The least memory of a rank where `units` equal copies of the model are so divided. It leaves out activations. Not
-/// collective.
-int64_t least_memory(const WholeStep& whole, const Division& division, int64_t units);
+/// The least memory of a rank of a model so divided, where `blocks` units hold a block of each parameter (1: each unit
+/// holds the whole model). It leaves out activations. Not collective.
+int64_t least_memory(const WholeStep& whole, const Division& division, int64_t blocks);
 
 }  // namespace moonhalo

@@ -5,8 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -18,6 +16,7 @@
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
+#include "moonhalo/engine/forecast/search/division_times.h"
 #include "moonhalo/engine/forecast/search/search_report.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
@@ -29,7 +28,8 @@ namespace {
 
 constexpr double kUsableMemory = 0.9;
 constexpr double kRounding = 1e-9;  // of sums in other orders
-constexpr int kWarmSteps = 2, kTimedSteps = 5;
+constexpr int64_t kMeasured = 3;    // of those that may be the fastest
+constexpr int kRounds = 3;          // of measured ones
 
 /// Models draw their parameters from LibTorch's generator. A search leaves it as it was.
 class KeptGenerator {
@@ -56,12 +56,6 @@ int64_t gradient_bytes(const std::vector<at::Tensor>& parameters) {
     if (tensor.grad().defined()) bytes += static_cast<int64_t>(tensor.numel() * tensor.element_size());
   }
   return bytes;
-}
-
-void check_built(const BuiltStep& built) {
-  TORCH_CHECK_VALUE(built.step != nullptr,
-                    "search: the function that builds the model returned no step\n"
-                    "  have  nothing to call\n  fix   return a function that does one training step");
 }
 
 /// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `whole`: what the bounds
@@ -126,14 +120,15 @@ class Search {
     for (const Division& division : divisions_of(options_.space)) {
       result.ranked.emplace_back();
       result.ranked.back().division = division;
-      result.ranked.back().memory = result.ranked.back().bound.memory = least_memory(whole, division, options_.units);
+      const int64_t blocks = options_.units_store ? options_.units : 1;
+      result.ranked.back().memory = result.ranked.back().bound.memory = least_memory(whole, division, blocks);
     }
     for (size_t i = 0; i < result.ranked.size(); ++i) begin(result, i);
     // By growing bounds, so that the best are found early.
     while (!left_.empty()) {
       const size_t i = left_.extract(left_.begin()).mapped();
       DivisionResult& one = result.ranked[i];
-      const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure));
+      const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure.value_or(0)));
       if (options_.prunes && best_.size() >= wanted && one.bound.step > best_[wanted - 1] * (1 + kRounding)) {
         one.fate = DivisionResult::Fate::kSlowBound;
       } else {
@@ -240,10 +235,10 @@ class Search {
 };
 
 void check_options(const SearchOptions& options) {
-  TORCH_CHECK_VALUE(options.units >= 1 && options.measure >= 0 && options.memory_limit >= 0,
+  TORCH_CHECK_VALUE(options.units >= 1 && options.measure.value_or(0) >= 0 && options.memory_limit >= 0,
                     "search: units is at least 1, measure and memory_limit are at least 0\n  have  units = ",
-                    options.units, ", measure = ", options.measure, ", memory_limit = ", options.memory_limit,
-                    "\n  fix   leave out what is not needed");
+                    options.units, ", measure = ", options.measure.value_or(0),
+                    ", memory_limit = ", options.memory_limit, "\n  fix   leave out what is not needed");
 }
 
 void check_is_not_recorded() {
@@ -253,28 +248,48 @@ void check_is_not_recorded() {
                     "  fix   search before it, or load a plan that was stored");
 }
 
-/// Seconds of a step on the ranks of `world`, by this rank's clock.
-double timed_step(Communicator& world, const BuiltStep& built) {
-  world.barrier();
-  const auto begin = std::chrono::steady_clock::now();
-  built.step();
-  world.barrier();
-  return seconds_since(begin);
+bool has_ranks(const Communicator& world, const SearchOptions& options) {
+  return world.size() == options.space.ranks * options.units;
 }
 
-/// The median of rank 0.
-double measure(Communicator& world, const BuildDivided& build, const Division& division) {
-  const BuiltStep built = build(division, world);
-  check_built(built);
-  for (int i = 0; i < kWarmSteps; ++i) built.step();
-  std::vector<double> times(kTimedSteps);
-  for (double& time : times) time = timed_step(world, built);
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", median_of(std::move(times)));
-  return std::stod(broadcast_string(world, text));
+void check_measured(const Communicator& world, const SearchOptions& options) {
+  const int64_t wanted = options.measure.value_or(0);
+  TORCH_CHECK_VALUE(wanted == 0 || has_ranks(world, options), "search: divisions of ",
+                    options.space.ranks * options.units, " ranks cannot be measured on ", world.size(),
+                    "\n  have  measure = ", wanted, ", units = ", options.units,
+                    "\n  fix   measure = 0, or run with as many ranks");
+  TORCH_CHECK_VALUE(wanted == 0 || !world.is_fake(),
+                    "search: simulated ranks cannot be measured\n  have  backend fake, measure = ", wanted,
+                    "\n  fix   measure = 0");
+}
+
+/// True where the best ones are measured without having been asked for. Rank 0 has the machine.
+bool measures_by_default(Communicator& world, const SearchOptions& options) {
+  if (options.measure.has_value() || world.is_fake() || !has_ranks(world, options)) return false;
+  const auto where = [&] { return std::string(is_this_host(options.machine) ? "here" : "elsewhere"); };
+  return run_on_first_rank(world, where) == "here";
+}
+
+/// The best `count` divisions; `are_close`: of these, those that may be the fastest, and none where that is one.
+std::vector<Division> divisions_to_measure(const SearchResult& result, int64_t count, bool are_close) {
+  std::vector<Division> divisions;
+  const DivisionResult& best = result.ranked.front();
+  for (const DivisionResult& one : result.ranked) {
+    if (std::ssize(divisions) == count || one.fate != DivisionResult::Fate::kForecast) break;
+    if (are_close && one.low > best.high) break;
+    divisions.push_back(one.division);
+  }
+  if (are_close && divisions.size() == 1) return {};
+  return divisions;
 }
 
 }  // namespace
+
+void check_built(const BuiltStep& built) {
+  TORCH_CHECK_VALUE(built.step != nullptr,
+                    "search: the function that builds the model returned no step\n"
+                    "  have  nothing to call\n  fix   return a function that does one training step");
+}
 
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build) {
   check_options(options);
@@ -285,20 +300,15 @@ SearchResult search_divisions(const SearchOptions& options, const BuildDivided& 
 
 SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build) {
   check_options(options);
-  TORCH_CHECK_VALUE(options.measure == 0 || world.size() == options.space.ranks * options.units,
-                    "search: divisions of ", options.space.ranks * options.units, " ranks cannot be measured on ",
-                    world.size(), "\n  have  measure = ", options.measure, ", units = ", options.units,
-                    "\n  fix   measure = 0, or run with as many ranks");
-  TORCH_CHECK_VALUE(options.measure == 0 || !world.is_fake(),
-                    "search: simulated ranks cannot be measured\n  have  backend fake, measure = ", options.measure,
-                    "\n  fix   measure = 0");
+  check_measured(world, options);
+  const bool are_close = measures_by_default(world, options);
+  SearchOptions counted = options;
+  counted.measure = are_close ? kMeasured : options.measure.value_or(0);
   SearchResult result =
-      parse_search(run_on_first_rank(world, [&] { return to_json(search_divisions(options, build)); }));
-  int64_t left = options.measure;
-  for (DivisionResult& one : result.ranked) {
-    if (left-- <= 0 || one.fate != DivisionResult::Fate::kForecast) break;
-    one.measured = measure(world, build, one.division);
-  }
+      parse_search(run_on_first_rank(world, [&] { return to_json(search_divisions(counted, build)); }));
+  const std::vector<Division> measured = divisions_to_measure(result, *counted.measure, are_close);
+  std::vector<std::vector<double>> times = time_divisions(world, build, measured, kRounds);
+  for (size_t i = 0; i < measured.size(); ++i) result.ranked[i].measured = median_of(std::move(times[i]));
   rank_results(result);
   explain(result);
   return result;

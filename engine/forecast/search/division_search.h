@@ -28,15 +28,22 @@ struct BuiltStep {
 /// change anything that outlives the result. In dry runs tensors are fake (fake_tensor.h) and nothing is sent.
 using BuildDivided = std::function<BuiltStep(const Division& division, Communicator& world)>;
 
+/// Throws ValueError if there is no step. Not collective.
+void check_built(const BuiltStep& built);
+
 /// The space that is searched, and the machine.
 struct SearchOptions {
   DivisionSpace space;
   Machine machine;
   std::string backend;       ///< what sends the messages, as in forecast_step; "": usual_backend (costs.h)
   int64_t units = 1;         ///< equal copies of the divided model with other samples: units x ranks in all
+  bool units_store = false;  ///< each unit holds a block of each parameter and of its states, not the whole ones
   int64_t memory_limit = 0;  ///< bytes of tensors of a rank; 0: what the machine has, less 10 %
-  int64_t measure = 0;       ///< the best ones that are then run for real, where the ranks are there
-  bool prunes = true;        ///< false: dry runs of all, also of those that bounds exclude or that need not recompute
+  /// The best ones that are then run for real, where the ranks are there. By default up to 3 whose times may be the
+  /// shortest (their `low` is not above the `high` of the best one), where the machine was measured on this host; none
+  /// on others.
+  std::optional<int64_t> measure;
+  bool prunes = true;  ///< false: dry runs of all, also of those that bounds exclude or that need not recompute
 };
 
 /// The findings about a division.
@@ -78,9 +85,10 @@ struct SearchResult {
 /// `build` or a step throws. Not collective.
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build);
 
-/// The same on all ranks of `world`: rank 0 searches. Then the best `options.measure` are built and run on these ranks,
-/// 2 steps and 5 that are timed; the median of rank 0 counts. Throws as above on all ranks, and ValueError if `world`
-/// has not units x ranks ranks, unless measure is 0. Collective over `world`.
+/// The same on all ranks of `world`: rank 0 searches. Then the best ones, as `options.measure` says, are built and run
+/// on these ranks, in turns and in 3 rounds (division_times.h); the medians of rank 0's times count. Throws as above on
+/// all ranks, and ValueError if measure is above 0 and `world` has not units x ranks ranks or is simulated. Collective
+/// over `world`.
 SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build);
 
 /// A table that a person reads; JSON for programs. Not collective.

@@ -88,6 +88,7 @@ void division_fields(Object& division, const Field& field) {
   field("stored", division.is_stored);
   field("recompute", division.recomputes);
   field("stages", division.stages);
+  field("micro_batches", division.micro_batches);
 }
 
 template <typename Object, typename Field>

@@ -44,6 +44,40 @@ function samples.local_batch(t, ...)
   return training.local_batch(t, ...)
 end
 
+--- mh.split_samples(samples, parts) -> table
+---   Cuts samples into micro-batches of equally many rows, as train_step takes them. Their tensors are views.
+---   samples     Tensor|table   [rows, ...], or tables of such tensors; tensors marked by mh.constant, tensors without
+---     dims and what is not a tensor go to all micro-batches as they are
+---   parts       integer     number of micro-batches, which divides the rows of each tensor
+---   returns     table       a list of micro-batches, each built as samples is
+---   collective  no for plain tensors; over the mesh of a ShardTensor whose rows are cut
+---   errors      TypeError: neither a tensor nor a table; ValueError: rows that cannot be cut into equal parts
+---   example
+---     local micros = mh.split_samples({mh.ones{6, 2}, target = mh.ones{6}}, 3)
+---     #micros, micros[1].target.shape[1]    --> 3  2
+function samples.split_samples(value, parts)
+  if math.type(parts) ~= "integer" or parts < 1 then
+    mh.fail(("split_samples: parts = %s, expected a number of micro-batches"):format(mh._describe(parts)))
+  end
+  if not is_tensor(value) and (type(value) ~= "table" or getmetatable(value)) then
+    mh.fail(("split_samples: expected samples, a tensor or a table of tensors, got %s"):format(mh._describe(value)))
+  end
+  local micros = {}
+  for part = 1, parts do
+    micros[part] = arguments.map_tensors(value, arguments.once(function(tensor)
+      if tensor.ndim == 0 or samples.is_constant(tensor) then return tensor end
+      local rows = tensor.shape[1]
+      if rows % parts ~= 0 then
+        mh.fail(("split_samples: %d rows are not %d equal parts\n  have  a tensor of {%s}\n" ..
+          "  fix   a number that divides the rows, or mh.constant(t) for a tensor that all samples share"):format(rows,
+            parts, table.concat(tensor.shape, ", ")))
+      end
+      return samples.with_mark_of(tensor, tensor:narrow(0, (part - 1) * (rows // parts), rows // parts))
+    end))
+  end
+  return micros
+end
+
 --- Is `tensor` one for all samples?
 function samples.is_constant(tensor) return training.said(tensor) == "constant" end
 

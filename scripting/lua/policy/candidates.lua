@@ -6,7 +6,6 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local policies = require "moonhalo.policy.policies"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
-local steps = require "moonhalo.policy.steps"
 
 local is_tensor = mh.is_tensor
 local candidates = {}
@@ -84,16 +83,11 @@ local function sum_of(value)
 end
 
 --- Forward and backward of each of `batches`, lists of `count` arguments, and the sums of gradients that are left.
---- `gives_loss`: as in train_step, backward begins at the first result.
-function candidates.find_gradients(module, batches, count, gives_loss)
+function candidates.find_gradients(module, batches, count)
   for _, args in ipairs(batches) do
-    if gives_loss then
-      steps.backward_from(module, (module(table.unpack(args, 1, count))))
-    else
-      local total = sum_of({module(table.unpack(args, 1, count))})
-      if not total then mh.fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
-      total:backward()
-    end
+    local total = sum_of({module(table.unpack(args, 1, count))})
+    if not total then mh.fail("parallelize: policy 'autodist': nothing that forward returns requires a gradient") end
+    total:backward()
   end
   mh.finish_grad_sync(module)
 end

@@ -7,7 +7,7 @@ local recompute = require "moonhalo.policy.recompute"
 
 local fail = mh.fail
 
-local kFields = {"forward", "inputs", "mesh", "parameter", "recompute", "stages", "stored"}
+local kFields = {"forward", "inputs", "mesh", "micro_batches", "parameter", "recompute", "stages", "stored"}
 
 local function as_text(value)
   if type(value) == "userdata" then return tostring(value) end
@@ -73,6 +73,18 @@ local function check_stages(who, stages, graph)
   end
 end
 
+--- Checks the number of micro-batches that a step of the plan has.
+local function check_micro_batches(who, count, config)
+  if count == nil then return end
+  if math.type(count) ~= "integer" or count < 1 then
+    fail(("%s: micro_batches = %s, expected a number of micro-batches"):format(who, mh._describe(count)))
+  end
+  if not config.use_end2end then
+    fail(("%s: micro_batches = %d is for modules whose forward takes a sample and gives the loss\n" ..
+      "  fix   ComputeConfig{use_end2end = true}, or leave it out"):format(who, count))
+  end
+end
+
 --- Checks that what is kept in blocks over a mesh dim is not cut over it already.
 local function check_stored(who, placed, names)
   if placed.stored == nil then return end
@@ -108,6 +120,7 @@ local function checked(name, placed, graph, config, module)
     end
   end
   check_stored(who, placed, names)
+  check_micro_batches(who, placed.micro_batches, config)
   if placed.recompute ~= nil then recompute.check(who, placed.recompute, module) end
   if pipelined and placed.forward then fail(who .. " has stages, and placements in forward, which go to one module") end
   if (placed.stages ~= nil) ~= pipelined then

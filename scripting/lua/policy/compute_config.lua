@@ -77,8 +77,8 @@ end
 ---     blocks over the units; use_async_reducer = false: gradients are summed during backward; reducer_bucket_cap_mb =
 ---     32: of one message; macs_per_byte: multiplications that a rank makes while it sends a byte; use_end2end = false:
 ---     forward takes a sample and gives the loss; pas_config = {}: options of the policy (of "autodist" with a machine
----     also recompute = false, which leaves recomputation out, and pipeline_nmicros, the micro-batches of a step, which
----     pipelines need); user_config = {}}
+---     also recompute = false, which leaves recomputation out, and pipeline_nmicros, the micro-batches of a step, or
+---     micro_batches, a list of numbers of them that are tried: pipelines need one of these); user_config = {}}
 ---   returns     ComputeConfig   its fields, and units; it cannot be changed
 ---   collective  no
 ---   errors      ValueError: plan_ngpus is missing, an unknown field, or runtime_ngpus is not a multiple
@@ -104,6 +104,13 @@ function compute_config.ComputeConfig(given)
 end
 
 function compute_config.is_config(value) return fields_of_config[value] ~= nil end
+
+--- The table that mh.ComputeConfig makes the same configuration of.
+function compute_config.fields(config)
+  local fields = {}
+  for name in pairs(kKinds) do fields[name] = fields_of_config[config][name] end
+  return fields
+end
 
 --- The fields that a plan of `policy` depends on, as plain data.
 function compute_config.facts(config, policy)

@@ -89,7 +89,8 @@ local function make_pipeline(module, placed, config, mesh, src)
   for name, parameter in module:named_parameters() do names[parameter] = name end
   rawset(module, "stages", function() return groups end)
   local pipe = mh.pipeline(module, {
-    mesh = mesh, micros = options.pipeline_nmicros or #groups, schedule = options.pipeline_scheduler or "1f1b",
+    mesh = mesh, micros = placed.micro_batches or options.pipeline_nmicros or #groups,
+    schedule = options.pipeline_scheduler or "1f1b",
     parallelize = function(stage, slice)
       mh.parallelize_module(stage, slice, plan_of_stage(stage, names, placed, config), {src_data_rank = src})
     end,

@@ -21,8 +21,9 @@ local search = {}
 
 local kOptions = {"macs_per_byte", "memory_limit", "pipeline_nmicros", "pipeline_scheduler"}
 -- With a machine, times count (timed_search.lua).
-local kTimedOptions = {"backend", "machine", "macs_per_byte", "measure", "memory_limit", "most_columns", "most_data",
-                       "most_rows", "most_stages", "most_tensor", "pipeline_nmicros", "pipeline_scheduler", "recompute"}
+local kTimedOptions = {"backend", "machine", "macs_per_byte", "measure", "memory_limit", "micro_batches",
+                       "most_columns", "most_data", "most_rows", "most_stages", "most_tensor", "pipeline_nmicros",
+                       "pipeline_scheduler", "recompute"}
 local kHeaderBytes = 1024  -- before what goes from stage to stage (engine/pipeline/tensor_link.cpp)
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------

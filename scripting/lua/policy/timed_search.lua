@@ -2,19 +2,19 @@
 -- The policy "autodist" with pas_config.machine: candidates by the time of their steps on a machine.
 --
 -- The search is C++ (engine/forecast/search): lower bounds, then dry runs of the ranks that matter, then clocks, then
--- real steps if `measure` asks for them. Here is what it calls for each candidate: the module with zeros in the place
--- of its parameters and arguments, and a step with AdamW. A pipeline is carried out as it will be in the run
--- (division.lua). The module itself is as before afterwards.
+-- real steps of the best. It calls `build` below for each candidate: the module with zeros in the place of its
+-- parameters and arguments, divided as it will be in the run (division.lua), and a step with AdamW. The module itself
+-- is as before afterwards.
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local at_end = require "moonhalo.internal.at_end"
 local base = require "moonhalo.nn.module"
 local candidates = require "moonhalo.policy.candidates"
+local compute_config = require "moonhalo.policy.compute_config"
 local division = require "moonhalo.policy.division"
 local module_state = require "moonhalo.policy.module_state"
 local policies = require "moonhalo.policy.policies"
-local policy_graph = require "moonhalo.policy.graph"
 local recompute = require "moonhalo.policy.recompute"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
 local steps = require "moonhalo.policy.steps"
@@ -27,26 +27,49 @@ local kSchedules = {"1f1b", "gpipe", "interleaved_1f1b"}
 
 -- ---- Options --------------------------------------------------------------------------------------------------------
 
+--- Numbers of micro-batches, as a list.
+local function check_micro_batches(numbers)
+  if type(numbers) ~= "table" or getmetatable(numbers) or #numbers == 0 then
+    fail(("%s: micro_batches = %s, expected a list of numbers of micro-batches\n  fix   {1, 2, 4, 8}"):format(kWho,
+      mh._describe(numbers)))
+  end
+  for _, number in ipairs(numbers) do
+    if math.type(number) ~= "integer" or number < 1 then
+      fail(("%s: micro_batches has %s, expected numbers of at least 1"):format(kWho, mh._describe(number)))
+    end
+  end
+end
+
 --- Micro-batches are samples of train_step, which modules have whose forward gives the loss.
 local function check_micros(options, config)
-  local micros = options.pipeline_nmicros
+  local micros, numbers = options.pipeline_nmicros, options.micro_batches
   if micros ~= nil and math.type(micros) ~= "integer" then
     fail(("%s: pipeline_nmicros = %s, expected a number of micro-batches"):format(kWho, mh._describe(micros)))
+  end
+  if numbers ~= nil then check_micro_batches(numbers) end
+  if micros and numbers then
+    fail(("%s: pipeline_nmicros and micro_batches both say how many micro-batches a step has\n" ..
+      "  have  pipeline_nmicros = %d, of samples as large as the dummy; micro_batches = {%s}, parts of the dummy\n" ..
+      "  fix   give one"):format(kWho, micros, table.concat(numbers, ", ")))
   end
   if options.pipeline_scheduler ~= nil then
     arguments.choice(kWho, "pipeline_scheduler", options.pipeline_scheduler, kSchedules)
   end
   for _, name in ipairs {"pipeline_scheduler", "most_stages"} do
-    if options[name] ~= nil and micros == nil then
+    if options[name] ~= nil and micros == nil and numbers == nil then
       fail(("%s: %s with machine needs the number of micro-batches in a step\n  have  pas_config.%s = %s\n" ..
-        "  fix   pipeline_nmicros = 4, each as large as the dummy"):format(kWho, name, name,
-          tostring(options[name])))
+        "  fix   pipeline_nmicros = 4, each as large as the dummy, or micro_batches = {2, 4}, parts of it"):format(
+        kWho, name, name, tostring(options[name])))
     end
   end
-  if micros ~= nil and not config.use_end2end then
-    fail(("%s: pipeline_nmicros with machine is for modules whose forward takes a sample and gives the loss\n" ..
-      "  have  pas_config.pipeline_nmicros = %d\n  fix   ComputeConfig{use_end2end = true}, or leave it out"):format(
-      kWho, micros))
+  for _, name in ipairs {"pipeline_nmicros", "micro_batches"} do
+    if options[name] ~= nil and not config.use_end2end then
+      local value = options[name]
+      local text = type(value) == "table" and "{" .. table.concat(value, ", ") .. "}" or tostring(value)
+      fail(("%s: %s with machine is for modules whose forward takes a sample and gives the loss\n" ..
+        "  have  pas_config.%s = %s\n  fix   ComputeConfig{use_end2end = true}, or leave it out"):format(
+        kWho, name, name, text))
+    end
   end
 end
 
@@ -91,11 +114,27 @@ local function largest_sizes(values, graph)
   return data, rows, columns
 end
 
+--- Checks that micro-batches can be equal parts of the dummy.
+local function check_rows(values, numbers)
+  arguments.map_tensors(values, function(x)
+    if x.ndim == 0 or sample_arguments.is_constant(x) then return x end
+    for _, number in ipairs(numbers) do
+      if x.shape[1] % number ~= 0 then
+        fail(("%s: micro_batches: %d rows of the dummy are not %d equal parts\n" ..
+          "  have  a tensor of {%s}, micro_batches = {%s}\n" ..
+          "  fix   numbers that divide the rows, or mh.constant(t) for a tensor that all samples share"):format(
+          kWho, x.shape[1], number, table.concat(x.shape, ", "), table.concat(numbers, ", ")))
+      end
+    end
+    return x
+  end)
+end
+
 --- The most stages that a pipeline may have: each has parameters, which the optimizer of its ranks needs. 1 without a
 --- number of micro-batches, and for modules that cannot be a pipeline, unless most_stages asks for it.
 local function most_stages(module, graph, config)
   local options, trained = config.pas_config, 0
-  if not options.pipeline_nmicros then return 1 end
+  if not options.pipeline_nmicros and not options.micro_batches then return 1 end
   for _, elements in ipairs(graph.stage_elements or {}) do trained = trained + (elements > 0 and 1 or 0) end
   local allowed = math.min(policies.most_stages(graph, config), options.most_stages or math.huge, math.max(1, trained))
   if allowed > 1 and options.most_stages then policies.check_pipeline(module, graph.names) end
@@ -106,21 +145,29 @@ local function space_of(module, values, graph, config, parts)
   local options, ranks = config.pas_config, config.plan_ngpus
   local data, rows, columns = largest_sizes(values, graph)
   local cuts = policies.has_tensor_cuts(graph)
+  local zero_over_units = config.use_zero and config.units > 1
+  if options.micro_batches then check_rows(values, options.micro_batches) end
   return {
     ranks = ranks, most_data = options.most_data or data, most_rows = options.most_rows or rows,
     most_columns = options.most_columns or columns, most_tensor = options.most_tensor or cuts and ranks or 1,
     most_stages = most_stages(module, graph, config), recompute = #parts > 0,
+    samples = options.micro_batches and data or nil,
+    micro_batches = options.micro_batches or {options.pipeline_nmicros or 1},
+    -- With use_zero the run stores parameters over the units, or over the data ranks of its only unit (division.lua).
+    units_store = zero_over_units, may_store = not zero_over_units, may_copy = zero_over_units or not config.use_zero,
   }
 end
 
---- The placements of a division of C++. `parts`: what one that recomputes computes again.
-local function candidate_of(given, graph, parts)
+--- The placements of a division of C++. `parts`: what one that recomputes computes again. `searches_micro_batches`: the
+--- number of micro-batches belongs to the plan.
+local function candidate_of(given, graph, parts, searches_micro_batches)
   local candidate = {
     sizes = {pp = given.stages, dp = given.data, domain = given.rows, columns = given.columns, tp = given.tensor},
-    stored = given.stored, recompute = given.recompute,
+    stored = given.stored, recompute = given.recompute, micro_batches = given.micro_batches,
   }
   candidate.placed = candidates.placed_for(candidate.sizes, candidate.stored, graph)
   candidate.placed.recompute = candidate.recompute and parts or nil
+  candidate.placed.micro_batches = searches_micro_batches and candidate.micro_batches or nil
   return candidate
 end
 
@@ -135,40 +182,6 @@ local function trained_of(module)
     if parameter.requires_grad then trained[#trained + 1] = parameter end
   end
   return trained
-end
-
---- The steps of a candidate without stages, and the parameters that it trains. `run`: {module, values, per_byte,
---- micros}, of which each micro-batch has the values.
-local function build_whole(candidate, run)
-  local module, sizes = run.module, candidate.sizes
-  local units = mh.world_size() // (sizes.dp * sizes.domain * sizes.columns * sizes.tp)
-  local mesh = candidates.mesh_of(candidate, units, run.per_byte, device_of_run())
-  local zeros, made = candidates.zeros_on(mesh, candidate, candidates.names_of(module)), {}
-  local function with_zeros(fn)
-    return policy_graph.with_tensors(module, function(tensor)
-      made[tensor] = made[tensor] or zeros(tensor)
-      return made[tensor]
-    end, fn)
-  end
-  local parameters, batches = nil, {}
-  with_zeros(function()
-    parameters = trained_of(module)
-    for micro = 1, run.micros do
-      batches[micro] = steps.place(candidates.zero_batch(run.values, mesh),
-        {module = module, mesh = mesh, inputs = candidate.placed.inputs})
-    end
-  end)
-  local optimizer = mh.optim.AdamW(parameters, {lr = 1e-3})
-  return function()
-    with_zeros(function()
-      optimizer:zero_grad()
-      do
-        local _ <close> = at_end(recompute.apply(module, candidate.placed.recompute))
-        candidates.find_gradients(module, candidates.join_blocks(batches), run.values.n, run.config.use_end2end)
-      end
-      optimizer:step()
-    end)
-  end, parameters
 end
 
 --- Zeros in the place of the module's tensors. Those that are deferred have memory for their blocks alone.
@@ -191,10 +204,37 @@ local function zero_tensors(module)
   end
 end
 
---- The same of a candidate with stages.
-local function build_stages(candidate, run)
-  local module, original = run.module, module_state.take(run.module)
-  local divided, optimizer, trained, samples
+--- The arguments of forward for one of `count` equal parts of the samples.
+local function part_of_batch(values, count)
+  return arguments.map_tensors(values, arguments.once(function(x)
+    if x.ndim == 0 or sample_arguments.is_constant(x) then return x end
+    local shape = x.shape
+    shape[1] = shape[1] // count
+    return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype}))
+  end))
+end
+
+--- Arguments of forward as a sample of train_step.
+local function sample_of(args, names)
+  if #names == 1 then return args[1] end
+  local sample = {}
+  for i, name in ipairs(names) do sample[name] = args[i] end
+  return sample
+end
+
+--- The configuration for the ranks of a candidate: the world may be that of its whole model on one rank.
+local function config_on(candidate, config)
+  local fields = compute_config.fields(config)
+  fields.plan_ngpus, fields.runtime_ngpus = 1, mh.world_size()
+  for _, size in ipairs(candidate.placed.mesh[1]) do fields.plan_ngpus = fields.plan_ngpus * size end
+  return mh.ComputeConfig(fields)
+end
+
+--- The step of a candidate, carried out as it will be in the run, and the parameters that it trains. `run`: {module,
+--- values, names, config, per_byte}.
+local function build(candidate, run)
+  local module, original, config = run.module, module_state.take(run.module), config_on(candidate, run.config)
+  local divided, optimizer, trained, batches
   local function within(fn)
     if divided then module_state.put(divided) end
     local _ <close> = at_end(function()
@@ -205,17 +245,29 @@ local function build_stages(candidate, run)
   end
   within(function()
     zero_tensors(module)
-    division.apply(module, candidate.placed, run.config, run.names, false, run.per_byte)
-    trained = trained_of(module)
-    optimizer, samples = mh.optim.AdamW(module:parameters(), {lr = 1e-3}), {}
-    local where = {module = module, mesh = module.parallel.pipeline.mesh, inputs = candidate.placed.inputs}
-    for micro = 1, run.micros do
-      samples[micro] = steps.place({candidates.zero_batch(run.values, where.mesh)[1]}, where)[1]
+    division.apply(module, candidate.placed, config, run.names, false, run.per_byte)
+    trained, batches = trained_of(module), {}
+    optimizer = mh.optim.AdamW(module:parameters(), {lr = 1e-3})
+    local parallel = module.parallel
+    local where = {module = module, mesh = parallel.pipeline and parallel.pipeline.mesh or parallel.mesh,
+                   inputs = candidate.placed.inputs}
+    local values = config.pas_config.micro_batches and part_of_batch(run.values, candidate.micro_batches)
+        or run.values
+    for micro = 1, candidate.micro_batches do
+      batches[micro] = steps.place(candidates.zero_batch(values, where.mesh), where)
     end
   end)
   return function()
     within(function()
-      module:train_step(candidates.join_blocks(samples))
+      local joined = candidates.join_blocks(batches)
+      if config.use_end2end then
+        local samples = {}
+        for micro, args in ipairs(joined) do samples[micro] = sample_of(args, run.names) end
+        module:train_step(samples)
+      else
+        optimizer:zero_grad()
+        candidates.find_gradients(module, joined, run.values.n)
+      end
       optimizer:step()
     end)
   end, trained
@@ -238,14 +290,14 @@ local function timed_search(module, values, graph, config, per_byte)
   space.measure = options.measure
   local limit = options.memory_limit
   space.memory_limit = limit and math.max(1, math.min(2.0 ^ 62, limit) // 1 | 0)
-  local run = {module = module, values = values, names = graph.names, config = config, per_byte = per_byte,
-               micros = options.pipeline_nmicros or 1}
+  local run = {module = module, values = values, names = graph.names, config = config, per_byte = per_byte}
+  local searched = options.micro_batches ~= nil
   local json, text = mh._search_divisions(space, function(given)
-    return (given.stages > 1 and build_stages or build_whole)(candidate_of(given, graph, parts), run)
+    return build(candidate_of(given, graph, parts, searched), run)
   end)
   local list = {}
   for i, one in ipairs(mh.json.decode(json).divisions) do
-    local candidate = candidate_of(one, graph, parts)
+    local candidate = candidate_of(one, graph, parts, searched)
     candidate.seconds, candidate.measured = one.step > 0 and one.step or nil, one.measured
     candidate.bound, candidate.memory, candidate.bytes, candidate.why = one.bound, one.memory, one.sent, one.why
     candidate.fits = not one.fate:find("too large", 1, true)

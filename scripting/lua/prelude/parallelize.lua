@@ -6,7 +6,7 @@ local mh = ...
 local kHomes = {
   {"internal.parallelize", "parallelize_module", "distribute_module", "finish_grad_sync", "expert_parallel"},
   {"policy.parallelize", "parallelize", "ComputeConfig", "broadcast_weights"},
-  {"internal.sample_arguments", "constant", "local_batch"},
+  {"internal.sample_arguments", "constant", "local_batch", "split_samples"},
   {"internal.fully_shard", "fully_shard", "replicate", "build_optimizer"},
   {"internal.pipeline", "pipeline"},
   {"internal.patch", "patch"}, {"internal.rollout", "rollout"}, {"internal.pt", "load", "save_pt"},

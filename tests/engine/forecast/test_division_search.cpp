@@ -7,14 +7,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/profile/recorder.h"
 #include "tests/support/divided_nets.h"
 #include "tests/support/oracle.h"
+#include "tests/support/planted_search.h"
 #include "tests/support/ranks.h"
 
 namespace moonhalo::testing::test_division_search {
@@ -24,19 +27,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Fate = DivisionResult::Fate;
-
-/// Rates of a machine whose operators start at once.
-Machine machine_of(double flops, double bandwidth, double network, double latency) {
-  Machine machine;
-  machine.name = "planted";
-  machine.measured = true;
-  machine.device.kind = "cuda";
-  machine.device.flops["convolution"][""] = flops;
-  machine.device.flops["product"][""] = flops;
-  machine.device.bandwidth = {{1e12, bandwidth}};
-  machine.levels = {{.name = "all", .latency = latency, .bandwidth = network}};
-  return machine;
-}
 
 struct Planted {
   const char* name;
@@ -81,11 +71,6 @@ SearchOptions options_for(const Planted& one, int64_t ranks) {
   options.machine = one.machine;
   options.backend = one.backend;
   return options;
-}
-
-const DivisionResult& of_division(const SearchResult& result, const Division& division) {
-  return *std::find_if(result.ranked.begin(), result.ranked.end(),
-                       [&](const DivisionResult& one) { return one.division == division; });
 }
 
 // Dry runs of all divisions find no better one, and no bound is above what they find.
@@ -437,6 +422,30 @@ TEST(DivisionSearch, X14_TheBestThreeAreMeasured) {
     EXPECT_GT(*result.ranked[0].measured, 0);
     EXPECT_THAT(result.ranked[0].why, HasSubstr("the fastest one measured"));
   }
+}
+
+// Without being asked, those that may be the fastest, where the machine is this host.
+TEST(DivisionSearch, X14_CloseForecastsAreMeasuredOnThisHost) {
+  const Planted data = planted()[0];
+  on_ranks(2, [&](Communicator& world) {
+    SearchOptions options = options_for(data, 2);
+    options.machine.host.cores = usable_core_count();
+    options.prunes = false;
+    const SearchResult here = search_divisions(world, options, build_divided(data.net));
+    SCOPED_TRACE(to_text(here));
+    double end = std::numeric_limits<double>::infinity();
+    for (const DivisionResult& one : here.ranked) end = std::min(end, one.high);
+    int64_t measured = 0;
+    for (const DivisionResult& one : here.ranked) {
+      measured += one.measured.has_value();
+      EXPECT_TRUE(!one.measured || one.low <= end) << one.division.text();
+    }
+    EXPECT_GE(measured, 2);
+    EXPECT_LT(measured, std::ssize(here.ranked));
+    ++options.machine.host.cores;
+    for (const DivisionResult& one : search_divisions(world, options, build_divided(data.net)).ranked)
+      EXPECT_FALSE(one.measured.has_value());
+  });
 }
 
 TEST(DivisionSearch, X14_RanksThatAreNotThereAreNotMeasured) {
