@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +20,7 @@
 #include "moonhalo/engine/forecast/operator_times.h"
 #include "moonhalo/engine/forecast/process_memory.h"
 #include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/io/base/new_file.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/dry_run.h"
 #include "moonhalo/scripting/program/lua_command.h"
@@ -194,19 +197,29 @@ int check_plan(const PlanWanted& wanted, int ranks, const ProcessMemory& process
 // Fails before the work is done if a file cannot be written.
 void check_writable(const char* option, const std::string& path) {
   if (path.empty()) return;
-  const bool is_new = !std::filesystem::exists(path), is_folder = std::filesystem::is_directory(path);
-  if (is_folder || !std::ofstream(path, std::ios::app).good())
+  const std::filesystem::path file(path), folder = file.has_parent_path() ? file.parent_path() : ".";
+  const bool is_new = !std::filesystem::exists(file), is_folder = std::filesystem::is_directory(file);
+  bool good = !is_folder && std::ofstream(path, std::ios::app).good();
+  // A file that is there is replaced, and not written to.
+  if (good && std::filesystem::is_regular_file(file)) good = access(folder.c_str(), W_OK) == 0;
+  if (!good)
     throw UsageError(std::string(option) + ": cannot write '" + path + "'\n  have  " +
                      (is_folder ? "a folder of that name" : std::strerror(errno)) +
                      "\n  fix   name a file in a folder that exists and is yours");
-  if (is_new) std::filesystem::remove(path);
+  if (is_new) std::filesystem::remove(file);
 }
 
-void write_json(const std::string& path, const std::string& json) {
-  std::ofstream file(path);
-  file << json;
-  file.close();
-  if (!file) throw UsageError("--json: cannot write '" + path + "': " + std::strerror(errno));
+// Puts what is known by now into the file of --json, which is whole at any time. What is no file (a pipe) gets the last
+// report alone.
+void write_json(const std::string& path, const std::string& json, bool is_last) {
+  if (path.empty()) return;
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    if (is_last) std::ofstream(path) << json;
+    return;
+  }
+  io::NewFile file("--json", path);
+  file.write(json.data(), json.size());
+  file.finish();
 }
 
 int draw_plans(const std::string& path, const std::string& json) {
@@ -217,13 +230,11 @@ int draw_plans(const std::string& path, const std::string& json) {
   });
 }
 
-// `joined`: whether a real run was begun, which connects the processes of a launcher.
-int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, bool& joined) {
-  check_writable("--json", wanted.json);
-  check_writable("--png", wanted.png);
-  std::optional<Machine> machine;
-  if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
-  std::vector<RanksPlan> plans;
+// Prints each number of ranks as soon as it is known, and adds it to `plans` and to the file of --json: what comes after
+// it may fail or be stopped. Returns kDone, or the status of what failed. `joined`: whether a real run was begun, which
+// connects the processes of a launcher.
+int plan_each(const PlanWanted& wanted, const ProcessMemory& process, const std::optional<Machine>& machine,
+              const PlanSubject& subject, std::vector<RanksPlan>& plans, bool& joined) {
   for (const int ranks : wanted.ranks) {
     try {
       plans.push_back(plan_of(wanted, ranks, machine));
@@ -231,23 +242,34 @@ int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, b
       std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
       return failed.status;
     }
-    if (!wanted.checks) continue;
-    joined = true;
-    if (const int status = check_plan(wanted, ranks, process, &plans.back()); status != kDone) {
-      std::fprintf(stderr, "moonhalo: plan: the real run on %d ranks failed\n", ranks);
-      return status;
+    if (wanted.checks) {
+      joined = true;
+      if (const int status = check_plan(wanted, ranks, process, &plans.back()); status != kDone) {
+        std::fprintf(stderr, "moonhalo: plan: the real run on %d ranks failed\n", ranks);
+        return status;
+      }
     }
+    write_output(ranks_text(subject, plans.back()));
+    const std::vector<int> missing(wanted.ranks.begin() + std::ssize(plans), wanted.ranks.end());
+    if (!wanted.json.empty()) write_json(wanted.json, plan_json(subject, plans, missing), missing.empty());
   }
+  return kDone;
+}
+
+int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, bool& joined) {
+  check_writable("--json", wanted.json);
+  check_writable("--png", wanted.png);
+  std::optional<Machine> machine;
+  if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
   const PlanSubject subject{wanted.options.script, machine ? machine->name : "", process.base};
-  write_output(plan_text(subject, plans) +
+  std::vector<RanksPlan> plans;
+  if (const int status = plan_each(wanted, process, machine, subject, plans, joined); status != kDone) return status;
+  write_output(comparison_text(subject, plans) +
                (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
                         : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
                           "h100, a100 and epyc are there).\n"));
-  if (wanted.json.empty() && wanted.png.empty()) return status_of_checks(plans);
-  const std::string json = plan_json(subject, plans);
-  if (!wanted.json.empty()) write_json(wanted.json, json);
   if (!wanted.png.empty()) {
-    if (const int status = draw_plans(wanted.png, json); status != kDone) return status;
+    if (const int status = draw_plans(wanted.png, plan_json(subject, plans, {})); status != kDone) return status;
   }
   return status_of_checks(plans);
 }

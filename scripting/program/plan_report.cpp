@@ -289,25 +289,26 @@ RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
   return plan;
 }
 
-std::string plan_text(const PlanSubject& subject, const std::vector<RanksPlan>& plans) {
-  std::string text;
-  for (const RanksPlan& plan : plans) {
-    text += std::filesystem::path(subject.script).filename().string() + " on " + plural(plan.ranks, "rank") + ": " +
-            mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
-    text += "  kinds          " + kinds_text(plan) + "\n";
-    text += time_lines(plan) + memory_lines(plan, subject.base) + sent_lines(plan);
-    if (plan.check) text += check_text(plan, *plan.check);
-    text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
-    std::string unknown;
-    for (const std::string& one : unknown_of(plan)) unknown += (unknown.empty() ? "" : ", ") + one;
-    if (!unknown.empty()) text += "  not known      the work of " + unknown + "\n";
-    text += "\n";
-  }
-  return plans.size() > 1 ? text + table(plans, subject.base) : text;
+std::string ranks_text(const PlanSubject& subject, const RanksPlan& plan) {
+  std::string text = std::filesystem::path(subject.script).filename().string() + " on " + plural(plan.ranks, "rank") +
+                     ": " + mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
+  text += "  kinds          " + kinds_text(plan) + "\n";
+  text += time_lines(plan) + memory_lines(plan, subject.base) + sent_lines(plan);
+  if (plan.check) text += check_text(plan, *plan.check);
+  text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
+  std::string unknown;
+  for (const std::string& one : unknown_of(plan)) unknown += (unknown.empty() ? "" : ", ") + one;
+  if (!unknown.empty()) text += "  not known      the work of " + unknown + "\n";
+  return text + "\n";
 }
 
-std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& plans) {
-  Json all = {{"script", subject.script}, {"base_resident", subject.base}};
+std::string comparison_text(const PlanSubject& subject, const std::vector<RanksPlan>& plans) {
+  return plans.size() > 1 ? table(plans, subject.base) : "";
+}
+
+std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& plans,
+                      const std::vector<int>& missing) {
+  Json all = {{"script", subject.script}, {"base_resident", subject.base}, {"missing", missing}};
   if (!subject.machine.empty()) all["machine"] = subject.machine;
   all["plans"] = Json::array();
   for (const RanksPlan& plan : plans) {

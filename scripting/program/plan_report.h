@@ -54,8 +54,11 @@ struct PlanSubject {
   int64_t base = 0;     ///< bytes of a process beside its tensors
 };
 
-/// The report as text, and as JSON for programs.
-std::string plan_text(const PlanSubject& subject, const std::vector<RanksPlan>& plans);
-std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& plans);
+/// The report of one number of ranks as text.
+std::string ranks_text(const PlanSubject& subject, const RanksPlan& plan);
+/// The table that compares several numbers of ranks; "" of one.
+std::string comparison_text(const PlanSubject& subject, const std::vector<RanksPlan>& plans);
+/// The report as JSON for programs. `missing`: the numbers of ranks whose plans are not there yet.
+std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& plans, const std::vector<int>& missing);
 
 }  // namespace moonhalo::scripting

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -80,6 +82,7 @@ TEST_F(PlanCommand, X14_SaysWhatRealRanksSendAndHold) {
                               HasSubstr("No times are given"), Not(HasSubstr("not shown"))));
   const Json all = Json::parse(std::ifstream(file));
   ASSERT_EQ(all["plans"].size(), 3);
+  EXPECT_TRUE(all["missing"].empty());
   for (const Json& one : all["plans"]) {
     const std::string ranks = std::to_string(one["ranks"].get<int>());
     SCOPED_TRACE(ranks);
@@ -277,6 +280,49 @@ if mh.rank() == 3 then error "no rows left" end
   EXPECT_EQ(plan.status, 1);
   EXPECT_THAT(plan.err, AllOf(HasSubstr("rank 3: "), HasSubstr("train.lua:3: no rows left"), HasSubstr("on 8 ranks")));
   EXPECT_EQ(run({"plan", script("os.exit(4)"), "--ranks", "2"}).status, 4);
+}
+
+// On 4 ranks the script does `what`.
+std::string until_four_ranks(const std::string& what) {
+  return "local mh = require 'moonhalo'\nlocal x = mh.ones{1000, 1000}\nif mh.world_size() == 4 then " + what + " end\n";
+}
+
+TEST_F(PlanCommand, X14_WhatIsPlannedStaysWhereALaterNumberOfRanksFails) {
+  const std::string file = path("plan.json");
+  std::ofstream(file) << "an earlier report";
+
+  const Result plan = run({"plan", script(until_four_ranks("error 'no rows left'").c_str()), "--ranks", "2,3,4,5",
+                           "--json", file});
+
+  EXPECT_EQ(plan.status, 1);
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("train.lua on 2 ranks: "), HasSubstr("train.lua on 3 ranks: "),
+                              Not(HasSubstr("memory, largest rank"))));
+  EXPECT_THAT(plan.err, AllOf(HasSubstr("no rows left"), HasSubstr("on 4 ranks")));
+  const Json all = Json::parse(std::ifstream(file));
+  ASSERT_EQ(all["plans"].size(), 2);
+  EXPECT_EQ(all["plans"][1]["ranks"], 3);
+  EXPECT_EQ(all["missing"], Json({4, 5}));
+}
+
+using PlanCommandDeathTest = PlanCommand;
+
+TEST_F(PlanCommandDeathTest, X14_WhatIsPlannedStaysWhereThePlanIsStopped) {
+  const std::string training = script(until_four_ranks("os.execute('kill -TERM $PPID') while true do end").c_str());
+  const std::string out = path("out.txt"), file = path("plan.json");
+  std::vector<std::string> words = {"moonhalo", "plan", training, "--ranks", "2,3,4", "--json", file};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+
+  EXPECT_EXIT(
+      {
+        if (std::freopen(out.c_str(), "w", stdout) != nullptr) command_line(static_cast<int>(argv.size()), argv.data());
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
+
+  std::stringstream printed;
+  printed << std::ifstream(out).rdbuf();
+  EXPECT_THAT(printed.str(), AllOf(HasSubstr("train.lua on 2 ranks: "), HasSubstr("train.lua on 3 ranks: ")));
+  EXPECT_EQ(Json::parse(std::ifstream(file))["plans"].size(), 2);
 }
 
 TEST_F(PlanCommand, X14_AScriptWithoutStepsIsOneStep) {
