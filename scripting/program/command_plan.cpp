@@ -146,6 +146,19 @@ void set_checked_ranks(PlanWanted& wanted) {
   }
 }
 
+// A real run here says nothing of a step on another machine.
+void check_machine_is_here(const Machine& machine, const std::string& path) {
+  if (is_this_host(machine) || is_bound_to_part(machine, detect_launch().size)) return;
+  const std::string measured_on =
+      machine.measured ? std::to_string(machine.host.cores) + " cores of '" + machine.host.processor + "'"
+                       : "a machine that was not measured";
+  throw UsageError("plan --check: the real run is on this machine, '" + path + "' is another one\n  have  '" +
+                   machine.name + "', " + measured_on + "; here " + std::to_string(usable_core_count()) +
+                   " cores of '" + processor_model() +
+                   "'\n  fix   moonhalo calibrate FILE measures this machine: give that FILE; or plan for '" +
+                   machine.name + "' without --check");
+}
+
 int status_of_checks(const std::vector<RanksPlan>& plans) {
   for (const RanksPlan& plan : plans) {
     if (!plan.check) continue;
@@ -261,6 +274,7 @@ int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, b
   check_writable("--png", wanted.png);
   std::optional<Machine> machine;
   if (!wanted.machine.empty()) machine = read_machine(wanted.machine);
+  if (wanted.checks && machine) check_machine_is_here(*machine, wanted.machine);
   const PlanSubject subject{wanted.options.script, machine ? machine->name : "", process.base};
   std::vector<RanksPlan> plans;
   if (const int status = plan_each(wanted, process, machine, subject, plans, joined); status != kDone) return status;

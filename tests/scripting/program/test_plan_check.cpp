@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "moonhalo/engine/base/usable_cores.h"
+#include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/scripting/program/plan_check.h"
 #include "moonhalo/scripting/program/plan_report.h"
 #include "moonhalo/scripting/program/session.h"
@@ -59,6 +61,7 @@ class PlanCheck : public ::testing::Test {
     return run(more);
   }
   Json json() const { return Json::parse(std::ifstream(folder_ / "plan.json")); }
+  std::string path(const char* name) const { return folder_ / name; }
 
  private:
   moonhalo::testing::Folder folder_;
@@ -183,6 +186,36 @@ TEST_F(PlanCheck, X14_OptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(check(training(""), {"--ranks", "65"}).status, kWrongUsage);
   EXPECT_EQ(check(training(""), {"--within", "20%"}).status, kWrongUsage);
   EXPECT_THAT(check(training(""), {"--machine", "h100", "--within", "fast"}).err, HasSubstr("'fast' is not a share"));
+}
+
+// Real steps here beside a forecast for other hardware compare nothing.
+TEST_F(PlanCheck, X14_AForecastForAnotherMachineIsRefused) {
+  Machine other = read_machine("epyc");
+  other.measured = true;
+  other.host.cores = usable_core_count() + 1;
+  write_machine(other, path("other.json"));
+
+  for (const std::string& machine : {std::string("h100"), path("other.json")}) {
+    const Result result = check(training(""), {"--ranks", "2", "--machine", machine});
+    EXPECT_EQ(result.status, kWrongUsage);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, AllOf(HasSubstr("plan --check: the real run is on this machine, '" + machine +
+                                            "' is another one\n  have  "),
+                                  HasSubstr("fix   moonhalo calibrate FILE measures this machine")));
+  }
+}
+
+TEST_F(PlanCheck, X14_AForecastForThisMachineIsCompared) {
+  Machine here = read_machine("epyc");
+  here.measured = true;
+  here.host.cores = usable_core_count();
+  here.host.processor = processor_model();
+  write_machine(here, path("here.json"));
+
+  const Result result = check(training(""), {"--machine", path("here.json"), "--no-measure"});
+
+  EXPECT_EQ(result.status, kDone) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr(" ms forecast, "));
 }
 
 }  // namespace
