@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
@@ -185,6 +186,8 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
   return report;
 }
 
+void OperatorTimes::measure_again() { older_ = std::exchange(times_, {}); }
+
 void OperatorTimes::give_to(Machine& machine, HostShare share) const {
   machine.operators.clear();
   const auto found = times_.find(share);
@@ -194,7 +197,9 @@ void OperatorTimes::give_to(Machine& machine, HostShare share) const {
 
 void OperatorTimes::save() const {
   Json all{{"host", this_host(cores_)}, {"operators", Json::object()}};
-  for (const auto& [share, times] : times_) all["operators"][text_of(share)] = times;
+  Times kept = times_;
+  for (const auto& [share, times] : older_) kept[share].insert(times.begin(), times.end());
+  for (const auto& [share, times] : kept) all["operators"][text_of(share)] = times;
   const std::error_code failed = replace_file(path_, all.dump(1) + "\n");
   TORCH_CHECK_VALUE(!failed, "operators file '", path_, "': it cannot be written\n  have  ", failed.message(),
                     "\n  fix   name a machine file in a folder that you own, or plan with --no-measure");

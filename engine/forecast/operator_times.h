@@ -47,6 +47,9 @@ class OperatorTimes {
   /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
   /// Operators whose arguments and results take more than an eighth of the host's memory are left out.
   Report measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds);
+  /// From now on measure() takes no time of the file: it measures each call again, once for this object. Times of the
+  /// file stay in it until theirs are measured.
+  void measure_again();
   /// Gives `machine` the times of this share; those of other shares are taken out.
   void give_to(Machine& machine, HostShare share) const;
   /// Writes the file. Throws ValueError if it cannot be written.
@@ -57,7 +60,9 @@ class OperatorTimes {
 
   std::string path_, other_host_;
   int64_t cores_;
-  std::map<HostShare, std::map<std::string, double>> times_;
+  using Times = std::map<HostShare, std::map<std::string, double>>;
+  Times times_;
+  Times older_;  ///< those that measure_again has left out
 };
 
 }  // namespace moonhalo

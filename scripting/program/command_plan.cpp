@@ -39,7 +39,7 @@ struct PlanWanted {
   std::vector<int> ranks = {1};
   int64_t steps = 3, drawn = 4;
   std::string json, png, machine, backend;
-  bool ranks_given = false, checks = false, measures = true;
+  bool ranks_given = false, checks = false, measures = true, measures_again = false;
   int64_t check_steps = 10;
   std::optional<double> within;
 };
@@ -66,16 +66,33 @@ std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
   return calls;
 }
 
-// Measures the operators of the script that the machine's file of operators lacks, as they run on these ranks.
-void measure_operators(const PlanWanted& wanted, const RankKinds& found, int ranks, Machine& machine) {
-  const HostShare share = HostShare::of(ranks, machine.host.cores);
+bool measures_here(const PlanWanted& wanted, const Machine& machine) {
+  return wanted.measures && (is_this_host(machine) || is_bound_to_part(machine, detect_launch().size));
+}
+
+// The file of operators beside that of the machine, or none where nothing is measured.
+std::optional<OperatorTimes> open_operator_times(const PlanWanted& wanted, const std::optional<Machine>& machine) {
+  if (wanted.measures_again && machine && !is_this_host(*machine))
+    throw UsageError("plan --measure-again: no operator can be measured here\n  have  '" + machine->name + "', " +
+                     (is_bound_to_part(*machine, detect_launch().size)
+                          ? "of whose cores the launcher gave this process a part\n  fix   plan without the launcher"
+                          : "which is another machine or was not measured\n  fix   leave --measure-again out, or give "
+                            "the file that moonhalo calibrate has written here"));
+  if (!machine || !measures_here(wanted, *machine)) return std::nullopt;
   const std::string path = OperatorTimes::path_beside(wanted.machine);
-  OperatorTimes times(path, machine.host.cores);
+  OperatorTimes times(path, machine->host.cores);
   if (!times.other_host().empty()) {
     std::fprintf(stderr,
                  "moonhalo: plan: the times in '%s' are left out: they are of another host, LibTorch or method, '%s'\n",
                  path.c_str(), times.other_host().c_str());
   }
+  if (wanted.measures_again) times.measure_again();
+  return times;
+}
+
+// Measures the operators of the script that have no time yet, as they run on these ranks.
+void measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, Machine& machine) {
+  const HostShare share = HostShare::of(ranks, machine.host.cores);
   const std::vector<OperatorCall> calls = calls_of_kinds(found);
   OperatorTimes::Report report;
   if (!is_bound_to_part(machine, detect_launch().size)) {
@@ -169,28 +186,27 @@ int status_of_checks(const std::vector<RanksPlan>& plans) {
   return kDone;
 }
 
-RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machine>& machine) {
+// `times`: of operators, or null where none is measured.
+RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machine>& machine, OperatorTimes* times) {
   SessionOptions options = wanted.options;
   options.ranks = ranks;
   options.root_facts = std::make_shared<RootFacts>();
   const std::string backend = backend_of_plan(wanted, machine, ranks);
   const std::string run_by = wanted.checks ? fitting_backend(detect_launch()) : backend;
   if (run_by == "threads") options.fake_as = FakeRanks::kThreads;
-  const bool measures =
-      wanted.measures && machine && (is_this_host(*machine) || is_bound_to_part(*machine, detect_launch().size));
   const DryRun run_ranks = [&](const std::vector<int64_t>& which) {
-    return dry_run(options, which, wanted.steps, measures ? kTimedSteps : 0);
+    return dry_run(options, which, wanted.steps, times != nullptr ? kTimedSteps : 0);
   };
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, run_ranks, wanted.drawn));
   if (!machine) return plan;
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
-  if (measures) {
-    measure_operators(wanted, plan.found, ranks, with_operators);
+  if (times != nullptr) {
+    measure_operators(plan.found, ranks, *times, with_operators);
     take_host_time(plan.found, with_operators);
   }
   plan.time = forecast_step(with_operators, plan.found.tapes, backend);
   advise_by_cuts(plan);
-  if (!measures) note_unmeasured(wanted, *machine, plan.found, *plan.time);
+  if (times == nullptr) note_unmeasured(wanted, *machine, plan.found, *plan.time);
   return plan;
 }
 
@@ -222,8 +238,8 @@ void check_writable(const char* option, const std::string& path) {
   if (is_new) std::filesystem::remove(file);
 }
 
-// Puts what is known by now into the file of --json, which is whole at any time. What is no file (a pipe) gets the last
-// report alone.
+// Puts what is known by now into the file of --json, which is whole at any time. A pipe gets the last report
+// alone.
 void write_json(const std::string& path, const std::string& json, bool is_last) {
   if (path.empty()) return;
   if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
@@ -243,14 +259,15 @@ int draw_plans(const std::string& path, const std::string& json) {
   });
 }
 
-// Prints each number of ranks as soon as it is known, and adds it to `plans` and to the file of --json: what comes after
-// it may fail or be stopped. Returns kDone, or the status of what failed. `joined`: whether a real run was begun, which
-// connects the processes of a launcher.
+// Prints each number of ranks as soon as it is known, and adds it to `plans` and to the file of --json: what comes
+// after it may fail or be stopped. Returns kDone, or the status of what failed. `joined`: whether a real run was begun,
+// which connects the processes of a launcher.
 int plan_each(const PlanWanted& wanted, const ProcessMemory& process, const std::optional<Machine>& machine,
               const PlanSubject& subject, std::vector<RanksPlan>& plans, bool& joined) {
+  std::optional<OperatorTimes> times = open_operator_times(wanted, machine);
   for (const int ranks : wanted.ranks) {
     try {
-      plans.push_back(plan_of(wanted, ranks, machine));
+      plans.push_back(plan_of(wanted, ranks, machine, times ? &*times : nullptr));
     } catch (const DryRunFailed& failed) {
       std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
       return failed.status;
@@ -321,8 +338,14 @@ void add_real_run_options(CLI::App& command, PlanWanted& wanted) {
           "With --check and --machine: status 1 if the time of a step is off by more than this share, such as 20%")
       ->needs("--check")
       ->needs("--machine");
-  command.add_flag("!--no-measure", wanted.measures,
-                   "Take times of operators from rates alone: do not measure those of the script on this machine");
+  CLI::Option* const no_measure =
+      command.add_flag("!--no-measure", wanted.measures,
+                       "Take times of operators from rates alone: do not measure those of the script on this machine");
+  command
+      .add_flag("--measure-again", wanted.measures_again,
+                "Measure all operators of the script on this machine, also those that FILE.operators.json has")
+      ->needs("--machine")
+      ->excludes(no_measure);
 }
 
 }  // namespace

@@ -124,6 +124,31 @@ TEST_F(OperatorTimesFile, X14_IsMeasuredOncePerOperatorAndShare) {
   EXPECT_TRUE(machine.operators.empty());
 }
 
+TEST_F(OperatorTimesFile, X14_IsMeasuredAgainOnceWhereThatIsWanted) {
+  {
+    OperatorTimes times(path_);
+    times.measure({product(32), product(64)}, kAlone, 1e-3);
+    times.save();
+  }
+  Json old = json();
+  for (const OperatorCall& call : {product(32), product(64)}) old["operators"]["1x1"][call.key] = 3000.0;
+  write(old.dump());
+  OperatorTimes times(path_);
+
+  times.measure_again();
+  const OperatorTimes::Report first = times.measure({product(32)}, kAlone, 1e-3);
+  const OperatorTimes::Report second = times.measure({product(32)}, kAlone, 1e-3);
+  times.save();
+
+  EXPECT_EQ(first.measured, 1);
+  EXPECT_EQ(second.measured, 0);
+  EXPECT_LT(json()["operators"]["1x1"][product(32).key].get<double>(), 1);
+  EXPECT_EQ(json()["operators"]["1x1"][product(64).key], 3000.0) << "of another script";
+  Machine machine;
+  times.give_to(machine, kAlone);
+  EXPECT_THAT(machine.operators, ElementsAre(Key(product(32).key)));
+}
+
 // In a step other memory was used since an operator's own was.
 TEST(RepeatedCalls, X14_UseOtherMemory) {
   const OperatorCall call = noted_call(1 << 10);

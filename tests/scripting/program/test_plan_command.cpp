@@ -240,6 +240,44 @@ TEST_F(PlanCommand, X14_TimesOfAnotherHostAreLeftOut) {
   EXPECT_THAT(second.err, Not(HasSubstr("another host")));
 }
 
+TEST_F(PlanCommand, X14_OperatorsAreMeasuredAgainWhereThatIsWanted) {
+  const std::string sum = script(kSum), machine = here(), file = path("here.operators.json");
+  const auto times = [&] {
+    return Json::parse(std::ifstream(file))["operators"]["1x" + std::to_string(usable_core_count())];
+  };
+  ASSERT_EQ(run({"plan", sum, "--machine", machine}).status, 0);
+  Json slow = Json::parse(std::ifstream(file));
+  for (Json& share : slow["operators"]) {
+    for (Json& seconds : share) seconds = 3000.0;
+  }
+  std::ofstream(file) << slow;
+
+  const Result kept = run({"plan", sum, "--machine", machine});
+  EXPECT_THAT(kept.err, Not(HasSubstr("measured")));
+  for (const Json& seconds : times()) EXPECT_EQ(seconds, 3000.0);
+  const Result again = run({"plan", sum, "--machine", machine, "--measure-again"});
+
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("measured 2 operators of the script"));
+  ASSERT_EQ(times().size(), 2);
+  for (const Json& seconds : times()) EXPECT_NE(seconds, 3000.0);
+}
+
+TEST_F(PlanCommand, X14_OnlyOperatorsOfThisMachineAreMeasuredAgain) {
+  const std::string sum = script(kSum);
+
+  const Result elsewhere = run({"plan", sum, "--machine", "h100", "--measure-again"});
+
+  EXPECT_EQ(elsewhere.status, kWrongUsage);
+  EXPECT_THAT(
+      elsewhere.err,
+      AllOf(HasSubstr("plan --measure-again: no operator can be measured here\n  have  'h100', which is another"),
+            HasSubstr("fix   leave --measure-again out")));
+  EXPECT_EQ(run({"plan", sum, "--measure-again"}).status, kWrongUsage);
+  EXPECT_EQ(run({"plan", sum, "--machine", here(), "--no-measure", "--measure-again"}).status, kWrongUsage);
+  EXPECT_THAT(run({"plan", "--help"}).out, HasSubstr("--measure-again"));
+}
+
 TEST_F(PlanCommand, X14_ARangeFromRatesIsNoted) {
   const std::string sum = script(kSum), machine = here(), there = path("there.json");
   Machine other = read_machine(machine);
@@ -284,15 +322,16 @@ if mh.rank() == 3 then error "no rows left" end
 
 // On 4 ranks the script does `what`.
 std::string until_four_ranks(const std::string& what) {
-  return "local mh = require 'moonhalo'\nlocal x = mh.ones{1000, 1000}\nif mh.world_size() == 4 then " + what + " end\n";
+  return "local mh = require 'moonhalo'\nlocal x = mh.ones{1000, 1000}\nif mh.world_size() == 4 then " + what +
+         " end\n";
 }
 
 TEST_F(PlanCommand, X14_WhatIsPlannedStaysWhereALaterNumberOfRanksFails) {
   const std::string file = path("plan.json");
   std::ofstream(file) << "an earlier report";
 
-  const Result plan = run({"plan", script(until_four_ranks("error 'no rows left'").c_str()), "--ranks", "2,3,4,5",
-                           "--json", file});
+  const Result plan =
+      run({"plan", script(until_four_ranks("error 'no rows left'").c_str()), "--ranks", "2,3,4,5", "--json", file});
 
   EXPECT_EQ(plan.status, 1);
   EXPECT_THAT(plan.out, AllOf(HasSubstr("train.lua on 2 ranks: "), HasSubstr("train.lua on 3 ranks: "),
