@@ -14,6 +14,9 @@ inline constexpr c10::DispatchKey kFakeKey = c10::DispatchKey::Fake;
 /// True for a tensor whose values are not computed. A kernel that reads memory asks this first.
 inline bool is_fake(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(kFakeKey); }
 
+/// Makes a dense tensor of the CPU fake: it keeps its memory, whose values count no more. Views of it do not notice.
+void forget_values(const at::Tensor& tensor);
+
 /// True while FakeResults exists on this thread: factories make large tensors fake.
 inline bool makes_fakes() { return c10::impl::tls_is_dispatch_key_included(kFakeKey); }
 

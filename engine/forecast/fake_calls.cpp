@@ -44,6 +44,7 @@ enum class Way {
   kArguments,   // it returns nothing, or what it wrote
   kItem,
   kEqual,
+  kCheck,  // of all values, by LibTorch itself: those that are not computed pass
   kNone,
 };
 
@@ -72,6 +73,7 @@ struct KnownOperator {
     const std::string& name = op.operator_name().name;
     if (name == "aten::_local_scalar_dense") return Way::kItem;
     if (name == "aten::equal") return Way::kEqual;
+    if (name == "aten::_is_any_true" || name == "aten::_is_all_true") return Way::kCheck;
     if (name == "aten::_linalg_check_errors") return Way::kArguments;  // reads a code that is not computed
     const bool for_all = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
                          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
@@ -197,6 +199,8 @@ class FakeCall {
         return give(one_as(argument(0).toTensor()));
       case Way::kEqual:
         return give(true);
+      case Way::kCheck:
+        return give(at::scalar_tensor(known_.rule_name == "aten::_is_all_true", at::kBool));
       case Way::kArguments:
         return finish(Stack(op_.schema().returns().size()), Stack());
       case Way::kMeta:
@@ -361,16 +365,8 @@ class FakeCall {
   static void become_fake(const at::Tensor& given, const at::Tensor& meta) {
     const bool resized = given.sizes() != meta.sizes();
     if (is_fake(given) && !resized) return;
-    at::Tensor fake;
-    if (resized) {
-      fake = make_fake(meta.sizes(), meta.strides(), given.scalar_type());
-    } else {
-      c10::DispatchKeySet keys = given.key_set().add(kFakeKey);
-      fake = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(given.storage()), keys,
-                                                      given.dtype());
-      fake.unsafeGetTensorImpl()->set_storage_offset(given.storage_offset());
-      fake.unsafeGetTensorImpl()->set_sizes_and_strides(given.sizes(), given.strides());
-    }
+    if (!resized) return forget_values(given);
+    const at::Tensor fake = make_fake(meta.sizes(), meta.strides(), given.scalar_type());
     given.unsafeGetTensorImpl()->shallow_copy_from(fake.getIntrusivePtr());
   }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/versions.h"
 #include "moonhalo/engine/deferred/deferred.h"
@@ -131,6 +132,8 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
       if (const SpecPtr to = make_spec(mesh, value.sizes(), placements); to != whole) placed = redistribute(placed, to);
     }
   }
+  // Small blocks of dry runs have memory, in which there are zeros of other ranks.
+  if (is_fake(value) && !is_fake(shard_impl(placed)->local())) forget_values(shard_impl(placed)->local());
   return placed.requires_grad_(tensor.requires_grad());
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
@@ -25,7 +26,9 @@ std::optional<NanPlace> find_nan(const at::Tensor& tensor) {
   if (local.layout() != at::kStrided || local.numel() == 0) return std::nullopt;
   const at::Tensor nan = local.isnan();
   NanPlace place;
-  place.count = nan.sum().item<int64_t>();
+  const at::Tensor count = nan.sum();
+  if (is_fake(count)) return std::nullopt;
+  place.count = count.item<int64_t>();
   if (place.count == 0) return std::nullopt;
   place.elements = local.numel();
   place.shape = tensor.sizes().vec();

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/Reduction.h>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/dispatch/axes.h"
 #include "moonhalo/ops/support/reductions.h"
@@ -103,7 +104,7 @@ at::Tensor own_target(const at::Tensor& target, const Classes& classes, int64_t 
   const at::Tensor counts = target.ne(ignore_index);
   const at::Tensor wrong = counts.logical_and(target.lt(0).logical_or(target.ge(classes.all)));
   // On a GPU the loss kernel itself asserts, so that no rank has to wait for an answer here.
-  TORCH_CHECK_INDEX(!target.is_cpu() || !wrong.any().item<bool>(),
+  TORCH_CHECK_INDEX(!target.is_cpu() || is_fake(wrong) || !wrong.any().item<bool>(),
                     "nll_loss: a target is not a class number\n  have  target ",
                     target.masked_select(wrong)[0].item<int64_t>(), " and ", classes.all,
                     " classes\n  fix   number the classes from 0, or name the value to skip as ignore_index");

@@ -23,9 +23,9 @@ std::vector<int64_t> times(std::vector<int64_t> counts, int64_t factor) {
   return counts;
 }
 
-// The lowest and the highest index; {0, -1} for no indices.
+// The lowest and the highest index; {0, -1} for no indices, and for those that are not computed.
 std::pair<int64_t, int64_t> range_of(const at::Tensor& indices) {
-  if (indices.numel() == 0) return {0, -1};
+  if (indices.numel() == 0 || is_fake(indices)) return {0, -1};
   return {indices.min().item<int64_t>(), indices.max().item<int64_t>()};
 }
 

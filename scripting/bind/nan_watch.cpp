@@ -11,6 +11,7 @@
 
 #include "moonhalo/engine/profile/find_nan.h"
 #include "moonhalo/engine/profile/recorder.h"
+#include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/error_place.h"
 #include "moonhalo/scripting/core/module_scope.h"
@@ -20,22 +21,23 @@
 namespace moonhalo::scripting {
 namespace {
 
-/// Autograd's own check of backward functions has one switch for all threads of the process.
+/// Autograd's own check of backward functions has one switch for all threads of the process. `judges`: whether NaN is
+/// an error in all of them.
 class CheckOfBackward {
  public:
-  CheckOfBackward() { change(1); }
-  ~CheckOfBackward() { change(-1); }
+  explicit CheckOfBackward(bool judges) { change(1, judges); }
+  ~CheckOfBackward() { change(-1, true); }
   CheckOfBackward(const CheckOfBackward&) = delete;
   CheckOfBackward& operator=(const CheckOfBackward&) = delete;
 
  private:
-  static void change(int by) {
+  static void change(int by, bool judges) {
     static std::mutex mutex;
     static int users = 0;
     const std::lock_guard lock(mutex);
     const bool before = users > 0;
     users += by;
-    if (before != (users > 0)) torch::autograd::AnomalyMode::set_enabled(users > 0, true);
+    if (before != (users > 0)) torch::autograd::AnomalyMode::set_enabled(users > 0, judges);
   }
 };
 
@@ -57,11 +59,14 @@ bool any_nan(const Values& values) {
   return false;
 }
 
-/// Notes of the operators of one rank.
+/// Notes of the operators of one rank. `judges`: false in a dry run, where values of other ranks are zeros. It looks,
+/// as a real run would, and says nothing.
 class NanWatch {
  public:
-  NanWatch()
-      : callback_(
+  explicit NanWatch(bool judges)
+      : judges(judges),
+        backward_(judges),
+        callback_(
             at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
                                            .needsInputs(true)
                                            .needsOutputs(true)
@@ -75,6 +80,7 @@ class NanWatch {
   NanWatch(const NanWatch&) = delete;
   NanWatch& operator=(const NanWatch&) = delete;
 
+  const bool judges;
   std::string first_operator;  ///< that made NaN of no NaN within the module that runs
 
   std::string forward_of_last_backward() const {
@@ -193,7 +199,7 @@ class NanScope final : public ModuleScope {
 };
 
 std::string NanScope::problem(lua_State* lua) const {
-  if (watch_of_thread == nullptr) return "";
+  if (watch_of_thread == nullptr || !watch_of_thread->judges) return "";
   std::optional<NanPlace> place;
   each_tensor(lua, 2, [&place](const at::Tensor& tensor) {
     if (!place) place = find_nan(tensor);
@@ -218,7 +224,7 @@ std::unique_ptr<ModuleScope> make_nan_scope(lua_State* lua) {
 bool set_detect_nan(lua_State* lua, bool on) {
   const bool before = watch_of_thread != nullptr;
   if (on == before) return before;
-  watch_of_thread = on ? std::make_unique<NanWatch>() : nullptr;
+  watch_of_thread = on ? std::make_unique<NanWatch>(!context(lua).world->is_fake()) : nullptr;
   // One for all watches: the collection of an earlier one would end a later watch, amid an operator.
   if (lua_rawgetp(lua, LUA_REGISTRYINDEX, &kDetectNanKey) == LUA_TNIL) {
     define_object<DetectNan>(lua, kNoMethodsOfDetectNan);

@@ -2,10 +2,13 @@
 // Data parallelism: batches of ranks, meshes and their slices, stored parameters.
 #include <algorithm>
 
+#include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/sharding/whole_mesh.h"
 #include "moonhalo/engine/tensor/embed_in_mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/engine/tensor/shard_tensor_impl.h"
 #include "moonhalo/engine/tensor/tensor_meaning.h"
 #include "moonhalo/engine/training/clip.h"
 #include "moonhalo/engine/training/fully_shard.h"
@@ -144,9 +147,14 @@ int finish_sync(lua_State* lua) {
   return 0;
 }
 
-/// note_parameter(tensor): a module trains it.
+/// note_parameter(tensor): a module trains it. In a dry run that computes nothing its values count no more, however
+/// small it is: what is made of parameters, such as a loss, is then not computed on any rank.
 int parameter_of_module(lua_State* lua) {
-  note_parameters({check_tensor(lua, 1)});
+  const at::Tensor& parameter = check_tensor(lua, 1);
+  note_parameters({parameter});
+  if (!makes_fakes() || is_deferred(parameter)) return 0;
+  const at::Tensor block = is_shard_tensor(parameter) ? shard_impl(parameter)->local() : parameter;
+  if (block.is_cpu() && block.layout() == at::kStrided && !is_fake(block)) forget_values(block);
   return 0;
 }
 

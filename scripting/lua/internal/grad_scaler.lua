@@ -113,7 +113,9 @@ function GradScaler:unscale_(optimizer)
       found = math.max(found, flag:item())
     end
   end)
-  self.per_optimizer[optimizer] = {found = largest_of_ranks(found), stepped = false}
+  found = largest_of_ranks(found)
+  if mh.backend() == "fake" then found = 0.0 end  -- a dry run does not know, and steps
+  self.per_optimizer[optimizer] = {found = found, stepped = false}
 end
 
 --- The step of the optimizer, if all gradients are finite on all ranks. Returns whether it was made. Collective.

@@ -192,7 +192,8 @@ local function compare(v, fn, what)
         return mh.enable_grad(function() return weighted(fn, others, weights):item() end)
       end
       local expected, value = (at(v.eps) - at(-v.eps)) / (2 * v.eps), have and have[n + 1] or 0.0
-      if not (math.abs(value - expected) <= v.atol + v.rtol * math.abs(expected)) then
+      local is_close = math.abs(value - expected) <= v.atol + v.rtol * math.abs(expected)
+      if not is_close and mh.backend() ~= "fake" then
         fail(("gradcheck: the %s derivative by element %d of input %d is wrong\n  have  %.9g\n" ..
             "  difference quotient  %.9g"):format(what, n, i, value, expected))
       end

@@ -57,7 +57,7 @@ end
 
 --- Warns once for each name, on rank 0: a null in a file may go unseen.
 local function warn_not_finite(record)
-  if info.rank ~= 0 then return end
+  if info.rank ~= 0 or mh.backend() == "fake" then return end
   each_not_finite(record, "", 0, function(name, number)
     if warned[name] then return end
     warned[name] = true

@@ -123,7 +123,8 @@ function functions.unravel_index(indices, shape)
   sizes(op, "shape", shape, 0)
   local count = 1
   for _, size in ipairs(shape) do count = count * size end
-  if indices:numel() > 0 and mh.logical_or(indices:ge(count), indices:lt(-count)):any():item() then
+  local beyond = indices:numel() > 0 and mh.logical_or(indices:ge(count), indices:lt(-count)):any():item()
+  if beyond and mh.backend() ~= "fake" then
     fail(("%s: an index is beyond the %d elements of {%s}"):format(op, count, table.concat(shape, ", ")))
   end
   local results, step = {}, 1
