@@ -9,12 +9,23 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/sharding/sharding_context.h"
+#include "moonhalo/engine/sharding/size_text.h"
 #include "moonhalo/engine/sharding/spec_table.h"
 
 namespace moonhalo {
 namespace {
 
 int64_t sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+std::string text_with_sizes(const Placement& placement, const std::string& sizes) {
+  return (placement.stored ? "Stored(" : "Shard(") + std::to_string(placement.dim) +
+         (placement.sizes.empty() ? "" : ", " + sizes) + ")";
+}
+
+// For messages, in which hundreds of sizes say nothing.
+std::string short_text(const Placement& placement) {
+  return placement.is_shard() ? text_with_sizes(placement, sizes_text(placement.sizes)) : placement.to_string();
+}
 
 // Refines the blocks of `cut` by one more mesh dimension.
 void cut_further(Cut& cut, int64_t mesh_dim, const DeviceMesh& mesh, const Placement& placement, int64_t dim,
@@ -28,14 +39,14 @@ void cut_further(Cut& cut, int64_t mesh_dim, const DeviceMesh& mesh, const Place
     }
   }
   const auto expected = static_cast<int64_t>(outer.size()) * parts;
-  TORCH_CHECK_VALUE(static_cast<int64_t>(sizes.size()) == expected, placement.to_string(), ": ", sizes.size(),
+  TORCH_CHECK_VALUE(static_cast<int64_t>(sizes.size()) == expected, short_text(placement), ": ", sizes.size(),
                     " block sizes for ", expected, " ranks along mesh dimension \"", mesh.names()[mesh_dim], "\"",
                     "\n  have  a tensor of shape ", shape_string(global_shape), " on ", mesh.to_string(),
                     "\n  fix   give one size per rank (", expected, "), or none for balanced blocks");
   for (const int64_t size : sizes) {
-    TORCH_CHECK_VALUE(size >= 0, placement.to_string(), ": a block size is negative");
+    TORCH_CHECK_VALUE(size >= 0, short_text(placement), ": a block size is negative");
   }
-  TORCH_CHECK_VALUE(sum(sizes) == global_shape[dim], placement.to_string(), ": block sizes add up to ", sum(sizes),
+  TORCH_CHECK_VALUE(sum(sizes) == global_shape[dim], short_text(placement), ": block sizes add up to ", sum(sizes),
                     ", the tensor has ", global_shape[dim], " along dim ", dim, "\n  have  a tensor of shape ",
                     shape_string(global_shape), " on ", mesh.to_string(), "\n  fix   give sizes that add up to ",
                     global_shape[dim]);
@@ -54,8 +65,7 @@ std::string Placement::to_string() const {
     case Kind::kShard:
       break;
   }
-  return (stored ? "Stored(" : "Shard(") + std::to_string(dim) +
-         (sizes.empty() ? "" : ", " + list_string(sizes, '{', '}')) + ")";
+  return text_with_sizes(*this, list_string(sizes, '{', '}'));
 }
 
 Placement shard(int64_t dim, std::vector<int64_t> sizes) {
@@ -89,7 +99,7 @@ Layout::Layout(MeshPtr mesh_, at::IntArrayRef shape, const std::vector<Placement
     if (placement.is_partial()) partials[m] = placement.op;
     if (!placement.is_shard()) continue;
     const int64_t dim = placement.dim < 0 ? placement.dim + ndim : placement.dim;
-    TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, placement.to_string(), ": dim ", placement.dim,
+    TORCH_CHECK_VALUE(dim >= 0 && dim < ndim, short_text(placement), ": dim ", placement.dim,
                       " is out of range for a tensor of shape ", shape_string(shape), "\n  fix   dims count from 0 to ",
                       ndim - 1, ", and from the end from -1");
     cut_further(cuts[dim], m, *mesh, placement, dim, shape);
@@ -162,7 +172,7 @@ std::string ShardSpec::to_string() const {
   std::string text = shape_string(global_shape()) + " on " + mesh()->to_string() + ": ";
   bool first = true;
   for (const auto& placement : placements()) {
-    text += (first ? "" : ", ") + placement.to_string();
+    text += (first ? "" : ", ") + short_text(placement);
     first = false;
   }
   return text;

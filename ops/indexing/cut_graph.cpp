@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/sharding/size_text.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 
 namespace moonhalo {
@@ -20,13 +21,13 @@ GraphCut cut_graph(const at::Tensor& edges, const std::vector<int64_t>& sizes) {
                     "\n  have  ", shape_string(edges.sizes()),
                     "\n  fix   give int64 numbers of nodes [2, E]: sources, targets");
   TORCH_CHECK_VALUE(!sizes.empty() && *std::min_element(sizes.begin(), sizes.end()) >= 0, "cut_graph: blocks of ",
-                    shape_string(sizes), " nodes\n  fix   give the rows of each block, none below 0");
+                    sizes_text(sizes), " nodes\n  fix   give the rows of each block, none below 0");
   std::vector<int64_t> ends(sizes.size());
   std::partial_sum(sizes.begin(), sizes.end(), ends.begin());
   if (edges.numel() > 0) {
     const int64_t low = edges.min().item<int64_t>(), high = edges.max().item<int64_t>();
     TORCH_CHECK_INDEX(low >= 0 && high < ends.back(), "cut_graph: an edge names node ", low < 0 ? low : high, " of ",
-                      ends.back(), "\n  have  blocks of ", shape_string(sizes),
+                      ends.back(), "\n  have  blocks of ", sizes_text(sizes),
                       " nodes\n  fix   give numbers of nodes from 0 on");
   }
   const at::Tensor block =

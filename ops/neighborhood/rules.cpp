@@ -14,6 +14,7 @@
 #include "moonhalo/engine/dispatch/rules.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/exchange/redistribution.h"
+#include "moonhalo/engine/sharding/size_text.h"
 #include "moonhalo/ops/neighborhood/block.h"
 #include "moonhalo/ops/neighborhood/double_backward.h"
 #include "moonhalo/ops/neighborhood/overlap.h"
@@ -61,7 +62,7 @@ NeighborhoodCall checked_call(const OpCall& call) {
   const SpecPtr query = call.spec("query");
   std::string blocks;
   for (int64_t d = 1; d + 2 < query->ndim(); ++d) {
-    if (query->is_cut(d)) blocks += ", blocks of dim " + std::to_string(d) + ": " + shape_string(query->block_sizes(d));
+    if (query->is_cut(d)) blocks += ", blocks of dim " + std::to_string(d) + ": " + sizes_text(query->block_sizes(d));
   }
   return checked_neighborhood(operand_of(call, "query"), operand_of(call, "key"), operand_of(call, "value"),
                               call.integers("window"), call.integers("stride"), call.integers("dilation"),
