@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -120,17 +121,17 @@ void find_uneven_memory(RanksPlan& plan) {
                            "on one rank"});
 }
 
-// Says which memory is there before the step: that of the optimizer, or else of data.
-RanksPlan::Limit held_before(int64_t before, double share, const Tape& tape) {
+// Says which memory is there before the step: that of the optimizer, or else of data. `of_peak`: "5 MB (62 %)".
+RanksPlan::Limit held_before(int64_t before, const std::function<std::string(int64_t)>& of_peak, const Tape& tape) {
   const int64_t other = std::max<int64_t>(before - tape.optimizer, 0);
-  const std::string text = bytes_text(before) + " are there before the step (" + percent(share) + " of the peak): ";
+  const std::string text = of_peak(before) + " are there before the step: ";
   if (tape.optimizer >= other) {
-    return {text + bytes_text(tape.optimizer) + " are parameters and states of the optimizer",
+    return {text + of_peak(tape.optimizer) + " are parameters and states of the optimizer",
             tape.gathers_parameters
                 ? "more ranks along the mesh dim of fully_shard, or parameters in a shorter dtype"
                 : "mh.fully_shard(net, {mesh = mesh}) divides parameters and states over the ranks"};
   }
-  return {text + bytes_text(other) + " are neither parameters nor states of the optimizer, such as data",
+  return {text + of_peak(other) + " are neither parameters nor states of the optimizer, such as data",
           "keep on each rank only the blocks and samples that it uses (mh.data reads them when they are due)"};
 }
 
@@ -141,14 +142,17 @@ void find_memory_parts(RanksPlan& plan) {
   int64_t before = 0;
   std::map<Phase, int64_t> made;
   for (const TapePeak::Held& held : largest.in_step.held) (held.before ? before : made[held.phase]) += held.bytes;
-  const auto share = [&](int64_t bytes) {
-    return static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(largest.in_step.bytes, 1));
+  const std::function of_peak = [&](int64_t bytes) {
+    const double share = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(largest.in_step.bytes, 1));
+    return bytes_text(bytes) + " (" + percent(share) + ")";
   };
+  const std::string peak = "of " + bytes_text(largest.in_step.bytes) + " at the peak of the step, ";
   const Tape& tape = plan.found.tapes.kinds[&largest - plan.kinds.data()];
   const auto most =
       std::max_element(made.begin(), made.end(), [](const auto& x, const auto& y) { return x.second < y.second; });
   if (most == made.end() || before >= most->second) {
-    plan.memory.push_back(held_before(before, share(before), tape));
+    plan.memory.push_back(held_before(before, of_peak, tape));
+    plan.memory.back().what = peak + plan.memory.back().what;
     return;
   }
   const auto [phase, bytes] = *most;
@@ -156,8 +160,8 @@ void find_memory_parts(RanksPlan& plan) {
   const auto module = std::find_if(largest.in_step.held.begin(), largest.in_step.held.end(),
                                    [&](const TapePeak::Held& held) { return !held.before && held.phase == phase; });
   plan.memory.push_back(
-      {bytes_text(bytes) + " at the peak were made in " + name(phase) + " (" + percent(share(bytes)) +
-           "), the most in " + place_text(tape, module->module, phase) + ": " + bytes_text(module->bytes),
+      {peak + of_peak(bytes) + " were made in " + name(phase) + ", the most in " +
+           place_text(tape, module->module, phase) + ": " + of_peak(module->bytes),
        // Computing forward again frees nothing of what backward makes.
        phase == Phase::kForward
            ? "mh.checkpoint_modules(net, pattern) keeps only what goes into such modules, and computes "
@@ -242,14 +246,14 @@ void find_most_bytes(RanksPlan& plan) {
   const CauseText text = text_of(most->first, tape, tapes);
   const auto module = std::max_element(sent.by_module.begin(), sent.by_module.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto of_all = [&](int64_t bytes) {
+    return bytes_text(bytes) + " (" + percent(static_cast<double>(bytes) / static_cast<double>(all)) + ")";
+  };
   std::string place;
-  if (module->first != 0) {
-    const double part = static_cast<double>(module->second) / static_cast<double>(sent.all);
-    place = ", the most in module " + tape.modules.at(module->first) + " (" + percent(part) + " of it)";
-  }
-  const double share = static_cast<double>(sent.all) / static_cast<double>(all);
-  plan.messages.push_back({text.what + ": " + bytes_text(sent.all) + " of " + bytes_text(all) + " that " +
-                               plan.rank_text(tape.rank) + " sends (" + percent(share) + ")" + place,
+  if (module->first != 0)
+    place = ", the most in module " + tape.modules.at(module->first) + ": " + of_all(module->second);
+  plan.messages.push_back({text.what + ": of " + bytes_text(all) + " that " + plan.rank_text(tape.rank) + " sends, " +
+                               of_all(sent.all) + place,
                            text.bytes});
 }
 

@@ -83,7 +83,7 @@ fail() {
 plan() { "$program" plan "$1" --ranks "$2" --machine epyc -- "${@:3}" > report.txt; }
 has() { grep -q "$1" report.txt || fail "not in the report: $1"; }
 lacks() { ! grep -q "$1" report.txt || fail "in the report: $1"; }
-# The bytes that the rank with the most sends, of "messages first ...: A of B that rank R sends".
+# The bytes that the rank with the most sends, of "messages first ...: of B that rank R sends, A".
 bytes() { sed -n 's/^  messages first .* of \([0-9.]* [kMG]*B\) that .*/\1/p' report.txt | awk '
   {print $1 * ($2 == "kB" ? 1e3 : $2 == "MB" ? 1e6 : $2 == "GB" ? 1e9 : 1)}'; }
 # Fails unless the first number is less than the second.

@@ -56,10 +56,13 @@ TEST(PlanLimits, X14_RecomputeIsForMemoryOfForwardAlone) {
   ASSERT_EQ(forward.memory.size(), 1U);
   EXPECT_THAT(forward.memory[0].fix, HasSubstr("mh.checkpoint_modules(net, pattern)"));
 
-  RanksPlan backward = small_plan({{.module = 1, .phase = Phase::kBackward, .bytes = 90}});
+  RanksPlan backward = small_plan(
+      {{.module = 1, .phase = Phase::kBackward, .bytes = 60}, {.module = 0, .phase = Phase::kBackward, .bytes = 30}});
   find_limits(backward);
   ASSERT_EQ(backward.memory.size(), 1U);
-  EXPECT_THAT(backward.memory[0].what, HasSubstr("made in backward (90 %), the most in module fc, backward"));
+  EXPECT_THAT(backward.memory[0].what,
+              HasSubstr("of 100 B at the peak of the step, 90 B (90 %) were made in backward, the most in "
+                        "module fc, backward: 60 B (60 %)"));
   EXPECT_THAT(backward.memory[0].fix, Not(HasSubstr("recompute")));
 }
 
@@ -67,7 +70,9 @@ TEST(PlanLimits, X14_DataIsNotDividedByFullyShard) {
   RanksPlan data = small_plan({{.before = true, .bytes = 80}});
   data.found.tapes.kinds[0].optimizer = 20;
   find_limits(data);
-  EXPECT_THAT(data.memory.at(0).what, HasSubstr("60 B are neither parameters nor states"));
+  EXPECT_THAT(data.memory.at(0).what,
+              HasSubstr("of 100 B at the peak of the step, 80 B (80 %) are there before the step: "
+                        "60 B (60 %) are neither parameters nor states"));
   EXPECT_THAT(data.memory.at(0).fix, Not(HasSubstr("fully_shard")));
 
   RanksPlan parameters = small_plan({{.before = true, .bytes = 80}});
