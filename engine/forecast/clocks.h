@@ -34,7 +34,8 @@ struct KindForecast {
 struct Hindrance {
   std::string what, fix;  ///< `what` does not give the time
   double seconds = 0;
-  int64_t rank = -1;  ///< that has more work than the others; -1: it is of all ranks, or of the sides of a block
+  int64_t rank = -1;          ///< that has more work than the others; -1: it is of all ranks
+  bool more_started = false;  ///< that work is starting more operators, as for edges on more sides
 };
 
 /// The forecast of a step. All times are in seconds; computing, messages and waiting are means over all ranks, and

@@ -111,7 +111,7 @@ CauseText text_of(const MessageCause& cause, const Tape& tape, const RankTapes& 
               "use fewer ranks along the dims that are cut, or blocks that fetch wider halos less often",
               edges_remedy(tape, tapes)};
     case Traffic::kAllReduce:
-      return {"sums", "add up what several calls give in one sum, or compute statistics less often", one_host};
+      return {"sums", fewer_sums_remedy(tape), one_host};
     case Traffic::kRing:
       return {"blocks that pass from rank to rank", "use fewer ranks along the dim that is cut",
               one_host + ", or use fewer ranks along it"};
@@ -141,6 +141,20 @@ CauseText text_of(const MessageCause& cause, const Tape& tape, const RankTapes& 
   }
   const std::string seldom = "call it before the steps, or not in every step";
   return {name(cause.verb), seldom, seldom};
+}
+
+std::string fewer_sums_remedy(const Tape& tape) {
+  int64_t in_modules = 0, all = 0;
+  for (const TapeEvent& event : tape.events) {
+    const auto* call = std::get_if<TapeVerb>(&event.what);
+    if (call == nullptr || !call->counted || cause_of(*call).traffic != Traffic::kAllReduce) continue;
+    ++all;
+    in_modules += event.module != 0 ? 1 : 0;
+  }
+  if (2 * in_modules > all)
+    return "fewer ranks along the mesh dim that cuts what these modules add up, or modules that add up dims that are "
+           "not cut: each needs its sum before it goes on, so none can be put together";
+  return "add up what several calls give in one sum, or call them in fewer steps";
 }
 
 int64_t bytes_sent_far(const Tape& tape, const TapeExchange& exchange, const std::vector<int64_t>& mesh) {

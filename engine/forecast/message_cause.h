@@ -27,6 +27,10 @@ struct CauseText {
 /// `tape`: of a kind of `tapes`, whose messages these are.
 CauseText text_of(const MessageCause& cause, const Tape& tape, const RankTapes& tapes);
 
+/// The remedy where the number of sums takes the time. Most of those within modules (statistics of norms, products over
+/// a cut dim) are used at once: they cannot be put together.
+std::string fewer_sums_remedy(const Tape& tape);
+
 /// The bytes that an exchange sends to other ranks than those beside its own on the mesh: all of them, if it sends to
 /// more ranks than are beside one. `mesh`: the sizes of the grid of all ranks, row-major; empty: not known.
 int64_t bytes_sent_far(const Tape& tape, const TapeExchange& exchange, const std::vector<int64_t>& mesh);

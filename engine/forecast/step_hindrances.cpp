@@ -99,7 +99,7 @@ void add_imbalance(const StepForecast& forecast, const std::vector<const StepCos
                      : "make blocks even: set_output_cut(\"rebalance\") before the model runs, if windows or padding "
                        "make them uneven; rebalance(x) if they are inputs; sizes that the ranks divide; or cut by the "
                        "speed of ranks (balance)",
-                 std::min(surplus, forecast.waiting), by_launches ? -1 : slowest.rank});
+                 std::min(surplus, forecast.waiting), slowest.rank, by_launches});
 }
 
 }  // namespace
@@ -137,7 +137,7 @@ std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::
   add_imbalance(forecast, costs, tapes, all);
   const double launches = mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
   all.push_back({"starting " + std::to_string(costs[forecast.slowest]->operators()) + " operators",
-                 "make blocks larger: fewer ranks, or more samples in a step", launches});
+                 "make blocks larger: fewer ranks, or more samples in a step", launches - (ring ? ring->seconds : 0)});
   std::erase_if(all, [&](const Hindrance& one) { return one.seconds < kLeastShare * forecast.step; });
   std::stable_sort(all.begin(), all.end(),
                    [](const Hindrance& a, const Hindrance& b) { return a.seconds > b.seconds; });

@@ -37,10 +37,16 @@ int64_t median_of(const RanksPlan& plan, int64_t (*peak)(const RanksPlan::Kind&)
 // A cut in which a rank has the largest block.
 struct UnevenCut {
   std::vector<int64_t> sizes;
-  std::string mesh_dims;
+  std::string mesh_dims, last_mesh_dim;
+  bool several = false;  // mesh dims
   int64_t mine = 0, rows = 0;
   double ratio = 1;  // to the mean block
 
+  // The number of ranks without rows.
+  int64_t empty() const { return std::count(sizes.begin(), sizes.end(), 0); }
+  // True if some ranks have no rows where all could, of a dim that several mesh dims cut: rows that one mesh dim has
+  // divided are too few for the next one, as where flatten merges two dims.
+  bool is_merged() const { return several && empty() > 0 && rows >= static_cast<int64_t>(sizes.size()); }
   // True if no other sizes of blocks are more even.
   bool is_as_even_as_can_be() const {
     const auto blocks = static_cast<int64_t>(sizes.size());
@@ -48,7 +54,8 @@ struct UnevenCut {
   }
 };
 
-// The most uneven cut in which the rank has the largest block, of those whose block is `least` times the mean.
+// The most uneven cut in which the rank has the largest block, of those whose block is `least` times the mean. Merged
+// dims come first: others have empty blocks because they have fewer rows than there are ranks.
 std::optional<UnevenCut> uneven_cut(const RanksPlan& plan, int64_t rank, double least) {
   std::optional<UnevenCut> worst;
   for (const SeenMesh& mesh : plan.found.meshes) {
@@ -57,18 +64,25 @@ std::optional<UnevenCut> uneven_cut(const RanksPlan& plan, int64_t rank, double 
       if (rows == 0 || mine < *std::max_element(cut.sizes.begin(), cut.sizes.end())) continue;
       const double ratio =
           static_cast<double>(mine) * static_cast<double>(cut.sizes.size()) / static_cast<double>(rows);
-      if (ratio <= (worst ? worst->ratio : least)) continue;
+      if (ratio <= least) continue;
       std::string dims;
       for (const int64_t d : cut.mesh_dims) dims += (dims.empty() ? "" : ", ") + mesh.names[d];
-      worst = {cut.sizes, dims, mine, rows, ratio};
+      UnevenCut one{cut.sizes, dims, mesh.names[cut.mesh_dims.back()], cut.mesh_dims.size() > 1, mine, rows, ratio};
+      const auto order = [](const UnevenCut& a) { return std::pair(a.is_merged(), a.ratio); };
+      if (!worst || order(one) > order(*worst)) worst = std::move(one);
     }
   }
   return worst;
 }
 
-// "; a dim of 64 rows is cut into blocks of 0 to 52 along rows, and this rank has 52"
+// "; a dim of 64 rows is cut into blocks of 0 to 52 along rows, and this rank has 52", or "; 48 of 64 ranks have none
+// of 256 rows, which rows and columns cut, and this rank has 16"
 std::string uneven_cut_text(const std::optional<UnevenCut>& cut) {
   if (!cut) return "";
+  if (cut->is_merged())
+    return "; " + std::to_string(cut->empty()) + " of " + std::to_string(cut->sizes.size()) + " ranks have none of " +
+           std::to_string(cut->rows) + " rows, which are cut along " + cut->mesh_dims + ", and this rank has " +
+           std::to_string(cut->mine);
   const auto [least, most] = std::minmax_element(cut->sizes.begin(), cut->sizes.end());
   return "; a dim of " + std::to_string(cut->rows) + " rows is cut into blocks of " + std::to_string(*least) + " to " +
          std::to_string(*most) + " along " + cut->mesh_dims + ", and this rank has " + std::to_string(cut->mine);
@@ -77,6 +91,10 @@ std::string uneven_cut_text(const std::optional<UnevenCut>& cut) {
 // The remedy that makes the blocks of a cut even; `other`: the one where they are.
 std::string even_remedy(const std::optional<UnevenCut>& cut, const std::string& other) {
   if (!cut) return other;
+  if (cut->is_merged())
+    return "give each rank rows before dims are merged (flatten, view): x:redistribute(mesh, placements) with "
+           "mh.Replicate() for " +
+           cut->last_mesh_dim + "; or fewer ranks along " + cut->last_mesh_dim;
   if (!cut->is_as_even_as_can_be())
     return "mh.set_output_cut(\"rebalance\") before the model runs, if windows or padding make the uneven blocks; "
            "mh.rebalance(x) if they are inputs; or sizes that the ranks divide";
@@ -199,11 +217,11 @@ void find_small_sums(RanksPlan& plan, const Tape& tape) {
   }
   if (small < kManySums) return;
   const bool gradients = 2 * of_gradients > small;
-  plan.messages.push_back({std::to_string(small) + " of " + std::to_string(all) + " sums are of less than 64 KiB" +
-                               modules_text(tape, by_module) + (gradients ? ", most of them of gradients" : "") +
-                               ": each waits for all ranks",
-                           gradients ? "mh.replicate(net, {mesh = mesh}) adds gradients up together"
-                                     : "add up what several calls give, or compute statistics less often"});
+  plan.messages.push_back(
+      {std::to_string(small) + " of " + std::to_string(all) + " sums are of less than 64 KiB" +
+           modules_text(tape, by_module) + (gradients ? ", most of them of gradients" : "") +
+           ": each waits for all ranks",
+       gradients ? "mh.replicate(net, {mesh = mesh}) adds gradients up together" : fewer_sums_remedy(tape)});
 }
 
 // The bytes that a rank sends for one cause, by module.
@@ -263,7 +281,11 @@ void advise_by_cuts(RanksPlan& plan) {
   if (!plan.time) return;
   for (Hindrance& one : plan.time->hindrances) {
     if (one.rank < 0) continue;
-    one.fix = even_remedy(uneven_cut(plan, one.rank, 1.02),
+    const auto cut = uneven_cut(plan, one.rank, 1.02);
+    const bool is_merged = cut && cut->is_merged();
+    if (one.more_started && !is_merged) continue;
+    if (is_merged) one.what += uneven_cut_text(cut);
+    one.fix = even_remedy(cut,
                           "its blocks are not larger than those of others: give it smaller ones (mh.balance finds them "
                           "by the speed of ranks), or divide what it alone computes");
   }

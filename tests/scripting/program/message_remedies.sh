@@ -74,6 +74,49 @@ for _ = 1, 3 do
 end
 LUA
 
+cat > tokens.lua <<'LUA'
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {4, 4}, {"rows", "columns"})
+local embed, layer = nn.Conv2d(3, 64, 16, {stride = 16}), nn.TransformerEncoderLayer(64, 4, 256, {batch_first = true})
+local net = nn.ModuleList{embed, layer}
+mh.distribute_module(net, mesh)
+local x = mh.zeros({2, 3, 128, 128}, {mesh = mesh, placements = {mh.Shard(2), mh.Shard(3)}})
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
+for _ = 1, 3 do
+  optimizer:zero_grad()
+  local tokens = embed(x)
+  -- before dims are merged
+  layer(tokens:flatten(2):transpose(1, 2)):square():mean():backward()
+  optimizer:step()
+end
+LUA
+
+cat > sums.lua <<'LUA'
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"ranks"})
+local net = nn.Sequential()
+for _ = 1, arg[1] == "metrics" and 1 or 6 do
+  net:append(nn.Conv2d(8, 8, 3, {padding = 1}))
+  if arg[1] ~= "metrics" then net:append(nn.GroupNorm(2, 8)) end
+end
+mh.distribute_module(net, mesh)
+local x = mh.zeros({8, 8, 64, 64}, {mesh = mesh, placements = {mh.Shard(arg[2] == "samples" and 0 or 2)}})
+local optimizer = mh.optim.SGD(net:parameters(), {lr = 1e-3})
+for _ = 1, 3 do
+  optimizer:zero_grad()
+  local y = net(x)
+  y:square():mean():backward()
+  optimizer:step()
+  if arg[1] == "metrics" then
+    local all = {}
+    for i = 1, 12 do all[i] = (y * i):mean() end
+    if arg[2] == "stacked" then mh.stack(all):full_tensor() else for _, one in ipairs(all) do one:full_tensor() end end
+  end
+end
+LUA
+
 fail() {
   echo "$1"
   cat report.txt
@@ -134,3 +177,26 @@ lacks 'keep one cut'
 plan stages.lua 4
 has 'messages first tensors between stages of a pipeline'
 lacks 'along the dims that are cut'
+# Ranks without tokens behind flatten: rows for all ranks before it.
+plan tokens.lua 16
+has 'more computing than the mean.*; 8 of 16 ranks have none of 64 rows, which are cut along rows, columns'
+has 'fix   give each rank rows before dims are merged (flatten, view): x:redistribute(mesh, placements)'
+lacks 'edges on more sides'
+sed 's/-- before dims are merged/tokens = tokens:redistribute(mesh, {mh.Shard(2), mh.Replicate()})/' tokens.lua > given.lua
+plan given.lua 16
+lacks 'ranks have none of'
+lacks 'more computing than the mean'
+
+# Statistics of norms are used at once: other dims are cut.
+plan sums.lua 4 norms
+has 'messages first .* of less than 64 KiB'
+has 'so none can be put together'
+lacks 'add up what several calls'
+plan sums.lua 4 norms samples
+lacks 'can be put together'
+# What the script adds up is put together.
+plan sums.lua 4 metrics
+has 'messages first .* of less than 64 KiB'
+has 'fix   add up what several calls give in one sum'
+plan sums.lua 4 metrics stacked
+lacks 'sums are of less than 64 KiB'
