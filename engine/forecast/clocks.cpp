@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "moonhalo/engine/forecast/costs.h"
+#include "moonhalo/engine/forecast/ring_advice.h"
 #include "moonhalo/engine/forecast/step_hindrances.h"
 
 namespace moonhalo {
@@ -92,7 +93,8 @@ class Clocks {
     forecast.fastest = least - forecast.kinds.begin();
     forecast.slowest = most - forecast.kinds.begin();
     set_range(forecast, *costs[forecast.slowest]);
-    forecast.hindrances = step_hindrances(forecast, costs, tapes_);
+    forecast.hindrances =
+        step_hindrances(forecast, costs, tapes_, ring_advice(costs_, tapes_.kinds.at(forecast.slowest)));
     forecast.notes = notes(costs);
     return forecast;
   }

@@ -131,8 +131,9 @@ double StepCosts::uncertain_seconds() const {
 }
 
 std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::vector<const StepCosts*>& costs,
-                                       const RankTapes& tapes) {
+                                       const RankTapes& tapes, const std::optional<Hindrance>& ring) {
   std::vector<Hindrance> all;
+  if (ring) all.push_back(*ring);
   add_messages(forecast, costs, tapes, all);
   add_imbalance(forecast, costs, tapes, all);
   const double launches = mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -42,8 +43,8 @@ class StepCosts {
   double launches_ = 0;
 };
 
-/// Lists what makes the step longer than its work, the worst first. `costs`: of each kind.
+/// Lists what makes the step longer than its work, the worst first. `costs`: of each kind. `ring`: of ring_advice.h.
 std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::vector<const StepCosts*>& costs,
-                                       const RankTapes& tapes);
+                                       const RankTapes& tapes, const std::optional<Hindrance>& ring);
 
 }  // namespace moonhalo
