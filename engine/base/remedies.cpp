@@ -38,7 +38,7 @@ constexpr Words kWords[] = {
      "on the rank, an order that differs (of a hash table), a random number, the time or a file that differs",
      "every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look for a branch "
      "on the rank, an order that differs (`next` over a table), a random number, the time or a file that differs; "
-     "mh.op_trace, printed on every rank, shows where they part",
+     "mh.op_trace, printed on every rank, shows the first call that differs",
      "every rank makes the same calls in the same order, with the same shapes, dtypes and numbers. Look for a branch "
      "on the rank, an order that differs (of a set), a random number, the time or a file that differs"},
     {"mh::constant_of_samples(t, mesh) if it is one tensor for all samples, mh::local_batch(t, mesh) if its rows are "

@@ -126,7 +126,7 @@ std::string read_file(const std::string& who, const std::string& path) {
     std::fclose(file);
   }
   TORCH_CHECK_VALUE(error == 0, who, ": cannot open '", path, "': ", std::strerror(error),
-                    "\n  fix   look at the path, which begins in the folder where the program runs");
+                    "\n  fix   correct the path, which begins in the folder where the program runs");
   return text;
 }
 

@@ -234,7 +234,7 @@ std::ifstream open_to_read(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const int error = errno;
   TORCH_CHECK_VALUE(file.good(), "safetensors: cannot open '", path, "': ", std::strerror(error),
-                    "\n  fix   look at the path, which begins in the folder where the program runs");
+                    "\n  fix   correct the path, which begins in the folder where the program runs");
   TORCH_CHECK_VALUE(!std::filesystem::is_directory(path), "safetensors: cannot open '", path, "': it is a folder");
   return file;
 }

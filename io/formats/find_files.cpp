@@ -58,7 +58,7 @@ std::vector<std::string> matches(const std::string& pattern) {
   const fs::path place = folder.empty() ? fs::path(".") : folder;
   std::error_code error;
   TORCH_CHECK_VALUE(fs::is_directory(place, error), "data.open: no file matches '", source, "'\n  have  no folder '",
-                    place.string(), "'\n  fix   look at the path");
+                    place.string(), "'\n  fix   correct the path");
   std::vector<std::string> names = names_in(place);
   if (folder.empty()) {
     for (auto& name : names) name = name.substr(2);  // names_in(".") gives "./name"

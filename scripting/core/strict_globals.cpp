@@ -69,7 +69,7 @@ int undefined_global(lua_State* lua) {
   TORCH_CHECK_VALUE(python.empty(), "no variable '", name, "'", python);
   TORCH_CHECK_VALUE(false, "no variable '", name, "'", did_you_mean(name, names),
                     "\n  have  a global that nothing was assigned to",
-                    "\n  fix   assign it first (nil will do), or ask for it by rawget(_G, \"", name, "\")");
+                    "\n  fix   assign it first (nil will do), or test for it with rawget(_G, \"", name, "\")");
 }
 
 /// Upvalue: the names that were ever assigned.

@@ -56,7 +56,7 @@ constexpr Hint kHints[] = {
     {"syntax error near ", "^print", "write print(x)"},
     {"'end' expected (to close ", "", "every function, if, for and while needs an end of its own; elseif is one word"},
     {"'end' expected near <eof>", "", "every function, if, for and while needs an end of its own; elseif is one word"},
-    {"')' expected near '='", "(", "named arguments stand in a last table: f(x, {dim = 0})"},
+    {"')' expected near '='", "(", "give named arguments in a table behind the others: f(x, {dim = 0})"},
     {"'}' expected near ':'", "{", "a table is written {name = value} in Lua"},
 };
 

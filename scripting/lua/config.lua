@@ -165,7 +165,7 @@ local function refuse_unknown_keys(settings, path)
       if type(key) ~= "string" then return nil end
       local keys = sorted_keys(settings)
       fail(("config: no key '%s'%s\n  have  %s\n" ..
-        "  fix   give it a default in mh.config, or ask for it by rawget"):format(
+        "  fix   give it a default in mh.config, or test for it with rawget(cfg, key)"):format(
         path .. key, mh.did_you_mean(key, keys), table.concat(keys, ", ")))
     end,
   })

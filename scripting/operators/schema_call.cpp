@@ -281,7 +281,7 @@ std::string list_hint(const OperatorSet& set, const LuaCall& call) {
   for (size_t i = first; i < last; ++i) {
     numbers += (i > first ? ", " : "") + std::to_string(*to_int(call.lua, call.positional[i]));
   }
-  return "\n  fix   several numbers stand in a list: {" + numbers + "}";
+  return "\n  fix   give several numbers as a list: {" + numbers + "}";
 }
 
 /// hash_tensor(x, {}, true) for hash_tensor(x, {}, {keepdim = true}): arguments that a call gives by name alone.

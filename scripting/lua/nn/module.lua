@@ -218,7 +218,7 @@ local function absent(self, class, key)
     class = rawget(class, "super")
   end
   fail(("%s: no field '%s'%s\n" ..
-    "  fix   assign it in init (self.%s = nil will do), or ask for it by module:has(\"%s\")"):format(
+    "  fix   assign it in init (self.%s = nil will do), or test for it with module:has(\"%s\")"):format(
     self:class_name(), key, mh.did_you_mean(key, names), key, key))
 end
 

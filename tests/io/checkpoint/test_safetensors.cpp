@@ -114,7 +114,7 @@ TEST(Safetensors, SaysWhyAFileCannotBeOpened) {
   EXPECT_EQ(
       loading(folder / "none"),
       "safetensors: cannot open '" + (folder / "none") +
-          "': No such file or directory\n  fix   look at the path, which begins in the folder where the program runs");
+          "': No such file or directory\n  fix   correct the path, which begins in the folder where the program runs");
   EXPECT_EQ(loading(folder / "inside"), "safetensors: cannot open '" + (folder / "inside") + "': it is a folder");
   if (geteuid() != 0) {
     std::filesystem::permissions(folder / "inside", std::filesystem::perms::owner_read);

@@ -26,7 +26,7 @@ TEST(StrictGlobals, AreForStatesThatAskForThem) {
 
   EXPECT_EQ(run(state.get(), "width = 3\nreturn widht"),
             "script.lua:2: no variable 'widht'; did you mean 'width'?\n  have  a global that nothing was assigned to\n"
-            "  fix   assign it first (nil will do), or ask for it by rawget(_G, \"widht\")");
+            "  fix   assign it first (nil will do), or test for it with rawget(_G, \"widht\")");
   EXPECT_EQ(run(state.get(), "return width + (rawget(_G, 'widht') or 1)"), "4");
   // C++ code that looks for a global gets nil, as ever.
   EXPECT_EQ(lua_getglobal(state.get(), "on_step"), LUA_TNIL);

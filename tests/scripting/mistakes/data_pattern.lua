@@ -4,6 +4,6 @@ local data = mh.data.open("../../../examples/climate/dada/*.nc")
 --[==[
 data_pattern.lua:3: data.open: no file matches '../../../examples/climate/dada/*.nc'
   have  no folder '../../../examples/climate/dada'
-  fix   look at the path
+  fix   correct the path
   3 | local data = mh.data.open("../../../examples/climate/dada/*.nc")
 ]==]

@@ -7,7 +7,7 @@ local net = nn.Sequential(Net())
 net(mh.ones{1, 3})
 --[==[
 unknown_field.lua:5: Net: no field 'fcc'; did you mean 'fc'?
-  fix   assign it in init (self.fcc = nil will do), or ask for it by module:has("fcc")
+  fix   assign it in init (self.fcc = nil will do), or test for it with module:has("fcc")
   in    0 (Net) of Sequential
   5 | function Net:forward(x) return self.fcc(x) end
 stack traceback:
