@@ -12,6 +12,7 @@ local Order = require "moonhalo.data.order"
 local strict = require "moonhalo.internal.strict"
 local text = require "moonhalo.data.text"
 local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
+local byte_sizes = require "moonhalo.internal.byte_sizes"
 local sorted = require "moonhalo.internal.sorted_keys"
 
 local fail, signature, optional = mh.fail, arguments.signature, arguments.optional
@@ -70,8 +71,6 @@ local kLoader = signature("loader", {optional "mesh", {"cut", {}}, {"batch", 1},
     sampler = "give shuffle and seed; set:split gives parts",
     persistent_workers = "leave it out: one thread reads for all epochs",
     prefetch_factor = "give prefetch = n, batches that are read ahead"})
-local kUnits = {B = 1, kB = 1000, MB = 1000 ^ 2, GB = 1000 ^ 3, KiB = 1 << 10, MiB = 1 << 20, GiB = 1 << 30,
-    TiB = 1 << 40}
 
 -- ---- Options --------------------------------------------------------------------------------------------------------
 
@@ -80,17 +79,6 @@ local function check_count(name, value, least)
     fail(("loader: %s is %s\n  have  integers in mind\n  fix   give one of at least %d"):format(name,
         text.of(value), least))
   end
-end
-
-local function bytes_of(memory)
-  local number, unit = tostring(memory):match("^%s*([%d.]+)%s*(%a*)%s*$")
-  local factor = kUnits[unit == "" and "B" or unit]
-  if not tonumber(number) or not factor then
-    fail(("loader: memory is %s\n  have  units %s\n" ..
-      "  fix   write it as \"512MiB\" or \"2GiB\", or as a number of bytes"):format(text.of(memory),
-      table.concat(sorted(kUnits), ", ")))
-  end
-  return math.floor(tonumber(number) * factor)
 end
 
 local function check_cut(what, cut, have)
@@ -450,7 +438,8 @@ return function(set, ...)
         "  fix   give smaller batches, or more data"):format(options.batch, #set))
   end
   local self = strict.object(meta, {set = set, batch = options.batch, shuffle = options.shuffle, seed = options.seed,
-    drop_last = options.drop_last, prefetch = options.prefetch, memory = bytes_of(options.memory)},
+    drop_last = options.drop_last, prefetch = options.prefetch,
+    memory = byte_sizes.read("loader: memory", options.memory)},
     {"set", "batch", "shuffle", "seed", "drop_last", "prefetch", "memory"})
   self.epoch, self.next = 0, 0
   self.options = {dtype = options.dtype, normalize = check_normalize(set, options.normalize),

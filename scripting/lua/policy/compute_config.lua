@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local byte_sizes = require "moonhalo.internal.byte_sizes"
 
 local fail = mh.fail
 local compute_config = {}
@@ -78,7 +79,8 @@ end
 ---     32: of one message; macs_per_byte: multiplications that a rank makes while it sends a byte; use_end2end = false:
 ---     forward takes a sample and gives the loss; pas_config = {}: options of the policy (of "autodist" with a machine
 ---     also recompute = false, which leaves recomputation out, and pipeline_nmicros, the micro-batches of a step, or
----     micro_batches, a list of numbers of them that are tried: pipelines need one of these); user_config = {}}
+---     micro_batches, a list of numbers of them that are tried: pipelines need one of these; memory_limit, what a rank
+---     may hold, "6GB" or a number of bytes); user_config = {}}
 ---   returns     ComputeConfig   its fields, and units; it cannot be changed
 ---   collective  no
 ---   errors      ValueError: plan_ngpus is missing, an unknown field, or runtime_ngpus is not a multiple
@@ -91,6 +93,10 @@ function compute_config.ComputeConfig(given)
   local fields = {use_zero = false, use_end2end = false, use_async_reducer = false, reducer_bucket_cap_mb = 32,
       pas_config = {}, user_config = {}}
   for name, value in pairs(given) do fields[name] = checked(name, value) end
+  local limit = fields.pas_config.memory_limit
+  if type(limit) == "string" then
+    fields.pas_config.memory_limit = byte_sizes.read("ComputeConfig: pas_config.memory_limit", limit)
+  end
   if not fields.plan_ngpus then fail("ComputeConfig: plan_ngpus is missing\n  fix   ComputeConfig{plan_ngpus = 2}") end
   fields.runtime_ngpus = fields.runtime_ngpus or fields.plan_ngpus
   if fields.runtime_ngpus % fields.plan_ngpus ~= 0 then

@@ -183,7 +183,7 @@ end
 local function check_options(options)
   policies.check_options("autodist", options, options.machine == nil and kOptions or kTimedOptions)
   for _, name in ipairs {"macs_per_byte", "memory_limit", "pipeline_nmicros"} do
-    if options[name] ~= nil and (type(options[name]) ~= "number" or options[name] <= 0) then
+    if options[name] ~= nil and (type(options[name]) ~= "number" or not (options[name] > 0)) then
       fail(("parallelize: policy 'autodist': %s = %s, expected a number above 0"):format(name, tostring(options[name])))
     end
   end
