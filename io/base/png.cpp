@@ -4,7 +4,10 @@
 #include <ATen/ATen.h>
 #include <png.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "moonhalo/engine/base/text.h"
@@ -14,7 +17,19 @@
 #include "moonhalo/io/base/new_file.h"
 
 namespace moonhalo::io {
+
+void check_png_name(const std::string& what, const std::string& path) {
+  static const std::set<std::string> kOthers = {".avif", ".bmp", ".eps", ".gif",  ".jpeg", ".jpg",
+                                                ".pdf",  ".ps",  ".svg", ".tiff", ".tif",  ".webp"};
+  const std::filesystem::path name(path);
+  std::string end = name.extension().string();
+  std::transform(end.begin(), end.end(), end.begin(), [](unsigned char c) { return std::tolower(c); });
+  TORCH_CHECK_VALUE(!kOthers.contains(end), what, ": pictures are PNG files, not ", end.substr(1), "\n  have  '", path,
+                    "'\n  fix   name it '", std::filesystem::path(name).replace_extension(".png").string(), "'");
+}
+
 void write_png(const std::string& path, const at::Tensor& image) {
+  check_png_name("write_png", path);
   TORCH_CHECK_TYPE(image.scalar_type() == at::kByte, "write_png: file \"", path,
                    "\": the image is not uint8\n  have  dtype ", h5::dtype_name(image.scalar_type()),
                    "\n  fix   scale it to 0 .. 255 and convert it to uint8");

@@ -142,6 +142,12 @@ int write_png(lua_State* lua) {
   return 0;
 }
 
+/// _files.check_png_name(what, path)
+int check_png_name(lua_State* lua) {
+  io::check_png_name(check_string(lua, 1), check_string(lua, 2));
+  return 0;
+}
+
 /// mh.files.read_npy(path) -> Tensor
 ///   Reads an array that numpy.save has written.
 ///   path        string      of the file
@@ -324,6 +330,7 @@ const luaL_Reg internals[] = {
     {"write", guard<write>},
     {"on_first_rank", guard<on_first_rank>},
     {"on_every_rank", guard<on_every_rank>},
+    {"check_png_name", guard<check_png_name>},
     {"of_all_ranks", guard<of_all_ranks>},
     {nullptr, nullptr},
 };

@@ -21,6 +21,8 @@
 #include "moonhalo/engine/forecast/process_memory.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/io/base/new_file.h"
+#include "moonhalo/io/base/png.h"
+#include "moonhalo/scripting/core/errors.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/dry_run.h"
 #include "moonhalo/scripting/program/lua_command.h"
@@ -238,6 +240,14 @@ void check_writable(const char* option, const std::string& path) {
   if (is_new) std::filesystem::remove(file);
 }
 
+void check_picture(const char* option, const std::string& path) {
+  try {
+    io::check_png_name(option, path);
+  } catch (const c10::ValueError& error) {
+    throw UsageError(plain_message(error));
+  }
+}
+
 // Puts what is known by now into the file of --json, which is whole at any time. A pipe gets the last report
 // alone.
 void write_json(const std::string& path, const std::string& json, bool is_last) {
@@ -288,6 +298,7 @@ int plan_each(const PlanWanted& wanted, const ProcessMemory& process, const std:
 
 int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, bool& joined) {
   check_writable("--json", wanted.json);
+  check_picture("--png", wanted.png);
   check_writable("--png", wanted.png);
   std::optional<Machine> machine;
   if (!wanted.machine.empty()) machine = read_machine(wanted.machine);

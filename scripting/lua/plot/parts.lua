@@ -30,6 +30,7 @@ end
 --- The options of lines(path, list, options) and maps(path, list, options).
 function parts.check_call(op, path, list, options, wanted)
   if type(path) ~= "string" then fail(op .. ": the first argument is the file's name, got " .. mh._describe(path)) end
+  mh._files.check_png_name(op, path)
   if type(list) ~= "table" or type(list[1]) ~= "table" then
     fail(("%s: the second argument is a list\n  fix   mh.%s(%q, %s, {title = ...})"):format(op, op, path, wanted))
   end
