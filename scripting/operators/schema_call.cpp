@@ -78,6 +78,11 @@ class Trial {
   bool has_required();
   bool convert_all();
   bool fill_absent(size_t position);
+  bool is_order(size_t position) const { return arguments()[position].name() == "p" && schema_.name() == "aten::norm"; }
+  bool is_frobenius(size_t position) const {
+    return lua_type(lua_, values_[position]) == LUA_TSTRING && is_order(position) &&
+           std::string_view(lua_tostring(lua_, values_[position])) == "fro";
+  }
   /// "; did you mean 'float32'?" for a misspelt dtype or device.
   std::string word_hint(const Argument& argument, int index) const;
   bool has_tensor() const;
@@ -187,11 +192,17 @@ bool Trial::has_shard_tensor() const {
   });
 }
 
+/// The Frobenius norm is the 2-norm of all elements along the dims, as torch.norm computes it.
+Cost from_order(c10::IValue& out) {
+  out = at::Scalar(2);
+  return 0;
+}
+
 /// Most overloads fall here, before anything is converted.
 bool Trial::has_required() {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Argument& argument = arguments()[i];
-    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType)) {
+    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType) && !is_order(i)) {
       return fail("argument '" + argument.name() + "' is missing");
     }
   }
@@ -208,7 +219,8 @@ bool Trial::convert_all() {
       values_[i] = 0;
       continue;
     }
-    const Cost cost = from_lua(lua_, values_[i], argument, numbers_as_tensors, chosen_.stack[i]);
+    const Cost cost = is_frobenius(i) ? from_order(chosen_.stack[i])
+                                      : from_lua(lua_, values_[i], argument, numbers_as_tensors, chosen_.stack[i]);
     if (!cost) {
       return fail("argument '" + argument.name() + "' needs " + type_text(argument) + ", got " +
                   describe(lua_, values_[i]) + word_hint(argument, values_[i]));
@@ -238,6 +250,10 @@ bool Trial::fill_absent(size_t position) {
     chosen_.stack[position] = default_generator();
     if (!argument.default_value()) chosen_.cost -= 1;
     return true;
+  }
+  if (is_order(position) && !argument.default_value()) {
+    ++defaults_;
+    return true;  // None is 2, as torch.norm(x, dim=1) has it
   }
   if (!argument.default_value()) return fail("argument '" + argument.name() + "' is missing");
   chosen_.stack[position] = *argument.default_value();
@@ -306,7 +322,23 @@ std::string by_name_hint(const OperatorSet& set, const LuaCall& call) {
   return "";
 }
 
+/// x:norm("nuc"): torch.norm takes names, of which "fro" is a norm of elements.
+void refuse_norm(const OperatorSet& set, const LuaCall& call) {
+  if (set.name != "norm") return;
+  const auto refuse_name = [&](int index) {
+    TORCH_CHECK_VALUE(
+        lua_type(call.lua, index) != LUA_TSTRING || std::string_view(lua_tostring(call.lua, index)) == "fro",
+        "norm: unknown order ", describe(call.lua, index), "\n  have  a number, \"fro\", math.huge, -math.huge",
+        "\n  fix   choose one of them, or mh.linalg_matrix_norm(x, \"nuc\")");
+  };
+  if (call.positional.size() > 1) refuse_name(call.positional[1]);
+  for (const auto& [keyword, index] : call.keywords) {
+    if (keyword == "p") refuse_name(index);
+  }
+}
+
 [[noreturn]] void refuse(const OperatorSet& set, const LuaCall& call) {
+  refuse_norm(set, call);
   std::ostringstream text;
   text << set.name << ": no overload fits the arguments\n  have  " << describe_call(set.name, call);
   for (const c10::OperatorHandle& op : set.overloads) {
