@@ -44,7 +44,7 @@ for epoch = run:resume {model = net, optimizer = opt, schedule = sch} or 0, cfg.
     local x = mh.distribute_tensor(mh.rand({10, 6}, {dtype = "float64"}), mesh, {mh.Shard(0)})
     loss = (net(x) - x:sum {1}:unsqueeze(1)):square():mean()
     opt:zero_grad() loss:backward() opt:step() sch:step()
-    if run.step + 1 == cfg.fail_at then error("bad luck") end
+    if run.step + 1 == cfg.fail_at then mh.barrier() error("bad luck") end
     if run.step + 1 == cfg.kill_at then os.execute("kill -9 $PPID") end
     if run.step + 1 == cfg.term_at and mh.rank() == 0 then os.execute("kill $PPID") end
     if run:step_done {["train/loss"] = loss} then return end
@@ -246,6 +246,7 @@ TEST_F(Runs, Y11_WrongOptionsAreRefused) {
   }
 }
 
+// The ranks fail together: one that is behind would be stopped, and rank 0 notes that as its error.
 TEST_F(Runs, Y11_AFailureIsInTheFolder) {
   EXPECT_EQ(WEXITSTATUS(train("runs", {"--ranks", "3", "--set", "fail_at=6"})), kScriptFailed);
 
