@@ -76,11 +76,27 @@ def literal(text):
     return " ".join(f'R"ref~({text[at : at + 8000]})ref~"' for at in range(0, max(1, len(text)), 8000))
 
 
+def most_arguments(entry, signature):
+    """How many arguments a call may have, without the object of a method: in Lua's functions, options may also be given
+    by position. -1: any number, or not a function."""
+    positional, options = len(signature["positional"]), len(signature["options"])
+    if not signature["function"] or any(one["name"] == "..." for one in signature["positional"]):
+        return -1
+    if entry.file.endswith(".lua"):
+        return positional + options
+    return positional + min(options, 1)
+
+
 def cpp_source(entries):
     rows = []
     for entry in sorted(entries, key=lambda one: one.signatures[0]["name"]):
         names = ", ".join(f'"{signature["name"]}"' for signature in entry.signatures)
         notes = ", ".join(literal(annotation_of(entry, signature)) for signature in entry.signatures)
         text = "\n".join(entry.text).rstrip() + "\n"
-        rows.append(f"      {{{{{names}}},\n       {literal(text)},\n       {{{notes}}}}},\n")
+        calls = ", ".join(literal(signature["text"].rpartition(" -> ")[0]) for signature in entry.signatures)
+        most = ", ".join(str(most_arguments(entry, signature)) for signature in entry.signatures)
+        rows.append(
+            f"      {{{{{names}}},\n       {literal(text)},\n       {{{notes}}},\n       {{{calls}}},\n"
+            f"       {{{most}}},\n       {str(entry.file.endswith('.lua')).lower()}}},\n"
+        )
     return HEAD + "".join(rows) + FOOT

@@ -20,9 +20,17 @@ std::vector<Placement> check_placements(lua_State* lua, int index) {
   const auto count = static_cast<lua_Integer>(lua_rawlen(lua, table));
   for (lua_Integer i = 1; i <= count; ++i) {
     lua_rawgeti(lua, table, i);
-    placements.push_back(*check_object<Placement>(lua, -1));
+    const auto one = to_object<Placement>(lua, -1);
+    const std::string got = one ? "" : describe(lua, -1);
     lua_pop(lua, 1);
+    if (!one)
+      argument_error(lua, table,
+                     "a list of placements, one for each mesh dim, as {mh.Shard(0)} (element " + std::to_string(i) +
+                         " is " + got + ")");
+    placements.push_back(*one);
   }
+  check_no_names(lua, table, "a list of placements, whose options are a table of their own behind it");
+  if (count == 0) check_empty_list(lua, table, "a list of placements, as {mh.Shard(0)}");
   return placements;
 }
 
@@ -35,6 +43,13 @@ void push_placements(lua_State* lua, const std::vector<Placement>& placements) {
 }
 
 namespace {
+
+/// Rows of the blocks of a cut, at `index`, or nothing. One number would be the block of one rank alone.
+std::vector<int64_t> check_rows(lua_State* lua, int index) {
+  if (is_nil(lua, index)) return {};
+  if (!lua_istable(lua, index)) argument_error(lua, index, "a list of the rows of each rank's block");
+  return check_int_list(lua, index);
+}
 
 std::shared_ptr<Placement> this_placement(lua_State* lua) { return check_object<Placement>(lua, 1); }
 
@@ -49,8 +64,7 @@ std::shared_ptr<Placement> this_placement(lua_State* lua) { return check_object<
 ///     local x = mh.distribute_tensor(mh.arange(7), mesh, {mh.Shard(0)})
 ///     x.placements[1].dim, x.shape    --> 0  {7}
 int make_shard(lua_State* lua) {
-  push_object(lua, std::make_shared<Placement>(
-                       shard(check_int(lua, 1), is_nil(lua, 2) ? std::vector<int64_t>{} : check_int_list(lua, 2))));
+  push_object(lua, std::make_shared<Placement>(shard(check_int(lua, 1), check_rows(lua, 2))));
   return 1;
 }
 
@@ -64,8 +78,7 @@ int make_shard(lua_State* lua) {
 ///   example
 ///     mh.Stored(0):is_stored()    --> true
 int make_stored(lua_State* lua) {
-  push_object(lua, std::make_shared<Placement>(
-                       stored(check_int(lua, 1), is_nil(lua, 2) ? std::vector<int64_t>{} : check_int_list(lua, 2))));
+  push_object(lua, std::make_shared<Placement>(stored(check_int(lua, 1), check_rows(lua, 2))));
   return 1;
 }
 

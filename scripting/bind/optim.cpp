@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <set>
 
 #include "moonhalo/engine/base/text.h"
@@ -48,10 +49,18 @@ bool is_empty_table(lua_State* lua, int index) {
   return false;
 }
 
+/// SGD({w, lr = 0.1})
+void check_no_options(lua_State* lua, int index, const OptimizerKind& kind) {
+  const std::string name = name_in_list(lua, index);
+  TORCH_CHECK_TYPE(name.empty(), kind.name, ": the list of parameters has the name '", name, "', too\n  fix   ",
+                   "give options in a table of their own: ", kind.name, "({w}, {", name, " = ...})");
+}
+
 std::vector<at::Tensor> listed_parameters(lua_State* lua, int index, const OptimizerKind& kind) {
   if (const at::Tensor* tensor = to_tensor(lua, index)) return {*tensor};
   std::vector<at::Tensor> parameters;
   const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
+  check_no_options(lua, index, kind);
   for (lua_Integer i = 1; i <= count; ++i) {
     lua_rawgeti(lua, index, i);
     const at::Tensor* tensor = to_tensor(lua, -1);
@@ -114,6 +123,7 @@ int make_optimizer(lua_State* lua) {
   const std::unique_ptr<optim::OptimizerOptions> defaults = kind.read_options(kind, lua, given, *kind.defaults());
   std::vector<optim::OptimizerParamGroup> groups;
   if (lua_istable(lua, 2) && holds_groups(lua, 2)) {
+    check_no_options(lua, 2, kind);
     const auto count = static_cast<lua_Integer>(lua_rawlen(lua, 2));
     for (lua_Integer i = 1; i <= count; ++i) {
       lua_rawgeti(lua, 2, i);
@@ -221,7 +231,10 @@ int sync_shard_grad(lua_State* lua) {
 ///     opt:scale_grads(0.5)
 ///     net.bias.grad:item()    --> 0.5
 int scale_gradients(lua_State* lua) {
-  check_object<BoundOptimizer>(lua, 1)->parallel.scale_grads(check_number(lua, 2));
+  const auto bound = check_object<BoundOptimizer>(lua, 1);
+  const double factor = check_number(lua, 2);
+  TORCH_CHECK_VALUE(!std::isnan(factor), "scale_grads: the factor is nan, expected a number");
+  bound->parallel.scale_grads(factor);
   return 0;
 }
 

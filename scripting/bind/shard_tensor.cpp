@@ -12,6 +12,7 @@
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/bind/mesh.h"
 #include "moonhalo/scripting/core/after_calls.h"
+#include "moonhalo/scripting/core/argument_counts.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/error_place.h"
 
@@ -127,6 +128,7 @@ int redistribute_method(lua_State* lua) {
   const MeshPtr given = to_object<DeviceMesh>(lua, 2);
   const int list = given ? 3 : 2;
   const MeshPtr mesh = given ? given : spec(tensor)->mesh();
+  check_argument_count(lua, list + 1, "redistribute");
   const Options options(lua, list + 1, "redistribute", {"async_op"});
   const auto placements = check_placements(lua, list);
   if (options.get_bool("async_op", false)) {

@@ -8,6 +8,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/mesh_device.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/scripting/core/argument_counts.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/devices.h"
 
@@ -367,6 +368,7 @@ int to(lua_State* lua) {
   }
   if (!is_nil(lua, last) && !lua_istable(lua, last))
     argument_error(lua, last, "a dtype, a device, a tensor or options");
+  check_argument_count(lua, last, "to");
   const Options given(lua, last, "to", {"dtype", "device", "copy", "non_blocking", "memory_format"});
   if (const auto dtype = given.get_dtype("dtype")) options = options.dtype(*dtype);
   if (const auto device = given.get_device("device")) options = options.device(*device);

@@ -3,7 +3,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <limits>
+
 #include "moonhalo/engine/profile/recorder.h"
+#include "moonhalo/scripting/core/argument_counts.h"
 #include "moonhalo/scripting/core/bindings.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
@@ -23,6 +26,7 @@ namespace {
 const char kNamerKey = 0;
 /// Module calls are C calls, which Lua limits to 200: what is farther out is a recursion without them.
 constexpr int kMostFrames = 1000;
+constexpr int kMethodLimit = 5;  // the upvalue of a method that says how many arguments it takes
 constexpr const char* kModuleLine = "\n  in    ";
 
 /// Puts a list of the modules that are running on the stack, innermost first; their number.
@@ -192,11 +196,52 @@ class RecordModule {
   bool recorded_ = false;
 };
 
-/// _framed(fn) -> the same function, in whose tail calls the caller's line is not lost.
+/// The number of arguments that a function takes, by its upvalue.
+int limit_at(lua_State* lua, int upvalue) {
+  const auto most = static_cast<int>(lua_tointeger(lua, lua_upvalueindex(upvalue)));
+  return most < 0 ? std::numeric_limits<int>::max() : most;
+}
+
+int call_first_upvalue(lua_State* lua) {
+  const int arguments = lua_gettop(lua);
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_callk(lua, arguments, LUA_MULTRET, 0, finish);
+  return lua_gettop(lua);
+}
+
+/// By the name with which the script calls it.
+int refuse_surplus_of_framed(lua_State* lua) {
+  lua_Debug frame;
+  const bool named = lua_getstack(lua, 0, &frame) && lua_getinfo(lua, "n", &frame) && frame.name != nullptr;
+  const char* const entry = lua_tostring(lua, lua_upvalueindex(kFramedName));
+  const KnownCall* const call = entry != nullptr ? find_call(entry) : nullptr;
+  refuse_surplus(lua, limit_at(lua, kFramedLimit), named ? frame.name : "this function",
+                 named && std::string_view(frame.namewhat) == "method", call != nullptr ? call->text : "");
+}
+
+[[noreturn]] void refuse_surplus_of_method(lua_State* lua, const char* type, const char* name) {
+  const KnownCall* const call = find_call(std::string(type) + ":" + name);
+  refuse_surplus(lua, limit_at(lua, kMethodLimit), name, true, call != nullptr ? call->text : "");
+}
+
+/// The error of a module of Moonhalo whose forward takes fewer arguments.
+int refuse_arguments(lua_State* lua) {
+  const bool named = luaL_getmetafield(lua, 1, "__name") == LUA_TSTRING;
+  const std::string name = named ? lua_tostring(lua, -1) : "Module";
+  if (named) lua_pop(lua, 1);
+  refuse_of_module(lua, name);
+}
+
+/// _framed(fn, like = fn) -> the same function, in whose tail calls the caller's line is not lost. It takes as many
+/// arguments as `like`.
 int make_framed(lua_State* lua) {
   luaL_checktype(lua, 1, LUA_TFUNCTION);
-  lua_settop(lua, 1);
-  lua_pushcclosure(lua, call_framed, 1);
+  lua_settop(lua, 2);
+  push_parameter_count(lua, lua_isnil(lua, 2) ? 1 : 2);
+  lua_replace(lua, 2);
+  lua_pushnil(lua);
+  lua_pushcclosure(lua, call_framed, 3);
   return 1;
 }
 
@@ -209,7 +254,7 @@ int make_module_call(lua_State* lua) {
   return 1;
 }
 
-/// Upvalues: the function, its name, a table whose keys are the objects, their type.
+/// Upvalues: the function, its name, a table whose keys are the objects, their type, how many arguments it takes.
 int call_method(lua_State* lua) {
   bool known = false;
   if (lua_gettop(lua) > 0) {
@@ -219,7 +264,9 @@ int call_method(lua_State* lua) {
   }
   const char *const name = lua_tostring(lua, lua_upvalueindex(2)), *const type = lua_tostring(lua, lua_upvalueindex(4));
   TORCH_CHECK_TYPE(known, dot_call(lua, name, type));
-  return call_framed(lua);
+  if (has_surplus(lua, limit_at(lua, kMethodLimit))) [[unlikely]]
+    refuse_surplus_of_method(lua, type, name);
+  return call_first_upvalue(lua);
 }
 
 /// Errors unless the arguments are a function, its name, a table and a type; leaves these.
@@ -234,7 +281,8 @@ void check_method(lua_State* lua) {
 /// _method(fn, name, objects, type) -> a method that says so when it is called without its object.
 int make_method(lua_State* lua) {
   check_method(lua);
-  lua_pushcclosure(lua, guard<call_method>, 4);
+  push_parameter_count(lua, 1);
+  lua_pushcclosure(lua, guard<call_method>, kMethodLimit);
   return 1;
 }
 
@@ -262,19 +310,33 @@ bool is_object(lua_State* lua, int of) {
   return known;
 }
 
-/// Upvalues: the function, its name, the class, the type of its objects.
+/// Upvalues: the function, its name, the class, the type of its objects, how many arguments it takes.
 int call_class_method(lua_State* lua) {
   const bool known = is_object(lua, lua_upvalueindex(3));
   const char *const name = lua_tostring(lua, lua_upvalueindex(2)), *const type = lua_tostring(lua, lua_upvalueindex(4));
   TORCH_CHECK_TYPE(known, dot_call(lua, name, type));
-  return call_framed(lua);
+  if (has_surplus(lua, limit_at(lua, kMethodLimit))) [[unlikely]]
+    refuse_surplus_of_method(lua, type, name);
+  return call_first_upvalue(lua);
 }
 
 /// _class_method(fn, name, class, type) -> a method of objects whose metatable has __class = class.
 int make_class_method(lua_State* lua) {
   check_method(lua);
-  lua_pushcclosure(lua, guard<call_class_method>, 4);
+  push_parameter_count(lua, 1);
+  lua_pushcclosure(lua, guard<call_class_method>, kMethodLimit);
   return 1;
+}
+
+/// _check_module_call(fn, class_name, module, ...): an error if fn, the forward or init of a module of Moonhalo, takes
+/// fewer arguments.
+int check_module_call(lua_State* lua) {
+  const std::string name = check_string(lua, 2);
+  lua_remove(lua, 2);
+  lua_pushvalue(lua, 1);
+  lua_remove(lua, 1);
+  if (!module_takes(lua, lua_gettop(lua) - 2)) refuse_of_module(lua, name);
+  return 0;
 }
 
 /// _set_module_namer(fn): fn(list of running modules, innermost first) -> "blocks.0.fc (Linear) of Net", "blocks.0.fc"
@@ -290,6 +352,7 @@ const Binding kBinding{"calls", [](lua_State* lua) {
                                                               {"_method", make_method},
                                                               {"_class_method", make_class_method},
                                                               {"_module_call", make_module_call},
+                                                              {"_check_module_call", guard<check_module_call>},
                                                               {"_set_module_namer", set_module_namer},
                                                               {nullptr, nullptr}};
                          add_functions(lua, functions);
@@ -361,11 +424,10 @@ std::string error_value_text(lua_State* lua, int index) {
 }
 
 int call_framed(lua_State* lua) {
-  const int arguments = lua_gettop(lua);
-  lua_pushvalue(lua, lua_upvalueindex(1));
-  lua_insert(lua, 1);
-  lua_callk(lua, arguments, LUA_MULTRET, 0, finish);
-  return lua_gettop(lua);
+  const int most = limit_at(lua, kFramedLimit);
+  if (lua_gettop(lua) > most && has_surplus(lua, most)) [[unlikely]]
+    return guard<refuse_surplus_of_framed>(lua);
+  return call_first_upvalue(lua);
 }
 
 /// As call_module, with what watches modules: a recorder, the search for NaN.
@@ -375,6 +437,7 @@ static int call_watched_module(lua_State* lua, int arguments) {
     const RecordModule record(lua);
     const std::unique_ptr<ModuleScope> scope = make_module_scope != nullptr ? make_module_scope(lua) : nullptr;
     push_forward(lua);
+    if (arguments > 1 && !module_takes(lua, arguments)) return guard<refuse_arguments>(lua);
     lua_pushvalue(lua, 1);
     lua_rotate(lua, 2, 2);
     lua_callk(lua, arguments + 1, LUA_MULTRET, 0, finish_module);
@@ -393,6 +456,8 @@ int call_module(lua_State* lua) {
   if (hooks_are_on()) [[unlikely]]
     return call_watched_module(lua, arguments);
   push_forward(lua);
+  if (arguments > 1 && !module_takes(lua, arguments)) [[unlikely]]
+    return guard<refuse_arguments>(lua);
   lua_pushvalue(lua, 1);
   lua_rotate(lua, 2, 2);
   lua_callk(lua, arguments + 1, LUA_MULTRET, 0, finish_module);

@@ -41,8 +41,9 @@ std::string error_value_text(lua_State* lua, int index);
 
 /// Calls into Lua code of Moonhalo, as C functions: these keep the frame of their caller in a tail call
 /// (`return self.fc(x)`), which a Lua function would replace, and with it the script's line.
-/// Upvalue: the function.
+/// Upvalues: the function, how many arguments it takes (-1: any number), its name in the reference or nil.
 int call_framed(lua_State* lua);
+inline constexpr int kFramedLimit = 2, kFramedName = 3;  ///< the second and the third
 /// module(...): its forward, or `call` where there are hooks. Upvalues: the class, the base class's `call`.
 int call_module(lua_State* lua);
 

@@ -42,6 +42,15 @@ void remember_methods(lua_State* lua, const luaL_Reg* methods, const std::string
   lua_pop(lua, 1);
 }
 
+void remember_method(lua_State* lua, int index, const std::string& type) {
+  lua_pushvalue(lua, index);
+  push_registry_table(lua, &kTypesKey);
+  lua_insert(lua, -2);
+  push(lua, type);
+  lua_rawset(lua, -3);
+  lua_pop(lua, 1);
+}
+
 std::string method_type(lua_State* lua, lua_Debug& frame) {
   if (!lua_checkstack(lua, 4)) return "";
   push_registry_table(lua, &kTypesKey);

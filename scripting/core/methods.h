@@ -9,6 +9,8 @@ namespace moonhalo::scripting {
 
 /// Notes that functions are methods of `type`, so that `opt.step()` is distinguished from a wrong argument.
 void remember_methods(lua_State* lua, const luaL_Reg* methods, const std::string& type);
+/// The same of the function at `index`.
+void remember_method(lua_State* lua, int index, const std::string& type);
 /// The type whose method the running C function (`frame`, from lua_getstack) is, or "".
 std::string method_type(lua_State* lua, lua_Debug& frame);
 

@@ -8,6 +8,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
+#include "moonhalo/scripting/core/limited_functions.h"
 #include "moonhalo/scripting/core/lua_sources.h"
 #include "moonhalo/scripting/core/python_names.h"
 #include "moonhalo/scripting/core/state.h"
@@ -42,6 +43,30 @@ void load_embedded(lua_State* lua, std::string_view name, std::string_view text)
   }
 }
 
+/// Files in the folders of lua/ are not fields of `mh`.
+bool is_public(std::string_view name) { return name.find('.') == std::string_view::npos; }
+
+/// Makes what an embedded file returned, on top of the stack, refuse surplus arguments.
+void limit_embedded(lua_State* lua, const std::string& name) {
+  lua_newtable(lua);
+  lua_pushvalue(lua, -2);
+  lua_setfield(lua, -2, name.c_str());
+  limit_arguments(lua, -1, "mh.");
+  lua_getfield(lua, -1, name.c_str());
+  lua_replace(lua, -3);
+  lua_pop(lua, 1);
+}
+
+/// Upvalues: an embedded file, whose results are fields of `mh`, and its name.
+int run_public(lua_State* lua) {
+  const int arguments = lua_gettop(lua);
+  lua_pushvalue(lua, lua_upvalueindex(1));
+  lua_insert(lua, 1);
+  lua_call(lua, arguments, 1);
+  limit_embedded(lua, lua_tostring(lua, lua_upvalueindex(2)));
+  return 1;
+}
+
 /// A searcher for `require`: moonhalo.nn.conv is the embedded file lua/nn/conv.lua.
 int search_embedded(lua_State* lua) {
   const std::string name = check_string(lua, 1);
@@ -53,12 +78,13 @@ int search_embedded(lua_State* lua) {
     return 1;
   }
   load_embedded(lua, file, *text);
+  if (is_public(file)) {
+    push(lua, file);
+    lua_pushcclosure(lua, run_public, 2);
+  }
   push(lua, file);
   return 2;
 }
-
-/// Files in the folders of lua/ are not fields of `mh`.
-bool is_public(std::string_view name) { return name.find('.') == std::string_view::npos; }
 
 /// mh[key] for a key that the table does not hold: a module, an operator, or an error.
 int module_index(lua_State* lua) {

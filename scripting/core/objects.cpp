@@ -6,6 +6,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/errors.h"
+#include "moonhalo/scripting/core/limited_functions.h"
 #include "moonhalo/scripting/core/methods.h"
 #include "moonhalo/scripting/core/values.h"
 
@@ -85,6 +86,7 @@ void define_object(lua_State* lua, const char* type, const luaL_Reg* methods, co
   lua_setfield(lua, -2, "__name");
   push_functions(lua, methods);
   remember_methods(lua, methods, type);
+  limit_arguments(lua, -1, std::string(type) + ":");
   push_functions(lua, getters);
   lua_getfield(lua, -3, "__index");
   scripting::push(lua, type);

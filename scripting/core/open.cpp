@@ -14,6 +14,7 @@
 #include "moonhalo/scripting/core/bindings.h"
 #include "moonhalo/scripting/core/calls.h"
 #include "moonhalo/scripting/core/error_place.h"
+#include "moonhalo/scripting/core/limited_functions.h"
 #include "moonhalo/scripting/core/modules.h"
 #include "moonhalo/scripting/core/script_exit.h"
 #include "moonhalo/scripting/core/values.h"
@@ -94,6 +95,10 @@ void open_moonhalo(lua_State* lua, Context context) {
   open_module_table(lua);
   open_bindings(lua);
   run_preludes(lua);
+  push_module(lua);
+  limit_arguments(lua, -1, "mh.");
+  push_tensor_methods(lua);
+  limit_arguments(lua, -1, "Tensor:");
   lua_settop(lua, top);
 }
 

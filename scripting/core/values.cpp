@@ -53,14 +53,33 @@ constexpr DtypeName kDtypes[] = {
     {"float8_e5m2", at::kFloat8_e5m2},
 };
 
-// A table without an element 1 may be one with names, which would be taken for nothing.
-void check_empty(lua_State* lua, int index, const char* required) {
+}  // namespace
+
+void check_empty_list(lua_State* lua, int index, const char* required) {
   lua_pushnil(lua);
   if (lua_next(lua, index) == 0) return;
   const std::string key = describe(lua, -2);
   lua_pop(lua, 2);
   argument_error(lua, index, std::string(required) + " (the table has no element 1, but the key " + key + ")");
 }
+
+std::string name_in_list(lua_State* lua, int index) {
+  index = lua_absindex(lua, index);
+  std::string first;  // of all, by its bytes: Lua's order differs between ranks
+  for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
+    if (lua_type(lua, -2) != LUA_TSTRING) continue;
+    const std::string name = lua_tostring(lua, -2);
+    if (first.empty() || name < first) first = name;
+  }
+  return first;
+}
+
+void check_no_names(lua_State* lua, int index, const std::string& required) {
+  const std::string name = name_in_list(lua, index);
+  if (!name.empty()) argument_error(lua, index, required + " (it has the name '" + name + "', too)");
+}
+
+namespace {
 
 template <class Element, class Check>
 std::vector<Element> check_list(lua_State* lua, int index, const char* required, Check check) {
@@ -82,7 +101,11 @@ std::vector<Element> check_list(lua_State* lua, int index, const char* required,
     values.push_back(std::move(*value));
     lua_pop(lua, 1);
   }
-  if (count == 0) check_empty(lua, index, required);
+  if (count == 0) {
+    check_empty_list(lua, index, required);
+  } else {
+    check_no_names(lua, index, required);
+  }
   return values;
 }
 

@@ -75,6 +75,12 @@ bool is_nil(lua_State* lua, int index);  ///< nil, none, or mh.none
 bool is_callable(lua_State* lua, int index);
 /// "Tensor float32 [2, 3]", "integer 3", "string 'a'", "table {0, 1}": for messages.
 std::string describe(lua_State* lua, int index);
+/// A table without an element 1 may be one with names, which would be taken for nothing: an error.
+void check_empty_list(lua_State* lua, int index, const char* required);
+/// A name that a list has beside its elements, {2, 3, dim = 1}, which would be left out without a word; "" for none.
+std::string name_in_list(lua_State* lua, int index);
+/// An error if there is one.
+void check_no_names(lua_State* lua, int index, const std::string& required);
 /// Throws TypeError "bad argument #2 to 'distribute_tensor': required ..., got ...". Counts self out for methods.
 [[noreturn]] void argument_error(lua_State* lua, int index, const std::string& required);
 /// `mh.Generator{seed = 1}`, for operators that take a generator of the user's.

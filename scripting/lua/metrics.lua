@@ -102,7 +102,7 @@ define("max_error", {optional "mask"}, {
 local function per_sample(name, entries, kind)
   entries[#entries + 1] = optional "dims"
   define(name, entries, {
-    check = kind.check,
+    check = kind.check, inputs = kind.inputs,
     sums = function(self, op, guess, truth, extra)
       guess, truth = pair_of(op, guess, truth)
       local dims = self.dims and fields.dims(op, "dims", self.dims, guess.ndim) or nil
@@ -228,6 +228,7 @@ of_errors("vrmse", {{"eps", 1e-7}}, check_eps)
 ---     m:add(mh.tensor{{2.0, 1.0}}, mh.tensor{{3.0, 1.0}})
 ---     m:value()    --> 1.0
 per_sample("acc", {{"climatology", 0.0}, optional "weights", optional "mask"}, {
+  inputs = 3,
   check = function(self, op)
     if not mh.is_tensor(self.climatology) then arguments.number(op, "climatology", self.climatology) end
   end,

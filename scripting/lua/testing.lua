@@ -26,21 +26,21 @@ local function check_numbers(what, value)
     element = first
   end
   if not mh.is_tensor(value) and type(element) ~= "number" and type(element) ~= "boolean" then
-    error(("assert_close: %s is %s, expected a tensor, a number or a list of numbers"):format(what,
-        mh._describe(value)), 4)
+    mh.fail(("assert_close: %s is %s, expected a tensor, a number or a list of numbers"):format(what,
+        mh._describe(value)))
   end
 end
 
 local function compare(actual, expected, options)
   if options ~= nil and type(options) ~= "table" then
-    error("assert_close: the options are a table, got " .. mh._describe(options), 3)
+    mh.fail("assert_close: the options are a table, got " .. mh._describe(options))
   end
   options = options or {}
   check_numbers("the first argument", actual)
   check_numbers("the second argument", expected)
   for key in pairs(options) do
     if key ~= "rtol" and key ~= "atol" and key ~= "equal_nan" then
-      error("assert_close: unknown option '" .. tostring(key) .. "'", 3)
+      mh.fail("assert_close: unknown option '" .. tostring(key) .. "'")
     end
   end
   if not mh.is_tensor(actual) then actual = as_tensor(actual, mh.is_tensor(expected) and expected or nil) end
@@ -48,11 +48,11 @@ local function compare(actual, expected, options)
   local low = actual.dtype ~= "float64" and actual.dtype ~= "complex128"
   local rtol, atol = options.rtol or (low and 1e-5 or 1e-10), options.atol or (low and 1e-6 or 1e-10)
   if table.concat(actual.shape, ",") ~= table.concat(expected.shape, ",") then
-    error("assert_close: shapes differ: have {" .. table.concat(actual.shape, ", ") .. "}, expected {" ..
-          table.concat(expected.shape, ", ") .. "}", 3)
+    mh.fail("assert_close: shapes differ: have {" .. table.concat(actual.shape, ", ") .. "}, expected {" ..
+          table.concat(expected.shape, ", ") .. "}")
   end
   if actual.dtype ~= expected.dtype then
-    error("assert_close: dtypes differ: have " .. actual.dtype .. ", expected " .. expected.dtype, 3)
+    mh.fail("assert_close: dtypes differ: have " .. actual.dtype .. ", expected " .. expected.dtype)
   end
   local close = mh.isclose(actual, expected, rtol, atol, options.equal_nan or false)
   if not close:all():item() then
@@ -61,7 +61,7 @@ local function compare(actual, expected, options)
     if actual.dtype ~= "bool" then
       message = message .. ", by at most " .. (actual:double() - expected:double()):abs():max():item()
     end
-    error(message .. "\n  have      " .. show(actual) .. "\n  expected  " .. show(expected), 3)
+    mh.fail(message .. "\n  have      " .. show(actual) .. "\n  expected  " .. show(expected))
   end
 end
 
@@ -98,11 +98,11 @@ end
 ---     pcall(mh.testing.assert_all_close, {a = mh.ones{2}}, {a = {1, 1.0}})    --> true
 function testing.assert_all_close(actual, expected, options)
   if type(actual) ~= "table" or type(expected) ~= "table" or mh.nn.is_module(actual) then
-    error(("assert_all_close: expected two tables of tensors by name, got %s and %s"):format(mh._describe(actual),
-        mh._describe(expected)), 2)
+    mh.fail(("assert_all_close: expected two tables of tensors by name, got %s and %s"):format(mh._describe(actual),
+        mh._describe(expected)))
   end
   for name, value in pairs(expected) do
-    if actual[name] == nil then error("assert_all_close: '" .. tostring(name) .. "' is missing", 2) end
+    if actual[name] == nil then mh.fail("assert_all_close: '" .. tostring(name) .. "' is missing") end
     if holds_names(value) then
       testing.assert_all_close(actual[name], value, options)
     else
@@ -110,7 +110,7 @@ function testing.assert_all_close(actual, expected, options)
     end
   end
   for name in pairs(actual) do
-    if expected[name] == nil then error("assert_all_close: '" .. tostring(name) .. "' is not expected", 2) end
+    if expected[name] == nil then mh.fail("assert_all_close: '" .. tostring(name) .. "' is not expected") end
   end
 end
 
@@ -155,7 +155,7 @@ end
 ---     pcall(mh.testing.assert_equal, {1, {2}}, {1, {2}})    --> true
 function testing.assert_equal(actual, expected)
   if not equal(actual, expected) then
-    error("assert_equal: values differ\n  have      " .. text_of(actual) .. "\n  expected  " .. text_of(expected), 2)
+    mh.fail("assert_equal: values differ\n  have      " .. text_of(actual) .. "\n  expected  " .. text_of(expected))
   end
 end
 
@@ -169,13 +169,13 @@ end
 ---   example
 ---     mh.testing.assert_error(function() error("no such row", 0) end, "row")    --> no such row
 function testing.assert_error(fn, text)
-  if type(fn) ~= "function" then error("assert_error: expected a function, got " .. mh._describe(fn), 2) end
-  if text ~= nil and type(text) ~= "string" then error("assert_error: the text is " .. mh._describe(text), 2) end
+  if type(fn) ~= "function" then mh.fail("assert_error: expected a function, got " .. mh._describe(fn)) end
+  if text ~= nil and type(text) ~= "string" then mh.fail("assert_error: the text is " .. mh._describe(text)) end
   local ok, message = pcall(fn)
   message = tostring(message)
-  if ok then error("assert_error: no error, expected " .. (text and "one with '" .. text .. "'" or "one"), 2) end
+  if ok then mh.fail("assert_error: no error, expected " .. (text and "one with '" .. text .. "'" or "one")) end
   if text and not message:find(text, 1, true) then
-    error("another error\n  have      " .. message .. "\n  expected  " .. text, 2)
+    mh.fail("another error\n  have      " .. message .. "\n  expected  " .. text)
   end
   return message
 end
@@ -197,19 +197,19 @@ end
 function testing.same_as_plain(fn, inputs, options)
   local meta = type(fn) == "table" and getmetatable(fn)
   if type(fn) ~= "function" and not (meta and meta.__call) then
-    error(("same_as_plain: the first argument is %s, expected a function or module"):format(mh._describe(fn)), 2)
+    mh.fail(("same_as_plain: the first argument is %s, expected a function or module"):format(mh._describe(fn)))
   end
   local are_tensors = type(inputs) == "table" and getmetatable(inputs) == nil
   for _, input in pairs(are_tensors and inputs or {}) do are_tensors = are_tensors and mh.is_tensor(input) end
   if not are_tensors then
-    error(("same_as_plain: the inputs are %s, expected a list of plain tensors"):format(mh._describe(inputs)), 2)
+    mh.fail(("same_as_plain: the inputs are %s, expected a list of plain tensors"):format(mh._describe(inputs)))
   end
   if options ~= nil and type(options) ~= "table" then
-    error(("same_as_plain: the options are %s, expected a table"):format(mh._describe(options)), 2)
+    mh.fail(("same_as_plain: the options are %s, expected a table"):format(mh._describe(options)))
   end
   if options and options.mesh ~= nil and type(options.mesh) == "table" and getmetatable(options.mesh) == nil then
-    error("same_as_plain: mesh is a table, expected a mesh\n" ..
-      "  fix   mesh = mh.init_device_mesh(mh.device(), {2, 2}, {\"a\", \"b\"}), or leave it out", 2)
+    mh.fail("same_as_plain: mesh is a table, expected a mesh\n" ..
+      "  fix   mesh = mh.init_device_mesh(mh.device(), {2, 2}, {\"a\", \"b\"}), or leave it out")
   end
   local state = {}
   local ok, text = pcall(mh._difference_from_plain, fn, inputs, options, state)
@@ -217,7 +217,7 @@ function testing.same_as_plain(fn, inputs, options)
     local where = state.placements and "blocks of placements " .. state.placements or "plain tensors, before any blocks"
     error(type(text) == "string" and text .. "\n  note  same_as_plain called the function with " .. where or text, 0)
   end
-  if text ~= "" then error("same_as_plain: blocks differ from plain tensors " .. text, 2) end
+  if text ~= "" then mh.fail("same_as_plain: blocks differ from plain tensors " .. text) end
 end
 
 return testing

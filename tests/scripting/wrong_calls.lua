@@ -150,12 +150,16 @@ end
 --- Weights of a million elements or more are not drawn, since no message depends on them: nn.Transformer() draws 44
 --- million numbers.
 local function leave_large_weights_unfilled()
-  for _, name in ipairs {"uniform_", "normal_"} do
-    local fill = mh.nn.init[name]
-    mh.nn.init[name] = function(tensor, ...)
-      if mh.is_tensor(tensor) and tensor:numel() >= 1000000 then return tensor end
+  local text = [[
+    local fill, is_tensor = ...
+    return function(tensor, ...)
+      if is_tensor(tensor) and tensor:numel() >= 1000000 then return tensor end
       return fill(tensor, ...)
     end
+  ]]
+  for _, name in ipairs {"uniform_", "normal_"} do
+    local make = load(text, "=moonhalo.nn.init")  -- so that no line of a script is in it
+    mh.nn.init[name] = make(mh.nn.init[name], mh.is_tensor)
   end
 end
 

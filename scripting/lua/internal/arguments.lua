@@ -129,9 +129,29 @@ function arguments.options(op, value)
   return value or {}
 end
 
---- `value`, a number, or an error that names the argument.
+--- `value`, a number other than NaN, or an error that names the argument.
 function arguments.number(op, name, value)
-  if type(value) ~= "number" then fail(("%s: %s is %s, expected a number"):format(op, name, mh._describe(value))) end
+  if type(value) ~= "number" or value ~= value then
+    fail(("%s: %s is %s, expected a number"):format(op, name, mh._describe(value)))
+  end
+  return value
+end
+
+--- `value`, a list, or an error. Names beside its elements, {a, fc = b}, would be left out without a word. `what`: "a
+--- list of modules".
+function arguments.list(op, what, value)
+  if type(value) ~= "table" or getmetatable(value) then
+    fail(("%s: expected %s, got %s"):format(op, what, mh._describe(value)))
+  end
+  local names = {}
+  for key in rawpairs(value) do
+    if type(key) == "string" then names[#names + 1] = key end
+  end
+  if #names > 0 then
+    table.sort(names)
+    fail(("%s: expected %s, which has no names\n  have  the name '%s'\n  fix   leave the names out: {a, b}"):format(op,
+        what, names[1]))
+  end
   return value
 end
 
@@ -141,6 +161,13 @@ function arguments.flag(op, name, value)
     fail(("%s: %s is %s, expected true or false"):format(op, name, mh._describe(value)))
   end
   return value
+end
+
+--- The option `name` of a function that has no other, true or false.
+function arguments.only_flag(op, options, name, default)
+  for key in pairs(arguments.options(op, options)) do arguments.choice(op, "option", key, {name}) end
+  if options == nil or options[name] == nil then return default end
+  return arguments.flag(op, name, options[name])
 end
 
 --- `value`, a list of true and false, or an error that names the argument.
@@ -206,7 +233,7 @@ function arguments.tuple(op, name, value, count)
     for i, one in ipairs(value) do arguments.number(op, ("%s[%d]"):format(name, i), one) end
     return {table.unpack(value)}
   end
-  if type(value) ~= "number" then
+  if type(value) ~= "number" or value ~= value then
     fail(("%s: %s is %s, expected a number or a list of %d"):format(op, name, mh._describe(value), count))
   end
   local list = {}

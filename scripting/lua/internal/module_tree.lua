@@ -66,6 +66,23 @@ function tree.argument_names(module)
   return positions, names, open
 end
 
+--- The module whose forward gets the arguments of `module`.
+local function innermost(module)
+  local forward = mh.nn.Sequential.forward
+  while module.forward == forward and #module > 0 do module = module[0] end
+  return module
+end
+
+--- The first stage of a pipeline, which takes of a sample what its forward has arguments for: the others are for the
+--- loss.
+function tree.taking_inputs(stage)
+  return function(...)
+    local _, names, open = tree.argument_names(innermost(stage))
+    if open then return stage(...) end
+    return stage(table.unpack({...}, 1, math.min(select("#", ...), #names)))
+  end
+end
+
 --- An error unless the module's forward has arguments of the names `required`.
 function tree.check_arguments(module, path, wanted)
   local positions, names, open = tree.argument_names(module)

@@ -23,6 +23,7 @@ local function check_number(name, key, value)
   if type(value) ~= "number" then
     fail(("%s: option '%s' is %s, expected a number"):format(name, key, mh._describe(value)))
   end
+  if value ~= value then fail(("%s: option '%s' is nan, expected a number"):format(name, key)) end
   if not (value >= 0) and not kSigned[key] then
     fail(("%s: option '%s' is %s, it must not be negative"):format(name, key, value))
   end
@@ -76,6 +77,7 @@ local function check_parameters(name, rule, list)
         mh._describe(list), name))
   end
   if #list == 0 then fail(name .. ": the list of parameters is empty") end
+  arguments.list(name, "a list of parameters", list)
   for i, p in ipairs(list) do
     if not mh.is_tensor(p) then fail(("%s: parameter %d is %s, expected a tensor"):format(name, i, mh._describe(p))) end
     if not p.is_leaf then
@@ -167,6 +169,7 @@ function own.maker(name, rule)
     own_optimizers[self] = true
     local grouped = type(parameters) == "table" and not getmetatable(parameters) and type(parameters[1]) == "table"
         and not mh.is_tensor(parameters[1])
+    if grouped then arguments.list(name, "a list of groups of parameters", parameters) end
     for _, given in ipairs(grouped and parameters or {{params = parameters == nil and mh.none or parameters}}) do
       append(self, checked_group(self, given))
     end

@@ -115,7 +115,7 @@ end
 --- Returns what parallelize_module did to this very module: {mesh =, plan =, custom =}, nil when it did nothing.
 parallelize.done = tree.parallelized
 
---- mh.expert_parallel() -> nothing
+--- mh.expert_parallel(...) -> nothing
 ---   Always an error: no operator sends tokens to the ranks of their experts. Keep the experts in one parameter
 ---   [experts, ...] and cut its dim 0.
 ---   returns     nothing
@@ -123,7 +123,7 @@ parallelize.done = tree.parallelized
 ---   errors      ValueError: always
 ---   example
 ---     (pcall(mh.expert_parallel))    --> false
-function parallelize.expert_parallel()
+function parallelize.expert_parallel(...)  -- luacheck: ignore
   fail("expert_parallel: NotImplementedError: expert parallelism is not part of Moonhalo, in no function and as no " ..
       "mesh "
     .. "dimension \"ep\" of a policy\n" ..

@@ -10,6 +10,7 @@ local ordered_map = require "moonhalo.internal.ordered_map"
 local is_mesh = require("moonhalo.internal.registered_mesh").is_mesh
 local state = require "moonhalo.nn.state"
 local strict = require "moonhalo.internal.strict"
+local tree = require "moonhalo.internal.module_tree"
 
 local fail, is_tensor, is_module = mh.fail, mh.is_tensor, base.is_module
 local identity = mh._checkpoint_files.identity
@@ -470,7 +471,7 @@ function Pipeline:load_state_dict(given, options)
   return result
 end
 
---- pipe:forward() -> nothing
+--- pipe:forward(...) -> nothing
 ---   Always an error, as pipe(...): the stages are on different ranks.
 ---   returns     nothing
 ---   collective  no
@@ -478,7 +479,7 @@ end
 ---   example
 ---     local pipe = mh.pipeline({nn.ReLU(), nn.ReLU(), nn.ReLU()}, {mesh = mesh, dim = "domain", micros = 1})
 ---     (pcall(pipe.forward, pipe))    --> false
-function Pipeline.forward()
+function Pipeline.forward(...)  -- luacheck: ignore
   fail("pipeline: its stages are on different ranks, it has no forward\n  fix   pipeline:train_step(samples, loss) or "
     .. "pipeline:infer_step(samples)")
 end
@@ -551,15 +552,15 @@ local function pipeline(...)
     if given.parallelize then given.parallelize(stage, engine.mesh, number) end
     mh.materialize_module(stage)
   end
-  local callable = stages
+  local callable = {table.unpack(stages)}
+  callable[1] = tree.taking_inputs(stages[1])
   if mh.backend() == "fake" then
-    callable = {}
     for i, stage in ipairs(stages) do
-      local ready = false
+      local ready, call = false, callable[i]
       callable[i] = function(...)
         if not ready and not engine:has_stage(i - 1) then set_up(stage, i - 1) end
         ready = true
-        return stage(...)
+        return call(...)
       end
     end
   end

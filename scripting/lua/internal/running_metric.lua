@@ -87,7 +87,11 @@ end
 ---     metric:add(mh.tensor{3.0, 0.0}, mh.tensor{0.0, 1.0})
 ---     metric:value()    --> 2.0
 function Metric:add(...)
-  local op = self.name .. ":add"
+  local op, given, most = self.name .. ":add", select("#", ...), self.kind.inputs or 2
+  if given > most then
+    fail(("%s: %d arguments, at most %d are taken\n  fix   leave out %s"):format(op, given, most,
+        mh._describe((select(most + 1, ...)))))
+  end
   mh.no_grad(function(...)
     local sums, over = self.kind.sums(self, op, ...)
     for i, one in ipairs(sums) do sums[i] = as_tensor(one, (...)) end
@@ -232,9 +236,9 @@ end
 
 local meta = {}
 
---- The maker of metrics `name` with the options `entries`. `kind`: check(self, op), sums(self, op, ...) -> list of
---- tensors and the dims they are over, by "sum" (or "max"), fold(sums, self, over) -> list where values of samples are
---- averaged, finish(totals, self) -> value.
+--- The maker of metrics `name` with the options `entries`. `kind`: inputs, how many tensors add takes (2 if left out);
+--- check(self, op), sums(self, op, ...) -> list of tensors and the dims they are over, by "sum" (or "max"), fold(sums,
+--- self, over) -> list where values of samples are averaged, finish(totals, self) -> value.
 function running.maker(name, entries, kind)
   local spec = arguments.signature(name, entries)
   local fields_of = table.concat(spec.names, " ") .. " name keep kind pending totals batches weights mask dims"

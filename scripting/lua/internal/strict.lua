@@ -66,7 +66,7 @@ end
 --- A method of objects for which is_object(x) is true, which says so when it is called without one.
 function strict.method(method, name, is_object, type_)
   local refuse = mh._method(method, name, {}, type_)
-  return mh._framed(function(self, ...) return (is_object(self) and method or refuse)(self, ...) end)
+  return mh._framed(function(self, ...) return (is_object(self) and method or refuse)(self, ...) end, method)
 end
 
 --- Finds methods of a class as strict.methods wraps them; those that are defined later are found, too.

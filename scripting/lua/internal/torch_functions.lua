@@ -72,6 +72,7 @@ local function sizes(op, name, list, least)
   local meta = getmetatable(list)
   local good = type(list) == "table" and (meta == nil or meta == kShape)
   for i = 1, good and #list or 0 do good = good and math.type(list[i]) == "integer" and list[i] >= least end
+  for key in pairs(good and meta == nil and list or {}) do good = good and math.type(key) == "integer" end
   if not good then
     fail(("%s: %s is %s, expected a list of integers of at least %d"):format(op, name, mh._describe(list), least))
   end

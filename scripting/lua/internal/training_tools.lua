@@ -127,6 +127,7 @@ end
 ---     mh.summary(net, mh.ones{2, 3}):match("16 parameters")    --> 16 parameters
 function tools.summary(net, ...)
   arguments.module("summary", net)
+  mh._check_module_call(net.forward, net:class_name(), net, ...)
   local rows, macs = record(net, {...})
   local lines, trained, bytes = table_of(rows), 0, 0
   for _, parameter in net:named_parameters() do

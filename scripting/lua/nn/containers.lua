@@ -2,6 +2,7 @@
 -- Modules made of modules.
 
 local mh = require "moonhalo"
+local arguments = require "moonhalo.internal.arguments"
 local base = require "moonhalo.nn.module"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
 
@@ -73,14 +74,17 @@ List.add = List.append
 ---   example
 ---     #nn.ModuleList():extend_with{nn.ReLU(), nn.Tanh()}    --> 2
 function List:extend_with(modules)
-  if type(modules) ~= "table" or getmetatable(modules) then
-    fail(("%s: extend_with: expected a list of modules, got %s"):format(self:class_name(), mh._describe(modules)))
-  end
+  arguments.list(self:class_name() .. ": extend_with", "a list of modules", modules)
   return self:append(table.unpack(modules))
 end
 
 local function add_all(self, first, ...)
   if type(first) == "table" and not is_module(first) then
+    arguments.list(self:class_name(), "modules or a list of them", first)
+    if select("#", ...) > 0 then
+      fail(("%s: a list of modules and %s\n  fix   give one list, or modules alone"):format(self:class_name(),
+          mh._describe((...))))
+    end
     for i, module in ipairs(first) do
       if not is_module(module) then
         fail(("%s: element %d of the list is not a module but %s"):format(self:class_name(), i, mh._describe(module)))
@@ -190,7 +194,7 @@ end
 ---   errors      ValueError: always
 ---   example
 ---     (pcall(nn.ModuleDict{a = nn.ReLU()}))    --> false
-function containers.ModuleDict:forward() fail("ModuleDict: it is a table, call its modules") end
+function containers.ModuleDict:forward(...) fail("ModuleDict: it is a table, call its modules") end
 
 -- ---- Parameters ---------------------------------------------------------------------------------------------------
 
@@ -222,9 +226,7 @@ end
 
 containers.ParameterList = Module:extend("ParameterList")
 function containers.ParameterList:init(parameters)
-  if parameters ~= nil and (type(parameters) ~= "table" or getmetatable(parameters)) then
-    fail("ParameterList: expected a list of parameters, got " .. mh._describe(parameters))
-  end
+  if parameters ~= nil then arguments.list("ParameterList", "a list of parameters", parameters) end
   for _, one in ipairs(parameters or {}) do self:append(one) end
 end
 function containers.ParameterList:append(tensor)
@@ -243,7 +245,7 @@ function containers.ParameterList:each()
     if found ~= nil then return position, found end
   end
 end
-function containers.ParameterList:forward() fail("ParameterList: it is a list and cannot be called") end
+function containers.ParameterList:forward(...) fail("ParameterList: it is a list and cannot be called") end
 containers.ParameterList.extra_repr = extra_repr
 
 --- mh.nn.ParameterDict(parameters = nil) -> Module
@@ -270,7 +272,7 @@ function containers.ParameterDict:keys()
   for name in self._parameters do names[#names + 1] = name end
   return names
 end
-function containers.ParameterDict:forward() fail("ParameterDict: it is a table and cannot be called") end
+function containers.ParameterDict:forward(...) fail("ParameterDict: it is a table and cannot be called") end
 containers.ParameterDict.extra_repr = extra_repr
 
 return containers

@@ -44,17 +44,23 @@ end
 ---     nn.Linear(2, 2):to("float64").weight.dtype    --> float64
 function conversion:to(...)
   local device, dtype
+  local function set(what, before, value)
+    if before ~= nil and value ~= nil and before ~= value then
+      fail(("%s: to: two %ss\n  have  '%s' and '%s'\n  fix   give one"):format(self:class_name(), what, before, value))
+    end
+    return value or before
+  end
   for _, one in ipairs {...} do
     if type(one) == "table" and not getmetatable(one) then
       mh._check_place(self:class_name() .. ": to", one)
-      device, dtype = one.device or device, one.dtype or dtype
+      device, dtype = set("device", device, one.device), set("dtype", dtype, one.dtype)
     elseif type(one) ~= "string" then
       fail(("%s: to: expected a device, a dtype or {device = ..., dtype = ...}, got %s"):format(self:class_name(),
           mh._describe(one)))
     elseif one:find("^cpu") or one:find("^cuda") or one:find("^meta") then
-      device = one
+      device = set("device", device, one)
     else
-      dtype = one
+      dtype = set("dtype", dtype, one)
     end
   end
   mh._check_place(self:class_name() .. ": to", {device = device, dtype = dtype})

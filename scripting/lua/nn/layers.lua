@@ -253,7 +253,7 @@ end
 
 -- ---- Shapes -------------------------------------------------------------------------------------------------------
 
---- mh.nn.Identity() -> Module
+--- mh.nn.Identity(...) -> Module
 ---   Returns its input.
 ---   returns     Module      a module without parameters
 ---   collective  no
@@ -261,6 +261,7 @@ end
 ---     nn.Identity()(mh.ones{2}):tolist()    --> {1.0, 1.0}
 
 layers.Identity = Module:extend("Identity")
+function layers.Identity:init(...) end  -- luacheck: ignore
 function layers.Identity:forward(x) return x end
 
 --- mh.nn.Flatten(start_dim = 1, end_dim = -1) -> Module

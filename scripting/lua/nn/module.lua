@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local field_checks = require "moonhalo.nn.field_checks"
 local ordered_map = require "moonhalo.internal.ordered_map"
 
 local fail, is_tensor = mh.fail, mh.is_tensor
@@ -42,6 +43,10 @@ end
 ---     w.requires_grad, w.is_leaf    --> true  true
 local function Parameter(tensor, requires_grad)
   if not is_tensor(tensor) then fail("Parameter: expected a tensor, got " .. mh._describe(tensor)) end
+  if type(requires_grad) == "table" then
+    requires_grad = arguments.only_flag("Parameter", requires_grad, "requires_grad", true)
+  end
+  if requires_grad ~= nil then arguments.flag("Parameter", "requires_grad", requires_grad) end
   if requires_grad ~= false and not (tensor:is_floating_point() or tensor:is_complex()) then
     fail("Parameter: " .. mh._describe(tensor)
         .. " cannot require a gradient\n  fix   convert it, x:float(), or give false for the second argument")
@@ -64,39 +69,11 @@ local function check_name(self, name, what)
   end
 end
 
---- The only option of a method, true or false.
-local function flag_of(op, options, name, default)
-  for key in pairs(arguments.options(op, options)) do arguments.choice(op, "option", key, {name}) end
-  if options == nil or options[name] == nil then return default end
-  return arguments.flag(op, name, options[name])
-end
-
 local function forget(self, name)
   for _, registry in ipairs {"_parameters", "_buffers", "_modules", "_volatile"} do
     rawget(self, registry)[name] = nil
   end
   rawset(self, name, nil)
-end
-
-local function refuse_hidden_modules(self, name, value)
-  for _, one in ipairs(value) do
-    if is_module(one) then
-      fail(("%s: '%s' is a plain list that holds modules; their parameters would not be trained\n" ..
-          "  fix   self.%s = nn.ModuleList(list)")
-        :format(self:class_name(), name, name))
-    end
-  end
-end
-
---- As in torch.nn, only a Parameter is trained. A leaf that requires a gradient is more often a forgotten Parameter
---- than anything else, and would be left out of parameters() and state_dict() without a word.
-local function refuse_forgotten_parameter(self, name, value)
-  if not (is_tensor(value) and value.requires_grad and value.is_leaf) then return end
-  fail(("%s: '%s' is a tensor that requires a gradient but no Parameter, so it would be neither trained nor saved\n" ..
-      "  have  shape {%s}\n"
-    .. "  fix   self.%s = mh.nn.Parameter(tensor), or hold it in a list, self.%s = {tensor}, if it is none of the " ..
-        "module's weights"):format(
-    self:class_name(), name, table.concat(value.shape, ", "), name, name))
 end
 
 local function assign(self, name, value)
@@ -110,8 +87,9 @@ local function assign(self, name, value)
   elseif is_tensor(value) and rawget(self, "_buffers")[name] ~= nil then
     rawget(self, "_buffers")[name] = value
   else
-    if type(value) == "table" and not getmetatable(value) then refuse_hidden_modules(self, name, value) end
-    refuse_forgotten_parameter(self, name, value)
+    field_checks.hidden_method(self, name, value, Module)
+    field_checks.hidden_modules(self, name, value, is_module)
+    field_checks.forgotten_parameter(self, name, value)
     forget(self, name)
     rawget(self, "_known")[name] = true
     rawset(self, name, value)
@@ -182,7 +160,7 @@ end
 function Module:register_buffer(name, tensor, options)
   check_name(self, name, "buffer")
   check_tensor_or_nil(self, name, tensor, "buffer")
-  local persistent = flag_of("register_buffer", options, "persistent", true)
+  local persistent = arguments.only_flag("register_buffer", options, "persistent", true)
   forget(self, name)
   rawget(self, "_known")[name] = true
   rawget(self, "_buffers")[name] = tensor
@@ -236,12 +214,15 @@ local function new_meta(class)
   return meta
 end
 
+local function takes_none(_) end  -- as the init of a class that has none
+
 local function construct(class, ...)
   local self = setmetatable({
     _parameters = ordered_map(), _buffers = ordered_map(), _modules = ordered_map(), _volatile = {}, _known = {},
     _pre_hooks = {}, _hooks = {}, training = true,
   }, class.instance_meta)
   all_instances[self] = true
+  mh._check_module_call(class.init == Module.init and takes_none or class.init, class.name, self, ...)
   self:init(...)
   return self
 end
@@ -317,7 +298,7 @@ function Module:length() fail(self:class_name() .. ": has no length") end
 ---   errors      ValueError: the class has no forward
 ---   example
 ---     nn.ReLU():forward(mh.tensor{-1.0, 1.0}):tolist()    --> {0.0, 1.0}
-function Module:forward()
+function Module:forward(...)  -- luacheck: ignore
   local name = self:class_name()
   fail(("%s: has no forward function\n  fix   function %s:forward(x) ... end"):format(name, name))
 end
@@ -348,6 +329,7 @@ function Module:call(...)
     local changed = hook.call(self, args)
     if changed ~= nil then args = packed(changed) end
   end
+  mh._check_module_call(self.forward, self:class_name(), self, table.unpack(args, 1, args.n))
   local results = table.pack(self:forward(table.unpack(args, 1, args.n)))
   for _, hook in ipairs {table.unpack(self._hooks)} do
     local output = results
@@ -368,7 +350,7 @@ local function add_hook(op, hooks, hook, options)
     fail(("%s: the hook is not a function but %s"):format(op, mh._describe(hook)))
   end
   local added = {call = hook}
-  table.insert(hooks, flag_of(op, options, "prepend", false) and 1 or #hooks + 1, added)
+  table.insert(hooks, arguments.only_flag(op, options, "prepend", false) and 1 or #hooks + 1, added)
   return {
     remove = function()
       for i, one in ipairs(hooks) do
@@ -481,7 +463,7 @@ function Module:parameters() return values_of(self:named_parameters()) end
 ---   example
 ---     nn.Linear(3, 4):num_parameters()    --> 16
 function Module:num_parameters(options)
-  local trained, count = flag_of("num_parameters", options, "trained", false), 0
+  local trained, count = arguments.only_flag("num_parameters", options, "trained", false), 0
   for _, parameter in self:named_parameters() do
     if not trained or parameter.requires_grad then count = count + parameter:numel() end
   end
@@ -786,6 +768,7 @@ mh._set_module_namer(function(running)
   return here() .. callers, root == outermost and path or class_name(root) .. ":" .. path
 end)
 
+Module.show, Module.extend = mh._framed(Module.show), mh._framed(Module.extend)
 local kOfClasses = {extend = true, show = true, call = true}
 for name, method in pairs(Module) do
   local is_method = type(method) == "function" and not kOfClasses[name]

@@ -11,6 +11,7 @@ local check_placements = require "moonhalo.policy.check"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
 local search = require "moonhalo.policy.search"
+local tree = require "moonhalo.internal.module_tree"
 
 local fail, is_module = mh.fail, base.is_module
 
@@ -179,7 +180,10 @@ local function check_stages_are_forward(module, dummy)
   local whole, staged = policy_graph.evaluated(module, function()
     local handed = mh.is_tensor(sample) and {sample, n = 1} or {table.unpack(sample)}
     local results = table.pack(table.unpack(handed))
-    for _, stage in ipairs(module:stages()) do results = table.pack(stage(table.unpack(results, 1, results.n))) end
+    for i, stage in ipairs(module:stages()) do
+      if i == 1 then stage = tree.taking_inputs(stage) end
+      results = table.pack(stage(table.unpack(results, 1, results.n)))
+    end
     results.n = results.n + 1
     results[results.n] = sample
     return module(sample), module:loss(table.unpack(results, 1, results.n))

@@ -27,12 +27,12 @@ rawset(mh, "_dry_run_save", function(tensors)
 end)
 
 local files, internal = rawget(mh, "files"), rawget(mh, "_files")
-files.make_folder = function() end
+files.make_folder = function(_) end
 rawget(mh, "_run").make_folder = function() return true end
 files.write_png = function(_, image) note(bytes_of(image)) end
 files.write_npy = function(_, tensor) note(bytes_of(tensor)) end
 internal.write = function(_, _, text) note(#text) end
-rawget(mh, "safetensors").save = function(_, tensors)
+rawget(mh, "safetensors").save = function(_, tensors, _metadata)
   local list = {}
   for _, tensor in pairs(tensors) do list[#list + 1] = tensor end
   note(mh._storage_bytes(list))
