@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <deque>
 #include <functional>
 
@@ -20,6 +21,7 @@ namespace optim = torch::optim;
 using Betas = std::tuple<double, double>;
 
 void check_range(const char* kind, std::string_view key, double value) {
+  TORCH_CHECK_VALUE(!std::isnan(value), kind, ": option '", key, "' is nan, expected a number");
   TORCH_CHECK_VALUE(value >= 0 || key == "dampening", kind, ": option '", key, "' is ", value,
                     ", it must not be negative");
 }

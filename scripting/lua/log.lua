@@ -7,12 +7,22 @@ local run_log = require "moonhalo.internal.run_log"
 
 local kWrites = mh.rank() == 0
 
+--- A value that no log could have is an error on all ranks, and without a log, too.
+local function check_value(name, value)
+  local kind = type(value)
+  if kind == "number" or kind == "string" or kind == "boolean" or value == mh.none then return end
+  local written, problem = pcall(mh.json.encode, {[name] = value})
+  if not written then mh.fail("log: " .. tostring(problem):gsub("^.-json: ", "", 1)) end
+end
+
 --- Checks the names of a record, and says whether it has tensors. `next` does not sort the names, as `pairs` does.
 local function check(record)
   local has_tensors = false
   for name, value in next, record do
     if type(name) ~= "string" then mh.fail("log: names are strings, got " .. mh._describe(name)) end
-    has_tensors = has_tensors or mh.is_tensor(value)
+    local is_tensor = mh.is_tensor(value)
+    has_tensors = has_tensors or is_tensor
+    if not is_tensor then check_value(name, value) end
   end
   return has_tensors
 end

@@ -125,7 +125,7 @@ function utils.clip_grads_with_norm_(...)
   arguments.number(op, "max_norm", v.max_norm)
   local total = v.total_norm
   if mh.is_tensor(total) and total:numel() == 1 then total = total:item() end
-  arguments.number(op, "total_norm", total)
+  if total == total then arguments.number(op, "total_norm", total) end  -- NaN is the norm of gradients with NaN
   local factor = v.max_norm / (total + 1e-6)
   if factor >= 1 then return end
   mh.no_grad(function()
