@@ -145,9 +145,18 @@ struct LambdaNode final : torch::autograd::Node {
 
 }  // namespace
 
+bool gives_no_gradient(const at::Tensor& tensor) {
+  using torch::autograd::CreationMeta;
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  return view != nullptr && view->has_bw_view() && view->get_creation_meta() != CreationMeta::DEFAULT &&
+         (view->grad_fn_ || view->get_backward_view().base_.requires_grad()) &&
+         tensor._version() != view->get_attr_version();
+}
+
 void install_gradient_hook(const at::Tensor& tensor) {
   ShardTensorImpl* impl = shard_impl(tensor);
   if (impl != nullptr && impl->guarded) return;
+  if (gives_no_gradient(tensor)) return;
   const auto& node = tensor.grad_fn();
   if (impl != nullptr) {
     impl->guarded = true;

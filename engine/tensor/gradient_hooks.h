@@ -22,6 +22,9 @@ namespace moonhalo {
 ///  - of a ShardTensor leaf into the leaf's own cut (a sum still to be reduced stays Partial, for later bucketing),
 ///  - of a plain tensor into a plain tensor, reduced over the mesh.
 void install_gradient_hook(const at::Tensor& tensor);
+/// True for a view that was made without recording, or beside other results, and whose memory was written since.
+/// PyTorch refuses to differentiate it (`grad_fn` throws), but operators that record nothing read it.
+bool gives_no_gradient(const at::Tensor& tensor);
 /// True if this leaf has been combined with a ShardTensor, so that such a hook brings its gradient into form.
 bool has_gradient_hook(const at::Tensor& leaf);
 /// The same for a result of this node.

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/deferred/deferred.h"
+#include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/scripting_context.h"
@@ -169,7 +170,9 @@ void write_attributes(std::ostream& out, const at::Tensor& tensor) {
   if (is_deferred(tensor)) out << ", deferred";
   if (!is_default_dtype(tensor) || tensor.numel() == 0) out << ", dtype=" << dtype_name(tensor.scalar_type());
   if (!tensor.device().is_cpu()) out << ", device='" << tensor.device() << "'";
-  if (const auto& node = tensor.grad_fn()) {
+  if (gives_no_gradient(tensor)) {
+    out << ", grad_fn=<Invalid>";
+  } else if (const auto& node = tensor.grad_fn()) {
     out << ", grad_fn=<" << node->name() << ">";
   } else if (tensor.requires_grad()) {
     out << ", requires_grad=True";

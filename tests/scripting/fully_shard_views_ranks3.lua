@@ -60,6 +60,25 @@ function tests.test_V15_views_keep_the_numbers_that_they_were_made_of()
   end
 end
 
+-- PyTorch does not differentiate such views, and reads them.
+function tests.test_V15_views_that_were_written_without_gradients_are_read()
+  local function read(net)
+    local row
+    mh.no_grad(function()
+      row = net.weight:narrow(0, 1, 2)
+      row:mul_(2)
+    end)
+    assert(tostring(row):find("grad_fn=<Invalid>", 1, true), tostring(row))
+    testing.assert_error(function() return row * 2 end, "A view was created in no_grad mode")
+    return {whole(row), whole(row:gt(0)), whole(row:argmax(-1)), row:isnan():any():item()}
+  end
+  local unit, copies = both(function() return nn.Linear(4, 5) end)
+  mh.manual_seed(5)
+  local plain = nn.Linear(4, 5):double()
+  local expected = read(plain)
+  for _, net in ipairs {unit, copies} do testing.assert_all_close(read(net), expected) end
+end
+
 local viewed = {
   -- Gradients of views are summed one by one, by all_reduce.
   views = {Views, function(net) return net(mine()) end, 1},

@@ -77,6 +77,59 @@ TEST(Modes, GradModeWithinAProgram) {
                  {.backward = false});
 }
 
+// Views that PyTorch does not differentiate, since their memory was written after they were made.
+List read_without_gradients(const List& t) {
+  const at::Tensor w = t[0].detach().clone().requires_grad_(), y = w * 2;
+  const std::vector<at::Tensor> parts = y.split(2, 2);
+  at::Tensor row, column;
+  {
+    const at::NoGradGuard off;
+    row = w.select(2, 1);
+    column = w.narrow(3, 0, 2);
+    row.mul_(2);
+  }
+  y.mul_(3);
+  List read;
+  for (const at::Tensor& view : {row, column, parts[0], parts[2]}) {
+    for (const at::Tensor& one : {view.detach(), view.gt(0), view.argmax(-1), view.isnan().any(), at::eq(view, view)})
+      read.push_back(one);
+  }
+  read.push_back(row.gt(make_tensor({7, 4, 5}, 3).requires_grad_().narrow(0, 0, 3)));
+  {
+    const at::Tensor plain = make_tensor({3, 4, 7, 2}, 4).requires_grad_();
+    const at::NoGradGuard off;
+    const at::Tensor view = plain.narrow(3, 0, 2);
+    view.mul_(2);
+    const at::AutoGradMode on(true);
+    read.push_back(column.gt(view));
+  }
+  y.sum().backward();
+  read.push_back(w.grad());
+  return read;
+}
+
+TEST(Modes, ViewsThatGiveNoGradientAreRead) {
+  std::vector<PlacementCase> ways = kFieldWays;
+  ways.push_back({"stored", {3}, {stored(0, {1, 0, 2})}});
+  ways.push_back({"stored_and_cut", {2, 2}, {stored(3, {4, 1}), shard(2, {2, 5})}});
+  expect_on_ways(
+      {{"read", read_without_gradients}},
+      [](const PlacementCase& way) {
+        return std::vector<Input>{{kField, way.placements}};
+      },
+      {.backward = false}, ways);
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const at::Tensor w = shard_of(kField, mesh, {shard(2)}).requires_grad_();
+    at::Tensor row;
+    {
+      const at::NoGradGuard off;
+      row = w.select(2, 1);
+      row.mul_(2);
+    }
+    EXPECT_THAT(message_of([&] { row * 2; }), HasSubstr("A view was created in no_grad mode"));
+  });
+}
+
 // Autocast
 
 class Autocast {
