@@ -102,14 +102,16 @@ void ParameterUnit::Entry::drop() {
 }
 
 // Made for every forward, since each has a graph of its own; they all look into what was gathered for one of them.
-void ParameterUnit::cast() {
+// `again`: also where there is one, made to be gathered in advance. A forward that is a segment (recompute.h) makes its
+// own, or its second run would use other tensors.
+void ParameterUnit::cast(bool again) {
   if (!options_.param_dtype) return;
   for (Entry& entry : entries_) {
     const at::Tensor& parameter = entry.parameter;
     const bool records = c10::GradMode::is_enabled() && parameter.requires_grad();
     const bool unwritten = entry.count && writes_so_far(*entry.count) == entry.writes;
-    if (!parameter.is_floating_point() || (entry.cast.defined() && unwritten && entry.cast.requires_grad() == records))
-      continue;
+    const bool is_known = entry.cast.defined() && unwritten && entry.cast.requires_grad() == records;
+    if (!parameter.is_floating_point() || (is_known && !(again && records))) continue;
     entry.cast = parameter.to(*options_.param_dtype);
     if (unwritten && entry.kept->whole.defined()) attach_unsharded_cache(entry.cast, entry.kept, entry.kept->of);
   }
@@ -128,7 +130,7 @@ void ParameterUnit::start() {
   std::vector<at::Tensor> missing;
   std::vector<Entry*> entries;
   std::vector<SpecPtr> specs;
-  if (!BackwardEndCallbacks::under_way()) cast();
+  if (!BackwardEndCallbacks::under_way()) cast(/*again=*/false);
   for (Entry& entry : entries_) {
     const at::Tensor source = entry.source(options_.param_dtype.has_value());
     if (!source.defined() || !stored_cut(*spec(source))) continue;
@@ -196,7 +198,7 @@ void ParameterUnit::before_forward() {
   passes.under_way.push_back(shared_from_this());
   try {
     finish();
-    cast();
+    cast(/*again=*/true);
     reach();
   } catch (...) {
     forward_failed();

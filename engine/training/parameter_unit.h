@@ -62,7 +62,8 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
   /// Frees the gathered parameters.
   void reshard();
   /// With param_dtype, between before_forward and after_forward: returns the cast of a parameter of this unit.
-  /// Otherwise returns the parameter.
+  /// Otherwise returns the parameter. A segment (recompute.h) within the forward must capture casts: it runs again
+  /// outside of it.
   at::Tensor cast_of(const at::Tensor& parameter) const;
 
  private:
@@ -85,7 +86,7 @@ class ParameterUnit : public std::enable_shared_from_this<ParameterUnit> {
     uint64_t values;
   };
   void reach();
-  void cast();
+  void cast(bool again);
   void start();
   void finish();
   bool encloses(const ParameterUnit& other) const;

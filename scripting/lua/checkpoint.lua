@@ -14,6 +14,7 @@ local optimizers = require "moonhalo.internal.checkpoint_optimizers"
 local stages = require "moonhalo.internal.checkpoint_stages"
 local per_rank = require "moonhalo.internal.checkpoint_per_rank"
 local history = require "moonhalo.internal.checkpoint_history"
+local casts = require "moonhalo.internal.parameter_casts"
 local parts = require "moonhalo.internal.state_parts"
 local check_saved = require("moonhalo.nn.state").check_saved
 
@@ -461,4 +462,4 @@ end
 ---     local x = mh.ones({2}, {requires_grad = true})
 ---     mh.checkpoint(function(y) return y:exp() end, x):sum():backward()
 ---     ("%.3f"):format(x.grad[0]:item())    --> 2.718
-return setmetatable(checkpoint, {__call = function(_, fn, ...) return mh._checkpoint(fn, ...) end})
+return setmetatable(checkpoint, {__call = function(_, fn, ...) return mh._checkpoint(casts.bound(fn), ...) end})

@@ -5,6 +5,7 @@ local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local at_end = require "moonhalo.internal.at_end"
 local base = require "moonhalo.nn.module"
+local casts = require "moonhalo.internal.parameter_casts"
 local forward = require "moonhalo.internal.forward"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
 require "moonhalo.internal.module_tree"
@@ -126,17 +127,11 @@ local function cast_for_forward(module, unit, dtype)
   end
   forward.replace(module, function(inner)
     return function(self, ...)
-      local args, undo = arguments.map_tensors(table.pack(...), arguments.once(cast)), {}
+      local args, list = arguments.map_tensors(table.pack(...), arguments.once(cast)), {}
       for _, registry in ipairs(places({}, module)) do
-        for name, parameter in registry do
-          undo[#undo + 1] = {registry, name, parameter}
-        end
+        for name, parameter in registry do list[#list + 1] = {registry, name, unit:cast_of(parameter)} end
       end
-      local _ <close> = at_end(function()
-        for _, one in ipairs(undo) do one[1][one[2]] = one[3] end
-      end)
-      for _, one in ipairs(undo) do one[1][one[2]] = unit:cast_of(one[3]) end
-      return inner(self, table.unpack(args, 1, args.n))
+      return casts.call(list, inner, self, table.unpack(args, 1, args.n))
     end
   end)
 end

@@ -54,7 +54,7 @@ function units.replicated() return units.new("replicate", {}) end
 function units.mine(seed)
   mh.manual_seed(seed or 2)
   local x = mh.randn({7, 5, 4}, kF64)
-  local rows = ({[3] = {4, 3, 0}, [4] = {3, 1, 3, 0}})[ranks]
+  local rows = ({[2] = {5, 2}, [3] = {4, 3, 0}, [4] = {3, 1, 3, 0}})[ranks]
   local begin = 0
   for rank = 1, mesh.rank do begin = begin + rows[rank] end
   return mh.local_batch(x:narrow(0, begin, rows[mesh.rank + 1]), mesh)
