@@ -115,8 +115,31 @@ function tests.test_Y16_find_lr_puts_everything_back()
   end
   local function diverging(step) return mh.full({}, 10.0 ^ step, kF64):requires_grad_(true) end
   local w = nn.Linear(1, 1)
-  local found = mh.find_lr(w, mh.optim.SGD(w:parameters(), {lr = 1.0}), diverging, {smooth = 0.0})
-  testing.assert_equal(#found.losses, 1)
+  local opt = mh.optim.SGD(w:parameters(), {lr = 1.0})
+  testing.assert_error(function() mh.find_lr(w, opt, diverging, {smooth = 0.0}) end,
+      "have  1 of 60 steps, losses from 10 at rate 1e-07 to 10 at 1e-07")
+end
+
+function tests.test_Y16_find_lr_finds_no_rate_where_the_loss_never_falls()
+  local w, kSteps = nn.Linear(1, 1):double(), 5
+  local opt = mh.optim.SGD(w:parameters(), {lr = 0.25})
+  local weight = w.weight:detach():clone()
+  local losses = {
+    grows = function(step) return (w.weight * 0):sum() + 1.0 + 0.125 * step end,
+    stays = function() return (w.weight * 0):sum() + 1.0 end,
+    is_no_number = function() return (w.weight * 0):sum() + 0 / 0 end,
+  }
+  for _, loss in pairs(losses) do
+    testing.assert_error(function() mh.find_lr(w, opt, loss, {steps = kSteps, smooth = 0.0}) end,
+        "find_lr: the loss falls at none of the rates")
+    testing.assert_equal(w.weight:detach(), weight)
+    testing.assert_equal(opt.param_groups[1].lr, 0.25)
+  end
+  -- A loss that falls once has a rate: that of the fall.
+  local values = {4.0, 5.0, 3.0, 3.5, 6.0}
+  local function falls(step) return (w.weight * 0):sum() + values[step] end
+  local found = mh.find_lr(w, opt, falls, {steps = kSteps, smooth = 0.0})
+  testing.assert_equal(found.suggestion, found.rates[3])
 end
 
 function tests.test_Y16_mistakes()

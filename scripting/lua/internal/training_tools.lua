@@ -151,6 +151,20 @@ local function copies(list)
   return kept
 end
 
+--- The place in the lists where the loss falls fastest; an error if it falls nowhere.
+local function steepest_fall(rates, losses, steps)
+  local steepest, fall = nil, 0
+  for i = 2, #losses do
+    local slope = losses[i] - losses[i - 1]
+    if slope < fall then steepest, fall = i, slope end
+  end
+  if steepest then return steepest end
+  fail(("find_lr: the loss falls at none of the rates\n" ..
+      "  have  %d of %d steps, losses from %.6g at rate %g to %.6g at %g\n" ..
+      "  fix   begin with a smaller rate (least); give the optimizer the parameters that the loss uses"):format(
+    #losses, steps, losses[1], rates[1], losses[#losses], rates[#rates]))
+end
+
 --- mh.find_lr(net, opt, loss, {least = 1e-7, most = 1.0, steps = 60, diverged = 4.0, smooth = 0.9}) -> table
 ---   Trains some steps with rates that grow from `least` to `most` (Smith 2017) and puts everything back: parameters,
 ---   buffers, gradients, the optimizer's state and rates.
@@ -164,7 +178,7 @@ end
 ---   smooth      number      weight of the past in the mean of losses
 ---   returns     table       {suggestion, rates, losses}: the rate where the loss fell fastest, and the curve
 ---   collective  as loss and the optimizer's step are; all ranks get the same
----   errors      ValueError: rates that do not grow
+---   errors      ValueError: rates that do not grow; the loss falls at none of them
 ---   example
 ---     local net = nn.Linear(2, 1)
 ---     local opt = mh.optim.SGD(net:parameters(), {lr = 0.5})
@@ -212,12 +226,7 @@ function tools.find_lr(...)
     loss:backward()
     v.opt:step()
   end
-  local steepest, fall = 1, 0
-  for i = 2, #losses do
-    local slope = losses[i] - losses[i - 1]
-    if slope < fall then steepest, fall = i, slope end
-  end
-  return {suggestion = rates[steepest], rates = rates, losses = losses}
+  return {suggestion = rates[steepest_fall(rates, losses, v.steps)], rates = rates, losses = losses}
 end
 
 -- ---- Gradient checkpointing ---------------------------------------------------------------------------------------
