@@ -34,7 +34,7 @@ TraceRecord TracedCall::record(const c10::OperatorHandle& op, const Decision& de
                      halo_times() - before_};
   for (const Decision::Move& move : decision.moves) {
     std::string text = placements_of(move.given);
-    if (move.required && move.required != move.given) text += " -> " + placements_of(move.required);
+    if (move.is_moved()) text += " -> " + placements_of(move.required);
     record.inputs.push_back(std::move(text));
   }
   for (const SpecPtr& output : decision.plan.outputs) record.outputs.push_back(placements_of(output));

@@ -145,7 +145,7 @@ std::shared_ptr<Decision> Dispatch::decide(const OperatorFacts& facts, const c10
     const TensorArgument& slot = call.slots()[s];
     Decision::Move move{
         slot.arg.index, slot.item, slot.spec, made.inputs[s], nullptr, false, facts.written[slot.arg.index]};
-    if (slot.spec && move.required && move.required != slot.spec && !joined.contains(s)) {
+    if (move.is_moved() && !joined.contains(s)) {
       move.redistribution = std::make_unique<Redistribution>(slot.spec, move.required);
       move.resolves = !slot.plain && (slot.spec->has_partial() ? move.required == without_partial(slot.spec)
                                                                : move.written && slot.spec->is_replicate());

@@ -202,8 +202,7 @@ GivenTensors given_tensors(const Decision& decision, const Stack& stack, size_t 
   if (!decision.plan.run || !ghosts_are_filled() || c10::InferenceMode::is_enabled()) [[likely]]
     return given;
   for (const Decision::Move& move : decision.moves) {
-    const bool moves = move.required && move.required != move.given;
-    if (move.item >= 0 || !move.given || moves) continue;
+    if (move.item >= 0 || !move.given || move.is_moved()) continue;
     const at::Tensor& tensor = stack[base + move.arg].toTensor();
     if (is_shard_tensor(tensor) && tensor.unsafeGetTensorImpl()->version_counter().enabled())
       given.not_moved.emplace_back(Arg{move.arg}, tensor);

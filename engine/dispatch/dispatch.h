@@ -33,9 +33,11 @@ struct Decision {
     int item = -1;
     SpecPtr given;                                   // null: undefined; the decision's key holds its address
     SpecPtr required;                                // null: taken as it is
-    std::unique_ptr<Redistribution> redistribution;  // null: already as required
+    std::unique_ptr<Redistribution> redistribution;  // null: as required, or moved together with others (decide.cpp)
     bool resolves = false;  // kept in the tensor: Partials summed up, or copies cut to write them
     bool written = false;
+
+    bool is_moved() const { return given && required && required != given; }
   };
   std::vector<int64_t> key;
   Plan plan;
