@@ -97,13 +97,14 @@ bool Costs::take_turns(int64_t ranks) const {
 
 Cost Costs::in_turns(const Cost& work, double before) const {
   if (ranks_per_core_ <= 1 || work.seconds <= 0) return work;
-  const double times = (until_all_did(before + work.seconds) - until_all_did(before)) / work.seconds;
+  const double times = (end_of_last_rank(before + work.seconds) - end_of_last_rank(before)) / work.seconds;
   return {work.seconds * times, work.latency * times, work.source};
 }
 
+// Returns when the last of the ranks, which take turns on the cores, has worked for `work` seconds.
 // Some cores have a rank more than the others. When these have ended, their cores take over what is left, the most of
 // the rank that began last.
-double Costs::until_all_did(double work) const {
+double Costs::end_of_last_rank(double work) const {
   const double least = std::floor(ranks_per_core_), others_end = least * work;
   if (least == ranks_per_core_) return others_end;
   const double slice = machine_.host.slice, round = (least + 1) * slice;

@@ -69,7 +69,7 @@ class Costs {
   };
   int64_t on_a_host(int64_t ranks) const;
   bool take_turns(int64_t ranks) const;
-  double until_all_did(double work) const;
+  double end_of_last_rank(double work) const;
   Cost of_one_call(const Tape& tape, const TapeOperator& call) const;
   double rate_of(const TapeOperator& call) const;
   Cost cheapest(const Collective& call, const std::vector<int64_t>& members) const;
