@@ -7,7 +7,9 @@ namespace moonhalo {
 
 JoinEqualCopies::JoinEqualCopies() : joins_(exchange_context->joins_equal_copies, true) {}
 
-bool JoinEqualCopies::is_on() { return exchange_context->joins_equal_copies; }
+bool JoinEqualCopies::applies_to(const Communicator& group) {
+  return exchange_context->joins_equal_copies && group.is_fake();
+}
 
 EqualCopies::EqualCopies(int64_t calls) : calls_(exchange_context->equal_copies, calls) {}
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/scoped_value.h"
+#include "moonhalo/engine/comm/communicator.h"
 
 namespace moonhalo {
 
@@ -21,8 +22,8 @@ namespace moonhalo {
 class JoinEqualCopies {
  public:
   JoinEqualCopies();
-  /// True while this rank has one.
-  static bool is_on();
+  /// True while this rank has one, if the ranks of `group` are fake.
+  static bool applies_to(const Communicator& group);
 
  private:
   ScopedValue<bool> joins_;
@@ -52,12 +53,12 @@ class SeenAs {
   std::optional<at::DisableRecordFunctionGuard> unseen_;
 };
 
-/// The number of calls that those for each rank stand for (SeenAs), where copies are joined: the first of the ranks
-/// with equal sizes stands for all of them. Else 1 for each. `sizes_of(rank)`: a list of sizes.
+/// The number of calls that those for each of the first `ranks` ranks stand for (SeenAs), where copies are joined: the
+/// first of the ranks with equal sizes stands for all of them. Else 1 for each. `sizes_of(rank)`: a list of sizes.
 template <typename SizesOf>
-std::vector<int64_t> calls_by_rank(int ranks, bool joins, const SizesOf& sizes_of) {
+std::vector<int64_t> calls_by_rank(const Communicator& group, int ranks, const SizesOf& sizes_of) {
   std::vector<int64_t> calls(ranks, 1);
-  if (!joins) return calls;
+  if (ranks == 1 || !JoinEqualCopies::applies_to(group)) return calls;
   std::map<std::vector<int64_t>, int> first;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto [found, is_new] = first.try_emplace(sizes_of(rank), rank);

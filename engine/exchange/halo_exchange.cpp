@@ -12,7 +12,6 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/equal_copies.h"
-#include "moonhalo/engine/exchange/exchange_context.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 #include "moonhalo/engine/exchange/regions.h"
 
@@ -32,8 +31,7 @@ bool joins_equal_copies(const std::vector<Request>& requests, const Communicator
     const bool has_result = !request.back && !request.whole;
     return has_values(request.given) || (has_result && has_values(request.result));
   };
-  return exchange_context->joins_equal_copies && group.is_fake() &&
-         std::none_of(requests.begin(), requests.end(), is_computed);
+  return JoinEqualCopies::applies_to(group) && std::none_of(requests.begin(), requests.end(), is_computed);
 }
 
 // The end of the peers from `first` on whose regions have the same shapes as those of the first.

@@ -105,9 +105,8 @@ at::Tensor pack(const std::vector<PartialGrad>& bucket, const Communicator& grou
   const bool cut = bucket[0].leaf != nullptr;
   std::vector<int64_t> begins(bucket.size(), 0);
   counts.assign(group.size(), 0);
-  const bool joins = cut && JoinEqualCopies::is_on() && group.is_fake();
   const int ranks = cut ? group.size() : 1;
-  const auto calls = calls_by_rank(ranks, joins, [&](int rank) { return sizes_of(bucket, rank); });
+  const auto calls = calls_by_rank(group, ranks, [&](int rank) { return sizes_of(bucket, rank); });
   for (int rank = 0; rank < ranks; ++rank) {
     const SeenAs seen(calls[rank]);
     for (size_t i = 0; i < bucket.size(); ++i) {

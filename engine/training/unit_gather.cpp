@@ -148,9 +148,9 @@ std::vector<at::Tensor> UnitGather::finish() {
   for (Group& group : groups_) {
     group.work->wait();
     if (!group.packed.empty()) make_whole(group);
-    const bool joins = JoinEqualCopies::is_on() && group_of(*group.parts[0].spec, group.parts[0].cut).is_fake();
+    const Communicator& members = group_of(*group.parts[0].spec, group.parts[0].cut);
     const auto ranks = static_cast<int>(group.packed.size());
-    const auto calls = calls_by_rank(ranks, joins, [&](int rank) { return sizes_of(group, rank); });
+    const auto calls = calls_by_rank(members, ranks, [&](int rank) { return sizes_of(group, rank); });
     for (int rank = 0; rank < ranks; ++rank) {
       const SeenAs seen(calls[rank]);
       each_part(group.packed[rank], rows_of(group, rank),
