@@ -418,13 +418,16 @@ TEST(StepTapes, X14_TheTimeOfTheHostLeavesFakeCallsOut) {
 
   const StepTapes tapes(
       *world, 1, [] {}, {}, 3);
+  double longest = 0, begin = seconds_of(ClockOf::kThread);
   for (int step = 0; step < 4; ++step) {
     at::relu(x);
+    const double before = seconds_of(ClockOf::kThread);
     note_optimizer_step(&optimizer);
+    longest = std::max(longest, seconds_of(ClockOf::kThread) - std::exchange(begin, before));
   }
 
   EXPECT_GT(tapes.host_seconds(), 0);
-  EXPECT_LT(tapes.host_seconds(), 0.025);
+  EXPECT_LE(tapes.host_seconds(), longest - 0.05);
 }
 
 // Events are counted up to a limit. A first step that has more of them is an error only if it is the one to look at.
