@@ -129,11 +129,11 @@ local function anchors_of(set, offset)
   return frames
 end
 
---- Moments of groups [first, last) of frames of a field, a list.
+--- Moments of groups [first, last) of frames of a field, a list. float64 holds what files have.
 local function moments_of_read(data, name, first, last, frames, weights, before)
   local field, sources, zeros, parts = data.fields[name], Sources.new(data, {name}), {}, {}
   for i in ipairs(field.space_shape) do zeros[i] = 0 end
-  local reader = sources:reader(zeros, field.space_shape, "float32", kCache)
+  local reader = sources:reader(zeros, field.space_shape, "float64", kCache)
   for group = first, last - 1 do
     local function places(of)
       return of and sources:places(name, {table.unpack(of, group * kGroup + 1,
@@ -144,7 +144,7 @@ local function moments_of_read(data, name, first, last, frames, weights, before)
   return parts
 end
 
---- The same of a field that a function makes, a frame at a time.
+--- The same of a field that a function makes, a frame at a time, of what it gets in batches: float32.
 local function moments_of_made(data, name, first, last, frames, weights, before)
   local read, parts = made.whole_reader(data, name, "float32", kCache), {}
   for group = first, last - 1 do

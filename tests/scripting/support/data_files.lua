@@ -67,11 +67,12 @@ function files.cf(name, first, steps, options)
   end)
 end
 
---- The values of t2m in a file, decoded as that file says.
-function files.t2m(first, steps, scale)
+--- The values of t2m in a file, decoded as that file says, in float32 or as it is.
+function files.t2m_float64(first, steps, scale)
   local packed = (files.values(first, steps, files.height, files.width, 0) / (scale or 0.01)):round()
-  return (packed * (scale or 0.01) + 10.0):float()
+  return packed * (scale or 0.01) + 10.0
 end
+function files.t2m(first, steps, scale) return files.t2m_float64(first, steps, scale):float() end
 
 function files.z(first, steps)
   local of = function(seed) return files.values(first, steps, files.height, files.width, seed) end
