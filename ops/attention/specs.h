@@ -42,6 +42,8 @@ class AttentionWork {
   Interval seen(const Interval& rows, int64_t j) const;
   /// Scores that a member computes.
   double load(int64_t member) const;
+  /// Pairs of ranks that were looked at to balance the work: what the search costs.
+  int64_t pairs_tried() const { return pairs_tried_; }
 
  private:
   double scores(const Interval& rows, int64_t j) const;
@@ -57,6 +59,7 @@ class AttentionWork {
   bool is_causal_, may_send_;
   Extents extents_;
   std::vector<std::vector<int64_t>> split_;  // [i][j]; empty: the cheaper ones
+  mutable int64_t pairs_tried_ = 0;
 };
 
 /// Specs of the tensors of an attention, all by where their dims are cut.

@@ -61,6 +61,7 @@ double AttentionWork::scores(const Interval& rows, int64_t j) const {
 
 double AttentionWork::load(int64_t member) const {
   double sum = 0;
+  pairs_tried_ += size();
   for (int64_t other = 0; other < size(); ++other)
     sum += scores(local_queries(member, other), other) + scores(sent_queries(other, member), member);
   return sum;
@@ -124,6 +125,7 @@ void AttentionWork::balance() {
   const auto move_from = [&](int64_t from) {
     for (Load last{-1, -1}; has_taker[from];) {  // the taker with the least, then the next one
       Load next{loads[from], -1};
+      pairs_tried_ += static_cast<int64_t>(takers[from].size());
       for (const int64_t one : takers[from]) {
         if (const Load load{loads[one], one}; last < load && load < next) next = load;
       }
@@ -135,6 +137,7 @@ void AttentionWork::balance() {
       if (std::find(takers[to].begin(), takers[to].end(), from) == takers[to].end()) takers[to].push_back(from);
       change_load(from, -moved);
       change_load(to, moved);
+      pairs_tried_ += size();
       for (int64_t i = 0; i < size(); ++i)
         has_taker[i] = has_taker[i] || (is_enough(i, loads[from]) && can_move(i, from));
       return true;
