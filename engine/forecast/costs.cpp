@@ -281,16 +281,17 @@ Cost Costs::of_round(const VerbRound& round, const std::vector<int64_t>& members
 
 // A ring passes each part of a level once. Where every rank has a link of its own, there is a ring through each.
 Cost Costs::of_ring(const VerbRound& round, const std::vector<int64_t>& members) const {
-  size_t widest = 0;
-  for (const int64_t rank : members) widest = std::max(widest, machine_.level_of(members.front(), rank));
+  // Parts of a level are within those of the next, so that the first and the last rank decide.
+  const auto [first, last] = std::minmax_element(members.begin(), members.end());
+  const size_t widest = machine_.level_of(*first, *last);
   Cost cost{0, machine_.levels[widest].latency, CostSource::kRates};
   for (size_t level = 0; level <= widest; ++level) {
     const Machine::Level& here = machine_.levels[level];
     double links = 1;
     if (level > 0 && !here.shared) {
-      const int64_t part = machine_.levels[level - 1].ranks;
+      const int64_t part = machine_.levels[level - 1].ranks, begin = members.front() / part * part;
       links = static_cast<double>(std::count_if(members.begin(), members.end(),
-                                                [&](int64_t rank) { return rank / part == members.front() / part; }));
+                                                [&](int64_t rank) { return rank >= begin && rank < begin + part; }));
     }
     cost.seconds = std::max(cost.seconds, static_cast<double>(round.bytes) / (here.bandwidth * links));
   }

@@ -3,6 +3,7 @@
 
 #include <unordered_map>
 #include <variant>
+#include <vector>
 
 #include "moonhalo/engine/forecast/costs.h"
 
@@ -10,13 +11,16 @@ namespace moonhalo {
 
 DivisionBound least_step(const Machine& machine, const std::string& backend, const Tape& tape) {
   const Costs costs(machine, backend, tape.ranks);
-  std::unordered_map<uint32_t, const TapeExchange*> begun;  // by id
+  std::unordered_map<uint32_t, const TapeExchange*> begun;     // by id
+  std::unordered_map<uint32_t, std::vector<int64_t>> members;  // by group
   DivisionBound bound;
   for (const TapeEvent& event : tape.events) {
     if (const auto* call = std::get_if<TapeOperator>(&event.what)) {
       bound.computing += costs.of_operator(tape, *call).seconds;
     } else if (const auto* verb = std::get_if<TapeVerb>(&event.what)) {
-      bound.messages += costs.of_verb(*verb, tape.groups.at(verb->group).members(tape.rank)).seconds;
+      std::vector<int64_t>& ranks = members[verb->group];
+      if (ranks.empty()) ranks = tape.groups.at(verb->group).members(tape.rank);
+      bound.messages += costs.of_verb(*verb, ranks).seconds;
     } else if (const auto* exchange = std::get_if<TapeExchange>(&event.what)) {
       begun[exchange->id] = exchange;
     } else if (const auto* wait = std::get_if<TapeWait>(&event.what); wait && costs.moves_in_wait()) {
