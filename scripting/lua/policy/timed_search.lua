@@ -210,7 +210,7 @@ local function part_of_batch(values, count)
     if x.ndim == 0 or sample_arguments.is_constant(x) then return x end
     local shape = x.shape
     shape[1] = shape[1] // count
-    return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype}))
+    return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype, device = device_of_run()}))
   end))
 end
 
