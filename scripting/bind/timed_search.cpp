@@ -71,6 +71,22 @@ void push_division(lua_State* lua, const Division& division) {
   set_field(lua, "micro_batches", division.micro_batches);
 }
 
+/// Collections come by the memory that Lua has now: that of a search, which grows from one division to the next, would
+/// let the tensors of a step stay for longer than in the run.
+class CollectAsNow {
+ public:
+  explicit CollectAsNow(lua_State* lua) : state_(*state_data(lua)) {
+    collect_garbage(lua);
+    state_.lua_kilobytes = lua_gc(lua, LUA_GCCOUNT);
+  }
+  ~CollectAsNow() { state_.lua_kilobytes = 0; }
+  CollectAsNow(const CollectAsNow&) = delete;
+  CollectAsNow& operator=(const CollectAsNow&) = delete;
+
+ private:
+  StateData& state_;
+};
+
 /// _search_divisions(options, build) -> the JSON of the result, and its table. build(division) gives the function that
 /// does a step, and the list of trained parameters. Within it and the step the world is the one that the division is
 /// for. Collective.
@@ -78,7 +94,7 @@ int search(lua_State* lua) {
   lua_settop(lua, 2);
   const SearchOptions options = read_search(lua, 1);
   CommunicatorPtr real = context(lua).world;
-  collect_garbage(lua);
+  const CollectAsNow collections(lua);
   const BuildDivided build = [lua](const Division& division, Communicator& world) {
     const OtherWorld within(lua, world);
     lua_pushvalue(lua, 2);

@@ -32,7 +32,8 @@ constexpr int64_t kCollectAtLeast = int64_t{4} << 20, kCollectAtMost = int64_t{6
 
 // In powers of two, so that what Lua has not collected yet rarely changes it: equal steps then have equal peaks.
 int64_t collect_after(lua_State* lua) {
-  const auto of_lua = int64_t{std::bit_floor(static_cast<uint32_t>(lua_gc(lua, LUA_GCCOUNT)))} << 10;
+  const int64_t set = state_data(lua)->lua_kilobytes, kilobytes = set > 0 ? set : lua_gc(lua, LUA_GCCOUNT);
+  const auto of_lua = int64_t{std::bit_floor(static_cast<uint32_t>(kilobytes))} << 10;
   return std::clamp(kOfLua * of_lua, kCollectAtLeast, kCollectAtMost);
 }
 

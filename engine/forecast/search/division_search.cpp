@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -29,6 +30,7 @@ namespace {
 constexpr double kUsableMemory = 0.9;
 constexpr double kRounding = 1e-9;  // of sums in other orders
 constexpr int64_t kMeasured = 3;    // of those that may be the fastest
+constexpr double kRoughFrom = 1.5;  // measured times by forecasts
 constexpr int kRounds = 3;          // of measured ones
 
 /// Models draw their parameters from LibTorch's generator. A search leaves it as it was.
@@ -263,11 +265,30 @@ void check_measured(const Communicator& world, const SearchOptions& options) {
                     "\n  fix   measure = 0");
 }
 
-/// True where the best ones are measured without having been asked for. Rank 0 has the machine.
-bool measures_by_default(Communicator& world, const SearchOptions& options) {
-  if (options.measure.has_value() || world.is_fake() || !has_ranks(world, options)) return false;
+/// True if the machine is this host. Rank 0 has the machine. Collective.
+bool is_here(Communicator& world, const SearchOptions& options) {
   const auto where = [&] { return std::string(is_this_host(options.machine) ? "here" : "elsewhere"); };
   return run_on_first_rank(world, where) == "here";
+}
+
+/// True where the best ones are measured without having been asked for.
+bool measures_by_default(Communicator& world, const SearchOptions& options) {
+  if (options.measure.has_value() || world.is_fake() || !has_ranks(world, options)) return false;
+  return is_here(world, options);
+}
+
+/// Whether measured times may be compared with forecasts.
+std::string note_on_measured(const SearchResult& result, bool is_here) {
+  if (!is_here) return "measured times are those of this host, forecasts those of '" + result.machine + "'";
+  std::vector<double> ratios;
+  for (const DivisionResult& one : result.ranked) {
+    if (one.measured && one.step > 0) ratios.push_back(*one.measured / one.step);
+  }
+  const double ratio = ratios.empty() ? 1 : median_of(std::move(ratios));
+  if (ratio < kRoughFrom) return "";
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2g", ratio);
+  return std::string("measured steps take ") + text + " times their forecasts: rates are rough for small operators";
 }
 
 /// The best `count` divisions; `are_close`: of these, those that may be the fastest, and none where that is one.
@@ -309,6 +330,7 @@ SearchResult search_divisions(Communicator& world, const SearchOptions& options,
   const std::vector<Division> measured = divisions_to_measure(result, *counted.measure, are_close);
   std::vector<std::vector<double>> times = time_divisions(world, build, measured, kRounds);
   for (size_t i = 0; i < measured.size(); ++i) result.ranked[i].measured = median_of(std::move(times[i]));
+  if (!measured.empty()) result.note = note_on_measured(result, is_here(world, options));
   rank_results(result);
   explain(result);
   return result;

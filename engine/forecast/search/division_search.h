@@ -70,6 +70,7 @@ struct SearchResult {
   int64_t ranks = 1, units = 1;
   int64_t memory_limit = 0;  ///< bytes of a rank; 0: none is known
   int64_t dry_runs = 0;      ///< divisions that were dry run on all ranks that matter
+  std::string note;          ///< on measured times; "" where there is nothing to say
   std::vector<DivisionResult> ranked;
 
   const Division& best() const { return ranked.front().division; }
@@ -91,7 +92,7 @@ SearchResult search_divisions(const SearchOptions& options, const BuildDivided& 
 /// over `world`.
 SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build);
 
-/// A table that a person reads; JSON for programs. Not collective.
+/// A table that a person reads, with the first 12 divisions; JSON with all of them. Not collective.
 std::string to_text(const SearchResult& result);
 std::string to_json(const SearchResult& result);
 /// Reads what to_json wrote. Not collective.

@@ -18,6 +18,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Fate = DivisionResult::Fate;
 
+constexpr int64_t kMostRows = 12;  // of the table
+
 // In the order in which results are ranked.
 constexpr std::array<std::pair<Fate, const char*>, 5> kFates{{{Fate::kForecast, "forecast"},
                                                               {Fate::kSlowBound, "slower by its bound"},
@@ -119,6 +121,7 @@ void search_fields(Object& result, const Field& field) {
   field("units", result.units);
   field("memory_limit", result.memory_limit);
   field("dry_runs", result.dry_runs);
+  field("note", result.note);
 }
 
 auto writer_of(Json& json) {
@@ -190,15 +193,20 @@ std::string to_text(const SearchResult& result) {
   const auto left = [&](const std::string& name) { return "  " + name + std::string(width - name.size(), ' '); };
   text += left("division") + (measured ? cell("measured", 12) : "") + cell("forecast", 12) + cell("bound", 12) +
           cell("memory", 11) + cell("sent", 11) + "  why\n";
+  int64_t rows = 0;
   for (const DivisionResult& one : result.ranked) {
-    if (one.fate == Fate::kNotNeeded) continue;
+    if (one.fate == Fate::kNotNeeded || ++rows > kMostRows) continue;
     const bool dry_run = one.fate == Fate::kForecast || one.fate == Fate::kTooLarge;
     text += left(one.division.text());
     if (measured) text += cell(one.measured ? time_text(*one.measured) : "-", 12);
-    text += cell(dry_run ? time_text(one.step) : "-", 12) + cell(time_text(one.bound.step), 12) +
+    text += cell(dry_run ? time_text(one.step) : "-", 12) +
+            cell(one.bound.step > 0 ? time_text(one.bound.step) : "-", 12) +
             cell((dry_run ? "" : "> ") + bytes_text(one.memory), 11) + cell(dry_run ? bytes_text(one.sent) : "-", 11) +
             "  " + one.why + "\n";
   }
+  if (rows > kMostRows)
+    text += "  " + std::to_string(rows - kMostRows) + " more rows, which the JSON of the report has\n";
+  if (!result.note.empty()) text += "  note: " + result.note + "\n";
   const auto left_out = std::count_if(result.ranked.begin(), result.ranked.end(),
                                       [](const DivisionResult& one) { return one.fate == Fate::kNotNeeded; });
   if (left_out > 0)

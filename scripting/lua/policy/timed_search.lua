@@ -24,6 +24,7 @@ local fail = mh.fail
 local kWho = "parallelize: policy 'autodist'"
 local kLimits = {"most_data", "most_rows", "most_columns", "most_tensor", "most_stages"}
 local kSchedules = {"1f1b", "gpipe", "interleaved_1f1b"}
+local kBackends = {"threads", "mpi", "tcp", "nccl", "staged"}
 
 -- ---- Options --------------------------------------------------------------------------------------------------------
 
@@ -79,6 +80,7 @@ local function check_options(options, config)
       mh._describe(options.machine)))
   end
   if options.recompute ~= nil then arguments.flag(kWho, "recompute", options.recompute) end
+  if options.backend ~= nil then arguments.choice(kWho, "backend", options.backend, kBackends) end
   for _, name in ipairs {"measure", table.unpack(kLimits)} do
     local value, least = options[name], name == "measure" and 0 or 1
     if value ~= nil and (math.type(value) ~= "integer" or value < least) then

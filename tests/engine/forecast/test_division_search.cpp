@@ -420,6 +420,7 @@ TEST(DivisionSearch, X14_TheBestThreeAreMeasured) {
     EXPECT_LE(*result.ranked[0].measured, *result.ranked[1].measured);
     EXPECT_LE(*result.ranked[1].measured, *result.ranked[2].measured);
     EXPECT_GT(*result.ranked[0].measured, 0);
+    EXPECT_THAT(to_text(result), HasSubstr("measured times are those of this host, forecasts those of 'planted'"));
     EXPECT_THAT(result.ranked[0].why, HasSubstr("the fastest one measured"));
   }
 }
@@ -429,6 +430,7 @@ TEST(DivisionSearch, X14_CloseForecastsAreMeasuredOnThisHost) {
   const Planted data = planted()[0];
   on_ranks(2, [&](Communicator& world) {
     SearchOptions options = options_for(data, 2);
+    options.machine = machine_of(1e15, 1e15, 1e15, 0);
     options.machine.host.cores = usable_core_count();
     options.prunes = false;
     const SearchResult here = search_divisions(world, options, build_divided(data.net));
@@ -441,6 +443,7 @@ TEST(DivisionSearch, X14_CloseForecastsAreMeasuredOnThisHost) {
       EXPECT_TRUE(!one.measured || one.low <= end) << one.division.text();
     }
     EXPECT_GE(measured, 2);
+    EXPECT_THAT(to_text(here), HasSubstr("times their forecasts"));
     EXPECT_LT(measured, std::ssize(here.ranked));
     ++options.machine.host.cores;
     for (const DivisionResult& one : search_divisions(world, options, build_divided(data.net)).ranked)

@@ -149,6 +149,7 @@ function tests.test_V10_mistakes_are_one_error()
   local function try(options) return function() plan(mlp, x, options) end end
   refused({"no_such_machine"}, try{machine = "no_such_machine"})
   refused({"machine = ", "expected a file of moonhalo calibrate"}, try{machine = 7})
+  refused({"unknown backend 'gloo'"}, try{machine = of, backend = "gloo"})
   refused({"measure = ", "expected an integer of at least 0"}, try{machine = of, measure = -1})
   refused({"most_rows = ", "expected an integer of at least 1"}, try{machine = of, most_rows = 0})
   refused({"policy 'autodist' has no option 'measures'", "measure"}, try{machine = of, measures = 1})
