@@ -277,7 +277,7 @@ bool measures_by_default(Communicator& world, const SearchOptions& options) {
   return is_here(world, options);
 }
 
-/// Whether measured times may be compared with forecasts.
+/// The note of a result on its measured times, where they differ from forecasts in kind or by much; else "".
 std::string note_on_measured(const SearchResult& result, bool is_here) {
   if (!is_here) return "measured times are those of this host, forecasts those of '" + result.machine + "'";
   std::vector<double> ratios;
