@@ -55,14 +55,14 @@ def cf(path, form, steps, units, times, scale, offset):
         file.createVariable("v", "f4", ("valid_time", "lon", "lat"))[:] = v
         file.createVariable("u", "f4", ("valid_time", "lat", "lon"), **options)[:] = u
         time[:] = times
-    decoded = (packed.astype("f8") * scale + offset).astype("f4")
+    decoded = packed.astype("f8") * scale + offset
     decoded[packed == -32767] = np.nan
     return {"t2m": decoded[:, None], "v": v.transpose(0, 2, 1)[:, None], "u": u[:, None]}
 
 
 def windows(fields, steps, anchors):
-    """[anchors, channels of all steps and fields, space...]"""
-    return np.stack([np.concatenate([field[a + s] for s in steps for field in fields]) for a in anchors])
+    """[anchors, channels of all steps and fields, space...], in float32 as loaders give them"""
+    return np.stack([np.concatenate([field[a + s] for s in steps for field in fields]) for a in anchors]).astype("f4")
 
 
 def make_cf(folder):

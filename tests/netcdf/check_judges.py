@@ -62,9 +62,7 @@ def check_read(what, out, fields, times, static, says, attrs):
             f"{what}: steps of {field}:\n{out['read/' + field][()]}\nwanted\n{values}",
             close(out["read/" + field][()], values),
         )
-        mean = np.nanmean(
-            values.astype("f4").astype("f8"), axis=(0, *range(2, values.ndim))
-        )  # statistics are of float32
+        mean = np.nanmean(values.astype("f8"), axis=(0, *range(2, values.ndim)))
         check(
             f"{what}: mean of {field}: {out['mean/' + field][()]}, expected {mean}",
             np.allclose(out["mean/" + field][()], mean, rtol=1e-12),

@@ -31,8 +31,8 @@ for _, case in ipairs(cases) do
   local x = at(load_once(case.file), case.path)
   local name = case.file .. " " .. table.concat(case.path, ".")
   assert(mh.is_tensor(x), name)
-  testing.assert_equal({x.dtype, x.shape}, {case.dtype, case.shape}, name)
-  testing.assert_equal(numbers(x), case.values, name)
+  testing.assert_equal({x.dtype, x.shape}, {case.dtype, case.shape})
+  testing.assert_equal(numbers(x), case.values)
 end
 
 -- Other values.
