@@ -135,11 +135,19 @@ function tests.test_Y16_find_lr_finds_no_rate_where_the_loss_never_falls()
     testing.assert_equal(w.weight:detach(), weight)
     testing.assert_equal(opt.param_groups[1].lr, 0.25)
   end
+  -- The smoothed mean of equal losses is rounded: it falls by 1e-17 or so.
+  for _, value in ipairs {1.1, 0.3, -2.7, 1e-9, 1e9} do
+    local function same() return (w.weight * 0):sum() + value end
+    testing.assert_error(function() mh.find_lr(w, opt, same) end, "find_lr: the loss falls at none of the rates")
+  end
   -- A loss that falls once has a rate: that of the fall.
   local values = {4.0, 5.0, 3.0, 3.5, 6.0}
   local function falls(step) return (w.weight * 0):sum() + values[step] end
   local found = mh.find_lr(w, opt, falls, {steps = kSteps, smooth = 0.0})
   testing.assert_equal(found.suggestion, found.rates[3])
+  -- A small fall of a large loss counts.
+  local function falls_little(step) return (w.weight * 0):sum() + (step < 3 and 1.0 or 1.0 - 1e-11) end
+  testing.assert_equal(mh.find_lr(w, opt, falls_little, {steps = kSteps, smooth = 0.0}).suggestion, found.rates[3])
 end
 
 function tests.test_Y16_mistakes()

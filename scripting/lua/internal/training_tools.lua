@@ -151,12 +151,14 @@ local function copies(list)
   return kept
 end
 
+local kRounding = 1e-12  -- of a loss: means of equal losses differ by less
+
 --- The place in the lists where the loss falls fastest; an error if it falls nowhere.
 local function steepest_fall(rates, losses, steps)
   local steepest, fall = nil, 0
   for i = 2, #losses do
     local slope = losses[i] - losses[i - 1]
-    if slope < fall then steepest, fall = i, slope end
+    if slope < fall and -slope > kRounding * math.abs(losses[i - 1]) then steepest, fall = i, slope end
   end
   if steepest then return steepest end
   fail(("find_lr: the loss falls at none of the rates\n" ..
