@@ -111,6 +111,13 @@ PlanOfTensor plans_of_shared(const std::vector<PlannedTensor>& tensors, const Me
   return plans;
 }
 
+// A dry run gets zeros from the rank that sends `value`, which all ranks have made: the block is taken from its own.
+void keep_own_values(const at::Tensor& placed, const at::Tensor& value) {
+  const SpecPtr& to = spec(placed);
+  const at::Tensor own = redistribute(from_local(value, replicated(to->mesh(), value.sizes())), to);
+  shard_impl(placed)->local().copy_(shard_impl(own)->local());
+}
+
 }  // namespace
 
 at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Placements& placements,
@@ -125,6 +132,7 @@ at::Tensor place_tensor(const at::Tensor& tensor, const MeshPtr& mesh, const Pla
     if (!is_on_device(*mesh, value)) value = value.to(device_of(*mesh));
     if (src) {
       placed = distribute_tensor(value, mesh, placements, *src);
+      if (makes_fakes() && !is_fake(value)) keep_own_values(placed, value);
     } else {
       expect_replicated(value, mesh, "parallelize_module");
       const SpecPtr whole = replicated(mesh, value.sizes());

@@ -147,12 +147,12 @@ int finish_sync(lua_State* lua) {
   return 0;
 }
 
-/// note_parameter(tensor): a module trains it. In a dry run that computes nothing its values count no more, however
-/// small it is: what is made of parameters, such as a loss, is then not computed on any rank.
+/// note_parameter(tensor): it is a parameter of a module. In a dry run that computes nothing the values of one that is
+/// trained count no more, however small it is: what is made of it, such as a loss, is then not computed on any rank.
 int parameter_of_module(lua_State* lua) {
   const at::Tensor& parameter = check_tensor(lua, 1);
   note_parameters({parameter});
-  if (!makes_fakes() || is_deferred(parameter)) return 0;
+  if (!makes_fakes() || !parameter.requires_grad() || is_deferred(parameter)) return 0;
   const at::Tensor block = is_shard_tensor(parameter) ? shard_impl(parameter)->local() : parameter;
   if (block.is_cpu() && block.layout() == at::kStrided && !is_fake(block)) forget_values(block);
   return 0;

@@ -148,6 +148,26 @@ for batch in loader:batches() do assert(batch.inputs.shape[3] == 512) end
 )");
 }
 
+// Their values decide what a script does: how often it repeats, and what it selects.
+TEST_F(PlanValues, X14_ParametersThatAreNotTrainedKeepTheirValues) {
+  planned(R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local Net = nn.Module:extend("Net")
+function Net:init()
+  self.count = nn.Parameter(mh.tensor{3.0}, false)
+  self.mask = nn.Parameter(mh.tensor{true, false, true}, false)
+  self:register_parameter("steps", mh.tensor{5})
+end
+local net = Net()
+assert(net.count:item() == 3.0 and net.steps:item() == 5)
+assert(mh.masked_select(mh.ones{3}, net.mask).shape[1] == 2)
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"rows"})
+mh.distribute_module(net, mesh)
+assert(net.count:item() == 3.0 and net.steps:item() == 5, "placed on a mesh")
+)");
+}
+
 TEST_F(PlanValues, X14_NoDerivativeIsWrong) {
   planned(R"(
 local mh = require "moonhalo"
