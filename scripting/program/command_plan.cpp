@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -237,7 +238,7 @@ void check_writable(const char* option, const std::string& path) {
     throw UsageError(std::string(option) + ": cannot write '" + path + "'\n  have  " +
                      (is_folder ? "a folder of that name" : std::strerror(errno)) +
                      "\n  fix   name a file in a folder that exists and is yours");
-  if (is_new) std::filesystem::remove(file);
+  if (is_new) std::filesystem::remove(std::filesystem::canonical(file));  // not a link to it
 }
 
 void check_picture(const char* option, const std::string& path) {
@@ -248,15 +249,36 @@ void check_picture(const char* option, const std::string& path) {
   }
 }
 
+// The file that takes the place of what is at `path`, or none where that is written to as it is: a pipe, a device, a
+// link to one of them. A link to a file stays, and its target is replaced.
+std::optional<std::string> replaced_file(const std::string& path) {
+  const std::filesystem::file_status status = std::filesystem::symlink_status(path);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return path;
+  if (!std::filesystem::is_symlink(status) || !std::filesystem::is_regular_file(path)) return std::nullopt;
+  return std::filesystem::canonical(path).string();
+}
+
+// The file into which the shell has put standard output (> FILE): another file in its place would lose the report.
+bool is_standard_output(const std::string& path) {
+  struct stat file, output;
+  return stat(path.c_str(), &file) == 0 && fstat(STDOUT_FILENO, &output) == 0 && file.st_dev == output.st_dev &&
+         file.st_ino == output.st_ino;
+}
+
 // Puts what is known by now into the file of --json, which is whole at any time. A pipe gets the last report
 // alone.
 void write_json(const std::string& path, const std::string& json, bool is_last) {
   if (path.empty()) return;
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+  if (is_standard_output(path)) {
+    if (is_last) write_output(json);
+    return;
+  }
+  const std::optional<std::string> replaced = replaced_file(path);
+  if (!replaced) {
     if (is_last) std::ofstream(path) << json;
     return;
   }
-  io::NewFile file("--json", path);
+  io::NewFile file("--json", *replaced);
   file.write(json.data(), json.size());
   file.finish();
 }
@@ -297,7 +319,7 @@ int plan_each(const PlanWanted& wanted, const ProcessMemory& process, const std:
 }
 
 int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, bool& joined) {
-  check_writable("--json", wanted.json);
+  if (!is_standard_output(wanted.json)) check_writable("--json", replaced_file(wanted.json).value_or(wanted.json));
   check_picture("--png", wanted.png);
   check_writable("--png", wanted.png);
   std::optional<Machine> machine;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -341,6 +344,51 @@ TEST_F(PlanCommand, X14_WhatIsPlannedStaysWhereALaterNumberOfRanksFails) {
   ASSERT_EQ(all["plans"].size(), 2);
   EXPECT_EQ(all["plans"][1]["ranks"], 3);
   EXPECT_EQ(all["missing"], Json({4, 5}));
+}
+
+// A link stays a link, whether its target is there or not.
+TEST_F(PlanCommand, X14_TheReportGoesWhereALinkLeads) {
+  const std::string sum = script(kSum), link = path("latest.json"), to_none = path("next.json");
+  std::ofstream(path("first.json")) << "an earlier report";
+  std::filesystem::create_symlink("first.json", link);
+  std::filesystem::create_symlink("second.json", to_none);
+
+  for (const std::string& name : {link, to_none}) {
+    const Result plan = run({"plan", sum, "--json", name});
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    EXPECT_TRUE(std::filesystem::is_symlink(name)) << name;
+  }
+
+  for (const char* target : {"first.json", "second.json"}) {
+    EXPECT_FALSE(std::filesystem::is_symlink(path(target)));
+    EXPECT_EQ(Json::parse(std::ifstream(path(target)))["plans"].size(), 1) << target;
+  }
+}
+
+// `moonhalo plan train.lua --json LINK > FILE`, where LINK leads to FILE: as /dev/stdout does.
+TEST_F(PlanCommand, X14_TheReportFollowsWhatIsPrintedIntoTheSameFile) {
+  const std::string file = path("out.txt"), link = path("stdout");
+  std::ofstream(file).close();
+  std::filesystem::create_symlink(file, link);
+  const int output = dup(STDOUT_FILENO), to = open(file.c_str(), O_WRONLY);
+  ASSERT_GE(to, 0);
+  std::fflush(stdout);
+  dup2(to, STDOUT_FILENO);
+
+  std::vector<std::string> words = {"moonhalo", "plan", script(kSum), "--json", link};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  const int status = command_line(static_cast<int>(argv.size()), argv.data());
+  std::fflush(stdout);
+  dup2(output, STDOUT_FILENO);
+  close(output);
+  close(to);
+
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  std::stringstream printed;
+  printed << std::ifstream(file).rdbuf();
+  EXPECT_THAT(printed.str(), AllOf(HasSubstr("train.lua on 1 rank"), HasSubstr("\"plans\":")));
 }
 
 using PlanCommandDeathTest = PlanCommand;
