@@ -5,6 +5,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "moonhalo/engine/base/text.h"
@@ -30,6 +31,11 @@ const c10::Type& without_optional(const c10::Type& type) {
 }
 
 bool is_kind(const Argument& argument, TypeKind kind) { return without_optional(*argument.type()).kind() == kind; }
+
+bool is_int_list(const Argument& argument) {
+  const c10::Type& type = without_optional(*argument.type());
+  return type.kind() == TypeKind::ListType && type.containedType(0)->kind() == TypeKind::IntType;
+}
 
 std::string type_text(const Argument& argument) {
   const c10::Type& real = without_optional(*argument.real_type());
@@ -79,6 +85,12 @@ class Trial {
   bool convert_all();
   bool fill_absent(size_t position);
   bool is_order(size_t position) const { return arguments()[position].name() == "p" && schema_.name() == "aten::norm"; }
+  /// torch.norm(x, keepdim=True) is the norm over all dims.
+  bool is_all_dims(size_t position) const {
+    if (schema_.name() != "aten::norm" || !is_int_list(arguments()[position]) || values_[0] == 0) return false;
+    const auto keepdim = schema_.argumentIndexWithName("keepdim");
+    return keepdim && values_[*keepdim] != 0;
+  }
   bool is_frobenius(size_t position) const {
     return lua_type(lua_, values_[position]) == LUA_TSTRING && is_order(position) &&
            std::string_view(lua_tostring(lua_, values_[position])) == "fro";
@@ -202,7 +214,8 @@ Cost from_order(c10::IValue& out) {
 bool Trial::has_required() {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Argument& argument = arguments()[i];
-    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType) && !is_order(i)) {
+    if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType) && !is_order(i) &&
+        !is_all_dims(i)) {
       return fail("argument '" + argument.name() + "' is missing");
     }
   }
@@ -254,6 +267,13 @@ bool Trial::fill_absent(size_t position) {
   if (is_order(position) && !argument.default_value()) {
     ++defaults_;
     return true;  // None is 2, as torch.norm(x, dim=1) has it
+  }
+  if (is_all_dims(position)) {
+    std::vector<int64_t> dims(chosen_.stack[0].toTensor().dim());
+    std::iota(dims.begin(), dims.end(), 0);
+    chosen_.stack[position] = dims;
+    ++defaults_;
+    return true;
   }
   if (!argument.default_value()) return fail("argument '" + argument.name() + "' is missing");
   chosen_.stack[position] = *argument.default_value();
