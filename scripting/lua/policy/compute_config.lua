@@ -36,7 +36,22 @@ local function plain_copy(name, value)
   return copy
 end
 
+--- ComputeConfig{memory_limit = ...}: options of policies are in a table of their own.
+local function check_is_no_option(name)
+  local policies, search = require "moonhalo.policy.policies", require "moonhalo.policy.search"
+  for _, known in ipairs {policies.pipeline_options, search.options} do
+    for _, option in ipairs(known) do
+      if option == name and not kKinds[name] then
+        fail(("ComputeConfig: unknown field '%s'\n  have  %s\n" ..
+            "  fix   it is an option of policies: pas_config = {%s = ...}"):format(name, table.concat(kNames, ", "),
+            name))
+      end
+    end
+  end
+end
+
 local function checked(name, value)
+  check_is_no_option(name)
   local kind = kKinds[arguments.choice("ComputeConfig", "field", name, kNames)]
   if kind == "count" then
     if math.type(value) ~= "integer" or value < 1 then wrong(name, value, "a number of ranks") end

@@ -111,7 +111,7 @@ function division.apply(module, placed, config, names, src, per_byte)
   local mesh = make_mesh(module, config, placed, per_byte)
   local state = {
     module = module, names = names, mesh = mesh, inputs = placed.inputs or {}, entered = false,
-    sums_in_backward = config.use_async_reducer,
+    sums_in_backward = config.use_async_reducer, micro_batches = placed.micro_batches,
   }
   recompute.apply(module, placed.recompute)  -- before fully_shard gathers around forward
   if placed.stages then

@@ -148,10 +148,18 @@ function policies.balanced_runs(costs, count, elements)
 end
 
 --- Errors for options of a policy that are not among `known`.
-function policies.check_options(name, options, known)
+--- `timed`: options that need a machine, where there is none.
+function policies.check_options(name, options, known, timed)
   for key in pairs(options) do
     local found = false
     for _, one in ipairs(known) do found = found or one == key end
+    for _, one in ipairs(not found and timed or {}) do
+      if one == key then
+        fail(("parallelize: policy '%s' has no option '%s' without a machine\n  have  pas_config = {%s}\n" ..
+            "  fix   add pas_config.machine, a file of moonhalo calibrate or the name of a machine, or leave %s out")
+          :format(name, key, table.concat(known, ", "), key))
+      end
+    end
     if not found then
       fail(("parallelize: policy '%s' has no option '%s'%s\n  have  pas_config = {%s}"):format(name, tostring(key),
         mh.did_you_mean(tostring(key), known), table.concat(known, ", ")))
@@ -160,6 +168,7 @@ function policies.check_options(name, options, known)
 end
 
 local kPipeline = {"pipeline_nmicros", "pipeline_nstages", "pipeline_scheduler"}
+policies.pipeline_options = kPipeline
 
 --- The stages of a pipeline, as even in multiplications as module:stages() lets them be, each with parameters if there
 --- are enough that have some.

@@ -24,6 +24,7 @@ local kOptions = {"macs_per_byte", "memory_limit", "pipeline_nmicros", "pipeline
 local kTimedOptions = {"backend", "machine", "macs_per_byte", "measure", "memory_limit", "micro_batches",
                        "most_columns", "most_data", "most_rows", "most_stages", "most_tensor", "pipeline_nmicros",
                        "pipeline_scheduler", "recompute"}
+search.options = kTimedOptions
 local kHeaderBytes = 1024  -- before what goes from stage to stage (engine/pipeline/tensor_link.cpp)
 
 -- ---- Candidates -----------------------------------------------------------------------------------------------------
@@ -181,7 +182,8 @@ function report_meta:__tostring()
 end
 
 local function check_options(options)
-  policies.check_options("autodist", options, options.machine == nil and kOptions or kTimedOptions)
+  local timed = options.machine ~= nil
+  policies.check_options("autodist", options, timed and kTimedOptions or kOptions, not timed and kTimedOptions or nil)
   for _, name in ipairs {"macs_per_byte", "memory_limit", "pipeline_nmicros"} do
     if options[name] ~= nil and (type(options[name]) ~= "number" or not (options[name] > 0)) then
       fail(("parallelize: policy 'autodist': %s = %s, expected a number above 0"):format(name, tostring(options[name])))

@@ -57,12 +57,21 @@ end
 
 -- ---- Steps ----------------------------------------------------------------------------------------------------------
 
-local function check_samples(op, samples)
+--- A list of samples, as many as the plan's micro-batches where it has a number: those that a pipeline takes, and those
+--- that others train with. An error in a pipeline is one on those ranks, too, that have begun the step.
+local function check_samples(op, samples, state)
+  local wanted, text = state.micro_batches, nil
+  local split = ("model:%s(mh.split_samples(sample, model.parallel.plan.micro_batches))"):format(op)
   if type(samples) ~= "table" or is_tensor(samples) or #samples == 0 then
-    fail(("%s: expected a list of samples, one for each micro-batch\n  have  %s\n  fix   %s{sample}"):format(op,
+    text = ("%s: expected a list of samples, one for each micro-batch\n  have  %s\n  fix   %s"):format(op,
       is_tensor(samples) and "a tensor" or type(samples) == "table" and "a table without a list" or "a "
-        .. type(samples), op))
+        .. type(samples), wanted and split or op .. "{sample}")
+  elseif wanted and #samples ~= wanted and (state.pipe or op == "train_step") then
+    text = ("%s: %d samples for %d micro-batches\n  have  a plan with micro_batches = %d\n  fix   %s"):format(op,
+      #samples, wanted, wanted, split)
   end
+  if text and state.pipe then state.pipe._engine:refuse_step(op:match("^%a+"), text) end
+  if text then fail(text) end
 end
 
 --- Finds the samples that count nothing in any unit, and those in this one. Collective where `flags` are given.
@@ -182,7 +191,7 @@ function steps.add(state)
   local train, infer = (state.pipe and pipeline_steps or eager_steps)(state)
   local function add(name, step)
     rawset(module, name, mh._method(function(_, samples, ...)
-      check_samples(name, samples)
+      check_samples(name, samples, state)
       return step(samples, ...)
     end, name, all_instances, "Module"))
   end

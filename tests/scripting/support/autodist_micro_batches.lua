@@ -130,6 +130,23 @@ function tests.test_V10_the_memory_of_a_division_is_the_same_in_all_searches()
   testing.assert_equal(memory_of(grown), memory_of(alone))
 end
 
+-- A plan of a pipeline and one without: as many samples as micro-batches.
+function tests.test_V10_errors_about_samples_name_split_samples()
+  for _, stages in ipairs {1, ranks} do
+    local options = {machine = machine(1e8, 1e11, 1e7, 1e-6), micro_batches = {4}, most_stages = stages}
+    local sample = sample_of(24)
+    local net = mh.parallelize(seeded(Wide), {sample = sample}, "autodist", end2end(options))
+    testing.assert_equal(net.parallel.pipeline ~= nil, stages > 1)
+    for _, wrong in ipairs {{mh.split_samples(sample, 2), "train_step: 2 samples for 4 micro-batches"},
+                            {{target = sample.target}, "train_step: expected a list of samples"}} do
+      local ok, message = pcall(net.train_step, net, wrong[1])
+      local said = tostring(message)
+      assert(not ok and said:find(wrong[2], 1, true), said)
+      assert(said:find("mh.split_samples(sample, model.parallel.plan.micro_batches)", 1, true), said)
+    end
+  end
+end
+
 function tests.test_V10_samples_are_split_into_equal_parts()
   local mask = mh.constant(mh.ones{5})
   local sample = {mh.arange(0, 12):reshape{6, 2}, target = {y = mh.arange(0, 6)}, mask = mask, step = 3,

@@ -153,7 +153,7 @@ function tests.test_V10_mistakes_are_one_error()
   refused({"measure = ", "expected an integer of at least 0"}, try{machine = of, measure = -1})
   refused({"most_rows = ", "expected an integer of at least 1"}, try{machine = of, most_rows = 0})
   refused({"policy 'autodist' has no option 'measures'", "measure"}, try{machine = of, measures = 1})
-  refused({"policy 'autodist' has no option 'measure'"}, try{measure = 1})
+  refused({"policy 'autodist' has no option 'measure' without a machine", "add pas_config.machine"}, try{measure = 1})
   refused({"search: there is no division of " .. ranks .. " ranks"}, try{machine = of, most_data = 1,
     most_tensor = 1})
 end
