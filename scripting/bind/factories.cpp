@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/scripting/bind/nested_list.h"
+#include "moonhalo/scripting/core/argument_counts.h"
 #include "moonhalo/scripting/core/binding.h"
 
 namespace moonhalo::scripting {
@@ -219,6 +220,13 @@ int describe_value(lua_State* lua) {
   return 1;
 }
 
+/// mh._surplus_text(name, count, taken, call, value): argument_counts.h; `value` is the first that is too many.
+int push_surplus_text(lua_State* lua) {
+  push(lua, surplus_text(check_string(lua, 1), static_cast<int>(check_int(lua, 2)), static_cast<int>(check_int(lua, 3)),
+                         check_string(lua, 4), describe(lua, 5)));
+  return 1;
+}
+
 /// mh._check_place(op, {dtype = ..., device = ...}): an error that names `op` unless these are a dtype and a device, or
 /// nil.
 int check_place(lua_State* lua) {
@@ -290,6 +298,7 @@ void open_factories(lua_State* lua) {
                                        {"set_rng_state", guard<set_rng_state>},
                                        {"fail", guard<fail>},
                                        {"_describe", guard<describe_value>},
+                                       {"_surplus_text", guard<push_surplus_text>},
                                        {"_check_place", guard<check_place>},
                                        {"get_default_dtype", guard<get_default_dtype>},
                                        {"set_default_dtype", guard<set_default_dtype>},

@@ -147,9 +147,23 @@ struct StateReader {
 
 // Kinds
 
+bool is_number_list(lua_State* lua, int index) {
+  if (!lua_istable(lua, index)) return lua_type(lua, index) == LUA_TNUMBER;
+  index = lua_absindex(lua, index);
+  const auto count = static_cast<lua_Integer>(lua_rawlen(lua, index));
+  for (lua_Integer i = 1; i <= count; ++i) {
+    const bool number = lua_rawgeti(lua, index, i) == LUA_TNUMBER;
+    lua_pop(lua, 1);
+    if (!number) return false;
+  }
+  return count > 0 && name_in_list(lua, index).empty();
+}
+
 void read_betas(const OptimizerKind& kind, lua_State* lua, const Options& options, Betas& value) {
   if (!options.has("betas")) return;
   options.push("betas");
+  TORCH_CHECK_TYPE(is_number_list(lua, -1), kind.name, ": option 'betas' is ", describe(lua, -1),
+                   ", expected 2 numbers");
   const std::vector<double> betas = check_number_list(lua, -1);
   lua_pop(lua, 1);
   TORCH_CHECK_VALUE(betas.size() == 2, kind.name, ": option 'betas' has ", betas.size(), " numbers, expected 2");

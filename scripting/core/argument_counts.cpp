@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 #include <unordered_map>
 
 #include "moonhalo/scripting/core/lua_sources.h"
@@ -55,14 +56,26 @@ bool has_surplus(lua_State* lua, int most) {
   return lua_gettop(lua) > most;
 }
 
+std::string surplus_text(const std::string& name, int count, int taken, std::string_view call,
+                         const std::string& first) {
+  std::ostringstream text;
+  text << name << ": " << count << (count == 1 ? " argument, " : " arguments, ");
+  if (taken == 0) {
+    text << "none is taken";
+  } else {
+    text << "at most " << taken << (taken == 1 ? " is taken" : " are taken");
+  }
+  if (!call.empty()) text << "\n  have  " << call;
+  text << "\n  fix   leave out " << first;
+  if (taken > 0) text << ", or put parentheses around a call that returns several results: f((g(x)))";
+  return text.str();
+}
+
 void refuse_surplus(lua_State* lua, int most, const std::string& name, bool method, std::string_view call) {
   const int self = method ? 1 : 0, count = lua_gettop(lua) - self, taken = std::max(most - self, 0);
   int first = most + 1;  // of those that say something
   while (lua_isnil(lua, first)) ++first;
-  const std::string at_most = "at most " + std::to_string(taken) + (taken == 1 ? " is taken" : " are taken");
-  TORCH_CHECK_TYPE(false, name, ": ", count, count == 1 ? " argument, " : " arguments, ",
-                   taken == 0 ? "none is taken" : at_most, call.empty() ? "" : "\n  have  ", call,
-                   "\n  fix   leave out ", describe(lua, first));
+  TORCH_CHECK_TYPE(false, surplus_text(name, count, taken, call, describe(lua, first)));
 }
 
 void check_argument_count(lua_State* lua, int most, const std::string& name) {

@@ -25,6 +25,10 @@ bool is_call_prefix(const std::string& prefix);
 
 /// Drops nils behind `most` arguments, which say nothing. True if more are left.
 bool has_surplus(lua_State* lua, int most);
+/// The error about `count` arguments of a function that takes `taken`. `call`: as KnownCall::text, or "". `first`: the
+/// first that is too many, described.
+std::string surplus_text(const std::string& name, int count, int taken, std::string_view call,
+                         const std::string& first);
 /// TypeError: the running function `name` got more than `most` arguments. `method`: the first is its object. `call`: as
 /// KnownCall::text, or "".
 [[noreturn]] void refuse_surplus(lua_State* lua, int most, const std::string& name, bool method, std::string_view call);

@@ -55,11 +55,24 @@ constexpr DtypeName kDtypes[] = {
 
 }  // namespace
 
+namespace {
+
+/// True if the key and the value on top of the stack are what table.pack adds: n, the length.
+bool is_packed_length(lua_State* lua, int index) {
+  return lua_type(lua, -2) == LUA_TSTRING && std::string_view(lua_tostring(lua, -2)) == "n" && lua_isinteger(lua, -1) &&
+         lua_tointeger(lua, -1) == static_cast<lua_Integer>(lua_rawlen(lua, index));
+}
+
+}  // namespace
+
 void check_empty_list(lua_State* lua, int index, const char* required) {
+  std::string key;
   lua_pushnil(lua);
-  if (lua_next(lua, index) == 0) return;
-  const std::string key = describe(lua, -2);
-  lua_pop(lua, 2);
+  for (bool more = lua_next(lua, index); more; more = key.empty() && lua_next(lua, index)) {
+    if (!is_packed_length(lua, index)) key = describe(lua, -2);
+    lua_pop(lua, key.empty() ? 1 : 2);
+  }
+  if (key.empty()) return;
   argument_error(lua, index, std::string(required) + " (the table has no element 1, but the key " + key + ")");
 }
 
@@ -67,7 +80,7 @@ std::string name_in_list(lua_State* lua, int index) {
   index = lua_absindex(lua, index);
   std::string first;  // of all, by its bytes: Lua's order differs between ranks
   for (lua_pushnil(lua); lua_next(lua, index); lua_pop(lua, 1)) {
-    if (lua_type(lua, -2) != LUA_TSTRING) continue;
+    if (lua_type(lua, -2) != LUA_TSTRING || is_packed_length(lua, index)) continue;
     const std::string name = lua_tostring(lua, -2);
     if (first.empty() || name < first) first = name;
   }

@@ -78,6 +78,7 @@ std::string describe(lua_State* lua, int index);
 /// A table without an element 1 may be one with names, which would be taken for nothing: an error.
 void check_empty_list(lua_State* lua, int index, const char* required);
 /// A name that a list has beside its elements, {2, 3, dim = 1}, which would be left out without a word; "" for none.
+/// The n of table.pack does not count.
 std::string name_in_list(lua_State* lua, int index);
 /// An error if there is one.
 void check_no_names(lua_State* lua, int index, const std::string& required);

@@ -177,4 +177,63 @@ function tests.test_lists_have_no_names()
   testing.assert_equal(nn.Parameter(mh.ones{2}, {requires_grad = false}).requires_grad, false)
 end
 
+function tests.test_packed_lists_and_lists_with_methods()
+  local net, mesh = nn.Linear(2, 2), mh.init_device_mesh("cpu", table.pack(mh.world_size()), table.pack("a"))
+  local parameters, list = table.pack(net.weight, net.bias), setmetatable({}, {__index = table})
+  for _, kind in ipairs {"SGD", "Lion"} do
+    testing.assert_equal(#mh.optim[kind](parameters, {lr = 0.1}).param_groups[1].params, 2)
+    testing.assert_equal(#mh.optim[kind](table.pack({params = parameters}), {lr = 0.1}).param_groups, 1)
+  end
+  testing.assert_equal(mh.optim.Adam(parameters, {betas = table.pack(0.5, 0.6)}).param_groups[1].betas, {0.5, 0.6})
+  testing.assert_equal(#mh.grad((net.weight:sum() + net.bias:sum()), parameters), 2)
+  mh.clip_grad_norm(parameters, 1.0)
+  testing.assert_equal(mh.Shard(0, table.pack(1, 2)).sizes, {1, 2})
+  mh.distribute_tensor(mh.ones({4}, {device = "cpu"}), mesh, table.pack(mh.Shard(0)))
+  list:insert(nn.ReLU())
+  testing.assert_equal({#nn.Sequential(table.pack(nn.ReLU(), nn.Tanh())), #nn.ModuleList(list), #nn.Sequential(list)},
+    {2, 1, 1})
+  refused {
+    {function() mh.optim.SGD({net.weight, n = 2}, {lr = 1}) end, "SGD: the list of parameters has the name 'n'"},
+    {function() nn.ModuleList{nn.ReLU(), n = "a"} end, "ModuleList: ", "the name 'n'"},
+    {function() nn.ModuleList():extend_with(nn.ReLU()) end, "expected a list of modules, got ReLU"},
+  }
+end
+
+function tests.test_elements_behind_a_nil_are_not_dropped()
+  refused {
+    {function() nn.ModuleList{nn.ReLU(), nil, nn.Tanh()} end, "ModuleList: element 2 of the list is nil"},
+    {function() nn.Sequential{nn.ReLU(), nil, nn.Tanh()} end, "Sequential: element 2 of the list is nil"},
+    {function() nn.Sequential(table.pack(nn.ReLU(), nil)) end, "Sequential: element 2 of the list is nil"},
+    {function() nn.Sequential(nil, nn.ReLU()) end, "Sequential: argument 1 is not a module but nil"},
+    {function() nn.ModuleList():append(nn.ReLU(), nil, nn.Tanh()) end, "ModuleList: expected a module, got nil"},
+  }
+end
+
+function tests.test_errors_name_the_case()
+  local net = nn.Linear(2, 2)
+  local parentheses = ", or put parentheses around a call that returns several results: f((g(x)))"
+  refused {
+    {function() mh.files.exists(("abc"):gsub("b", "c")) end, "leave out 1" .. parentheses},
+    {function() net(nn.LSTM(2, 2)(mh.ones{1, 1, 2})) end, "Linear: 2 arguments, at most 1 is taken", parentheses},
+    {function() nn.Dropout(0.5, true) end, "Dropout: 2 arguments, at most 1 is taken", "have  Dropout(p = 0.5)",
+      "fix   leave out true" .. parentheses},
+    {function() nn.ReLU(3) end, "ReLU: 1 argument, none is taken"},
+    {function() mh.optim.Adam(net:parameters(), {betas = {0.9, "a"}}) end, "Adam: option 'betas' is {0.9, 'a'}"},
+    {function() mh.optim.Lion(net:parameters(), {betas = {0.9, "a"}}) end, "Lion: option 'betas' is {0.9, 'a'}"},
+  }
+end
+
+function tests.test_zero_grad_of_modules_takes_set_to_none()
+  local net = nn.Linear(2, 1)
+  for _, given in ipairs {{true}, {{set_to_none = true}}, {}} do
+    net(mh.ones{1, 2}):sum():backward()
+    net:zero_grad(table.unpack(given))
+    testing.assert_equal(net.weight.grad, nil)
+  end
+  net(mh.ones{1, 2}):sum():backward()
+  net:zero_grad{set_to_none = false}
+  testing.assert_equal(net.weight.grad:tolist(), {{0.0, 0.0}})
+  refused {{function() net:zero_grad{to_none = true} end, "zero_grad: unknown option 'to_none'"}}
+end
+
 return tests

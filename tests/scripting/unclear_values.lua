@@ -90,6 +90,9 @@ function tests.test_memory_limit_is_a_size()
     {function() limit("6 gigs") end, "ComputeConfig: pas_config.memory_limit is '6 gigs'", "have  units B, GB, GiB",
       "fix   write it as \"512MiB\""},
     {function() limit("") end, "pas_config.memory_limit is ''"},
+    {function() mh.ComputeConfig{plan_ngpus = 1, memory_limit = 7} end, "ComputeConfig: unknown field 'memory_limit'",
+      "pas_config = {memory_limit = ...}"},
+    {function() mh.ComputeConfig{plan_ngpus = 1, pipeline_nstages = 2} end, "pas_config = {pipeline_nstages = ...}"},
   }
 end
 
@@ -99,6 +102,10 @@ function tests.test_norms_by_name()
   testing.assert_close(mh.norm(x, "fro", {0, 1}, true), mh.tensor{{125 ^ 0.5}})
   testing.assert_close(x:norm{p = "fro", dim = 1}, mh.tensor{5.0, 10.0})
   testing.assert_close(x:norm{dim = 1}, mh.tensor{5.0, 10.0})
+  testing.assert_close(x:norm("fro", {keepdim = true}), mh.tensor{{125 ^ 0.5}})
+  testing.assert_close(x:norm{keepdim = true, dtype = "float64"}, mh.tensor({{125 ^ 0.5}}, {dtype = "float64"}))
+  testing.assert_close(x:norm(1, {keepdim = true}), mh.tensor{{21.0}})
+  testing.assert_equal(mh.tensor(2.0):norm{keepdim = true}:item(), 2.0)
   testing.assert_equal({x:norm(math.huge):item(), x:norm(-math.huge):item()}, {8.0, 3.0})
   refused {
     {function() x:norm("nuc") end, "norm: unknown order 'nuc'", "have  a number, \"fro\", math.huge, -math.huge",

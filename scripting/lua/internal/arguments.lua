@@ -49,13 +49,25 @@ function arguments.signature(op, entries, elsewhere)
   return signature
 end
 
-local function usage(signature)
+local function call_of(signature)
   local shown = {}
   for i, name in ipairs(signature.names) do
     local default = signature.default[name]
     shown[i] = default == nil and name or name .. " = " .. mh._describe(default)
   end
-  return "\n  have  " .. signature.op .. "(" .. table.concat(shown, ", ") .. ")"
+  return signature.op .. "(" .. table.concat(shown, ", ") .. ")"
+end
+
+local function usage(signature) return "\n  have  " .. call_of(signature) end
+
+local function refuse_surplus(signature, count, given)
+  if mh.is_tensor(given[1]) and rawget(mh.nn, signature.op) then
+    fail(mh._surplus_text(signature.op, count, #signature.names, "", nil):match("^[^\n]+") .. usage(signature)
+      .. "\n  fix   make the layer first, then call it: nn." .. signature.op .. "()(x)")
+  end
+  local first = #signature.names + 1
+  while given[first] == nil do first = first + 1 end
+  fail(mh._surplus_text(signature.op, count, #signature.names, call_of(signature), given[first]))
 end
 
 --- The values of a call by name. Errors name the option, the nearest known one and the signature.
@@ -65,11 +77,8 @@ function arguments.read(signature, ...)
   if count > 0 and arguments.is_options(given[count]) then
     options, count = given[count], count - 1
   end
-  if count > #signature.names then
-    fail(signature.op .. ": " .. count .. " arguments, at most " .. #signature.names .. " are taken" .. usage(signature)
-      .. (mh.is_tensor(given[1]) and rawget(mh.nn, signature.op) and "\n  fix   make the layer first, then call it: nn."
-          .. signature.op .. "()(x)" or ""))
-  end
+  while count > #signature.names and given[count] == nil do count = count - 1 end
+  if count > #signature.names then refuse_surplus(signature, count, given) end
   for i = 1, count do values[signature.names[i]] = given[i] end
   for name, value in pairs(options or {}) do
     local position = signature.position[name]
@@ -137,20 +146,39 @@ function arguments.number(op, name, value)
   return value
 end
 
---- `value`, a list, or an error. Names beside its elements, {a, fc = b}, would be left out without a word. `what`: "a
---- list of modules".
+--- True if `value` may be a list: a table, but not a module, a class or another object. {} with the functions of
+--- `table` as methods is one.
+function arguments.is_list(value)
+  if type(value) ~= "table" then return false end
+  local meta = getmetatable(value)
+  return not meta or (type(meta) == "table" and rawget(meta, "__name") == nil and rawget(meta, "__call") == nil)
+end
+
+--- `value`, a list, or an error. Names beside its elements, {a, fc = b}, and elements behind a nil would be left out
+--- without a word; the n of table.pack may be there. `what`: "a list of modules".
 function arguments.list(op, what, value)
-  if type(value) ~= "table" or getmetatable(value) then
-    fail(("%s: expected %s, got %s"):format(op, what, mh._describe(value)))
-  end
-  local names = {}
+  if not arguments.is_list(value) then fail(("%s: expected %s, got %s"):format(op, what, mh._describe(value))) end
+  local names, last = {}, 0
   for key in rawpairs(value) do
-    if type(key) == "string" then names[#names + 1] = key end
+    local length = key == "n" and rawget(value, key)
+    if math.type(length) == "integer" and length >= rawlen(value) then
+      last = math.max(last, length)
+    elseif type(key) == "string" then
+      names[#names + 1] = key
+    elseif math.type(key) == "integer" then
+      last = math.max(last, key)
+    end
   end
   if #names > 0 then
     table.sort(names)
     fail(("%s: expected %s, which has no names\n  have  the name '%s'\n  fix   leave the names out: {a, b}"):format(op,
         what, names[1]))
+  end
+  for i = 1, last do
+    if value[i] == nil then
+      fail(("%s: element %d of the list is nil\n  have  %s of %d elements\n" ..
+          "  fix   look at the variable that stands there"):format(op, i, what:match("a list.*$") or "a list", last))
+    end
   end
   return value
 end

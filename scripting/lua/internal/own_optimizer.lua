@@ -39,6 +39,9 @@ local function checked(name, rule, key, value)
       fail(("%s: option '%s' is %s, expected %d numbers"):format(name, key, mh._describe(value), #default))
     end
     for _, one in ipairs(value) do
+      if type(one) ~= "number" then
+        fail(("%s: option '%s' is %s, expected %d numbers"):format(name, key, mh._describe(value), #default))
+      end
       check_number(name, key, one)
       if key == "betas" and one >= 1 then
         fail(("%s: option 'betas' holds %s, expected 0 <= beta < 1"):format(name, one))
@@ -72,7 +75,7 @@ end
 
 local function check_parameters(name, rule, list)
   if mh.is_tensor(list) then list = {list} end
-  if type(list) ~= "table" or getmetatable(list) or (#list == 0 and next(list) ~= nil) then
+  if not arguments.is_list(list) or (#list == 0 and next(list) ~= nil) then
     fail(("%s: expected a list of parameters, got %s\n  fix   %s(net:parameters(), {lr = 1e-3})"):format(name,
         mh._describe(list), name))
   end
@@ -167,7 +170,7 @@ function own.maker(name, rule)
     local self = strict.object(meta, {name = name, param_groups = {}, _rule = rule, _defaults = defaults, _values = {},
       _params = {}, _state = {}}, {"name", "param_groups", "_rule", "_defaults", "_values", "_params", "_state"})
     own_optimizers[self] = true
-    local grouped = type(parameters) == "table" and not getmetatable(parameters) and type(parameters[1]) == "table"
+    local grouped = arguments.is_list(parameters) and type(parameters[1]) == "table"
         and not mh.is_tensor(parameters[1])
     if grouped then arguments.list(name, "a list of groups of parameters", parameters) end
     for _, given in ipairs(grouped and parameters or {{params = parameters == nil and mh.none or parameters}}) do

@@ -89,8 +89,7 @@ end
 function Metric:add(...)
   local op, given, most = self.name .. ":add", select("#", ...), self.kind.inputs or 2
   if given > most then
-    fail(("%s: %d arguments, at most %d are taken\n  fix   leave out %s"):format(op, given, most,
-        mh._describe((select(most + 1, ...)))))
+    fail(mh._surplus_text(op, given, most, "", (select(most + 1, ...))))
   end
   mh.no_grad(function(...)
     local sums, over = self.kind.sums(self, op, ...)

@@ -55,7 +55,8 @@ function List:at_position(position) return at_position(self, self._modules, "mod
 ---   example
 ---     #nn.ModuleList():append(nn.ReLU(), nn.Tanh())    --> 2
 function List:append(...)
-  for _, module in ipairs {...} do
+  for i = 1, select("#", ...) do
+    local module = select(i, ...)
     if not is_module(module) then
       fail(("%s: expected a module, got %s"):format(self:class_name(), mh._describe(module)))
     end
@@ -92,9 +93,10 @@ local function add_all(self, first, ...)
     end
     return self:append(table.unpack(first))
   end
+  if first == nil and select("#", ...) == 0 then return self end
   for i = 1, select("#", first, ...) do
     local module = select(i, first, ...)
-    if not is_module(module) and not (i == 1 and module == nil) then
+    if not is_module(module) then
       fail(("%s: argument %d is not a module but %s"):format(self:class_name(), i, mh._describe(module)))
     end
   end

@@ -662,8 +662,11 @@ function Module:requires_grad_(flag)
   return self
 end
 
---- net:zero_grad() -> nothing
----   Sets the grad of every parameter to nil.
+local kZeroGrad = arguments.signature("Module:zero_grad", {{"set_to_none", true}})
+
+--- net:zero_grad({set_to_none = true}) -> nothing
+---   Removes the gradients of all parameters.
+---   set_to_none   boolean   false fills them with zeros instead
 ---   returns     nothing
 ---   collective  no
 ---   example
@@ -671,8 +674,12 @@ end
 ---     net(mh.ones{1, 2}):sum():backward()
 ---     net:zero_grad()
 ---     net.weight.grad    --> nil
-function Module:zero_grad()
-  for _, parameter in self:named_parameters() do parameter.grad = nil end
+function Module:zero_grad(...)
+  local to_none = arguments.read(kZeroGrad, ...).set_to_none
+  for _, parameter in self:named_parameters() do
+    local grad = parameter.grad
+    parameter.grad = not to_none and grad and grad:detach():zero_() or nil
+  end
 end
 
 local conversion = require "moonhalo.nn.conversion"
