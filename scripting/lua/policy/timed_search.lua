@@ -206,16 +206,6 @@ local function zero_tensors(module)
   end
 end
 
---- The arguments of forward for one of `count` equal parts of the samples.
-local function part_of_batch(values, count)
-  return arguments.map_tensors(values, arguments.once(function(x)
-    if x.ndim == 0 or sample_arguments.is_constant(x) then return x end
-    local shape = x.shape
-    shape[1] = shape[1] // count
-    return sample_arguments.with_mark_of(x, mh.zeros(shape, {dtype = x.dtype, device = device_of_run()}))
-  end))
-end
-
 --- Arguments of forward as a sample of train_step.
 local function sample_of(args, names)
   if #names == 1 then return args[1] end
@@ -253,8 +243,10 @@ local function build(candidate, run)
     local parallel = module.parallel
     local where = {module = module, mesh = parallel.pipeline and parallel.pipeline.mesh or parallel.mesh,
                    inputs = candidate.placed.inputs}
-    local values = config.pas_config.micro_batches and part_of_batch(run.values, candidate.micro_batches)
-        or run.values
+    local values = run.values
+    if config.pas_config.micro_batches then
+      values = sample_arguments.split_samples(values, candidate.micro_batches)[1]
+    end
     for micro = 1, candidate.micro_batches do
       batches[micro] = steps.place(candidates.zero_batch(values, where.mesh), where)
     end
