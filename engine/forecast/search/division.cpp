@@ -5,25 +5,21 @@
 
 #include <algorithm>
 
+#include "moonhalo/engine/base/text.h"
+
 namespace moonhalo {
 namespace {
 
 std::string limit_text(int64_t most) { return most == DivisionSpace::kAny ? "any" : std::to_string(most); }
-
-std::string list_text(const std::vector<int64_t>& numbers) {
-  std::string text;
-  for (const int64_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
-  return text;
-}
 
 // The space as an error shows it.
 std::string space_text(const DivisionSpace& space) {
   return "ranks " + std::to_string(space.ranks) + ", at most data " + limit_text(space.most_data) + ", rows " +
          limit_text(space.most_rows) + ", columns " + limit_text(space.most_columns) + ", tensor " +
          limit_text(space.most_tensor) + (space.most_stages > 1 ? ", stages " + limit_text(space.most_stages) : "") +
-         ", samples " + limit_text(space.samples) + " in " + list_text(space.micro_batches) + " micro-batches, " +
-         (space.may_copy ? "copied" : "not copied") + ", " + (space.may_store ? "stored" : "not stored") +
-         (space.may_recompute ? ", recomputed" : "");
+         ", samples " + limit_text(space.samples) + " in " + list_string(space.micro_batches, '{', '}') +
+         " micro-batches, " + (space.may_copy ? "copied" : "not copied") + ", " +
+         (space.may_store ? "stored" : "not stored") + (space.may_recompute ? ", recomputed" : "");
 }
 
 // All ways to share out the ranks of a stage, with this number of micro-batches in a step.

@@ -330,7 +330,7 @@ SearchResult search_divisions(Communicator& world, const SearchOptions& options,
   const std::vector<Division> measured = divisions_to_measure(result, *counted.measure, are_close);
   std::vector<std::vector<double>> times = time_divisions(world, build, measured, kRounds);
   for (size_t i = 0; i < measured.size(); ++i) result.ranked[i].measured = median_of(std::move(times[i]));
-  if (!measured.empty()) result.note = note_on_measured(result, is_here(world, options));
+  if (!measured.empty()) result.note = note_on_measured(result, are_close || is_here(world, options));
   rank_results(result);
   explain(result);
   return result;
