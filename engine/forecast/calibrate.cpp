@@ -119,8 +119,12 @@ class Budget {
   int left_;
 };
 
-/// One collective with tensors of `bytes` in all.
-std::function<void()> verb_call(Communicator& group, Verb verb, int64_t bytes) {
+/// A collective with tensors of `bytes` in all. Before it is called, `write` writes what it sends, as a step does: then
+/// the data is in a cache of the sender's core.
+struct VerbCall {
+  std::function<void()> write, call;
+};
+VerbCall verb_call(Communicator& group, Verb verb, int64_t bytes) {
   const int size = group.size(), next = (group.rank() + 1) % size, before = (group.rank() + size - 1) % size;
   const int64_t part = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)) / size);
   const int64_t numel = std::max<int64_t>(1, bytes / static_cast<int64_t>(sizeof(float)));
@@ -129,22 +133,22 @@ std::function<void()> verb_call(Communicator& group, Verb verb, int64_t bytes) {
   at::Tensor all = at::zeros({part * size}), mine = at::zeros({part}), data = at::zeros({numel});
   switch (verb) {
     case Verb::kAllReduce:
-      return [=]() mutable { to->all_reduce(data); };
+      return {[=]() mutable { data.fill_(1); }, [=]() mutable { to->all_reduce(data); }};
     case Verb::kAllGather:
-      return [=]() mutable { to->all_gather(mine, counts, all); };
+      return {[=]() mutable { mine.fill_(1); }, [=]() mutable { to->all_gather(mine, counts, all); }};
     case Verb::kReduceScatter:
-      return [=]() mutable { to->reduce_scatter(all, counts, mine); };
+      return {[=]() mutable { all.fill_(1); }, [=]() mutable { to->reduce_scatter(all, counts, mine); }};
     case Verb::kAllToAll: {
       at::Tensor out = at::zeros_like(all);
-      return [=]() mutable { to->all_to_all(all, counts, out, counts, part); };
+      return {[=]() mutable { all.fill_(1); }, [=]() mutable { to->all_to_all(all, counts, out, counts, part); }};
     }
     case Verb::kBroadcast:
-      return [=]() mutable { to->broadcast(data, 0); };
+      return {[=]() mutable { data.fill_(1); }, [=]() mutable { to->broadcast(data, 0); }};
     case Verb::kBarrier:
-      return [=] { to->barrier(); };
+      return {[] {}, [=] { to->barrier(); }};
     case Verb::kExchange: {
       at::Tensor got = at::zeros_like(data);
-      return [=] { to->exchange({{next, data}}, {{before, got}}); };
+      return {[=]() mutable { data.fill_(1); }, [=] { to->exchange({{next, data}}, {{before, got}}); }};
     }
   }
   TORCH_INTERNAL_ASSERT(false);
@@ -152,6 +156,8 @@ std::function<void()> verb_call(Communicator& group, Verb verb, int64_t bytes) {
 
 constexpr Verb kVerbs[] = {Verb::kExchange, Verb::kAllReduce, Verb::kAllGather, Verb::kReduceScatter,
                            Verb::kAllToAll, Verb::kBroadcast, Verb::kBarrier};
+// A step uses other memory between two messages: this many bytes.
+constexpr int64_t kOtherBytes = 16 << 20;
 constexpr int kVerbMeasurements = std::size(kVerbs) * std::size(kVerbBytes);
 
 // Times that grow with the size; a shorter time of a longer message is noise.
@@ -168,15 +174,25 @@ bool take_turns(const Communicator& group, int64_t cores) {
 Machine::Verbs measure_verbs(Communicator& group, double seconds, int64_t cores, bool& stable) {
   Machine::Verbs verbs;
   const double share = seconds / kVerbMeasurements;
+  const at::Tensor other_from = at::zeros({kOtherBytes / 2}, at::kByte);
+  at::Tensor other_to = at::zeros_like(other_from);
   for (const Verb verb : kVerbs) {
     SizeTable table;
     for (const int64_t bytes : kVerbBytes) {
       if (verb == Verb::kBarrier && bytes > kVerbBytes[0]) break;
       const int calls = bytes <= 4096 ? 50 : bytes <= 65536 ? 10 : 1;
-      const MeasuredTime time = least_time(group, share, calls, verb_call(group, verb, bytes));
+      std::vector<VerbCall> turns;  // each with memory of its own, and data that is not sent twice
+      for (int i = 0; i < calls; ++i) turns.push_back(verb_call(group, verb, bytes));
+      size_t next = 0;
+      const auto write = [&] {
+        other_to.copy_(other_from);
+        for (const VerbCall& turn : turns) turn.write();
+      };
+      const MeasuredTime time = least_time(
+          group, share, calls, [&] { turns[next++ % turns.size()].call(); }, ClockOf::kWall, write);
       const bool varies = take_turns(group, cores);
       stable = stable && (varies || time.stable);
-      table.emplace_back(bytes, varies ? time.median : time.seconds);
+      table.emplace_back(bytes, time.median);
     }
     verbs[name(verb)] = growing(std::move(table));
   }

@@ -20,6 +20,7 @@
 
 #include "moonhalo/engine/base/dispatch_keys.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
+#include "moonhalo/engine/forecast/fake_call_time.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/shape_rules.h"
@@ -257,11 +258,17 @@ class FakeCall {
   }
 
   void timed_by_shapes() {
-    double* const sum = profile_context->fake_call_seconds;
-    if (sum == nullptr) return by_shapes();
-    const double begin = seconds_of(ClockOf::kThread), before = *sum;
+    FakeCallTime* const time = profile_context->fake_call_time;
+    if (time == nullptr) return by_shapes();
+    const double begin = seconds_of(ClockOf::kThread), before = time->seconds();
+    int64_t bytes = 0;
+    const auto add_bytes = [&](const at::Tensor& tensor) { bytes += static_cast<int64_t>(tensor.nbytes()); };
+    for (size_t i = 0; i < count_; ++i) for_each_tensor(argument(i), add_bytes);
     by_shapes();
-    *sum = before + seconds_of(ClockOf::kThread) - begin;  // with calls inside it
+    for (size_t r = 0; r < op_.schema().returns().size(); ++r)
+      for_each_tensor(stack_[stack_.size() - 1 - r], add_bytes);
+    time->use_memory(bytes);
+    time->set(before + seconds_of(ClockOf::kThread) - begin);
   }
 
   void by_shapes() {

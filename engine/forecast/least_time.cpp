@@ -35,18 +35,29 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-MeasuredTime least_time(Communicator& group, double budget, int calls, const std::function<void()>& work,
-                        ClockOf clock) {
+double seconds_of_reading(ClockOf clock) {
+  constexpr int kReadings = 101;
+  std::vector<double> times;
+  for (int i = 0; i < kReadings; ++i) {
+    const double begin = seconds_of(clock);
+    times.push_back(seconds_of(clock) - begin);
+  }
+  return median_of(std::move(times));
+}
+
+MeasuredTime least_time(Communicator& group, double budget, int calls, const std::function<void()>& work, ClockOf clock,
+                        const std::function<void()>& before) {
   const Clock::time_point start = Clock::now();
   const at::Tensor slowest = at::empty({2}, at::kDouble);
   double* const numbers = slowest.mutable_data_ptr<double>();
   at::Tensor shared = slowest;
-  work();
+  for (int call = 0; call < calls; ++call) work();
   MeasuredTime least;
   std::vector<double> times;
   while (!least.stable) {
     double round = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kRepeats; ++i) {
+      if (before) before();
       group.barrier();
       const double begin = seconds_of(clock);
       for (int call = 0; call < calls; ++call) work();

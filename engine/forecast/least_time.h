@@ -28,10 +28,14 @@ enum class ClockOf { kWall, kThread };
 /// Its seconds since some time in the past. Not collective.
 double seconds_of(ClockOf clock);
 
+/// The seconds that reading the clock takes, the median. Not collective.
+double seconds_of_reading(ClockOf clock);
+
 /// The seconds of one of `calls` calls of `work` on the slowest rank: the least of five repetitions, and of five more
 /// until these agree within 3 % or `budget` seconds are over. All ranks of the group do the work at the same time, and
-/// repeat it the same number of times. Work on one thread that waits for nothing may have ClockOf::kThread. Collective.
+/// repeat it the same number of times. Work on one thread that waits for nothing may have ClockOf::kThread. `before`:
+/// called before each repetition, and not timed. Collective.
 MeasuredTime least_time(Communicator& group, double budget, int calls, const std::function<void()>& work,
-                        ClockOf clock = ClockOf::kWall);
+                        ClockOf clock = ClockOf::kWall, const std::function<void()>& before = {});
 
 }  // namespace moonhalo

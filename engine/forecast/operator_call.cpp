@@ -14,7 +14,6 @@ namespace moonhalo {
 namespace {
 
 using c10::IValue;
-using ChangeTensor = std::function<at::Tensor(const at::Tensor&)>;
 
 // The value with changed tensors. Lists are new ones, since lists are shared.
 IValue with_changed(const IValue& value, const ChangeTensor& change) {
@@ -32,25 +31,9 @@ IValue with_changed(const IValue& value, const ChangeTensor& change) {
   return list;
 }
 
-std::vector<IValue> with_changed(const std::vector<IValue>& values, const ChangeTensor& change) {
-  std::vector<IValue> all;
-  all.reserve(values.size());
-  for (const IValue& value : values) all.push_back(with_changed(value, change));
-  return all;
-}
-
-// Elements of the memory that a tensor with these strides looks at.
-int64_t span_of(const at::Tensor& tensor) {
-  return static_cast<int64_t>(at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), 1));
-}
-
-void copy_wrapped(const at::Tensor& from, const at::Tensor& to) {
-  if (from.unsafeGetTensorImpl()->is_wrapped_number()) to.unsafeGetTensorImpl()->set_wrapped_number(true);
-}
-
 at::Tensor meta_of_argument(const at::Tensor& tensor) {
   at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  copy_wrapped(tensor, meta);
+  copy_wrapped_number(tensor, meta);
   return meta;
 }
 
@@ -67,23 +50,11 @@ const at::Tensor& drawn_numbers() {
   return numbers;
 }
 
-void fill(const at::Tensor& memory) {
-  if (!at::isFloatingType(memory.scalar_type()) && !at::isComplexType(memory.scalar_type())) {
-    memory.zero_();
-    return;
-  }
-  const at::Tensor& numbers = drawn_numbers();
-  for (int64_t begin = 0; begin < memory.numel(); begin += numbers.numel()) {
-    const int64_t count = std::min(numbers.numel(), memory.numel() - begin);
-    memory.narrow(0, begin, count).copy_(numbers.narrow(0, 0, count));
-  }
-}
-
 at::Tensor filled_argument(const at::Tensor& meta) {
-  at::Tensor memory = at::empty({span_of(meta)}, meta.options().device(at::kCPU));
-  fill(memory);
+  at::Tensor memory = at::empty({elements_of_memory(meta)}, meta.options().device(at::kCPU));
+  fill_with_numbers(memory);
   at::Tensor tensor = memory.as_strided(meta.sizes(), meta.strides());
-  copy_wrapped(meta, tensor);
+  copy_wrapped_number(meta, tensor);
   return tensor;
 }
 
@@ -97,20 +68,55 @@ void spread_indices(const std::vector<IValue>& arguments) {
 
 }  // namespace
 
+std::vector<IValue> with_tensors(const std::vector<IValue>& values, const ChangeTensor& change) {
+  std::vector<IValue> all;
+  all.reserve(values.size());
+  for (const IValue& value : values) all.push_back(with_changed(value, change));
+  return all;
+}
+
+void look_at_tensors(const std::vector<IValue>& values, const std::function<void(const at::Tensor&)>& look) {
+  with_tensors(values, [&](const at::Tensor& tensor) {
+    look(tensor);
+    return tensor;
+  });
+}
+
+int64_t elements_of_memory(const at::Tensor& tensor) {
+  return static_cast<int64_t>(at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), 1));
+}
+
+void copy_wrapped_number(const at::Tensor& from, const at::Tensor& to) {
+  if (from.unsafeGetTensorImpl()->is_wrapped_number()) to.unsafeGetTensorImpl()->set_wrapped_number(true);
+}
+
+void fill_with_numbers(const at::Tensor& tensor) {
+  if (!at::isFloatingType(tensor.scalar_type()) && !at::isComplexType(tensor.scalar_type())) {
+    tensor.zero_();
+    return;
+  }
+  const at::Tensor& numbers = drawn_numbers();
+  const at::Tensor memory = tensor.as_strided({elements_of_memory(tensor)}, {1});
+  for (int64_t begin = 0; begin < memory.numel(); begin += numbers.numel()) {
+    const int64_t count = std::min(numbers.numel(), memory.numel() - begin);
+    memory.narrow(0, begin, count).copy_(numbers.narrow(0, 0, count));
+  }
+}
+
 std::vector<IValue> without_memory(const std::vector<IValue>& arguments) {
-  return with_changed(arguments, meta_of_argument);
+  return with_tensors(arguments, meta_of_argument);
 }
 std::vector<IValue> with_memory(const OperatorCall& call) {
-  std::vector<IValue> arguments = with_changed(call.arguments, filled_argument);
+  std::vector<IValue> arguments = with_tensors(call.arguments, filled_argument);
   if (call.name.name == "aten::max_pool2d_with_indices_backward") spread_indices(arguments);
   return arguments;
 }
 
 int64_t bytes_of_tensors(const std::vector<IValue>& values) {
   int64_t bytes = 0;
-  with_changed(values, [&](const at::Tensor& tensor) {
-    if (tensor.layout() == at::kStrided) bytes += span_of(tensor) * static_cast<int64_t>(tensor.element_size());
-    return tensor;
+  look_at_tensors(values, [&](const at::Tensor& tensor) {
+    if (tensor.layout() == at::kStrided)
+      bytes += elements_of_memory(tensor) * static_cast<int64_t>(tensor.element_size());
   });
   return bytes;
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/operator_name.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,19 @@ struct OperatorCall {
   c10::OperatorName name{"", ""};      ///< with its overload
   std::vector<c10::IValue> arguments;  ///< tensors among them are on the meta device
 };
+
+/// The values with changed tensors: those of lists, too, but none that is undefined. Lists are new ones. Not
+/// collective.
+using ChangeTensor = std::function<at::Tensor(const at::Tensor&)>;
+std::vector<c10::IValue> with_tensors(const std::vector<c10::IValue>& values, const ChangeTensor& change);
+/// Calls `look` with these tensors, in the same order. Not collective.
+void look_at_tensors(const std::vector<c10::IValue>& values, const std::function<void(const at::Tensor&)>& look);
+/// The elements of memory from the first to the last that a tensor of its sizes and strides has. Not collective.
+int64_t elements_of_memory(const at::Tensor& tensor);
+/// Makes `to` a number that is written in a program, such as the 2 of x * 2, if `from` is one. Not collective.
+void copy_wrapped_number(const at::Tensor& from, const at::Tensor& to);
+/// Writes numbers from 0.25 to 0.75 in no order, the same each time; zeros where elements are integers. Not collective.
+void fill_with_numbers(const at::Tensor& tensor);
 
 /// The arguments with tensors of the meta device in the place of theirs: they hold no memory. Not collective.
 std::vector<c10::IValue> without_memory(const std::vector<c10::IValue>& arguments);

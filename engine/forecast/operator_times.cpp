@@ -15,12 +15,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <unordered_set>
 #include <utility>
 
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/repeated_calls.h"
 #include "moonhalo/engine/forecast/replace_file.h"
+#include "moonhalo/engine/forecast/step_replay.h"
 
 namespace moonhalo {
 namespace {
@@ -31,9 +33,9 @@ using Json = nlohmann::ordered_json;
 constexpr double kTogether = 300e-6;
 constexpr int kMostTogether = 64;
 
-// "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0, method 2". Another method of measuring finds other times.
+// "Intel(R) Xeon(R) ... 2 cores, LibTorch 2.11.0, method 3". Another method of measuring finds other times.
 std::string this_host(int64_t cores) {
-  return processor_model() + ", " + std::to_string(cores) + " cores, LibTorch " TORCH_VERSION ", method 2";
+  return processor_model() + ", " + std::to_string(cores) + " cores, LibTorch " TORCH_VERSION ", method 3";
 }
 
 std::string text_of(HostShare share) { return std::to_string(share.copies) + "x" + std::to_string(share.threads); }
@@ -183,6 +185,44 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
         }
       },
       static_cast<int>(share.threads));
+  return report;
+}
+
+OperatorTimes::Report OperatorTimes::measure_step(const std::vector<OperatorCall>& calls, const StepCalls& step,
+                                                  HostShare share, double seconds) {
+  if (step.events.empty() || peak_bytes(step) > host_memory() / 4 / share.copies) return measure(calls, share, seconds);
+  Report report;
+  const std::vector<const OperatorCall*> missing = without_time(calls, share);
+  report.known = std::ssize(calls) - std::ssize(missing);
+  if (missing.empty()) return report;
+  const at::NoGradGuard without_graph;
+  std::vector<const OperatorCall*> all;
+  std::unordered_set<std::string> left_out;
+  for (const OperatorCall& call : calls) {
+    all.push_back(&call);
+    left_out.insert(call.key);
+  }
+  for (const Wanted& one : that_run(all, share, report.failed)) left_out.erase(one.call->key);
+  ReplayTimes found;
+  run_ranks(
+      static_cast<int>(share.copies),
+      [&](Communicator& group) {
+        at::globalContext().setFlushDenormal(true);  // of this thread: factors below one are applied many times
+        const ClockOf clock = share.threads == 1 ? ClockOf::kThread : ClockOf::kWall;
+        ReplayTimes mine = replay_step(group, step, left_out, seconds * static_cast<double>(missing.size()), clock);
+        if (group.rank() == 0) found = std::move(mine);
+      },
+      static_cast<int>(share.threads));
+  std::map<std::string, double>& times = times_[share];
+  for (const OperatorCall* const call : missing) {
+    if (const auto failed = found.failed.find(call->key); failed != found.failed.end())
+      report.failed.push_back(call->key + ": " + failed->second);
+    const auto time = found.seconds.find(call->key);
+    if (time == found.seconds.end()) continue;
+    times[call->key] = time->second;
+    ++report.measured;
+  }
+  report.stable = found.stable;
   return report;
 }
 

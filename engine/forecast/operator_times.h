@@ -10,6 +10,7 @@
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/engine/forecast/operator_call.h"
+#include "moonhalo/engine/forecast/step_calls.h"
 
 namespace moonhalo {
 
@@ -47,6 +48,10 @@ class OperatorTimes {
   /// Measures the calls that have no time yet for this share, each for about `seconds`, and at least five times.
   /// Operators whose arguments and results take more than an eighth of the host's memory are left out.
   Report measure(const std::vector<OperatorCall>& calls, HostShare share, double seconds);
+  /// The same, but `calls` are timed as `step` calls them one after another (step_replay.h), which takes the memory of
+  /// a step on each rank of the share. Where that is more than a quarter of the host's, or `step` has no events, the
+  /// calls are measured alone.
+  Report measure_step(const std::vector<OperatorCall>& calls, const StepCalls& step, HostShare share, double seconds);
   /// From now on measure() takes no time of the file: it measures each call again, once for this object. Times of the
   /// file stay in it until theirs are measured.
   void measure_again();

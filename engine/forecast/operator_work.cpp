@@ -75,6 +75,10 @@ WorkKind work_of(std::string_view name) {
   return found == counted_operators().end() ? WorkKind::kOther : found->second;
 }
 
+bool overwrites_first(std::string_view name) {
+  return name == "aten::copy_" || name == "aten::zero_" || name == "aten::fill_";
+}
+
 bool does_no_work(const at::RecordFunction& call) {
   const std::string_view name = call.name();
   if (std::find(std::begin(kMakeMemory), std::end(kMakeMemory), name) != std::end(kMakeMemory)) return true;

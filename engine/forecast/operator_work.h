@@ -25,6 +25,9 @@ inline std::vector<at::Tensor> tensors_among(const std::vector<c10::IValue>& val
 /// those whose multiplications are counted.
 WorkKind work_of(std::string_view name);
 
+/// True for operators that write their first argument without reading it, such as aten::copy_.
+bool overwrites_first(std::string_view name);
+
 /// True for operators that give views of their arguments, or memory that they do not write: they do no work.
 bool does_no_work(const at::RecordFunction& call);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moonhalo/engine/forecast/operator_call.h"
+#include "moonhalo/engine/forecast/step_calls.h"
 #include "moonhalo/engine/forecast/tape.h"
 
 namespace moonhalo {
@@ -56,6 +57,7 @@ class SeenSpecs {
 struct RankRun {
   Tape tape;
   std::vector<OperatorCall> calls;  ///< of the tape's operators, each once
+  StepCalls step;                   ///< the same in their order, where the host is timed
   std::vector<SeenMesh> meshes;
   double host = 0;     ///< seconds of a step in the script, autograd and the dispatcher here; 0: not timed
   int64_t peak = 0;    ///< bytes of its tensors at the peak, of all steps that were run and what was before them

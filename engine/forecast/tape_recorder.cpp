@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -21,9 +22,6 @@
 namespace moonhalo {
 namespace {
 
-// Operators that write their first argument without reading it.
-constexpr std::string_view kOverwrite[] = {"aten::copy_", "aten::zero_", "aten::fill_"};
-
 bool any_shard(const std::vector<at::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), is_shard_tensor);
 }
@@ -39,7 +37,7 @@ std::vector<at::Tensor> blocks_of(std::vector<at::Tensor> tensors) {
 
 }  // namespace
 
-TapeRecorder::TapeRecorder(const Communicator& world) {
+TapeRecorder::TapeRecorder(const Communicator& world, bool keeps_step) : keeps_step_(keeps_step) {
   tape_.rank = world.rank();
   tape_.ranks = world.size();
   if (counts_memory()) tape_.live = memory_use().live;
@@ -83,6 +81,9 @@ void TapeRecorder::operator_begins(const at::RecordFunction& call) {
   if (in_counted_ == 0) {
     open.inputs = tensors_among(call.inputs());
     open.arguments.assign(call.inputs().begin(), call.inputs().end());
+    if (keeps_step_ && !any_shard(open.inputs)) {
+      look_at_tensors(open.arguments, [&](const at::Tensor& tensor) { open.places.push_back(place_of(tensor)); });
+    }
     open.macs = count_macs(mac_rule(call.name()), call.inputs());
     open.work = work_;
     open.counted = work_of(call.name()) != WorkKind::kOther && !any_shard(open.inputs) && !any_meta(open.inputs);
@@ -108,8 +109,7 @@ void TapeRecorder::operator_ended(const at::RecordFunction& call) {
     in = blocks_of(std::move(in));
     out = blocks_of(std::move(out));
   }
-  if (std::find(std::begin(kOverwrite), std::end(kOverwrite), name) != std::end(kOverwrite) && !in.empty())
-    in.erase(in.begin());
+  if (overwrites_first(name) && !in.empty()) in.erase(in.begin());
   const bool counted = open.counted && !out.empty();
   TapeOperator what;
   what.work = counted ? work_of(name) : WorkKind::kOther;
@@ -138,6 +138,25 @@ void TapeRecorder::keep_call(const at::RecordFunction& call, const OpenOperator&
   const std::string key = std::string(call.name()) + " " + shapes;
   const auto [found, added] = kept_calls_.try_emplace(key);
   if (added) found->second = {key, *name, without_memory(open.arguments)};
+  if (!keeps_step_) return;
+  StepCalls::Event event{.call = {key, *name, without_memory(open.arguments)}, .arguments = open.places};
+  look_at_tensors(std::vector<c10::IValue>(call.outputs().begin(), call.outputs().end()),
+                  [&](const at::Tensor& tensor) { event.results.push_back(place_of(tensor)); });
+  const std::lock_guard lock(mutex_);
+  step_.events.push_back(std::move(event));
+}
+
+// A block that is not known was there before the step.
+StepCalls::Place TapeRecorder::place_of(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return {};
+  const void* const memory = tensor.storage().data();
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(memory);
+  if (found != blocks_.end()) return {found->second, tensor.storage_offset()};
+  const auto [old, added] = blocks_before_.try_emplace(
+      memory, std::numeric_limits<uint32_t>::max() - static_cast<uint32_t>(blocks_before_.size()));
+  if (added) step_.before[old->second] = static_cast<int64_t>(tensor.storage().nbytes());
+  return {old->second, tensor.storage_offset()};
 }
 
 std::vector<OperatorCall> TapeRecorder::take_calls() {
@@ -244,6 +263,13 @@ void TapeRecorder::changed(const void* block, int64_t bytes) {
     what.id = found->second;
     blocks_.erase(found);
   }
+  if (keeps_step_ && bytes > 0) {
+    step_.events.push_back({.kind = StepCalls::Event::kMade, .block = what.id, .bytes = bytes});
+  } else if (keeps_step_) {
+    const auto old = blocks_before_.extract(block);
+    const uint32_t number = what.id > 0 || old.empty() ? what.id : old.mapped();
+    if (number > 0) step_.events.push_back({.kind = StepCalls::Event::kFreed, .block = number});
+  }
   // Threads that read for the rank run beside its parts.
   const bool known = mine && recorder_ != nullptr;
   tape_.events.push_back(
@@ -257,13 +283,13 @@ StepTapes::StepTapes(const Communicator& world, int64_t steps, std::function<voi
       timed_(timed),
       done_(std::move(done)),
       settle_(std::move(settle)),
-      recorder_(std::make_unique<TapeRecorder>(world)) {
+      recorder_(std::make_unique<TapeRecorder>(world, timed > 0)) {
   watch_steps(this, [this](int64_t ended) { end_step(ended); });
 }
 
 StepTapes::~StepTapes() {
   watch_steps(this, nullptr);
-  if (profile_context->fake_call_seconds == &fake_calls_) profile_context->fake_call_seconds = nullptr;
+  if (profile_context->fake_call_time == &fake_calls_) profile_context->fake_call_time = nullptr;
 }
 
 void StepTapes::end_step(int64_t ended) {
@@ -279,10 +305,11 @@ void StepTapes::end_step(int64_t ended) {
   // events are an error where no later step ends.
   last_ = recorder_->take(ended == 1 && steps_ > 1);
   last_calls_ = recorder_->take_calls();
+  last_step_ = recorder_->take_step();
   recorder_.reset();
   hash_before_ = std::exchange(last_hash_, last_.hash_without_memory());
   if (ended < steps_) {
-    recorder_ = std::make_unique<TapeRecorder>(world_);
+    recorder_ = std::make_unique<TapeRecorder>(world_, timed_ > 0);
   } else if (timed_ == 0) {
     done_();
   } else {
@@ -291,14 +318,14 @@ void StepTapes::end_step(int64_t ended) {
 }
 
 void StepTapes::begin_timed_step() {
-  fake_calls_ = 0;
-  profile_context->fake_call_seconds = &fake_calls_;
+  fake_calls_.begin_step();
+  profile_context->fake_call_time = &fake_calls_;
   timed_from_ = seconds_of(ClockOf::kThread);
 }
 
 void StepTapes::end_timed_step() {
-  host_times_.push_back(seconds_of(ClockOf::kThread) - timed_from_ - fake_calls_);
-  profile_context->fake_call_seconds = nullptr;
+  host_times_.push_back(seconds_of(ClockOf::kThread) - timed_from_ - fake_calls_.seconds());
+  profile_context->fake_call_time = nullptr;
   if (settle_) settle_();
 }
 
@@ -309,6 +336,7 @@ Tape StepTapes::take() {
   if (ended_ == 0) {
     last_ = recorder_->take();
     last_calls_ = recorder_->take_calls();
+    last_step_ = recorder_->take_step();
   }
   recorder_.reset();
   TapeRecorder::check_whole(last_);

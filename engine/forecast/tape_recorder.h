@@ -16,7 +16,9 @@
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/exchange/equal_copies.h"
+#include "moonhalo/engine/forecast/fake_call_time.h"
 #include "moonhalo/engine/forecast/operator_call.h"
+#include "moonhalo/engine/forecast/step_calls.h"
 #include "moonhalo/engine/forecast/tape.h"
 #include "moonhalo/engine/profile/recorder.h"
 
@@ -29,8 +31,8 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   /// The largest number of events that a step may have.
   static constexpr int64_t kMostEvents = 4000000;
 
-  /// Starts. `world`: of this rank. Throws as Recorder does.
-  explicit TapeRecorder(const Communicator& world);
+  /// Starts. `world`: of this rank. `keeps_step`: for take_step(). Throws as Recorder does.
+  explicit TapeRecorder(const Communicator& world, bool keeps_step = false);
   ~TapeRecorder() override;
   TapeRecorder(const TapeRecorder&) = delete;
   TapeRecorder& operator=(const TapeRecorder&) = delete;
@@ -42,11 +44,14 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   static void check_whole(const Tape& tape);
   /// The calls of the tape's operators, one of each key; those of Moonhalo's own kernels are left out.
   std::vector<OperatorCall> take_calls();
+  /// All of these calls in order, with the memory that they use.
+  StepCalls take_step() { return std::move(step_); }
 
  private:
   struct OpenOperator {
     std::vector<at::Tensor> inputs;
     std::vector<c10::IValue> arguments;
+    std::vector<StepCalls::Place> places;  // of the tensors among them
     bool counted = false;
     int64_t macs = 0;
     size_t work = 0;  // operators on the tape when it began
@@ -60,6 +65,7 @@ class TapeRecorder final : private RecordListener, private WorkListener {
 
   bool does_work(const at::RecordFunction& call);
   void keep_call(const at::RecordFunction& call, const OpenOperator& open, const std::string& shapes);
+  StepCalls::Place place_of(const at::Tensor& tensor);
   template <typename What>
   void add(What what);
   void add_operator(const std::string& name, TapeOperator what, const std::string& key);
@@ -80,8 +86,11 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   uint32_t made_blocks_ = 0, made_exchanges_ = 0;
   std::vector<OpenOperator> open_;
   std::unordered_map<std::string, OperatorCall> kept_calls_;
-  std::unordered_map<std::string, bool> operators_;  // by name and overload: whether they do work
-  std::string asked_;                                // the key of the operator that is asked for
+  const bool keeps_step_;
+  StepCalls step_;
+  std::unordered_map<const void*, uint32_t> blocks_before_;  // in step_.before
+  std::unordered_map<std::string, bool> operators_;          // by name and overload: whether they do work
+  std::string asked_;                                        // the key of the operator that is asked for
   size_t work_ = 0;
   int in_counted_ = 0;
   std::unique_ptr<Recorder> recorder_;
@@ -103,10 +112,13 @@ class StepTapes {
   Tape take();
   /// The calls of its operators. After take().
   std::vector<OperatorCall> take_calls() { return std::move(last_calls_); }
+  /// All of these calls in order, if steps are timed. After take().
+  StepCalls take_step() { return std::move(last_step_); }
   /// The number of recorded steps that have ended.
   int64_t ended() const { return ended_; }
   /// The seconds of processor time of a timed step, the median; 0 if none has ended. Without those in which shapes were
-  /// found in the place of kernels: what is left is the time of the script, of autograd and of the dispatcher.
+  /// found in the place of kernels: what is left is the time of the script, of autograd and of the dispatcher. As in a
+  /// real step, as much memory is used meanwhile as kernels would, up to 4 MiB each.
   double host_seconds() const;
   /// True if the last two steps did the same. Also true of less than three steps, since the first step plans, and the
   /// second one settles the optimizer.
@@ -123,9 +135,11 @@ class StepTapes {
   std::unique_ptr<TapeRecorder> recorder_;
   Tape last_;
   std::vector<OperatorCall> last_calls_;
+  StepCalls last_step_;
   int64_t ended_ = 0;
   uint64_t last_hash_ = 0, hash_before_ = 0;
-  double timed_from_ = 0, fake_calls_ = 0;  // seconds of the step that is timed
+  double timed_from_ = 0;  // seconds, of the step that is timed
+  FakeCallTime fake_calls_;
   std::vector<double> host_times_;
 };
 

@@ -10,6 +10,7 @@
 
 namespace moonhalo {
 
+class FakeCallTime;  // forecast/fake_call_time.h
 class MemoryCounter;
 class Recorder;
 
@@ -17,8 +18,8 @@ class Recorder;
 struct ProfileContext {
   std::shared_ptr<MemoryCounter> memory;  ///< memory.h
   Recorder* recorder = nullptr;           ///< recorder.h
-  /// Where processor seconds of fake calls are added up, while something times them (forecast/tape_recorder.h).
-  double* fake_call_seconds = nullptr;
+  /// The processor time of fake calls, while something takes it (forecast/tape_recorder.h).
+  FakeCallTime* fake_call_time = nullptr;
   /// Functions that are called for each step of an optimizer (watch_steps).
   struct StepWatch {
     const void* owner;

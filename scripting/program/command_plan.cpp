@@ -48,7 +48,7 @@ struct PlanWanted {
 };
 
 constexpr int kMostChecked = 64;
-constexpr double kSecondsOfOperator = 0.05;
+constexpr double kSecondsOfOperator = 0.01;
 constexpr int64_t kTimedSteps = 7;
 
 // Ranks that a launcher has started are checked as they are.
@@ -99,7 +99,12 @@ void measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, 
   const std::vector<OperatorCall> calls = calls_of_kinds(found);
   OperatorTimes::Report report;
   if (!is_bound_to_part(machine, detect_launch().size)) {
-    report = times.measure(calls, share, kSecondsOfOperator);
+    for (const RankRun& run : found.runs) {
+      const OperatorTimes::Report one = times.measure_step(run.calls, run.step, share, kSecondsOfOperator);
+      report.measured += one.measured;
+      report.stable = report.stable && one.stable;
+      report.failed.insert(report.failed.end(), one.failed.begin(), one.failed.end());
+    }
   } else if (const int64_t missing = times.measurable(calls, share); missing > 0) {
     std::fprintf(stderr,
                  "moonhalo: plan: %lld operators from rates, because they were not measured: the launcher gave this "

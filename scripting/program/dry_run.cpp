@@ -51,6 +51,7 @@ RankRun run_one(lua_State* lua, int64_t steps, int64_t timed) {
   found.steady = tapes.steady();
   found.tape = tapes.take();
   found.calls = tapes.take_calls();
+  found.step = tapes.take_step();
   found.tape.gathers_parameters = gathers_parameters();
   found.meshes = specs.meshes();
   return found;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "moonhalo/engine/forecast/fake_call_time.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/moonhalo.h"
 #include "tests/bench/models.h"
@@ -136,6 +137,15 @@ TEST(FakeSteps, X14_RanksSendWhatRealBlocksSend) {
     EXPECT_EQ(sent_by(bench::VisionTransformer(128), rank, 16, true),
               sent_by(bench::VisionTransformer(128), rank, 16, false));
   }
+}
+
+TEST(FakeCallTime, X14_AsMuchMemoryIsUsedAsAKernelWould) {
+  FakeCallTime time;
+
+  EXPECT_EQ(time.use_memory(0), 0);
+  EXPECT_EQ(time.use_memory(100), 128);
+  EXPECT_EQ(time.use_memory(int64_t{1} << 40), FakeCallTime::kMostBytes);
+  EXPECT_EQ(time.seconds(), 0);
 }
 
 }  // namespace

@@ -149,6 +149,55 @@ TEST_F(OperatorTimesFile, X14_IsMeasuredAgainOnceWhereThatIsWanted) {
   EXPECT_THAT(machine.operators, ElementsAre(Key(product(32).key)));
 }
 
+// The second of two calls gets what the first returns.
+StepCalls two_calls(const OperatorCall& call, int64_t bytes) {
+  using Event = StepCalls::Event;
+  const Event first{.call = call, .arguments = {{9}}, .results = {{1}}};
+  const Event second{.call = call, .arguments = {{1}}, .results = {{2}}};
+  return {{first, second}, {{9, bytes}}};
+}
+
+TEST_F(OperatorTimesFile, X14_AStepIsMeasuredInItsOrder) {
+  const OperatorCall call = noted_call(1 << 10);
+  OperatorTimes times(path_);
+  seen() = {};
+
+  const OperatorTimes::Report first = times.measure_step({call}, two_calls(call, 4 << 10), kAlone, 1e-3);
+  EXPECT_GT(seen().beside_results, 5) << "the result of the first call lives while the second one runs";
+  const OperatorTimes::Report again = times.measure_step({call}, two_calls(call, 4 << 10), kAlone, 1e-3);
+
+  EXPECT_EQ(first.measured, 1);
+  EXPECT_EQ(first.known, 0);
+  EXPECT_EQ(again.measured, 0);
+  EXPECT_EQ(again.known, 1);
+  Machine machine;
+  times.give_to(machine, kAlone);
+  EXPECT_THAT(machine.operators, ElementsAre(Key(call.key)));
+}
+
+// A step takes more memory than it may, or was not recorded.
+TEST_F(OperatorTimesFile, X14_OperatorsOfALargeStepAreMeasuredAlone) {
+  const OperatorCall call = noted_call((2 << 20) + 1);  // alone, its result is freed before the next call
+  for (const StepCalls& step : {two_calls(call, host_memory() / 4 + 1), StepCalls{}}) {
+    OperatorTimes times(path_);
+    seen() = {};
+    EXPECT_EQ(times.measure_step({call}, step, kAlone, 1e-3).measured, 1);
+    EXPECT_EQ(seen().beside_results, 0);
+  }
+}
+
+TEST_F(OperatorTimesFile, X14_OperatorsOfAStepThatFailHaveNoTime) {
+  OperatorCall other = product(32);
+  other.arguments[1] = at::empty({5, 5}, at::device(at::kMeta));
+  const StepCalls step{{{.call = other, .arguments = {{8}, {9}}, .results = {{1}}}}, {{8, 4096}, {9, 100}}};
+  OperatorTimes times(path_);
+
+  const OperatorTimes::Report report = times.measure_step({other}, step, kAlone, 1e-3);
+
+  EXPECT_EQ(report.measured, 0);
+  EXPECT_THAT(report.failed, ElementsAre(AllOf(HasSubstr(other.key + ": "), HasSubstr("cannot be multiplied"))));
+}
+
 // In a step other memory was used since an operator's own was.
 TEST(RepeatedCalls, X14_UseOtherMemory) {
   const OperatorCall call = noted_call(1 << 10);

@@ -36,6 +36,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 
 TEST(TapeGroup, X14_GridsOfRanksHaveNoPlaceOfTheirOwn) {
   // A mesh of 2 x 3 x 4: rank = 12 i + 4 j + k.
@@ -428,6 +429,44 @@ TEST(StepTapes, X14_TheTimeOfTheHostLeavesFakeCallsOut) {
 
   EXPECT_GT(tapes.host_seconds(), 0);
   EXPECT_LE(tapes.host_seconds(), longest - 0.05);
+}
+
+// Calls with the blocks of their tensors, where the host is timed.
+TEST(StepTapes, X14_AStepIsKeptInItsOrder) {
+  const MemoryCount counted;
+  const auto world = make_fake_communicator(0, 2);
+  const FakeResults fakes;
+  const at::Tensor x = make_fake({100, 100}, at::kFloat);
+  const int optimizer = 0;
+
+  StepTapes tapes(
+      *world, 1, [] {}, {}, 1);
+  {
+    const at::Tensor y = at::relu(x).narrow(0, 2, 50);
+    at::neg(y);
+  }
+  note_optimizer_step(&optimizer);
+  tapes.take();
+  const StepCalls step = tapes.take_step();
+
+  std::vector<std::string> what;
+  std::vector<StepCalls::Event> calls;
+  for (const StepCalls::Event& event : step.events) {
+    const bool is_call = event.kind == StepCalls::Event::kCalled;
+    if (is_call) calls.push_back(event);
+    what.push_back(is_call
+                       ? event.call.name.name
+                       : (event.kind == StepCalls::Event::kMade ? "made " : "freed ") + std::to_string(event.block));
+  }
+  EXPECT_THAT(what, ElementsAre("made 1", "aten::relu", "made 2", "aten::neg", "freed 2", "freed 1"));
+  EXPECT_EQ(step.events[0].bytes, 100 * 100 * 4);
+  ASSERT_EQ(calls.size(), 2U);
+  ASSERT_THAT(step.before, ElementsAre(Pair(calls[0].arguments.at(0).block, 100 * 100 * 4)));
+  EXPECT_EQ(calls[0].results.at(0).block, 1U);
+  EXPECT_EQ(calls[1].arguments.at(0).block, 1U);
+  EXPECT_EQ(calls[1].arguments.at(0).offset, 2 * 100);
+  EXPECT_EQ(calls[1].results.at(0).block, 2U);
+  EXPECT_EQ(calls[0].call.key, "aten::relu f32[100,100] > f32[100,100]");
 }
 
 // Events are counted up to a limit. A first step that has more of them is an error only if it is the one to look at.
