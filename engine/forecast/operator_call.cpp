@@ -52,8 +52,8 @@ const at::Tensor& drawn_numbers() {
 
 at::Tensor filled_argument(const at::Tensor& meta) {
   at::Tensor memory = at::empty({elements_of_memory(meta)}, meta.options().device(at::kCPU));
-  fill_with_numbers(memory);
   at::Tensor tensor = memory.as_strided(meta.sizes(), meta.strides());
+  fill_with_numbers(meta.dim() == 0 ? tensor : memory);
   copy_wrapped_number(meta, tensor);
   return tensor;
 }
@@ -92,7 +92,7 @@ void copy_wrapped_number(const at::Tensor& from, const at::Tensor& to) {
 
 void fill_with_numbers(const at::Tensor& tensor) {
   if (!at::isFloatingType(tensor.scalar_type()) && !at::isComplexType(tensor.scalar_type())) {
-    tensor.zero_();
+    tensor.fill_(tensor.dim() == 0 ? 1 : 0);
     return;
   }
   const at::Tensor& numbers = drawn_numbers();

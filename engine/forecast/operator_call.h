@@ -27,14 +27,15 @@ void look_at_tensors(const std::vector<c10::IValue>& values, const std::function
 int64_t elements_of_memory(const at::Tensor& tensor);
 /// Makes `to` a number that is written in a program, such as the 2 of x * 2, if `from` is one. Not collective.
 void copy_wrapped_number(const at::Tensor& from, const at::Tensor& to);
-/// Writes numbers from 0.25 to 0.75 in no order, the same each time; zeros where elements are integers. Not collective.
+/// Writes numbers from 0.25 to 0.75 in no order, the same each time. Integers are zero, so that they are valid as
+/// indices; a tensor without dims is 1, since a program divides by such numbers. Not collective.
 void fill_with_numbers(const at::Tensor& tensor);
 
 /// The arguments with tensors of the meta device in the place of theirs: they hold no memory. Not collective.
 std::vector<c10::IValue> without_memory(const std::vector<c10::IValue>& arguments);
 /// The call's arguments with tensors of the CPU in the place of those of the meta device: numbers from 0.25 to 0.75 in
-/// no order, the same each time. Where numbers are integers they are zero, so that they are valid as indices; those of
-/// max_pool2d's backward are spread over what was pooled. Not collective.
+/// no order, the same each time. Integers are those of fill_with_numbers(), but the indices of max_pool2d's backward
+/// are spread over what was pooled. Not collective.
 std::vector<c10::IValue> with_memory(const OperatorCall& call);
 /// Bytes of the memory of strided tensors among arguments or results; of meta ones, what with_memory would take.
 /// Not collective.

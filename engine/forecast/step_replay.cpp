@@ -169,7 +169,7 @@ class StepReplay {
     const at::Tensor all = elements_of(block->bytes, meta.options(), item);
     at::Tensor tensor = all.as_strided(meta.sizes(), meta.strides(), place.offset);
     if (!has_fractions(meta)) {
-      if (!takes_indices || !block->is_indices) tensor.zero_();
+      if (!takes_indices || !block->is_indices) fill_with_numbers(tensor);
     } else if (!block->is_set) {
       fill_with_numbers(all);
       block->is_set = true;

@@ -29,8 +29,8 @@ struct ReplayTimes {
 /// zeroed. All ranks of the group repeat the same step at the same time. Collective.
 ///
 /// Numbers are those of fill_with_numbers(). Results that are not finite or larger than 10,000 the first time are
-/// replaced by such numbers whenever they are made, since kernels take other times for NaN. Integers are zero, so that
-/// they are valid as indices; but the backward of max_pool2d gets the indices that the pooling has found.
+/// replaced by such numbers whenever they are made, since kernels take other times for NaN. The backward of max_pool2d
+/// gets the indices that the pooling has found.
 ReplayTimes replay_step(Communicator& group, const StepCalls& step, const std::unordered_set<std::string>& left_out,
                         double seconds, ClockOf clock);
 

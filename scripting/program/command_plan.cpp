@@ -103,7 +103,10 @@ void measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, 
       const OperatorTimes::Report one = times.measure_step(run.calls, run.step, share, kSecondsOfOperator);
       report.measured += one.measured;
       report.stable = report.stable && one.stable;
-      report.failed.insert(report.failed.end(), one.failed.begin(), one.failed.end());
+      for (const std::string& failed : one.failed) {
+        if (std::find(report.failed.begin(), report.failed.end(), failed) == report.failed.end())
+          report.failed.push_back(failed);
+      }
     }
   } else if (const int64_t missing = times.measurable(calls, share); missing > 0) {
     std::fprintf(stderr,

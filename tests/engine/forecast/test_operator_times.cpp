@@ -266,6 +266,8 @@ TEST(OperatorCall, X14_ArgumentsAreNumbersInNoOrder) {
     EXPECT_TRUE(at::equal(given[i].toTensor(), again[i].toTensor()));
   }
   for (size_t i = 4; i < 6; ++i) EXPECT_FALSE(given[i].toTensor().any().item<bool>()) << "they may be indices";
+  const OperatorCall scaled{"any", {"aten::any", ""}, {at::empty({}, at::device(at::kMeta).dtype(at::kLong))}};
+  EXPECT_EQ(with_memory(scaled)[0].toTensor().item<int64_t>(), 1) << "a program divides by it";
   EXPECT_EQ(bytes_of_tensors(wanted), 300 * 300 * (4 + 8 + 2 + 8 + 8 + 1));
   EXPECT_EQ(bytes_of_tensors(given), bytes_of_tensors(wanted));
 }
