@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/engine/base/work_note.h"
 
+#include <utility>
+
 #include "moonhalo/engine/base/base_context.h"
 
 namespace moonhalo {
@@ -11,7 +13,7 @@ int64_t memory_bytes(at::TensorList tensors) {
   return bytes;
 }
 
-void listen_to_work(WorkListener* listener) { base_context->work_listener = listener; }
+WorkListener* listen_to_work(WorkListener* listener) { return std::exchange(base_context->work_listener, listener); }
 
 void note_work(const char* kernel, int64_t macs, int64_t bytes) {
   if (WorkListener* const listener = base_context->work_listener) [[unlikely]]

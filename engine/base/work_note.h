@@ -15,8 +15,8 @@ class WorkListener {
   virtual void worked(const char* kernel, int64_t macs, int64_t bytes) = 0;
 };
 
-/// Sets the listener of this rank, null for none. Not collective.
-void listen_to_work(WorkListener* listener);
+/// Sets the listener of this rank, null for none, and returns the one before. Not collective.
+WorkListener* listen_to_work(WorkListener* listener);
 
 /// Says what a kernel of Moonhalo does, whether it computes or its tensors are fake: `kernel` is its name,
 /// "grid_sample", which lives as long as the process. Costs a load and a branch without a listener. Not collective.

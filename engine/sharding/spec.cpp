@@ -182,7 +182,9 @@ size_t SpecTable::Hash::operator()(const std::vector<int64_t>& key) const {
   return fingerprint_of(at::IntArrayRef(key));
 }
 
-void watch_specs(std::function<void(const ShardSpec&)> made) { sharding_context->spec_watch = std::move(made); }
+std::function<void(const ShardSpec&)> watch_specs(std::function<void(const ShardSpec&)> made) {
+  return std::exchange(sharding_context->spec_watch, std::move(made));
+}
 
 SpecPtr SpecTable::intern(Layout layout) {
   std::vector<int64_t> key;

@@ -33,7 +33,7 @@ struct SpecTable {
 };
 
 /// Sets a function that is called for each spec that this rank makes, if no tensor has it at that time; null for none.
-/// Not collective.
-void watch_specs(std::function<void(const ShardSpec&)> made);
+/// Returns the one before. Not collective.
+std::function<void(const ShardSpec&)> watch_specs(std::function<void(const ShardSpec&)> made);
 
 }  // namespace moonhalo

@@ -19,10 +19,10 @@
 #include "moonhalo/engine/forecast/rank_kinds.h"
 #include "moonhalo/engine/forecast/search/division_times.h"
 #include "moonhalo/engine/forecast/search/search_report.h"
+#include "moonhalo/engine/forecast/search/unrecorded.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
 #include "moonhalo/engine/profile/memory.h"
-#include "moonhalo/engine/profile/recorder.h"
 
 namespace moonhalo {
 namespace {
@@ -243,13 +243,6 @@ void check_options(const SearchOptions& options) {
                     ", memory_limit = ", options.memory_limit, "\n  fix   leave out what is not needed");
 }
 
-void check_is_not_recorded() {
-  TORCH_CHECK_VALUE(Recorder::of_this_rank() == nullptr,
-                    "search: this rank records a step, and a search records steps of its own\n"
-                    "  have  a profile, or moonhalo plan\n"
-                    "  fix   search before it, or load a plan that was stored");
-}
-
 bool has_ranks(const Communicator& world, const SearchOptions& options) {
   return world.size() == options.space.ranks * options.units;
 }
@@ -262,7 +255,19 @@ void check_measured(const Communicator& world, const SearchOptions& options) {
                     "\n  fix   measure = 0, or run with as many ranks");
   TORCH_CHECK_VALUE(wanted == 0 || !world.is_fake(),
                     "search: simulated ranks cannot be measured\n  have  backend fake, measure = ", wanted,
-                    "\n  fix   measure = 0");
+                    "\n  fix   measure = 0, or load a plan that a run has stored");
+}
+
+/// Returns on all ranks the text that `work` gives on rank 0, or its error. Ranks of dry runs that know what rank 0 has
+/// found take that, and do not work.
+std::string text_of_first_rank(Communicator& world, const std::function<std::string()>& work) {
+  if (!world.is_fake()) return run_on_first_rank(world, work);
+  std::vector<int64_t> letters;
+  if (world.rank() > 0) letters = facts_of_root(world, 0, {});
+  if (!letters.empty()) return {letters.begin(), letters.end()};
+  std::string text = work();
+  if (world.rank() == 0) facts_of_root(world, 0, {text.begin(), text.end()});
+  return text;
 }
 
 /// True if the machine is this host. Rank 0 has the machine. Collective.
@@ -314,7 +319,7 @@ void check_built(const BuiltStep& built) {
 
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build) {
   check_options(options);
-  check_is_not_recorded();
+  const Unrecorded unrecorded;
   const KeptGenerator kept;
   return Search(options, build).run();
 }
@@ -322,11 +327,12 @@ SearchResult search_divisions(const SearchOptions& options, const BuildDivided& 
 SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build) {
   check_options(options);
   check_measured(world, options);
+  const Unrecorded unrecorded;
   const bool are_close = measures_by_default(world, options);
   SearchOptions counted = options;
   counted.measure = are_close ? kMeasured : options.measure.value_or(0);
   SearchResult result =
-      parse_search(run_on_first_rank(world, [&] { return to_json(search_divisions(counted, build)); }));
+      parse_search(text_of_first_rank(world, [&] { return to_json(search_divisions(counted, build)); }));
   const std::vector<Division> measured = divisions_to_measure(result, *counted.measure, are_close);
   std::vector<std::vector<double>> times = time_divisions(world, build, measured, kRounds);
   for (size_t i = 0; i < measured.size(); ++i) result.ranked[i].measured = median_of(std::move(times[i]));

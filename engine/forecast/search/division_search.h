@@ -81,15 +81,15 @@ struct SearchResult {
 /// of each division. Divisions are then dry run by growing bounds, with the ranks that matter (rank_kinds.h), and put
 /// on the clocks (clocks.h), until no bound is below the best times. A division that recomputes does the work of the
 /// same one that keeps activations, and more. So it is dry run only where that one was too large, and its bound is at
-/// least the time of that one. The result is that of dry runs of all.
+/// least the time of that one. The result is that of dry runs of all. What records this rank does not see the search.
 /// Throws ValueError if the space is empty, if nothing fits, and, with the division and the simulated rank, what
 /// `build` or a step throws. Not collective.
 SearchResult search_divisions(const SearchOptions& options, const BuildDivided& build);
 
 /// The same on all ranks of `world`: rank 0 searches. Then the best ones, as `options.measure` says, are built and run
-/// on these ranks, in turns and in 3 rounds (division_times.h); the medians of rank 0's times count. Throws as above on
-/// all ranks, and ValueError if measure is above 0 and `world` has not units x ranks ranks or is simulated. Collective
-/// over `world`.
+/// on these ranks, in turns and in 3 rounds (division_times.h); the medians of rank 0's times count. The ranks of a dry
+/// run take what its rank 0 has found (comm/fake/root_facts.h), or search themselves. Throws as above on all ranks, and
+/// ValueError if measure is above 0 and `world` has not units x ranks ranks or is simulated. Collective over `world`.
 SearchResult search_divisions(Communicator& world, const SearchOptions& options, const BuildDivided& build);
 
 /// A table that a person reads, with the first 12 divisions; JSON with all of them. Not collective.

@@ -14,7 +14,6 @@
 
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/profile/memory.h"
-#include "moonhalo/engine/profile/recorder.h"
 #include "tests/support/divided_nets.h"
 #include "tests/support/oracle.h"
 #include "tests/support/planted_search.h"
@@ -372,13 +371,6 @@ TEST(DivisionSearch, X14_AFailureNamesTheDivisionAndTheRank) {
   EXPECT_THAT(
       message_of([&] { search_divisions(options, [](const Division&, Communicator&) { return BuiltStep{}; }); }),
       HasSubstr("returned no step"));
-}
-
-TEST(DivisionSearch, X14_ARankThatRecordsIsAnError) {
-  const Recorder recorder(1);
-  const Planted data = planted()[0];
-  EXPECT_THAT(message_of([&] { search_divisions(options_for(data, 2), build_divided(data.net)); }),
-              HasSubstr("search: this rank records a step"));
 }
 
 TEST(DivisionSearch, X14_LeavesNothingBehind) {

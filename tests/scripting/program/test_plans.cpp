@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "tests/scripting/run_program.h"
 #include "tests/support/folder.h"
@@ -52,6 +54,61 @@ TEST(Plans, N26_OneProcessPlansAndFourRanksLoad) {
   EXPECT_EQ(loaded.status, 0) << loaded.err;
   EXPECT_THAT(loaded.out, ::testing::StartsWith("planned false\tShard(0"));
   EXPECT_THAT(loaded.out, ::testing::EndsWith("\t5x6\n"));
+}
+
+// A model that a search divides, and that trains; arg[1]: where its plan is stored.
+constexpr const char* kSearched = R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+mh.manual_seed(5)
+local net = nn.Sequential(nn.Linear(16, 256), nn.GELU(), nn.Linear(256, 4))
+local config = mh.ComputeConfig{plan_ngpus = mh.world_size(), pas_config = {machine = "h100"}}
+mh.parallelize(net, {x = mh.zeros{16, 16}}, "autodist", config, {gen_savedir = arg[1]})
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
+for _ = 1, 16 do
+  optimizer:zero_grad()
+  net(mh.ones{16, 16}):square():mean():backward()
+  optimizer:step()
+end
+print(mh.rank())
+)";
+
+TEST(Plans, X14_APlanOfAScriptThatSearchesIsThatOfItsDivision) {
+  const testing::Folder folder;
+  const std::string script = folder / "search.lua", plans = folder / "plans", file = folder / "plan.json";
+  std::ofstream(script) << kSearched;
+  const auto plan_of = [&](const std::string& stored) {
+    const Result plan = run({"plan", script, "--ranks", "2", "--json", file, "--", stored});
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    nlohmann::json found = nlohmann::json::parse(std::ifstream(file))["plans"][0];
+    // The search itself takes some memory on rank 0, before the steps.
+    for (nlohmann::json& kind : found["kinds"]) {
+      for (const char* of_run : {"peak", "resident"}) kind.erase(of_run);
+    }
+    return found;
+  };
+
+  const nlohmann::json searched = plan_of(plans);
+  EXPECT_FALSE(std::filesystem::exists(plans));
+  const Result trained = run({"run", script, "--ranks", "2", "--backend", "threads", "--", plans});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  ASSERT_TRUE(std::filesystem::exists(plans + "/Sequential/plan.json"));
+  const nlohmann::json loaded = plan_of(plans);
+
+  EXPECT_GT(searched["kinds"][0]["peak_of_step"], 0);
+  EXPECT_EQ(searched["kinds"], loaded["kinds"]);
+  EXPECT_EQ(searched["of_rank"], loaded["of_rank"]);
+}
+
+TEST(Plans, X14_ARealRunOfAScriptThatSearchesIsChecked) {
+  const testing::Folder folder;
+  const std::string script = folder / "search.lua";
+  std::ofstream(script) << kSearched;
+
+  const Result plan = run({"plan", script, "--ranks", "1,2,3", "--check", "--check-steps", "2"});
+
+  EXPECT_EQ(plan.status, 0) << plan.err << plan.out;
+  EXPECT_THAT(plan.out, ::testing::HasSubstr("a real run of 3 rank threads here: every rank sends what is planned"));
 }
 
 }  // namespace
