@@ -46,6 +46,10 @@ std::string list_string(c10::IntArrayRef values, char open, char close) {
 
 std::string shape_string(c10::IntArrayRef shape) { return list_string(shape, '[', ']'); }
 
+std::string plural(int64_t count, const std::string& one, const char* ending) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : ending);
+}
+
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, size_t limit) {
   const size_t worst = std::max<size_t>(1, name.size() / 3);
   std::vector<std::pair<size_t, const std::string*>> near;

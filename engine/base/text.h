@@ -3,6 +3,7 @@
 
 #include <c10/util/ArrayRef.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@ namespace moonhalo {
 std::string shape_string(c10::IntArrayRef shape);
 /// "{2, 3}" for the brackets '{' and '}'.
 std::string list_string(c10::IntArrayRef values, char open, char close);
+
+/// "1 rank", "2 ranks"; "2 processes" with the ending "es".
+std::string plural(int64_t count, const std::string& one, const char* ending = "s");
 
 /// The names closest to `name` by edit distance, best first, at most `limit`; empty when none is near.
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, size_t limit = 3);

@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/profile/memory_note.h"
 
 namespace moonhalo {
@@ -52,7 +53,7 @@ std::optional<Hindrance> advice_for(const Costs& costs, const Tape& tape, uint32
   const double seconds = 2 * rounds * costs.of_verb(gather, members).seconds;
   const double gain = ring.launches * (1 - 1 / others) - seconds;
   if (gain <= 0) return std::nullopt;
-  return Hindrance{std::to_string(ring.steps) + " steps of rings of " + std::to_string(members.size()) +
+  return Hindrance{plural(ring.steps, "step") + " of rings of " + std::to_string(members.size()) +
                        " ranks, each of which starts operators",
                    "gather once what passes around, such as keys and values of attention: redistribute them to "
                    "Replicate along this mesh dim before the call; a rank then holds " +

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "moonhalo/engine/base/text.h"
+
 namespace moonhalo {
 namespace {
 
@@ -50,7 +52,7 @@ void add_messages(const StepForecast& forecast, const std::vector<const StepCost
     const double moving = mean([](const StepCosts::CallSum& sum) { return sum.seconds - sum.latency; });
     const CauseText text = text_of(cause, tape, tapes);
     const bool one = calls.calls == 1;  // nothing can be put together
-    const std::string count = std::to_string(calls.calls) + (one ? " call: " : " calls: ") + text.what;
+    const std::string count = plural(calls.calls, "call") + ": " + text.what;
     const std::string small =
         calls.small_calls > 0 ? " (" + std::to_string(calls.small_calls) + " of at most 64 KiB)" : "";
     all.push_back({"latency of " + count + small, one ? text.bytes : text.latency, latency});
@@ -137,7 +139,7 @@ std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::
   add_messages(forecast, costs, tapes, all);
   add_imbalance(forecast, costs, tapes, all);
   const double launches = mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
-  all.push_back({"starting " + std::to_string(costs[forecast.slowest]->operators()) + " operators",
+  all.push_back({"starting " + plural(costs[forecast.slowest]->operators(), "operator"),
                  "make blocks larger: fewer ranks, or more samples in a step", launches - (ring ? ring->seconds : 0)});
   std::erase_if(all, [&](const Hindrance& one) { return one.seconds < kLeastShare * forecast.step; });
   std::stable_sort(all.begin(), all.end(),

@@ -25,10 +25,6 @@ double rank_steps(const ProfileSummary& summary) {
   return static_cast<double>(std::max<int64_t>(1, summary.ranks) * std::max<int64_t>(1, std::ssize(summary.steps)));
 }
 
-std::string counted(int64_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 std::string milliseconds(double nanoseconds) { return number(nanoseconds / 1e6, 3); }
 
 std::string percent(double part, double whole) { return whole > 0 ? number(100 * part / whole, 1) + " %" : "-"; }
@@ -70,7 +66,7 @@ std::string rate_text(const Row& row) {
 std::string headline(const ProfileSummary& summary) {
   const int64_t steps = std::ssize(summary.steps);
   std::string text = "step " + milliseconds(static_cast<double>(summary.step_time) / rank_steps(summary)) + " ms (" +
-                     counted(steps, "step") + ", " + counted(summary.ranks, "rank") + "):";
+                     plural(steps, "step") + ", " + plural(summary.ranks, "rank") + "):";
   for (size_t share = 0; share < ProfileSummary::kShares; ++share) {
     text += (share > 0 ? ", " : " ") + std::string(ProfileSummary::name(static_cast<ProfileSummary::Share>(share))) +
             " " + percent(static_cast<double>(summary.shares[share]), static_cast<double>(summary.step_time));

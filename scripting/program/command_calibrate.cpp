@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/forecast/calibrate.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -55,7 +56,7 @@ std::string verbs_text(const std::string& backend, int64_t ranks, const Machine:
     }
     text += "\n";
   }
-  return std::to_string(ranks) + " ranks, backend " + backend + "\n" + text;
+  return plural(ranks, "rank") + ", backend " + backend + "\n" + text;
 }
 
 std::string written(const Machine& machine, const std::string& file) {
@@ -76,7 +77,7 @@ int calibrate_this_host(const CalibrateWanted& wanted) {
   const Machine machine = calibrate_host(
       wanted.seconds, [](const std::string& next) { std::fprintf(stderr, "calibrate: %s\n", next.c_str()); });
   write_machine(machine, wanted.file);
-  write_output(machine.name + ": " + std::to_string(machine.host.cores) + " cores\n" + rates_of(machine));
+  write_output(machine.name + ": " + plural(machine.host.cores, "core") + "\n" + rates_of(machine));
   for (const auto& [ranks, verbs] : machine.verbs.at("threads")) write_output(verbs_text("threads", ranks, verbs));
   write_output(written(machine, wanted.file));
   return kDone;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <variant>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/machine.h"
@@ -110,16 +111,16 @@ void measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, 
     }
   } else if (const int64_t missing = times.measurable(calls, share); missing > 0) {
     std::fprintf(stderr,
-                 "moonhalo: plan: %lld operators from rates, because they were not measured: the launcher gave this "
-                 "process %lld of %lld cores\n  fix   plan once without the launcher, with --ranks %d --backend mpi "
+                 "moonhalo: plan: %s from rates, not measured: the launcher gave this process %lld of %lld cores\n  "
+                 "fix   plan once without the launcher, with --ranks %d --backend mpi "
                  "and this machine file\n",
-                 static_cast<long long>(missing), static_cast<long long>(usable_core_count()),
+                 plural(missing, "operator").c_str(), static_cast<long long>(usable_core_count()),
                  static_cast<long long>(machine.host.cores), ranks);
   }
   if (report.measured > 0) {
     times.save();
-    std::fprintf(stderr, "moonhalo: plan: measured %lld operators of the script, %lld beside each other%s\n",
-                 static_cast<long long>(report.measured), static_cast<long long>(share.copies),
+    std::fprintf(stderr, "moonhalo: plan: measured %s of the script, %lld beside each other%s\n",
+                 plural(report.measured, "operator").c_str(), static_cast<long long>(share.copies),
                  report.stable ? "" : "; the machine was not quiet");
   }
   for (const std::string& failed : report.failed)
@@ -167,9 +168,8 @@ void set_checked_ranks(PlanWanted& wanted) {
   }
   for (const int ranks : wanted.ranks) {
     if (ranks > kMostChecked)
-      throw UsageError("plan --check: " + std::to_string(ranks) +
-                       " ranks do not run on this machine\n  have  --ranks " + std::to_string(ranks) +
-                       "\n  fix   check at most " + std::to_string(kMostChecked) +
+      throw UsageError("plan --check: " + plural(ranks, "rank") + " do not run on this machine\n  have  --ranks " +
+                       std::to_string(ranks) + "\n  fix   check at most " + std::to_string(kMostChecked) +
                        " ranks, and plan the others without --check");
   }
 }
@@ -177,12 +177,12 @@ void set_checked_ranks(PlanWanted& wanted) {
 // A real run here says nothing of a step on another machine.
 void check_machine_is_here(const Machine& machine, const std::string& path) {
   if (is_this_host(machine) || is_bound_to_part(machine, detect_launch().size)) return;
-  const std::string measured_on =
-      machine.measured ? std::to_string(machine.host.cores) + " cores of '" + machine.host.processor + "'"
-                       : "a machine that was not measured";
+  const std::string measured_on = machine.measured
+                                      ? plural(machine.host.cores, "core") + " of '" + machine.host.processor + "'"
+                                      : "a machine that was not measured";
   throw UsageError("plan --check: the real run is on this machine, '" + path + "' is another one\n  have  '" +
-                   machine.name + "', " + measured_on + "; here " + std::to_string(usable_core_count()) +
-                   " cores of '" + processor_model() +
+                   machine.name + "', " + measured_on + "; here " + plural(usable_core_count(), "core") + " of '" +
+                   processor_model() +
                    "'\n  fix   moonhalo calibrate FILE measures this machine: give that FILE; or plan for '" +
                    machine.name + "' without --check");
 }
@@ -309,13 +309,13 @@ int plan_each(const PlanWanted& wanted, const ProcessMemory& process, const std:
     try {
       plans.push_back(plan_of(wanted, ranks, machine, times ? &*times : nullptr));
     } catch (const DryRunFailed& failed) {
-      std::fprintf(stderr, "moonhalo: plan: a dry run on %d ranks failed\n", ranks);
+      std::fprintf(stderr, "moonhalo: plan: a dry run on %s failed\n", plural(ranks, "rank").c_str());
       return failed.status;
     }
     if (wanted.checks) {
       joined = true;
       if (const int status = check_plan(wanted, ranks, process, &plans.back()); status != kDone) {
-        std::fprintf(stderr, "moonhalo: plan: the real run on %d ranks failed\n", ranks);
+        std::fprintf(stderr, "moonhalo: plan: the real run on %s failed\n", plural(ranks, "rank").c_str());
         return status;
       }
     }

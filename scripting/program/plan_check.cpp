@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/profile/memory_note.h"
 #include "moonhalo/scripting/program/plan_report.h"
 
@@ -111,8 +112,7 @@ std::string verdict(const Peaks& peaks, bool threads) {
 }
 
 std::string count_text(const VerbCount& count) {
-  return std::to_string(count.calls) + " calls, " + std::to_string(count.messages) + " messages, " +
-         std::to_string(count.bytes) + " bytes";
+  return plural(count.calls, "call") + ", " + plural(count.messages, "message") + ", " + plural(count.bytes, "byte");
 }
 
 std::vector<std::string> differences(const RanksPlan& plan, const RanksCheck& check) {
@@ -129,15 +129,15 @@ std::vector<std::string> differences(const RanksPlan& plan, const RanksCheck& ch
 }
 
 std::string checked_counts(const RanksPlan& plan, const RanksCheck& check) {
-  const size_t ranks = check.ranks.size();
-  std::string text = "  check          a real run of " + std::to_string(ranks) +
-                     (check.threads ? " rank threads" : " processes") + " here: ";
+  const int64_t ranks = std::ssize(check.ranks);
+  std::string text = "  check          a real run of " +
+                     (check.threads ? plural(ranks, "rank thread") : plural(ranks, "process", "es")) + " here: ";
   const std::vector<std::string> all = differences(plan, check);
   if (all.empty()) return text + "every rank sends what is planned\n";
   text += "other messages than planned\n";
   for (size_t i = 0; i < all.size() && i < kMostDifferences; ++i) text += "                 " + all[i] + "\n";
   if (all.size() > kMostDifferences)
-    text += "                 and " + std::to_string(all.size() - kMostDifferences) + " more differences\n";
+    text += "                 and " + plural(std::ssize(all) - kMostDifferences, "more difference") + "\n";
   return text;
 }
 

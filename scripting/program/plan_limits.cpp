@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/forecast/message_cause.h"
 #include "moonhalo/engine/profile/memory_note.h"
 
@@ -80,11 +81,11 @@ std::optional<UnevenCut> uneven_cut(const RanksPlan& plan, int64_t rank, double 
 std::string uneven_cut_text(const std::optional<UnevenCut>& cut) {
   if (!cut) return "";
   if (cut->is_merged())
-    return "; " + std::to_string(cut->empty()) + " of " + std::to_string(cut->sizes.size()) + " ranks have none of " +
-           std::to_string(cut->rows) + " rows, which are cut along " + cut->mesh_dims + ", and this rank has " +
-           std::to_string(cut->mine);
+    return "; " + std::to_string(cut->empty()) + " of " + std::to_string(cut->sizes.size()) +
+           (cut->empty() == 1 ? " ranks has none of " : " ranks have none of ") + plural(cut->rows, "row") +
+           ", which are cut along " + cut->mesh_dims + ", and this rank has " + std::to_string(cut->mine);
   const auto [least, most] = std::minmax_element(cut->sizes.begin(), cut->sizes.end());
-  return "; a dim of " + std::to_string(cut->rows) + " rows is cut into blocks of " + std::to_string(*least) + " to " +
+  return "; a dim of " + plural(cut->rows, "row") + " is cut into blocks of " + std::to_string(*least) + " to " +
          std::to_string(*most) + " along " + cut->mesh_dims + ", and this rank has " + std::to_string(cut->mine);
 }
 
@@ -100,7 +101,7 @@ std::string even_remedy(const std::optional<UnevenCut>& cut, const std::string& 
            "mh.rebalance(x) if they are inputs; or sizes that the ranks divide";
   const auto blocks = static_cast<int64_t>(cut->sizes.size());
   const int64_t above = (cut->rows + blocks - 1) / blocks * blocks, below = above - blocks;
-  return "blocks of " + std::to_string(cut->rows) + " rows along " + cut->mesh_dims + " cannot be more even: use " +
+  return "blocks of " + plural(cut->rows, "row") + " along " + cut->mesh_dims + " cannot be more even: use " +
          (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(above) +
          " rows, which the ranks divide, or fewer ranks along " + cut->mesh_dims;
 }
@@ -189,7 +190,7 @@ void find_memory_parts(RanksPlan& plan) {
 
 // " (module a 4, module b 2 and 3 other modules)"
 std::string modules_text(const Tape& tape, const std::map<uint32_t, int64_t>& counts) {
-  constexpr size_t kMost = 2;
+  constexpr int64_t kMost = 2;
   std::vector<std::pair<int64_t, uint32_t>> modules;
   for (const auto& [module, count] : counts) {
     if (module != 0) modules.emplace_back(-count, module);
@@ -197,9 +198,9 @@ std::string modules_text(const Tape& tape, const std::map<uint32_t, int64_t>& co
   if (modules.empty()) return "";
   std::sort(modules.begin(), modules.end());
   std::string text;
-  for (size_t i = 0; i < std::min(kMost, modules.size()); ++i)
+  for (size_t i = 0; i < std::min<size_t>(kMost, modules.size()); ++i)
     text += (i > 0 ? ", " : " (module ") + tape.modules.at(modules[i].second) + " " + std::to_string(-modules[i].first);
-  if (modules.size() > kMost) text += " and " + std::to_string(modules.size() - kMost) + " other modules";
+  if (std::ssize(modules) > kMost) text += " and " + plural(std::ssize(modules) - kMost, "other module");
   return text + ")";
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/profile/memory_note.h"
 #include "moonhalo/scripting/program/plan_limits.h"
 
@@ -14,10 +15,6 @@ namespace moonhalo::scripting {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string plural(int64_t count, const std::string& one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
-}
 
 // "mesh rows 8 x columns 8"
 std::string mesh_text(const RankTapes& tapes) {

@@ -16,10 +16,10 @@ std::string limit_text(int64_t most) { return most == DivisionSpace::kAny ? "any
 std::string space_text(const DivisionSpace& space) {
   return "ranks " + std::to_string(space.ranks) + ", at most data " + limit_text(space.most_data) + ", rows " +
          limit_text(space.most_rows) + ", columns " + limit_text(space.most_columns) + ", tensor " +
-         limit_text(space.most_tensor) + (space.most_stages > 1 ? ", stages " + limit_text(space.most_stages) : "") +
-         ", samples " + limit_text(space.samples) + " in " + list_string(space.micro_batches, '{', '}') +
-         " micro-batches, " + (space.may_copy ? "copied" : "not copied") + ", " +
-         (space.may_store ? "stored" : "not stored") + (space.may_recompute ? ", recomputed" : "");
+         limit_text(space.most_tensor) + ", stages " + limit_text(space.most_stages) + ", samples " +
+         limit_text(space.samples) + ", micro-batches " + list_string(space.micro_batches, '{', '}') + ", " +
+         (space.may_copy ? "copied" : "not copied") + ", " + (space.may_store ? "stored" : "not stored") +
+         (space.may_recompute ? ", recomputed" : "");
 }
 
 // All ways to share out the ranks of a stage, with this number of micro-batches in a step.
@@ -85,8 +85,8 @@ std::vector<Division> divisions_of(const DivisionSpace& space) {
     if (space.ranks % stages != 0) continue;
     for (const int64_t micro_batches : space.micro_batches) add_divisions(space, stages, micro_batches, all);
   }
-  TORCH_CHECK_VALUE(!all.empty(), "search: there is no division of ", space.ranks, " ranks\n  have  ",
-                    space_text(space), "\n  fix   another number of ranks, or more samples, rows or features");
+  TORCH_CHECK_VALUE(!all.empty(), "search: there is no division of ", plural(space.ranks, "rank"), "\n  have  ",
+                    space_text(space), "\n  fix   another number of ranks, or more samples, rows, features or stages");
   return all;
 }
 

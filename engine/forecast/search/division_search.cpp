@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/fake/root_facts.h"
 #include "moonhalo/engine/forecast/clocks.h"
@@ -221,8 +222,8 @@ class Search {
   }
 
   static void check_fits(const SearchResult& result) {
-    TORCH_CHECK_VALUE(fits(result.ranked.front()), "search: no division of ", result.ranks, " ranks fits into ",
-                      result.memory_limit, " bytes a rank\n  have  ", to_text(result),
+    TORCH_CHECK_VALUE(fits(result.ranked.front()), "search: no division of ", plural(result.ranks, "rank"),
+                      " fits into ", plural(result.memory_limit, "byte"), " a rank\n  have  ", to_text(result),
                       "  fix   more ranks, smaller samples, or a larger memory_limit");
   }
 
@@ -250,7 +251,7 @@ bool has_ranks(const Communicator& world, const SearchOptions& options) {
 void check_measured(const Communicator& world, const SearchOptions& options) {
   const int64_t wanted = options.measure.value_or(0);
   TORCH_CHECK_VALUE(wanted == 0 || has_ranks(world, options), "search: divisions of ",
-                    options.space.ranks * options.units, " ranks cannot be measured on ", world.size(),
+                    plural(options.space.ranks * options.units, "rank"), " cannot be measured on ", world.size(),
                     "\n  have  measure = ", wanted, ", units = ", options.units,
                     "\n  fix   measure = 0, or run with as many ranks");
   TORCH_CHECK_VALUE(wanted == 0 || !world.is_fake(),

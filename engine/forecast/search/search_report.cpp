@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/profile/memory_note.h"
 
 namespace moonhalo {
@@ -182,8 +183,8 @@ void explain(SearchResult& result) {
 
 std::string to_text(const SearchResult& result) {
   std::string text =
-      "search: " + std::to_string(result.ranked.size()) + " divisions of " + std::to_string(result.ranks) + " ranks" +
-      (result.units > 1 ? " in " + std::to_string(result.units) + " units" : "") + " of '" + result.machine + "' (" +
+      "search: " + plural(std::ssize(result.ranked), "division") + " of " + plural(result.ranks, "rank") +
+      (result.units > 1 ? " in " + plural(result.units, "unit") : "") + " of '" + result.machine + "' (" +
       result.backend + "), " + std::to_string(result.dry_runs) + " of them dry run; " +
       (result.memory_limit > 0 ? bytes_text(result.memory_limit) + " a rank" : "memory not limited") + "\n";
   size_t width = 8;
@@ -204,14 +205,14 @@ std::string to_text(const SearchResult& result) {
             cell((dry_run ? "" : "> ") + bytes_text(one.memory), 11) + cell(dry_run ? bytes_text(one.sent) : "-", 11) +
             "  " + one.why + "\n";
   }
-  if (rows > kMostRows)
-    text += "  " + std::to_string(rows - kMostRows) + " more rows, which the JSON of the report has\n";
+  if (rows > kMostRows) text += "  " + plural(rows - kMostRows, "more row") + ", which the JSON of the report has\n";
   if (!result.note.empty()) text += "  note: " + result.note + "\n";
   const auto left_out = std::count_if(result.ranked.begin(), result.ranked.end(),
                                       [](const DivisionResult& one) { return one.fate == Fate::kNotNeeded; });
   if (left_out > 0)
     text += "  " + std::to_string(left_out) +
-            " more recompute: never faster than the same ones that keep activations, which fit\n";
+            (left_out == 1 ? " more recomputes: never faster than the same one that keeps activations, which fits\n"
+                           : " more recompute: never faster than the same ones that keep activations, which fit\n");
   return text;
 }
 

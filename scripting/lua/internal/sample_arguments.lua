@@ -4,6 +4,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local plural = require "moonhalo.internal.plural"
 
 local training, is_tensor = mh._training, mh.is_tensor
 local samples = {}
@@ -68,9 +69,9 @@ function samples.split_samples(value, parts)
       if tensor.ndim == 0 or samples.is_constant(tensor) then return tensor end
       local rows = tensor.shape[1]
       if rows % parts ~= 0 then
-        mh.fail(("split_samples: %d rows are not %d equal parts\n  have  a tensor of {%s}\n" ..
-          "  fix   a number that divides the rows, or mh.constant(t) for a tensor that all samples share"):format(rows,
-            parts, table.concat(tensor.shape, ", ")))
+        mh.fail(("split_samples: %s %s not %d equal parts\n  have  a tensor of {%s}\n" ..
+          "  fix   a number that divides the rows, or mh.constant(t) for a tensor that all samples share"):format(
+          plural(rows, "row"), rows == 1 and "is" or "are", parts, table.concat(tensor.shape, ", ")))
       end
       return samples.with_mark_of(tensor, tensor:narrow(0, (part - 1) * (rows // parts), rows // parts))
     end))

@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local plural = require "moonhalo.internal.plural"
 local recompute = require "moonhalo.policy.recompute"
 
 local fail = mh.fail
@@ -34,7 +35,8 @@ local function check_mesh(who, mesh, ranks)
     product = product * size
   end
   if product ~= ranks then
-    fail(("%s has a mesh of %s = %d ranks, plan_ngpus is %d"):format(who, table.concat(sizes, " x "), product, ranks))
+    fail(("%s has a mesh of %s = %s, plan_ngpus is %d"):format(who, table.concat(sizes, " x "),
+      plural(product, "rank"), ranks))
   end
   return names
 end
@@ -69,7 +71,7 @@ local function check_stages(who, stages, graph)
   end
   local have = #(graph.stage_macs or {})
   if total ~= have then
-    fail(("%s: the stages hold %d modules, %s:stages() gives %d"):format(who, total, graph.class, have))
+    fail(("%s: the stages hold %s, %s:stages() gives %d"):format(who, plural(total, "module"), graph.class, have))
   end
 end
 
@@ -115,8 +117,8 @@ local function checked(name, placed, graph, config, module)
   for parameter, list in pairs(placed.parameter or {}) do
     local wanted = #names - (pipelined and 1 or 0)
     if type(list) ~= "table" or #list ~= wanted then
-      fail(("%s: '%s' needs a list of %d placements, one for each mesh dim%s"):format(who, tostring(parameter), wanted,
-        pipelined and " but \"pp\"" or ""))
+      fail(("%s: '%s' needs a list of %s, one for each mesh dim%s"):format(who, tostring(parameter),
+        plural(wanted, "placement"), pipelined and " but \"pp\"" or ""))
     end
   end
   check_stored(who, placed, names)

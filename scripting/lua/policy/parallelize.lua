@@ -7,6 +7,7 @@ local base = require "moonhalo.nn.module"
 local cache = require "moonhalo.policy.plan_cache"
 local compute_config = require "moonhalo.policy.compute_config"
 local division = require "moonhalo.policy.division"
+local plural = require "moonhalo.internal.plural"
 local check_placements = require "moonhalo.policy.check"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
@@ -199,9 +200,9 @@ end
 
 local function check_ranks(config, options)
   if options.load_module and config.runtime_ngpus ~= mh.world_size() then
-    fail(("parallelize: runtime_ngpus = %d, the run has %d ranks\n" ..
+    fail(("parallelize: runtime_ngpus = %d, the run has %s\n" ..
         "  fix   run with --ranks %d, or load_module = false to plan "
-      .. "only"):format(config.runtime_ngpus, mh.world_size(), config.runtime_ngpus))
+      .. "only"):format(config.runtime_ngpus, plural(mh.world_size(), "rank"), config.runtime_ngpus))
   end
 end
 

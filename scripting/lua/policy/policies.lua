@@ -12,6 +12,7 @@
 --   are neighbours in a Sequential
 
 local mh = require "moonhalo"
+local plural = require "moonhalo.internal.plural"
 
 local fail = mh.fail
 local policies = {}
@@ -179,9 +180,10 @@ function policies.stages_of(graph, count)
       :format(graph.class, graph.class))
   end
   if #graph.stage_macs < count then
-    fail(("parallelize: %d stages were asked for, %s:stages() gives %d\n  fix   smaller stages, or pas_config = "
+    fail(("parallelize: %s asked for, %s:stages() gives %d\n  fix   smaller stages, or pas_config = "
       .. "{pipeline_nstages = %d}")
-      :format(count, graph.class, #graph.stage_macs, #graph.stage_macs))
+      :format(plural(count, "stage") .. (count == 1 and " was" or " were"), graph.class, #graph.stage_macs,
+        #graph.stage_macs))
   end
   return policies.balanced_runs(graph.stage_macs, count, graph.stage_elements)
       or policies.balanced_runs(graph.stage_macs, count)

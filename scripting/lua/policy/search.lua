@@ -11,6 +11,7 @@
 local mh = require "moonhalo"
 local candidates = require "moonhalo.policy.candidates"
 local compute_config = require "moonhalo.policy.compute_config"
+local plural = require "moonhalo.internal.plural"
 local policies = require "moonhalo.policy.policies"
 local policy_graph = require "moonhalo.policy.graph"
 local steps = require "moonhalo.policy.steps"
@@ -170,7 +171,8 @@ local report_meta = {__name = "PlanReport"}
 function report_meta:__tostring()
   local cost = self.macs_per_byte < math.huge and ("multiplications + %g x bytes sent"):format(self.macs_per_byte)
       or "bytes sent"
-  local lines = {("autodist: %d candidates; cost = %s, of the rank that has most"):format(#self.candidates, cost)}
+  local lines = {("autodist: %s; cost = %s, of the rank that has most"):format(
+    plural(#self.candidates, "candidate"), cost)}
   lines[2] = ("  %-28s %12s %9s %12s %12s %12s"):format("ranks", "bytes sent", "messages", "macs", "memory", "cost")
   for _, one in ipairs(self.candidates) do
     local what = ("%sdp %d, domain %d, tp %d%s"):format(one.sizes.pp > 1 and "pp " .. one.sizes.pp .. ", " or "",
@@ -202,8 +204,8 @@ function search.autodist(module, dummy, graph, config)
   check_options(options)
   local ranks, world, timed = config.plan_ngpus, mh.world_size(), options.machine ~= nil
   if world % ranks ~= 0 and not timed then
-    fail(("parallelize: policy 'autodist' tries plans of %d ranks out, the run has %d\n" ..
-      "  fix   run with --ranks %d"):format(ranks, world, ranks))
+    fail(("parallelize: policy 'autodist' tries plans of %s out, the run has %d\n" ..
+      "  fix   run with --ranks %d"):format(plural(ranks, "rank"), world, ranks))
   end
   local values, generator = policy_graph.arguments(module, dummy), mh.default_generator()
   local drawn, per_byte = generator:state_dict(), compute_config.macs_per_byte(config, "autodist")

@@ -4,6 +4,7 @@
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
 local at_end = require "moonhalo.internal.at_end"
+local plural = require "moonhalo.internal.plural"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
 local replaced = require "moonhalo.internal.forward"
 
@@ -67,8 +68,8 @@ local function check_samples(op, samples, state)
       is_tensor(samples) and "a tensor" or type(samples) == "table" and "a table without a list" or "a "
         .. type(samples), wanted and split or op .. "{sample}")
   elseif wanted and #samples ~= wanted and (state.pipe or op == "train_step") then
-    text = ("%s: %d samples for %d micro-batches\n  have  a plan with micro_batches = %d\n  fix   %s"):format(op,
-      #samples, wanted, wanted, split)
+    text = ("%s: %s for %s\n  have  a plan with micro_batches = %d\n  fix   %s"):format(op,
+      plural(#samples, "sample"), plural(wanted, "micro-batch", "es"), wanted, split)
   end
   if text and state.pipe then state.pipe._engine:refuse_step(op:match("^%a+"), text) end
   if text then fail(text) end
@@ -78,7 +79,7 @@ end
 local function dummies_of(flags, count, where)
   if flags == nil then return {}, {} end
   if #arguments.flags("train_step", "is_dummy_batch", flags) ~= count then
-    fail(("train_step: is_dummy_batch is a list of %d, there are %d samples"):format(#flags, count))
+    fail(("train_step: is_dummy_batch is a list of %d for %s"):format(#flags, plural(count, "sample")))
   end
   local own = {}
   for i, flag in ipairs(flags) do own[i] = flag and 1 or 0 end

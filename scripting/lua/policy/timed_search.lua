@@ -14,6 +14,7 @@ local candidates = require "moonhalo.policy.candidates"
 local compute_config = require "moonhalo.policy.compute_config"
 local division = require "moonhalo.policy.division"
 local module_state = require "moonhalo.policy.module_state"
+local plural = require "moonhalo.internal.plural"
 local policies = require "moonhalo.policy.policies"
 local recompute = require "moonhalo.policy.recompute"
 local sample_arguments = require "moonhalo.internal.sample_arguments"
@@ -122,10 +123,11 @@ local function check_rows(values, numbers)
     if x.ndim == 0 or sample_arguments.is_constant(x) then return x end
     for _, number in ipairs(numbers) do
       if x.shape[1] % number ~= 0 then
-        fail(("%s: micro_batches: %d rows of the dummy are not %d equal parts\n" ..
+        fail(("%s: micro_batches: %s of the dummy %s not %d equal parts\n" ..
           "  have  a tensor of {%s}, micro_batches = {%s}\n" ..
           "  fix   numbers that divide the rows, or mh.constant(t) for a tensor that all samples share"):format(
-          kWho, x.shape[1], number, table.concat(x.shape, ", "), table.concat(numbers, ", ")))
+          kWho, plural(x.shape[1], "row"), x.shape[1] == 1 and "is" or "are", number, table.concat(x.shape, ", "),
+          table.concat(numbers, ", ")))
       end
     end
     return x

@@ -14,6 +14,12 @@ TEST(Text, ListsHaveTheirBrackets) {
   EXPECT_EQ(list_string({11, 6}, '{', '}'), "{11, 6}");
 }
 
+TEST(Text, OneIsNotSeveral) {
+  EXPECT_EQ(plural(1, "rank"), "1 rank");
+  EXPECT_EQ(plural(0, "rank"), "0 ranks");
+  EXPECT_EQ(plural(2, "process", "es"), "2 processes");
+}
+
 TEST(Text, NearestNames) {
   const std::vector<std::string> known = {"conv1d", "conv2d", "relu", "matmul"};
   EXPECT_THAT(nearest_names("conv2", known), ElementsAre("conv2d"));

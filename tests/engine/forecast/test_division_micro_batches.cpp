@@ -45,6 +45,16 @@ TEST(DivisionMicroBatches, X14_EveryNumberIsADivisionOfTheSpace) {
   }
 }
 
+TEST(DivisionMicroBatches, X14_OneRankAndOneDivisionAreNotSeveral) {
+  SearchOptions options = options_for(1e8, 2e-5, {1});
+  options.space.ranks = 1;
+  const BuildDivided build = build_chain({.batch = 8, .width = 8, .blocks = 1});
+  EXPECT_THAT(to_text(search_divisions(options, build)), HasSubstr("search: 1 division of 1 rank of "));
+  options.memory_limit = 1;
+  EXPECT_THAT(message_of([&] { search_divisions(options, build); }),
+              HasSubstr("search: no division of 1 rank fits into 1 byte a rank"));
+}
+
 // More micro-batches leave stages less to wait for, and cost the start of each operator. The links are so slow that
 // gradients are not summed over data ranks.
 TEST(DivisionMicroBatches, X14_TheBestNumberIsFoundBetweenWaitingAndStarts) {

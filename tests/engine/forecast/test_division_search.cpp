@@ -236,7 +236,7 @@ TEST(DivisionSearch, X14_RecomputationIsTriedWhereTheSameDivisionIsTooLarge) {
   EXPECT_EQ(free.dry_runs, 1);
   EXPECT_EQ(of_division(free, again.division).fate, Fate::kNotNeeded);
   EXPECT_THAT(of_division(free, again.division).why, HasSubstr("never faster than the same one that keeps"));
-  EXPECT_THAT(to_text(free), HasSubstr("1 more recompute: never faster than the same ones"));
+  EXPECT_THAT(to_text(free), HasSubstr("1 more recomputes: never faster than the same one that"));
   EXPECT_EQ(limited.best(), again.division);
   EXPECT_EQ(limited.ranked.front().step, again.step);
   EXPECT_EQ(of_division(limited, kept.division).fate, Fate::kTooLarge);
@@ -480,7 +480,8 @@ TEST(Division, X14_AllWaysToShareOutRanks) {
                           "stages 4"));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 2, .most_stages = 0}); }), HasSubstr("search: numbers of ranks"));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 5, .most_data = 4}); }),
-              HasSubstr("search: there is no division of 5 ranks"));
+              AllOf(HasSubstr("search: there is no division of 5 ranks"), HasSubstr("stages 1, samples any"),
+                    HasSubstr("more samples, rows, features or stages")));
   EXPECT_THAT(message_of([] { divisions_of({.ranks = 2, .most_rows = 0}); }),
               HasSubstr("search: numbers of ranks are at least 1"));
 }

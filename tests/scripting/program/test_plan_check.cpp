@@ -170,6 +170,8 @@ TEST(PlanCheckText, X14_TheReportSaysWhichPeakDecides) {
   EXPECT_THAT(report_of(130, 99, true), AllOf(HasSubstr("right: the peak in the step is within 3 %, and decides"),
                                               Not(HasSubstr("out by more"))));
   EXPECT_THAT(report_of(130, 82, true), HasSubstr("(+22.0 %): out by more than 3 %"));
+  EXPECT_THAT(report_of(101, 99, true), HasSubstr("a real run of 1 rank thread here"));
+  EXPECT_THAT(report_of(101, 99, false), HasSubstr("a real run of 1 process here"));
   // Both peaks decide where ranks are processes.
   EXPECT_THAT(report_of(101, 82, false), HasSubstr("(+22.0 %): out by more than 3 %"));
 }

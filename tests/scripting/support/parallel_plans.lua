@@ -92,7 +92,7 @@ function tests.test_N04_N15_N16_N20_what_end2end_asks_for()
   refused({"forward of an end2end module", "train_step"}, function() net(sample) end)
   refused({"train_step: 3 samples for 2 micro-batches", "fix   give 2 samples"},
       function() net:train_step{sample, sample, sample} end)
-  refused({"is_dummy_batch is a list of 1, there are 2"}, function() net:train_step({sample, sample}, {true}) end)
+  refused({"is_dummy_batch is a list of 1 for 2 samples"}, function() net:train_step({sample, sample}, {true}) end)
   refused({"is_dummy_batch is {1, 0}, expected"}, function() net:train_step({sample, sample}, {1, 0}) end)
   refused({"scale_fn is 2, expected a function"}, function() net:train_step({sample, sample}, nil, 2) end)
 
@@ -143,7 +143,7 @@ function tests.test_N08_N09_policies_are_checked()
   refused({("has a mesh of %d = %d ranks, plan_ngpus is %d"):format(ranks + 1, ranks + 1, ranks)},
       returning{mesh = {{ranks + 1}, {"tp"}}})
   refused({"expert parallelism is not part of Moonhalo", "mh.Shard(0)"}, returning{mesh = {{ranks}, {"ep"}}})
-  refused({"'fc1.weight' needs a list of 1 placements"}, returning{mesh = mesh,
+  refused({"'fc1.weight' needs a list of 1 placement,"}, returning{mesh = mesh,
       parameter = {["fc1.weight"] = {S(0), R()}}})
   refused({"'fc3.weight'"}, returning{mesh = mesh, parameter = {["fc3.weight"] = {S(0)}}})
   refused({"inputs names the mesh dim 'dp'"}, returning{mesh = mesh, inputs = {dp = 0}})
