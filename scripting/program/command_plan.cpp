@@ -225,7 +225,8 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
 int check_plan(const PlanWanted& wanted, int ranks, const ProcessMemory& process, RanksPlan* plan) {
   SessionOptions options = wanted.options;
   options.ranks = ranks;
-  RanksCheck check{.threads = detect_launch().size == 1,
+  RanksCheck check{.first_timed = first_timed_step(wanted.steps),
+                   .threads = detect_launch().size == 1,
                    .within = wanted.within,
                    .process = process,
                    .first = ranks == wanted.ranks.front()};

@@ -168,17 +168,30 @@ int64_t measured_resident(const RanksCheck& check) {
   return check.process.base + most;
 }
 
-std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
-  const std::vector<double> steps = check.step_seconds();
-  if (steps.empty()) return "  check time     the script ended before a step could be timed\n";
-  const double measured = at_share(steps, 0.5);
+// The spread of the times of the steps.
+std::string spread_text(const std::vector<double>& steps) {
+  if (steps.size() == 1) return "one step";
   char apart[16];
   std::snprintf(apart, sizeof apart, "%.1f %%", 100 * apart_from_itself(steps));
+  return checked_ms(at_share(steps, 0.25)) + " to " + checked_ms(at_share(steps, 0.75)) + " in half of " +
+         std::to_string(steps.size()) + " steps, every other one " + apart + " apart";
+}
+
+// A script has too few steps for a time.
+std::string untimed_text(const RanksCheck& check) {
+  return "  check time     not measured" + std::string(check.within ? ", so that --within fails" : "") +
+         ": the script ended after " + plural(check.ranks.front().steps, "step") +
+         ", and the first one that is timed is step " + std::to_string(check.first_timed) +
+         "\n                 fix   let it make more steps, or look at an earlier one (--steps 1)\n";
+}
+
+std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
+  const std::vector<double> steps = check.step_seconds();
+  if (steps.empty()) return untimed_text(check);
+  const double measured = at_share(steps, 0.5);
   std::string text = "  check time     ";
   if (plan.time) text += checked_ms(plan.time->step) + " forecast, ";
-  text += checked_ms(measured) + " measured (" + checked_ms(at_share(steps, 0.25)) + " to " +
-          checked_ms(at_share(steps, 0.75)) + " in half of " + std::to_string(steps.size()) +
-          " steps, every other one " + apart + " apart)";
+  text += checked_ms(measured) + " measured (" + spread_text(steps) + ")";
   if (plan.time) text += ": " + off_in_percent(plan.time->step, measured);
   if (!lasts_as_planned(plan, check)) text += ", more than --within";
   text += "\n                 processor time of a rank ";
@@ -241,6 +254,7 @@ std::string check_text(const RanksPlan& plan, const RanksCheck& check) {
 
 Json check_json(const RanksPlan& plan, const RanksCheck& check) {
   const std::vector<double> steps = check.step_seconds();
+  const auto share = [&](double of_steps) { return steps.empty() ? Json() : Json(at_share(steps, of_steps)); };
   Json ranks = Json::array();
   for (size_t rank = 0; rank < check.ranks.size(); ++rank) {
     const RealRank& real = check.ranks[rank];
@@ -260,9 +274,9 @@ Json check_json(const RanksPlan& plan, const RanksCheck& check) {
             {"measured", check.first ? Json(measured_resident(check)) : Json()}}},
           {"step",
            {{"forecast", plan.time ? Json(plan.time->step) : Json()},
-            {"median", at_share(steps, 0.5)},
-            {"low", at_share(steps, 0.25)},
-            {"high", at_share(steps, 0.75)},
+            {"median", share(0.5)},
+            {"low", share(0.25)},
+            {"high", share(0.75)},
             {"apart_from_itself", apart_from_itself(steps)},
             {"processor", mean_of(check, &RealRank::processor)},
             {"blocked", mean_of(check, &RealRank::blocked)},

@@ -20,6 +20,7 @@ inline constexpr double kMemoryWithin = 0.03;
 /// A plan beside a real run of the same script on this machine.
 struct RanksCheck {
   std::vector<RealRank> ranks;   ///< what each rank did
+  int64_t first_timed = 1;       ///< the first step that is timed, from 1
   bool threads = true;           ///< ranks were threads of one process
   std::optional<double> within;  ///< the share by which the time may differ; none: it may be any
   ProcessMemory process;         ///< what it holds beside its tensors

@@ -20,6 +20,9 @@ struct RealRank {
   std::vector<double> seconds, processor, blocked;
 };
 
+/// The first step that real_run times: the one behind the step that is looked at has the recorder's end.
+inline int64_t first_timed_step(int64_t step) { return step + 2; }
+
 /// Runs the script of `options` on its ranks until step `step`, one more and `timed` steps have ended: on rank
 /// threads, or on the processes of a launcher. What the script prints is dropped. `ranks`: what each rank did; empty in
 /// processes without rank 0. Returns the exit status; if it is not 0, what failed was printed.

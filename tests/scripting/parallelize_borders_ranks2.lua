@@ -275,6 +275,17 @@ function tests.test_N38_N41_what_is_no_state_is_told()
   end
 end
 
+function tests.test_N26_a_module_that_was_only_planned_has_no_steps()
+  local net = nn.Linear(3, 2)
+  mh.parallelize(net, {x = mh.zeros{2, 3}}, "tp", config_of(ranks, ranks), {load_module = false})
+  for _, name in ipairs {"parallel", "train_step", "infer_step"} do
+    local message = testing.assert_error(function() return net[name] end,
+      ("Linear: no field '%s', which mh.parallelize adds to a module that it divides"):format(name))
+    local remedy = "fix   divide it: mh.parallelize(...) without load_module = false"
+    testing.assert_equal(message:find(remedy, 1, true) ~= nil, true)
+  end
+end
+
 function tests.test_D07_N44_wrong_arguments_are_named()
   local net = nn.Linear(3, 2)
   refused(function() mh.distribute_module(net) end, "distribute_module: expected a mesh")

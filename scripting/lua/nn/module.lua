@@ -179,6 +179,9 @@ local function find(self, class, key)
   return class[key]
 end
 
+-- Fields that mh.parallelize adds to a module that it divides.
+local kOfParallelize = {infer_step = true, parallel = true, train_step = true}
+
 --- A field that was never assigned is a slip; one that was assigned nil, or was an option left out, is nil.
 local function absent(self, class, key)
   if type(key) ~= "string" or rawget(self, "_known")[key] then return nil end
@@ -194,6 +197,12 @@ local function absent(self, class, key)
   while type(class) == "table" do
     for name in pairs(class) do names[#names + 1] = tostring(name) end
     class = rawget(class, "super")
+  end
+  if kOfParallelize[key] then
+    fail(("%s: no field '%s', which mh.parallelize adds to a module that it divides\n" ..
+      "  have  a %s that is not divided\n" ..
+      "  fix   divide it: mh.parallelize(...) without load_module = false, which only returns the plan"):format(
+      self:class_name(), key, self:class_name()))
   end
   fail(("%s: no field '%s'%s\n" ..
     "  fix   assign it in init (self.%s = nil will do), or test for it with module:has(\"%s\")"):format(

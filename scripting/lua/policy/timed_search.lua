@@ -91,14 +91,29 @@ local function check_options(options, config)
   check_micros(options, config)
 end
 
+--- Says why a module has no part that can be computed again, with the remedy.
+local function why_no_parts(module)
+  if not module:has("stages") then
+    return "modules of single layers", "make its blocks modules with layers of their own, or give it stages()"
+  end
+  local named = {}
+  for _, one in module:named_modules() do named[one] = true end
+  for i, stage in ipairs(module:stages()) do
+    if not named[stage] then
+      return ("stages() makes a new module for stage %d in each call, which has no name"):format(i - 1),
+        "make stages in init, self.first = nn.Sequential(...), and return them: {self.first, ...}"
+    end
+  end
+  return "stages() gives single layers", "make stages of several layers"
+end
+
 --- The parts of the module that may compute their inside again; none where that is not asked for.
 local function parts_of(module, options)
   if options.recompute == false then return {} end
   local parts = recompute.parts(module)
   if options.recompute and #parts == 0 then
-    fail(("%s: recompute = true, and %s has no part that can be computed again\n" ..
-        "  fix   make its blocks modules with layers of their own, or give it stages()"):format(kWho,
-      module:class_name()))
+    fail(("%s: recompute = true, and %s has no part that can be computed again\n  have  %s\n  fix   %s"):format(kWho,
+      module:class_name(), why_no_parts(module)))
   end
   return parts
 end

@@ -190,6 +190,21 @@ TEST_F(PlanCheck, X14_OptionsThatDoNotFitAreRefused) {
   EXPECT_THAT(check(training(""), {"--machine", "h100", "--within", "fast"}).err, HasSubstr("'fast' is not a share"));
 }
 
+TEST_F(PlanCheck, X14_AScriptWithTooFewStepsForATimeSaysHowMany) {
+  std::string four = training("");
+  four.replace(four.find("for i = 1, 100"), 14, "for i = 1, 4");
+
+  const Result result = check(four, {"--ranks", "2"});
+
+  EXPECT_EQ(result.status, kDone) << result.out << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("check time     not measured: the script ended after 4 steps, and the first one that "
+                        "is timed is step 5\n"));
+  EXPECT_TRUE(json()["plans"][0]["check"]["step"]["median"].is_null());
+  four.replace(four.find("for i = 1, 4"), 12, "for i = 1, 5");
+  EXPECT_THAT(check(four, {"--ranks", "2"}).out, HasSubstr("measured (one step)"));
+}
+
 // Real steps here beside a forecast for other hardware compare nothing.
 TEST_F(PlanCheck, X14_AForecastForAnotherMachineIsRefused) {
   Machine other = read_machine("epyc");

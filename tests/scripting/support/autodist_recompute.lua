@@ -267,7 +267,24 @@ function tests.test_V10_recompute_is_an_option()
   end
   testing.assert_equal({counted{}, counted{recompute = true}, counted{recompute = false}}, {true, true, false})
   refused("policy 'autodist': recompute is 3, expected true or false", try(layers, {recompute = 3}))
-  refused("recompute = true, and Mlp has no part that can be computed again", try(classes.Mlp, {recompute = true}))
+  refused("recompute = true, and Mlp has no part that can be computed again\n  have  modules of single layers",
+    try(classes.Mlp, {recompute = true}))
+end
+
+function tests.test_V10_recompute_of_stages_without_parts_names_the_remedy()
+  local sample = {mh.zeros{4, 6}, target = mh.zeros{4, 3}}
+  local function try(class)
+    return function()
+      mh.parallelize(class(), {sample = sample}, "autodist", config_of(ranks, ranks,
+        {use_end2end = true, pas_config = {machine = "h100", recompute = true}}), {load_module = false})
+    end
+  end
+  refused("has no part that can be computed again\n  have  stages() makes a new module for stage 0 in " ..
+    "each call, which has no name\n  fix   make stages in init", try(classes.Anew))
+  local Layers = nn.Module:extend("Layers")
+  Layers.init, Layers.forward, Layers.loss = classes.Anew.init, classes.Anew.forward, classes.Anew.loss
+  function Layers:stages() return {self.a, self.b, self.c, self.d} end
+  refused("and Layers has no part that can be computed again\n  have  stages() gives single layers", try(Layers))
 end
 
 return tests
