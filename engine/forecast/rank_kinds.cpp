@@ -56,7 +56,7 @@ class Likeness {
       : meshes_(meshes), exchanges_(exchanges), grain_(grain) {
     for (const SeenMesh& mesh : meshes) {
       std::vector<Known>& known = known_.emplace_back();
-      for (const SeenCut& cut : mesh.cuts) {
+      for (const auto& [cut, tensor] : mesh.cuts) {
         const bool next = known.empty() || known.back().cut->mesh_dims != cut.mesh_dims;
         known.push_back({&cut, {0}, next ? known.size() : known.back().first});
         for (const int64_t size : cut.sizes) known.back().starts.push_back(known.back().starts.back() + size);
@@ -84,8 +84,9 @@ class Likeness {
     const SeenMesh& mesh = meshes_[m];
     const auto at = mesh.coordinates(rank);
     for (size_t d = 0; d < at.size(); ++d) {
-      const bool cuts = std::any_of(mesh.cuts.begin(), mesh.cuts.end(), [d](const SeenCut& cut) {
-        return std::find(cut.mesh_dims.begin(), cut.mesh_dims.end(), static_cast<int64_t>(d)) != cut.mesh_dims.end();
+      const bool cuts = std::any_of(mesh.cuts.begin(), mesh.cuts.end(), [d](const auto& seen) {
+        const std::vector<int64_t>& mesh_dims = seen.first.mesh_dims;
+        return std::find(mesh_dims.begin(), mesh_dims.end(), static_cast<int64_t>(d)) != mesh_dims.end();
       });
       const bool exchanges = m < exchanges_.size() && exchanges_[m].contains(d);
       if (exchanges && !cuts && mesh.shape[d] <= kMostStages) {
@@ -161,7 +162,7 @@ class Search {
       return one.shape == mesh.shape && one.names == mesh.names;
     });
     if (known == meshes_.end()) return meshes_.push_back(mesh);
-    known->cuts.insert(mesh.cuts.begin(), mesh.cuts.end());
+    for (const auto& [cut, tensor] : mesh.cuts) known->cuts[cut].grow(tensor);
   }
 
   // The classes at the finest grain that does not give too many.
@@ -283,6 +284,12 @@ std::vector<int64_t> grid_coordinates(int64_t rank, const std::vector<int64_t>& 
   return all;
 }
 
+int64_t CutTensor::elements() const { return shape.empty() ? 0 : c10::multiply_integers(shape); }
+
+void CutTensor::grow(const CutTensor& other) {
+  if (other.elements() > elements()) *this = other;
+}
+
 size_t SeenMesh::block_of(const SeenCut& cut, int64_t rank) const {
   const std::vector<int64_t> at = coordinates(rank);
   int64_t block = 0;
@@ -302,11 +309,12 @@ void SeenSpecs::look(const ShardSpec& spec) {
     return mesh.shape == whole->shape() && mesh.names == whole->names();
   });
   if (known == meshes_.end()) known = meshes_.insert(meshes_.end(), {whole->shape(), whole->names(), {}});
-  for (const Cut& cut : spec.layout().cuts) {
+  for (int64_t dim = 0; dim < spec.ndim(); ++dim) {
+    const Cut& cut = spec.layout().cuts[dim];
     if (!cut) continue;
     SeenCut seen{{}, cut.sizes};
     for (const int64_t m : cut.mesh_dims) seen.mesh_dims.push_back(spec.mesh()->root_dims()[m]);
-    known->cuts.insert(std::move(seen));
+    known->cuts[std::move(seen)].grow({spec.global_shape(), dim});
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,11 +28,21 @@ struct SeenCut {
   auto operator<=>(const SeenCut&) const = default;
 };
 
+/// The tensor with the most elements of those that are cut in one way: its shape, and the dim that is cut.
+struct CutTensor {
+  std::vector<int64_t> shape;
+  int64_t dim = 0;
+
+  int64_t elements() const;
+  /// Becomes `other` if that has more elements.
+  void grow(const CutTensor& other);
+};
+
 /// A mesh of all ranks, and the cuts of all tensors that lived on it or on its slices.
 struct SeenMesh {
   std::vector<int64_t> shape;
   std::vector<std::string> names;
-  std::set<SeenCut> cuts;
+  std::map<SeenCut, CutTensor> cuts;
 
   /// The coordinates of a rank; the block of a cut that it has.
   std::vector<int64_t> coordinates(int64_t rank) const { return grid_coordinates(rank, shape); }

@@ -21,6 +21,7 @@ namespace {
 constexpr double kUneven = 1.25;          // the largest rank against the median one
 constexpr int64_t kSmallSum = 64 * 1024;  // bytes: latency rules
 constexpr int64_t kManySums = 8;          // of a step
+constexpr double kSmallTensor = 0.01;     // of the largest one that is cut
 
 std::string percent(double share) {
   char text[16];
@@ -60,7 +61,7 @@ struct UnevenCut {
 std::optional<UnevenCut> uneven_cut(const RanksPlan& plan, int64_t rank, double least) {
   std::optional<UnevenCut> worst;
   for (const SeenMesh& mesh : plan.found.meshes) {
-    for (const SeenCut& cut : mesh.cuts) {
+    for (const auto& [cut, tensor] : mesh.cuts) {
       const int64_t mine = cut.sizes[mesh.block_of(cut, rank)], rows = c10::sum_integers(cut.sizes);
       if (rows == 0 || mine < *std::max_element(cut.sizes.begin(), cut.sizes.end())) continue;
       const double ratio =
@@ -276,6 +277,32 @@ void find_most_bytes(RanksPlan& plan) {
                            text.bytes});
 }
 
+// The cut with the largest tensor, of those of tensors that are not small, which leaves most ranks without rows.
+void find_empty_blocks(RanksPlan& plan) {
+  int64_t most = 0;
+  for (const SeenMesh& mesh : plan.found.meshes) {
+    for (const auto& [cut, tensor] : mesh.cuts) most = std::max(most, tensor.elements());
+  }
+  int64_t largest = 0;
+  for (const SeenMesh& mesh : plan.found.meshes) {
+    for (const auto& [cut, tensor] : mesh.cuts) {
+      const int64_t blocks = std::ssize(cut.sizes), empty = std::count(cut.sizes.begin(), cut.sizes.end(), 0);
+      const bool is_small = static_cast<double>(tensor.elements()) < kSmallTensor * static_cast<double>(most);
+      if (2 * empty <= blocks || is_small || tensor.elements() <= largest) continue;
+      largest = tensor.elements();
+      const int64_t rows = tensor.shape[tensor.dim];
+      std::string dims;
+      for (const int64_t d : cut.mesh_dims) dims += (dims.empty() ? "" : ", ") + mesh.names[d];
+      plan.empty = {
+          {std::to_string(empty) + " of " + std::to_string(blocks) + " blocks along " + dims + " are empty: dim " +
+               std::to_string(tensor.dim) + " of " + shape_string(tensor.shape) + " has " + plural(rows, "row"),
+           rows < blocks
+               ? "at most " + plural(rows, "rank") + " along " + dims + ", or cut a dim with more rows over them"
+               : "mh.rebalance(x), or mh.set_output_cut(\"rebalance\") before the model runs"}};
+    }
+  }
+}
+
 }  // namespace
 
 void advise_by_cuts(RanksPlan& plan) {
@@ -296,6 +323,7 @@ void find_limits(RanksPlan& plan) {
   find_uneven_memory(plan);
   find_memory_parts(plan);
   if (plan.ranks == 1) return;
+  find_empty_blocks(plan);
   const Tape& most =
       *std::max_element(plan.found.tapes.kinds.begin(), plan.found.tapes.kinds.end(), [](const Tape& a, const Tape& b) {
         return total(counts_of(a, a.rank)).calls < total(counts_of(b, b.rank)).calls;

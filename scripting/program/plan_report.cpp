@@ -292,7 +292,8 @@ std::string ranks_text(const PlanSubject& subject, const RanksPlan& plan) {
   text += "  kinds          " + kinds_text(plan) + "\n";
   text += time_lines(plan) + memory_lines(plan, subject.base) + sent_lines(plan);
   if (plan.check) text += check_text(plan, *plan.check);
-  text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages);
+  text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages) +
+          limit_lines("  empty blocks", plan.empty);
   std::string unknown;
   for (const std::string& one : unknown_of(plan)) unknown += (unknown.empty() ? "" : ", ") + one;
   if (!unknown.empty()) text += "  not known      the work of " + unknown + "\n";
@@ -321,6 +322,7 @@ std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& 
                             {"of_rank", ranks_json(plan)},
                             {"memory", limits_json(plan.memory)},
                             {"messages", limits_json(plan.messages)},
+                            {"empty_blocks", limits_json(plan.empty)},
                             {"time", time_json(plan.time)},
                             {"check", plan.check ? check_json(plan, *plan.check) : Json()},
                             {"ideal", ideal_json(plans.front(), plan)},

@@ -30,6 +30,7 @@ struct RanksPlan {
   std::vector<Kind> kinds;              ///< by position in found.tapes.kinds
   std::vector<VerbCounts> counts;       ///< of each rank
   std::vector<Limit> memory, messages;  ///< what hurts, the worst first
+  std::vector<Limit> empty;             ///< a cut that leaves most ranks without rows
   std::optional<StepForecast> time;     ///< of a step; none without a machine
   std::optional<RanksCheck> check;      ///< beside a real run; none without --check
 

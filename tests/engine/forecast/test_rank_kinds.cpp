@@ -171,10 +171,10 @@ TEST(RankKinds, X14_FewRanksStandForAll) {
 
 // A block of 4,096 is much larger than the others. Its rank is at no edge, and in no other way unlike the others.
 TEST(RankKinds, X14_TheOneRankWithALargeBlockIsFound) {
-  SeenMesh mesh{{64, 64}, {"rows", "columns"}, {{{0, 1}, std::vector<int64_t>(4096, 3)}}};
+  SeenMesh mesh{{64, 64}, {"rows", "columns"}, {{{{0, 1}, std::vector<int64_t>(4096, 3)}, {}}}};
   SeenCut padded{{1, 0}, std::vector<int64_t>(4096, 1)};
   padded.sizes[64 * 20 + 41] = 900;
-  mesh.cuts.insert(padded);
+  mesh.cuts[padded] = {};
   const RankKinds kinds = find_kinds(4096, [&](const std::vector<int64_t>& ranks) {
     std::vector<RankRun> all(ranks.size());
     for (size_t i = 0; i < ranks.size(); ++i) {

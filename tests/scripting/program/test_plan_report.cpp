@@ -314,6 +314,39 @@ TEST_F(PlanReport, X14_TheRankThatGetsAllPaddingIsWhatHurtsFirst) {
   EXPECT_LT(even["time"]["step"].get<double>(), kept["time"]["step"].get<double>());
 }
 
+// A dim of the field, arg[1], is cut over half of the ranks.
+constexpr const char* kChannels = R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {2, mh.world_size() // 2}, {"data", "tensor"})
+local net = nn.Sequential(nn.Conv2d(3, 16, 3, {padding = 1}), nn.GELU(), nn.Conv2d(16, 3, 3, {padding = 1}))
+mh.distribute_module(net, mesh)
+local x = mh.distribute_tensor(mh.zeros{4, 3, 64, 48}, mesh, {mh.Shard(0), mh.Shard(tonumber(arg[1]))})
+local optimizer = mh.optim.AdamW(net:parameters(), {lr = 1e-3})
+for _ = 1, 3 do
+  optimizer:zero_grad()
+  net(x):square():mean():backward()
+  optimizer:step()
+end
+)";
+
+TEST_F(PlanReport, X14_ACutThatLeavesMostRanksWithoutRowsIsNoted) {
+  const std::string training = script(kChannels);
+  const auto plan = [&](const char* dim) {
+    const Result result = run({"plan", training, "--ranks", "64", "--json", path("plan.json"), "--", dim});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+
+  EXPECT_THAT(
+      plan("1"),
+      HasSubstr("  empty blocks   29 of 32 blocks along tensor are empty: dim 1 of [4, 3, 64, 48] has 3 rows\n"
+                "                 fix   at most 3 ranks along tensor, or cut a dim with more rows over them\n"));
+  EXPECT_EQ(json()["plans"][0]["empty_blocks"].size(), 1);
+  EXPECT_THAT(plan("2"), Not(HasSubstr("empty blocks")));
+  EXPECT_EQ(json()["plans"][0]["empty_blocks"].size(), 0);
+}
+
 TEST_F(PlanReport, X14_TheScriptsToPlanAreRight) {
   const std::filesystem::path folder = std::filesystem::path(__FILE__).parent_path() / "../../../examples/plans";
   int scripts = 0;
