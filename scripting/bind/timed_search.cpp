@@ -2,6 +2,7 @@
 // The search of mh.parallelize's policy "autodist" by times on a machine.
 #include "moonhalo/engine/forecast/search/division_search.h"
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -44,6 +45,11 @@ SearchOptions read_search(lua_State* lua, int index) {
   options.units = given.get_int("units", 1);
   options.units_store = given.get_bool("units_store", false);
   options.memory_limit = given.get_int("memory_limit", 0);
+  if (!context(lua).quiet) {
+    options.progress = [](const std::string& text) {
+      std::fprintf(stderr, "parallelize: autodist: %s\n", text.c_str());
+    };
+  }
   if (given.has("measure")) options.measure = given.get_int("measure", 0);
   options.space = {.ranks = given.get_int("ranks", 1),
                    .most_data = given.get_int("most_data", 1),

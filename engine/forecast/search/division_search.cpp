@@ -19,6 +19,7 @@
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
 #include "moonhalo/engine/forecast/search/division_times.h"
+#include "moonhalo/engine/forecast/search/search_progress.h"
 #include "moonhalo/engine/forecast/search/search_report.h"
 #include "moonhalo/engine/forecast/search/unrecorded.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
@@ -109,7 +110,8 @@ class Search {
       : options_(options),
         build_(build),
         world_(options.space.ranks * options.units),
-        backend_(options.backend.empty() ? usual_backend(options.machine, world_) : options.backend) {}
+        backend_(options.backend.empty() ? usual_backend(options.machine, world_) : options.backend),
+        progress_(options.progress) {}
 
   SearchResult run() {
     SearchResult result;
@@ -126,9 +128,16 @@ class Search {
       const int64_t blocks = options_.units_store ? options_.units : 1;
       result.ranked.back().memory = result.ranked.back().bound.memory = least_memory(whole, division, blocks);
     }
-    for (size_t i = 0; i < result.ranked.size(); ++i) begin(result, i);
+    for (size_t i = 0; i < result.ranked.size(); ++i) {
+      progress_.at(
+          [&] { return std::to_string(i) + " of " + plural(std::ssize(result.ranked), "division") + " bounded"; });
+      begin(result, i);
+    }
     // By growing bounds, so that the best are found early.
     while (!left_.empty()) {
+      progress_.at([&] {
+        return plural(result.dry_runs, "division") + " dry run, at most " + std::to_string(left_.size()) + " more";
+      });
       const size_t i = left_.extract(left_.begin()).mapped();
       DivisionResult& one = result.ranked[i];
       const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure.value_or(0)));
@@ -231,6 +240,7 @@ class Search {
   const BuildDivided& build_;
   const int64_t world_;
   const std::string backend_;
+  SearchProgress progress_;
   const FakeRanks fake_ranks_ = backend_ == "threads" ? FakeRanks::kThreads : FakeRanks::kProcesses;
   std::multimap<double, size_t> left_;                    // those to be dry run, by their bounds
   std::vector<double> best_;                              // times of those that fit, growing

@@ -43,6 +43,8 @@ struct SearchOptions {
   /// shortest (their `low` is not above the `high` of the best one), where the machine was measured on this host; none
   /// on others.
   std::optional<int64_t> measure;
+  /// Is called with what is done now, on rank 0, each few seconds of a search that takes longer; null for none.
+  std::function<void(const std::string&)> progress;
   bool prunes = true;  ///< false: dry runs of all, also of those that bounds exclude or that need not recompute
 };
 
