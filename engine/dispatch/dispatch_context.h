@@ -19,6 +19,7 @@ struct DispatchContext {
   MadeOnUse<ReplicatedChecks> checks;    ///< check_replicated.cpp
   KeptError* newest_error = nullptr;     ///< kept_error.h
   std::optional<int64_t> assumed_count;  ///< of results whose sizes depend on values (forecast/fake_tensor.h)
+  bool refuses_fakes = false;            ///< forecast/fake_tensor.h
 };
 inline const RankLocal<DispatchContext> dispatch_context;
 

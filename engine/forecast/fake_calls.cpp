@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
+#include "moonhalo/engine/dispatch/dispatch_context.h"
 #include "moonhalo/engine/dispatch/operator_traits.h"
 #include "moonhalo/engine/forecast/fake_call_time.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
@@ -189,6 +190,7 @@ class FakeCall {
     if (sharded_) return redispatch();
     const bool forced = c10::impl::tls_is_dispatch_key_included(kFakeKey);
     if (!fake_ && !(forced && plain_)) return redispatch();
+    if (!forced && dispatch_context->refuses_fakes) refuse();
     switch (fake_ || known_.way == Way::kCompose || known_.way == Way::kMeta || known_.way == Way::kRule
                 ? known_.way
                 : Way::kRedispatch) {
@@ -220,6 +222,12 @@ class FakeCall {
   const IValue& argument(size_t i) const { return stack_[stack_.size() - count_ + i]; }
   bool data_dependent() const {
     return op_.hasTag(at::Tag::data_dependent_output) || op_.hasTag(at::Tag::dynamic_output_shape);
+  }
+  void refuse() const {
+    TORCH_CHECK_VALUE(
+        false, op_.operator_name(), ": a dry run of a search has made this tensor, and not computed it\n",
+        "  have  a fake tensor that the module kept, such as in a cache\n  fix   empty its caches behind the ",
+        "search, or load the plan that the search has stored (gen_savedir)");
   }
   void redispatch() { op_.redispatchBoxed(keys_, &stack_); }
   void compose() {

@@ -28,6 +28,10 @@ at::Tensor fake_like(const at::Tensor& tensor);
 /// `what` names the tensor in the error: "checkpoint.save: the tensor 'weight'".
 void check_computed(const at::Tensor& tensor, const std::string& what);
 
+/// From here on operators of this rank throw ValueError for fake tensors, but for those while FakeResults exists. For
+/// runs that compute, behind dry runs of their modules, which may have kept such tensors.
+void refuse_fakes();
+
 /// While it exists, operators of this thread that make a tensor of more than kSmallFakeBytes make a fake one, whatever
 /// their arguments are. Smaller results of arguments that are not fake are computed. Meta tensors and those of devices
 /// stay what they are.

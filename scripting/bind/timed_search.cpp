@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/launch/sha256.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/collect_garbage.h"
@@ -122,6 +123,7 @@ int search(lua_State* lua) {
     };
     return built;
   };
+  if (!makes_fakes()) refuse_fakes();
   const SearchResult found = search_divisions(*real, options, build);
   push(lua, to_json(found));
   push(lua, to_text(found));

@@ -158,6 +158,25 @@ function tests.test_V10_mistakes_are_one_error()
     most_tensor = 1})
 end
 
+-- A cache outside of the fields of a module keeps a tensor of a dry run, which has no values. Rank 0 searches.
+function tests.test_X14_a_tensor_that_a_dry_run_has_left_is_refused()
+  local cache = {}
+  local Scaled = nn.Module:extend("Scaled")
+  function Scaled:init() self.inner = mlp() end
+  function Scaled:forward(x)
+    if x:is_shard_tensor() then cache.mask = cache.mask or mh.zeros({64, 64}, kF64) end
+    return self.inner(x)
+  end
+  mh.parallelize(seeded(Scaled), {x = mh.zeros({12, 8}, kF64)}, "autodist",
+    config_of(ranks, ranks, {pas_config = {machine = slow()}}))
+
+  testing.assert_equal(cache.mask ~= nil, mh.rank() == 0)
+  if mh.rank() > 0 then return end
+  local function read() return cache.mask + 1 end
+  local message = testing.assert_error(read, "a dry run of a search has made this tensor")
+  testing.assert_equal(message:find("fix   empty its caches behind the search", 1, true) ~= nil, true)
+end
+
 -- An error in one candidate names it, and leaves the module as it was.
 function tests.test_V10_a_failing_candidate_is_named()
   local Fails = nn.Module:extend("Fails")
