@@ -2,6 +2,7 @@
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -132,6 +133,17 @@ void add_around(torch::autograd::Node& node, size_t index) {
   if (others) hooks.push_back(std::make_unique<BoundaryHook>(index));
 }
 
+// The memory of this view was written since its node was made, so `grad_fn` makes another one.
+bool needs_new_node(const at::Tensor& tensor) {
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  return view != nullptr && view->has_bw_view() &&
+         (view->grad_fn_ || view->get_backward_view().base_.requires_grad()) &&
+         tensor._version() != view->get_attr_version();
+}
+
+// Then `grad_fn` cannot make nodes. An operator that records has made those of its arguments before.
+bool is_below_autograd() { return c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset); }
+
 struct LambdaNode final : torch::autograd::Node {
   explicit LambdaNode(std::function<at::Tensor(const at::Tensor&)> backward) : backward(std::move(backward)) {}
   variable_list apply(variable_list&& grads) override {
@@ -147,16 +159,14 @@ struct LambdaNode final : torch::autograd::Node {
 
 bool gives_no_gradient(const at::Tensor& tensor) {
   using torch::autograd::CreationMeta;
-  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
-  return view != nullptr && view->has_bw_view() && view->get_creation_meta() != CreationMeta::DEFAULT &&
-         (view->grad_fn_ || view->get_backward_view().base_.requires_grad()) &&
-         tensor._version() != view->get_attr_version();
+  return needs_new_node(tensor) &&
+         torch::autograd::impl::get_view_autograd_meta(tensor)->get_creation_meta() != CreationMeta::DEFAULT;
 }
 
 void install_gradient_hook(const at::Tensor& tensor) {
   ShardTensorImpl* impl = shard_impl(tensor);
   if (impl != nullptr && impl->guarded) return;
-  if (gives_no_gradient(tensor)) return;
+  if (gives_no_gradient(tensor) || (is_below_autograd() && needs_new_node(tensor))) return;
   const auto& node = tensor.grad_fn();
   if (impl != nullptr) {
     impl->guarded = true;

@@ -130,6 +130,46 @@ TEST(Modes, ViewsThatGiveNoGradientAreRead) {
   });
 }
 
+// Views that were made while recording, and written while nothing was recorded. PyTorch differentiates them.
+List read_after_a_write(const List& t) {
+  List read;
+  for (const bool leaf : {true, false}) {
+    const at::Tensor w = t[0].detach().clone().requires_grad_(), y = leaf ? w : w * 2;
+    const std::vector<at::Tensor> views = {y.select(2, 1), y.narrow(3, 0, 2), y.flatten(0, 1), y.transpose(1, 3),
+                                           y.unsqueeze(0)};
+    const at::Tensor plain = make_tensor({3, 4, 7, 5}, 4).requires_grad_(), part = plain.narrow(3, 0, 5);
+    {
+      const at::NoGradGuard off;
+      y.mul_(3);
+      views[1].add_(1);
+      part.mul_(2);
+    }
+    at::Tensor loss = (y.detach() * part).sum();
+    for (const at::Tensor& view : views) {
+      for (const at::Tensor& one : {view.detach(), view.gt(0), view.argmax(-1), view.isnan().any(), at::eq(view, view)})
+        read.push_back(one);
+      loss = loss + view.square().sum();
+    }
+    read.push_back(y.gt(part));
+    loss.backward();
+    read.push_back(w.grad());
+    read.push_back(plain.grad());
+  }
+  return read;
+}
+
+TEST(Modes, ViewsWrittenWithoutRecordingAreReadAndDifferentiated) {
+  std::vector<PlacementCase> ways = kFieldWays;
+  ways.push_back({"stored", {3}, {stored(0, {1, 0, 2})}});
+  ways.push_back({"stored_and_cut", {2, 2}, {stored(3, {4, 1}), shard(2, {2, 5})}});
+  expect_on_ways(
+      {{"read", read_after_a_write}},
+      [](const PlacementCase& way) {
+        return std::vector<Input>{{kField, way.placements}};
+      },
+      {.backward = false}, ways);
+}
+
 // Autocast
 
 class Autocast {
