@@ -15,6 +15,7 @@ import hooks
 import loops
 import modules
 import moonhalo as mh
+import recompute
 import rules
 import settings
 import tensors
@@ -215,6 +216,7 @@ def rank(world, folder):
     settings.rank(world, mesh, expect)
     rules.rank(world, mesh, expect)
     modules.rank(mesh, expect)
+    recompute.rank(mesh, expect)
     loops.rank(mesh, expect)
     transforms.rank(world, mesh, expect)
     files.rank(world, mesh, expect, Path(folder))

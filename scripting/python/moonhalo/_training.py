@@ -28,6 +28,7 @@ from ._moonhalo import (
     _store_parameter,
 )
 from ._parallel import as_parameter, check_no_hooks, slots_of
+from ._parameter_casts import InPlaces
 
 _placed = _WeakIdKeyDictionary()  # tensor -> what has replaced it; None: it is such a tensor itself, and stays
 
@@ -123,7 +124,7 @@ class _Unit:
         self.who, self.settings, self.policy = who, settings, policy
         self.hooks = []  # those of the outermost module
         self.unit = None  # of the engine
-        self.running = []  # what each forward under way has replaced
+        self.running = []  # the casts of each forward under way
         self.returned = False
 
     def __deepcopy__(self, memo):
@@ -152,28 +153,23 @@ class _Unit:
                 if _Unit.of(below) is not None and _Unit.of(below).unit is None:
                     _Unit.of(below).make(below)
         self.unit.before_forward()
-        self.running.append([])
+        self.running.append(InPlaces())
         dtype = self.policy("param_dtype")
         if dtype is None:
             return None
         for registry in self.registries(module):
             for name, parameter in registry.items():
                 if parameter is not None:
-                    self.running[-1].append((registry, name, parameter))
-                    registry[name] = self.unit.cast_of(parameter)
+                    self.running[-1].put(registry, name, self.unit.cast_of(parameter))
         if self.policy("cast_forward_inputs") is False:
             return None
         return _pytree.tree_map_only(
             _torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, (args, kwargs)
         )
 
-    def restore(self):
-        for registry, name, parameter in self.running.pop():
-            registry[name] = parameter
-
     def after(self, module, args, output):
         self.unit.after_forward([one for one in _pytree.tree_leaves(output) if isinstance(one, _torch.Tensor)])
-        self.restore()
+        self.running.pop().restore()
         self.returned = True
         dtype = self.policy("output_dtype")
         if dtype is None:
@@ -188,7 +184,7 @@ class _Unit:
             self.returned = False
         elif self.running:
             self.unit.forward_failed()
-            self.restore()
+            self.running.pop().restore()
 
 
 def _policy(given, name):
