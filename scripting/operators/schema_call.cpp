@@ -91,6 +91,12 @@ class Trial {
     const auto keepdim = schema_.argumentIndexWithName("keepdim");
     return keepdim && values_[*keepdim] != 0;
   }
+  /// x.sum(dim=None, keepdim=True), where a table of Lua cannot have dim = nil.
+  bool is_no_dim(size_t position) const {
+    const auto keepdim = schema_.argumentIndexWithName("keepdim");
+    return arguments()[position].name() == "dim" && arguments()[position].type()->kind() == TypeKind::OptionalType &&
+           keepdim && values_[*keepdim] != 0;
+  }
   bool is_frobenius(size_t position) const {
     return lua_type(lua_, values_[position]) == LUA_TSTRING && is_order(position) &&
            std::string_view(lua_tostring(lua_, values_[position])) == "fro";
@@ -215,7 +221,7 @@ bool Trial::has_required() {
   for (size_t i = 0; i < values_.size(); ++i) {
     const Argument& argument = arguments()[i];
     if (values_[i] == 0 && !argument.default_value() && !is_kind(argument, TypeKind::GeneratorType) && !is_order(i) &&
-        !is_all_dims(i)) {
+        !is_all_dims(i) && !is_no_dim(i)) {
       return fail("argument '" + argument.name() + "' is missing");
     }
   }
@@ -275,7 +281,10 @@ bool Trial::fill_absent(size_t position) {
     ++defaults_;
     return true;
   }
-  if (!argument.default_value()) return fail("argument '" + argument.name() + "' is missing");
+  if (!argument.default_value()) {
+    ++defaults_;
+    return is_no_dim(position) || fail("argument '" + argument.name() + "' is missing");
+  }
   chosen_.stack[position] = *argument.default_value();
   if (argument.name() == "device" && is_factory() && !has_tensor()) {
     const c10::Device required = context(lua_).device;

@@ -100,8 +100,7 @@ def bits(mesh, x, expect):
             other = [number for number, pair in enumerate(zip(seen, expected)) if not same(*pair, eps)]
             expect(len(seen) == len(expected) and not other, f"checkpoint, {what}, {how}: other values, {other}")
             expect(
-                len(net.dtypes) == (2 if how == "none" else 4)
-                and set(net.dtypes) == {way["dtype"] or torch.float64},
+                len(net.dtypes) == (2 if how == "none" else 4) and set(net.dtypes) == {way["dtype"] or torch.float64},
                 f"checkpoint, {what}, {how}: dtypes {net.dtypes}",
             )
             expect(
@@ -134,9 +133,7 @@ def plain(expect):
         y.square().mean().backward()
         other = Net(SEGMENTS["none"])
         other(x).square().mean().backward()
-        expect(
-            all(torch.equal(a.grad, b.grad) for a, b in zip(net.parameters(), other.parameters())), f"plain, {how}"
-        )
+        expect(all(torch.equal(a.grad, b.grad) for a, b in zip(net.parameters(), other.parameters())), f"plain, {how}")
 
 
 def rank(mesh, expect):

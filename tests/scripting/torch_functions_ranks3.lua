@@ -56,6 +56,31 @@ function tests.test_Y16_unique()
   end
 end
 
+-- x.sum(dim=None, keepdim=True) of PyTorch.
+function tests.test_Y16_reductions_over_all_dims_keep_them()
+  local values = mh.randn({4, 3, 5}, kF64)
+  for _, place in ipairs {function(x) return x end, function(x) return cut(x, 0, {1, 0, 3}) end,
+                          function(x) return cut(x, 2) end} do
+    for _, name in ipairs {"sum", "mean", "nansum", "amax", "std", "var", "norm", "logsumexp"} do
+      local plain, x = values:clone():requires_grad_(true), place(values:clone()):requires_grad_(true)
+      local expected = name == "logsumexp" and plain:logsumexp{dim = {0, 1, 2}} or plain[name](plain)
+      local dims = name == "logsumexp" and {0, 1, 2} or nil
+      local found = x[name](x, {dim = dims, keepdim = true})
+      testing.assert_equal(found.shape, {1, 1, 1})
+      testing.assert_close(found:full_tensor():reshape{}, expected)
+      expected:square():backward()
+      found:square():sum():backward()
+      testing.assert_close(x.grad:full_tensor(), plain.grad)
+    end
+    local x = place(values:clone())
+    testing.assert_equal({x:any{keepdim = true}.shape, x:argmax{keepdim = true}.shape}, {{1, 1, 1}, {1, 1, 1}})
+    testing.assert_equal(x:mean{keepdim = true, dtype = "float32"}.dtype, "float32")
+    testing.assert_error(function() x:prod{keepdim = true} end, "prod: no overload fits the arguments")
+    testing.assert_error(function() x:max{keepdim = true} end, "argument 'dim' is missing")
+    testing.assert_error(function() x:sum{dtype = "int64", dims = 1} end, "has no argument 'dims'; did you mean 'dim'?")
+  end
+end
+
 function tests.test_Y16_printing()
   local x = mh.tensor{1.23456, 1000.5}
   mh.set_printoptions{precision = 2}
