@@ -254,7 +254,7 @@ void begin_run(lua_State* lua) {
   call_traced(lua, 0, 0);
 }
 
-void end_run(lua_State* lua, int status, const std::string& error) {
+void end_run(lua_State* lua, int status, const std::string& error, bool follows) {
   luaL_getsubtable(lua, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   const bool loaded = lua_getfield(lua, -1, "moonhalo.internal.run_folder") != LUA_TNIL;
   lua_pop(lua, 2);
@@ -262,7 +262,8 @@ void end_run(lua_State* lua, int status, const std::string& error) {
   push_embedded(lua, "internal.run_folder", "finish");
   push(lua, static_cast<int64_t>(status));
   push(lua, error);
-  call_traced(lua, 2, 0);
+  push(lua, follows);
+  call_traced(lua, 3, 0);
 }
 
 }  // namespace moonhalo::scripting

@@ -42,7 +42,7 @@ void run_in_folder(lua_State* lua) {
     throw;
   } catch (const std::exception& error) {
     lua_sethook(lua, nullptr, 0, 0);  // that of other ranks' failures would stop this, too
-    end_run(lua, kScriptFailed, plain_message(error));
+    end_run(lua, kScriptFailed, plain_message(error), follows_from_another_rank(lua, error));
     throw;
   }
   end_run(lua, kDone, "");

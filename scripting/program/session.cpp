@@ -232,8 +232,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   } catch (const std::exception& error) {
     discard_files(lua);
     const auto* known = dynamic_cast<const LuaError*>(&error);
-    const bool secondary = context(lua).rank_was_lost || dynamic_cast<const CommError*>(&error);
-    fail(communicator, known ? *known : LuaError(plain_message(error)), secondary);
+    fail(communicator, known ? *known : LuaError(plain_message(error)), follows_from_another_rank(lua, error));
   }
 }
 
@@ -463,6 +462,10 @@ void run_script(lua_State* lua, int results) {
   }
   for (const std::string& argument : run.arguments) push(lua, argument);
   call_traced(lua, static_cast<int>(run.arguments.size()), results);
+}
+
+bool follows_from_another_rank(lua_State* lua, const std::exception& error) {
+  return context(lua).rank_was_lost || dynamic_cast<const CommError*>(&error) != nullptr;
 }
 
 void warn_of_unread_settings(lua_State* lua, const char* given) {

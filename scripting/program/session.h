@@ -66,6 +66,9 @@ void run_script(lua_State* lua, int results);
 /// Says why a file cannot be read, "" if it can.
 std::string unreadable(const std::string& path);
 
+/// True if this rank only noticed that another one had failed.
+bool follows_from_another_rank(lua_State* lua, const std::exception& error);
+
 /// Says on rank 0, after run_script, that no mh.config has asked for the settings, where some were `given`: a mistake
 /// worth a word, but not worth the run.
 void warn_of_unread_settings(lua_State* lua, const char* given);

@@ -201,6 +201,36 @@ end
 
 -- ---- The end -------------------------------------------------------------------------------------------------------
 
+--- Writes the error of a rank other than 0 into run.json. Rank 0 may be killed next, or may write the file at this
+--- moment, so nothing else is changed: the file keeps its place, and has the error at its end.
+local function write_failure_in_place(current, status, problem)
+  local file <close> = assert(io.open(current.folder .. "/run.json", "r+b"))
+  local text, running = file:read("a"), '\n "status": "running"'
+  local at, last = text:find(running, 1, true), text:find("\n}%s*$")
+  if not (at and last) then return end  -- another error was first
+  local facts_of_end = {error = ("rank %d: %s"):format(info.rank, problem), exit_status = status, ended = (facts.now())}
+  local added = mh.json.encode(facts_of_end, 1)
+  assert(file:seek("set", last - 1) and file:write(",", added:sub(2), "\n") and file:flush())
+  assert(file:seek("set", at - 1) and file:write('\n "status": "failed" ') and file:flush())
+end
+
+--- The same, where no other rank of a failing run does so at this moment. What cannot be written is left out: the first
+--- error is the one to show.
+local function write_failure(current, status, problem)
+  local taken = current.folder .. "/failing"
+  local made, is_own = pcall(mh._run.make_folder, taken)
+  if not (made and is_own) then return end
+  pcall(write_failure_in_place, current, status, problem)
+  return os.remove(taken)
+end
+
+--- The error and status that another rank has written.
+local function first_failure(current, status, problem)
+  local known, data = pcall(files.read_run, current.folder)
+  if known and data.status == "failed" and data.error then return data.exit_status, data.error end
+  return status, problem
+end
+
 --- Writes how the run ended. On rank 0.
 local function write_end(current, status, problem)
   local data = current.data
@@ -238,12 +268,16 @@ local function say_that_nothing_was_left(current)
 end
 
 --- At the end of the script, or before by run:finish(). After a failure the disk may refuse this, too: the first error
---- is the one to show. Not collective.
-function run_folder.finish(status, problem)
+--- is the one to show. `follows`: the problem follows from the failure of another rank. Not collective.
+function run_folder.finish(status, problem, follows)
   local current = run_folder.current
   if not current then return end
   run_folder.current, run_log.run = nil, nil
-  if info.rank ~= 0 then return end
+  if info.rank ~= 0 then
+    if problem ~= "" and not follows then write_failure(current, status, problem) end
+    return
+  end
+  if problem ~= "" then status, problem = first_failure(current, status, problem) end
   mh._run.copy_output(nil)
   local done, refusal = pcall(write_end, current, status, problem)
   if not done then write_status_in_place(current) end

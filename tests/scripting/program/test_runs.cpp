@@ -246,7 +246,6 @@ TEST_F(Runs, Y11_WrongOptionsAreRefused) {
   }
 }
 
-// The ranks fail together: one that is behind would be stopped, and rank 0 notes that as its error.
 TEST_F(Runs, Y11_AFailureIsInTheFolder) {
   EXPECT_EQ(WEXITSTATUS(train("runs", {"--ranks", "3", "--set", "fail_at=6"})), kScriptFailed);
 
@@ -254,6 +253,35 @@ TEST_F(Runs, Y11_AFailureIsInTheFolder) {
   EXPECT_EQ(facts["status"], "failed");
   EXPECT_THAT(facts["error"].get<std::string>(), HasSubstr("train.lua:16: bad luck"));
   EXPECT_THAT(io::read_file("test", folder("runs") + "/output.txt"), HasSubstr("bad luck"));
+}
+
+// Rank 0 waits or computes meanwhile, and gets an error that says so.
+TEST_F(Runs, Y11_TheFirstErrorIsInTheFolderOfWhicheverRank) {
+  struct Case {
+    const char *name, *fails, *meanwhile, *error;
+    int status;
+  };
+  const Case cases[] = {
+      {"waits", "error('bad luck', 0)", "mh.barrier()", "rank 1: bad luck", kScriptFailed},
+      {"computes", "error('bad luck', 0)", "while true do end", "rank 1: bad luck", kScriptFailed},
+      {"leaves", "os.exit(7)", "mh.barrier()", "rank 1: os.exit(7)", 7},
+      {"differs", "mh.init_device_mesh('cpu', {2})", "mh.barrier()", "ranks 0 and 1 of this group make different calls",
+       kScriptFailed},
+  };
+  for (const Case& one : cases) {
+    const std::string script = "local run = mh.run() run:step_done{loss = 0.5}\nmh.barrier()\n" +
+                               std::string("if mh.rank() == 1 then ") + one.fails + " end\n" + one.meanwhile +
+                               "\nmh.barrier()";
+    EXPECT_EQ(WEXITSTATUS(run_other(script, one.name, {"--ranks", "2"})), one.status) << one.name << errors();
+
+    const Json facts = run_json(folder(one.name));
+    EXPECT_THAT(facts["error"].get<std::string>(), HasSubstr(one.error));
+    EXPECT_EQ(facts["status"], "failed") << one.name;
+    EXPECT_EQ(facts["exit_status"], one.status) << one.name;
+    EXPECT_EQ(facts["metrics"]["loss"]["last"], 0.5) << one.name;
+    EXPECT_FALSE(std::filesystem::exists(folder(one.name) + "/failing")) << one.name;
+    EXPECT_THAT(io::read_file("test", folder(one.name) + "/output.txt"), HasSubstr(facts["error"].get<std::string>()));
+  }
 }
 
 TEST_F(Runs, Y11_AResumedRunGivesTheMetricsOfOneThatWasNotInterrupted) {
