@@ -52,7 +52,7 @@ local function sample_shape(op, shape)
   local good = type(list) == "table" and not getmetatable(list)
   for _, one in ipairs(good and list or {}) do good = good and math.type(one) == "integer" and one >= 0 end
   if not good then fail(("%s: the shape is %s, expected a list of integers"):format(op, mh._describe(shape))) end
-  return list
+  return arguments.list(op, "a list of integers", list)
 end
 
 --- Refuses parameters that the formulas do not hold for; all ranks find the same.

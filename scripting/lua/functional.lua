@@ -435,7 +435,7 @@ local function parameters_of(op, parameters)
     fail(op .. ": expected a list of parameters, got " .. mh._describe(parameters))
   end
   for i, one in ipairs(parameters) do arguments.tensor(op, "parameter " .. i, one) end
-  return parameters
+  return arguments.list(op, "a list of parameters", parameters)
 end
 
 local function gradients_of(op, parameters)

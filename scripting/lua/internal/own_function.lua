@@ -221,6 +221,7 @@ function own.gradcheck(...)
   if type(v.inputs) ~= "table" or getmetatable(v.inputs) or #v.inputs == 0 then
     fail(("gradcheck: inputs is %s, expected a list of tensors"):format(mh._describe(v.inputs)))
   end
+  arguments.list("gradcheck", "a list of tensors", v.inputs)
   for _, name in ipairs {"eps", "atol", "rtol"} do arguments.number("gradcheck", name, v[name]) end
   arguments.flag("gradcheck", "second", v.second)
   local any = false

@@ -19,7 +19,7 @@ local function tensors_of(op, name, list)
     fail(("%s: %s is %s, expected a list of tensors"):format(op, name, mh._describe(list)))
   end
   for i = 1, #list do arguments.tensor(op, ("%s[%d]"):format(name, i), list[i]) end
-  return list
+  return arguments.list(op, "a list of tensors", list)
 end
 
 -- ---- One vector ---------------------------------------------------------------------------------------------------
