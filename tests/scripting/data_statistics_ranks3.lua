@@ -186,6 +186,12 @@ function tests.test_X20_saved_and_loaded()
         "holds those of another set: its kinds (differences or not) differ")
     refused(function() data:windows{inputs = {"z"}}:statistics{cache = path} end,
         "holds those of another set: its samples differ")
+    -- A file of a version that read fields as float32.
+    local old = mh.json.load(path)
+    old.of.read_as = nil
+    mh._files.on_first_rank(function() mh._files.write("test", path, mh.json.encode(old)) end)
+    refused(function() set:statistics{cache = path} end, "statistics: '" .. path .. "' was computed from float32")
+    testing.assert_equal(mh.data.load_statistics(path).fields, found.fields)
     mh._files.on_first_rank(function() mh._files.write("test", path, "{\"fields\": {\"t2m\": {\"mean\": [1]}}}") end)
     refused(function() mh.data.load_statistics(path) end, "holds no statistics\n  have  no std of 't2m'")
     files.remove{path}

@@ -29,6 +29,7 @@ local meta = strict.class {name = "Statistics", methods = Statistics,
 
 local kStatistics = signature("statistics", {optional "cache", optional "weights", {"differences", false},
     {"of_any_split", false}})
+local kReadAs = "float64"  -- as fields of files are read: kept statistics of other numbers are refused
 local kGroup = 16  -- frames that one rank merges; part of what the bits mean
 local kCache = 256 << 20
 local kColumns = {"count", "weight", "mean", "squares", "min", "max"}
@@ -133,7 +134,7 @@ end
 local function moments_of_read(data, name, first, last, frames, weights, before)
   local field, sources, zeros, parts = data.fields[name], Sources.new(data, {name}), {}, {}
   for i in ipairs(field.space_shape) do zeros[i] = 0 end
-  local reader = sources:reader(zeros, field.space_shape, "float64", kCache)
+  local reader = sources:reader(zeros, field.space_shape, kReadAs, kCache)
   for group = first, last - 1 do
     local function places(of)
       return of and sources:places(name, {table.unpack(of, group * kGroup + 1,
@@ -392,7 +393,7 @@ local function facts_of(set, options, weights)
   local versions = {table.unpack(set.data.versions)}
   for _, one in ipairs(added.versions(set.data, set:fields())) do versions[#versions + 1] = one end
   return {samples = hash(set:_description()), files = hash(table.concat(versions, "\n")),
-    weights = hash(table.concat(of_fields, "\n")), differences = tostring(options.differences)}
+    weights = hash(table.concat(of_fields, "\n")), differences = tostring(options.differences), read_as = kReadAs}
 end
 
 --- The fields of each part of windows, and how many steps it has.
@@ -414,6 +415,11 @@ local function check_kept(path, kept, facts)
           "  fix   remove the file, or give another path; "
         .. "mh.data.load_statistics takes it as it is"):format(path, what, tostring(of), facts[name]))
     end
+  end
+  if kept.read_as ~= kReadAs then
+    fail(("statistics: '%s' was computed from float32, by an earlier version\n  have  no read_as = \"%s\" in it\n" ..
+        "  fix   remove the file, which is written again; mh.data.load_statistics takes it as it is"):format(path,
+        kReadAs))
   end
 end
 
