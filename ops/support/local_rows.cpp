@@ -3,10 +3,13 @@
 
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/fake_key.h"
+
 namespace moonhalo {
 
 void check_rows(const at::Tensor& index, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {
-  if (index.numel() > 0) check_ends(index.min().item<int64_t>(), index.max().item<int64_t>(), spec, dim, wrap, op);
+  if (index.numel() > 0 && !is_fake(index))
+    check_ends(index.min().item<int64_t>(), index.max().item<int64_t>(), spec, dim, wrap, op);
 }
 
 void check_ends(int64_t low, int64_t high, const ShardSpec& spec, int64_t dim, bool wrap, const char* op) {

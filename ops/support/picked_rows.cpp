@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/ops/support/local_rows.h"
 #include "moonhalo/ops/support/spec_edits.h"
@@ -116,6 +117,18 @@ at::Tensor askers(const SpecPtr& entries, at::IntArrayRef shape, const at::Tenso
     rows.push_back(at::arange(shape[d], options).view(along).expand(shape));
   }
   return Places(entries, all_dims(ndim)).of(rows).holder;
+}
+
+// The values of an index decide which ranks exchange rows, and how many.
+void check_index_is_computed(const PickedRows& picked, const std::vector<at::Tensor>& indices, const char* op) {
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const int64_t dim = picked.dims[i];
+    TORCH_CHECK_NOT_IMPLEMENTED(!is_fake(indices[i]), op,
+                                ": which rows of a cut dim are sent depends on values that are not computed",
+                                "\n  have  a fake index of ", picked.entries->global_numel(), " rows of dim ", dim,
+                                " of ", picked.table->to_string(), "\n  fix   redistribute the tensor such that dim ",
+                                dim, " is whole, or make the dry run with values (without --fake-tensors)");
+  }
 }
 
 // Negative rows count from the end. Throws on all ranks the same; what one rank has alone is sent to the others.
@@ -243,6 +256,7 @@ at::Tensor RowSums::end(const at::Tensor& target, const at::Tensor& sums) const 
 
 PickedRoutePtr route_of(const PickedRows& rows, const std::vector<at::Tensor>& indices, const at::Tensor& given,
                         const char* op) {
+  check_index_is_computed(rows, indices, op);
   const auto make = [&] {
     const auto checked = checked_rows(rows, indices, false, op).first;
     const Places places(rows.table, rows.dims);
@@ -256,6 +270,7 @@ PickedRoutePtr route_of(const PickedRows& rows, const std::vector<at::Tensor>& i
 
 PickedRoutePtr route_by_columns(const PickedRows& rows, const at::Tensor& index, const at::Tensor& given,
                                 const char* op) {
+  check_index_is_computed(rows, {index}, op);
   RouteFacts facts = facts_of(rows);
   facts.table = without_partial(rows.table);
   return cached_route(given, facts, index, op, [&] {

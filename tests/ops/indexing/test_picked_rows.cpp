@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/ops/indexing/cut_graph.h"
 #include "tests/support/sweep.h"
@@ -15,6 +16,9 @@ namespace moonhalo::testing::test_picked_rows {
 namespace {
 
 using at::Tensor;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kRows = 12, kWidth = 5;
 
@@ -224,7 +228,7 @@ TEST(PickedRows, Y19_KeptRoutesFollowTheirIndex) {
     // Blocks that are written behind the tensor's back are found by their ranks.
     to_local(cut).fill_(mesh->rank());
     EXPECT_THAT(message_of([&] { x.index_select(0, cut.select(0, 0)); }),
-                ::testing::HasSubstr("was written behind the ShardTensor's back"));
+                HasSubstr("was written behind the ShardTensor's back"));
     // An index that every rank has whole may change as it likes.
     Tensor whole = edges[0].clone();
     EXPECT_EQ(calls(whole, edges[0]), 0);
@@ -241,8 +245,7 @@ TEST(PickedRows, Y19_EveryRankNamesARowThatDoesNotExist) {
     for (const int64_t wrong : {kRows, int64_t{-1}, -kRows - 1}) {
       const Tensor index =
           shard_of(at::arange(9, at::kLong).index_fill_(0, at::tensor({8}, at::kLong), wrong), mesh, {shard(0)});
-      const auto says =
-          ::testing::HasSubstr(c10::str("index ", wrong, " is out of bounds for dimension 0 with size 12"));
+      const auto says = HasSubstr(c10::str("index ", wrong, " is out of bounds for dimension 0 with size 12"));
       EXPECT_THAT(message_of([&] { x.index_select(0, index); }), says);
       EXPECT_THAT(message_of([&] { x.index_add(0, index, source); }), says);
       EXPECT_THAT(message_of([&] { x.gather(0, columns(index)); }), says);
@@ -323,14 +326,43 @@ TEST(PickedRows, Y19_AnEdgeGoesWithItsTarget) {
   const GraphCut cut = cut_graph(edges, {2, 0, 3, 1});
   EXPECT_TRUE(cut.order.equal(at::tensor({1, 4, 2, 3, 0, 5}, at::kLong))) << cut.order;
   EXPECT_EQ(cut.sizes, (std::vector<int64_t>{2, 0, 2, 2}));
-  EXPECT_THAT(message_of([&] { cut_graph(edges, {2, 3}); }), ::testing::HasSubstr("an edge names node 5 of 5"));
-  EXPECT_THAT(message_of([&] { cut_graph(edges.t(), {6}); }), ::testing::HasSubstr("edges of shape [6, 2]"));
-  EXPECT_THAT(message_of([&] { cut_graph(edges, {}); }), ::testing::HasSubstr("give the rows of each block"));
+  EXPECT_THAT(message_of([&] { cut_graph(edges, {2, 3}); }), HasSubstr("an edge names node 5 of 5"));
+  EXPECT_THAT(message_of([&] { cut_graph(edges.t(), {6}); }), HasSubstr("edges of shape [6, 2]"));
+  EXPECT_THAT(message_of([&] { cut_graph(edges, {}); }), HasSubstr("give the rows of each block"));
   on_mesh({2}, [&](const MeshPtr& mesh) {
     EXPECT_THAT(message_of([&] {
                   cut_graph(shard_of(edges, mesh, {shard(1)}), {3, 3});
                 }),
-                ::testing::HasSubstr("the edges are a ShardTensor"));
+                HasSubstr("the edges are a ShardTensor"));
+  });
+}
+
+// Dry runs: an index without values names no rows.
+TEST(PickedRows, Y19_AnIndexThatIsNotComputedIsRefused) {
+  on_mesh({2}, [](const MeshPtr& mesh) {
+    const FakeResults nothing_computed;
+    const int64_t rows = 40000;
+    const Tensor table = at::zeros({rows, kWidth}), index = at::zeros({rows}, at::kLong);
+    const Tensor x = from_local(table, mesh, {shard(0)}), cut = from_local(index, mesh, {shard(0)});
+    const Tensor whole = at::zeros({rows}, at::kLong), columns = cut.unsqueeze(1).expand({2 * rows, kWidth});
+    const std::vector<std::pair<const char*, std::function<Tensor()>>> calls = {
+        {"index_select: ", [&] { return x.index_select(0, whole); }},
+        {"index_select: ", [&] { return x.index_select(0, cut); }},
+        {"index: ", [&] { return x.index({cut}); }},
+        {"gather: ", [&] { return x.gather(0, columns); }},
+        {"index_add: ", [&] { return x.index_add(0, cut, x); }},
+        {"scatter_add: ", [&] { return x.scatter_add(0, columns, x); }},
+        {"embedding: ", [&] { return at::embedding(x, cut); }},
+    };
+    for (const auto& [op, call] : calls) {
+      EXPECT_THAT(message_of(call),
+                  AllOf(HasSubstr(op), HasSubstr("which rows of a cut dim are sent depends on values"),
+                        HasSubstr("have  a fake index"), HasSubstr("such that dim 0 is whole")));
+      EXPECT_THAT(message_of(call), Not(HasSubstr("out of bounds")));
+    }
+    const Tensor known = redistribute(x, {replicate()});
+    EXPECT_EQ(known.index_select(0, cut).sizes(), x.sizes());
+    EXPECT_EQ(x.scatter(0, columns, 1.0).sizes(), x.sizes());
   });
 }
 
