@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data parallelism: batches of ranks, meshes and their slices, stored parameters.
+#include "moonhalo/scripting/bind/training.h"
+
 #include <algorithm>
 
 #include "moonhalo/engine/base/dispatch_keys.h"
@@ -147,14 +149,11 @@ int finish_sync(lua_State* lua) {
   return 0;
 }
 
-/// note_parameter(tensor): it is a parameter of a module. In a dry run that computes nothing the values of one that is
-/// trained count no more, however small it is: what is made of it, such as a loss, is then not computed on any rank.
+/// note_parameter(tensor): it is a parameter of a module.
 int parameter_of_module(lua_State* lua) {
   const at::Tensor& parameter = check_tensor(lua, 1);
   note_parameters({parameter});
-  if (!makes_fakes() || !parameter.requires_grad() || is_deferred(parameter)) return 0;
-  const at::Tensor block = is_shard_tensor(parameter) ? shard_impl(parameter)->local() : parameter;
-  if (block.is_cpu() && block.layout() == at::kStrided && !is_fake(block)) forget_values(block);
+  forget_trained_values(parameter);
   return 0;
 }
 
@@ -261,4 +260,10 @@ void open_training(lua_State* lua) {
 const Binding training_binding{"training", open_training};
 
 }  // namespace
+
+void forget_trained_values(const at::Tensor& tensor) {
+  if (!makes_fakes() || !tensor.requires_grad() || is_deferred(tensor) || !meaning_of(tensor).is_parameter) return;
+  const at::Tensor block = is_shard_tensor(tensor) ? shard_impl(tensor)->local() : tensor;
+  if (block.is_cpu() && block.layout() == at::kStrided && !is_fake(block)) forget_values(block);
+}
 }  // namespace moonhalo::scripting

@@ -13,6 +13,7 @@
 #include "moonhalo/engine/random/random.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/scripting/bind/mesh.h"
+#include "moonhalo/scripting/bind/training.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/devices.h"
 #include "moonhalo/scripting/core/methods.h"
@@ -462,9 +463,8 @@ int call_operator(lua_State* lua, const OperatorSet& set, bool method) {
   if (method && (call.positional.empty() || !to_tensor(lua, 1)))
     TORCH_CHECK_TYPE(false, dot_call(lua, set.name, "Tensor"));
   ChosenOverload chosen = choose_overload(set, call);
-  for (const c10::IValue& value : chosen.stack) {
+  for (const c10::IValue& value : chosen.stack)
     if (value.isDevice()) present(value.toDevice());
-  }
   const FunctionSchema& schema = chosen.op->schema();
   try {
     const ElementwiseRandom random;
@@ -487,6 +487,7 @@ int call_operator(lua_State* lua, const OperatorSet& set, bool method) {
     if (value.isTensor()) {
       if (chosen.requires_grad) value.toTensor().set_requires_grad(true);
       if (const int same = argument_of(call, value.toTensor())) {
+        forget_trained_values(value.toTensor());  // by requires_grad_
         lua_pushvalue(lua, same);
         continue;
       }

@@ -7,6 +7,7 @@
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/tensor/shard_tensor_impl.h"
+#include "moonhalo/scripting/bind/training.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/held_values.h"
 #include "moonhalo/scripting/core/python_names.h"
@@ -122,6 +123,7 @@ void set_attribute(lua_State* lua, const std::string& name) {
     tensor.mutable_grad() = opt_tensor(lua, 3);
   } else if (name == "requires_grad") {
     tensor.requires_grad_(check_bool(lua, 3));
+    forget_trained_values(tensor);
   } else if (name == "data") {
     tensor.set_data(check_tensor(lua, 3));
   } else {

@@ -168,6 +168,37 @@ assert(net.count:item() == 3.0 and net.steps:item() == 5, "placed on a mesh")
 )");
 }
 
+// Rank 0 alone has samples of its own. Other ranks have zeros, of which a loss must not be computed.
+TEST_F(PlanValues, X14_ParametersThatAreTrainedLaterHaveNoValues) {
+  for (const char* way : {"net.w:requires_grad_(true)", "net.w:requires_grad_()", "net.w.requires_grad = true",
+                          "net:requires_grad_(true)", "net.w:requires_grad_(true) place()"}) {
+    planned(R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"rows"})
+local Net = nn.Module:extend("Net")
+function Net:init() self.w = nn.Parameter(mh.ones{8} * 3, false) end
+function Net:forward(x) return x * self.w end
+local net = Net()
+local function place() if not net.w:is_shard_tensor() then mh.distribute_module(net, mesh) end end
+if not ([[)" +
+            std::string(way) +
+            R"(]]):find "place" then place() end
+)" + way + R"(
+local x = mh.distribute_tensor(mh.rand{4 * mh.world_size(), 8}, mesh, {mh.Shard(0)})
+local opt = mh.optim.SGD(net:parameters(), {lr = 0.1})
+for i = 1, 3 do
+  opt:zero_grad()
+  local y = net(x)
+  local loss = (y / y:sum()):square():mean()
+  loss:backward()
+  opt:step()
+  assert(loss:item() == loss:item(), "the loss is NaN")
+end
+)");
+  }
+}
+
 TEST_F(PlanValues, X14_NoDerivativeIsWrong) {
   planned(R"(
 local mh = require "moonhalo"
