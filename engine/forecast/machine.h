@@ -25,6 +25,7 @@ struct Machine {
     /// Seconds that a core keeps one of several threads before the next; by default those of Linux with 250 ticks a
     /// second.
     double slice = 4e-3;
+    double mpi_rss = 0;  ///< resident bytes that MPI adds to a process; 0: not known
   };
   struct Device {
     std::string kind = "cpu";  ///< "cpu" or "cuda"
@@ -79,6 +80,8 @@ struct Machine {
   size_t level_of(int64_t rank, int64_t other) const;
   /// Ranks of one part of this level in a world of `world` ranks. Not collective.
   int64_t ranks_of_part(size_t level, int64_t world) const;
+  /// Resident bytes that `backend` adds to a process: those of MPI. Not collective.
+  double memory_of_backend(const std::string& backend) const { return backend == "mpi" ? host.mpi_rss : 0; }
 };
 
 /// The value of a table at `size`: between two entries on the line through them, beyond the last on the line through

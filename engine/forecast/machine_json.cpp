@@ -132,12 +132,13 @@ class Fields {
 constexpr double kMost = Fields::kMost, kTiny = Fields::kTiny;
 
 Machine::Host read_host(const Fields& fields) {
-  fields.check_keys({"cores", "memory", "base_rss", "processor", "slice"}, {"cores"});
+  fields.check_keys({"cores", "memory", "base_rss", "mpi_rss", "processor", "slice"}, {"cores"});
   return {.cores = fields.integer("cores", 1, 1),
           .memory = fields.number("memory", 0, kMost),
           .base_rss = fields.number("base_rss", 0, kMost),
           .processor = fields.string("processor"),
-          .slice = fields.number("slice", 0, 1, Machine::Host().slice)};
+          .slice = fields.number("slice", 0, 1, Machine::Host().slice),
+          .mpi_rss = fields.number("mpi_rss", 0, kMost)};
 }
 
 std::map<std::string, double> read_rates(const Fields& flops, const std::string& work) {
@@ -357,6 +358,7 @@ std::string to_json(const Machine& machine) {
   json["measured"] = machine.measured;
   if (!machine.quiet) json["quiet"] = false;
   json["host"] = {{"cores", machine.host.cores}, {"memory", machine.host.memory}, {"base_rss", machine.host.base_rss}};
+  if (machine.host.mpi_rss > 0) json["host"]["mpi_rss"] = machine.host.mpi_rss;
   if (!machine.host.processor.empty()) json["host"]["processor"] = machine.host.processor;
   json["host"]["slice"] = machine.host.slice;
   json["device"] = device_json(machine.device);

@@ -10,6 +10,9 @@
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/profile/memory.h"
 
+// The program is linked with tcmalloc (cmake/MoonhaloCompiler.cmake), which has this function; elsewhere it is null.
+extern "C" __attribute__((weak)) void MallocExtension_ReleaseFreeMemory();
+
 namespace moonhalo {
 namespace {
 
@@ -57,9 +60,15 @@ int64_t resident_of_ranks(int ranks) {
 
 }  // namespace
 
+void release_free_memory() {
+  malloc_trim(0);
+  if (MallocExtension_ReleaseFreeMemory != nullptr) MallocExtension_ReleaseFreeMemory();
+}
+
 ProcessMemory measure_process_memory() {
   const int64_t one = resident_of_ranks(1), two = resident_of_ranks(2);
-  return {one, std::max<int64_t>(0, two - one)};
+  release_free_memory();
+  return {one, std::max<int64_t>(0, two - one), resident_memory()};
 }
 
 }  // namespace moonhalo

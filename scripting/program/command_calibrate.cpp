@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/Functions.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/forecast/calibrate.h"
+#include "moonhalo/engine/forecast/process_memory.h"
 #include "moonhalo/engine/launch/launch.h"
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/program/commands.h"
 #include "moonhalo/scripting/program/output.h"
@@ -83,12 +88,22 @@ int calibrate_this_host(const CalibrateWanted& wanted) {
   return kDone;
 }
 
+// Resident bytes that this process has more than `before`, on the rank where these are most.
+double grown_since(Communicator& world, int64_t before) {
+  release_free_memory();
+  at::Tensor grown = at::full({1}, static_cast<double>(std::max<int64_t>(0, resident_memory() - before)), at::kDouble);
+  world.all_reduce(grown, ReduceOp::kMax);
+  return grown.item<double>();
+}
+
 int calibrate_ranks(const CalibrateWanted& wanted) {
+  const int64_t before = measure_process_memory().idle;  // MPI begins with the session
   return run_session(wanted.session, [&](lua_State* lua) {
     Communicator& world = *context(lua).world;
     // It must have been measured on this machine, which gives the rest of the file.
     Machine machine = read_machine(wanted.file);
     calibrate_verbs(world, wanted.seconds, machine);
+    if (world.backend() == std::string("mpi")) machine.host.mpi_rss = grown_since(world, before);
     if (world.rank() != 0) return;
     write_machine(machine, wanted.file);
     write_output(verbs_text(world.backend(), world.size(), machine.verbs.at(world.backend()).at(world.size())));

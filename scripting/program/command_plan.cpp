@@ -210,6 +210,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   };
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, run_ranks, wanted.drawn));
   if (!machine) return plan;
+  plan.backend_memory = std::llround(machine->memory_of_backend(backend));
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
   if (times != nullptr) {
     measure_operators(plan.found, ranks, *times, with_operators);

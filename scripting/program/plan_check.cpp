@@ -159,13 +159,13 @@ int64_t planned_resident(const RanksPlan& plan, const RanksCheck& check) {
     const int64_t peak = kind_of_rank(plan, rank).peak;
     tensors = check.threads ? tensors + peak : std::max(tensors, peak);
   }
-  return check.process.of(check.threads ? std::ssize(check.ranks) : 1) + tensors;
+  return check.process.of(check.threads ? std::ssize(check.ranks) : 1) + tensors + plan.backend_memory;
 }
 
 int64_t measured_resident(const RanksCheck& check) {
   int64_t most = 0;
   for (const RealRank& rank : check.ranks) most = std::max(most, rank.resident);
-  return check.process.base + most;
+  return check.process.idle + most;
 }
 
 // The spread of the times of the steps.

@@ -64,8 +64,9 @@ std::string memory_lines(const RanksPlan& plan, int64_t base) {
     text += (i > 0 ? "; " : "") + (held.before ? "before the step" : place_text(tape, held.module, held.phase)) + " " +
             bytes_text(held.bytes);
   }
-  text += "\n  resident       " + bytes_text(RanksPlan::resident(most, base)) + " with libraries and generated code (" +
-          bytes_text(base) + " of each process)\n";
+  text += "\n  resident       " + bytes_text(plan.resident(most, base)) + " with libraries and generated code (" +
+          bytes_text(base) + " of each process" +
+          (plan.backend_memory > 0 ? ", " + bytes_text(plan.backend_memory) + " of MPI" : "") + ")\n";
   return text;
 }
 
@@ -149,8 +150,7 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
   row("ranks", [](const RanksPlan& plan) { return std::to_string(plan.ranks); });
   row("memory, largest rank", [](const RanksPlan& plan) { return bytes_text(plan.largest().peak); });
   row("memory, smallest rank", [](const RanksPlan& plan) { return bytes_text(plan.smallest().peak); });
-  row("resident, largest",
-      [&](const RanksPlan& plan) { return bytes_text(RanksPlan::resident(plan.largest(), base)); });
+  row("resident, largest", [&](const RanksPlan& plan) { return bytes_text(plan.resident(plan.largest(), base)); });
   row("sent, most of a rank", [&](const RanksPlan& plan) { return bytes_text(most(plan, &VerbCount::bytes)); });
   row("messages, most", [&](const RanksPlan& plan) { return std::to_string(most(plan, &VerbCount::messages)); });
   if (plans.front().time) {
@@ -193,7 +193,7 @@ Json kind_json(const RanksPlan& plan, size_t number, int64_t base) {
   return {{"first_rank", kind.ranks.front()},
           {"ranks", kind.ranks.size()},
           {"peak", kind.peak},
-          {"resident", RanksPlan::resident(kind, base)},
+          {"resident", plan.resident(kind, base)},
           {"peak_of_step", kind.in_step.bytes},
           {"peak_module", tape.modules.at(kind.in_step.module)},
           {"peak_phase", name(kind.in_step.phase)},

@@ -31,6 +31,7 @@ struct RanksPlan {
   std::vector<VerbCounts> counts;       ///< of each rank
   std::vector<Limit> memory, messages;  ///< what hurts, the worst first
   std::vector<Limit> empty;             ///< a cut that leaves most ranks without rows
+  int64_t backend_memory = 0;           ///< bytes that the backend adds to a process; 0 where a machine says none
   std::optional<StepForecast> time;     ///< of a step; none without a machine
   std::optional<RanksCheck> check;      ///< beside a real run; none without --check
 
@@ -42,7 +43,7 @@ struct RanksPlan {
   /// The work of a rank, in the mean: multiplications with additions, or bytes of operators where there are none.
   double work() const;
   /// Tensors of `kind` at the peak with what the process holds besides: `base` bytes.
-  static int64_t resident(const Kind& kind, int64_t base) { return kind.peak + base; }
+  int64_t resident(const Kind& kind, int64_t base) const { return kind.peak + base + backend_memory; }
 };
 
 /// Adds up what was found.

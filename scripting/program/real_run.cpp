@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/program/real_run.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -11,6 +9,7 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/forecast/least_time.h"
+#include "moonhalo/engine/forecast/process_memory.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -19,25 +18,16 @@
 #include "moonhalo/scripting/core/strict_globals.h"
 #include "moonhalo/scripting/program/silent_output.h"
 
-// The program is linked with tcmalloc (cmake/MoonhaloCompiler.cmake), which has this function; elsewhere it is null.
-extern "C" __attribute__((weak)) void MallocExtension_ReleaseFreeMemory();
-
 namespace moonhalo::scripting {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Memory that dry runs and measured operators have freed would hide what the real run takes.
-void release_free_memory() {
-  malloc_trim(0);
-  if (MallocExtension_ReleaseFreeMemory != nullptr) MallocExtension_ReleaseFreeMemory();
-}
-
 /// The resident memory of the process at its peak since this object was made, less that at its beginning.
 class ResidentGrowth {
  public:
   ResidentGrowth() {
-    release_free_memory();
+    release_free_memory();  // which dry runs and measured operators have left, and would hide what the real run takes
     std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins again
     before_ = resident_memory();
   }

@@ -166,7 +166,8 @@ class Search {
     if (is_device || machine.host.memory <= 0) return static_cast<int64_t>(kUsableMemory * machine.device.memory);
     const auto of_host = static_cast<double>(Costs(machine, backend_, world_).ranks_of_host());
     const double processes = backend_ == "threads" ? 1 : of_host;
-    const double bytes = (machine.host.memory - processes * machine.host.base_rss) / of_host;
+    const double of_process = machine.host.base_rss + machine.memory_of_backend(backend_);
+    const double bytes = (machine.host.memory - processes * of_process) / of_host;
     return std::max<int64_t>(1, static_cast<int64_t>(kUsableMemory * bytes));  // 0 means no limit
   }
 

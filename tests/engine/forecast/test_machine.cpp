@@ -28,7 +28,7 @@ const std::filesystem::path kFolder = std::filesystem::path(__FILE__).parent_pat
 constexpr const char* kText = R"({
   // Comments are allowed, as in configurations.
   "name": "this machine", "made": "2026-11-27", "measured": true,
-  "host": {"cores": 2, "memory": 24e9, "base_rss": 186e6, "slice": 3e-3},
+  "host": {"cores": 2, "memory": 24e9, "base_rss": 186e6, "mpi_rss": 15e6, "slice": 3e-3},
   "device": {"kind": "cpu", "flops": {"convolution": 52e9, "product": {"float32": 100e9, "float64": 50e9}},
              "bandwidth": [[4e6, 21e9], [1e12, 12.5e9]], "launch": 2e-6, "jitter": 0.02},
   "neighbours": {"2": {"convolution": 1.15, "stream": 1.25}},
@@ -61,6 +61,8 @@ TEST(MachineFile, X14_IsReadAndWritten) {
 
   EXPECT_EQ(machine.host.cores, 2);
   EXPECT_EQ(machine.host.slice, 3e-3);
+  EXPECT_EQ(machine.memory_of_backend("mpi"), 15e6);
+  EXPECT_EQ(machine.memory_of_backend("tcp"), 0);
   EXPECT_EQ(parse_machine(changed(", \"slice\": 3e-3", ""), "a.json").host.slice, 4e-3);  // the default
   EXPECT_EQ(machine.flops("product"), 100e9);
   EXPECT_EQ(machine.flops("product", "float64"), 50e9);

@@ -230,6 +230,24 @@ local x = mh.ones{100, 100}
 x = x + x
 )";
 
+// The memory of MPI is added where MPI sends the messages.
+TEST_F(PlanCommand, X14_ResidentMemoryHasThatOfMpi) {
+  Machine machine = read_machine(here());
+  machine.host.mpi_rss = 1e8;
+  write_machine(machine, path("here.json"));
+  const std::string sum = script(kSum), file = path("plan.json");
+  for (const std::string backend : {"mpi", "threads"}) {
+    const Result plan = run({"plan", sum, "--ranks", "2", "--machine", path("here.json"), "--no-measure", "--backend",
+                             backend, "--json", file});
+    ASSERT_EQ(plan.status, 0) << plan.err;
+    const Json all = Json::parse(std::ifstream(file)), kind = all["plans"][0]["kinds"][0];
+    const bool mpi = backend == "mpi";
+    EXPECT_EQ(kind["resident"].get<int64_t>(),
+              kind["peak"].get<int64_t>() + all["base_resident"].get<int64_t>() + (mpi ? 100000000 : 0));
+    EXPECT_THAT(plan.out, mpi ? HasSubstr(" of each process, 100.0 MB of MPI)") : HasSubstr(" of each process)"));
+  }
+}
+
 TEST_F(PlanCommand, X14_TimesOfAnotherHostAreLeftOut) {
   const std::string sum = script(kSum), machine = here();
   std::ofstream(path("here.operators.json")) << R"({"host": "another processor", "operators": {}})";
