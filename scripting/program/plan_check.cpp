@@ -159,7 +159,8 @@ int64_t planned_resident(const RanksPlan& plan, const RanksCheck& check) {
     const int64_t peak = kind_of_rank(plan, rank).peak;
     tensors = check.threads ? tensors + peak : std::max(tensors, peak);
   }
-  return check.process.of(check.threads ? std::ssize(check.ranks) : 1) + tensors + plan.backend_memory;
+  const int64_t beside = check.process.of(check.threads ? std::ssize(check.ranks) : 1) + plan.backend_memory;
+  return beside + RanksPlan::with_free_memory(tensors);
 }
 
 int64_t measured_resident(const RanksCheck& check) {

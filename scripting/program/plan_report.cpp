@@ -64,8 +64,8 @@ std::string memory_lines(const RanksPlan& plan, int64_t base) {
     text += (i > 0 ? "; " : "") + (held.before ? "before the step" : place_text(tape, held.module, held.phase)) + " " +
             bytes_text(held.bytes);
   }
-  text += "\n  resident       " + bytes_text(plan.resident(most, base)) + " with libraries and generated code (" +
-          bytes_text(base) + " of each process" +
+  text += "\n  resident       " + bytes_text(plan.resident(most, base)) +
+          " with libraries, generated code and free memory (" + bytes_text(base) + " of each process" +
           (plan.backend_memory > 0 ? ", " + bytes_text(plan.backend_memory) + " of MPI" : "") + ")\n";
   return text;
 }

@@ -42,8 +42,11 @@ struct RanksPlan {
   const Kind& smallest() const;
   /// The work of a rank, in the mean: multiplications with additions, or bytes of operators where there are none.
   double work() const;
-  /// Tensors of `kind` at the peak with what the process holds besides: `base` bytes.
-  int64_t resident(const Kind& kind, int64_t base) const { return kind.peak + base + backend_memory; }
+  /// Tensors of `kind` at the peak with what the process holds besides: `base` bytes, and those of the backend.
+  int64_t resident(const Kind& kind, int64_t base) const { return with_free_memory(kind.peak) + base + backend_memory; }
+  /// The memory that the allocator holds for `peak` bytes of tensors: about a tenth more, in parts too small for
+  /// others.
+  static int64_t with_free_memory(int64_t peak) { return peak + peak / 10; }
 };
 
 /// Adds up what was found.
