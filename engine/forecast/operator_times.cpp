@@ -133,9 +133,13 @@ OperatorTimes::OperatorTimes(std::string path, int64_t cores) : path_(std::move(
     const auto host = all.at("host").get<std::string>();
     for (const auto& [share, times] : all.at("operators").items())
       times_[share_of(share, path_)] = times_of(times, share, path_);
+    const Json marked = all.value("not quiet", Json::object());
+    for (const auto& [share, keys] : marked.items())
+      unsteady_[share_of(share, path_)] = keys.get<std::set<std::string>>();
     if (host == this_host(cores_)) return;
     other_host_ = host;
     times_.clear();
+    unsteady_.clear();
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, "operators file '", path_, "': it is not one of `moonhalo plan`\n  have  ", error.what(),
                       "\n  fix   remove the file: it is measured again");
@@ -170,7 +174,6 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
   if (missing.empty()) return report;
   const at::NoGradGuard without_graph;
   const std::vector<Wanted> wanted = that_run(missing, share, report.failed);
-  std::map<std::string, double>& times = times_[share];
   run_ranks(
       static_cast<int>(share.copies),
       [&](Communicator& group) {
@@ -179,7 +182,7 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
           const MeasuredTime time =
               time_of(group, one, seconds, share.threads == 1 ? ClockOf::kThread : ClockOf::kWall);
           if (group.rank() != 0) continue;
-          times[one.call->key] = time.median;  // steps are compared by their medians
+          take(share, one.call->key, time.median, time.stable);  // steps are compared by their medians
           report.stable = report.stable && time.stable;
           ++report.measured;
         }
@@ -213,17 +216,32 @@ OperatorTimes::Report OperatorTimes::measure_step(const std::vector<OperatorCall
         if (group.rank() == 0) found = std::move(mine);
       },
       static_cast<int>(share.threads));
-  std::map<std::string, double>& times = times_[share];
   for (const OperatorCall* const call : missing) {
     if (const auto failed = found.failed.find(call->key); failed != found.failed.end())
       report.failed.push_back(call->key + ": " + failed->second);
     const auto time = found.seconds.find(call->key);
     if (time == found.seconds.end()) continue;
-    times[call->key] = time->second;
+    take(share, call->key, time->second, found.stable);
     ++report.measured;
   }
   report.stable = found.stable;
   return report;
+}
+
+void OperatorTimes::take(HostShare share, const std::string& key, double seconds, bool is_stable) {
+  times_[share][key] = seconds;
+  if (is_stable) {
+    unsteady_[share].erase(key);
+  } else {
+    unsteady_[share].insert(key);
+  }
+}
+
+int64_t OperatorTimes::unsteady(const std::vector<OperatorCall>& calls, HostShare share) const {
+  const auto keys = unsteady_.find(share);
+  if (keys == unsteady_.end()) return 0;
+  return std::count_if(calls.begin(), calls.end(),
+                       [&](const OperatorCall& call) { return keys->second.contains(call.key); });
 }
 
 void OperatorTimes::measure_again() { older_ = std::exchange(times_, {}); }
@@ -240,6 +258,9 @@ void OperatorTimes::save() const {
   Times kept = times_;
   for (const auto& [share, times] : older_) kept[share].insert(times.begin(), times.end());
   for (const auto& [share, times] : kept) all["operators"][text_of(share)] = times;
+  for (const auto& [share, keys] : unsteady_) {
+    if (!keys.empty()) all["not quiet"][text_of(share)] = keys;
+  }
   const std::error_code failed = replace_file(path_, all.dump(1) + "\n");
   TORCH_CHECK_VALUE(!failed, "operators file '", path_, "': it cannot be written\n  have  ", failed.message(),
                     "\n  fix   name a machine file in a folder that you own, or plan with --no-measure");

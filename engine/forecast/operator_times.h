@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ class OperatorTimes {
   /// a step on each rank of the share. Where that is more than a quarter of the host's, or `step` has no events, the
   /// calls are measured alone.
   Report measure_step(const std::vector<OperatorCall>& calls, const StepCalls& step, HostShare share, double seconds);
+  /// The number of calls whose time was measured while the machine was not quiet: repeated times did not agree.
+  int64_t unsteady(const std::vector<OperatorCall>& calls, HostShare share) const;
   /// From now on measure() takes no time of the file: it measures each call again, once for this object. Times of the
   /// file stay in it until theirs are measured.
   void measure_again();
@@ -61,6 +64,7 @@ class OperatorTimes {
   void save() const;
 
  private:
+  void take(HostShare share, const std::string& key, double seconds, bool is_stable);
   std::vector<const OperatorCall*> without_time(const std::vector<OperatorCall>& calls, HostShare share) const;
 
   std::string path_, other_host_;
@@ -68,6 +72,7 @@ class OperatorTimes {
   using Times = std::map<HostShare, std::map<std::string, double>>;
   Times times_;
   Times older_;  ///< those that measure_again has left out
+  std::map<HostShare, std::set<std::string>> unsteady_;
 };
 
 }  // namespace moonhalo

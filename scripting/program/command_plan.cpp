@@ -94,8 +94,9 @@ std::optional<OperatorTimes> open_operator_times(const PlanWanted& wanted, const
   return times;
 }
 
-// Measures the operators of the script that have no time yet, as they run on these ranks.
-void measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, Machine& machine) {
+// Measures the operators of the script that have no time yet, as they run on these ranks. Returns the number of those
+// that were measured while the machine was not quiet, now or before.
+int64_t measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, Machine& machine) {
   const HostShare share = HostShare::of(ranks, machine.host.cores);
   const std::vector<OperatorCall> calls = calls_of_kinds(found);
   OperatorTimes::Report report;
@@ -128,6 +129,7 @@ void measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, 
   const auto of_file = machine.operators;
   times.give_to(machine, share);
   for (const auto& [key, by_cores] : of_file) machine.operators[key] = by_cores;
+  return times.unsteady(calls, share);
 }
 
 // Notes how many operators of the script have no measured time, where the rates of the machine were measured.
@@ -212,12 +214,16 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   if (!machine) return plan;
   plan.backend_memory = std::llround(machine->memory_of_backend(backend));
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
+  int64_t unsteady = 0;
   if (times != nullptr) {
-    measure_operators(plan.found, ranks, *times, with_operators);
+    unsteady = measure_operators(plan.found, ranks, *times, with_operators);
     take_host_time(plan.found, with_operators);
   }
   plan.time = forecast_step(with_operators, plan.found.tapes, backend);
   advise_by_cuts(plan);
+  if (unsteady > 0)
+    plan.time->notes.push_back(plural(unsteady, "operator") + " measured while the machine was not quiet: " +
+                               "--measure-again measures all of them once more");
   if (times == nullptr) note_unmeasured(wanted, *machine, plan.found, *plan.time);
   return plan;
 }

@@ -16,6 +16,7 @@
 #include <set>
 #include <vector>
 
+#include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/repeated_calls.h"
 #include "tests/support/folder.h"
 
@@ -61,8 +62,23 @@ OperatorCall noted_call(int64_t elements) {
   return {"noted", {"moonhalo_test_operator_times::noted", ""}, {at::empty({elements}, at::device(at::kMeta))}};
 }
 
-TORCH_LIBRARY(moonhalo_test_operator_times, library) { library.def("noted(Tensor x) -> Tensor"); }
-TORCH_LIBRARY_IMPL(moonhalo_test_operator_times, CPU, library) { library.impl("noted", noted); }
+// Each call takes 0.2 ms longer than the one before.
+at::Tensor slower(const at::Tensor& x) {
+  static int calls = 0;
+  const double begin = seconds_of(ClockOf::kThread), wanted = 2e-4 * ++calls;
+  while (seconds_of(ClockOf::kThread) - begin < wanted) {
+  }
+  return x.clone();
+}
+
+TORCH_LIBRARY(moonhalo_test_operator_times, library) {
+  library.def("noted(Tensor x) -> Tensor");
+  library.def("slower(Tensor x) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(moonhalo_test_operator_times, CPU, library) {
+  library.impl("noted", noted);
+  library.impl("slower", slower);
+}
 
 std::string refusal_of(const std::function<void()>& call) {
   try {
@@ -147,6 +163,31 @@ TEST_F(OperatorTimesFile, X14_IsMeasuredAgainOnceWhereThatIsWanted) {
   Machine machine;
   times.give_to(machine, kAlone);
   EXPECT_THAT(machine.operators, ElementsAre(Key(product(32).key)));
+}
+
+// Such times stay in the file with a mark, until they are measured once more.
+TEST_F(OperatorTimesFile, X14_TimesOfAMachineThatWasNotQuietAreKnown) {
+  {
+    OperatorTimes times(path_);
+    times.measure({product(32), product(64)}, kAlone, 1e-3);
+    times.save();
+  }
+  OperatorCall slower = noted_call(4);
+  slower.name.name = "moonhalo_test_operator_times::slower";
+  OperatorTimes never_quiet(folder_ / "other.json");
+  EXPECT_FALSE(never_quiet.measure({slower}, kAlone, 1e-3).stable);
+  EXPECT_EQ(never_quiet.unsteady({slower}, kAlone), 1);
+
+  Json marked = json();
+  marked["not quiet"] = {{"1x1", {product(32).key, "of another script"}}};
+  write(marked.dump());
+  const OperatorTimes times(path_);
+
+  EXPECT_EQ(times.unsteady({product(32), product(64)}, kAlone), 1);
+  EXPECT_EQ(times.unsteady({product(64)}, kAlone), 0);
+  EXPECT_EQ(times.unsteady({product(32)}, kBeside), 0);
+  times.save();
+  EXPECT_EQ(json()["not quiet"]["1x1"].size(), 2U);
 }
 
 // The second of two calls gets what the first returns.
@@ -334,6 +375,10 @@ TEST_F(OperatorTimesFile, X14_DamageIsOneErrorWithARemedy) {
       {changed([](Json& all) { all["operators"]["1x1"]["aten::mm f32[32]"] = -1e-3; }),
        "'aten::mm f32[32]' of 1x1: expected seconds, a number from 0 to 3600\n  have  -0.001"},
       {changed([](Json& all) { all["operators"]["1x1"]["aten::mm f32[32]"] = "1 ms"; }), "have  \"1 ms\""},
+      {changed([](Json& all) {
+         all["not quiet"] = {{"1x1", 7}};
+       }),
+       "it is not one of `moonhalo plan`"},
   };
   EXPECT_EQ((write(whole), refused()), "no error");
   for (const auto& [text, message] : damages) {

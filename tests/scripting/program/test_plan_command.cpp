@@ -276,6 +276,13 @@ TEST_F(PlanCommand, X14_OperatorsAreMeasuredAgainWhereThatIsWanted) {
   const Result kept = run({"plan", sum, "--machine", machine});
   EXPECT_THAT(kept.err, Not(HasSubstr("measured")));
   for (const Json& seconds : times()) EXPECT_EQ(seconds, 3000.0);
+  Json marked = Json::parse(std::ifstream(file));
+  for (const auto& [share, times] : marked["operators"].items()) {
+    for (const auto& [key, seconds] : times.items()) marked["not quiet"][share].push_back(key);
+  }
+  std::ofstream(file) << marked;
+  EXPECT_THAT(run({"plan", sum, "--machine", machine}).out,
+              HasSubstr("2 operators measured while the machine was not quiet: --measure-again"));
   const Result again = run({"plan", sum, "--machine", machine, "--measure-again"});
 
   EXPECT_EQ(again.status, 0) << again.err;
