@@ -31,9 +31,10 @@ bool has_fractions(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// False if some are NaN.
+// False if some are NaN. Kernels that compare numbers are not there for all dtypes, such as float8.
 bool are_usual(const at::Tensor& numbers) {
-  return numbers.numel() == 0 || numbers.abs().max().to(at::kDouble).item<double>() <= kLargest;
+  const at::Tensor wide = numbers.to(numbers.is_complex() ? at::kComplexDouble : at::kDouble);
+  return numbers.numel() == 0 || wide.abs().max().item<double>() <= kLargest;
 }
 
 // The whole of a block as elements of this dtype.

@@ -58,6 +58,7 @@ at::Tensor begin(const at::Tensor& x) {
 }
 at::Tensor grow(at::Tensor x) { return x.add_(1); }
 at::Tensor give_nan(const at::Tensor& x) { return at::full_like(x, std::nan("")); }
+at::Tensor give_short(const at::Tensor& x) { return x.to(at::kFloat8_e4m3fn); }
 at::Tensor fail_later(const at::Tensor& x) {
   thread_local int calls = 0;
   TORCH_CHECK(++calls <= 2, "the third call fails");
@@ -72,7 +73,7 @@ at::Tensor last(const at::Tensor& x) {
 }
 
 TORCH_LIBRARY(moonhalo_test_step_replay, library) {
-  for (const char* name : {"see", "begin", "give_nan", "fail_later", "last"})
+  for (const char* name : {"see", "begin", "give_nan", "give_short", "fail_later", "last"})
     library.def((std::string(name) + "(Tensor x) -> Tensor").c_str());
   library.def("grow(Tensor(a!) x) -> Tensor(a!)");
 }
@@ -81,6 +82,7 @@ TORCH_LIBRARY_IMPL(moonhalo_test_step_replay, CPU, library) {
   library.impl("begin", begin);
   library.impl("grow", grow);
   library.impl("give_nan", give_nan);
+  library.impl("give_short", give_short);
   library.impl("fail_later", fail_later);
   library.impl("last", last);
 }
@@ -173,6 +175,14 @@ TEST(StepReplay, X14_WhatNoCallReturnsHasUsualNumbers) {
 
 TEST(StepReplay, X14_ResultsThatAreNotFiniteAreReplaced) {
   const StepCalls step{{call("give_nan", meta({8}), {9}, 1), call("see", meta({8}), {1}, 2)}, {{9, 32}}};
+
+  EXPECT_THAT(last_calls(step, 1)[0].numbers, Each(AllOf(::testing::Ge(0.25), ::testing::Le(0.75))));
+}
+
+// LibTorch has no kernel that compares float8.
+TEST(StepReplay, X14_ResultsOfShortFloatsAreTimed) {
+  const StepCalls step{{call("give_short", meta({8}), {9}, 1), call("see", meta({8}, at::kFloat8_e4m3fn), {1}, 2)},
+                       {{9, 32}}};
 
   EXPECT_THAT(last_calls(step, 1)[0].numbers, Each(AllOf(::testing::Ge(0.25), ::testing::Le(0.75))));
 }
