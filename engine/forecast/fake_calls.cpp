@@ -270,7 +270,9 @@ class FakeCall {
     if (time == nullptr) return by_shapes();
     const double begin = seconds_of(ClockOf::kThread), before = time->seconds();
     int64_t bytes = 0;
-    const auto add_bytes = [&](const at::Tensor& tensor) { bytes += static_cast<int64_t>(tensor.nbytes()); };
+    const auto add_bytes = [&](const at::Tensor& tensor) {
+      if (tensor.layout() == at::kStrided) bytes += static_cast<int64_t>(tensor.nbytes());
+    };
     for (size_t i = 0; i < count_; ++i) for_each_tensor(argument(i), add_bytes);
     by_shapes();
     for (size_t r = 0; r < op_.schema().returns().size(); ++r)

@@ -15,6 +15,7 @@
 
 #include "moonhalo/engine/forecast/fake_call_time.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
+#include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/moonhalo.h"
 #include "tests/bench/models.h"
 #include "tests/support/live_bytes.h"
@@ -137,6 +138,23 @@ TEST(FakeSteps, X14_RanksSendWhatRealBlocksSend) {
     EXPECT_EQ(sent_by(bench::VisionTransformer(128), rank, 16, true),
               sent_by(bench::VisionTransformer(128), rank, 16, false));
   }
+}
+
+// LibTorch gives no bytes of a sparse tensor, whose memory is that of its indices and values.
+TEST(FakeSteps, X14_SparseTensorsAreAllowedInTimedSteps) {
+  const auto world = make_fake_communicator(0, 2);
+  const at::Tensor sparse = at::eye(4).to_sparse();
+  const FakeResults fakes;
+  const int optimizer = 0;
+
+  const StepTapes tapes(
+      *world, 1, [] {}, {}, 1);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_TRUE(at::mul(sparse, 2).is_sparse());
+    note_optimizer_step(&optimizer);
+  }
+
+  EXPECT_GT(tapes.host_seconds(), 0);
 }
 
 TEST(FakeCallTime, X14_AsMuchMemoryIsUsedAsAKernelWould) {
