@@ -163,7 +163,7 @@ local function take_over(current, of_ranks)
   current.seconds = type(data.seconds) == "number" and data.seconds or 0
   data.resumed = data.resumed or {}
   table.insert(data.resumed, {started = now, ranks = info.world_size, command = facts.command()})
-  data.status, data.ended, data.error, data.ended_by = "running", nil, nil, nil
+  data.status, data.ended, data.exit_status, data.error, data.ended_by = "running", nil, nil, nil, nil
   data.process, data.ranks, data.hosts, data.devices = run_folder.process(), info.world_size, of_ranks.hosts,
       of_ranks.devices
   data.launcher = facts.launcher(info.world_size)

@@ -284,6 +284,16 @@ TEST_F(Runs, Y11_TheFirstErrorIsInTheFolderOfWhicheverRank) {
   }
 }
 
+TEST_F(Runs, Y11_TheFirstErrorOfAResumedRunIsInTheFolder) {
+  const std::string begin = "mh.run():resume {}\nmh.barrier()\nif mh.rank() == 1 then error('",
+                    end = "', 0) end\nmh.barrier()";
+
+  EXPECT_EQ(WEXITSTATUS(run_other(begin + "bad luck" + end, "twice", {"--ranks", "2"})), kScriptFailed);
+  EXPECT_EQ(WEXITSTATUS(run_other(begin + "worse luck" + end, "twice", {"--ranks", "2", "--resume"})), kScriptFailed);
+
+  EXPECT_EQ(run_json(folder("twice"))["error"], "rank 1: worse luck") << errors();
+}
+
 TEST_F(Runs, Y11_AResumedRunGivesTheMetricsOfOneThatWasNotInterrupted) {
   ASSERT_EQ(train("whole", {"--ranks", "2"}), 0) << errors();
   const auto expected = metrics(folder("whole"));
