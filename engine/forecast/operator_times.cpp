@@ -199,13 +199,11 @@ OperatorTimes::Report OperatorTimes::measure_step(const std::vector<OperatorCall
   report.known = std::ssize(calls) - std::ssize(missing);
   if (missing.empty()) return report;
   const at::NoGradGuard without_graph;
-  std::vector<const OperatorCall*> all;
+  const std::vector<Wanted> wanted = that_run(missing, share, report.failed);
+  if (wanted.empty()) return report;
   std::unordered_set<std::string> left_out;
-  for (const OperatorCall& call : calls) {
-    all.push_back(&call);
-    left_out.insert(call.key);
-  }
-  for (const Wanted& one : that_run(all, share, report.failed)) left_out.erase(one.call->key);
+  for (const OperatorCall* const call : missing) left_out.insert(call->key);
+  for (const Wanted& one : wanted) left_out.erase(one.call->key);
   ReplayTimes found;
   run_ranks(
       static_cast<int>(share.copies),

@@ -239,6 +239,24 @@ TEST_F(OperatorTimesFile, X14_OperatorsOfAStepThatFailHaveNoTime) {
   EXPECT_THAT(report.failed, ElementsAre(AllOf(HasSubstr(other.key + ": "), HasSubstr("cannot be multiplied"))));
 }
 
+// An operator that fails never has a time. The others have theirs, so the step is not repeated for it.
+TEST_F(OperatorTimesFile, X14_AStepIsNotRepeatedForOperatorsThatFail) {
+  const OperatorCall call = noted_call(1 << 10);
+  OperatorCall other = product(32);
+  other.arguments[1] = at::empty({5, 5}, at::device(at::kMeta));
+  StepCalls step = two_calls(call, 4 << 10);
+  step.events.push_back({.call = other, .arguments = {{9}, {9}}, .results = {{3}}});
+  OperatorTimes times(path_);
+  EXPECT_EQ(times.measure_step({call, other}, step, kAlone, 1e-3).measured, 1);
+  seen() = {};
+
+  const OperatorTimes::Report again = times.measure_step({call, other}, step, kAlone, 1e-3);
+
+  EXPECT_EQ(seen().calls, 0);
+  EXPECT_EQ(again.known, 1);
+  EXPECT_THAT(again.failed, ElementsAre(HasSubstr("cannot be multiplied")));
+}
+
 // In a step other memory was used since an operator's own was.
 TEST(RepeatedCalls, X14_UseOtherMemory) {
   const OperatorCall call = noted_call(1 << 10);
