@@ -214,7 +214,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   replace_os_exit(lua);
   if (communicator.size() > 1 && !communicator.is_fake()) written_.watch(lua);
   start_.enter(lua, communicator.size());
-  ScriptWarnings warnings(lua);
+  const ScriptWarnings warnings(lua);
   if (threads) lua_sethook(lua, stop_hook, LUA_MASKCOUNT, 100000);
   try {
     std::optional<FakeResults> nothing_computed;
@@ -232,9 +232,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
   } catch (const std::exception& error) {
     discard_files(lua);
     const auto* known = dynamic_cast<const LuaError*>(&error);
-    const bool secondary = follows_from_another_rank(lua, error);
-    if (!secondary) warnings.print_kept();
-    fail(communicator, known ? *known : LuaError(plain_message(error)), secondary);
+    fail(communicator, known ? *known : LuaError(plain_message(error)), follows_from_another_rank(lua, error));
   }
 }
 
