@@ -32,6 +32,7 @@ IValue with_changed(const IValue& value, const ChangeTensor& change) {
 }
 
 at::Tensor meta_of_argument(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided) return tensor;  // such a call is not measured
   at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
   copy_wrapped_number(tensor, meta);
   return meta;
@@ -51,6 +52,8 @@ const at::Tensor& drawn_numbers() {
 }
 
 at::Tensor filled_argument(const at::Tensor& meta) {
+  TORCH_CHECK_NOT_IMPLEMENTED(meta.layout() == at::kStrided, "operators on ", meta.layout(),
+                              " tensors are not measured");
   at::Tensor memory = at::empty({elements_of_memory(meta)}, meta.options().device(at::kCPU));
   at::Tensor tensor = memory.as_strided(meta.sizes(), meta.strides());
   fill_with_numbers(meta.dim() == 0 ? tensor : memory);

@@ -157,6 +157,7 @@ class StepReplay {
   }
 
   at::Tensor argument(const at::Tensor& meta, const StepCalls::Place& place, bool takes_indices) {
+    if (meta.layout() != at::kStrided) return meta;  // it has its values
     const auto item = static_cast<int64_t>(meta.element_size());
     const int64_t end = (place.offset + elements_of_memory(meta)) * item;
     const auto found = blocks_.find(place.block);

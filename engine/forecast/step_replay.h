@@ -25,8 +25,8 @@ struct ReplayTimes {
 /// Repeats the operators of a step in their order, and times each call: the median of at least five replays, and of
 /// more until `seconds` are over; of at least two where these take longer than 20 s. Memory is made and freed as in the
 /// step. So each operator finds its tensors where the step would: in a cache of the processor, or in memory. Messages
-/// and kernels of Moonhalo are left out, and so are calls whose key is in `left_out`: what they would have written is
-/// zeroed. All ranks of the group repeat the same step at the same time. Collective.
+/// and kernels of Moonhalo are left out, and so are calls whose key is in `left_out`: the blocks that they would have
+/// written are filled with numbers. All ranks of the group repeat the same step at the same time. Collective.
 ///
 /// Numbers are those of fill_with_numbers(). Results that are not finite or larger than 10,000 the first time are
 /// replaced by such numbers whenever they are made, since kernels take other times for NaN. The backward of max_pool2d

@@ -231,6 +231,20 @@ TEST(StepReplay, X14_CallsThatFailHaveNoTime) {
   EXPECT_THAT(times.failed, ElementsAre(Pair("fail_later", HasSubstr("the third call fails"))));
 }
 
+// A call of the same shapes may have one: it gets the tensor of the step.
+TEST(StepReplay, X14_SparseTensorsAreThoseOfTheStep) {
+  const at::Tensor sparse = at::eye(2).to_sparse();
+  const Event dense{
+      .call = {"sum", {"aten::sum", ""}, {meta({2, 2}), c10::IValue()}}, .arguments = {{9}}, .results = {{1}}};
+  Event other = dense;
+  other.call.arguments[0] = sparse;
+
+  const ReplayTimes times = replay({{dense, other, call("see", meta({}), {1}, 2)}, {{9, 16}}});
+
+  EXPECT_THAT(times.seconds, ElementsAre(Key("see"), Key("sum")));
+  EXPECT_THAT(times.failed, IsEmpty());
+}
+
 TEST(StepReplay, X14_ThePeakIsThatOfTheBlocks) {
   const StepCalls step{{made(1, 100), made(2, 50), freed(1), freed(9), made(3, 20), freed(2)}, {{8, 7}, {9, 1000}}};
 
