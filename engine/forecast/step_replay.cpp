@@ -132,7 +132,18 @@ class StepReplay {
     if (!block.is_set) block.bytes.zero_();
   }
 
+  // A call that fails is left out from then on.
   double call(const Event& event, Position& position) {
+    try {
+      return try_call(event, position);
+    } catch (const c10::Error& error) {
+      const std::string why = error.what_without_backtrace();
+      failed_[event.call.key] = why.substr(0, why.find('\n'));
+      return 0;
+    }
+  }
+
+  double try_call(const Event& event, Position& position) {
     size_t next = 0;
     const bool takes_indices = is_pooling(event.call);
     std::vector<c10::IValue> stack = with_tensors(event.call.arguments, [&](const at::Tensor& meta) {
@@ -141,16 +152,9 @@ class StepReplay {
     const c10::OperatorName& name = event.call.name;
     const c10::OperatorHandle op =
         c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str());
-    double seconds = 0;
-    try {
-      const double begin = seconds_of(clock_);
-      op.callBoxed(stack);
-      seconds = std::max(0.0, seconds_of(clock_) - begin - reading_);
-    } catch (const c10::Error& error) {
-      const std::string why = error.what_without_backtrace();
-      failed_[event.call.key] = why.substr(0, why.find('\n'));
-      return 0;
-    }
+    const double begin = seconds_of(clock_);
+    op.callBoxed(stack);
+    const double seconds = std::max(0.0, seconds_of(clock_) - begin - reading_);
     if (runs_ > 0) position.times.push_back(seconds);
     keep_results(event, stack, position);
     return seconds;
