@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -22,12 +23,48 @@ at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& w
                                                                                          : at::MemoryFormat::Contiguous;
 }
 
-// oneDNN copies inputs with many channels into blocks of them, except for kernels of one point.
-bool in_blocks_of_channels(const at::Tensor& x, const at::Tensor& w, at::MemoryFormat format) {
-  constexpr int64_t kLeast = 8;
-  return x.dim() > 3 && x.scalar_type() != at::kDouble && format == at::MemoryFormat::Contiguous &&
-         x.size(1) >= kLeast && w.size(0) >= kLeast && c10::multiply_integers(w.sizes().slice(2)) > 1;
-}
+// Bytes that convolutions of oneDNN hold beside their results. It computes on copies whose channels are in blocks, as
+// many as a vector register holds numbers of float32: the last block is filled up with zeros. Kernels of several points
+// read inputs with fewer channels where they are, except for the derivative of the input.
+class BlockedConvolution {
+ public:
+  BlockedConvolution(const at::Tensor& x, const at::Tensor& w, int64_t groups, at::MemoryFormat format)
+      : x_(bytes(x)), w_(bytes(w)), blocked_x_(blocked(x)) {
+    const int64_t inputs = x.size(1) / groups, outputs = w.size(0) / groups;
+    const bool by_channel = inputs == 1 && outputs == 1 && x.dim() == 4;
+    applies_ = x.dim() > 3 && x.scalar_type() != at::kDouble && format == at::MemoryFormat::Contiguous &&
+               (groups == 1 || by_channel || (inputs % width() == 0 && outputs % width() == 0));
+    reads_in_place_ = groups == 1 && x.size(1) < width() && c10::multiply_integers(w.sizes().slice(2)) > 1;
+  }
+
+  int64_t of_forward(const at::Tensor& y) const {
+    if (!applies_) return 0;
+    const int64_t inputs = reads_in_place_ ? 0 : blocked_x_;
+    return w_ + std::max(inputs + blocked(y) - bytes(y), blocked(y));
+  }
+
+  int64_t of_backward(const at::Tensor& grad, bool for_input, bool for_weight) const {
+    if (!applies_) return 0;
+    // The derivative of the input comes first, and is there while that of the weight is made.
+    const int64_t copies = (reads_in_place_ ? 0 : blocked_x_) + blocked(grad);
+    const int64_t for_input_alone = w_ + std::max(blocked_x_ + blocked(grad) - x_, blocked_x_);
+    return std::max(for_input ? for_input_alone - (for_weight ? w_ : 0) : 0, for_weight ? std::max(copies, w_) : 0);
+  }
+
+ private:
+  static int64_t bytes(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+  static int64_t width() {
+    static const int64_t width = at::get_cpu_capability().starts_with("AVX512") ? 16 : 8;
+    return width;
+  }
+  static int64_t blocked(const at::Tensor& tensor) {
+    const int64_t channels = std::max<int64_t>(tensor.size(1), 1);
+    return bytes(tensor) / channels * ((channels + width() - 1) / width() * width());
+  }
+
+  int64_t x_, w_, blocked_x_;
+  bool applies_ = false, reads_in_place_ = false;
+};
 
 void convolution(ShapeCall& call) {
   const at::Tensor &x = call.tensor(0), &w = call.tensor(1);
@@ -42,17 +79,17 @@ void convolution(ShapeCall& call) {
     TORCH_CHECK(sizes.back() >= 0, "convolution: the kernel is larger than the input");
   }
   const at::MemoryFormat format = convolution_format(x, w);
-  if (!transposed && in_blocks_of_channels(x, w, format))
-    call.use_work_space(static_cast<int64_t>(x.nbytes() + w.nbytes()));
   call.give(sizes, x.scalar_type(), format);
+  if (!transposed)
+    call.use_work_space(BlockedConvolution(x, w, call.value(8).toInt(), format).of_forward(call.result(0)));
 }
 
 void convolution_backward(ShapeCall& call) {
   const at::Tensor &grad = call.tensor(0), &x = call.tensor(1), &w = call.tensor(2);
   const auto mask = call.value(10).toBoolList();
   const at::MemoryFormat format = convolution_format(x, w);
-  if (!call.value(7).toBool() && in_blocks_of_channels(x, w, format))
-    call.use_work_space(static_cast<int64_t>(x.nbytes() + grad.nbytes()));
+  if (!call.value(7).toBool())
+    call.use_work_space(BlockedConvolution(x, w, call.value(9).toInt(), format).of_backward(grad, mask[0], mask[1]));
   const auto give = [&](bool wanted, const at::Tensor& like) {
     wanted ? call.give(like.sizes(), like.scalar_type(), format) : call.give(at::Tensor());
   };

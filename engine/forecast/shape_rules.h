@@ -39,6 +39,7 @@ class ShapeCall {
   void use_work_space(int64_t bytes) { work_space_ += bytes; }
   int64_t work_space() const { return work_space_; }
 
+  const at::Tensor& result(size_t i) const { return results_.at(i).toTensor(); }
   torch::jit::Stack take_results() { return std::move(results_); }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training steps of whole models on fake tensors.
 #include <ATen/ATen.h>
+#include <ATen/Version.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -84,6 +85,53 @@ TEST(FakeSteps, X14_AttentionsWorkSpaceIsCounted) {
     const FakeResults fakes;
     const int64_t fake = peak_of_attention(make_fake(query, at::kFloat), make_fake(key, at::kFloat));
     EXPECT_NEAR(static_cast<double>(fake), real, 0.01 * real);
+  }
+}
+
+// Forward and backward of one convolution.
+int64_t peak_of_convolution(at::Tensor x, at::Tensor weight, int64_t groups) {
+  auto live = std::make_shared<LiveBytes>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+  x.requires_grad_();
+  weight.requires_grad_();
+  const std::vector<int64_t> ones(x.dim() - 2, 1), padding(x.dim() - 2, weight.size(2) / 2), none(x.dim() - 2, 0);
+  const at::Tensor y = at::convolution(x, weight, {}, ones, padding, ones, false, none, groups);
+  torch::autograd::grad({y}, {x, weight}, {at::ones_like(y)});
+  return live->peak;
+}
+
+// Copies that oneDNN makes have whole blocks of channels, 8 or 16 of them by the processor. It has other kernels for
+// volumes without AVX-512.
+TEST(FakeSteps, X14_ConvolutionsWorkSpaceIsCounted) {
+  struct Row {
+    int64_t from, to, kernel, groups = 1;
+  };
+  const std::string processor = at::get_cpu_capability();
+  for (const size_t dims : {2, 3}) {
+    if (dims == 3 && !processor.starts_with("AVX512")) continue;
+    for (const Row& row : {Row{3, 8, 3},
+                           {8, 8, 3},
+                           {16, 8, 3},
+                           {20, 40, 3},
+                           {32, 32, 3},
+                           {16, 3, 3},
+                           {8, 3, 1},
+                           {3, 8, 1},
+                           {32, 1, 1},
+                           {24, 24, 1},
+                           {24, 24, 3, 24},
+                           {32, 64, 3, 2}}) {
+      SCOPED_TRACE(std::to_string(dims) + " dims, " + std::to_string(row.from) + " to " + std::to_string(row.to) +
+                   " channels, kernel " + std::to_string(row.kernel) + ", groups " + std::to_string(row.groups));
+      if (dims == 3 && row.groups == row.from) continue;
+      std::vector<int64_t> field{2, row.from}, weight{row.to, row.from / row.groups};
+      field.insert(field.end(), dims, dims == 2 ? 128 : 26);
+      weight.insert(weight.end(), dims, row.kernel);
+      const auto real = static_cast<double>(peak_of_convolution(at::ones(field), at::ones(weight), row.groups));
+      const FakeResults fakes;
+      const int64_t fake = peak_of_convolution(make_fake(field, at::kFloat), make_fake(weight, at::kFloat), row.groups);
+      EXPECT_NEAR(static_cast<double>(fake), real, 0.03 * real);
+    }
   }
 }
 
