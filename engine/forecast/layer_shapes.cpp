@@ -25,7 +25,8 @@ at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& w
 
 // Bytes that convolutions of oneDNN hold beside their results. It computes on copies whose channels are in blocks, as
 // many as a vector register holds numbers of float32: the last block is filled up with zeros. Kernels of several points
-// read inputs with fewer channels where they are, except for the derivative of the input.
+// read inputs with fewer channels where they are, except for the derivative of the input. For kernels of one point
+// LibTorch calls oneDNN only if there are several threads or large batches.
 class BlockedConvolution {
  public:
   BlockedConvolution(const at::Tensor& x, const at::Tensor& w, int64_t groups, at::MemoryFormat format)
@@ -34,7 +35,9 @@ class BlockedConvolution {
     const bool by_channel = inputs == 1 && outputs == 1 && x.dim() == 4;
     applies_ = x.dim() > 3 && x.scalar_type() != at::kDouble && format == at::MemoryFormat::Contiguous &&
                (groups == 1 || by_channel || (inputs % width() == 0 && outputs % width() == 0));
-    reads_in_place_ = groups == 1 && x.size(1) < width() && c10::multiply_integers(w.sizes().slice(2)) > 1;
+    const bool one_point = c10::multiply_integers(w.sizes().slice(2)) == 1;
+    if (one_point && at::get_num_threads() == 1 && x.size(0) < 16) applies_ = false;
+    reads_in_place_ = groups == 1 && x.size(1) < width() && !one_point;
   }
 
   int64_t of_forward(const at::Tensor& y) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training steps of whole models on fake tensors.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
@@ -123,7 +124,7 @@ TEST(FakeSteps, X14_ConvolutionsWorkSpaceIsCounted) {
                            {32, 64, 3, 2}}) {
       SCOPED_TRACE(std::to_string(dims) + " dims, " + std::to_string(row.from) + " to " + std::to_string(row.to) +
                    " channels, kernel " + std::to_string(row.kernel) + ", groups " + std::to_string(row.groups));
-      if (dims == 3 && row.groups == row.from) continue;
+      if (dims == 3 && (row.groups == row.from || (row.kernel == 1 && at::get_num_threads() == 1))) continue;
       std::vector<int64_t> field{2, row.from}, weight{row.to, row.from / row.groups};
       field.insert(field.end(), dims, dims == 2 ? 128 : 26);
       weight.insert(weight.end(), dims, row.kernel);
