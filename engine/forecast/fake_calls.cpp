@@ -215,7 +215,7 @@ class FakeCall {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, op_.operator_name(), ": nothing tells the shapes of its results without computing them\n  have  a fake ",
         "tensor among its arguments", data_dependent() ? "; the results depend on values that are not computed" : "",
-        "\n  fix   call other operators instead, or add a rule (engine/forecast/shape_rules.cpp)");
+        "\n  fix   call other operators instead, or compute: moonhalo run --backend fake without --fake-tensors");
   }
 
  private:

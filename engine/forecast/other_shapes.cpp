@@ -88,6 +88,49 @@ void nonzero(ShapeCall& call) {
 
 void masked_select(ShapeCall& call) { call.give({call.count()}, call.tensor(0).scalar_type()); }
 
+// The values of a set with `count` elements or rows, the places of what was given in it, and how often each comes.
+void give_set(ShapeCall& call, int64_t dim, bool places, bool counts) {
+  const at::Tensor& x = call.tensor(0);
+  const int64_t count = call.count();
+  std::vector<int64_t> values{count}, of_places = x.sizes().vec();
+  if (dim >= 0) {
+    of_places = {x.size(dim)};
+    values = x.sizes().vec();
+    values[dim] = count;
+  }
+  call.give(values, x.scalar_type());
+  call.give(places ? at::IntArrayRef(of_places) : at::IntArrayRef{0}, at::kLong);
+  call.give({counts ? count : 0}, at::kLong);
+}
+
+int64_t dim_of(ShapeCall& call, size_t argument) {
+  const int64_t dim = call.value(argument).toInt();
+  return dim < 0 ? dim + call.tensor(0).dim() : dim;
+}
+
+void unique2(ShapeCall& call) { give_set(call, -1, call.value(2).toBool(), call.value(3).toBool()); }
+
+void unique_dim(ShapeCall& call) { give_set(call, dim_of(call, 1), true, true); }
+
+void unique_consecutive(ShapeCall& call) {
+  if (!call.value(3).isNone()) return give_set(call, dim_of(call, 3), true, true);
+  give_set(call, -1, call.value(1).toBool(), call.value(2).toBool());
+}
+
+void bincount(ShapeCall& call) {
+  const c10::IValue& weights = call.value(1);
+  const bool weighted = weights.isTensor() && weights.toTensor().defined();
+  at::ScalarType dtype = at::kLong;
+  if (weighted) dtype = weights.toTensor().scalar_type() == at::kFloat ? at::kFloat : at::kDouble;
+  const int64_t least = call.value(2).toInt();
+  call.give({call.tensor(0).numel() == 0 ? least : std::max(least, call.count())}, dtype);
+}
+
+void repeat_interleave(ShapeCall& call) {
+  const c10::IValue& size = call.value(1);
+  call.give({size.isNone() ? call.count() : size.toInt()}, call.tensor(0).scalar_type());
+}
+
 void index_select(ShapeCall& call) {
   const at::Tensor& x = call.tensor(0);
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -188,6 +231,12 @@ const ShapeRules& other_shape_rules() {
       {"aten::_fft_c2r", fft_to_real},
       {"aten::nonzero", nonzero},
       {"aten::masked_select", masked_select},
+      {"aten::_unique2", unique2},
+      {"aten::unique_dim", unique_dim},
+      {"aten::unique_dim_consecutive", unique_dim},
+      {"aten::unique_consecutive", unique_consecutive},
+      {"aten::bincount", bincount},
+      {"aten::repeat_interleave.Tensor", repeat_interleave},
       {"aten::index_select", index_select},
       {"aten::take", take},
       {"aten::narrow_copy", narrow_copy},

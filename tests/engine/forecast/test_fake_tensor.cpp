@@ -113,19 +113,35 @@ TEST(FakeTensor, ShapesThatDependOnValuesAreErrorsOrAssumed) {
 
   for (const auto& call :
        {std::function<void()>([&] { x.nonzero(); }), std::function<void()>([&] { x.masked_select(x > 0); }),
-        std::function<void()>([&] { x.index({x > 0}); })})
+        std::function<void()>([&] { x.index({x > 0}); }), std::function<void()>([&] { at::_unique2(x); }),
+        std::function<void()>([&] { at::bincount(make_fake({kLarge}, at::kLong)); }),
+        std::function<void()>([&] { at::repeat_interleave(make_fake({kLarge}, at::kLong)); })})
     EXPECT_THAT(message_of(call), ::testing::HasSubstr("depends on values that are not computed"));
   const AssumedCount count(7);
   EXPECT_EQ(x.nonzero().sizes(), at::IntArrayRef({7, 2}));
   EXPECT_EQ(x.masked_select(x > 0).sizes(), at::IntArrayRef({7}));
   EXPECT_EQ(x.index({x.select(1, 0) > 0}).sizes(), at::IntArrayRef({7, 3}));
+  const auto [values, places, counts] = at::_unique2(x, true, true, true);
+  EXPECT_EQ(values.sizes(), at::IntArrayRef({7}));
+  EXPECT_EQ(places.sizes(), x.sizes());
+  EXPECT_EQ(counts.sizes(), at::IntArrayRef({7}));
+  EXPECT_EQ(std::get<1>(at::unique_consecutive(x)).sizes(), at::IntArrayRef({0}));
+  EXPECT_EQ(std::get<0>(at::unique_dim(x, 0)).sizes(), at::IntArrayRef({7, 3}));
+  EXPECT_EQ(std::get<1>(at::unique_consecutive(x, true, false, 0)).sizes(), at::IntArrayRef({kLarge}));
+  const at::Tensor labels = make_fake({kLarge}, at::kLong);
+  EXPECT_EQ(at::bincount(labels).sizes(), at::IntArrayRef({7}));
+  EXPECT_EQ(at::bincount(labels, x.select(1, 0), 9).sizes(), at::IntArrayRef({9}));
+  EXPECT_EQ(at::repeat_interleave(labels).sizes(), at::IntArrayRef({7}));
+  EXPECT_EQ(at::repeat_interleave(labels, std::optional<int64_t>(5)).sizes(), at::IntArrayRef({5}));
   EXPECT_EQ(make_fake({5}, at::kFloat).index({at::arange(5) > 2}).sizes(), at::IntArrayRef({2}));
 }
 
 TEST(FakeTensor, OperatorsWithoutAShapeRuleAreRefused) {
-  EXPECT_THAT(message_of([] { at::bincount(make_fake({5}, at::kLong)); }),
-              ::testing::AllOf(::testing::HasSubstr("aten::bincount"), ::testing::HasSubstr("fake"),
-                               ::testing::HasSubstr("fix")));
+  EXPECT_THAT(message_of([] {
+                make_fake({5, 5}, at::kFloat).to_sparse();
+              }),
+              ::testing::AllOf(::testing::HasSubstr("aten::_to_sparse"), ::testing::HasSubstr("fake"),
+                               ::testing::HasSubstr("moonhalo run --backend fake")));
 }
 
 }  // namespace
