@@ -184,9 +184,10 @@ void explain(SearchResult& result) {
 std::string to_text(const SearchResult& result) {
   std::string text =
       "search: " + plural(std::ssize(result.ranked), "division") + " of " + plural(result.ranks, "rank") +
-      (result.units > 1 ? " in " + plural(result.units, "unit") : "") + " of '" + result.machine + "' (" +
-      result.backend + "), " + std::to_string(result.dry_runs) + " of them dry run; " +
-      (result.memory_limit > 0 ? bytes_text(result.memory_limit) + " a rank" : "memory not limited") + "\n";
+      (result.units > 1 ? " in " + plural(result.units, "unit") : "") + " of '" + result.machine + "', messages by " +
+      result.backend + "; " + std::to_string(result.dry_runs) + " of them dry run; " +
+      (result.memory_limit > 0 ? "at most " + bytes_text(result.memory_limit) + " a rank" : "memory not limited") +
+      "\n";
   size_t width = 8;
   for (const DivisionResult& one : result.ranked) width = std::max(width, one.division.text().size());
   const bool measured = std::any_of(result.ranked.begin(), result.ranked.end(),
