@@ -158,7 +158,7 @@ local function take_over(current, of_ranks)
     fail(("run: '%s' is still written\n  have  process %d\n  fix   end that process first"):format(current.folder,
       data.process.pid))
   end
-  os.remove(current.folder .. "/failing")  -- of a process that was killed while it wrote its error
+  pcall(os.remove, current.folder .. "/failing")  -- left by a process that was killed while it wrote its error
   local now, seconds = facts.now()
   current.began, current.data, current.name, current.was_done = seconds, data, data.name, data.status == "done"
   current.seconds = type(data.seconds) == "number" and data.seconds or 0
