@@ -4,10 +4,11 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 namespace moonhalo {
 namespace {
@@ -57,7 +58,7 @@ class BlockedConvolution {
  private:
   static int64_t bytes(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
   static int64_t width() {
-    static const int64_t width = at::get_cpu_capability().starts_with("AVX512") ? 16 : 8;
+    static const int64_t width = channels_of_block();
     return width;
   }
   static int64_t blocked(const at::Tensor& tensor) {
@@ -344,6 +345,16 @@ void weight_norm(ShapeCall& call) {
 }
 
 }  // namespace
+
+int64_t channels_of_block() {
+  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (limit == nullptr) limit = std::getenv("DNNL_MAX_CPU_ISA");
+  const std::string_view allowed = limit == nullptr ? "" : limit;
+  const bool is_limited = allowed.starts_with("SSE") || allowed == "AVX" || allowed.starts_with("AVX2");
+  const bool has_it = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return has_it && !is_limited ? 16 : 8;
+}
 
 const ShapeRules& layer_shape_rules() {
   static const ShapeRules rules = {
