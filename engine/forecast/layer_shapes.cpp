@@ -24,31 +24,71 @@ at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& w
                                                                                          : at::MemoryFormat::Contiguous;
 }
 
+// The steps, edges and gaps of the windows of a convolution.
+struct Windows {
+  std::vector<int64_t> stride, padding, dilation;
+  int64_t groups;
+
+  bool all_are(const std::vector<int64_t>& list, int64_t number) const {
+    return std::all_of(list.begin(), list.end(), [number](int64_t one) { return one == number; });
+  }
+};
+
+// True if LibTorch calls oneDNN for a convolution in float32: not for some that are small, or of one point with one
+// thread (`use_mkldnn` of aten/src/ATen/native/Convolution.cpp).
+bool takes_onednn(const at::Tensor& x, const at::Tensor& w, const Windows& windows) {
+  constexpr int64_t kSmall = 20480;
+  if (x.scalar_type() == at::kDouble) return false;
+  if (x.scalar_type() != at::kFloat) return true;
+  const int64_t last = w.size(-1), before = w.dim() > 3 ? w.size(-2) : 1;
+  const bool has_points = last != 1 || before != 1;
+  const bool is_worth_it = !windows.all_are(windows.stride, 1) || !windows.all_are(windows.dilation, 1) ||
+                           x.size(0) >= 16 || has_points || at::get_num_threads() > 1;
+  const int64_t rows = x.dim() > 3 ? x.size(2) * x.size(3) : x.size(2);
+  const bool is_large = windows.groups > 1 || (last > 3 && before > 3) || x.size(0) > 1 || x.size(1) * rows > kSmall;
+  return is_worth_it && is_large;
+}
+
+// Bytes of the columns in which LibTorch's own kernels lay out all windows of the input, for the whole batch. Kernels
+// of one point need none, but the derivative of a volume holds them all the same.
+int64_t bytes_of_columns(const at::Tensor& x, const at::Tensor& w, at::IntArrayRef results, const Windows& windows) {
+  const int64_t points = c10::multiply_integers(w.sizes().slice(2));
+  if (!windows.all_are(windows.dilation, 1)) return 0;
+  if (points == 1 && windows.all_are(windows.stride, 1) && windows.all_are(windows.padding, 0)) return 0;
+  const int64_t elements = x.size(0) * x.size(1) / windows.groups * points * c10::multiply_integers(results);
+  return elements * static_cast<int64_t>(x.element_size());
+}
+
 // Bytes that convolutions of oneDNN hold beside their results. It computes on copies whose channels are in blocks, as
 // many as a vector register holds numbers of float32: the last block is filled up with zeros. Kernels of several points
-// read inputs with fewer channels where they are, except for the derivative of the input. For kernels of one point
-// LibTorch calls oneDNN only if there are several threads or large batches.
+// read inputs with fewer channels where they are, except for the derivative of the input. Other kernels hold columns.
 class BlockedConvolution {
  public:
-  BlockedConvolution(const at::Tensor& x, const at::Tensor& w, int64_t groups, at::MemoryFormat format)
+  BlockedConvolution(const at::Tensor& x, const at::Tensor& w, at::IntArrayRef results, const Windows& windows,
+                     at::MemoryFormat format)
       : x_(bytes(x)), w_(bytes(w)), blocked_x_(blocked(x)) {
+    const int64_t groups = windows.groups;
     const int64_t inputs = x.size(1) / groups, outputs = w.size(0) / groups;
     const bool by_channel = inputs == 1 && outputs == 1 && x.dim() == 4;
     applies_ = x.dim() > 3 && x.scalar_type() != at::kDouble && format == at::MemoryFormat::Contiguous &&
                (groups == 1 || by_channel || (inputs % width() == 0 && outputs % width() == 0));
     const bool one_point = c10::multiply_integers(w.sizes().slice(2)) == 1;
-    if (one_point && at::get_num_threads() == 1 && x.size(0) < 16) applies_ = false;
+    if (!takes_onednn(x, w, windows)) {
+      applies_ = false;
+      is_volume_ = x.dim() == 5 && format == at::MemoryFormat::Contiguous;
+      if (format == at::MemoryFormat::Contiguous) columns_ = bytes_of_columns(x, w, results, windows);
+    }
     reads_in_place_ = groups == 1 && x.size(1) < width() && !one_point;
   }
 
   int64_t of_forward(const at::Tensor& y) const {
-    if (!applies_) return 0;
+    if (!applies_) return columns_;
     const int64_t inputs = reads_in_place_ ? 0 : blocked_x_;
     return w_ + std::max(inputs + blocked(y) - bytes(y), blocked(y));
   }
 
   int64_t of_backward(const at::Tensor& grad, bool for_input, bool for_weight) const {
-    if (!applies_) return 0;
+    if (!applies_) return for_input && is_volume_ ? std::max(columns_, x_) : columns_;
     // The derivative of the input comes first, and is there while that of the weight is made.
     const int64_t copies = (reads_in_place_ ? 0 : blocked_x_) + blocked(grad);
     const int64_t for_input_alone = w_ + std::max(blocked_x_ + blocked(grad) - x_, blocked_x_);
@@ -66,8 +106,9 @@ class BlockedConvolution {
     return bytes(tensor) / channels * ((channels + width() - 1) / width() * width());
   }
 
-  int64_t x_, w_, blocked_x_;
+  int64_t x_, w_, blocked_x_, columns_ = 0;
   bool applies_ = false, reads_in_place_ = false;
+  bool is_volume_ = false;  // of LibTorch's own kernels
 };
 
 void convolution(ShapeCall& call) {
@@ -84,16 +125,21 @@ void convolution(ShapeCall& call) {
   }
   const at::MemoryFormat format = convolution_format(x, w);
   call.give(sizes, x.scalar_type(), format);
-  if (!transposed)
-    call.use_work_space(BlockedConvolution(x, w, call.value(8).toInt(), format).of_forward(call.result(0)));
+  if (transposed) return;
+  const Windows windows{stride, padding, dilation, call.value(8).toInt()};
+  const at::IntArrayRef results = at::IntArrayRef(sizes).slice(2);
+  call.use_work_space(BlockedConvolution(x, w, results, windows, format).of_forward(call.result(0)));
 }
 
 void convolution_backward(ShapeCall& call) {
   const at::Tensor &grad = call.tensor(0), &x = call.tensor(1), &w = call.tensor(2);
   const auto mask = call.value(10).toBoolList();
   const at::MemoryFormat format = convolution_format(x, w);
-  if (!call.value(7).toBool())
-    call.use_work_space(BlockedConvolution(x, w, call.value(9).toInt(), format).of_backward(grad, mask[0], mask[1]));
+  if (!call.value(7).toBool()) {
+    const Windows windows{call.ints(4), call.ints(5), call.ints(6), call.value(9).toInt()};
+    const BlockedConvolution work(x, w, grad.sizes().slice(2), windows, format);
+    call.use_work_space(work.of_backward(grad, mask[0], mask[1]));
+  }
   const auto give = [&](bool wanted, const at::Tensor& like) {
     wanted ? call.give(like.sizes(), like.scalar_type(), format) : call.give(at::Tensor());
   };

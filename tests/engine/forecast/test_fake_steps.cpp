@@ -135,6 +135,27 @@ TEST(FakeSteps, X14_ConvolutionsWorkSpaceIsCounted) {
   }
 }
 
+// LibTorch's own kernels lay out all windows: of small inputs of one sample, and of float64.
+TEST(FakeSteps, X14_ColumnsOfConvolutionsAreCounted) {
+  struct Row {
+    std::vector<int64_t> x, w;
+    at::ScalarType dtype = at::kFloat;
+  };
+  for (const Row& row : {Row{{1, 8, 33, 32, 32}, {8, 8, 3, 3, 3}},
+                         {{1, 2, 17, 32, 64}, {8, 2, 3, 3, 3}},
+                         {{1, 8, 16, 16, 16}, {4, 8, 1, 1, 1}},
+                         {{1, 4, 60, 60}, {8, 4, 3, 3}},
+                         {{2, 8, 64, 64}, {8, 8, 3, 3}, at::kDouble},
+                         {{2, 4, 16, 16, 16}, {4, 4, 3, 3, 3}, at::kDouble}}) {
+    SCOPED_TRACE(::testing::PrintToString(row.x) + " " + ::testing::PrintToString(row.w));
+    const auto real =
+        static_cast<double>(peak_of_convolution(at::ones(row.x, row.dtype), at::ones(row.w, row.dtype), 1));
+    const FakeResults fakes;
+    const int64_t fake = peak_of_convolution(make_fake(row.x, row.dtype), make_fake(row.w, row.dtype), 1);
+    EXPECT_NEAR(static_cast<double>(fake), real, 0.03 * real);
+  }
+}
+
 TEST(FakeSteps, X14_AStepOfManyGigabytesNeedsLittleMemory) {
   const FakeResults fakes;
   int64_t peak = 0;
