@@ -59,36 +59,37 @@ int64_t bytes_of_columns(const at::Tensor& x, const at::Tensor& w, at::IntArrayR
   return elements * static_cast<int64_t>(x.element_size());
 }
 
-// Bytes that convolutions of oneDNN hold beside their results. It computes on copies whose channels are in blocks, as
-// many as a vector register holds numbers of float32: the last block is filled up with zeros. Kernels of several points
-// read inputs with fewer channels where they are, except for the derivative of the input. Other kernels hold columns.
-class BlockedConvolution {
+// Bytes that convolutions hold beside their results. oneDNN computes on copies whose channels are in blocks, as many as
+// a vector register holds numbers of float32: the last block is filled up with zeros. Kernels of several points read
+// inputs with fewer channels where they are, except for the derivative of the input. LibTorch's own kernels hold
+// columns.
+class ConvolutionMemory {
  public:
-  BlockedConvolution(const at::Tensor& x, const at::Tensor& w, at::IntArrayRef results, const Windows& windows,
-                     at::MemoryFormat format)
+  ConvolutionMemory(const at::Tensor& x, const at::Tensor& w, at::IntArrayRef results, const Windows& windows,
+                    at::MemoryFormat format)
       : x_(bytes(x)), w_(bytes(w)), blocked_x_(blocked(x)) {
     const int64_t groups = windows.groups;
     const int64_t inputs = x.size(1) / groups, outputs = w.size(0) / groups;
-    const bool by_channel = inputs == 1 && outputs == 1 && x.dim() == 4;
-    applies_ = x.dim() > 3 && x.scalar_type() != at::kDouble && format == at::MemoryFormat::Contiguous &&
-               (groups == 1 || by_channel || (inputs % width() == 0 && outputs % width() == 0));
-    const bool one_point = c10::multiply_integers(w.sizes().slice(2)) == 1;
+    if (format != at::MemoryFormat::Contiguous) return;
     if (!takes_onednn(x, w, windows)) {
-      applies_ = false;
-      is_volume_ = x.dim() == 5 && format == at::MemoryFormat::Contiguous;
-      if (format == at::MemoryFormat::Contiguous) columns_ = bytes_of_columns(x, w, results, windows);
+      columns_ = bytes_of_columns(x, w, results, windows);
+      is_own_volume_ = x.dim() == 5;
+      return;
     }
+    const bool by_channel = inputs == 1 && outputs == 1 && x.dim() == 4;
+    const bool one_point = c10::multiply_integers(w.sizes().slice(2)) == 1;
+    in_blocks_ = x.dim() > 3 && (groups == 1 || by_channel || (inputs % width() == 0 && outputs % width() == 0));
     reads_in_place_ = groups == 1 && x.size(1) < width() && !one_point;
   }
 
   int64_t of_forward(const at::Tensor& y) const {
-    if (!applies_) return columns_;
+    if (!in_blocks_) return columns_;
     const int64_t inputs = reads_in_place_ ? 0 : blocked_x_;
     return w_ + std::max(inputs + blocked(y) - bytes(y), blocked(y));
   }
 
   int64_t of_backward(const at::Tensor& grad, bool for_input, bool for_weight) const {
-    if (!applies_) return for_input && is_volume_ ? std::max(columns_, x_) : columns_;
+    if (!in_blocks_) return for_input && is_own_volume_ ? std::max(columns_, x_) : columns_;
     // The derivative of the input comes first, and is there while that of the weight is made.
     const int64_t copies = (reads_in_place_ ? 0 : blocked_x_) + blocked(grad);
     const int64_t for_input_alone = w_ + std::max(blocked_x_ + blocked(grad) - x_, blocked_x_);
@@ -107,8 +108,8 @@ class BlockedConvolution {
   }
 
   int64_t x_, w_, blocked_x_, columns_ = 0;
-  bool applies_ = false, reads_in_place_ = false;
-  bool is_volume_ = false;  // of LibTorch's own kernels
+  bool in_blocks_ = false, reads_in_place_ = false;
+  bool is_own_volume_ = false;  // of LibTorch's own kernels
 };
 
 void convolution(ShapeCall& call) {
@@ -128,7 +129,7 @@ void convolution(ShapeCall& call) {
   if (transposed) return;
   const Windows windows{stride, padding, dilation, call.value(8).toInt()};
   const at::IntArrayRef results = at::IntArrayRef(sizes).slice(2);
-  call.use_work_space(BlockedConvolution(x, w, results, windows, format).of_forward(call.result(0)));
+  call.use_work_space(ConvolutionMemory(x, w, results, windows, format).of_forward(call.result(0)));
 }
 
 void convolution_backward(ShapeCall& call) {
@@ -137,7 +138,7 @@ void convolution_backward(ShapeCall& call) {
   const at::MemoryFormat format = convolution_format(x, w);
   if (!call.value(7).toBool()) {
     const Windows windows{call.ints(4), call.ints(5), call.ints(6), call.value(9).toInt()};
-    const BlockedConvolution work(x, w, grad.sizes().slice(2), windows, format);
+    const ConvolutionMemory work(x, w, grad.sizes().slice(2), windows, format);
     call.use_work_space(work.of_backward(grad, mask[0], mask[1]));
   }
   const auto give = [&](bool wanted, const at::Tensor& like) {
@@ -393,6 +394,7 @@ void weight_norm(ShapeCall& call) {
 }  // namespace
 
 int64_t channels_of_block() {
+#if defined(__x86_64__)
   const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
   if (limit == nullptr) limit = std::getenv("DNNL_MAX_CPU_ISA");
   const std::string_view allowed = limit == nullptr ? "" : limit;
@@ -400,6 +402,9 @@ int64_t channels_of_block() {
   const bool has_it = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   return has_it && !is_limited ? 16 : 8;
+#else
+  return 8;
+#endif
 }
 
 const ShapeRules& layer_shape_rules() {
