@@ -107,6 +107,17 @@ std::vector<Wanted> that_run(const std::vector<const OperatorCall*>& calls, Host
   return wanted;
 }
 
+// Runs `work` on the ranks of the share, with the clock of their times.
+void run_share(HostShare share, const std::function<void(Communicator&, ClockOf)>& work) {
+  run_ranks(
+      static_cast<int>(share.copies),
+      [&](Communicator& group) {
+        at::globalContext().setFlushDenormal(true);  // of this thread: factors below one are applied many times
+        work(group, share.threads == 1 ? ClockOf::kThread : ClockOf::kWall);
+      },
+      static_cast<int>(share.threads));
+}
+
 MeasuredTime time_of(Communicator& group, const Wanted& wanted, double seconds, ClockOf clock) {
   RepeatedCalls calls(*wanted.call, wanted.bytes, wanted.about);
   const int together =
@@ -174,20 +185,15 @@ OperatorTimes::Report OperatorTimes::measure(const std::vector<OperatorCall>& ca
   if (missing.empty()) return report;
   const at::NoGradGuard without_graph;
   const std::vector<Wanted> wanted = that_run(missing, share, report.failed);
-  run_ranks(
-      static_cast<int>(share.copies),
-      [&](Communicator& group) {
-        at::globalContext().setFlushDenormal(true);  // of this thread: factors below one are applied many times
-        for (const Wanted& one : wanted) {
-          const MeasuredTime time =
-              time_of(group, one, seconds, share.threads == 1 ? ClockOf::kThread : ClockOf::kWall);
-          if (group.rank() != 0) continue;
-          take(share, one.call->key, time.median, time.stable);  // steps are compared by their medians
-          report.stable = report.stable && time.stable;
-          ++report.measured;
-        }
-      },
-      static_cast<int>(share.threads));
+  run_share(share, [&](Communicator& group, ClockOf clock) {
+    for (const Wanted& one : wanted) {
+      const MeasuredTime time = time_of(group, one, seconds, clock);
+      if (group.rank() != 0) continue;
+      take(share, one.call->key, time.median, time.stable);  // steps are compared by their medians
+      report.stable = report.stable && time.stable;
+      ++report.measured;
+    }
+  });
   return report;
 }
 
@@ -205,15 +211,10 @@ OperatorTimes::Report OperatorTimes::measure_step(const std::vector<OperatorCall
   for (const OperatorCall* const call : missing) left_out.insert(call->key);
   for (const Wanted& one : wanted) left_out.erase(one.call->key);
   ReplayTimes found;
-  run_ranks(
-      static_cast<int>(share.copies),
-      [&](Communicator& group) {
-        at::globalContext().setFlushDenormal(true);  // of this thread: factors below one are applied many times
-        const ClockOf clock = share.threads == 1 ? ClockOf::kThread : ClockOf::kWall;
-        ReplayTimes mine = replay_step(group, step, left_out, seconds * static_cast<double>(missing.size()), clock);
-        if (group.rank() == 0) found = std::move(mine);
-      },
-      static_cast<int>(share.threads));
+  run_share(share, [&](Communicator& group, ClockOf clock) {
+    ReplayTimes mine = replay_step(group, step, left_out, seconds * static_cast<double>(missing.size()), clock);
+    if (group.rank() == 0) found = std::move(mine);
+  });
   for (const OperatorCall* const call : missing) {
     if (const auto failed = found.failed.find(call->key); failed != found.failed.end())
       report.failed.push_back(call->key + ": " + failed->second);
