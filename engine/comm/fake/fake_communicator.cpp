@@ -21,9 +21,18 @@
 namespace moonhalo {
 namespace {
 
-class Nothing final : public Work {
+// Nothing is sent. The tensors are there until the exchange ends, as with real ranks.
+class FakeExchange final : public Work {
  public:
-  void do_wait() override {}
+  FakeExchange(std::vector<Message> sends, std::vector<Message> receives)
+      : sends_(std::move(sends)), receives_(std::move(receives)) {}
+  void do_wait() override {
+    sends_.clear();
+    receives_.clear();
+  }
+
+ private:
+  std::vector<Message> sends_, receives_;
 };
 
 /// A fake rank, which all its groups share.
@@ -80,7 +89,7 @@ class FakeCommunicator final : public CommunicatorBackend {
   }
   bool takes(at::Device) const override { return true; }
 
-  WorkPtr do_exchange(std::vector<Message>, std::vector<Message> receives) override {
+  WorkPtr do_exchange(std::vector<Message> sends, std::vector<Message> receives) override {
     const at::Tensor* last = nullptr;
     for (const Message& message : receives) {
       for (const at::Tensor& tensor : message.tensors()) {
@@ -88,7 +97,7 @@ class FakeCommunicator final : public CommunicatorBackend {
         last = &tensor;
       }
     }
-    return std::make_unique<Nothing>();
+    return std::make_unique<FakeExchange>(std::move(sends), std::move(receives));
   }
   void do_all_reduce(at::Tensor& data, ReduceOp) override {
     take_memory(data, [&] { return memory_of_all_reduce(sum_plan(), rank(), data); });

@@ -27,6 +27,16 @@ int64_t memory_of(const std::function<void(Communicator&)>& call, Communicator& 
   return memory_use().peak;
 }
 
+// The tensors of an exchange are there until it ends, whatever the program makes meanwhile.
+void exchange_beside_other_memory(Communicator& world) {
+  const int next = (world.rank() + 1) % world.size(), last = (world.rank() + world.size() - 1) % world.size();
+  std::vector<Message> receives{{last, at::empty({30011})}};
+  const WorkPtr work = world.exchange_async({{next, at::ones({30011})}}, std::move(receives));
+  at::ones({20000});
+  work->wait();
+  at::ones({70000});
+}
+
 // Sums of floats, in halves and directly, and of half types, which are added in float; parts of other sizes, and runs
 // of parts from the last to the first.
 TEST(FakeProcesses, X14_TakeTheMemoryOfRealOnes) {
@@ -63,6 +73,7 @@ TEST(FakeProcesses, X14_TakeTheMemoryOfRealOnes) {
          at::Tensor out = at::empty({c10::sum_integers(counts)});
          world.all_gather(at::ones({counts[world.rank()]}), counts, out);
        }},
+      {"exchange", exchange_beside_other_memory},
       {"all_to_all", [](Communicator& world) {
          if (world.size() < 4) return;  // parts go directly
          const std::vector<int64_t> counts(world.size(), 50);
