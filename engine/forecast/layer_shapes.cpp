@@ -7,8 +7,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
+
+#include "moonhalo/engine/forecast/convolution_memory.h"
 
 namespace moonhalo {
 namespace {
@@ -24,122 +24,46 @@ at::MemoryFormat convolution_format(const at::Tensor& input, const at::Tensor& w
                                                                                          : at::MemoryFormat::Contiguous;
 }
 
-// The steps, edges and gaps of the windows of a convolution.
-struct Windows {
-  std::vector<int64_t> stride, padding, dilation;
-  int64_t groups;
-
-  bool all_are(const std::vector<int64_t>& list, int64_t number) const {
-    return std::all_of(list.begin(), list.end(), [number](int64_t one) { return one == number; });
+// Arguments from `first` on: stride, padding, dilation, transposed, output padding, groups. The result has no sizes
+// yet.
+ConvolutionShape convolution_shape(const ShapeCall& call, size_t first, const at::Tensor& x, const at::Tensor& w) {
+  ConvolutionShape shape{x.sizes().vec(), w.sizes().vec()};
+  for (size_t i = 0; i + 2 < shape.x.size(); ++i) {
+    shape.stride.push_back(entry(call.ints(first), i));
+    shape.padding.push_back(entry(call.ints(first + 1), i));
+    shape.dilation.push_back(entry(call.ints(first + 2), i));
+    shape.output_padding.push_back(entry(call.ints(first + 4), i));
   }
-};
-
-// True if LibTorch calls oneDNN for a convolution in float32: not for some that are small, or of one point with one
-// thread (`use_mkldnn` of aten/src/ATen/native/Convolution.cpp).
-bool takes_onednn(const at::Tensor& x, const at::Tensor& w, const Windows& windows) {
-  constexpr int64_t kSmall = 20480;
-  if (x.scalar_type() == at::kDouble) return false;
-  if (x.scalar_type() != at::kFloat) return true;
-  const int64_t last = w.size(-1), before = w.dim() > 3 ? w.size(-2) : 1;
-  const bool has_points = last != 1 || before != 1;
-  const bool is_worth_it = !windows.all_are(windows.stride, 1) || !windows.all_are(windows.dilation, 1) ||
-                           x.size(0) >= 16 || has_points || at::get_num_threads() > 1;
-  const int64_t rows = x.dim() > 3 ? x.size(2) * x.size(3) : x.size(2);
-  const bool is_large = windows.groups > 1 || (last > 3 && before > 3) || x.size(0) > 1 || x.size(1) * rows > kSmall;
-  return is_worth_it && is_large;
+  shape.transposed = call.value(first + 3).toBool();
+  shape.groups = call.value(first + 5).toInt();
+  shape.dtype = x.scalar_type();
+  return shape;
 }
-
-// Bytes of the columns in which LibTorch's own kernels lay out all windows of the input, for the whole batch. Kernels
-// of one point need none, but the derivative of a volume holds them all the same.
-int64_t bytes_of_columns(const at::Tensor& x, const at::Tensor& w, at::IntArrayRef results, const Windows& windows) {
-  const int64_t points = c10::multiply_integers(w.sizes().slice(2));
-  if (!windows.all_are(windows.dilation, 1)) return 0;
-  if (points == 1 && windows.all_are(windows.stride, 1) && windows.all_are(windows.padding, 0)) return 0;
-  const int64_t elements = x.size(0) * x.size(1) / windows.groups * points * c10::multiply_integers(results);
-  return elements * static_cast<int64_t>(x.element_size());
-}
-
-// Bytes that convolutions hold beside their results. oneDNN computes on copies whose channels are in blocks, as many as
-// a vector register holds numbers of float32: the last block is filled up with zeros. Kernels of several points read
-// inputs with fewer channels where they are, except for the derivative of the input. LibTorch's own kernels hold
-// columns.
-class ConvolutionMemory {
- public:
-  ConvolutionMemory(const at::Tensor& x, const at::Tensor& w, at::IntArrayRef results, const Windows& windows,
-                    at::MemoryFormat format)
-      : x_(bytes(x)), w_(bytes(w)), blocked_x_(blocked(x)) {
-    const int64_t groups = windows.groups;
-    const int64_t inputs = x.size(1) / groups, outputs = w.size(0) / groups;
-    if (format != at::MemoryFormat::Contiguous) return;
-    if (!takes_onednn(x, w, windows)) {
-      columns_ = bytes_of_columns(x, w, results, windows);
-      is_own_volume_ = x.dim() == 5;
-      return;
-    }
-    const bool by_channel = inputs == 1 && outputs == 1 && x.dim() == 4;
-    const bool one_point = c10::multiply_integers(w.sizes().slice(2)) == 1;
-    in_blocks_ = x.dim() > 3 && (groups == 1 || by_channel || (inputs % width() == 0 && outputs % width() == 0));
-    reads_in_place_ = groups == 1 && x.size(1) < width() && !one_point;
-  }
-
-  int64_t of_forward(const at::Tensor& y) const {
-    if (!in_blocks_) return columns_;
-    const int64_t inputs = reads_in_place_ ? 0 : blocked_x_;
-    return w_ + std::max(inputs + blocked(y) - bytes(y), blocked(y));
-  }
-
-  int64_t of_backward(const at::Tensor& grad, bool for_input, bool for_weight) const {
-    if (!in_blocks_) return for_input && is_own_volume_ ? std::max(columns_, x_) : columns_;
-    // The derivative of the input comes first, and is there while that of the weight is made.
-    const int64_t copies = (reads_in_place_ ? 0 : blocked_x_) + blocked(grad);
-    const int64_t for_input_alone = w_ + std::max(blocked_x_ + blocked(grad) - x_, blocked_x_);
-    return std::max(for_input ? for_input_alone - (for_weight ? w_ : 0) : 0, for_weight ? std::max(copies, w_) : 0);
-  }
-
- private:
-  static int64_t bytes(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
-  static int64_t width() {
-    static const int64_t width = channels_of_block();
-    return width;
-  }
-  static int64_t blocked(const at::Tensor& tensor) {
-    const int64_t channels = std::max<int64_t>(tensor.size(1), 1);
-    return bytes(tensor) / channels * ((channels + width() - 1) / width() * width());
-  }
-
-  int64_t x_, w_, blocked_x_, columns_ = 0;
-  bool in_blocks_ = false, reads_in_place_ = false;
-  bool is_own_volume_ = false;  // of LibTorch's own kernels
-};
 
 void convolution(ShapeCall& call) {
   const at::Tensor &x = call.tensor(0), &w = call.tensor(1);
-  const auto stride = call.ints(3), padding = call.ints(4), dilation = call.ints(5), extra = call.ints(7);
-  const bool transposed = call.value(6).toBool();
-  std::vector<int64_t> sizes{x.size(0), transposed ? w.size(1) * call.value(8).toInt() : w.size(0)};
-  for (size_t i = 0; i + 2 < static_cast<size_t>(x.dim()); ++i) {
-    const int64_t rows = x.sizes()[2 + i], reach = (w.sizes()[2 + i] - 1) * entry(dilation, i);
-    const int64_t pads = 2 * entry(padding, i);
-    sizes.push_back(transposed ? (rows - 1) * entry(stride, i) - pads + reach + entry(extra, i) + 1
-                               : (rows + pads - reach - 1) / entry(stride, i) + 1);
-    TORCH_CHECK(sizes.back() >= 0, "convolution: the kernel is larger than the input");
+  ConvolutionShape shape = convolution_shape(call, 3, x, w);
+  shape.y = {x.size(0), shape.transposed ? w.size(1) * shape.groups : w.size(0)};
+  for (size_t i = 0; i < shape.stride.size(); ++i) {
+    const int64_t rows = shape.x[2 + i], reach = (shape.weight[2 + i] - 1) * shape.dilation[i];
+    const int64_t pads = 2 * shape.padding[i];
+    shape.y.push_back(shape.transposed ? (rows - 1) * shape.stride[i] - pads + reach + shape.output_padding[i] + 1
+                                       : (rows + pads - reach - 1) / shape.stride[i] + 1);
+    TORCH_CHECK(shape.y.back() >= 0, "convolution: the kernel is larger than the input");
   }
   const at::MemoryFormat format = convolution_format(x, w);
-  call.give(sizes, x.scalar_type(), format);
-  if (transposed) return;
-  const Windows windows{stride, padding, dilation, call.value(8).toInt()};
-  const at::IntArrayRef results = at::IntArrayRef(sizes).slice(2);
-  call.use_work_space(ConvolutionMemory(x, w, results, windows, format).of_forward(call.result(0)));
+  call.give(shape.y, x.scalar_type(), format);
+  if (format == at::MemoryFormat::Contiguous) call.use_work_space(convolution_work_space(shape));
 }
 
 void convolution_backward(ShapeCall& call) {
   const at::Tensor &grad = call.tensor(0), &x = call.tensor(1), &w = call.tensor(2);
   const auto mask = call.value(10).toBoolList();
   const at::MemoryFormat format = convolution_format(x, w);
-  if (!call.value(7).toBool()) {
-    const Windows windows{call.ints(4), call.ints(5), call.ints(6), call.value(9).toInt()};
-    const ConvolutionMemory work(x, w, grad.sizes().slice(2), windows, format);
-    call.use_work_space(work.of_backward(grad, mask[0], mask[1]));
+  if (format == at::MemoryFormat::Contiguous && (mask[0] || mask[1])) {
+    ConvolutionShape shape = convolution_shape(call, 4, x, w);
+    shape.y = grad.sizes().vec();
+    call.use_work_space(convolution_backward_work_space(shape, mask[0], mask[1]));
   }
   const auto give = [&](bool wanted, const at::Tensor& like) {
     wanted ? call.give(like.sizes(), like.scalar_type(), format) : call.give(at::Tensor());
@@ -392,20 +316,6 @@ void weight_norm(ShapeCall& call) {
 }
 
 }  // namespace
-
-int64_t channels_of_block() {
-#if defined(__x86_64__)
-  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
-  if (limit == nullptr) limit = std::getenv("DNNL_MAX_CPU_ISA");
-  const std::string_view allowed = limit == nullptr ? "" : limit;
-  const bool is_limited = allowed.starts_with("SSE") || allowed == "AVX" || allowed.starts_with("AVX2");
-  const bool has_it = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return has_it && !is_limited ? 16 : 8;
-#else
-  return 8;
-#endif
-}
 
 const ShapeRules& layer_shape_rules() {
   static const ShapeRules rules = {

@@ -61,9 +61,6 @@ using ShapeRules = std::vector<std::pair<std::string, ShapeRule>>;
 /// Rules by the kind of operator: layers of neural networks; derivatives; elementwise operators and reductions; all
 /// else.
 const ShapeRules& layer_shape_rules();
-/// The channels of a block in the copies on which oneDNN computes convolutions here: 16 with AVX-512, else 8. Obeys the
-/// limit of oneDNN, ONEDNN_MAX_CPU_ISA. Not collective.
-int64_t channels_of_block();
 const ShapeRules& backward_shape_rules();
 const ShapeRules& elementwise_shape_rules();
 const ShapeRules& other_shape_rules();

@@ -128,6 +128,39 @@ end
   }
 }
 
+// Volumes in blocks whose edges are exchanged together with the gradients of edges, through the layouts that oneDNN has
+// for strides, single channels and transposed convolutions.
+TEST_F(PlanCheck, X14_ConvolutionsHoldWhatIsPlanned) {
+  const Result result = check(R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"depth"})
+local net = nn.Sequential(nn.Conv3d(3, 16, 5, {padding = 2}), nn.Conv3d(16, 16, 5, {padding = 2, groups = 16}),
+  nn.GELU(), nn.Conv3d(16, 32, 3, {stride = 2, padding = 1}), nn.GELU(),
+  nn.ConvTranspose3d(32, 16, 2, {stride = 2}), nn.Conv3d(16, 3, 3, {padding = 1}))
+mh.distribute_module(net, mesh)
+local x = mh.distribute_tensor(mh.zeros{2, 3, 18, 16, 18}, mesh, {mh.Shard(2)})
+local optimizer = mh.optim.SGD(net:parameters(), {lr = 0.1})
+for i = 1, 100 do
+  collectgarbage()
+  optimizer:zero_grad()
+  net(x):square():mean():backward()
+  optimizer:step()
+end
+)",
+                              {"--ranks", "1,2,3"});
+
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  for (const Json& one : json()["plans"]) {
+    double planned = 0, measured = 0;
+    for (const Json& rank : one["check"]["ranks"]) {
+      planned += rank["peak_of_step"]["planned"].get<double>();
+      measured += rank["peak_of_step"]["measured"].get<double>();
+    }
+    EXPECT_NEAR(planned, measured, 0.02 * measured) << one["ranks"];
+  }
+}
+
 // The loss of a plan is 1, that of a real run of zeros is small.
 TEST_F(PlanCheck, X14_OtherMessagesThanPlannedAreAFailure) {
   const Result result =
