@@ -19,8 +19,10 @@ void bool_like(ShapeCall& call) {
   call.give(at::empty_like(call.tensor(0), call.tensor(0).options().dtype(at::kBool)));
 }
 
+// A kernel makes complex results of complex numbers first.
 void absolute(ShapeCall& call) {
   const at::Tensor& x = call.tensor(0);
+  if (x.is_complex()) call.use_work_space(static_cast<int64_t>(x.nbytes()));
   call.give(at::empty_like(x, x.options().dtype(c10::toRealValueType(x.scalar_type()))));
 }
 

@@ -26,6 +26,7 @@
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/shape_rules.h"
 #include "moonhalo/engine/forecast/window_memory.h"
+#include "moonhalo/engine/forecast/work_space.h"
 #include "moonhalo/engine/profile/profile_context.h"
 
 namespace moonhalo {
@@ -319,6 +320,7 @@ class FakeCall {
     }
     Stack results = arguments;
     op_.callBoxed(results);
+    work_space_ = kernel_work_space(op_, arguments, results);
     return results;
   }
 
@@ -389,7 +391,9 @@ class FakeCall {
 
   static IValue fake_result(const IValue& result) {
     const auto fake = [](const at::Tensor& meta) {
-      return meta.defined() ? make_fake(meta.sizes(), meta.strides(), meta.scalar_type()) : meta;
+      if (!meta.defined()) return meta;
+      const auto held = static_cast<int64_t>(meta.storage().nbytes());  // more where a kernel has shrunk its result
+      return make_fake_in(held, meta.sizes(), meta.strides(), meta.scalar_type());
     };
     if (result.isTensor()) return fake(result.toTensor());
     if (!result.isTensorList()) return result;

@@ -9,6 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,22 @@ at::Tensor make_fake(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarT
                                                              c10::DispatchKeySet({c10::DispatchKey::CPU, kFakeKey}),
                                                              c10::scalarTypeToTypeMeta(dtype));
   fake.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return fake;
+}
+
+at::Tensor make_fake_in(int64_t storage_bytes, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) {
+  at::Tensor fake = make_fake(sizes, strides, dtype);
+  const int64_t more = storage_bytes - static_cast<int64_t>(fake.storage().nbytes());
+  if (more <= kSmallFakeBytes) return fake;
+  // Its values, and the memory behind them.
+  using Parts = std::pair<c10::Storage, c10::DataPtr>;
+  auto parts = std::make_unique<Parts>(fake.storage(), window_allocator().allocate(static_cast<size_t>(more)));
+  void* const values = parts->first.mutable_data();
+  c10::DataPtr data(
+      values, parts.release(), [](void* held) { delete static_cast<Parts*>(held); }, c10::kCPU);
+  fake.unsafeGetTensorImpl()->set_storage_keep_dtype(
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<size_t>(storage_bytes),
+                                            std::move(data), nullptr, /*resizable=*/false));
   return fake;
 }
 

@@ -20,6 +20,8 @@ inline constexpr int64_t kSmallFakeBytes = 16384;
 at::Tensor make_fake(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
 /// The same with row-major strides.
 at::Tensor make_fake(at::IntArrayRef sizes, at::ScalarType dtype);
+/// A tensor whose storage takes `storage_bytes`, if that is more than it needs: of a kernel that has shrunk its result.
+at::Tensor make_fake_in(int64_t storage_bytes, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
 /// A fake tensor with the sizes, strides and dtype of `tensor`, which must be on the CPU and dense. It requires a
 /// gradient if `tensor` does.
 at::Tensor fake_like(const at::Tensor& tensor);

@@ -227,6 +227,7 @@ void batch_norm_backward(ShapeCall& call) {
   const at::Tensor& x = call.tensor(1);
   const auto mask = call.value(9).toBoolList();
   call.give(mask[0] ? at::empty_like(x) : at::Tensor());
+  if (mask[0]) call.use_work_space(static_cast<int64_t>(x.nbytes()));
   for (const size_t i : {size_t{1}, size_t{2}})
     mask[i] ? call.give({x.size(1)}, statistics_dtype(x, call.value(2))) : call.give(at::Tensor());
 }
@@ -265,12 +266,25 @@ void multilabel_margin_loss(ShapeCall& call) {
   call.give(call.tensor(1).sizes(), call.tensor(0).scalar_type());
 }
 
-void loss_elementwise(ShapeCall& call) {
+int64_t reduction_of(const ShapeCall& call) {
+  size_t i = 2;
+  while (!call.value(i).isInt()) ++i;
+  return call.value(i).toInt();
+}
+
+// The loss of each element, and another tensor with their sum.
+void huber_loss(ShapeCall& call) {
   const at::Tensor& x = call.tensor(0);
-  for (size_t i = 2; i < call.size(); ++i) {
-    if (call.value(i).isInt())
-      return call.value(i).toInt() == 0 ? call.give(at::empty_like(x)) : call.give({}, x.scalar_type());
-  }
+  if (reduction_of(call) == at::Reduction::None) return call.give(at::empty_like(x));
+  call.give({}, x.scalar_type());
+  call.use_work_space(static_cast<int64_t>(x.nbytes()));
+}
+
+// The loss of each element, whose memory then has the sum.
+void binary_cross_entropy(ShapeCall& call) {
+  at::Tensor loss = at::empty_like(call.tensor(0));
+  if (reduction_of(call) != at::Reduction::None) loss.resize_({});
+  call.give(loss);
 }
 
 void max_unpool(ShapeCall& call) {
@@ -289,6 +303,7 @@ void reflection_pad2d(ShapeCall& call) {
 
 // im2col(self, kernel, dilation, padding, stride)
 void windows_as_columns(ShapeCall& call) {
+  call.use_work_space(static_cast<int64_t>(call.tensor(0).nbytes()));
   std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
   const auto kernel = call.ints(1), dilation = call.ints(2), padding = call.ints(3), stride = call.ints(4);
   int64_t windows = 1;
@@ -300,14 +315,54 @@ void windows_as_columns(ShapeCall& call) {
   call.give(sizes, call.tensor(0).scalar_type());
 }
 
-// col2im(self, output_size, kernel, ...)
+// col2im(self, output_size, kernel, ...), whose result is a tensor of the size of the columns, shrunk.
 void columns_as_windows(ShapeCall& call) {
   std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
   const auto outputs = call.ints(1), kernel = call.ints(2);
   sizes[sizes.size() - 2] /= kernel[0] * kernel[1];
   sizes.back() = outputs[0];
   sizes.push_back(outputs[1]);
-  call.give(sizes, call.tensor(0).scalar_type());
+  const at::Tensor windows = at::empty_like(call.tensor(0));
+  call.give(windows.resize_(sizes));
+}
+
+// Bytes that oneDNN keeps for the derivative of an LSTM: of a call with `steps` steps, which is made.
+int64_t kept_bytes(const ShapeCall& call, int64_t steps) {
+  const auto zeros = [&](size_t i, at::IntArrayRef sizes) { return at::zeros(sizes, call.tensor(i).scalar_type()); };
+  const at::Tensor& x = call.tensor(0);
+  const at::Tensor input = zeros(0, {steps, x.size(1), x.size(2)});
+  std::vector<at::Tensor> others;
+  for (size_t i = 1; i <= 6; ++i) others.push_back(zeros(i, call.tensor(i).sizes()));
+  const at::Tensor kept = std::get<3>(at::mkldnn_rnn_layer(
+      input, others[0], others[1], others[2], others[3], others[4], others[5], call.value(7).toBool(), {},
+      call.value(9).toInt(), call.value(10).toInt(), call.value(11).toInt(), call.value(12).toBool(),
+      call.value(13).toBool(), call.value(14).toBool(), call.value(15).toBool()));
+  return static_cast<int64_t>(kept.nbytes());
+}
+
+// Gates of all steps, and weights in the layout of oneDNN.
+int64_t work_space_of_lstm(const ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  const int64_t gates = x.size(0) * x.size(1) * call.tensor(1).size(0) * static_cast<int64_t>(x.element_size());
+  return gates + static_cast<int64_t>(call.tensor(1).nbytes() + call.tensor(2).nbytes());
+}
+
+// The memory that is kept grows with the steps: two short calls show by how much. oneDNN has no other answer.
+void lstm(ShapeCall& call) {
+  constexpr int64_t kFew = 4, kMore = 12;
+  const at::Tensor &x = call.tensor(0), &state = call.tensor(5);
+  const int64_t steps = x.size(0), few = kept_bytes(call, std::min(steps, kFew));
+  const int64_t more = steps <= kFew ? few : kept_bytes(call, std::min(steps, kMore));
+  call.give({steps, x.size(1), call.value(10).toInt()}, x.scalar_type());
+  call.give(at::empty_like(state));
+  call.give(at::empty_like(call.tensor(6)));
+  call.give({steps <= kMore ? more : more + (more - few) * (steps - kMore) / (kMore - kFew)}, at::kByte);
+  call.use_work_space(work_space_of_lstm(call));
+}
+
+void lstm_backward(ShapeCall& call) {
+  for (size_t i = 0; i <= 6; ++i) call.give_like(call.tensor(i));
+  call.use_work_space(work_space_of_lstm(call));
 }
 
 void weight_norm(ShapeCall& call) {
@@ -354,8 +409,10 @@ const ShapeRules& layer_shape_rules() {
       {"aten::nll_loss2d_forward", loss_2d},
       {"aten::multi_margin_loss", margin_loss},
       {"aten::multilabel_margin_loss_forward", multilabel_margin_loss},
-      {"aten::huber_loss", loss_elementwise},
-      {"aten::binary_cross_entropy", loss_elementwise},
+      {"aten::huber_loss", huber_loss},
+      {"aten::binary_cross_entropy", binary_cross_entropy},
+      {"aten::mkldnn_rnn_layer", lstm},
+      {"aten::mkldnn_rnn_layer_backward", lstm_backward},
       {"aten::_weight_norm_interface", weight_norm},
   };
   return rules;

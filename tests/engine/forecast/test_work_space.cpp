@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that kernels of real tensors take beside their results, beside what calls with fake tensors count.
+#include <ATen/ATen.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "moonhalo/engine/forecast/fake_tensor.h"
+#include "tests/support/live_bytes.h"
+
+namespace moonhalo::testing::test_work_space {
+namespace {
+
+using Call = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
+
+struct Memory {
+  int64_t peak = 0, kept = 0;  // of the call; while the result is there
+};
+
+Memory memory_of(const Call& call, const at::Tensor& a, const at::Tensor& b) {
+  auto live = std::make_shared<LiveBytes>();
+  const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+  const at::Tensor result = call(a, b);
+  return {live->peak, live->now};
+}
+
+void expect_real_memory(const std::map<std::string, Call>& calls, at::ScalarType a, at::ScalarType b) {
+  const std::vector<int64_t> sizes{64, 512};
+  for (const auto& [name, call] : calls) {
+    SCOPED_TRACE(name + " of " + c10::toString(a) + " and " + c10::toString(b));
+    const Memory real = memory_of(call, at::ones(sizes, a), at::ones(sizes, b));
+    const FakeResults fakes;
+    const Memory fake = memory_of(call, make_fake(sizes, a), make_fake(sizes, b));
+    EXPECT_NEAR(static_cast<double>(fake.peak), static_cast<double>(real.peak), 2000);  // of sums of threads
+    EXPECT_NEAR(static_cast<double>(fake.kept), static_cast<double>(real.kept), 2000);
+  }
+}
+
+TEST(WorkSpace, X14_ConvertedOperandsAreCounted) {
+  const std::map<std::string, Call> calls{
+      {"add", [](const at::Tensor& a, const at::Tensor& b) { return a + b; }},
+      {"mul", [](const at::Tensor& a, const at::Tensor& b) { return a * b; }},
+      {"div", [](const at::Tensor& a, const at::Tensor& b) { return a / b; }},
+      {"maximum", [](const at::Tensor& a, const at::Tensor& b) { return at::maximum(a, b); }},
+      {"eq", [](const at::Tensor& a, const at::Tensor& b) { return a == b; }},
+      {"scalar", [](const at::Tensor& a, const at::Tensor&) { return a * 2; }}};
+
+  expect_real_memory(calls, at::kFloat, at::kFloat);
+  expect_real_memory(calls, at::kFloat, at::kBFloat16);
+  expect_real_memory(calls, at::kFloat, at::kLong);
+  expect_real_memory(calls, at::kInt, at::kFloat);
+  expect_real_memory(calls, at::kDouble, at::kFloat);
+  expect_real_memory(calls, at::kBFloat16, at::kBFloat16);
+}
+
+TEST(WorkSpace, X14_ConvertedSumsAreCounted) {
+  const std::map<std::string, Call> calls{
+      {"sum", [](const at::Tensor& a, const at::Tensor&) { return a.sum(); }},
+      {"sum of rows", [](const at::Tensor& a, const at::Tensor&) { return a.sum(1); }},
+      {"sum in double", [](const at::Tensor& a, const at::Tensor&) { return a.sum(0, false, at::kDouble); }}};
+  const std::map<std::string, Call> means{
+      {"mean", [](const at::Tensor& a, const at::Tensor&) { return a.mean(); }},
+      {"mean of rows", [](const at::Tensor& a, const at::Tensor&) { return a.mean(1); }}};
+
+  for (const at::ScalarType dtype : {at::kFloat, at::kBool, at::kInt, at::kBFloat16, at::kLong})
+    expect_real_memory(calls, dtype, dtype);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) expect_real_memory(means, dtype, dtype);
+}
+
+// The result of some losses has the memory of all elements.
+TEST(WorkSpace, X14_LossesAreCounted) {
+  std::map<std::string, Call> calls;
+  for (const auto& [name, reduction] : {std::pair<std::string, at::Reduction::Reduction>{"none", at::Reduction::None},
+                                        {"mean", at::Reduction::Mean},
+                                        {"sum", at::Reduction::Sum}}) {
+    calls["mse " + name] = [r = reduction](const auto& a, const auto& b) { return at::mse_loss(a, b, r); };
+    calls["l1 " + name] = [r = reduction](const auto& a, const auto& b) { return at::l1_loss(a, b, r); };
+    calls["smooth_l1 " + name] = [r = reduction](const auto& a, const auto& b) { return at::smooth_l1_loss(a, b, r); };
+    calls["huber " + name] = [r = reduction](const auto& a, const auto& b) { return at::huber_loss(a, b, r); };
+    calls["bce " + name] = [r = reduction](const auto& a, const auto& b) {
+      return at::binary_cross_entropy(a, b, {}, r);
+    };
+    calls["bce of logits " + name] = [r = reduction](const auto& a, const auto& b) {
+      return at::binary_cross_entropy_with_logits(a, b, {}, {}, r);
+    };
+  }
+  expect_real_memory(calls, at::kFloat, at::kFloat);
+}
+
+TEST(WorkSpace, X14_AbsoluteValuesOfComplexNumbersAreCounted) {
+  const std::map<std::string, Call> calls{{"abs", [](const at::Tensor& a, const at::Tensor&) { return at::abs(a); }},
+                                          {"angle", [](const at::Tensor& a, const auto&) { return at::angle(a); }}};
+
+  expect_real_memory(calls, at::kComplexFloat, at::kFloat);
+  expect_real_memory(calls, at::kFloat, at::kFloat);
+}
+
+TEST(WorkSpace, X14_DerivativesOfBatchNormAreCounted) {
+  const std::map<std::string, Call> calls{{"batch norm", [](const at::Tensor& x, const at::Tensor& grad) {
+    const at::Tensor scale = at::ones({x.size(1)}), mean = at::zeros({x.size(1)});
+    return std::get<0>(at::native_batch_norm_backward(grad, x, scale, {}, {}, mean, scale, true, 1e-5, {true, true, true}));
+  }}};
+
+  expect_real_memory(calls, at::kFloat, at::kFloat);
+}
+
+TEST(WorkSpace, X14_ColumnsOfWindowsAreCounted) {
+  const std::map<std::string, Call> calls{
+      {"unfold", [](const at::Tensor& x, const at::Tensor&) { return at::im2col(x.view({4, 8, 32, 32}), {3, 3}, {1, 1}, {1, 1}, {1, 1}); }},
+      {"fold", [](const at::Tensor& x, const at::Tensor&) {
+         return at::col2im(x.view({2, 16, 1024}), {33, 33}, {2, 2}, {1, 1}, {0, 0}, {1, 1});
+       }}};
+
+  expect_real_memory(calls, at::kFloat, at::kFloat);
+}
+
+// Forward and backward of layers in one direction or two, with and without biases.
+TEST(WorkSpace, X14_LstmsAreCounted) {
+  for (const auto& [steps, biases, both] :
+       {std::tuple{12, true, false}, {40, true, false}, {40, false, false}, {25, true, true}}) {
+    SCOPED_TRACE(::testing::Message() << steps << " steps, biases " << biases << ", two directions " << both);
+    constexpr int64_t kInputs = 48, kHidden = 96, kSamples = 48;
+    const int64_t directions = both ? 2 : 1;
+    const auto train = [&, biases = biases, both = both](const auto& make) {
+      at::Tensor x = make({int64_t{steps}, kSamples, kInputs}), state = make({directions, kSamples, kHidden});
+      std::vector<at::Tensor> weights;
+      for (int64_t d = 0; d < directions; ++d) {
+        weights.push_back(make({4 * kHidden, kInputs}));
+        weights.push_back(make({4 * kHidden, kHidden}));
+        for (int i = 0; biases && i < 2; ++i) weights.push_back(make({4 * kHidden}));
+      }
+      auto live = std::make_shared<LiveBytes>();
+      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, live);
+      const auto [y, h, c] = at::lstm(x, {state, state}, weights, biases, 1, 0.0, true, both, false);
+      std::vector<at::Tensor> leaves = weights;
+      leaves.push_back(x);
+      const auto gradients = torch::autograd::grad({y}, leaves, {at::ones_like(y)});
+      for (size_t i = 0; i < leaves.size(); ++i) EXPECT_EQ(gradients[i].sizes(), leaves[i].sizes());
+      return static_cast<double>(live->peak);
+    };
+    const double real = train([](at::IntArrayRef sizes) { return at::ones(sizes).requires_grad_(); });
+    const FakeResults fakes;
+    const double fake =
+        train([](at::IntArrayRef sizes) { return make_fake(sizes, at::kFloat).requires_grad_(); });
+    EXPECT_NEAR(fake, real, 0.03 * real);
+  }
+}
+
+}  // namespace
+}  // namespace moonhalo::testing::test_work_space
