@@ -86,9 +86,10 @@ def run(options, program, machine, folder, case):
         os.remove(result)
     command = [program, "plan", SCRIPT, "--check", "--check-steps", str(options.steps), "--machine", machine]
     command += ["--json", result] + (["--ranks", str(ranks)] if backend == "threads" else []) + ["--", model, size]
-    if backend == "mpi":  # operators are not measured where a launcher has bound the processes to cores
-        measure = [program, "plan", SCRIPT, "--machine", machine, "--ranks", str(ranks), "--backend", "mpi"]
-        call([*measure, "--", model, size], 120)
+    # Operators are measured in a process of their own: in that of the real run they would leave free memory in parts,
+    # and under a launcher, which has bound the processes to cores, they are not measured.
+    measure = [program, "plan", SCRIPT, "--machine", machine, "--ranks", str(ranks), "--backend", backend]
+    call([*measure, "--", model, size], 120)
     status, text = call((["mpirun", "-n", str(ranks)] if backend == "mpi" else []) + command, 120)
     if not os.path.exists(result):
         return None, f"status {status}: {text[-600:]}"
