@@ -139,6 +139,22 @@ void index_select(ShapeCall& call) {
   call.give(sizes, x.scalar_type());
 }
 
+// LibTorch's kernels for meta tensors read the first row of both tensors, and fail where there is none.
+bool reads_no_row(const ShapeCall& call) { return call.tensor(0).numel() == 0 || call.tensor(3).numel() == 0; }
+
+void index_add(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  call.give(reads_no_row(call) ? at::empty_like(x)
+                               : at::index_add(x, call.value(1).toInt(), call.tensor(2), call.tensor(3)));
+}
+
+void index_reduce(ShapeCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  call.give(reads_no_row(call) ? at::empty_like(x)
+                               : at::index_reduce(x, call.value(1).toInt(), call.tensor(2), call.tensor(3),
+                                                  call.value(4).toStringView(), call.value(5).toBool()));
+}
+
 void take(ShapeCall& call) { call.give(call.tensor(1).sizes(), call.tensor(0).scalar_type()); }
 
 void narrow_copy(ShapeCall& call) {
@@ -238,6 +254,8 @@ const ShapeRules& other_shape_rules() {
       {"aten::bincount", bincount},
       {"aten::repeat_interleave.Tensor", repeat_interleave},
       {"aten::index_select", index_select},
+      {"aten::index_add", index_add},
+      {"aten::index_reduce", index_reduce},
       {"aten::take", take},
       {"aten::narrow_copy", narrow_copy},
       {"aten::unfold_backward", unfold_backward},

@@ -277,7 +277,8 @@ at::Tensor attention_peaks(bool is_causal, AttentionPlace place, const at::Tenso
 
 at::Tensor attention_shift(const at::Tensor& peaks) {
   if (!peaks.defined()) return peaks;
-  constexpr double kFar = 16;  // nearer, the logarithms lose no more than the sums
+  if (is_fake(peaks)) return {};  // as of masks that hide rows, or add little
+  constexpr double kFar = 16;     // nearer, the logarithms lose no more than the sums
   const at::Tensor shift = peaks.masked_fill(peaks.isfinite().logical_and_(peaks.abs().gt(kFar)).logical_not_(), 0);
   return shift.count_nonzero().item<int64_t>() > 0 ? shift : at::Tensor();
 }

@@ -108,6 +108,19 @@ TEST(FakeTensor, FactoriesGiveFakesWhileFakeResultsExists) {
   EXPECT_FALSE(is_fake(at::zeros({kLarge})));
 }
 
+// A rank may have none of the rows that are added, or of the table.
+TEST(FakeTensor, X14_NoRowsAreAdded) {
+  const at::Tensor none = at::empty({0}, at::kLong);
+  at::Tensor table = make_fake({64, 512}, at::kFloat);
+
+  EXPECT_EQ(table.index_add(0, none, make_fake({0, 512}, at::kFloat)).sizes(), table.sizes());
+  EXPECT_EQ(table.index_add_(0, none, make_fake({0, 512}, at::kFloat)).sizes(), table.sizes());
+  EXPECT_EQ(table.index_reduce(0, none, make_fake({0, 512}, at::kFloat), "amax").sizes(), table.sizes());
+  const at::Tensor empty = make_fake({0, 512}, at::kFloat);
+  EXPECT_EQ(empty.index_add(0, none, empty).sizes(), empty.sizes());
+  EXPECT_ANY_THROW(table.index_add(0, at::zeros({3}, at::kLong), make_fake({2, 512}, at::kFloat)));
+}
+
 TEST(FakeTensor, ShapesThatDependOnValuesAreErrorsOrAssumed) {
   const at::Tensor x = make_fake({kLarge, 3}, at::kFloat);
 

@@ -105,16 +105,21 @@ TEST(WorkSpace, X14_AbsoluteValuesOfComplexNumbersAreCounted) {
 
 TEST(WorkSpace, X14_DerivativesOfBatchNormAreCounted) {
   const std::map<std::string, Call> calls{{"batch norm", [](const at::Tensor& x, const at::Tensor& grad) {
-    const at::Tensor scale = at::ones({x.size(1)}), mean = at::zeros({x.size(1)});
-    return std::get<0>(at::native_batch_norm_backward(grad, x, scale, {}, {}, mean, scale, true, 1e-5, {true, true, true}));
-  }}};
+                                             const at::Tensor scale = at::ones({x.size(1)}),
+                                                              mean = at::zeros({x.size(1)});
+                                             return std::get<0>(at::native_batch_norm_backward(
+                                                 grad, x, scale, {}, {}, mean, scale, true, 1e-5, {true, true, true}));
+                                           }}};
 
   expect_real_memory(calls, at::kFloat, at::kFloat);
 }
 
 TEST(WorkSpace, X14_ColumnsOfWindowsAreCounted) {
   const std::map<std::string, Call> calls{
-      {"unfold", [](const at::Tensor& x, const at::Tensor&) { return at::im2col(x.view({4, 8, 32, 32}), {3, 3}, {1, 1}, {1, 1}, {1, 1}); }},
+      {"unfold",
+       [](const at::Tensor& x, const at::Tensor&) {
+         return at::im2col(x.view({4, 8, 32, 32}), {3, 3}, {1, 1}, {1, 1}, {1, 1});
+       }},
       {"fold", [](const at::Tensor& x, const at::Tensor&) {
          return at::col2im(x.view({2, 16, 1024}), {33, 33}, {2, 2}, {1, 1}, {0, 0}, {1, 1});
        }}};
@@ -148,8 +153,7 @@ TEST(WorkSpace, X14_LstmsAreCounted) {
     };
     const double real = train([](at::IntArrayRef sizes) { return at::ones(sizes).requires_grad_(); });
     const FakeResults fakes;
-    const double fake =
-        train([](at::IntArrayRef sizes) { return make_fake(sizes, at::kFloat).requires_grad_(); });
+    const double fake = train([](at::IntArrayRef sizes) { return make_fake(sizes, at::kFloat).requires_grad_(); });
     EXPECT_NEAR(fake, real, 0.03 * real);
   }
 }

@@ -13,8 +13,10 @@
 #include <mutex>
 
 #include "moonhalo/engine/base/text.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/model/recompute.h"
 #include "moonhalo/engine/random/random.h"
+#include "moonhalo/ops/attention/block_kernel.h"
 #include "moonhalo/ops/attention/specs.h"
 
 #include "tests/support/dual_level.h"
@@ -462,6 +464,11 @@ TEST(AttentionWorkTest, X07_NothingIsSentForALittleLessWork) {
   const AttentionWork work(blocks, blocks, true, true, {1e9, 1, 1e9});
   for (const auto& [from, to] : {std::pair{0, 1}, {1, 0}}) EXPECT_TRUE(work.sent_queries(from, to).empty()) << from;
   EXPECT_EQ(work.load(1), 300 * 700 + 300 * 301 / 2);
+}
+
+// A mask that is not computed moves no scores, so that a dry run takes the kernel that masks usually take.
+TEST(AttentionModes, X14_MasksOfDryRunsTakeTheUsualKernel) {
+  EXPECT_FALSE(attention_shift(make_fake({1, 1, 8192, 1}, at::kFloat)).defined());
 }
 
 TEST(AttentionModes, X07_Refusals) {
