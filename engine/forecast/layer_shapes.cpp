@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "moonhalo/engine/forecast/convolution_memory.h"
+#include "moonhalo/engine/forecast/work_space.h"
 
 namespace moonhalo {
 namespace {
@@ -53,7 +54,8 @@ void convolution(ShapeCall& call) {
   }
   const at::MemoryFormat format = convolution_format(x, w);
   call.give(shape.y, x.scalar_type(), format);
-  if (format == at::MemoryFormat::Contiguous) call.use_work_space(convolution_work_space(shape));
+  if (format != at::MemoryFormat::Contiguous) return;
+  call.use_work_space(convolution_work_space(shape) + bytes_of_contiguous_copy(x));
 }
 
 void convolution_backward(ShapeCall& call) {
@@ -63,7 +65,8 @@ void convolution_backward(ShapeCall& call) {
   if (format == at::MemoryFormat::Contiguous && (mask[0] || mask[1])) {
     ConvolutionShape shape = convolution_shape(call, 4, x, w);
     shape.y = grad.sizes().vec();
-    call.use_work_space(convolution_backward_work_space(shape, mask[0], mask[1]));
+    call.use_work_space(convolution_backward_work_space(shape, mask[0], mask[1]) + bytes_of_contiguous_copy(x) +
+                        bytes_of_contiguous_copy(grad));
   }
   const auto give = [&](bool wanted, const at::Tensor& like) {
     wanted ? call.give(like.sizes(), like.scalar_type(), format) : call.give(at::Tensor());
@@ -182,6 +185,7 @@ void give_windows(ShapeCall& call, const WindowArguments& given, int64_t channel
 }
 
 void max_pool3d(ShapeCall& call) {
+  call.use_work_space(bytes_of_contiguous_copy(call.tensor(0)));
   std::vector<int64_t> kernel = call.ints(1);
   kernel.resize(3, kernel[0]);
   const WindowArguments given{kernel, call.ints(2), call.ints(3), call.ints(4)};

@@ -114,6 +114,35 @@ TEST(WorkSpace, X14_DerivativesOfBatchNormAreCounted) {
   expect_real_memory(calls, at::kFloat, at::kFloat);
 }
 
+// Blocks without their edges are not contiguous: kernels copy them.
+TEST(WorkSpace, X14_ContiguousCopiesAreCounted) {
+  const auto inner = [](const at::Tensor& x) { return x.view({2, 4, 64, 64}).narrow(2, 1, 60); };
+  const auto volume = [](const at::Tensor& x) { return x.view({2, 4, 16, 16, 16}).narrow(2, 1, 12); };
+  const std::map<std::string, Call> calls{
+      {"avg_pool2d", [&](const at::Tensor& a, const at::Tensor&) { return at::avg_pool2d(inner(a), 2); }},
+      {"avg_pool3d", [&](const at::Tensor& a, const at::Tensor&) { return at::avg_pool3d(volume(a), 2); }},
+      {"max_pool2d",
+       [&](const at::Tensor& a, const auto&) { return std::get<0>(at::max_pool2d_with_indices(inner(a), 2)); }},
+      {"max_pool3d",
+       [&](const at::Tensor& a, const auto&) { return std::get<0>(at::max_pool3d_with_indices(volume(a), 2)); }},
+      {"avg_pool2d_backward",
+       [&](const at::Tensor& a, const at::Tensor& b) {
+         return at::avg_pool2d_backward(inner(a), b.view({1, 1, 256, 128}).narrow(2, 0, 240).view({2, 4, 60, 64}), 1,
+                                        {}, 0, false, true, {});
+       }},
+      {"conv2d",
+       [&](const at::Tensor& a, const at::Tensor&) {
+         return at::conv2d(inner(a), at::ones({4, 4, 3, 3}));
+       }},
+      {"conv2d backward", [&](const at::Tensor& a, const at::Tensor& b) {
+         return std::get<0>(at::convolution_backward(inner(a), b.view({2, 4, 64, 64}).narrow(2, 0, 60),
+                                                     at::ones({4, 4, 3, 3}), {}, {1, 1}, {1, 1}, {1, 1}, false, {0, 0},
+                                                     1, {true, true, false}));
+       }}};
+
+  expect_real_memory(calls, at::kFloat, at::kFloat);
+}
+
 TEST(WorkSpace, X14_ColumnsOfWindowsAreCounted) {
   const std::map<std::string, Call> calls{
       {"unfold",
