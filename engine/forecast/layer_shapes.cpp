@@ -254,6 +254,7 @@ void grid_sampler_backward(ShapeCall& call) {
 void loss_2d(ShapeCall& call) {
   const at::Tensor &x = call.tensor(0), &target = call.tensor(1);
   constexpr int64_t kNone = 0;
+  call.use_work_space(bytes_of_contiguous_copy(x) + bytes_of_contiguous_copy(target));
   call.value(3).toInt() == kNone ? call.give(target.sizes(), x.scalar_type()) : call.give({}, x.scalar_type());
   call.give({}, x.scalar_type());
 }

@@ -126,9 +126,13 @@ TEST(WorkSpace, X14_ContiguousCopiesAreCounted) {
       {"max_pool3d",
        [&](const at::Tensor& a, const auto&) { return std::get<0>(at::max_pool3d_with_indices(volume(a), 2)); }},
       {"avg_pool2d_backward",
-       [&](const at::Tensor& a, const at::Tensor& b) {
-         return at::avg_pool2d_backward(inner(a), b.view({1, 1, 256, 128}).narrow(2, 0, 240).view({2, 4, 60, 64}), 1,
-                                        {}, 0, false, true, {});
+       [&](const at::Tensor& a, const at::Tensor&) {
+         return at::avg_pool2d_backward(inner(a), at::ones({2, 4, 60, 64}), 1, {}, 0, false, true, {});
+       }},
+      {"nll_loss2d",
+       [&](const at::Tensor& a, const at::Tensor&) {
+         const at::Tensor target = at::zeros({2, 64, 64}, at::kLong).narrow(1, 2, 60);
+         return std::get<0>(at::nll_loss2d_forward(inner(a), target, {}, at::Reduction::Mean, -1));
        }},
       {"conv2d",
        [&](const at::Tensor& a, const at::Tensor&) {
