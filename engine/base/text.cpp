@@ -2,6 +2,7 @@
 #include "moonhalo/engine/base/text.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 #include <tuple>
 
@@ -48,6 +49,22 @@ std::string shape_string(c10::IntArrayRef shape) { return list_string(shape, '['
 
 std::string plural(int64_t count, const std::string& one, const char* ending) {
   return std::to_string(count) + " " + one + (count == 1 ? "" : ending);
+}
+
+std::string seconds_text(double seconds) {
+  struct Unit {
+    double seconds, limit;  // of the values that have it
+    const char* name;
+  };
+  constexpr Unit kUnits[] = {{1e-3, 999.5, " ms"}, {1, 60, " s"}, {60, 60, " min"}, {3600, 0, " h"}};
+  if (seconds == 0) return "0 ms";
+  size_t unit = 0;
+  while (unit + 1 < std::size(kUnits) && seconds / kUnits[unit].seconds >= kUnits[unit].limit) ++unit;
+  const double value = seconds / kUnits[unit].seconds;
+  const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : value >= 0.9995 ? 2 : 3;
+  char text[400];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text + std::string(kUnits[unit].name);
 }
 
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, size_t limit) {

@@ -17,12 +17,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostDifferences = 6;
 
-std::string checked_ms(double seconds) {
-  char text[40];
-  std::snprintf(text, sizeof text, seconds < 1e-2 ? "%.2f ms" : "%.1f ms", seconds * 1e3);
-  return text;
-}
-
 std::string off_in_percent(double planned, double measured) {
   char text[40];
   std::snprintf(text, sizeof text, "%+.1f %%", measured > 0 ? 100 * (planned / measured - 1) : 0.0);
@@ -174,7 +168,7 @@ std::string spread_text(const std::vector<double>& steps) {
   if (steps.size() == 1) return "one step";
   char apart[16];
   std::snprintf(apart, sizeof apart, "%.1f %%", 100 * apart_from_itself(steps));
-  return checked_ms(at_share(steps, 0.25)) + " to " + checked_ms(at_share(steps, 0.75)) + " in half of " +
+  return seconds_text(at_share(steps, 0.25)) + " to " + seconds_text(at_share(steps, 0.75)) + " in half of " +
          std::to_string(steps.size()) + " steps, every other one " + apart + " apart";
 }
 
@@ -182,8 +176,8 @@ std::string spread_text(const std::vector<double>& steps) {
 std::string untimed_text(const RanksCheck& check) {
   return "  check time     not measured" + std::string(check.within ? ", so that --within fails" : "") +
          ": the script ended after " + plural(check.ranks.front().steps, "step") +
-         ", and the first one that is timed is step " + std::to_string(check.first_timed) +
-         "\n                 fix   let it make more steps, or look at an earlier one (--steps 1)\n";
+         ", and the first one that is timed is step " + std::to_string(check.first_timed) + "\n" +
+         fix_line("let it make more steps, or look at an earlier one (--steps 1)");
 }
 
 std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
@@ -191,15 +185,15 @@ std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
   if (steps.empty()) return untimed_text(check);
   const double measured = at_share(steps, 0.5);
   std::string text = "  check time     ";
-  if (plan.time) text += checked_ms(plan.time->step) + " forecast, ";
-  text += checked_ms(measured) + " measured (" + spread_text(steps) + ")";
+  if (plan.time) text += seconds_text(plan.time->step) + " forecast, ";
+  text += seconds_text(measured) + " measured (" + spread_text(steps) + ")";
   if (plan.time) text += ": " + off_in_percent(plan.time->step, measured);
   if (!lasts_as_planned(plan, check)) text += ", more than --within";
   text += "\n                 processor time of a rank ";
-  if (plan.time) text += checked_ms(plan.time->computing + plan.time->messages) + " forecast, ";
-  text += checked_ms(mean_of(check, &RealRank::processor)) + " measured; in collectives ";
-  if (plan.time) text += checked_ms(plan.time->messages + plan.time->waiting) + " forecast, ";
-  return text + checked_ms(mean_of(check, &RealRank::blocked)) + " measured\n";
+  if (plan.time) text += seconds_text(plan.time->computing + plan.time->messages) + " forecast, ";
+  text += seconds_text(mean_of(check, &RealRank::processor)) + " measured; in collectives ";
+  if (plan.time) text += seconds_text(plan.time->messages + plan.time->waiting) + " forecast, ";
+  return text + seconds_text(mean_of(check, &RealRank::blocked)) + " measured\n";
 }
 
 Json checked_verbs(const VerbCounts& counts) {

@@ -107,23 +107,17 @@ std::set<std::string> unknown_of(const RanksPlan& plan) {
   return names;
 }
 
-std::string in_ms(double seconds) {
-  char text[40];
-  std::snprintf(text, sizeof text, seconds < 1e-3 ? "%.3f ms" : seconds < 1 ? "%.1f ms" : "%.0f ms", seconds * 1e3);
-  return text;
-}
-
 std::string time_lines(const RanksPlan& plan) {
   if (!plan.time) return "";
   const StepForecast& time = *plan.time;
   char share[16];
   std::snprintf(share, sizeof share, "%.2f", time.efficiency());
-  std::string text = "  step           " + in_ms(time.step) + " (" + in_ms(time.low) + " to " + in_ms(time.high) +
-                     "): computing " + in_ms(time.computing) + ", messages " + in_ms(time.messages) + ", waiting " +
-                     in_ms(time.waiting) + "; efficiency " + share + "\n";
+  std::string text = "  step           " + seconds_text(time.step) + " (" + seconds_text(time.low) + " to " + seconds_text(time.high) +
+                     "): computing " + seconds_text(time.computing) + ", messages " + seconds_text(time.messages) + ", waiting " +
+                     seconds_text(time.waiting) + "; efficiency " + share + "\n";
   for (size_t i = 0; i < time.hindrances.size() && i < 3; ++i) {
     const Hindrance& one = time.hindrances[i];
-    text += (i == 0 ? "  time first     " : "  then           ") + in_ms(one.seconds) + ": " + one.what +
+    text += (i == 0 ? "  time first     " : "  then           ") + seconds_text(one.seconds) + ": " + one.what +
             "\n                 fix   " + one.fix + "\n";
   }
   for (const std::string& note : time.notes) text += "  note           " + note + "\n";
@@ -154,8 +148,8 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
   row("sent, most of a rank", [&](const RanksPlan& plan) { return bytes_text(most(plan, &VerbCount::bytes)); });
   row("messages, most", [&](const RanksPlan& plan) { return std::to_string(most(plan, &VerbCount::messages)); });
   if (plans.front().time) {
-    row("step", [](const RanksPlan& plan) { return in_ms(plan.time->step); });
-    row("ranks x step", [](const RanksPlan& plan) { return in_ms(static_cast<double>(plan.ranks) * plan.time->step); });
+    row("step", [](const RanksPlan& plan) { return seconds_text(plan.time->step); });
+    row("ranks x step", [](const RanksPlan& plan) { return seconds_text(static_cast<double>(plan.ranks) * plan.time->step); });
   }
   return text;
 }

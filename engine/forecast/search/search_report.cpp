@@ -34,12 +34,6 @@ size_t place_of(Fate fate) {
   return place;
 }
 
-std::string time_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
-  return text;
-}
-
 // The part of the step that is longer than that of the best, and by how much.
 std::string longest_part(const DivisionResult& one, const DivisionResult& best) {
   const std::array<std::pair<double, const char*>, 3> more{{{one.computing - best.computing, "more computing"},
@@ -47,7 +41,7 @@ std::string longest_part(const DivisionResult& one, const DivisionResult& best) 
                                                             {one.waiting - best.waiting, "more waiting"}}};
   const auto most = std::max_element(more.begin(), more.end());
   if (most->first <= 0) return "";
-  return ": " + time_text(most->first) + " " + most->second;
+  return ": " + seconds_text(most->first) + " " + most->second;
 }
 
 std::string why_not_best(const DivisionResult& one, const DivisionResult& best, int64_t limit) {
@@ -57,21 +51,21 @@ std::string why_not_best(const DivisionResult& one, const DivisionResult& best, 
   if (one.fate == Fate::kNotNeeded) return "never faster than the same one that keeps activations, which fits";
   // The bound of a division that recomputes is the time of the same one that keeps activations, where that is known.
   if (one.fate == Fate::kSlowBound && one.bound.step > one.bound.computing + one.bound.messages)
-    return "not below " + time_text(one.bound.step) + ", which the same one takes that keeps activations";
+    return "not below " + seconds_text(one.bound.step) + ", which the same one takes that keeps activations";
   if (one.fate == Fate::kSlowBound)
-    return "not below " + time_text(one.bound.step) + ", which rank 0 takes alone: computing " +
-           time_text(one.bound.computing) + ", messages " + time_text(one.bound.messages);
+    return "not below " + seconds_text(one.bound.step) + ", which rank 0 takes alone: computing " +
+           seconds_text(one.bound.computing) + ", messages " + seconds_text(one.bound.messages);
   if (one.measured && best.measured)
-    return "measured " + time_text(*one.measured - *best.measured) + " slower" + longest_part(one, best);
+    return "measured " + seconds_text(*one.measured - *best.measured) + " slower" + longest_part(one, best);
   if (best.measured) return "not among the best forecasts" + longest_part(one, best);
   if (one.step == best.step) return "as fast as the best";
-  return time_text(one.step - best.step) + " slower" + longest_part(one, best);
+  return seconds_text(one.step - best.step) + " slower" + longest_part(one, best);
 }
 
 std::string why_best(const DivisionResult& best) {
   std::string text = best.measured ? "the fastest one measured" : "the fastest forecast";
-  text += ": computing " + time_text(best.computing) + ", messages " + time_text(best.messages) + ", waiting " +
-          time_text(best.waiting);
+  text += ": computing " + seconds_text(best.computing) + ", messages " + seconds_text(best.messages) + ", waiting " +
+          seconds_text(best.waiting);
   return text;
 }
 
@@ -200,9 +194,9 @@ std::string to_text(const SearchResult& result) {
     if (one.fate == Fate::kNotNeeded || ++rows > kMostRows) continue;
     const bool dry_run = one.fate == Fate::kForecast || one.fate == Fate::kTooLarge;
     text += left(one.division.text());
-    if (measured) text += cell(one.measured ? time_text(*one.measured) : "-", 12);
-    text += cell(dry_run ? time_text(one.step) : "-", 12) +
-            cell(one.bound.step > 0 ? time_text(one.bound.step) : "-", 12) +
+    if (measured) text += cell(one.measured ? seconds_text(*one.measured) : "-", 12);
+    text += cell(dry_run ? seconds_text(one.step) : "-", 12) +
+            cell(one.bound.step > 0 ? seconds_text(one.bound.step) : "-", 12) +
             cell((dry_run ? "" : "> ") + bytes_text(one.memory), 11) + cell(dry_run ? bytes_text(one.sent) : "-", 11) +
             "  " + one.why + "\n";
   }

@@ -20,6 +20,14 @@ TEST(Text, OneIsNotSeveral) {
   EXPECT_EQ(plural(2, "process", "es"), "2 processes");
 }
 
+TEST(Text, SecondsTextHasThreeDigitsAndAUnit) {
+  const std::pair<double, const char*> texts[] = {
+      {0, "0 ms"},           {3.7e-5, "0.037 ms"}, {0.00194, "1.94 ms"}, {0.0999, "99.9 ms"}, {0.4661, "466 ms"},
+      {0.99949, "999 ms"},   {0.9996, "1.00 s"},   {12.345, "12.3 s"},   {59.94, "59.9 s"},   {60, "1.00 min"},
+      {623.324, "10.4 min"}, {3590, "59.8 min"},   {9000, "2.50 h"},     {4e6, "1111 h"}};
+  for (const auto& [seconds, text] : texts) EXPECT_EQ(seconds_text(seconds), text) << seconds;
+}
+
 TEST(Text, NearestNames) {
   const std::vector<std::string> known = {"conv1d", "conv2d", "relu", "matmul"};
   EXPECT_THAT(nearest_names("conv2", known), ElementsAre("conv2d"));

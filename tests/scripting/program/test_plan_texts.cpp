@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lines of the report of moonhalo plan, of plans that are made here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "moonhalo/scripting/program/plan_check.h"
+#include "moonhalo/scripting/program/plan_limits.h"
+#include "moonhalo/scripting/program/plan_report.h"
+
+namespace moonhalo::scripting::test_plan_texts {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Ranks of one kind, with 100 bytes at the peak, which is in this phase outside of modules.
+RanksPlan plan_of(const std::vector<TapePeak::Held>& held, Phase phase = Phase::kForward, int64_t ranks = 1) {
+  RanksPlan plan;
+  plan.ranks = ranks;
+  plan.found.tapes.kinds.emplace_back();
+  plan.found.tapes.kinds[0].modules = {"", "fc"};
+  plan.found.tapes.kind_of.assign(ranks, 0);
+  plan.found.runs.emplace_back();
+  plan.kinds.push_back({{0}, 100, {.bytes = 100, .module = 0, .phase = phase, .held = held}});
+  plan.counts.resize(ranks);
+  return plan;
+}
+
+std::string report(const RanksPlan& plan) { return ranks_text({"train.lua"}, plan); }
+
+StepForecast forecast(double step) {
+  StepForecast time{.step = step, .low = 0.9 * step, .high = 1.1 * step, .computing = step / 2, .messages = step / 2};
+  time.hindrances.push_back({"starting 7 operators", "make blocks larger", step / 4});
+  return time;
+}
+
+TEST(PlanTexts, X14_LongTimesAreInSecondsMinutesAndHours) {
+  RanksPlan plan = plan_of({});
+  plan.time = forecast(623.324);
+  EXPECT_THAT(report(plan), AllOf(HasSubstr("step           10.4 min (9.35 min to 11.4 min): computing 5.19 min, "),
+                                  HasSubstr("time first     2.60 min: starting"), HasSubstr("waiting 0 ms; ")));
+  RanksPlan more = plan_of({}, Phase::kForward, 64);
+  more.time = forecast(623.324);
+  EXPECT_THAT(comparison_text({"train.lua"}, {plan, more}),
+              AllOf(HasSubstr("  step                      10.4 min    10.4 min\n"),
+                    HasSubstr("  ranks x step              10.4 min      11.1 h\n")));
+
+  RanksCheck check;
+  check.ranks.push_back({.steps = 6, .peak = 100, .peak_of_step = 100});
+  check.ranks[0].seconds = {700, 720};
+  check.ranks[0].processor = check.ranks[0].blocked = {30, 30};
+  EXPECT_THAT(check_text(plan, check),
+              AllOf(HasSubstr("10.4 min forecast, 12.0 min measured (11.7 min to 12.0 min in half of 2 steps"),
+                    HasSubstr("30.0 s measured\n")));
+}
+
+}  // namespace
+}  // namespace moonhalo::scripting::test_plan_texts
