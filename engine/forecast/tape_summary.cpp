@@ -187,8 +187,8 @@ std::set<std::string> unknown_work(const Tape& tape) {
 std::string place_text(const Tape& tape, uint32_t module, Phase phase) {
   const std::string part = name(phase);
   if (module != 0) return "module " + tape.modules.at(module) + ", " + part;
-  if (phase == Phase::kForward) return "outside of modules, forward";
-  return phase == Phase::kBackward ? "backward, of no module" : "the " + part;
+  const bool has_modules = phase == Phase::kForward || phase == Phase::kBackward;
+  return has_modules ? part + ", outside of modules" : "the " + part;
 }
 
 }  // namespace moonhalo

@@ -155,13 +155,26 @@ RanksPlan::Limit held_before(int64_t before, const std::function<std::string(int
           "keep on each rank only the blocks and samples that it uses (mh.data reads them when they are due)"};
 }
 
+// Computing forward again frees nothing of what backward makes. `is_outside`: most of it was made outside of modules.
+std::string memory_remedy(Phase phase, bool is_outside) {
+  if (phase != Phase::kForward) return "a smaller batch on each rank, or blocks over more ranks";
+  return std::string(is_outside ? "mh.checkpoint(fn, ...), with what the script computes there as fn, keeps only the "
+                                  "arguments and computes fn twice"
+                                : "mh.checkpoint_modules(net, pattern) keeps only what goes into such modules, and "
+                                  "computes forward twice") +
+         "; or a smaller batch on each rank";
+}
+
 // The part of the peak that holds the most: what was there before the step, or what a phase has made.
 void find_memory_parts(RanksPlan& plan) {
   const RanksPlan::Kind& largest = plan.largest();
   if (largest.in_step.held.empty()) return;
   int64_t before = 0;
-  std::map<Phase, int64_t> made;
-  for (const TapePeak::Held& held : largest.in_step.held) (held.before ? before : made[held.phase]) += held.bytes;
+  std::map<Phase, int64_t> made, outside;  // of all modules
+  for (const TapePeak::Held& held : largest.in_step.held) {
+    (held.before ? before : made[held.phase]) += held.bytes;
+    if (!held.before && held.module == 0) outside[held.phase] += held.bytes;
+  }
   const std::function of_peak = [&](int64_t bytes) {
     const double share = static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(largest.in_step.bytes, 1));
     return bytes_text(bytes) + " (" + percent(share) + ")";
@@ -179,14 +192,11 @@ void find_memory_parts(RanksPlan& plan) {
   // The largest comes first.
   const auto module = std::find_if(largest.in_step.held.begin(), largest.in_step.held.end(),
                                    [&](const TapePeak::Held& held) { return !held.before && held.phase == phase; });
+  const std::string place =
+      module->module == 0 ? "of it outside of modules" : "in " + place_text(tape, module->module, phase);
   plan.memory.push_back(
-      {peak + of_peak(bytes) + " were made in " + name(phase) + ", the most in " +
-           place_text(tape, module->module, phase) + ": " + of_peak(module->bytes),
-       // Computing forward again frees nothing of what backward makes.
-       phase == Phase::kForward
-           ? "mh.checkpoint_modules(net, pattern) keeps only what goes into such modules, and computes "
-             "forward twice; or a smaller batch on each rank"
-           : "a smaller batch on each rank, or blocks over more ranks"});
+      {peak + of_peak(bytes) + " were made in " + name(phase) + ", the most " + place + ": " + of_peak(module->bytes),
+       memory_remedy(phase, 2 * outside[phase] > bytes)});
 }
 
 // " (module a 4, module b 2 and 3 other modules)"

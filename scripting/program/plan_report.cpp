@@ -52,17 +52,14 @@ std::string memory_lines(const RanksPlan& plan, int64_t base) {
   std::string text =
       "  memory         " + bytes_text(most.peak) + " of tensors at the peak on " + plan.rank_text(most.ranks.front());
   if (&most != &least) text += ", least " + bytes_text(least.peak) + " on " + plan.rank_text(least.ranks.front());
-  text += "\n                 ";
-  if (most.peak > most.in_step.bytes + most.in_step.bytes / 100) {
-    text += "the peak is before the step; within it " + bytes_text(most.in_step.bytes) + " in ";
-  } else {
-    text += "the peak is in ";
-  }
-  text += place_text(tape, most.in_step.module, most.in_step.phase) + "; made in: ";
+  text += "\n                 the peak is ";
+  if (most.peak > most.in_step.bytes + most.in_step.bytes / 100)
+    text += "before the step; that of the step is " + bytes_text(most.in_step.bytes) + ", ";
+  text += "in " + place_text(tape, most.in_step.module, most.in_step.phase);
   for (size_t i = 0; i < most.in_step.held.size() && i < 3; ++i) {
     const TapePeak::Held& held = most.in_step.held[i];
-    text += (i > 0 ? "; " : "") + (held.before ? "before the step" : place_text(tape, held.module, held.phase)) + " " +
-            bytes_text(held.bytes);
+    text += (i > 0 ? "; " : "; held then: ") + bytes_text(held.bytes) + " made " +
+            (held.before ? "before the step" : "in " + place_text(tape, held.module, held.phase));
   }
   text += "\n  resident       " + bytes_text(plan.resident(most, base)) +
           " with libraries, generated code and free memory (" + bytes_text(base) + " of each process" +
@@ -83,7 +80,8 @@ std::string sent_lines(const RanksPlan& plan) {
   const auto by_bytes = [](const VerbCounts& a, const VerbCounts& b) {
     return std::pair(total(a).bytes, total(a).messages) < std::pair(total(b).bytes, total(b).messages);
   };
-  const auto [least, most] = std::minmax_element(plan.counts.begin(), plan.counts.end(), by_bytes);
+  const auto least = std::min_element(plan.counts.begin(), plan.counts.end(), by_bytes),
+             most = std::max_element(plan.counts.begin(), plan.counts.end(), by_bytes);
   const VerbCount all = total(*most), few = total(*least);
   if (all.calls == 0) return "  sent           nothing\n";
   std::string text = "  sent           " + bytes_text(all.bytes) + " in " + plural(all.messages, "message") + " by " +
@@ -91,7 +89,7 @@ std::string sent_lines(const RanksPlan& plan) {
   if (few != all)
     text += ", least " + bytes_text(few.bytes) + " in " + std::to_string(few.messages) + " by " +
             plan.rank_text(least - plan.counts.begin());
-  return text + "\n                 " + calls_text(*most) + "\n";
+  return text + "\n                 calls of that rank: " + calls_text(*most) + "\n";
 }
 
 std::string limit_lines(const char* title, const std::vector<RanksPlan::Limit>& limits) {
@@ -112,9 +110,10 @@ std::string time_lines(const RanksPlan& plan) {
   const StepForecast& time = *plan.time;
   char share[16];
   std::snprintf(share, sizeof share, "%.2f", time.efficiency());
-  std::string text = "  step           " + seconds_text(time.step) + " (" + seconds_text(time.low) + " to " + seconds_text(time.high) +
-                     "): computing " + seconds_text(time.computing) + ", messages " + seconds_text(time.messages) + ", waiting " +
-                     seconds_text(time.waiting) + "; efficiency " + share + "\n";
+  std::string text = "  step           " + seconds_text(time.step) + " (" + seconds_text(time.low) + " to " +
+                     seconds_text(time.high) + "): computing " + seconds_text(time.computing) + ", messages " +
+                     seconds_text(time.messages) + ", waiting " + seconds_text(time.waiting) + "; efficiency " + share +
+                     "\n";
   for (size_t i = 0; i < time.hindrances.size() && i < 3; ++i) {
     const Hindrance& one = time.hindrances[i];
     text += (i == 0 ? "  time first     " : "  then           ") + seconds_text(one.seconds) + ": " + one.what +
@@ -149,7 +148,8 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
   row("messages, most", [&](const RanksPlan& plan) { return std::to_string(most(plan, &VerbCount::messages)); });
   if (plans.front().time) {
     row("step", [](const RanksPlan& plan) { return seconds_text(plan.time->step); });
-    row("ranks x step", [](const RanksPlan& plan) { return seconds_text(static_cast<double>(plan.ranks) * plan.time->step); });
+    row("ranks x step",
+        [](const RanksPlan& plan) { return seconds_text(static_cast<double>(plan.ranks) * plan.time->step); });
   }
   return text;
 }

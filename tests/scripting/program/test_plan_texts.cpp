@@ -58,5 +58,42 @@ TEST(PlanTexts, X14_LongTimesAreInSecondsMinutesAndHours) {
                     HasSubstr("30.0 s measured\n")));
 }
 
+// No pattern of modules matches what runs outside of them.
+TEST(PlanTexts, X14_MemoryFromOutsideOfModulesHasARemedyOfItsOwn) {
+  RanksPlan outside = plan_of({{.module = 0, .phase = Phase::kForward, .bytes = 60},
+                               {.module = 1, .phase = Phase::kForward, .bytes = 30},
+                               {.before = true, .bytes = 10}});
+  find_limits(outside);
+  EXPECT_THAT(report(outside),
+              AllOf(HasSubstr("the peak is in forward, outside of modules; held then: 60 B made in forward, outside of "
+                              "modules; 30 B made in module fc, forward; 10 B made before the step\n"),
+                    HasSubstr("90 B (90 %) were made in forward, the most of it outside of modules: 60 B (60 %)\n")));
+  EXPECT_THAT(outside.memory.at(0).fix, AllOf(HasSubstr("mh.checkpoint(fn, ...)"), Not(HasSubstr("pattern"))));
+
+  RanksPlan inside = plan_of({{.module = 0, .phase = Phase::kForward, .bytes = 30},
+                              {.module = 1, .phase = Phase::kForward, .bytes = 60}},
+                             Phase::kBackward);
+  find_limits(inside);
+  EXPECT_THAT(report(inside), HasSubstr("the peak is in backward, outside of modules; held then: "));
+  EXPECT_THAT(inside.memory.at(0).fix, HasSubstr("mh.checkpoint_modules(net, pattern)"));
+  EXPECT_THAT(report(plan_of({}, Phase::kOptimizer)), HasSubstr("the peak is in the optimizer\n"));
+}
+
+TEST(PlanTexts, X14_ThePeakBeforeTheStepIsNotThatOfTheStep) {
+  RanksPlan plan = plan_of({{.module = 1, .phase = Phase::kForward, .bytes = 60}});
+  plan.kinds[0].peak = 400;
+
+  EXPECT_THAT(report(plan), HasSubstr("the peak is before the step; that of the step is 100 B, in forward, outside of "
+                                      "modules; held then: 60 B made in module fc, forward\n"));
+}
+
+TEST(PlanTexts, X14_CallsThatSendAreThoseOfARank) {
+  RanksPlan plan = plan_of({}, Phase::kForward, 2);
+  for (VerbCounts& counts : plan.counts) counts[static_cast<size_t>(Verb::kAllReduce)] = {2, 4, 800};
+
+  EXPECT_THAT(report(plan), HasSubstr("  sent           800 B in 4 messages by rank 0\n"
+                                      "                 calls of that rank: 2 all_reduce\n"));
+}
+
 }  // namespace
 }  // namespace moonhalo::scripting::test_plan_texts
