@@ -17,6 +17,18 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostDifferences = 6;
 
+// The remedies of the three misses. A value that a plan does not compute is 1.
+constexpr const char* kOtherWay =
+    "let the script not decide by values that it computes (loss:item() is 1 in a plan), or plan another step "
+    "(--steps)";
+constexpr const char* kOtherMemory =
+    "let the script not keep tensors by values that it computes (loss:item() is 1 in a plan); "
+    "mh.memory{model = net, optimizer = optimizer} in a run says what holds memory";
+constexpr const char* kOtherTime =
+    "check on a quiet machine, with more steps (--check-steps); --measure-again measures the operators once more";
+
+std::string fix_line(const std::string& fix) { return "                 fix   " + fix + "\n"; }
+
 std::string off_in_percent(double planned, double measured) {
   char text[40];
   std::snprintf(text, sizeof text, "%+.1f %%", measured > 0 ? 100 * (planned / measured - 1) : 0.0);
@@ -132,7 +144,7 @@ std::string checked_counts(const RanksPlan& plan, const RanksCheck& check) {
   for (size_t i = 0; i < all.size() && i < kMostDifferences; ++i) text += "                 " + all[i] + "\n";
   if (all.size() > kMostDifferences)
     text += "                 and " + plural(std::ssize(all) - kMostDifferences, "more difference") + "\n";
-  return text;
+  return text + fix_line(kOtherWay);
 }
 
 std::string checked_memory(const RanksPlan& plan, const RanksCheck& check) {
@@ -144,7 +156,8 @@ std::string checked_memory(const RanksPlan& plan, const RanksCheck& check) {
   const bool together = check.threads && check.ranks.size() > 1;
   return "  check memory   " + (together ? "all ranks together" : plan.rank_text(static_cast<int64_t>(rank))) + ": " +
          compared(peaks.planned, peaks.measured) + "; in the step " +
-         compared(peaks.planned_step, peaks.measured_step) + verdict(peaks, check.threads) + "\n";
+         compared(peaks.planned_step, peaks.measured_step) + verdict(peaks, check.threads) + "\n" +
+         (peaks.off(check.threads) > kMemoryWithin ? fix_line(kOtherMemory) : "");
 }
 
 int64_t planned_resident(const RanksPlan& plan, const RanksCheck& check) {
@@ -193,7 +206,8 @@ std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
   if (plan.time) text += seconds_text(plan.time->computing + plan.time->messages) + " forecast, ";
   text += seconds_text(mean_of(check, &RealRank::processor)) + " measured; in collectives ";
   if (plan.time) text += seconds_text(plan.time->messages + plan.time->waiting) + " forecast, ";
-  return text + seconds_text(mean_of(check, &RealRank::blocked)) + " measured\n";
+  return text + seconds_text(mean_of(check, &RealRank::blocked)) + " measured\n" +
+         (lasts_as_planned(plan, check) ? "" : fix_line(kOtherTime));
 }
 
 Json checked_verbs(const VerbCounts& counts) {

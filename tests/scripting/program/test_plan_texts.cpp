@@ -95,5 +95,32 @@ TEST(PlanTexts, X14_CallsThatSendAreThoseOfARank) {
                                       "                 calls of that rank: 2 all_reduce\n"));
 }
 
+// The report of --check of one rank: 100 bytes and no messages are planned.
+std::string check_report(const RealRank& real, std::optional<double> within = {}) {
+  RanksPlan plan = plan_of({});
+  plan.time = forecast(0.1);
+  RanksCheck check;
+  check.ranks.push_back(real);
+  check.within = within;
+  return check_text(plan, check);
+}
+
+TEST(PlanTexts, X14_EachMissOfACheckHasARemedy) {
+  RealRank right{.steps = 3, .peak = 100, .peak_of_step = 100};
+  right.seconds = right.processor = right.blocked = {0.1, 0.1};
+  EXPECT_THAT(check_report(right, 0.2), Not(HasSubstr(" fix ")));
+
+  RealRank more = right;
+  more.peak = more.peak_of_step = 200;
+  EXPECT_THAT(check_report(more), HasSubstr(": out by more than 3 %\n                 fix   "));
+  RealRank sends = right;
+  sends.counts[0] = {1, 1, 8};
+  EXPECT_THAT(check_report(sends), HasSubstr("1 message, 8 bytes\n                 fix   "));
+  RealRank slow = right;
+  slow.seconds = {0.5, 0.5};
+  EXPECT_THAT(check_report(slow, 0.2), AllOf(HasSubstr("more than --within\n"), HasSubstr("measured\n                 fix   ")));
+  EXPECT_THAT(check_report(slow), Not(HasSubstr(" fix ")));
+}
+
 }  // namespace
 }  // namespace moonhalo::scripting::test_plan_texts
