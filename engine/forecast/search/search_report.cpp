@@ -200,7 +200,8 @@ std::string to_text(const SearchResult& result) {
             cell((dry_run ? "" : "> ") + bytes_text(one.memory), 11) + cell(dry_run ? bytes_text(one.sent) : "-", 11) +
             "  " + one.why + "\n";
   }
-  if (rows > kMostRows) text += "  " + plural(rows - kMostRows, "more row") + ", which the JSON of the report has\n";
+  if (rows > kMostRows)
+    text += "  " + plural(rows - kMostRows, "more division") + ": report.json, or to_json of C++, has all of them\n";
   if (!result.note.empty()) text += "  note: " + result.note + "\n";
   const auto left_out = std::count_if(result.ranked.begin(), result.ranked.end(),
                                       [](const DivisionResult& one) { return one.fate == Fate::kNotNeeded; });

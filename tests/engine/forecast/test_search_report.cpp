@@ -35,5 +35,11 @@ TEST(SearchReport, X14_LongTimesAreInMinutesAndHours) {
                     HasSubstr(" 1.03 h "), HasSubstr("31.0 min slower: 31.0 min more computing"), Not(HasSubstr("e+"))));
 }
 
+TEST(SearchReport, X14_DivisionsThatTheTableLeavesOutAreInItsJson) {
+  EXPECT_THAT(to_text(search_of(15, 1)), HasSubstr("  3 more divisions: report.json, or to_json of C++, has all of "
+                                                   "them\n"));
+  EXPECT_THAT(to_text(search_of(12, 1)), Not(HasSubstr("json")));
+}
+
 }  // namespace
 }  // namespace moonhalo::test_search_report
