@@ -45,7 +45,8 @@ double uncertainty(CostSource source) {
 
 std::string usual_backend(const Machine& machine, int64_t ranks) {
   if (machine.device.kind == "cuda") return "nccl";
-  return ranks <= machine.host.cores ? "threads" : "mpi";
+  const bool is_one_host = machine.levels.size() == 1;
+  return is_one_host || ranks <= machine.host.cores ? "threads" : "mpi";
 }
 
 Costs::Costs(const Machine& machine, std::string backend, int64_t ranks)

@@ -25,8 +25,9 @@ struct Cost {
   CostSource source = CostSource::kRates;
 };
 
-/// The backend of `ranks` ranks if nothing else is said: of GPUs "nccl", between the few ranks of a host "threads",
-/// else "mpi". Not collective.
+/// The backend of `ranks` ranks if nothing else is said: of GPUs "nccl", between ranks of one host "threads", else
+/// "mpi". On one host are as many ranks as it has cores, or all where the machine has no level beyond a host. Not
+/// collective.
 std::string usual_backend(const Machine& machine, int64_t ranks);
 
 /// Prices what is on tapes: on this machine, for `ranks` ranks that use `backend` ("threads", "mpi", "tcp", "nccl" or

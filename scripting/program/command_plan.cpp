@@ -206,7 +206,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   options.root_facts = std::make_shared<RootFacts>();
   const std::string backend = backend_of_plan(wanted, machine, ranks);
   const std::string run_by = wanted.checks ? fitting_backend(detect_launch()) : backend;
-  if (run_by == "threads") options.fake_as = FakeRanks::kThreads;
+  if (machine || wanted.checks) options.simulated = run_by;
   const DryRun run_ranks = [&](const std::vector<int64_t>& which) {
     return dry_run(options, which, wanted.steps, times != nullptr ? kTimedSteps : 0);
   };

@@ -352,7 +352,7 @@ void Session::run_fake_ranks() {
   run_ranks(static_cast<int>(options_.fake_ranks.size()), [&](Communicator& threads) {
     const int64_t rank = options_.fake_ranks[threads.rank()];
     const auto at_end = c10::make_scope_exit([&] { facts->end(rank); });
-    run_rank(make_fake_communicator(static_cast<int>(rank), options_.ranks, facts, options_.fake_as), true);
+    run_rank(make_fake_communicator(static_cast<int>(rank), options_.ranks, facts, options_.simulated), true);
   });
 }
 

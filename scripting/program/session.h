@@ -32,11 +32,11 @@ class UsageError : public std::runtime_error {
 struct SessionOptions {
   std::string script;
   std::vector<std::string> arguments;
-  int ranks = 0;                              ///< 0: not given
-  std::string backend;                        ///< empty: decided by the launcher's environment
-  int fake_rank = -1;                         ///< of a dry run; -1: not given
-  std::vector<int64_t> fake_ranks;            ///< of a dry run: these run at the same time, and print no costs
-  FakeRanks fake_as = FakeRanks::kProcesses;  ///< what the ranks of a dry run would be
+  int ranks = 0;                          ///< 0: not given
+  std::string backend;                    ///< empty: decided by the launcher's environment
+  int fake_rank = -1;                     ///< of a dry run; -1: not given
+  std::vector<int64_t> fake_ranks;        ///< of a dry run: these run at the same time, and print no costs
+  std::string simulated;                  ///< the backend of a dry run's ranks, were they real; empty: not known
   std::shared_ptr<RootFacts> root_facts;  ///< that these ranks tell each other and those of later dry runs; may be null
   std::string device = "cpu";
   std::vector<std::string> settings;  ///< "key=value"

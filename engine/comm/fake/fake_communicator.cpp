@@ -37,7 +37,7 @@ class FakeExchange final : public Work {
 
 /// A fake rank, which all its groups share.
 struct FakeRank {
-  FakeRanks are = FakeRanks::kProcesses;
+  std::string backend;                                                 // that it would use; "": it is not known
   std::shared_ptr<RootFacts> facts;                                    // null: ranks share no facts
   std::map<std::pair<std::vector<int64_t>, int64_t>, uint64_t> calls;  // counts of facts_of_root, by group and root
 };
@@ -60,6 +60,7 @@ class FakeCommunicator final : public CommunicatorBackend {
     return std::make_shared<FakeCommunicator>(static_cast<int>(mine), std::move(world), of_rank_, shared_stats());
   }
   const std::vector<int64_t>& world() const { return world_; }
+  const std::string& simulated() const { return of_rank_->backend; }
 
   std::vector<int64_t> facts_of(int root, std::vector<int64_t> mine) const {
     if (!of_rank_->facts) return mine;
@@ -124,7 +125,7 @@ class FakeCommunicator final : public CommunicatorBackend {
   }
 
  private:
-  bool are_threads() const { return of_rank_->are == FakeRanks::kThreads; }
+  bool are_threads() const { return simulated() == "threads"; }
 
   // For the peak.
   template <typename Bytes>
@@ -166,13 +167,20 @@ class FakeCommunicator final : public CommunicatorBackend {
 
 CommunicatorPtr make_fake_communicator(int rank, int ranks) { return make_fake_communicator(rank, ranks, nullptr); }
 
-CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts, FakeRanks are) {
+CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts,
+                                       const std::string& simulated) {
   std::vector<int64_t> world(ranks);
   std::iota(world.begin(), world.end(), int64_t{0});
   const auto of_rank = std::make_shared<FakeRank>();
   of_rank->facts = std::move(facts);
-  of_rank->are = are;
+  of_rank->backend = simulated;
   return std::make_shared<FakeCommunicator>(rank, std::move(world), of_rank);
+}
+
+std::string simulated_backend(const Communicator& group) {
+  const auto* fake = dynamic_cast<const FakeCommunicator*>(&group);
+  TORCH_INTERNAL_ASSERT(fake != nullptr);
+  return fake->simulated();
 }
 
 std::vector<int64_t> facts_of_root(const Communicator& group, int root, std::vector<int64_t> facts) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "moonhalo/engine/comm/communicator.h"
@@ -45,13 +46,14 @@ class RootFacts {
   std::map<Call, std::vector<int64_t>> shared_;
 };
 
-/// Says what the ranks of a fake world would be. Threads read each other's tensors, and sum large ones in another way;
-/// processes pack what they send, and take memory for what comes.
-enum class FakeRanks { kProcesses, kThreads };
-
-/// A fake world whose ranks share `facts`, which may be null.
+/// A fake world whose ranks share `facts`, which may be null. `simulated`: the backend that they would use; "": it is
+/// not known. Ranks of "threads" read each other's tensors, and sum large ones in another way. All others are
+/// processes, which pack what they send, and take memory for what comes.
 CommunicatorPtr make_fake_communicator(int rank, int ranks, std::shared_ptr<RootFacts> facts,
-                                       FakeRanks are = FakeRanks::kProcesses);
+                                       const std::string& simulated = "");
+
+/// Returns the backend that the ranks of a fake group would use; "" if it is not known.
+std::string simulated_backend(const Communicator& group);
 
 /// Returns the facts of `root` of a fake group. `facts`: those that this rank has itself, or empty; the root's are
 /// shared with the others. Empty where no rank has shared them.

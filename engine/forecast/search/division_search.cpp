@@ -64,12 +64,13 @@ int64_t gradient_bytes(const std::vector<at::Tensor>& parameters) {
 
 /// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `whole`: what the bounds
 /// of memory need, where it is asked for.
-RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks, FakeRanks are,
-                WholeStep* whole) {
+RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
+                const std::string& backend, WholeStep* whole) {
   const MemoryCount counted;
   const FakeResults fakes;
   const SeenSpecs specs;
-  const CommunicatorPtr world = make_fake_communicator(static_cast<int>(rank), static_cast<int>(ranks), nullptr, are);
+  const CommunicatorPtr world =
+      make_fake_communicator(static_cast<int>(rank), static_cast<int>(ranks), nullptr, backend);
   const BuiltStep built = build(division, *world);
   check_built(built);
   const int64_t before = memory_use().live - gradient_bytes(built.parameters);
@@ -89,11 +90,11 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
   return run;
 }
 
-RankRun named_dry_run(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks, FakeRanks are,
-                      WholeStep* whole = nullptr) {
+RankRun named_dry_run(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
+                      const std::string& backend, WholeStep* whole = nullptr) {
   std::string why;
   try {
-    return run_dry(build, division, rank, ranks, are, whole);
+    return run_dry(build, division, rank, ranks, backend, whole);
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();
   } catch (const std::exception& error) {
@@ -121,7 +122,7 @@ class Search {
     result.units = options_.units;
     result.memory_limit = memory_limit();
     WholeStep whole;
-    named_dry_run(build_, Division{}, 0, 1, fake_ranks_, &whole);
+    named_dry_run(build_, Division{}, 0, 1, backend_, &whole);
     for (const Division& division : divisions_of(options_.space)) {
       result.ranked.emplace_back();
       result.ranked.back().division = division;
@@ -200,7 +201,7 @@ class Search {
   // The time that rank 0 takes alone.
   void find_bound(DivisionResult& one) {
     const int64_t memory = one.bound.memory;
-    RankRun& run = first_ranks_[&one] = named_dry_run(build_, one.division, 0, world_, fake_ranks_);
+    RankRun& run = first_ranks_[&one] = named_dry_run(build_, one.division, 0, world_, backend_);
     one.bound = least_step(options_.machine, backend_, run.tape);
     one.bound.memory = memory;
   }
@@ -210,7 +211,7 @@ class Search {
     if (rank == 0) {
       if (auto first = first_ranks_.extract(&one)) return std::move(first.mapped());
     }
-    return named_dry_run(build_, one.division, rank, world_, fake_ranks_);
+    return named_dry_run(build_, one.division, rank, world_, backend_);
   }
 
   void forecast(DivisionResult& one) {
@@ -242,7 +243,6 @@ class Search {
   const int64_t world_;
   const std::string backend_;
   SearchProgress progress_;
-  const FakeRanks fake_ranks_ = backend_ == "threads" ? FakeRanks::kThreads : FakeRanks::kProcesses;
   std::multimap<double, size_t> left_;                    // those to be dry run, by their bounds
   std::vector<double> best_;                              // times of those that fit, growing
   std::map<const DivisionResult*, RankRun> first_ranks_;  // dry runs of rank 0
@@ -286,6 +286,15 @@ std::string text_of_first_rank(Communicator& world, const std::function<std::str
 bool is_here(Communicator& world, const SearchOptions& options) {
   const auto where = [&] { return std::string(is_this_host(options.machine) ? "here" : "elsewhere"); };
   return run_on_first_rank(world, where) == "here";
+}
+
+/// The backend of the forecasts: the one that is named, or that of the ranks which run here, or would in a dry run; ""
+/// where neither is known. For the rank that has the machine. Not collective.
+std::string backend_of(const Communicator& world, const SearchOptions& options) {
+  const Machine& machine = options.machine;
+  if (!options.backend.empty() || machine.device.kind != "cpu" || !has_ranks(world, options)) return options.backend;
+  if (!is_this_host(machine) && !is_bound_to_part(machine, world.size())) return "";
+  return world.is_fake() ? simulated_backend(world) : world.backend();
 }
 
 /// True where the best ones are measured without having been asked for.
@@ -343,8 +352,10 @@ SearchResult search_divisions(Communicator& world, const SearchOptions& options,
   const bool are_close = measures_by_default(world, options);
   SearchOptions counted = options;
   counted.measure = are_close ? kMeasured : options.measure.value_or(0);
-  SearchResult result =
-      parse_search(text_of_first_rank(world, [&] { return to_json(search_divisions(counted, build)); }));
+  SearchResult result = parse_search(text_of_first_rank(world, [&] {
+    counted.backend = backend_of(world, options);
+    return to_json(search_divisions(counted, build));
+  }));
   const std::vector<Division> measured = divisions_to_measure(result, *counted.measure, are_close);
   std::vector<std::vector<double>> times = time_divisions(world, build, measured, kRounds);
   for (size_t i = 0; i < measured.size(); ++i) result.ranked[i].measured = median_of(std::move(times[i]));

@@ -35,7 +35,7 @@ void check_built(const BuiltStep& built);
 struct SearchOptions {
   DivisionSpace space;
   Machine machine;
-  std::string backend;       ///< what sends the messages, as in forecast_step; "": usual_backend (costs.h)
+  std::string backend;       ///< as in forecast_step; "": that of ranks which run here, else usual_backend
   int64_t units = 1;         ///< equal copies of the divided model with other samples: units x ranks in all
   bool units_store = false;  ///< each unit holds a block of each parameter and of its states, not the whole ones
   int64_t memory_limit = 0;  ///< bytes of tensors of a rank; 0: what the machine has, less 10 %
