@@ -10,10 +10,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <optional>
-#include <variant>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/usable_cores.h"
@@ -21,6 +19,7 @@
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/engine/forecast/operator_times.h"
 #include "moonhalo/engine/forecast/process_memory.h"
+#include "moonhalo/engine/forecast/search/search_progress.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/png.h"
@@ -31,6 +30,7 @@
 #include "moonhalo/scripting/program/one_of.h"
 #include "moonhalo/scripting/program/output.h"
 #include "moonhalo/scripting/program/plan_limits.h"
+#include "moonhalo/scripting/program/plan_operators.h"
 #include "moonhalo/scripting/program/plan_report.h"
 #include "moonhalo/scripting/program/session.h"
 
@@ -49,25 +49,13 @@ struct PlanWanted {
 };
 
 constexpr int kMostChecked = 64;
-constexpr double kSecondsOfOperator = 0.01;
 constexpr int64_t kTimedSteps = 7;
 
-// Ranks that a launcher has started are checked as they are.
+// Ranks that run are checked as they are.
 std::string backend_of_plan(const PlanWanted& wanted, const std::optional<Machine>& machine, int ranks) {
   if (!wanted.backend.empty()) return wanted.backend;
   if (wanted.checks && (!machine || machine->device.kind == "cpu")) return fitting_backend(detect_launch());
   return machine ? usual_backend(*machine, ranks) : "mpi";
-}
-
-// The calls of all kinds, each once.
-std::vector<OperatorCall> calls_of_kinds(const RankKinds& found) {
-  std::map<std::string, OperatorCall> all;
-  for (const RankRun& run : found.runs) {
-    for (const OperatorCall& call : run.calls) all.try_emplace(call.key, call);
-  }
-  std::vector<OperatorCall> calls;
-  for (auto& [key, call] : all) calls.push_back(std::move(call));
-  return calls;
 }
 
 bool measures_here(const PlanWanted& wanted, const Machine& machine) {
@@ -92,70 +80,6 @@ std::optional<OperatorTimes> open_operator_times(const PlanWanted& wanted, const
   }
   if (wanted.measures_again) times.measure_again();
   return times;
-}
-
-// Measures the operators of the script that have no time yet, as they run on these ranks. Returns the number of those
-// that were measured while the machine was not quiet, now or before.
-int64_t measure_operators(const RankKinds& found, int ranks, OperatorTimes& times, Machine& machine) {
-  const HostShare share = HostShare::of(ranks, machine.host.cores);
-  const std::vector<OperatorCall> calls = calls_of_kinds(found);
-  OperatorTimes::Report report;
-  if (!is_bound_to_part(machine, detect_launch().size)) {
-    for (const RankRun& run : found.runs) {
-      const OperatorTimes::Report one = times.measure_step(run.calls, run.step, share, kSecondsOfOperator);
-      report.measured += one.measured;
-      report.stable = report.stable && one.stable;
-      for (const std::string& failed : one.failed) {
-        if (std::find(report.failed.begin(), report.failed.end(), failed) == report.failed.end())
-          report.failed.push_back(failed);
-      }
-    }
-  } else if (const int64_t missing = times.measurable(calls, share); missing > 0) {
-    std::fprintf(stderr,
-                 "moonhalo: plan: %s from rates, not measured: the launcher gave this process %lld of %lld cores\n  "
-                 "fix   plan once without the launcher, with --ranks %d --backend mpi "
-                 "and this machine file\n",
-                 plural(missing, "operator").c_str(), static_cast<long long>(usable_core_count()),
-                 static_cast<long long>(machine.host.cores), ranks);
-  }
-  if (report.measured > 0) {
-    times.save();
-    std::fprintf(stderr, "moonhalo: plan: measured %s of the script, %lld beside each other%s\n",
-                 plural(report.measured, "operator").c_str(), static_cast<long long>(share.copies),
-                 report.stable ? "" : "; the machine was not quiet");
-  }
-  for (const std::string& failed : report.failed)
-    std::fprintf(stderr, "moonhalo: plan: from rates, because it was not measured: %s\n", failed.c_str());
-  const auto of_file = machine.operators;
-  times.give_to(machine, share);
-  for (const auto& [key, by_cores] : of_file) machine.operators[key] = by_cores;
-  return times.unsteady(calls, share);
-}
-
-// Notes how many operators of the script have no measured time, where the rates of the machine were measured.
-void note_unmeasured(const PlanWanted& wanted, const Machine& machine, const RankKinds& found, StepForecast& time) {
-  const std::vector<OperatorCall> calls = calls_of_kinds(found);
-  const int64_t count = std::count_if(calls.begin(), calls.end(),
-                                      [&](const OperatorCall& call) { return !machine.operators.contains(call.key); });
-  if (!machine.measured || count == 0) return;
-  time.notes.push_back(std::to_string(count) + (count == 1 ? " operator was" : " operators were") + " not measured (" +
-                       (wanted.measures ? "'" + machine.name + "' is not this host" : "--no-measure") +
-                       "): time from rates");
-}
-
-// Puts the time of the host that the dry runs found in the place of what starting an operator takes by the file.
-void take_host_time(const RankKinds& found, Machine& machine) {
-  double seconds = 0;
-  int64_t operators = 0;
-  for (size_t i = 0; i < found.runs.size(); ++i) {
-    if (found.runs[i].host == 0) continue;
-    seconds += found.runs[i].host;
-    for (const TapeEvent& event : found.tapes.kinds[i].events) {
-      const auto* call = std::get_if<TapeOperator>(&event.what);
-      operators += call != nullptr ? call->times : 0;
-    }
-  }
-  if (operators > 0) machine.device.launch = machine.device.dispatch = seconds / static_cast<double>(operators);
 }
 
 // The ranks of a launcher check themselves; else rank threads do.
@@ -207,8 +131,15 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   const std::string backend = backend_of_plan(wanted, machine, ranks);
   const std::string run_by = wanted.checks ? fitting_backend(detect_launch()) : backend;
   if (machine || wanted.checks) options.simulated = run_by;
+  SearchProgress progress([&](const std::string& text) {
+    std::fprintf(stderr, "moonhalo: plan: %s: %s\n", plural(ranks, "rank").c_str(), text.c_str());
+  });
+  int64_t done = 0;
   const DryRun run_ranks = [&](const std::vector<int64_t>& which) {
-    return dry_run(options, which, wanted.steps, times != nullptr ? kTimedSteps : 0);
+    return dry_run(options, which, wanted.steps, times != nullptr ? kTimedSteps : 0, [&](int64_t count) {
+      done += count;
+      progress.at([&] { return plural(done, "dry run") + " done"; });
+    });
   };
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, run_ranks, wanted.drawn));
   if (!machine) return plan;
@@ -216,7 +147,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
   int64_t unsteady = 0;
   if (times != nullptr) {
-    unsteady = measure_operators(plan.found, ranks, *times, with_operators);
+    unsteady = measure_operators(plan.found, ranks, *times, with_operators, progress);
     take_host_time(plan.found, with_operators);
   }
   plan.time = forecast_step(with_operators, plan.found.tapes, backend);
@@ -224,7 +155,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   if (unsteady > 0)
     plan.time->notes.push_back(plural(unsteady, "operator") + " measured while the machine was not quiet: " +
                                "--measure-again measures all of them once more");
-  if (times == nullptr) note_unmeasured(wanted, *machine, plan.found, *plan.time);
+  if (times == nullptr) note_unmeasured(*machine, plan.found, wanted.measures, *plan.time);
   return plan;
 }
 
@@ -423,7 +354,7 @@ void add_plan_command(CLI::App& app, Action& action, const std::vector<std::stri
   command
       ->add_option("--backend", wanted->backend,
                    "What sends the messages in forecasts: threads, mpi, tcp, nccl or staged (default: nccl for GPUs, "
-                   "threads within a host, else mpi)")
+                   "threads where all ranks are on one host, else mpi)")
       ->check(one_of({"threads", "mpi", "tcp", "nccl", "staged"}))
       ->needs("--machine");
   add_real_run_options(*command, *wanted);

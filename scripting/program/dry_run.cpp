@@ -59,7 +59,8 @@ RankRun run_one(lua_State* lua, int64_t steps, int64_t timed) {
 
 }  // namespace
 
-std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps, int64_t timed) {
+std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps, int64_t timed,
+                             const std::function<void(int64_t)>& done) {
   options.backend = "fake";
   options.fake_tensors = true;
   options.quiet = true;
@@ -76,6 +77,7 @@ std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>&
       found.emplace(run.tape.rank, std::move(run));
     });
     if (status != kDone) throw DryRunFailed(status);
+    done(std::ssize(options.fake_ranks));
   }
   std::vector<RankRun> all;
   for (const int64_t rank : ranks) all.push_back(std::move(found.at(rank)));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <vector>
 
@@ -19,7 +20,9 @@ class DryRunFailed : public std::runtime_error {
 
 /// Runs the script of `options` as each of these ranks of options.ranks, without computing, until `steps` training
 /// steps have ended. Then `timed` more steps find the time of the host (RankRun::host). Several ranks run at a time.
-/// What the script prints is dropped. Throws DryRunFailed.
-std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps, int64_t timed);
+/// What the script prints is dropped. `done` is called with the number of ranks whenever some have been run. Throws
+/// DryRunFailed.
+std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>& ranks, int64_t steps, int64_t timed,
+                             const std::function<void(int64_t)>& done);
 
 }  // namespace moonhalo::scripting

@@ -30,9 +30,10 @@ SearchResult search_of(int64_t count, double step) {
 }
 
 TEST(SearchReport, X14_LongTimesAreInMinutesAndHours) {
-  EXPECT_THAT(to_text(search_of(2, 1860)),
-              AllOf(HasSubstr("the fastest forecast: computing 31.0 min, messages 0 ms, waiting 0 ms\n"),
-                    HasSubstr(" 1.03 h "), HasSubstr("31.0 min slower: 31.0 min more computing"), Not(HasSubstr("e+"))));
+  EXPECT_THAT(
+      to_text(search_of(2, 1860)),
+      AllOf(HasSubstr("the fastest forecast: computing 31.0 min, messages 0 ms, waiting 0 ms\n"), HasSubstr(" 1.03 h "),
+            HasSubstr("31.0 min slower: 31.0 min more computing"), Not(HasSubstr("e+"))));
 }
 
 TEST(SearchReport, X14_DivisionsThatTheTableLeavesOutAreInItsJson) {
